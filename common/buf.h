@@ -1,0 +1,34 @@
+/* buf.h - reference-counted bytes: the only thing that crosses threads.
+ *
+ * Who holds a reference may read data[0..size).  Only a holder that knows it is alone
+ * (buf_is_alone) may write.  The last release runs `release`, in whatever thread that was.
+ */
+#ifndef COMMON_BUF_H
+#define COMMON_BUF_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct buf buf;
+struct buf {
+    void *data;
+    size_t size;                /* bytes */
+    void (*release)(buf *self); /* frees self and what data points to */
+    atomic_uint refs;
+};
+
+/* A new buffer of `size` uninitialised bytes, 64-byte aligned, one reference.  NULL: no memory. */
+buf *buf_new(size_t size);
+
+/* A buffer around foreign bytes, which stay BORROWED until the last release calls done(user). */
+buf *buf_wrap(void *data, size_t size, void (*done)(void *user), void *user);
+
+/* For owners of larger structs that embed a buf as their first member. */
+void buf_init(buf *self, void *data, size_t size, void (*release)(buf *self));
+
+buf *buf_acquire(buf *self); /* returns self; NULL stays NULL */
+void buf_release(buf *self); /* NULL is fine                  */
+bool buf_is_alone(const buf *self);
+
+#endif

@@ -1,0 +1,22 @@
+/* clock.h - what time it is: really, or as a simulation says.
+ *
+ * CLOCK_MONOTONIC, which stands still while a laptop sleeps: a lease must not run out behind a
+ * closed lid.  Cores never ask; they are told `now` with every event.
+ */
+#ifndef COMMON_CLOCK_H
+#define COMMON_CLOCK_H
+
+#include <stdint.h>
+
+typedef struct clock_source {
+    uint64_t (*now_ns)(const struct clock_source *self);
+    uint64_t simulated_ns; /* of clock_simulated; advanced by its owner */
+} clock_source;
+
+extern const clock_source clock_real;
+clock_source clock_simulated(uint64_t start_ns);
+
+uint64_t clock_ns(const clock_source *source);
+uint64_t clock_ms(const clock_source *source);
+
+#endif

@@ -1,0 +1,31 @@
+/* log.h - lines for people, to stderr or to the hook a program set with pen_log_set().
+ *
+ * Levels by volume: error (the job is harmed), warning (it may be), notice (once per job or
+ * event), info (per phase), debug (per message).  Lower case, no '=', exact cause, "%m" for system
+ * errors.  The first function that knows a cause logs it; functions that pass it on do not.
+ */
+#ifndef COMMON_LOG_H
+#define COMMON_LOG_H
+
+#include <stdint.h>
+
+enum { LOG_ERROR = 0, LOG_WARNING, LOG_NOTICE, LOG_INFO, LOG_DEBUG };
+
+/* Writes "penstock: <text>" (at debug and info with a time stamp) as one write(2), so that lines of
+ * two threads do not mix.  Thread: any. */
+void log_line(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#define log_error(...)   log_line(LOG_ERROR, __VA_ARGS__)
+#define log_warning(...) log_line(LOG_WARNING, __VA_ARGS__)
+#define log_notice(...)  log_line(LOG_NOTICE, __VA_ARGS__)
+#define log_info(...)    log_line(LOG_INFO, __VA_ARGS__)
+#define log_debug(...)   log_line(LOG_DEBUG, __VA_ARGS__)
+
+/* Level by name ("error".."debug", or "silent"); -2 when unknown. */
+int log_level_find(const char *name);
+void log_level_set(int level);
+
+/* True at most once per `key` and minute: for what a hostile or broken peer could repeat for ever. */
+int log_allowed(uint64_t key);
+
+#endif

@@ -1,0 +1,83 @@
+/* transport.h - moves opaque messages between peers.  Mechanism only.
+ *
+ * A transport knows no gradient, key or step.  It does not retry or batch: those are policies and
+ * live above it.  It may lose a message when a connection breaks, and the simulated one drops,
+ * delays, repeats and reorders on purpose, so nothing above may assume otherwise.
+ *
+ * An endpoint either listens (many peers) or dials (one peer, number 0).  A message is a head (small,
+ * copied) and an optional body (a buf, sent without a copy).  An endpoint belongs to one thread.
+ * A dialled endpoint reconnects by itself, resolving the name anew each time.
+ */
+#ifndef COMMON_TRANSPORT_H
+#define COMMON_TRANSPORT_H
+
+#include "common/buf.h"
+#include "penstock.h"
+#include <stdint.h>
+
+typedef struct transport transport;
+
+typedef struct {
+    uint64_t head_bytes_max;  /* larger heads are refused;  0 = 1 MiB  */
+    uint64_t body_bytes_max;  /* larger bodies are refused; 0 = 64 MiB */
+    uint32_t heartbeat_ms;    /* of the connection; 0 = 2000           */
+    uint32_t connect_ms;      /* time-out of one attempt; 0 = 1000     */
+    uint32_t io_threads;      /* of the process-wide context, honoured by whoever opens first; 0 = 1 */
+    uint64_t seed;            /* simulated transport only              */
+} transport_options;
+
+typedef enum {
+    TRANSPORT_MESSAGE,
+    TRANSPORT_UP,     /* a connection is there (dialled: again after each reconnect)             */
+    TRANSPORT_DOWN,   /* the peer's connection is gone: closed, killed, or silent past heartbeat */
+    TRANSPORT_REFUSED /* something that is no message arrived and was dropped; note says what    */
+} transport_event_kind;
+
+typedef struct {
+    transport_event_kind kind;
+    uint32_t peer;
+    const void *head; /* BORROWED until the next recv on this endpoint */
+    size_t head_size;
+    buf *body;        /* OWNED by whoever received the event; NULL when there was none */
+    char note[96];    /* of REFUSED */
+} transport_event;
+
+typedef struct {
+    const char *scheme; /* "tcp", "ipc", "inproc", "sim": the part of an address before ://   */
+    const char *doc;    /* one sentence for docs/transport.md                                  */
+    size_t state_size;  /* the front allocates, zeroes and frees this many bytes               */
+
+    /* Both must leave *state safe for close() when they fail.  "tcp://HOST:0" picks a free port;
+     * a port in use is UNREACHABLE with a sentence that names it. */
+    pen_status (*listen)(void *state, const char *address, const transport_options *o, pen_error *why);
+    pen_status (*dial)(void *state, const char *address, const transport_options *o, pen_error *why);
+    const char *(*address)(void *state); /* of a listener, with the real port                   */
+
+    /* Queues one message.  On PEN_OK the transport OWNS one reference to body (may be NULL) and
+     * releases it, from any thread, when the bytes have left.  On any other status the caller
+     * still owns it.  PEN_AGAIN: the queue is full (back-pressure).  PEN_PEER_LOST: no such peer. */
+    pen_status (*send)(void *state, uint32_t peer, const void *head, size_t head_size, buf *body);
+
+    /* Takes one event if there is one, else PEN_AGAIN; never blocks. */
+    pen_status (*recv)(void *state, transport_event *event);
+
+    int (*poll_fd)(void *state); /* for loop_add(); may be edge-triggered: drain until AGAIN     */
+
+    /* Called once.  linger_ms: how long queued messages may still leave in the background; 0 drops
+     * them.  All bodies are released soon after, from any thread. */
+    void (*close)(void *state, uint32_t linger_ms);
+} transport_ops;
+
+extern const transport_ops *const transport_all[]; /* NULL-terminated */
+const transport_ops *transport_find(const char *address); /* by scheme; NULL when unknown */
+
+/* The front: an endpoint of whichever member the address names.  options may be NULL. */
+pen_status transport_listen(const char *address, const transport_options *o, transport **t, pen_error *why);
+pen_status transport_dial(const char *address, const transport_options *o, transport **t, pen_error *why);
+const char *transport_address(transport *t);
+pen_status transport_send(transport *t, uint32_t peer, const void *head, size_t head_size, buf *body);
+pen_status transport_recv(transport *t, transport_event *event);
+int transport_poll_fd(transport *t);
+void transport_close(transport *t, uint32_t linger_ms); /* NULL is fine */
+
+#endif

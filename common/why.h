@@ -1,0 +1,23 @@
+/* why.h - one failure, told as a sentence with a machine-readable culprit.
+ *
+ * Every function of ours that can fail for a reason worth telling takes a `pen_error *why` as its
+ * last argument and returns the status it wrote there.  The first function that recognises a
+ * failure writes it; functions that pass it on leave it alone.
+ */
+#ifndef COMMON_WHY_H
+#define COMMON_WHY_H
+
+#include "penstock.h"
+#include <stdarg.h>
+
+/* Fills *why with `status` and the formatted sentence, and no culprit (role 0, rank -1, step -1).
+ * why may be NULL.  Returns status, so that a caller may write `return why_set(why, ...)`.
+ * Thread   any.  Cost  one vsnprintf; never allocates. */
+pen_status why_set(pen_error *why, pen_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+pen_status why_setv(pen_error *why, pen_status status, const char *format, va_list args);
+
+/* Names the culprit of a failure already set.  tensor may be NULL.  why may be NULL. */
+void why_culprit(pen_error *why, int32_t role, int32_t rank, int64_t step, const char *tensor);
+
+#endif
