@@ -1,0 +1,229 @@
+/* wire.h - the one door to what travels: plain structs in, bytes out, and back.
+ *
+ * Every message is one head frame and at most one payload frame.  The head is a 20-byte prefix
+ * (magic, version, plane, length, CRC32C; little-endian) and a protobuf message: Control or Data.
+ * proto/README.md describes it byte by byte.  Anything malformed, truncated, oversized or of an unknown version
+ * is CORRUPT with a reason; nothing that was read is trusted: list lengths are bounded by the frame,
+ * columns that must agree are checked to agree, enums are in range, strings are NUL-terminated and shorter than
+ * WIRE_TEXT_MAX.
+ *
+ * Decoding allocates from a wire_arena that is reset for each message: no malloc in steady state.
+ * Decoded structs point into the arena and, for payload, into the transport's buffer.
+ * Thread: none here is shared; one arena per thread.
+ */
+#ifndef PROTO_WIRE_H
+#define PROTO_WIRE_H
+
+#include "penstock.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    WIRE_VERSION = 1,
+    WIRE_PREFIX_BYTES = 20,
+    WIRE_TEXT_MAX = 1024,
+    WIRE_HEAD_BYTES_MAX = 8 << 20,
+    WIRE_ITEMS_MAX = 65536,
+    WIRE_LAUNCHER = 4, /* roles beyond pen_role */
+    WIRE_OBSERVER = 5
+};
+#define WIRE_PAYLOAD_BYTES_MAX ((uint64_t)64 << 20)
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+typedef struct wire_arena wire_arena;
+wire_arena *wire_arena_create(size_t bytes_max); /* grows to bytes_max, then decoding gives NO_MEMORY */
+void wire_arena_destroy(wire_arena *arena);
+void wire_arena_reset(wire_arena *arena);
+
+/* Growable output; reused from message to message. */
+typedef struct {
+    uint8_t *data;
+    size_t size, capacity;
+} wire_out;
+void wire_out_free(wire_out *out);
+
+/* ---- data plane ---------------------------------------------------------------------------------- */
+typedef enum {
+    WIRE_PUSH = 1, /* worker: gradient chunks; inputs; payload = the chunks' bytes in order            */
+    WIRE_RECEIPT,  /* shard: these arrived (soft: stops the retry timer, is no acknowledgement)        */
+    WIRE_PREPARED, /* shard: partitions whose contributions are all in; record[]; payload = double sums of squares */
+    WIRE_PULL,     /* worker: wants values; in bsp with the decision and the records it was made from  */
+    WIRE_VALUES,   /* shard: the chunks' values; payload                                               */
+    WIRE_REFUSED,  /* shard: status, text, the chunks it is about (none = the whole message)           */
+    WIRE_INQUIRE,  /* worker: who is missing for these chunks?                                         */
+    WIRE_WAITING,  /* shard: step, missing ranks, text = name of the tensor                            */
+    WIRE_INIT,     /* rank 0: first values; payload.  Answered by RECEIPT                              */
+    WIRE_KIND_END
+} wire_kind;
+
+enum {
+    WIRE_WANT_VALUES = 1, /* PUSH: answer with VALUES when applied (fused push and pull)                */
+    WIRE_REPEATED = 2,    /* PUSH: this is a retry                                                      */
+    WIRE_INITIAL = 4      /* PULL, RECEIPT: about first values (version 0 or restored), no decision     */
+};
+
+typedef struct {
+    double loss_scale, clip, weight;
+    bool skip, snapshot;
+    uint32_t n_rates;
+    const double *rate;
+} wire_inputs;
+
+typedef struct {
+    uint32_t partition;
+    uint64_t hash;
+    double weight_sum;
+    bool finite;
+    uint32_t bad_chunk;
+    int32_t bad_rank;
+} wire_record;
+
+typedef struct {
+    int32_t outcome; /* pen_outcome */
+    double clip, gscale, norm;
+    int64_t applied;
+} wire_decision;
+
+typedef struct {
+    wire_kind kind;
+    uint64_t term, epoch, from, to;
+    int32_t rank;
+    uint64_t step, acked_below, payload_bytes;
+    uint32_t flags;
+
+    uint32_t n; /* chunks; the columns below have n entries or are NULL */
+    const uint32_t *chunk;
+    const uint64_t *seq; /* NULL: all are `step` */
+    const uint32_t *crc;
+    const uint64_t *version;
+    const uint32_t *staleness;
+
+    uint32_t n_partitions; /* PULL */
+    const uint32_t *partition;
+    const uint64_t *record_hash;
+
+    bool has_inputs, has_decision;
+    wire_inputs inputs;
+    wire_decision decision;
+    uint32_t n_records;
+    const wire_record *record;
+    pen_status status;
+    const char *text; /* never NULL after decoding */
+    uint32_t n_missing;
+    const int32_t *missing;
+} wire_data;
+
+pen_status wire_data_encode(const wire_data *d, wire_out *out, pen_error *why);
+pen_status wire_data_decode(const void *head, size_t size, wire_arena *arena, wire_data *d, pen_error *why);
+
+/* ---- control plane --------------------------------------------------------------------------------- */
+typedef enum {
+    WIRE_HELLO = 10, WIRE_WELCOME, WIRE_EPOCH, WIRE_REGISTER, WIRE_PLAN, WIRE_READY, WIRE_COMMITTED,
+    WIRE_BEAT, WIRE_BEAT_ACK, WIRE_MEET, WIRE_MET, WIRE_NOTICE, WIRE_VERDICT, WIRE_FAILURE, WIRE_EXITED,
+    WIRE_BYE, WIRE_BYED, WIRE_STOP, WIRE_SNAPSHOT_PLEASE, WIRE_SNAPSHOT_PART, WIRE_SNAPSHOT_DONE,
+    WIRE_ENQUIRE, WIRE_MISSING, WIRE_STATUS_ASK, WIRE_STATUS,
+    WIRE_CONTROL_END
+} wire_control_kind; /* the field numbers of Control.body */
+
+typedef struct {
+    int32_t role, rank;
+    uint64_t incarnation;
+    const char *host;
+    int32_t pid, local_rank, node;
+    uint32_t n_addresses;
+    const char *const *address;
+} wire_member;
+
+typedef struct {
+    const char *name;
+    pen_dtype dtype, grad_dtype;
+    int32_t ndim;
+    int64_t shape[8];
+    uint32_t group, flags;
+    int32_t priority;
+    const char *init;
+} wire_tensor;
+
+typedef struct {
+    const char *name, *optim, *sync, *wire, *schedule;
+} wire_group;
+
+typedef struct {
+    const char *key, *value;
+} wire_pair;
+
+typedef struct { /* what a model is: of REGISTER and PLAN */
+    uint32_t n_tensors, n_groups, n_settings;
+    const wire_tensor *tensor;
+    const wire_group *group;
+    const wire_pair *setting;
+} wire_model;
+
+typedef struct {
+    const char *name;
+    double value;
+} wire_stat;
+
+typedef struct {
+    wire_member member;
+    const char *state, *call;
+    double last_seen_s, call_s;
+    int64_t step;
+    uint32_t n_stats;
+    const wire_stat *stat;
+} wire_member_status;
+
+typedef struct {
+    wire_control_kind kind;
+    uint64_t from;
+    union {
+        struct {
+            int32_t role, rank, world_size, servers, pid, local_rank, node;
+            uint64_t nonce;
+            const char *host, *job, *store;
+            uint32_t n_addresses, n_snapshots;
+            const char *const *address;
+            const int64_t *snapshot;
+        } hello;
+        struct { uint64_t incarnation, term, lease_ms; int32_t rank; const char *job; } welcome;
+        struct {
+            uint64_t term, epoch;
+            const char *job;
+            uint32_t n_workers, n_servers;
+            const wire_member *worker, *server;
+        } epoch;
+        wire_model register_;
+        struct { wire_model model; uint32_t n_partitions; const uint32_t *shard; int64_t restore; } plan;
+        struct { int64_t restored, applied; } ready;
+        struct { int64_t step, applied; } committed;
+        struct { uint64_t seq, call_ms; int64_t step; const char *call; uint32_t n_stats; const wire_stat *stat; } beat;
+        struct { uint64_t seq; int64_t job_step; } beat_ack;
+        struct { uint64_t generation, count; const char *label; int32_t op, dtype; const void *data; size_t data_size; } meet;
+        struct { uint64_t generation; pen_status status; const void *data; size_t data_size; } met;
+        struct { const char *text; } notice;
+        pen_error verdict; /* VERDICT and FAILURE */
+        struct { int32_t role, rank, pid, code, signal; const char *note; } exited;
+        struct { uint64_t id; } snapshot_please;
+        struct { int64_t step; pen_status status; const char *text; uint64_t bytes; } snapshot_part;
+        struct { int64_t step; pen_status status; const char *text; } snapshot_done;
+        struct { int32_t rank; } enquire;
+        struct { int32_t rank; int64_t step; const char *tensor; bool known; } missing;
+        struct {
+            const char *job, *phase, *mode;
+            uint64_t term, epoch, refused;
+            int64_t step, snapshot;
+            double uptime_s;
+            uint32_t n_members, n_waiting;
+            const wire_member_status *member;
+            const char *const *waiting;
+        } status;
+    } u;
+} wire_control;
+
+pen_status wire_control_encode(const wire_control *c, wire_out *out, pen_error *why);
+pen_status wire_control_decode(const void *head, size_t size, wire_arena *arena, wire_control *c, pen_error *why);
+
+const char *wire_kind_name(int kind); /* of both planes; "?" when unknown */
+
+#endif
