@@ -1,0 +1,64 @@
+# Penstock: the commands people type.  CMakeLists.txt has the build itself.
+#   make            builds into build/
+#   make demo       installs what is missing, builds, trains Fashion-MNIST with 2 servers and 2 workers
+#   make test       installs what is missing, builds, runs every test that needs no GPU
+#   make check      the quick tests only (under a minute, once built)
+#   make bench      the figures of the README
+#   make install    PREFIX=/usr/local
+#   make setup      installs the Debian packages of packages.txt (DRY_RUN=1 shows the command)
+#   make docs       writes the generated pages of docs/ anew
+#   make format     formats the C sources with the pinned clang-format
+BUILD    ?= build
+PREFIX   ?= /usr/local
+SANITIZE ?=
+CUDA     ?= AUTO
+WERROR   ?= OFF
+SETUP    ?= yes
+JOBS     ?= $(shell nproc)
+
+.PHONY: all configure setup build demo test check bench install docs format clean
+
+all: build
+
+configure:
+	@cmake -S . -B $(BUILD) -DPENSTOCK_SANITIZE=$(SANITIZE) -DPENSTOCK_CUDA=$(CUDA) -DPENSTOCK_WERROR=$(WERROR) \
+	    -DCMAKE_INSTALL_PREFIX=$(PREFIX) > $(BUILD).configure.log 2>&1 || { cat $(BUILD).configure.log; rm -f $(BUILD).configure.log; exit 1; }
+	@mv $(BUILD).configure.log $(BUILD)/configure.log
+
+build: configure
+	@started=$$(date +%s); cmake --build $(BUILD) -j$(JOBS) > $(BUILD)/build.log 2>&1 || { grep -E -A6 'error|Error|undefined' $(BUILD)/build.log | head -60; echo "build   failed; all of it is in $(BUILD)/build.log"; exit 1; }; \
+	grep -E 'warning:' $(BUILD)/build.log || true; \
+	echo "build   $$(sed -n 's/^-- penstock: //p' $(BUILD)/configure.log)   done in $$(( $$(date +%s) - started )) s"
+
+setup:
+ifeq ($(SETUP),yes)
+	@scripts/setup.sh
+endif
+
+demo: setup
+	@$(MAKE) --no-print-directory build
+	@scripts/demo.sh $(BUILD)
+
+test: setup
+	@$(MAKE) --no-print-directory build
+	@tests/run.sh $(BUILD) all
+
+check:
+	@$(MAKE) --no-print-directory build
+	@tests/run.sh $(BUILD) check
+
+bench: setup
+	@$(MAKE) --no-print-directory build
+	@scripts/bench.sh $(BUILD)
+
+install: build
+	@cmake --install $(BUILD)
+
+docs: build
+	@scripts/docs.sh $(BUILD)
+
+format:
+	@git ls-files '*.c' '*.h' '*.inc' | grep -v -e golden_ | xargs clang-format-14 -i
+
+clean:
+	@rm -rf $(BUILD)

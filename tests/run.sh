@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all
+# Every test speaks TAP (cmocka, bats, the fuzz driver), so one counter serves all.  The last line is
+# `N passed, N failed` and, when a test could not run, `, N skipped (names)`.
+#   REQUIRE_ALL=1  skips count as failures
+set -u
+cd "$(dirname "$0")/.."
+build=$(realpath "${1:-build}")
+kind=${2:-all}
+log=$build/test-log
+jobs=$(nproc)
+rm -rf "$log"
+mkdir -p "$log"
+export CMOCKA_MESSAGE_OUTPUT=TAP BUILD="$build" TMPDIR="$log/tmp"
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp:second_deadlock_stack=1"
+mkdir -p "$TMPDIR"
+
+# Runs one test program under a time limit; its TAP goes to a file, its exit code to another.
+run_one() {
+    local name=$1 limit=$2
+    shift 2
+    local started=$SECONDS
+    timeout --kill-after=10 "$limit" "$@" >"$log/$name.tap" 2>"$log/$name.err" </dev/null
+    echo $? >"$log/$name.rc"
+    echo $((SECONDS - started)) >"$log/$name.s"
+}
+export -f run_one
+export log
+
+list=$log/list
+: >"$list"
+for program in "$build"/tests/*; do
+    [ -x "$program" ] && [ -f "$program" ] && echo "$(basename "$program") 180 $program" >>"$list"
+done
+xargs -a "$list" -P "$jobs" -L 1 bash -c 'run_one "$@"' _
+
+serial() { # name, limit, command...: cluster tests measure time, so they run alone
+    echo "$1 $2 ${*:3}" >>"$list"
+    run_one "$@"
+}
+bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats 2>/dev/null)
+[ "$kind" = all ] && bats_files="$bats_files $(ls tests/cluster/*.bats 2>/dev/null)"
+for file in $bats_files; do
+    serial "$(basename "$(dirname "$file")")_$(basename "$file" .bats)" 600 bats --formatter tap "$file"
+done
+if [ "$kind" = all ] && [ -x tests/fuzz/run.sh ]; then
+    serial fuzz 300 tests/fuzz/run.sh "$build/fuzz" "${FUZZ_SECONDS:-10}"
+fi
+
+passed=0
+failed=0
+skipped=""
+while read -r name _; do
+    ok=$(grep -cE '^ok ' "$log/$name.tap")
+    skips=$(grep -E '^ok .*# *[sS][kK][iI][pP]' "$log/$name.tap" | sed -E 's/^ok [0-9]+ *-? *//; s/ *# *[sS][kK][iI][pP].*//')
+    n_skips=$(printf '%s' "$skips" | grep -c .)
+    bad=$(grep -cE '^not ok ' "$log/$name.tap")
+    rc=$(cat "$log/$name.rc")
+    if [ "$rc" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi # crashed, timed out, or leaked
+    if [ "$rc" = 0 ] && [ "$ok" = 0 ] && [ "$bad" = 0 ]; then bad=1; fi # said nothing
+    passed=$((passed + ok - n_skips))
+    failed=$((failed + bad))
+    [ "$n_skips" -gt 0 ] && skipped="$skipped$skips"$'\n'
+    if [ "$bad" -gt 0 ]; then
+        echo "FAILED  $name (exit $rc after $(cat "$log/$name.s") s; all of it: ${log#"$PWD"/}/$name.tap, .err)"
+        { grep -A12 '^not ok' "$log/$name.tap" || tail -n 5 "$log/$name.tap"; tail -n 25 "$log/$name.err"; } | head -60 | sed 's/^/        /'
+    fi
+done <"$list"
+
+n_skipped=$(printf '%s' "$skipped" | grep -c .)
+if [ "$n_skipped" -gt 0 ] && [ "${REQUIRE_ALL:-}" = 1 ]; then
+    failed=$((failed + n_skipped))
+fi
+if [ "$n_skipped" -gt 0 ]; then
+    echo "$passed passed, $failed failed, $n_skipped skipped ($(printf '%s' "$skipped" | paste -sd, | sed 's/,/, /g'))"
+else
+    echo "$passed passed, $failed failed"
+fi
+[ "$failed" = 0 ]
