@@ -3,6 +3,8 @@
  * A row gives: the struct field, the --flag, the PENSTOCK_NAME variable, the config-file key, the
  * default, the accepted range, the unit, the help line and the line in docs/settings.md.
  * Later sources win:  default < program (pen_init strings) < file < environment < flag.
+ * A caller reads its sources in that order; each of the functions below overrides what was there.
+ * Within one source a key may come once.  What preceded a refused item of a source stays set.
  * Unknown keys are errors, with the nearest known key in the sentence.  Flags accept '_' and '-'.
  * Nothing else in the tree may call getenv(); what launchers set is read through config_env().
  */
@@ -17,22 +19,20 @@
 
 typedef enum {
     CONFIG_U64,  /* uint64_t; k, m, g, t are binary suffixes: 64m                        */
-    CONFIG_I64,  /* int64_t                                                              */
-    CONFIG_F64,  /* double                                                               */
+    CONFIG_I64,  /* int64_t; the same suffixes                                           */
+    CONFIG_F64,  /* double; "inf" where max is INFINITY; a default "nan" = not given     */
     CONFIG_BOOL, /* bool; yes no true false on off 1 0                                   */
     CONFIG_ENUM, /* int: the index into choices                                          */
     CONFIG_TEXT  /* char[CONFIG_TEXT_BYTES]                                              */
 } config_type;
 enum { CONFIG_TEXT_BYTES = 256 };
 
-typedef enum { CONFIG_FROM_DEFAULT, CONFIG_FROM_PROGRAM, CONFIG_FROM_FILE, CONFIG_FROM_ENV, CONFIG_FROM_FLAG } config_source;
-
 typedef struct {
-    const char *name; /* snake_case, unit last: lease_ms, park_bytes_max */
+    const char *name; /* snake_case, unit last: lease_ms, park_bytes_max; at most 63 letters */
     config_type type;
-    size_t offset;              /* of the field inside the settings struct */
-    const char *dfl;            /* default, written as a user would write it */
-    double min, max;            /* inclusive, at most 2^53; ignored for bool, enum and text */
+    size_t offset;   /* of the field inside the settings struct */
+    const char *dfl; /* default, written as a user would write it */
+    double min, max; /* inclusive, whole numbers at most 2^53; ignored for bool, enum, text */
     const char *const *choices; /* CONFIG_ENUM only: NULL-terminated */
     const char *doc;            /* one sentence: what changes when it is raised, and why */
 } config_row;                   /* tables end with a row of zeros */
@@ -42,28 +42,37 @@ void config_defaults(const config_row *rows, void *settings);
 
 /* Sets one field from text.  On failure *settings is unchanged and *why explains (BAD_SETTING):
  * "unknown setting 'lease_s'; did you mean 'lease_ms'?" */
-pen_status config_set(const config_row *rows, void *settings, const char *key, const char *text, pen_error *why);
+pen_status config_set(const config_row *rows, void *settings, const char *key, const char *text,
+                      pen_error *why);
 
-/* Writes the value of one field as text, as config_set() would read it. */
-void config_get(const config_row *rows, const void *settings, const char *key, char *text, size_t size);
+/* Writes the value of one field as text, as config_set() would read it; "" for an unknown key. */
+void config_get(const config_row *rows, const void *settings, const char *key, char *text,
+                size_t size);
 
 /* "name=value" strings ended by NULL (pen_init's argument); NULL is none. */
-pen_status config_from_strings(const config_row *rows, void *settings, const char *const *strings, pen_error *why);
+pen_status config_from_strings(const config_row *rows, void *settings, const char *const *strings,
+                               pen_error *why);
 
-/* "key=value key=value": the tail of a member string such as "adamw lr=3e-4 beta2=0.95". */
-pen_status config_from_words(const config_row *rows, void *settings, const char *words, pen_error *why);
+/* "key=value key='va lue'": the tail of a member string such as "adamw lr=3e-4 beta2=0.95". */
+pen_status config_from_words(const config_row *rows, void *settings, const char *words,
+                             pen_error *why);
 
-/* Lines "key = value"; '#' starts a comment.  Errors name file and line. */
-pen_status config_from_file(const config_row *rows, void *settings, const char *path, pen_error *why);
+/* Lines "key = value" or "key = 'value'"; '#' at the start of a line or after a blank starts a
+ * comment.  Errors name file and line; NOT_FOUND when it cannot be read. */
+pen_status config_from_file(const config_row *rows, void *settings, const char *path,
+                            pen_error *why);
 
 /* PENSTOCK_<NAME> for every row.  A PENSTOCK_* variable that is in no table of `known` is an error:
  * "unknown setting 'lease_s'; did you mean 'lease_ms'?  (from PENSTOCK_LEASE_S)".  `known` is a
  * NULL-terminated list of tables that may share the environment (launcher, worker, server). */
-pen_status config_from_env(const config_row *rows, void *settings, const config_row *const *known, pen_error *why);
+pen_status config_from_env(const config_row *rows, void *settings, const config_row *const *known,
+                           pen_error *why);
 
-/* Takes --name=value and --name value (and --name alone for bool) out of argv; everything from the
- * first word that is not a flag, or from "--", is left: *rest is its index.  argv[0] is skipped. */
-pen_status config_from_argv(const config_row *rows, void *settings, int argc, char **argv, int *rest, pen_error *why);
+/* Takes --name=value and --name value (for bool --name and --no-name) out of argv; everything from
+ * the first word that is not a flag, or from "--", is left: *rest is its index (of the "--"
+ * itself), or argc when nothing is left.  argv[0] is skipped. */
+pen_status config_from_argv(const config_row *rows, void *settings, int argc, char **argv,
+                            int *rest, pen_error *why);
 
 void config_write_help(const config_row *rows, FILE *out);     /* for --help           */
 void config_write_markdown(const config_row *rows, FILE *out); /* for docs/settings.md */

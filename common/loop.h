@@ -1,12 +1,13 @@
 /* loop.h - one thread's event loop: sources, timers, tasks from other threads, then sleep.
  *
- * One turn:  drain every source until all are dry  ->  run tasks posted by other threads  ->  timers
- *            that are due  ->  before-sleep hooks (flush what was batched)  ->  poll.
+ * One turn:  drain every source until all are dry  ->  run tasks posted by other threads
+ *            ->  timers that are due  ->  before-sleep hooks (flush what was batched)  ->  poll.
  * A source is drained by calling it, not by trusting its descriptor: ZeroMQ's descriptor is
  * edge-triggered and may have been consumed by a send.  No thread spins: a turn without work sleeps
  * until a descriptor, a timer or a post wakes it.
  *
- * Everything here belongs to the thread that runs the loop, except loop_post() and loop_stop().
+ * Everything here belongs to the thread that runs the loop, except loop_post() and loop_stop(); the
+ * loop must outlive every call of those two.  A turn may not be started from inside a turn.
  */
 #ifndef COMMON_LOOP_H
 #define COMMON_LOOP_H
@@ -22,11 +23,13 @@ typedef struct loop loop;
 typedef bool (*loop_drain_fn)(void *user);
 typedef void (*loop_fn)(void *user);
 
+/* Memory is the owner's, zeroed before its first use; it stays where it is while the timer runs. */
 typedef struct loop_timer {
     uint64_t due_ms; /* 0 = not running */
     loop_fn fn;
     void *user;
-    struct loop_timer *next; /* of the loop */
+    uint64_t order; /* from here on of the loop: its place in a heap */
+    struct loop_timer *next, *prev, *child;
 } loop_timer;
 
 typedef struct loop_task { /* posted by any thread; memory is the poster's until fn has run */
@@ -36,22 +39,35 @@ typedef struct loop_task { /* posted by any thread; memory is the poster's until
 } loop_task;
 
 loop *loop_create(pen_error *why);
-void loop_destroy(loop *self);
+void loop_destroy(loop *self); /* tasks that have not run are dropped; NULL is fine */
 
-pen_status loop_add(loop *self, int fd, loop_drain_fn drain, void *user, pen_error *why); /* fd -1: no descriptor */
-void loop_remove(loop *self, void *user); /* also from inside a drain */
+/* fd -1: a source without a descriptor; it is drained in every turn but does not wake the loop. */
+pen_status loop_add(loop *self, int fd, loop_drain_fn drain, void *user, pen_error *why);
+
+/* Forgets every source and hook of `user`, also from inside a drain, task, timer or hook: none of
+ * them is called again.  Comes before the descriptor is closed. */
+void loop_remove(loop *self, void *user);
+
+/* Hooks run at the end of every turn, in the order they were given. */
 pen_status loop_before_sleep(loop *self, loop_fn fn, void *user, pen_error *why);
 
 uint64_t loop_now_ms(const loop *self); /* of the current turn; clock_real */
-void loop_timer_start(loop *self, loop_timer *timer, uint64_t due_ms, loop_fn fn, void *user); /* restarts one that runs */
-void loop_timer_stop(loop *self, loop_timer *timer);
+
+/* Runs fn once, at due_ms or soon after; a past due_ms counts as now.  Timers run in the order they
+ * are due, equal ones in the order they were started.  Restarts one that runs.  A timer may start
+ * or stop any timer, itself too; what it starts runs in a later turn.
+ * Cost   O(1) to start, O(log n) amortised to stop, restart or run; allocates nothing. */
+void loop_timer_start(loop *self, loop_timer *timer, uint64_t due_ms, loop_fn fn, void *user);
+void loop_timer_stop(loop *self, loop_timer *timer); /* one that does not run: nothing */
 
 /* Runs task->fn in the loop's thread.  Tasks of one thread keep their order.  Wakes the loop only
- * if it sleeps, so a burst of posts costs one system call. */
+ * if it sleeps, so a burst of posts costs one system call.  Thread  any. */
 void loop_post(loop *self, loop_task *task);
 
-void loop_run(loop *self);                         /* until loop_stop()                         */
-bool loop_turn(loop *self, uint64_t wait_ms_max);  /* one turn; true if it did anything         */
-void loop_stop(loop *self);                        /* any thread, and async-signal-safe         */
+/* Turns until loop_stop(), also one that came before.  Tasks posted before the stop have run. */
+void loop_run(loop *self);
+/* One turn.  True if it did anything: then it has not slept.  UINT64_MAX waits without limit. */
+bool loop_turn(loop *self, uint64_t wait_ms_max);
+void loop_stop(loop *self); /* any thread, and async-signal-safe */
 
 #endif

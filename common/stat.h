@@ -30,7 +30,6 @@
     X(SNAPSHOTS,       "snapshots",        "snapshots", "Snapshots written by this server.")             \
     X(PARAM_BYTES,     "mem.param.bytes",  "bytes",   "Parameters held by this process for Penstock.")  \
     X(SLOT_BYTES,      "mem.slot.bytes",   "bytes",   "Optimizer state held by this process.")
-/* clang-format on */
 
 typedef enum {
 #define X(id, name, unit, doc) STAT_##id,
@@ -38,6 +37,7 @@ typedef enum {
 #undef X
     STAT_COUNT
 } stat_id;
+/* clang-format on */
 
 typedef struct {
     const char *name, *unit, *doc;

@@ -11,11 +11,13 @@
 #include <stdarg.h>
 
 /* Fills *why with `status` and the formatted sentence, and no culprit (role 0, rank -1, step -1).
- * why may be NULL.  Returns status, so that a caller may write `return why_set(why, ...)`.
+ * why may be NULL; the arguments may point into *why.  Returns status, so that a caller may write
+ * `return why_set(why, ...)`.
  * Thread   any.  Cost  one vsnprintf; never allocates. */
 pen_status why_set(pen_error *why, pen_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-pen_status why_setv(pen_error *why, pen_status status, const char *format, va_list args);
+pen_status why_setv(pen_error *why, pen_status status, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
 
 /* Names the culprit of a failure already set.  tensor may be NULL.  why may be NULL. */
 void why_culprit(pen_error *why, int32_t role, int32_t rank, int64_t step, const char *tensor);

@@ -1,0 +1,78 @@
+/* command.c - what the subcommands share. */
+#include "cli/command.h"
+#include "scheduler/scheduler_settings.h"
+#include "server/server_settings.h"
+#include "worker/worker_settings.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const config_row *const command_tables[] = {worker_settings_rows, server_settings_rows, scheduler_settings_rows, NULL};
+
+int command_fail(int code, const char *format, ...)
+{
+    va_list args;
+    char text[2048];
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fflush(stdout);
+    fprintf(stderr, "penstock: %s\n", text);
+    return code;
+}
+
+static bool asks_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
+    return false;
+}
+
+int command_settings(const config_row *rows, void *settings, int argc, char **argv, const char *usage, int *rest)
+{
+    pen_error why;
+    const config_row *known[8] = {worker_settings_foreign, rows};
+    for (int i = 0; command_tables[i] != NULL; i++) known[i + 2] = command_tables[i];
+
+    if (asks_help(argc, argv)) {
+        printf("%s\n\n", usage);
+        config_write_help(rows, stdout);
+        return 0;
+    }
+    config_defaults(rows, settings);
+    if (config_from_env(rows, settings, known, &why) != PEN_OK ||
+        config_from_argv(rows, settings, argc, argv, rest, &why) != PEN_OK)
+        return command_fail(EXIT_USAGE, "%s", why.text);
+    return -1;
+}
+
+static size_t smallest(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Edit distance; words here are short. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[128], n = strlen(b) < 127 ? strlen(b) : 127;
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t above = row[j];
+            row[j] = smallest(smallest(row[j] + 1, row[j - 1] + 1), diagonal + (a[i - 1] != b[j - 1]));
+            diagonal = above;
+        }
+    }
+    return row[n];
+}
+
+const char *command_nearest(const char *word, const char *const *names, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (distance(word, names[i]) < distance(word, names[best])) best = i;
+    return names[best];
+}

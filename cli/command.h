@@ -1,0 +1,39 @@
+/* command.h - the subcommands of `penstock`, and what they share. */
+#ifndef CLI_COMMAND_H
+#define CLI_COMMAND_H
+
+#include "common/config.h"
+#include "penstock.h"
+
+typedef struct {
+    const char *name;
+    const char *doc; /* one line of `penstock --help` */
+    int (*main)(int argc, char **argv); /* argv[0] is the subcommand; returns the exit code */
+} command;
+
+int command_run(int argc, char **argv);
+int command_scheduler(int argc, char **argv);
+int command_server(int argc, char **argv);
+int command_status(int argc, char **argv);
+int command_snapshot(int argc, char **argv);
+int command_bench(int argc, char **argv);
+int command_doctor(int argc, char **argv);
+int command_docs(int argc, char **argv);
+int command_version(int argc, char **argv);
+
+enum { EXIT_USAGE = 2 };
+
+/* All settings tables, NULL-terminated: a PENSTOCK_* variable in none of them is a typing error. */
+extern const config_row *const command_tables[];
+
+/* Prints "penstock: <sentence>" to stderr and returns `code`. */
+int command_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Applies environment and flags to a settings struct; prints the failure.  -1: go on, *rest is the first
+ * word that is no flag; else the exit code (also after --help, which prints `usage` and the table). */
+int command_settings(const config_row *rows, void *settings, int argc, char **argv, const char *usage, int *rest);
+
+/* Word nearest to `word` among n names (for "did you mean"); never NULL when n > 0. */
+const char *command_nearest(const char *word, const char *const *names, size_t n);
+
+#endif

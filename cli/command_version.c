@@ -1,0 +1,23 @@
+/* command_version.c - `penstock version`. */
+#include "cli/command.h"
+#include "common/device/device.h"
+
+#include <stdio.h>
+
+#ifndef PENSTOCK_GIT
+#define PENSTOCK_GIT ""
+#endif
+
+int command_version(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    printf("penstock %d.%d.%d%s%s\n", PEN_VERSION_MAJOR, PEN_VERSION_MINOR, PEN_VERSION_PATCH,
+           PENSTOCK_GIT[0] == '\0' ? "" : "  commit ", PENSTOCK_GIT);
+    char note[256];
+    for (int i = 0; device_all[i] != NULL; i++) {
+        device_all[i]->available(note, sizeof note);
+        printf("%-9s%s\n", device_all[i]->name, note);
+    }
+    return 0;
+}

@@ -1,0 +1,43 @@
+/* main.c - the `penstock` command: picks the subcommand. */
+#include "cli/command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* clang-format off */
+static const command commands[] = {
+    {"run",       "start a job: servers and workers on this machine, or one machine of many", command_run},
+    {"status",    "show the members of a running job, and who waits for whom",                command_status},
+    {"snapshot",  "ask a running job for a snapshot now",                                     command_snapshot},
+    {"bench",     "measure: push-pull, optim",                                                command_bench},
+    {"doctor",    "look at this machine and the way to a scheduler, and say what was found",  command_doctor},
+    {"scheduler", "run a scheduler by hand (run starts one by itself)",                       command_scheduler},
+    {"server",    "run a parameter server by hand",                                           command_server},
+    {"docs",      "print the generated reference pages",                                      command_docs},
+    {"version",   "print the version",                                                        command_version},
+};
+/* clang-format on */
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static void print_help(FILE *out)
+{
+    fprintf(out, "usage: penstock COMMAND [ARGS]\n\nTrains models through parameter servers.\n\n");
+    for (size_t i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].doc);
+    fprintf(out, "\n`penstock COMMAND --help` says more.  First: penstock run --nproc-per-node 2 --servers 1 PROG\n");
+}
+
+int main(int argc, char **argv)
+{
+    const char *names[N_COMMANDS];
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(argc < 2 ? stderr : stdout);
+        return argc < 2 ? EXIT_USAGE : 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) return command_version(argc - 1, argv + 1);
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].main(argc - 1, argv + 1);
+        names[i] = commands[i].name;
+    }
+    return command_fail(EXIT_USAGE, "unknown command '%s'; did you mean '%s'?  (penstock --help)", argv[1],
+                        command_nearest(argv[1], names, N_COMMANDS));
+}

@@ -1,0 +1,242 @@
+/* process.c - children of the launcher: started in groups of their own, never left behind.
+ *
+ * DESIGN.  A child may have children.  Each child therefore leads a process group, and stopping means the
+ * group.  Should the launcher itself be killed, two things end the rest: PR_SET_PDEATHSIG kills each child, and a guard
+ * process, which sees its pipe close, kills each group.  The guard is told of a group before the group's
+ * program starts and forgets it when it is reaped.
+ */
+#include "cli/run/process.h"
+#include "common/clock.h"
+#include "common/config.h"
+#include "common/why.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int guard_fd = -1;
+static pid_t guard_pid;
+static uint64_t ended_count;
+
+/* ---- the guard ------------------------------------------------------------------------------------- */
+
+enum { GROUPS_MAX = 4096 };
+
+static void guard_main(int fd)
+{
+    static pid_t groups[GROUPS_MAX];
+    size_t n = 0;
+    pid_t word;
+
+    setsid();
+    for (int s = 1; s < 32; s++) signal(s, SIG_IGN);
+    while (read(fd, &word, sizeof word) == sizeof word) {
+        if (word > 0 && n < GROUPS_MAX) groups[n++] = word;
+        for (size_t i = 0; word < 0 && i < n; i++)
+            if (groups[i] == -word) groups[i--] = groups[--n];
+    }
+    for (size_t i = 0; i < n; i++) kill(-groups[i], SIGKILL);
+    _exit(0);
+}
+
+pen_status process_guard_start(pen_error *why)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return why_set(why, PEN_STORE, "cannot make a pipe: %m");
+    guard_pid = fork();
+    if (guard_pid < 0) return why_set(why, PEN_NO_MEMORY, "cannot start a process: %m");
+    if (guard_pid == 0) {
+        close(ends[1]);
+        for (int fd = 0; fd < 3; fd++) close(fd);
+        guard_main(ends[0]);
+    }
+    close(ends[0]);
+    guard_fd = ends[1];
+    return PEN_OK;
+}
+
+void process_guard_stop(void)
+{
+    if (guard_fd < 0) return;
+    close(guard_fd);
+    guard_fd = -1;
+    waitpid(guard_pid, NULL, 0);
+}
+
+static void guard_tell(pid_t word)
+{
+    if (guard_fd >= 0 && write(guard_fd, &word, sizeof word) != sizeof word) close(guard_fd), guard_fd = -1;
+}
+
+/* ---- starting ---------------------------------------------------------------------------------------- */
+
+static double seconds_now(void)
+{
+    return (double)clock_ns(&clock_real) * 1e-9;
+}
+
+/* PROG as given when it has a slash; else in PATH; else among the examples beside this binary. */
+static void exec_program(char *const *argv)
+{
+    char path[1024], *slash;
+    execvp(argv[0], argv);
+    if (errno == ENOENT && strchr(argv[0], '/') == NULL) {
+        ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+        if (n > 0) {
+            path[n] = '\0';
+            if ((slash = strrchr(path, '/')) != NULL) {
+                snprintf(slash, sizeof path - (size_t)(slash - path), "/examples/%s", argv[0]);
+                execv(path, argv);
+            }
+        }
+    }
+    int code = errno == ENOENT ? 127 : 126;
+    dprintf(STDERR_FILENO, "penstock: cannot run '%s': %s\n", argv[0], strerror(errno));
+    _exit(code);
+}
+
+static void become_child(char *const *argv, const process_env *env, size_t n_env, int out, int err, int go, pid_t parent)
+{
+    char byte;
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1); /* the parent died before the line above */
+
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    for (int s = 1; s < 32; s++) signal(s, SIG_DFL);
+
+    int null = open("/dev/null", O_RDONLY);
+    dup2(null, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    for (size_t i = 0; i < n_env; i++) {
+        if (env[i].value != NULL) setenv(env[i].name, env[i].value, 1);
+        else unsetenv(env[i].name);
+    }
+    if (read(go, &byte, 1) != 1) _exit(1); /* until the guard knows this group */
+    exec_program(argv);
+}
+
+pen_status process_start(process *p, char *const *argv, const process_env *env, size_t n_env, pen_error *why)
+{
+    int out[2], err[2], go[2];
+    pid_t parent = getpid();
+    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0 || pipe2(go, O_CLOEXEC) != 0)
+        return why_set(why, PEN_STORE, "cannot make a pipe for %s: %m", p->name);
+    fflush(NULL);
+    p->pid = fork();
+    if (p->pid < 0) return why_set(why, PEN_NO_MEMORY, "cannot start %s: %m", p->name);
+    if (p->pid == 0) become_child(argv, env, n_env, out[1], err[1], go[0], parent);
+
+    setpgid(p->pid, p->pid); /* also here: whoever comes first */
+    guard_tell(p->pid);
+    if (write(go[1], "", 1) != 1) kill(p->pid, SIGKILL);
+    close(go[0]);
+    close(go[1]);
+    close(out[1]);
+    close(err[1]);
+    fcntl(out[0], F_SETFL, O_NONBLOCK);
+    fcntl(err[0], F_SETFL, O_NONBLOCK);
+    p->out.fd = out[0];
+    p->err.fd = err[0];
+    p->started_s = seconds_now();
+    return PEN_OK;
+}
+
+/* ---- output ------------------------------------------------------------------------------------------ */
+
+static void end_line(process *p, process_stream *s)
+{
+    s->line[s->line_size] = '\0';
+    snprintf(s->tail[s->lines++ % PROCESS_TAIL_LINES], sizeof s->tail[0], "%s", s->line);
+    if (s->file != NULL) {
+        fprintf(s->file, "%s\n", s->line);
+        fflush(s->file);
+    }
+    if (s->terminal != NULL) {
+        fprintf(s->terminal, "%s%s\n", p->prefix, s->line);
+        fflush(s->terminal);
+    }
+    s->line_size = 0;
+}
+
+static void take_bytes(process *p, process_stream *s, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (bytes[i] != '\n') s->line[s->line_size++] = bytes[i];
+        if (bytes[i] == '\n' || s->line_size == sizeof s->line - 1) end_line(p, s);
+    }
+}
+
+bool process_read(process *p, process_stream *s)
+{
+    char bytes[1 << 16];
+    if (s->fd < 0) return false;
+    ssize_t n = read(s->fd, bytes, sizeof bytes);
+    if (n > 0) {
+        take_bytes(p, s, bytes, (size_t)n);
+        return true;
+    }
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (s->line_size > 0) end_line(p, s);
+    close(s->fd);
+    s->fd = -1;
+    return false;
+}
+
+static void drain(process *p, process_stream *s)
+{
+    if (s->fd < 0) return;
+    char bytes[1 << 16];
+    for (ssize_t n; (n = read(s->fd, bytes, sizeof bytes)) > 0;) take_bytes(p, s, bytes, (size_t)n);
+    if (s->line_size > 0) end_line(p, s);
+    close(s->fd);
+    s->fd = -1;
+}
+
+void process_drain(process *p)
+{
+    drain(p, &p->out);
+    drain(p, &p->err);
+    if (p->out.file != NULL) fclose(p->out.file);
+    if (p->err.file != NULL) fclose(p->err.file);
+    p->out.file = p->err.file = NULL;
+}
+
+/* ---- ending ------------------------------------------------------------------------------------------- */
+
+void process_signal(const process *p, int signal_)
+{
+    if (p->pid == 0) return;
+    kill(-p->pid, signal_);
+    if (signal_ != SIGKILL) kill(-p->pid, SIGCONT); /* a stopped process must wake to see it */
+}
+
+process *process_reap(process *all, size_t n)
+{
+    int status;
+    for (;;) {
+        pid_t pid = waitpid(-1, &status, WNOHANG);
+        if (pid <= 0) return NULL;
+        for (size_t i = 0; i < n; i++) {
+            process *p = &all[i];
+            if (p->pid != pid) continue;
+            kill(-pid, SIGKILL); /* what it left behind in its group */
+            guard_tell(-pid);
+            p->pid = 0;
+            p->ended = true;
+            p->ended_s = seconds_now();
+            p->order = ++ended_count;
+            p->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+            p->exit_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+            return p;
+        }
+    }
+}

@@ -1,0 +1,111 @@
+# house.bats - the rules of the house that a compiler does not check.
+
+setup() {
+    cd "$BATS_TEST_DIRNAME/../.."
+    build=${BUILD:-$PWD/build}
+    tmp=$(mktemp -d "${TMPDIR:-/tmp}/hygiene-XXXXXX")
+}
+
+teardown() {
+    rm -rf "$tmp"
+}
+
+sources() { git ls-files -co --exclude-standard '*.c' '*.h' '*.inc' '*.cu'; }
+
+# Fails when files of folder $1 include any of the folders that follow.
+no_include() {
+    local folder=$1
+    shift
+    for other in "$@"; do
+        run grep -rnE "#include \"$other/" "$folder" --include='*.c' --include='*.h' --include='*.inc'
+        [ -z "$output" ] || { echo "$folder/ may not include $other/:"; echo "$output"; return 1; }
+    done
+}
+
+@test "includes point from cli to worker and server, to scheduler, to proto, to common, never sideways" {
+    no_include common proto scheduler server worker cli
+    no_include proto scheduler server worker cli
+    no_include scheduler server worker cli
+    no_include server worker cli
+    no_include worker server cli
+}
+
+@test "the examples include nothing of ours but penstock.h" {
+    no_include worker/examples common proto scheduler server worker/coll worker/train cli
+}
+
+@test "zmq.h, lmdb.h, the generated headers and CUDA have one door each" {
+    [ "$(grep -rlE '#include <zmq\.h>' common proto scheduler server worker cli)" = common/transport/transport_zmq.c ]
+    [ "$(grep -rlE '#include <lmdb\.h>' common proto scheduler server worker cli)" = common/store/store.c ]
+    [ -z "$(grep -rlE '\.pb-c\.h' common scheduler server worker cli --include='*.c' --include='*.h')" ]
+    [ "$(grep -rlE '#include <cuda' common proto scheduler server worker cli)" = common/device/device_cuda.c ]
+}
+
+@test "only common/config.c reads the environment" {
+    run grep -rnE '\b(secure_)?getenv *\(' common proto scheduler server worker cli --include='*.c'
+    [ "$(echo "$output" | grep -v '^common/config.c:')" = "" ]
+}
+
+@test "the library never aborts, exits or writes to stdout" {
+    run grep -nE '\b(abort|exit|_exit|printf|puts|putchar) *\(' $(ls worker/*.c worker/train/*.c proto/*.c scheduler/*.c common/*.c common/*/*.c)
+    [ "$(echo "$output" | grep -vE '(sn|vsn|f|d)printf|\* .*abort')" = "" ] || { echo "$output"; false; }
+}
+
+@test "every header compiles alone, the public one as C99 and as C++ with -Iinclude only" {
+    for header in $(git ls-files -co --exclude-standard 'common/*.h' 'proto/*.h' 'scheduler/*.h' 'server/*.h' 'worker/*.h' 'cli/*.h' | grep -v '^worker/examples'); do
+        echo "#include \"$header\"" | gcc -std=c11 -D_GNU_SOURCE -I. -Iinclude -Wall -Wextra -Werror -fsyntax-only -x c - || { echo "$header"; return 1; }
+    done
+    echo '#include "penstock.h"' | gcc -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c -
+    echo '#include "penstock.h"' | g++ -std=c++11 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c++ -
+}
+
+@test "libpenstock.so exports exactly the functions of penstock.h" {
+    nm -D --defined-only "$build/lib/libpenstock.so" | awk '$2 ~ /[TDBR]/ {print $3}' | sed 's/@.*//' | sort >"$tmp/exported"
+    gcc -E -Iinclude -x c include/penstock.h | grep -oE '\bpen_[a-z_0-9]+ *\(' | tr -d ' (' | sort -u >"$tmp/words"
+    grep -oE '^PEN_(API|MUST)[^;]*;' include/penstock.h | tr '\n' ' ' >/dev/null
+    awk '/^PEN_(API|MUST)/ {s = $0; sub(/\(.*/, "", s); n = split(s, w, /[ *]+/); print w[n]}' include/penstock.h | sort >"$tmp/declared"
+    diff "$tmp/declared" "$tmp/exported"
+    [ "$(wc -l <"$tmp/declared")" -ge 80 ]
+}
+
+@test "sizes of the public structs are those the ABI table promises" {
+    bash tests/hygiene/abi.sh "$tmp" >"$tmp/abi"
+    diff tests/hygiene/abi.txt "$tmp/abi"
+}
+
+@test "the generated pages of docs/ are up to date" {
+    scripts/docs.sh "$build" "$tmp/docs"
+    for page in "$tmp"/docs/*; do
+        diff "docs/$(basename "$page")" "$page" || { echo "say: make docs"; return 1; }
+    done
+}
+
+@test "every folder of sources has a README" {
+    for folder in common proto scheduler server worker cli tests include docs worker/examples deploy; do
+        [ -f "$folder/README.md" ] || { echo "$folder has none"; return 1; }
+    done
+}
+
+@test "nothing in the tree reads as unfinished" {
+    run bash -c "git ls-files -co --exclude-standard '*.c' '*.h' '*.inc' '*.sh' '*.md' '*.txt' Makefile | grep -v '^tests/hygiene/' | xargs grep -nE '\b(TODO|FIXME|XXX|HACK)\b'"
+    [ -z "$output" ] || { echo "$output"; false; }
+}
+
+@test "the tree is formatted by the pinned clang-format" {
+    sources | grep -v golden_ | xargs clang-format-14 --dry-run -Werror
+}
+
+@test "every C test has an assertion" {
+    for file in $(git ls-files -co --exclude-standard 'tests/*_test.c'); do
+        awk -v file="$file" '
+            /^static void (test|sim)_[a-z0-9_]*\(void \*\*/ {name = $3; sub(/\(.*/, "", name); seen = 0}
+            name != "" && /assert_|fail_msg|_walk\(|check_|expect_/ {seen = 1}
+            /^}/ && name != "" {if (!seen) {print file ": " name " asserts nothing"; bad = 1} name = ""}
+            END {exit bad}' "$file" || return 1
+    done
+}
+
+@test "no path of one machine is in the tree" {
+    run bash -c "git ls-files -co --exclude-standard | grep -v '^tests/hygiene/' | xargs grep -nE '(/home/|/root/|/work/)[a-z]'"
+    [ -z "$output" ] || { echo "$output"; false; }
+}
