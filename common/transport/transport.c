@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const transport_ops transport_tcp, transport_ipc;
+extern const transport_ops transport_tcp, transport_ipc, transport_inproc;
 
-const transport_ops *const transport_all[] = {&transport_tcp, &transport_ipc, NULL};
+const transport_ops *const transport_all[] = {&transport_tcp, &transport_ipc, &transport_inproc,
+                                              NULL};
 
 struct transport {
     const transport_ops *ops;

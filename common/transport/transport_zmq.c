@@ -496,7 +496,7 @@ static bool translate(endpoint *e, uint16_t kind, int fd, transport_event *event
 
 static pen_status recv_(void *state, transport_event *event)
 {
-    endpoint *e = state;
+    endpoint *e   = state;
     uint16_t kind = 0;
     int fd = -1, id = 1;
     if (e->pid != getpid()) return PEN_WRONG_STATE;
