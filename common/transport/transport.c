@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const transport_ops transport_tcp, transport_ipc, transport_inproc;
+extern const transport_ops transport_tcp, transport_ipc, transport_inproc, transport_sim;
 
 const transport_ops *const transport_all[] = {&transport_tcp, &transport_ipc, &transport_inproc,
                                               NULL};

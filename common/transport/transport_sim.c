@@ -1,0 +1,476 @@
+/* transport_sim.c - a network in memory: a sorted list of what is on its way, and a generator of trouble. */
+#include "common/transport/transport_sim.h"
+#include "common/why.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NAME_BYTES     = 96,
+    NETS_MAX       = 64,
+    CUTS_MAX       = 256,
+    HEAD_BYTES_MAX = 1 << 20,
+    BODY_BYTES_MAX = 64 << 20
+};
+
+typedef struct endpoint endpoint;
+
+typedef struct item { /* on its way, or in an inbox */
+    struct item *next;
+    uint64_t due_ms, order;
+    endpoint *to;
+    uint32_t peer;       /* of the receiver: who sends       */
+    uint32_t connection; /* it was sent on; stale ones vanish */
+    transport_event_kind kind;
+    buf *body;
+    size_t head_size;
+    char head[];
+} item;
+
+struct endpoint {
+    endpoint *next; /* of the net */
+    sim_net *net;
+    char name[NAME_BYTES], target[NAME_BYTES], address[2 * NAME_BYTES];
+    bool listens, is_open, is_dead;
+    uint64_t head_max, body_max;
+    item *first, **last, *current;
+
+    endpoint *listener;     /* of a dialler that is connected */
+    uint32_t number;        /* its connection; 0 = none       */
+    uint64_t connect_at_ms; /* when it tries again            */
+    uint64_t latest_ms[2];  /* newest delivery promised, to the listener and back: keeps order */
+};
+
+typedef struct {
+    char from[NAME_BYTES], to[NAME_BYTES];
+} cut;
+
+struct sim_net {
+    uint32_t id, connections;
+    uint64_t random, order;
+    const clock_source *clock;
+    sim_faults faults;
+    sim_counts counts;
+    endpoint *endpoints;
+    item *flying; /* sorted by (due, order) */
+    cut cuts[CUTS_MAX];
+    size_t n_cuts;
+};
+
+static _Thread_local sim_net *nets[NETS_MAX]; /* a net is found by number, in its own thread only */
+
+/* splitmix64 */
+static uint64_t draw(sim_net *net)
+{
+    uint64_t z = net->random += 0x9e3779b97f4a7c15u;
+    z          = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z          = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static bool happens(sim_net *net, double probability)
+{
+    return probability > 0 && (double)(draw(net) >> 11) * 0x1p-53 < probability;
+}
+
+static uint64_t draw_delay(sim_net *net)
+{
+    const sim_faults *f = &net->faults;
+    if (f->delay_ms_max <= f->delay_ms_min) return f->delay_ms_min;
+    return f->delay_ms_min + draw(net) % (f->delay_ms_max - f->delay_ms_min + 1);
+}
+
+/* ---- the net ------------------------------------------------------------------------------------------- */
+
+sim_net *sim_net_create(uint64_t seed, const clock_source *clock)
+{
+    for (uint32_t id = 0; id < NETS_MAX; id++) {
+        if (nets[id] != NULL) continue;
+        sim_net *net = calloc(1, sizeof *net);
+        if (net == NULL) return NULL;
+        net->id         = id;
+        net->random     = seed;
+        net->clock      = clock;
+        return nets[id] = net;
+    }
+    return NULL;
+}
+
+static void free_items(item *i)
+{
+    for (item *next; i != NULL; i = next) {
+        next = i->next;
+        buf_release(i->body);
+        free(i);
+    }
+}
+
+void sim_net_destroy(sim_net *net)
+{
+    if (net == NULL) return;
+    free_items(net->flying);
+    nets[net->id] = NULL;
+    free(net);
+}
+
+uint32_t sim_net_id(const sim_net *net)
+{
+    return net->id;
+}
+
+void sim_net_faults(sim_net *net, const sim_faults *faults)
+{
+    net->faults = *faults;
+}
+
+sim_counts sim_net_counts(const sim_net *net)
+{
+    return net->counts;
+}
+
+static bool matches(const char *pattern, const char *name)
+{
+    return strcmp(pattern, "*") == 0 || strcmp(pattern, name) == 0;
+}
+
+static bool is_cut(const sim_net *net, const endpoint *from, const endpoint *to)
+{
+    for (size_t i = 0; i < net->n_cuts; i++)
+        if (matches(net->cuts[i].from, from->name) && matches(net->cuts[i].to, to->name))
+            return true;
+    return false;
+}
+
+void sim_net_partition(sim_net *net, const char *from, const char *to, bool on)
+{
+    size_t i = 0;
+    while (i < net->n_cuts &&
+           (strcmp(net->cuts[i].from, from) != 0 || strcmp(net->cuts[i].to, to) != 0))
+        i++;
+    if (!on && i < net->n_cuts) net->cuts[i] = net->cuts[--net->n_cuts];
+    if (!on || i < net->n_cuts || net->n_cuts == CUTS_MAX) return;
+    cut *c = &net->cuts[net->n_cuts++];
+    snprintf(c->from, sizeof c->from, "%s", from);
+    snprintf(c->to, sizeof c->to, "%s", to);
+}
+
+/* ---- moving ----------------------------------------------------------------------------------------------- */
+
+static item *item_new(endpoint *to, transport_event_kind kind, uint32_t peer, const void *head,
+                      size_t head_size, buf *body)
+{
+    item *i = malloc(sizeof *i + head_size);
+    if (i == NULL) return NULL;
+    *i = (item){.to = to, .kind = kind, .peer = peer, .body = body, .head_size = head_size};
+    if (head_size > 0) memcpy(i->head, head, head_size);
+    return i;
+}
+
+static void arrive(item *i)
+{
+    i->next      = NULL;
+    *i->to->last = i;
+    i->to->last  = &i->next;
+}
+
+static void tell(endpoint *to, transport_event_kind kind, uint32_t peer)
+{
+    item *i = to->is_dead ? NULL : item_new(to, kind, peer, NULL, 0, NULL);
+    if (i != NULL) arrive(i);
+}
+
+static void fly(sim_net *net, item *i, uint64_t due_ms)
+{
+    item **link = &net->flying;
+    i->due_ms   = due_ms;
+    i->order    = ++net->order;
+    while (*link != NULL && (*link)->due_ms <= due_ms) link = &(*link)->next;
+    i->next = *link;
+    *link   = i;
+}
+
+static endpoint *find_listener(sim_net *net, const char *name)
+{
+    endpoint *e = net->endpoints;
+    while (e != NULL && (!e->listens || e->is_dead || strcmp(e->name, name) != 0)) e = e->next;
+    return e;
+}
+
+static endpoint *find_connection(sim_net *net, uint32_t number)
+{
+    endpoint *e = net->endpoints;
+    while (e != NULL && (e->number != number || e->listener == NULL)) e = e->next;
+    return e;
+}
+
+static void try_connect(endpoint *dialler)
+{
+    sim_net *net       = dialler->net;
+    endpoint *listener = find_listener(net, dialler->target);
+    if (listener == NULL || dialler->is_dead || is_cut(net, dialler, listener) ||
+        is_cut(net, listener, dialler)) {
+        dialler->connect_at_ms = clock_ms(net->clock) + 100;
+        return;
+    }
+    dialler->listener     = listener;
+    dialler->number       = ++net->connections;
+    dialler->latest_ms[0] = dialler->latest_ms[1] = 0;
+    tell(dialler, TRANSPORT_UP, 0);
+}
+
+static void disconnect(endpoint *dialler, uint32_t reconnect_ms)
+{
+    if (dialler->listener == NULL) return;
+    tell(dialler->listener, TRANSPORT_DOWN, dialler->number);
+    tell(dialler, TRANSPORT_DOWN, 0);
+    dialler->listener      = NULL;
+    dialler->number        = 0;
+    dialler->connect_at_ms = clock_ms(dialler->net->clock) + reconnect_ms;
+}
+
+void sim_net_break(sim_net *net, const char *dialler, const char *listener, uint32_t reconnect_ms)
+{
+    for (endpoint *e = net->endpoints; e != NULL; e = e->next)
+        if (!e->listens && matches(dialler, e->name) && matches(listener, e->target))
+            disconnect(e, reconnect_ms);
+}
+
+void sim_net_kill(sim_net *net, const char *name)
+{
+    for (endpoint *e = net->endpoints; e != NULL; e = e->next)
+        if (strcmp(e->name, name) == 0) e->is_dead = true;
+    for (endpoint *e = net->endpoints; e != NULL; e = e->next)
+        if (e->is_dead || (e->listener != NULL && e->listener->is_dead)) disconnect(e, 100);
+}
+
+uint64_t sim_net_next_ms(const sim_net *net)
+{
+    uint64_t next = net->flying == NULL ? UINT64_MAX : net->flying->due_ms;
+    for (const endpoint *e = net->endpoints; e != NULL; e = e->next)
+        if (!e->listens && !e->is_dead && e->listener == NULL && e->connect_at_ms < next)
+            next = e->connect_at_ms;
+    return next;
+}
+
+/* What a message meets when it arrives: the connection it was sent on may be gone, or cut. */
+static void land(sim_net *net, item *i)
+{
+    endpoint *dialler    = find_connection(net, i->connection);
+    const endpoint *from = dialler == NULL ? NULL : i->to == dialler ? dialler->listener : dialler;
+    if (from == NULL || i->to->is_dead || is_cut(net, from, i->to)) {
+        net->counts.dropped++;
+        buf_release(i->body);
+        free(i);
+        return;
+    }
+    net->counts.delivered++;
+    arrive(i);
+}
+
+bool sim_net_deliver(sim_net *net)
+{
+    uint64_t now = clock_ms(net->clock);
+    bool any     = false;
+    for (endpoint *e = net->endpoints; e != NULL; e = e->next) {
+        if (e->listens || e->is_dead || e->listener != NULL || e->connect_at_ms > now) continue;
+        try_connect(e);
+        any = true;
+    }
+    while (net->flying != NULL && net->flying->due_ms <= now) {
+        item *i     = net->flying;
+        net->flying = i->next;
+        land(net, i);
+        any = true;
+    }
+    return any;
+}
+
+/* ---- endpoints ----------------------------------------------------------------------------------------------- */
+
+/* "sim://<id>/<name>" or "sim://<id>/<target>?from=<name>" */
+static pen_status open_(endpoint *e, const char *address, const transport_options *o,
+                        pen_error *why)
+{
+    unsigned id;
+    int used = 0;
+    if (sscanf(address, "sim://%u/%95[^?]%n", &id, e->target, &used) != 2 || id >= NETS_MAX ||
+        nets[id] == NULL)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' names no simulated network of this thread",
+                       address);
+    if (sscanf(address + used, "?from=%95s", e->name) != 1)
+        snprintf(e->name, sizeof e->name, "%s", e->target);
+    snprintf(e->address, sizeof e->address, "%s", address);
+    e->head_max = o->head_bytes_max == 0 ? HEAD_BYTES_MAX : o->head_bytes_max;
+    e->body_max = o->body_bytes_max == 0 ? BODY_BYTES_MAX : o->body_bytes_max;
+    e->net      = nets[id];
+    e->last     = &e->first;
+    return PEN_OK;
+}
+
+/* At the end of the list: the order of events must not depend on addresses of memory. */
+static void enter(endpoint *e)
+{
+    endpoint **link = &e->net->endpoints;
+    while (*link != NULL) link = &(*link)->next;
+    *link      = e;
+    e->is_open = true;
+}
+
+static pen_status listen_(void *state, const char *address, const transport_options *o,
+                          pen_error *why)
+{
+    endpoint *e       = state;
+    pen_status status = open_(e, address, o, why);
+    if (status != PEN_OK) return status;
+    if (find_listener(e->net, e->name) != NULL)
+        return why_set(why, PEN_UNREACHABLE, "'%s' is in use; choose another name", address);
+    e->listens = true;
+    enter(e);
+    return PEN_OK;
+}
+
+static pen_status dial(void *state, const char *address, const transport_options *o, pen_error *why)
+{
+    endpoint *e       = state;
+    pen_status status = open_(e, address, o, why);
+    if (status != PEN_OK) return status;
+    enter(e);
+    try_connect(e);
+    return PEN_OK;
+}
+
+static const char *address_(void *state)
+{
+    return ((endpoint *)state)->address;
+}
+
+static int poll_fd(void *state)
+{
+    (void)state;
+    return -1;
+}
+
+/* When it arrives: never before what was sent earlier on this connection, unless it is overtaken on purpose. */
+static uint64_t draw_due(sim_net *net, uint64_t *latest_ms)
+{
+    uint64_t due = clock_ms(net->clock) + draw_delay(net);
+    if (happens(net, net->faults.reorder)) {
+        net->counts.reordered++;
+        return due + draw_delay(net) + 1;
+    }
+    if (due < *latest_ms) due = *latest_ms;
+    return *latest_ms = due;
+}
+
+static pen_status send_once(endpoint *e, endpoint *dialler, endpoint *to, const void *head,
+                            size_t head_size, buf *body)
+{
+    item *i =
+        item_new(to, TRANSPORT_MESSAGE, e->listens ? 0 : dialler->number, head, head_size, body);
+    if (i == NULL) return PEN_AGAIN;
+    i->connection = dialler->number;
+    fly(e->net, i, draw_due(e->net, &dialler->latest_ms[e->listens]));
+    return PEN_OK;
+}
+
+static pen_status refuse(endpoint *to, uint32_t peer, buf *body)
+{
+    tell(to, TRANSPORT_REFUSED, peer);
+    buf_release(body);
+    return PEN_OK;
+}
+
+static pen_status send_(void *state, uint32_t peer, const void *head, size_t head_size, buf *body)
+{
+    endpoint *e       = state;
+    endpoint *dialler = e->listens ? find_connection(e->net, peer) : e;
+    if (dialler != NULL && e->listens && dialler->listener != e) dialler = NULL;
+    endpoint *to = dialler == NULL ? NULL : e->listens ? dialler : dialler->listener;
+    if (to == NULL) return e->listens ? PEN_PEER_LOST : PEN_AGAIN;
+    if (e->is_dead) return PEN_PEER_LOST;
+    if (head_size == 0 || head_size > to->head_max || (body != NULL && body->size > to->body_max))
+        return refuse(to, e->listens ? 0 : dialler->number, body);
+
+    sim_net *net = e->net;
+    net->counts.sent++;
+    net->counts.bytes += head_size + (body == NULL ? 0 : body->size);
+    if (happens(net, net->faults.repeat)) {
+        net->counts.repeated++;
+        if (send_once(e, dialler, to, head, head_size, buf_acquire(body)) != PEN_OK)
+            buf_release(body);
+    }
+    if (happens(net, net->faults.drop)) {
+        net->counts.dropped++;
+        buf_release(body);
+        return PEN_OK;
+    }
+    return send_once(e, dialler, to, head, head_size, body);
+}
+
+static pen_status recv_(void *state, transport_event *event)
+{
+    endpoint *e = state;
+    *event      = (transport_event){0};
+    free(e->current);
+    item *i = e->current = e->is_dead ? NULL : e->first;
+    if (i == NULL) return PEN_AGAIN;
+    e->first = i->next;
+    if (e->first == NULL) e->last = &e->first;
+    event->kind      = i->kind;
+    event->peer      = i->peer;
+    event->body      = i->body;
+    event->head      = i->head;
+    event->head_size = i->head_size;
+    if (i->kind == TRANSPORT_REFUSED)
+        snprintf(event->note, sizeof event->note, "a message that is empty or too large");
+    return PEN_OK;
+}
+
+static void drop_flying_to(sim_net *net, const endpoint *e)
+{
+    for (item **link = &net->flying; *link != NULL;) {
+        item *i = *link;
+        if (i->to != e) {
+            link = &i->next;
+            continue;
+        }
+        *link = i->next;
+        buf_release(i->body);
+        free(i);
+    }
+}
+
+static void leave(endpoint *e)
+{
+    sim_net *net = e->net;
+    if (!e->listens) disconnect(e, 0);
+    for (endpoint *d = net->endpoints; d != NULL && e->listens; d = d->next)
+        if (d->listener == e) disconnect(d, 100);
+    endpoint **link = &net->endpoints;
+    while (*link != e) link = &(*link)->next;
+    *link = e->next;
+    drop_flying_to(net, e);
+}
+
+static void close_(void *state, uint32_t linger_ms)
+{
+    endpoint *e = state;
+    (void)linger_ms; /* what was sent is on its way */
+    if (e->is_open) leave(e);
+    free_items(e->first);
+    free(e->current);
+}
+
+const transport_ops transport_sim = {
+    .scheme = "sim",
+    .doc    = "A simulated network with seeded faults; for tests of whole clusters in one process.",
+    .state_size = sizeof(endpoint),
+    .listen     = listen_,
+    .dial       = dial,
+    .address    = address_,
+    .send       = send_,
+    .recv       = recv_,
+    .poll_fd    = poll_fd,
+    .close      = close_,
+};
