@@ -772,7 +772,7 @@ static pen_status read_part(const part *p, const store_manifest *m, uint32_t t, 
 pen_status store_read(store_reader *r, int64_t step, const char *tensor, const char *what, uint64_t start,
                       uint64_t count, float *values, pen_error *why)
 {
-    const store_manifest *m;
+    const store_manifest *m = NULL;
     uint64_t copied = 0;
     pen_status status = store_reader_manifest(r, step, &m, why);
     if (status != PEN_OK) return status;
@@ -796,7 +796,7 @@ pen_status store_read(store_reader *r, int64_t step, const char *tensor, const c
 pen_status store_read_blobs(store_reader *r, int64_t step, const char *name,
                             void (*fn)(const void *data, size_t size, void *user), void *user, pen_error *why)
 {
-    const store_manifest *m;
+    const store_manifest *m = NULL;
     pen_status status = store_reader_manifest(r, step, &m, why);
     for (size_t i = 0; i < r->n_parts && status == PEN_OK; i++) {
         uint8_t key[KEY_BYTES + NAME_BYTES];
@@ -818,7 +818,7 @@ pen_status store_read_blobs(store_reader *r, int64_t step, const char *name,
 
 pen_status store_verify(store_reader *r, int64_t step, pen_error *why)
 {
-    const store_manifest *m;
+    const store_manifest *m = NULL;
     pen_status status = store_reader_manifest(r, step, &m, why);
     for (uint32_t t = 0; status == PEN_OK && t < m->n_tensors; t++) {
         const store_tensor *row = &m->tensor[t];

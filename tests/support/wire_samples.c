@@ -1,0 +1,285 @@
+/* wire_samples.c - one message of every kind; no two fields have the same value. */
+#include "tests/support/wire_samples.h"
+
+/* ---- data ---------------------------------------------------------------------------------------- */
+static const uint32_t chunks[]      = {0, 7, UINT32_MAX};
+static const uint64_t seqs[]        = {1, 300, UINT64_MAX};
+static const uint32_t crcs[]        = {0xe3069283, 0, UINT32_MAX};
+static const uint64_t versions[]    = {4, 5, 1ull << 40};
+static const uint32_t stalenesses[] = {0, 1, 70000};
+static const uint32_t partitions[]  = {2, 255};
+static const uint64_t hashes[]      = {0x0123456789abcdef, UINT64_MAX};
+static const double rates[]         = {1e-3, 0.1};
+static const int32_t missing[]      = {1, 3, 65535};
+
+static const wire_record records[] = {
+    {.partition = 1, .hash = 11, .weight_sum = 4.5, .finite = true, .bad_chunk = 0, .bad_rank = -1},
+    {.partition  = 9,
+     .hash       = 12,
+     .weight_sum = 2.5,
+     .finite     = false,
+     .bad_chunk  = 77,
+     .bad_rank   = 3}};
+
+wire_data wire_sample_data(wire_kind kind)
+{
+    return (wire_data){.kind          = kind,
+                       .term          = 1763690000000,
+                       .epoch         = 5,
+                       .from          = 1763690000000ull << 24 | 1,
+                       .to            = 1763690000000ull << 24 | 2,
+                       .rank          = 6,
+                       .step          = 1234,
+                       .acked_below   = 1230,
+                       .payload_bytes = 49152,
+                       .flags         = WIRE_WANT_VALUES | WIRE_REPEATED,
+                       .n             = 3,
+                       .chunk         = chunks,
+                       .seq           = seqs,
+                       .crc           = crcs,
+                       .version       = versions,
+                       .staleness     = stalenesses,
+                       .n_partitions  = 2,
+                       .partition     = partitions,
+                       .record_hash   = hashes,
+                       .has_inputs    = true,
+                       .inputs        = {.loss_scale = 1024,
+                                         .clip       = 1.5,
+                                         .weight     = 32,
+                                         .skip       = true,
+                                         .snapshot   = true,
+                                         .n_rates    = 2,
+                                         .rate       = rates},
+                       .has_decision  = true,
+                       .decision      = {.outcome = PEN_SKIPPED_NORM,
+                                         .clip    = 0.25,
+                                         .gscale  = 0.125,
+                                         .norm    = 6,
+                                         .applied = 1233},
+                       .n_records     = 2,
+                       .record        = records,
+                       .status        = PEN_AGAIN,
+                       .text          = "fc1.weight",
+                       .n_missing     = 3,
+                       .missing       = missing};
+}
+
+/* ---- control ------------------------------------------------------------------------------------- */
+static const char *const addresses[] = {"tcp://10.0.0.7:40001", "tcp://10.0.0.7:40002"};
+static const int64_t snapshots[]     = {100, 200};
+static const wire_stat stats[]       = {{"push.bytes", 1e9}, {"pull.GBps", 2.5}};
+static const char *const waits[]     = {"rank 1 waits for rank 3 at step 12",
+                                        "rank 0 waits for rank 3 at step 12"};
+static const char bytes[]            = {1, 0, -1, 7, 0, 0, 0, 64};
+static const uint32_t shards[]       = {0, 3, 1};
+
+static const wire_member workers[] = {{.role        = PEN_WORKER,
+                                       .rank        = 0,
+                                       .incarnation = 21,
+                                       .host        = "node-a",
+                                       .pid         = 301,
+                                       .local_rank  = 1,
+                                       .node        = 2},
+                                      {.role        = PEN_WORKER,
+                                       .rank        = 1,
+                                       .incarnation = 22,
+                                       .host        = "node-b",
+                                       .pid         = 302,
+                                       .local_rank  = 3,
+                                       .node        = 4}};
+static const wire_member servers[] = {{.role        = PEN_SERVER,
+                                       .rank        = 5,
+                                       .incarnation = 23,
+                                       .host        = "node-c",
+                                       .pid         = 303,
+                                       .local_rank  = 6,
+                                       .node        = 7,
+                                       .n_addresses = 2,
+                                       .address     = addresses}};
+
+static const wire_tensor tensors[] = {{.name       = "fc1.weight",
+                                       .dtype      = PEN_F32,
+                                       .grad_dtype = PEN_BF16,
+                                       .ndim       = 2,
+                                       .shape      = {128, 784},
+                                       .group      = 1,
+                                       .flags      = PEN_ZERO_IF_UNUSED,
+                                       .priority   = -3,
+                                       .init       = "normal std=0.02"},
+                                      {.name       = "scale",
+                                       .dtype      = PEN_F64,
+                                       .grad_dtype = PEN_F64,
+                                       .flags      = PEN_FROZEN,
+                                       .priority   = 4,
+                                       .init       = "ones"}};
+static const wire_group groups[]   = {
+      {"no_decay", "sgd lr=0.1", "bsp", "raw", "constant"},
+      {"decay", "adamw lr=3e-4", "ssp s=2", "bf16", "WarmupLR warmup_num_steps=7"}};
+static const wire_pair settings[] = {{"clip", "1.0"}, {"mode", "ps-bsp"}};
+
+static const wire_model model = {.n_tensors  = 2,
+                                 .n_groups   = 2,
+                                 .n_settings = 2,
+                                 .tensor     = tensors,
+                                 .group      = groups,
+                                 .setting    = settings};
+
+static const pen_error verdict = {.status      = PEN_PEER_LOST,
+                                  .role        = PEN_WORKER,
+                                  .rank        = 3,
+                                  .missing_n   = 2,
+                                  .missing     = {3, 8},
+                                  .step        = 77,
+                                  .last_seen_s = 1.5,
+                                  .tensor      = "fc2.bias",
+                                  .text        = "rank 3 (node-d) was killed by signal 9"};
+
+static wire_member_status members[2];
+
+static const wire_member_status *make_members(void)
+{
+    members[0] = (wire_member_status){.member      = workers[0],
+                                      .state       = "active",
+                                      .call        = "pen_step_end",
+                                      .last_seen_s = 0.5,
+                                      .call_s      = 2.25,
+                                      .step        = 11,
+                                      .n_stats     = 2,
+                                      .stat        = stats};
+    members[1] = (wire_member_status){
+        .member = servers[0], .state = "lost", .call = "", .last_seen_s = 30, .step = 10};
+    return members;
+}
+
+wire_control wire_sample_control(wire_control_kind kind)
+{
+    wire_control c = {.kind = kind, .from = 1763690000000ull << 24 | 3};
+    switch (kind) {
+    case WIRE_HELLO:
+        c.u.hello.role        = WIRE_LAUNCHER;
+        c.u.hello.rank        = -1;
+        c.u.hello.world_size  = 8;
+        c.u.hello.servers     = 2;
+        c.u.hello.pid         = 4711;
+        c.u.hello.local_rank  = 3;
+        c.u.hello.node        = 1;
+        c.u.hello.nonce       = 0xfeedfacecafebeef;
+        c.u.hello.host        = "devbox";
+        c.u.hello.job         = "fashion_mnist-5f2a";
+        c.u.hello.store       = "/var/lib/penstock/5f2a";
+        c.u.hello.n_addresses = 2;
+        c.u.hello.address     = addresses;
+        c.u.hello.n_snapshots = 2;
+        c.u.hello.snapshot    = snapshots;
+        break;
+    case WIRE_WELCOME:
+        c.u.welcome.incarnation = 31;
+        c.u.welcome.rank        = 2;
+        c.u.welcome.term        = 32;
+        c.u.welcome.job         = "fashion_mnist-5f2a";
+        c.u.welcome.lease_ms    = 10000;
+        break;
+    case WIRE_EPOCH:
+        c.u.epoch.term      = 33;
+        c.u.epoch.epoch     = 34;
+        c.u.epoch.job       = "fashion_mnist-5f2a";
+        c.u.epoch.n_workers = 2;
+        c.u.epoch.worker    = workers;
+        c.u.epoch.n_servers = 1;
+        c.u.epoch.server    = servers;
+        break;
+    case WIRE_REGISTER: c.u.register_ = model; break;
+    case WIRE_PLAN:
+        c.u.plan.model        = model;
+        c.u.plan.n_partitions = 3;
+        c.u.plan.shard        = shards;
+        c.u.plan.restore      = -1;
+        break;
+    case WIRE_READY:
+        c.u.ready.restored = -1;
+        c.u.ready.applied  = 41;
+        break;
+    case WIRE_COMMITTED:
+        c.u.committed.step    = 42;
+        c.u.committed.applied = 40;
+        break;
+    case WIRE_BEAT:
+        c.u.beat.seq     = 43;
+        c.u.beat.step    = 44;
+        c.u.beat.call    = "pen_wait";
+        c.u.beat.call_ms = 45;
+        c.u.beat.n_stats = 2;
+        c.u.beat.stat    = stats;
+        break;
+    case WIRE_BEAT_ACK:
+        c.u.beat_ack.seq      = 46;
+        c.u.beat_ack.job_step = 47;
+        break;
+    case WIRE_MEET:
+        c.u.meet.generation = 48;
+        c.u.meet.label      = "pen_barrier";
+        c.u.meet.op         = PEN_MAX;
+        c.u.meet.dtype      = PEN_F64;
+        c.u.meet.count      = 1;
+        c.u.meet.data       = bytes;
+        c.u.meet.data_size  = sizeof bytes;
+        break;
+    case WIRE_MET:
+        c.u.met.generation = 49;
+        c.u.met.status     = PEN_MISMATCH;
+        c.u.met.data       = bytes;
+        c.u.met.data_size  = sizeof bytes;
+        break;
+    case WIRE_NOTICE: c.u.notice.text = "rank 3 has not come to the barrier"; break;
+    case WIRE_VERDICT:
+    case WIRE_FAILURE: c.u.verdict = verdict; break;
+    case WIRE_EXITED:
+        c.u.exited.role   = PEN_WORKER;
+        c.u.exited.rank   = 4;
+        c.u.exited.pid    = 999;
+        c.u.exited.code   = 137;
+        c.u.exited.signal = 9;
+        c.u.exited.note   = "killed by the kernel: out of memory";
+        break;
+    case WIRE_SNAPSHOT_PLEASE: c.u.snapshot_please.id = 50; break;
+    case WIRE_SNAPSHOT_PART:
+        c.u.snapshot_part.step   = 51;
+        c.u.snapshot_part.status = PEN_STORE;
+        c.u.snapshot_part.text   = "the disk is full";
+        c.u.snapshot_part.bytes  = 52;
+        break;
+    case WIRE_SNAPSHOT_DONE:
+        c.u.snapshot_done.step   = 53;
+        c.u.snapshot_done.status = PEN_TIMED_OUT;
+        c.u.snapshot_done.text   = "server 1 did not answer";
+        break;
+    case WIRE_ENQUIRE: c.u.enquire.rank = 5; break;
+    case WIRE_MISSING:
+        c.u.missing.rank   = 6;
+        c.u.missing.step   = 54;
+        c.u.missing.tensor = "fc3.weight";
+        c.u.missing.known  = true;
+        break;
+    case WIRE_STATUS:
+        c.u.status.job       = "fashion_mnist-5f2a";
+        c.u.status.phase     = "training";
+        c.u.status.mode      = "ps-bsp";
+        c.u.status.term      = 55;
+        c.u.status.epoch     = 56;
+        c.u.status.refused   = 57;
+        c.u.status.step      = 58;
+        c.u.status.snapshot  = 59;
+        c.u.status.uptime_s  = 60.5;
+        c.u.status.n_members = 2;
+        c.u.status.member    = make_members();
+        c.u.status.n_waiting = 2;
+        c.u.status.waiting   = waits;
+        break;
+    case WIRE_BYE:
+    case WIRE_BYED:
+    case WIRE_STOP:
+    case WIRE_STATUS_ASK:
+    case WIRE_CONTROL_END: break;
+    }
+    return c;
+}
