@@ -14,7 +14,7 @@ echo "run     penstock run --servers 2 --nproc-per-node 2 fashion_mnist --mode $
     --out "$out/result.json" --curve "$out/loss.csv"
 
 if command -v gnuplot >/dev/null; then
-    gnuplot -e "input='$out/loss.csv'; output='$out/loss.png'" scripts/plot_loss.gp
+    gnuplot -e "curve='$out/loss.csv'; image='$out/loss.png'" scripts/plot_loss.gp
 else
     echo "        no gnuplot: the loss curve was not drawn (its numbers are in $out/loss.csv)"
 fi

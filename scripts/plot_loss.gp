@@ -12,8 +12,9 @@ set ylabel "training loss (mean over the global batch)"
 set logscale y
 set grid
 set key top right
-smooth = 0.97
-mean = NaN
-follow(x) = (mean = (mean == mean) ? smooth * mean + (1 - smooth) * x : x)
+# A running mean that follows the steep start at once and smooths over about 50 steps later on.
+n = 0; mean = 0
+share(n) = n < 50 ? 2.0 / (n + 1) : 2.0 / 51
+follow(x) = (n = n + 1, mean = mean + share(n) * (x - mean))
 plot curve using 1:2 with points pt 7 ps 0.2 lc rgb "#9ecae1" title "each step", \
      curve using 1:(follow($2)) with lines lw 2 lc rgb "#08519c" title "running mean"

@@ -1,0 +1,407 @@
+/* main.c - trains a small network on Fashion-MNIST: the loop of a program that uses Penstock.
+ *
+ * DESIGN
+ * A step's data is a pure function of (seed, step index), so a run that stops and continues, or is
+ * run again with another number of workers, sees the same global batches.  Rank r of W takes the
+ * share [r B / W, (r + 1) B / W) of a batch of B samples and gives the mean gradient over it;
+ * step.weight is its size in units of B / W, so the weighted mean over the ranks is the mean over the
+ * global batch.
+ */
+#include "data.h"
+#include "epoch.h"
+#include "model.h"
+#include "options.h"
+#include "penstock.h"
+#include "report.h"
+
+#include <cblas.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { EVAL_ROWS = 100 };
+
+typedef struct {
+    options o;
+    data_set train, test;
+    pen_ctx *ctx;
+    pen_info info;
+    float *param, *grad; /* flat, shared with the SDK */
+    pen_tensor *tensors[MODEL_TENSORS_MAX];
+    model model;
+    uint32_t *order;     /* [train.n] of epoch order_epoch */
+    int64_t order_epoch; /* -1: none yet */
+    int64_t steps;
+    double images; /* trained on so far, over all ranks */
+    epoch epoch;
+    report report;
+    FILE *loss_log, *curve, *out; /* rank 0 */
+    report_result result;
+} trainer;
+
+static bool fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static bool fail(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("fashion_mnist: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return false;
+}
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if ((call) != PEN_OK) return fail("%s", pen_last_error(NULL));                             \
+    } while (0)
+
+static bool load_data(trainer *t)
+{
+    char why[DATA_WHY_BYTES];
+    if (!data_load(&t->train, t->o.data_dir, "train", why)) return fail("%s", why);
+    if (!data_load(&t->test, t->o.data_dir, "t10k", why)) return fail("%s", why);
+    if (t->o.batch > t->train.n)
+        return fail("--batch %lld is more than the %d training images", (long long)t->o.batch,
+                    t->train.n);
+    return true;
+}
+
+/* Flags that are settings of the SDK are handed on; environment and launcher rank above them. */
+static bool open_context(trainer *t)
+{
+    char optim[OPTIONS_TEXT_BYTES + 8], clip[OPTIONS_TEXT_BYTES + 8], mode[32], steps[32], seed[32];
+    const options *o       = &t->o;
+    const char *list[6]    = {optim, steps, seed};
+    int n                  = 3;
+    const int64_t in_epoch = t->train.n / o->batch;
+    t->steps               = o->steps ? o->steps : o->epochs * in_epoch;
+
+    snprintf(optim, sizeof optim, "optim=%s", o->optim);
+    snprintf(steps, sizeof steps, "steps=%lld", (long long)t->steps);
+    snprintf(seed, sizeof seed, "seed=%llu", (unsigned long long)o->seed);
+    snprintf(mode, sizeof mode, "mode=%s", o->mode ? o->mode : "");
+    snprintf(clip, sizeof clip, "clip=%s", o->clip ? o->clip : "");
+    if (o->mode) list[n++] = mode;
+    if (o->clip) list[n++] = clip;
+
+    TRY(pen_init(list, &t->ctx));
+    TRY(pen_info_get(t->ctx, &t->info));
+    report_init(&t->report, t->info.rank == 0, o->json);
+    return epoch_init(&t->epoch, in_epoch) || fail("no memory for the figures of an epoch");
+}
+
+static bool open_file(FILE **file, const char *path)
+{
+    if (!path) return true;
+    *file = fopen(path, "w");
+    return *file || fail("cannot write %s: %s", path, strerror(errno));
+}
+
+static bool open_files(trainer *t)
+{
+    if (t->info.rank != 0) return true;
+    return open_file(&t->loss_log, t->o.loss_log) && open_file(&t->curve, t->o.curve) &&
+           open_file(&t->out, t->o.out);
+}
+
+/* First sample of rank's share of n samples. */
+static int64_t share_start(const trainer *t, int64_t n, int rank)
+{
+    return n * rank / t->info.world_size;
+}
+
+static bool open_model(trainer *t)
+{
+    const model_ops *ops = t->o.model;
+    const size_t bytes   = model_values(ops) * sizeof(float);
+    const int64_t share  = t->o.batch / t->info.world_size + 1;
+
+    t->param = pen_alloc(t->ctx, bytes, PEN_HOST);
+    t->grad  = pen_alloc(t->ctx, bytes, PEN_HOST);
+    if (!t->param || !t->grad) return fail("%s", pen_last_error(NULL));
+    t->order       = malloc((size_t)t->train.n * sizeof *t->order);
+    t->order_epoch = -1;
+    const int rows = (int)(share > EVAL_ROWS ? share : EVAL_ROWS);
+    if (!t->order || !model_init(&t->model, ops, rows, t->param, t->grad))
+        return fail("no memory for a batch of %lld images", (long long)t->o.batch);
+    model_start(&t->model, t->info.seed);
+    return true;
+}
+
+static bool register_tensors(trainer *t)
+{
+    for (int i = 0; i < t->o.model->tensor_count; i++) {
+        const model_tensor *tensor = &t->o.model->tensors[i];
+        pen_tensor_desc desc       = {
+                  .name  = tensor->name,
+                  .ndim  = tensor->ndim,
+                  .param = t->model.param[i],
+                  .grad  = t->model.grad[i],
+                  .flags = tensor->ndim == 1 ? PEN_NO_DECAY : 0, /* biases */
+        };
+        memcpy(desc.shape, tensor->shape, (size_t)tensor->ndim * sizeof *desc.shape);
+        TRY(pen_register(t->ctx, &desc, &t->tensors[i]));
+    }
+    TRY(pen_commit(t->ctx));
+    TRY(pen_info_get(t->ctx, &t->info)); /* step: where a restored run continues */
+    return true;
+}
+
+/* Workers of one host share its cores; threads that wait for a core cost more than they compute. */
+static int share_cores(const trainer *t)
+{
+    cpu_set_t cores;
+    const int mates = t->info.local_world_size > 0 ? t->info.local_world_size : 1;
+    const int n = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) / mates : 1;
+    openblas_set_num_threads(n > 1 ? n : 1);
+    return n > 1 ? n : 1;
+}
+
+static void introduce(trainer *t)
+{
+    const model_ops *ops = t->o.model;
+    const int threads    = share_cores(t);
+    char values[32];
+    report_line(&t->report, "%s %s: %s parameters in %d tensors", ops->name, ops->doc,
+                report_grouped((int64_t)model_values(ops), values), ops->tensor_count);
+    report_line(
+        &t->report, "%s: %lld images a step, %d worker%s with %d BLAS thread%s each (%s kernels)",
+        t->info.mode, (long long)t->o.batch, t->info.world_size, t->info.world_size == 1 ? "" : "s",
+        threads, threads == 1 ? "" : "s", openblas_get_corename());
+    report_head(&t->report);
+}
+
+static bool trainer_open(trainer *t)
+{
+    if (!load_data(t) || !open_context(t) || !open_files(t) || !open_model(t) ||
+        !register_tensors(t))
+        return false;
+    introduce(t);
+    return true;
+}
+
+static int load_share(trainer *t, int64_t index)
+{
+    const int64_t epoch_number = index / t->epoch.steps,
+                  first        = index % t->epoch.steps * t->o.batch;
+    const int64_t from         = share_start(t, t->o.batch, t->info.rank),
+                  to           = share_start(t, t->o.batch, t->info.rank + 1);
+    if (t->order_epoch != epoch_number)
+        data_shuffle(t->order, t->train.n, t->info.seed, epoch_number);
+    t->order_epoch = epoch_number;
+    data_gather(&t->train, t->order + first + from, (int)(to - from), t->model.images,
+                t->model.labels);
+    return (int)(to - from);
+}
+
+/* A failure here is remembered by the SDK: pen_step_end() returns it. */
+static void send_gradient(void *user, int tensor)
+{
+    trainer *t = user;
+    pen_ready(t->ctx, t->tensors[tensor], PEN_ALL);
+}
+
+static void dawdle(const trainer *t)
+{
+    if (t->o.slow_ms == 0 || t->o.slow_rank != t->info.rank) return;
+    struct timespec left = {.tv_sec  = t->o.slow_ms / 1000,
+                            .tv_nsec = t->o.slow_ms % 1000 * 1000000};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
+}
+
+static double stat_value(trainer *t, const char *name, pen_status *status)
+{
+    double value       = 0.0;
+    const pen_status s = pen_stat(t->ctx, name, &value);
+    if (s != PEN_OK && *status == PEN_OK) *status = s;
+    return value;
+}
+
+static bool start_epoch(trainer *t, int64_t index)
+{
+    pen_status s = PEN_OK;
+    epoch_start(&t->epoch, index);
+    t->epoch.push_bytes = stat_value(t, "push.bytes", &s);
+    t->epoch.pull_bytes = stat_value(t, "pull.bytes", &s);
+    TRY(s);
+    return true;
+}
+
+static bool train_step(trainer *t, pen_step *step)
+{
+    const double begun = epoch_clock();
+    const int n        = load_share(t, step->index);
+    step->weight       = (double)n * t->info.world_size / (double)t->o.batch;
+    step->lr_scale     = t->o.decay(step->index, t->steps);
+    const double loss  = model_train(&t->model, n, step->loss_scale, send_gradient, t);
+    dawdle(t);
+    TRY(pen_step_end(t->ctx, step));
+
+    epoch_add(&t->epoch, step->index, loss, epoch_clock() - begun);
+    if (n > 0) TRY(pen_metric(t->ctx, "loss", loss / n));
+    t->result.steps = step->index + 1;
+    report_bar(&t->report, t->result.steps, t->steps);
+    return true;
+}
+
+/* Under ps-ssp and ps-async the workers' copies differ: all come to rest, then pull the same values. */
+static bool meet(trainer *t)
+{
+    const char *mode = t->info.mode;
+    if (strcmp(mode, "ps-ssp") != 0 && strcmp(mode, "ps-async") != 0) return true;
+    TRY(pen_barrier(pen_world(t->ctx), &(pen_opts){.label = "end of epoch"}, NULL));
+    for (int i = 0; i < t->o.model->tensor_count; i++)
+        TRY(pen_pull(t->ctx, t->tensors[i], PEN_ALL, NULL, NULL, NULL));
+    return true;
+}
+
+static double count_right(trainer *t)
+{
+    uint32_t index[EVAL_ROWS];
+    int right        = 0;
+    const int64_t to = share_start(t, t->test.n, t->info.rank + 1);
+    for (int64_t at = share_start(t, t->test.n, t->info.rank); at < to; at += EVAL_ROWS) {
+        const int n = (int)(to - at < EVAL_ROWS ? to - at : EVAL_ROWS);
+        for (int i = 0; i < n; i++) index[i] = (uint32_t)(at + i);
+        data_gather(&t->test, index, n, t->model.images, t->model.labels);
+        right += model_count_right(&t->model, n);
+    }
+    return right;
+}
+
+static bool write_losses(trainer *t)
+{
+    if (t->loss_log && !epoch_write_loss(&t->epoch, t->loss_log, 17))
+        return fail("cannot write %s: %s", t->o.loss_log, strerror(errno));
+    if (t->curve && !epoch_write_loss(&t->epoch, t->curve, 6))
+        return fail("cannot write %s: %s", t->o.curve, strerror(errno));
+    return true;
+}
+
+static bool show_epoch(trainer *t, double seconds, const double moved[2])
+{
+    const epoch *e       = &t->epoch;
+    const double images  = (double)((e->end - e->first) * t->o.batch);
+    const report_epoch x = {
+        .epoch         = e->number + 1,
+        .epochs        = (t->steps + e->steps - 1) / e->steps,
+        .train_loss    = t->result.train_loss,
+        .test_accuracy = t->result.test_accuracy,
+        .images_per_s  = images / seconds,
+        .push_gbps     = moved[0] / seconds / 1e9,
+        .pull_gbps     = moved[1] / seconds / 1e9,
+        .step_p50_s    = epoch_step_quantile(e, 0.50),
+        .step_p99_s    = epoch_step_quantile(e, 0.99),
+    };
+    t->result.seconds += seconds;
+    t->images += images;
+    if (epoch_is_empty(e)) return true;
+    report_row(&t->report, &x);
+    TRY(pen_metric(t->ctx, "images_per_s", x.images_per_s));
+    return true;
+}
+
+/* Collective: losses, bytes and right answers of all ranks come together. */
+static bool end_epoch(trainer *t)
+{
+    if (!meet(t)) return false;
+    const double seconds = epoch_clock() - t->epoch.begun_s; /* what follows is not training */
+    pen_status s         = PEN_OK;
+    double sums[3]       = {
+              stat_value(t, "push.bytes", &s) - t->epoch.push_bytes,
+              stat_value(t, "pull.bytes", &s) - t->epoch.pull_bytes,
+    };
+    TRY(s);
+    TRY(epoch_reduce(&t->epoch, t->ctx, t->o.batch));
+    sums[2] = count_right(t);
+    TRY(pen_all_reduce(pen_world(t->ctx), sums, sums, 3, PEN_F64, PEN_SUM,
+                       &(pen_opts){.label = "accuracy"}, NULL));
+
+    t->result.train_loss    = epoch_mean_loss(&t->epoch);
+    t->result.test_accuracy = sums[2] / t->test.n;
+    return write_losses(t) && show_epoch(t, seconds, sums) && start_epoch(t, t->result.steps);
+}
+
+static bool train(trainer *t)
+{
+    pen_step step;
+    pen_status s;
+    t->result.steps = t->info.step;
+    if (!start_epoch(t, t->info.step)) return false;
+    while ((s = pen_step_begin(t->ctx, &step)) == PEN_OK) {
+        if (step.index / t->epoch.steps != t->epoch.number && !start_epoch(t, step.index))
+            return false;
+        if (!train_step(t, &step)) return false;
+        if (epoch_is_whole(&t->epoch) && !end_epoch(t)) return false;
+    }
+    if (s != PEN_END) return fail("%s", pen_last_error(NULL));
+    const bool is_new =
+        t->result.seconds == 0.0; /* nothing was left to train: still say how good it is */
+    return (epoch_is_empty(&t->epoch) && !is_new) || end_epoch(t);
+}
+
+static bool write_result(const trainer *t)
+{
+    if (t->info.rank != 0) return true;
+    if (t->o.json && !report_write_json(&t->result, stdout))
+        return fail("cannot write to stdout: %s", strerror(errno));
+    if (t->out && !report_write_json(&t->result, t->out))
+        return fail("cannot write %s: %s", t->o.out, strerror(errno));
+    return true;
+}
+
+static bool finish(trainer *t)
+{
+    report_result *r = &t->result;
+    TRY(pen_digest(t->ctx, &r->params_crc32c));
+    r->images_per_s = r->seconds > 0 ? t->images / r->seconds : 0;
+    r->epochs       = (r->steps + t->epoch.steps - 1) / t->epoch.steps;
+    r->batch        = t->o.batch;
+    r->seed         = t->info.seed;
+    r->mode         = t->info.mode;
+    r->model        = t->o.model->name;
+    r->optim        = t->o.optim;
+    r->workers      = t->info.world_size;
+    r->servers      = t->info.servers;
+    report_end(&t->report, r);
+    if (!write_result(t)) return false;
+    TRY(pen_finalize(t->ctx));
+    t->ctx = NULL;
+    return true;
+}
+
+static void close_file(FILE *file)
+{
+    if (file) fclose(file); /* every row was flushed and checked */
+}
+
+/* After a failure the context stays open: the others shall read that this rank was lost, not that it
+ * left in good order. */
+static void trainer_close(trainer *t)
+{
+    close_file(t->loss_log);
+    close_file(t->curve);
+    close_file(t->out);
+    epoch_fini(&t->epoch);
+    model_fini(&t->model);
+    free(t->order);
+    data_free(&t->train);
+    data_free(&t->test);
+    if (t->ctx) return;
+    pen_free(t->param);
+    pen_free(t->grad);
+}
+
+int main(int argc, char **argv)
+{
+    trainer t = {0};
+    options_parse(&t.o, argc, argv);
+    const bool ok = trainer_open(&t) && train(&t) && finish(&t);
+    trainer_close(&t);
+    return ok ? 0 : 1;
+}

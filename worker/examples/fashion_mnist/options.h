@@ -1,0 +1,31 @@
+/* options.h - the flags of fashion_mnist; `fashion_mnist --help` lists them. */
+#ifndef FASHION_MNIST_OPTIONS_H
+#define FASHION_MNIST_OPTIONS_H
+
+#include "model.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { OPTIONS_TEXT_BYTES = 256 };
+
+typedef double (*options_schedule_fn)(int64_t step, int64_t steps);
+
+typedef struct {
+    const char *mode; /* NULL: PENSTOCK_MODE or the SDK decides             */
+    const model_ops *model;
+    const char *optim;         /* handed to the SDK as it is                         */
+    const char *clip;          /* NULL: the SDK's setting                            */
+    options_schedule_fn decay; /* factor on the rate at step of steps; never 0       */
+    int64_t epochs, steps;     /* steps 0: as many as the epochs have                */
+    int64_t batch;             /* samples of one step over all ranks                 */
+    uint64_t seed;
+    const char *data_dir;
+    const char *loss_log, *curve, *out; /* files rank 0 writes, or NULL              */
+    int64_t slow_ms, slow_rank;         /* this rank sleeps in every step            */
+    bool json;
+} options;
+
+/* Ends the process with a sentence and code 2 when a flag is wrong, with 0 after --help. */
+void options_parse(options *o, int argc, char **argv);
+
+#endif
