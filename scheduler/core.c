@@ -1,0 +1,286 @@
+#include "scheduler/core.h"
+#include "scheduler/core_state.h"
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- life ------------------------------------------------------------------------------------ */
+static pen_status refuse_settings(const scheduler_settings *settings, pen_error *why)
+{
+    if (settings->on_worker_loss == SCHEDULER_LOSS_FAIL) return PEN_OK;
+    return why_set(why, PEN_UNSUPPORTED, "on_worker_loss=%s does not exist yet; leave it at 'fail'",
+                   settings->on_worker_loss == SCHEDULER_LOSS_WAIT ? "wait" : "continue");
+}
+
+pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t term,
+                                 const char *master, const scheduler_actions *actions,
+                                 uint64_t now_ms, scheduler_core **core, pen_error *why)
+{
+    if (refuse_settings(settings, why) != PEN_OK) return PEN_UNSUPPORTED;
+    scheduler_core *made = calloc(1, sizeof *made);
+    if (!made) return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
+
+    made->settings        = *settings;
+    made->actions         = *actions;
+    made->term            = term;
+    made->start_ms        = now_ms;
+    made->job_step        = -1;
+    made->restore         = -1;
+    made->newest_snapshot = -1;
+    made->n_servers       = (uint32_t)settings->servers;
+    snprintf(made->master, sizeof made->master, "%s", master);
+    snprintf(made->job, sizeof made->job, "%.63s", settings->job);
+    const uint32_t world = (uint32_t)settings->world_size;
+    if (roster_grow(&made->roster.workers, PEN_WORKER, world) != PEN_OK ||
+        roster_grow(&made->roster.servers, PEN_SERVER, made->n_servers) != PEN_OK) {
+        scheduler_core_destroy(made);
+        return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for %u workers", world);
+    }
+    *core = made;
+    return PEN_OK;
+}
+
+void scheduler_core_destroy(scheduler_core *core)
+{
+    if (!core) return;
+    meet_fini(&core->meets);
+    core_snapshot_fini(core);
+    plan_destroy(core->plan);
+    free(core->shard);
+    free(core->peers);
+    keep_clear(&core->kept);
+    roster_fini(&core->roster);
+    free(core);
+}
+
+/* ---- saying ---------------------------------------------------------------------------------- */
+void core_send_peer(scheduler_core *core, uint32_t peer, const wire_control *message)
+{
+    core->actions.send(core->actions.user, &peer, 1, message);
+}
+
+void core_send(scheduler_core *core, const seat *s, const wire_control *message)
+{
+    if (s->is_bound) core_send_peer(core, s->peer, message);
+}
+
+static bool reserve_peers(scheduler_core *core)
+{
+    const roster *r  = &core->roster;
+    const uint32_t n = r->workers.n + r->servers.n + r->guests.n;
+    if (n <= core->peers_capacity) return true;
+    uint32_t *peers = realloc(core->peers, n * sizeof *peers);
+    if (!peers) return false;
+    core->peers          = peers;
+    core->peers_capacity = n;
+    return true;
+}
+
+void core_send_all(scheduler_core *core, unsigned roles, const wire_control *message)
+{
+    if (!reserve_peers(core)) {
+        core_log(core, LOG_ERROR, "no memory to send %s", wire_kind_name((int)message->kind));
+        return;
+    }
+    uint32_t n = 0;
+    const seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+        if (!(roles & 1u << s->role) || !s->is_bound) continue;
+        if (s->state == MEMBER_LEFT || s->state == MEMBER_DEAD) continue;
+        core->peers[n++] = s->peer;
+    }
+    if (n) core->actions.send(core->actions.user, core->peers, n, message);
+}
+
+void core_log(scheduler_core *core, int level, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    core->actions.log(core->actions.user, level, line);
+}
+
+void core_end(scheduler_core *core, pen_status status)
+{
+    if (core->phase == PHASE_ENDED) return;
+    core->phase = PHASE_ENDED;
+    core->actions.ended(core->actions.user, status, core->has_verdict ? &core->verdict : NULL);
+}
+
+bool core_move(scheduler_core *core, seat *s, member_event event)
+{
+    const member_state before = s->state;
+    if (member_next(&s->state, event) != PEN_OK) return false;
+    char name[SENTENCE_SEAT_BYTES];
+    if (s->state != before)
+        core_log(core, LOG_DEBUG, "%s: %s, was %s", sentence_seat(name, s),
+                 member_state_name(s->state), member_state_name(before));
+    return true;
+}
+
+/* ---- hearing --------------------------------------------------------------------------------- */
+static void beat(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    seat_beat(s, message, now_ms);
+    if (s->role == PEN_WORKER && s->step > core->job_step) core->job_step = s->step;
+
+    wire_control ack        = {.kind = WIRE_BEAT_ACK};
+    ack.u.beat_ack.seq      = message->u.beat.seq;
+    ack.u.beat_ack.job_step = core->job_step;
+    core_send(core, s, &ack);
+}
+
+typedef void (*handler_fn)(scheduler_core *core, seat *s, const wire_control *message,
+                           uint64_t now_ms);
+
+/* Who may say what once it has said HELLO. */
+/* clang-format off */
+static const struct {
+    unsigned roles;
+    handler_fn fn;
+} handlers[WIRE_CONTROL_END] = {
+    [WIRE_REGISTER]        = {TO_WORKERS,                          core_register},
+    [WIRE_READY]           = {TO_SERVERS,                          core_ready},
+    [WIRE_BEAT]            = {TO_WORKERS | TO_SERVERS | TO_GUESTS, beat},
+    [WIRE_MEET]            = {TO_WORKERS,                          core_meet},
+    [WIRE_FAILURE]         = {TO_WORKERS | TO_SERVERS,             core_failure},
+    [WIRE_EXITED]          = {1u << WIRE_LAUNCHER,                 core_exited},
+    [WIRE_BYE]             = {TO_WORKERS | TO_SERVERS | TO_GUESTS, core_bye},
+    [WIRE_SNAPSHOT_PLEASE] = {TO_WORKERS | TO_GUESTS,              core_snapshot_please},
+    [WIRE_SNAPSHOT_PART]   = {TO_SERVERS,                          core_snapshot_part},
+    [WIRE_MISSING]         = {TO_SERVERS,                          core_missing},
+};
+/* clang-format on */
+
+/* True when the state of a member lets it speak.  BYE has a column of its own. */
+static bool may_speak(scheduler_core *core, seat *s, wire_control_kind kind)
+{
+    if (s->role != PEN_WORKER && s->role != PEN_SERVER) return true;
+    if (kind == WIRE_BYE) return true;
+    if (core_move(core, s, MEMBER_EVENT_MESSAGE)) return true;
+    if (s->state == MEMBER_DEAD) core_tell(core, s);
+    return false;
+}
+
+static void hear(scheduler_core *core, uint32_t peer, const wire_control *message, uint64_t now_ms)
+{
+    seat *s = roster_at_peer(&core->roster, peer);
+    if (!s || s->incarnation != message->from)
+        return; /* from before a re-HELLO, or of a stranger */
+    const unsigned kind = (unsigned)message->kind;
+    if (kind >= WIRE_CONTROL_END || !(handlers[kind].roles & 1u << s->role)) {
+        core->refused++;
+        return;
+    }
+    s->last_seen_ms = now_ms;
+    if (may_speak(core, s, message->kind)) handlers[kind].fn(core, s, message, now_ms);
+}
+
+/* A pause of this process (a stopped machine, a starved core) looks like the silence of all
+ * others, and nobody knows when it began: everybody gets a new lease. */
+static void forgive_pause(scheduler_core *core, uint64_t now_ms)
+{
+    const uint64_t promised = core->promised_ms, slack = core->settings.lease_ms / 4;
+    core->promised_ms = 0;
+    if (!promised || now_ms < promised || now_ms - promised <= slack) return;
+
+    seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+        s->last_seen_ms = s->down_ms = now_ms;
+    char span[SENTENCE_SPAN_BYTES];
+    core_log(core, LOG_WARNING, "the scheduler itself was held up for %s; nobody is blamed for it",
+             sentence_span(span, now_ms - promised));
+}
+
+void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_control *message,
+                            uint64_t now_ms)
+{
+    if (core->phase == PHASE_ENDED) return;
+    forgive_pause(core, now_ms);
+    switch (message->kind) {
+    case WIRE_HELLO: core_hello(core, peer, message, now_ms); break;
+    case WIRE_STATUS_ASK: core_status(core, peer, now_ms); break;
+    default: hear(core, peer, message, now_ms); break;
+    }
+}
+
+void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_ms)
+{
+    if (core->phase == PHASE_ENDED) return;
+    forgive_pause(core, now_ms);
+    seat *s = roster_at_peer(&core->roster, peer);
+    if (!s) return;
+    if (s->rank < 0) {
+        roster_dismiss(&core->roster, s);
+        return;
+    }
+    roster_unbind(&core->roster, s);
+    s->down_ms = now_ms;
+    core_move(core, s, MEMBER_EVENT_DOWN);
+    core_settle(core, now_ms);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+/* When its silence or absence becomes its death; UINT64_MAX: never. */
+static uint64_t lost_ms(const scheduler_core *core, const seat *s)
+{
+    if (s->rank < 0) return UINT64_MAX;
+    if (s->state == MEMBER_AWAY) return s->down_ms + core->settings.down_grace_ms;
+    if (s->state == MEMBER_ACTIVE) return s->last_seen_ms + core->settings.lease_ms;
+    return UINT64_MAX;
+}
+
+static void lose_silent(scheduler_core *core, uint64_t now_ms)
+{
+    seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+        if (lost_ms(core, s) > now_ms) continue;
+        core_lose(core, s, MEMBER_EVENT_LOST,
+                  s->state == MEMBER_AWAY ? "its connection broke and did not come back"
+                                          : "nothing was heard of it for a whole lease",
+                  now_ms);
+    }
+}
+
+void scheduler_core_tick(scheduler_core *core, uint64_t now_ms)
+{
+    if (core->phase == PHASE_ENDED) return;
+    forgive_pause(core, now_ms);
+    lose_silent(core, now_ms);
+    core_join_tick(core, now_ms);
+    core_meet_tick(core, now_ms);
+    core_end_tick(core, now_ms);
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t scheduler_core_next_ms(scheduler_core *core)
+{
+    if (core->phase == PHASE_ENDED) return UINT64_MAX;
+    uint64_t next = core_meet_next_ms(core);
+    const seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+        next = least(next, lost_ms(core, s));
+    if (core->phase == PHASE_JOINING && core->has_begun)
+        next = least(next, core->joining_ms + core->settings.init_timeout_ms);
+    if (core->phase == PHASE_STOPPING || core->phase == PHASE_FAILED)
+        next = least(next, core->end_ms);
+    if (core->inquest.dead) next = least(next, core->inquest.due_ms);
+    core->promised_ms = next == UINT64_MAX ? 0 : next;
+    return next;
+}
+
+void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t now_ms)
+{
+    if (core->phase != PHASE_ENDED) core_verdict(core, why, now_ms);
+}
+
+void scheduler_core_refused(scheduler_core *core)
+{
+    core->refused++;
+}

@@ -1,0 +1,63 @@
+/* core.h - the scheduler as a pure state machine: who is here, what lies where, who died.
+ *
+ * DESIGN.  No socket, clock, thread, file or global: messages and the time go in, actions come
+ * out, so the simulator drives the same code as the process does.  `peer` is the caller's number
+ * for a connection; a member has at most one, the one its newest HELLO came by, and what arrives
+ * by another is ignored.
+ *
+ * The phases of a job, in order (docs/design/protocol.md has the flow):
+ *   JOINING      workers and servers come; a process that goes leaves its seat free
+ *   REGISTERING  all are here; workers say what the model is
+ *   LOADING      the plan is out; servers make room and restore
+ *   TRAINING     from here on the scheduler only watches, lets ranks meet, and collects snapshots
+ *   STOPPING     all workers left in good order; servers are asked to end
+ *   FAILED       there is a verdict; everybody is told, whoever comes back is told again
+ *   ENDED        nothing happens any more
+ * The first cause wins: a job has at most one verdict.
+ *
+ * Promised: death is declared only here, and never because this process was itself held up: time
+ * that passed while nobody called in is given back to every lease.
+ */
+#ifndef SCHEDULER_CORE_H
+#define SCHEDULER_CORE_H
+
+#include "proto/wire.h"
+#include "scheduler/scheduler_settings.h"
+
+typedef struct scheduler_core scheduler_core;
+
+/* Called from inside the functions below; must not call them. */
+typedef struct {
+    /* One message to n peers; nothing it points to outlives the call. */
+    void (*send)(void *user, const uint32_t *peers, uint32_t n, const wire_control *message);
+    void (*log)(void *user, int level, const char *line);
+    /* Once.  PEN_OK: all workers left in good order; else *why is the verdict. */
+    void (*ended)(void *user, pen_status status, const pen_error *why);
+    void *user;
+} scheduler_actions;
+
+/* `term` is larger at each start of a scheduler (milliseconds since 1970); `master` is how others
+ * call this host, for sentences.  Settings are copied.
+ * Errors  PEN_UNSUPPORTED  on_worker_loss is not `fail`.   PEN_NO_MEMORY */
+pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t term,
+                                 const char *master, const scheduler_actions *actions,
+                                 uint64_t now_ms, scheduler_core **core, pen_error *why);
+void scheduler_core_destroy(scheduler_core *core);
+
+/* now_ms never goes back.  The message is BORROWED for the call; any content is safe. */
+void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_control *message,
+                            uint64_t now_ms);
+void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_ms);
+void scheduler_core_tick(scheduler_core *core, uint64_t now_ms);
+
+/* When it wants the next tick; UINT64_MAX: not before something else happens.  Who asks promises
+ * to call tick by then: a later call counts as a pause of this process. */
+uint64_t scheduler_core_next_ms(scheduler_core *core);
+
+/* Ends the job with this verdict, as a member's FAILURE would. */
+void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t now_ms);
+
+/* Counts a frame the caller could not decode; shown in STATUS. */
+void scheduler_core_refused(scheduler_core *core);
+
+#endif

@@ -1,0 +1,280 @@
+/* core_end.c - goodbyes, deaths and the verdict. */
+#include "scheduler/core_state.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- the verdict ----------------------------------------------------------------------------- */
+static void tell_removed(scheduler_core *core, const seat *s)
+{
+    char name[SENTENCE_SEAT_BYTES];
+    wire_control c = {.kind = WIRE_VERDICT};
+    why_set(&c.u.verdict, PEN_NOT_A_MEMBER, "%s was removed from the job%s%.300s",
+            sentence_seat(name, s), core->has_verdict ? ": " : "",
+            core->has_verdict ? core->verdict.text : "");
+    why_culprit(&c.u.verdict, s->role, s->rank, s->step, NULL);
+    core_send(core, s, &c);
+}
+
+void core_tell(scheduler_core *core, seat *s)
+{
+    if (!s->is_bound) return;
+    if (s->state == MEMBER_DEAD || !core->has_verdict) {
+        tell_removed(core, s);
+        return;
+    }
+    core_send(core, s, &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->verdict});
+    s->is_told = true;
+}
+
+void core_verdict(scheduler_core *core, const pen_error *why, uint64_t now_ms)
+{
+    if (core->has_verdict) return;
+    core->has_verdict  = true;
+    core->verdict      = *why;
+    core->inquest.dead = NULL;
+    core->phase        = PHASE_FAILED;
+    core->end_ms       = now_ms + CORE_END_MS;
+    core_log(core, LOG_NOTICE, "%s", why->text);
+
+    const wire_control c = {.kind = WIRE_VERDICT, .u.verdict = *why};
+    core_send_all(core, TO_WORKERS | TO_SERVERS | TO_GUESTS, &c);
+    seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+        s->is_told = s->is_bound;
+        if (s->state == MEMBER_DEAD && s->is_bound) tell_removed(core, s);
+    }
+    core_settle(core, now_ms);
+}
+
+/* What a member says of itself is bounded before it is repeated to all. */
+void core_failure(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    if (core->has_verdict) core_tell(core, s);
+    if (core->has_verdict || core->inquest.dead) return; /* the first cause wins */
+
+    pen_error why                     = message->u.verdict;
+    why.text[sizeof why.text - 1]     = 0;
+    why.tensor[sizeof why.tensor - 1] = 0;
+    if (why.missing_n < 0 || why.missing_n > 32) why.missing_n = 0;
+    if (why.status >= 0 || pen_status_info(why.status)->status != why.status)
+        why.status = PEN_INTERNAL;
+    if (why.role < PEN_SCHEDULER || why.role > WIRE_OBSERVER) {
+        why.role = s->role;
+        why.rank = s->rank;
+    }
+    char name[SENTENCE_SEAT_BYTES];
+    if (!why.text[0])
+        snprintf(why.text, sizeof why.text, "%s failed: %s", sentence_seat(name, s),
+                 pen_status_info(why.status)->text);
+    core_verdict(core, &why, now_ms);
+}
+
+/* ---- the inquest: what does a dead worker owe? ----------------------------------------------- */
+static void conclude(scheduler_core *core, uint64_t now_ms)
+{
+    const core_inquest *q    = &core->inquest;
+    const sentence_debt debt = {.step   = q->step,
+                                .tensor = q->step >= 0 ? core->model.tensor[q->tensor].name : ""};
+    pen_error why;
+    sentence_worker_gone(q->dead, &debt, q->died_ms, &why);
+    core_verdict(core, &why, now_ms);
+}
+
+static bool all_heard(const scheduler_core *core)
+{
+    const seat_list *servers = &core->roster.servers;
+    for (uint32_t i = 0; i < servers->n; i++)
+        if (servers->at[i]->state == MEMBER_ACTIVE && !servers->at[i]->is_heard) return false;
+    return true;
+}
+
+static void inquire(scheduler_core *core, seat *dead, uint64_t now_ms)
+{
+    core->inquest = (core_inquest){
+        .dead = dead, .died_ms = now_ms, .due_ms = now_ms + CORE_INQUEST_MS, .step = -1};
+    wire_control c   = {.kind = WIRE_ENQUIRE};
+    c.u.enquire.rank = dead->rank;
+    for (uint32_t i = 0; i < core->roster.servers.n; i++)
+        core->roster.servers.at[i]->is_heard = false;
+    core_send_all(core, TO_SERVERS, &c);
+    if (all_heard(core)) conclude(core, now_ms);
+}
+
+static uint32_t tensor_index(const wire_model *model, const char *name)
+{
+    uint32_t index = 0;
+    while (index < model->n_tensors && strcmp(model->tensor[index].name, name) != 0) index++;
+    return index;
+}
+
+void core_missing(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    core_inquest *q = &core->inquest;
+    if (!q->dead || q->dead->rank != message->u.missing.rank) return;
+    s->is_heard        = true;
+    const int64_t step = message->u.missing.step;
+    const uint32_t tensor =
+        tensor_index(&core->model, message->u.missing.tensor ? message->u.missing.tensor : "");
+    const bool is_known = message->u.missing.known && step >= 0 && tensor < core->model.n_tensors;
+    const bool is_less  = q->step < 0 || step < q->step || (step == q->step && tensor < q->tensor);
+    if (is_known && is_less) {
+        q->step   = step;
+        q->tensor = tensor;
+    }
+    if (all_heard(core)) conclude(core, now_ms);
+}
+
+/* ---- deaths ---------------------------------------------------------------------------------- */
+static void judge(scheduler_core *core, seat *dead, uint64_t now_ms)
+{
+    const bool servers_know = core->phase == PHASE_LOADING || core->phase == PHASE_TRAINING;
+    if (dead->role == PEN_WORKER && servers_know) {
+        inquire(core, dead, now_ms);
+        return;
+    }
+    pen_error why;
+    uint32_t n_tensors;
+    const char *tensor = dead->role == PEN_SERVER ? core_model_held(core, dead, &n_tensors) : NULL;
+    if (dead->role == PEN_SERVER)
+        sentence_server_gone(dead, tensor, n_tensors, core->job_step, now_ms, &why);
+    else
+        sentence_worker_gone(dead, NULL, now_ms, &why);
+    core_verdict(core, &why, now_ms);
+}
+
+void core_lose(scheduler_core *core, seat *s, member_event event, const char *how, uint64_t now_ms)
+{
+    const member_state before = s->state;
+    char name[SENTENCE_SEAT_BYTES];
+    core_move(core, s, event);
+    core_log(core, LOG_INFO, "%s: %s", sentence_seat(name, s), how);
+    if (s->state == before) return;
+
+    if (core->phase >= PHASE_STOPPING)
+        core_settle(core, now_ms);
+    else if (!core->inquest.dead)
+        judge(core, s, now_ms);
+    else if (all_heard(core))
+        conclude(core, now_ms);
+}
+
+/* ---- goodbyes -------------------------------------------------------------------------------- */
+static bool servers_may_go(const scheduler_core *core)
+{
+    return core->phase == PHASE_JOINING || core->phase >= PHASE_STOPPING;
+}
+
+static void leave(scheduler_core *core, seat *s, uint64_t now_ms)
+{
+    if (s->role == PEN_SERVER && seat_is_counted(s) && !servers_may_go(core)) {
+        core_lose(core, s, MEMBER_EVENT_LOST, "it left while it was needed", now_ms);
+        return;
+    }
+    const member_state before = s->state;
+    if (!core_move(core, s, MEMBER_EVENT_BYE)) {
+        if (s->state == MEMBER_DEAD) core_tell(core, s);
+        return;
+    }
+    if (s->state == before) return;
+    if (s->role == PEN_WORKER && s->state == MEMBER_LEFT) core_meet_left(core, s, now_ms);
+    core_settle(core, now_ms);
+}
+
+void core_bye(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    (void)message;
+    core_send(core, s, &(wire_control){.kind = WIRE_BYED});
+    if (s->rank >= 0)
+        leave(core, s, now_ms);
+    else
+        roster_dismiss(&core->roster, s);
+}
+
+/* ---- what a launcher saw --------------------------------------------------------------------- */
+static void describe_exit(const wire_control *c, char *text, size_t size)
+{
+    if (c->u.exited.signal)
+        snprintf(text, size, "was killed by signal %d", (int)c->u.exited.signal);
+    else
+        snprintf(text, size, "exited with code %d", (int)c->u.exited.code);
+}
+
+static void fail_before_join(scheduler_core *core, const wire_control *c, const char *how,
+                             uint64_t now_ms)
+{
+    pen_error why;
+    why_set(&why, PEN_PEER_LOST, "%s %d %s before it joined", sentence_role(c->u.exited.role),
+            (int)c->u.exited.rank, how);
+    why_culprit(&why, c->u.exited.role, c->u.exited.rank, -1, NULL);
+    core_verdict(core, &why, now_ms);
+}
+
+void core_exited(scheduler_core *core, seat *launcher, const wire_control *message, uint64_t now_ms)
+{
+    (void)launcher;
+    const int32_t role = message->u.exited.role, rank = message->u.exited.rank;
+    if (role != PEN_WORKER && role != PEN_SERVER) return;
+    char how[64], name[SENTENCE_SEAT_BYTES];
+    describe_exit(message, how, sizeof how);
+    const bool in_order = !message->u.exited.signal && !message->u.exited.code;
+    seat *s             = roster_find(&core->roster, role, rank);
+
+    if (!s || s->state == MEMBER_ABSENT) {
+        if (!in_order) fail_before_join(core, message, how, now_ms);
+        if (in_order)
+            core_log(core, LOG_WARNING, "%s %d ended without having joined", sentence_role(role),
+                     (int)rank);
+    } else if (!in_order || (role == PEN_SERVER && !servers_may_go(core))) {
+        core_lose(core, s, MEMBER_EVENT_EXITED, how, now_ms);
+    } else if (seat_is_here(s)) {
+        if (role == PEN_WORKER)
+            core_log(core, LOG_WARNING, "%s ended without pen_finalize()", sentence_seat(name, s));
+        leave(core, s, now_ms);
+    }
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+static bool is_waited_for(const scheduler_core *core, const seat *s)
+{
+    if (s->rank < 0 || !seat_is_here(s)) return false;
+    if (core->phase == PHASE_STOPPING) return s->role == PEN_SERVER;
+    return s->is_bound || !s->is_told; /* told and gone: it needs nothing from us any more */
+}
+
+static const seat *first_waited_for(const scheduler_core *core)
+{
+    const seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+        if (is_waited_for(core, s)) return s;
+    return NULL;
+}
+
+static void stop(scheduler_core *core, uint64_t now_ms)
+{
+    core->phase  = PHASE_STOPPING;
+    core->end_ms = now_ms + CORE_END_MS;
+    core_send_all(core, TO_SERVERS, &(wire_control){.kind = WIRE_STOP});
+}
+
+void core_settle(scheduler_core *core, uint64_t now_ms)
+{
+    const seat_list *workers = &core->roster.workers;
+    const bool runs          = core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING;
+    if (runs && roster_count(workers, MEMBER_LEFT) == workers->n) stop(core, now_ms);
+    if (core->phase != PHASE_STOPPING && core->phase != PHASE_FAILED) return;
+    if (!first_waited_for(core)) core_end(core, core->has_verdict ? core->verdict.status : PEN_OK);
+}
+
+void core_end_tick(scheduler_core *core, uint64_t now_ms)
+{
+    if (core->inquest.dead && core->inquest.due_ms <= now_ms) conclude(core, now_ms);
+    const bool ends = core->phase == PHASE_STOPPING || core->phase == PHASE_FAILED;
+    if (!ends || core->end_ms > now_ms) return;
+
+    const seat *late = first_waited_for(core);
+    char name[SENTENCE_SEAT_BYTES];
+    if (late && core->phase == PHASE_STOPPING)
+        core_log(core, LOG_WARNING, "%s has not ended %d s after it was asked to",
+                 sentence_seat(name, late), CORE_END_MS / 1000);
+    core_end(core, core->has_verdict ? core->verdict.status : PEN_OK);
+}

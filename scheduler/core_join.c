@@ -1,0 +1,334 @@
+/* core_join.c - HELLO, WELCOME, EPOCH: who takes which seat, and when all are taken. */
+#include "scheduler/core_state.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *text_of(const char *text)
+{
+    return text ? text : "";
+}
+
+void core_refuse(scheduler_core *core, uint32_t peer, pen_status status, const char *format, ...)
+{
+    wire_control verdict = {.kind = WIRE_VERDICT};
+    va_list args;
+    va_start(args, format);
+    why_setv(&verdict.u.verdict, status, format, args);
+    va_end(args);
+    core_log(core, LOG_NOTICE, "turned away: %s", verdict.u.verdict.text);
+    core_send_peer(core, peer, &verdict);
+}
+
+static void welcome(scheduler_core *core, const seat *s)
+{
+    wire_control c          = {.kind = WIRE_WELCOME};
+    c.u.welcome.incarnation = s->incarnation;
+    c.u.welcome.term        = core->term;
+    c.u.welcome.lease_ms    = core->settings.lease_ms;
+    c.u.welcome.rank        = s->rank;
+    c.u.welcome.job         = core->job;
+    core_send(core, s, &c);
+}
+
+/* ---- the epoch record ------------------------------------------------------------------------ */
+static void describe(const seat *s, wire_member *m)
+{
+    *m = (wire_member){.role        = s->role,
+                       .rank        = s->rank,
+                       .incarnation = s->incarnation,
+                       .host        = s->host,
+                       .pid         = s->pid,
+                       .local_rank  = s->local_rank,
+                       .node        = s->node,
+                       .n_addresses = s->n_addresses,
+                       .address     = s->address};
+}
+
+/* To one, or with s NULL to all members. */
+static void send_epoch(scheduler_core *core, const seat *s, uint64_t now_ms)
+{
+    const seat_list *workers = &core->roster.workers, *servers = &core->roster.servers;
+    wire_member *member = malloc((workers->n + servers->n) * sizeof *member);
+    if (!member) {
+        pen_error why;
+        why_set(&why, PEN_NO_MEMORY, "the scheduler has no memory for the record of %u workers",
+                workers->n);
+        core_verdict(core, &why, now_ms);
+        return;
+    }
+    for (uint32_t i = 0; i < workers->n; i++) describe(workers->at[i], &member[i]);
+    for (uint32_t i = 0; i < servers->n; i++) describe(servers->at[i], &member[workers->n + i]);
+
+    wire_control c      = {.kind = WIRE_EPOCH};
+    c.u.epoch.term      = core->term;
+    c.u.epoch.epoch     = 1;
+    c.u.epoch.job       = core->job;
+    c.u.epoch.n_workers = workers->n;
+    c.u.epoch.n_servers = servers->n;
+    c.u.epoch.worker    = member;
+    c.u.epoch.server    = member + workers->n;
+    if (s)
+        core_send(core, s, &c);
+    else
+        core_send_all(core, TO_WORKERS | TO_SERVERS, &c);
+    free(member);
+}
+
+static bool all_joined(const scheduler_core *core)
+{
+    const roster *r = &core->roster;
+    if (!r->workers.n || !core->n_servers || r->servers.n != core->n_servers) return false;
+    return roster_count(&r->workers, MEMBER_JOINING) == r->workers.n &&
+           roster_count(&r->servers, MEMBER_JOINING) == r->servers.n;
+}
+
+static void begin_when_all_joined(scheduler_core *core, uint64_t now_ms)
+{
+    if (core->phase != PHASE_JOINING || !all_joined(core)) return;
+    seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+        if (s->rank < 0) continue;
+        s->last_seen_ms = now_ms; /* leases run from here on; before, only a connection counts */
+        core_move(core, s, MEMBER_EVENT_BEGIN);
+    }
+    core->phase         = PHASE_REGISTERING;
+    core->meets.n_ranks = core->roster.workers.n;
+    core_log(core, LOG_INFO, "job '%s': %u workers and %u servers are here", core->job,
+             core->roster.workers.n, core->n_servers);
+    send_epoch(core, NULL, now_ms);
+}
+
+/* ---- taking a seat --------------------------------------------------------------------------- */
+/* What whoever comes (back) has to be told to be where the others are. */
+static void catch_up(scheduler_core *core, seat *s, uint64_t now_ms)
+{
+    if (core->has_verdict) {
+        core_tell(core, s);
+        return;
+    }
+    if (s->rank < 0 || core->phase == PHASE_JOINING || !seat_is_counted(s)) return;
+    send_epoch(core, s, now_ms);
+    core_model_catch_up(core, s);
+    if (core->phase == PHASE_STOPPING && s->role == PEN_SERVER)
+        core_send(core, s, &(wire_control){.kind = WIRE_STOP});
+}
+
+/* (term << 24) loses the top bit of today's milliseconds and stays unique for 34 years. */
+static void number(scheduler_core *core, seat *s, uint64_t nonce)
+{
+    s->nonce       = nonce;
+    s->incarnation = core->term << 24 | (++core->incarnations & 0xffffff);
+}
+
+static void refuse_taken(scheduler_core *core, const seat *s, uint32_t peer, const wire_control *c)
+{
+    const int rank   = (int)s->rank;
+    const char *role = sentence_role(s->role);
+    if (core->has_verdict)
+        core_send_peer(core, peer,
+                       &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->verdict});
+    else if (s->state == MEMBER_LEFT)
+        core_refuse(core, peer, PEN_WRONG_STATE,
+                    "%s %d has left the job in good order; nobody can take its place", role, rank);
+    else
+        core_refuse(core, peer, PEN_MISMATCH,
+                    "rank %d of the %ss is taken by process %d on %s; process %d on %s needs a "
+                    "RANK of its own",
+                    rank, role, (int)s->pid, s->host, (int)c->u.hello.pid,
+                    text_of(c->u.hello.host));
+}
+
+static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_control *c,
+                     uint64_t now_ms)
+{
+    const bool is_same = s->incarnation && s->nonce == c->u.hello.nonce;
+    const bool is_free = s->state == MEMBER_ABSENT && core->phase == PHASE_JOINING;
+    if (!is_same && !is_free) {
+        refuse_taken(core, s, peer, c);
+        return;
+    }
+    if (seat_describe(s, c) != PEN_OK) {
+        core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no memory for another process");
+        return;
+    }
+    if (!is_same) number(core, s, c->u.hello.nonce);
+    roster_bind(&core->roster, s, peer);
+    if (!core_move(core, s, MEMBER_EVENT_HELLO)) {
+        core_tell(core, s);
+        return;
+    }
+    if (!core->has_begun) core->joining_ms = now_ms;
+    core->has_begun = true;
+    s->last_seen_ms = now_ms;
+    welcome(core, s);
+    catch_up(core, s, now_ms);
+    begin_when_all_joined(core, now_ms);
+}
+
+/* ---- workers --------------------------------------------------------------------------------- */
+/* More servers may have come than the job turns out to have. */
+static void settle_servers(scheduler_core *core, uint32_t n)
+{
+    seat_list *servers = &core->roster.servers;
+    core->n_servers    = n;
+    for (uint32_t i = n; i < servers->n; i++)
+        if (servers->at[i]->is_bound)
+            core_refuse(core, servers->at[i]->peer, PEN_MISMATCH,
+                        "the job has %u servers and this is one more", n);
+    roster_shrink(&core->roster, servers, n);
+}
+
+static pen_status grow(scheduler_core *core, uint32_t peer, seat_list *list, int32_t role,
+                       uint32_t n)
+{
+    const pen_status status = roster_grow(list, role, n);
+    if (status != PEN_OK)
+        core_refuse(core, peer, status, "the scheduler has no memory for %u %ss", n,
+                    sentence_role(role));
+    return status;
+}
+
+/* The first worker says how large the job is, where the scheduler was not told. */
+static pen_status learn_size(scheduler_core *core, uint32_t peer, const wire_control *c)
+{
+    const int32_t world = c->u.hello.world_size, servers = c->u.hello.servers;
+    seat_list *workers = &core->roster.workers;
+    if (world < 1 || world > ROSTER_WORKERS_MAX) {
+        core_refuse(core, peer, PEN_BAD_SETTING,
+                    "world_size %d of worker %d (%s) is not within 1 .. %d", (int)world,
+                    (int)c->u.hello.rank, text_of(c->u.hello.host), ROSTER_WORKERS_MAX);
+        return PEN_BAD_SETTING;
+    }
+    if (!core->n_servers && (servers < 1 || servers > ROSTER_SERVERS_MAX)) {
+        core_refuse(core, peer, PEN_BAD_SETTING,
+                    "worker %d (%s) asks for %d servers and a job has 1 .. %d; say how many with "
+                    "--servers, on the "
+                    "scheduler or on all workers",
+                    (int)c->u.hello.rank, text_of(c->u.hello.host), (int)servers,
+                    ROSTER_SERVERS_MAX);
+        return PEN_BAD_SETTING;
+    }
+    if (!workers->n && grow(core, peer, workers, PEN_WORKER, (uint32_t)world) != PEN_OK) {
+        roster_shrink(&core->roster, workers, 0);
+        return PEN_NO_MEMORY;
+    }
+    if (!core->n_servers) settle_servers(core, (uint32_t)servers);
+    return grow(core, peer, &core->roster.servers, PEN_SERVER, core->n_servers);
+}
+
+static void hello_worker(scheduler_core *core, uint32_t peer, const wire_control *c,
+                         uint64_t now_ms)
+{
+    if (learn_size(core, peer, c) != PEN_OK) return;
+    const char *host     = text_of(c->u.hello.host);
+    const uint32_t world = core->roster.workers.n;
+    if ((uint32_t)c->u.hello.world_size != world) {
+        core_refuse(core, peer, PEN_MISMATCH,
+                    "worker %d (%s) has a world size of %d, the job has %u workers",
+                    (int)c->u.hello.rank, host, (int)c->u.hello.world_size, world);
+        return;
+    }
+    seat *s = roster_find(&core->roster, PEN_WORKER, c->u.hello.rank);
+    if (!s) {
+        core_refuse(core, peer, PEN_INVALID_ARGUMENT, "rank %d (%s) is outside the job's 0 .. %u",
+                    (int)c->u.hello.rank, host, world - 1);
+        return;
+    }
+    sit_down(core, s, peer, c, now_ms);
+}
+
+/* ---- servers --------------------------------------------------------------------------------- */
+static seat *server_of(const scheduler_core *core, uint64_t nonce)
+{
+    const seat_list *list = &core->roster.servers;
+    for (uint32_t i = 0; i < list->n; i++)
+        if (list->at[i]->incarnation && list->at[i]->nonce == nonce) return list->at[i];
+    return NULL;
+}
+
+static seat *free_server(scheduler_core *core)
+{
+    seat_list *list = &core->roster.servers;
+    for (uint32_t i = 0; i < list->n; i++)
+        if (list->at[i]->state == MEMBER_ABSENT) return list->at[i];
+    if (core->n_servers || list->n == ROSTER_SERVERS_MAX) return NULL;
+    return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
+}
+
+static seat *wanted_server(scheduler_core *core, int32_t rank)
+{
+    seat_list *list  = &core->roster.servers;
+    const bool grows = !core->n_servers && rank >= 0 && rank < ROSTER_SERVERS_MAX;
+    if (grows && roster_grow(list, PEN_SERVER, (uint32_t)rank + 1) != PEN_OK) return NULL;
+    return roster_find(&core->roster, PEN_SERVER, rank);
+}
+
+static void hello_server(scheduler_core *core, uint32_t peer, const wire_control *c,
+                         uint64_t now_ms)
+{
+    const char *host = text_of(c->u.hello.host);
+    if (!c->u.hello.n_addresses) {
+        core_refuse(core, peer, PEN_INVALID_ARGUMENT, "a server on %s listens nowhere", host);
+        return;
+    }
+    seat *s = server_of(core, c->u.hello.nonce);
+    if (!s) s = c->u.hello.rank < 0 ? free_server(core) : wanted_server(core, c->u.hello.rank);
+    if (s)
+        sit_down(core, s, peer, c, now_ms);
+    else
+        core_refuse(core, peer, PEN_MISMATCH, "a server on %s is one more than the %u of the job",
+                    host, core->roster.servers.n);
+}
+
+/* ---- guests ---------------------------------------------------------------------------------- */
+static void hello_guest(scheduler_core *core, uint32_t peer, const wire_control *c, uint64_t now_ms)
+{
+    seat *s = roster_guest(&core->roster, c->u.hello.role, c->u.hello.nonce);
+    if (!s || seat_describe(s, c) != PEN_OK) {
+        core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no room for another %s",
+                    sentence_role(c->u.hello.role));
+        return;
+    }
+    if (!s->incarnation) number(core, s, c->u.hello.nonce);
+    s->last_seen_ms = now_ms;
+    roster_bind(&core->roster, s, peer);
+    welcome(core, s);
+    catch_up(core, s, now_ms);
+}
+
+static bool is_other_job(const scheduler_core *core, const char *job)
+{
+    return core->job[0] && job[0] && strncmp(core->job, job, sizeof core->job - 1) != 0;
+}
+
+void core_hello(scheduler_core *core, uint32_t peer, const wire_control *c, uint64_t now_ms)
+{
+    const char *job = text_of(c->u.hello.job);
+    if (is_other_job(core, job)) {
+        core_refuse(core, peer, PEN_BAD_SETTING,
+                    "the scheduler at %s runs the job '%s', not '%.64s'", core->master, core->job,
+                    job);
+        return;
+    }
+    if (!core->job[0] && c->u.hello.role != WIRE_OBSERVER)
+        snprintf(core->job, sizeof core->job, "%.63s", job);
+    switch (c->u.hello.role) {
+    case PEN_WORKER: hello_worker(core, peer, c, now_ms); break;
+    case PEN_SERVER: hello_server(core, peer, c, now_ms); break;
+    case WIRE_LAUNCHER:
+    case WIRE_OBSERVER: hello_guest(core, peer, c, now_ms); break;
+    default: core->refused++; break;
+    }
+}
+
+void core_join_tick(scheduler_core *core, uint64_t now_ms)
+{
+    if (core->phase != PHASE_JOINING || !core->has_begun) return;
+    const uint64_t waited = now_ms - core->joining_ms;
+    if (waited < core->settings.init_timeout_ms) return;
+    pen_error why;
+    sentence_not_joined(&core->roster, core->n_servers, waited, core->master, &why);
+    core_verdict(core, &why, now_ms);
+}

@@ -1,0 +1,140 @@
+/* core_snapshot.c - SNAPSHOT_PLEASE, _PART, _DONE: a snapshot exists on all servers or on none. */
+#include "scheduler/core_state.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- who asked ------------------------------------------------------------------------------- */
+static void answer_no(scheduler_core *core, const seat *s, pen_status status, const char *text)
+{
+    wire_control c           = {.kind = WIRE_SNAPSHOT_DONE};
+    c.u.snapshot_done.step   = -1;
+    c.u.snapshot_done.status = status;
+    c.u.snapshot_done.text   = text;
+    core_send(core, s, &c);
+}
+
+static bool remember(scheduler_core *core, const seat *s)
+{
+    for (uint32_t i = 0; i < core->n_askers; i++)
+        if (core->asker[i].incarnation == s->incarnation) return true;
+    if (core->n_askers == CORE_ASKERS_MAX) return false;
+    core->asker[core->n_askers++] = (core_asker){s->incarnation, core->serial};
+    return true;
+}
+
+void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *message,
+                          uint64_t now_ms)
+{
+    (void)now_ms;
+    if (core->phase != PHASE_TRAINING) {
+        answer_no(core, s, PEN_WRONG_STATE,
+                  "the job does not train at the moment, so there is nothing to keep");
+        return;
+    }
+    if (!remember(core, s)) {
+        answer_no(core, s, PEN_AGAIN, "too many snapshots are being asked for");
+        return;
+    }
+    core_send(core, core->roster.workers.at[0], message);
+}
+
+static seat *seat_of(const scheduler_core *core, uint64_t incarnation)
+{
+    seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+        if (s->incarnation == incarnation) return s;
+    return NULL;
+}
+
+/* Those who asked before the first part of this snapshot came. */
+static void answer_askers(scheduler_core *core, const core_snapshot *snapshot,
+                          const wire_control *done)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < core->n_askers; i++) {
+        const core_asker asker = core->asker[i];
+        const seat *s          = seat_of(core, asker.incarnation);
+        if (!s) continue;
+        if (asker.serial < snapshot->serial && s->role != PEN_SERVER)
+            core_send(core, s, done);
+        else
+            core->asker[kept++] = asker;
+    }
+    core->n_askers = kept;
+}
+
+/* ---- the parts ------------------------------------------------------------------------------- */
+static void forget(core_snapshot *snapshot)
+{
+    free(snapshot->has_part);
+    *snapshot = (core_snapshot){0};
+}
+
+void core_snapshot_fini(scheduler_core *core)
+{
+    for (int i = 0; i < CORE_SNAPSHOTS_MAX; i++) forget(&core->snapshot[i]);
+}
+
+/* A free place, or the oldest: a server may never say how its part went. */
+static core_snapshot *place_for(scheduler_core *core)
+{
+    core_snapshot *oldest = &core->snapshot[0];
+    for (int i = 0; i < CORE_SNAPSHOTS_MAX; i++) {
+        core_snapshot *each = &core->snapshot[i];
+        if (!each->is_used) return each;
+        if (each->serial < oldest->serial) oldest = each;
+    }
+    forget(oldest);
+    return oldest;
+}
+
+static core_snapshot *snapshot_of(scheduler_core *core, int64_t step)
+{
+    for (int i = 0; i < CORE_SNAPSHOTS_MAX; i++)
+        if (core->snapshot[i].is_used && core->snapshot[i].step == step) return &core->snapshot[i];
+
+    core_snapshot *made = place_for(core);
+    made->has_part      = calloc(core->n_servers, sizeof *made->has_part);
+    if (!made->has_part) return NULL;
+    made->is_used = true;
+    made->step    = step;
+    made->serial  = ++core->serial;
+    return made;
+}
+
+static void complete(scheduler_core *core, core_snapshot *snapshot)
+{
+    wire_control c           = {.kind = WIRE_SNAPSHOT_DONE};
+    c.u.snapshot_done.step   = snapshot->step;
+    c.u.snapshot_done.status = snapshot->status;
+    c.u.snapshot_done.text   = snapshot->text;
+    if (snapshot->status == PEN_OK && snapshot->step > core->newest_snapshot)
+        core->newest_snapshot = snapshot->step;
+    if (snapshot->status == PEN_OK)
+        core_log(core, LOG_INFO, "the snapshot of step %" PRId64 " is complete", snapshot->step);
+    else
+        core_log(core, LOG_WARNING, "%s", snapshot->text);
+
+    core_send_all(core, TO_SERVERS, &c);
+    answer_askers(core, snapshot, &c);
+    forget(snapshot);
+}
+
+void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    (void)now_ms;
+    if (core->phase != PHASE_TRAINING && core->phase != PHASE_STOPPING) return;
+    core_snapshot *snapshot = snapshot_of(core, message->u.snapshot_part.step);
+    if (!snapshot || snapshot->has_part[s->rank]) return;
+
+    if (message->u.snapshot_part.status != PEN_OK && snapshot->status == PEN_OK) {
+        char name[SENTENCE_SEAT_BYTES];
+        snapshot->status = message->u.snapshot_part.status;
+        snprintf(snapshot->text, sizeof snapshot->text,
+                 "no snapshot of step %" PRId64 ": %s: %.120s", snapshot->step,
+                 sentence_seat(name, s),
+                 message->u.snapshot_part.text ? message->u.snapshot_part.text : "");
+    }
+    snapshot->has_part[s->rank] = true;
+    if (++snapshot->n_parts == core->n_servers) complete(core, snapshot);
+}

@@ -1,0 +1,117 @@
+/* core_status.c - STATUS: the whole job on one page, for `penstock status` and the exporter. */
+#include "scheduler/core_state.h"
+#include <stdlib.h>
+
+enum { WAITING_MAX = MEET_SLOTS };
+
+const char *core_phase_name(core_phase phase)
+{
+    static const char *const names[] = {"joining",  "registering", "loading", "training",
+                                        "stopping", "failed",      "ended"};
+    return names[phase];
+}
+
+typedef struct { /* what a STATUS points to while it is sent */
+    wire_member_status *member;
+    wire_stat *stat;
+    sentence *waiting;
+    const char *text[WAITING_MAX];
+} page;
+
+static void page_free(page *p)
+{
+    free(p->member);
+    free(p->stat);
+    free(p->waiting);
+}
+
+static bool page_reserve(const scheduler_core *core, page *p)
+{
+    uint32_t members = 0, stats = 0;
+    const seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i)); members++) stats += s->n_stats;
+    p->member  = calloc(members + 1, sizeof *p->member);
+    p->stat    = calloc(stats + 1, sizeof *p->stat);
+    p->waiting = calloc(WAITING_MAX, sizeof *p->waiting);
+    return p->member && p->stat && p->waiting;
+}
+
+static double seconds(uint64_t from_ms, uint64_t to_ms)
+{
+    return to_ms > from_ms ? (double)(to_ms - from_ms) / 1e3 : 0;
+}
+
+static void fill_member(const seat *s, uint64_t now_ms, wire_member_status *m, wire_stat *stat)
+{
+    m->member      = (wire_member){.role        = s->role,
+                                   .rank        = s->rank,
+                                   .incarnation = s->incarnation,
+                                   .host        = s->host,
+                                   .pid         = s->pid,
+                                   .local_rank  = s->local_rank,
+                                   .node        = s->node,
+                                   .n_addresses = s->n_addresses,
+                                   .address     = s->address};
+    m->state       = s->rank < 0 ? "guest" : member_state_name(s->state);
+    m->call        = s->call;
+    m->last_seen_s = s->incarnation ? seconds(s->last_seen_ms, now_ms) : -1;
+    m->call_s      = s->call[0] ? (double)s->call_ms / 1e3 + seconds(s->beat_ms, now_ms) : 0;
+    m->step        = s->step;
+    m->n_stats     = s->n_stats;
+    m->stat        = stat;
+    for (uint32_t i = 0; i < s->n_stats; i++)
+        stat[i] = (wire_stat){s->stat[i].name, s->stat[i].value};
+}
+
+static uint32_t fill_members(const scheduler_core *core, uint64_t now_ms, page *p)
+{
+    uint32_t n      = 0;
+    wire_stat *stat = p->stat;
+    const seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i)); n++) {
+        fill_member(s, now_ms, &p->member[n], stat);
+        stat += s->n_stats;
+    }
+    return n;
+}
+
+static uint32_t fill_waiting(const scheduler_core *core, uint64_t now_ms, page *p)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < MEET_SLOTS; i++) {
+        const meet *m = &core->meets.slot[i];
+        if (!m->is_used || m->is_over) continue;
+        core_meet_waiting(core, m, now_ms, &p->waiting[n]);
+        p->text[n] = p->waiting[n].text;
+        n++;
+    }
+    if (core->has_verdict && n < WAITING_MAX) p->text[n++] = core->verdict.text;
+    return n;
+}
+
+void core_status(scheduler_core *core, uint32_t peer, uint64_t now_ms)
+{
+    page p = {0};
+    if (!page_reserve(core, &p)) {
+        page_free(&p);
+        core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no memory to describe itself");
+        return;
+    }
+    const char *mode     = core_model_setting(&core->model, "mode");
+    wire_control c       = {.kind = WIRE_STATUS};
+    c.u.status.job       = core->job;
+    c.u.status.phase     = core_phase_name(core->phase);
+    c.u.status.mode      = mode ? mode : "";
+    c.u.status.term      = core->term;
+    c.u.status.epoch     = core->phase > PHASE_JOINING ? 1 : 0;
+    c.u.status.refused   = core->refused;
+    c.u.status.step      = core->job_step;
+    c.u.status.snapshot  = core->newest_snapshot;
+    c.u.status.uptime_s  = seconds(core->start_ms, now_ms);
+    c.u.status.n_members = fill_members(core, now_ms, &p);
+    c.u.status.member    = p.member;
+    c.u.status.n_waiting = fill_waiting(core, now_ms, &p);
+    c.u.status.waiting   = p.text;
+    core_send_peer(core, peer, &c);
+    page_free(&p);
+}

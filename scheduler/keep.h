@@ -1,0 +1,21 @@
+/* keep.h - copies of decoded messages that outlive the message; all of a keep dies at once. */
+#ifndef SCHEDULER_KEEP_H
+#define SCHEDULER_KEEP_H
+
+#include "proto/wire.h"
+
+typedef struct {
+    struct keep_block *first; /* zero is an empty keep */
+} keep;
+
+void keep_clear(keep *self);
+
+/* NULL: no memory.  bytes 0 and NULL text are fine. */
+void *keep_bytes(keep *self, const void *data, size_t bytes);
+char *keep_text(keep *self, const char *text);
+const char *const *keep_texts(keep *self, const char *const *texts, uint32_t n);
+
+/* The whole of a model; false: no memory, *copy is unchanged. */
+bool keep_model(keep *self, const wire_model *model, wire_model *copy);
+
+#endif

@@ -1,0 +1,48 @@
+/* member.h - the life of one worker or server, as the scheduler sees it. */
+#ifndef SCHEDULER_MEMBER_H
+#define SCHEDULER_MEMBER_H
+
+#include "penstock.h"
+#include <stdio.h>
+
+/* clang-format off */
+/* state       who may be in it, and what it means                                               */
+#define MEMBER_STATES(X)                                                                           \
+    X(ABSENT,  "not here yet, or gone again before the job began")                                 \
+    X(JOINING, "said hello and was welcomed; waits for the others")                                \
+    X(ACTIVE,  "named by the epoch record; meetings and steps wait for it")                        \
+    X(AWAY,    "its connection is down; still counted, so that a hiccup is not a death")           \
+    X(LEFT,    "said goodbye in good order; nobody waits for it")                                  \
+    X(DEAD,    "declared gone; its late messages are refused")
+
+/* HELLO is that of the process that holds the seat, or of the first to take it.  The first four are
+ * told by others and may come at any time, twice, or late; the last three are our own doing. */
+#define MEMBER_EVENTS(X) X(HELLO) X(MESSAGE) X(BYE) X(EXITED) X(BEGIN) X(DOWN) X(LOST)
+/* clang-format on */
+
+typedef enum {
+#define X(name, doc) MEMBER_##name,
+    MEMBER_STATES(X)
+#undef X
+        MEMBER_STATE_COUNT
+} member_state;
+
+typedef enum {
+#define X(name) MEMBER_EVENT_##name,
+    MEMBER_EVENTS(X)
+#undef X
+        MEMBER_EVENT_COUNT
+} member_event;
+
+/* Moves *state, or refuses.
+ * Errors  PEN_NOT_A_MEMBER  somebody said what this state does not allow; *state is unchanged.
+ * Asserts that our own events happen only where they can: a remote mistake is an answer, a local
+ * mistake is a bug. */
+pen_status member_next(member_state *state, member_event event);
+
+const char *member_state_name(member_state state); /* "active" */
+
+/* The table as a graph for dot(1): docs/member.dot. */
+void member_write_dot(FILE *out);
+
+#endif

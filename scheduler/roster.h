@@ -1,0 +1,101 @@
+/* roster.h - the seats of a job: one per rank of the workers and of the servers, and the guests.
+ *
+ * A seat is a rank; whoever sits in it has an incarnation.  Guests (launchers, observers) have a
+ * seat too but no rank, and nobody waits for them.  Pointers to seats stay valid until
+ * roster_fini(), those to guests until roster_dismiss().
+ */
+#ifndef SCHEDULER_ROSTER_H
+#define SCHEDULER_ROSTER_H
+
+#include "scheduler/keep.h"
+#include "scheduler/member.h"
+
+enum {
+    ROSTER_WORKERS_MAX = 16384,
+    ROSTER_SERVERS_MAX = 1024,
+    ROSTER_GUESTS_MAX  = 64,
+    SEAT_HOST_BYTES    = 256,
+    SEAT_CALL_BYTES    = 160,
+    SEAT_STATS_MAX     = 64,
+    SEAT_STAT_BYTES    = 48
+};
+
+typedef struct {
+    char name[SEAT_STAT_BYTES];
+    double value;
+} seat_stat;
+
+typedef struct seat seat;
+struct seat {
+    int32_t role, rank; /* guests: rank -1 */
+    member_state state;
+
+    bool is_bound; /* `peer` is its connection */
+    uint32_t peer;
+    seat *next_by_peer; /* of the roster */
+
+    uint64_t nonce, incarnation; /* of who sits, or sat last, in it; 0 = nobody yet */
+    int32_t pid, local_rank, node;
+    char host[SEAT_HOST_BYTES];
+
+    keep kept; /* holds what the next five point to */
+    const char *store;
+    uint32_t n_addresses, n_snapshots;
+    const char *const *address;
+    const int64_t *snapshot;
+
+    uint64_t last_seen_ms, down_ms;
+    int64_t step; /* of its last beat; -1 = none */
+    char call[SEAT_CALL_BYTES];
+    uint64_t call_ms, beat_ms; /* it was in `call` for call_ms at beat_ms */
+    uint32_t n_stats;
+    seat_stat *stat;
+
+    bool is_registered; /* worker: its model was compared           */
+    bool is_ready;      /* server: took its plan                    */
+    bool is_told;       /* the verdict was sent while it was bound  */
+    bool is_heard;      /* server: answered the inquest             */
+};
+
+typedef struct {
+    seat **at;
+    uint32_t n;
+} seat_list;
+
+enum { ROSTER_BUCKETS = 1024 };
+typedef struct {
+    seat_list workers, servers, guests;
+    seat *by_peer[ROSTER_BUCKETS];
+} roster;
+
+void roster_fini(roster *self); /* zero is an empty roster */
+
+/* Makes room for ranks 0..n-1; seats that exist stay.  PEN_NO_MEMORY or PEN_OK. */
+pen_status roster_grow(seat_list *list, int32_t role, uint32_t n);
+
+/* Removes the seats from n on; used when servers came before anybody knew how many there are. */
+void roster_shrink(roster *self, seat_list *list, uint32_t n);
+
+seat *roster_find(const roster *self, int32_t role, int32_t rank); /* NULL: no such seat  */
+seat *roster_at_peer(const roster *self, uint32_t peer);           /* NULL: nobody        */
+seat *roster_guest(roster *self, int32_t role, uint64_t nonce);    /* new or known; NULL: full */
+void roster_dismiss(roster *self, seat *guest);
+
+/* From now on `peer` is the connection of `s`; both forget what they had before. */
+void roster_bind(roster *self, seat *s, uint32_t peer);
+void roster_unbind(roster *self, seat *s);
+
+/* Walks all seats, workers first, then servers, then guests: for (uint32_t i = 0; (s =
+ * roster_next(r, &i));) */
+seat *roster_next(const roster *self, uint32_t *cursor);
+
+/* The number of seats of a list in that state. */
+uint32_t roster_count(const seat_list *list, member_state state);
+
+/* Remembers what HELLO says about the process.  PEN_NO_MEMORY or PEN_OK. */
+pen_status seat_describe(seat *s, const wire_control *hello);
+void seat_beat(seat *s, const wire_control *beat, uint64_t now_ms);
+bool seat_is_here(const seat *s);    /* joining, active or away */
+bool seat_is_counted(const seat *s); /* active or away          */
+
+#endif

@@ -1,0 +1,284 @@
+#include "scheduler/scheduler.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/why.h"
+#include "proto/wire.h"
+#include "scheduler/core.h"
+#include "scheduler/outbox.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    BATCH       = 256, /* messages handled before other sources of the loop have their turn */
+    OUTBOX_MS   = 10,
+    LINGER_MS   = 1000, /* for the last verdict to leave */
+    ARENA_BYTES = 64 << 20
+};
+
+struct scheduler {
+    loop *loop;
+    transport *transport;
+    scheduler_core *core;
+    wire_arena *arena;
+    wire_out out;
+    outbox outbox;
+    loop_timer tick, retry;
+
+    bool has_ended, has_why;
+    pen_status status;
+    pen_error why;
+    pthread_t thread;
+};
+
+/* ---- actions of the core --------------------------------------------------------------------- */
+static void flush(void *user)
+{
+    scheduler *s = user;
+    if (outbox_flush(&s->outbox, s->transport)) return;
+    loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + OUTBOX_MS, flush, s);
+}
+
+static void send_all(void *user, const uint32_t *peers, uint32_t n, const wire_control *message)
+{
+    scheduler *s = user;
+    pen_error why;
+    if (wire_control_encode(message, &s->out, &why) != PEN_OK) {
+        log_error("%s could not be written: %s", wire_kind_name((int)message->kind), why.text);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (!outbox_send(&s->outbox, s->transport, peers[i], s->out.data, s->out.size))
+            log_debug("%s to peer %u was dropped", wire_kind_name((int)message->kind), peers[i]);
+    if (s->outbox.first && !s->retry.due_ms)
+        loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + OUTBOX_MS, flush, s);
+}
+
+static void say(void *user, int level, const char *line)
+{
+    (void)user;
+    log_line(level, "%s", line);
+}
+
+static void ended(void *user, pen_status status, const pen_error *why)
+{
+    scheduler *s = user;
+    s->has_ended = true;
+    s->status    = status;
+    s->has_why   = why != NULL;
+    if (why) s->why = *why;
+    loop_stop(s->loop);
+}
+
+/* ---- events of the transport ----------------------------------------------------------------- */
+static void refuse(scheduler *s, uint32_t peer, const char *what)
+{
+    scheduler_core_refused(s->core);
+    if (log_allowed((uint64_t)peer << 32 | 0x5c4ed))
+        log_warning("the scheduler refused a frame of peer %u: %s", peer, what);
+}
+
+static void take_message(scheduler *s, const transport_event *event)
+{
+    pen_error why;
+    wire_control message;
+    wire_arena_reset(s->arena);
+    if (event->body)
+        refuse(s, event->peer, "it has a payload");
+    else if (wire_control_decode(event->head, event->head_size, s->arena, &message, &why) != PEN_OK)
+        refuse(s, event->peer, why.text);
+    else
+        scheduler_core_receive(s->core, event->peer, &message, loop_now_ms(s->loop));
+}
+
+static void take_event(scheduler *s, transport_event *event)
+{
+    switch (event->kind) {
+    case TRANSPORT_MESSAGE: take_message(s, event); break;
+    case TRANSPORT_REFUSED: refuse(s, event->peer, event->note); break;
+    case TRANSPORT_UP: break; /* it will say HELLO */
+    case TRANSPORT_DOWN:
+        outbox_forget(&s->outbox, event->peer);
+        scheduler_core_peer_down(s->core, event->peer, loop_now_ms(s->loop));
+        break;
+    }
+    buf_release(event->body);
+}
+
+static bool drain(void *user)
+{
+    scheduler *s = user;
+    transport_event event;
+    int n = 0;
+    for (; n < BATCH && !s->has_ended; n++) {
+        event = (transport_event){0};
+        if (transport_recv(s->transport, &event) != PEN_OK) break;
+        take_event(s, &event);
+    }
+    return n > 0;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+static void tick(void *user)
+{
+    scheduler *s = user;
+    scheduler_core_tick(s->core, loop_now_ms(s->loop));
+}
+
+static void arm_tick(void *user)
+{
+    scheduler *s        = user;
+    const uint64_t next = scheduler_core_next_ms(s->core);
+    if (next == UINT64_MAX)
+        loop_timer_stop(s->loop, &s->tick);
+    else
+        loop_timer_start(s->loop, &s->tick, next ? next : 1, tick, s);
+}
+
+static uint64_t term_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* How others call this host, for sentences that tell people what to dial. */
+static const char *master_of(const char *host, char *name, size_t size)
+{
+    const bool is_any =
+        strcmp(host, "0.0.0.0") == 0 || strcmp(host, "*") == 0 || strcmp(host, "::") == 0;
+    if (!is_any || gethostname(name, size) != 0) return host;
+    name[size - 1] = 0;
+    return name;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pen_error *why)
+{
+    char address[CONFIG_TEXT_BYTES + 32];
+    if (strstr(settings->host, "://"))
+        snprintf(address, sizeof address, "%s", settings->host);
+    else
+        snprintf(address, sizeof address, "tcp://%s:%u", settings->host, (unsigned)settings->port);
+    const transport_options options = {
+        .head_bytes_max = WIRE_HEAD_BYTES_MAX,
+        .body_bytes_max = 1,
+        /* a silent connection is given up after the lease, not before: a stall is not a death */
+        .heartbeat_ms = (uint32_t)settings->lease_ms / 2,
+    };
+    return transport_listen(address, &options, &s->transport, why);
+}
+
+static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_error *why)
+{
+    if (!(s->arena = wire_arena_create(ARENA_BYTES)))
+        return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
+    if (!(s->loop = loop_create(why))) return why ? why->status : PEN_NO_MEMORY;
+
+    char name[256];
+    const char *master              = master_of(settings->host, name, sizeof name);
+    const scheduler_actions actions = {send_all, say, ended, s};
+    pen_status status               = scheduler_core_create(settings, term_now(), master, &actions,
+                                                            clock_ms(&clock_real), &s->core, why);
+    if (status == PEN_OK) status = listen_at(s, settings, why);
+    if (status == PEN_OK)
+        status = loop_add(s->loop, transport_poll_fd(s->transport), drain, s, why);
+    if (status == PEN_OK) status = loop_before_sleep(s->loop, arm_tick, s, why);
+    return status;
+}
+
+pen_status scheduler_open(const scheduler_settings *settings, scheduler **s, pen_error *why)
+{
+    scheduler *made = calloc(1, sizeof *made);
+    if (!made) return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
+    const pen_status status = set_up(made, settings, why);
+    if (status != PEN_OK) {
+        scheduler_close(made);
+        return status;
+    }
+    *s = made;
+    return PEN_OK;
+}
+
+void scheduler_close(scheduler *s)
+{
+    if (!s) return;
+    transport_close(s->transport, LINGER_MS);
+    scheduler_core_destroy(s->core);
+    if (s->loop) loop_destroy(s->loop);
+    if (s->arena) wire_arena_destroy(s->arena);
+    wire_out_free(&s->out);
+    outbox_clear(&s->outbox);
+    free(s);
+}
+
+const char *scheduler_address(const scheduler *s)
+{
+    return transport_address(s->transport);
+}
+
+static void abort_job(scheduler *s)
+{
+    pen_error why;
+    why_set(&why, PEN_ABORTED, "the scheduler was stopped before the job had ended");
+    why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
+    scheduler_core_fail(s->core, &why, clock_ms(&clock_real));
+    flush(s);
+    s->status  = PEN_ABORTED;
+    s->why     = why;
+    s->has_why = true;
+}
+
+static pen_status result(const scheduler *s, pen_error *why)
+{
+    if (why && s->has_why) *why = s->why;
+    return s->status;
+}
+
+static void serve(scheduler *s)
+{
+    loop_run(s->loop);
+    if (!s->has_ended) abort_job(s);
+}
+
+pen_status scheduler_run(scheduler *s, pen_error *why)
+{
+    serve(s);
+    return result(s, why);
+}
+
+void scheduler_stop(scheduler *s)
+{
+    loop_stop(s->loop);
+}
+
+static void *run_thread(void *user)
+{
+    serve(user);
+    return NULL;
+}
+
+pen_status scheduler_start(const scheduler_settings *settings, scheduler **s, pen_error *why)
+{
+    scheduler *made         = NULL;
+    const pen_status status = scheduler_open(settings, &made, why);
+    if (status != PEN_OK) return status;
+    const int error = pthread_create(&made->thread, NULL, run_thread, made);
+    if (error) {
+        scheduler_close(made);
+        return why_set(why, PEN_NO_MEMORY, "no thread for the scheduler: %s", strerror(error));
+    }
+    *s = made;
+    return PEN_OK;
+}
+
+pen_status scheduler_join(scheduler *s, pen_error *why)
+{
+    pthread_join(s->thread, NULL);
+    const pen_status status = result(s, why);
+    scheduler_close(s);
+    return status;
+}

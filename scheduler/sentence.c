@@ -1,0 +1,246 @@
+#include "scheduler/sentence.h"
+#include "common/why.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+size_t sentence_room(const sentence *s)
+{
+    return sizeof s->text - 1 - s->used;
+}
+
+void sentence_add(sentence *s, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(s->text + s->used, sizeof s->text - s->used, format, args);
+    va_end(args);
+    if (n < 0) return;
+    s->used += (size_t)n < sentence_room(s) ? (size_t)n : sentence_room(s);
+}
+
+const char *sentence_count(char text[SENTENCE_COUNT_BYTES], uint64_t n)
+{
+    char plain[24];
+    const int digits = snprintf(plain, sizeof plain, "%" PRIu64, n);
+    char *out        = text;
+    for (int i = 0; i < digits; i++) {
+        if (i && (digits - i) % 3 == 0) *out++ = ',';
+        *out++ = plain[i];
+    }
+    *out = 0;
+    return text;
+}
+
+const char *sentence_span(char text[SENTENCE_SPAN_BYTES], uint64_t ms)
+{
+    if (ms < 1000)
+        snprintf(text, SENTENCE_SPAN_BYTES, "%.1f s", (double)ms / 1e3);
+    else
+        snprintf(text, SENTENCE_SPAN_BYTES, "%" PRIu64 " s", ms / 1000);
+    return text;
+}
+
+const char *sentence_role(int32_t role)
+{
+    switch (role) {
+    case PEN_SCHEDULER: return "scheduler";
+    case PEN_SERVER: return "server";
+    case PEN_WORKER: return "worker";
+    case WIRE_LAUNCHER: return "launcher";
+    case WIRE_OBSERVER: return "observer";
+    default: return "process";
+    }
+}
+
+const char *sentence_seat(char text[SENTENCE_SEAT_BYTES], const seat *s)
+{
+    if (s->rank < 0)
+        snprintf(text, SENTENCE_SEAT_BYTES, "%s (%s)", sentence_role(s->role), s->host);
+    else if (s->host[0])
+        snprintf(text, SENTENCE_SEAT_BYTES, "%s %d (%s)", sentence_role(s->role), (int)s->rank,
+                 s->host);
+    else
+        snprintf(text, SENTENCE_SEAT_BYTES, "%s %d", sentence_role(s->role), (int)s->rank);
+    return text;
+}
+
+/* ---- who is gone ----------------------------------------------------------------------------- */
+static double seen_s(const seat *s, uint64_t now_ms)
+{
+    return now_ms > s->last_seen_ms ? (double)(now_ms - s->last_seen_ms) / 1e3 : 0;
+}
+
+static void blame(pen_error *why, const sentence *text, const seat *s, int64_t step,
+                  const char *tensor, double last_seen_s)
+{
+    why_set(why, PEN_PEER_LOST, "%s", text->text);
+    why_culprit(why, s->role, s->rank, step, tensor);
+    why->last_seen_s = last_seen_s;
+}
+
+static void add_seen(sentence *text, const seat *s, uint64_t now_ms)
+{
+    if (s->incarnation)
+        sentence_add(text, "; last seen %.1f s ago", seen_s(s, now_ms));
+    else
+        sentence_add(text, "; it never joined");
+}
+
+static bool is_after(const char *call)
+{
+    return strncmp(call, "after ", 6) == 0;
+}
+
+static void add_place(sentence *text, const seat *s)
+{
+    if (s->step >= 0)
+        sentence_add(text, " in step %" PRId64, s->step);
+    else
+        sentence_add(text, " before its first step");
+    if (s->call[0]) sentence_add(text, ", %s%s", is_after(s->call) ? "" : "in ", s->call);
+}
+
+void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now_ms, pen_error *why)
+{
+    char name[SENTENCE_SEAT_BYTES];
+    sentence text = {0};
+    sentence_add(&text, "%s is gone", sentence_seat(name, s));
+    const bool is_known = debt && debt->step >= 0;
+    if (is_known)
+        sentence_add(&text, ": it has not pushed '%s' for step %" PRId64, debt->tensor, debt->step);
+    else
+        add_place(&text, s);
+    add_seen(&text, s, now_ms);
+    blame(why, &text, s, is_known ? debt->step : s->step, is_known ? debt->tensor : s->call,
+          seen_s(s, now_ms));
+}
+
+void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors, int64_t step,
+                          uint64_t now_ms, pen_error *why)
+{
+    char name[SENTENCE_SEAT_BYTES];
+    sentence text = {0};
+    sentence_add(&text, "%s is gone", sentence_seat(name, s));
+    if (tensor) sentence_add(&text, ": it held '%s'", tensor);
+    if (tensor && n_tensors > 1)
+        sentence_add(&text, " and %u more tensor%s", n_tensors - 1, n_tensors == 2 ? "" : "s");
+    if (step >= 0)
+        sentence_add(&text, "; step %" PRId64, step);
+    else
+        sentence_add(&text, "%s before the first step", tensor ? ";" : "");
+    add_seen(&text, s, now_ms);
+    blame(why, &text, s, step, tensor, seen_s(s, now_ms));
+}
+
+/* ---- who has not come ------------------------------------------------------------------------ */
+enum { LIST_TAIL_BYTES = 220 }; /* kept free for what follows a list */
+
+static bool has_joined(const seat *s)
+{
+    return s->state != MEMBER_ABSENT;
+}
+
+/* Ranks in or out, with hosts or without; cut to " and 980 more" when they would not fit. */
+static void add_ranks(sentence *text, const seat_list *list, bool joined, bool with_host)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < list->n; i++) left += has_joined(list->at[i]) == joined;
+
+    for (uint32_t i = 0; i < list->n; i++) {
+        const seat *s = list->at[i];
+        if (has_joined(s) != joined) continue;
+        if (sentence_room(text) < LIST_TAIL_BYTES) {
+            sentence_add(text, " and %u more", left);
+            return;
+        }
+        if (with_host)
+            sentence_add(text, " %d (%.64s)", (int)s->rank, s->host);
+        else
+            sentence_add(text, " %d", (int)s->rank);
+        left--;
+    }
+}
+
+static void add_missing(sentence *text, const seat_list *list, const char *noun, uint32_t missing,
+                        const char *after)
+{
+    sentence_add(text, "%u of %u %ss %s not joined%s: %s%s", missing, list->n, noun,
+                 missing == 1 ? "has" : "have", after, noun[0] == 'w' ? "rank" : "server",
+                 missing == 1 ? "" : "s");
+    add_ranks(text, list, false, false);
+}
+
+static void list_missing(pen_error *why, const seat_list *list, int32_t role)
+{
+    why->role = role;
+    for (uint32_t i = 0; i < list->n; i++) {
+        if (has_joined(list->at[i])) continue;
+        if (why->rank < 0) why->rank = (int32_t)i;
+        if (why->missing_n < 32) why->missing[why->missing_n++] = (int32_t)i;
+    }
+}
+
+static uint32_t missing_of(const seat_list *list)
+{
+    return roster_count(list, MEMBER_ABSENT);
+}
+
+static void add_joined(sentence *text, const seat_list *list, const char *label)
+{
+    if (missing_of(list) == list->n) return;
+    sentence_add(text, "  %s:", label);
+    add_ranks(text, list, true, true);
+    sentence_add(text, ".");
+}
+
+void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms,
+                         const char *master, pen_error *why)
+{
+    const uint32_t workers = missing_of(&r->workers), servers = missing_of(&r->servers);
+    char span[SENTENCE_SPAN_BYTES], after[SENTENCE_SPAN_BYTES + 8];
+    snprintf(after, sizeof after, " after %s", sentence_span(span, waited_ms));
+
+    sentence text = {0};
+    if (!r->workers.n)
+        sentence_add(&text, "no worker has joined%s", after);
+    else if (workers)
+        add_missing(&text, &r->workers, "worker", workers, after);
+    if (servers && n_servers) {
+        if (text.used) sentence_add(&text, ", and ");
+        add_missing(&text, &r->servers, "server", servers, text.used ? "" : after);
+    }
+    sentence_add(&text, ".");
+    if (workers) add_joined(&text, &r->workers, "Joined");
+    if (servers || !r->workers.n) add_joined(&text, &r->servers, workers ? "Servers" : "Joined");
+    sentence_add(&text, "  `penstock doctor --master-addr %.100s` on %s tests the way", master,
+                 workers + servers == 1 ? "its host" : "their hosts");
+
+    why_set(why, PEN_TIMED_OUT, "%s", text.text);
+    if (workers)
+        list_missing(why, &r->workers, PEN_WORKER);
+    else
+        list_missing(why, &r->servers, PEN_SERVER);
+}
+
+/* ---- who is slow ----------------------------------------------------------------------------- */
+void sentence_alive(sentence *text, const seat *s, const char *subject, uint64_t now_ms)
+{
+    char span[SENTENCE_SPAN_BYTES];
+    if (s->state == MEMBER_AWAY) {
+        sentence_add(text, "%s connection is down since %s",
+                     strcmp(subject, "It") ? subject : "Its",
+                     sentence_span(span, now_ms - s->down_ms));
+        return;
+    }
+    if (!s->call[0]) {
+        sentence_add(text, "%s is alive: last seen %.1f s ago", subject, seen_s(s, now_ms));
+        return;
+    }
+    sentence_span(span, s->call_ms + (now_ms - s->beat_ms));
+    if (is_after(s->call))
+        sentence_add(text, "%s is alive: in user code since %s, last call %s", subject, span,
+                     s->call + 6);
+    else
+        sentence_add(text, "%s is alive: in %s since %s", subject, s->call, span);
+}

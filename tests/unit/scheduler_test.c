@@ -1,0 +1,236 @@
+/* scheduler_test.c - the scheduler on a real socket, with peers made by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/transport/transport.h"
+#include "proto/wire.h"
+#include "scheduler/scheduler.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATIENCE_MS = 10000 };
+
+typedef struct {
+    transport *transport;
+    wire_arena *arena;
+    wire_out out;
+    uint64_t incarnation;
+} peer;
+
+static scheduler *start(const char *host, const char *lease)
+{
+    const char *const strings[] = {host, lease, NULL};
+    scheduler_settings settings;
+    scheduler *s = NULL;
+    pen_error why;
+    config_defaults(scheduler_settings_rows, &settings);
+    assert_int_equal(config_from_strings(scheduler_settings_rows, &settings, strings, &why),
+                     PEN_OK);
+    if (scheduler_start(&settings, &s, &why) != PEN_OK) fail_msg("%s", why.text);
+    return s;
+}
+
+static peer dial(const scheduler *s)
+{
+    peer p = {.arena = wire_arena_create(1 << 20)};
+    pen_error why;
+    if (transport_dial(scheduler_address(s), NULL, &p.transport, &why) != PEN_OK)
+        fail_msg("%s", why.text);
+    return p;
+}
+
+static void hang_up(peer *p)
+{
+    transport_close(p->transport, 0);
+    wire_arena_destroy(p->arena);
+    wire_out_free(&p->out);
+    p->transport = NULL;
+}
+
+static void say(peer *p, wire_control *c)
+{
+    pen_error why;
+    c->from = p->incarnation;
+    if (wire_control_encode(c, &p->out, &why) != PEN_OK) fail_msg("%s", why.text);
+    const uint64_t end = clock_ms(&clock_real) + PATIENCE_MS;
+    while (transport_send(p->transport, 0, p->out.data, p->out.size, NULL) != PEN_OK)
+        if (clock_ms(&clock_real) > end) fail_msg("the message would not leave");
+}
+
+/* The next message of that kind; others are passed over.  Valid until this peer hears again. */
+static wire_control hear(peer *p, wire_control_kind kind)
+{
+    const uint64_t end = clock_ms(&clock_real) + PATIENCE_MS;
+    while (clock_ms(&clock_real) < end) {
+        transport_event event = {0};
+        wire_control c        = {0};
+        pen_error why;
+        if (transport_recv(p->transport, &event) != PEN_OK) {
+            struct pollfd fd = {.fd = transport_poll_fd(p->transport), .events = POLLIN};
+            poll(&fd, 1, 10);
+            continue;
+        }
+        buf_release(event.body);
+        if (event.kind != TRANSPORT_MESSAGE) continue;
+        wire_arena_reset(p->arena);
+        if (wire_control_decode(event.head, event.head_size, p->arena, &c, &why) != PEN_OK)
+            fail_msg("%s", why.text);
+        if (c.kind == kind) return c;
+    }
+    fail_msg("no %s came", wire_kind_name((int)kind));
+    return (wire_control){0};
+}
+
+static void join(peer *p, int32_t role, int32_t rank)
+{
+    static const char *const address[] = {"tcp://127.0.0.1:1"};
+    wire_control c                     = {.kind = WIRE_HELLO};
+    c.u.hello.role                     = role;
+    c.u.hello.rank                     = rank;
+    c.u.hello.world_size               = 1;
+    c.u.hello.servers                  = 1;
+    c.u.hello.nonce                    = (uint64_t)(role * 100 + rank + 1);
+    c.u.hello.host                     = "devbox";
+    c.u.hello.job                      = "mine";
+    c.u.hello.store                    = "";
+    c.u.hello.n_addresses              = role == PEN_SERVER;
+    c.u.hello.address                  = address;
+    say(p, &c);
+    p->incarnation = hear(p, WIRE_WELCOME).u.welcome.incarnation;
+    assert_true(p->incarnation != 0);
+}
+
+static void assert_serves_a_job(const char *host)
+{
+    scheduler *s = start(host, "lease_ms=10000");
+    peer server = dial(s), worker = dial(s);
+    join(&server, PEN_SERVER, 0);
+    join(&worker, PEN_WORKER, 0);
+    assert_int_equal(hear(&worker, WIRE_EPOCH).u.epoch.n_servers, 1);
+    hear(&server, WIRE_EPOCH);
+    wire_control meet = {.kind = WIRE_MEET, .u.meet = {.generation = 1, .op = -1, .label = ""}};
+    say(&worker, &meet);
+    assert_int_equal(hear(&worker, WIRE_MET).u.met.generation, 1);
+    wire_control bye = {.kind = WIRE_BYE};
+    say(&worker, &bye);
+    hear(&worker, WIRE_BYED);
+    hear(&server, WIRE_STOP);
+    say(&server, &bye);
+    pen_error why;
+    assert_int_equal(scheduler_join(s, &why), PEN_OK);
+    hang_up(&worker);
+    hang_up(&server);
+}
+
+static void test_scheduler_serves_a_job_from_hello_to_bye_over_tcp(void **state)
+{
+    (void)state;
+    assert_serves_a_job("host=127.0.0.1");
+}
+
+static void test_scheduler_serves_a_job_inside_one_process(void **state)
+{
+    (void)state;
+    assert_serves_a_job("host=inproc://scheduler_test");
+}
+
+static void
+test_scheduler_tells_all_and_ends_with_the_verdict_when_a_connection_is_gone(void **state)
+{
+    (void)state;
+    scheduler *s = start("host=127.0.0.1", "down_grace_ms=50");
+    peer server = dial(s), worker = dial(s);
+    join(&server, PEN_SERVER, 0);
+    join(&worker, PEN_WORKER, 0);
+    hear(&server, WIRE_EPOCH);
+    hang_up(&worker);
+    const wire_control verdict = hear(&server, WIRE_VERDICT);
+    assert_int_equal(verdict.u.verdict.status, PEN_PEER_LOST);
+    assert_non_null(strstr(verdict.u.verdict.text,
+                           "worker 0 (devbox) is gone before its first step; last seen"));
+    hang_up(&server);
+    pen_error why;
+    assert_int_equal(scheduler_join(s, &why), PEN_PEER_LOST);
+    assert_non_null(strstr(why.text, "worker 0 (devbox) is gone"));
+}
+
+static void test_scheduler_counts_frames_it_cannot_read(void **state)
+{
+    (void)state;
+    scheduler *s     = start("host=127.0.0.1", "lease_ms=10000");
+    peer p           = dial(s);
+    wire_control ask = {.kind = WIRE_STATUS_ASK};
+    pen_error why;
+    say(&p, &ask);
+    hear(&p, WIRE_STATUS);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(transport_send(p.transport, 0, "nonsense", 8, NULL), PEN_OK);
+    say(&p, &ask);
+    assert_true(hear(&p, WIRE_STATUS).u.status.refused == 3);
+    scheduler_stop(s);
+    assert_int_equal(scheduler_join(s, &why), PEN_ABORTED);
+    hang_up(&p);
+}
+
+static void test_scheduler_that_is_stopped_says_so_to_all(void **state)
+{
+    (void)state;
+    scheduler *s = start("host=127.0.0.1", "lease_ms=10000");
+    peer server = dial(s), worker = dial(s);
+    join(&server, PEN_SERVER, 0);
+    join(&worker, PEN_WORKER, 0);
+    hear(&worker, WIRE_EPOCH);
+    scheduler_stop(s);
+    pen_error why;
+    assert_int_equal(scheduler_join(s, &why), PEN_ABORTED);
+    assert_string_equal(hear(&worker, WIRE_VERDICT).u.verdict.text,
+                        "the scheduler was stopped before the job had ended");
+    hang_up(&worker);
+    hang_up(&server);
+}
+
+static void test_scheduler_names_a_port_that_is_taken(void **state)
+{
+    (void)state;
+    scheduler *s = start("host=127.0.0.1", "lease_ms=10000"), *second = NULL;
+    scheduler_settings settings;
+    pen_error why;
+    config_defaults(scheduler_settings_rows, &settings);
+    settings.port = strtoul(strrchr(scheduler_address(s), ':') + 1, NULL, 10);
+    assert_true(settings.port != 0);
+    assert_int_equal(scheduler_start(&settings, &second, &why), PEN_UNREACHABLE);
+    assert_non_null(strstr(why.text, strrchr(scheduler_address(s), ':') + 1));
+    assert_null(second);
+    scheduler_stop(s);
+    scheduler_join(s, &why);
+}
+
+static int quiet(void **state)
+{
+    (void)state;
+    log_level_set(LOG_ERROR);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_scheduler_serves_a_job_from_hello_to_bye_over_tcp),
+        cmocka_unit_test(test_scheduler_serves_a_job_inside_one_process),
+        cmocka_unit_test(
+            test_scheduler_tells_all_and_ends_with_the_verdict_when_a_connection_is_gone),
+        cmocka_unit_test(test_scheduler_counts_frames_it_cannot_read),
+        cmocka_unit_test(test_scheduler_that_is_stopped_says_so_to_all),
+        cmocka_unit_test(test_scheduler_names_a_port_that_is_taken),
+    };
+    return cmocka_run_group_tests(tests, quiet, NULL);
+}

@@ -1,0 +1,732 @@
+/* wire_test.c - every kind there and back; and everything that a hostile or broken peer can say. */
+#include "common/crc.h"
+#include "proto/wire.h"
+#include "tests/support/wire_samples.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ARENA_BYTES = 4 << 20 };
+
+static wire_arena *arena;
+static wire_out out, again;
+static pen_error why;
+
+static int set_up(void **state)
+{
+    (void)state;
+    arena = wire_arena_create(ARENA_BYTES);
+    return arena == NULL;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    wire_arena_destroy(arena);
+    wire_out_free(&out);
+    wire_out_free(&again);
+    return 0;
+}
+
+/* From a block of its own size, so that AddressSanitizer sees a read past the end. */
+static pen_status decode_data(const void *head, size_t size, wire_data *d)
+{
+    void *copy = malloc(size > 0 ? size : 1);
+    memcpy(copy, head, size);
+    wire_arena_reset(arena);
+    pen_status status = wire_data_decode(copy, size, arena, d, &why);
+    free(copy);
+    return status;
+}
+
+static pen_status decode_control(const void *head, size_t size, wire_control *c)
+{
+    void *copy = malloc(size > 0 ? size : 1);
+    memcpy(copy, head, size);
+    wire_arena_reset(arena);
+    pen_status status = wire_control_decode(copy, size, arena, c, &why);
+    free(copy);
+    return status;
+}
+
+/* Makes the checksum true again after the body was changed. */
+static void seal(wire_out *o)
+{
+    uint64_t length = o->size - WIRE_PREFIX_BYTES;
+    uint32_t crc    = crc32c(0, o->data + WIRE_PREFIX_BYTES, length);
+    memcpy(o->data + 8, &length, sizeof length);
+    memcpy(o->data + 16, &crc, sizeof crc);
+}
+
+/* Replaces the body by these bytes. */
+static void set_body(wire_out *o, const void *body, size_t size)
+{
+    assert_true(WIRE_PREFIX_BYTES + size <= o->capacity);
+    memcpy(o->data + WIRE_PREFIX_BYTES, body, size);
+    o->size = WIRE_PREFIX_BYTES + size;
+    seal(o);
+}
+
+/* ---- equality -------------------------------------------------------------------------------- */
+#define SAME(a, b)         assert_true((a) == (b))
+#define SAME_TEXT(a, b)    assert_string_equal(a, b)
+#define SAME_LIST(a, b, n) assert_memory_equal(a, b, (n) * sizeof *(a))
+#define SAME_FIELD(field)  SAME(a->field, b->field)
+#define SAME_STRING(field) SAME_TEXT(a->field, b->field)
+
+static void same_data(const wire_data *a, const wire_data *b)
+{
+    SAME_FIELD(kind), SAME_FIELD(term), SAME_FIELD(epoch), SAME_FIELD(from), SAME_FIELD(to),
+        SAME_FIELD(rank);
+    SAME_FIELD(step), SAME_FIELD(acked_below), SAME_FIELD(payload_bytes), SAME_FIELD(flags),
+        SAME_FIELD(n);
+    SAME_LIST(a->chunk, b->chunk, a->n);
+    SAME_LIST(a->seq, b->seq, a->n);
+    SAME_LIST(a->crc, b->crc, a->n);
+    SAME_LIST(a->version, b->version, a->n);
+    SAME_LIST(a->staleness, b->staleness, a->n);
+    SAME_FIELD(n_partitions);
+    SAME_LIST(a->partition, b->partition, a->n_partitions);
+    SAME_LIST(a->record_hash, b->record_hash, a->n_partitions);
+    SAME_FIELD(has_inputs), SAME_FIELD(inputs.loss_scale), SAME_FIELD(inputs.clip),
+        SAME_FIELD(inputs.weight);
+    SAME_FIELD(inputs.skip), SAME_FIELD(inputs.snapshot), SAME_FIELD(inputs.n_rates);
+    SAME_LIST(a->inputs.rate, b->inputs.rate, a->inputs.n_rates);
+    SAME_FIELD(has_decision), SAME_FIELD(decision.outcome), SAME_FIELD(decision.clip),
+        SAME_FIELD(decision.gscale);
+    SAME_FIELD(decision.norm), SAME_FIELD(decision.applied), SAME_FIELD(n_records);
+    for (uint32_t i = 0; i < a->n_records; i++) {
+        SAME_FIELD(record[i].partition), SAME_FIELD(record[i].hash),
+            SAME_FIELD(record[i].weight_sum);
+        SAME_FIELD(record[i].finite), SAME_FIELD(record[i].bad_chunk),
+            SAME_FIELD(record[i].bad_rank);
+    }
+    SAME_FIELD(status), SAME_STRING(text), SAME_FIELD(n_missing);
+    SAME_LIST(a->missing, b->missing, a->n_missing);
+}
+
+static void same_texts(const char *const *a, const char *const *b, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) SAME_TEXT(a[i], b[i]);
+}
+
+static void same_member(const wire_member *a, const wire_member *b)
+{
+    SAME_FIELD(role), SAME_FIELD(rank), SAME_FIELD(incarnation), SAME_STRING(host), SAME_FIELD(pid);
+    SAME_FIELD(local_rank), SAME_FIELD(node), SAME_FIELD(n_addresses);
+    same_texts(a->address, b->address, a->n_addresses);
+}
+
+static void same_stats(const wire_stat *a, const wire_stat *b, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++, a++, b++) SAME_STRING(name), SAME_FIELD(value);
+}
+
+static void same_tensor(const wire_tensor *a, const wire_tensor *b)
+{
+    SAME_STRING(name), SAME_FIELD(dtype), SAME_FIELD(grad_dtype), SAME_FIELD(ndim),
+        SAME_FIELD(group);
+    SAME_FIELD(flags), SAME_FIELD(priority), SAME_STRING(init);
+    assert_memory_equal(a->shape, b->shape, sizeof a->shape);
+}
+
+static void same_model(const wire_model *a, const wire_model *b)
+{
+    SAME_FIELD(n_tensors), SAME_FIELD(n_groups), SAME_FIELD(n_settings);
+    for (uint32_t i = 0; i < a->n_tensors; i++) same_tensor(&a->tensor[i], &b->tensor[i]);
+    for (uint32_t i = 0; i < a->n_groups; i++) {
+        SAME_STRING(group[i].name), SAME_STRING(group[i].optim), SAME_STRING(group[i].sync);
+        SAME_STRING(group[i].wire), SAME_STRING(group[i].schedule);
+    }
+    for (uint32_t i = 0; i < a->n_settings; i++)
+        SAME_STRING(setting[i].key), SAME_STRING(setting[i].value);
+}
+
+static void same_verdict(const pen_error *a, const pen_error *b)
+{
+    SAME_FIELD(status), SAME_FIELD(role), SAME_FIELD(rank), SAME_FIELD(missing_n), SAME_FIELD(step);
+    SAME_FIELD(last_seen_s), SAME_STRING(tensor), SAME_STRING(text);
+    assert_memory_equal(a->missing, b->missing, sizeof a->missing);
+}
+
+static void same_member_status(const wire_member_status *a, const wire_member_status *b)
+{
+    same_member(&a->member, &b->member);
+    SAME_STRING(state), SAME_STRING(call), SAME_FIELD(last_seen_s), SAME_FIELD(call_s),
+        SAME_FIELD(step);
+    SAME_FIELD(n_stats);
+    same_stats(a->stat, b->stat, a->n_stats);
+}
+
+static void same_joining(const wire_control *a, const wire_control *b)
+{
+    switch (a->kind) {
+    case WIRE_HELLO:
+        SAME_FIELD(u.hello.role), SAME_FIELD(u.hello.rank), SAME_FIELD(u.hello.world_size),
+            SAME_FIELD(u.hello.servers);
+        SAME_FIELD(u.hello.pid), SAME_FIELD(u.hello.local_rank), SAME_FIELD(u.hello.node),
+            SAME_FIELD(u.hello.nonce);
+        SAME_STRING(u.hello.host), SAME_STRING(u.hello.job), SAME_STRING(u.hello.store);
+        SAME_FIELD(u.hello.n_addresses), SAME_FIELD(u.hello.n_snapshots);
+        same_texts(a->u.hello.address, b->u.hello.address, a->u.hello.n_addresses);
+        SAME_LIST(a->u.hello.snapshot, b->u.hello.snapshot, a->u.hello.n_snapshots);
+        return;
+    case WIRE_WELCOME:
+        SAME_FIELD(u.welcome.incarnation), SAME_FIELD(u.welcome.rank), SAME_FIELD(u.welcome.term);
+        SAME_STRING(u.welcome.job), SAME_FIELD(u.welcome.lease_ms);
+        return;
+    case WIRE_EPOCH:
+        SAME_FIELD(u.epoch.term), SAME_FIELD(u.epoch.epoch), SAME_STRING(u.epoch.job);
+        SAME_FIELD(u.epoch.n_workers), SAME_FIELD(u.epoch.n_servers);
+        for (uint32_t i = 0; i < 2; i++) same_member(&a->u.epoch.worker[i], &b->u.epoch.worker[i]);
+        same_member(&a->u.epoch.server[0], &b->u.epoch.server[0]);
+        return;
+    case WIRE_REGISTER: same_model(&a->u.register_, &b->u.register_); return;
+    case WIRE_PLAN:
+        same_model(&a->u.plan.model, &b->u.plan.model);
+        SAME_FIELD(u.plan.n_partitions), SAME_FIELD(u.plan.restore);
+        SAME_LIST(a->u.plan.shard, b->u.plan.shard, a->u.plan.n_partitions);
+        return;
+    case WIRE_READY: SAME_FIELD(u.ready.restored), SAME_FIELD(u.ready.applied); return;
+    case WIRE_COMMITTED: SAME_FIELD(u.committed.step), SAME_FIELD(u.committed.applied); return;
+    default: return;
+    }
+}
+
+static void same_living(const wire_control *a, const wire_control *b)
+{
+    switch (a->kind) {
+    case WIRE_BEAT:
+        SAME_FIELD(u.beat.seq), SAME_FIELD(u.beat.step), SAME_STRING(u.beat.call),
+            SAME_FIELD(u.beat.call_ms);
+        SAME_FIELD(u.beat.n_stats);
+        same_stats(a->u.beat.stat, b->u.beat.stat, a->u.beat.n_stats);
+        return;
+    case WIRE_BEAT_ACK: SAME_FIELD(u.beat_ack.seq), SAME_FIELD(u.beat_ack.job_step); return;
+    case WIRE_MEET:
+        SAME_FIELD(u.meet.generation), SAME_STRING(u.meet.label), SAME_FIELD(u.meet.op),
+            SAME_FIELD(u.meet.dtype);
+        SAME_FIELD(u.meet.count), SAME_FIELD(u.meet.data_size);
+        assert_memory_equal(a->u.meet.data, b->u.meet.data, a->u.meet.data_size);
+        return;
+    case WIRE_MET:
+        SAME_FIELD(u.met.generation), SAME_FIELD(u.met.status), SAME_FIELD(u.met.data_size);
+        assert_memory_equal(a->u.met.data, b->u.met.data, a->u.met.data_size);
+        return;
+    case WIRE_NOTICE: SAME_STRING(u.notice.text); return;
+    case WIRE_VERDICT:
+    case WIRE_FAILURE: same_verdict(&a->u.verdict, &b->u.verdict); return;
+    case WIRE_EXITED:
+        SAME_FIELD(u.exited.role), SAME_FIELD(u.exited.rank), SAME_FIELD(u.exited.pid),
+            SAME_FIELD(u.exited.code);
+        SAME_FIELD(u.exited.signal), SAME_STRING(u.exited.note);
+        return;
+    default: return;
+    }
+}
+
+static void same_watching(const wire_control *a, const wire_control *b)
+{
+    switch (a->kind) {
+    case WIRE_SNAPSHOT_PLEASE: SAME_FIELD(u.snapshot_please.id); return;
+    case WIRE_SNAPSHOT_PART:
+        SAME_FIELD(u.snapshot_part.step), SAME_FIELD(u.snapshot_part.status),
+            SAME_STRING(u.snapshot_part.text);
+        SAME_FIELD(u.snapshot_part.bytes);
+        return;
+    case WIRE_SNAPSHOT_DONE:
+        SAME_FIELD(u.snapshot_done.step), SAME_FIELD(u.snapshot_done.status),
+            SAME_STRING(u.snapshot_done.text);
+        return;
+    case WIRE_ENQUIRE: SAME_FIELD(u.enquire.rank); return;
+    case WIRE_MISSING:
+        SAME_FIELD(u.missing.rank), SAME_FIELD(u.missing.step), SAME_STRING(u.missing.tensor),
+            SAME_FIELD(u.missing.known);
+        return;
+    case WIRE_STATUS:
+        SAME_STRING(u.status.job), SAME_STRING(u.status.phase), SAME_STRING(u.status.mode),
+            SAME_FIELD(u.status.term);
+        SAME_FIELD(u.status.epoch), SAME_FIELD(u.status.refused), SAME_FIELD(u.status.step),
+            SAME_FIELD(u.status.snapshot);
+        SAME_FIELD(u.status.uptime_s), SAME_FIELD(u.status.n_members),
+            SAME_FIELD(u.status.n_waiting);
+        for (uint32_t i = 0; i < a->u.status.n_members; i++)
+            same_member_status(&a->u.status.member[i], &b->u.status.member[i]);
+        same_texts(a->u.status.waiting, b->u.status.waiting, a->u.status.n_waiting);
+        return;
+    default: return;
+    }
+}
+
+/* ---- there and back -------------------------------------------------------------------------- */
+static void test_wire_data_of_every_kind_comes_back_with_every_field(void **state)
+{
+    (void)state;
+    for (int kind = WIRE_PUSH; kind < WIRE_KIND_END; kind++) {
+        wire_data in = wire_sample_data((wire_kind)kind), back;
+        assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+        assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
+        same_data(&in, &back);
+    }
+}
+
+static void test_wire_control_of_every_kind_comes_back_with_every_field(void **state)
+{
+    (void)state;
+    for (int kind = WIRE_HELLO; kind < (int)WIRE_CONTROL_END; kind++) {
+        wire_control in = wire_sample_control((wire_control_kind)kind), back;
+        assert_int_equal(wire_control_encode(&in, &out, &why), PEN_OK);
+        assert_int_equal(decode_control(out.data, out.size, &back), PEN_OK);
+        assert_int_equal(in.kind, back.kind);
+        assert_true(in.from == back.from);
+        same_joining(&in, &back);
+        same_living(&in, &back);
+        same_watching(&in, &back);
+    }
+}
+
+static void test_wire_strings_and_columns_that_were_not_given_come_back_empty(void **state)
+{
+    (void)state;
+    wire_data in = {.kind = WIRE_RECEIPT, .rank = -1}, back;
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
+    assert_string_equal(back.text, "");
+    assert_null(back.chunk);
+    assert_null(back.seq);
+    assert_false(back.has_inputs);
+    assert_false(back.has_decision);
+
+    wire_control hello = {.kind = WIRE_HELLO}, hello_back;
+    assert_int_equal(wire_control_encode(&hello, &out, &why), PEN_OK);
+    assert_int_equal(decode_control(out.data, out.size, &hello_back), PEN_OK);
+    assert_string_equal(hello_back.u.hello.host, "");
+    assert_string_equal(hello_back.u.hello.store, "");
+    assert_null(hello_back.u.hello.address);
+}
+
+static void test_wire_columns_may_be_absent_one_by_one(void **state)
+{
+    (void)state;
+    wire_data in = wire_sample_data(WIRE_PUSH), back;
+    in.seq       = NULL;
+    in.version   = NULL;
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
+    assert_null(back.seq);
+    assert_null(back.version);
+    assert_int_equal(back.crc[0], in.crc[0]);
+    assert_int_equal(back.staleness[2], in.staleness[2]);
+}
+
+static void test_wire_names_every_kind_and_only_those(void **state)
+{
+    (void)state;
+    for (int kind = -3; kind < 100; kind++) {
+        bool is_kind = (kind >= WIRE_PUSH && kind < WIRE_KIND_END) ||
+                       (kind >= (int)WIRE_HELLO && kind < (int)WIRE_CONTROL_END);
+        assert_int_equal(strcmp(wire_kind_name(kind), "?") != 0, is_kind);
+    }
+    assert_string_equal(wire_kind_name(WIRE_PUSH), "PUSH");
+    assert_string_equal(wire_kind_name((int)WIRE_STATUS), "STATUS");
+}
+
+static void test_wire_control_characters_become_question_marks(void **state)
+{
+    (void)state;
+    wire_data in = wire_sample_data(WIRE_REFUSED), back;
+    in.text      = "a\x1b[31m\nb\x7f \xc3\xa4";
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
+    assert_string_equal(back.text, "a?[31m?b? \xc3\xa4");
+}
+
+static void test_wire_status_that_is_unknown_becomes_internal(void **state)
+{
+    (void)state;
+    wire_data in = wire_sample_data(WIRE_REFUSED), back;
+    in.status    = (pen_status)-77;
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
+    assert_int_equal(back.status, PEN_INTERNAL);
+
+    wire_control verdict     = wire_sample_control(WIRE_VERDICT), verdict_back;
+    verdict.u.verdict.status = (pen_status)0x7fffffff;
+    assert_int_equal(wire_control_encode(&verdict, &out, &why), PEN_OK);
+    assert_int_equal(decode_control(out.data, out.size, &verdict_back), PEN_OK);
+    assert_int_equal(verdict_back.u.verdict.status, PEN_INTERNAL);
+}
+
+static void test_wire_fields_of_later_versions_are_passed_over(void **state)
+{
+    (void)state;
+    wire_data in = wire_sample_data(WIRE_PUSH), back;
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    assert_true(out.size + 5 <= out.capacity);
+    memcpy(out.data + out.size, "\xc0\x3e\x01\xc0\x3e", 5); /* field 1000, varint 1 */
+    out.size += 3;
+    seal(&out);
+    assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
+    same_data(&in, &back);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+static void test_wire_every_truncation_is_refused(void **state)
+{
+    (void)state;
+    wire_data d;
+    wire_control c;
+    for (int kind = WIRE_PUSH; kind < WIRE_KIND_END; kind++) {
+        wire_data in = wire_sample_data((wire_kind)kind);
+        assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+        for (size_t size = 0; size < out.size; size++)
+            assert_int_equal(decode_data(out.data, size, &d), PEN_CORRUPT);
+    }
+    for (int kind = WIRE_HELLO; kind < (int)WIRE_CONTROL_END; kind++) {
+        wire_control in = wire_sample_control((wire_control_kind)kind);
+        assert_int_equal(wire_control_encode(&in, &out, &why), PEN_OK);
+        for (size_t size = 0; size < out.size; size++)
+            assert_int_equal(decode_control(out.data, size, &c), PEN_CORRUPT);
+    }
+}
+
+/* With a prefix that agrees: the body alone must not lead astray.  A body cut between fields is
+ * another valid message, so only crashes and broken promises are looked for. */
+static void test_wire_truncated_bodies_with_true_checksums_keep_every_promise(void **state)
+{
+    (void)state;
+    wire_data d, in = wire_sample_data(WIRE_PREPARED);
+    assert_int_equal(wire_data_encode(&in, &again, &why), PEN_OK);
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    size_t n_refused = 0;
+    for (size_t size = 0; size < again.size - WIRE_PREFIX_BYTES; size++) {
+        set_body(&out, again.data + WIRE_PREFIX_BYTES, size);
+        pen_status status = decode_data(out.data, out.size, &d);
+        if (status == PEN_OK) assert_true(d.text != NULL && (d.n == 0) == (d.chunk == NULL));
+        n_refused += status == PEN_CORRUPT;
+    }
+    assert_true(n_refused > 100);
+}
+
+static void test_wire_every_flipped_bit_is_refused(void **state)
+{
+    (void)state;
+    wire_data d, in = wire_sample_data(WIRE_PUSH);
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    for (size_t bit = 0; bit < out.size * 8; bit++) {
+        out.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        assert_int_equal(decode_data(out.data, out.size, &d), PEN_CORRUPT);
+        out.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+}
+
+static void refuses_data(const char *sentence)
+{
+    wire_data d;
+    assert_int_equal(decode_data(out.data, out.size, &d), PEN_CORRUPT);
+    assert_int_equal(why.status, PEN_CORRUPT);
+    assert_string_equal(why.text, sentence);
+}
+
+static void set_u16(size_t at, uint16_t value)
+{
+    memcpy(out.data + at, &value, sizeof value);
+}
+static void set_u64(size_t at, uint64_t value)
+{
+    memcpy(out.data + at, &value, sizeof value);
+}
+
+static void test_wire_lies_of_the_prefix_are_refused_with_a_reason(void **state)
+{
+    (void)state;
+    wire_data in = {.kind = WIRE_RECEIPT, .rank = 1}, d;
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    assert_int_equal(out.size, 24);
+    assert_int_equal(decode_data(out.data, out.size, &d), PEN_OK);
+
+    set_u16(4, 7);
+    refuses_data("version 7 of the wire is not understood (this is version 1)");
+    set_u16(4, 1);
+    set_u16(6, 1);
+    refuses_data("a message of plane 1 (control) came to the data plane");
+    set_u16(6, 2);
+    set_u64(8, UINT64_MAX);
+    refuses_data("the prefix promises 18446744073709551615 bytes and 4 follow");
+    set_u64(8, 3);
+    refuses_data("the prefix promises 3 bytes and 4 follow");
+    set_u64(8, 4);
+    out.data[16] ^= 1;
+    assert_int_equal(decode_data(out.data, out.size, &d), PEN_CORRUPT);
+    assert_non_null(strstr(why.text, "the checksum of the head is "));
+    out.data[16] ^= 1;
+    out.data[0] = 'G';
+    refuses_data("not a message of Penstock: it starts with 474e534b");
+    out.data[0] = 'P';
+    out.size    = 7;
+    refuses_data("a head frame of 7 bytes is shorter than its prefix of 20");
+}
+
+static void test_wire_head_over_the_limit_is_refused_unread(void **state)
+{
+    (void)state;
+    wire_data d;
+    size_t size   = (size_t)WIRE_HEAD_BYTES_MAX + 1;
+    uint8_t *head = calloc(1, size);
+    wire_arena_reset(arena);
+    assert_int_equal(wire_data_decode(head, size, arena, &d, &why), PEN_CORRUPT);
+    free(head);
+    assert_string_equal(why.text, "a head frame of 8388609 bytes is over the limit of 8388608");
+}
+
+static void test_wire_column_of_another_length_is_refused(void **state)
+{
+    (void)state;
+    wire_data in = wire_sample_data(WIRE_PUSH);
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    set_body(&out, "\x08\x01\x5a\x03\x01\x02\x03\x62\x02\x01\x02",
+             11); /* kind 1, chunk 1 2 3, seq 1 2 */
+    refuses_data("PUSH has 2 entries in column seq, where 3 belong");
+    set_body(&out, "\x08\x01\x6a\x04\x01\x02\x03\x04", 8); /* crc without chunk */
+    refuses_data("PUSH has 1 entries in column crc, where 0 belong");
+    set_body(&out,
+             "\x08\x04\x82\x01\x01\x05\x8a\x01\x10"
+             "0123456789abcdef",
+             25); /* partition 5, two hashes */
+    refuses_data("PULL has 2 entries in column record_hash, where 1 belong");
+}
+
+static void test_wire_numbers_out_of_range_are_refused(void **state)
+{
+    (void)state;
+    wire_data in = wire_sample_data(WIRE_PUSH), d;
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    set_body(&out, "\x08\x01\x48\x80\x80\x80\x80\x80\x80\x80\x80\x10", 12); /* payload_bytes 2^60 */
+    refuses_data(
+        "PUSH announces a payload of 1152921504606846976 bytes, over the limit of 67108864");
+    set_body(&out, "\x08\x0a", 2);
+    refuses_data("10 is no kind of message of the data plane");
+    set_body(&out, "\x08\xff\xff\xff\xff\x0f", 6);
+    assert_int_equal(decode_data(out.data, out.size, &d), PEN_CORRUPT);
+    set_body(&out, "", 0); /* a message of defaults has kind 0 */
+    refuses_data("0 is no kind of message of the data plane");
+    set_body(&out, "\x08\x01\x30\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", 13); /* rank -2 */
+    refuses_data("PUSH names rank -2, which cannot be");
+    set_body(&out, "\x08\x04\x9a\x01\x02\x08\x09", 7); /* decision with outcome 9 */
+    refuses_data("PULL decides -1, which is no outcome");
+    set_body(&out, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11);
+    refuses_data("the head is no data message");
+}
+
+/* Three bytes of an empty record cost a decoder more than a hundred: the arena bounds them. */
+static void test_wire_hostile_counts_are_refused_within_the_memory_given(void **state)
+{
+    (void)state;
+    enum { N = 200000 };
+    wire_out big = {.data     = malloc(WIRE_PREFIX_BYTES + 3 * N),
+                    .capacity = WIRE_PREFIX_BYTES + 3 * N};
+    wire_data in = {.kind = WIRE_PUSH}, d;
+    assert_int_equal(wire_data_encode(&in, &big, &why), PEN_OK);
+    uint8_t *body = malloc(3 * N);
+    for (size_t i = 0; i < N; i++) memcpy(body + 3 * i, "\xa2\x01\x00", 3); /* an empty record */
+    set_body(&big, body, 3 * N);
+    assert_int_equal(decode_data(big.data, big.size, &d), PEN_NO_MEMORY);
+
+    set_body(&big, body, 3 * 257); /* fits, but is more than there can be */
+    assert_int_equal(decode_data(big.data, big.size, &d), PEN_CORRUPT);
+
+    memcpy(body, "\x08\x01\x5a\x81\x80\x04", 6); /* kind 1, 65537 chunks */
+    memset(body + 6, 0, 65537);
+    set_body(&big, body, 6 + 65537);
+    assert_int_equal(decode_data(big.data, big.size, &d), PEN_CORRUPT);
+    assert_string_equal(why.text, "PUSH has a list of more than 65536 entries");
+
+    memcpy(body, "\x08\x01\x5a\xff\xff\xff\xff\x0f", 8); /* promises 2^32 - 1 bytes of chunks */
+    set_body(&big, body, 64);
+    assert_int_equal(decode_data(big.data, big.size, &d), PEN_CORRUPT);
+    free(body);
+    wire_out_free(&big);
+}
+
+static void test_wire_arena_that_refuses_gives_no_memory_at_every_size(void **state)
+{
+    (void)state;
+    wire_data d, in    = wire_sample_data(WIRE_PREPARED);
+    wire_control c, ci = wire_sample_control(WIRE_STATUS);
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    assert_int_equal(wire_control_encode(&ci, &again, &why), PEN_OK);
+    bool was_enough[2] = {false, false};
+    for (size_t bytes = 0; bytes < 8192; bytes += 16) {
+        wire_arena *small = wire_arena_create(bytes);
+        pen_status status = wire_data_decode(out.data, out.size, small, &d, &why);
+        assert_int_equal(status, was_enough[0] || status == PEN_OK ? PEN_OK : PEN_NO_MEMORY);
+        was_enough[0] = status == PEN_OK;
+        wire_arena_reset(small);
+        status = wire_control_decode(again.data, again.size, small, &c, &why);
+        assert_int_equal(status, was_enough[1] || status == PEN_OK ? PEN_OK : PEN_NO_MEMORY);
+        was_enough[1] = status == PEN_OK;
+        wire_arena_destroy(small);
+    }
+    assert_true(was_enough[0] && was_enough[1]);
+}
+
+static void refuses_control(const wire_control *c, const char *sentence)
+{
+    assert_int_equal(wire_control_encode(c, &out, &why), PEN_INVALID_ARGUMENT);
+    assert_string_equal(why.text, sentence);
+}
+
+static void test_wire_control_refuses_to_send_what_the_peer_would_refuse(void **state)
+{
+    (void)state;
+    static char text[WIRE_TEXT_MAX + 1];
+    memset(text, 'x', WIRE_TEXT_MAX);
+    wire_control c  = {.kind = WIRE_NOTICE};
+    c.u.notice.text = text;
+    refuses_control(
+        &c,
+        "NOTICE has a text of 1024 bytes or more: 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'");
+    text[WIRE_TEXT_MAX - 1] = '\0';
+    assert_int_equal(wire_control_encode(&c, &out, &why), PEN_OK);
+
+    wire_tensor tensor = {.name = "w", .dtype = PEN_F32, .ndim = 2, .shape = {3, 0}};
+    c = (wire_control){.kind = WIRE_REGISTER, .u.register_ = {.n_tensors = 1, .tensor = &tensor}};
+    refuses_control(&c, "REGISTER gives 'w' a dimension of 0");
+    tensor.ndim = 9;
+    refuses_control(&c, "REGISTER gives 'w' 9 dimensions; 8 are allowed");
+    tensor = (wire_tensor){.name = "w", .dtype = (pen_dtype)13};
+    refuses_control(&c, "REGISTER has dtype 13, which is not in 0..12");
+    c.u.register_.n_tensors = WIRE_ITEMS_MAX + 1;
+    refuses_control(&c, "REGISTER has a list of 65537 entries; 65536 are allowed");
+    c = (wire_control){.kind   = WIRE_MEET,
+                       .u.meet = {.op = -1, .data = text, .data_size = WIRE_MEET_BYTES_MAX + 1}};
+    refuses_control(&c, "MEET carries 65537 bytes; 65536 are allowed");
+    c = (wire_control){.kind = WIRE_MEET, .u.meet = {.op = -2}};
+    refuses_control(&c, "MEET has op -2, which is not in -1..10");
+    c = (wire_control){.kind = WIRE_VERDICT, .u.verdict = {.missing_n = 33}};
+    refuses_control(&c, "VERDICT has a list of 33 entries; 32 are allowed");
+    c = (wire_control){.kind = WIRE_CONTROL_END};
+    refuses_control(&c, "35 is no kind of message of the control plane");
+}
+
+static void refuses_body(const void *body, size_t size, const char *sentence)
+{
+    wire_control c = {.kind = WIRE_STOP};
+    assert_int_equal(wire_control_encode(&c, &out, &why), PEN_OK);
+    set_body(&out, body, size);
+    assert_int_equal(decode_control(out.data, out.size, &c), PEN_CORRUPT);
+    assert_string_equal(why.text, sentence);
+}
+
+static void test_wire_control_refuses_bodies_that_cannot_be(void **state)
+{
+    (void)state;
+    refuses_body("", 0, "a control message is of kind 0, which this version does not know");
+    refuses_body("\x9a\x06\x00", 3,
+                 "a control message is of kind 0, which this version does not know"); /* field 99 */
+    refuses_body("\xba\x01\x00", 3, "FAILURE gives no reason");
+    refuses_body("\x52\x02\x08\x06", 4, "HELLO has role 6, which is not in 0..5");
+    refuses_body("\x6a\x07\x0a\x06\x0a\x01w\x22\x00", 9,
+                 "the head is no control message"); /* a list cut short */
+    refuses_body("\x6a\x0c\x0a\x0a\x0a\x01w\x22\x05\x01\x01\x01\x01\x00", 14,
+                 "REGISTER gives 'w' a dimension of 0");
+    refuses_body("\x6a\x10\x0a\x0e\x0a\x01w\x22\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01", 18,
+                 "REGISTER gives 'w' 9 dimensions; 8 are allowed");
+}
+
+static void test_wire_control_text_that_is_too_long_is_refused(void **state)
+{
+    (void)state;
+    wire_control c = {.kind = WIRE_NOTICE};
+    assert_int_equal(wire_control_encode(&c, &out, &why), PEN_OK);
+    uint8_t whole[7 + WIRE_TEXT_MAX];
+    memcpy(whole, "\xaa\x01\x83\x08\x0a\x80\x08", 7); /* a notice of 1,027 bytes: a text of 1,024 */
+    memset(whole + 7, 'x', WIRE_TEXT_MAX);
+    set_body(&out, whole, sizeof whole);
+    assert_int_equal(decode_control(out.data, out.size, &c), PEN_CORRUPT);
+    assert_string_equal(why.text, "NOTICE has a text of 1024 bytes or more");
+}
+
+static void test_wire_data_refuses_to_send_what_the_peer_would_refuse(void **state)
+{
+    (void)state;
+    wire_data d = wire_sample_data(WIRE_PUSH);
+    d.chunk     = NULL;
+    assert_int_equal(wire_data_encode(&d, &out, &why), PEN_INVALID_ARGUMENT);
+    assert_string_equal(why.text, "PUSH has a list with a count and without entries");
+    d   = wire_sample_data(WIRE_PUSH);
+    d.n = WIRE_ITEMS_MAX + 1;
+    assert_int_equal(wire_data_encode(&d, &out, &why), PEN_INVALID_ARGUMENT);
+    d           = wire_sample_data(WIRE_PREPARED);
+    d.n_records = WIRE_PARTITIONS_MAX + 1;
+    assert_int_equal(wire_data_encode(&d, &out, &why), PEN_INVALID_ARGUMENT);
+    d               = wire_sample_data(WIRE_PUSH);
+    d.payload_bytes = WIRE_PAYLOAD_BYTES_MAX + 1;
+    assert_int_equal(wire_data_encode(&d, &out, &why), PEN_INVALID_ARGUMENT);
+    d.kind = WIRE_KIND_END;
+    assert_int_equal(wire_data_encode(&d, &out, &why), PEN_INVALID_ARGUMENT);
+    assert_string_equal(why.text, "10 is no kind of message of the data plane");
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+static void test_wire_output_is_reused_and_holds_the_last_message_only(void **state)
+{
+    (void)state;
+    wire_data large = wire_sample_data(WIRE_PUSH), small = {.kind = WIRE_RECEIPT}, back;
+    assert_int_equal(wire_data_encode(&large, &out, &why), PEN_OK);
+    const uint8_t *data = out.data;
+    assert_int_equal(wire_data_encode(&small, &out, &why), PEN_OK);
+    assert_ptr_equal(out.data, data);
+    assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
+    assert_int_equal(back.kind, WIRE_RECEIPT);
+}
+
+static void test_wire_large_messages_grow_arena_and_output(void **state)
+{
+    (void)state;
+    enum { N = WIRE_ITEMS_MAX };
+    uint32_t *chunk = malloc(N * sizeof *chunk);
+    for (uint32_t i = 0; i < N; i++) chunk[i] = i * 65537u;
+    wire_data in = {.kind = WIRE_PULL, .n = N, .chunk = chunk, .crc = chunk}, back;
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    for (int round = 0; round < 3; round++) { /* the arena's blocks are found again after a reset */
+        assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
+        assert_memory_equal(back.chunk, chunk, N * sizeof *chunk);
+        assert_memory_equal(back.crc, chunk, N * sizeof *chunk);
+    }
+    free(chunk);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wire_data_of_every_kind_comes_back_with_every_field),
+        cmocka_unit_test(test_wire_control_of_every_kind_comes_back_with_every_field),
+        cmocka_unit_test(test_wire_strings_and_columns_that_were_not_given_come_back_empty),
+        cmocka_unit_test(test_wire_columns_may_be_absent_one_by_one),
+        cmocka_unit_test(test_wire_names_every_kind_and_only_those),
+        cmocka_unit_test(test_wire_control_characters_become_question_marks),
+        cmocka_unit_test(test_wire_status_that_is_unknown_becomes_internal),
+        cmocka_unit_test(test_wire_fields_of_later_versions_are_passed_over),
+        cmocka_unit_test(test_wire_every_truncation_is_refused),
+        cmocka_unit_test(test_wire_truncated_bodies_with_true_checksums_keep_every_promise),
+        cmocka_unit_test(test_wire_every_flipped_bit_is_refused),
+        cmocka_unit_test(test_wire_lies_of_the_prefix_are_refused_with_a_reason),
+        cmocka_unit_test(test_wire_head_over_the_limit_is_refused_unread),
+        cmocka_unit_test(test_wire_column_of_another_length_is_refused),
+        cmocka_unit_test(test_wire_numbers_out_of_range_are_refused),
+        cmocka_unit_test(test_wire_hostile_counts_are_refused_within_the_memory_given),
+        cmocka_unit_test(test_wire_arena_that_refuses_gives_no_memory_at_every_size),
+        cmocka_unit_test(test_wire_control_refuses_to_send_what_the_peer_would_refuse),
+        cmocka_unit_test(test_wire_control_refuses_bodies_that_cannot_be),
+        cmocka_unit_test(test_wire_control_text_that_is_too_long_is_refused),
+        cmocka_unit_test(test_wire_data_refuses_to_send_what_the_peer_would_refuse),
+        cmocka_unit_test(test_wire_output_is_reused_and_holds_the_last_message_only),
+        cmocka_unit_test(test_wire_large_messages_grow_arena_and_output),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
