@@ -1,15 +1,18 @@
 /* plan.h - how a model is cut: tensors into chunks, chunks into partitions, partitions onto shards.
  *
- * DESIGN.  Pure functions of the registered tensors, computed alike by scheduler, servers and workers,
- * so that only the shard of each partition has to travel.
+ * DESIGN.  Pure functions of the registered tensors, computed alike by scheduler, servers and
+ * workers, so that only the shard of each partition has to travel.
  *   chunk      a range of one tensor, on 4,096-element borders, of at most
- *              chunk_elements = clamp(round_up(total / 64, 4096), 4096, 2^20) elements: it depends on the
- *              tensors only, never on the number of servers, so sums, norms and snapshots are the same
- *              for any number of them.  Even a small model is cut finely enough to balance.
- *   partition  at most 256; chunks are dealt largest first to the partition with the least bytes (ties: lowest
- *              index).  The chunks of one tensor whose rule needs whole-tensor norms stay together.
- *              A partition is the unit of route, record, snapshot part and, later, replica and move.
- *   shard      partitions are dealt the same way to shards, so servers differ by less than one partition.
+ *              chunk_elements = clamp(round_up(total / 64, 4096), 4096, 2^20) elements: it depends
+ *              on the tensors only, never on the number of servers, so sums, norms and snapshots
+ *              are the same for any number of them.  Even a small model is cut finely enough to
+ *              balance.
+ *   partition  at most 256; chunks are dealt largest first to the partition with the least bytes
+ *              (ties: lowest index).  The chunks of one tensor whose rule needs whole-tensor norms
+ *              stay together.  A partition is the unit of route, record, snapshot part and, later,
+ *              replica and move.
+ *   shard      partitions are dealt the same way to shards, so servers differ by less than one
+ *              partition.
  * Chunks are numbered in (registration, offset) order; the norm is added in that order.
  * Frozen tensors are cut and placed like others but are never pushed.
  */
@@ -18,21 +21,27 @@
 
 #include "proto/wire.h"
 
-enum { PLAN_PARTITIONS_MAX = 256 };
+enum {
+    PLAN_PARTITIONS_MAX = WIRE_PARTITIONS_MAX,
+    PLAN_CHUNKS_MAX     = 1 << 20,
+    PLAN_BLOCK          = 4096 /* elements; every cut lies on such a border */
+};
+#define PLAN_ELEMENTS_MAX ((uint64_t)1 << 40) /* of a model: PLAN_CHUNKS_MAX largest chunks */
 
 typedef struct {
     uint32_t tensor;
     uint32_t partition;
     uint64_t start, count; /* elements of its tensor */
-    uint32_t blocks;       /* sums of squares it has: ceil(count / 4096) */
+    uint32_t blocks;       /* sums of squares it has: ceil(count / 4096); 0 when frozen */
+    uint32_t first_block;  /* where they begin among the sums of its partition */
     uint32_t index_in_partition;
 } plan_chunk;
 
 typedef struct {
     uint32_t n_chunks;
-    uint32_t *chunk;  /* [n_chunks] global chunk numbers, ascending */
-    uint64_t elements;
-    uint32_t blocks;  /* of trained (not frozen) chunks */
+    uint32_t *chunk; /* [n_chunks] global chunk numbers, ascending */
+    uint64_t elements, bytes;
+    uint32_t blocks;    /* of trained (not frozen) chunks */
     uint32_t n_trained; /* chunks that are pushed */
 } plan_partition;
 
@@ -40,25 +49,32 @@ typedef struct {
     uint32_t n_chunks, n_partitions, n_tensors;
     plan_chunk *chunk;
     plan_partition *partition;
-    uint32_t *first_chunk; /* [n_tensors + 1] chunks of tensor t are first_chunk[t] .. first_chunk[t+1]-1 */
+    uint32_t
+        *first_chunk; /* [n_tensors + 1]; tensor t has chunks first_chunk[t] up to, and without,
+                            * first_chunk[t + 1] */
     uint64_t chunk_elements;
 } plan;
 
-/* INVALID_ARGUMENT with a sentence for what cannot be cut (no tensors, an element count that overflows,
- * too many chunks).  The caller destroys. */
+/* INVALID_ARGUMENT with a sentence for what cannot be cut (no tensors, an element count that
+ * overflows, too many chunks, a group or update rule that does not exist).  A model without groups
+ * is cut as if no rule needed whole tensors.  The caller destroys; *p is set on PEN_OK only.
+ * Cost  O(chunks x partitions); allocates. */
 pen_status plan_create(const wire_model *model, plan **p, pen_error *why);
-void plan_destroy(plan *p);
+void plan_destroy(plan *p); /* NULL is fine */
 
-/* shard[n_partitions] for n_shards shards. */
+/* shard[n_partitions] for n_shards > 0 shards. */
 void plan_place(const plan *p, uint32_t n_shards, uint32_t *shard);
 
+/* 1 for a scalar (ndim 0); 0 for what cannot be: a dimension below 1, more than 8 of them, or more
+ * than PLAN_ELEMENTS_MAX. */
 uint64_t plan_tensor_elements(const wire_tensor *t);
-size_t plan_dtype_bytes(pen_dtype dtype); /* 0 when unknown */
-const char *plan_dtype_name(pen_dtype dtype); /* "f32" */
+size_t plan_dtype_bytes(pen_dtype dtype);     /* 0 when unknown */
+const char *plan_dtype_name(pen_dtype dtype); /* "f32"; "?" when unknown */
 
-/* INVALID_ARGUMENT/MISMATCH unless both models are equal; the sentence names the first difference:
- * "'fc1.weight' is f32[128,784] on rank 1 (devbox) and f32[256,784] on rank 0 (devbox); all ranks must register the same". */
-pen_status plan_compare(const wire_model *a, int32_t rank_a, const char *host_a, const wire_model *b, int32_t rank_b,
-                        const char *host_b, pen_error *why);
+/* MISMATCH unless both models are equal; the sentence names the first difference, tensors first:
+ * "'fc1.weight' is f32[128,784] on rank 1 (devbox) and f32[256,784] on rank 0 (devbox); all ranks
+ * must register the same".  The culprit is rank_a.  A string that is NULL equals an empty one. */
+pen_status plan_compare(const wire_model *a, int32_t rank_a, const char *host_a,
+                        const wire_model *b, int32_t rank_b, const char *host_b, pen_error *why);
 
 #endif

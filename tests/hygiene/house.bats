@@ -48,7 +48,7 @@ no_include() {
 
 @test "the library never aborts, exits or writes to stdout" {
     run grep -nE '\b(abort|exit|_exit|printf|puts|putchar) *\(' $(ls worker/*.c worker/train/*.c proto/*.c scheduler/*.c common/*.c common/*/*.c)
-    [ "$(echo "$output" | grep -vE '(sn|vsn|f|d)printf|\* .*abort')" = "" ] || { echo "$output"; false; }
+    [ "$(echo "$output" | grep -vE '(sn|vsn|f|d)printf|\* .*abort|->abort')" = "" ] || { echo "$output"; false; }
 }
 
 @test "every header compiles alone, the public one as C99 and as C++ with -Iinclude only" {
@@ -61,9 +61,7 @@ no_include() {
 
 @test "libpenstock.so exports exactly the functions of penstock.h" {
     nm -D --defined-only "$build/lib/libpenstock.so" | awk '$2 ~ /[TDBR]/ {print $3}' | sed 's/@.*//' | sort >"$tmp/exported"
-    gcc -E -Iinclude -x c include/penstock.h | grep -oE '\bpen_[a-z_0-9]+ *\(' | tr -d ' (' | sort -u >"$tmp/words"
-    grep -oE '^PEN_(API|MUST)[^;]*;' include/penstock.h | tr '\n' ' ' >/dev/null
-    awk '/^PEN_(API|MUST)/ {s = $0; sub(/\(.*/, "", s); n = split(s, w, /[ *]+/); print w[n]}' include/penstock.h | sort >"$tmp/declared"
+    awk '/^PEN_(API|MUST)/ {s = $0; sub(/ *\(.*/, "", s); n = split(s, w, /[ *]+/); print w[n]}' include/penstock.h | sort >"$tmp/declared"
     diff "$tmp/declared" "$tmp/exported"
     [ "$(wc -l <"$tmp/declared")" -ge 80 ]
 }

@@ -1,7 +1,7 @@
 /* wire_samples.c - one message of every kind; no two fields have the same value. */
 #include "tests/support/wire_samples.h"
 
-/* ---- data ---------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------ */
 static const uint32_t chunks[]      = {0, 7, UINT32_MAX};
 static const uint64_t seqs[]        = {1, 300, UINT64_MAX};
 static const uint32_t crcs[]        = {0xe3069283, 0, UINT32_MAX};
@@ -64,7 +64,7 @@ wire_data wire_sample_data(wire_kind kind)
                        .missing       = missing};
 }
 
-/* ---- control ------------------------------------------------------------------------------------- */
+/* ---- control --------------------------------------------------------------------------------- */
 static const char *const addresses[] = {"tcp://10.0.0.7:40001", "tcp://10.0.0.7:40002"};
 static const int64_t snapshots[]     = {100, 200};
 static const wire_stat stats[]       = {{"push.bytes", 1e9}, {"pull.GBps", 2.5}};

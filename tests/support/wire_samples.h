@@ -1,4 +1,4 @@
-/* wire_samples.h - one message of every kind with every field set; for tests and the corpora of the fuzzers. */
+/* wire_samples.h - one message of every kind with every field set; for tests and fuzzers. */
 #ifndef TESTS_SUPPORT_WIRE_SAMPLES_H
 #define TESTS_SUPPORT_WIRE_SAMPLES_H
 

@@ -36,7 +36,7 @@ static plan *cut(const wire_model *model)
     return p;
 }
 
-static void refuses(const wire_model *model, const char *sentence)
+static void check_refused(const wire_model *model, const char *sentence)
 {
     plan *p = NULL;
     assert_int_equal(plan_create(model, &p, &why), PEN_INVALID_ARGUMENT);
@@ -219,6 +219,19 @@ static void test_plan_numbers_chunks_in_registration_and_offset_order(void **sta
     plan_destroy(p);
 }
 
+static void test_plan_deals_the_largest_chunks_first(void **state)
+{
+    (void)state;
+    wire_model model = MODEL(mlp, sgd);
+    plan *p          = cut(&model);
+    assert_int_equal(p->chunk[0].partition, 0);
+    assert_int_equal(p->chunk[p->first_chunk[4]].partition, 57); /* 1,280 elements, then 256, ... */
+    assert_int_equal(p->chunk[p->first_chunk[1]].partition, 58);
+    assert_int_equal(p->chunk[p->first_chunk[3]].partition, 59);
+    assert_int_equal(p->chunk[p->first_chunk[5]].partition, 60);
+    plan_destroy(p);
+}
+
 static void test_plan_keeps_tensors_with_whole_tensor_rules_in_one_partition(void **state)
 {
     (void)state;
@@ -329,29 +342,30 @@ static void test_plan_refuses_what_cannot_be_cut_with_a_reason(void **state)
     wire_model model = {.n_tensors = 1, .tensor = &t, .n_groups = 1, .group = sgd};
 
     t.dtype = PEN_DTYPE_DEFAULT;
-    refuses(&model, "'w' has no element type that can be stored");
+    check_refused(&model, "'w' has no element type that can be stored");
     t.dtype    = PEN_F32;
     t.shape[0] = -5;
-    refuses(&model, "'w' cannot be cut: its dimensions must be at least 1, at most 8 of them, and "
-                    "at most 1099511627776 "
-                    "elements together");
+    check_refused(&model,
+                  "'w' cannot be cut: its dimensions must be at least 1, at most 8 of them, and "
+                  "at most 1099511627776 "
+                  "elements together");
     t.shape[0] = 5;
     t.group    = 1;
-    refuses(&model, "'w' is of parameter group 1, but there are 1");
+    check_refused(&model, "'w' is of parameter group 1, but there are 1");
     t.group                = 0;
     const wire_group odd[] = {{.name = "decay", .optim = "adamx lr=1"}};
     model.group            = odd;
-    refuses(&model, "parameter group 'decay' wants 'adamx lr=1': no such update rule");
+    check_refused(&model, "parameter group 'decay' wants 'adamx lr=1': no such update rule");
     model.n_tensors = 0;
     model.group     = sgd;
-    refuses(&model, "there is nothing to train: no tensor was registered");
+    check_refused(&model, "there is nothing to train: no tensor was registered");
 
     wire_tensor halves[3];
     for (int i = 0; i < 3; i++)
         halves[i] = (wire_tensor){.name = "half", .dtype = PEN_I8, .ndim = 1, .shape = {1ll << 39}};
     model.tensor    = halves;
     model.n_tensors = 3;
-    refuses(&model, "the model has more than 1099511627776 elements; 'half' is one too many");
+    check_refused(&model, "the model has more than 1099511627776 elements; 'half' is one too many");
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
@@ -381,7 +395,7 @@ static void make_equal(void)
     model_b = (wire_model){2, 2, 1, tensors_b, groups_b, settings_b};
 }
 
-static void differs(const char *sentence, const char *tensor)
+static void check_differs(const char *sentence, const char *tensor)
 {
     assert_int_equal(plan_compare(&model_a, 1, "devbox", &model_b, 0, "tower", &why), PEN_MISMATCH);
     assert_string_equal(why.text, sentence);
@@ -405,45 +419,53 @@ static void test_plan_compare_names_the_first_difference_between_tensors(void **
     (void)state;
     make_equal();
     tensors_b[0].shape[0] = 256;
-    differs("'fc1.weight' is f32[128,784] on rank 1 (devbox) and f32[256,784] on rank 0 (tower); "
-            "all ranks must register "
-            "the same",
-            "fc1.weight");
+    check_differs(
+        "'fc1.weight' is f32[128,784] on rank 1 (devbox) and f32[256,784] on rank 0 (tower); "
+        "all ranks must register "
+        "the same",
+        "fc1.weight");
     tensors_a[1].dtype = PEN_BF16;
-    differs("'scale' is bf16[] on rank 1 (devbox) and f32[] on rank 0 (tower); all ranks must "
-            "register the same",
-            "scale");
+    check_differs(
+        "'scale' is bf16[] on rank 1 (devbox) and f32[] on rank 0 (tower); all ranks must "
+        "register the same",
+        "scale");
     tensors_b[0].name = "fc1.bias";
-    differs("tensor 0 is 'fc1.weight' on rank 1 (devbox) and 'fc1.bias' on rank 0 (tower); all "
-            "ranks must register the same",
-            "fc1.weight");
+    check_differs(
+        "tensor 0 is 'fc1.weight' on rank 1 (devbox) and 'fc1.bias' on rank 0 (tower); all "
+        "ranks must register the same",
+        "fc1.weight");
     tensors_a[0].grad_dtype = PEN_F16;
-    differs("the gradient type of 'fc1.weight' is f16 on rank 1 (devbox) and f32 on rank 0 "
-            "(tower); all ranks must register "
-            "the same",
-            "fc1.weight");
+    check_differs("the gradient type of 'fc1.weight' is f16 on rank 1 (devbox) and f32 on rank 0 "
+                  "(tower); all ranks must register "
+                  "the same",
+                  "fc1.weight");
     tensors_b[1].group = 0;
-    differs("the parameter group of 'scale' is 'no_decay' on rank 1 (devbox) and 'decay' on rank 0 "
-            "(tower); all ranks must "
-            "register the same",
-            "scale");
+    check_differs(
+        "the parameter group of 'scale' is 'no_decay' on rank 1 (devbox) and 'decay' on rank 0 "
+        "(tower); all ranks must "
+        "register the same",
+        "scale");
     tensors_a[1].flags = PEN_FROZEN;
-    differs("flags of 'scale' is 2 on rank 1 (devbox) and 0 on rank 0 (tower); all ranks must "
-            "register the same",
-            "scale");
+    check_differs(
+        "flags of 'scale' is 2 on rank 1 (devbox) and 0 on rank 0 (tower); all ranks must "
+        "register the same",
+        "scale");
     tensors_a[1].init = "zeros";
-    differs("init of 'scale' is 'zeros' on rank 1 (devbox) and 'ones' on rank 0 (tower); all ranks "
-            "must register the same",
-            "scale");
+    check_differs(
+        "init of 'scale' is 'zeros' on rank 1 (devbox) and 'ones' on rank 0 (tower); all ranks "
+        "must register the same",
+        "scale");
     tensors_a[0].priority = -2;
-    differs("priority of 'fc1.weight' is -2 on rank 1 (devbox) and 0 on rank 0 (tower); all ranks "
-            "must register the same",
-            "fc1.weight");
+    check_differs(
+        "priority of 'fc1.weight' is -2 on rank 1 (devbox) and 0 on rank 0 (tower); all ranks "
+        "must register the same",
+        "fc1.weight");
     model_a.n_tensors = 1;
-    differs("rank 1 (devbox) registers 1 tensors and rank 0 (tower) 2, 'scale' being the first "
-            "that is missing; all ranks "
-            "must register the same",
-            "scale");
+    check_differs(
+        "rank 1 (devbox) registers 1 tensors and rank 0 (tower) 2, 'scale' being the first "
+        "that is missing; all ranks "
+        "must register the same",
+        "scale");
 }
 
 static void test_plan_compare_names_the_first_difference_between_groups_and_settings(void **state)
@@ -451,43 +473,55 @@ static void test_plan_compare_names_the_first_difference_between_groups_and_sett
     (void)state;
     make_equal();
     groups_b[0].optim = "adamw lr=3e-5";
-    differs("optim of parameter group 'decay' is 'adamw lr=3e-4' on rank 1 (devbox) and 'adamw "
-            "lr=3e-5' on rank 0 (tower); "
-            "all ranks must register the same",
-            "");
+    check_differs(
+        "optim of parameter group 'decay' is 'adamw lr=3e-4' on rank 1 (devbox) and 'adamw "
+        "lr=3e-5' on rank 0 (tower); "
+        "all ranks must register the same",
+        "");
     groups_b[1].sync = "async";
-    differs("sync of parameter group 'no_decay' is 'bsp' on rank 1 (devbox) and 'async' on rank 0 "
-            "(tower); all ranks must "
-            "register the same",
-            "");
+    check_differs(
+        "sync of parameter group 'no_decay' is 'bsp' on rank 1 (devbox) and 'async' on rank 0 "
+        "(tower); all ranks must "
+        "register the same",
+        "");
+    groups_a[1].wire = "bf16";
+    check_differs(
+        "wire of parameter group 'no_decay' is 'bf16' on rank 1 (devbox) and 'raw' on rank 0 "
+        "(tower); all ranks must register the same",
+        "");
     groups_a[1].schedule = "WarmupLR";
-    differs("schedule of parameter group 'no_decay' is 'WarmupLR' on rank 1 (devbox) and '' on "
-            "rank 0 (tower); all ranks "
-            "must register the same",
-            "");
+    check_differs(
+        "schedule of parameter group 'no_decay' is 'WarmupLR' on rank 1 (devbox) and '' on "
+        "rank 0 (tower); all ranks "
+        "must register the same",
+        "");
     groups_a[0].name = "deca";
-    differs("a parameter group is 'deca' on rank 1 (devbox) and 'decay' on rank 0 (tower); all "
-            "ranks must register the same",
-            "");
+    check_differs(
+        "a parameter group is 'deca' on rank 1 (devbox) and 'decay' on rank 0 (tower); all "
+        "ranks must register the same",
+        "");
     model_b.n_groups = 1;
-    differs("the number of parameter groups is 2 on rank 1 (devbox) and 1 on rank 0 (tower); all "
-            "ranks must register the "
-            "same",
-            "");
+    check_differs(
+        "the number of parameter groups is 2 on rank 1 (devbox) and 1 on rank 0 (tower); all "
+        "ranks must register the "
+        "same",
+        "");
     settings_a[0].value = "2.0";
-    differs("setting 'clip' is '2.0' on rank 1 (devbox) and '1.0' on rank 0 (tower); all ranks "
-            "must register the same",
-            "");
+    check_differs(
+        "setting 'clip' is '2.0' on rank 1 (devbox) and '1.0' on rank 0 (tower); all ranks "
+        "must register the same",
+        "");
     settings_a[0].key = "skip";
-    differs("a setting that must agree is 'skip' on rank 1 (devbox) and 'clip' on rank 0 (tower); "
-            "all ranks must register "
-            "the same",
-            "");
+    check_differs(
+        "a setting that must agree is 'skip' on rank 1 (devbox) and 'clip' on rank 0 (tower); "
+        "all ranks must register "
+        "the same",
+        "");
     model_a.n_settings = 0;
-    differs("the number of settings that must agree is 0 on rank 1 (devbox) and 1 on rank 0 "
-            "(tower); all ranks must "
-            "register the same",
-            "");
+    check_differs("the number of settings that must agree is 0 on rank 1 (devbox) and 1 on rank 0 "
+                  "(tower); all ranks must "
+                  "register the same",
+                  "");
 }
 
 int main(void)
@@ -499,6 +533,7 @@ int main(void)
         cmocka_unit_test(test_plan_cuts_a_small_model_finely_and_a_large_one_coarsely),
         cmocka_unit_test(test_plan_of_a_scalar_is_one_chunk),
         cmocka_unit_test(test_plan_numbers_chunks_in_registration_and_offset_order),
+        cmocka_unit_test(test_plan_deals_the_largest_chunks_first),
         cmocka_unit_test(test_plan_keeps_tensors_with_whole_tensor_rules_in_one_partition),
         cmocka_unit_test(test_plan_places_frozen_tensors_but_never_trains_them),
         cmocka_unit_test(test_plan_balances_a_small_model_on_few_shards),

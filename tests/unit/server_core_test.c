@@ -13,47 +13,47 @@ static double rates[] = {0.1};
 static wire_inputs inputs;
 
 /* A and B are of partition 0, C of partition 1; all of one group. */
-static core *start(const char *rule, bool deterministic, uint64_t park_bytes_max)
+static server_core *start(const char *rule, bool deterministic, uint64_t park_bytes_max)
 {
-    const core_chunk_desc chunks[CHUNKS] = {{"a", 0, 0, 100, true}, {"b", 0, 0, 100, true}, {"c", 1, 0, 100, true}};
-    core_group group                     = {0};
+    const server_core_chunk_desc chunks[CHUNKS] = {{"a", 0, 0, 100, true}, {"b", 0, 0, 100, true}, {"c", 1, 0, 100, true}};
+    server_core_group group                     = {0};
     pen_error why;
     assert_int_equal(sync_parse(rule, &group.ops, &group.hyper, &why), PEN_OK);
-    const core_config config = {.n_chunks       = CHUNKS,
+    const server_core_config config = {.n_chunks       = CHUNKS,
                                 .n_partitions   = 2,
                                 .n_groups       = 1,
                                 .chunk          = chunks,
                                 .group          = &group,
                                 .deterministic  = deterministic,
                                 .park_bytes_max = park_bytes_max};
-    core *c;
-    assert_int_equal(core_create(&config, RANKS, &c, &why), PEN_OK);
+    server_core *c;
+    assert_int_equal(server_core_create(&config, RANKS, &c, &why), PEN_OK);
     const uint64_t incarnation[RANKS] = {50, 51, 52};
     bool changed;
-    core_epoch(c, TERM, EPOCH, incarnation, RANKS, &changed);
+    server_core_epoch(c, TERM, EPOCH, incarnation, RANKS, &changed);
     assert_true(changed);
     for (uint32_t k = 0; k < CHUNKS; k++) {
-        assert_int_equal(core_restart(c, k).n, 0);
-        core_first_values(c, k);
+        assert_int_equal(server_core_restart(c, k).n, 0);
+        server_core_first_values(c, k);
     }
     inputs = (wire_inputs){.loss_scale = 1, .weight = 1, .n_rates = 1, .rate = rates};
     return c;
 }
 
-static core_actions push(core *c, int32_t rank, uint64_t seq, uint32_t chunk, bool want)
+static server_core_actions push(server_core *c, int32_t rank, uint64_t seq, uint32_t chunk, bool want)
 {
-    const core_push_event e = {.rank        = rank,
+    const server_core_push_event e = {.rank        = rank,
                                .peer        = 10 + (uint32_t)rank,
                                .chunk       = chunk,
                                .seq         = seq,
                                .want_values = want,
                                .inputs      = &inputs};
-    if (!want) core_inputs(c, rank, seq, &inputs, NULL);
-    return core_push(c, &e);
+    if (!want) server_core_inputs(c, rank, seq, &inputs, NULL);
+    return server_core_push(c, &e);
 }
 
 /* "FOLD 1" for each action with its rank, in order. */
-static void assert_says(core_actions a, const char *want)
+static void assert_says(server_core_actions a, const char *want)
 {
     static const char *const names[] = {"FOLD",  "KEEP",    "SUMMED",  "PREPARED", "COMMIT", "UPDATE",
                                         "DROP",  "SERVE",   "APPLIED", "RECEIPT",  "HELD",   "REFUSE"};
@@ -69,240 +69,240 @@ static void assert_says(core_actions a, const char *want)
 static void test_core_folds_in_rank_order_and_keeps_who_is_early(void **state)
 {
     (void)state;
-    core *c = start("bsp", true, 1000);
+    server_core *c = start("bsp", true, 1000);
     assert_says(push(c, 2, 0, A, false), "KEEP 2, RECEIPT 2");
     assert_says(push(c, 1, 0, A, false), "KEEP 1, RECEIPT 1");
-    assert_int_equal(core_parked_bytes(c), 200);
+    assert_int_equal(server_core_parked_bytes(c), 200);
     assert_says(push(c, 0, 0, A, false), "FOLD 0, FOLD 1, FOLD 2, RECEIPT 0, SUMMED -1");
-    assert_int_equal(core_parked_bytes(c), 0);
-    core_destroy(c);
+    assert_int_equal(server_core_parked_bytes(c), 0);
+    server_core_destroy(c);
 }
 
 static void test_core_fast_mode_folds_on_arrival(void **state)
 {
     (void)state;
-    core *c = start("bsp", false, 0);
+    server_core *c = start("bsp", false, 0);
     assert_says(push(c, 2, 0, A, false), "FOLD 2, RECEIPT 2");
     assert_says(push(c, 0, 0, A, false), "FOLD 0, RECEIPT 0");
     assert_says(push(c, 1, 0, A, false), "FOLD 1, RECEIPT 1, SUMMED -1");
-    core_destroy(c);
+    server_core_destroy(c);
 }
 
 static void test_core_does_not_record_a_push_it_has_no_room_for(void **state)
 {
     (void)state;
-    core *c = start("bsp", true, 150);
+    server_core *c = start("bsp", true, 150);
     assert_says(push(c, 2, 0, A, false), "KEEP 2, RECEIPT 2");
     assert_says(push(c, 1, 0, A, false), "REFUSE 1");
     assert_int_equal(push(c, 1, 0, A, false).at[0].status, PEN_AGAIN);
     assert_says(push(c, 0, 0, A, false), "FOLD 0, RECEIPT 0");
     assert_says(push(c, 1, 0, A, false), "FOLD 1, FOLD 2, RECEIPT 1, SUMMED -1");
-    core_destroy(c);
+    server_core_destroy(c);
 }
 
 static void test_core_prepares_a_partition_with_its_last_chunk(void **state)
 {
     (void)state;
-    core *c = start("bsp", true, 1000);
+    server_core *c = start("bsp", true, 1000);
     for (int32_t r = 0; r < RANKS; r++) push(c, r, 0, A, false);
     push(c, 0, 0, B, false);
     push(c, 1, 0, B, false);
-    const core_actions a = push(c, 2, 0, B, false);
+    const server_core_actions a = push(c, 2, 0, B, false);
     assert_says(a, "FOLD 2, RECEIPT 2, SUMMED -1, PREPARED -1");
     assert_int_equal(a.at[3].index, 0);
-    assert_false(core_is_prepared(c, 0, 0));
-    core_record_is(c, 0, 77);
-    assert_true(core_is_prepared(c, 0, 0));
+    assert_false(server_core_is_prepared(c, 0, 0));
+    server_core_record_is(c, 0, 77);
+    assert_true(server_core_is_prepared(c, 0, 0));
     assert_says(push(c, 1, 0, B, false), "PREPARED 1"); /* a repeat */
     assert_says(push(c, 1, 1, B, false), "REFUSE 1");   /* a step too early */
-    core_destroy(c);
+    server_core_destroy(c);
 }
 
-static core *prepared(uint64_t hash)
+static server_core *prepared(uint64_t hash)
 {
-    core *c = start("bsp", true, 1000);
+    server_core *c = start("bsp", true, 1000);
     for (int32_t r = 0; r < RANKS; r++) push(c, r, 0, A, false);
     for (int32_t r = 0; r < RANKS; r++) push(c, r, 0, B, false);
-    core_record_is(c, 0, hash);
+    server_core_record_is(c, 0, hash);
     return c;
 }
 
 static void test_core_commits_with_the_first_valid_decision_only(void **state)
 {
     (void)state;
-    core *c                = prepared(77);
+    server_core *c                = prepared(77);
     wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1, .gscale = 0.5, .norm = 2};
-    assert_int_equal(core_decide(c, 0, 0, 78, &decision, 10).at[0].status, PEN_MISMATCH);
+    assert_int_equal(server_core_decide(c, 0, 0, 78, &decision, 10).at[0].status, PEN_MISMATCH);
     decision.applied = 1;
-    assert_int_equal(core_decide(c, 0, 0, 77, &decision, 10).at[0].status, PEN_MISMATCH);
+    assert_int_equal(server_core_decide(c, 0, 0, 77, &decision, 10).at[0].status, PEN_MISMATCH);
     decision.applied = 0;
-    assert_says(core_decide(c, 0, 0, 77, &decision, 10), "COMMIT -1");
-    assert_int_equal(core_applied(c), 1);
-    assert_says(core_decide(c, 0, 0, 77, &decision, 10), "");
+    assert_says(server_core_decide(c, 0, 0, 77, &decision, 10), "COMMIT -1");
+    assert_int_equal(server_core_applied(c), 1);
+    assert_says(server_core_decide(c, 0, 0, 77, &decision, 10), "");
     decision.gscale = 0.25;
-    assert_int_equal(core_decide(c, 0, 0, 77, &decision, 10).at[0].status, PEN_MISMATCH);
+    assert_int_equal(server_core_decide(c, 0, 0, 77, &decision, 10).at[0].status, PEN_MISMATCH);
     assert_says(push(c, 1, 0, A, false), "RECEIPT 1");
     assert_says(push(c, 0, 1, A, false), "FOLD 0, RECEIPT 0");
-    core_destroy(c);
+    server_core_destroy(c);
 }
 
 static void test_core_takes_one_decision_for_all_partitions_of_a_step(void **state)
 {
     (void)state;
-    core *c                = prepared(77);
+    server_core *c                = prepared(77);
     wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1, .gscale = 0.5, .norm = 2};
     for (int32_t r = 0; r < RANKS; r++) push(c, r, 0, C, false);
-    core_record_is(c, 1, 88);
-    assert_says(core_decide(c, 0, 0, 77, &decision, 10), "COMMIT -1");
+    server_core_record_is(c, 1, 88);
+    assert_says(server_core_decide(c, 0, 0, 77, &decision, 10), "COMMIT -1");
     decision.outcome = PEN_SKIPPED_NONFINITE;
-    assert_int_equal(core_decide(c, 1, 0, 88, &decision, 10).at[0].status, PEN_MISMATCH);
-    core_destroy(c);
+    assert_int_equal(server_core_decide(c, 1, 0, 88, &decision, 10).at[0].status, PEN_MISMATCH);
+    server_core_destroy(c);
 }
 
 static void test_core_skip_ends_the_step_and_counts_no_update(void **state)
 {
     (void)state;
-    core *c                      = prepared(77);
+    server_core *c                      = prepared(77);
     const wire_decision decision = {.outcome = PEN_SKIPPED_NONFINITE, .clip = 1};
-    assert_says(core_decide(c, 0, 0, 77, &decision, 10), "COMMIT -1");
-    assert_int_equal(core_applied(c), 0);
-    assert_int_equal(core_round(c, A), 1);
-    core_destroy(c);
+    assert_says(server_core_decide(c, 0, 0, 77, &decision, 10), "COMMIT -1");
+    assert_int_equal(server_core_applied(c), 0);
+    assert_int_equal(server_core_round(c, A), 1);
+    server_core_destroy(c);
 }
 
 static void test_core_pull_after_a_decision_is_of_that_step_only(void **state)
 {
     (void)state;
-    core *c                      = prepared(77);
+    server_core *c                      = prepared(77);
     const wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1, .gscale = 0.5};
-    core_pull_event pull         = {.rank = 1, .peer = 11, .chunk = A, .seq = 0, .decided = true};
-    assert_says(core_pull(c, &pull), "REFUSE 1");
-    core_decide(c, 0, 0, 77, &decision, 10);
-    assert_says(core_pull(c, &pull), "SERVE 1");
-    assert_says(core_pull(c, &pull), "SERVE 1"); /* a retry */
+    server_core_pull_event pull         = {.rank = 1, .peer = 11, .chunk = A, .seq = 0, .decided = true};
+    assert_says(server_core_pull(c, &pull), "REFUSE 1");
+    server_core_decide(c, 0, 0, 77, &decision, 10);
+    assert_says(server_core_pull(c, &pull), "SERVE 1");
+    assert_says(server_core_pull(c, &pull), "SERVE 1"); /* a retry */
     pull.seq = 1;
-    assert_says(core_pull(c, &pull), "REFUSE 1");
-    core_destroy(c);
+    assert_says(server_core_pull(c, &pull), "REFUSE 1");
+    server_core_destroy(c);
 }
 
 static void test_core_eager_updates_and_serves_all_at_once(void **state)
 {
     (void)state;
-    core *c = start("bsp", true, 1000);
+    server_core *c = start("bsp", true, 1000);
     assert_says(push(c, 1, 0, B, true), "KEEP 1, RECEIPT 1");
     assert_says(push(c, 0, 0, B, true), "FOLD 0, FOLD 1, RECEIPT 0");
     assert_says(push(c, 0, 0, B, true), "RECEIPT 0");
     assert_says(push(c, 2, 0, B, true), "FOLD 2, UPDATE -1, SERVE 2, SERVE 0, SERVE 1");
     assert_says(push(c, 0, 0, B, true), "SERVE 0");
-    core_destroy(c);
+    server_core_destroy(c);
 }
 
 static void test_core_ssp_serves_up_to_its_bound_and_then_holds(void **state)
 {
     (void)state;
-    core *c = start("ssp s=1", true, 0);
+    server_core *c = start("ssp s=1", true, 0);
     assert_says(push(c, 0, 0, A, true), "UPDATE 0, SERVE 0");
     assert_says(push(c, 0, 1, A, true), "UPDATE 0, HELD 0, RECEIPT 0");
     assert_says(push(c, 0, 1, A, true), "RECEIPT 0"); /* a repeat is not applied, and still held */
     assert_says(push(c, 1, 0, A, true), "UPDATE 1, SERVE 1");
-    const core_actions a = push(c, 2, 0, A, true);
+    const server_core_actions a = push(c, 2, 0, A, true);
     assert_says(a, "UPDATE 2, SERVE 2, SERVE 0");
     assert_int_equal(a.at[2].staleness, 1);
     assert_says(push(c, 0, 3, A, true), "REFUSE 0"); /* a gap */
-    core_destroy(c);
+    server_core_destroy(c);
 }
 
 static void test_core_ssp_death_of_the_slowest_frees_who_waits(void **state)
 {
     (void)state;
-    core *c = start("ssp s=0", true, 0);
+    server_core *c = start("ssp s=0", true, 0);
     push(c, 0, 0, A, true);
     push(c, 1, 0, A, true);
     const uint64_t incarnation[RANKS] = {50, 51, 0};
     bool changed;
-    core_epoch(c, TERM, EPOCH + 1, incarnation, RANKS, &changed);
+    server_core_epoch(c, TERM, EPOCH + 1, incarnation, RANKS, &changed);
     assert_true(changed);
-    assert_says(core_restart(c, A), "SERVE 1, SERVE 0");
+    assert_says(server_core_restart(c, A), "SERVE 1, SERVE 0");
     pen_error why;
-    assert_int_equal(core_admit(c, 2, 52, TERM, EPOCH + 1, &why), PEN_NOT_A_MEMBER);
-    core_destroy(c);
+    assert_int_equal(server_core_admit(c, 2, 52, TERM, EPOCH + 1, &why), PEN_NOT_A_MEMBER);
+    server_core_destroy(c);
 }
 
 static void test_core_restart_drops_what_is_staged_and_takes_it_again(void **state)
 {
     (void)state;
-    core *c = start("bsp", true, 1000);
+    server_core *c = start("bsp", true, 1000);
     push(c, 0, 0, A, false);
     push(c, 2, 0, A, false);
     const uint64_t incarnation[RANKS] = {50, 0, 52};
     bool changed;
-    core_epoch(c, TERM, EPOCH + 1, incarnation, RANKS, &changed);
-    assert_says(core_restart(c, A), "DROP -1");
-    assert_int_equal(core_parked_bytes(c), 0);
+    server_core_epoch(c, TERM, EPOCH + 1, incarnation, RANKS, &changed);
+    assert_says(server_core_restart(c, A), "DROP -1");
+    assert_int_equal(server_core_parked_bytes(c), 0);
     assert_says(push(c, 2, 0, A, false), "KEEP 2, RECEIPT 2");
     assert_says(push(c, 0, 0, A, false), "FOLD 0, FOLD 2, RECEIPT 0, SUMMED -1");
-    core_destroy(c);
+    server_core_destroy(c);
 }
 
 static void test_core_admits_members_of_this_epoch_only(void **state)
 {
     (void)state;
-    core *c = start("bsp", true, 0);
+    server_core *c = start("bsp", true, 0);
     pen_error why;
-    assert_int_equal(core_admit(c, 1, 51, TERM, EPOCH, &why), PEN_OK);
-    assert_int_equal(core_admit(c, 1, 50, TERM, EPOCH, &why), PEN_NOT_A_MEMBER);
-    assert_int_equal(core_admit(c, 3, 53, TERM, EPOCH, &why), PEN_NOT_A_MEMBER);
-    assert_int_equal(core_admit(c, -1, 50, TERM, EPOCH, &why), PEN_NOT_A_MEMBER);
-    assert_int_equal(core_admit(c, 1, 51, TERM, EPOCH - 1, &why), PEN_NOT_A_MEMBER);
+    assert_int_equal(server_core_admit(c, 1, 51, TERM, EPOCH, &why), PEN_OK);
+    assert_int_equal(server_core_admit(c, 1, 50, TERM, EPOCH, &why), PEN_NOT_A_MEMBER);
+    assert_int_equal(server_core_admit(c, 3, 53, TERM, EPOCH, &why), PEN_NOT_A_MEMBER);
+    assert_int_equal(server_core_admit(c, -1, 50, TERM, EPOCH, &why), PEN_NOT_A_MEMBER);
+    assert_int_equal(server_core_admit(c, 1, 51, TERM, EPOCH - 1, &why), PEN_NOT_A_MEMBER);
     assert_string_equal(why.text, "epoch 0 is over");
-    assert_int_equal(core_admit(c, 1, 51, TERM - 1, EPOCH + 5, &why), PEN_NOT_A_MEMBER);
-    assert_int_equal(core_admit(c, 1, 51, TERM, EPOCH + 1, &why), PEN_AGAIN);
-    assert_int_equal(core_admit(c, 1, 51, TERM + 1, 0, &why), PEN_AGAIN);
-    core_destroy(c);
+    assert_int_equal(server_core_admit(c, 1, 51, TERM - 1, EPOCH + 5, &why), PEN_NOT_A_MEMBER);
+    assert_int_equal(server_core_admit(c, 1, 51, TERM, EPOCH + 1, &why), PEN_AGAIN);
+    assert_int_equal(server_core_admit(c, 1, 51, TERM + 1, 0, &why), PEN_AGAIN);
+    server_core_destroy(c);
 }
 
 static void test_core_holds_a_bounded_number_of_answers(void **state)
 {
     (void)state;
-    core *c              = start("ssp s=0", true, 0);
-    core_pull_event pull = {.rank = 0, .peer = 10, .chunk = A};
+    server_core *c              = start("ssp s=0", true, 0);
+    server_core_pull_event pull = {.rank = 0, .peer = 10, .chunk = A};
     push(c, 0, 0, A, false);
-    for (pull.seq = 0; pull.seq < CORE_HELD_PER_RANK_MAX; pull.seq++) assert_says(core_pull(c, &pull), "HELD 0");
-    assert_int_equal(core_pull(c, &pull).at[0].status, PEN_AGAIN);
-    core_peer_down(c, 10);
-    assert_says(core_pull(c, &pull), "HELD 0");
-    core_destroy(c);
+    for (pull.seq = 0; pull.seq < CORE_HELD_PER_RANK_MAX; pull.seq++) assert_says(server_core_pull(c, &pull), "HELD 0");
+    assert_int_equal(server_core_pull(c, &pull).at[0].status, PEN_AGAIN);
+    server_core_peer_down(c, 10);
+    assert_says(server_core_pull(c, &pull), "HELD 0");
+    server_core_destroy(c);
 }
 
 static void test_core_refuses_a_tensor_that_is_trained_in_two_ways(void **state)
 {
     (void)state;
-    core *c = start("bsp", true, 1000);
+    server_core *c = start("bsp", true, 1000);
     for (int32_t r = 0; r < RANKS; r++) push(c, r, 0, A, true);
-    const core_actions a = push(c, 0, 0, A, false);
+    const server_core_actions a = push(c, 0, 0, A, false);
     assert_says(a, "REFUSE 0");
     assert_int_equal(a.at[0].status, PEN_WRONG_STATE);
     assert_string_equal(a.at[0].reason,
                         "'a' is trained by pen_push_pull() and by pen_step_end() in one job; use one of them for it");
-    core_destroy(c);
+    server_core_destroy(c);
 }
 
 static void test_core_says_whose_push_others_wait_for(void **state)
 {
     (void)state;
-    core *c = start("bsp", true, 1000);
+    server_core *c = start("bsp", true, 1000);
     uint64_t step;
     uint32_t chunk;
-    assert_false(core_owes(c, 1, &step, &chunk));
+    assert_false(server_core_owes(c, 1, &step, &chunk));
     push(c, 0, 0, B, false);
     push(c, 0, 0, C, false);
     push(c, 1, 0, B, false);
-    assert_true(core_owes(c, 1, &step, &chunk));
+    assert_true(server_core_owes(c, 1, &step, &chunk));
     assert_int_equal(chunk, C);
-    assert_true(core_owes(c, 2, &step, &chunk));
+    assert_true(server_core_owes(c, 2, &step, &chunk));
     assert_int_equal(chunk, B);
-    assert_false(core_owes(c, 0, &step, &chunk));
-    core_destroy(c);
+    assert_false(server_core_owes(c, 0, &step, &chunk));
+    server_core_destroy(c);
 }
 
 int main(void)

@@ -339,10 +339,11 @@ static void test_wire_control_characters_become_question_marks(void **state)
 {
     (void)state;
     wire_data in = wire_sample_data(WIRE_REFUSED), back;
-    in.text      = "a\x1b[31m\nb\x7f \xc3\xa4";
+    in.text      = "a\x1b[31m\nb\x7f \xc3\xa4 \xc2\x9b"
+                   "4m \xc2\xa0";
     assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
     assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
-    assert_string_equal(back.text, "a?[31m?b? \xc3\xa4");
+    assert_string_equal(back.text, "a?[31m?b? \xc3\xa4 ??4m \xc2\xa0");
 }
 
 static void test_wire_status_that_is_unknown_becomes_internal(void **state)
@@ -424,7 +425,7 @@ static void test_wire_every_flipped_bit_is_refused(void **state)
     }
 }
 
-static void refuses_data(const char *sentence)
+static void check_data_refused(const char *sentence)
 {
     wire_data d;
     assert_int_equal(decode_data(out.data, out.size, &d), PEN_CORRUPT);
@@ -450,25 +451,25 @@ static void test_wire_lies_of_the_prefix_are_refused_with_a_reason(void **state)
     assert_int_equal(decode_data(out.data, out.size, &d), PEN_OK);
 
     set_u16(4, 7);
-    refuses_data("version 7 of the wire is not understood (this is version 1)");
+    check_data_refused("version 7 of the wire is not understood (this is version 1)");
     set_u16(4, 1);
     set_u16(6, 1);
-    refuses_data("a message of plane 1 (control) came to the data plane");
+    check_data_refused("a message of plane 1 (control) came to the data plane");
     set_u16(6, 2);
     set_u64(8, UINT64_MAX);
-    refuses_data("the prefix promises 18446744073709551615 bytes and 4 follow");
+    check_data_refused("the prefix promises 18446744073709551615 bytes and 4 follow");
     set_u64(8, 3);
-    refuses_data("the prefix promises 3 bytes and 4 follow");
+    check_data_refused("the prefix promises 3 bytes and 4 follow");
     set_u64(8, 4);
     out.data[16] ^= 1;
     assert_int_equal(decode_data(out.data, out.size, &d), PEN_CORRUPT);
     assert_non_null(strstr(why.text, "the checksum of the head is "));
     out.data[16] ^= 1;
     out.data[0] = 'G';
-    refuses_data("not a message of Penstock: it starts with 474e534b");
+    check_data_refused("not a message of Penstock: it starts with 474e534b");
     out.data[0] = 'P';
     out.size    = 7;
-    refuses_data("a head frame of 7 bytes is shorter than its prefix of 20");
+    check_data_refused("a head frame of 7 bytes is shorter than its prefix of 20");
 }
 
 static void test_wire_head_over_the_limit_is_refused_unread(void **state)
@@ -490,14 +491,14 @@ static void test_wire_column_of_another_length_is_refused(void **state)
     assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
     set_body(&out, "\x08\x01\x5a\x03\x01\x02\x03\x62\x02\x01\x02",
              11); /* kind 1, chunk 1 2 3, seq 1 2 */
-    refuses_data("PUSH has 2 entries in column seq, where 3 belong");
+    check_data_refused("PUSH has 2 entries in column seq, where 3 belong");
     set_body(&out, "\x08\x01\x6a\x04\x01\x02\x03\x04", 8); /* crc without chunk */
-    refuses_data("PUSH has 1 entries in column crc, where 0 belong");
+    check_data_refused("PUSH has 1 entries in column crc, where 0 belong");
     set_body(&out,
              "\x08\x04\x82\x01\x01\x05\x8a\x01\x10"
              "0123456789abcdef",
              25); /* partition 5, two hashes */
-    refuses_data("PULL has 2 entries in column record_hash, where 1 belong");
+    check_data_refused("PULL has 2 entries in column record_hash, where 1 belong");
 }
 
 static void test_wire_numbers_out_of_range_are_refused(void **state)
@@ -506,20 +507,20 @@ static void test_wire_numbers_out_of_range_are_refused(void **state)
     wire_data in = wire_sample_data(WIRE_PUSH), d;
     assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
     set_body(&out, "\x08\x01\x48\x80\x80\x80\x80\x80\x80\x80\x80\x10", 12); /* payload_bytes 2^60 */
-    refuses_data(
+    check_data_refused(
         "PUSH announces a payload of 1152921504606846976 bytes, over the limit of 67108864");
     set_body(&out, "\x08\x0a", 2);
-    refuses_data("10 is no kind of message of the data plane");
+    check_data_refused("10 is no kind of message of the data plane");
     set_body(&out, "\x08\xff\xff\xff\xff\x0f", 6);
     assert_int_equal(decode_data(out.data, out.size, &d), PEN_CORRUPT);
     set_body(&out, "", 0); /* a message of defaults has kind 0 */
-    refuses_data("0 is no kind of message of the data plane");
+    check_data_refused("0 is no kind of message of the data plane");
     set_body(&out, "\x08\x01\x30\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", 13); /* rank -2 */
-    refuses_data("PUSH names rank -2, which cannot be");
+    check_data_refused("PUSH names rank -2, which cannot be");
     set_body(&out, "\x08\x04\x9a\x01\x02\x08\x09", 7); /* decision with outcome 9 */
-    refuses_data("PULL decides -1, which is no outcome");
+    check_data_refused("PULL decides -1, which is no outcome");
     set_body(&out, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11);
-    refuses_data("the head is no data message");
+    check_data_refused("the head is no data message");
 }
 
 /* Three bytes of an empty record cost a decoder more than a hundred: the arena bounds them. */
@@ -574,7 +575,7 @@ static void test_wire_arena_that_refuses_gives_no_memory_at_every_size(void **st
     assert_true(was_enough[0] && was_enough[1]);
 }
 
-static void refuses_control(const wire_control *c, const char *sentence)
+static void check_control_refused(const wire_control *c, const char *sentence)
 {
     assert_int_equal(wire_control_encode(c, &out, &why), PEN_INVALID_ARGUMENT);
     assert_string_equal(why.text, sentence);
@@ -587,7 +588,7 @@ static void test_wire_control_refuses_to_send_what_the_peer_would_refuse(void **
     memset(text, 'x', WIRE_TEXT_MAX);
     wire_control c  = {.kind = WIRE_NOTICE};
     c.u.notice.text = text;
-    refuses_control(
+    check_control_refused(
         &c,
         "NOTICE has a text of 1024 bytes or more: 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'");
     text[WIRE_TEXT_MAX - 1] = '\0';
@@ -595,25 +596,25 @@ static void test_wire_control_refuses_to_send_what_the_peer_would_refuse(void **
 
     wire_tensor tensor = {.name = "w", .dtype = PEN_F32, .ndim = 2, .shape = {3, 0}};
     c = (wire_control){.kind = WIRE_REGISTER, .u.register_ = {.n_tensors = 1, .tensor = &tensor}};
-    refuses_control(&c, "REGISTER gives 'w' a dimension of 0");
+    check_control_refused(&c, "REGISTER gives 'w' a dimension of 0");
     tensor.ndim = 9;
-    refuses_control(&c, "REGISTER gives 'w' 9 dimensions; 8 are allowed");
+    check_control_refused(&c, "REGISTER gives 'w' 9 dimensions; 8 are allowed");
     tensor = (wire_tensor){.name = "w", .dtype = (pen_dtype)13};
-    refuses_control(&c, "REGISTER has dtype 13, which is not in 0..12");
+    check_control_refused(&c, "REGISTER has dtype 13, which is not in 0..12");
     c.u.register_.n_tensors = WIRE_ITEMS_MAX + 1;
-    refuses_control(&c, "REGISTER has a list of 65537 entries; 65536 are allowed");
+    check_control_refused(&c, "REGISTER has a list of 65537 entries; 65536 are allowed");
     c = (wire_control){.kind   = WIRE_MEET,
                        .u.meet = {.op = -1, .data = text, .data_size = WIRE_MEET_BYTES_MAX + 1}};
-    refuses_control(&c, "MEET carries 65537 bytes; 65536 are allowed");
+    check_control_refused(&c, "MEET carries 65537 bytes; 65536 are allowed");
     c = (wire_control){.kind = WIRE_MEET, .u.meet = {.op = -2}};
-    refuses_control(&c, "MEET has op -2, which is not in -1..10");
+    check_control_refused(&c, "MEET has op -2, which is not in -1..10");
     c = (wire_control){.kind = WIRE_VERDICT, .u.verdict = {.missing_n = 33}};
-    refuses_control(&c, "VERDICT has a list of 33 entries; 32 are allowed");
+    check_control_refused(&c, "VERDICT has a list of 33 entries; 32 are allowed");
     c = (wire_control){.kind = WIRE_CONTROL_END};
-    refuses_control(&c, "35 is no kind of message of the control plane");
+    check_control_refused(&c, "35 is no kind of message of the control plane");
 }
 
-static void refuses_body(const void *body, size_t size, const char *sentence)
+static void check_body_refused(const void *body, size_t size, const char *sentence)
 {
     wire_control c = {.kind = WIRE_STOP};
     assert_int_equal(wire_control_encode(&c, &out, &why), PEN_OK);
@@ -625,17 +626,18 @@ static void refuses_body(const void *body, size_t size, const char *sentence)
 static void test_wire_control_refuses_bodies_that_cannot_be(void **state)
 {
     (void)state;
-    refuses_body("", 0, "a control message is of kind 0, which this version does not know");
-    refuses_body("\x9a\x06\x00", 3,
-                 "a control message is of kind 0, which this version does not know"); /* field 99 */
-    refuses_body("\xba\x01\x00", 3, "FAILURE gives no reason");
-    refuses_body("\x52\x02\x08\x06", 4, "HELLO has role 6, which is not in 0..5");
-    refuses_body("\x6a\x07\x0a\x06\x0a\x01w\x22\x00", 9,
-                 "the head is no control message"); /* a list cut short */
-    refuses_body("\x6a\x0c\x0a\x0a\x0a\x01w\x22\x05\x01\x01\x01\x01\x00", 14,
-                 "REGISTER gives 'w' a dimension of 0");
-    refuses_body("\x6a\x10\x0a\x0e\x0a\x01w\x22\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01", 18,
-                 "REGISTER gives 'w' 9 dimensions; 8 are allowed");
+    check_body_refused("", 0, "a control message is of kind 0, which this version does not know");
+    check_body_refused(
+        "\x9a\x06\x00", 3,
+        "a control message is of kind 0, which this version does not know"); /* field 99 */
+    check_body_refused("\xba\x01\x00", 3, "FAILURE gives no reason");
+    check_body_refused("\x52\x02\x08\x06", 4, "HELLO has role 6, which is not in 0..5");
+    check_body_refused("\x6a\x07\x0a\x06\x0a\x01w\x22\x00", 9,
+                       "the head is no control message"); /* a list cut short */
+    check_body_refused("\x6a\x0c\x0a\x0a\x0a\x01w\x22\x05\x01\x01\x01\x01\x00", 14,
+                       "REGISTER gives 'w' a dimension of 0");
+    check_body_refused("\x6a\x10\x0a\x0e\x0a\x01w\x22\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01", 18,
+                       "REGISTER gives 'w' 9 dimensions; 8 are allowed");
 }
 
 static void test_wire_control_text_that_is_too_long_is_refused(void **state)
@@ -672,6 +674,21 @@ static void test_wire_data_refuses_to_send_what_the_peer_would_refuse(void **sta
     assert_string_equal(why.text, "10 is no kind of message of the data plane");
 }
 
+static void test_wire_control_refuses_a_meeting_with_too_many_bytes(void **state)
+{
+    (void)state;
+    enum { BYTES = WIRE_MEET_BYTES_MAX + 1 };
+    static uint8_t body[9 + BYTES] = "\x9a\x01\x85\x80\x04\x32\x81\x80\x04"; /* data */
+    wire_out large                 = {.data     = malloc(WIRE_PREFIX_BYTES + 9 + BYTES),
+                                      .capacity = WIRE_PREFIX_BYTES + 9 + BYTES};
+    wire_control c                 = {.kind = WIRE_STOP};
+    assert_int_equal(wire_control_encode(&c, &large, &why), PEN_OK);
+    set_body(&large, body, 9 + BYTES);
+    assert_int_equal(decode_control(large.data, large.size, &c), PEN_CORRUPT);
+    assert_string_equal(why.text, "MEET carries 65537 bytes; 65536 are allowed");
+    wire_out_free(&large);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 static void test_wire_output_is_reused_and_holds_the_last_message_only(void **state)
 {
@@ -701,6 +718,23 @@ static void test_wire_large_messages_grow_arena_and_output(void **state)
     free(chunk);
 }
 
+static void test_wire_arena_forgets_the_last_message_at_a_reset(void **state)
+{
+    (void)state;
+    wire_arena *small = wire_arena_create(16 << 10);
+    wire_data in      = wire_sample_data(WIRE_PREPARED), back;
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    for (int i = 0; i < 1000; i++) {
+        wire_arena_reset(small);
+        assert_int_equal(wire_data_decode(out.data, out.size, small, &back, &why), PEN_OK);
+    }
+    pen_status status = PEN_OK; /* without a reset it is full some time */
+    for (int i = 0; i < 1000 && status == PEN_OK; i++)
+        status = wire_data_decode(out.data, out.size, small, &back, &why);
+    assert_int_equal(status, PEN_NO_MEMORY);
+    wire_arena_destroy(small);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -726,6 +760,8 @@ int main(void)
         cmocka_unit_test(test_wire_control_text_that_is_too_long_is_refused),
         cmocka_unit_test(test_wire_data_refuses_to_send_what_the_peer_would_refuse),
         cmocka_unit_test(test_wire_output_is_reused_and_holds_the_last_message_only),
+        cmocka_unit_test(test_wire_control_refuses_a_meeting_with_too_many_bytes),
+        cmocka_unit_test(test_wire_arena_forgets_the_last_message_at_a_reset),
         cmocka_unit_test(test_wire_large_messages_grow_arena_and_output),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,0 +1,153 @@
+/* decision.c - apply or skip, and by how much to clip. */
+#include "proto/decision.h"
+
+#include "common/why.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* ---- the hash of a record -------------------------------------------------------------------- */
+/* Numbers are hashed as they lie in memory: the payloads of this wire are little-endian as well. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "records are hashed, and payloads sent, little-endian");
+
+/* Without gaps, so that its bytes are the canonical ones. */
+typedef struct {
+    uint64_t step;
+    double weight_sum, loss_scale, clip;
+    uint32_t partition, finite, bad_chunk, skip, n_rates, n_sums;
+    int32_t bad_rank;
+    uint32_t zero;
+} canonical;
+_Static_assert(sizeof(canonical) == 4 * 8 + 8 * 4, "no padding");
+
+uint64_t decision_record_hash(uint64_t step, const wire_record *record, const wire_inputs *inputs,
+                              const double *sums, uint32_t n_sums)
+{
+    const canonical head = {.step       = step,
+                            .weight_sum = record->weight_sum,
+                            .loss_scale = inputs->loss_scale,
+                            .clip       = inputs->clip,
+                            .partition  = record->partition,
+                            .finite     = record->finite,
+                            .bad_chunk  = record->bad_chunk,
+                            .skip       = inputs->skip,
+                            .n_rates    = inputs->n_rates,
+                            .n_sums     = n_sums,
+                            .bad_rank   = record->bad_rank};
+    XXH3_state_t state;
+    XXH3_64bits_reset(&state);
+    XXH3_64bits_update(&state, &head, sizeof head);
+    if (inputs->n_rates > 0)
+        XXH3_64bits_update(&state, inputs->rate, inputs->n_rates * sizeof(double));
+    if (n_sums > 0) XXH3_64bits_update(&state, sums, n_sums * sizeof(double));
+    return XXH3_64bits_digest(&state);
+}
+
+/* ---- inputs that must be equal --------------------------------------------------------------- */
+static bool same_bits(double a, double b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static bool differ(const char *what, double a, int32_t rank_a, double b, int32_t rank_b,
+                   pen_error *why)
+{
+    why_set(why, PEN_MISMATCH,
+            "%s is %.17g on rank %d and %.17g on rank %d; all ranks must give the same", what, a,
+            rank_a, b, rank_b);
+    why_culprit(why, PEN_WORKER, rank_b, -1, NULL);
+    return false;
+}
+
+bool decision_inputs_equal(const wire_inputs *a, int32_t rank_a, const wire_inputs *b,
+                           int32_t rank_b, pen_error *why)
+{
+    if (!same_bits(a->loss_scale, b->loss_scale))
+        return differ("the loss scale", a->loss_scale, rank_a, b->loss_scale, rank_b, why);
+    if (!same_bits(a->clip, b->clip))
+        return differ("the clip bound", a->clip, rank_a, b->clip, rank_b, why);
+    if (a->skip != b->skip) return differ("the skip policy", a->skip, rank_a, b->skip, rank_b, why);
+    if (a->n_rates != b->n_rates)
+        return differ("the number of learning rates", a->n_rates, rank_a, b->n_rates, rank_b, why);
+    for (uint32_t g = 0; g < a->n_rates; g++) {
+        if (same_bits(a->rate[g], b->rate[g])) continue;
+        char what[64];
+        snprintf(what, sizeof what, "the learning rate of parameter group %u", g);
+        return differ(what, a->rate[g], rank_a, b->rate[g], rank_b, why);
+    }
+    return true;
+}
+
+/* ---- the decision ---------------------------------------------------------------------------- */
+/* The chunks are walked by number and not by partition, so that the sum has the same bits however
+ * they are partitioned. */
+static double add_sums(const plan *p, const double *const *sums)
+{
+    double total = 0;
+    for (uint32_t c = 0; c < p->n_chunks; c++) {
+        const plan_chunk *chunk = &p->chunk[c];
+        for (uint32_t b = 0; b < chunk->blocks; b++)
+            total += sums[chunk->partition][chunk->first_block + b];
+    }
+    return total;
+}
+
+/* The first record that counts: all trained partitions have the same contributors. */
+static double weights(const plan *p, const wire_record *records)
+{
+    for (uint32_t i = 0; i < p->n_partitions; i++)
+        if (p->partition[i].n_trained > 0) return records[i].weight_sum;
+    return 0;
+}
+
+static bool find_bad(const plan *p, const wire_record *records, uint32_t *bad_chunk,
+                     int32_t *bad_rank)
+{
+    bool found = false;
+    *bad_chunk = 0;
+    *bad_rank  = -1;
+    for (uint32_t i = 0; i < p->n_partitions; i++) {
+        const wire_record *r = &records[i];
+        if (p->partition[i].n_trained == 0 || r->finite || (found && r->bad_chunk >= *bad_chunk))
+            continue;
+        *bad_chunk = r->bad_chunk;
+        *bad_rank  = r->bad_rank;
+        found      = true;
+    }
+    return found;
+}
+
+static double clip_factor(double bound, double norm)
+{
+    double padded = norm + 1e-6;
+    return bound > 0 && padded > bound ? bound / padded : 1;
+}
+
+static pen_outcome choose(double weight_sum, bool is_bad, bool skip, double norm)
+{
+    if (weight_sum == 0) return PEN_SKIPPED_EMPTY;
+    if (is_bad) return skip ? PEN_SKIPPED_NONFINITE : PEN_APPLIED;
+    return isfinite(norm) ? PEN_APPLIED : PEN_SKIPPED_NORM;
+}
+
+void decision_make(const plan *p, const wire_record *records, const double *const *sums,
+                   const wire_inputs *inputs, int64_t applied, wire_decision *decision,
+                   uint32_t *bad_chunk, int32_t *bad_rank)
+{
+    double weight_sum = weights(p, records);
+    double divisor    = weight_sum * inputs->loss_scale;
+    double norm       = weight_sum == 0 ? 0 : sqrt(add_sums(p, sums)) / divisor;
+    if (isnan(norm)) norm = NAN; /* one of the many, so that all processors compare equal bits */
+    bool is_bad = find_bad(p, records, bad_chunk, bad_rank);
+
+    *decision         = (wire_decision){.norm = norm, .clip = 1, .gscale = 0, .applied = applied};
+    decision->outcome = (int32_t)choose(weight_sum, is_bad, inputs->skip, norm);
+    if (decision->outcome != PEN_APPLIED) return;
+    decision->clip   = clip_factor(inputs->clip, norm);
+    decision->gscale = decision->clip / divisor;
+}

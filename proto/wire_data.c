@@ -1,0 +1,256 @@
+/* wire_data.c - headers of the data plane; the columns of a message are used where they lie. */
+#include "proto/wire_internal.h"
+
+#include "data.pb-c.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- what both directions demand ------------------------------------------------------------- */
+static pen_status check(const wire_data *d, pen_status blame, pen_error *why)
+{
+    if ((int)d->kind < 1 || (int)d->kind >= WIRE_KIND_END)
+        return why_set(why, blame, "%d is no kind of message of the data plane", (int)d->kind);
+    const char *kind = wire_kind_name((int)d->kind);
+    if (d->rank < -1 || d->rank >= WIRE_ITEMS_MAX)
+        return why_set(why, blame, "%s names rank %d, which cannot be", kind, d->rank);
+    if (d->payload_bytes > WIRE_PAYLOAD_BYTES_MAX)
+        return why_set(why, blame,
+                       "%s announces a payload of %" PRIu64 " bytes, over the limit of %" PRIu64,
+                       kind, d->payload_bytes, WIRE_PAYLOAD_BYTES_MAX);
+    if (d->n > WIRE_ITEMS_MAX || d->n_missing > WIRE_ITEMS_MAX ||
+        d->inputs.n_rates > WIRE_ITEMS_MAX)
+        return why_set(why, blame, "%s has a list of more than %d entries", kind, WIRE_ITEMS_MAX);
+    if (d->n_partitions > WIRE_PARTITIONS_MAX || d->n_records > WIRE_PARTITIONS_MAX)
+        return why_set(why, blame, "%s is about more than %d partitions", kind,
+                       WIRE_PARTITIONS_MAX);
+    if (d->has_decision && (d->decision.outcome < 0 || d->decision.outcome > PEN_SKIPPED_EMPTY))
+        return why_set(why, blame, "%s decides %d, which is no outcome", kind, d->decision.outcome);
+    return PEN_OK;
+}
+
+/* ---- decoding -------------------------------------------------------------------------------- */
+static pen_status check_columns(const Pen__Data *m, pen_error *why)
+{
+    const struct {
+        const char *name;
+        size_t n, should_be;
+    } columns[] = {{"seq", m->n_seq, m->n_chunk},
+                   {"crc", m->n_crc, m->n_chunk},
+                   {"version", m->n_version, m->n_chunk},
+                   {"staleness", m->n_staleness, m->n_chunk},
+                   {"record_hash", m->n_record_hash, m->n_partition}};
+    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
+        if (columns[i].n != 0 && columns[i].n != columns[i].should_be)
+            return why_set(why, PEN_CORRUPT, "%s has %zu entries in column %s, where %zu belong",
+                           wire_kind_name((int)m->kind), columns[i].n, columns[i].name,
+                           columns[i].should_be);
+    return PEN_OK;
+}
+
+/* Lists longer than 32 bits can count do not fit into a head frame. */
+static uint32_t count(size_t n)
+{
+    return (uint32_t)n;
+}
+
+static void read_scalars(const Pen__Data *m, wire_data *d)
+{
+    *d = (wire_data){.kind          = m->kind < WIRE_KIND_END ? (wire_kind)m->kind : WIRE_KIND_END,
+                     .term          = m->term,
+                     .epoch         = m->epoch,
+                     .from          = m->from,
+                     .to            = m->to,
+                     .rank          = m->rank,
+                     .step          = m->step,
+                     .acked_below   = m->acked_below,
+                     .payload_bytes = m->payload_bytes,
+                     .flags         = m->flags,
+                     .status        = wire_known_status(m->status),
+                     .text          = m->text};
+}
+
+static void read_columns(const Pen__Data *m, wire_data *d)
+{
+    d->n            = count(m->n_chunk);
+    d->chunk        = m->chunk;
+    d->seq          = m->seq;
+    d->crc          = m->crc;
+    d->version      = m->version;
+    d->staleness    = m->staleness;
+    d->n_partitions = count(m->n_partition);
+    d->partition    = m->partition;
+    d->record_hash  = m->record_hash;
+    d->n_missing    = count(m->n_missing);
+    d->missing      = m->missing;
+}
+
+static void read_decision_parts(const Pen__Data *m, wire_data *d)
+{
+    if (m->inputs != NULL) {
+        d->has_inputs = true;
+        d->inputs     = (wire_inputs){.loss_scale = m->inputs->loss_scale,
+                                      .clip       = m->inputs->clip,
+                                      .weight     = m->inputs->weight,
+                                      .skip       = m->inputs->skip != 0,
+                                      .snapshot   = m->inputs->snapshot != 0,
+                                      .n_rates    = count(m->inputs->n_rate),
+                                      .rate       = m->inputs->rate};
+    }
+    if (m->decision != NULL) {
+        d->has_decision = true;
+        d->decision     = (wire_decision){.outcome = m->decision->outcome <= PEN_SKIPPED_EMPTY
+                                                         ? (int32_t)m->decision->outcome
+                                                         : -1,
+                                          .clip    = m->decision->clip,
+                                          .gscale  = m->decision->gscale,
+                                          .norm    = m->decision->norm,
+                                          .applied = m->decision->applied};
+    }
+}
+
+static pen_status read_records(const Pen__Data *m, wire_data *d, wire_arena *arena, pen_error *why)
+{
+    if (m->n_record == 0) return PEN_OK;
+    wire_record *record = wire_arena_take(arena, m->n_record * sizeof *record);
+    if (record == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %zu records", m->n_record);
+    for (size_t i = 0; i < m->n_record; i++) {
+        const Pen__Record *r = m->record[i];
+        record[i]            = (wire_record){.partition  = r->partition,
+                                             .hash       = r->hash,
+                                             .weight_sum = r->weight_sum,
+                                             .finite     = r->finite != 0,
+                                             .bad_chunk  = r->bad_chunk,
+                                             .bad_rank   = r->bad_rank};
+    }
+    d->n_records = count(m->n_record);
+    d->record    = record;
+    return PEN_OK;
+}
+
+pen_status wire_data_decode(const void *head, size_t size, wire_arena *arena, wire_data *d,
+                            pen_error *why)
+{
+    void *message;
+    pen_status status =
+        wire_unpack(head, size, WIRE_PLANE_DATA, &pen__data__descriptor, arena, &message, why);
+    if (status != PEN_OK) return status;
+    const Pen__Data *m = message;
+    status             = check_columns(m, why);
+    if (status != PEN_OK) return status;
+    if (!wire_clean_text(m->text))
+        return why_set(why, PEN_CORRUPT, "%s has a text of %d bytes or more",
+                       wire_kind_name((int)m->kind), WIRE_TEXT_MAX);
+    read_scalars(m, d);
+    read_columns(m, d);
+    read_decision_parts(m, d);
+    status = read_records(m, d, arena, why);
+    return status == PEN_OK ? check(d, PEN_CORRUPT, why) : status;
+}
+
+/* ---- encoding -------------------------------------------------------------------------------- */
+/* The generated structs have no const; packing only reads. */
+#define COLUMN(type, pointer) ((type *)(uintptr_t)(pointer))
+
+static void write_columns(const wire_data *d, Pen__Data *m)
+{
+    m->n_chunk       = d->n;
+    m->chunk         = COLUMN(uint32_t, d->chunk);
+    m->n_seq         = d->seq != NULL ? d->n : 0;
+    m->seq           = COLUMN(uint64_t, d->seq);
+    m->n_crc         = d->crc != NULL ? d->n : 0;
+    m->crc           = COLUMN(uint32_t, d->crc);
+    m->n_version     = d->version != NULL ? d->n : 0;
+    m->version       = COLUMN(uint64_t, d->version);
+    m->n_staleness   = d->staleness != NULL ? d->n : 0;
+    m->staleness     = COLUMN(uint32_t, d->staleness);
+    m->n_partition   = d->n_partitions;
+    m->partition     = COLUMN(uint32_t, d->partition);
+    m->n_record_hash = d->record_hash != NULL ? d->n_partitions : 0;
+    m->record_hash   = COLUMN(uint64_t, d->record_hash);
+    m->n_missing     = d->n_missing;
+    m->missing       = COLUMN(int32_t, d->missing);
+}
+
+static void write_inputs(const wire_inputs *in, Pen__Inputs *m)
+{
+    m->loss_scale = in->loss_scale;
+    m->clip       = in->clip;
+    m->weight     = in->weight;
+    m->skip       = in->skip;
+    m->snapshot   = in->snapshot;
+    m->n_rate     = in->n_rates;
+    m->rate       = COLUMN(double, in->rate);
+}
+
+static void write_decision(const wire_decision *in, Pen__Decision *m)
+{
+    m->outcome = (uint32_t)in->outcome;
+    m->clip    = in->clip;
+    m->gscale  = in->gscale;
+    m->norm    = in->norm;
+    m->applied = in->applied;
+}
+
+static void write_records(const wire_data *d, Pen__Record *records, Pen__Record **pointers)
+{
+    for (uint32_t i = 0; i < d->n_records; i++) {
+        const wire_record *r = &d->record[i];
+        pen__record__init(&records[i]);
+        records[i].partition  = r->partition;
+        records[i].hash       = r->hash;
+        records[i].weight_sum = r->weight_sum;
+        records[i].finite     = r->finite;
+        records[i].bad_chunk  = r->bad_chunk;
+        records[i].bad_rank   = r->bad_rank;
+        pointers[i]           = &records[i];
+    }
+}
+
+static pen_status check_lists(const wire_data *d, pen_error *why)
+{
+    if ((d->n > 0 && d->chunk == NULL) || (d->n_partitions > 0 && d->partition == NULL) ||
+        (d->n_missing > 0 && d->missing == NULL) || (d->n_records > 0 && d->record == NULL) ||
+        (d->has_inputs && d->inputs.n_rates > 0 && d->inputs.rate == NULL))
+        return why_set(why, PEN_INVALID_ARGUMENT, "%s has a list with a count and without entries",
+                       wire_kind_name((int)d->kind));
+    if (d->text != NULL && strnlen(d->text, WIRE_TEXT_MAX) == WIRE_TEXT_MAX)
+        return why_set(why, PEN_INVALID_ARGUMENT, "%s has a text of %d bytes or more",
+                       wire_kind_name((int)d->kind), WIRE_TEXT_MAX);
+    return PEN_OK;
+}
+
+pen_status wire_data_encode(const wire_data *d, wire_out *out, pen_error *why)
+{
+    pen_status status = check(d, PEN_INVALID_ARGUMENT, why);
+    if (status == PEN_OK) status = check_lists(d, why);
+    if (status != PEN_OK) return status;
+
+    Pen__Data m           = PEN__DATA__INIT;
+    Pen__Inputs inputs    = PEN__INPUTS__INIT;
+    Pen__Decision decided = PEN__DECISION__INIT;
+    Pen__Record records[WIRE_PARTITIONS_MAX], *record[WIRE_PARTITIONS_MAX];
+
+    m.kind          = (uint32_t)d->kind;
+    m.term          = d->term;
+    m.epoch         = d->epoch;
+    m.from          = d->from;
+    m.to            = d->to;
+    m.rank          = d->rank;
+    m.step          = d->step;
+    m.acked_below   = d->acked_below;
+    m.payload_bytes = d->payload_bytes;
+    m.flags         = d->flags;
+    m.status        = d->status;
+    if (d->text != NULL) m.text = COLUMN(char, d->text);
+    write_columns(d, &m);
+    write_inputs(&d->inputs, &inputs);
+    write_decision(&d->decision, &decided);
+    write_records(d, records, record);
+    m.inputs   = d->has_inputs ? &inputs : NULL;
+    m.decision = d->has_decision ? &decided : NULL;
+    m.n_record = d->n_records;
+    m.record   = record;
+    return wire_pack(&m.base, WIRE_PLANE_DATA, out, why);
+}

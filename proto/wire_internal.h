@@ -1,0 +1,46 @@
+/* wire_internal.h - what both planes share: arena, prefix, strings.  Seen by proto/wire*.c only. */
+#ifndef PROTO_WIRE_INTERNAL_H
+#define PROTO_WIRE_INTERNAL_H
+
+#include "common/why.h"
+#include "proto/wire.h"
+
+#include <protobuf-c/protobuf-c.h>
+
+enum { WIRE_PLANE_CONTROL = 1, WIRE_PLANE_DATA = 2 };
+
+/* ---- arena ----------------------------------------------------------------------------------- */
+typedef struct wire_block wire_block;
+
+/* Blocks of doubling size; a reset that finds several makes one of them, so that the next message
+ * of that size needs no malloc. */
+struct wire_arena {
+    ProtobufCAllocator allocator; /* takes from this arena; frees nothing */
+    wire_block *newest;
+    size_t bytes, bytes_max; /* of all blocks */
+    bool was_refused;        /* during the last decoding */
+};
+
+void wire_arena_init(wire_arena *arena, size_t bytes_max);
+void wire_arena_fini(wire_arena *arena);
+void *wire_arena_take(wire_arena *arena,
+                      size_t bytes); /* 16-byte aligned; NULL when over bytes_max */
+
+/* ---- prefix and body ------------------------------------------------------------------------- */
+/* Checks the whole prefix, then unpacks the body into the arena: CORRUPT or NO_MEMORY. */
+pen_status wire_unpack(const void *head, size_t size, int plane,
+                       const ProtobufCMessageDescriptor *descriptor, wire_arena *arena,
+                       void **message, pen_error *why);
+
+/* Replaces what is in out by prefix and message. */
+pen_status wire_pack(const ProtobufCMessage *message, int plane, wire_out *out, pen_error *why);
+
+/* ---- strings --------------------------------------------------------------------------------- */
+/* False when it is not shorter than WIRE_TEXT_MAX.  Control characters become '?': what came from a
+ * peer is printed in logs and on terminals. */
+bool wire_clean_text(char *text);
+
+/* A status of penstock.h, else INTERNAL. */
+pen_status wire_known_status(int32_t status);
+
+#endif

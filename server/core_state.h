@@ -1,0 +1,98 @@
+/* core_state.h - the inside of the core, shared by core.c, core_push.c and core_step.c only. */
+#ifndef SERVER_CORE_STATE_H
+#define SERVER_CORE_STATE_H
+
+#include "server/core.h"
+
+#include "common/why.h"
+
+typedef struct server_core_held { /* an answer that waits */
+    struct server_core_held *next;
+    int32_t rank;
+    uint32_t peer;
+    uint64_t seq;
+    bool initial;
+} server_core_held;
+
+typedef struct {
+    server_core_chunk_desc desc;
+    uint64_t round;
+    uint32_t got;   /* contributions to this round, folded or kept           */
+    int32_t turn;   /* rank to be folded next; world_size when all have been */
+    int32_t first;  /* rank of the first contribution of this round          */
+    bool eager;     /* how this round is closed; valid while got > 0         */
+    bool has_values;
+    double rate, loss_scale; /* of this round's first contribution, eager only */
+    uint64_t cut;   /* not 0: a snapshot is due when this round closes       */
+    server_core_held *held;
+} server_core_chunk;
+
+typedef struct {
+    uint32_t first, n; /* its chunks: order[first .. first + n)        */
+    uint32_t decided;  /* chunks that a decision closes                  */
+    uint32_t left;     /* of these, how many are not summed              */
+    uint64_t step;     /* open step                                      */
+    int64_t applied;
+    bool has_hash;     /* prepared, and its record is known              */
+    uint64_t hash;
+    bool has_decision; /* of step - 1                                    */
+    wire_decision decision;
+    uint64_t cut;
+} server_core_partition;
+
+typedef struct { /* what all ranks gave for one step */
+    bool open;
+    uint64_t step;
+    int32_t first; /* rank whose inputs are kept */
+    wire_inputs inputs;
+    double *rate;   /* [n_groups]   */
+    double *weight; /* [world_size] NaN: not given yet */
+} server_core_inputs_of_step;
+
+struct server_core {
+    uint32_t n_chunks, n_partitions, n_groups, world_size, live;
+    server_core_chunk *chunk;
+    server_core_partition *partition;
+    server_core_group *group;
+    uint32_t *order; /* chunks by partition */
+    uint64_t *clock; /* [n_chunks][world_size] */
+    uint64_t *incarnation; /* [world_size], 0 = absent */
+    uint64_t term, epoch, newest, first_step;
+    int64_t applied;
+    server_core_inputs_of_step steps[2]; /* by the lowest bit of the step: at most two are open */
+    bool deterministic;
+    uint64_t park_bytes_max, parked_bytes;
+    server_core_held *spare;
+    pen_error why;
+    uint32_t n_actions, actions_max;
+    server_core_action *action;
+};
+
+static inline uint64_t *server_core_clock(const server_core *c, uint32_t chunk, int32_t rank)
+{
+    return &c->clock[(size_t)chunk * c->world_size + (size_t)rank];
+}
+
+static inline const server_core_group *server_core_group_of(const server_core *c, const server_core_chunk *k)
+{
+    return &c->group[k->desc.group];
+}
+
+/* One more action.  Its room was reserved for the worst event, so it cannot fail. */
+server_core_action *server_core_say(server_core *c, server_core_verb verb, uint32_t index);
+server_core_actions server_core_said(const server_core *c);
+server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer, uint64_t seq, pen_status status,
+                         const char *reason);
+
+/* Holds an answer; false: too many, or no memory. */
+bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *answer);
+void server_core_serve_held(server_core *c, uint32_t chunk);
+void server_core_forget_held_of(server_core *c, uint32_t chunk, int32_t rank);
+
+int32_t server_core_next_live(const server_core *c, int32_t from); /* the first live rank >= from; world_size: none */
+uint64_t server_core_slowest(const server_core *c, uint32_t chunk);
+
+/* A chunk that a decision closes was summed; says PREPARED with the last one. */
+void server_core_partition_summed(server_core *c, uint32_t chunk);
+
+#endif

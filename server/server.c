@@ -1,0 +1,184 @@
+/* server.c - a server process's life: threads up, one job, threads down. */
+#include "server/server_state.h"
+
+#include "common/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* ---- the end ------------------------------------------------------------------------------------------ */
+void server_end(server *s, const pen_error *error)
+{
+    if (s->has_ended) return; /* the first cause wins */
+    s->has_ended = true;
+    s->status    = error != NULL ? error->status : PEN_OK;
+    if (error != NULL) s->why = *error;
+    loop_stop(s->loop);
+}
+
+typedef struct {
+    server *server;
+    pen_error error;
+} reported;
+
+/* The scheduler decides what a failure means for the others; its verdict ends this server, too. */
+static void tell_scheduler(void *user)
+{
+    reported *r    = user;
+    server *s      = r->server;
+    wire_control c = {.kind = WIRE_FAILURE, .u.verdict = r->error};
+    if (s->incarnation != 0 && s->is_up)
+        server_send(s, &c);
+    else
+        server_end(s, &r->error);
+    free(r);
+}
+
+void server_report(server *s, const pen_error *error)
+{
+    log_error("%s", error->text);
+    reported *r = malloc(sizeof *r);
+    if (r != NULL) *r = (reported){s, *error};
+    if (r == NULL || !server_post(s->loop, tell_scheduler, r)) {
+        free(r);
+        loop_stop(s->loop);
+    }
+}
+
+void server_leave(server *s) { loop_stop(s->loop); }
+
+/* ---- opening ------------------------------------------------------------------------------------------ */
+static bool is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
+           strstr(host, "://") != NULL;
+}
+
+static void choose_names(server *s)
+{
+    const server_settings *o = &s->settings;
+    if (strstr(o->master_addr, "://") != NULL)
+        snprintf(s->scheduler_address, sizeof s->scheduler_address, "%s", o->master_addr);
+    else
+        snprintf(s->scheduler_address, sizeof s->scheduler_address, "tcp://%s:%u", o->master_addr,
+                 (unsigned)o->master_port);
+    if (o->host[0] != '\0')
+        snprintf(s->host, sizeof s->host, "%s", o->host);
+    else if (is_loopback(o->master_addr) || gethostname(s->host, sizeof s->host - 1) != 0)
+        snprintf(s->host, sizeof s->host, "127.0.0.1");
+}
+
+static pen_status open_shards(server *s, pen_error *why)
+{
+    s->shard = calloc(s->settings.shards, sizeof *s->shard);
+    if (s->shard == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u shards", (unsigned)s->settings.shards);
+    for (uint32_t i = 0; i < s->settings.shards; i++) {
+        s->shard[i].server      = s;
+        s->shard[i].index       = i;
+        const pen_status status = server_shard_open(&s->shard[i], why);
+        if (status != PEN_OK) return status;
+    }
+    return PEN_OK;
+}
+
+static pen_status open_all(server *s, pen_error *why)
+{
+    s->loop = loop_create(why);
+    if (s->loop == NULL) return PEN_NO_MEMORY;
+    if (getrandom(&s->nonce, sizeof s->nonce, 0) != (ssize_t)sizeof s->nonce)
+        return why_set(why, PEN_INTERNAL, "the system gives no random numbers: %m");
+    pen_status status = store_thread_find(s->settings.store, s->snapshot, SERVER_SNAPSHOTS_MAX, &s->n_snapshots, why);
+    if (status == PEN_OK) status = open_shards(s, why);
+    if (status == PEN_OK) status = store_thread_start(s, &s->store, why);
+    for (uint32_t i = 0; status == PEN_OK && i < s->settings.shards; i++) status = server_shard_start(&s->shard[i], why);
+    return status == PEN_OK ? server_control_open(s, why) : status;
+}
+
+pen_status server_open(const server_settings *settings, server **out, pen_error *why)
+{
+    server *s = calloc(1, sizeof *s);
+    if (s == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a server");
+    s->settings = *settings;
+    s->rank     = -1;
+    choose_names(s);
+    const pen_status status = open_all(s, why);
+    if (status != PEN_OK) {
+        server_close(s);
+        return status;
+    }
+    *out = s;
+    return PEN_OK;
+}
+
+/* ---- serving ------------------------------------------------------------------------------------------ */
+pen_status server_serve(server *s, pen_error *why)
+{
+    loop_run(s->loop);
+    for (uint32_t i = 0; i < s->settings.shards; i++) server_shard_stop(&s->shard[i]);
+    store_thread_stop(s->store); /* parts whose cuts are all here are written */
+    s->store = NULL;
+    if (s->status == PEN_OK && s->is_up) server_send(s, &(wire_control){.kind = WIRE_BYE});
+    if (s->status != PEN_OK && why != NULL) *why = s->why;
+    return s->status;
+}
+
+void server_close(server *s)
+{
+    if (s == NULL) return;
+    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++) server_shard_stop(&s->shard[i]);
+    store_thread_stop(s->store);
+    s->store     = NULL;
+    s->has_ended = true;
+    /* Tasks that were posted last own memory: shards' first, for theirs may lead to some of main's. */
+    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++) server_shard_drain(&s->shard[i]);
+    if (s->loop != NULL) loop_turn(s->loop, 0);
+    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++) server_shard_close(&s->shard[i]);
+    server_control_close(s);
+    server_plan_destroy(s->plan);
+    loop_destroy(s->loop);
+    free(s->worker);
+    free(s->shard);
+    free(s);
+}
+
+pen_status server_run(const server_settings *settings, pen_error *why)
+{
+    server *s;
+    pen_status status = server_open(settings, &s, why);
+    if (status != PEN_OK) return status;
+    status = server_serve(s, why);
+    server_close(s);
+    return status;
+}
+
+/* ---- in a thread of its own ---------------------------------------------------------------------------- */
+static void *serve(void *user)
+{
+    server *s = user;
+    (void)server_serve(s, NULL);
+    return NULL;
+}
+
+pen_status server_start(const server_settings *settings, server **out, pen_error *why)
+{
+    server *s;
+    const pen_status status = server_open(settings, &s, why);
+    if (status != PEN_OK) return status;
+    if (pthread_create(&s->thread, NULL, serve, s) != 0) {
+        server_close(s);
+        return why_set(why, PEN_NO_MEMORY, "no thread for a server: %m");
+    }
+    *out = s;
+    return PEN_OK;
+}
+
+pen_status server_join(server *s, pen_error *why)
+{
+    pthread_join(s->thread, NULL);
+    const pen_status status = s->status;
+    if (status != PEN_OK && why != NULL) *why = s->why;
+    server_close(s);
+    return status;
+}

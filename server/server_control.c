@@ -1,0 +1,354 @@
+/* server_control.c - the connection to the scheduler: joining, beating, and what it says. */
+#include "server/server_state.h"
+
+#include "common/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    HELLO_MS        = 1000,
+    DRAIN_MESSAGES  = 64,
+    ARENA_BYTES_MAX = 32 << 20,
+    LINGER_MS       = 1000,
+    BEATS_PER_LEASE = 10,
+    HEARTBEAT_MS    = 5000 /* of the connection: a stopped scheduler is the lease's business */
+};
+
+/* ---- sending ---------------------------------------------------------------------------------------- */
+void server_send(server *s, const wire_control *message)
+{
+    wire_control c = *message;
+    pen_error why;
+    c.from = s->incarnation;
+    if (wire_control_encode(&c, &s->out, &why) != PEN_OK) {
+        server_end(s, &why);
+        return;
+    }
+    /* What is lost is said again: HELLO and BEAT by their timers, the rest because HELLO has it asked for. */
+    (void)transport_send(s->scheduler, 0, s->out.data, s->out.size, NULL);
+}
+
+static void hello(void *user)
+{
+    server *s = user;
+    const char *address[64];
+    for (uint32_t i = 0; i < s->settings.shards; i++) address[i] = s->shard[i].address;
+    wire_control c = {.kind = WIRE_HELLO};
+    c.u.hello.role        = PEN_SERVER;
+    c.u.hello.rank        = (int32_t)s->settings.rank;
+    c.u.hello.nonce       = s->nonce;
+    c.u.hello.pid         = (int32_t)getpid();
+    c.u.hello.host        = s->host;
+    c.u.hello.job         = s->settings.job;
+    c.u.hello.store       = s->settings.store;
+    c.u.hello.n_addresses = (uint32_t)s->settings.shards;
+    c.u.hello.address     = address;
+    c.u.hello.n_snapshots = s->settings.fresh ? 0 : s->n_snapshots;
+    c.u.hello.snapshot    = s->snapshot;
+    if (s->is_up) server_send(s, &c);
+
+    const uint64_t now = loop_now_ms(s->loop);
+    if (s->incarnation == 0 && now - s->started_ms > s->settings.init_timeout_ms) {
+        pen_error why;
+        why_set(&why, PEN_UNREACHABLE, "the scheduler at %s has not answered for %" PRIu64 " s; is it running, and are "
+                                       "MASTER_ADDR and MASTER_PORT right?",
+                s->scheduler_address, s->settings.init_timeout_ms / 1000);
+        why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
+        server_end(s, &why);
+        return;
+    }
+    if (s->incarnation == 0) loop_timer_start(s->loop, &s->hello, now + HELLO_MS, hello, s);
+}
+
+static void scheduler_lost(server *s, const char *how)
+{
+    pen_error why;
+    why_set(&why, PEN_PEER_LOST, "the scheduler at %s is gone: %s", s->scheduler_address, how);
+    why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
+    why.last_seen_s = (double)(loop_now_ms(s->loop) - s->heard_ms) / 1000;
+    server_end(s, &why);
+}
+
+static void connection_lost(void *user) { scheduler_lost(user, "its connection closed and did not come back"); }
+
+static uint32_t fill_stats(server *s, wire_stat *stat)
+{
+    for (int i = 0; i < STAT_COUNT; i++)
+        stat[i] = (wire_stat){.name = stat_rows[i].name, .value = (double)stat_get(&s->stats, (stat_id)i)};
+    return STAT_COUNT;
+}
+
+static void beat(void *user)
+{
+    server *s          = user;
+    const uint64_t now = loop_now_ms(s->loop);
+    if (now - s->heard_ms > s->lease_ms) {
+        scheduler_lost(s, "it answers no heartbeat");
+        return;
+    }
+    wire_stat stat[STAT_COUNT];
+    wire_control c   = {.kind = WIRE_BEAT};
+    c.u.beat.seq     = ++s->beats;
+    c.u.beat.step    = s->restored + (int64_t)stat_get(&s->stats, STAT_STEPS);
+    c.u.beat.call    = s->is_ready ? "serving" : "starting";
+    c.u.beat.n_stats = fill_stats(s, stat);
+    c.u.beat.stat    = stat;
+    if (s->is_up) server_send(s, &c);
+    loop_timer_start(s->loop, &s->beat, now + s->lease_ms / BEATS_PER_LEASE, beat, s);
+}
+
+/* ---- joining ---------------------------------------------------------------------------------------- */
+static void on_welcome(server *s, const wire_control *c)
+{
+    const bool is_first = s->incarnation == 0;
+    s->incarnation      = c->u.welcome.incarnation;
+    s->term             = c->u.welcome.term;
+    s->rank             = c->u.welcome.rank;
+    s->lease_ms         = c->u.welcome.lease_ms < 100 ? 100 : c->u.welcome.lease_ms;
+    snprintf(s->job, sizeof s->job, "%s", c->u.welcome.job);
+    loop_timer_stop(s->loop, &s->hello);
+    loop_timer_start(s->loop, &s->beat, loop_now_ms(s->loop), beat, s);
+    if (is_first) log_info("server %d of job '%s' with %" PRIu64 " shards", s->rank, s->job, s->settings.shards);
+}
+
+static void tell_shards(server *s, server_plan *fresh)
+{
+    for (uint32_t i = 0; i < s->settings.shards; i++) {
+        server_members *m = malloc(sizeof *m + s->n_workers * sizeof *m->worker);
+        if (m == NULL) {
+            pen_error why;
+            why_set(&why, PEN_NO_MEMORY, "no memory to tell a shard who is in the job");
+            server_end(s, &why);
+            return;
+        }
+        *m = (server_members){.to = &s->shard[i], .term = s->term, .epoch = s->epoch, .n_workers = s->n_workers};
+        memcpy(m->worker, s->worker, s->n_workers * sizeof *m->worker);
+        if (fresh != NULL) {
+            m->shard        = fresh->shard[i];
+            fresh->shard[i] = NULL;
+        }
+        if (!server_post(s->shard[i].loop, server_shard_members, m)) free(m);
+    }
+}
+
+static void on_epoch(server *s, const wire_control *c)
+{
+    wire_member *worker = calloc(c->u.epoch.n_workers + 1, sizeof *worker);
+    if (worker == NULL) return; /* it is sent again with the next HELLO */
+    for (uint32_t i = 0; i < c->u.epoch.n_workers; i++) /* names lie in the arena, and shards need none */
+        worker[i] = (wire_member){.role        = PEN_WORKER,
+                                  .rank        = c->u.epoch.worker[i].rank,
+                                  .incarnation = c->u.epoch.worker[i].incarnation};
+    free(s->worker);
+    s->worker      = worker;
+    s->n_workers   = c->u.epoch.n_workers;
+    s->term        = c->u.epoch.term;
+    s->epoch       = c->u.epoch.epoch;
+    s->first_shard = 0;
+    for (uint32_t i = 0; i < c->u.epoch.n_servers; i++)
+        if (c->u.epoch.server[i].rank < s->rank) s->first_shard += c->u.epoch.server[i].n_addresses;
+    if (s->is_ready) tell_shards(s, NULL);
+}
+
+static void say_ready(server *s)
+{
+    wire_control c     = {.kind = WIRE_READY};
+    c.u.ready.restored = s->plan->message.u.plan.restore;
+    c.u.ready.applied  = s->plan->applied;
+    server_send(s, &c);
+}
+
+static void on_plan(server *s, const transport_event *event)
+{
+    if (s->plan != NULL) { /* asked again after a reconnect */
+        if (s->is_ready) say_ready(s);
+        return;
+    }
+    server_plan *p = s->n_workers > 0 ? calloc(1, sizeof *p + event->head_size) : NULL;
+    if (p == NULL) return;
+    p->server      = s;
+    p->world_size  = s->n_workers;
+    p->first_shard = s->first_shard;
+    p->incarnation = s->incarnation;
+    p->term        = s->term;
+    p->rank        = s->rank;
+    p->head_size   = event->head_size;
+    memcpy(p->head, event->head, event->head_size);
+    s->plan = p;
+    store_thread_prepare(s->store, p);
+}
+
+void server_prepared(void *user)
+{
+    server_plan *p = user;
+    server *s      = p->server;
+    if (p->status != PEN_OK) {
+        server_report(s, &p->why);
+        return;
+    }
+    if (p->message.u.plan.restore >= 0) {
+        s->restored = p->message.u.plan.restore;
+        log_notice("server %d restored step %" PRId64 " from %s", s->rank, s->restored, s->settings.store);
+    }
+    tell_shards(s, p);
+    s->is_ready = true;
+    say_ready(s);
+}
+
+/* ---- who owes what ------------------------------------------------------------------------------------- */
+static void answer_enquiry(server *s)
+{
+    wire_control c       = {.kind = WIRE_MISSING};
+    c.u.missing.rank   = s->question.rank;
+    c.u.missing.known  = s->question.is_known;
+    c.u.missing.step   = s->question.is_known ? (int64_t)s->question.step : -1;
+    c.u.missing.tensor = s->question.tensor;
+    server_send(s, &c);
+}
+
+static void on_enquire(server *s, const wire_control *c)
+{
+    const uint32_t serial = s->question.serial + 1;
+    s->question           = (server_question){.rank = c->u.enquire.rank, .serial = serial};
+    s->answers_due        = 0;
+    for (uint32_t i = 0; i < s->settings.shards; i++) {
+        server_question *q = malloc(sizeof *q);
+        if (q == NULL) continue;
+        *q = (server_question){.server = s, .shard = &s->shard[i], .rank = c->u.enquire.rank, .serial = serial};
+        if (server_post(s->shard[i].loop, server_shard_question, q))
+            s->answers_due++;
+        else
+            free(q);
+    }
+    if (s->answers_due == 0) answer_enquiry(s);
+}
+
+static bool is_before(const server_question *a, const server_question *b)
+{
+    if (!a->is_known || !b->is_known) return a->is_known;
+    return a->step < b->step || (a->step == b->step && a->chunk < b->chunk);
+}
+
+void server_answer(void *user)
+{
+    server_question *q = user;
+    server *s          = q->server;
+    if (q->serial == s->question.serial) {
+        if (is_before(q, &s->question)) s->question = *q;
+        if (--s->answers_due == 0) answer_enquiry(s);
+    }
+    free(q);
+}
+
+/* ---- snapshots ----------------------------------------------------------------------------------------- */
+void server_part_written(void *user)
+{
+    server_part *part = user;
+    server *s         = part->server;
+    wire_control c    = {.kind = WIRE_SNAPSHOT_PART};
+    c.u.snapshot_part.step   = part->step;
+    c.u.snapshot_part.status = part->status;
+    c.u.snapshot_part.text   = part->status != PEN_OK ? part->why.text : "";
+    c.u.snapshot_part.bytes  = part->bytes;
+    if (part->status == PEN_OK)
+        stat_add(&s->stats, STAT_SNAPSHOTS, 1);
+    else
+        log_warning("the snapshot of step %" PRId64 " was not written: %s", part->step, part->why.text);
+    server_send(s, &c);
+    free(part);
+}
+
+/* Parts of older snapshots go only when a newer one is known to be whole everywhere. */
+static void on_snapshot_done(server *s, const wire_control *c)
+{
+    if (c->u.snapshot_done.status != PEN_OK) return;
+    if (s->n_snapshots == SERVER_SNAPSHOTS_MAX)
+        memmove(s->snapshot, s->snapshot + 1, --s->n_snapshots * sizeof *s->snapshot);
+    s->snapshot[s->n_snapshots++] = c->u.snapshot_done.step;
+    if (s->n_snapshots < STORE_KEEP) return;
+    store_thread_forget_before(s->store, s->snapshot[s->n_snapshots - STORE_KEEP]);
+    memmove(s->snapshot, s->snapshot + s->n_snapshots - STORE_KEEP, STORE_KEEP * sizeof *s->snapshot);
+    s->n_snapshots = STORE_KEEP;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------------------ */
+static void receive(server *s, const transport_event *event)
+{
+    wire_control c;
+    pen_error why;
+    wire_arena_reset(s->arena);
+    if (wire_control_decode(event->head, event->head_size, s->arena, &c, &why) != PEN_OK) {
+        stat_add(&s->stats, STAT_REFUSED, 1);
+        if (log_allowed(0)) log_warning("a message from %s was refused: %s", s->scheduler_address, why.text);
+        return;
+    }
+    s->heard_ms = loop_now_ms(s->loop);
+    switch (c.kind) {
+    case WIRE_WELCOME: on_welcome(s, &c); break;
+    case WIRE_EPOCH: on_epoch(s, &c); break;
+    case WIRE_PLAN: on_plan(s, event); break;
+    case WIRE_ENQUIRE: on_enquire(s, &c); break;
+    case WIRE_SNAPSHOT_DONE: on_snapshot_done(s, &c); break;
+    case WIRE_NOTICE: log_notice("%s", c.u.notice.text); break;
+    case WIRE_VERDICT: server_end(s, &c.u.verdict); break;
+    case WIRE_STOP: server_end(s, NULL); break;
+    default: break; /* BEAT_ACK was heard; the rest is for others */
+    }
+}
+
+static void on_up(server *s)
+{
+    s->is_up    = true;
+    s->heard_ms = loop_now_ms(s->loop);
+    loop_timer_stop(s->loop, &s->lost);
+    hello(s);
+}
+
+static void on_down(server *s)
+{
+    s->is_up = false;
+    if (s->incarnation == 0) return; /* before the first answer, init_timeout_ms counts */
+    loop_timer_start(s->loop, &s->lost, loop_now_ms(s->loop) + s->settings.down_grace_ms, connection_lost, s);
+}
+
+static bool drain(void *user)
+{
+    server *s = user;
+    int n     = 0;
+    transport_event event;
+    while (n < DRAIN_MESSAGES && !s->has_ended &&
+           (event = (transport_event){0}, transport_recv(s->scheduler, &event)) == PEN_OK) {
+        n++;
+        if (event.kind == TRANSPORT_MESSAGE) receive(s, &event);
+        if (event.kind == TRANSPORT_UP) on_up(s);
+        if (event.kind == TRANSPORT_DOWN) on_down(s);
+        buf_release(event.body);
+    }
+    return n > 0;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+pen_status server_control_open(server *s, pen_error *why)
+{
+    const transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX, .heartbeat_ms = HEARTBEAT_MS};
+    s->arena                        = wire_arena_create(ARENA_BYTES_MAX);
+    if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the control plane");
+    const pen_status status = transport_dial(s->scheduler_address, &options, &s->scheduler, why);
+    if (status != PEN_OK) return status;
+    s->started_ms = s->heard_ms = loop_now_ms(s->loop);
+    loop_timer_start(s->loop, &s->hello, s->started_ms + HELLO_MS, hello, s);
+    return loop_add(s->loop, transport_poll_fd(s->scheduler), drain, s, why);
+}
+
+void server_control_close(server *s)
+{
+    if (s->scheduler != NULL) loop_remove(s->loop, s);
+    transport_close(s->scheduler, LINGER_MS);
+    wire_arena_destroy(s->arena);
+    wire_out_free(&s->out);
+    s->scheduler = NULL;
+    s->arena     = NULL;
+}

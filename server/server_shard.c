@@ -1,0 +1,268 @@
+/* server_shard.c - the thread around one shard: bytes to structs and back, and what the socket could not take. */
+#include "server/server_state.h"
+
+#include "common/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DRAIN_MESSAGES  = 64, /* then answers are flushed */
+    ARENA_BYTES_MAX = 32 << 20,
+    UNSENT_MAX      = 4096, /* beyond: dropped, workers ask again */
+    RETRY_MS        = 1,
+    LINGER_MS       = 1000
+};
+
+struct server_unsent {
+    struct server_unsent *next;
+    uint32_t peer;
+    buf *payload;
+    size_t head_size;
+    char head[];
+};
+
+/* ---- sending ---------------------------------------------------------------------------------------- */
+static pen_status hand_over(server_shard *s, uint32_t peer, const void *head, size_t size, buf *payload)
+{
+    const pen_status status = transport_send(s->endpoint, peer, head, size, buf_acquire(payload));
+    if (status != PEN_OK) buf_release(payload);
+    return status;
+}
+
+static bool waits_behind(const server_shard *s, uint32_t peer)
+{
+    for (const server_unsent *u = s->unsent; u != NULL; u = u->next)
+        if (u->peer == peer) return true;
+    return false;
+}
+
+static void retry(void *user);
+
+static void keep(server_shard *s, uint32_t peer, buf *payload)
+{
+    server_unsent *u = s->n_unsent < UNSENT_MAX ? malloc(sizeof *u + s->out.size) : NULL;
+    if (u == NULL) return;
+    *u = (server_unsent){.peer = peer, .payload = buf_acquire(payload), .head_size = s->out.size};
+    memcpy(u->head, s->out.data, s->out.size);
+    *s->unsent_end = u;
+    s->unsent_end  = &u->next;
+    if (s->n_unsent++ == 0) loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS, retry, s);
+}
+
+static void unlink_unsent(server_shard *s, server_unsent **at)
+{
+    server_unsent *u = *at;
+    *at              = u->next;
+    if (s->unsent_end == &u->next) s->unsent_end = at;
+    buf_release(u->payload);
+    free(u);
+    s->n_unsent--;
+}
+
+/* In order per peer: once a peer is full, the rest of its messages wait too. */
+static void retry(void *user)
+{
+    server_shard *s = user;
+    uint32_t full   = UINT32_MAX;
+    for (server_unsent **at = &s->unsent; *at != NULL;) {
+        server_unsent *u        = *at;
+        const pen_status status = u->peer == full ? PEN_AGAIN : hand_over(s, u->peer, u->head, u->head_size, u->payload);
+        if (status == PEN_AGAIN) {
+            full = u->peer;
+            at   = &u->next;
+        } else {
+            unlink_unsent(s, at);
+        }
+    }
+    if (s->n_unsent > 0) loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS, retry, s);
+}
+
+static void send_data(void *user, uint32_t peer, const wire_data *d, buf *payload)
+{
+    server_shard *s = user;
+    pen_error why;
+    if (wire_data_encode(d, &s->out, &why) != PEN_OK) {
+        server_report(s->server, &why);
+        return;
+    }
+    if (s->n_unsent > 0 && waits_behind(s, peer)) {
+        keep(s, peer, payload);
+        return;
+    }
+    if (hand_over(s, peer, s->out.data, s->out.size, payload) == PEN_AGAIN) keep(s, peer, payload);
+}
+
+static void take_cut(void *user, shard_cut *cut)
+{
+    server_shard *s = user;
+    store_thread_cut(s->server->store, s->index, cut);
+}
+
+static void report(void *user, const pen_error *error) { server_report(((server_shard *)user)->server, error); }
+
+shard_outside server_shard_outside(server_shard *s)
+{
+    return (shard_outside){.user = s, .send = send_data, .snapshot = take_cut, .report = report};
+}
+
+/* ---- receiving --------------------------------------------------------------------------------------- */
+static void refused(server_shard *s, uint32_t peer, const char *what)
+{
+    stat_add(&s->server->stats, STAT_REFUSED, 1);
+    if (log_allowed((uint64_t)s->index << 32 | peer)) log_warning("a frame from peer %u was refused: %s", peer, what);
+}
+
+static void not_yet(server_shard *s, uint32_t peer, const wire_data *d)
+{
+    const wire_data answer = {.kind   = WIRE_REFUSED,
+                              .term   = d->term,
+                              .epoch  = d->epoch,
+                              .from   = d->to,
+                              .to     = d->from,
+                              .rank   = d->rank,
+                              .step   = d->step,
+                              .n      = d->n,
+                              .chunk  = d->chunk,
+                              .seq    = d->seq,
+                              .status = PEN_AGAIN,
+                              .text   = "this server has no plan yet"};
+    send_data(s, peer, &answer, NULL);
+}
+
+static void receive(server_shard *s, const transport_event *event)
+{
+    wire_data d;
+    pen_error why;
+    wire_arena_reset(s->arena);
+    if (wire_data_decode(event->head, event->head_size, s->arena, &d, &why) != PEN_OK)
+        refused(s, event->peer, why.text);
+    else if (s->shard == NULL)
+        not_yet(s, event->peer, &d);
+    else
+        shard_receive(s->shard, event->peer, &d, event->body);
+}
+
+static void handle(server_shard *s, const transport_event *event)
+{
+    switch (event->kind) {
+    case TRANSPORT_MESSAGE: receive(s, event); break;
+    case TRANSPORT_DOWN:
+        if (s->shard != NULL) shard_peer_down(s->shard, event->peer);
+        break;
+    case TRANSPORT_REFUSED: refused(s, event->peer, event->note); break;
+    case TRANSPORT_UP: break;
+    }
+    buf_release(event->body);
+}
+
+static bool drain(void *user)
+{
+    server_shard *s = user;
+    int n           = 0;
+    transport_event event;
+    while (n < DRAIN_MESSAGES && (event = (transport_event){0}, transport_recv(s->endpoint, &event)) == PEN_OK) {
+        handle(s, &event);
+        n++;
+    }
+    if (n > 0 && s->shard != NULL) shard_flush(s->shard);
+    return n > 0;
+}
+
+/* ---- what main asks ----------------------------------------------------------------------------------- */
+void server_shard_members(void *user)
+{
+    server_members *m = user;
+    if (m->shard != NULL) m->to->shard = m->shard;
+    if (m->to->shard != NULL) {
+        shard_epoch(m->to->shard, m->term, m->epoch, m->worker, m->n_workers);
+        shard_flush(m->to->shard);
+    }
+    free(m);
+}
+
+void server_shard_question(void *user)
+{
+    server_question *q = user;
+    const char *tensor;
+    if (q->shard->shard != NULL) q->is_known = shard_missing(q->shard->shard, q->rank, &q->step, &q->chunk, &tensor);
+    if (q->is_known) snprintf(q->tensor, sizeof q->tensor, "%s", tensor);
+    if (!server_post(q->server->loop, server_answer, q)) free(q);
+}
+
+/* ---- life --------------------------------------------------------------------------------------------- */
+/* "tcp://0.0.0.0:4711" as others reach it. */
+static void advertise(server_shard *s, const char *host)
+{
+    const char *listening = transport_address(s->endpoint);
+    const char *port      = strrchr(listening, ':');
+    if (strncmp(listening, "tcp://", 6) == 0 && port != NULL)
+        snprintf(s->address, sizeof s->address, "tcp://%s%s", host, port);
+    else
+        snprintf(s->address, sizeof s->address, "%s", listening);
+}
+
+static bool is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0;
+}
+
+pen_status server_shard_open(server_shard *s, pen_error *why)
+{
+    s->unsent_end     = &s->unsent;
+    const char *host  = s->server->host;
+    const char *where = is_loopback(host) ? "tcp://127.0.0.1:0" : "tcp://0.0.0.0:0";
+    const transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX,
+                                       .body_bytes_max = WIRE_PAYLOAD_BYTES_MAX,
+                                       .io_threads     = (uint32_t)s->server->settings.io_threads};
+    s->arena = wire_arena_create(ARENA_BYTES_MAX);
+    if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a shard's thread");
+    s->loop = loop_create(why);
+    if (s->loop == NULL) return why != NULL ? why->status : PEN_NO_MEMORY;
+    const pen_status status = transport_listen(where, &options, &s->endpoint, why);
+    if (status != PEN_OK) return status;
+    advertise(s, host);
+    return loop_add(s->loop, transport_poll_fd(s->endpoint), drain, s, why);
+}
+
+static void *run(void *user)
+{
+    server_shard *s = user;
+    loop_run(s->loop);
+    return NULL;
+}
+
+pen_status server_shard_start(server_shard *s, pen_error *why)
+{
+    if (pthread_create(&s->thread, NULL, run, s) != 0)
+        return why_set(why, PEN_NO_MEMORY, "no thread for shard %u: %m", s->index);
+    s->is_running = true;
+    return PEN_OK;
+}
+
+void server_shard_stop(server_shard *s)
+{
+    if (!s->is_running) return;
+    loop_stop(s->loop);
+    pthread_join(s->thread, NULL);
+    s->is_running = false;
+}
+
+void server_shard_drain(server_shard *s)
+{
+    if (s->endpoint != NULL) loop_remove(s->loop, s);
+    if (s->loop != NULL) loop_turn(s->loop, 0);
+}
+
+void server_shard_close(server_shard *s)
+{
+    server_shard_stop(s);
+    server_shard_drain(s);
+    while (s->unsent != NULL) unlink_unsent(s, &s->unsent);
+    shard_destroy(s->shard);
+    transport_close(s->endpoint, LINGER_MS);
+    loop_destroy(s->loop);
+    wire_arena_destroy(s->arena);
+    wire_out_free(&s->out);
+}

@@ -1,0 +1,174 @@
+/* shard.c - a shard's life, and where each message goes. */
+#include "server/shard_state.h"
+
+#include "common/log.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- failing ---------------------------------------------------------------------------------------- */
+void shard_fail(shard *s, const pen_error *error)
+{
+    if (s->has_failed) return;
+    s->has_failed = true;
+    s->outside.report(s->outside.user, error);
+}
+
+bool shard_no_memory(shard *s)
+{
+    pen_error error;
+    why_set(&error, PEN_NO_MEMORY, "a shard of %u chunks ran out of memory; give the job more servers or memory",
+            s->n_chunks);
+    why_culprit(&error, PEN_SERVER, -1, -1, NULL);
+    shard_fail(s, &error);
+    return false;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------- */
+shard *shard_create(const shard_options *options, const shard_outside *outside, pen_error *why)
+{
+    assert(options->stats != NULL && outside->send != NULL && outside->snapshot != NULL && outside->report != NULL);
+    shard *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        why_set(why, PEN_NO_MEMORY, "no memory for a shard");
+        return NULL;
+    }
+    s->options = *options;
+    s->outside = *outside;
+    return s;
+}
+
+static void free_kept(shard_kept *kept)
+{
+    while (kept != NULL) {
+        shard_kept *next = kept->next;
+        free(kept);
+        kept = next;
+    }
+}
+
+static void free_chunk(shard *s, shard_chunk *k)
+{
+    shard_drop_sum(s, k);
+    shard_drop_kept(s, k);
+    shard_chunk_free(k);
+}
+
+void shard_destroy(shard *s)
+{
+    if (s == NULL) return;
+    shard_cut_fini(s);
+    for (uint32_t i = 0; s->chunk != NULL && i < s->n_chunks; i++) free_chunk(s, &s->chunk[i]);
+    for (uint32_t i = 0; s->partition != NULL && i < s->n_partitions; i++) free(s->partition[i].squares);
+    server_core_destroy(s->core);
+    free_kept(s->spare_kept);
+    shard_pool_fini(&s->pool);
+    shard_reply_fini(s);
+    free(s->chunk);
+    free(s->partition);
+    free(s->group);
+    free(s->index_of);
+    free(s->partition_index);
+    free(s->incarnation);
+    free(s->peer_of);
+    free(s->missing);
+    free(s->span);
+    free(s->scratch);
+    free(s);
+}
+
+/* ---- work ------------------------------------------------------------------------------------------- */
+void shard_epoch(shard *s, uint64_t term, uint64_t epoch, const wire_member *worker, uint32_t n_workers)
+{
+    if (s->core == NULL || term < s->term || (term == s->term && epoch <= s->epoch)) return;
+    s->term  = term;
+    s->epoch = epoch;
+    for (uint32_t r = 0; r < s->setup.world_size; r++) s->incarnation[r] = 0;
+    for (uint32_t i = 0; i < n_workers; i++)
+        if (worker[i].rank >= 0 && (uint32_t)worker[i].rank < s->setup.world_size)
+            s->incarnation[worker[i].rank] = worker[i].incarnation;
+
+    bool changed;
+    server_core_epoch(s->core, term, epoch, s->incarnation, s->setup.world_size, &changed);
+    if (!changed) return;
+    const wire_data nothing   = {.rank = -1};
+    const shard_arrival event = {.d = &nothing};
+    for (uint32_t i = 0; i < s->n_partitions; i++) s->partition[i].is_fresh = false;
+    for (uint32_t i = 0; i < s->n_chunks; i++) shard_act(s, server_core_restart(s->core, i), &event);
+}
+
+static pen_status check_sender(const shard *s, const wire_data *d, const buf *payload, pen_error *why)
+{
+    const size_t size = payload != NULL ? payload->size : 0;
+    if (d->payload_bytes != size)
+        return why_set(why, PEN_INVALID_ARGUMENT, "a payload of %" PRIu64 " bytes was announced and %zu came",
+                       d->payload_bytes, size);
+    const pen_status status = server_core_admit(s->core, d->rank, d->from, d->term, d->epoch, why);
+    if (status != PEN_OK) return status;
+    if (d->to != s->setup.incarnation)
+        return why_set(why, PEN_NOT_A_MEMBER, "this was meant for another server, which has ended");
+    return PEN_OK;
+}
+
+static void turn_away(shard *s, uint32_t peer, const wire_data *d, const pen_error *why)
+{
+    if (why->status != PEN_AGAIN) {
+        stat_add(s->options.stats, STAT_REFUSED, 1);
+        if (log_allowed(peer)) log_warning("a message of rank %d was refused: %s", d->rank, why->text);
+    }
+    shard_refuse(s, peer, d, why->status, why->text);
+}
+
+void shard_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
+{
+    if (s->core == NULL || s->has_failed) return;
+    pen_error why;
+    if (check_sender(s, d, payload, &why) != PEN_OK) {
+        turn_away(s, peer, d, &why);
+        return;
+    }
+    s->peer_of[d->rank] = peer;
+    switch (d->kind) {
+    case WIRE_PUSH: shard_receive_push(s, peer, d, payload); return;
+    case WIRE_INIT: shard_receive_init(s, peer, d, payload); return;
+    case WIRE_PULL: shard_receive_pull(s, peer, d); return;
+    case WIRE_INQUIRE: shard_receive_inquiry(s, peer, d); return;
+    default: break;
+    }
+    why_set(&why, PEN_INVALID_ARGUMENT, "%s is not for a server", wire_kind_name((int)d->kind));
+    turn_away(s, peer, d, &why);
+}
+
+/* ---- being asked ------------------------------------------------------------------------------------ */
+bool shard_missing(const shard *s, int32_t rank, uint64_t *step, uint32_t *chunk, const char **tensor)
+{
+    uint32_t index;
+    if (s->core == NULL || !server_core_owes(s->core, rank, step, &index)) return false;
+    *chunk  = s->chunk[index].number;
+    *tensor = shard_tensor_name(s, &s->chunk[index]);
+    return true;
+}
+
+static const shard_chunk *chunk_of(const shard *s, uint32_t number)
+{
+    if (s->core == NULL || number >= s->setup.plan->n_chunks || s->index_of[number] == SHARD_NONE) return NULL;
+    return &s->chunk[s->index_of[number]];
+}
+
+const float *shard_values(const shard *s, uint32_t chunk, uint64_t *version)
+{
+    const shard_chunk *k = chunk_of(s, chunk);
+    if (k == NULL) return NULL;
+    if (version != NULL) *version = k->version;
+    return k->values->data;
+}
+
+const float *shard_slot(const shard *s, uint32_t chunk, int slot)
+{
+    const shard_chunk *k = chunk_of(s, chunk);
+    return k == NULL || slot < 0 || slot >= OPTIM_SLOTS_MAX || k->slot[slot] == NULL ? NULL : k->slot[slot]->data;
+}
+
+int64_t shard_applied(const shard *s) { return s->core != NULL ? server_core_applied(s->core) : 0; }

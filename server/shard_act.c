@@ -1,0 +1,240 @@
+/* shard_act.c - carries the core's actions out: one small function per verb. */
+#include "server/shard_state.h"
+
+#include "common/simd/simd.h"
+#include "proto/decision.h"
+
+#include <string.h>
+
+/* ---- updates --------------------------------------------------------------------------------------- */
+static optim_span span_of(const shard *s, shard_chunk *k, const float *grad, double lr, double gscale)
+{
+    optim_span span = {.param    = k->values->data,
+                       .grad     = grad,
+                       .n        = k->count,
+                       .step     = k->version + 1,
+                       .lr       = lr,
+                       .gscale   = gscale,
+                       .no_decay = (s->setup.model->tensor[k->tensor].flags & PEN_NO_DECAY) != 0};
+    for (int i = 0; i < s->group[k->group].optim->slot_count; i++) span.slot[i] = k->slot[i]->data;
+    return span;
+}
+
+static void update(shard *s, shard_chunk *k, const float *grad, double lr, double gscale)
+{
+    if (!shard_chunk_make_writable(s, k)) return;
+    optim_span span = span_of(s, k, grad, lr, gscale);
+    optim_apply(s->group[k->group].optim, &s->group[k->group].hyper, &span, 1, NULL);
+    k->version++;
+    shard_chunk_changed(k);
+}
+
+/* All chunks of one whole-tensor tensor; they are consecutive in the plan and in one partition, hence here too. */
+static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale)
+{
+    uint32_t n          = 0;
+    shard_chunk *chunks = &s->chunk[first];
+    while (first + n < s->n_chunks && chunks[n].tensor == chunks[0].tensor) {
+        if (!shard_chunk_make_writable(s, &chunks[n])) return n + 1;
+        s->span[n] = span_of(s, &chunks[n], chunks[n].sum, lr, gscale);
+        n++;
+    }
+    optim_apply(s->group[chunks[0].group].optim, &s->group[chunks[0].group].hyper, s->span, n, s->scratch);
+    for (uint32_t i = 0; i < n; i++) {
+        chunks[i].version++;
+        shard_chunk_changed(&chunks[i]);
+    }
+    return n;
+}
+
+/* ---- a decided step ------------------------------------------------------------------------------- */
+static uint32_t commit_chunk(shard *s, uint32_t index, const wire_decision *decision, const wire_inputs *inputs)
+{
+    shard_chunk *k  = &s->chunk[index];
+    const double lr = inputs->rate[k->group];
+    if (k->sum == NULL) return 1; /* every weight was 0 */
+    if (s->group[k->group].optim->whole_tensor) return update_tensor(s, index, lr, decision->gscale);
+    update(s, k, k->sum, lr, decision->gscale);
+    return 1;
+}
+
+static void count_step(shard *s, uint64_t step, bool was_skipped)
+{
+    const uint64_t ended = step + 1 - s->setup.first_step;
+    if (ended <= s->ended) return;
+    s->ended = ended;
+    s->skipped += was_skipped;
+    stat_max(s->options.stats, STAT_STEPS, s->ended); /* shards share the counter, and end the same steps */
+    stat_max(s->options.stats, STAT_SKIPPED, s->skipped);
+}
+
+void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision, uint64_t cut)
+{
+    const wire_inputs *inputs = server_core_step_inputs(s->core, step);
+    const plan_partition *p   = &s->setup.plan->partition[s->partition[partition].number];
+    const bool is_applied     = decision->outcome == PEN_APPLIED && inputs != NULL;
+    for (uint32_t i = 0; i < p->n_chunks && is_applied;) {
+        const uint32_t index = s->index_of[p->chunk[i]];
+        i += s->chunk[index].decided ? commit_chunk(s, index, decision, inputs) : 1;
+    }
+    for (uint32_t i = 0; i < p->n_chunks; i++) {
+        shard_chunk *k = &s->chunk[s->index_of[p->chunk[i]]];
+        if (!k->decided) continue;
+        shard_drop_sum(s, k);
+        if (cut != 0) shard_cut_take(s, k, cut);
+    }
+    count_step(s, step, !is_applied);
+}
+
+/* ---- verbs ------------------------------------------------------------------------------------------ */
+static void act_fold(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    shard_chunk *k = &s->chunk[a->index];
+    if (a->rank == in->d->rank)
+        shard_fold(s, k, a->rank, in->d->inputs.weight, in->data, in->payload);
+    else
+        shard_fold_kept(s, k, a->rank);
+}
+
+static void act_keep(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    shard_keep(s, &s->chunk[a->index], a->rank, in->d->inputs.weight, in->data, in->payload);
+}
+
+static void act_summed(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    (void)in;
+    shard_chunk *k        = &s->chunk[a->index];
+    shard_partition *p    = &s->partition[s->partition_index[s->setup.plan->chunk[k->number].partition]];
+    double *squares       = p->squares + k->first_block;
+    if (k->sum == NULL)
+        memset(squares, 0, k->blocks * sizeof *squares);
+    else if (!simd()->norm(k->sum, k->count, squares) && k->bad_rank < 0)
+        k->bad_rank = k->base_rank;
+}
+
+static void find_bad(const shard *s, const plan_partition *p, wire_record *record)
+{
+    for (uint32_t i = 0; i < p->n_chunks; i++) {
+        const shard_chunk *k = &s->chunk[s->index_of[p->chunk[i]]];
+        if (!k->decided || k->bad_rank < 0) continue;
+        record->finite    = false;
+        record->bad_chunk = k->number;
+        record->bad_rank  = k->bad_rank;
+        return;
+    }
+}
+
+static void make_record(shard *s, uint32_t partition, uint64_t step)
+{
+    shard_partition *p        = &s->partition[partition];
+    const wire_inputs *inputs = server_core_step_inputs(s->core, step);
+    p->step                   = step;
+    p->record                 = (wire_record){
+                        .partition = p->number, .weight_sum = server_core_weight_sum(s->core, step), .finite = true, .bad_rank = -1};
+    find_bad(s, &s->setup.plan->partition[p->number], &p->record);
+    p->record.hash = decision_record_hash(step, &p->record, inputs, p->squares, p->blocks);
+    server_core_record_is(s->core, partition, p->record.hash);
+    p->is_fresh = true;
+}
+
+static void act_prepared(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    (void)in;
+    if (a->peer == CORE_EVERYONE)
+        make_record(s, a->index, a->seq);
+    else if (!s->partition[a->index].is_fresh)
+        shard_send_prepared(s, a->index, a->peer, a->rank);
+}
+
+static void act_commit(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    shard_commit(s, a->index, a->seq, &in->d->decision, a->cut);
+}
+
+/* Eager: the mean of all ranks.  Otherwise one rank's push by itself, weighed relative to 1. */
+static void update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs)
+{
+    const double divisor = k->weight_sum * inputs->loss_scale;
+    if (k->sum != NULL && divisor > 0) update(s, k, k->sum, inputs->rate[k->group], 1 / divisor);
+}
+
+static void update_with_one(shard *s, shard_chunk *k, const shard_arrival *in)
+{
+    const wire_inputs *inputs = &in->d->inputs;
+    const float *grad         = inputs->weight > 0 ? shard_as_f32(s, k, in->data) : NULL;
+    if (grad != NULL) update(s, k, grad, inputs->rate[k->group], inputs->weight / inputs->loss_scale);
+}
+
+static void act_update(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    shard_chunk *k = &s->chunk[a->index];
+    if (a->rank < 0)
+        update_with_mean(s, k, &in->d->inputs);
+    else
+        update_with_one(s, k, in);
+    shard_drop_sum(s, k);
+    count_step(s, a->seq, false);
+    if (a->cut != 0) shard_cut_take(s, k, a->cut);
+}
+
+static void act_drop(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    (void)in;
+    shard_drop_sum(s, &s->chunk[a->index]);
+    shard_drop_kept(s, &s->chunk[a->index]);
+}
+
+static void act_serve(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    (void)in;
+    if (a->repeated) stat_add(s->options.stats, STAT_REPEATS, 1);
+    if (!s->chunk[a->index].decided && !a->initial) stat_max(s->options.stats, STAT_GAP_MAX, a->staleness);
+    shard_serve(s, a);
+}
+
+static void note(shard *s, const server_core_action *a, shard_list_kind kind)
+{
+    if (a->repeated) stat_add(s->options.stats, STAT_REPEATS, 1);
+    shard_note(s, kind, a);
+}
+
+static void act_applied(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    (void)in;
+    note(s, a, SHARD_APPLIED);
+}
+
+static void act_receipt(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    (void)in;
+    note(s, a, SHARD_RECEIPT);
+}
+
+static void act_held(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    (void)a;
+    (void)in;
+    stat_add(s->options.stats, STAT_HELD, 1);
+}
+
+static void act_refuse(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    if (a->status == PEN_AGAIN) stat_add(s->options.stats, STAT_BUSY, 1);
+    if (a->index == CORE_EVERYONE)
+        shard_refuse(s, a->peer, in->d, a->status, a->reason);
+    else
+        shard_refuse_chunk(s, a->peer, in->d, s->chunk[a->index].number, a->seq, a->status, a->reason);
+}
+
+static void (*const verbs[CORE_VERB_END])(shard *s, const server_core_action *a, const shard_arrival *in) = {
+    [CORE_FOLD] = act_fold,         [CORE_KEEP] = act_keep,     [CORE_SUMMED] = act_summed,
+    [CORE_PREPARED] = act_prepared, [CORE_COMMIT] = act_commit, [CORE_UPDATE] = act_update,
+    [CORE_DROP] = act_drop,         [CORE_SERVE] = act_serve,   [CORE_APPLIED] = act_applied,
+    [CORE_RECEIPT] = act_receipt,   [CORE_HELD] = act_held,     [CORE_REFUSE] = act_refuse,
+};
+
+void shard_act(shard *s, server_core_actions actions, const shard_arrival *in)
+{
+    for (uint32_t i = 0; i < actions.n && !s->has_failed; i++) verbs[actions.at[i].verb](s, &actions.at[i], in);
+}

@@ -1,0 +1,108 @@
+/* shard_cut.c - snapshots in memory: references to every chunk as it was at one step's end.
+ *
+ * Chunks reach the end of a step one by one, and a fast one may be updated again before the last is there; each
+ * is therefore taken at its own end of the step, and the cut is whole when all are in it.
+ */
+#include "server/shard_state.h"
+
+#include "common/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+void shard_cut_destroy(shard_cut *cut)
+{
+    if (cut == NULL) return;
+    for (uint32_t i = 0; i < cut->n; i++) {
+        buf_release(cut->chunk[i].values);
+        for (int j = 0; j < OPTIM_SLOTS_MAX; j++) buf_release(cut->chunk[i].slot[j]);
+    }
+    free(cut->chunk);
+    free(cut);
+}
+
+static shard_cut *new_cut(const shard *s, int64_t step)
+{
+    shard_cut *cut = calloc(1, sizeof *cut);
+    if (cut == NULL) return NULL;
+    cut->chunk = calloc(s->n_chunks + 1, sizeof *cut->chunk);
+    if (cut->chunk == NULL) {
+        free(cut);
+        return NULL;
+    }
+    cut->n         = s->n_chunks;
+    cut->n_trained = s->n_trained;
+    cut->step      = step;
+    return cut;
+}
+
+static void refer(shard_cut_chunk *to, const shard *s, const shard_chunk *k)
+{
+    *to = (shard_cut_chunk){.chunk   = k->number,
+                            .tensor  = k->tensor,
+                            .start   = k->start,
+                            .count   = k->count,
+                            .version = k->version,
+                            .values  = buf_acquire(k->values),
+                            .n_slots = k->trained ? (uint32_t)s->group[k->group].optim->slot_count : 0};
+    for (uint32_t i = 0; i < to->n_slots; i++) to->slot[i] = buf_acquire(k->slot[i]);
+}
+
+static void hand_over(shard *s, shard_open_cut *open, int64_t applied)
+{
+    shard_cut *cut = open->cut;
+    for (uint32_t i = 0; i < s->n_chunks; i++)
+        if (!s->chunk[i].trained) refer(&cut->chunk[i], s, &s->chunk[i]);
+    cut->applied = applied;
+    open->cut    = NULL;
+    s->outside.snapshot(s->outside.user, cut);
+}
+
+/* The cut of this step, begun if need be.  A third one means that the first will never be whole. */
+static shard_open_cut *find_cut(shard *s, int64_t step)
+{
+    shard_open_cut *choice = &s->cuts[0];
+    for (int i = 0; i < SHARD_CUTS_MAX; i++) {
+        if (s->cuts[i].cut != NULL && s->cuts[i].cut->step == step) return &s->cuts[i];
+        if (choice->cut == NULL) continue;
+        if (s->cuts[i].cut == NULL || s->cuts[i].cut->step < choice->cut->step) choice = &s->cuts[i];
+    }
+    if (choice->cut != NULL) {
+        log_warning("snapshot %" PRId64 " is given up: %u chunks have not ended that step", choice->cut->step, choice->left);
+        shard_cut_destroy(choice->cut);
+    }
+    choice->cut  = new_cut(s, step);
+    choice->left = s->n_trained;
+    return choice;
+}
+
+void shard_cut_take(shard *s, shard_chunk *k, uint64_t step)
+{
+    shard_open_cut *open = find_cut(s, (int64_t)step);
+    if (open->cut == NULL) {
+        shard_no_memory(s);
+        return;
+    }
+    shard_cut_chunk *to = &open->cut->chunk[k - s->chunk];
+    if (to->values != NULL) return;
+    refer(to, s, k);
+    if (--open->left > 0) return;
+    /* With one update per round all chunks have the same number of them; else steps are what can be counted. */
+    hand_over(s, open, (int64_t)(k->decided ? k->version : step));
+}
+
+void shard_cut_idle(shard *s, int64_t step)
+{
+    shard_open_cut open = {.cut = new_cut(s, step)};
+    if (open.cut == NULL)
+        shard_no_memory(s);
+    else
+        hand_over(s, &open, step);
+}
+
+bool shard_is_idle(const shard *s) { return s->n_trained == 0; }
+
+void shard_cut_fini(shard *s)
+{
+    for (int i = 0; i < SHARD_CUTS_MAX; i++) shard_cut_destroy(s->cuts[i].cut);
+}

@@ -1,0 +1,132 @@
+/* shard_sum.c - contributions: kept where they arrived, added up in the order the core says. */
+#include "server/shard_state.h"
+
+#include "common/simd/simd.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the sum --------------------------------------------------------------------------------------- */
+static float *take_accumulator(shard *s, shard_chunk *k)
+{
+    float *accumulator = shard_pool_take(&s->pool, k->count);
+    if (accumulator == NULL) shard_no_memory(s);
+    return accumulator;
+}
+
+void shard_drop_sum(shard *s, shard_chunk *k)
+{
+    if (k->accumulator != NULL) shard_pool_give(&s->pool, k->accumulator, k->count);
+    buf_release(k->holder);
+    k->accumulator = NULL;
+    k->holder      = NULL;
+    k->sum         = NULL;
+    k->bad_rank    = -1;
+    k->weight_sum  = 0;
+}
+
+static void start_sum(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data, buf *holder)
+{
+    k->base_rank = rank;
+    if (weight == 1.0 && k->push_dtype == PEN_F32) {
+        k->sum    = data;
+        k->holder = buf_acquire(holder);
+        return;
+    }
+    float *accumulator = take_accumulator(s, k);
+    if (accumulator == NULL) return;
+    if (!simd()->fold_set(accumulator, data, k->push_dtype, (float)weight, k->count)) k->bad_rank = rank;
+    k->sum = k->accumulator = accumulator;
+}
+
+/* The base was not looked at when it came; only now, when something is not finite, is it asked whether it was it. */
+static int32_t culprit(const shard_chunk *k, int32_t rank)
+{
+    return simd()->finite(k->sum, PEN_F32, k->count) ? rank : k->base_rank;
+}
+
+void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data, buf *holder)
+{
+    k->weight_sum += weight;
+    if (weight == 0) return; /* a rank without data this step: its bytes mean nothing */
+    if (k->sum == NULL) {
+        start_sum(s, k, rank, weight, data, holder);
+        return;
+    }
+    float *to = k->accumulator != NULL ? k->accumulator : take_accumulator(s, k);
+    if (to == NULL) return;
+    const bool is_finite = simd()->fold_add(to, k->sum, data, k->push_dtype, (float)weight, k->count);
+    if (!is_finite && k->bad_rank < 0) k->bad_rank = k->accumulator != NULL ? rank : culprit(k, rank);
+    buf_release(k->holder);
+    k->holder = NULL;
+    k->sum = k->accumulator = to;
+}
+
+const float *shard_as_f32(shard *s, shard_chunk *k, const void *data)
+{
+    if (k->push_dtype == PEN_F32) return data;
+    k->accumulator = take_accumulator(s, k);
+    if (k->accumulator == NULL) return NULL;
+    simd()->decode(k->accumulator, data, k->push_dtype, k->count);
+    return k->accumulator;
+}
+
+/* ---- waiting for the turn ------------------------------------------------------------------------- */
+/* A small part of a large message is copied, for a reference would hold the whole message in memory. */
+static buf *hold_part(const void *data, size_t size, buf *holder, const void **held)
+{
+    *held = data;
+    if (size >= holder->size / 2) return buf_acquire(holder);
+    buf *copy = buf_new(size);
+    if (copy == NULL) return NULL;
+    memcpy(copy->data, data, size);
+    *held = copy->data;
+    return copy;
+}
+
+static shard_kept *new_kept(shard *s)
+{
+    shard_kept *kept = s->spare_kept;
+    if (kept == NULL) return malloc(sizeof *kept);
+    s->spare_kept = kept->next;
+    return kept;
+}
+
+void shard_keep(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data, buf *holder)
+{
+    shard_kept *kept  = new_kept(s);
+    const size_t size = k->count * plan_dtype_bytes(k->push_dtype);
+    const void *held  = NULL;
+    buf *part         = kept != NULL ? hold_part(data, size, holder, &held) : NULL;
+    if (part == NULL) {
+        free(kept);
+        shard_no_memory(s);
+        return;
+    }
+    *kept   = (shard_kept){.next = k->kept, .rank = rank, .weight = weight, .data = held, .holder = part};
+    k->kept = kept;
+}
+
+static void recycle(shard *s, shard_kept **at)
+{
+    shard_kept *kept = *at;
+    *at              = kept->next;
+    buf_release(kept->holder);
+    kept->next    = s->spare_kept;
+    s->spare_kept = kept;
+}
+
+void shard_fold_kept(shard *s, shard_chunk *k, int32_t rank)
+{
+    for (shard_kept **at = &k->kept; *at != NULL; at = &(*at)->next) {
+        if ((*at)->rank != rank) continue;
+        shard_fold(s, k, rank, (*at)->weight, (*at)->data, (*at)->holder);
+        recycle(s, at);
+        return;
+    }
+}
+
+void shard_drop_kept(shard *s, shard_chunk *k)
+{
+    while (k->kept != NULL) recycle(s, &k->kept);
+}

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# run.sh - builds the libFuzzer targets with clang and runs each for some seconds; speaks TAP.
+#   tests/fuzz/run.sh BUILD_DIR [SECONDS]     10 seconds each by default
+#   tests/fuzz/run.sh BUILD_DIR --corpus      writes tests/fuzz/corpus/wire_*/ anew
+# An input that breaks a promise is kept in BUILD_DIR/failed/; give it to BUILD_DIR/fuzz_<target> to see it again.
+set -u
+cd "$(dirname "$0")/../.."
+mkdir -p "${1:?usage: tests/fuzz/run.sh BUILD_DIR [SECONDS]}"
+build=$(realpath "$1")
+seconds=${2:-10}
+targets="wire_data wire_control config"
+clang=$(command -v clang || command -v clang-14)
+
+skip_all() { # why
+    for target in $targets; do echo "ok fuzz $target # SKIP $1"; done
+    exit 0
+}
+[ -n "$clang" ] || skip_all "clang is not installed"
+echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n ? 0 : 0; }' >"$build/probe.c"
+"$clang" -fsanitize=fuzzer,address "$build/probe.c" -o "$build/probe" 2>/dev/null || skip_all "clang has no libFuzzer"
+
+compile() { # output, sanitizers, sources...
+    local output=$1 sanitizers=$2
+    shift 2
+    "$clang" -std=c11 -D_GNU_SOURCE -O1 -g -w -fsanitize="$sanitizers" -fno-sanitize-recover=all -ffp-contract=off \
+        -I. -Iinclude -I"$build" "$@" -o "$output" $(pkg-config --libs libprotobuf-c libisal) -pthread -lm
+}
+
+for name in control data; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
+common="common/status.c common/why.c common/crc.c common/config.c"
+wire="proto/wire.c proto/wire_data.c proto/wire_control.c $build/control.pb-c.c $build/data.pb-c.c $common"
+
+if [ "$seconds" = --corpus ]; then
+    mkdir -p tests/fuzz/corpus/wire_data tests/fuzz/corpus/wire_control
+    compile "$build/make_corpus" address,undefined tests/fuzz/make_corpus.c tests/support/wire_samples.c $wire || exit 1
+    exec "$build/make_corpus" tests/fuzz/corpus
+fi
+
+failed=0
+mkdir -p "$build/failed"
+for target in $targets; do
+    case $target in
+    wire_data) sources=$wire ;;
+    wire_control) sources="$wire proto/plan.c" ;;
+    config) sources=$common ;;
+    esac
+    program=$build/fuzz_$target log=$build/fuzz_$target.log
+    if ! compile "$program" fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" $sources 2>"$log"; then
+        echo "not ok fuzz $target: does not compile"
+        sed 's/^/# /' "$log" | head -30
+        failed=1
+        continue
+    fi
+    mkdir -p "$build/corpus/$target" # what is found is kept here and tried again by the next run
+    if "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1 \
+        -artifact_prefix="$build/failed/$target-" "$build/corpus/$target" "tests/fuzz/corpus/$target" >"$log" 2>&1; then
+        echo "ok fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs"
+    else
+        echo "not ok fuzz $target"
+        grep -vE '^#[0-9]' "$log" | tail -40 | sed 's/^/# /'
+        failed=1
+    fi
+done
+exit $failed

@@ -1,0 +1,221 @@
+/* cluster_net.c - two simulated networks on one clock: control and data have troubles of their own. */
+#include "tests/sim/cluster_state.h"
+
+#include "common/transport/transport_sim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { USUAL_DELAY_MS = 1, RECONNECT_MS = 20 };
+
+/* ---- life ------------------------------------------------------------------------------------------------- */
+void net_open(cluster *c)
+{
+    for (int plane = 0; plane < NETS; plane++)
+        c->net[plane] = sim_need(sim_net_create(c->plan.task.seed * NETS + (uint64_t)plane + 1, &c->clock));
+    net_trouble(c, true);
+}
+
+void net_close(cluster *c)
+{
+    for (int plane = 0; plane < NETS; plane++) sim_net_destroy(c->net[plane]);
+}
+
+bool net_deliver(cluster *c)
+{
+    bool any = false;
+    for (int plane = 0; plane < NETS; plane++) any |= sim_net_deliver(c->net[plane]);
+    return any;
+}
+
+uint64_t net_due(const cluster *c)
+{
+    const uint64_t a = sim_net_next_ms(c->net[NET_CONTROL]), b = sim_net_next_ms(c->net[NET_DATA]);
+    return a < b ? a : b;
+}
+
+/* ---- trouble ------------------------------------------------------------------------------------------------ */
+void net_trouble(cluster *c, bool on)
+{
+    const sim_trouble *told[NETS] = {&c->plan.control, &c->plan.data};
+    for (int plane = 0; plane < NETS; plane++) {
+        sim_faults faults = {.delay_ms_max = USUAL_DELAY_MS};
+        if (on)
+            faults = (sim_faults){.drop         = told[plane]->drop / 100.0,
+                                  .repeat       = told[plane]->repeat / 100.0,
+                                  .reorder      = told[plane]->reorder / 100.0,
+                                  .delay_ms_max = USUAL_DELAY_MS + told[plane]->delay_ms};
+        sim_net_faults(c->net[plane], &faults);
+    }
+}
+
+typedef void (*named_fn)(cluster *c, const char *name, bool on);
+
+/* All endpoints of one process: its diallers have its name, each of its listeners has one of its own. */
+static void for_names(cluster *c, const sim_event *who, named_fn fn, bool on)
+{
+    char name[SIM_NAME_BYTES];
+    const sim_server *s = &c->server[who->rank];
+    switch (who->role) {
+    case SIM_NOBODY: return;
+    case SIM_SCHEDULER: fn(c, "scheduler", on); return;
+    case SIM_WORKER:
+        snprintf(name, sizeof name, "worker%u", who->rank);
+        fn(c, name, on);
+        return;
+    case SIM_SERVER: break;
+    }
+    fn(c, s->control.name, on);
+    for (uint32_t i = 0; i < s->n_shards; i++) fn(c, s->shard[i].listener.name, on);
+}
+
+static void cut_off(cluster *c, const char *name, bool on)
+{
+    for (int plane = 0; plane < NETS; plane++) {
+        sim_net_partition(c->net[plane], name, "*", on);
+        sim_net_partition(c->net[plane], "*", name, on);
+    }
+}
+
+static void disconnect(cluster *c, const char *name, bool on)
+{
+    (void)on;
+    for (int plane = 0; plane < NETS; plane++) {
+        sim_net_break(c->net[plane], name, "*", RECONNECT_MS);
+        sim_net_break(c->net[plane], "*", name, RECONNECT_MS);
+    }
+}
+
+static void kill_name(cluster *c, const char *name, bool on)
+{
+    (void)on;
+    for (int plane = 0; plane < NETS; plane++) sim_net_kill(c->net[plane], name);
+}
+
+void net_partition(cluster *c, const sim_event *who, bool on)
+{
+    for_names(c, who, cut_off, on);
+}
+
+void net_break(cluster *c, const sim_event *who)
+{
+    for_names(c, who, disconnect, true);
+}
+
+void net_kill(cluster *c, const sim_event *who)
+{
+    for_names(c, who, kill_name, true);
+}
+
+void net_break_one(cluster *c, net_plane plane)
+{
+    const sim_worker *w = &c->worker[draw_below(&c->chance, c->plan.task.workers)];
+    const sim_server *s = &c->server[draw_below(&c->chance, c->plan.servers)];
+    const endpoint *e   = draw_chance(&c->chance, 50) ? &w->control : &s->control;
+    if (plane == NET_DATA) e = &w->lane[draw_below(&c->chance, SIM_LANES_MAX * sim_n_shards(c))].data;
+    if (e->t == NULL) return;
+    sim_note(c, "break  %s - %s", e->name, e->other);
+    c->result.breaks++;
+    sim_net_break(c->net[plane], e->name, e->other, (uint32_t)draw_below(&c->chance, 3 * RECONNECT_MS));
+}
+
+/* ---- endpoints ------------------------------------------------------------------------------------------------ */
+void net_listen(cluster *c, endpoint *e, net_plane plane, const char *name)
+{
+    char address[2 * SIM_NAME_BYTES];
+    snprintf(e->name, sizeof e->name, "%s", name);
+    snprintf(address, sizeof address, "sim://%u/%s", sim_net_id(c->net[plane]), name);
+    pen_error why;
+    if (transport_listen(address, NULL, &e->t, &why) != PEN_OK) sim_wrong(c, "%s", why.text);
+    e->plane = plane;
+}
+
+void net_dial(cluster *c, endpoint *e, const char *address, const char *name)
+{
+    char full[3 * SIM_NAME_BYTES];
+    unsigned id = 0;
+    pen_error why;
+    snprintf(e->name, sizeof e->name, "%s", name);
+    snprintf(full, sizeof full, "%s?from=%s", address, name);
+    sscanf(address, "sim://%u/%39s", &id, e->other);
+    e->plane = id == sim_net_id(c->net[NET_DATA]) ? NET_DATA : NET_CONTROL;
+    if (transport_dial(full, NULL, &e->t, &why) != PEN_OK) sim_wrong(c, "%s", why.text);
+}
+
+void net_hang_up(endpoint *e)
+{
+    transport_close(e->t, 0);
+    e->t = NULL;
+}
+
+/* One bit of a copy: the sender's bytes are its own. */
+static void corrupt(cluster *c, transport_event *event)
+{
+    const uint32_t percent = c->is_healed ? 0 : c->plan.data.corrupt;
+    if (event->body == NULL || event->body->size == 0 || !draw_chance(&c->chance, percent)) return;
+    buf *copy = sim_need(buf_new(event->body->size));
+    memcpy(copy->data, event->body->data, copy->size);
+    ((uint8_t *)copy->data)[draw_below(&c->chance, copy->size)] ^= (uint8_t)(1 << draw_below(&c->chance, 8));
+    buf_release(event->body);
+    event->body = copy;
+    c->result.corrupt++;
+}
+
+/* The trace of a run is what arrives, where, when and with which bytes. */
+static void digest(cluster *c, const endpoint *e, const transport_event *event)
+{
+    const uint32_t head = event->head_size > 0 ? crc32c(0, event->head, event->head_size) : 0;
+    const uint32_t body = event->body != NULL ? crc32c(0, event->body->data, event->body->size) : 0;
+    const uint32_t name = crc32c(event->peer, e->name, strlen(e->name));
+    c->result.digest    = draw_mix(c->result.digest ^ c->now_ms ^ (uint64_t)event->kind << 60 ^ (uint64_t)name << 8);
+    c->result.digest    = draw_mix(c->result.digest ^ (uint64_t)head << 32 ^ body);
+    c->result.messages++;
+}
+
+bool net_recv(cluster *c, endpoint *e, transport_event *event)
+{
+    if (e->t == NULL || c->result.wrong[0] != '\0' || transport_recv(e->t, event) != PEN_OK) return false;
+    if (event->kind == TRANSPORT_MESSAGE && e->plane == NET_DATA) corrupt(c, event);
+    digest(c, e, event);
+    if (event->kind != TRANSPORT_MESSAGE)
+        sim_note(c, "%s of %s (%s)", event->kind == TRANSPORT_UP ? "up" : "down", e->name, e->other);
+    return true;
+}
+
+/* ---- messages --------------------------------------------------------------------------------------------------- */
+bool net_hear(cluster *c, const endpoint *e, const transport_event *event, wire_control *message)
+{
+    pen_error why;
+    wire_arena_reset(c->arena);
+    if (wire_control_decode(event->head, event->head_size, c->arena, message, &why) != PEN_OK) {
+        sim_wrong(c, "%s cannot read a control message: %s", e->name, why.text);
+        return false;
+    }
+    if (message->kind != WIRE_BEAT && message->kind != WIRE_BEAT_ACK)
+        sim_note(c, "%-10s <- %-10s %s", e->name, e->other, wire_kind_name((int)message->kind));
+    return true;
+}
+
+bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, wire_data *d)
+{
+    pen_error why;
+    wire_arena_reset(c->arena);
+    if (wire_data_decode(event->head, event->head_size, c->arena, d, &why) != PEN_OK) {
+        sim_wrong(c, "%s cannot read a data message: %s", e->name, why.text);
+        return false;
+    }
+    sim_note(c, "%-10s <- %-10s %s%s rank %d step %llu, %u chunks from %u%s%s", e->name, e->other,
+             wire_kind_name((int)d->kind), d->flags & WIRE_INITIAL ? " initial" : d->flags & WIRE_REPEATED ? " again" : "",
+             d->rank, (unsigned long long)(d->seq != NULL && d->n > 0 ? d->seq[0] : d->step), d->n,
+             d->n > 0 ? d->chunk[0] : 0, d->text[0] != '\0' ? ": " : "", d->text);
+    return d->payload_bytes == (event->body != NULL ? event->body->size : 0);
+}
+
+void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message)
+{
+    pen_error why;
+    if (e->t == NULL) return;
+    if (wire_control_encode(message, &c->out, &why) != PEN_OK)
+        sim_wrong(c, "%s cannot write %s: %s", e->name, wire_kind_name((int)message->kind), why.text);
+    else (void)transport_send(e->t, peer, c->out.data, c->out.size, NULL); /* what matters is said again */
+}

@@ -1,0 +1,66 @@
+/* model.h - what training should have given: an independent reference, computed from the history alone.
+ *
+ * DESIGN.  Gradients, weights and first values are pure functions of (seed, rank, step, tensor, element), so the
+ * reference needs no message to know what every rank pushed.  It shares no code with the shards: no simd
+ * kernel, no update rule, no decision.
+ *   bsp        a version of a chunk is a number of applied steps; the reference walks the steps by itself
+ *   ssp, async the reference is told which push was applied next to a chunk, refuses one that was applied before
+ *              or out of its rank's order, and applies it, too
+ * Either way it keeps the checksum of every version of every chunk.
+ */
+#ifndef TESTS_SIM_MODEL_H
+#define TESTS_SIM_MODEL_H
+
+#include "proto/plan.h"
+
+typedef enum { MODEL_DECIDE, MODEL_EAGER, MODEL_SSP, MODEL_ASYNC } model_mode;
+
+typedef struct {
+    uint64_t seed;
+    model_mode mode;
+    uint32_t workers;
+    uint64_t steps;
+    bool sgd; /* else sum */
+    bool weighted;
+    double rate, clip, loss_scale;
+    uint32_t nonfinite_percent; /* steps with a gradient that is not finite */
+} model_task;
+
+/* ---- the task: what programs push -------------------------------------------------------------------- */
+float model_first(const model_task *task, uint32_t tensor, uint64_t element);
+float model_gradient(const model_task *task, uint32_t rank, uint64_t step, uint32_t tensor, uint64_t element);
+double model_weight(const model_task *task, uint32_t rank, uint64_t step);
+
+/* A whole tensor's gradients in the type they travel in. */
+void model_fill_gradient(const model_task *task, const wire_tensor *desc, uint32_t tensor, uint32_t rank, uint64_t step,
+                         void *out);
+
+/* The rank whose gradient of this step is not finite; -1: none. */
+int32_t model_bad_rank(const model_task *task, uint64_t step);
+
+/* ---- the reference ------------------------------------------------------------------------------------- */
+typedef struct model_reference model_reference;
+
+typedef struct {
+    int32_t outcome;
+    double norm, clip;
+    int64_t applied; /* after this step */
+} model_step;
+
+model_reference *model_create(const model_task *task, const wire_model *wire, const plan *cut);
+void model_destroy(model_reference *self); /* NULL is fine */
+
+/* Values of a chunk after `version` updates; NULL: there is no such version (yet).  Only the newest has values, all
+ * have a checksum. */
+bool model_crc(model_reference *self, uint32_t chunk, uint64_t version, uint32_t *crc);
+const float *model_values(const model_reference *self, uint32_t chunk, uint64_t *version);
+
+/* bsp: what this step comes to. */
+model_step model_at(model_reference *self, uint64_t step);
+
+/* ssp, async: a shard applied this push to this chunk.  NULL, or what is wrong with that. */
+const char *model_apply(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq);
+uint64_t model_clock(const model_reference *self, uint32_t chunk, uint32_t rank); /* pushes of rank applied */
+uint64_t model_slowest(const model_reference *self, uint32_t chunk);
+
+#endif

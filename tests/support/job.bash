@@ -1,0 +1,154 @@
+# job.bash - what the bats files of cluster/ and cli/ share: starting jobs, asking them, and leaving nothing behind.
+#
+# Every process a test starts carries MARK in its environment, so that whatever is left of it is found, grandchildren
+# too.  Jobs write the notes by which `penstock status` finds them into a folder of this test.
+
+job_setup() {
+    root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+    build=$(realpath "${BUILD:-$root/build}")
+    penstock=$build/bin/penstock
+    examples=$build/bin/examples
+    programs=$build/tests/programs
+    tmp=$(mktemp -d "${BATS_TMPDIR:-/tmp}/pen-XXXXXX")
+    mark=$(basename "$tmp")-$$
+    job=$(basename "$tmp")
+    host=$(hostname)
+    export XDG_RUNTIME_DIR=$tmp TMPDIR=$tmp LD_LIBRARY_PATH=$build/lib
+    unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_RANK LOCAL_WORLD_SIZE OMP_NUM_THREADS
+}
+
+# Call it last in teardown(): whatever a failed test left is ended here.
+job_teardown() {
+    local pid
+    for pid in $(marked); do kill -9 "$pid" 2>/dev/null || :; done
+    rm -rf "$tmp"
+}
+
+# Process ids that carry the mark of this test.
+marked() {
+    grep -lzsx "MARK=$mark" /proc/[0-9]*/environ | cut -d/ -f3
+}
+
+# Nothing of this test runs any more; $1 seconds (2) may pass until then.
+nothing_is_left() {
+    local end=$((${EPOCHREALTIME/./} + ${1:-2} * 1000000))
+    while [ -n "$(marked)" ]; do
+        if [ "${EPOCHREALTIME/./}" -gt "$end" ]; then
+            echo "left behind:"
+            ps -o pid,stat,etime,args -p "$(marked | paste -sd,)"
+            return 1
+        fi
+        sleep 0.02
+    done
+}
+
+# Runs the command and gives its exit code; at most $LIMIT seconds (60).
+pen() {
+    MARK=$mark timeout --foreground -k 5 "${LIMIT:-60}" "$penstock" "$@" 3>&-
+}
+
+# Trains Fashion-MNIST to its end:  train NAME LAUNCHER_FLAGS... -- EXAMPLE_FLAGS...   -> $tmp/NAME.{json,loss,err}
+train() {
+    local name=$1 flags=()
+    shift
+    while [ "$1" != -- ]; do
+        flags+=("$1")
+        shift
+    done
+    shift
+    pen run --standalone --job "$job-$name" "${flags[@]}" "$examples/fashion_mnist" "$@" \
+        --out "$tmp/$name.json" --loss-log "$tmp/$name.loss" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+        { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
+}
+
+# One value of a result:  value NAME KEY
+value() {
+    sed -n "s/.*\"$2\": *\"\{0,1\}\([^,\"}]*\).*/\1/p" "$tmp/$1.json"
+}
+
+crc() {
+    value "$1" params_crc32c
+}
+
+# All results have the same parameters.
+same_crc() {
+    local name first=$1
+    [ -n "$(crc "$first")" ] || { echo "$first has no crc"; return 1; }
+    for name in "$@"; do
+        [ "$(crc "$name")" = "$(crc "$first")" ] || { echo "$first $(crc "$first"), $name $(crc "$name")"; return 1; }
+    done
+}
+
+# Starts a job and does not wait:  start NAME ARGS_OF_RUN...   -> $launcher, $tmp/NAME.{out,err}
+start() {
+    local name=$1
+    shift
+    MARK=$mark "$penstock" run --standalone --job "$job-$name" "$@" >"$tmp/$name.out" 2>"$tmp/$name.err" 3>&- &
+    launcher=$!
+    launched_job=$job-$name
+}
+
+# Process id of a member of the started job:  member scheduler | member server 1 | member worker 0
+member() {
+    local pid
+    for pid in $(pgrep -P "$launcher"); do
+        case $1 in
+        scheduler) grep -qzsx scheduler "/proc/$pid/cmdline" || continue ;;
+        server) tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qs " server .*--rank $2 " || continue ;;
+        worker) grep -qzsx "RANK=$2" "/proc/$pid/environ" || continue ;;
+        esac
+        echo "$pid"
+        return
+    done
+    return 1
+}
+
+# The state of the started job on one line; fails while there is none.
+status() {
+    local port
+    port=$(sed -n 's/.*"address": "tcp:[^"]*:\([0-9]*\)".*/\1/p' "$tmp/penstock/$launched_job.json" 2>/dev/null)
+    [ -n "$port" ] && pen status --json --timeout-ms 2000 --master-port "$port" 2>/dev/null
+}
+
+# A number of the whole job:  status_value step
+status_value() {
+    status | sed -n "s/^[^[]*\"$1\":\(-\{0,1\}[0-9]*\).*/\1/p"
+}
+
+# Members of a status line on standard input, one on a line.
+members_of() {
+    sed 's/{"role"/\n{"role"/g' | grep '^{"role"'
+}
+
+# Waits until the started job is in step $1, or until $launcher has ended.
+wait_for_step() {
+    local step
+    for _ in $(seq 300); do
+        step=$(status_value step)
+        [ "${step:--1}" -ge "$1" ] && return
+        kill -0 "$launcher" 2>/dev/null || { echo "the job ended"; cat "$tmp"/*.err; return 1; }
+        sleep 0.05
+    done
+    echo "the job did not come to step $1"
+    cat "$tmp"/*.err
+    return 1
+}
+
+# Waits for the started job, at most $1 seconds; -> $code, $took_ms
+wait_for_end() {
+    local begun=${EPOCHREALTIME/./}
+    code=0
+    while kill -0 "$launcher" 2>/dev/null; do
+        took_ms=$(((${EPOCHREALTIME/./} - begun) / 1000))
+        [ "$took_ms" -lt $(($1 * 1000)) ] || { echo "the job still runs after $1 s"; cat "$tmp"/*.err; return 1; }
+        sleep 0.02
+    done
+    wait "$launcher" || code=$?
+}
+
+# Fails and shows both when the text on standard input is not exactly $1.
+is_text() {
+    local got
+    got=$(cat)
+    [ "$got" = "$1" ] || { printf 'wanted:\n%s\ngot:\n%s\n' "$1" "$got"; return 1; }
+}

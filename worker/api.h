@@ -1,0 +1,17 @@
+/* api.h - what the public functions share. */
+#ifndef WORKER_API_H
+#define WORKER_API_H
+
+#include "worker/context.h"
+#include "worker/last_error.h"
+
+/* Reserved words and range of what a caller gave; NULL is fine. */
+pen_status api_check_opts(const pen_opts *o);
+
+/* "pen_reduce is not in this version: ..." */
+pen_status api_unsupported(const char *function);
+
+/* Begins a request of this kind, fills it by `fill` (may be NULL) and runs it. */
+pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o, pen_req *req);
+
+#endif

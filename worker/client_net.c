@@ -1,0 +1,283 @@
+/* client_net.c - the sockets of a worker: messages out of them and into them. */
+#include "worker/client.h"
+
+#include "common/crc.h"
+#include "common/log.h"
+#include "common/why.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { BATCH = 64, ALONE_BYTES = 64 << 10, PROBE_MS = 1000 };
+
+/* ---- control ------------------------------------------------------------------------------------------- */
+void client_say(void *user, const wire_control *message)
+{
+    client *c = user;
+    pen_error why;
+    if (wire_control_encode(message, &c->out, &why) != PEN_OK) {
+        log_error("a message to the scheduler cannot be written: %s", why.text);
+        return;
+    }
+    /* A full queue means that nobody reads it; what matters is said again. */
+    (void)transport_send(c->control, 0, c->out.data, c->out.size, NULL);
+}
+
+static void take_control(client *c, const transport_event *event, uint64_t now_ms)
+{
+    wire_control message;
+    pen_error why;
+    wire_arena_reset(c->arena);
+    if (wire_control_decode(event->head, event->head_size, c->arena, &message, &why) != PEN_OK) {
+        stat_add(&c->ctx->stats, STAT_REFUSED, 1);
+        if (log_allowed(1)) log_warning("a message of the scheduler was refused: %s", why.text);
+        return;
+    }
+    liaison_receive(c->liaison, &message, now_ms);
+}
+
+static bool drain_control(void *user)
+{
+    client *c = user;
+    transport_event event;
+    int n              = 0;
+    const uint64_t now = loop_now_ms(c->loop);
+    for (; n < BATCH && transport_recv(c->control, &event) == PEN_OK; n++) {
+        switch (event.kind) {
+        case TRANSPORT_MESSAGE: take_control(c, &event, now); break;
+        case TRANSPORT_UP: liaison_up(c->liaison, now); break;
+        case TRANSPORT_DOWN: liaison_down(c->liaison, now); break;
+        case TRANSPORT_REFUSED: stat_add(&c->ctx->stats, STAT_REFUSED, 1); break;
+        }
+        if (event.kind == TRANSPORT_MESSAGE) buf_release(event.body);
+    }
+    if (n > 0) client_after(c);
+    return n > 0;
+}
+
+pen_status client_dial_control(client *c, pen_error *why)
+{
+    const worker_env *env = &c->ctx->env;
+    const transport_options o = {.head_bytes_max = WIRE_HEAD_BYTES_MAX};
+    if (strstr(env->addr, "://") != NULL) snprintf(c->control_address, sizeof c->control_address, "%s", env->addr);
+    else snprintf(c->control_address, sizeof c->control_address, "tcp://%s:%u", env->addr, env->port);
+    pen_status status = transport_dial(c->control_address, &o, &c->control, why);
+    if (status != PEN_OK) return status;
+    return loop_add(c->loop, transport_poll_fd(c->control), drain_control, c, why);
+}
+
+/* ---- data out -------------------------------------------------------------------------------------------- */
+typedef struct {
+    loop_task task;
+    client *owner;
+    void *op;
+} hold;
+
+static void let_go(void *user)
+{
+    hold *h   = user;
+    client *c = h->owner;
+    c->holds--;
+    exchange_release(c->exchange, h->op);
+    free(h);
+    client_after(c);
+}
+
+/* In whatever thread the transport drops its last reference. */
+static void released(void *user)
+{
+    hold *h = user;
+    h->task = (loop_task){.fn = let_go, .user = h};
+    loop_post(h->owner->loop, &h->task);
+}
+
+static buf *lend(client *c, const exchange_piece *piece)
+{
+    hold *h = malloc(sizeof *h);
+    if (h == NULL) return NULL;
+    *h     = (hold){.owner = c, .op = piece->op};
+    buf *b = buf_wrap((void *)(uintptr_t)piece->data, piece->size, released, h);
+    if (b == NULL) {
+        free(h);
+        return NULL;
+    }
+    c->holds++;
+    exchange_hold(c->exchange, piece->op);
+    return b;
+}
+
+static buf *pack(const exchange_piece *pieces, uint32_t n, size_t size)
+{
+    buf *b = buf_new(size);
+    if (b == NULL) return NULL;
+    char *to = b->data;
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(to, pieces[i].data, pieces[i].size);
+        to += pieces[i].size;
+    }
+    return b;
+}
+
+pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d, const exchange_piece *pieces, uint32_t n)
+{
+    client *c      = user;
+    lane_link *l        = &c->links[shard * (uint32_t)c->ctx->settings.lanes + lane];
+    wire_data full = *d;
+    buf *body      = NULL;
+    if (l->t == NULL || l->is_cut) return PEN_AGAIN;
+    for (uint32_t i = 0; i < n; i++) {
+        c->crc[i] = crc32c(0, pieces[i].data, pieces[i].size);
+        full.payload_bytes += pieces[i].size;
+    }
+    if (n > 0) {
+        full.crc = c->crc;
+        body     = n == 1 && pieces[0].size >= ALONE_BYTES ? lend(c, pieces) : pack(pieces, n, full.payload_bytes);
+        if (body == NULL) return PEN_NO_MEMORY;
+    }
+    pen_error why;
+    pen_status status = wire_data_encode(&full, &c->out, &why);
+    if (status == PEN_OK) status = transport_send(l->t, 0, c->out.data, c->out.size, body);
+    else log_error("a message to %s cannot be written: %s", c->server[shard], why.text);
+    if (status != PEN_OK) buf_release(body);
+    return status;
+}
+
+/* ---- data in ------------------------------------------------------------------------------------------------ */
+bool client_store(void *user, void *to, const void *from, size_t size, uint32_t crc)
+{
+    (void)user;
+    if (crc32c(0, from, size) != crc) return false;
+    memcpy(to, from, size);
+    return true;
+}
+
+static void take_data(client *c, const lane_link *l, const transport_event *event, uint64_t now_ms)
+{
+    wire_data d;
+    pen_error why;
+    wire_arena_reset(c->arena);
+    pen_status status = wire_data_decode(event->head, event->head_size, c->arena, &d, &why);
+    size_t size       = event->body != NULL ? event->body->size : 0;
+    if (status == PEN_OK && d.payload_bytes != size)
+        status = why_set(&why, PEN_CORRUPT, "its payload has %zu bytes instead of %llu", size,
+                         (unsigned long long)d.payload_bytes);
+    if (status == PEN_OK) {
+        exchange_receive(c->exchange, l->shard, &d, event->body, now_ms);
+        return;
+    }
+    stat_add(&c->ctx->stats, STAT_REFUSED, 1);
+    if (log_allowed(2 + l->shard)) log_warning("a message of %s was refused: %s", c->server[l->shard], why.text);
+}
+
+static bool drain_link(void *user)
+{
+    lane_link *l   = user;
+    client *c = l->owner;
+    transport_event event;
+    int n              = 0;
+    const uint64_t now = loop_now_ms(c->loop);
+    for (; n < BATCH && l->t != NULL && transport_recv(l->t, &event) == PEN_OK; n++) {
+        switch (event.kind) {
+        case TRANSPORT_MESSAGE: take_data(c, l, &event, now); break;
+        case TRANSPORT_UP: exchange_up(c->exchange, l->shard, l->lane, now); break;
+        case TRANSPORT_DOWN: exchange_down(c->exchange, l->shard, l->lane); break;
+        case TRANSPORT_REFUSED: stat_add(&c->ctx->stats, STAT_REFUSED, 1); break;
+        }
+        if (event.kind == TRANSPORT_MESSAGE) buf_release(event.body);
+    }
+    if (n > 0) client_after(c);
+    return n > 0;
+}
+
+static pen_status dial_link(client *c, lane_link *l, pen_error *why)
+{
+    pen_status status = transport_dial(c->address[l->shard], NULL, &l->t, why);
+    if (status != PEN_OK) return status;
+    return loop_add(c->loop, transport_poll_fd(l->t), drain_link, l, why);
+}
+
+static void close_link(client *c, lane_link *l)
+{
+    loop_remove(c->loop, l);
+    transport_close(l->t, 0);
+    l->t = NULL;
+}
+
+pen_status client_dial_links(client *c, pen_error *why)
+{
+    const uint32_t lanes = (uint32_t)c->ctx->settings.lanes;
+    c->links             = calloc((size_t)c->n_shards * lanes, sizeof *c->links);
+    if (c->links == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u connections", c->n_shards * lanes);
+    c->n_links = c->n_shards * lanes;
+    for (uint32_t i = 0; i < c->n_links; i++) {
+        lane_link *l           = &c->links[i];
+        *l                = (lane_link){.owner = c, .shard = i / lanes, .lane = i % lanes};
+        pen_status status = dial_link(c, l, why);
+        if (status != PEN_OK) return status;
+    }
+    return PEN_OK;
+}
+
+void client_close_links(client *c)
+{
+    for (uint32_t i = 0; i < c->n_links; i++)
+        if (c->links[i].t != NULL) close_link(c, &c->links[i]);
+}
+
+/* Not at once: it may be in the middle of being drained. */
+void client_cut(void *user, uint32_t shard, uint32_t lane)
+{
+    client *c = user;
+    c->links[shard * (uint32_t)c->ctx->settings.lanes + lane].is_cut = true;
+}
+
+void client_redial_cut(client *c)
+{
+    for (uint32_t i = 0; i < c->n_links; i++) {
+        lane_link *l = &c->links[i];
+        if (!l->is_cut) continue;
+        l->is_cut = false;
+        if (l->t == NULL) continue;
+        close_link(c, l);
+        exchange_down(c->exchange, l->shard, l->lane);
+        pen_error why;
+        if (!c->is_leaving && dial_link(c, l, &why) != PEN_OK) client_fail(c, &why);
+    }
+}
+
+/* ---- who listens there? ------------------------------------------------------------------------------------------ */
+static int connect_within(const struct addrinfo *a)
+{
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
+    if (fd < 0) return errno;
+    int error = connect(fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) {
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        socklen_t size  = sizeof error;
+        if (poll(&p, 1, PROBE_MS) <= 0) error = ETIMEDOUT;
+        else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    }
+    close(fd);
+    return error;
+}
+
+const char *client_probe(void *user)
+{
+    client *c             = user;
+    const worker_env *env = &c->ctx->env;
+    char port[16];
+    snprintf(port, sizeof port, "%u", env->port);
+    struct addrinfo *list, hints = {.ai_socktype = SOCK_STREAM};
+    if (getaddrinfo(env->addr, port, &hints, &list) != 0) return "(the name cannot be resolved); look at MASTER_ADDR";
+    int error = connect_within(list);
+    freeaddrinfo(list);
+    if (error == 0) return "(the port is open: torchrun's own store?); set PENSTOCK_PORT";
+    if (error == ECONNREFUSED) return "(connection refused: nothing listens there)";
+    return error == ETIMEDOUT ? "(no answer at all: wrong address, or a firewall)" : "(the host cannot be reached)";
+}

@@ -1,0 +1,178 @@
+/* context.c - a pen_ctx: how it is made from settings and environment, and what every call checks first. */
+#include "worker/context.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/simd/simd.h"
+#include "worker/last_error.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+exchange_rule context_rule_of(const char *sync)
+{
+    return strncmp(sync, "bsp", 3) == 0 ? EXCHANGE_DECIDE : EXCHANGE_FREE;
+}
+
+/* ---- mode and consistency ------------------------------------------------------------------------------- */
+static bool begins_with_word(const char *text, const char *word)
+{
+    size_t n = strlen(word);
+    return strncmp(text, word, n) == 0 && (text[n] == '\0' || text[n] == ' ');
+}
+
+static worker_mode mode_of_sync(const char *sync)
+{
+    if (begins_with_word(sync, "ssp")) return MODE_PS_SSP;
+    if (begins_with_word(sync, "async")) return MODE_PS_ASYNC;
+    return MODE_PS_BSP;
+}
+
+static pen_status choose_mode(pen_ctx *ctx, pen_error *why)
+{
+    static const char *const usual[] = {[MODE_LOCAL] = "bsp", [MODE_PS_BSP] = "bsp", [MODE_PS_SSP] = "ssp s=2", [MODE_PS_ASYNC] = "async"};
+    const worker_settings *s = &ctx->settings;
+    worker_mode mode         = (worker_mode)s->mode;
+
+    if (ctx->env.alone) {
+        if (s->servers > 0)
+            return why_set(why, PEN_BAD_SETTING, "servers=%lld, but no RANK says who this worker is; `penstock run --servers %lld` starts all",
+                           (long long)s->servers, (long long)s->servers);
+        if (mode == MODE_AUTO || s->servers < 0) mode = MODE_LOCAL;
+    } else {
+        if (mode == MODE_AUTO) mode = mode_of_sync(s->sync);
+        if (mode == MODE_LOCAL)
+            return why_set(why, PEN_BAD_SETTING, "mode=local and a world of %d workers contradict each other", ctx->env.world_size);
+        if (s->servers <= 0)
+            return why_set(why, PEN_BAD_SETTING,
+                           "%d workers and no servers: workers without servers (allreduce) are not in this version; start the job "
+                           "with `penstock run --servers 1`, or set PENSTOCK_SERVERS",
+                           ctx->env.world_size);
+    }
+    /* A program written for ssp or async keeps its meaning when it runs alone. */
+    const char *sync = s->sync[0] != '\0' ? s->sync : usual[s->mode == MODE_AUTO ? mode : (worker_mode)s->mode];
+    if (mode != MODE_LOCAL && mode_of_sync(sync) != mode)
+        return why_set(why, PEN_BAD_SETTING, "mode=%s and sync=%s contradict each other", worker_mode_name(mode), sync);
+    if (context_rule_of(sync) == EXCHANGE_FREE && s->clip > 0)
+        return why_set(why, PEN_BAD_SETTING, "sync=%s and clip=%g contradict each other: there is no moment at which all gradients are known",
+                       sync, s->clip);
+    ctx->mode = mode;
+    ctx->rule = context_rule_of(sync);
+    if (ctx->rule == EXCHANGE_DECIDE && s->commit == COMMIT_EAGER) ctx->rule = EXCHANGE_EAGER;
+    memcpy(ctx->sync, sync, strlen(sync) + 1);
+    ctx->engine = mode == MODE_LOCAL ? &engine_local : &engine_servers;
+    return PEN_OK;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------------------------ */
+static void name_job(pen_ctx *ctx)
+{
+    if (ctx->settings.job[0] != '\0') snprintf(ctx->job, sizeof ctx->job, "%.47s", ctx->settings.job);
+    else snprintf(ctx->job, sizeof ctx->job, "%.47s", program_invocation_short_name);
+}
+
+static pen_status set_up(pen_ctx *ctx, const char *const *settings, pen_error *why)
+{
+    worker_settings *s = &ctx->settings;
+    pen_status status  = worker_settings_load(s, settings, why);
+    if (status != PEN_OK) return status;
+    if (s->log_level[0] != '\0') {
+        int level = log_level_find(s->log_level);
+        if (level < -1) return why_set(why, PEN_BAD_SETTING, "log_level '%s' is none of silent, error, warning, notice, info, debug", s->log_level);
+        log_level_set(level);
+    }
+    status = simd_choose(s->simd, why);
+    if (status == PEN_OK) status = worker_env_resolve(s, config_env, &ctx->env, why);
+    if (status == PEN_OK) status = choose_mode(ctx, why);
+    if (status == PEN_OK) status = model_init(&ctx->model, ctx, why);
+    return status;
+}
+
+pen_status context_create(const char *const *settings, pen_ctx **out, pen_error *why)
+{
+    pen_ctx *ctx = calloc(1, sizeof *ctx);
+    if (ctx == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a context");
+    if (request_table_init(&ctx->requests, UINT64_MAX, why) != PEN_OK) {
+        free(ctx);
+        return why->status;
+    }
+    pthread_mutex_init(&ctx->step.lock, NULL);
+    pthread_mutex_init(&ctx->failure_lock, NULL);
+    pthread_mutex_init(&ctx->watch_lock, NULL);
+    ctx->pid       = getpid();
+    ctx->world.ctx = ctx;
+    atomic_store(&ctx->call, "pen_init");
+    atomic_store(&ctx->step_index, -1);
+    atomic_store(&ctx->call_since_ms, clock_ms(&clock_real));
+    if (gethostname(ctx->host, sizeof ctx->host - 1) != 0) memcpy(ctx->host, "unknown", sizeof "unknown");
+    pen_status status = set_up(ctx, settings, why);
+    if (status != PEN_OK) {
+        context_destroy(ctx);
+        return status;
+    }
+    ctx->requests.in_flight_max = ctx->settings.requests_max;
+    name_job(ctx);
+    *out = ctx;
+    return PEN_OK;
+}
+
+void context_destroy(pen_ctx *ctx)
+{
+    request_table_fini(&ctx->requests);
+    model_fini(&ctx->model);
+    free(ctx->step.rate);
+    pthread_mutex_destroy(&ctx->step.lock);
+    pthread_mutex_destroy(&ctx->failure_lock);
+    pthread_mutex_destroy(&ctx->watch_lock);
+    free(ctx);
+}
+
+/* ---- what every call checks --------------------------------------------------------------------------------------- */
+pen_status context_check(const pen_ctx *ctx, const char *call)
+{
+    if (ctx == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "%s: ctx is NULL", call);
+    if (ctx->pid != getpid())
+        return last_error_say(PEN_WRONG_STATE, "%s: called in a forked child, which owns nothing of the context", call);
+    if (atomic_load_explicit(&ctx->has_failed, memory_order_acquire)) return last_error_set(&ctx->failure);
+    return PEN_OK;
+}
+
+pen_status context_enter(pen_ctx *ctx, const char *call, bool waits)
+{
+    pen_status status = context_check(ctx, call);
+    if (status != PEN_OK) return status;
+    if (waits && request_is_sdk_thread())
+        return last_error_say(PEN_WRONG_STATE, "%s: called from a callback, where waiting would wait for itself", call);
+    atomic_store_explicit(&ctx->call, call, memory_order_relaxed);
+    if (waits) {
+        atomic_store_explicit(&ctx->call_since_ms, clock_ms(&clock_real), memory_order_relaxed);
+        atomic_store_explicit(&ctx->in_call, true, memory_order_relaxed);
+    }
+    return PEN_OK;
+}
+
+pen_status context_leave(pen_ctx *ctx, pen_status status)
+{
+    if (!atomic_exchange_explicit(&ctx->in_call, false, memory_order_relaxed)) return status;
+    atomic_store_explicit(&ctx->call_since_ms, clock_ms(&clock_real), memory_order_relaxed);
+    return status;
+}
+
+void context_fail(pen_ctx *ctx, const pen_error *why)
+{
+    pthread_mutex_lock(&ctx->failure_lock);
+    if (!atomic_load(&ctx->has_failed)) {
+        ctx->failure = *why;
+        atomic_store_explicit(&ctx->has_failed, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&ctx->failure_lock);
+}
+
+pen_status context_remember(pen_error *kept, const pen_error *why)
+{
+    if (kept->status == PEN_OK) *kept = *why;
+    return last_error_set(why);
+}

@@ -1,0 +1,199 @@
+/* exchange_answer.c - what a message of a shard means. */
+#include "worker/exchange_internal.h"
+
+#include "common/why.h"
+
+static bool is_ours(const exchange *self, uint32_t shard, const wire_data *d)
+{
+    const exchange_setup *s = &self->setup;
+    return d->from == s->to[shard] && (d->to == s->from || d->to == 0) && d->term == s->term && d->epoch == s->epoch;
+}
+
+/* The operation that entry i of the message answers; NULL: it is over, or was never. */
+static op *find(exchange *self, uint32_t shard, const wire_data *d, uint32_t i)
+{
+    uint32_t chunk = d->chunk[i];
+    if (chunk >= self->setup.plan->n_chunks || exchange_shard(self, chunk) != shard) return NULL;
+    op *o = self->chunk[chunk].head;
+    if (o == NULL || o->tries == 0) return NULL;
+    /* First values have no number; a refusal does not say that it is about them. */
+    bool first_values = o->verb == EXCHANGE_INIT || o->verb == EXCHANGE_LOAD;
+    if (first_values) return d->kind == WIRE_REFUSED || (d->flags & WIRE_INITIAL) != 0 ? o : NULL;
+    if (d->flags & WIRE_INITIAL) return NULL;
+    uint64_t seq = d->seq != NULL ? d->seq[i] : d->step;
+    return seq == o->seq ? o : NULL;
+}
+
+static void wait_again(exchange *self, op *o, retry_reason reason, uint64_t now_ms)
+{
+    exchange_due_at(self, o, now_ms + retry_wait_ms(&self->setup.retry, reason, o->tries, &self->draws));
+}
+
+/* ---- RECEIPT ---------------------------------------------------------------------------------------- */
+static void take_receipt(exchange *self, uint32_t shard, const wire_data *d, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < d->n; i++) {
+        op *o = find(self, shard, d, i);
+        if (o == NULL || !exchange_is_pushing(o)) continue;
+        if (o->verb == EXCHANGE_INIT) {
+            exchange_finish(self, o);
+        } else if (o->state == OP_SENT || o->state == OP_READY) {
+            exchange_unqueue(self, o); /* a repeat was about to leave: it need not */
+            o->state = OP_RECEIVED;
+            wait_again(self, o, RETRY_RECEIPT, now_ms);
+        }
+    }
+}
+
+/* ---- VALUES ----------------------------------------------------------------------------------------- */
+static void note_result(op *o)
+{
+    exchange_result *result = &o->request->result;
+    if (o->version < result->version) result->version = o->version;
+    if (o->staleness > result->staleness) result->staleness = o->staleness;
+}
+
+void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_ms)
+{
+    size_t size = exchange_value_size(self, o->chunk);
+    if (!self->act.store(self->user, o->to, data, size, o->crc)) {
+        self->act.count(self->user, STAT_CORRUPT, 1);
+        buf_release(o->body);
+        o->body  = NULL;
+        o->state = OP_SENT; /* as if it had not come */
+        wait_again(self, o, RETRY_REFUSED, now_ms);
+        return;
+    }
+    note_result(o);
+    o->request->result.bytes += size;
+    self->act.count(self->user, STAT_PULL_BYTES, size);
+    self->act.count(self->user, STAT_PULL_OPS, 1);
+    if (exchange_is_pushing(o)) self->act.count(self->user, STAT_PUSH_OPS, 1);
+    exchange_finish(self, o);
+}
+
+static void hold_values(exchange *self, op *o, buf *body, size_t at)
+{
+    if (o->state == OP_HELD) return;
+    exchange_unqueue(self, o);
+    o->state   = OP_HELD;
+    o->due_ms  = NEVER;
+    o->body    = buf_acquire(body);
+    o->body_at = at;
+}
+
+static bool wants_values(const op *o)
+{
+    return o->verb == EXCHANGE_STEP ? true : o->verb != EXCHANGE_PUSH && o->verb != EXCHANGE_INIT;
+}
+
+/* In EXCHANGE_DECIDE a step's push is never answered by values: those of an earlier step may come late. */
+static bool may_take(const exchange *self, const op *o)
+{
+    if (!wants_values(o)) return false;
+    return o->verb != EXCHANGE_STEP || o->pulling || self->setup.rule != EXCHANGE_DECIDE;
+}
+
+static void take_entry(exchange *self, op *o, const wire_data *d, uint32_t i, buf *body, size_t at, uint64_t now_ms)
+{
+    o->version   = d->version != NULL ? d->version[i] : 0;
+    o->staleness = d->staleness != NULL ? d->staleness[i] : 0;
+    o->crc       = d->crc[i];
+    bool early   = o->verb == EXCHANGE_STEP && !self->step.closing;
+    if (early) hold_values(self, o, body, at);
+    else exchange_take_values(self, o, (const char *)body->data + at, now_ms);
+}
+
+static void take_applied(exchange *self, uint32_t shard, const wire_data *d)
+{
+    for (uint32_t i = 0; i < d->n; i++) {
+        op *o = find(self, shard, d, i);
+        if (o == NULL || o->verb != EXCHANGE_PUSH) continue;
+        o->version   = d->version != NULL ? d->version[i] : 0;
+        o->staleness = d->staleness != NULL ? d->staleness[i] : 0;
+        note_result(o);
+        self->act.count(self->user, STAT_PUSH_OPS, 1);
+        exchange_finish(self, o);
+    }
+}
+
+static size_t payload_of(const exchange *self, const wire_data *d)
+{
+    size_t total = 0;
+    for (uint32_t i = 0; i < d->n; i++) {
+        if (d->chunk[i] >= self->setup.plan->n_chunks) return SIZE_MAX;
+        total += exchange_value_size(self, d->chunk[i]);
+    }
+    return total;
+}
+
+static void take_values(exchange *self, uint32_t shard, const wire_data *d, buf *body, uint64_t now_ms)
+{
+    if (d->crc == NULL) {
+        take_applied(self, shard, d);
+        return;
+    }
+    if (body == NULL || payload_of(self, d) != body->size) {
+        self->act.count(self->user, STAT_REFUSED, 1);
+        return;
+    }
+    size_t at = 0;
+    for (uint32_t i = 0; i < d->n; i++) {
+        op *o = find(self, shard, d, i);
+        if (o != NULL && may_take(self, o)) take_entry(self, o, d, i, body, at, now_ms);
+        at += exchange_value_size(self, d->chunk[i]);
+    }
+}
+
+/* ---- REFUSED ---------------------------------------------------------------------------------------- */
+static bool is_passing(pen_status status) { return status == PEN_AGAIN || status == PEN_CORRUPT; }
+
+static void end_refused(exchange *self, op *o, uint32_t shard, const wire_data *d)
+{
+    pen_error why;
+    const char *name = exchange_tensor(self, o->chunk)->name;
+    why_set(&why, d->status, "%s refused '%s': %s", self->setup.server[shard], name, d->text);
+    why_culprit(&why, PEN_SERVER, -1, (int64_t)d->step, name);
+    exchange_end(self, o->request, &why);
+}
+
+static void take_refused(exchange *self, uint32_t shard, const wire_data *d, uint64_t now_ms)
+{
+    self->act.count(self->user, d->status == PEN_CORRUPT ? STAT_CORRUPT : STAT_BUSY, d->n);
+    for (uint32_t i = 0; i < d->n; i++) {
+        op *o = find(self, shard, d, i);
+        if (o == NULL || o->state == OP_HELD || o->state == OP_PREPARED) continue;
+        if (!is_passing(d->status)) {
+            end_refused(self, o, shard, d);
+            continue;
+        }
+        exchange_unqueue(self, o);
+        o->state = OP_SENT;
+        wait_again(self, o, RETRY_REFUSED, now_ms);
+    }
+    if (d->n > 0 || is_passing(d->status)) return;
+    pen_error why;
+    why_set(&why, d->status, "%s refused a message: %s", self->setup.server[shard], d->text);
+    exchange_fail(self, &why, now_ms);
+}
+
+/* ---- the door ----------------------------------------------------------------------------------------- */
+void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *body, uint64_t now_ms)
+{
+    if (!is_ours(self, shard, d)) {
+        self->act.count(self->user, STAT_REFUSED, 1);
+        return;
+    }
+    switch (d->kind) {
+    case WIRE_RECEIPT: take_receipt(self, shard, d, now_ms); break;
+    case WIRE_PREPARED: exchange_step_record(self, shard, d, body); break;
+    case WIRE_VALUES: take_values(self, shard, d, body, now_ms); break;
+    case WIRE_REFUSED: take_refused(self, shard, d, now_ms); break;
+    case WIRE_WAITING: exchange_note_waiting(self, d, now_ms); break;
+    case WIRE_PUSH:
+    case WIRE_PULL:
+    case WIRE_INQUIRE:
+    case WIRE_INIT:
+    case WIRE_KIND_END: self->act.count(self->user, STAT_REFUSED, 1); break;
+    }
+}

@@ -1,0 +1,147 @@
+/* exchange_internal.h - the state of the exchange, shared by exchange*.c only. */
+#ifndef WORKER_EXCHANGE_INTERNAL_H
+#define WORKER_EXCHANGE_INTERNAL_H
+
+#include "worker/exchange.h"
+
+#include <stdbool.h>
+
+enum {
+    PACK_BYTES      = 256 << 10, /* of small chunks in one message         */
+    ALONE_BYTES     = 64 << 10,  /* a chunk of this size travels by itself */
+    PACK_CHUNKS_MAX = 4096
+};
+#define NEVER UINT64_MAX
+
+typedef enum {
+    OP_QUEUED,   /* behind another operation on its chunk          */
+    OP_READY,    /* in its lane's outbox                           */
+    OP_SENT,
+    OP_RECEIVED, /* the shard has it, the answer is to come        */
+    OP_PREPARED, /* its partition's record is in (EXCHANGE_DECIDE)     */
+    OP_HELD,     /* its values are here, the step is not closed yet */
+    OP_DONE      /* answered; the transport may still read its bytes */
+} op_state;
+
+typedef struct inputs { /* what a push carries, shared by operations */
+    uint32_t refs;
+    wire_inputs wire;
+    double rate[];
+} inputs;
+
+typedef struct op {
+    exchange_request *request;
+    struct op *chunk_next;           /* queue of its chunk          */
+    struct op *out_next;             /* outbox of its lane          */
+    struct op *live_prev, *live_next; /* all that are not DONE       */
+    struct op *request_next;         /* all of its request          */
+    inputs *in;
+    const void *from;
+    void *to;
+    uint64_t seq, due_ms;
+    uint32_t chunk, tries, holds;
+    uint8_t verb, state;
+    bool pulling;                    /* EXCHANGE_STEP: decided, wants values */
+    buf *body;                       /* OP_HELD */
+    size_t body_at;
+    uint32_t crc, staleness;
+    uint64_t version;
+} op;
+
+struct exchange_request {
+    exchange_request *prev, *next;
+    void *token;
+    op *ops;
+    uint64_t opened_ms, deadline_ms, ask_ms;
+    uint32_t left, holds;
+    bool closed, is_step, asked, warned, ending;
+    pen_status status;
+    pen_error *why;
+    exchange_result result;
+    struct { /* newest WAITING */
+        bool known;
+        uint64_t step;
+        char tensor[128];
+        uint32_t n;
+        int32_t rank[32];
+    } waiting;
+};
+
+typedef struct {
+    op *head, *tail;
+    uint64_t next_seq; /* EAGER, FREE */
+    bool unknown;      /* a push ended without an answer: nobody can say which number comes next */
+} chunk_queue;
+
+typedef struct {
+    op *head, *tail; /* outbox */
+    bool up;
+    uint64_t blocked_until_ms;
+} lane_state;
+
+typedef struct {
+    exchange_request *request; /* NULL: none open */
+    uint64_t index;
+    inputs *in;
+    bool closing, decided;
+    uint32_t n_records;
+    wire_record *record;   /* [n_partitions] */
+    double **sums;         /* [n_partitions] */
+    bool *has;             /* [n_partitions] */
+    wire_decision decision;
+} step_state;
+
+struct exchange {
+    exchange_setup setup;
+    exchange_actions act;
+    void *user;
+    chunk_queue *chunk;   /* [n_chunks] */
+    lane_state *lane;     /* [n_shards * lanes] */
+    uint32_t n_lanes, n_trained_partitions;
+    op live;              /* ring */
+    exchange_request requests; /* ring */
+    uint64_t n_requests;
+    inputs *plain;
+    step_state step;
+    int64_t applied;
+    uint64_t tick_ms, draws, pulls;
+    bool failed;
+    pen_error why;
+    op *free_ops;
+    exchange_request *free_requests;
+    struct slab *slabs;
+    uint32_t *column_chunk, *partition, *stamp;
+    uint64_t *column_seq, *record_hash;
+    exchange_piece *piece;
+    uint32_t stamp_now;
+};
+
+/* exchange.c */
+const plan_chunk *exchange_chunk(const exchange *self, uint32_t chunk);
+const wire_tensor *exchange_tensor(const exchange *self, uint32_t chunk);
+uint32_t exchange_shard(const exchange *self, uint32_t chunk);
+lane_state *exchange_lane(exchange *self, uint32_t chunk);
+size_t exchange_push_size(const exchange *self, const op *o);  /* bytes of its payload; 0 when it has none */
+size_t exchange_value_size(const exchange *self, uint32_t chunk);
+bool exchange_is_pushing(const op *o);
+void exchange_send_later(exchange *self, op *o);               /* into the outbox */
+void exchange_unqueue(exchange *self, op *o);                  /* out of the outbox, if it is there */
+void exchange_due_at(exchange *self, op *o, uint64_t due_ms);
+void exchange_finish(exchange *self, op *o);                   /* answered */
+void exchange_end(exchange *self, exchange_request *r, const pen_error *why); /* ends it early */
+inputs *exchange_inputs_new(const wire_inputs *in);
+void exchange_inputs_release(inputs *in);
+
+/* exchange_step.c */
+void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, const buf *body);
+void exchange_step_decide(exchange *self);
+void exchange_step_forget(exchange *self); /* its request has ended */
+
+/* exchange_answer.c */
+void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_ms);
+
+/* exchange_wait.c */
+void exchange_note_waiting(exchange *self, const wire_data *d, uint64_t now_ms);
+bool exchange_inquire(exchange *self, const op *o); /* false: its lane is down or full */
+
+#endif

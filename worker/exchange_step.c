@@ -1,0 +1,150 @@
+/* exchange_step.c - the bsp step: records in, one decision for the whole model out. */
+#include "worker/exchange_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_inputs *in, uint64_t now_ms)
+{
+    step_state *step = &self->step;
+    exchange_request *r  = exchange_open(self, now_ms);
+    if (r == NULL) return NULL;
+    exchange_inputs_release(step->in);
+    step->in        = exchange_inputs_new(in);
+    step->request   = r;
+    step->index     = index;
+    step->n_records = 0;
+    step->closing = step->decided = false;
+    memset(step->has, 0, self->setup.plan->n_partitions * sizeof *step->has);
+    r->is_step = true;
+    if (step->in == NULL) {
+        const pen_error why = {PEN_NO_MEMORY, .rank = -1, .step = (int64_t)index, .text = "no memory for a step"};
+        exchange_end(self, r, &why);
+    }
+    return r;
+}
+
+/* Values that came early: parameters are written only after the program said that it is done with them. */
+static void take_held(exchange *self, exchange_request *r, uint64_t now_ms)
+{
+    for (op *o = r->ops; o != NULL; o = o->request_next)
+        if (o->state == OP_HELD) exchange_take_values(self, o, (const char *)o->body->data + o->body_at, now_ms);
+}
+
+static void close_eager(exchange *self, exchange_request *r, void *token, uint64_t now_ms)
+{
+    if (r->status != PEN_OK) return;
+    const exchange_outcome applied = {.outcome = PEN_APPLIED, .clip = 1, .applied = ++self->applied, .bad_rank = -1};
+    self->act.decided(self->user, token, &applied);
+    take_held(self, r, now_ms);
+}
+
+void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint64_t now_ms)
+{
+    step_state *step    = &self->step;
+    exchange_request *r = step->request;
+    bool is_whole       = step->n_records == self->n_trained_partitions;
+    step->closing       = true;
+    r->token            = token;
+    if (self->setup.rule != EXCHANGE_DECIDE) close_eager(self, r, token, now_ms);
+    else if (is_whole && r->status == PEN_OK) exchange_step_decide(self);
+    exchange_close(self, r, token, deadline_ms, now_ms); /* only now may it complete */
+}
+
+void exchange_step_forget(exchange *self) { self->step.request = NULL; }
+
+/* ---- records ---------------------------------------------------------------------------------------- */
+static void mark_prepared(exchange *self, uint32_t partition)
+{
+    const plan_partition *p = &self->setup.plan->partition[partition];
+    for (uint32_t i = 0; i < p->n_chunks; i++) {
+        op *o = self->chunk[p->chunk[i]].head;
+        if (o == NULL || o->verb != EXCHANGE_STEP || o->pulling) continue;
+        exchange_unqueue(self, o);
+        o->state  = OP_PREPARED;
+        o->due_ms = NEVER;
+        self->act.count(self->user, STAT_PUSH_OPS, 1);
+    }
+}
+
+/* True when every trained chunk of the partition has been pushed by us: a record cannot exist before. */
+static bool is_pushed(const exchange *self, uint32_t partition)
+{
+    const plan_partition *p = &self->setup.plan->partition[partition];
+    uint32_t pushed         = 0;
+    for (uint32_t i = 0; i < p->n_chunks; i++) {
+        const op *o = self->chunk[p->chunk[i]].head;
+        if (o != NULL && o->verb == EXCHANGE_STEP && o->tries > 0) pushed++;
+    }
+    return pushed == p->n_trained;
+}
+
+static bool take_record(exchange *self, uint32_t shard, const wire_record *record, const double *sums, size_t n_sums)
+{
+    const plan *p    = self->setup.plan;
+    step_state *step = &self->step;
+    uint32_t at      = record->partition;
+    if (self->setup.shard[at] != shard || step->has[at] || !is_pushed(self, at)) return true; /* a repeat, or nonsense */
+    if (decision_record_hash(step->index, record, &step->in->wire, sums, (uint32_t)n_sums) != record->hash) return false;
+
+    step->record[at] = *record;
+    memcpy(step->sums[at], sums, p->partition[at].blocks * sizeof *sums);
+    step->has[at] = true;
+    step->n_records++;
+    mark_prepared(self, at);
+    return true;
+}
+
+void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, const buf *body)
+{
+    const plan *p    = self->setup.plan;
+    step_state *step = &self->step;
+    if (self->setup.rule != EXCHANGE_DECIDE || step->request == NULL || step->decided || d->step != step->index) return;
+
+    size_t left = body != NULL ? body->size / sizeof(double) : 0, at = 0;
+    for (uint32_t i = 0; i < d->n_records; i++) {
+        const wire_record *record = &d->record[i];
+        size_t n_sums = record->partition < p->n_partitions ? p->partition[record->partition].blocks : 0;
+        if (n_sums == 0 || n_sums > left) return; /* the scheduler's plan and the shard's message disagree */
+        const double *from = (const double *)body->data + at;
+        /* The hash covers the sums: a damaged record is as good as lost and is asked for again. */
+        if (!take_record(self, shard, record, from, n_sums)) self->act.count(self->user, STAT_CORRUPT, 1);
+        at += n_sums;
+        left -= n_sums;
+    }
+    if (step->closing && step->n_records == self->n_trained_partitions && step->request->status == PEN_OK)
+        exchange_step_decide(self);
+}
+
+/* ---- the decision -------------------------------------------------------------------------------------- */
+static void ask_for_values(exchange *self)
+{
+    for (op *o = self->step.request->ops; o != NULL; o = o->request_next) {
+        if (o->state == OP_DONE) continue;
+        o->pulling = true;
+        o->tries   = 0;
+        exchange_send_later(self, o);
+    }
+}
+
+void exchange_step_decide(exchange *self)
+{
+    step_state *step     = &self->step;
+    exchange_outcome outcome = {.bad_rank = -1};
+    uint32_t bad_chunk   = 0;
+    int32_t bad_rank     = -1;
+    decision_make(self->setup.plan, step->record, (const double *const *)step->sums, &step->in->wire, self->applied,
+                  &step->decision, &bad_chunk, &bad_rank);
+    step->decided = true;
+    if (step->decision.outcome == PEN_APPLIED) self->applied++;
+
+    outcome.outcome   = step->decision.outcome;
+    outcome.norm      = step->decision.norm;
+    outcome.clip      = step->decision.clip;
+    outcome.applied   = self->applied;
+    outcome.has_bad   = bad_rank >= 0 && bad_chunk < self->setup.plan->n_chunks;
+    if (outcome.has_bad) outcome.bad_tensor = exchange_chunk(self, bad_chunk)->tensor;
+    outcome.bad_rank  = bad_rank;
+    self->act.decided(self->user, step->request->token, &outcome);
+    ask_for_values(self);
+}

@@ -1,0 +1,11 @@
+# Puts the members of several archives into one: cmake -DAR=... -DOUT=... -DARCHIVES=a,b -P merge.cmake
+string(REPLACE "," ";" archives "${ARCHIVES}")
+set(script "CREATE ${OUT}\n")
+foreach(archive ${archives})
+    string(APPEND script "ADDLIB ${archive}\n")
+endforeach()
+string(APPEND script "SAVE\nEND\n")
+file(WRITE ${OUT}.mri "${script}")
+file(REMOVE ${OUT})
+execute_process(COMMAND ${AR} -M INPUT_FILE ${OUT}.mri COMMAND_ERROR_IS_FATAL ANY)
+file(REMOVE ${OUT}.mri)

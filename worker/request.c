@@ -1,0 +1,327 @@
+/* request.c - the table behind pen_req, and waiting. */
+#include "worker/request.h"
+
+#include "common/clock.h"
+#include "worker/context.h"
+#include "worker/last_error.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static _Thread_local bool sdk_thread;
+static _Thread_local int in_callback;
+
+bool request_is_sdk_thread(void) { return sdk_thread || in_callback > 0; }
+void request_mark_sdk_thread(void) { sdk_thread = true; }
+
+/* ---- the table ----------------------------------------------------------------------------------------- */
+pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why)
+{
+    memset(table, 0, sizeof *table);
+    table->in_flight_max = in_flight_max;
+    pthread_condattr_t attributes;
+    if (pthread_condattr_init(&attributes) != 0) return why_set(why, PEN_NO_MEMORY, "no memory for a condition");
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&table->lock, NULL);
+    pthread_cond_init(&table->ended, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return PEN_OK;
+}
+
+void request_table_fini(request_table *table)
+{
+    for (uint32_t b = 0; b < table->n_blocks; b++) {
+        for (int i = 0; i < REQUEST_BLOCK; i++) free(table->block[b][i].why);
+        free(table->block[b]);
+    }
+    pthread_cond_destroy(&table->ended);
+    pthread_mutex_destroy(&table->lock);
+}
+
+/* id = generation << 32 | place; the generation grows with each use, so a stale pen_req is recognised. */
+static bool grow(request_table *table)
+{
+    if (table->n_blocks == REQUEST_BLOCKS_MAX) return false;
+    request *block = calloc(REQUEST_BLOCK, sizeof *block);
+    if (block == NULL) return false;
+    for (uint32_t i = REQUEST_BLOCK; i-- > 0;) {
+        block[i].id   = table->n_blocks * REQUEST_BLOCK + i;
+        block[i].next = table->free;
+        table->free   = &block[i];
+    }
+    table->block[table->n_blocks++] = block;
+    return true;
+}
+
+static request *take(request_table *table)
+{
+    if (table->free == NULL && !grow(table)) return NULL;
+    request *r  = table->free;
+    table->free = r->next;
+    uint64_t id = r->id + ((uint64_t)1 << 32);
+    memset(r, 0, sizeof *r);
+    r->id = id;
+    table->in_flight++;
+    return r;
+}
+
+static void give(request_table *table, request *r)
+{
+    free(r->why);
+    r->why      = NULL;
+    r->is_done  = false;
+    r->next     = table->free;
+    table->free = r;
+    r->id += (uint64_t)1 << 32;
+}
+
+static request *find(request_table *table, uint64_t id)
+{
+    uint32_t place = (uint32_t)id, b = place / REQUEST_BLOCK;
+    if (b >= table->n_blocks) return NULL;
+    request *r = &table->block[b][place % REQUEST_BLOCK];
+    return r->id == id ? r : NULL;
+}
+
+/* ---- begin, end --------------------------------------------------------------------------------------------- */
+static pen_status wait_for_room(request_table *table, const pen_opts *o)
+{
+    bool may_wait = !request_is_sdk_thread() && (o == NULL || (o->flags & PEN_NOWAIT) == 0);
+    while (table->in_flight >= table->in_flight_max) {
+        if (!may_wait) return PEN_AGAIN;
+        pthread_cond_wait(&table->ended, &table->lock);
+    }
+    return PEN_OK;
+}
+
+pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, const pen_req *req,
+                         request **out)
+{
+    request_table *table = &ctx->requests;
+    pthread_mutex_lock(&table->lock);
+    pen_status status = kind == REQUEST_LEAVE ? PEN_OK : wait_for_room(table, o);
+    request *r        = status == PEN_OK ? take(table) : NULL;
+    pthread_mutex_unlock(&table->lock);
+    if (status != PEN_OK)
+        return last_error_say(status, "%llu requests are in flight; wait for one (requests_max)",
+                              (unsigned long long)table->in_flight_max);
+    if (r == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for another request");
+
+    int64_t deadline = o != NULL && o->deadline_ms != 0 ? o->deadline_ms : ctx->settings.deadline_ms;
+    r->ctx           = ctx;
+    r->kind          = kind;
+    r->begun_ms      = clock_ms(&clock_real);
+    r->deadline_ms   = deadline > 0 ? r->begun_ms + (uint64_t)deadline : 0;
+    if (o != NULL && req != NULL) {
+        r->done = o->done;
+        r->user = o->user;
+    }
+    *out = r;
+    return PEN_OK;
+}
+
+void request_abandon(request *r)
+{
+    request_table *table = &r->ctx->requests;
+    pthread_mutex_lock(&table->lock);
+    table->in_flight--;
+    give(table, r);
+    pthread_mutex_unlock(&table->lock);
+}
+
+void request_end(request *r, pen_status status, const pen_error *why)
+{
+    request_table *table = &r->ctx->requests;
+    r->result.status     = status;
+    r->result.seconds    = (double)(clock_ms(&clock_real) - r->begun_ms) / 1000;
+    if (status != PEN_OK && why != NULL) {
+        r->why = malloc(sizeof *r->why);
+        if (r->why != NULL) *r->why = *why;
+    }
+    pthread_mutex_lock(&table->lock);
+    r->next = NULL;
+    if (table->told_tail == NULL) table->told_head = r;
+    else table->told_tail->next = r;
+    table->told_tail = r;
+    pthread_mutex_unlock(&table->lock);
+}
+
+static void run_callback(request_table *table, request *r)
+{
+    pen_result result = r->result;
+    if (r->why != NULL) last_error_set(r->why);
+    in_callback++;
+    r->done(&result, r->user);
+    in_callback--;
+    pthread_mutex_lock(&table->lock);
+    give(table, r);
+    pthread_mutex_unlock(&table->lock);
+}
+
+void request_tell(request_table *table)
+{
+    request *callbacks = NULL, **last = &callbacks;
+    bool is_awaited = false, was_full = false;
+    pthread_mutex_lock(&table->lock);
+    request *ended   = table->told_head;
+    table->told_head = table->told_tail = NULL;
+    for (request *r = ended, *next; r != NULL; r = next) {
+        next = r->next;
+        was_full |= table->in_flight-- >= table->in_flight_max;
+        if (r->done != NULL && !r->is_awaited) {
+            *last   = r; /* freed after its callback: nobody waits for it */
+            last    = &r->next;
+            continue;
+        }
+        is_awaited |= r->is_awaited;
+        r->is_done = true;
+    }
+    *last = NULL;
+    was_full |= ended != NULL && table->in_flight == 0 && table->is_draining;
+    if (is_awaited || was_full) pthread_cond_broadcast(&table->ended);
+    pthread_mutex_unlock(&table->lock);
+    for (request *r = callbacks, *next; r != NULL; r = next) {
+        next = r->next;
+        run_callback(table, r);
+    }
+}
+
+void request_drain(request_table *table)
+{
+    pthread_mutex_lock(&table->lock);
+    table->is_draining = true;
+    while (table->in_flight > 0) pthread_cond_wait(&table->ended, &table->lock);
+    table->is_draining = false;
+    pthread_mutex_unlock(&table->lock);
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+static pen_status conclude(request_table *table, request *r, pen_result *result)
+{
+    pen_status status = r->result.status;
+    if (result != NULL) *result = r->result;
+    if (r->why != NULL) last_error_set(r->why);
+    else if (status != PEN_OK) last_error_say(status, "%s", pen_status_info(status)->text);
+    give(table, r);
+    return status;
+}
+
+static pen_status wait_locked(request_table *table, request *r, pen_result *result)
+{
+    while (!r->is_done) {
+        r->is_awaited = true;
+        pthread_cond_wait(&table->ended, &table->lock);
+    }
+    return conclude(table, r, result);
+}
+
+static pen_status refuse_to_wait(const char *what)
+{
+    return last_error_say(PEN_WRONG_STATE, "%s: called from a callback, where waiting would wait for itself", what);
+}
+
+pen_status request_run(request *r, const pen_opts *o, pen_req *req)
+{
+    pen_ctx *ctx          = r->ctx;
+    request_table *table  = &ctx->requests;
+    const bool is_waiting = req == NULL;
+    /* Before it is handed over: with a callback it may be gone right after. */
+    if (!is_waiting) *req = r->done != NULL ? (pen_req){0} : (pen_req){ctx, r->id};
+    ctx->engine->start(ctx, r);
+    if (!is_waiting) return PEN_OK;
+
+    pen_result result = {0};
+    pthread_mutex_lock(&table->lock);
+    pen_status status = wait_locked(table, r, &result);
+    pthread_mutex_unlock(&table->lock);
+    if (o != NULL && o->done != NULL) o->done(&result, o->user);
+    return status;
+}
+
+pen_status pen_wait(pen_req *req, pen_result *result)
+{
+    if (req == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: req is NULL");
+    if (result != NULL) *result = (pen_result){0};
+    if (req->ctx == NULL) return PEN_OK;
+    pen_status status = context_check(req->ctx, "pen_wait");
+    if (status != PEN_OK && req->ctx->pid != getpid()) return status;
+
+    request_table *table = &req->ctx->requests;
+    pthread_mutex_lock(&table->lock);
+    request *r = find(table, req->id);
+    if (r == NULL) status = last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: this request was waited for before");
+    else if (!r->is_done && request_is_sdk_thread()) status = refuse_to_wait("pen_wait");
+    else status = wait_locked(table, r, result);
+    pthread_mutex_unlock(&table->lock);
+    if (r != NULL && status != PEN_WRONG_STATE) *req = (pen_req){0};
+    return status;
+}
+
+/* ---- waiting for one of many --------------------------------------------------------------------------------------- */
+static request *first_done(request_table *table, const pen_req *reqs, size_t n, size_t *index, size_t *live, bool await)
+{
+    *live = 0;
+    for (size_t i = 0; i < n; i++) {
+        request *r = reqs[i].ctx != NULL ? find(table, reqs[i].id) : NULL;
+        if (r == NULL) continue;
+        ++*live;
+        *index = i;
+        if (r->is_done) return r;
+        if (await) r->is_awaited = true;
+    }
+    return NULL;
+}
+
+static struct timespec later(int64_t timeout_ms)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_sec += timeout_ms / 1000;
+    at.tv_nsec += timeout_ms % 1000 * 1000000;
+    if (at.tv_nsec >= 1000000000) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000;
+    }
+    return at;
+}
+
+static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms, size_t *index,
+                                  pen_result *result)
+{
+    const struct timespec until = later(timeout_ms > 0 ? timeout_ms : 0);
+    bool is_late                = timeout_ms == 0;
+    for (;;) {
+        size_t live, at = 0;
+        request *r = first_done(table, reqs, n, &at, &live, !is_late);
+        if (r != NULL) {
+            if (index != NULL) *index = at;
+            reqs[at] = (pen_req){0};
+            return conclude(table, r, result);
+        }
+        if (live == 0) return PEN_END;
+        if (is_late) return PEN_AGAIN;
+        if (request_is_sdk_thread()) return refuse_to_wait("pen_wait_any");
+        if (timeout_ms < 0) pthread_cond_wait(&table->ended, &table->lock);
+        else is_late = pthread_cond_timedwait(&table->ended, &table->lock, &until) != 0;
+    }
+}
+
+pen_status pen_wait_any(pen_req *reqs, size_t n, int64_t timeout_ms, size_t *index, pen_result *result)
+{
+    pen_ctx *ctx = NULL;
+    if (reqs == NULL && n > 0) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_any: reqs is NULL");
+    for (size_t i = 0; i < n; i++) {
+        if (reqs[i].ctx == NULL) continue;
+        if (ctx != NULL && reqs[i].ctx != ctx)
+            return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_any: requests of two contexts");
+        ctx = reqs[i].ctx;
+    }
+    if (ctx == NULL) return PEN_END;
+    if (ctx->pid != getpid()) return context_check(ctx, "pen_wait_any");
+    pthread_mutex_lock(&ctx->requests.lock);
+    pen_status status = wait_any_locked(&ctx->requests, reqs, n, timeout_ms, index, result);
+    pthread_mutex_unlock(&ctx->requests.lock);
+    return status;
+}

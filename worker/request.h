@@ -1,0 +1,81 @@
+/* request.h - what a pen_req stands for: begun by a thread of the program, ended by the SDK's.
+ *
+ * Lifetime: request_begin() -> handed to the engine -> request_end(), once -> request_wait(), or the
+ * callback, frees it.  A request that nobody waits for lives as long as its context.
+ */
+#ifndef WORKER_REQUEST_H
+#define WORKER_REQUEST_H
+
+#include "common/loop.h"
+#include "penstock.h"
+#include "worker/exchange.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+typedef enum {
+    REQUEST_JOIN,     /* pen_init           */
+    REQUEST_COMMIT,   /* pen_commit         */
+    REQUEST_VERB,     /* push, pull, both   */
+    REQUEST_STEP,     /* pen_step_end       */
+    REQUEST_PULL_ALL, /* pen_digest         */
+    REQUEST_MEET,     /* barrier, reduction */
+    REQUEST_SNAPSHOT,
+    REQUEST_LEAVE     /* pen_finalize       */
+} request_kind;
+
+typedef struct request {
+    loop_task task; /* how it reaches the SDK's thread */
+    pen_ctx *ctx;
+    struct request *next;  /* free, or ended and not yet told */
+    uint64_t id;
+    request_kind kind;
+    bool is_done, is_awaited;
+    pen_done_fn done;
+    void *user;
+    uint64_t begun_ms, deadline_ms; /* times; deadline 0 = none */
+    pen_result result;
+    pen_error *why; /* of a failure; NULL when there was no memory for it */
+    union {
+        struct { exchange_verb verb; pen_tensor *tensor; const void *from; void *to; } verb;
+        struct { int32_t op; pen_dtype dtype; size_t count, size; void *in, *out; char *label; } meet;
+        struct { struct request *decided; } step; /* with lazy: ends when the verdict is known */
+    } u;
+} request;
+
+enum { REQUEST_BLOCK = 1024, REQUEST_BLOCKS_MAX = 16384 };
+
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    request *block[REQUEST_BLOCKS_MAX];
+    uint32_t n_blocks;
+    request *free;
+    uint64_t in_flight, in_flight_max;
+    request *told_head, *told_tail; /* ended since the last request_tell() */
+    bool is_draining;
+} request_table;
+
+pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why);
+void request_table_fini(request_table *table);
+
+/* o may be NULL.  req NULL: somebody will wait here.  Waits for room, or returns AGAIN with PEN_NOWAIT or on the
+ * SDK's thread. */
+pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, const pen_req *req, request **r);
+
+/* Hands it to the engine; then waits for it (req NULL), or lets *req stand for it. */
+pen_status request_run(request *r, const pen_opts *o, pen_req *req);
+
+/* Ends it: status and sentence; result fields were set before.  Nobody learns of it before request_tell(). */
+void request_end(request *r, pen_status status, const pen_error *why);
+void request_tell(request_table *table); /* wakes who waits, runs callbacks */
+
+void request_drain(request_table *table); /* waits until none is in flight: each ends by its deadline */
+
+void request_abandon(request *r); /* one that was begun and not run */
+
+/* True in callbacks, where waiting would wait for itself. */
+bool request_is_sdk_thread(void);
+void request_mark_sdk_thread(void);
+
+#endif

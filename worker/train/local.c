@@ -1,0 +1,350 @@
+/* local.c - training alone: no thread, no socket, and the same bits as with servers.
+ *
+ * DESIGN.  A step does what one shard would do for one rank: the same cuts (plan.h), the same fold by weight, the
+ * same sums of squares, the same decision, the same update rules on the same spans.  All of it happens in the call
+ * that ends the step, or in an explicit push.  Parameters of 16 bits keep a float32 master, as servers do.
+ */
+#include "worker/train/local.h"
+
+#include "common/log.h"
+#include "common/simd/simd.h"
+#include "common/why.h"
+#include "proto/decision.h"
+#include "proto/plan.h"
+#include "worker/context.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    float *master;                /* [elements]; NULL: the program's own memory, it is float32 */
+    float *slot[OPTIM_SLOTS_MAX]; /* [elements] each */
+    float *sum;                   /* [elements]; NULL: the gradient is used where it is */
+    const float *grad;            /* of this step: weighted, float32 */
+    uint64_t version;             /* updates applied */
+} local_tensor;
+
+typedef struct {
+    pthread_mutex_t lock;
+    plan *plan;
+    local_tensor *tensor;
+    wire_record *record;
+    double **sums;       /* [n_partitions][blocks] */
+    double *scratch;     /* two per block of the largest tensor */
+    optim_span *span;    /* chunks of the largest tensor */
+    float *zeros;        /* of the largest tensor; made when first needed */
+    const wire_inputs *inputs;
+    int64_t applied;
+} local;
+
+/* ---- memory ------------------------------------------------------------------------------------------- */
+static void free_local(local *l, const model *m)
+{
+    for (uint32_t i = 0; l->tensor != NULL && i < m->n_tensors; i++) {
+        free(l->tensor[i].master);
+        free(l->tensor[i].sum);
+        for (int s = 0; s < OPTIM_SLOTS_MAX; s++) free(l->tensor[i].slot[s]);
+    }
+    for (uint32_t i = 0; l->sums != NULL && i < l->plan->n_partitions; i++) free(l->sums[i]);
+    free(l->tensor);
+    free(l->record);
+    free(l->sums);
+    free(l->scratch);
+    free(l->span);
+    free(l->zeros);
+    plan_destroy(l->plan);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+static float *param_of(const local *l, const pen_tensor *t)
+{
+    float *master = l->tensor[t->index].master;
+    return master != NULL ? master : t->param;
+}
+
+static bool make_tensor(local *l, const model *m, const pen_tensor *t)
+{
+    local_tensor *own     = &l->tensor[t->index];
+    const pen_params *p   = m->group[t->desc.group];
+    optim_span whole      = {.n = t->elements};
+    if (t->desc.dtype != PEN_F32) {
+        own->master = malloc(t->elements * sizeof(float));
+        if (own->master == NULL) return false;
+        simd()->decode(own->master, t->param, t->desc.dtype, t->elements);
+    }
+    if (!t->trained) return true;
+    for (int s = 0; s < p->ops->slot_count; s++) {
+        own->slot[s] = whole.slot[s] = calloc(t->elements, sizeof(float));
+        if (own->slot[s] == NULL) return false;
+    }
+    whole.param = param_of(l, t);
+    if (p->ops->slot_init != NULL) p->ops->slot_init(&p->hyper, &whole);
+    return true;
+}
+
+static bool make_sums(local *l)
+{
+    const plan *p  = l->plan;
+    l->record      = calloc(p->n_partitions, sizeof *l->record);
+    l->sums        = calloc(p->n_partitions, sizeof *l->sums);
+    if (l->record == NULL || l->sums == NULL) return false;
+    for (uint32_t i = 0; i < p->n_partitions; i++) {
+        l->sums[i] = calloc(p->partition[i].blocks + 1, sizeof(double));
+        if (l->sums[i] == NULL) return false;
+    }
+    return true;
+}
+
+static bool make_scratch(local *l, const model *m)
+{
+    uint64_t blocks = 1, chunks = 1;
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        uint64_t b = (m->tensor[i]->elements + SIMD_BLOCK - 1) / SIMD_BLOCK;
+        uint64_t c = l->plan->first_chunk[i + 1] - l->plan->first_chunk[i];
+        if (b > blocks) blocks = b;
+        if (c > chunks) chunks = c;
+    }
+    l->scratch = calloc(2 * blocks, sizeof *l->scratch);
+    l->span    = calloc(chunks, sizeof *l->span);
+    return l->scratch != NULL && l->span != NULL;
+}
+
+static pen_status commit(pen_ctx *ctx, pen_error *why)
+{
+    local *l       = ctx->state;
+    const model *m = &ctx->model;
+    if (plan_create(&m->wire, &l->plan, why) != PEN_OK) return why->status;
+    l->tensor = calloc(m->n_tensors, sizeof *l->tensor);
+    bool ok   = l->tensor != NULL && make_sums(l) && make_scratch(l, m);
+    for (uint32_t i = 0; ok && i < m->n_tensors; i++) ok = make_tensor(l, m, m->tensor[i]);
+    return ok ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for the optimizer state of %u tensors", m->n_tensors);
+}
+
+/* ---- one tensor ------------------------------------------------------------------------------------------ */
+/* A gradient of weight 1 in float32 is read where it is: 1 x g has the same bits. */
+static pen_status fold(local *l, const pen_tensor *t, const void *grad, double weight)
+{
+    local_tensor *own = &l->tensor[t->index];
+    if (grad == NULL) return PEN_NO_MEMORY; /* there was none for zeros */
+    if (t->desc.grad_dtype == PEN_F32 && weight == 1) {
+        own->grad = grad;
+        return PEN_OK;
+    }
+    if (own->sum == NULL) own->sum = malloc(t->elements * sizeof(float));
+    if (own->sum == NULL) return PEN_NO_MEMORY;
+    simd()->fold_set(own->sum, grad, t->desc.grad_dtype, (float)weight, t->elements);
+    own->grad = own->sum;
+    return PEN_OK;
+}
+
+static void update(local *l, const model *m, const pen_tensor *t, uint64_t step, double lr, double gscale)
+{
+    local_tensor *own   = &l->tensor[t->index];
+    const pen_params *p = m->group[t->desc.group];
+    uint32_t first = l->plan->first_chunk[t->index], n = l->plan->first_chunk[t->index + 1] - first;
+    for (uint32_t i = 0; i < n; i++) {
+        const plan_chunk *c = &l->plan->chunk[first + i];
+        l->span[i]          = (optim_span){.param    = param_of(l, t) + c->start,
+                                           .grad     = own->grad + c->start,
+                                           .n        = c->count,
+                                           .step     = step,
+                                           .lr       = lr,
+                                           .gscale   = gscale,
+                                           .no_decay = (t->desc.flags & PEN_NO_DECAY) != 0};
+        for (int s = 0; s < p->ops->slot_count; s++) l->span[i].slot[s] = own->slot[s] + c->start;
+    }
+    optim_apply(p->ops, &p->hyper, l->span, n, l->scratch);
+    own->version++;
+}
+
+static void give_values(const local *l, const pen_tensor *t, void *to)
+{
+    const float *values = param_of(l, t);
+    if (to == values) return;
+    simd()->encode(to, values, t->desc.dtype, t->elements);
+}
+
+/* ---- the step ----------------------------------------------------------------------------------------------- */
+static void measure(local *l, uint32_t chunk)
+{
+    const plan_chunk *c = &l->plan->chunk[chunk];
+    wire_record *record = &l->record[c->partition];
+    const float *grad   = l->tensor[c->tensor].grad + c->start;
+    if (simd()->norm(grad, c->count, l->sums[c->partition] + c->first_block)) return;
+    if (record->finite) record->bad_chunk = chunk;
+    record->finite   = false;
+    record->bad_rank = 0;
+}
+
+static void decide(local *l, const model *m, wire_decision *decision, exchange_outcome *outcome)
+{
+    uint32_t bad_chunk = 0;
+    int32_t bad_rank   = -1;
+    for (uint32_t i = 0; i < l->plan->n_partitions; i++)
+        l->record[i] = (wire_record){.partition = i, .weight_sum = l->inputs->weight, .finite = true, .bad_rank = -1};
+    for (uint32_t c = 0; c < l->plan->n_chunks; c++)
+        if (m->tensor[l->plan->chunk[c].tensor]->trained) measure(l, c);
+    decision_make(l->plan, l->record, (const double *const *)l->sums, l->inputs, l->applied, decision, &bad_chunk, &bad_rank);
+    *outcome = (exchange_outcome){.outcome   = decision->outcome,
+                                  .norm      = decision->norm,
+                                  .clip      = decision->clip,
+                                  .has_bad   = bad_rank >= 0,
+                                  .bad_rank  = bad_rank};
+    if (outcome->has_bad) outcome->bad_tensor = l->plan->chunk[bad_chunk].tensor;
+}
+
+/* Without a decision each chunk counts at once: by its weight (eager: and divided by it again). */
+static double gscale_alone(const pen_ctx *ctx, const wire_inputs *in)
+{
+    double divisor = ctx->rule == EXCHANGE_EAGER ? in->weight * in->loss_scale : in->loss_scale;
+    return divisor != 0 ? 1 / divisor : 0;
+}
+
+static pen_status finish_step(pen_ctx *ctx, pen_error *why)
+{
+    local *l                  = ctx->state;
+    const model *m            = &ctx->model;
+    exchange_outcome *outcome = &ctx->step.outcome;
+    wire_decision decision    = {.outcome = PEN_APPLIED, .clip = 1, .gscale = gscale_alone(ctx, l->inputs)};
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained && fold(l, m->tensor[i], m->tensor[i]->pushed, l->inputs->weight) != PEN_OK)
+            return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'", m->tensor[i]->name);
+
+    if (ctx->rule == EXCHANGE_DECIDE) decide(l, m, &decision, outcome);
+    else *outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    if (decision.outcome == PEN_APPLIED) {
+        l->applied++;
+        for (uint32_t i = 0; i < m->n_tensors; i++) {
+            const pen_tensor *t = m->tensor[i];
+            if (!t->trained) continue;
+            uint64_t step = ctx->rule == EXCHANGE_DECIDE ? (uint64_t)l->applied : l->tensor[i].version + 1;
+            update(l, m, t, step, l->inputs->rate[t->desc.group], decision.gscale);
+            give_values(l, t, t->param);
+        }
+    }
+    outcome->applied = l->applied;
+    return PEN_OK;
+}
+
+static void end_step(pen_ctx *ctx, request *r)
+{
+    pen_error why;
+    local *l          = ctx->state;
+    pen_status status = finish_step(ctx, &why);
+    r->result.version = (uint64_t)l->applied;
+    if (r->u.step.decided != NULL) request_end(r->u.step.decided, status, status != PEN_OK ? &why : NULL);
+    request_end(r, status, status != PEN_OK ? &why : NULL);
+}
+
+/* ---- explicit verbs --------------------------------------------------------------------------------------------- */
+static pen_status do_verb(pen_ctx *ctx, request *r)
+{
+    local *l              = ctx->state;
+    const pen_tensor *t   = r->u.verb.tensor;
+    const wire_inputs one = {.loss_scale = 1, .weight = 1};
+    if (r->u.verb.verb != EXCHANGE_PULL) {
+        if (fold(l, t, r->u.verb.from, 1) != PEN_OK) return PEN_NO_MEMORY;
+        update(l, &ctx->model, t, l->tensor[t->index].version + 1, ctx->model.group[t->desc.group]->hyper.lr,
+               gscale_alone(ctx, &one));
+    }
+    if (r->u.verb.verb != EXCHANGE_PUSH) {
+        give_values(l, t, r->u.verb.to);
+        r->result.count = t->bytes;
+    }
+    r->result.version = l->tensor[t->index].version;
+    return PEN_OK;
+}
+
+static void do_meet(request *r)
+{
+    if (r->u.meet.size > 0) memcpy(r->u.meet.out, r->u.meet.in, r->u.meet.size);
+    r->result.count = r->u.meet.count;
+    free(r->u.meet.in);
+    free(r->u.meet.label);
+}
+
+/* ---- the engine ----------------------------------------------------------------------------------------------------- */
+static pen_status local_open(pen_ctx *ctx, pen_error *why)
+{
+    local *l = calloc(1, sizeof *l);
+    if (l == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training alone");
+    pthread_mutex_init(&l->lock, NULL);
+    ctx->state = l;
+    if (ctx->env.source[0] == '\0' || strcmp(ctx->env.source, "nothing") == 0)
+        log_notice("alone (no RANK in the environment; `penstock run --nproc-per-node 2 ./%s` starts two)",
+                   program_invocation_short_name);
+    else log_notice("alone (a world of one worker and no servers, from %s)", ctx->env.source);
+    return PEN_OK;
+}
+
+static pen_status run(pen_ctx *ctx, request *r, pen_error *why)
+{
+    switch (r->kind) {
+    case REQUEST_JOIN:
+    case REQUEST_LEAVE:
+    case REQUEST_PULL_ALL: return PEN_OK;
+    case REQUEST_COMMIT: return commit(ctx, why);
+    case REQUEST_MEET: do_meet(r); return PEN_OK;
+    case REQUEST_VERB:
+        if (do_verb(ctx, r) == PEN_OK) return PEN_OK;
+        return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'", r->u.verb.tensor->name);
+    case REQUEST_SNAPSHOT:
+        return why_set(why, PEN_UNSUPPORTED, "a program that is alone has no servers to keep a snapshot; save the parameters yourself");
+    case REQUEST_STEP: break;
+    }
+    return PEN_OK;
+}
+
+static void local_start(pen_ctx *ctx, request *r)
+{
+    local *l = ctx->state;
+    pen_error why;
+    pthread_mutex_lock(&l->lock);
+    if (r->kind == REQUEST_STEP) {
+        end_step(ctx, r);
+    } else {
+        pen_status status = run(ctx, r, &why);
+        request_end(r, status, status != PEN_OK ? &why : NULL);
+    }
+    pthread_mutex_unlock(&l->lock);
+    request_tell(&ctx->requests); /* callbacks may begin further requests */
+}
+
+static void local_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs)
+{
+    (void)index;
+    local *l  = ctx->state;
+    l->inputs = inputs;
+}
+
+static const void *zeros(local *l, const model *m)
+{
+    uint64_t largest = 1;
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->elements > largest) largest = m->tensor[i]->elements;
+    if (l->zeros == NULL) l->zeros = calloc(largest, sizeof(float));
+    return l->zeros;
+}
+
+static void local_ready(pen_ctx *ctx, pen_tensor *t, const void *grad)
+{
+    t->pushed = grad != NULL ? grad : zeros(ctx->state, &ctx->model);
+}
+
+static void local_abort(pen_ctx *ctx) { (void)ctx; /* the next call sees ctx->is_aborting */ }
+
+static void local_close(pen_ctx *ctx)
+{
+    if (ctx->state != NULL) free_local(ctx->state, &ctx->model);
+    ctx->state = NULL;
+}
+
+const engine_ops engine_local = {.name      = "local",
+                                 .open      = local_open,
+                                 .start     = local_start,
+                                 .step_open = local_step_open,
+                                 .ready     = local_ready,
+                                 .abort     = local_abort,
+                                 .close     = local_close};
