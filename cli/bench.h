@@ -8,6 +8,7 @@
 #define CLI_BENCH_H
 
 int bench_push_pull(int argc, char **argv);
+int bench_push_pull_rank(int argc, char **argv); /* one rank of it; started by the former */
 int bench_optim(int argc, char **argv);
 
 #endif

@@ -147,14 +147,14 @@ static pen_status measure(rank_state *w, uint64_t iterations, double *spent)
 /* The separate program; its GB/s, or 0. */
 static double run_limit(const push_pull_settings *s, int lanes, int *best_lanes)
 {
-    char self[1024], command[1400], line[512] = "";
+    char self[1024], words[1400], line[512] = "";
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n <= 0) return 0;
     self[n] = '\0';
     *strrchr(self, '/') = '\0';
-    snprintf(command, sizeof command, "'%s/limits/limit_zmq' --bytes %" PRIu64 " --lanes %d --seconds %g", self, s->bytes,
+    snprintf(words, sizeof words, "'%s/limits/limit_zmq' --bytes %" PRIu64 " --lanes %d --seconds %g", self, s->bytes,
              lanes, s->seconds);
-    FILE *pipe_ = popen(command, "r");
+    FILE *pipe_ = popen(words, "r");
     if (pipe_ == NULL) return 0;
     if (fgets(line, sizeof line, pipe_) == NULL) line[0] = '\0';
     pclose(pipe_);

@@ -54,7 +54,13 @@ static pen_status check_groups(const server_core_config *config, pen_error *why)
             return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is of a parameter group or partition that does not exist",
                            chunk->tensor);
         const server_core_group *group = &config->group[chunk->group];
-        if (chunk->trained && group->whole_tensor && !group->ops->averages)
+        if (!chunk->trained || !group->whole_tensor) continue;
+        if (config->eager)
+            return why_set(why, PEN_UNSUPPORTED,
+                           "'%s': its update rule needs the norm of the whole tensor, which commit=eager never has at one "
+                           "time; use commit=decide",
+                           chunk->tensor);
+        if (!group->ops->averages)
             return why_set(why, PEN_UNSUPPORTED,
                            "'%s': its update rule needs the norm of the whole tensor, which sync=%s never has at one "
                            "time; use sync=bsp",
@@ -94,6 +100,7 @@ pen_status server_core_create(const server_core_config *config, uint32_t world_s
     c->newest         = config->first_step;
     c->applied        = config->applied;
     c->deterministic  = config->deterministic;
+    c->eager          = config->eager;
     c->park_bytes_max = config->park_bytes_max;
     if (!allocate(c)) {
         server_core_destroy(c);

@@ -11,7 +11,7 @@
  *              above the round have a contribution that is kept; so no list of kept ones is needed.
  *   partition  steps that are decided (bsp, PUSH without WANT_VALUES) close all chunks of a partition together:
  *              PREPARED when all are summed, COMMIT with the first valid decision.
- *   eager      bsp with WANT_VALUES closes each chunk by itself when it is summed.
+ *   eager      bsp with commit=eager or WANT_VALUES closes each chunk by itself when it is summed.
  *
  * What is not promised: that values of the world make sense.  Whatever arrives may be absurd; the answer is then
  * REFUSE with a sentence, and the state is as before.
@@ -49,6 +49,7 @@ typedef struct {
     uint64_t first_step;
     int64_t applied;
     bool deterministic;      /* sums in rank order; else in the order of arrival */
+    bool eager;              /* commit=eager: no step is decided over the whole model */
     uint64_t park_bytes_max; /* kept contributions together                      */
 } server_core_config;
 

@@ -27,7 +27,7 @@ static server_core_action *serve(server_core *c, uint32_t chunk, const server_co
 {
     const server_core_chunk *k  = &c->chunk[chunk];
     const uint64_t clock = *server_core_clock(c, chunk, h->rank);
-    server_core_action *a       = server_core_say(c, CORE_SERVE, chunk);
+    server_core_action *a       = server_core_say(c, h->bare ? CORE_APPLIED : CORE_SERVE, chunk);
     a->rank              = h->rank;
     a->peer              = h->peer;
     a->seq               = h->seq;
@@ -142,16 +142,25 @@ static server_core_actions repeat_decided(server_core *c, const server_core_push
     return server_core_said(c);
 }
 
+/* Bsp that a decision does not close. */
+static bool is_eager(const server_core *c, const server_core_push_event *e) { return c->eager || e->want_values; }
+
+static server_core_held answer_to(const server_core_push_event *e)
+{
+    return (server_core_held){.rank = e->rank, .peer = e->peer, .seq = e->seq, .bare = !e->want_values};
+}
+
 static server_core_actions repeat(server_core *c, const server_core_push_event *e)
 {
     const server_core_chunk *k = &c->chunk[e->chunk];
-    if (!e->want_values) {
-        if (server_core_group_of(c, k)->ops->averages) return repeat_decided(c, e);
+    if (server_core_group_of(c, k)->ops->averages) {
+        if (!is_eager(c, e)) return repeat_decided(c, e);
+    } else if (!e->want_values) {
         acknowledge(c, CORE_APPLIED, e, true);
         return server_core_said(c);
     }
     bool held;
-    const server_core_held h = {.rank = e->rank, .peer = e->peer, .seq = e->seq};
+    const server_core_held h = answer_to(e);
     if (!answer_or_hold(c, e->chunk, &h, &held)) return refuse_push(c, e, PEN_AGAIN, "too many answers are waiting");
     if (held)
         acknowledge(c, CORE_RECEIPT, e, true);
@@ -178,23 +187,23 @@ static pen_status check_round(server_core *c, const server_core_push_event *e, c
 {
     server_core_chunk *k = &c->chunk[e->chunk];
     *reason       = c->why.text;
-    if (!e->want_values && k->round != c->partition[k->desc.partition].step) {
+    const bool eager = is_eager(c, e);
+    if (!eager && k->round != c->partition[k->desc.partition].step) {
         mixed_verbs(c, e);
         c->n_actions = 0;
         return PEN_WRONG_STATE;
     }
-    if (e->want_values && server_core_group_of(c, k)->whole_tensor)
+    if (eager && server_core_group_of(c, k)->whole_tensor)
         return why_set(&c->why, PEN_UNSUPPORTED,
                        "'%s': its update rule needs the norm of the whole tensor, so it cannot be updated chunk by chunk "
-                       "(commit=eager, pen_push_pull()); use pen_step_end() with commit=decided",
+                       "(commit=eager, pen_push_pull()); use pen_step_end() with commit=decide",
                        k->desc.tensor);
     if (k->got == 0) return PEN_OK;
-    if (k->eager != e->want_values)
+    if (k->eager != eager)
         return why_set(&c->why, PEN_MISMATCH,
                        "'%s' in round %" PRIu64 ": rank %d trains it by one pen_push_pull() and rank %d by pen_step_end(); "
                        "all ranks must do the same",
-                       k->desc.tensor, k->round, e->want_values ? e->rank : k->first,
-                       e->want_values ? k->first : e->rank);
+                       k->desc.tensor, k->round, eager ? e->rank : k->first, eager ? k->first : e->rank);
     return !k->eager || rates_agree(c, k, e) ? PEN_OK : PEN_MISMATCH;
 }
 
@@ -202,7 +211,7 @@ static void take(server_core *c, const server_core_push_event *e)
 {
     server_core_chunk *k = &c->chunk[e->chunk];
     if (k->got++ == 0) {
-        k->eager      = e->want_values;
+        k->eager      = is_eager(c, e);
         k->first      = e->rank;
         k->rate       = e->inputs->rate[k->desc.group];
         k->loss_scale = e->inputs->loss_scale;
@@ -252,8 +261,8 @@ static server_core_actions add(server_core *c, const server_core_push_event *e)
     const bool is_turn = !c->deterministic || e->rank == k->turn;
     if (!is_turn && c->parked_bytes + k->desc.bytes > c->park_bytes_max)
         return refuse_push(c, e, PEN_AGAIN, "no room to keep this until its turn");
-    const server_core_held h = {.rank = e->rank, .peer = e->peer, .seq = e->seq};
-    if (e->want_values && !server_core_hold(c, e->chunk, &h))
+    const server_core_held h = answer_to(e);
+    if (is_eager(c, e) && !server_core_hold(c, e->chunk, &h))
         return refuse_push(c, e, PEN_AGAIN, "too many answers are waiting");
 
     take(c, e);
@@ -277,7 +286,7 @@ static server_core_actions add(server_core *c, const server_core_push_event *e)
 /* ---- push: applied by itself ---------------------------------------------------------------------- */
 static server_core_actions apply(server_core *c, const server_core_push_event *e)
 {
-    const server_core_held h = {.rank = e->rank, .peer = e->peer, .seq = e->seq};
+    const server_core_held h = answer_to(e);
     if (e->want_values && !server_core_hold(c, e->chunk, &h))
         return refuse_push(c, e, PEN_AGAIN, "too many answers are waiting");
 
@@ -357,7 +366,8 @@ static uint32_t who_is_below(const server_core *c, uint32_t chunk, uint64_t cloc
 }
 
 /* A decided step waits for the whole partition: the first chunk that somebody has not pushed tells whom. */
-static uint32_t missing_of_partition(const server_core *c, const server_core_partition *p, uint64_t step, int32_t *missing)
+static uint32_t missing_of_partition(const server_core *c, const server_core_partition *p, uint64_t step,
+                                     int32_t *missing)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n && n == 0; i++) {
@@ -368,29 +378,43 @@ static uint32_t missing_of_partition(const server_core *c, const server_core_par
     return n;
 }
 
+/* Those who, were they the slowest, would keep this rank's values back. */
+static uint32_t who_holds_back(const server_core *c, uint32_t chunk, int32_t rank, int32_t *missing)
+{
+    const server_core_group *group = server_core_group_of(c, &c->chunk[chunk]);
+    uint32_t n                     = 0;
+    for (uint32_t r = 0; r < c->world_size; r++) {
+        if (c->incarnation[r] == 0) continue;
+        const sync_view view = view_of(c, chunk, rank, 0, *server_core_clock(c, chunk, (int32_t)r));
+        if (!group->ops->serve(&group->hyper, &view)) missing[n++] = (int32_t)r;
+    }
+    return n;
+}
+
+static bool is_ready(const server_core *c, const server_core_chunk *k, uint64_t step)
+{
+    return step == c->partition[k->desc.partition].step && server_core_is_prepared(c, k->desc.partition, step);
+}
+
 server_core_actions server_core_inquire(server_core *c, const server_core_pull_event *e, int32_t *missing, uint32_t *n)
 {
-    c->n_actions          = 0;
-    *n                    = 0;
-    const server_core_chunk *k   = &c->chunk[e->chunk];
-    const uint64_t clock  = *server_core_clock(c, e->chunk, e->rank);
-    if (!k->desc.trained || !k->has_values) return server_core_said(c);
-    if (!server_core_group_of(c, k)->ops->averages) {
-        *n = who_is_below(c, e->chunk, clock, missing);
-        return server_core_said(c);
+    c->n_actions               = 0;
+    *n                         = 0;
+    const server_core_chunk *k = &c->chunk[e->chunk];
+    if (!k->has_values) { /* rank 0 has them */
+        missing[(*n)++] = 0;
+    } else if (!k->desc.trained) {
+        *n = 0;
+    } else if (!server_core_group_of(c, k)->ops->averages) {
+        *n = who_holds_back(c, e->chunk, e->rank, missing);
+    } else if (c->eager || (k->eager && k->got > 0)) {
+        *n = e->seq < k->round ? 0 : who_is_below(c, e->chunk, k->round + 1, missing);
+    } else if (is_ready(c, k, e->seq)) {
+        server_core_action *a = server_core_say(c, CORE_PREPARED, k->desc.partition);
+        a->rank               = e->rank;
+        a->peer               = e->peer;
+    } else {
+        *n = missing_of_partition(c, &c->partition[k->desc.partition], e->seq, missing);
     }
-    if (k->eager && k->got > 0) {
-        *n = who_is_below(c, e->chunk, k->round + 1, missing);
-        return server_core_said(c);
-    }
-    const uint32_t p = k->desc.partition;
-    /* The record of the step just committed is kept until everyone has pushed the next: PREPARED may have been lost. */
-    if (e->seq + 1 >= c->partition[p].step && server_core_is_prepared(c, p, e->seq)) {
-        server_core_action *a = server_core_say(c, CORE_PREPARED, p);
-        a->rank        = e->rank;
-        a->peer        = e->peer;
-        return server_core_said(c);
-    }
-    *n = missing_of_partition(c, &c->partition[p], e->seq, missing);
     return server_core_said(c);
 }

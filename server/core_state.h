@@ -11,7 +11,7 @@ typedef struct server_core_held { /* an answer that waits */
     int32_t rank;
     uint32_t peer;
     uint64_t seq;
-    bool initial;
+    bool initial, bare; /* bare: the answer is that it was applied, without values */
 } server_core_held;
 
 typedef struct {
@@ -60,7 +60,7 @@ struct server_core {
     uint64_t term, epoch, newest, first_step;
     int64_t applied;
     server_core_inputs_of_step steps[2]; /* by the lowest bit of the step: at most two are open */
-    bool deterministic;
+    bool deterministic, eager;
     uint64_t park_bytes_max, parked_bytes;
     server_core_held *spare;
     pen_error why;

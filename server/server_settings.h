@@ -26,9 +26,6 @@ typedef char server_text[CONFIG_TEXT_BYTES];
       "Directory of snapshots, one that all servers reach; empty keeps none.")                     \
     X(bool,        fresh,           BOOL, "no",        0,   0,        NULL,                        \
       "Whether snapshots that are there are left unread, so that training starts anew.")           \
-    X(uint64_t,    park_bytes_max,  U64,  "64m",       0,   1ull<<40, NULL,                        \
-      "Gradients a shard keeps until their turn in rank order; raised, fewer are sent twice and "  \
-      "more memory is used.")                                                                      \
     X(uint64_t,    init_timeout_ms, U64,  "300000",    100, 86400000, NULL,                        \
       "How long the scheduler may take to answer at the start; raised, slow starts succeed but a " \
       "wrong address is noticed later.")                                                           \

@@ -63,7 +63,8 @@ typedef struct {
 } shard_outside;
 
 typedef struct {
-    uint64_t park_bytes_max; /* contributions kept until their turn in rank order */
+    uint64_t park_bytes_max; /* contributions kept until their turn in rank order; 0: 64 MiB.  The model's setting
+                              * of that name, if there is one, wins: workers know what they send */
     stat_set *stats;         /* BORROWED; may be shared by several shards         */
 } shard_options;
 

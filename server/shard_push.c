@@ -55,7 +55,7 @@ static bool is_intact(shard *s, uint32_t peer, const wire_data *d, uint32_t i, c
 /* ---- PUSH ------------------------------------------------------------------------------------------- */
 static bool has_decided_push(const shard *s, const wire_data *d)
 {
-    if (d->flags & WIRE_WANT_VALUES) return false;
+    if (s->is_eager || d->flags & WIRE_WANT_VALUES) return false;
     for (uint32_t i = 0; i < d->n; i++)
         if (find_chunk(s, d->chunk[i])->decided) return true;
     return false;

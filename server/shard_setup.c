@@ -1,23 +1,44 @@
 /* shard_setup.c - from a plan to a shard's memory, and from a snapshot to its values. */
 #include "server/shard_state.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- settings of the model ------------------------------------------------------------------------- */
-static bool is_no(const char *text)
+/* Of all that the workers agreed on, what a shard needs. */
+typedef struct {
+    int commit;
+    bool deterministic;
+    uint64_t park_bytes_max;
+} agreed;
+
+static const char *const commit_choices[] = {"decide", "eager", NULL};
+
+static const config_row agreed_rows[] = {
+    {"commit", CONFIG_ENUM, offsetof(agreed, commit), "decide", 0, 0, commit_choices, ""},
+    {"deterministic", CONFIG_BOOL, offsetof(agreed, deterministic), "yes", 0, 0, NULL, ""},
+    {"park_bytes_max", CONFIG_U64, offsetof(agreed, park_bytes_max), "64m", 0, 1ull << 40, NULL, ""},
+    {0}};
+
+static bool is_agreed(const char *key)
 {
-    static const char *const words[] = {"no", "false", "off", "0"};
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (strcmp(text, words[i]) == 0) return true;
+    for (const config_row *row = agreed_rows; row->name != NULL; row++)
+        if (strcmp(row->name, key) == 0) return true;
     return false;
 }
 
-static bool is_deterministic(const wire_model *model)
+static pen_status read_agreed(const shard *s, agreed *a, pen_error *why)
 {
-    for (uint32_t i = 0; i < model->n_settings; i++)
-        if (strcmp(model->setting[i].key, "deterministic") == 0) return !is_no(model->setting[i].value);
-    return true;
+    const wire_model *model = s->setup.model;
+    config_defaults(agreed_rows, a);
+    if (s->options.park_bytes_max != 0) a->park_bytes_max = s->options.park_bytes_max;
+    for (uint32_t i = 0; i < model->n_settings; i++) {
+        if (!is_agreed(model->setting[i].key)) continue;
+        const pen_status status = config_set(agreed_rows, a, model->setting[i].key, model->setting[i].value, why);
+        if (status != PEN_OK) return status;
+    }
+    return PEN_OK;
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------ */
@@ -140,6 +161,10 @@ static bool allocate_values(shard *s)
 /* ---- the core ---------------------------------------------------------------------------------------- */
 static pen_status create_core(shard *s, const server_core_group *groups, server_core_chunk_desc *descs, pen_error *why)
 {
+    agreed a;
+    const pen_status status = read_agreed(s, &a, why);
+    if (status != PEN_OK) return status;
+    s->is_eager = a.commit != 0;
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         shard_chunk *k = &s->chunk[i];
         k->decided     = k->trained && groups[k->group].ops->averages;
@@ -157,8 +182,9 @@ static pen_status create_core(shard *s, const server_core_group *groups, server_
                                 .group          = groups,
                                 .first_step     = s->setup.first_step,
                                 .applied        = s->setup.applied,
-                                .deterministic  = is_deterministic(s->setup.model),
-                                .park_bytes_max = s->options.park_bytes_max};
+                                .deterministic  = a.deterministic,
+                                .eager          = a.commit != 0,
+                                .park_bytes_max = a.park_bytes_max};
     return server_core_create(&config, s->setup.world_size, &s->core, why);
 }
 

@@ -61,7 +61,7 @@ static pen_status cut_model(server_plan *p, pen_error *why)
 static pen_status make_shard(server_plan *p, uint32_t i, pen_error *why)
 {
     server *s                   = p->server;
-    const shard_options options = {.park_bytes_max = s->settings.park_bytes_max, .stats = &s->stats};
+    const shard_options options = {.stats = &s->stats};
     const shard_outside outside = server_shard_outside(&s->shard[i]);
     const int64_t restore       = p->message.u.plan.restore;
     const shard_setup setup     = {.model       = &p->message.u.plan.model,

@@ -155,7 +155,7 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
 static void end_line(process *p, process_stream *s)
 {
     s->line[s->line_size] = '\0';
-    snprintf(s->tail[s->lines++ % PROCESS_TAIL_LINES], sizeof s->tail[0], "%s", s->line);
+    snprintf(s->tail[s->lines++ % PROCESS_TAIL_LINES], sizeof s->tail[0], "%.255s", s->line);
     if (s->file != NULL) {
         fprintf(s->file, "%s\n", s->line);
         fflush(s->file);

@@ -8,7 +8,7 @@
 extern const transport_ops transport_tcp, transport_ipc, transport_inproc, transport_sim;
 
 const transport_ops *const transport_all[] = {&transport_tcp, &transport_ipc, &transport_inproc,
-                                              NULL};
+                                              &transport_sim, NULL};
 
 struct transport {
     const transport_ops *ops;

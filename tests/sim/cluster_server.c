@@ -79,30 +79,31 @@ static void say_part(sim_server *s, int64_t step)
     say(s, &c);
 }
 
-static uint32_t count_part(sim_server *s, int64_t step)
+/* A shard without trained chunks has nothing to cut, unless its server has no other. */
+static uint32_t parts_of(const sim_server *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_shards; i++) n += !shard_is_idle(s->shard[i].shard);
+    return n > 0 ? n : s->n_shards;
+}
+
+static void count_part(sim_server *s, int64_t step)
 {
     uint32_t i = 0;
     while (i < s->n_cuts && s->cuts[i].step != step) i++;
-    if (i == SIM_CUTS_MAX) return 0;
+    if (i == SIM_CUTS_MAX) return;
     if (i == s->n_cuts) s->cuts[s->n_cuts++].step = step;
-    return ++s->cuts[i].parts;
+    if (++s->cuts[i].parts == parts_of(s)) say_part(s, step);
 }
 
 static void shard_cuts(void *user, shard_cut *cut)
 {
-    sim_shard *self    = user;
-    sim_server *s       = self->server;
-    const int64_t step  = cut->step, applied = cut->applied;
-    const bool is_first = count_part(s, step) == 1;
+    sim_shard *self = user;
+    sim_server *s   = self->server;
     plant_cut(self, cut);
     check_cut(self, cut);
+    if (!shard_is_idle(self->shard) || parts_of(s) == s->n_shards) count_part(s, cut->step);
     shard_cut_destroy(cut);
-    for (uint32_t i = 0; i < s->n_shards && is_first; i++) shard_cut_idle(s->shard[i].shard, step, applied);
-    for (uint32_t i = 0; i < s->n_cuts; i++)
-        if (s->cuts[i].step == step && s->cuts[i].parts == s->n_shards) {
-            s->cuts[i].parts++;
-            say_part(s, step);
-        }
 }
 
 /* ---- what the scheduler says -------------------------------------------------------------------------------------- */

@@ -173,7 +173,7 @@ static void make_exchange(sim_worker *w)
     const exchange_setup setup = {.plan        = w->c->cut,
                                   .model       = &w->c->model,
                                   .shard       = w->shard_of,
-                                  .rule        = is_free_rule(plan)                ? EXCHANGE_FREE
+                                  .rule        = is_free_rule(p)                   ? EXCHANGE_FREE
                                                  : p->task.mode == MODEL_EAGER ? EXCHANGE_EAGER
                                                                                   : EXCHANGE_DECIDE,
                                   .rank        = (int32_t)w->rank,

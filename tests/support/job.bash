@@ -31,9 +31,9 @@ marked() {
 
 # Nothing of this test runs any more; $1 seconds (2) may pass until then.
 nothing_is_left() {
-    local end=$((${EPOCHREALTIME/./} + ${1:-2} * 1000000))
+    local end=$((${EPOCHREALTIME/[.,]/} + ${1:-2} * 1000000))
     while [ -n "$(marked)" ]; do
-        if [ "${EPOCHREALTIME/./}" -gt "$end" ]; then
+        if [ "${EPOCHREALTIME/[.,]/}" -gt "$end" ]; then
             echo "left behind:"
             ps -o pid,stat,etime,args -p "$(marked | paste -sd,)"
             return 1
@@ -136,10 +136,10 @@ wait_for_step() {
 
 # Waits for the started job, at most $1 seconds; -> $code, $took_ms
 wait_for_end() {
-    local begun=${EPOCHREALTIME/./}
+    local begun=${EPOCHREALTIME/[.,]/}
     code=0
     while kill -0 "$launcher" 2>/dev/null; do
-        took_ms=$(((${EPOCHREALTIME/./} - begun) / 1000))
+        took_ms=$(((${EPOCHREALTIME/[.,]/} - begun) / 1000))
         [ "$took_ms" -lt $(($1 * 1000)) ] || { echo "the job still runs after $1 s"; cat "$tmp"/*.err; return 1; }
         sleep 0.02
     done

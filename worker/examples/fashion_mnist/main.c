@@ -244,6 +244,7 @@ static bool train_step(trainer *t, pen_step *step)
 
     epoch_add(&t->epoch, step->index, loss, epoch_clock() - begun);
     if (n > 0) TRY(pen_metric(t->ctx, "loss", loss / n));
+    t->result.clipped += step->clip < 1.0;
     t->result.steps = step->index + 1;
     report_bar(&t->report, t->result.steps, t->steps);
     return true;

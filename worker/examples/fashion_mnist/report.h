@@ -25,6 +25,7 @@ typedef struct {
     double seconds;                   /* training only                 */
     double images_per_s;
     int64_t steps, epochs, batch;
+    int64_t clipped; /* steps of this run whose gradient was scaled down */
     uint64_t seed;
     const char *mode, *model, *optim;
     int workers, servers;
