@@ -135,7 +135,7 @@ static void make_record(shard *s, uint32_t partition, uint64_t step)
     find_bad(s, &s->setup.plan->partition[p->number], &p->record);
     p->record.hash = decision_record_hash(step, &p->record, inputs, p->squares, p->blocks);
     server_core_record_is(s->core, partition, p->record.hash);
-    p->is_fresh = true;
+    p->is_fresh = s->has_fresh = true;
 }
 
 static void act_prepared(shard *s, const server_core_action *a, const shard_arrival *in)

@@ -299,6 +299,8 @@ void shard_send_prepared(shard *s, uint32_t partition, uint32_t peer, int32_t ra
 
 static void flush_prepared(shard *s)
 {
+    if (!s->has_fresh) return;
+    s->has_fresh = false;
     uint32_t group[PLAN_PARTITIONS_MAX], n = 0;
     size_t bytes = 0;
     for (uint32_t i = 0; i < s->n_partitions; i++) {

@@ -123,7 +123,7 @@ struct shard {
     shard_setup setup;
     server_core *core;
     uint64_t term, epoch;
-    bool has_failed, is_eager;
+    bool has_failed, is_eager, has_fresh; /* has_fresh: some partition is_fresh */
 
     uint32_t n_chunks, n_partitions, n_trained;
     shard_chunk *chunk;

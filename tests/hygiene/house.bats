@@ -107,3 +107,29 @@ no_include() {
     run bash -c "git ls-files -co --exclude-standard | grep -v '^tests/hygiene/' | xargs grep -nE '(/home/|/root/|/work/)[a-z]'"
     [ -z "$output" ] || { echo "$output"; false; }
 }
+
+@test "every file the tour names is in the tree" {
+    for file in $(grep -ohE '`[a-z_/]+(/[a-zA-Z_0-9.]+)*\.(c|h|inc|md|bats|sh)`' docs/tour.md docs/design/*.md README.md */README.md | tr -d '`' | grep -v '_x\.' | sort -u); do
+        [ -e "$file" ] || git ls-files -co --exclude-standard | grep -q "/$file\$" || { echo "$file is not there"; return 1; }
+    done
+}
+
+@test "the program of the README is worker/examples/linear.c, of at most 30 lines" {
+    sed -n '/<!-- linear.c -->/,/<!-- \/linear.c -->/p' README.md | sed '1,2d' | sed '/^```$/,$d' >"$tmp/linear.c"
+    diff "$tmp/linear.c" worker/examples/linear.c
+    lines=$(gcc -fpreprocessed -dD -E -P "$tmp/linear.c" 2>/dev/null | grep -cv '^ *$')
+    [ "$lines" -le 30 ] || { echo "$lines lines"; return 1; }
+    gcc -std=c99 -Wall -Werror -Iinclude -o "$tmp/linear" "$tmp/linear.c" -L"$build/lib" -lpenstock -Wl,-rpath,"$build/lib"
+    alone=$("$tmp/linear" 2>/dev/null)
+    two=$("$build/bin/penstock" run --standalone --no-prefix --nproc-per-node 2 --servers 1 "$tmp/linear" 2>/dev/null)
+    [ -n "$alone" ]
+    [ "$alone" = "$two" ]
+}
+
+@test "every command block of the README runs" {
+    grep -q '^```sh run' README.md
+    ! grep -qE '^```sh *$' README.md
+    awk '/^```sh run/ {on = 1; next} /^```/ {on = 0} on' README.md >"$tmp/commands.sh"
+    sed -i "s|\. build/env|. $build/env|; s|build/linear|$tmp/linear|g" "$tmp/commands.sh"
+    bash -eu "$tmp/commands.sh"
+}

@@ -221,6 +221,7 @@ static void partition(cluster *c, bool on)
 {
     sim_note(c, "partition %s", on ? "begins" : "heals");
     net_partition(c, &c->plan.partition, on);
+    if (!on) net_break(c, &c->plan.partition); /* a stream that lost something does not go on */
     c->is_partitioned  = on;
     c->was_partitioned = true;
 }

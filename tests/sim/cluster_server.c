@@ -100,6 +100,7 @@ static void shard_cuts(void *user, shard_cut *cut)
 {
     sim_shard *self = user;
     sim_server *s   = self->server;
+    check_shard(self); /* the update that made the cut whole is not known yet */
     plant_cut(self, cut);
     check_cut(self, cut);
     if (!shard_is_idle(self->shard) || parts_of(s) == s->n_shards) count_part(s, cut->step);

@@ -124,8 +124,9 @@ typedef struct {
 
 typedef struct sim_loan { /* a payload that the transport still reads */
     struct sim_loan *next;
-    sim_worker *worker;
+    const sim_lane *lane;
     void *op;
+    uint64_t due_ms;
 } sim_loan;
 
 typedef enum {
@@ -157,8 +158,7 @@ struct sim_worker {
     exchange *exchange;
     exchange_request *step_request;
     sim_lane lane[SIM_SHARDS_MAX * SIM_LANES_MAX];
-    sim_loan *returned;
-    uint32_t loans;
+    sim_loan *loans;
 
     /* The program. */
     program_place at;

@@ -65,21 +65,14 @@ static sim_lane *lane_of(sim_worker *w, uint32_t number, uint32_t lane)
     return &w->lane[number * w->c->plan.lanes + lane];
 }
 
-static void give_back(void *user)
-{
-    sim_loan *loan         = user;
-    loan->next             = loan->worker->returned;
-    loan->worker->returned = loan;
-}
-
-static buf *lend(sim_worker *w, const exchange_piece *piece)
+/* A payload that is lent is read until its bytes have left: a little later, and before its lane is dialled anew. */
+static void lend(sim_worker *w, sim_lane *l, const exchange_piece *piece)
 {
     sim_loan *loan = sim_need(calloc(1, sizeof *loan));
-    loan->worker   = w;
-    loan->op       = piece->op;
-    w->loans++;
+    *loan          = (sim_loan){.next = w->loans, .lane = l, .op = piece->op};
+    loan->due_ms   = w->c->now_ms + draw_below(&w->chance, 1 + w->c->plan.data.delay_ms);
+    w->loans       = loan;
     exchange_hold(w->exchange, piece->op);
-    return sim_need(buf_wrap((void *)(uintptr_t)piece->data, piece->size, give_back, loan));
 }
 
 static buf *pack(const exchange_piece *pieces, uint32_t n, size_t size)
@@ -107,10 +100,11 @@ static pen_status exchange_sends(void *user, uint32_t number, uint32_t lane, con
         full.payload_bytes += pieces[i].size;
     }
     if (n > 0) full.crc = w->c->column;
-    if (n > 0) body = n == 1 && w->c->plan.lends && pieces->op != NULL ? lend(w, pieces) : pack(pieces, n, full.payload_bytes);
+    if (n > 0) body = pack(pieces, n, full.payload_bytes);
     if (wire_data_encode(&full, &w->c->out, &why) != PEN_OK) sim_wrong(w->c, "rank %u cannot write: %s", w->rank, why.text);
     const pen_status status = transport_send(l->data.t, 0, w->c->out.data, w->c->out.size, body);
     if (status != PEN_OK) buf_release(body);
+    else if (n == 1 && w->c->plan.lends && pieces->op != NULL) lend(w, l, pieces);
     return status;
 }
 
@@ -173,7 +167,7 @@ static void make_exchange(sim_worker *w)
     const exchange_setup setup = {.plan        = w->c->cut,
                                   .model       = &w->c->model,
                                   .shard       = w->shard_of,
-                                  .rule        = is_free_rule(p)                   ? EXCHANGE_FREE
+                                  .rule        = is_free_rule(p) ? EXCHANGE_FREE
                                                  : p->task.mode == MODEL_EAGER ? EXCHANGE_EAGER
                                                                                   : EXCHANGE_DECIDE,
                                   .rank        = (int32_t)w->rank,
@@ -484,7 +478,7 @@ static bool advance(sim_worker *w)
         w->at = AT_LEAVING;
         return true;
     case AT_LEAVING:
-        if (!w->has_left || w->loans > 0) return false;
+        if (!w->has_left) return false;
         end(w, LIFE_LEFT);
         return true;
     case AT_END: break;
@@ -524,12 +518,17 @@ static bool drain_lane(sim_worker *w, uint32_t number, uint32_t lane)
     return any;
 }
 
-static void take_back(sim_worker *w)
+/* lane NULL: what has left by now. */
+static void take_back(sim_worker *w, const sim_lane *lane)
 {
-    while (w->returned != NULL) {
-        sim_loan *loan = w->returned;
-        w->returned    = loan->next;
-        w->loans--;
+    for (sim_loan **at = &w->loans; *at != NULL;) {
+        sim_loan *loan  = *at;
+        const bool ends = lane != NULL ? loan->lane == lane : loan->due_ms <= w->c->now_ms;
+        if (!ends) {
+            at = &loan->next;
+            continue;
+        }
+        *at = loan->next;
         exchange_release(w->exchange, loan->op);
         free(loan);
     }
@@ -543,6 +542,7 @@ static void redial_cut(sim_worker *w)
             if (!lane->is_cut) continue;
             lane->is_cut = false;
             net_hang_up(&lane->data);
+            take_back(w, lane);
             exchange_down(w->exchange, s, l);
             dial_lane(w, s, l);
         }
@@ -562,7 +562,7 @@ static bool turn_exchange(sim_worker *w)
     for (uint32_t s = 0; s < w->n_shards; s++)
         for (uint32_t l = 0; l < w->c->plan.lanes; l++) any |= drain_lane(w, s, l);
     if (exchange_due(w->exchange) <= w->c->now_ms) exchange_tick(w->exchange, w->c->now_ms);
-    take_back(w);
+    take_back(w, NULL);
     return any;
 }
 
@@ -578,7 +578,6 @@ bool worker_turn(sim_worker *w)
     if (w->exchange != NULL) {
         exchange_flush(w->exchange, w->c->now_ms);
         redial_cut(w);
-        take_back(w);
     }
     if (w->why.status == PEN_OK || w->pending > 0) return any;
     end(w, LIFE_FAILED); /* a program whose call failed ends, without goodbye */
@@ -596,6 +595,7 @@ uint64_t worker_due(const sim_worker *w)
     uint64_t due = liaison_due(w->liaison);
     if (w->exchange != NULL) due = least(due, exchange_due(w->exchange));
     if (w->at == AT_FIRST_HALF || w->at == AT_SECOND_HALF) due = least(due, w->wake_ms);
+    for (const sim_loan *loan = w->loans; loan != NULL; loan = loan->next) due = least(due, loan->due_ms);
     if (w->at == AT_REGISTER) due = least(due, w->call[0].deadline_ms);
     return due;
 }
@@ -628,7 +628,7 @@ void worker_crash(sim_worker *w)
 void worker_free(sim_worker *w)
 {
     if (w->life == LIFE_RUNS) end(w, LIFE_CRASHED);
-    if (w->exchange != NULL) take_back(w);
+    for (uint32_t i = 0; i < SIM_SHARDS_MAX * SIM_LANES_MAX && w->exchange != NULL; i++) take_back(w, &w->lane[i]);
     exchange_destroy(w->exchange);
     liaison_destroy(w->liaison);
     free(w->shard_of);

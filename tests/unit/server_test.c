@@ -1,0 +1,365 @@
+/* server_test.c - a whole server process with a real scheduler, and one worker played by hand. */
+#include "server/server.h"
+
+#include "common/crc.h"
+#include "common/log.h"
+#include "common/transport/transport.h"
+#include "proto/decision.h"
+#include "scheduler/scheduler.h"
+
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { ELEMENTS = 5000, PATIENCE_MS = 10000, SHARDS = 2 };
+
+typedef struct {
+    scheduler *scheduler;
+    server *server;
+    transport *control, *data[SHARDS];
+    wire_arena *arena;
+    wire_out out;
+    wire_control c;  /* the last control message */
+    wire_data d;     /* the last data message    */
+    buf *body;       /* its payload              */
+    uint64_t me, term, epoch, to;
+    char address[SHARDS][256];
+    plan *plan;
+    uint32_t shard[PLAN_PARTITIONS_MAX];
+} job;
+
+static const wire_tensor tensor = {.name = "w", .dtype = PEN_F32, .grad_dtype = PEN_F32, .ndim = 1, .shape = {ELEMENTS}};
+static const wire_group group   = {.name = "all", .optim = "sgd lr=1 momentum=0.5", .sync = "bsp", .wire = "raw"};
+static const wire_model model   = {.n_tensors = 1, .tensor = &tensor, .n_groups = 1, .group = &group};
+static const double rate        = 0.5;
+static const wire_inputs inputs = {.loss_scale = 1, .weight = 1, .n_rates = 1, .rate = &rate};
+
+/* ---- waiting ------------------------------------------------------------------------------------------- */
+static void receive(job *j, transport *t, transport_event_kind kind, transport_event *event)
+{
+    for (int ms = 0; ms < PATIENCE_MS; ms++) {
+        while (*event = (transport_event){0}, transport_recv(t, event) == PEN_OK) {
+            if (event->kind == kind) return;
+            buf_release(event->body);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    (void)j;
+    fail_msg("nothing came");
+}
+
+static void await_control(job *j, wire_control_kind kind)
+{
+    transport_event event;
+    pen_error why;
+    do {
+        receive(j, j->control, TRANSPORT_MESSAGE, &event);
+        wire_arena_reset(j->arena);
+        assert_int_equal(wire_control_decode(event.head, event.head_size, j->arena, &j->c, &why), PEN_OK);
+        if (j->c.kind == WIRE_VERDICT && kind != WIRE_VERDICT) fail_msg("%s", j->c.u.verdict.text);
+    } while (j->c.kind != kind);
+}
+
+static void await_data(job *j, uint32_t shard, wire_kind kind)
+{
+    transport_event event;
+    pen_error why;
+    do {
+        buf_release(j->body);
+        j->body = NULL;
+        receive(j, j->data[shard], TRANSPORT_MESSAGE, &event);
+        wire_arena_reset(j->arena);
+        assert_int_equal(wire_data_decode(event.head, event.head_size, j->arena, &j->d, &why), PEN_OK);
+        j->body = event.body;
+    } while (j->d.kind != kind);
+}
+
+/* ---- sending ------------------------------------------------------------------------------------------- */
+static void say(job *j, wire_control *c)
+{
+    c->from = j->me;
+    pen_error why;
+    if (wire_control_encode(c, &j->out, &why) != PEN_OK) fail_msg("%s", why.text);
+    assert_int_equal(transport_send(j->control, 0, j->out.data, j->out.size, NULL), PEN_OK);
+}
+
+static void send_data(job *j, uint32_t shard, wire_data *d, buf *body)
+{
+    pen_error why;
+    d->term          = j->term;
+    d->epoch         = j->epoch;
+    d->from          = j->me;
+    d->to            = j->to;
+    d->payload_bytes = body != NULL ? body->size : 0;
+    if (wire_data_encode(d, &j->out, &why) != PEN_OK) fail_msg("%s", why.text);
+    assert_int_equal(transport_send(j->data[shard], 0, j->out.data, j->out.size, buf_acquire(body)), PEN_OK);
+}
+
+/* ---- a job --------------------------------------------------------------------------------------------- */
+static transport *dial(job *j, const char *address)
+{
+    transport *t;
+    transport_event event;
+    pen_error why;
+    assert_int_equal(transport_dial(address, NULL, &t, &why), PEN_OK);
+    receive(j, t, TRANSPORT_UP, &event);
+    return t;
+}
+
+static void start_servers(job *j, const char *store)
+{
+    pen_error why;
+    scheduler_settings s;
+    server_settings o;
+    config_defaults(scheduler_settings_rows, &s);
+    config_defaults(server_settings_rows, &o);
+    if (scheduler_start(&s, &j->scheduler, &why) != PEN_OK) fail_msg("%s", why.text);
+    snprintf(o.master_addr, sizeof o.master_addr, "%s", scheduler_address(j->scheduler));
+    snprintf(o.store, sizeof o.store, "%s", store);
+    o.shards = SHARDS;
+    if (server_start(&o, &j->server, &why) != PEN_OK) fail_msg("%s", why.text);
+}
+
+static void join(job *j)
+{
+    j->arena       = wire_arena_create(16 << 20);
+    j->control     = dial(j, scheduler_address(j->scheduler));
+    wire_control c = {.kind = WIRE_HELLO};
+    c.u.hello.role       = PEN_WORKER;
+    c.u.hello.world_size = 1;
+    c.u.hello.servers    = 1;
+    c.u.hello.nonce      = 4711;
+    c.u.hello.host       = "test";
+    say(j, &c);
+    await_control(j, WIRE_WELCOME);
+    j->me = j->c.u.welcome.incarnation;
+    await_control(j, WIRE_EPOCH);
+    j->term  = j->c.u.epoch.term;
+    j->epoch = j->c.u.epoch.epoch;
+    j->to    = j->c.u.epoch.server[0].incarnation;
+    assert_int_equal(j->c.u.epoch.server[0].n_addresses, SHARDS);
+    for (int i = 0; i < SHARDS; i++)
+        snprintf(j->address[i], sizeof j->address[i], "%s", j->c.u.epoch.server[0].address[i]);
+}
+
+static void commit(job *j, int64_t step, int64_t applied)
+{
+    pen_error why;
+    assert_int_equal(plan_create(&model, &j->plan, &why), PEN_OK);
+    say(j, &(wire_control){.kind = WIRE_REGISTER, .u.register_ = model});
+    await_control(j, WIRE_PLAN);
+    assert_int_equal(j->c.u.plan.n_partitions, j->plan->n_partitions);
+    memcpy(j->shard, j->c.u.plan.shard, j->plan->n_partitions * sizeof *j->shard);
+    await_control(j, WIRE_COMMITTED);
+    assert_int_equal(j->c.u.committed.step, step);
+    assert_int_equal(j->c.u.committed.applied, applied);
+    for (int i = 0; i < SHARDS; i++) j->data[i] = dial(j, j->address[i]);
+}
+
+static void start(job *j, const char *store, int64_t step, int64_t applied)
+{
+    memset(j, 0, sizeof *j);
+    start_servers(j, store);
+    join(j);
+    commit(j, step, applied);
+}
+
+static void end(job *j)
+{
+    pen_error why = {0};
+    say(j, &(wire_control){.kind = WIRE_BYE});
+    if (server_join(j->server, &why) != PEN_OK) fail_msg("%s", why.text);
+    if (scheduler_join(j->scheduler, &why) != PEN_OK) fail_msg("%s", why.text);
+    for (int i = 0; i < SHARDS; i++) transport_close(j->data[i], 0);
+    transport_close(j->control, 0);
+    wire_arena_destroy(j->arena);
+    wire_out_free(&j->out);
+    buf_release(j->body);
+    plan_destroy(j->plan);
+}
+
+/* ---- one chunk after the other -------------------------------------------------------------------------- */
+static uint32_t shard_of(const job *j, uint32_t chunk) { return j->shard[j->plan->chunk[chunk].partition]; }
+
+static void send_chunk(job *j, wire_kind kind, uint32_t chunk, uint64_t step, float value, bool snapshot)
+{
+    const uint64_t count = j->plan->chunk[chunk].count;
+    buf *body            = buf_new(count * sizeof(float));
+    for (uint64_t i = 0; i < count; i++) ((float *)body->data)[i] = value;
+    const uint32_t crc = crc32c(0, body->data, body->size);
+    wire_data d        = {.kind = kind, .step = step, .n = 1, .chunk = &chunk, .crc = &crc};
+    if (kind == WIRE_PUSH) {
+        d.has_inputs      = true;
+        d.inputs          = inputs;
+        d.inputs.snapshot = snapshot;
+    }
+    send_data(j, shard_of(j, chunk), &d, body);
+    buf_release(body);
+}
+
+static void init(job *j, float value)
+{
+    for (uint32_t c = 0; c < j->plan->n_chunks; c++) {
+        send_chunk(j, WIRE_INIT, c, 0, value, false);
+        await_data(j, shard_of(j, c), WIRE_RECEIPT);
+    }
+}
+
+static float first_value(job *j, uint32_t chunk)
+{
+    wire_data d = {.kind = WIRE_PULL, .flags = WIRE_INITIAL, .n = 1, .chunk = &chunk};
+    send_data(j, shard_of(j, chunk), &d, NULL);
+    await_data(j, shard_of(j, chunk), WIRE_VALUES);
+    return ((const float *)j->body->data)[0];
+}
+
+/* A whole step with gradient 1 everywhere; returns the last chunk's first new value. */
+static float step(job *j, uint64_t number, int64_t applied, bool snapshot)
+{
+    wire_record record[PLAN_PARTITIONS_MAX];
+    double squares[PLAN_PARTITIONS_MAX][64];
+    const double *sums[PLAN_PARTITIONS_MAX];
+    for (uint32_t c = 0; c < j->plan->n_chunks; c++) { /* one chunk is one partition here */
+        const uint32_t p = j->plan->chunk[c].partition;
+        send_chunk(j, WIRE_PUSH, c, number, 1, snapshot);
+        await_data(j, shard_of(j, c), WIRE_PREPARED);
+        assert_int_equal(j->d.n_records, 1);
+        record[p] = j->d.record[0];
+        memcpy(squares[p], j->body->data, j->body->size);
+        sums[p] = squares[p];
+    }
+    wire_data pull = {.kind = WIRE_PULL, .step = number, .n = 1, .n_partitions = 1, .has_decision = true};
+    uint32_t bad_chunk;
+    int32_t bad_rank;
+    decision_make(j->plan, record, sums, &inputs, applied, &pull.decision, &bad_chunk, &bad_rank);
+    for (uint32_t c = 0; c < j->plan->n_chunks; c++) {
+        const uint32_t p = j->plan->chunk[c].partition;
+        pull.chunk       = &c;
+        pull.partition   = &p;
+        pull.record_hash = &record[p].hash;
+        send_data(j, shard_of(j, c), &pull, NULL);
+        await_data(j, shard_of(j, c), WIRE_VALUES);
+        assert_int_equal(j->d.version[0], applied + 1);
+    }
+    return ((const float *)j->body->data)[0];
+}
+
+/* ---- tests --------------------------------------------------------------------------------------------- */
+static void test_server_trains_snapshots_and_goes_on_from_there(void **state)
+{
+    (void)state;
+    char store[] = "/tmp/penstock-server-test-XXXXXX";
+    assert_non_null(mkdtemp(store));
+    job j;
+    start(&j, store, 0, 0);
+    init(&j, 10);
+    assert_float_equal(first_value(&j, 0), 10, 0);
+    assert_float_equal(step(&j, 0, 0, false), 9.5, 0);           /* momentum 1    */
+    assert_float_equal(step(&j, 1, 1, true), 8.75, 0);           /* momentum 1.5  */
+    assert_float_equal(step(&j, 2, 2, false), 7.875, 0);         /* momentum 1.75 */
+    end(&j);
+
+    start(&j, store, 2, 2);
+    for (uint32_t c = 0; c < j.plan->n_chunks; c++) assert_float_equal(first_value(&j, c), 8.75, 0);
+    assert_float_equal(step(&j, 2, 2, false), 7.875, 0);
+    end(&j);
+
+    char command[256];
+    snprintf(command, sizeof command, "rm -r %s", store);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_server_survives_garbage_on_its_port(void **state)
+{
+    (void)state;
+    job j;
+    start(&j, "", 0, 0);
+    for (int i = 0; i < SHARDS; i++) {
+        const int fd              = socket(AF_INET, SOCK_STREAM, 0);
+        struct sockaddr_in target = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        target.sin_port           = htons((uint16_t)atoi(strrchr(j.address[i], ':') + 1));
+        assert_int_equal(connect(fd, (struct sockaddr *)&target, sizeof target), 0);
+        char garbage[4096];
+        for (size_t k = 0; k < sizeof garbage; k++) garbage[k] = (char)(k * 31 + 7);
+        (void)!write(fd, garbage, sizeof garbage);
+        close(fd);
+        assert_int_equal(transport_send(j.data[i], 0, garbage, 200, NULL), PEN_OK); /* a frame that is no message */
+    }
+    init(&j, 3);
+    assert_float_equal(step(&j, 0, 0, false), 2.5, 0);
+    end(&j);
+}
+
+static void test_server_ends_when_the_scheduler_is_gone(void **state)
+{
+    (void)state;
+    job j = {0};
+    pen_error why;
+    server_settings o;
+    scheduler_settings s;
+    config_defaults(scheduler_settings_rows, &s);
+    config_defaults(server_settings_rows, &o);
+    transport *listener;
+    assert_int_equal(transport_listen("tcp://127.0.0.1:0", NULL, &listener, &why), PEN_OK);
+    snprintf(o.master_addr, sizeof o.master_addr, "%s", transport_address(listener));
+    o.down_grace_ms = 100;
+    assert_int_equal(server_start(&o, &j.server, &why), PEN_OK);
+
+    transport_event event;
+    receive(&j, listener, TRANSPORT_MESSAGE, &event); /* HELLO */
+    wire_control c          = {.kind = WIRE_WELCOME};
+    c.u.welcome.incarnation = 5;
+    c.u.welcome.lease_ms    = 5000;
+    assert_int_equal(wire_control_encode(&c, &j.out, &why), PEN_OK);
+    assert_int_equal(transport_send(listener, event.peer, j.out.data, j.out.size, NULL), PEN_OK);
+    receive(&j, listener, TRANSPORT_MESSAGE, &event); /* the first BEAT: it took the answer */
+    transport_close(listener, 0);
+    assert_int_equal(server_join(j.server, &why), PEN_PEER_LOST);
+    assert_int_equal(why.role, PEN_SCHEDULER);
+    assert_non_null(strstr(why.text, "is gone: its connection closed and did not come back"));
+    wire_out_free(&j.out);
+}
+
+static void test_server_leaves_when_it_is_asked_to(void **state)
+{
+    (void)state;
+    pen_error why;
+    server_settings o;
+    server *s;
+    config_defaults(server_settings_rows, &o);
+    o.master_port = 1; /* nobody is there */
+    assert_int_equal(server_start(&o, &s, &why), PEN_OK);
+    server_leave(s);
+    assert_int_equal(server_join(s, &why), PEN_OK);
+}
+
+static void test_server_says_that_no_scheduler_answers(void **state)
+{
+    (void)state;
+    pen_error why;
+    server_settings o;
+    config_defaults(server_settings_rows, &o);
+    o.master_port     = 1;
+    o.init_timeout_ms = 100;
+    assert_int_equal(server_run(&o, &why), PEN_UNREACHABLE);
+    assert_non_null(strstr(why.text, "the scheduler at tcp://127.0.0.1:1 has not answered"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_server_trains_snapshots_and_goes_on_from_there),
+        cmocka_unit_test(test_server_survives_garbage_on_its_port),
+        cmocka_unit_test(test_server_ends_when_the_scheduler_is_gone),
+        cmocka_unit_test(test_server_leaves_when_it_is_asked_to),
+        cmocka_unit_test(test_server_says_that_no_scheduler_answers),
+    };
+    log_level_set(LOG_ERROR);
+    return cmocka_run_group_tests_name("server", tests, NULL, NULL);
+}
