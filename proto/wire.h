@@ -64,9 +64,9 @@ typedef enum {
 } wire_kind;
 
 enum {
-    WIRE_WANT_VALUES = 1, /* PUSH: answer with VALUES when applied (fused push and pull)       */
-    WIRE_REPEATED    = 2, /* PUSH: this is a retry                                             */
-    WIRE_INITIAL     = 4  /* of any kind: about first values (version 0 or restored)         */
+    WIRE_WANT_VALUES = 1, /* PUSH: answer with VALUES when applied (fused push and pull) */
+    WIRE_REPEATED    = 2, /* PUSH: this is a retry                                       */
+    WIRE_INITIAL     = 4  /* of any kind: about first values (version 0 or restored)     */
 };
 /* clang-format on */
 

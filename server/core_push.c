@@ -131,12 +131,20 @@ static server_core_actions mixed_verbs(server_core *c, const server_core_push_ev
     return refuse_push(c, e, PEN_WRONG_STATE, c->why.text);
 }
 
+/* The record of a step outlives its commit: a rank that lost it cannot decide and so pushes nothing newer, and without its
+ * push there is no newer record. */
+static bool has_record(const server_core *c, uint32_t partition, uint64_t step)
+{
+    const server_core_partition *p = &c->partition[partition];
+    return (step == p->step && p->has_hash) || (step + 1 == p->step && p->has_decision);
+}
+
 static server_core_actions repeat_decided(server_core *c, const server_core_push_event *e)
 {
     const server_core_chunk *k = &c->chunk[e->chunk];
     const uint32_t p    = k->desc.partition;
     if (e->seq < k->round && e->seq >= c->partition[p].step) return mixed_verbs(c, e);
-    const bool is_ready = e->seq == c->partition[p].step && server_core_is_prepared(c, p, e->seq);
+    const bool is_ready = has_record(c, p, e->seq);
     acknowledge(c, is_ready ? CORE_PREPARED : CORE_RECEIPT, e, true);
     if (is_ready) c->action[c->n_actions - 1].index = p;
     return server_core_said(c);
@@ -391,11 +399,6 @@ static uint32_t who_holds_back(const server_core *c, uint32_t chunk, int32_t ran
     return n;
 }
 
-static bool is_ready(const server_core *c, const server_core_chunk *k, uint64_t step)
-{
-    return step == c->partition[k->desc.partition].step && server_core_is_prepared(c, k->desc.partition, step);
-}
-
 server_core_actions server_core_inquire(server_core *c, const server_core_pull_event *e, int32_t *missing, uint32_t *n)
 {
     c->n_actions               = 0;
@@ -409,7 +412,7 @@ server_core_actions server_core_inquire(server_core *c, const server_core_pull_e
         *n = who_holds_back(c, e->chunk, e->rank, missing);
     } else if (c->eager || (k->eager && k->got > 0)) {
         *n = e->seq < k->round ? 0 : who_is_below(c, e->chunk, k->round + 1, missing);
-    } else if (is_ready(c, k, e->seq)) {
+    } else if (has_record(c, k->desc.partition, e->seq)) {
         server_core_action *a = server_core_say(c, CORE_PREPARED, k->desc.partition);
         a->rank               = e->rank;
         a->peer               = e->peer;

@@ -11,7 +11,10 @@ pen_status api_check_opts(const pen_opts *o);
 /* "pen_reduce is not in this version: ..." */
 pen_status api_unsupported(const char *function);
 
-/* Begins a request of this kind, fills it by `fill` (may be NULL) and runs it. */
+/* Values of the last step may still be on their way (step.lazy): the parameters are not whole before. */
+pen_status api_wait_for_values(pen_ctx *ctx);
+
+/* Begins a request that needs nothing filled in, and runs it. */
 pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o, pen_req *req);
 
 #endif

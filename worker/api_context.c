@@ -165,7 +165,11 @@ void pen_free(void *data) { free(data); }
 /* ---- groups --------------------------------------------------------------------------------------------------------- */
 pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
 {
-    if (context_check(ctx, "pen_group_get") != PEN_OK) return NULL;
+    /* Also of a context that has failed: then every call on the group says how. */
+    if (ctx == NULL || ctx->pid != getpid()) {
+        context_check(ctx, "pen_group_get");
+        return NULL;
+    }
     if (kind == PEN_GROUP_WORLD) return &ctx->world;
     last_error_say(PEN_UNSUPPORTED, "pen_group_get: groups by host are not in this version; PEN_GROUP_WORLD is");
     return NULL;

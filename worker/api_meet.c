@@ -179,6 +179,7 @@ pen_status pen_digest(pen_ctx *ctx, uint32_t *crc32c_out)
     if (status != PEN_OK) return status;
     if (crc32c_out == NULL) status = last_error_say(PEN_INVALID_ARGUMENT, "pen_digest: crc32c is NULL");
     else if (ctx->phase != CONTEXT_COMMITTED) status = last_error_say(PEN_WRONG_STATE, "pen_digest: pen_commit has not been called; register, then commit, then step");
+    if (status == PEN_OK) status = api_wait_for_values(ctx);
     if (status == PEN_OK && ctx->rule != EXCHANGE_DECIDE && ctx->mode != MODE_LOCAL) status = fetch_all(ctx);
     const uint32_t crc = status == PEN_OK ? crc_of(&ctx->model) : 0;
     if (status == PEN_OK) status = compare(ctx, crc);

@@ -134,13 +134,20 @@ static pen_status check_ready(const pen_ctx *ctx, const pen_tensor *t, int64_t s
     return PEN_OK;
 }
 
-/* Values of the last step may still be on their way (lazy): the parameters are not whole before. */
 static pen_status wait_for_values(pen_ctx *ctx)
 {
     if (ctx->step.values.ctx == NULL) return PEN_OK;
     pen_req req      = ctx->step.values;
     ctx->step.values = (pen_req){0};
     return pen_wait(&req, NULL);
+}
+
+pen_status api_wait_for_values(pen_ctx *ctx)
+{
+    pthread_mutex_lock(&ctx->step.lock);
+    pen_status status = wait_for_values(ctx);
+    pthread_mutex_unlock(&ctx->step.lock);
+    return status;
 }
 
 pen_status pen_ready(pen_ctx *ctx, pen_tensor *t, int64_t slice)

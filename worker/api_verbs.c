@@ -46,6 +46,7 @@ static pen_status verb(pen_ctx *ctx, const char *call, exchange_verb what, pen_t
     pen_status status = context_enter(ctx, call, req == NULL);
     if (status != PEN_OK) return status;
     status = check(ctx, call, t, slice);
+    if (status == PEN_OK && ctx->step.values.ctx != NULL) status = api_wait_for_values(ctx);
     if (status == PEN_OK) status = run(ctx, call, what, t, from, to, o, req);
     return req == NULL ? context_leave(ctx, status) : status;
 }

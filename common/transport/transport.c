@@ -26,46 +26,59 @@ const transport_ops *transport_find(const char *address)
     return NULL;
 }
 
-static pen_status create(const char *address, transport **t, pen_error *why)
+static transport_options fill_in(const transport_options *given)
+{
+    transport_options o = given != NULL ? *given : (transport_options){0};
+    if (o.head_bytes_max == 0) o.head_bytes_max = 1 << 20;
+    if (o.body_bytes_max == 0) o.body_bytes_max = 64 << 20;
+    if (o.heartbeat_ms == 0) o.heartbeat_ms = 2000;
+    if (o.connect_ms == 0) o.connect_ms = 1000;
+    if (o.io_threads == 0) o.io_threads = 1;
+    return o;
+}
+
+static transport *create(const char *address, pen_error *why)
 {
     const transport_ops *ops = transport_find(address);
-    if (ops == NULL)
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is no address: say tcp://HOST:PORT",
-                       address);
-    *t = calloc(1, sizeof **t + ops->state_size);
-    if (*t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a connection to %s", address);
-    (*t)->ops = ops;
-    return PEN_OK;
+    if (ops == NULL) {
+        why_set(why, PEN_INVALID_ARGUMENT, "'%.200s' is no address: say tcp://HOST:PORT", address);
+        return NULL;
+    }
+    transport *t = calloc(1, sizeof *t + ops->state_size);
+    if (t == NULL)
+        why_set(why, PEN_NO_MEMORY, "no memory for a connection to %.200s", address);
+    else
+        t->ops = ops;
+    return t;
+}
+
+static pen_status open_with(bool listens, const char *address, const transport_options *given,
+                            transport **out, pen_error *why)
+{
+    pen_error unasked;
+    if (why == NULL) why = &unasked;
+    transport *t = create(address, why);
+    if (t == NULL) return why->status;
+    const transport_options o = fill_in(given);
+    const pen_status status =
+        (listens ? t->ops->listen : t->ops->dial)(t->state, address, &o, why);
+    if (status == PEN_OK)
+        *out = t;
+    else
+        transport_close(t, 0);
+    return status;
 }
 
 pen_status transport_listen(const char *address, const transport_options *o, transport **out,
                             pen_error *why)
 {
-    static const transport_options defaults;
-    transport *t;
-    pen_status status = create(address, &t, why);
-    if (status != PEN_OK) return status;
-    status = t->ops->listen(t->state, address, o != NULL ? o : &defaults, why);
-    if (status == PEN_OK)
-        *out = t;
-    else
-        transport_close(t, 0);
-    return status;
+    return open_with(true, address, o, out, why);
 }
 
 pen_status transport_dial(const char *address, const transport_options *o, transport **out,
                           pen_error *why)
 {
-    static const transport_options defaults;
-    transport *t;
-    pen_status status = create(address, &t, why);
-    if (status != PEN_OK) return status;
-    status = t->ops->dial(t->state, address, o != NULL ? o : &defaults, why);
-    if (status == PEN_OK)
-        *out = t;
-    else
-        transport_close(t, 0);
-    return status;
+    return open_with(false, address, o, out, why);
 }
 
 const char *transport_address(transport *t)
@@ -76,6 +89,7 @@ const char *transport_address(transport *t)
 pen_status transport_send(transport *t, uint32_t peer, const void *head, size_t head_size,
                           buf *body)
 {
+    if (head_size == 0) return PEN_INVALID_ARGUMENT;
     return t->ops->send(t->state, peer, head, head_size, body);
 }
 

@@ -6,7 +6,15 @@
  *
  * An endpoint either listens (many peers) or dials (one peer, number 0).  A message is a head (small,
  * copied) and an optional body (a buf, sent without a copy).  An endpoint belongs to one thread.
- * A dialled endpoint reconnects by itself, resolving the name anew each time.
+ * A dialled endpoint reconnects by itself, resolving the name anew each time; nothing that was queued
+ * on one connection is sent on the next.
+ *
+ * The life of a connection, as its two owners see it:
+ *   dialled     UP, messages, DOWN, UP, ...  Before the first UP and after a DOWN send() says AGAIN.
+ *   listening   The first message makes a peer known, under a number that is its own until the number
+ *               space of 2^32 wraps.  Then messages, then one DOWN: nothing of that number comes after it.
+ * News of connections comes after the messages that have arrived already, so an owner that did not
+ * look for a while may read the first messages of a new connection before the DOWN and UP between.
  */
 #ifndef COMMON_TRANSPORT_H
 #define COMMON_TRANSPORT_H
@@ -18,60 +26,67 @@
 typedef struct transport transport;
 
 typedef struct {
-    uint64_t head_bytes_max;  /* larger heads are refused;  0 = 1 MiB  */
-    uint64_t body_bytes_max;  /* larger bodies are refused; 0 = 64 MiB */
-    uint32_t heartbeat_ms;    /* of the connection; 0 = 2000           */
-    uint32_t connect_ms;      /* time-out of one attempt; 0 = 1000     */
-    uint32_t io_threads;      /* of the process-wide context, honoured by whoever opens first; 0 = 1 */
-    uint64_t seed;            /* simulated transport only              */
+    uint64_t head_bytes_max; /* larger heads are refused;  0 = 1 MiB  */
+    uint64_t body_bytes_max; /* larger bodies are refused; 0 = 64 MiB */
+    uint32_t heartbeat_ms;   /* of the connection; 0 = 2000.  Silent for 3 of them: DOWN           */
+    uint32_t connect_ms;     /* time-out of one attempt; 0 = 1000                                  */
+    uint32_t io_threads;     /* of the process-wide context, honoured by whoever opens first; 0 = 1 */
+    uint64_t seed;           /* simulated transport only              */
 } transport_options;
 
 typedef enum {
     TRANSPORT_MESSAGE,
-    TRANSPORT_UP,     /* a connection is there (dialled: again after each reconnect)             */
+    TRANSPORT_UP,     /* dialled only: a connection is there, again after each reconnect         */
     TRANSPORT_DOWN,   /* the peer's connection is gone: closed, killed, or silent past heartbeat */
     TRANSPORT_REFUSED /* something that is no message arrived and was dropped; note says what    */
 } transport_event_kind;
 
 typedef struct {
     transport_event_kind kind;
-    uint32_t peer;
-    const void *head; /* BORROWED until the next recv on this endpoint */
+    uint32_t peer;    /* 0 when dialled, and of REFUSED when nobody had a number yet     */
+    const void *head; /* BORROWED until the next recv on this endpoint; NULL: no message */
     size_t head_size;
-    buf *body;        /* OWNED by whoever received the event; NULL when there was none */
-    char note[96];    /* of REFUSED */
+    buf *body;     /* OWNED by whoever received the event; NULL when there was none */
+    char note[96]; /* of REFUSED */
 } transport_event;
 
 typedef struct {
-    const char *scheme; /* "tcp", "ipc", "inproc", "sim": the part of an address before ://   */
-    const char *doc;    /* one sentence for docs/transport.md                                  */
-    size_t state_size;  /* the front allocates, zeroes and frees this many bytes               */
+    const char *scheme;      /* "tcp", "ipc", "inproc", "sim": the part of an address before ://   */
+    const char *doc;         /* one sentence for docs/families.md                                  */
+    const char *any_address; /* listening there always finds a free place; address() tells which   */
+    bool keeps_order;        /* of the messages of one connection                                  */
+    size_t state_size;       /* the front allocates, zeroes and frees this many bytes              */
 
-    /* Both must leave *state safe for close() when they fail.  "tcp://HOST:0" picks a free port;
-     * a port in use is UNREACHABLE with a sentence that names it. */
+    /* Both get every option filled in, and must leave *state safe for close() when they fail.
+     * "tcp://HOST:0" picks a free port; one in use is UNREACHABLE with a sentence that names it. */
     pen_status (*listen)(void *state, const char *address, const transport_options *o, pen_error *why);
     pen_status (*dial)(void *state, const char *address, const transport_options *o, pen_error *why);
     const char *(*address)(void *state); /* of a listener, with the real port                   */
 
-    /* Queues one message.  On PEN_OK the transport OWNS one reference to body (may be NULL) and
-     * releases it, from any thread, when the bytes have left.  On any other status the caller
-     * still owns it.  PEN_AGAIN: the queue is full (back-pressure).  PEN_PEER_LOST: no such peer. */
+    /* Queues one message; head_size is at least 1.  On PEN_OK the transport OWNS one reference to
+     * body (may be NULL) and releases it, from any thread, when the bytes have left or never will.
+     * On any other status the caller still owns it.  PEN_AGAIN: the queue is full (back-pressure),
+     * or a dialled endpoint has no connection now.  PEN_PEER_LOST: no such peer. */
     pen_status (*send)(void *state, uint32_t peer, const void *head, size_t head_size, buf *body);
 
     /* Takes one event if there is one, else PEN_AGAIN; never blocks. */
     pen_status (*recv)(void *state, transport_event *event);
 
-    int (*poll_fd)(void *state); /* for loop_add(); may be edge-triggered: drain until AGAIN     */
+    /* For loop_add(); may be edge-triggered: drain until AGAIN.  -1: has none, call recv. */
+    int (*poll_fd)(void *state);
 
     /* Called once.  linger_ms: how long queued messages may still leave in the background; 0 drops
-     * them.  All bodies are released soon after, from any thread. */
+     * them.  All bodies are released soon after, from any thread.  The last endpoint of a process
+     * to close waits for what lingers. */
     void (*close)(void *state, uint32_t linger_ms);
 } transport_ops;
 
 extern const transport_ops *const transport_all[]; /* NULL-terminated */
 const transport_ops *transport_find(const char *address); /* by scheme; NULL when unknown */
 
-/* The front: an endpoint of whichever member the address names.  options may be NULL. */
+/* The front: an endpoint of whichever member the address names.  options may be NULL.  An empty head
+ * is INVALID_ARGUMENT.  In a forked child every call on an endpoint of the parent, but close, is
+ * WRONG_STATE and touches nothing; new endpoints are the child's own. */
 pen_status transport_listen(const char *address, const transport_options *o, transport **t, pen_error *why);
 pen_status transport_dial(const char *address, const transport_options *o, transport **t, pen_error *why);
 const char *transport_address(transport *t);

@@ -96,7 +96,7 @@ typedef struct {
     char address[256];
     uint64_t head_max, body_max;
     zmq_msg_t head; /* of the last event; closed by the next recv */
-    bool has_head;
+    bool has_head, is_up; /* is_up: diallers only */
     connection *connection; /* [n_connections] by descriptor */
     size_t n_connections;
     peer_row *peer; /* open addressing; PEER_NONE = empty */
@@ -444,8 +444,8 @@ static bool on_disconnected(endpoint *e, int fd, transport_event *event)
 {
     connection *c = connection_at(e, fd);
     if (!e->listens) {
-        bool was_up = c != NULL && c->greeted;
-        if (was_up) *c = (connection){0};
+        bool was_up = e->is_up;
+        e->is_up    = false;
         event->kind = TRANSPORT_DOWN;
         return was_up;
     }
@@ -487,6 +487,7 @@ static bool translate(endpoint *e, uint16_t kind, int fd, transport_event *event
         return false;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         if (c != NULL) c->greeted = true;
+        e->is_up    = !e->listens; /* the monitor tells no descriptor here; a dialler has only one */
         event->kind = TRANSPORT_UP;
         return !e->listens; /* a listener learns the peer's number with its first message */
     case ZMQ_EVENT_DISCONNECTED: return on_disconnected(e, fd, event);

@@ -88,7 +88,7 @@ static void draw_partition(sim_plan *p, uint64_t *chance)
                    : e->role == SIM_SERVER ? (uint32_t)draw_below(chance, p->servers)
                                            : 0;
     e->from_ms   = draw_between(chance, 1, 600);
-    e->until_ms  = e->from_ms + draw_between(chance, 1, 1900); /* shorter than anybody's patience */
+    e->until_ms  = e->from_ms + draw_between(chance, 1, p->control.break_ms > 0 ? 500 : 1900); /* shorter than patience */
 }
 
 sim_plan sim_plan_swarm_of(uint64_t seed, model_mode mode)
@@ -212,9 +212,9 @@ static void crash(cluster *c)
     sim_note(c, "crash of role %d rank %u", (int)e->role, e->rank);
     c->has_crashed = true;
     net_kill(c, e);
-    if (e->role == SIM_SCHEDULER) scheduler_crash(&c->scheduler);
-    if (e->role == SIM_SERVER) server_crash(&c->server[e->rank]);
-    if (e->role == SIM_WORKER) worker_crash(&c->worker[e->rank]);
+    if (e->role == SIM_SCHEDULER) sim_scheduler_crash(&c->scheduler);
+    if (e->role == SIM_SERVER) sim_server_crash(&c->server[e->rank]);
+    if (e->role == SIM_WORKER) sim_worker_crash(&c->worker[e->rank]);
 }
 
 static void partition(cluster *c, bool on)
@@ -287,9 +287,9 @@ static uint64_t event_due(const cluster *c)
 static uint64_t next_ms(cluster *c)
 {
     uint64_t due = least(net_due(c), event_due(c));
-    due          = least(due, scheduler_due(&c->scheduler));
-    for (uint32_t i = 0; i < c->plan.servers; i++) due = least(due, server_due(&c->server[i]));
-    for (uint32_t i = 0; i < c->plan.task.workers; i++) due = least(due, worker_due(&c->worker[i]));
+    due          = least(due, sim_scheduler_due(&c->scheduler));
+    for (uint32_t i = 0; i < c->plan.servers; i++) due = least(due, sim_server_due(&c->server[i]));
+    for (uint32_t i = 0; i < c->plan.task.workers; i++) due = least(due, sim_worker_due(&c->worker[i]));
     return due > c->now_ms ? due : c->now_ms + 1;
 }
 
@@ -301,9 +301,9 @@ static bool turn_all(cluster *c)
     bool any             = false;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t who = (first + i) % n;
-        if (who == 0) any |= scheduler_turn(&c->scheduler);
-        else if (who <= servers) any |= server_turn(&c->server[who - 1]);
-        else any |= worker_turn(&c->worker[who - 1 - servers]);
+        if (who == 0) any |= sim_scheduler_turn(&c->scheduler);
+        else if (who <= servers) any |= sim_server_turn(&c->server[who - 1]);
+        else any |= sim_worker_turn(&c->worker[who - 1 - servers]);
     }
     return any;
 }
@@ -348,17 +348,17 @@ static void build(cluster *c)
     c->column = sim_need(calloc(WIRE_ITEMS_MAX, sizeof *c->column));
     make_model(c);
     net_open(c);
-    scheduler_begin(c);
-    for (uint32_t i = 0; i < c->plan.servers; i++) server_begin(c, i);
-    for (uint32_t i = 0; i < c->plan.task.workers; i++) worker_begin(c, i);
+    sim_scheduler_begin(c);
+    for (uint32_t i = 0; i < c->plan.servers; i++) sim_server_begin(c, i);
+    for (uint32_t i = 0; i < c->plan.task.workers; i++) sim_worker_begin(c, i);
 }
 
 /* Payloads that workers lent are given back by whoever holds them, so workers go last. */
 static void destroy(cluster *c)
 {
-    for (uint32_t i = 0; i < c->plan.servers; i++) server_free(&c->server[i]);
-    scheduler_free(&c->scheduler);
-    for (uint32_t i = 0; i < c->plan.task.workers; i++) worker_free(&c->worker[i]);
+    for (uint32_t i = 0; i < c->plan.servers; i++) sim_server_free(&c->server[i]);
+    sim_scheduler_free(&c->scheduler);
+    for (uint32_t i = 0; i < c->plan.task.workers; i++) sim_worker_free(&c->worker[i]);
     net_close(c);
     model_destroy(c->reference);
     plan_destroy(c->cut);
@@ -377,7 +377,7 @@ sim_result sim_run(const sim_plan *asked)
     run(c);
     sim_result result;
     c->result.ms = c->now_ms - START_MS;
-    for (uint32_t i = 0; i < c->plan.servers; i++) server_count(&c->server[i]);
+    for (uint32_t i = 0; i < c->plan.servers; i++) sim_server_count(&c->server[i]);
     result = c->result;
     destroy(c);
     return result;

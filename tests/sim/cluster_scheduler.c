@@ -29,7 +29,7 @@ static void ended(void *user, pen_status status, const pen_error *why)
     if (why != NULL) check_failure(s->c, why);
 }
 
-void scheduler_begin(cluster *c)
+void sim_scheduler_begin(cluster *c)
 {
     sim_scheduler *s            = &c->scheduler;
     scheduler_settings settings = {.world_size      = c->plan.task.workers,
@@ -56,7 +56,7 @@ static void take(sim_scheduler *s, const transport_event *event)
         scheduler_core_receive(s->core, event->peer, &message, s->c->now_ms);
 }
 
-bool scheduler_turn(sim_scheduler *s)
+bool sim_scheduler_turn(sim_scheduler *s)
 {
     bool any = false;
     transport_event event;
@@ -75,19 +75,19 @@ bool scheduler_turn(sim_scheduler *s)
     return any;
 }
 
-uint64_t scheduler_due(sim_scheduler *s)
+uint64_t sim_scheduler_due(sim_scheduler *s)
 {
     if (s->life != LIFE_RUNS) return UINT64_MAX;
     return s->has_ended ? s->close_ms : scheduler_core_next_ms(s->core);
 }
 
-void scheduler_crash(sim_scheduler *s)
+void sim_scheduler_crash(sim_scheduler *s)
 {
     s->life = LIFE_CRASHED;
     net_hang_up(&s->listener);
 }
 
-void scheduler_free(sim_scheduler *s)
+void sim_scheduler_free(sim_scheduler *s)
 {
     if (s->listener.t != NULL) net_hang_up(&s->listener);
     scheduler_core_destroy(s->core);

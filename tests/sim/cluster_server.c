@@ -268,7 +268,7 @@ static bool drain_shard(sim_shard *self)
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
-void server_begin(cluster *c, uint32_t rank)
+void sim_server_begin(cluster *c, uint32_t rank)
 {
     sim_server *s = &c->server[rank];
     char name[SIM_NAME_BYTES], scheduler[SIM_EPOCH_BYTES];
@@ -302,13 +302,13 @@ static void watch_scheduler(sim_server *s)
 {
     const uint64_t now = s->c->now_ms;
     const bool is_gone = !s->is_up && now >= s->down_ms + DOWN_MS;
-    if (s->incarnation == 0 || (!is_gone && now < s->acked_ms + s->c->plan.lease_ms)) return;
+    if (s->is_leaving || s->incarnation == 0 || (!is_gone && now < s->acked_ms + s->c->plan.lease_ms)) return;
     pen_error why;
     why_set(&why, PEN_UNREACHABLE, "server %u lost the scheduler", s->rank);
     fail(s, &why);
 }
 
-bool server_turn(sim_server *s)
+bool sim_server_turn(sim_server *s)
 {
     bool any = false;
     transport_event event;
@@ -332,29 +332,30 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-uint64_t server_due(const sim_server *s)
+uint64_t sim_server_due(const sim_server *s)
 {
     if (s->life != LIFE_RUNS) return UINT64_MAX;
     uint64_t due = UINT64_MAX;
     if (s->is_up && !s->is_welcome) due = s->say_ms;
     if (s->is_welcome) due = least(due, s->beat_ms);
+    if (s->is_leaving) return least(due, s->leave_ms);
     if (s->incarnation != 0) due = least(due, s->acked_ms + s->c->plan.lease_ms);
     if (s->incarnation != 0 && !s->is_up) due = least(due, s->down_ms + DOWN_MS);
-    return s->is_leaving ? least(due, s->leave_ms) : due;
+    return due;
 }
 
-void server_crash(sim_server *s)
+void sim_server_crash(sim_server *s)
 {
     end(s, LIFE_CRASHED);
 }
 
-void server_count(sim_server *s)
+void sim_server_count(sim_server *s)
 {
     s->c->result.repeats += stat_get(&s->stats, STAT_REPEATS);
     s->c->result.held += stat_get(&s->stats, STAT_HELD);
 }
 
-void server_free(sim_server *s)
+void sim_server_free(sim_server *s)
 {
     if (s->life == LIFE_RUNS) end(s, LIFE_CRASHED);
     for (uint32_t i = 0; i < s->n_shards; i++) {

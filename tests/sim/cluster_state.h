@@ -210,24 +210,24 @@ void *sim_need(void *memory); /* aborts for NULL */
 uint32_t sim_n_shards(const cluster *c);
 
 /* ---- cluster_scheduler.c, cluster_server.c, cluster_worker.c: `turn` is true when something was done --------------- */
-void scheduler_begin(cluster *c);
-bool scheduler_turn(sim_scheduler *s);
-uint64_t scheduler_due(sim_scheduler *s);
-void scheduler_crash(sim_scheduler *s);
-void scheduler_free(sim_scheduler *s);
+void sim_scheduler_begin(cluster *c);
+bool sim_scheduler_turn(sim_scheduler *s);
+uint64_t sim_scheduler_due(sim_scheduler *s);
+void sim_scheduler_crash(sim_scheduler *s);
+void sim_scheduler_free(sim_scheduler *s);
 
-void server_begin(cluster *c, uint32_t rank);
-bool server_turn(sim_server *s);
-uint64_t server_due(const sim_server *s);
-void server_crash(sim_server *s);
-void server_count(sim_server *s); /* into the result */
-void server_free(sim_server *s);
+void sim_server_begin(cluster *c, uint32_t rank);
+bool sim_server_turn(sim_server *s);
+uint64_t sim_server_due(const sim_server *s);
+void sim_server_crash(sim_server *s);
+void sim_server_count(sim_server *s); /* into the result */
+void sim_server_free(sim_server *s);
 
-void worker_begin(cluster *c, uint32_t rank);
-bool worker_turn(sim_worker *w);
-uint64_t worker_due(const sim_worker *w);
-void worker_crash(sim_worker *w);
-void worker_free(sim_worker *w);
+void sim_worker_begin(cluster *c, uint32_t rank);
+bool sim_worker_turn(sim_worker *w);
+uint64_t sim_worker_due(const sim_worker *w);
+void sim_worker_crash(sim_worker *w);
+void sim_worker_free(sim_worker *w);
 
 /* ---- cluster_check.c -------------------------------------------------------------------------------------------- */
 void check_shard(sim_shard *s);                                              /* after each message   */

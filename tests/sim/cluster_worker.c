@@ -566,7 +566,7 @@ static bool turn_exchange(sim_worker *w)
     return any;
 }
 
-bool worker_turn(sim_worker *w)
+bool sim_worker_turn(sim_worker *w)
 {
     if (w->life != LIFE_RUNS) return false;
     bool any = drain_control(w);
@@ -589,7 +589,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-uint64_t worker_due(const sim_worker *w)
+uint64_t sim_worker_due(const sim_worker *w)
 {
     if (w->life != LIFE_RUNS) return UINT64_MAX;
     uint64_t due = liaison_due(w->liaison);
@@ -601,7 +601,7 @@ uint64_t worker_due(const sim_worker *w)
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------------------------ */
-void worker_begin(cluster *c, uint32_t rank)
+void sim_worker_begin(cluster *c, uint32_t rank)
 {
     sim_worker *w = &c->worker[rank];
     char name[SIM_NAME_BYTES];
@@ -620,12 +620,12 @@ void worker_begin(cluster *c, uint32_t rank)
     make_liaison(w);
 }
 
-void worker_crash(sim_worker *w)
+void sim_worker_crash(sim_worker *w)
 {
     end(w, LIFE_CRASHED);
 }
 
-void worker_free(sim_worker *w)
+void sim_worker_free(sim_worker *w)
 {
     if (w->life == LIFE_RUNS) end(w, LIFE_CRASHED);
     for (uint32_t i = 0; i < SIM_SHARDS_MAX * SIM_LANES_MAX && w->exchange != NULL; i++) take_back(w, &w->lane[i]);

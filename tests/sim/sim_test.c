@@ -13,6 +13,9 @@ int main(int argc, char **argv)
         sim_plan p = sim_plan_swarm(s);
         if (getenv("CALM")) p = sim_plan_calm(s, (model_mode)(s % 4));
         p.trace = n == 1;
+        if (getenv("CDROP")) p.control.drop = atoi(getenv("CDROP"));
+        if (getenv("CREORD")) p.control.reorder = atoi(getenv("CREORD"));
+        if (getenv("PLANT")) p.plant = atoi(getenv("PLANT"));
         sim_result r = sim_run(&p);
         char text[600]; sim_plan_describe(&p, text, sizeof text);
         if (r.wrong[0] || !r.in_order || n == 1) {

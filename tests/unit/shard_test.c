@@ -184,9 +184,10 @@ static void test_shard_never_sums_a_repeat(void **state)
         assert_true(rig_decide(often, 0, step, (int64_t)step, &decision));
         for (int32_t rank = 0; rank < 3; rank++) rig_pull(often, rank, step, &decision);
         rig_pull(often, 0, step, &decision);
-        rig_push_all(often, 1, step, WIRE_REPEATED, rig_noise); /* of a step that is committed */
+        rig_forget(often);
+        rig_push_all(often, 1, step, WIRE_REPEATED, rig_noise); /* of a step that is committed: its record, once more */
         rig_flush(often);
-        assert_non_null(rig_find(often, WIRE_RECEIPT, 1, chunk_of(often, W0)));
+        assert_true(rig_count(often, WIRE_PREPARED, 1) > 0);
     }
     assert_int_equal(rig_params_crc(once), rig_params_crc(often));
     assert_int_equal(rig_slots_crc(once), rig_slots_crc(often));
@@ -205,6 +206,28 @@ static void test_shard_tells_a_repeat_that_its_step_is_prepared(void **state)
     rig_flush(r);
     assert_int_equal(rig_count(r, WIRE_PREPARED, 1), 1);
     assert_int_equal(rig_count(r, WIRE_PREPARED, 0), 0);
+    rig_destroy(r);
+}
+
+/* Rank 1 lost PREPARED, rank 0 went on and committed: without the record rank 1 could never decide. */
+static void test_shard_tells_the_record_of_the_committed_step_again(void **state)
+{
+    (void)state;
+    rig *r = start("sgd lr=1", "bsp", 1, 2);
+    push_in_order(r, (const int32_t[]){0, 1}, 0);
+    rig_decision first, again;
+    assert_true(rig_decide(r, 0, 0, 0, &first));
+    rig_pull(r, 0, 0, &first);
+    rig_push_all(r, 0, 1, 0, rig_noise);
+    rig_flush(r);
+    rig_forget(r);
+    rig_push_all(r, 1, 0, WIRE_REPEATED, rig_noise);
+    rig_flush(r);
+    assert_true(rig_decide(r, 1, 0, 0, &again));
+    assert_memory_equal(&again.decision, &first.decision, sizeof first.decision);
+    rig_pull(r, 1, 0, &again);
+    rig_flush(r);
+    assert_null(rig_find(r, WIRE_REFUSED, 1, UINT32_MAX));
     rig_destroy(r);
 }
 
@@ -392,6 +415,27 @@ static void test_shard_eager_answers_a_repeat_with_values_and_does_not_sum_it(vo
     rig_flush(r);
     assert_non_null(rig_find(r, WIRE_VALUES, 1, c));
     assert_float_equal(rig_param(r, B0, 4), by_hand(r, B0, 4, 0, 0.5), 0);
+    rig_destroy(r);
+}
+
+static void test_shard_eager_job_answers_a_push_that_wants_no_values(void **state)
+{
+    (void)state;
+    static const wire_pair eager[] = {{"commit", "eager"}};
+    wire_model model               = model_of("sgd lr=1", "sgd lr=1", "bsp");
+    model.n_settings               = 1;
+    model.setting                  = eager;
+    rig *r           = rig_create(&model, &(rig_options){.n_shards = 1, .world_size = 2, .first_step = 5});
+    const uint32_t c = chunk_of(r, B0);
+    rig_init(r);
+    rig_push(r, 1, 5, c, 0, rig_noise);
+    rig_flush(r);
+    assert_null(rig_find(r, WIRE_VALUES, 1, c));
+    rig_push(r, 0, 5, c, WIRE_WANT_VALUES, rig_noise);
+    rig_flush(r);
+    assert_null(rig_find(r, WIRE_VALUES, 1, c)->payload);
+    assert_non_null(rig_find(r, WIRE_VALUES, 0, c)->payload);
+    assert_float_equal(rig_param(r, B0, 4), by_hand(r, B0, 4, 5, 0.5), 0);
     rig_destroy(r);
 }
 
@@ -710,6 +754,26 @@ static void test_shard_snapshot_of_async_is_taken_at_rank_0s_push(void **state)
     rig_destroy(r);
 }
 
+static void test_shard_without_trained_chunks_cuts_when_rank_0_says_so(void **state)
+{
+    (void)state;
+    const wire_tensor one[] = {{.name = "w", .dtype = PEN_F32, .ndim = 1, .shape = {10}, .init = ""}};
+    const wire_group all[]  = {{.name = "all", .optim = "sgd lr=1", .sync = "bsp"}};
+    const wire_model model  = {.n_tensors = 1, .tensor = one, .n_groups = 1, .group = all};
+    rig *r                  = rig_create(&model, &(rig_options){.n_shards = 2, .world_size = 1});
+    const uint32_t idle     = 1 - rig_shard_of(r, 0);
+    assert_true(shard_is_idle(r->shard[idle]));
+    wire_data sign = {.kind = WIRE_PUSH, .step = 6, .has_inputs = true, .inputs = r->inputs};
+    rig_deliver(r, idle, 0, &sign, NULL);
+    assert_int_equal(r->cuts, 0);
+    sign.inputs.snapshot = true;
+    rig_deliver(r, idle, 0, &sign, NULL);
+    assert_int_equal(r->cuts, 1);
+    assert_int_equal(r->cut[idle]->step, 7);
+    assert_int_equal(r->cut[idle]->n, 0);
+    rig_destroy(r);
+}
+
 /* ---- what may not be believed ------------------------------------------------------------------------ */
 static void test_shard_refuses_what_cannot_be_and_is_unchanged(void **state)
 {
@@ -849,6 +913,7 @@ int main(void)
         cmocka_unit_test(test_shard_refuses_what_it_cannot_keep_but_never_whose_turn_it_is),
         cmocka_unit_test(test_shard_never_sums_a_repeat),
         cmocka_unit_test(test_shard_tells_a_repeat_that_its_step_is_prepared),
+        cmocka_unit_test(test_shard_tells_the_record_of_the_committed_step_again),
         cmocka_unit_test(test_shard_sends_no_receipt_when_the_answer_is_ready),
         cmocka_unit_test(test_shard_commits_a_decision_once_and_compares_later_ones),
         cmocka_unit_test(test_shard_refuses_a_decision_made_from_other_records),
@@ -857,6 +922,7 @@ int main(void)
         cmocka_unit_test(test_shard_reports_ranks_that_disagree_about_the_rate),
         cmocka_unit_test(test_shard_eager_updates_a_chunk_when_the_last_rank_came),
         cmocka_unit_test(test_shard_eager_answers_a_repeat_with_values_and_does_not_sum_it),
+        cmocka_unit_test(test_shard_eager_job_answers_a_push_that_wants_no_values),
         cmocka_unit_test(test_shard_refuses_to_mix_eager_and_decided_pushes_of_a_round),
         cmocka_unit_test(test_shard_refuses_rules_that_cannot_go_together),
         cmocka_unit_test(test_shard_ssp_holds_exactly_beyond_its_bound),
@@ -868,6 +934,7 @@ int main(void)
         cmocka_unit_test(test_shard_holds_first_pulls_until_values_came_and_takes_them_once),
         cmocka_unit_test(test_shard_snapshot_stays_as_it_was_while_training_goes_on),
         cmocka_unit_test(test_shard_snapshot_of_async_is_taken_at_rank_0s_push),
+        cmocka_unit_test(test_shard_without_trained_chunks_cuts_when_rank_0_says_so),
         cmocka_unit_test(test_shard_refuses_what_cannot_be_and_is_unchanged),
         cmocka_unit_test(test_shard_drops_what_is_staged_when_a_member_goes),
         cmocka_unit_test(test_shard_says_who_is_missing_and_what_a_rank_owes),

@@ -289,6 +289,18 @@ static void test_wire_control_of_every_kind_comes_back_with_every_field(void **s
     }
 }
 
+/* The example of proto/README.md. */
+static void test_wire_bytes_are_those_of_the_first_release(void **state)
+{
+    (void)state;
+    static const uint8_t bytes[] = {0x50, 0x4e, 0x53, 0x4b, 1,    0,    2,    0,    4, 0, 0,    0,
+                                    0,    0,    0,    0,    0xac, 0xeb, 0x69, 0x43, 8, 2, 0x30, 1};
+    wire_data receipt            = {.kind = WIRE_RECEIPT, .rank = 1};
+    assert_int_equal(wire_data_encode(&receipt, &out, &why), PEN_OK);
+    assert_int_equal(out.size, sizeof bytes);
+    assert_memory_equal(out.data, bytes, sizeof bytes);
+}
+
 static void test_wire_strings_and_columns_that_were_not_given_come_back_empty(void **state)
 {
     (void)state;
@@ -740,6 +752,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wire_data_of_every_kind_comes_back_with_every_field),
         cmocka_unit_test(test_wire_control_of_every_kind_comes_back_with_every_field),
+        cmocka_unit_test(test_wire_bytes_are_those_of_the_first_release),
         cmocka_unit_test(test_wire_strings_and_columns_that_were_not_given_come_back_empty),
         cmocka_unit_test(test_wire_columns_may_be_absent_one_by_one),
         cmocka_unit_test(test_wire_names_every_kind_and_only_those),
