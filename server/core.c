@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- life ----------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 /* Chunks by partition, by counting. */
 static void order_chunks(server_core *c)
 {
@@ -18,9 +18,9 @@ static void order_chunks(server_core *c)
         c->partition[p].n = 0;
     }
     for (uint32_t k = 0; k < c->n_chunks; k++) {
-        server_core_partition *p             = &c->partition[c->chunk[k].desc.partition];
-        c->order[p->first + p->n++]   = k;
-        const server_core_chunk_desc *desc   = &c->chunk[k].desc;
+        server_core_partition *p           = &c->partition[c->chunk[k].desc.partition];
+        c->order[p->first + p->n++]        = k;
+        const server_core_chunk_desc *desc = &c->chunk[k].desc;
         if (desc->trained && c->group[desc->group].ops->averages) p->decided++;
     }
     for (uint32_t p = 0; p < c->n_partitions; p++) c->partition[p].left = c->partition[p].decided;
@@ -42,8 +42,8 @@ static bool allocate(server_core *c)
         c->steps[i].weight = calloc(c->world_size, sizeof(double));
         if (c->steps[i].rate == NULL || c->steps[i].weight == NULL) return false;
     }
-    return c->action != NULL && c->chunk != NULL && c->partition != NULL && c->group != NULL && c->order != NULL &&
-           c->clock != NULL && c->incarnation != NULL;
+    return c->action != NULL && c->chunk != NULL && c->partition != NULL && c->group != NULL &&
+           c->order != NULL && c->clock != NULL && c->incarnation != NULL;
 }
 
 static pen_status check_groups(const server_core_config *config, pen_error *why)
@@ -51,18 +51,21 @@ static pen_status check_groups(const server_core_config *config, pen_error *why)
     for (uint32_t k = 0; k < config->n_chunks; k++) {
         const server_core_chunk_desc *chunk = &config->chunk[k];
         if (chunk->group >= config->n_groups || chunk->partition >= config->n_partitions)
-            return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is of a parameter group or partition that does not exist",
+            return why_set(why, PEN_INVALID_ARGUMENT,
+                           "'%s' is of a parameter group or partition that does not exist",
                            chunk->tensor);
         const server_core_group *group = &config->group[chunk->group];
         if (!chunk->trained || !group->whole_tensor) continue;
         if (config->eager)
             return why_set(why, PEN_UNSUPPORTED,
-                           "'%s': its update rule needs the norm of the whole tensor, which commit=eager never has at one "
+                           "'%s': its update rule needs the norm of the whole tensor, which "
+                           "commit=eager never has at one "
                            "time; use commit=decide",
                            chunk->tensor);
         if (!group->ops->averages)
             return why_set(why, PEN_UNSUPPORTED,
-                           "'%s': its update rule needs the norm of the whole tensor, which sync=%s never has at one "
+                           "'%s': its update rule needs the norm of the whole tensor, which "
+                           "sync=%s never has at one "
                            "time; use sync=bsp",
                            chunk->tensor, group->ops->name);
     }
@@ -80,13 +83,16 @@ static void fill(server_core *c, const server_core_config *config)
         c->chunk[k].desc  = config->chunk[k];
         c->chunk[k].round = config->first_step;
     }
-    for (size_t i = 0; i < (size_t)c->n_chunks * c->world_size; i++) c->clock[i] = config->first_step;
+    for (size_t i = 0; i < (size_t)c->n_chunks * c->world_size; i++)
+        c->clock[i] = config->first_step;
 }
 
-pen_status server_core_create(const server_core_config *config, uint32_t world_size, server_core **out, pen_error *why)
+pen_status server_core_create(const server_core_config *config, uint32_t world_size,
+                              server_core **out, pen_error *why)
 {
     if (world_size == 0 || world_size > CORE_RANKS_MAX)
-        return why_set(why, PEN_INVALID_ARGUMENT, "a job of %u workers cannot be; 1 to %d can", world_size, CORE_RANKS_MAX);
+        return why_set(why, PEN_INVALID_ARGUMENT, "a job of %u workers cannot be; 1 to %d can",
+                       world_size, CORE_RANKS_MAX);
     const pen_status status = check_groups(config, why);
     if (status != PEN_OK) return status;
 
@@ -104,8 +110,8 @@ pen_status server_core_create(const server_core_config *config, uint32_t world_s
     c->park_bytes_max = config->park_bytes_max;
     if (!allocate(c)) {
         server_core_destroy(c);
-        return why_set(why, PEN_NO_MEMORY, "no memory for the counters of %u chunks and %u workers", config->n_chunks,
-                       world_size);
+        return why_set(why, PEN_NO_MEMORY, "no memory for the counters of %u chunks and %u workers",
+                       config->n_chunks, world_size);
     }
     fill(c, config);
     order_chunks(c);
@@ -147,29 +153,32 @@ void server_core_destroy(server_core *c)
     free(c);
 }
 
-/* ---- saying --------------------------------------------------------------------------------------- */
+/* ---- saying ---------------------------------------------------------------------------------- */
 server_core_action *server_core_say(server_core *c, server_core_verb verb, uint32_t index)
 {
     server_core_action *a = &c->action[c->n_actions++];
-    *a             = (server_core_action){.verb = verb, .index = index, .rank = -1, .peer = CORE_EVERYONE};
+    *a = (server_core_action){.verb = verb, .index = index, .rank = -1, .peer = CORE_EVERYONE};
     return a;
 }
 
-server_core_actions server_core_said(const server_core *c) { return (server_core_actions){c->n_actions, c->action}; }
+server_core_actions server_core_said(const server_core *c)
+{
+    return (server_core_actions){c->n_actions, c->action};
+}
 
-server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer, uint64_t seq, pen_status status,
-                         const char *reason)
+server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer,
+                                       uint64_t seq, pen_status status, const char *reason)
 {
     server_core_action *a = server_core_say(c, CORE_REFUSE, chunk);
-    a->rank        = rank;
-    a->peer        = peer;
-    a->seq         = seq;
-    a->status      = status;
-    a->reason      = reason;
+    a->rank               = rank;
+    a->peer               = peer;
+    a->seq                = seq;
+    a->status             = status;
+    a->reason             = reason;
     return server_core_said(c);
 }
 
-/* ---- members -------------------------------------------------------------------------------------- */
+/* ---- members --------------------------------------------------------------------------------- */
 static bool is_older(uint64_t term, uint64_t epoch, const server_core *c)
 {
     return term < c->term || (term == c->term && epoch < c->epoch);
@@ -180,12 +189,15 @@ bool server_core_is_live(const server_core *c, int32_t rank)
     return rank >= 0 && (uint32_t)rank < c->world_size && c->incarnation[rank] != 0;
 }
 
-pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarnation, uint64_t term, uint64_t epoch, pen_error *why)
+pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarnation,
+                             uint64_t term, uint64_t epoch, pen_error *why)
 {
-    if (is_older(term, epoch, c)) return why_set(why, PEN_NOT_A_MEMBER, "epoch %" PRIu64 " is over", epoch);
+    if (is_older(term, epoch, c))
+        return why_set(why, PEN_NOT_A_MEMBER, "epoch %" PRIu64 " is over", epoch);
     if (term != c->term || epoch != c->epoch)
         return why_set(why, PEN_AGAIN, "epoch %" PRIu64 " has not begun here", epoch);
-    if (!server_core_is_live(c, rank)) return why_set(why, PEN_NOT_A_MEMBER, "rank %d is no member of this job", rank);
+    if (!server_core_is_live(c, rank))
+        return why_set(why, PEN_NOT_A_MEMBER, "rank %d is no member of this job", rank);
     if (c->incarnation[rank] != incarnation)
         return why_set(why, PEN_NOT_A_MEMBER, "another process is rank %d now", rank);
     return PEN_OK;
@@ -195,7 +207,8 @@ pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarn
 static void admit_joiner(server_core *c, int32_t rank)
 {
     for (uint32_t k = 0; k < c->n_chunks; k++)
-        *server_core_clock(c, k, rank) = c->live > 0 ? server_core_slowest(c, k) : c->chunk[k].round;
+        *server_core_clock(c, k, rank) =
+            c->live > 0 ? server_core_slowest(c, k) : c->chunk[k].round;
 }
 
 static void close_open_steps(server_core *c)
@@ -206,10 +219,11 @@ static void close_open_steps(server_core *c)
         c->partition[p].cut      = 0;
     }
     c->steps[0].open = c->steps[1].open = false;
-    c->parked_bytes                     = 0; /* server_core_restart() has all that is kept dropped */
+    c->parked_bytes = 0; /* server_core_restart() has all that is kept dropped */
 }
 
-void server_core_epoch(server_core *c, uint64_t term, uint64_t epoch, const uint64_t *incarnation, uint32_t n, bool *changed)
+void server_core_epoch(server_core *c, uint64_t term, uint64_t epoch, const uint64_t *incarnation,
+                       uint32_t n, bool *changed)
 {
     *changed = false;
     if (is_older(term, epoch, c) || (term == c->term && epoch == c->epoch)) return;
@@ -231,11 +245,12 @@ void server_core_epoch(server_core *c, uint64_t term, uint64_t epoch, const uint
 
 server_core_actions server_core_restart(server_core *c, uint32_t chunk)
 {
-    c->n_actions  = 0;
+    c->n_actions         = 0;
     server_core_chunk *k = &c->chunk[chunk];
     if (server_core_group_of(c, k)->ops->averages) {
         if (k->got > 0) server_core_say(c, CORE_DROP, chunk);
-        for (uint32_t r = 0; r < c->world_size; r++) *server_core_clock(c, chunk, (int32_t)r) = k->round;
+        for (uint32_t r = 0; r < c->world_size; r++)
+            *server_core_clock(c, chunk, (int32_t)r) = k->round;
         k->got = 0;
         k->cut = 0;
     }
@@ -262,13 +277,31 @@ uint64_t server_core_slowest(const server_core *c, uint32_t chunk)
     return slowest;
 }
 
-/* ---- what it knows -------------------------------------------------------------------------------- */
-bool server_core_has_values(const server_core *c, uint32_t chunk) { return c->chunk[chunk].has_values; }
-uint64_t server_core_round(const server_core *c, uint32_t chunk) { return c->chunk[chunk].round; }
-uint64_t server_core_partition_step(const server_core *c, uint32_t partition) { return c->partition[partition].step; }
-int64_t server_core_applied(const server_core *c) { return c->applied; }
-uint64_t server_core_parked_bytes(const server_core *c) { return c->parked_bytes; }
-uint32_t server_core_world_size(const server_core *c) { return c->world_size; }
+/* ---- what it knows --------------------------------------------------------------------------- */
+bool server_core_has_values(const server_core *c, uint32_t chunk)
+{
+    return c->chunk[chunk].has_values;
+}
+uint64_t server_core_round(const server_core *c, uint32_t chunk)
+{
+    return c->chunk[chunk].round;
+}
+uint64_t server_core_partition_step(const server_core *c, uint32_t partition)
+{
+    return c->partition[partition].step;
+}
+int64_t server_core_applied(const server_core *c)
+{
+    return c->applied;
+}
+uint64_t server_core_parked_bytes(const server_core *c)
+{
+    return c->parked_bytes;
+}
+uint32_t server_core_world_size(const server_core *c)
+{
+    return c->world_size;
+}
 
 static bool somebody_is_ahead(const server_core *c, uint32_t chunk, int32_t rank)
 {
@@ -284,7 +317,9 @@ bool server_core_owes(const server_core *c, int32_t rank, uint64_t *step, uint32
     bool found = false;
     for (uint32_t k = 0; k < c->n_chunks; k++) {
         const uint64_t clock = *server_core_clock(c, k, rank);
-        if (!c->chunk[k].desc.trained || (found && clock >= *step) || !somebody_is_ahead(c, k, rank)) continue;
+        if (!c->chunk[k].desc.trained || (found && clock >= *step) ||
+            !somebody_is_ahead(c, k, rank))
+            continue;
         *step  = clock;
         *chunk = k;
         found  = true;

@@ -1,21 +1,25 @@
-/* core.h - what a shard does about each push, pull and decision: a pure state machine over descriptors.
+/* core.h - what a shard does about each push, pull and decision: a pure state machine.
  *
- * DESIGN.  The core knows ranks, chunks and counters.  It holds no array, sends nothing, asks no clock: an
- * event goes in, a short list of actions comes out, in the order in which they are to be carried out.
- * server/shard.h carries them out on arrays; tests/sim/ may carry them out on integers.
+ * DESIGN.  The core knows ranks, chunks and counters.  It holds no array, sends nothing, asks no
+ * clock: an event goes in, a short list of actions comes out, in the order in which they are to be
+ * carried out.  server/shard.h carries them out on arrays.
  *
- *   clock      per chunk and rank: the number of the rank's next push.  It is the whole window against repeats, for
- *              at most one push of a chunk and rank is in flight.  It starts at first_step.
+ *   clock      per chunk and rank: the number of the rank's next push.  It is the whole window
+ *              against repeats, for at most one push of a chunk and rank is in flight.  It starts
+ *              at first_step.
  *   round      per chunk whose rule averages: the step that is open; all lower ones are applied.
- *   turn       with deterministic sums: the rank whose contribution is next.  Ranks behind the turn and with clock
- *              above the round have a contribution that is kept; so no list of kept ones is needed.
- *   partition  steps that are decided (bsp, PUSH without WANT_VALUES) close all chunks of a partition together:
- *              PREPARED when all are summed, COMMIT with the first valid decision.
+ *   turn       with deterministic sums: the rank whose contribution is next.  Ranks behind the turn
+ *              with a clock above the round have a contribution that is kept; so no list of kept
+ *              ones is needed.
+ *   partition  steps that are decided (bsp, PUSH without WANT_VALUES) close all chunks of a
+ *              partition together: PREPARED when all are summed, COMMIT with the first valid
+ *              decision.  The record of a step outlives its commit until the next one is made.
  *   eager      bsp with commit=eager or WANT_VALUES closes each chunk by itself when it is summed.
  *
- * What is not promised: that values of the world make sense.  Whatever arrives may be absurd; the answer is then
- * REFUSE with a sentence, and the state is as before.
- * Thread: one.  Memory: everything is allocated by server_core_create(), except one small record per held pull.
+ * Not promised: that what arrives makes sense.  It may be absurd; the answer is then REFUSE with a
+ * sentence, and the state is as before.
+ * Thread: one.  Memory: all of it is taken by server_core_create(), except a small record for each
+ * answer that is held.
  */
 #ifndef SERVER_CORE_H
 #define SERVER_CORE_H
@@ -27,24 +31,24 @@ typedef struct server_core server_core;
 
 enum { CORE_EVERYONE = UINT32_MAX, CORE_RANKS_MAX = 4096, CORE_HELD_PER_RANK_MAX = 8 };
 
-/* ---- what it is made from ------------------------------------------------------------------------- */
+/* ---- what it is made from -------------------------------------------------------------------- */
 typedef struct {
     const sync_ops *ops;
     sync_hyper hyper;
-    bool whole_tensor; /* the update rule needs all chunks of a tensor at once: only with decided steps */
+    bool whole_tensor; /* the update rule needs all chunks of a tensor at once */
 } server_core_group;
 
 typedef struct {
     const char *tensor; /* name, for sentences; BORROWED as long as the core lives          */
     uint32_t partition; /* index into the partitions of this core                           */
     uint32_t group;
-    uint64_t bytes;     /* of one contribution as it travels                                */
-    bool trained;       /* false: frozen, never pushed                                      */
+    uint64_t bytes; /* of one contribution as it travels                                */
+    bool trained;   /* false: frozen, never pushed                                      */
 } server_core_chunk_desc;
 
 typedef struct {
     uint32_t n_chunks, n_partitions, n_groups;
-    const server_core_chunk_desc *chunk; /* [n_chunks]; chunks and partitions are numbered within the server_core */
+    const server_core_chunk_desc *chunk; /* [n_chunks], numbered within this core */
     const server_core_group *group;      /* [n_groups] */
     uint64_t first_step;
     int64_t applied;
@@ -54,25 +58,28 @@ typedef struct {
 } server_core_config;
 
 /* Copies what it needs.  No member is known before server_core_epoch(). */
-pen_status server_core_create(const server_core_config *config, uint32_t world_size, server_core **c, pen_error *why);
+pen_status server_core_create(const server_core_config *config, uint32_t world_size,
+                              server_core **c, pen_error *why);
 void server_core_destroy(server_core *c); /* NULL is fine */
 
-/* ---- what it says --------------------------------------------------------------------------------- */
+/* ---- what it says ---------------------------------------------------------------------------- */
+/* clang-format off */
 typedef enum {
-    CORE_FOLD,     /* add `rank`'s contribution to the chunk's sum: from the message, or the one that was kept    */
-    CORE_KEEP,     /* hold this contribution until its turn                                                   */
-    CORE_SUMMED,   /* the chunk's sum is whole (decided steps): take its norm                                   */
-    CORE_PREPARED, /* index = partition: tell everyone, or only `peer`, its record and sums of squares         */
-    CORE_COMMIT,   /* index = partition: carry the decision out on all its decided chunks                      */
-    CORE_UPDATE,   /* update the chunk: with its sum (rank -1), or with contribution seq of `rank` as it came   */
-    CORE_DROP,     /* forget the chunk's sum and all that is kept of it                                       */
-    CORE_SERVE,    /* send the chunk's values to peer, as the answer to seq                                   */
-    CORE_APPLIED,  /* tell peer that push seq was applied (it wants no values)                                */
-    CORE_RECEIPT,  /* tell peer that push seq arrived                                                         */
-    CORE_HELD,     /* nothing to do: a pull waits for slower ranks                                           */
-    CORE_REFUSE,   /* tell peer: status, reason                                                              */
+    CORE_FOLD,     /* add `rank`'s contribution to the chunk's sum: from the message, or kept   */
+    CORE_KEEP,     /* hold this contribution until its turn                                     */
+    CORE_SUMMED,   /* the chunk's sum is whole (decided steps): take its norm                   */
+    CORE_PREPARED, /* index = partition: tell everyone, or only `peer`, its record and sums     */
+    CORE_COMMIT,   /* index = partition: carry the decision out on all its decided chunks       */
+    CORE_UPDATE,   /* update the chunk: with its sum (rank -1), or with push seq of `rank`      */
+    CORE_DROP,     /* forget the chunk's sum and all that is kept of it                         */
+    CORE_SERVE,    /* send the chunk's values to peer, as the answer to seq                     */
+    CORE_APPLIED,  /* tell peer that push seq was applied (it wants no values)                  */
+    CORE_RECEIPT,  /* tell peer that push seq arrived                                           */
+    CORE_HELD,     /* nothing to do: an answer waits for slower ranks                           */
+    CORE_REFUSE,   /* tell peer: status, reason                                                 */
     CORE_VERB_END
 } server_core_verb;
+/* clang-format on */
 
 typedef struct {
     server_core_verb verb;
@@ -80,10 +87,10 @@ typedef struct {
     int32_t rank;
     uint32_t peer, staleness;
     uint64_t seq;
-    uint64_t cut;   /* UPDATE, COMMIT: not 0: the snapshot of this step is the state right after it */
-    bool initial;   /* SERVE: answers PULL|INITIAL */
-    bool repeated;  /* RECEIPT, SERVE, APPLIED, PREPARED: the push had been taken before */
-    pen_status status; /* REFUSE */
+    uint64_t cut;      /* UPDATE, COMMIT: not 0: what follows is the snapshot of this step */
+    bool initial;      /* SERVE: answers PULL|INITIAL                                      */
+    bool repeated;     /* of an answer: the push had been taken before                     */
+    pen_status status; /* REFUSE                                                           */
     const char *reason;
 } server_core_action;
 
@@ -92,19 +99,23 @@ typedef struct {
     const server_core_action *at; /* BORROWED until the next event */
 } server_core_actions;
 
-/* ---- events --------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 /* Who may speak.  OK; AGAIN: of an epoch whose record has not come; NOT_A_MEMBER: of an epoch, an
  * incarnation or a rank that is over or unknown. */
-pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarnation, uint64_t term, uint64_t epoch, pen_error *why);
+pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarnation,
+                             uint64_t term, uint64_t epoch, pen_error *why);
 
-/* A new record: members by rank with their incarnations (0 = absent).  A record that is not newer is ignored.
- * When members changed, *changed is set and server_core_restart() must follow for every chunk. */
-void server_core_epoch(server_core *c, uint64_t term, uint64_t epoch, const uint64_t *incarnation, uint32_t n, bool *changed);
+/* A new record: members by rank with their incarnations (0 = absent).  One that is not newer is
+ * ignored.  When members changed, *changed is set and server_core_restart() must follow for every
+ * chunk: what is staged is dropped, and workers push it again. */
+void server_core_epoch(server_core *c, uint64_t term, uint64_t epoch, const uint64_t *incarnation,
+                       uint32_t n, bool *changed);
 server_core_actions server_core_restart(server_core *c, uint32_t chunk);
 
-/* What the decision of `step` needs from `rank`; once per message with decided pushes, before them.  MISMATCH names
- * what differs from the rank that came first. */
-pen_status server_core_inputs(server_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs, pen_error *why);
+/* What the decision of `step` needs from `rank`; once per message with decided pushes, before them.
+ * MISMATCH names what differs from the rank that came first. */
+pen_status server_core_inputs(server_core *c, int32_t rank, uint64_t step,
+                              const wire_inputs *inputs, pen_error *why);
 
 typedef struct {
     int32_t rank;
@@ -120,41 +131,47 @@ typedef struct {
     uint32_t peer, chunk;
     uint64_t seq;
     bool initial; /* wants first values   */
-    bool decided; /* came with a decision that server_core_decide() took: wants the values after step seq */
+    bool decided; /* came with a decision that was taken: wants the values after step seq */
 } server_core_pull_event;
 server_core_actions server_core_pull(server_core *c, const server_core_pull_event *e);
 
-server_core_actions server_core_first_values(server_core *c, uint32_t chunk); /* they are there: serves who waits; again is fine */
+/* They are there: serves who waits for them.  Again is fine. */
+server_core_actions server_core_first_values(server_core *c, uint32_t chunk);
 
-/* A decision for one partition, made from the record with `hash`.  COMMIT, or nothing (the same decision was carried
- * out before), or REFUSE. */
-server_core_actions server_core_decide(server_core *c, uint32_t partition, uint64_t step, uint64_t hash, const wire_decision *decision,
-                         uint32_t peer);
+/* A decision for one partition, made from the record with `hash`.  COMMIT, or nothing (the same
+ * decision was carried out before), or REFUSE. */
+server_core_actions server_core_decide(server_core *c, uint32_t partition, uint64_t step,
+                                       uint64_t hash, const wire_decision *decision, uint32_t peer);
 
-/* Who is missing for this chunk: REFUSE never; PREPARED or SERVE when the answer is there after all; else nothing and
- * missing[] (room for world_size) is filled, *n ranks. */
-server_core_actions server_core_inquire(server_core *c, const server_core_pull_event *e, int32_t *missing, uint32_t *n);
+/* Who is missing for this chunk: PREPARED when the answer is there after all, else no action and
+ * *n ranks in missing[], which has room for world_size. */
+server_core_actions server_core_inquire(server_core *c, const server_core_pull_event *e,
+                                        int32_t *missing, uint32_t *n);
 
 /* After a restore: how many updates the values have had.  Before any push. */
 void server_core_restored(server_core *c, int64_t applied);
 
-void server_core_peer_down(server_core *c, uint32_t peer); /* held answers to it are forgotten: it asks again */
+/* Held answers to it are forgotten: it asks again. */
+void server_core_peer_down(server_core *c, uint32_t peer);
 
-/* ---- what it knows -------------------------------------------------------------------------------- */
-void server_core_record_is(server_core *c, uint32_t partition, uint64_t hash); /* after PREPARED to everyone was carried out */
-const wire_inputs *server_core_step_inputs(const server_core *c, uint64_t step); /* NULL: of no open step */
-double server_core_weight_sum(const server_core *c, uint64_t step);             /* of all live ranks, added in rank order */
+/* ---- what it knows --------------------------------------------------------------------------- */
+/* To be called when PREPARED to everyone was carried out. */
+void server_core_record_is(server_core *c, uint32_t partition, uint64_t hash);
+
+const wire_inputs *server_core_step_inputs(const server_core *c,
+                                           uint64_t step);          /* NULL: not open */
+double server_core_weight_sum(const server_core *c, uint64_t step); /* added in rank order */
+bool server_core_is_prepared(const server_core *c, uint32_t partition, uint64_t step); /* or over */
+uint64_t server_core_partition_step(const server_core *c, uint32_t partition);
 bool server_core_has_values(const server_core *c, uint32_t chunk);
 uint64_t server_core_round(const server_core *c, uint32_t chunk);
-uint64_t server_core_partition_step(const server_core *c, uint32_t partition);
-bool server_core_is_prepared(const server_core *c, uint32_t partition, uint64_t step); /* also true once committed */
-int64_t server_core_applied(const server_core *c);   /* decided steps that were applied, of the newest committed partition */
+int64_t server_core_applied(const server_core *c); /* decided steps that were applied */
 uint64_t server_core_parked_bytes(const server_core *c);
 uint32_t server_core_world_size(const server_core *c);
 bool server_core_is_live(const server_core *c, int32_t rank);
 
-/* The push that `rank` owes others: the lowest step, then the lowest chunk, that someone else has pushed and it has
- * not.  False: nobody waits for it. */
+/* The push that `rank` owes others: the lowest step, then the lowest chunk, that someone else has
+ * pushed and it has not.  False: nobody waits for it. */
 bool server_core_owes(const server_core *c, int32_t rank, uint64_t *step, uint32_t *chunk);
 
 #endif

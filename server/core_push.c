@@ -1,11 +1,13 @@
-/* core_push.c - one push or pull of one chunk: which of its counters move, and who may be answered. */
+/* core_push.c - one push or pull of one chunk: which of its counters move, and who may be answered.
+ */
 #include "server/core_state.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* ---- held answers --------------------------------------------------------------------------------- */
-static sync_view view_of(const server_core *c, uint32_t chunk, int32_t rank, uint64_t seq, uint64_t slowest)
+/* ---- held answers ---------------------------------------------------------------------------- */
+static sync_view view_of(const server_core *c, uint32_t chunk, int32_t rank, uint64_t seq,
+                         uint64_t slowest)
 {
     return (sync_view){.seq     = seq,
                        .clock   = *server_core_clock(c, chunk, rank),
@@ -13,25 +15,27 @@ static sync_view view_of(const server_core *c, uint32_t chunk, int32_t rank, uin
                        .round   = c->chunk[chunk].round};
 }
 
-static bool may_leave(const server_core *c, uint32_t chunk, const server_core_held *h, uint64_t slowest)
+static bool may_leave(const server_core *c, uint32_t chunk, const server_core_held *h,
+                      uint64_t slowest)
 {
     const server_core_chunk *k = &c->chunk[chunk];
     if (!k->has_values) return false;
     if (h->initial || !k->desc.trained) return true;
     const server_core_group *group = server_core_group_of(c, k);
-    const sync_view view    = view_of(c, chunk, h->rank, h->seq, slowest);
+    const sync_view view           = view_of(c, chunk, h->rank, h->seq, slowest);
     return group->ops->serve(&group->hyper, &view);
 }
 
-static server_core_action *serve(server_core *c, uint32_t chunk, const server_core_held *h, uint64_t slowest)
+static server_core_action *serve(server_core *c, uint32_t chunk, const server_core_held *h,
+                                 uint64_t slowest)
 {
-    const server_core_chunk *k  = &c->chunk[chunk];
-    const uint64_t clock = *server_core_clock(c, chunk, h->rank);
-    server_core_action *a       = server_core_say(c, h->bare ? CORE_APPLIED : CORE_SERVE, chunk);
-    a->rank              = h->rank;
-    a->peer              = h->peer;
-    a->seq               = h->seq;
-    a->initial           = h->initial;
+    const server_core_chunk *k = &c->chunk[chunk];
+    const uint64_t clock       = *server_core_clock(c, chunk, h->rank);
+    server_core_action *a      = server_core_say(c, h->bare ? CORE_APPLIED : CORE_SERVE, chunk);
+    a->rank                    = h->rank;
+    a->peer                    = h->peer;
+    a->seq                     = h->seq;
+    a->initial                 = h->initial;
     if (!server_core_group_of(c, k)->ops->averages && !h->initial && clock > slowest)
         a->staleness = clock - slowest > UINT32_MAX ? UINT32_MAX : (uint32_t)(clock - slowest);
     return a;
@@ -51,8 +55,8 @@ bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *an
     server_core_held *h = c->spare != NULL ? c->spare : malloc(sizeof *h);
     if (h == NULL) return false;
     if (c->spare != NULL) c->spare = h->next;
-    *h                     = *answer;
-    h->next                = c->chunk[chunk].held;
+    *h                   = *answer;
+    h->next              = c->chunk[chunk].held;
     c->chunk[chunk].held = h;
     return true;
 }
@@ -60,9 +64,9 @@ bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *an
 static void unlink_held(server_core *c, server_core_held **at)
 {
     server_core_held *h = *at;
-    *at          = h->next;
-    h->next      = c->spare;
-    c->spare     = h;
+    *at                 = h->next;
+    h->next             = c->spare;
+    c->spare            = h;
 }
 
 void server_core_serve_held(server_core *c, uint32_t chunk)
@@ -98,7 +102,8 @@ void server_core_peer_down(server_core *c, uint32_t peer)
                 at = &(*at)->next;
 }
 
-/* Answers now if the rule allows it, else when it does.  False: it can be neither answered nor held. */
+/* Answers now if the rule allows it, else when it does.  False: it can be neither answered nor
+ * held. */
 static bool answer_or_hold(server_core *c, uint32_t chunk, const server_core_held *h, bool *held)
 {
     const uint64_t slowest = server_core_slowest(c, chunk);
@@ -108,17 +113,19 @@ static bool answer_or_hold(server_core *c, uint32_t chunk, const server_core_hel
     return true;
 }
 
-/* ---- push: a repeat ------------------------------------------------------------------------------- */
-static void acknowledge(server_core *c, server_core_verb verb, const server_core_push_event *e, bool repeated)
+/* ---- push: a repeat -------------------------------------------------------------------------- */
+static void acknowledge(server_core *c, server_core_verb verb, const server_core_push_event *e,
+                        bool repeated)
 {
     server_core_action *a = server_core_say(c, verb, e->chunk);
-    a->rank        = e->rank;
-    a->peer        = e->peer;
-    a->seq         = e->seq;
-    a->repeated    = repeated;
+    a->rank               = e->rank;
+    a->peer               = e->peer;
+    a->seq                = e->seq;
+    a->repeated           = repeated;
 }
 
-static server_core_actions refuse_push(server_core *c, const server_core_push_event *e, pen_status status, const char *reason)
+static server_core_actions refuse_push(server_core *c, const server_core_push_event *e,
+                                       pen_status status, const char *reason)
 {
     return server_core_refuse(c, e->chunk, e->rank, e->peer, e->seq, status, reason);
 }
@@ -126,13 +133,14 @@ static server_core_actions refuse_push(server_core *c, const server_core_push_ev
 static server_core_actions mixed_verbs(server_core *c, const server_core_push_event *e)
 {
     why_set(&c->why, PEN_WRONG_STATE,
-            "'%s' is trained by pen_push_pull() and by pen_step_end() in one job; use one of them for it",
+            "'%s' is trained by pen_push_pull() and by pen_step_end() in one job; use one of them "
+            "for it",
             c->chunk[e->chunk].desc.tensor);
     return refuse_push(c, e, PEN_WRONG_STATE, c->why.text);
 }
 
-/* The record of a step outlives its commit: a rank that lost it cannot decide and so pushes nothing newer, and without its
- * push there is no newer record. */
+/* The record of a step outlives its commit: a rank that lost it cannot decide and so pushes nothing
+ * newer, and without its push there is no newer record. */
 static bool has_record(const server_core *c, uint32_t partition, uint64_t step)
 {
     const server_core_partition *p = &c->partition[partition];
@@ -142,7 +150,7 @@ static bool has_record(const server_core *c, uint32_t partition, uint64_t step)
 static server_core_actions repeat_decided(server_core *c, const server_core_push_event *e)
 {
     const server_core_chunk *k = &c->chunk[e->chunk];
-    const uint32_t p    = k->desc.partition;
+    const uint32_t p           = k->desc.partition;
     if (e->seq < k->round && e->seq >= c->partition[p].step) return mixed_verbs(c, e);
     const bool is_ready = has_record(c, p, e->seq);
     acknowledge(c, is_ready ? CORE_PREPARED : CORE_RECEIPT, e, true);
@@ -151,11 +159,15 @@ static server_core_actions repeat_decided(server_core *c, const server_core_push
 }
 
 /* Bsp that a decision does not close. */
-static bool is_eager(const server_core *c, const server_core_push_event *e) { return c->eager || e->want_values; }
+static bool is_eager(const server_core *c, const server_core_push_event *e)
+{
+    return c->eager || e->want_values;
+}
 
 static server_core_held answer_to(const server_core_push_event *e)
 {
-    return (server_core_held){.rank = e->rank, .peer = e->peer, .seq = e->seq, .bare = !e->want_values};
+    return (server_core_held){
+        .rank = e->rank, .peer = e->peer, .seq = e->seq, .bare = !e->want_values};
 }
 
 static server_core_actions repeat(server_core *c, const server_core_push_event *e)
@@ -169,7 +181,8 @@ static server_core_actions repeat(server_core *c, const server_core_push_event *
     }
     bool held;
     const server_core_held h = answer_to(e);
-    if (!answer_or_hold(c, e->chunk, &h, &held)) return refuse_push(c, e, PEN_AGAIN, "too many answers are waiting");
+    if (!answer_or_hold(c, e->chunk, &h, &held))
+        return refuse_push(c, e, PEN_AGAIN, "too many answers are waiting");
     if (held)
         acknowledge(c, CORE_RECEIPT, e, true);
     else
@@ -177,15 +190,17 @@ static server_core_actions repeat(server_core *c, const server_core_push_event *
     return server_core_said(c);
 }
 
-/* ---- push: part of a mean ------------------------------------------------------------------------- */
+/* ---- push: part of a mean -------------------------------------------------------------------- */
 static bool rates_agree(server_core *c, const server_core_chunk *k, const server_core_push_event *e)
 {
     const double rate = e->inputs->rate[k->desc.group];
     if (rate == k->rate && e->inputs->loss_scale == k->loss_scale) return true;
     why_set(&c->why, PEN_MISMATCH,
-            "'%s' in round %" PRIu64 ": rank %d pushes with learning rate %.17g and loss scale %.17g, rank %d with %.17g "
+            "'%s' in round %" PRIu64
+            ": rank %d pushes with learning rate %.17g and loss scale %.17g, rank %d with %.17g "
             "and %.17g; all ranks must give the same",
-            k->desc.tensor, k->round, e->rank, rate, e->inputs->loss_scale, k->first, k->rate, k->loss_scale);
+            k->desc.tensor, k->round, e->rank, rate, e->inputs->loss_scale, k->first, k->rate,
+            k->loss_scale);
     why_culprit(&c->why, PEN_WORKER, e->rank, (int64_t)k->round, k->desc.tensor);
     return false;
 }
@@ -194,8 +209,8 @@ static bool rates_agree(server_core *c, const server_core_chunk *k, const server
 static pen_status check_round(server_core *c, const server_core_push_event *e, const char **reason)
 {
     server_core_chunk *k = &c->chunk[e->chunk];
-    *reason       = c->why.text;
-    const bool eager = is_eager(c, e);
+    *reason              = c->why.text;
+    const bool eager     = is_eager(c, e);
     if (!eager && k->round != c->partition[k->desc.partition].step) {
         mixed_verbs(c, e);
         c->n_actions = 0;
@@ -203,15 +218,18 @@ static pen_status check_round(server_core *c, const server_core_push_event *e, c
     }
     if (eager && server_core_group_of(c, k)->whole_tensor)
         return why_set(&c->why, PEN_UNSUPPORTED,
-                       "'%s': its update rule needs the norm of the whole tensor, so it cannot be updated chunk by chunk "
+                       "'%s': its update rule needs the norm of the whole tensor, so it cannot be "
+                       "updated chunk by chunk "
                        "(commit=eager, pen_push_pull()); use pen_step_end() with commit=decide",
                        k->desc.tensor);
     if (k->got == 0) return PEN_OK;
     if (k->eager != eager)
         return why_set(&c->why, PEN_MISMATCH,
-                       "'%s' in round %" PRIu64 ": rank %d trains it by one pen_push_pull() and rank %d by pen_step_end(); "
+                       "'%s' in round %" PRIu64
+                       ": rank %d trains it by one pen_push_pull() and rank %d by pen_step_end(); "
                        "all ranks must do the same",
-                       k->desc.tensor, k->round, eager ? e->rank : k->first, eager ? k->first : e->rank);
+                       k->desc.tensor, k->round, eager ? e->rank : k->first,
+                       eager ? k->first : e->rank);
     return !k->eager || rates_agree(c, k, e) ? PEN_OK : PEN_MISMATCH;
 }
 
@@ -251,11 +269,11 @@ static void close_eager(server_core *c, uint32_t chunk)
 {
     server_core_chunk *k       = &c->chunk[chunk];
     server_core_action *update = server_core_say(c, CORE_UPDATE, chunk);
-    update->cut         = k->cut;
-    update->seq         = k->round++;
-    k->got  = 0;
-    k->cut  = 0;
-    k->turn = server_core_next_live(c, 0);
+    update->cut                = k->cut;
+    update->seq                = k->round++;
+    k->got                     = 0;
+    k->cut                     = 0;
+    k->turn                    = server_core_next_live(c, 0);
     server_core_serve_held(c, chunk);
 }
 
@@ -291,7 +309,7 @@ static server_core_actions add(server_core *c, const server_core_push_event *e)
     return server_core_said(c);
 }
 
-/* ---- push: applied by itself ---------------------------------------------------------------------- */
+/* ---- push: applied by itself ----------------------------------------------------------------- */
 static server_core_actions apply(server_core *c, const server_core_push_event *e)
 {
     const server_core_held h = answer_to(e);
@@ -300,15 +318,16 @@ static server_core_actions apply(server_core *c, const server_core_push_event *e
 
     ++*server_core_clock(c, e->chunk, e->rank);
     server_core_action *update = server_core_say(c, CORE_UPDATE, e->chunk);
-    update->rank        = e->rank;
-    update->seq         = e->seq;
-    update->cut         = e->snapshot ? e->seq + 1 : 0;
+    update->rank               = e->rank;
+    update->seq                = e->seq;
+    update->cut                = e->snapshot ? e->seq + 1 : 0;
     if (!e->want_values) acknowledge(c, CORE_APPLIED, e, false);
 
     server_core_serve_held(c, e->chunk);
     if (!e->want_values) return server_core_said(c);
     for (uint32_t i = 0; i < c->n_actions; i++)
-        if (c->action[i].verb == CORE_SERVE && c->action[i].rank == e->rank && c->action[i].seq == e->seq)
+        if (c->action[i].verb == CORE_SERVE && c->action[i].rank == e->rank &&
+            c->action[i].seq == e->seq)
             return server_core_said(c);
     server_core_say(c, CORE_HELD, e->chunk)->rank = e->rank;
     acknowledge(c, CORE_RECEIPT, e, false);
@@ -317,13 +336,14 @@ static server_core_actions apply(server_core *c, const server_core_push_event *e
 
 server_core_actions server_core_push(server_core *c, const server_core_push_event *e)
 {
-    c->n_actions        = 0;
+    c->n_actions               = 0;
     const server_core_chunk *k = &c->chunk[e->chunk];
     if (!k->has_values) return refuse_push(c, e, PEN_AGAIN, "the first values are not here yet");
-    if (!k->desc.trained) return refuse_push(c, e, PEN_INVALID_ARGUMENT, "a frozen tensor takes no gradient");
+    if (!k->desc.trained)
+        return refuse_push(c, e, PEN_INVALID_ARGUMENT, "a frozen tensor takes no gradient");
 
     const server_core_group *group = server_core_group_of(c, k);
-    const sync_view view    = view_of(c, e->chunk, e->rank, e->seq, 0);
+    const sync_view view           = view_of(c, e->chunk, e->rank, e->seq, 0);
     switch (group->ops->push(&group->hyper, &view)) {
     case SYNC_REPEAT: return repeat(c, e);
     case SYNC_ADD: return add(c, e);
@@ -333,49 +353,55 @@ server_core_actions server_core_push(server_core *c, const server_core_push_even
     return refuse_push(c, e, PEN_AGAIN, "an earlier push of this chunk has not been taken yet");
 }
 
-/* ---- pull ----------------------------------------------------------------------------------------- */
-static server_core_actions refuse_pull(server_core *c, const server_core_pull_event *e, pen_status status, const char *reason)
+/* ---- pull ------------------------------------------------------------------------------------ */
+static server_core_actions refuse_pull(server_core *c, const server_core_pull_event *e,
+                                       pen_status status, const char *reason)
 {
     return server_core_refuse(c, e->chunk, e->rank, e->peer, e->seq, status, reason);
 }
 
 server_core_actions server_core_pull(server_core *c, const server_core_pull_event *e)
 {
-    c->n_actions        = 0;
+    c->n_actions               = 0;
     const server_core_chunk *k = &c->chunk[e->chunk];
-    const server_core_held h   = {.rank = e->rank, .peer = e->peer, .seq = e->seq, .initial = e->initial};
+    const server_core_held h   = {
+          .rank = e->rank, .peer = e->peer, .seq = e->seq, .initial = e->initial};
     if (e->decided && k->desc.trained && server_core_group_of(c, k)->ops->averages) {
-        if (k->round != e->seq + 1) return refuse_pull(c, e, PEN_WRONG_STATE, "these values are not of that step any more");
+        if (k->round != e->seq + 1)
+            return refuse_pull(c, e, PEN_WRONG_STATE, "these values are not of that step any more");
         serve(c, e->chunk, &h, 0);
         return server_core_said(c);
     }
     bool held;
-    if (!answer_or_hold(c, e->chunk, &h, &held)) return refuse_pull(c, e, PEN_AGAIN, "too many answers are waiting");
+    if (!answer_or_hold(c, e->chunk, &h, &held))
+        return refuse_pull(c, e, PEN_AGAIN, "too many answers are waiting");
     if (held && !e->initial) server_core_say(c, CORE_HELD, e->chunk)->rank = e->rank;
     return server_core_said(c);
 }
 
 server_core_actions server_core_first_values(server_core *c, uint32_t chunk)
 {
-    c->n_actions                  = 0;
+    c->n_actions               = 0;
     c->chunk[chunk].has_values = true;
     server_core_serve_held(c, chunk);
     return server_core_said(c);
 }
 
-/* ---- inquire -------------------------------------------------------------------------------------- */
+/* ---- inquire --------------------------------------------------------------------------------- */
 /* Ranks whose next push of the chunk is below `clock`. */
 static uint32_t who_is_below(const server_core *c, uint32_t chunk, uint64_t clock, int32_t *missing)
 {
     uint32_t n = 0;
     for (uint32_t r = 0; r < c->world_size; r++)
-        if (c->incarnation[r] != 0 && *server_core_clock(c, chunk, (int32_t)r) < clock) missing[n++] = (int32_t)r;
+        if (c->incarnation[r] != 0 && *server_core_clock(c, chunk, (int32_t)r) < clock)
+            missing[n++] = (int32_t)r;
     return n;
 }
 
-/* A decided step waits for the whole partition: the first chunk that somebody has not pushed tells whom. */
-static uint32_t missing_of_partition(const server_core *c, const server_core_partition *p, uint64_t step,
-                                     int32_t *missing)
+/* A decided step waits for the whole partition: the first chunk that somebody has not pushed tells
+ * whom. */
+static uint32_t missing_of_partition(const server_core *c, const server_core_partition *p,
+                                     uint64_t step, int32_t *missing)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n && n == 0; i++) {
@@ -399,7 +425,8 @@ static uint32_t who_holds_back(const server_core *c, uint32_t chunk, int32_t ran
     return n;
 }
 
-server_core_actions server_core_inquire(server_core *c, const server_core_pull_event *e, int32_t *missing, uint32_t *n)
+server_core_actions server_core_inquire(server_core *c, const server_core_pull_event *e,
+                                        int32_t *missing, uint32_t *n)
 {
     c->n_actions               = 0;
     *n                         = 0;

@@ -17,13 +17,13 @@ typedef struct server_core_held { /* an answer that waits */
 typedef struct {
     server_core_chunk_desc desc;
     uint64_t round;
-    uint32_t got;   /* contributions to this round, folded or kept           */
-    int32_t turn;   /* rank to be folded next; world_size when all have been */
-    int32_t first;  /* rank of the first contribution of this round          */
-    bool eager;     /* how this round is closed; valid while got > 0         */
+    uint32_t got;  /* contributions to this round, folded or kept           */
+    int32_t turn;  /* rank to be folded next; world_size when all have been */
+    int32_t first; /* rank of the first contribution of this round          */
+    bool eager;    /* how this round is closed; valid while got > 0         */
     bool has_values;
     double rate, loss_scale; /* of this round's first contribution, eager only */
-    uint64_t cut;   /* not 0: a snapshot is due when this round closes       */
+    uint64_t cut;            /* not 0: a snapshot is due when this round closes       */
     server_core_held *held;
 } server_core_chunk;
 
@@ -33,7 +33,7 @@ typedef struct {
     uint32_t left;     /* of these, how many are not summed              */
     uint64_t step;     /* open step                                      */
     int64_t applied;
-    bool has_hash;     /* prepared, and its record is known              */
+    bool has_hash; /* prepared, and its record is known              */
     uint64_t hash;
     bool has_decision; /* of step - 1                                    */
     wire_decision decision;
@@ -54,8 +54,8 @@ struct server_core {
     server_core_chunk *chunk;
     server_core_partition *partition;
     server_core_group *group;
-    uint32_t *order; /* chunks by partition */
-    uint64_t *clock; /* [n_chunks][world_size] */
+    uint32_t *order;       /* chunks by partition */
+    uint64_t *clock;       /* [n_chunks][world_size] */
     uint64_t *incarnation; /* [world_size], 0 = absent */
     uint64_t term, epoch, newest, first_step;
     int64_t applied;
@@ -73,7 +73,8 @@ static inline uint64_t *server_core_clock(const server_core *c, uint32_t chunk, 
     return &c->clock[(size_t)chunk * c->world_size + (size_t)rank];
 }
 
-static inline const server_core_group *server_core_group_of(const server_core *c, const server_core_chunk *k)
+static inline const server_core_group *server_core_group_of(const server_core *c,
+                                                            const server_core_chunk *k)
 {
     return &c->group[k->desc.group];
 }
@@ -81,15 +82,15 @@ static inline const server_core_group *server_core_group_of(const server_core *c
 /* One more action.  Its room was reserved for the worst event, so it cannot fail. */
 server_core_action *server_core_say(server_core *c, server_core_verb verb, uint32_t index);
 server_core_actions server_core_said(const server_core *c);
-server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer, uint64_t seq, pen_status status,
-                         const char *reason);
+server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer,
+                                       uint64_t seq, pen_status status, const char *reason);
 
 /* Holds an answer; false: too many, or no memory. */
 bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *answer);
 void server_core_serve_held(server_core *c, uint32_t chunk);
 void server_core_forget_held_of(server_core *c, uint32_t chunk, int32_t rank);
 
-int32_t server_core_next_live(const server_core *c, int32_t from); /* the first live rank >= from; world_size: none */
+int32_t server_core_next_live(const server_core *c, int32_t from); /* >= from; world_size: none */
 uint64_t server_core_slowest(const server_core *c, uint32_t chunk);
 
 /* A chunk that a decision closes was summed; says PREPARED with the last one. */

@@ -8,7 +8,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* ---- the end ------------------------------------------------------------------------------------------ */
+/* ---- the end --------------------------------------------------------------------------------- */
 void server_end(server *s, const pen_error *error)
 {
     if (s->has_ended) return; /* the first cause wins */
@@ -47,13 +47,16 @@ void server_report(server *s, const pen_error *error)
     }
 }
 
-void server_leave(server *s) { loop_stop(s->loop); }
+void server_leave(server *s)
+{
+    loop_stop(s->loop);
+}
 
-/* ---- opening ------------------------------------------------------------------------------------------ */
+/* ---- opening --------------------------------------------------------------------------------- */
 static bool is_loopback(const char *host)
 {
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
-           strstr(host, "://") != NULL;
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 ||
+           strcmp(host, "::1") == 0 || strstr(host, "://") != NULL;
 }
 
 static void choose_names(server *s)
@@ -73,7 +76,8 @@ static void choose_names(server *s)
 static pen_status open_shards(server *s, pen_error *why)
 {
     s->shard = calloc(s->settings.shards, sizeof *s->shard);
-    if (s->shard == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u shards", (unsigned)s->settings.shards);
+    if (s->shard == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %u shards", (unsigned)s->settings.shards);
     for (uint32_t i = 0; i < s->settings.shards; i++) {
         s->shard[i].server      = s;
         s->shard[i].index       = i;
@@ -89,10 +93,12 @@ static pen_status open_all(server *s, pen_error *why)
     if (s->loop == NULL) return PEN_NO_MEMORY;
     if (getrandom(&s->nonce, sizeof s->nonce, 0) != (ssize_t)sizeof s->nonce)
         return why_set(why, PEN_INTERNAL, "the system gives no random numbers: %m");
-    pen_status status = store_thread_find(s->settings.store, s->snapshot, SERVER_SNAPSHOTS_MAX, &s->n_snapshots, why);
+    pen_status status = store_thread_find(s->settings.store, s->snapshot, SERVER_SNAPSHOTS_MAX,
+                                          &s->n_snapshots, why);
     if (status == PEN_OK) status = open_shards(s, why);
     if (status == PEN_OK) status = store_thread_start(s, &s->store, why);
-    for (uint32_t i = 0; status == PEN_OK && i < s->settings.shards; i++) status = server_shard_start(&s->shard[i], why);
+    for (uint32_t i = 0; status == PEN_OK && i < s->settings.shards; i++)
+        status = server_shard_start(&s->shard[i], why);
     return status == PEN_OK ? server_control_open(s, why) : status;
 }
 
@@ -112,7 +118,7 @@ pen_status server_open(const server_settings *settings, server **out, pen_error 
     return PEN_OK;
 }
 
-/* ---- serving ------------------------------------------------------------------------------------------ */
+/* ---- serving --------------------------------------------------------------------------------- */
 pen_status server_serve(server *s, pen_error *why)
 {
     loop_run(s->loop);
@@ -127,14 +133,18 @@ pen_status server_serve(server *s, pen_error *why)
 void server_close(server *s)
 {
     if (s == NULL) return;
-    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++) server_shard_stop(&s->shard[i]);
+    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
+        server_shard_stop(&s->shard[i]);
     store_thread_stop(s->store);
     s->store     = NULL;
     s->has_ended = true;
-    /* Tasks that were posted last own memory: shards' first, for theirs may lead to some of main's. */
-    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++) server_shard_drain(&s->shard[i]);
+    /* Tasks that were posted last own memory: shards' first, for theirs may lead to some of main's.
+     */
+    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
+        server_shard_drain(&s->shard[i]);
     if (s->loop != NULL) loop_turn(s->loop, 0);
-    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++) server_shard_close(&s->shard[i]);
+    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
+        server_shard_close(&s->shard[i]);
     server_control_close(s);
     server_plan_destroy(s->plan);
     loop_destroy(s->loop);
@@ -153,7 +163,7 @@ pen_status server_run(const server_settings *settings, pen_error *why)
     return status;
 }
 
-/* ---- in a thread of its own ---------------------------------------------------------------------------- */
+/* ---- in a thread of its own ------------------------------------------------------------------ */
 static void *serve(void *user)
 {
     server *s = user;

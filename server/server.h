@@ -3,9 +3,10 @@
  * DESIGN.  Threads, and what each owns:
  *   main    (who called server_serve) the connection to the scheduler, the plan, the end of it all
  *   shard   one each: a loop, a listening endpoint, one shard (server/shard.h)
- *   store   LMDB, and everything that takes long: making memory for a plan, restoring, writing snapshots
- * They share nothing but counters, and the plan, which nobody writes; between them go loop_post() and bufs.
- * Main never waits for a disk, so its heartbeats are evidence of life and not of a fast disk.
+ *   store   LMDB, and everything that takes long: making memory for a plan, restoring, writing
+ * snapshots They share nothing but counters, and the plan, which nobody writes; between them go
+ * loop_post() and bufs.  Main never waits for a disk, so its heartbeats are evidence of life and not
+ * of a fast disk.
  */
 #ifndef SERVER_H
 #define SERVER_H
@@ -15,7 +16,8 @@
 typedef struct server server;
 
 /* Listens, reads which snapshots there are, starts the threads.  Settings are copied.
- * Errors  UNREACHABLE  no address to listen at.   STORE  the directory cannot be used.   NO_MEMORY */
+ * Errors  UNREACHABLE  no address to listen at.   STORE  the directory cannot be used.   NO_MEMORY
+ */
 pen_status server_open(const server_settings *settings, server **s, pen_error *why);
 
 /* Serves one job to its end.  PEN_OK: the scheduler said STOP, or server_leave() was called; else

@@ -17,7 +17,7 @@ enum {
     HEARTBEAT_MS    = 5000 /* of the connection: a stopped scheduler is the lease's business */
 };
 
-/* ---- sending ---------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 void server_send(server *s, const wire_control *message)
 {
     wire_control c = *message;
@@ -27,7 +27,8 @@ void server_send(server *s, const wire_control *message)
         server_end(s, &why);
         return;
     }
-    /* What is lost is said again: HELLO and BEAT by their timers, the rest because HELLO has it asked for. */
+    /* What is lost is said again: HELLO and BEAT by their timers, the rest because HELLO has it
+     * asked for. */
     (void)transport_send(s->scheduler, 0, s->out.data, s->out.size, NULL);
 }
 
@@ -36,7 +37,7 @@ static void hello(void *user)
     server *s = user;
     const char *address[64];
     for (uint32_t i = 0; i < s->settings.shards; i++) address[i] = s->shard[i].address;
-    wire_control c = {.kind = WIRE_HELLO};
+    wire_control c        = {.kind = WIRE_HELLO};
     c.u.hello.role        = PEN_SERVER;
     c.u.hello.rank        = (int32_t)s->settings.rank;
     c.u.hello.nonce       = s->nonce;
@@ -53,8 +54,9 @@ static void hello(void *user)
     const uint64_t now = loop_now_ms(s->loop);
     if (s->incarnation == 0 && now - s->started_ms > s->settings.init_timeout_ms) {
         pen_error why;
-        why_set(&why, PEN_UNREACHABLE, "the scheduler at %s has not answered for %" PRIu64 " s; is it running, and are "
-                                       "MASTER_ADDR and MASTER_PORT right?",
+        why_set(&why, PEN_UNREACHABLE,
+                "the scheduler at %s has not answered for %" PRIu64 " s; is it running, and are "
+                "MASTER_ADDR and MASTER_PORT right?",
                 s->scheduler_address, s->settings.init_timeout_ms / 1000);
         why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
         server_end(s, &why);
@@ -72,12 +74,16 @@ static void scheduler_lost(server *s, const char *how)
     server_end(s, &why);
 }
 
-static void connection_lost(void *user) { scheduler_lost(user, "its connection closed and did not come back"); }
+static void connection_lost(void *user)
+{
+    scheduler_lost(user, "its connection closed and did not come back");
+}
 
 static uint32_t fill_stats(server *s, wire_stat *stat)
 {
     for (int i = 0; i < STAT_COUNT; i++)
-        stat[i] = (wire_stat){.name = stat_rows[i].name, .value = (double)stat_get(&s->stats, (stat_id)i)};
+        stat[i] = (wire_stat){.name  = stat_rows[i].name,
+                              .value = (double)stat_get(&s->stats, (stat_id)i)};
     return STAT_COUNT;
 }
 
@@ -100,7 +106,7 @@ static void beat(void *user)
     loop_timer_start(s->loop, &s->beat, now + s->lease_ms / BEATS_PER_LEASE, beat, s);
 }
 
-/* ---- joining ---------------------------------------------------------------------------------------- */
+/* ---- joining --------------------------------------------------------------------------------- */
 static void on_welcome(server *s, const wire_control *c)
 {
     const bool is_first = s->incarnation == 0;
@@ -111,7 +117,9 @@ static void on_welcome(server *s, const wire_control *c)
     snprintf(s->job, sizeof s->job, "%s", c->u.welcome.job);
     loop_timer_stop(s->loop, &s->hello);
     loop_timer_start(s->loop, &s->beat, loop_now_ms(s->loop), beat, s);
-    if (is_first) log_info("server %d of job '%s' with %" PRIu64 " shards", s->rank, s->job, s->settings.shards);
+    if (is_first)
+        log_info("server %d of job '%s' with %" PRIu64 " shards", s->rank, s->job,
+                 s->settings.shards);
 }
 
 static void tell_shards(server *s, server_plan *fresh)
@@ -124,7 +132,8 @@ static void tell_shards(server *s, server_plan *fresh)
             server_end(s, &why);
             return;
         }
-        *m = (server_members){.to = &s->shard[i], .term = s->term, .epoch = s->epoch, .n_workers = s->n_workers};
+        *m = (server_members){
+            .to = &s->shard[i], .term = s->term, .epoch = s->epoch, .n_workers = s->n_workers};
         memcpy(m->worker, s->worker, s->n_workers * sizeof *m->worker);
         if (fresh != NULL) {
             m->shard        = fresh->shard[i];
@@ -138,7 +147,8 @@ static void on_epoch(server *s, const wire_control *c)
 {
     wire_member *worker = calloc(c->u.epoch.n_workers + 1, sizeof *worker);
     if (worker == NULL) return; /* it is sent again with the next HELLO */
-    for (uint32_t i = 0; i < c->u.epoch.n_workers; i++) /* names lie in the arena, and shards need none */
+    for (uint32_t i = 0; i < c->u.epoch.n_workers;
+         i++) /* names lie in the arena, and shards need none */
         worker[i] = (wire_member){.role        = PEN_WORKER,
                                   .rank        = c->u.epoch.worker[i].rank,
                                   .incarnation = c->u.epoch.worker[i].incarnation};
@@ -191,17 +201,18 @@ void server_prepared(void *user)
     }
     if (p->message.u.plan.restore >= 0) {
         s->restored = p->message.u.plan.restore;
-        log_notice("server %d restored step %" PRId64 " from %s", s->rank, s->restored, s->settings.store);
+        log_notice("server %d restored step %" PRId64 " from %s", s->rank, s->restored,
+                   s->settings.store);
     }
     tell_shards(s, p);
     s->is_ready = true;
     say_ready(s);
 }
 
-/* ---- who owes what ------------------------------------------------------------------------------------- */
+/* ---- who owes what --------------------------------------------------------------------------- */
 static void answer_enquiry(server *s)
 {
-    wire_control c       = {.kind = WIRE_MISSING};
+    wire_control c     = {.kind = WIRE_MISSING};
     c.u.missing.rank   = s->question.rank;
     c.u.missing.known  = s->question.is_known;
     c.u.missing.step   = s->question.is_known ? (int64_t)s->question.step : -1;
@@ -217,7 +228,8 @@ static void on_enquire(server *s, const wire_control *c)
     for (uint32_t i = 0; i < s->settings.shards; i++) {
         server_question *q = malloc(sizeof *q);
         if (q == NULL) continue;
-        *q = (server_question){.server = s, .shard = &s->shard[i], .rank = c->u.enquire.rank, .serial = serial};
+        *q = (server_question){
+            .server = s, .shard = &s->shard[i], .rank = c->u.enquire.rank, .serial = serial};
         if (server_post(s->shard[i].loop, server_shard_question, q))
             s->answers_due++;
         else
@@ -243,12 +255,12 @@ void server_answer(void *user)
     free(q);
 }
 
-/* ---- snapshots ----------------------------------------------------------------------------------------- */
+/* ---- snapshots ------------------------------------------------------------------------------- */
 void server_part_written(void *user)
 {
-    server_part *part = user;
-    server *s         = part->server;
-    wire_control c    = {.kind = WIRE_SNAPSHOT_PART};
+    server_part *part        = user;
+    server *s                = part->server;
+    wire_control c           = {.kind = WIRE_SNAPSHOT_PART};
     c.u.snapshot_part.step   = part->step;
     c.u.snapshot_part.status = part->status;
     c.u.snapshot_part.text   = part->status != PEN_OK ? part->why.text : "";
@@ -256,7 +268,8 @@ void server_part_written(void *user)
     if (part->status == PEN_OK)
         stat_add(&s->stats, STAT_SNAPSHOTS, 1);
     else
-        log_warning("the snapshot of step %" PRId64 " was not written: %s", part->step, part->why.text);
+        log_warning("the snapshot of step %" PRId64 " was not written: %s", part->step,
+                    part->why.text);
     server_send(s, &c);
     free(part);
 }
@@ -270,11 +283,12 @@ static void on_snapshot_done(server *s, const wire_control *c)
     s->snapshot[s->n_snapshots++] = c->u.snapshot_done.step;
     if (s->n_snapshots < STORE_KEEP) return;
     store_thread_forget_before(s->store, s->snapshot[s->n_snapshots - STORE_KEEP]);
-    memmove(s->snapshot, s->snapshot + s->n_snapshots - STORE_KEEP, STORE_KEEP * sizeof *s->snapshot);
+    memmove(s->snapshot, s->snapshot + s->n_snapshots - STORE_KEEP,
+            STORE_KEEP * sizeof *s->snapshot);
     s->n_snapshots = STORE_KEEP;
 }
 
-/* ---- receiving ------------------------------------------------------------------------------------------ */
+/* ---- receiving ------------------------------------------------------------------------------- */
 static void receive(server *s, const transport_event *event)
 {
     wire_control c;
@@ -282,7 +296,8 @@ static void receive(server *s, const transport_event *event)
     wire_arena_reset(s->arena);
     if (wire_control_decode(event->head, event->head_size, s->arena, &c, &why) != PEN_OK) {
         stat_add(&s->stats, STAT_REFUSED, 1);
-        if (log_allowed(0)) log_warning("a message from %s was refused: %s", s->scheduler_address, why.text);
+        if (log_allowed(0))
+            log_warning("a message from %s was refused: %s", s->scheduler_address, why.text);
         return;
     }
     s->heard_ms = loop_now_ms(s->loop);
@@ -311,7 +326,8 @@ static void on_down(server *s)
 {
     s->is_up = false;
     if (s->incarnation == 0) return; /* before the first answer, init_timeout_ms counts */
-    loop_timer_start(s->loop, &s->lost, loop_now_ms(s->loop) + s->settings.down_grace_ms, connection_lost, s);
+    loop_timer_start(s->loop, &s->lost, loop_now_ms(s->loop) + s->settings.down_grace_ms,
+                     connection_lost, s);
 }
 
 static bool drain(void *user)
@@ -330,10 +346,13 @@ static bool drain(void *user)
     return n > 0;
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- life
+ * -----------------------------------------------------------------------------------------------
+ */
 pen_status server_control_open(server *s, pen_error *why)
 {
-    const transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX, .heartbeat_ms = HEARTBEAT_MS};
+    const transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX,
+                                       .heartbeat_ms   = HEARTBEAT_MS};
     s->arena                        = wire_arena_create(ARENA_BYTES_MAX);
     if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the control plane");
     const pen_status status = transport_dial(s->scheduler_address, &options, &s->scheduler, why);

@@ -6,5 +6,5 @@ const config_row server_settings_rows[] = {
     {#name, CONFIG_##kind, offsetof(server_settings, name), dfl, min, max, choices, doc},
     SERVER_SETTINGS(X)
 #undef X
-    {0},
+        {0},
 };

@@ -10,7 +10,7 @@ typedef char server_text[CONFIG_TEXT_BYTES];
 /*    field        name             kind  default      min  max       choices  meaning */
 #define SERVER_SETTINGS(X)                                                                         \
     X(server_text, master_addr,     TEXT, "127.0.0.1", 0,   0,        NULL,                        \
-      "Name or address of the scheduler; a whole address such as inproc://name is taken as it is.") \
+      "Name or address of the scheduler, or a whole address such as inproc://name.")               \
     X(uint64_t,    master_port,     U64,  "29400",     1,   65535,    NULL,                        \
       "TCP port of the scheduler.")                                                                \
     X(int64_t,     rank,            I64,  "-1",        -1,  1023,     NULL,                        \

@@ -1,4 +1,5 @@
-/* server_shard.c - the thread around one shard: bytes to structs and back, and what the socket could not take. */
+/* server_shard.c - the thread around one shard: bytes to structs and back, and what the socket
+ * could not take. */
 #include "server/server_state.h"
 
 #include "common/log.h"
@@ -23,8 +24,9 @@ struct server_unsent {
     char head[];
 };
 
-/* ---- sending ---------------------------------------------------------------------------------------- */
-static pen_status hand_over(server_shard *s, uint32_t peer, const void *head, size_t size, buf *payload)
+/* ---- sending --------------------------------------------------------------------------------- */
+static pen_status hand_over(server_shard *s, uint32_t peer, const void *head, size_t size,
+                            buf *payload)
 {
     const pen_status status = transport_send(s->endpoint, peer, head, size, buf_acquire(payload));
     if (status != PEN_OK) buf_release(payload);
@@ -48,7 +50,8 @@ static void keep(server_shard *s, uint32_t peer, buf *payload)
     memcpy(u->head, s->out.data, s->out.size);
     *s->unsent_end = u;
     s->unsent_end  = &u->next;
-    if (s->n_unsent++ == 0) loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS, retry, s);
+    if (s->n_unsent++ == 0)
+        loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS, retry, s);
 }
 
 static void unlink_unsent(server_shard *s, server_unsent **at)
@@ -67,8 +70,9 @@ static void retry(void *user)
     server_shard *s = user;
     uint32_t full   = UINT32_MAX;
     for (server_unsent **at = &s->unsent; *at != NULL;) {
-        server_unsent *u        = *at;
-        const pen_status status = u->peer == full ? PEN_AGAIN : hand_over(s, u->peer, u->head, u->head_size, u->payload);
+        server_unsent *u = *at;
+        const pen_status status =
+            u->peer == full ? PEN_AGAIN : hand_over(s, u->peer, u->head, u->head_size, u->payload);
         if (status == PEN_AGAIN) {
             full = u->peer;
             at   = &u->next;
@@ -76,7 +80,8 @@ static void retry(void *user)
             unlink_unsent(s, at);
         }
     }
-    if (s->n_unsent > 0) loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS, retry, s);
+    if (s->n_unsent > 0)
+        loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS, retry, s);
 }
 
 static void send_data(void *user, uint32_t peer, const wire_data *d, buf *payload)
@@ -100,18 +105,22 @@ static void take_cut(void *user, shard_cut *cut)
     store_thread_cut(s->server->store, s->index, cut);
 }
 
-static void report(void *user, const pen_error *error) { server_report(((server_shard *)user)->server, error); }
+static void report(void *user, const pen_error *error)
+{
+    server_report(((server_shard *)user)->server, error);
+}
 
 shard_outside server_shard_outside(server_shard *s)
 {
     return (shard_outside){.user = s, .send = send_data, .snapshot = take_cut, .report = report};
 }
 
-/* ---- receiving --------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 static void refused(server_shard *s, uint32_t peer, const char *what)
 {
     stat_add(&s->server->stats, STAT_REFUSED, 1);
-    if (log_allowed((uint64_t)s->index << 32 | peer)) log_warning("a frame from peer %u was refused: %s", peer, what);
+    if (log_allowed((uint64_t)s->index << 32 | peer))
+        log_warning("a frame from peer %u was refused: %s", peer, what);
 }
 
 static void not_yet(server_shard *s, uint32_t peer, const wire_data *d)
@@ -162,7 +171,8 @@ static bool drain(void *user)
     server_shard *s = user;
     int n           = 0;
     transport_event event;
-    while (n < DRAIN_MESSAGES && (event = (transport_event){0}, transport_recv(s->endpoint, &event)) == PEN_OK) {
+    while (n < DRAIN_MESSAGES &&
+           (event = (transport_event){0}, transport_recv(s->endpoint, &event)) == PEN_OK) {
         handle(s, &event);
         n++;
     }
@@ -170,7 +180,7 @@ static bool drain(void *user)
     return n > 0;
 }
 
-/* ---- what main asks ----------------------------------------------------------------------------------- */
+/* ---- what main asks -------------------------------------------------------------------------- */
 void server_shard_members(void *user)
 {
     server_members *m = user;
@@ -186,12 +196,20 @@ void server_shard_question(void *user)
 {
     server_question *q = user;
     const char *tensor;
-    if (q->shard->shard != NULL) q->is_known = shard_missing(q->shard->shard, q->rank, &q->step, &q->chunk, &tensor);
+    if (q->shard->shard != NULL)
+        q->is_known = shard_missing(q->shard->shard, q->rank, &q->step, &q->chunk, &tensor);
     if (q->is_known) snprintf(q->tensor, sizeof q->tensor, "%s", tensor);
     if (!server_post(q->server->loop, server_answer, q)) free(q);
 }
 
-/* ---- life --------------------------------------------------------------------------------------------- */
+void server_shard_cut_idle(void *user)
+{
+    server_sign *sign = user;
+    if (sign->shard->shard != NULL) shard_cut_idle(sign->shard->shard, sign->step);
+    free(sign);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
 /* "tcp://0.0.0.0:4711" as others reach it. */
 static void advertise(server_shard *s, const char *host)
 {
@@ -210,13 +228,13 @@ static bool is_loopback(const char *host)
 
 pen_status server_shard_open(server_shard *s, pen_error *why)
 {
-    s->unsent_end     = &s->unsent;
-    const char *host  = s->server->host;
-    const char *where = is_loopback(host) ? "tcp://127.0.0.1:0" : "tcp://0.0.0.0:0";
+    s->unsent_end                   = &s->unsent;
+    const char *host                = s->server->host;
+    const char *where               = is_loopback(host) ? "tcp://127.0.0.1:0" : "tcp://0.0.0.0:0";
     const transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX,
                                        .body_bytes_max = WIRE_PAYLOAD_BYTES_MAX,
                                        .io_threads     = (uint32_t)s->server->settings.io_threads};
-    s->arena = wire_arena_create(ARENA_BYTES_MAX);
+    s->arena                        = wire_arena_create(ARENA_BYTES_MAX);
     if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a shard's thread");
     s->loop = loop_create(why);
     if (s->loop == NULL) return why != NULL ? why->status : PEN_NO_MEMORY;

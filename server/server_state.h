@@ -13,11 +13,11 @@
 
 enum { SERVER_SNAPSHOTS_MAX = 64 };
 
-/* ---- tasks between threads: server_task.c ---------------------------------------------------------- */
+/* ---- tasks between threads: server_task.c ---------------------------------------------------- */
 /* Runs fn(user) in the thread of `to`.  False: no memory, nothing was posted. */
 bool server_post(loop *to, loop_fn fn, void *user);
 
-/* ---- the plan, written by the store thread, then read by all ------------------------------------------ */
+/* ---- the plan, written by the store thread, then read by all --------------------------------- */
 typedef struct server_shard server_shard;
 
 typedef struct {
@@ -25,12 +25,11 @@ typedef struct {
     wire_arena *arena;
     wire_control message; /* PLAN, in arena */
     plan *plan;
-    wire_member *worker; /* of the epoch the plan came in */
-    uint32_t n_workers;
     uint32_t world_size, first_shard;
-    uint64_t incarnation, term, epoch;
+    uint64_t incarnation, term;
     int32_t rank;
     shard **shard; /* [shards] until they are handed to their threads */
+    uint64_t idle; /* bit i: shard i has no trained chunk */
     int64_t applied;
     pen_status status;
     pen_error why;
@@ -39,7 +38,7 @@ typedef struct {
 } server_plan;
 void server_plan_destroy(server_plan *p); /* NULL is fine */
 
-/* ---- shard threads: server_shard.c ------------------------------------------------------------------- */
+/* ---- shard threads: server_shard.c ----------------------------------------------------------- */
 typedef struct server_unsent server_unsent;
 
 struct server_shard {
@@ -88,19 +87,26 @@ typedef struct {
 } server_question;
 void server_shard_question(void *question); /* answers by server_answer() in main */
 
-/* ---- the store thread: store_thread.c -------------------------------------------------------------- */
+typedef struct {
+    server_shard *shard;
+    int64_t step;
+} server_sign;
+void server_shard_cut_idle(void *sign); /* frees it */
+
+/* ---- the store thread: store_thread.c -------------------------------------------------------- */
 typedef struct store_thread store_thread;
 pen_status store_thread_start(server *s, store_thread **t, pen_error *why);
 void store_thread_stop(store_thread *t); /* finishes what was asked; NULL is fine */
 
 void store_thread_prepare(store_thread *t, server_plan *p); /* then server_prepared() in main */
-void store_thread_cut(store_thread *t, uint32_t shard, shard_cut *cut); /* any thread; cut is OWNED */
+void store_thread_cut(store_thread *t, uint32_t index, shard_cut *cut); /* any thread; OWNED */
 void store_thread_forget_before(store_thread *t, int64_t step);
 
 /* Steps of complete snapshots in a directory, ascending; a directory that is not there has none. */
-pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint32_t *n, pen_error *why);
+pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint32_t *n,
+                             pen_error *why);
 
-/* ---- main ------------------------------------------------------------------------------------------- */
+/* ---- main ------------------------------------------------------------------------------------ */
 typedef struct { /* how writing a part went */
     server *server;
     int64_t step;

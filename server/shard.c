@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- failing ---------------------------------------------------------------------------------------- */
+/* ---- failing --------------------------------------------------------------------------------- */
 void shard_fail(shard *s, const pen_error *error)
 {
     if (s->has_failed) return;
@@ -19,17 +19,19 @@ void shard_fail(shard *s, const pen_error *error)
 bool shard_no_memory(shard *s)
 {
     pen_error error;
-    why_set(&error, PEN_NO_MEMORY, "a shard of %u chunks ran out of memory; give the job more servers or memory",
+    why_set(&error, PEN_NO_MEMORY,
+            "a shard of %u chunks ran out of memory; give the job more servers or memory",
             s->n_chunks);
     why_culprit(&error, PEN_SERVER, -1, -1, NULL);
     shard_fail(s, &error);
     return false;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 shard *shard_create(const shard_options *options, const shard_outside *outside, pen_error *why)
 {
-    assert(options->stats != NULL && outside->send != NULL && outside->snapshot != NULL && outside->report != NULL);
+    assert(options->stats != NULL && outside->send != NULL && outside->snapshot != NULL &&
+           outside->report != NULL);
     shard *s = calloc(1, sizeof *s);
     if (s == NULL) {
         why_set(why, PEN_NO_MEMORY, "no memory for a shard");
@@ -61,7 +63,8 @@ void shard_destroy(shard *s)
     if (s == NULL) return;
     shard_cut_fini(s);
     for (uint32_t i = 0; s->chunk != NULL && i < s->n_chunks; i++) free_chunk(s, &s->chunk[i]);
-    for (uint32_t i = 0; s->partition != NULL && i < s->n_partitions; i++) free(s->partition[i].squares);
+    for (uint32_t i = 0; s->partition != NULL && i < s->n_partitions; i++)
+        free(s->partition[i].squares);
     server_core_destroy(s->core);
     free_kept(s->spare_kept);
     shard_pool_fini(&s->pool);
@@ -79,8 +82,9 @@ void shard_destroy(shard *s)
     free(s);
 }
 
-/* ---- work ------------------------------------------------------------------------------------------- */
-void shard_epoch(shard *s, uint64_t term, uint64_t epoch, const wire_member *worker, uint32_t n_workers)
+/* ---- work ------------------------------------------------------------------------------------ */
+void shard_epoch(shard *s, uint64_t term, uint64_t epoch, const wire_member *worker,
+                 uint32_t n_workers)
 {
     if (s->core == NULL || term < s->term || (term == s->term && epoch <= s->epoch)) return;
     s->term  = term;
@@ -96,14 +100,17 @@ void shard_epoch(shard *s, uint64_t term, uint64_t epoch, const wire_member *wor
     const wire_data nothing   = {.rank = -1};
     const shard_arrival event = {.d = &nothing};
     for (uint32_t i = 0; i < s->n_partitions; i++) s->partition[i].is_fresh = false;
-    for (uint32_t i = 0; i < s->n_chunks; i++) shard_act(s, server_core_restart(s->core, i), &event);
+    for (uint32_t i = 0; i < s->n_chunks; i++)
+        shard_act(s, server_core_restart(s->core, i), &event);
 }
 
-static pen_status check_sender(const shard *s, const wire_data *d, const buf *payload, pen_error *why)
+static pen_status check_sender(const shard *s, const wire_data *d, const buf *payload,
+                               pen_error *why)
 {
     const size_t size = payload != NULL ? payload->size : 0;
     if (d->payload_bytes != size)
-        return why_set(why, PEN_INVALID_ARGUMENT, "a payload of %" PRIu64 " bytes was announced and %zu came",
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "a payload of %" PRIu64 " bytes was announced and %zu came",
                        d->payload_bytes, size);
     const pen_status status = server_core_admit(s->core, d->rank, d->from, d->term, d->epoch, why);
     if (status != PEN_OK) return status;
@@ -116,7 +123,8 @@ static void turn_away(shard *s, uint32_t peer, const wire_data *d, const pen_err
 {
     if (why->status != PEN_AGAIN) {
         stat_add(s->options.stats, STAT_REFUSED, 1);
-        if (log_allowed(peer)) log_warning("a message of rank %d was refused: %s", d->rank, why->text);
+        if (log_allowed(peer))
+            log_warning("a message of rank %d was refused: %s", d->rank, why->text);
     }
     shard_refuse(s, peer, d, why->status, why->text);
 }
@@ -141,8 +149,9 @@ void shard_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
     turn_away(s, peer, d, &why);
 }
 
-/* ---- being asked ------------------------------------------------------------------------------------ */
-bool shard_missing(const shard *s, int32_t rank, uint64_t *step, uint32_t *chunk, const char **tensor)
+/* ---- being asked ----------------------------------------------------------------------------- */
+bool shard_missing(const shard *s, int32_t rank, uint64_t *step, uint32_t *chunk,
+                   const char **tensor)
 {
     uint32_t index;
     if (s->core == NULL || !server_core_owes(s->core, rank, step, &index)) return false;
@@ -153,7 +162,8 @@ bool shard_missing(const shard *s, int32_t rank, uint64_t *step, uint32_t *chunk
 
 static const shard_chunk *chunk_of(const shard *s, uint32_t number)
 {
-    if (s->core == NULL || number >= s->setup.plan->n_chunks || s->index_of[number] == SHARD_NONE) return NULL;
+    if (s->core == NULL || number >= s->setup.plan->n_chunks || s->index_of[number] == SHARD_NONE)
+        return NULL;
     return &s->chunk[s->index_of[number]];
 }
 
@@ -168,7 +178,12 @@ const float *shard_values(const shard *s, uint32_t chunk, uint64_t *version)
 const float *shard_slot(const shard *s, uint32_t chunk, int slot)
 {
     const shard_chunk *k = chunk_of(s, chunk);
-    return k == NULL || slot < 0 || slot >= OPTIM_SLOTS_MAX || k->slot[slot] == NULL ? NULL : k->slot[slot]->data;
+    return k == NULL || slot < 0 || slot >= OPTIM_SLOTS_MAX || k->slot[slot] == NULL
+               ? NULL
+               : k->slot[slot]->data;
 }
 
-int64_t shard_applied(const shard *s) { return s->core != NULL ? server_core_applied(s->core) : 0; }
+int64_t shard_applied(const shard *s)
+{
+    return s->core != NULL ? server_core_applied(s->core) : 0;
+}

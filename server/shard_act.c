@@ -6,8 +6,9 @@
 
 #include <string.h>
 
-/* ---- updates --------------------------------------------------------------------------------------- */
-static optim_span span_of(const shard *s, shard_chunk *k, const float *grad, double lr, double gscale)
+/* ---- updates --------------------------------------------------------------------------------- */
+static optim_span span_of(const shard *s, shard_chunk *k, const float *grad, double lr,
+                          double gscale)
 {
     optim_span span = {.param    = k->values->data,
                        .grad     = grad,
@@ -29,7 +30,8 @@ static void update(shard *s, shard_chunk *k, const float *grad, double lr, doubl
     shard_chunk_changed(k);
 }
 
-/* All chunks of one whole-tensor tensor; they are consecutive in the plan and in one partition, hence here too. */
+/* All chunks of one whole-tensor tensor; they are consecutive in the plan and in one partition,
+ * hence here too. */
 static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale)
 {
     uint32_t n          = 0;
@@ -39,7 +41,8 @@ static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale
         s->span[n] = span_of(s, &chunks[n], chunks[n].sum, lr, gscale);
         n++;
     }
-    optim_apply(s->group[chunks[0].group].optim, &s->group[chunks[0].group].hyper, s->span, n, s->scratch);
+    optim_apply(s->group[chunks[0].group].optim, &s->group[chunks[0].group].hyper, s->span, n,
+                s->scratch);
     for (uint32_t i = 0; i < n; i++) {
         chunks[i].version++;
         shard_chunk_changed(&chunks[i]);
@@ -47,13 +50,15 @@ static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale
     return n;
 }
 
-/* ---- a decided step ------------------------------------------------------------------------------- */
-static uint32_t commit_chunk(shard *s, uint32_t index, const wire_decision *decision, const wire_inputs *inputs)
+/* ---- a decided step -------------------------------------------------------------------------- */
+static uint32_t commit_chunk(shard *s, uint32_t index, const wire_decision *decision,
+                             const wire_inputs *inputs)
 {
     shard_chunk *k  = &s->chunk[index];
     const double lr = inputs->rate[k->group];
     if (k->sum == NULL) return 1; /* every weight was 0 */
-    if (s->group[k->group].optim->whole_tensor) return update_tensor(s, index, lr, decision->gscale);
+    if (s->group[k->group].optim->whole_tensor)
+        return update_tensor(s, index, lr, decision->gscale);
     update(s, k, k->sum, lr, decision->gscale);
     return 1;
 }
@@ -64,11 +69,13 @@ static void count_step(shard *s, uint64_t step, bool was_skipped)
     if (ended <= s->ended) return;
     s->ended = ended;
     s->skipped += was_skipped;
-    stat_max(s->options.stats, STAT_STEPS, s->ended); /* shards share the counter, and end the same steps */
+    stat_max(s->options.stats, STAT_STEPS,
+             s->ended); /* shards share the counter, and end the same steps */
     stat_max(s->options.stats, STAT_SKIPPED, s->skipped);
 }
 
-void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision, uint64_t cut)
+void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision,
+                  uint64_t cut)
 {
     const wire_inputs *inputs = server_core_step_inputs(s->core, step);
     const plan_partition *p   = &s->setup.plan->partition[s->partition[partition].number];
@@ -86,7 +93,7 @@ void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decisi
     count_step(s, step, !is_applied);
 }
 
-/* ---- verbs ------------------------------------------------------------------------------------------ */
+/* ---- verbs ----------------------------------------------------------------------------------- */
 static void act_fold(shard *s, const server_core_action *a, const shard_arrival *in)
 {
     shard_chunk *k = &s->chunk[a->index];
@@ -104,9 +111,10 @@ static void act_keep(shard *s, const server_core_action *a, const shard_arrival 
 static void act_summed(shard *s, const server_core_action *a, const shard_arrival *in)
 {
     (void)in;
-    shard_chunk *k        = &s->chunk[a->index];
-    shard_partition *p    = &s->partition[s->partition_index[s->setup.plan->chunk[k->number].partition]];
-    double *squares       = p->squares + k->first_block;
+    shard_chunk *k = &s->chunk[a->index];
+    shard_partition *p =
+        &s->partition[s->partition_index[s->setup.plan->chunk[k->number].partition]];
+    double *squares = p->squares + k->first_block;
     if (k->sum == NULL)
         memset(squares, 0, k->blocks * sizeof *squares);
     else if (!simd()->norm(k->sum, k->count, squares) && k->bad_rank < 0)
@@ -130,8 +138,10 @@ static void make_record(shard *s, uint32_t partition, uint64_t step)
     shard_partition *p        = &s->partition[partition];
     const wire_inputs *inputs = server_core_step_inputs(s->core, step);
     p->step                   = step;
-    p->record                 = (wire_record){
-                        .partition = p->number, .weight_sum = server_core_weight_sum(s->core, step), .finite = true, .bad_rank = -1};
+    p->record                 = (wire_record){.partition  = p->number,
+                                              .weight_sum = server_core_weight_sum(s->core, step),
+                                              .finite     = true,
+                                              .bad_rank   = -1};
     find_bad(s, &s->setup.plan->partition[p->number], &p->record);
     p->record.hash = decision_record_hash(step, &p->record, inputs, p->squares, p->blocks);
     server_core_record_is(s->core, partition, p->record.hash);
@@ -163,7 +173,8 @@ static void update_with_one(shard *s, shard_chunk *k, const shard_arrival *in)
 {
     const wire_inputs *inputs = &in->d->inputs;
     const float *grad         = inputs->weight > 0 ? shard_as_f32(s, k, in->data) : NULL;
-    if (grad != NULL) update(s, k, grad, inputs->rate[k->group], inputs->weight / inputs->loss_scale);
+    if (grad != NULL)
+        update(s, k, grad, inputs->rate[k->group], inputs->weight / inputs->loss_scale);
 }
 
 static void act_update(shard *s, const server_core_action *a, const shard_arrival *in)
@@ -189,7 +200,8 @@ static void act_serve(shard *s, const server_core_action *a, const shard_arrival
 {
     (void)in;
     if (a->repeated) stat_add(s->options.stats, STAT_REPEATS, 1);
-    if (!s->chunk[a->index].decided && !a->initial) stat_max(s->options.stats, STAT_GAP_MAX, a->staleness);
+    if (!s->chunk[a->index].decided && !a->initial)
+        stat_max(s->options.stats, STAT_GAP_MAX, a->staleness);
     shard_serve(s, a);
 }
 
@@ -224,10 +236,12 @@ static void act_refuse(shard *s, const server_core_action *a, const shard_arriva
     if (a->index == CORE_EVERYONE)
         shard_refuse(s, a->peer, in->d, a->status, a->reason);
     else
-        shard_refuse_chunk(s, a->peer, in->d, s->chunk[a->index].number, a->seq, a->status, a->reason);
+        shard_refuse_chunk(s, a->peer, in->d, s->chunk[a->index].number, a->seq, a->status,
+                           a->reason);
 }
 
-static void (*const verbs[CORE_VERB_END])(shard *s, const server_core_action *a, const shard_arrival *in) = {
+static void (*const verbs[CORE_VERB_END])(shard *s, const server_core_action *a,
+                                          const shard_arrival *in) = {
     [CORE_FOLD] = act_fold,         [CORE_KEEP] = act_keep,     [CORE_SUMMED] = act_summed,
     [CORE_PREPARED] = act_prepared, [CORE_COMMIT] = act_commit, [CORE_UPDATE] = act_update,
     [CORE_DROP] = act_drop,         [CORE_SERVE] = act_serve,   [CORE_APPLIED] = act_applied,
@@ -236,5 +250,6 @@ static void (*const verbs[CORE_VERB_END])(shard *s, const server_core_action *a,
 
 void shard_act(shard *s, server_core_actions actions, const shard_arrival *in)
 {
-    for (uint32_t i = 0; i < actions.n && !s->has_failed; i++) verbs[actions.at[i].verb](s, &actions.at[i], in);
+    for (uint32_t i = 0; i < actions.n && !s->has_failed; i++)
+        verbs[actions.at[i].verb](s, &actions.at[i], in);
 }

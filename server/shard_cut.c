@@ -1,7 +1,8 @@
 /* shard_cut.c - snapshots in memory: references to every chunk as it was at one step's end.
  *
- * Chunks reach the end of a step one by one, and a fast one may be updated again before the last is there; each
- * is therefore taken at its own end of the step, and the cut is whole when all are in it.
+ * Chunks reach the end of a step one by one, and a fast one may be updated again before the last is
+ * there; each is therefore taken at its own end of the step, and the cut is whole when all are in
+ * it.
  */
 #include "server/shard_state.h"
 
@@ -44,7 +45,8 @@ static void refer(shard_cut_chunk *to, const shard *s, const shard_chunk *k)
                             .count   = k->count,
                             .version = k->version,
                             .values  = buf_acquire(k->values),
-                            .n_slots = k->trained ? (uint32_t)s->group[k->group].optim->slot_count : 0};
+                            .n_slots =
+                                k->trained ? (uint32_t)s->group[k->group].optim->slot_count : 0};
     for (uint32_t i = 0; i < to->n_slots; i++) to->slot[i] = buf_acquire(k->slot[i]);
 }
 
@@ -65,10 +67,12 @@ static shard_open_cut *find_cut(shard *s, int64_t step)
     for (int i = 0; i < SHARD_CUTS_MAX; i++) {
         if (s->cuts[i].cut != NULL && s->cuts[i].cut->step == step) return &s->cuts[i];
         if (choice->cut == NULL) continue;
-        if (s->cuts[i].cut == NULL || s->cuts[i].cut->step < choice->cut->step) choice = &s->cuts[i];
+        if (s->cuts[i].cut == NULL || s->cuts[i].cut->step < choice->cut->step)
+            choice = &s->cuts[i];
     }
     if (choice->cut != NULL) {
-        log_warning("snapshot %" PRId64 " is given up: %u chunks have not ended that step", choice->cut->step, choice->left);
+        log_warning("snapshot %" PRId64 " is given up: %u chunks have not ended that step",
+                    choice->cut->step, choice->left);
         shard_cut_destroy(choice->cut);
     }
     choice->cut  = new_cut(s, step);
@@ -87,12 +91,14 @@ void shard_cut_take(shard *s, shard_chunk *k, uint64_t step)
     if (to->values != NULL) return;
     refer(to, s, k);
     if (--open->left > 0) return;
-    /* With one update per round all chunks have the same number of them; else steps are what can be counted. */
+    /* With one update per round all chunks have the same number of them; else steps are what can be
+     * counted. */
     hand_over(s, open, (int64_t)(k->decided ? k->version : step));
 }
 
 void shard_cut_idle(shard *s, int64_t step)
 {
+    if (s->n_trained > 0 || s->has_failed) return;
     shard_open_cut open = {.cut = new_cut(s, step)};
     if (open.cut == NULL)
         shard_no_memory(s);
@@ -100,7 +106,10 @@ void shard_cut_idle(shard *s, int64_t step)
         hand_over(s, &open, step);
 }
 
-bool shard_is_idle(const shard *s) { return s->n_trained == 0; }
+bool shard_is_idle(const shard *s)
+{
+    return s->n_trained == 0;
+}
 
 void shard_cut_fini(shard *s)
 {

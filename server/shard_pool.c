@@ -1,4 +1,5 @@
-/* shard_pool.c - accumulators kept for the next step, so that a step in steady state allocates nothing. */
+/* shard_pool.c - accumulators kept for the next step, so that a step in steady state allocates
+ * nothing. */
 #include "server/shard_state.h"
 
 #include "common/simd/simd.h"
@@ -12,7 +13,8 @@ struct shard_spare { /* written into the unused accumulator itself */
     shard_spare *next;
 };
 
-/* Below one block by powers of two (at least a cache line), above by whole blocks: a model has few sizes of chunk. */
+/* Below one block by powers of two (at least a cache line), above by whole blocks: a model has few
+ * sizes of chunk. */
 static int class_of(size_t count, size_t *room)
 {
     if (count > SIMD_BLOCK / 2) {
@@ -21,7 +23,7 @@ static int class_of(size_t count, size_t *room)
         return 11 + (int)blocks;
     }
     int class = 4;
-    while ((size_t)1 << class < count) class++;
+    while ((size_t)1 << class < count) class ++;
     *room = (size_t)1 << class;
     return class;
 }

@@ -7,26 +7,31 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* ---- what may be believed -------------------------------------------------------------------------- */
+/* ---- what may be believed -------------------------------------------------------------------- */
 static const shard_chunk *find_chunk(const shard *s, uint32_t number)
 {
     if (number >= s->setup.plan->n_chunks || s->index_of[number] == SHARD_NONE) return NULL;
     return &s->chunk[s->index_of[number]];
 }
 
-/* All chunks are of this shard, each has a checksum, and the payload is as long as they are together. */
-static pen_status check_payload(const shard *s, const wire_data *d, const buf *payload, bool is_push, pen_error *why)
+/* All chunks are of this shard, each has a checksum, and the payload is as long as they are
+ * together. */
+static pen_status check_payload(const shard *s, const wire_data *d, const buf *payload,
+                                bool is_push, pen_error *why)
 {
     if (d->n == 0 || d->crc == NULL || payload == NULL)
-        return why_set(why, PEN_INVALID_ARGUMENT, "%s lacks chunks, checksums or payload", wire_kind_name((int)d->kind));
+        return why_set(why, PEN_INVALID_ARGUMENT, "%s lacks chunks, checksums or payload",
+                       wire_kind_name((int)d->kind));
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < d->n; i++) {
         const shard_chunk *k = find_chunk(s, d->chunk[i]);
-        if (k == NULL) return why_set(why, PEN_INVALID_ARGUMENT, "chunk %u is not on this shard", d->chunk[i]);
+        if (k == NULL)
+            return why_set(why, PEN_INVALID_ARGUMENT, "chunk %u is not on this shard", d->chunk[i]);
         bytes += k->count * plan_dtype_bytes(is_push ? k->push_dtype : k->dtype);
     }
     if (bytes != payload->size)
-        return why_set(why, PEN_INVALID_ARGUMENT, "the payload has %zu bytes, its %u chunks have %" PRIu64, payload->size,
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "the payload has %zu bytes, its %u chunks have %" PRIu64, payload->size,
                        d->n, bytes);
     return PEN_OK;
 }
@@ -35,15 +40,19 @@ static pen_status check_inputs(const shard *s, const wire_data *d, pen_error *wh
 {
     const wire_inputs *in = &d->inputs;
     if (!d->has_inputs || in->n_rates != s->setup.model->n_groups)
-        return why_set(why, PEN_INVALID_ARGUMENT, "a push brings %u learning rates for %u parameter groups",
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "a push brings %u learning rates for %u parameter groups",
                        d->has_inputs ? in->n_rates : 0, s->setup.model->n_groups);
-    if (!(in->loss_scale > 0) || !isfinite(in->loss_scale) || !(in->weight >= 0) || !isfinite(in->weight))
-        return why_set(why, PEN_INVALID_ARGUMENT, "a push with weight %g and loss scale %g cannot be averaged", in->weight,
+    if (!(in->loss_scale > 0) || !isfinite(in->loss_scale) || !(in->weight >= 0) ||
+        !isfinite(in->weight))
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "a push with weight %g and loss scale %g cannot be averaged", in->weight,
                        in->loss_scale);
     return PEN_OK;
 }
 
-static bool is_intact(shard *s, uint32_t peer, const wire_data *d, uint32_t i, const uint8_t *data, size_t size)
+static bool is_intact(shard *s, uint32_t peer, const wire_data *d, uint32_t i, const uint8_t *data,
+                      size_t size)
 {
     if (crc32c(0, data, size) == d->crc[i]) return true;
     stat_add(s->options.stats, STAT_CORRUPT, 1);
@@ -52,7 +61,7 @@ static bool is_intact(shard *s, uint32_t peer, const wire_data *d, uint32_t i, c
     return false;
 }
 
-/* ---- PUSH ------------------------------------------------------------------------------------------- */
+/* ---- PUSH ------------------------------------------------------------------------------------ */
 static bool has_decided_push(const shard *s, const wire_data *d)
 {
     if (s->is_eager || d->flags & WIRE_WANT_VALUES) return false;
@@ -75,7 +84,9 @@ static void report_mismatch(shard *s, server_core_actions actions, const wire_da
         pen_error error;
         why_set(&error, PEN_MISMATCH, "%s", actions.at[i].reason);
         why_culprit(&error, PEN_WORKER, d->rank, (int64_t)d->step,
-                    actions.at[i].index < s->n_chunks ? shard_tensor_name(s, &s->chunk[actions.at[i].index]) : NULL);
+                    actions.at[i].index < s->n_chunks
+                        ? shard_tensor_name(s, &s->chunk[actions.at[i].index])
+                        : NULL);
         s->outside.report(s->outside.user, &error);
         return;
     }
@@ -85,13 +96,13 @@ static bool push_chunk(shard *s, const shard_arrival *in, uint32_t i, size_t siz
 {
     const wire_data *d = in->d;
     if (!is_intact(s, in->peer, d, i, in->data, size)) return false;
-    const server_core_push_event e = {.rank        = d->rank,
-                               .peer        = in->peer,
-                               .chunk       = s->index_of[d->chunk[i]],
-                               .seq         = d->seq != NULL ? d->seq[i] : d->step,
-                               .want_values = (d->flags & WIRE_WANT_VALUES) != 0,
-                               .snapshot    = d->rank == 0 && d->inputs.snapshot,
-                               .inputs      = &d->inputs};
+    const server_core_push_event e    = {.rank        = d->rank,
+                                         .peer        = in->peer,
+                                         .chunk       = s->index_of[d->chunk[i]],
+                                         .seq         = d->seq != NULL ? d->seq[i] : d->step,
+                                         .want_values = (d->flags & WIRE_WANT_VALUES) != 0,
+                                         .snapshot    = d->rank == 0 && d->inputs.snapshot,
+                                         .inputs      = &d->inputs};
     const server_core_actions actions = server_core_push(s->core, &e);
     shard_act(s, actions, in);
     report_mismatch(s, actions, d);
@@ -101,14 +112,16 @@ static bool push_chunk(shard *s, const shard_arrival *in, uint32_t i, size_t siz
 void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
     if (d->n == 0 && shard_is_idle(s)) { /* see shard_is_idle() */
-        if (d->rank == 0 && d->has_inputs && d->inputs.snapshot) shard_cut_idle(s, (int64_t)d->step + 1);
+        if (d->rank == 0 && d->has_inputs && d->inputs.snapshot)
+            shard_cut_idle(s, (int64_t)d->step + 1);
         wire_data receipt = {.kind = WIRE_RECEIPT, .step = d->step};
         shard_send(s, peer, d->rank, &receipt, NULL);
         return;
     }
     pen_error why;
     if (check_payload(s, d, payload, true, &why) != PEN_OK || check_inputs(s, d, &why) != PEN_OK ||
-        (has_decided_push(s, d) && server_core_inputs(s->core, d->rank, d->step, &d->inputs, &why) != PEN_OK)) {
+        (has_decided_push(s, d) &&
+         server_core_inputs(s->core, d->rank, d->step, &d->inputs, &why) != PEN_OK)) {
         disagree(s, peer, d, &why);
         return;
     }
@@ -126,7 +139,7 @@ void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payloa
     stat_store(s->options.stats, STAT_PARKED_BYTES, server_core_parked_bytes(s->core));
 }
 
-/* ---- INIT ------------------------------------------------------------------------------------------- */
+/* ---- INIT ------------------------------------------------------------------------------------ */
 static void init_chunk(shard *s, const shard_arrival *in, shard_chunk *k)
 {
     const uint32_t index = (uint32_t)(k - s->chunk);
@@ -136,8 +149,12 @@ static void init_chunk(shard *s, const shard_arrival *in, shard_chunk *k)
         shard_chunk_changed(k);
         shard_act(s, server_core_first_values(s->core, index), in);
     }
-    const server_core_action receipt = {
-        .verb = CORE_RECEIPT, .index = index, .rank = in->d->rank, .peer = in->peer, .seq = in->d->step, .repeated = true};
+    const server_core_action receipt = {.verb     = CORE_RECEIPT,
+                                        .index    = index,
+                                        .rank     = in->d->rank,
+                                        .peer     = in->peer,
+                                        .seq      = in->d->step,
+                                        .repeated = true};
     shard_note(s, SHARD_FIRST_RECEIPT, &receipt);
 }
 

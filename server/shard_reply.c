@@ -1,4 +1,5 @@
-/* shard_reply.c - answers: large values at once and by reference, everything else packed and sent at the flush. */
+/* shard_reply.c - answers: large values at once and by reference, everything else packed and sent
+ * at the flush. */
 #include "server/shard_state.h"
 
 #include <stdlib.h>
@@ -6,7 +7,7 @@
 
 enum { PREPARED_BYTES_MAX = 1 << 20 };
 
-/* ---- one message ----------------------------------------------------------------------------------- */
+/* ---- one message ----------------------------------------------------------------------------- */
 void shard_send(shard *s, uint32_t peer, int32_t rank, wire_data *d, buf *payload)
 {
     d->term          = s->term;
@@ -47,11 +48,16 @@ static void set_seq(wire_data *d, const uint64_t *seq, uint32_t n)
         if (seq[i] != d->step) d->seq = seq;
 }
 
-/* ---- refusals --------------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 void shard_refuse(shard *s, uint32_t peer, const wire_data *d, pen_status status, const char *text)
 {
-    wire_data answer = {
-        .kind = WIRE_REFUSED, .step = d->step, .n = d->n, .chunk = d->chunk, .seq = d->seq, .status = status, .text = text};
+    wire_data answer = {.kind   = WIRE_REFUSED,
+                        .step   = d->step,
+                        .n      = d->n,
+                        .chunk  = d->chunk,
+                        .seq    = d->seq,
+                        .status = status,
+                        .text   = text};
     shard_send(s, peer, d->rank, &answer, NULL);
 }
 
@@ -68,21 +74,21 @@ void shard_refuse_flush(shard *s, uint32_t peer, const wire_data *d)
     shard_send(s, peer, d->rank, &answer, NULL);
 }
 
-void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t number, uint64_t seq, pen_status status,
-                        const char *reason)
+void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t number, uint64_t seq,
+                        pen_status status, const char *reason)
 {
     shard_refusals *r = &s->refusals;
     if (r->n > 0 && (r->status != status || r->reason != reason)) shard_refuse_flush(s, peer, d);
     if (!reserve(&s->refused, r->n + 1)) return; /* it asks again */
-    r->status                = status;
-    r->reason                = reason;
+    r->status              = status;
+    r->reason              = reason;
     s->refused.chunk[r->n] = number;
     s->refused.seq[r->n++] = seq;
     /* Other sentences than these two are made for one chunk and do not outlive the next. */
     if (status != PEN_AGAIN && status != PEN_CORRUPT) shard_refuse_flush(s, peer, d);
 }
 
-/* ---- outboxes --------------------------------------------------------------------------------------- */
+/* ---- outboxes -------------------------------------------------------------------------------- */
 static shard_outbox *new_outbox(shard *s, uint32_t peer)
 {
     if (s->n_outboxes == s->outboxes_capacity) {
@@ -100,7 +106,8 @@ static shard_outbox *new_outbox(shard *s, uint32_t peer)
 
 static shard_outbox *outbox_of(shard *s, uint32_t peer)
 {
-    if (s->last_outbox < s->n_outboxes && s->outbox[s->last_outbox].peer == peer) return &s->outbox[s->last_outbox];
+    if (s->last_outbox < s->n_outboxes && s->outbox[s->last_outbox].peer == peer)
+        return &s->outbox[s->last_outbox];
     for (uint32_t i = 0; i < s->n_outboxes; i++) {
         if (s->outbox[i].peer != peer) continue;
         s->last_outbox = i;
@@ -127,7 +134,7 @@ void shard_peer_down(shard *s, uint32_t peer)
     if (s->core != NULL) server_core_peer_down(s->core, peer);
 }
 
-/* ---- packed lists ----------------------------------------------------------------------------------- */
+/* ---- packed lists ---------------------------------------------------------------------------- */
 static bool add_line(shard_list *list, const server_core_action *a)
 {
     if (list->n == list->capacity) {
@@ -137,8 +144,8 @@ static bool add_line(shard_list *list, const server_core_action *a)
         list->line     = more;
         list->capacity = capacity;
     }
-    list->line[list->n++] =
-        (shard_line){.chunk = a->index, .staleness = a->staleness, .seq = a->seq, .repeated = a->repeated};
+    list->line[list->n++] = (shard_line){
+        .chunk = a->index, .staleness = a->staleness, .seq = a->seq, .repeated = a->repeated};
     return true;
 }
 
@@ -193,7 +200,8 @@ static void forget_answered(const shard *s, shard_list *list)
         const shard_chunk *k   = &s->chunk[line->chunk];
         const uint32_t p       = s->partition_index[s->setup.plan->chunk[k->number].partition];
         const bool is_answered = k->decided && !line->repeated &&
-                                 (server_core_round(s->core, line->chunk) > line->seq || server_core_is_prepared(s->core, p, line->seq));
+                                 (server_core_round(s->core, line->chunk) > line->seq ||
+                                  server_core_is_prepared(s->core, p, line->seq));
         if (!is_answered) list->line[kept++] = *line;
     }
     list->n = kept;
@@ -214,7 +222,7 @@ static void send_receipts(shard *s, shard_outbox *box, shard_list_kind kind)
     list->n = 0;
 }
 
-/* ---- what the actions call --------------------------------------------------------------------------- */
+/* ---- what the actions call ------------------------------------------------------------------- */
 void shard_note(shard *s, shard_list_kind kind, const server_core_action *a)
 {
     shard_outbox *box = outbox_of(s, a->peer);
@@ -263,8 +271,9 @@ void shard_serve(shard *s, const server_core_action *a)
     box->is_dirty = true;
 }
 
-/* ---- PREPARED --------------------------------------------------------------------------------------- */
-static buf *pack_squares(const shard *s, const uint32_t *partition, uint32_t n, size_t bytes, wire_record *record)
+/* ---- PREPARED -------------------------------------------------------------------------------- */
+static buf *pack_squares(const shard *s, const uint32_t *partition, uint32_t n, size_t bytes,
+                         wire_record *record)
 {
     buf *payload = buf_new(bytes);
     if (payload == NULL) return NULL;
@@ -279,15 +288,20 @@ static buf *pack_squares(const shard *s, const uint32_t *partition, uint32_t n, 
 }
 
 /* To one peer, or (SHARD_NONE) to where each live rank was heard last. */
-static void send_records(shard *s, const uint32_t *partition, uint32_t n, size_t bytes, uint32_t peer, int32_t rank)
+static void send_records(shard *s, const uint32_t *partition, uint32_t n, size_t bytes,
+                         uint32_t peer, int32_t rank)
 {
     wire_record record[PLAN_PARTITIONS_MAX];
     buf *payload = pack_squares(s, partition, n, bytes, record);
     if (payload == NULL) return;
-    wire_data d = {.kind = WIRE_PREPARED, .step = s->partition[partition[0]].step, .n_records = n, .record = record};
+    wire_data d = {.kind      = WIRE_PREPARED,
+                   .step      = s->partition[partition[0]].step,
+                   .n_records = n,
+                   .record    = record};
     if (peer != SHARD_NONE) shard_send(s, peer, rank, &d, payload);
     for (uint32_t r = 0; peer == SHARD_NONE && r < s->setup.world_size; r++)
-        if (s->incarnation[r] != 0 && s->peer_of[r] != SHARD_NONE) shard_send(s, s->peer_of[r], (int32_t)r, &d, payload);
+        if (s->incarnation[r] != 0 && s->peer_of[r] != SHARD_NONE)
+            shard_send(s, s->peer_of[r], (int32_t)r, &d, payload);
     buf_release(payload);
 }
 
@@ -308,7 +322,8 @@ static void flush_prepared(shard *s)
         if (!p->is_fresh) continue;
         p->is_fresh       = false;
         const size_t more = p->blocks * sizeof(double);
-        if (n > 0 && (bytes + more > PREPARED_BYTES_MAX || p->step != s->partition[group[0]].step)) {
+        if (n > 0 &&
+            (bytes + more > PREPARED_BYTES_MAX || p->step != s->partition[group[0]].step)) {
             send_records(s, group, n, bytes, SHARD_NONE, -1);
             n     = 0;
             bytes = 0;

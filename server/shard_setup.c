@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- settings of the model ------------------------------------------------------------------------- */
+/* ---- settings of the model ------------------------------------------------------------------- */
 /* Of all that the workers agreed on, what a shard needs. */
 typedef struct {
     int commit;
@@ -18,7 +18,8 @@ static const char *const commit_choices[] = {"decide", "eager", NULL};
 static const config_row agreed_rows[] = {
     {"commit", CONFIG_ENUM, offsetof(agreed, commit), "decide", 0, 0, commit_choices, ""},
     {"deterministic", CONFIG_BOOL, offsetof(agreed, deterministic), "yes", 0, 0, NULL, ""},
-    {"park_bytes_max", CONFIG_U64, offsetof(agreed, park_bytes_max), "64m", 0, 1ull << 40, NULL, ""},
+    {"park_bytes_max", CONFIG_U64, offsetof(agreed, park_bytes_max), "64m", 0, 1ull << 40, NULL,
+     ""},
     {0}};
 
 static bool is_agreed(const char *key)
@@ -35,13 +36,14 @@ static pen_status read_agreed(const shard *s, agreed *a, pen_error *why)
     if (s->options.park_bytes_max != 0) a->park_bytes_max = s->options.park_bytes_max;
     for (uint32_t i = 0; i < model->n_settings; i++) {
         if (!is_agreed(model->setting[i].key)) continue;
-        const pen_status status = config_set(agreed_rows, a, model->setting[i].key, model->setting[i].value, why);
+        const pen_status status =
+            config_set(agreed_rows, a, model->setting[i].key, model->setting[i].value, why);
         if (status != PEN_OK) return status;
     }
     return PEN_OK;
 }
 
-/* ---- groups ------------------------------------------------------------------------------------------ */
+/* ---- groups ---------------------------------------------------------------------------------- */
 static pen_status parse_group(shard *s, uint32_t g, server_core_group *rule, pen_error *why)
 {
     const wire_group *group = &s->setup.model->group[g];
@@ -52,47 +54,59 @@ static pen_status parse_group(shard *s, uint32_t g, server_core_group *rule, pen
     return sync_parse(group->sync, &rule->ops, &rule->hyper, why);
 }
 
-/* "raw" leaves gradients in their own type; "bf16" and "f16" send those of float32 in half the bytes. */
-static pen_status push_dtype(const wire_group *group, const wire_tensor *t, pen_dtype *dtype, pen_error *why)
+/* "raw" leaves gradients in their own type; "bf16" and "f16" send those of float32 in half the
+ * bytes. */
+static pen_status push_dtype(const wire_group *group, const wire_tensor *t, pen_dtype *dtype,
+                             pen_error *why)
 {
     const char *wire = group->wire;
     *dtype           = t->grad_dtype != PEN_DTYPE_DEFAULT ? t->grad_dtype : t->dtype;
     if (wire == NULL || *wire == '\0' || strcmp(wire, "raw") == 0) return PEN_OK;
-    const pen_dtype asked = strcmp(wire, "bf16") == 0 ? PEN_BF16 : strcmp(wire, "f16") == 0 ? PEN_F16 : PEN_DTYPE_DEFAULT;
+    const pen_dtype asked = strcmp(wire, "bf16") == 0  ? PEN_BF16
+                            : strcmp(wire, "f16") == 0 ? PEN_F16
+                                                       : PEN_DTYPE_DEFAULT;
     if (asked == PEN_DTYPE_DEFAULT)
-        return why_set(why, PEN_BAD_SETTING, "parameter group '%s' wants wire=%s; known are raw, bf16 and f16", group->name,
-                       wire);
+        return why_set(why, PEN_BAD_SETTING,
+                       "parameter group '%s' wants wire=%s; known are raw, bf16 and f16",
+                       group->name, wire);
     if (*dtype == PEN_F32) *dtype = asked;
     return PEN_OK;
 }
 
-static bool is_float(pen_dtype dtype) { return dtype == PEN_F32 || dtype == PEN_F16 || dtype == PEN_BF16; }
+static bool is_float(pen_dtype dtype)
+{
+    return dtype == PEN_F32 || dtype == PEN_F16 || dtype == PEN_BF16;
+}
 
-/* ---- chunks ------------------------------------------------------------------------------------------ */
+/* ---- chunks ---------------------------------------------------------------------------------- */
 static pen_status describe(shard *s, uint32_t number, shard_chunk *k, pen_error *why)
 {
-    const plan_chunk *c  = &s->setup.plan->chunk[number];
-    const wire_tensor *t = &s->setup.model->tensor[c->tensor];
-    *k                   = (shard_chunk){.number      = number,
-                                         .tensor      = c->tensor,
-                                         .group       = t->group,
-                                         .start       = c->start,
-                                         .count       = c->count,
-                                         .first_block = c->first_block,
-                                         .blocks      = c->blocks,
-                                         .dtype       = t->dtype,
-                                         .trained     = (t->flags & PEN_FROZEN) == 0,
-                                         .bad_rank    = -1};
+    const plan_chunk *c     = &s->setup.plan->chunk[number];
+    const wire_tensor *t    = &s->setup.model->tensor[c->tensor];
+    *k                      = (shard_chunk){.number      = number,
+                                            .tensor      = c->tensor,
+                                            .group       = t->group,
+                                            .start       = c->start,
+                                            .count       = c->count,
+                                            .first_block = c->first_block,
+                                            .blocks      = c->blocks,
+                                            .dtype       = t->dtype,
+                                            .trained     = (t->flags & PEN_FROZEN) == 0,
+                                            .bad_rank    = -1};
     const pen_status status = push_dtype(&s->setup.model->group[t->group], t, &k->push_dtype, why);
     if (status != PEN_OK) return status;
     if (!is_float(k->dtype) || !is_float(k->push_dtype))
-        return why_set(why, PEN_UNSUPPORTED,
-                       "'%s' has values of %s and gradients of %s; servers keep tensors of f32, f16 and bf16", t->name,
-                       plan_dtype_name(k->dtype), plan_dtype_name(k->push_dtype));
+        return why_set(
+            why, PEN_UNSUPPORTED,
+            "'%s' has values of %s and gradients of %s; servers keep tensors of f32, f16 and bf16",
+            t->name, plan_dtype_name(k->dtype), plan_dtype_name(k->push_dtype));
     return PEN_OK;
 }
 
-static bool is_mine(const shard *s, uint32_t partition) { return s->setup.shard_of[partition] == s->setup.self; }
+static bool is_mine(const shard *s, uint32_t partition)
+{
+    return s->setup.shard_of[partition] == s->setup.self;
+}
 
 static void number_all(shard *s)
 {
@@ -109,7 +123,7 @@ static void number_all(shard *s)
 
 static bool allocate_tables(shard *s)
 {
-    const plan *cut   = s->setup.plan;
+    const plan *cut    = s->setup.plan;
     s->index_of        = calloc(cut->n_chunks + 1, sizeof *s->index_of);
     s->partition_index = calloc(cut->n_partitions + 1, sizeof *s->partition_index);
     s->partition       = calloc(cut->n_partitions + 1, sizeof *s->partition);
@@ -117,16 +131,16 @@ static bool allocate_tables(shard *s)
     s->incarnation     = calloc(s->setup.world_size + 1, sizeof *s->incarnation);
     s->peer_of         = calloc(s->setup.world_size + 1, sizeof *s->peer_of);
     s->missing         = calloc(s->setup.world_size + 1, sizeof *s->missing);
-    return s->index_of != NULL && s->partition_index != NULL && s->partition != NULL && s->group != NULL &&
-           s->incarnation != NULL && s->peer_of != NULL && s->missing != NULL;
+    return s->index_of != NULL && s->partition_index != NULL && s->partition != NULL &&
+           s->group != NULL && s->incarnation != NULL && s->peer_of != NULL && s->missing != NULL;
 }
 
 /* Room for the chunks of the largest tensor, for rules that update a whole tensor at a time. */
 static bool allocate_scratch(shard *s)
 {
     const plan *cut = s->setup.plan;
-    uint32_t chunks  = 1;
-    uint64_t blocks  = 1;
+    uint32_t chunks = 1;
+    uint64_t blocks = 1;
     for (uint32_t t = 0; t < cut->n_tensors; t++) {
         const uint32_t first = cut->first_chunk[t], n = cut->first_chunk[t + 1] - first;
         uint64_t sum = 0;
@@ -158,8 +172,9 @@ static bool allocate_values(shard *s)
     return true;
 }
 
-/* ---- the core ---------------------------------------------------------------------------------------- */
-static pen_status create_core(shard *s, const server_core_group *groups, server_core_chunk_desc *descs, pen_error *why)
+/* ---- the core -------------------------------------------------------------------------------- */
+static pen_status create_core(shard *s, const server_core_group *groups,
+                              server_core_chunk_desc *descs, pen_error *why)
 {
     agreed a;
     const pen_status status = read_agreed(s, &a, why);
@@ -169,26 +184,28 @@ static pen_status create_core(shard *s, const server_core_group *groups, server_
         shard_chunk *k = &s->chunk[i];
         k->decided     = k->trained && groups[k->group].ops->averages;
         s->n_trained += k->trained;
-        descs[i] = (server_core_chunk_desc){.tensor    = shard_tensor_name(s, k),
-                                     .partition = s->partition_index[s->setup.plan->chunk[k->number].partition],
-                                     .group     = k->group,
-                                     .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
-                                     .trained   = k->trained};
+        descs[i] = (server_core_chunk_desc){
+            .tensor    = shard_tensor_name(s, k),
+            .partition = s->partition_index[s->setup.plan->chunk[k->number].partition],
+            .group     = k->group,
+            .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
+            .trained   = k->trained};
     }
     const server_core_config config = {.n_chunks       = s->n_chunks,
-                                .n_partitions   = s->n_partitions,
-                                .n_groups       = s->setup.model->n_groups,
-                                .chunk          = descs,
-                                .group          = groups,
-                                .first_step     = s->setup.first_step,
-                                .applied        = s->setup.applied,
-                                .deterministic  = a.deterministic,
-                                .eager          = a.commit != 0,
-                                .park_bytes_max = a.park_bytes_max};
+                                       .n_partitions   = s->n_partitions,
+                                       .n_groups       = s->setup.model->n_groups,
+                                       .chunk          = descs,
+                                       .group          = groups,
+                                       .first_step     = s->setup.first_step,
+                                       .applied        = s->setup.applied,
+                                       .deterministic  = a.deterministic,
+                                       .eager          = a.commit != 0,
+                                       .park_bytes_max = a.park_bytes_max};
     return server_core_create(&config, s->setup.world_size, &s->core, why);
 }
 
-static pen_status fill_chunks(shard *s, server_core_group *groups, server_core_chunk_desc *descs, pen_error *why)
+static pen_status fill_chunks(shard *s, server_core_group *groups, server_core_chunk_desc *descs,
+                              pen_error *why)
 {
     for (uint32_t g = 0; g < s->setup.model->n_groups; g++) {
         const pen_status status = parse_group(s, g, &groups[g], why);
@@ -199,7 +216,8 @@ static pen_status fill_chunks(shard *s, server_core_group *groups, server_core_c
         const pen_status status = describe(s, i, &s->chunk[s->index_of[i]], why);
         if (status != PEN_OK) return status;
     }
-    if (!allocate_values(s)) return why_set(why, PEN_NO_MEMORY, "no memory for %u chunks of parameters", s->n_chunks);
+    if (!allocate_values(s))
+        return why_set(why, PEN_NO_MEMORY, "no memory for %u chunks of parameters", s->n_chunks);
     return create_core(s, groups, descs, why);
 }
 
@@ -207,13 +225,15 @@ pen_status shard_configure(shard *s, const shard_setup *setup, pen_error *why)
 {
     if (s->chunk != NULL) return why_set(why, PEN_WRONG_STATE, "this shard has its plan already");
     if (setup->model->n_groups == 0)
-        return why_set(why, PEN_INVALID_ARGUMENT, "a model that servers train has at least one parameter group");
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "a model that servers train has at least one parameter group");
     s->setup = *setup;
-    if (!allocate_tables(s) || !allocate_scratch(s)) return why_set(why, PEN_NO_MEMORY, "no memory for a shard's tables");
+    if (!allocate_tables(s) || !allocate_scratch(s))
+        return why_set(why, PEN_NO_MEMORY, "no memory for a shard's tables");
     for (uint32_t r = 0; r < setup->world_size; r++) s->peer_of[r] = SHARD_NONE;
     number_all(s);
 
-    s->chunk               = calloc(s->n_chunks + 1, sizeof *s->chunk);
+    s->chunk                      = calloc(s->n_chunks + 1, sizeof *s->chunk);
     server_core_group *groups     = calloc(setup->model->n_groups, sizeof *groups);
     server_core_chunk_desc *descs = calloc(s->n_chunks + 1, sizeof *descs);
     const pen_status status =
@@ -225,15 +245,18 @@ pen_status shard_configure(shard *s, const shard_setup *setup, pen_error *why)
     return status;
 }
 
-/* ---- restoring --------------------------------------------------------------------------------------- */
-static pen_status load_chunk(shard *s, shard_chunk *k, store_reader *reader, int64_t step, pen_error *why)
+/* ---- restoring ------------------------------------------------------------------------------- */
+static pen_status load_chunk(shard *s, shard_chunk *k, store_reader *reader, int64_t step,
+                             pen_error *why)
 {
     const char *tensor = shard_tensor_name(s, k);
-    pen_status status  = store_read(reader, step, tensor, "param", k->start, k->count, k->values->data, why);
+    pen_status status =
+        store_read(reader, step, tensor, "param", k->start, k->count, k->values->data, why);
     if (!k->trained) return status;
     const optim_ops *optim = s->group[k->group].optim;
     for (int i = 0; status == PEN_OK && i < optim->slot_count; i++)
-        status = store_read(reader, step, tensor, optim->slot_names[i], k->start, k->count, k->slot[i]->data, why);
+        status = store_read(reader, step, tensor, optim->slot_names[i], k->start, k->count,
+                            k->slot[i]->data, why);
     return status;
 }
 
@@ -249,7 +272,8 @@ static void adopt_versions(const void *data, size_t size, void *user)
     }
 }
 
-/* Values of averaged groups have all had the same number of updates; who has none of them was told it. */
+/* Values of averaged groups have all had the same number of updates; who has none of them was told
+ * it. */
 static void adopt_applied(shard *s)
 {
     for (uint32_t i = 0; i < s->n_chunks; i++) {
@@ -266,7 +290,8 @@ pen_status shard_load(shard *s, store_reader *reader, int64_t step, pen_error *w
         if (status != PEN_OK) return status;
         s->chunk[i].version = (uint64_t)s->setup.applied;
     }
-    const pen_status status = store_read_blobs(reader, step, SHARD_VERSIONS_BLOB, adopt_versions, s, why);
+    const pen_status status =
+        store_read_blobs(reader, step, SHARD_VERSIONS_BLOB, adopt_versions, s, why);
     if (status != PEN_OK && status != PEN_NOT_FOUND) return status;
     adopt_applied(s);
     for (uint32_t i = 0; i < s->n_chunks; i++) server_core_first_values(s->core, i);

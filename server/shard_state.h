@@ -14,7 +14,7 @@ enum {
     SHARD_CUTS_MAX    = 2 /* snapshots that may be taken at one time        */
 };
 
-/* ---- accumulators: shard_pool.c ------------------------------------------------------------------ */
+/* ---- accumulators: shard_pool.c -------------------------------------------------------------- */
 enum { SHARD_POOL_CLASSES = 12 + 257 };
 
 typedef struct shard_spare shard_spare;
@@ -26,7 +26,7 @@ float *shard_pool_take(shard_pool *pool, size_t count); /* NULL: no memory */
 void shard_pool_give(shard_pool *pool, float *numbers, size_t count);
 void shard_pool_fini(shard_pool *pool);
 
-/* ---- chunks -------------------------------------------------------------------------------------- */
+/* ---- chunks ---------------------------------------------------------------------------------- */
 typedef struct shard_kept { /* a contribution that waits for its turn */
     struct shard_kept *next;
     int32_t rank;
@@ -38,17 +38,17 @@ typedef struct shard_kept { /* a contribution that waits for its turn */
 typedef struct {
     uint32_t number, tensor, group; /* number: in the plan */
     uint64_t start, count;
-    uint32_t first_block, blocks;   /* place of its sums of squares in its partition */
-    pen_dtype dtype, push_dtype;    /* of values and of gradients as they travel     */
-    bool trained, decided;          /* decided: its rule averages                    */
+    uint32_t first_block, blocks; /* place of its sums of squares in its partition */
+    pen_dtype dtype, push_dtype;  /* of values and of gradients as they travel     */
+    bool trained, decided;        /* decided: its rule averages                    */
 
     buf *values, *slot[OPTIM_SLOTS_MAX]; /* float32 [count] each */
-    buf *encoded;                        /* values in dtype, once somebody asked for them; NULL when dtype is f32 */
-    uint32_t crc;                        /* of what travels, if has_crc */
+    buf *encoded; /* values in dtype, once somebody asked for them; NULL when dtype is f32 */
+    uint32_t crc; /* of what travels, if has_crc */
     bool has_crc;
     uint64_t version;
 
-    /* The open round's sum: NULL, or in the message in `holder`, or an accumulator of ours (holder NULL). */
+    /* The open round's sum: NULL, or in the message in `holder`, or in `accumulator`. */
     const float *sum;
     buf *holder;
     float *accumulator;
@@ -61,7 +61,7 @@ typedef struct {
     uint32_t number; /* in the plan */
     double *squares; /* [blocks]; 0 for chunks that no decision closes */
     uint32_t blocks;
-    bool is_fresh;   /* prepared in this turn: everybody is told at the flush */
+    bool is_fresh; /* prepared in this turn: everybody is told at the flush */
     wire_record record;
     uint64_t step;
 } shard_partition;
@@ -71,7 +71,7 @@ typedef struct {
     optim_hyper hyper;
 } shard_group;
 
-/* ---- replies: shard_reply.c ---------------------------------------------------------------------- */
+/* ---- replies: shard_reply.c ------------------------------------------------------------------ */
 typedef struct {
     uint32_t chunk, staleness; /* chunk: within the shard */
     uint64_t seq;
@@ -137,7 +137,7 @@ struct shard {
 
     shard_pool pool;
     shard_kept *spare_kept;
-    optim_span *span;  /* scratch for whole-tensor rules */
+    optim_span *span; /* scratch for whole-tensor rules */
     double *scratch;
     shard_outbox *outbox;
     uint32_t n_outboxes, outboxes_capacity, last_outbox;
@@ -161,7 +161,7 @@ static inline const char *shard_tensor_name(const shard *s, const shard_chunk *k
 }
 
 /* shard.c */
-void shard_fail(shard *s, const pen_error *error); /* reports; from then on every message is refused */
+void shard_fail(shard *s, const pen_error *error); /* reports; then no message is taken any more */
 bool shard_no_memory(shard *s);                    /* the same, returns false */
 
 /* shard_push.c */
@@ -174,15 +174,19 @@ void shard_receive_inquiry(shard *s, uint32_t peer, const wire_data *d);
 
 /* shard_act.c */
 void shard_act(shard *s, server_core_actions actions, const shard_arrival *arrival);
-void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision, uint64_t cut);
+void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision,
+                  uint64_t cut);
 
 /* shard_sum.c */
-void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data, buf *holder);
+void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data,
+                buf *holder);
 void shard_fold_kept(shard *s, shard_chunk *k, int32_t rank);
-void shard_keep(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data, buf *holder);
+void shard_keep(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data,
+                buf *holder);
 void shard_drop_sum(shard *s, shard_chunk *k);
 void shard_drop_kept(shard *s, shard_chunk *k);
-const float *shard_as_f32(shard *s, shard_chunk *k, const void *data); /* NULL: no memory; give back with shard_drop_sum() */
+/* NULL: no memory.  Given back with shard_drop_sum(). */
+const float *shard_as_f32(shard *s, shard_chunk *k, const void *data);
 
 /* shard_chunk.c */
 bool shard_chunk_allocate(shard_chunk *k, int slots);
@@ -190,20 +194,21 @@ void shard_chunk_free(shard_chunk *k);
 void shard_chunk_first_slots(shard *s, shard_chunk *k);
 bool shard_chunk_make_writable(shard *s, shard_chunk *k);
 void shard_chunk_changed(shard_chunk *k);
-buf *shard_chunk_wire(shard *s, shard_chunk *k); /* BORROWED; its checksum is in k->crc.  NULL: no memory */
+/* BORROWED; its checksum is in k->crc.  NULL: no memory. */
+buf *shard_chunk_wire(shard *s, shard_chunk *k);
 
 /* shard_cut.c */
 void shard_cut_take(shard *s, shard_chunk *k, uint64_t step);
-void shard_cut_idle(shard *s, int64_t step);
 void shard_cut_fini(shard *s);
 
 /* shard_reply.c */
 void shard_serve(shard *s, const server_core_action *a);
 void shard_note(shard *s, shard_list_kind kind, const server_core_action *a);
-void shard_send_prepared(shard *s, uint32_t partition, uint32_t peer, int32_t rank); /* once more, to one */
+/* Once more, to one. */
+void shard_send_prepared(shard *s, uint32_t partition, uint32_t peer, int32_t rank);
 void shard_refuse(shard *s, uint32_t peer, const wire_data *d, pen_status status, const char *text);
-void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t number, uint64_t seq, pen_status status,
-                        const char *reason);
+void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t number, uint64_t seq,
+                        pen_status status, const char *reason);
 void shard_refuse_flush(shard *s, uint32_t peer, const wire_data *d);
 void shard_send(shard *s, uint32_t peer, int32_t rank, wire_data *d, buf *payload);
 void shard_reply_fini(shard *s);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the sum --------------------------------------------------------------------------------------- */
+/* ---- the sum --------------------------------------------------------------------------------- */
 static float *take_accumulator(shard *s, shard_chunk *k)
 {
     float *accumulator = shard_pool_take(&s->pool, k->count);
@@ -25,7 +25,8 @@ void shard_drop_sum(shard *s, shard_chunk *k)
     k->weight_sum  = 0;
 }
 
-static void start_sum(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data, buf *holder)
+static void start_sum(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data,
+                      buf *holder)
 {
     k->base_rank = rank;
     if (weight == 1.0 && k->push_dtype == PEN_F32) {
@@ -35,17 +36,20 @@ static void start_sum(shard *s, shard_chunk *k, int32_t rank, double weight, con
     }
     float *accumulator = take_accumulator(s, k);
     if (accumulator == NULL) return;
-    if (!simd()->fold_set(accumulator, data, k->push_dtype, (float)weight, k->count)) k->bad_rank = rank;
+    if (!simd()->fold_set(accumulator, data, k->push_dtype, (float)weight, k->count))
+        k->bad_rank = rank;
     k->sum = k->accumulator = accumulator;
 }
 
-/* The base was not looked at when it came; only now, when something is not finite, is it asked whether it was it. */
+/* The base was not looked at when it came; only now, when something is not finite, is it asked
+ * whether it was it. */
 static int32_t culprit(const shard_chunk *k, int32_t rank)
 {
     return simd()->finite(k->sum, PEN_F32, k->count) ? rank : k->base_rank;
 }
 
-void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data, buf *holder)
+void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data,
+                buf *holder)
 {
     k->weight_sum += weight;
     if (weight == 0) return; /* a rank without data this step: its bytes mean nothing */
@@ -55,8 +59,10 @@ void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const voi
     }
     float *to = k->accumulator != NULL ? k->accumulator : take_accumulator(s, k);
     if (to == NULL) return;
-    const bool is_finite = simd()->fold_add(to, k->sum, data, k->push_dtype, (float)weight, k->count);
-    if (!is_finite && k->bad_rank < 0) k->bad_rank = k->accumulator != NULL ? rank : culprit(k, rank);
+    const bool is_finite =
+        simd()->fold_add(to, k->sum, data, k->push_dtype, (float)weight, k->count);
+    if (!is_finite && k->bad_rank < 0)
+        k->bad_rank = k->accumulator != NULL ? rank : culprit(k, rank);
     buf_release(k->holder);
     k->holder = NULL;
     k->sum = k->accumulator = to;
@@ -71,8 +77,9 @@ const float *shard_as_f32(shard *s, shard_chunk *k, const void *data)
     return k->accumulator;
 }
 
-/* ---- waiting for the turn ------------------------------------------------------------------------- */
-/* A small part of a large message is copied, for a reference would hold the whole message in memory. */
+/* ---- waiting for the turn -------------------------------------------------------------------- */
+/* A small part of a large message is copied, for a reference would hold the whole message in
+ * memory. */
 static buf *hold_part(const void *data, size_t size, buf *holder, const void **held)
 {
     *held = data;
@@ -92,7 +99,8 @@ static shard_kept *new_kept(shard *s)
     return kept;
 }
 
-void shard_keep(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data, buf *holder)
+void shard_keep(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data,
+                buf *holder)
 {
     shard_kept *kept  = new_kept(s);
     const size_t size = k->count * plan_dtype_bytes(k->push_dtype);
@@ -103,7 +111,8 @@ void shard_keep(shard *s, shard_chunk *k, int32_t rank, double weight, const voi
         shard_no_memory(s);
         return;
     }
-    *kept   = (shard_kept){.next = k->kept, .rank = rank, .weight = weight, .data = held, .holder = part};
+    *kept =
+        (shard_kept){.next = k->kept, .rank = rank, .weight = weight, .data = held, .holder = part};
     k->kept = kept;
 }
 

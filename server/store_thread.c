@@ -1,7 +1,9 @@
-/* store_thread.c - the thread that may take long: it makes room for a plan, restores, and writes snapshots.
+/* store_thread.c - the thread that may take long: it makes room for a plan, restores, and writes
+ * snapshots.
  *
- * A snapshot's part of this server is written when every shard has handed in its cut of that step, in one
- * transaction.  Nobody waits for it: shards train on while their cuts, which are references, are written.
+ * A snapshot's part of this server is written when every shard has handed in its cut of that step,
+ * in one transaction.  Nobody waits for it: shards train on while their cuts, which are references,
+ * are written.
  */
 #include "server/server_state.h"
 
@@ -28,15 +30,16 @@ struct store_thread {
     const server_plan *plan;
     store *store; /* opened with the first snapshot */
     pending pending[PENDING_MAX];
+    int64_t written; /* newest step whose part was written, or failed to be */
 };
 
-/* ---- the plan ---------------------------------------------------------------------------------------- */
+/* ---- the plan -------------------------------------------------------------------------------- */
 void server_plan_destroy(server_plan *p)
 {
     if (p == NULL) return;
-    for (uint32_t i = 0; p->shard != NULL && i < p->server->settings.shards; i++) shard_destroy(p->shard[i]);
+    for (uint32_t i = 0; p->shard != NULL && i < p->server->settings.shards; i++)
+        shard_destroy(p->shard[i]);
     free(p->shard);
-    free(p->worker);
     plan_destroy(p->plan);
     wire_arena_destroy(p->arena);
     free(p);
@@ -46,13 +49,15 @@ static pen_status cut_model(server_plan *p, pen_error *why)
 {
     p->arena = wire_arena_create(4 * WIRE_HEAD_BYTES_MAX);
     p->shard = calloc(p->server->settings.shards, sizeof *p->shard);
-    if (p->arena == NULL || p->shard == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
+    if (p->arena == NULL || p->shard == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
     pen_status status = wire_control_decode(p->head, p->head_size, p->arena, &p->message, why);
     if (status == PEN_OK) status = plan_create(&p->message.u.plan.model, &p->plan, why);
     if (status != PEN_OK) return status;
     if (p->message.u.plan.n_partitions != p->plan->n_partitions)
         return why_set(why, PEN_MISMATCH,
-                       "the scheduler cut the model into %u partitions and this server into %u; they are of different "
+                       "the scheduler cut the model into %u partitions and this server into %u; "
+                       "they are of different "
                        "versions",
                        p->message.u.plan.n_partitions, p->plan->n_partitions);
     return PEN_OK;
@@ -81,9 +86,13 @@ static pen_status make_shards(server_plan *p, store_reader *reader, pen_error *w
     const int64_t restore = p->message.u.plan.restore;
     for (uint32_t i = 0; i < p->server->settings.shards; i++) {
         pen_status status = make_shard(p, i, why);
-        if (status == PEN_OK && reader != NULL) status = shard_load(p->shard[i], reader, restore, why);
+        if (status == PEN_OK && reader != NULL)
+            status = shard_load(p->shard[i], reader, restore, why);
         if (status != PEN_OK) return status;
-        if (!shard_is_idle(p->shard[i])) p->applied = shard_applied(p->shard[i]);
+        if (shard_is_idle(p->shard[i]))
+            p->idle |= (uint64_t)1 << i;
+        else
+            p->applied = shard_applied(p->shard[i]);
     }
     return PEN_OK;
 }
@@ -94,8 +103,11 @@ static pen_status restore(server_plan *p, pen_error *why)
     store_reader *reader = NULL;
     const store_manifest *manifest;
     if (p->server->settings.store[0] == '\0')
-        return why_set(why, PEN_STORE, "the job restores step %" PRId64 " and this server has no store; give it one with "
-                                       "--store", step);
+        return why_set(why, PEN_STORE,
+                       "the job restores step %" PRId64
+                       " and this server has no store; give it one with "
+                       "--store",
+                       step);
     pen_status status = store_reader_open(p->server->settings.store, &reader, why);
     if (status == PEN_OK) status = store_reader_manifest(reader, step, &manifest, why);
     if (status == PEN_OK) {
@@ -108,12 +120,15 @@ static pen_status restore(server_plan *p, pen_error *why)
 
 static void prepare(void *user)
 {
-    server_plan *p        = user;
-    store_thread *t       = p->server->store;
-    pen_status status     = cut_model(p, &p->why);
-    if (status == PEN_OK) status = p->message.u.plan.restore >= 0 ? restore(p, &p->why) : make_shards(p, NULL, &p->why);
+    server_plan *p    = user;
+    store_thread *t   = p->server->store;
+    pen_status status = cut_model(p, &p->why);
+    if (status == PEN_OK)
+        status =
+            p->message.u.plan.restore >= 0 ? restore(p, &p->why) : make_shards(p, NULL, &p->why);
     p->status = status;
     if (status == PEN_OK) t->plan = p;
+    if (status == PEN_OK) t->written = p->message.u.plan.restore;
     if (!server_post(p->server->loop, server_prepared, p)) log_error("no memory to pass a plan on");
 }
 
@@ -124,9 +139,12 @@ void store_thread_prepare(store_thread *t, server_plan *p)
     server_report(p->server, &p->why);
 }
 
-/* ---- writing ----------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 /* Equal on all parts of one snapshot, and never that of another job's at the same step. */
-static uint64_t id_of(uint64_t term, int64_t step) { return term * 0x9e3779b97f4a7c15u + (uint64_t)step; }
+static uint64_t id_of(uint64_t term, int64_t step)
+{
+    return term * 0x9e3779b97f4a7c15u + (uint64_t)step;
+}
 
 static void describe_tensors(const server_plan *p, store_tensor *rows)
 {
@@ -136,19 +154,23 @@ static void describe_tensors(const server_plan *p, store_tensor *rows)
         const char *words         = model->group[tensor->group].optim;
         const optim_ops *optim    = NULL;
         optim_hyper unused;
-        rows[t] = (store_tensor){.name = tensor->name, .elements = plan_tensor_elements(tensor), .optim = words};
-        if (tensor->flags & PEN_FROZEN || optim_parse(words, &optim, &unused, NULL) != PEN_OK) continue;
+        rows[t] = (store_tensor){
+            .name = tensor->name, .elements = plan_tensor_elements(tensor), .optim = words};
+        if (tensor->flags & PEN_FROZEN || optim_parse(words, &optim, &unused, NULL) != PEN_OK)
+            continue;
         rows[t].slots = optim->slot_count;
         for (int k = 0; k < optim->slot_count; k++) rows[t].slot_names[k] = optim->slot_names[k];
     }
 }
 
-static pen_status put_chunk(store_thread *t, const shard_cut_chunk *k, const store_tensor *row, uint64_t *bytes,
-                            pen_error *why)
+static pen_status put_chunk(store_thread *t, const shard_cut_chunk *k, const store_tensor *row,
+                            uint64_t *bytes, pen_error *why)
 {
-    pen_status status = store_put(t->store, row->name, "param", k->start, k->count, k->values->data, why);
+    pen_status status =
+        store_put(t->store, row->name, "param", k->start, k->count, k->values->data, why);
     for (uint32_t i = 0; status == PEN_OK && i < k->n_slots; i++)
-        status = store_put(t->store, row->name, row->slot_names[i], k->start, k->count, k->slot[i]->data, why);
+        status = store_put(t->store, row->name, row->slot_names[i], k->start, k->count,
+                           k->slot[i]->data, why);
     *bytes += k->count * sizeof(float) * (1 + k->n_slots);
     return status;
 }
@@ -158,12 +180,15 @@ static pen_status put_versions(store_thread *t, const pending *p, pen_error *why
     size_t n = 0;
     for (uint32_t i = 0; i < t->server->settings.shards; i++) n += p->cut[i]->n;
     shard_version_row *rows = calloc(n + 1, sizeof *rows);
-    if (rows == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the counters of a snapshot");
+    if (rows == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the counters of a snapshot");
     n = 0;
     for (uint32_t i = 0; i < t->server->settings.shards; i++)
         for (uint32_t k = 0; k < p->cut[i]->n; k++)
-            rows[n++] = (shard_version_row){.chunk = p->cut[i]->chunk[k].chunk, .version = p->cut[i]->chunk[k].version};
-    const pen_status status = store_put_blob(t->store, SHARD_VERSIONS_BLOB, rows, n * sizeof *rows, why);
+            rows[n++] = (shard_version_row){.chunk   = p->cut[i]->chunk[k].chunk,
+                                            .version = p->cut[i]->chunk[k].version};
+    const pen_status status =
+        store_put_blob(t->store, SHARD_VERSIONS_BLOB, rows, n * sizeof *rows, why);
     free(rows);
     return status;
 }
@@ -176,18 +201,20 @@ static int64_t applied_of(const store_thread *t, const pending *p)
     return applied;
 }
 
-static pen_status write_part(store_thread *t, const pending *p, store_tensor *rows, uint64_t *bytes, pen_error *why)
+static pen_status write_part(store_thread *t, const pending *p, store_tensor *rows, uint64_t *bytes,
+                             pen_error *why)
 {
-    const store_manifest manifest = {.step     = p->step,
-                                     .applied  = applied_of(t, p),
-                                     .id       = id_of(t->plan->term, p->step),
-                                     .job      = t->server->job,
+    const store_manifest manifest = {.step      = p->step,
+                                     .applied   = applied_of(t, p),
+                                     .id        = id_of(t->plan->term, p->step),
+                                     .job       = t->server->job,
                                      .n_tensors = t->plan->message.u.plan.model.n_tensors,
-                                     .tensor   = rows};
+                                     .tensor    = rows};
     pen_status status             = store_begin(t->store, &manifest, why);
     for (uint32_t i = 0; i < t->server->settings.shards; i++)
         for (uint32_t k = 0; status == PEN_OK && k < p->cut[i]->n; k++)
-            status = put_chunk(t, &p->cut[i]->chunk[k], &rows[p->cut[i]->chunk[k].tensor], bytes, why);
+            status =
+                put_chunk(t, &p->cut[i]->chunk[k], &rows[p->cut[i]->chunk[k].tensor], bytes, why);
     if (status == PEN_OK) status = put_versions(t, p, why);
     if (status == PEN_OK) return store_commit(t->store, why);
     store_abort(t->store);
@@ -198,11 +225,13 @@ static pen_status write_pending(store_thread *t, const pending *p, uint64_t *byt
 {
     const char *dir = t->server->settings.store;
     if (dir[0] == '\0')
-        return why_set(why, PEN_STORE, "this server has no store; give it a directory with --store");
+        return why_set(why, PEN_STORE,
+                       "this server has no store; give it a directory with --store");
     pen_status status = t->store != NULL ? PEN_OK : store_open(dir, t->plan->rank, &t->store, why);
     if (status != PEN_OK) return status;
     store_tensor *rows = calloc(t->plan->message.u.plan.model.n_tensors, sizeof *rows);
-    if (rows == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the manifest of a snapshot");
+    if (rows == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the manifest of a snapshot");
     describe_tensors(t->plan, rows);
     status = write_part(t, p, rows, bytes, why);
     free(rows);
@@ -211,7 +240,8 @@ static pen_status write_pending(store_thread *t, const pending *p, uint64_t *byt
 
 static void forget_pending(const store_thread *t, pending *p)
 {
-    for (uint32_t i = 0; p->cut != NULL && i < t->server->settings.shards; i++) shard_cut_destroy(p->cut[i]);
+    for (uint32_t i = 0; p->cut != NULL && i < t->server->settings.shards; i++)
+        shard_cut_destroy(p->cut[i]);
     free(p->cut);
     *p = (pending){0};
 }
@@ -228,7 +258,7 @@ static void write_and_tell(store_thread *t, pending *p)
     forget_pending(t, p);
 }
 
-/* ---- cuts -------------------------------------------------------------------------------------------- */
+/* ---- cuts ------------------------------------------------------------------------------------ */
 typedef struct {
     store_thread *thread;
     uint32_t shard;
@@ -250,17 +280,35 @@ static pending *pending_of(store_thread *t, int64_t step)
     return choice->cut != NULL ? choice : NULL;
 }
 
+/* The first cut of a step is the sign for shards that get none by themselves. */
+static void tell_idle(const store_thread *t, int64_t step)
+{
+    for (uint32_t i = 0; i < t->server->settings.shards; i++) {
+        server_sign *sign = t->plan->idle >> i & 1 ? malloc(sizeof *sign) : NULL;
+        if (sign == NULL) continue;
+        *sign = (server_sign){&t->server->shard[i], step};
+        if (!server_post(t->server->shard[i].loop, server_shard_cut_idle, sign)) free(sign);
+    }
+}
+
+static void add_cut(store_thread *t, uint32_t index, shard_cut *cut)
+{
+    pending *p = cut->step > t->written ? pending_of(t, cut->step) : NULL;
+    if (p == NULL || p->cut[index] != NULL) {
+        shard_cut_destroy(cut);
+        return;
+    }
+    p->cut[index] = cut;
+    if (p->n++ == 0) tell_idle(t, cut->step);
+    if (p->n < t->server->settings.shards) return;
+    t->written = p->step;
+    write_and_tell(t, p);
+}
+
 static void take_cut(void *user)
 {
-    handed_in *h    = user;
-    store_thread *t = h->thread;
-    pending *p      = pending_of(t, h->cut->step);
-    if (p == NULL || p->cut[h->shard] != NULL) {
-        shard_cut_destroy(h->cut);
-    } else {
-        p->cut[h->shard] = h->cut;
-        if (++p->n == t->server->settings.shards) write_and_tell(t, p);
-    }
+    handed_in *h = user;
+    add_cut(h->thread, h->shard, h->cut);
     free(h);
 }
 
@@ -274,7 +322,7 @@ void store_thread_cut(store_thread *t, uint32_t index, shard_cut *cut)
     free(h);
 }
 
-/* ---- forgetting, finding ----------------------------------------------------------------------------- */
+/* ---- forgetting, finding --------------------------------------------------------------------- */
 typedef struct {
     store_thread *thread;
     int64_t step;
@@ -297,7 +345,8 @@ void store_thread_forget_before(store_thread *t, int64_t step)
     if (!server_post(t->loop, forget_before, f)) free(f);
 }
 
-pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint32_t *n, pen_error *why)
+pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint32_t *n,
+                             pen_error *why)
 {
     struct stat found;
     *n = 0;
@@ -315,7 +364,7 @@ pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint
     return PEN_OK;
 }
 
-/* ---- life --------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 static void *run(void *user)
 {
     store_thread *t = user;
@@ -323,7 +372,10 @@ static void *run(void *user)
     return NULL;
 }
 
-static void quit(void *user) { loop_stop(((store_thread *)user)->loop); }
+static void quit(void *user)
+{
+    loop_stop(((store_thread *)user)->loop);
+}
 
 pen_status store_thread_start(server *s, store_thread **out, pen_error *why)
 {
@@ -336,7 +388,8 @@ pen_status store_thread_start(server *s, store_thread **out, pen_error *why)
         return PEN_NO_MEMORY;
     }
     *out = t;
-    if (pthread_create(&t->thread, NULL, run, t) != 0) return why_set(why, PEN_NO_MEMORY, "no thread for the store: %m");
+    if (pthread_create(&t->thread, NULL, run, t) != 0)
+        return why_set(why, PEN_NO_MEMORY, "no thread for the store: %m");
     t->is_running = true;
     return PEN_OK;
 }
@@ -345,7 +398,8 @@ void store_thread_stop(store_thread *t)
 {
     if (t == NULL) return;
     if (t->is_running) {
-        /* As the last task, so that a part that is complete is written; stopped hard where memory ran out. */
+        /* As the last task, so that a part that is complete is written; stopped hard where memory
+         * ran out. */
         if (!server_post(t->loop, quit, t)) loop_stop(t->loop);
         pthread_join(t->thread, NULL);
     }

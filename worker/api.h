@@ -12,9 +12,10 @@ pen_status api_check_opts(const pen_opts *o);
 pen_status api_unsupported(const char *function);
 
 /* Values of the last step may still be on their way (step.lazy): the parameters are not whole before. */
-pen_status api_wait_for_values(pen_ctx *ctx);
+pen_status api_wait_for_values(pen_ctx *ctx, const char *call);
 
 /* Begins a request that needs nothing filled in, and runs it. */
-pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o, pen_req *req);
+pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o,
+                   pen_req *req);
 
 #endif

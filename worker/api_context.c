@@ -10,20 +10,29 @@
 #include <string.h>
 #include <unistd.h>
 
-uint32_t pen_version(void) { return PEN_VERSION_MAJOR << 16 | PEN_VERSION_MINOR << 8 | PEN_VERSION_PATCH; }
+uint32_t pen_version(void)
+{
+    return PEN_VERSION_MAJOR << 16 | PEN_VERSION_MINOR << 8 | PEN_VERSION_PATCH;
+}
 
 pen_status api_check_opts(const pen_opts *o)
 {
     pen_error why;
     if (o == NULL) return PEN_OK;
-    if (model_check_reserved(o->reserved, 8, "pen_opts", &why) != PEN_OK) return last_error_set(&why);
-    if (o->deadline_ms < -1) return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: deadline_ms is %lld; -1 is none", (long long)o->deadline_ms);
-    if (o->flags & ~(PEN_NOWAIT | PEN_SCALED)) return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: unknown flags 0x%x", o->flags);
-    if (o->stream != NULL) return last_error_say(PEN_UNSUPPORTED, "pen_opts: stream: this build has no CUDA device");
+    if (model_check_reserved(o->reserved, 8, "pen_opts", &why) != PEN_OK)
+        return last_error_set(&why);
+    if (o->deadline_ms < -1)
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: deadline_ms is %lld; -1 is none",
+                              (long long)o->deadline_ms);
+    if (o->flags & ~(PEN_NOWAIT | PEN_SCALED))
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: unknown flags 0x%x", o->flags);
+    if (o->stream != NULL)
+        return last_error_say(PEN_UNSUPPORTED, "pen_opts: stream: this build has no CUDA device");
     return PEN_OK;
 }
 
-pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o, pen_req *req)
+pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o,
+                   pen_req *req)
 {
     request *r;
     pen_status status = context_enter(ctx, call, req == NULL);
@@ -48,20 +57,26 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
     pen_ctx *ctx;
     pen_error why;
     if (out == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_init: ctx is NULL");
-    if (request_is_sdk_thread()) return last_error_say(PEN_WRONG_STATE, "pen_init: called from a callback, where waiting would wait for itself");
+    if (request_is_sdk_thread())
+        return last_error_say(
+            PEN_WRONG_STATE,
+            "pen_init: called from a callback, where waiting would wait for itself");
     pen_status status = context_create(settings, &ctx, &why);
     if (status != PEN_OK) return last_error_set(&why);
     status = ctx->engine->open(ctx, &why);
-    if (status != PEN_OK) last_error_set(&why);
-    else status = join(ctx);
+    if (status != PEN_OK)
+        last_error_set(&why);
+    else
+        status = join(ctx);
     if (status != PEN_OK) {
         ctx->engine->close(ctx);
         context_destroy(ctx);
         return status;
     }
     if (ctx->mode != MODE_LOCAL)
-        log_info("worker %d of %d (from %s) is in job '%s': mode %s, sync %s, %s", ctx->env.rank, ctx->env.world_size, ctx->env.source,
-                 ctx->job, worker_mode_name(ctx->mode), ctx->sync, ctx->settings.deterministic ? "deterministic" : "in order of arrival");
+        log_info("worker %d of %d (from %s) is in job '%s': mode %s, sync %s, %s", ctx->env.rank,
+                 ctx->env.world_size, ctx->env.source, ctx->job, worker_mode_name(ctx->mode),
+                 ctx->sync, ctx->settings.deterministic ? "deterministic" : "in order of arrival");
     *out = ctx;
     return PEN_OK;
 }
@@ -69,11 +84,14 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
 pen_status pen_finalize(pen_ctx *ctx)
 {
     if (ctx == NULL || ctx->pid != getpid()) return PEN_OK;
-    if (request_is_sdk_thread()) return last_error_say(PEN_WRONG_STATE, "pen_finalize: called from a callback, which lives in the context");
+    if (request_is_sdk_thread())
+        return last_error_say(PEN_WRONG_STATE,
+                              "pen_finalize: called from a callback, which lives in the context");
     request *r;
     pen_status status = PEN_OK;
     request_drain(&ctx->requests);
-    if (request_begin(ctx, REQUEST_LEAVE, NULL, NULL, &r) == PEN_OK) status = request_run(r, NULL, NULL);
+    if (request_begin(ctx, REQUEST_LEAVE, NULL, NULL, &r) == PEN_OK)
+        status = request_run(r, NULL, NULL);
     if (atomic_load(&ctx->has_failed)) status = last_error_set(&ctx->failure);
     ctx->engine->close(ctx);
     context_destroy(ctx);
@@ -85,7 +103,8 @@ void pen_abort(pen_ctx *ctx, const char *why)
 {
     if (ctx == NULL || atomic_exchange(&ctx->is_aborting, true)) return;
     size_t n = 0;
-    for (; why != NULL && why[n] != '\0' && n < sizeof ctx->abort_why - 1; n++) ctx->abort_why[n] = why[n];
+    for (; why != NULL && why[n] != '\0' && n < sizeof ctx->abort_why - 1; n++)
+        ctx->abort_why[n] = why[n];
     ctx->abort_why[n] = '\0';
     ctx->engine->abort(ctx);
 }
@@ -103,13 +122,13 @@ pen_status pen_info_get(pen_ctx *ctx, pen_info *info)
                                        .local_world_size = env->local_world_size,
                                        .node             = env->node,
                                        .nodes            = env->nodes,
-                                       .servers          = ctx->mode != MODE_LOCAL ? (int32_t)ctx->settings.servers : 0,
-                                       .device           = -1,
-                                       .live             = env->world_size,
-                                       .accum            = 1,
-                                       .step             = ctx->step.next_index,
-                                       .epoch            = ctx->mode != MODE_LOCAL ? 1 : 0,
-                                       .seed             = ctx->settings.seed};
+                                       .servers = ctx->mode != MODE_LOCAL ? (int32_t)ctx->settings.servers : 0,
+                                       .device  = -1,
+                                       .live    = env->world_size,
+                                       .accum   = 1,
+                                       .step    = ctx->step.next_index,
+                                       .epoch   = ctx->mode != MODE_LOCAL ? 1 : 0,
+                                       .seed    = ctx->settings.seed};
     snprintf(info->mode, sizeof info->mode, "%s", worker_mode_name(ctx->mode));
     snprintf(info->precision, sizeof info->precision, "fp32");
     snprintf(info->job, sizeof info->job, "%s", ctx->job);
@@ -121,7 +140,8 @@ pen_status pen_setting_set(pen_ctx *ctx, const char *name, const char *value)
     pen_error why;
     pen_status status = context_check(ctx, "pen_setting_set");
     if (status != PEN_OK) return status;
-    if (name == NULL || value == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_setting_set: name or value is NULL");
+    if (name == NULL || value == NULL)
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_setting_set: name or value is NULL");
     worker_settings scratch = ctx->settings;
     status                  = config_set(worker_settings_rows, &scratch, name, value, &why);
     if (status != PEN_OK) return last_error_set(&why);
@@ -131,11 +151,17 @@ pen_status pen_setting_set(pen_ctx *ctx, const char *name, const char *value)
     }
     if (strcmp(name, "log_level") == 0) {
         int level = log_level_find(value);
-        if (level < -1) return last_error_say(PEN_BAD_SETTING, "log_level '%.64s' is none of silent, error, warning, notice, info, debug", value);
+        if (level < -1)
+            return last_error_say(
+                PEN_BAD_SETTING,
+                "log_level '%.64s' is none of silent, error, warning, notice, info, debug", value);
         log_level_set(level);
         return PEN_OK;
     }
-    return last_error_say(PEN_UNSUPPORTED, "the setting '%.64s' is fixed at pen_init; deadline_ms and log_level can change later", name);
+    return last_error_say(
+        PEN_UNSUPPORTED,
+        "the setting '%.64s' is fixed at pen_init; deadline_ms and log_level can change later",
+        name);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------- */
@@ -160,7 +186,10 @@ void *pen_alloc(pen_ctx *ctx, size_t bytes, pen_space where)
     return data;
 }
 
-void pen_free(void *data) { free(data); }
+void pen_free(void *data)
+{
+    free(data);
+}
 
 /* ---- groups --------------------------------------------------------------------------------------------------------- */
 pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
@@ -171,9 +200,16 @@ pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
         return NULL;
     }
     if (kind == PEN_GROUP_WORLD) return &ctx->world;
-    last_error_say(PEN_UNSUPPORTED, "pen_group_get: groups by host are not in this version; PEN_GROUP_WORLD is");
+    last_error_say(PEN_UNSUPPORTED,
+                   "pen_group_get: groups by host are not in this version; PEN_GROUP_WORLD is");
     return NULL;
 }
 
-int pen_rank(const pen_group *g) { return g != NULL ? g->ctx->env.rank : -1; }
-int pen_size(const pen_group *g) { return g != NULL ? g->ctx->env.world_size : -1; }
+int pen_rank(const pen_group *g)
+{
+    return g != NULL ? g->ctx->env.rank : -1;
+}
+int pen_size(const pen_group *g)
+{
+    return g != NULL ? g->ctx->env.world_size : -1;
+}

@@ -9,7 +9,10 @@
 static pen_status check_open(pen_ctx *ctx, const char *call, pen_error *why)
 {
     if (ctx->phase == CONTEXT_OPEN) return PEN_OK;
-    return why_set(why, PEN_WRONG_STATE, "%s: after pen_commit nothing can be added in this version; register, then commit, then step", call);
+    return why_set(why, PEN_WRONG_STATE,
+                   "%s: after pen_commit nothing can be added in this version; register, then "
+                   "commit, then step",
+                   call);
 }
 
 pen_status pen_params_new(pen_ctx *ctx, const pen_params_desc *d, pen_params **p)
@@ -17,8 +20,10 @@ pen_status pen_params_new(pen_ctx *ctx, const pen_params_desc *d, pen_params **p
     pen_error why;
     pen_status status = context_check(ctx, "pen_params_new");
     if (status != PEN_OK) return status;
-    if (d == NULL || p == NULL) status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_params_new: d or p is NULL");
-    else status = check_open(ctx, "pen_params_new", &why);
+    if (d == NULL || p == NULL)
+        status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_params_new: d or p is NULL");
+    else
+        status = check_open(ctx, "pen_params_new", &why);
     if (status == PEN_OK) status = model_add_group(&ctx->model, ctx, d, p, &why);
     return status == PEN_OK ? status : context_remember(&ctx->remembered, &why);
 }
@@ -28,9 +33,13 @@ pen_status pen_register(pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t)
     pen_error why;
     pen_status status = context_check(ctx, "pen_register");
     if (status != PEN_OK) return status;
-    if (d == NULL) status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: d is NULL");
-    else if (d->params != NULL && d->params->ctx != ctx) status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: params belong to another context");
-    else status = check_open(ctx, "pen_register", &why);
+    if (d == NULL)
+        status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: d is NULL");
+    else if (d->params != NULL && d->params->ctx != ctx)
+        status =
+            why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: params belong to another context");
+    else
+        status = check_open(ctx, "pen_register", &why);
     if (status == PEN_OK) status = model_add_tensor(&ctx->model, ctx, d, t, &why);
     return status == PEN_OK ? status : context_remember(&ctx->remembered, &why);
 }
@@ -40,9 +49,11 @@ static pen_status freeze(pen_ctx *ctx)
     pen_error why;
     if (ctx->remembered.status != PEN_OK) return last_error_set(&ctx->remembered);
     if (ctx->phase == CONTEXT_COMMITTED)
-        return last_error_say(PEN_UNSUPPORTED, "pen_commit: committing a second time is not in this version");
+        return last_error_say(PEN_UNSUPPORTED,
+                              "pen_commit: committing a second time is not in this version");
     ctx->step.rate = calloc(ctx->model.n_groups, sizeof *ctx->step.rate);
-    if (ctx->step.rate == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
+    if (ctx->step.rate == NULL)
+        return last_error_say(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
     const char *mode  = worker_mode_name(ctx->mode);
     pen_status status = model_freeze(&ctx->model, &ctx->settings, mode, ctx->sync, &why);
     return status == PEN_OK ? status : last_error_set(&why);
@@ -74,7 +85,10 @@ pen_status pen_commit(pen_ctx *ctx)
 static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *why)
 {
     if (t->is_ready)
-        return why_set(why, PEN_WRONG_STATE, "pen_bind('%s'): its gradient is on its way; bind between steps, or before its first pen_ready()", t->name);
+        return why_set(why, PEN_WRONG_STATE,
+                       "pen_bind('%s'): its gradient is on its way; bind between steps, or before "
+                       "its first pen_ready()",
+                       t->name);
     if (param != NULL) t->param = param;
     if (grad != NULL) t->grad = grad;
     return PEN_OK;
@@ -98,10 +112,18 @@ pen_status pen_bind(pen_ctx *ctx, pen_tensor *t, void *param, void *grad)
     pen_error why;
     pen_status status = context_check(ctx, "pen_bind");
     if (status != PEN_OK) return status;
+    if (request_is_sdk_thread())
+        return last_error_say(PEN_WRONG_STATE,
+                              "pen_bind: called from a callback; bind between steps");
     pthread_mutex_lock(&ctx->step.lock);
-    if (t != NULL && t->ctx != ctx) status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_bind: the tensor belongs to another context");
-    else status = t != NULL ? bind_one(t, param, grad, &why) : bind_all(&ctx->model, param, grad, &why);
+    if (t != NULL && t->ctx != ctx)
+        status =
+            why_set(&why, PEN_INVALID_ARGUMENT, "pen_bind: the tensor belongs to another context");
+    else
+        status =
+            t != NULL ? bind_one(t, param, grad, &why) : bind_all(&ctx->model, param, grad, &why);
     pthread_mutex_unlock(&ctx->step.lock);
     if (status == PEN_OK) return status;
-    return context_remember(ctx->phase == CONTEXT_OPEN ? &ctx->remembered : &ctx->step.remembered, &why);
+    return context_remember(ctx->phase == CONTEXT_OPEN ? &ctx->remembered : &ctx->step.remembered,
+                            &why);
 }

@@ -22,7 +22,8 @@ pen_status pen_metric(pen_ctx *ctx, const char *name, double value)
         }
         ctx->metric[i].value = value;
     } else {
-        status = last_error_say(PEN_TOO_SMALL, "pen_metric('%s'): there is room for %d names", name, CONTEXT_METRICS_MAX);
+        status = last_error_say(PEN_TOO_SMALL, "pen_metric('%s'): there is room for %d names", name,
+                                CONTEXT_METRICS_MAX);
     }
     pthread_mutex_unlock(&ctx->watch_lock);
     return status;
@@ -39,21 +40,33 @@ static double rate_of(const pen_ctx *ctx, stat_id bytes)
 pen_status pen_stat(pen_ctx *ctx, const char *name, double *value)
 {
     /* Also after a failure: that is when one looks. */
-    if (ctx == NULL || name == NULL || value == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_stat: an argument is NULL");
+    if (ctx == NULL || name == NULL || value == NULL)
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_stat: an argument is NULL");
     int id = stat_find(name);
-    if (strcmp(name, "push.GBps") == 0) *value = rate_of(ctx, STAT_PUSH_BYTES);
-    else if (strcmp(name, "pull.GBps") == 0) *value = rate_of(ctx, STAT_PULL_BYTES);
-    else if (id >= 0) *value = (double)stat_get(&ctx->stats, (stat_id)id);
-    else return last_error_say(PEN_NOT_FOUND, "pen_stat: no counter is called '%.64s'; docs/stats.md lists them", name);
+    if (strcmp(name, "push.GBps") == 0)
+        *value = rate_of(ctx, STAT_PUSH_BYTES);
+    else if (strcmp(name, "pull.GBps") == 0)
+        *value = rate_of(ctx, STAT_PULL_BYTES);
+    else if (id >= 0)
+        *value = (double)stat_get(&ctx->stats, (stat_id)id);
+    else
+        return last_error_say(PEN_NOT_FOUND,
+                              "pen_stat: no counter is called '%.64s'; docs/stats.md lists them",
+                              name);
     return PEN_OK;
 }
 
 pen_status pen_lr(const char *schedule, int64_t applied, double *lr)
 {
     double factor = 1;
-    if (lr == NULL || applied < 0) return last_error_say(PEN_INVALID_ARGUMENT, "pen_lr: applied is 0 or more, and lr is not NULL");
-    if (schedule != NULL && schedule[0] != '\0' && strcmp(schedule, "constant") != 0 && sscanf(schedule, "constant lr=%lf", &factor) != 1)
-        return last_error_say(PEN_UNSUPPORTED, "pen_lr: schedule '%.64s' is not in this version; 'constant' is", schedule);
+    if (lr == NULL || applied < 0)
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "pen_lr: applied is 0 or more, and lr is not NULL");
+    if (schedule != NULL && schedule[0] != '\0' && strcmp(schedule, "constant") != 0 &&
+        sscanf(schedule, "constant lr=%lf", &factor) != 1)
+        return last_error_say(PEN_UNSUPPORTED,
+                              "pen_lr: schedule '%.64s' is not in this version; 'constant' is",
+                              schedule);
     *lr = factor;
     return PEN_OK;
 }

@@ -47,7 +47,8 @@ void client_fail(client *c, const pen_error *why)
     end(&c->join, why);
     end_snapshots(c, why, -1);
     if (c->exchange != NULL) exchange_fail(c->exchange, why, loop_now_ms(c->loop));
-    if (!c->is_loading) end(&c->commit, why); /* else when the transport has let go of the first values */
+    if (!c->is_loading)
+        end(&c->commit, why); /* else when the transport has let go of the first values */
 }
 
 /* This member cannot go on: the scheduler makes it everybody's verdict. */
@@ -66,14 +67,18 @@ static void tick(void *user)
     if (c->exchange != NULL) exchange_tick(c->exchange, now);
     if (c->commit != NULL && c->commit->deadline_ms != 0 && c->commit->deadline_ms <= now) {
         pen_error why;
-        why_set(&why, PEN_TIMED_OUT, "waited %.3g s in pen_commit for all ranks to register and all servers to be ready",
+        why_set(&why, PEN_TIMED_OUT,
+                "waited %.3g s in pen_commit for all ranks to register and all servers to be ready",
                 (double)(now - c->commit->begun_ms) / 1000);
         report(c, &why);
     }
     client_after(c);
 }
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
 
 void client_after(client *c)
 {
@@ -81,8 +86,10 @@ void client_after(client *c)
     uint64_t due = liaison_due(c->liaison);
     if (c->exchange != NULL) due = least(due, exchange_due(c->exchange));
     if (c->commit != NULL && c->commit->deadline_ms != 0) due = least(due, c->commit->deadline_ms);
-    if (due == UINT64_MAX) loop_timer_stop(c->loop, &c->timer);
-    else if (c->timer.due_ms != due || due == 0) loop_timer_start(c->loop, &c->timer, due > 0 ? due : 1, tick, c);
+    if (due == UINT64_MAX)
+        loop_timer_stop(c->loop, &c->timer);
+    else if (c->timer.due_ms != due || due == 0)
+        loop_timer_start(c->loop, &c->timer, due > 0 ? due : 1, tick, c);
 }
 
 static void before_sleep(void *user)
@@ -104,7 +111,8 @@ static void step_decided(void *user, void *token, const exchange_outcome *outcom
     r->u.step.decided = NULL;
 }
 
-static void exchange_completed(void *user, void *token, pen_status status, const exchange_result *result, const pen_error *why)
+static void exchange_completed(void *user, void *token, pen_status status,
+                               const exchange_result *result, const pen_error *why)
 {
     client *c  = user;
     request *r = token;
@@ -116,10 +124,12 @@ static void exchange_completed(void *user, void *token, pen_status status, const
     r->result.version   = result->version;
     r->result.staleness = result->staleness;
     r->result.count     = result->bytes;
-    if (r->kind == REQUEST_STEP && r->u.step.decided != NULL) request_end(r->u.step.decided, status, why);
+    if (r->kind == REQUEST_STEP && r->u.step.decided != NULL)
+        request_end(r->u.step.decided, status, why);
     request_end(r, status, why);
     /* Ranks that disagree cannot go on: all shall hear the same sentence. */
-    if (why != NULL && (status == PEN_MISMATCH || status == PEN_INTERNAL)) liaison_report(c->liaison, why);
+    if (why != NULL && (status == PEN_MISMATCH || status == PEN_INTERNAL))
+        liaison_report(c->liaison, why);
 }
 
 static void exchange_logs(void *user, int level, const char *line)
@@ -136,27 +146,29 @@ static void exchange_counts(void *user, stat_id id, uint64_t n)
 
 static pen_status make_exchange(client *c, int64_t step, int64_t applied, pen_error *why)
 {
-    static const exchange_actions actions = {client_send,        client_cut,    client_store,   step_decided,
-                                             exchange_completed, exchange_logs, exchange_counts};
-    const worker_settings *s = &c->ctx->settings;
-    const exchange_setup setup = {.plan        = c->plan,
-                                  .model       = &c->ctx->model.wire,
-                                  .shard       = c->shard,
-                                  .rule        = c->ctx->rule,
-                                  .rank        = c->ctx->env.rank,
-                                  .n_shards    = c->n_shards,
-                                  .lanes       = (uint32_t)s->lanes,
-                                  .term        = c->term,
-                                  .epoch       = c->epoch,
-                                  .from        = liaison_incarnation(c->liaison),
-                                  .to          = c->to,
-                                  .n_workers   = c->n_workers,
-                                  .worker_host = (const char *const *)c->worker_host,
-                                  .server      = (const char *const *)c->server,
-                                  .warn_ms     = s->warn_ms,
-                                  .retry       = retry_policy_make(s->retry_ms, s->seed + (uint64_t)c->ctx->env.rank),
-                                  .step        = step,
-                                  .applied     = applied};
+    static const exchange_actions actions = {client_send,    client_cut,         client_store,
+                                             step_decided,   exchange_completed, exchange_logs,
+                                             exchange_counts};
+    const worker_settings *s              = &c->ctx->settings;
+    const exchange_setup setup            = {
+                   .plan        = c->plan,
+                   .model       = &c->ctx->model.wire,
+                   .shard       = c->shard,
+                   .rule        = c->ctx->rule,
+                   .rank        = c->ctx->env.rank,
+                   .n_shards    = c->n_shards,
+                   .lanes       = (uint32_t)s->lanes,
+                   .term        = c->term,
+                   .epoch       = c->epoch,
+                   .from        = liaison_incarnation(c->liaison),
+                   .to          = c->to,
+                   .n_workers   = c->n_workers,
+                   .worker_host = (const char *const *)c->worker_host,
+                   .server      = (const char *const *)c->server,
+                   .warn_ms     = s->warn_ms,
+                   .retry       = retry_policy_make(s->retry_ms, s->seed + (uint64_t)c->ctx->env.rank),
+                   .step        = step,
+                   .applied     = applied};
     c->exchange = exchange_create(&setup, &actions, c, why);
     return c->exchange != NULL ? PEN_OK : why->status;
 }
@@ -171,7 +183,8 @@ static char *server_name(const wire_member *m)
 
 static bool copy_members(client *c, const wire_control *m)
 {
-    for (uint32_t i = 0; i < m->u.epoch.n_servers; i++) c->n_shards += m->u.epoch.server[i].n_addresses;
+    for (uint32_t i = 0; i < m->u.epoch.n_servers; i++)
+        c->n_shards += m->u.epoch.server[i].n_addresses;
     c->n_workers   = m->u.epoch.n_workers;
     c->to          = calloc(c->n_shards + 1, sizeof *c->to);
     c->address     = calloc(c->n_shards + 1, sizeof *c->address);
@@ -194,7 +207,8 @@ static bool copy_members(client *c, const wire_control *m)
         c->worker_host[rank] = strdup(m->u.epoch.worker[i].host);
     }
     for (uint32_t i = 0; i < c->n_workers; i++)
-        if (c->worker_host[i] == NULL && (c->worker_host[i] = strdup("unknown")) == NULL) return false;
+        if (c->worker_host[i] == NULL && (c->worker_host[i] = strdup("unknown")) == NULL)
+            return false;
     return true;
 }
 
@@ -209,7 +223,8 @@ static void epoch_came(void *user, const wire_control *m)
         report(c, &why);
         return;
     }
-    if (m->u.epoch.job[0] != '\0') snprintf(c->ctx->job, sizeof c->ctx->job, "%.47s", m->u.epoch.job);
+    if (m->u.epoch.job[0] != '\0')
+        snprintf(c->ctx->job, sizeof c->ctx->job, "%.47s", m->u.epoch.job);
     end(&c->join, NULL);
 }
 
@@ -218,15 +233,19 @@ static pen_status take_plan(client *c, const wire_control *m, pen_error *why)
     pen_status status = plan_create(&c->ctx->model.wire, &c->plan, why);
     if (status != PEN_OK) return status;
     if (m->u.plan.n_partitions != c->plan->n_partitions)
-        return why_set(why, PEN_MISMATCH, "the scheduler cuts the model into %u partitions and this worker into %u; are their versions equal?",
+        return why_set(why, PEN_MISMATCH,
+                       "the scheduler cuts the model into %u partitions and this worker into %u; "
+                       "are their versions equal?",
                        m->u.plan.n_partitions, c->plan->n_partitions);
     c->shard = calloc(c->plan->n_partitions, sizeof *c->shard);
     c->crc   = calloc(WIRE_ITEMS_MAX, sizeof *c->crc);
-    if (c->shard == NULL || c->crc == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
+    if (c->shard == NULL || c->crc == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
     for (uint32_t i = 0; i < c->plan->n_partitions; i++) {
         c->shard[i] = m->u.plan.shard[i];
         if (c->shard[i] >= c->n_shards)
-            return why_set(why, PEN_CORRUPT, "the plan puts partition %u on shard %u of %u", i, c->shard[i], c->n_shards);
+            return why_set(why, PEN_CORRUPT, "the plan puts partition %u on shard %u of %u", i,
+                           c->shard[i], c->n_shards);
     }
     c->restore = m->u.plan.restore;
     return PEN_OK;
@@ -305,7 +324,8 @@ static void snapshot_done(void *user, int64_t step, pen_status status, const cha
 {
     client *c = user;
     pen_error why;
-    if (status != PEN_OK) why_set(&why, status, "the snapshot of step %lld failed: %s", (long long)step, text);
+    if (status != PEN_OK)
+        why_set(&why, status, "the snapshot of step %lld failed: %s", (long long)step, text);
     end_snapshots(c, status != PEN_OK ? &why : NULL, step);
 }
 
@@ -315,7 +335,10 @@ static void snapshot_please(void *user)
     atomic_store(&c->ctx->snapshot_wanted, true);
 }
 
-static void failed(void *user, const pen_error *why) { client_fail(user, why); }
+static void failed(void *user, const pen_error *why)
+{
+    client_fail(user, why);
+}
 
 static void left(void *user)
 {
@@ -328,13 +351,14 @@ static void fill_beat(void *user, wire_control *beat)
     client *c    = user;
     pen_ctx *ctx = c->ctx;
     uint32_t n   = 0;
-    for (; n < STAT_COUNT; n++) c->beat_stat[n] = (wire_stat){stat_rows[n].name, (double)stat_get(&ctx->stats, (stat_id)n)};
+    for (; n < STAT_COUNT; n++)
+        c->beat_stat[n] = (wire_stat){stat_rows[n].name, (double)stat_get(&ctx->stats, (stat_id)n)};
     pthread_mutex_lock(&ctx->watch_lock); /* rows are only added, and a name never changes */
     for (uint32_t i = 0; i < ctx->n_metrics; i++, n++)
         c->beat_stat[n] = (wire_stat){ctx->metric[i].name, ctx->metric[i].value};
     pthread_mutex_unlock(&ctx->watch_lock);
-    snprintf(c->beat_call, sizeof c->beat_call, "%s%s", atomic_load(&ctx->in_call) ? "" : "user code, last call ",
-             atomic_load(&ctx->call));
+    snprintf(c->beat_call, sizeof c->beat_call, "%s%s",
+             atomic_load(&ctx->in_call) ? "" : "user code, last call ", atomic_load(&ctx->call));
     beat->u.beat.step    = atomic_load(&ctx->step_index);
     beat->u.beat.call    = c->beat_call;
     beat->u.beat.call_ms = clock_ms(&clock_real) - atomic_load(&ctx->call_since_ms);
@@ -370,7 +394,8 @@ static void begin_verb(client *c, request *r, uint64_t now)
         refuse_for_memory(r);
         return;
     }
-    exchange_add(c->exchange, e, r->u.verb.verb, r->u.verb.tensor->index, r->u.verb.from, r->u.verb.to);
+    exchange_add(c->exchange, e, r->u.verb.verb, r->u.verb.tensor->index, r->u.verb.from,
+                 r->u.verb.to);
     exchange_close(c->exchange, e, r, r->deadline_ms, now);
 }
 
@@ -383,7 +408,8 @@ static void begin_pull_all(client *c, request *r, uint64_t now)
         return;
     }
     for (uint32_t t = 0; t < m->n_tensors; t++)
-        if (m->tensor[t]->trained) exchange_add(c->exchange, e, EXCHANGE_PULL, t, NULL, m->tensor[t]->param);
+        if (m->tensor[t]->trained)
+            exchange_add(c->exchange, e, EXCHANGE_PULL, t, NULL, m->tensor[t]->param);
     exchange_close(c->exchange, e, r, r->deadline_ms, now);
 }
 
@@ -400,8 +426,8 @@ static void begin_step_end(client *c, request *r, uint64_t now)
 
 static void begin_meet(client *c, request *r, uint64_t now)
 {
-    if (liaison_meet(c->liaison, r->u.meet.label, r->u.meet.op, r->u.meet.dtype, r->u.meet.count, r->u.meet.in, r->u.meet.size,
-                     r->deadline_ms, r, now) == PEN_OK)
+    if (liaison_meet(c->liaison, r->u.meet.label, r->u.meet.op, r->u.meet.dtype, r->u.meet.count,
+                     r->u.meet.in, r->u.meet.size, r->deadline_ms, r, now) == PEN_OK)
         return;
     free(r->u.meet.in);
     free(r->u.meet.label);
@@ -460,7 +486,8 @@ static void servers_start(pen_ctx *ctx, request *r)
 static void open_step(void *user)
 {
     client *c = user;
-    c->step   = exchange_step_open(c->exchange, c->step_index, &c->ctx->step.inputs, loop_now_ms(c->loop));
+    c->step =
+        exchange_step_open(c->exchange, c->step_index, &c->ctx->step.inputs, loop_now_ms(c->loop));
 }
 
 static void servers_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs)
@@ -478,7 +505,8 @@ static const void *zeros(client *c, const pen_tensor *t)
     if (c->zeros_size >= t->grad_bytes) return c->zeros;
     void *fresh = calloc(1, t->grad_bytes);
     if (fresh == NULL) return NULL;
-    free(c->zeros); /* nobody reads it: zeros are pushed at the end of a step, and all steps before have ended */
+    free(
+        c->zeros); /* nobody reads it: zeros are pushed at the end of a step, and all steps before have ended */
     c->zeros      = fresh;
     c->zeros_size = t->grad_bytes;
     return fresh;
@@ -514,7 +542,8 @@ static bool drain_abort(void *user)
     uint64_t n;
     if (read(c->abort_fd, &n, sizeof n) != sizeof n) return false;
     pen_error why;
-    why_set(&why, PEN_ABORTED, "pen_abort on rank %d (%s): %s", c->ctx->env.rank, c->ctx->host, c->ctx->abort_why);
+    why_set(&why, PEN_ABORTED, "pen_abort on rank %d (%s): %s", c->ctx->env.rank, c->ctx->host,
+            c->ctx->abort_why);
     why_culprit(&why, PEN_WORKER, c->ctx->env.rank, -1, NULL);
     report(c, &why);
     client_after(c);
@@ -545,7 +574,8 @@ static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
     hosted.init_timeout_ms = s->init_timeout_ms;
     memcpy(hosted.host, ctx->env.addr, sizeof hosted.host);
     pen_status status = scheduler_start(&hosted, &ctx->hosted, why);
-    if (status == PEN_OK) log_info("rank 0 hosts the scheduler at %s:%u", ctx->env.addr, ctx->env.port);
+    if (status == PEN_OK)
+        log_info("rank 0 hosts the scheduler at %s:%u", ctx->env.addr, ctx->env.port);
     return s->scheduler == SCHEDULER_HOSTED ? status : PEN_OK;
 }
 
@@ -566,10 +596,11 @@ static uint64_t draw_nonce(void)
 
 static pen_status make_liaison(client *c, pen_error *why)
 {
-    static const liaison_actions actions = {client_say,      epoch_came, plan_came, committed, met,          snapshot_done,
-                                            snapshot_please, left,       failed,    fill_beat, client_probe, liaison_logs};
-    const pen_ctx *ctx = c->ctx;
-    const char *at     = strstr(c->control_address, "://");
+    static const liaison_actions actions = {
+        client_say,      epoch_came, plan_came, committed, met,          snapshot_done,
+        snapshot_please, left,       failed,    fill_beat, client_probe, liaison_logs};
+    const pen_ctx *ctx        = c->ctx;
+    const char *at            = strstr(c->control_address, "://");
     const liaison_setup setup = {.rank            = ctx->env.rank,
                                  .world_size      = ctx->env.world_size,
                                  .servers         = (int32_t)ctx->settings.servers,
@@ -582,7 +613,7 @@ static pen_status make_liaison(client *c, pen_error *why)
                                  .host            = ctx->host,
                                  .job             = ctx->settings.job,
                                  .scheduler       = at != NULL ? at + 3 : c->control_address};
-    c->liaison = liaison_create(&setup, &actions, c, clock_ms(&clock_real), why);
+    c->liaison                = liaison_create(&setup, &actions, c, clock_ms(&clock_real), why);
     return c->liaison != NULL ? PEN_OK : why->status;
 }
 
@@ -605,14 +636,16 @@ static pen_status servers_open(pen_ctx *ctx, pen_error *why)
 {
     client *c = calloc(1, sizeof *c);
     if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the connection to the job");
-    c->ctx      = ctx;
-    c->abort_fd = -1;
-    ctx->state  = c;
+    c->ctx            = ctx;
+    c->abort_fd       = -1;
+    ctx->state        = c;
     pen_status status = host_scheduler(ctx, why);
     if (status == PEN_OK) status = build(c, why);
     if (status != PEN_OK) return status;
     int error = pthread_create(&c->thread, NULL, run, c);
-    if (error != 0) return why_set(why, PEN_NO_MEMORY, "no thread for the connection to the job: %s", strerror(error));
+    if (error != 0)
+        return why_set(why, PEN_NO_MEMORY, "no thread for the connection to the job: %s",
+                       strerror(error));
     c->has_thread = true;
     pthread_setname_np(c->thread, "pen-io");
     return PEN_OK;
@@ -709,8 +742,11 @@ static void servers_close(pen_ctx *ctx)
         stop_thread(c);
         if (c->control != NULL) transport_close(c->control, 0);
         if (c->loop != NULL) wait_for_buffers(c);
-        if (c->holds == 0) free_client(c);
-        else log_error("%llu buffers were not returned by the transport; their memory is lost", (unsigned long long)c->holds);
+        if (c->holds == 0)
+            free_client(c);
+        else
+            log_error("%llu buffers were not returned by the transport; their memory is lost",
+                      (unsigned long long)c->holds);
         ctx->state = NULL;
     }
     leave_scheduler(ctx);

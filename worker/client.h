@@ -38,25 +38,25 @@ struct client {
     /* From EPOCH on. */
     uint64_t term, epoch;
     uint32_t n_shards, n_links, n_workers;
-    lane_link *links;               /* [n_shards * lanes] */
-    uint64_t *to;              /* [n_shards] incarnations of their servers */
-    char **address, **server;  /* [n_shards] */
-    char **worker_host;        /* [n_workers] */
+    lane_link *links;         /* [n_shards * lanes] */
+    uint64_t *to;             /* [n_shards] incarnations of their servers */
+    char **address, **server; /* [n_shards] */
+    char **worker_host;       /* [n_workers] */
 
     /* From PLAN on. */
     plan *plan;
-    uint32_t *shard;           /* [n_partitions] */
+    uint32_t *shard; /* [n_partitions] */
     int64_t restore;
     exchange *exchange;
     exchange_request *step;
-    uint32_t *crc;             /* scratch of a message */
-    void *zeros;               /* of the largest chunk; made when first needed */
+    uint32_t *crc; /* scratch of a message */
+    void *zeros;   /* of the largest chunk; made when first needed */
     size_t zeros_size;
 
     request *join, *commit, *leave, *snapshots; /* requests in progress; snapshots are linked */
     loop_task step_open, stop;
     uint64_t step_index;
-    uint64_t holds;            /* buffers of the program that the transport still reads */
+    uint64_t holds; /* buffers of the program that the transport still reads */
     int abort_fd;
     bool is_leaving, is_loading;
 
@@ -70,7 +70,8 @@ pen_status client_dial_links(client *c, pen_error *why);
 void client_close_links(client *c);
 void client_redial_cut(client *c);
 void client_say(void *user, const wire_control *message);
-pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d, const exchange_piece *pieces, uint32_t n);
+pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
+                       const exchange_piece *pieces, uint32_t n);
 void client_cut(void *user, uint32_t shard, uint32_t lane);
 bool client_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
 const char *client_probe(void *user); /* what listens at the scheduler's address */

@@ -63,10 +63,13 @@ static bool drain_control(void *user)
 
 pen_status client_dial_control(client *c, pen_error *why)
 {
-    const worker_env *env = &c->ctx->env;
+    const worker_env *env     = &c->ctx->env;
     const transport_options o = {.head_bytes_max = WIRE_HEAD_BYTES_MAX};
-    if (strstr(env->addr, "://") != NULL) snprintf(c->control_address, sizeof c->control_address, "%s", env->addr);
-    else snprintf(c->control_address, sizeof c->control_address, "tcp://%s:%u", env->addr, env->port);
+    if (strstr(env->addr, "://") != NULL)
+        snprintf(c->control_address, sizeof c->control_address, "%s", env->addr);
+    else
+        snprintf(c->control_address, sizeof c->control_address, "tcp://%s:%u", env->addr,
+                 env->port);
     pen_status status = transport_dial(c->control_address, &o, &c->control, why);
     if (status != PEN_OK) return status;
     return loop_add(c->loop, transport_poll_fd(c->control), drain_control, c, why);
@@ -124,10 +127,11 @@ static buf *pack(const exchange_piece *pieces, uint32_t n, size_t size)
     return b;
 }
 
-pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d, const exchange_piece *pieces, uint32_t n)
+pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
+                       const exchange_piece *pieces, uint32_t n)
 {
     client *c      = user;
-    lane_link *l        = &c->links[shard * (uint32_t)c->ctx->settings.lanes + lane];
+    lane_link *l   = &c->links[shard * (uint32_t)c->ctx->settings.lanes + lane];
     wire_data full = *d;
     buf *body      = NULL;
     if (l->t == NULL || l->is_cut) return PEN_AGAIN;
@@ -137,13 +141,16 @@ pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_dat
     }
     if (n > 0) {
         full.crc = c->crc;
-        body     = n == 1 && pieces[0].size >= ALONE_BYTES ? lend(c, pieces) : pack(pieces, n, full.payload_bytes);
+        body     = n == 1 && pieces[0].size >= ALONE_BYTES ? lend(c, pieces)
+                                                           : pack(pieces, n, full.payload_bytes);
         if (body == NULL) return PEN_NO_MEMORY;
     }
     pen_error why;
     pen_status status = wire_data_encode(&full, &c->out, &why);
-    if (status == PEN_OK) status = transport_send(l->t, 0, c->out.data, c->out.size, body);
-    else log_error("a message to %s cannot be written: %s", c->server[shard], why.text);
+    if (status == PEN_OK)
+        status = transport_send(l->t, 0, c->out.data, c->out.size, body);
+    else
+        log_error("a message to %s cannot be written: %s", c->server[shard], why.text);
     if (status != PEN_OK) buf_release(body);
     return status;
 }
@@ -172,13 +179,14 @@ static void take_data(client *c, const lane_link *l, const transport_event *even
         return;
     }
     stat_add(&c->ctx->stats, STAT_REFUSED, 1);
-    if (log_allowed(2 + l->shard)) log_warning("a message of %s was refused: %s", c->server[l->shard], why.text);
+    if (log_allowed(2 + l->shard))
+        log_warning("a message of %s was refused: %s", c->server[l->shard], why.text);
 }
 
 static bool drain_link(void *user)
 {
-    lane_link *l   = user;
-    client *c = l->owner;
+    lane_link *l = user;
+    client *c    = l->owner;
     transport_event event;
     int n              = 0;
     const uint64_t now = loop_now_ms(c->loop);
@@ -213,10 +221,11 @@ pen_status client_dial_links(client *c, pen_error *why)
 {
     const uint32_t lanes = (uint32_t)c->ctx->settings.lanes;
     c->links             = calloc((size_t)c->n_shards * lanes, sizeof *c->links);
-    if (c->links == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u connections", c->n_shards * lanes);
+    if (c->links == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %u connections", c->n_shards * lanes);
     c->n_links = c->n_shards * lanes;
     for (uint32_t i = 0; i < c->n_links; i++) {
-        lane_link *l           = &c->links[i];
+        lane_link *l      = &c->links[i];
         *l                = (lane_link){.owner = c, .shard = i / lanes, .lane = i % lanes};
         pen_status status = dial_link(c, l, why);
         if (status != PEN_OK) return status;
@@ -233,7 +242,7 @@ void client_close_links(client *c)
 /* Not at once: it may be in the middle of being drained. */
 void client_cut(void *user, uint32_t shard, uint32_t lane)
 {
-    client *c = user;
+    client *c                                                        = user;
     c->links[shard * (uint32_t)c->ctx->settings.lanes + lane].is_cut = true;
 }
 
@@ -260,8 +269,10 @@ static int connect_within(const struct addrinfo *a)
     if (error == EINPROGRESS) {
         struct pollfd p = {.fd = fd, .events = POLLOUT};
         socklen_t size  = sizeof error;
-        if (poll(&p, 1, PROBE_MS) <= 0) error = ETIMEDOUT;
-        else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+        if (poll(&p, 1, PROBE_MS) <= 0)
+            error = ETIMEDOUT;
+        else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+            error = errno;
     }
     close(fd);
     return error;
@@ -274,10 +285,12 @@ const char *client_probe(void *user)
     char port[16];
     snprintf(port, sizeof port, "%u", env->port);
     struct addrinfo *list, hints = {.ai_socktype = SOCK_STREAM};
-    if (getaddrinfo(env->addr, port, &hints, &list) != 0) return "(the name cannot be resolved); look at MASTER_ADDR";
+    if (getaddrinfo(env->addr, port, &hints, &list) != 0)
+        return "(the name cannot be resolved); look at MASTER_ADDR";
     int error = connect_within(list);
     freeaddrinfo(list);
     if (error == 0) return "(the port is open: torchrun's own store?); set PENSTOCK_PORT";
     if (error == ECONNREFUSED) return "(connection refused: nothing listens there)";
-    return error == ETIMEDOUT ? "(no answer at all: wrong address, or a firewall)" : "(the host cannot be reached)";
+    return error == ETIMEDOUT ? "(no answer at all: wrong address, or a firewall)"
+                              : "(the host cannot be reached)";
 }

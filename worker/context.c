@@ -33,31 +33,43 @@ static worker_mode mode_of_sync(const char *sync)
 
 static pen_status choose_mode(pen_ctx *ctx, pen_error *why)
 {
-    static const char *const usual[] = {[MODE_LOCAL] = "bsp", [MODE_PS_BSP] = "bsp", [MODE_PS_SSP] = "ssp s=2", [MODE_PS_ASYNC] = "async"};
-    const worker_settings *s = &ctx->settings;
-    worker_mode mode         = (worker_mode)s->mode;
+    static const char *const usual[] = {[MODE_LOCAL]    = "bsp",
+                                        [MODE_PS_BSP]   = "bsp",
+                                        [MODE_PS_SSP]   = "ssp s=2",
+                                        [MODE_PS_ASYNC] = "async"};
+    const worker_settings *s         = &ctx->settings;
+    worker_mode mode                 = (worker_mode)s->mode;
 
     if (ctx->env.alone) {
         if (s->servers > 0)
-            return why_set(why, PEN_BAD_SETTING, "servers=%lld, but no RANK says who this worker is; `penstock run --servers %lld` starts all",
+            return why_set(why, PEN_BAD_SETTING,
+                           "servers=%lld, but no RANK says who this worker is; `penstock run "
+                           "--servers %lld` starts all",
                            (long long)s->servers, (long long)s->servers);
         if (mode == MODE_AUTO || s->servers < 0) mode = MODE_LOCAL;
     } else {
         if (mode == MODE_AUTO) mode = mode_of_sync(s->sync);
         if (mode == MODE_LOCAL)
-            return why_set(why, PEN_BAD_SETTING, "mode=local and a world of %d workers contradict each other", ctx->env.world_size);
+            return why_set(why, PEN_BAD_SETTING,
+                           "mode=local and a world of %d workers contradict each other",
+                           ctx->env.world_size);
         if (s->servers <= 0)
             return why_set(why, PEN_BAD_SETTING,
-                           "%d workers and no servers: workers without servers (allreduce) are not in this version; start the job "
+                           "%d workers and no servers: workers without servers (allreduce) are not "
+                           "in this version; start the job "
                            "with `penstock run --servers 1`, or set PENSTOCK_SERVERS",
                            ctx->env.world_size);
     }
     /* A program written for ssp or async keeps its meaning when it runs alone. */
-    const char *sync = s->sync[0] != '\0' ? s->sync : usual[s->mode == MODE_AUTO ? mode : (worker_mode)s->mode];
+    const char *sync =
+        s->sync[0] != '\0' ? s->sync : usual[s->mode == MODE_AUTO ? mode : (worker_mode)s->mode];
     if (mode != MODE_LOCAL && mode_of_sync(sync) != mode)
-        return why_set(why, PEN_BAD_SETTING, "mode=%s and sync=%s contradict each other", worker_mode_name(mode), sync);
+        return why_set(why, PEN_BAD_SETTING, "mode=%s and sync=%s contradict each other",
+                       worker_mode_name(mode), sync);
     if (context_rule_of(sync) == EXCHANGE_FREE && s->clip > 0)
-        return why_set(why, PEN_BAD_SETTING, "sync=%s and clip=%g contradict each other: there is no moment at which all gradients are known",
+        return why_set(why, PEN_BAD_SETTING,
+                       "sync=%s and clip=%g contradict each other: there is no moment at which all "
+                       "gradients are known",
                        sync, s->clip);
     ctx->mode = mode;
     ctx->rule = context_rule_of(sync);
@@ -70,8 +82,10 @@ static pen_status choose_mode(pen_ctx *ctx, pen_error *why)
 /* ---- birth and death ------------------------------------------------------------------------------------------ */
 static void name_job(pen_ctx *ctx)
 {
-    if (ctx->settings.job[0] != '\0') snprintf(ctx->job, sizeof ctx->job, "%.47s", ctx->settings.job);
-    else snprintf(ctx->job, sizeof ctx->job, "%.47s", program_invocation_short_name);
+    if (ctx->settings.job[0] != '\0')
+        snprintf(ctx->job, sizeof ctx->job, "%.47s", ctx->settings.job);
+    else
+        snprintf(ctx->job, sizeof ctx->job, "%.47s", program_invocation_short_name);
 }
 
 static pen_status set_up(pen_ctx *ctx, const char *const *settings, pen_error *why)
@@ -81,7 +95,10 @@ static pen_status set_up(pen_ctx *ctx, const char *const *settings, pen_error *w
     if (status != PEN_OK) return status;
     if (s->log_level[0] != '\0') {
         int level = log_level_find(s->log_level);
-        if (level < -1) return why_set(why, PEN_BAD_SETTING, "log_level '%s' is none of silent, error, warning, notice, info, debug", s->log_level);
+        if (level < -1)
+            return why_set(why, PEN_BAD_SETTING,
+                           "log_level '%s' is none of silent, error, warning, notice, info, debug",
+                           s->log_level);
         log_level_set(level);
     }
     status = simd_choose(s->simd, why);
@@ -107,7 +124,8 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
     atomic_store(&ctx->call, "pen_init");
     atomic_store(&ctx->step_index, -1);
     atomic_store(&ctx->call_since_ms, clock_ms(&clock_real));
-    if (gethostname(ctx->host, sizeof ctx->host - 1) != 0) memcpy(ctx->host, "unknown", sizeof "unknown");
+    if (gethostname(ctx->host, sizeof ctx->host - 1) != 0)
+        memcpy(ctx->host, "unknown", sizeof "unknown");
     pen_status status = set_up(ctx, settings, why);
     if (status != PEN_OK) {
         context_destroy(ctx);
@@ -135,8 +153,11 @@ pen_status context_check(const pen_ctx *ctx, const char *call)
 {
     if (ctx == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "%s: ctx is NULL", call);
     if (ctx->pid != getpid())
-        return last_error_say(PEN_WRONG_STATE, "%s: called in a forked child, which owns nothing of the context", call);
-    if (atomic_load_explicit(&ctx->has_failed, memory_order_acquire)) return last_error_set(&ctx->failure);
+        return last_error_say(PEN_WRONG_STATE,
+                              "%s: called in a forked child, which owns nothing of the context",
+                              call);
+    if (atomic_load_explicit(&ctx->has_failed, memory_order_acquire))
+        return last_error_set(&ctx->failure);
     return PEN_OK;
 }
 
@@ -145,7 +166,9 @@ pen_status context_enter(pen_ctx *ctx, const char *call, bool waits)
     pen_status status = context_check(ctx, call);
     if (status != PEN_OK) return status;
     if (waits && request_is_sdk_thread())
-        return last_error_say(PEN_WRONG_STATE, "%s: called from a callback, where waiting would wait for itself", call);
+        return last_error_say(PEN_WRONG_STATE,
+                              "%s: called from a callback, where waiting would wait for itself",
+                              call);
     atomic_store_explicit(&ctx->call, call, memory_order_relaxed);
     if (waits) {
         atomic_store_explicit(&ctx->call_since_ms, clock_ms(&clock_real), memory_order_relaxed);

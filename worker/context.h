@@ -29,17 +29,17 @@ typedef enum { CONTEXT_OPEN, CONTEXT_COMMITTED } context_phase;
 
 typedef struct { /* between pen_step_begin and pen_step_end */
     pthread_mutex_t lock;
-    pen_step *given;      /* the program's; read at the first pen_ready */
+    pen_step *given; /* the program's; read at the first pen_ready */
     int64_t next_index;
     bool is_begun;
-    bool is_open;         /* something was sent: weight and rates are fixed */
+    bool is_open; /* something was sent: weight and rates are fixed */
     double weight, lr_scale;
     uint32_t n_ready;
     wire_inputs inputs;
-    double *rate;         /* [n_groups] */
-    pen_error remembered; /* of pen_ready and friends; status PEN_OK: none */
+    double *rate;             /* [n_groups] */
+    pen_error remembered;     /* of pen_ready and friends; status PEN_OK: none */
     exchange_outcome outcome; /* written by the engine before REQUEST_STEP ends */
-    pen_req values;       /* lazy: values that are still on their way */
+    pen_req values;           /* lazy: values that are still on their way */
 } context_step;
 
 struct pen_ctx {

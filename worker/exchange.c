@@ -13,14 +13,20 @@ struct slab {
 };
 
 /* ---- what a chunk is ------------------------------------------------------------------------------ */
-const plan_chunk *exchange_chunk(const exchange *self, uint32_t chunk) { return &self->setup.plan->chunk[chunk]; }
+const plan_chunk *exchange_chunk(const exchange *self, uint32_t chunk)
+{
+    return &self->setup.plan->chunk[chunk];
+}
 
 const wire_tensor *exchange_tensor(const exchange *self, uint32_t chunk)
 {
     return &self->setup.model->tensor[exchange_chunk(self, chunk)->tensor];
 }
 
-uint32_t exchange_shard(const exchange *self, uint32_t chunk) { return self->setup.shard[exchange_chunk(self, chunk)->partition]; }
+uint32_t exchange_shard(const exchange *self, uint32_t chunk)
+{
+    return self->setup.shard[exchange_chunk(self, chunk)->partition];
+}
 
 lane_state *exchange_lane(exchange *self, uint32_t chunk)
 {
@@ -29,7 +35,8 @@ lane_state *exchange_lane(exchange *self, uint32_t chunk)
 
 size_t exchange_value_size(const exchange *self, uint32_t chunk)
 {
-    return exchange_chunk(self, chunk)->count * plan_dtype_bytes(exchange_tensor(self, chunk)->dtype);
+    return exchange_chunk(self, chunk)->count *
+           plan_dtype_bytes(exchange_tensor(self, chunk)->dtype);
 }
 
 bool exchange_is_pushing(const op *o)
@@ -49,7 +56,8 @@ size_t exchange_push_size(const exchange *self, const op *o)
 {
     if (!exchange_is_pushing(o)) return 0;
     if (o->verb == EXCHANGE_INIT) return exchange_value_size(self, o->chunk);
-    return exchange_chunk(self, o->chunk)->count * plan_dtype_bytes(exchange_tensor(self, o->chunk)->grad_dtype);
+    return exchange_chunk(self, o->chunk)->count *
+           plan_dtype_bytes(exchange_tensor(self, o->chunk)->grad_dtype);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------- */
@@ -89,7 +97,7 @@ static exchange_request *request_new(exchange *self)
             self->free_requests = &items[i];
         }
     }
-    exchange_request *r     = self->free_requests;
+    exchange_request *r = self->free_requests;
     self->free_requests = r->next;
     memset(r, 0, sizeof *r);
     return r;
@@ -114,10 +122,10 @@ void exchange_inputs_release(inputs *in)
 /* ---- birth and death --------------------------------------------------------------------------------- */
 static bool allocate(exchange *self)
 {
-    const plan *p  = self->setup.plan;
-    self->chunk    = calloc(p->n_chunks, sizeof *self->chunk);
-    self->lane     = calloc(self->n_lanes, sizeof *self->lane);
-    self->stamp    = calloc(p->n_partitions, sizeof *self->stamp);
+    const plan *p      = self->setup.plan;
+    self->chunk        = calloc(p->n_chunks, sizeof *self->chunk);
+    self->lane         = calloc(self->n_lanes, sizeof *self->lane);
+    self->stamp        = calloc(p->n_partitions, sizeof *self->stamp);
     self->partition    = calloc(p->n_partitions, sizeof *self->partition);
     self->record_hash  = calloc(p->n_partitions, sizeof *self->record_hash);
     self->column_chunk = calloc(PACK_CHUNKS_MAX, sizeof *self->column_chunk);
@@ -127,8 +135,9 @@ static bool allocate(exchange *self)
     step->record       = calloc(p->n_partitions, sizeof *step->record);
     step->sums         = calloc(p->n_partitions, sizeof *step->sums);
     step->has          = calloc(p->n_partitions, sizeof *step->has);
-    if (!self->chunk || !self->lane || !self->stamp || !self->partition || !self->record_hash || !self->column_chunk ||
-        !self->column_seq || !self->piece || !step->record || !step->sums || !step->has)
+    if (!self->chunk || !self->lane || !self->stamp || !self->partition || !self->record_hash ||
+        !self->column_chunk || !self->column_seq || !self->piece || !step->record || !step->sums ||
+        !step->has)
         return false;
     for (uint32_t i = 0; i < p->n_partitions; i++) {
         if (p->partition[i].n_trained == 0) continue;
@@ -139,28 +148,31 @@ static bool allocate(exchange *self)
     return true;
 }
 
-exchange *exchange_create(const exchange_setup *setup, const exchange_actions *actions, void *user, pen_error *why)
+exchange *exchange_create(const exchange_setup *setup, const exchange_actions *actions, void *user,
+                          pen_error *why)
 {
     static const wire_inputs none = {.loss_scale = 1, .weight = 1};
-    exchange *self = calloc(1, sizeof *self);
+    exchange *self                = calloc(1, sizeof *self);
     if (self != NULL) {
-        self->setup   = *setup;
-        self->act     = *actions;
-        self->user    = user;
-        self->n_lanes = setup->n_shards * setup->lanes;
-        self->applied = setup->applied;
-        self->tick_ms = NEVER;
-        self->draws   = setup->retry.seed;
-        self->plain   = exchange_inputs_new(&none);
+        self->setup          = *setup;
+        self->act            = *actions;
+        self->user           = user;
+        self->n_lanes        = setup->n_shards * setup->lanes;
+        self->applied        = setup->applied;
+        self->tick_ms        = NEVER;
+        self->draws          = setup->retry.seed;
+        self->plain          = exchange_inputs_new(&none);
         self->live.live_next = self->live.live_prev = &self->live;
         self->requests.next = self->requests.prev = &self->requests;
     }
     if (self == NULL || self->plain == NULL || !allocate(self)) {
         exchange_destroy(self);
-        why_set(why, PEN_NO_MEMORY, "no memory for the requests of %u chunks", setup->plan->n_chunks);
+        why_set(why, PEN_NO_MEMORY, "no memory for the requests of %u chunks",
+                setup->plan->n_chunks);
         return NULL;
     }
-    for (uint32_t c = 0; c < setup->plan->n_chunks; c++) self->chunk[c].next_seq = (uint64_t)setup->step;
+    for (uint32_t c = 0; c < setup->plan->n_chunks; c++)
+        self->chunk[c].next_seq = (uint64_t)setup->step;
     return self;
 }
 
@@ -176,10 +188,12 @@ static void drop_ops(exchange_request *r)
 void exchange_destroy(exchange *self)
 {
     if (self == NULL) return;
-    for (exchange_request *r = self->requests.next; r != NULL && r != &self->requests; r = r->next) drop_ops(r);
+    for (exchange_request *r = self->requests.next; r != NULL && r != &self->requests; r = r->next)
+        drop_ops(r);
     exchange_inputs_release(self->step.in);
     exchange_inputs_release(self->plain);
-    for (uint32_t i = 0; self->step.sums != NULL && i < self->setup.plan->n_partitions; i++) free(self->step.sums[i]);
+    for (uint32_t i = 0; self->step.sums != NULL && i < self->setup.plan->n_partitions; i++)
+        free(self->step.sums[i]);
     free(self->step.sums);
     free(self->step.record);
     free(self->step.has);
@@ -208,7 +222,10 @@ pen_status exchange_set_inputs(exchange *self, const wire_inputs *in)
     return PEN_OK;
 }
 
-uint64_t exchange_pending(const exchange *self) { return self->n_requests; }
+uint64_t exchange_pending(const exchange *self)
+{
+    return self->n_requests;
+}
 
 /* ---- outbox --------------------------------------------------------------------------------------------- */
 void exchange_due_at(exchange *self, op *o, uint64_t due_ms)
@@ -224,8 +241,10 @@ void exchange_send_later(exchange *self, op *o)
     o->state         = OP_READY;
     o->due_ms        = NEVER;
     o->out_next      = NULL;
-    if (lane->tail == NULL) lane->head = o;
-    else lane->tail->out_next = o;
+    if (lane->tail == NULL)
+        lane->head = o;
+    else
+        lane->tail->out_next = o;
     lane->tail = o;
 }
 
@@ -235,8 +254,10 @@ void exchange_unqueue(exchange *self, op *o)
     lane_state *lane = exchange_lane(self, o->chunk);
     op *before       = NULL;
     for (op *at = lane->head; at != o; at = at->out_next) before = at;
-    if (before == NULL) lane->head = o->out_next;
-    else before->out_next = o->out_next;
+    if (before == NULL)
+        lane->head = o->out_next;
+    else
+        before->out_next = o->out_next;
     if (lane->tail == o) lane->tail = before;
     o->out_next = NULL;
 }
@@ -251,8 +272,10 @@ static void start(exchange *self, op *o)
         end_as_unknown(self, o->request, exchange_chunk(self, o->chunk)->tensor);
         return;
     }
-    if (o->verb == EXCHANGE_STEP && self->setup.rule == EXCHANGE_DECIDE) o->seq = self->step.index;
-    else if (exchange_is_pushing(o) && o->verb != EXCHANGE_INIT) o->seq = queue->next_seq;
+    if (o->verb == EXCHANGE_STEP && self->setup.rule == EXCHANGE_DECIDE)
+        o->seq = self->step.index;
+    else if (exchange_is_pushing(o) && o->verb != EXCHANGE_INIT)
+        o->seq = queue->next_seq;
     exchange_send_later(self, o);
 }
 
@@ -260,11 +283,13 @@ static void enqueue(exchange *self, op *o)
 {
     chunk_queue *queue = &self->chunk[o->chunk];
     bool is_first      = queue->head == NULL;
-    if (is_first) queue->head = o;
-    else queue->tail->chunk_next = o;
-    queue->tail        = o;
-    o->live_prev       = self->live.live_prev;
-    o->live_next       = &self->live;
+    if (is_first)
+        queue->head = o;
+    else
+        queue->tail->chunk_next = o;
+    queue->tail             = o;
+    o->live_prev            = self->live.live_prev;
+    o->live_next            = &self->live;
     o->live_prev->live_next = self->live.live_prev = o;
     if (is_first) start(self, o);
 }
@@ -275,8 +300,10 @@ static void retire(exchange *self, op *o)
     chunk_queue *queue = &self->chunk[o->chunk];
     op *before         = NULL;
     for (op *at = queue->head; at != o; at = at->chunk_next) before = at;
-    if (before == NULL) queue->head = o->chunk_next;
-    else before->chunk_next = o->chunk_next;
+    if (before == NULL)
+        queue->head = o->chunk_next;
+    else
+        before->chunk_next = o->chunk_next;
     if (queue->tail == o) queue->tail = before;
     o->live_prev->live_next = o->live_next;
     o->live_next->live_prev = o->live_prev;
@@ -292,7 +319,8 @@ static void complete_if_over(exchange *self, exchange_request *r);
 void exchange_finish(exchange *self, op *o)
 {
     exchange_unqueue(self, o);
-    if (o->verb == EXCHANGE_PUSH || o->verb == EXCHANGE_PUSH_PULL || (o->verb == EXCHANGE_STEP && self->setup.rule != EXCHANGE_DECIDE))
+    if (o->verb == EXCHANGE_PUSH || o->verb == EXCHANGE_PUSH_PULL ||
+        (o->verb == EXCHANGE_STEP && self->setup.rule != EXCHANGE_DECIDE))
         self->chunk[o->chunk].next_seq = o->seq + 1;
     retire(self, o);
     complete_if_over(self, o->request);
@@ -314,7 +342,10 @@ static exchange_request *open_request(exchange *self, uint64_t now_ms)
     return r;
 }
 
-exchange_request *exchange_open(exchange *self, uint64_t now_ms) { return open_request(self, now_ms); }
+exchange_request *exchange_open(exchange *self, uint64_t now_ms)
+{
+    return open_request(self, now_ms);
+}
 
 static void end_for_want_of_memory(exchange *self, exchange_request *r)
 {
@@ -328,12 +359,15 @@ static void end_as_unknown(exchange *self, exchange_request *r, uint32_t tensor)
     pen_error why;
     const char *name = self->setup.model->tensor[tensor].name;
     why_set(&why, PEN_WRONG_STATE,
-            "a push of '%s' ended without an answer, so it is not known whether it counts; it cannot be pushed again", name);
+            "a push of '%s' ended without an answer, so it is not known whether it counts; it "
+            "cannot be pushed again",
+            name);
     why_culprit(&why, PEN_WORKER, self->setup.rank, -1, name);
     exchange_end(self, r, &why);
 }
 
-static void add_chunk(exchange *self, exchange_request *r, exchange_verb verb, uint32_t chunk, const void *from, void *to)
+static void add_chunk(exchange *self, exchange_request *r, exchange_verb verb, uint32_t chunk,
+                      const void *from, void *to)
 {
     const plan_chunk *cut = exchange_chunk(self, chunk);
     const wire_tensor *t  = exchange_tensor(self, chunk);
@@ -347,7 +381,11 @@ static void add_chunk(exchange *self, exchange_request *r, exchange_verb verb, u
         return;
     }
     size_t from_width = plan_dtype_bytes(verb == EXCHANGE_INIT ? t->dtype : t->grad_dtype);
-    *o = (op){.request = r, .verb = (uint8_t)verb, .chunk = chunk, .due_ms = NEVER, .request_next = r->ops};
+    *o                = (op){.request      = r,
+                             .verb         = (uint8_t)verb,
+                             .chunk        = chunk,
+                             .due_ms       = NEVER,
+                             .request_next = r->ops};
     if (from != NULL) o->from = (const char *)from + cut->start * from_width;
     if (to != NULL) o->to = (char *)to + cut->start * plan_dtype_bytes(t->dtype);
     o->in = verb == EXCHANGE_STEP ? self->step.in : self->plain;
@@ -357,14 +395,16 @@ static void add_chunk(exchange *self, exchange_request *r, exchange_verb verb, u
     enqueue(self, o);
 }
 
-void exchange_add(exchange *self, exchange_request *r, exchange_verb verb, uint32_t tensor, const void *from, void *to)
+void exchange_add(exchange *self, exchange_request *r, exchange_verb verb, uint32_t tensor,
+                  const void *from, void *to)
 {
     const uint32_t *first = self->setup.plan->first_chunk;
     for (uint32_t c = first[tensor]; c < first[tensor + 1] && r->status == PEN_OK; c++)
         add_chunk(self, r, verb, c, from, to);
 }
 
-void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t deadline_ms, uint64_t now_ms)
+void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t deadline_ms,
+                    uint64_t now_ms)
 {
     r->token       = token;
     r->closed      = true;
@@ -372,7 +412,8 @@ void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t d
     r->deadline_ms = deadline_ms;
     r->ask_ms      = now_ms + self->setup.warn_ms;
     /* Once more shortly before the end, so that the sentence names who is missing then. */
-    if (deadline_ms != 0 && r->ask_ms >= deadline_ms) r->ask_ms = deadline_ms - (deadline_ms - now_ms) / 4;
+    if (deadline_ms != 0 && r->ask_ms >= deadline_ms)
+        r->ask_ms = deadline_ms - (deadline_ms - now_ms) / 4;
     if (r->ask_ms < self->tick_ms) self->tick_ms = r->ask_ms;
     if (deadline_ms != 0 && deadline_ms < self->tick_ms) self->tick_ms = deadline_ms;
     complete_if_over(self, r);
@@ -400,15 +441,19 @@ static void complete_if_over(exchange *self, exchange_request *r)
     if (!r->closed || r->ending || r->left > 0 || r->holds > 0) return;
     if (r->is_step) exchange_step_forget(self);
     if (r->result.version == UINT64_MAX) r->result.version = 0;
-    static const pen_error lost = {.status = PEN_NO_MEMORY, .rank = -1, .step = -1, .text = "no memory for a sentence"};
+    static const pen_error lost = {
+        .status = PEN_NO_MEMORY, .rank = -1, .step = -1, .text = "no memory for a sentence"};
     self->act.completed(self->user, r->token, r->status, &r->result,
-                        r->status == PEN_OK ? NULL : r->why != NULL ? r->why : &lost);
+                        r->status == PEN_OK ? NULL
+                        : r->why != NULL    ? r->why
+                                            : &lost);
     free_request(self, r);
 }
 
 static bool may_have_arrived(const op *o)
 {
-    return exchange_is_pushing(o) && o->verb != EXCHANGE_INIT && o->tries > 0 && o->state != OP_QUEUED;
+    return exchange_is_pushing(o) && o->verb != EXCHANGE_INIT && o->tries > 0 &&
+           o->state != OP_QUEUED;
 }
 
 /* Buffers that the transport still reads are taken from it: a request that has ended lets go of all. */
@@ -427,7 +472,8 @@ void exchange_end(exchange *self, exchange_request *r, const pen_error *why)
         retire(self, o);
     }
     for (op *o = r->ops; o != NULL; o = o->request_next)
-        if (o->holds > 0) self->act.cut(self->user, exchange_shard(self, o->chunk), o->chunk % self->setup.lanes);
+        if (o->holds > 0)
+            self->act.cut(self->user, exchange_shard(self, o->chunk), o->chunk % self->setup.lanes);
     r->ending = false;
     complete_if_over(self, r);
 }
@@ -461,7 +507,10 @@ void exchange_release(exchange *self, void *held)
 }
 
 /* ---- connections ------------------------------------------------------------------------------------------------ */
-void exchange_down(exchange *self, uint32_t shard, uint32_t lane) { self->lane[shard * self->setup.lanes + lane].up = false; }
+void exchange_down(exchange *self, uint32_t shard, uint32_t lane)
+{
+    self->lane[shard * self->setup.lanes + lane].up = false;
+}
 
 /* A receipted push may have lost its answer on any lane of the shard, so all of them are due. */
 void exchange_up(exchange *self, uint32_t shard, uint32_t lane, uint64_t now_ms)
@@ -469,7 +518,9 @@ void exchange_up(exchange *self, uint32_t shard, uint32_t lane, uint64_t now_ms)
     self->lane[shard * self->setup.lanes + lane].up = true;
     for (op *o = self->live.live_next; o != &self->live; o = o->live_next) {
         if (exchange_shard(self, o->chunk) != shard) continue;
-        if (o->state == OP_SENT && o->chunk % self->setup.lanes == lane) exchange_send_later(self, o);
-        else if (o->state == OP_RECEIVED) exchange_due_at(self, o, now_ms);
+        if (o->state == OP_SENT && o->chunk % self->setup.lanes == lane)
+            exchange_send_later(self, o);
+        else if (o->state == OP_RECEIVED)
+            exchange_due_at(self, o, now_ms);
     }
 }

@@ -46,21 +46,21 @@ typedef enum {
 } exchange_verb;
 
 typedef struct {
-    const plan *plan;        /* this and all below BORROWED while the exchange lives */
+    const plan *plan; /* this and all below BORROWED while the exchange lives */
     const wire_model *model;
-    const uint32_t *shard;   /* [n_partitions] */
+    const uint32_t *shard; /* [n_partitions] */
     exchange_rule rule;
     int32_t rank;
     uint32_t n_shards, lanes;
     uint64_t term, epoch;
-    uint64_t from;           /* this worker's incarnation */
-    const uint64_t *to;      /* [n_shards] incarnations of their servers */
+    uint64_t from;      /* this worker's incarnation */
+    const uint64_t *to; /* [n_shards] incarnations of their servers */
     uint32_t n_workers;
     const char *const *worker_host; /* [n_workers] for sentences */
     const char *const *server;      /* [n_shards] "server 1 (devbox)" */
     uint64_t warn_ms;
     retry_policy retry;
-    int64_t step, applied;   /* to go on with; 0, 0 for a new model */
+    int64_t step, applied; /* to go on with; 0, 0 for a new model */
 } exchange_setup;
 
 typedef struct {
@@ -90,8 +90,8 @@ typedef struct {
     /* Sends one message on one lane: d without crc and payload_bytes, which the callee fills in from the
      * pieces.  The pieces are valid during the call only, unless exchange_hold() is called for them.
      * Not PEN_OK: nothing was sent, the exchange tries again. */
-    pen_status (*send)(void *user, uint32_t shard, uint32_t lane, const wire_data *d, const exchange_piece *pieces,
-                       uint32_t n_pieces);
+    pen_status (*send)(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
+                       const exchange_piece *pieces, uint32_t n_pieces);
     /* Forgets what is queued on this lane and still holds a buffer: its request has ended.  exchange_release() follows for
      * each, now or later. */
     void (*cut)(void *user, uint32_t shard, uint32_t lane);
@@ -100,12 +100,14 @@ typedef struct {
     /* The open step's verdict is known; its values are still to come.  token as given to exchange_step_close(). */
     void (*decided)(void *user, void *token, const exchange_outcome *outcome);
     /* why is NULL when status is PEN_OK.  The request is gone. */
-    void (*completed)(void *user, void *token, pen_status status, const exchange_result *result, const pen_error *why);
+    void (*completed)(void *user, void *token, pen_status status, const exchange_result *result,
+                      const pen_error *why);
     void (*log)(void *user, int level, const char *line);
     void (*count)(void *user, stat_id id, uint64_t n);
 } exchange_actions;
 
-exchange *exchange_create(const exchange_setup *setup, const exchange_actions *actions, void *user, pen_error *why);
+exchange *exchange_create(const exchange_setup *setup, const exchange_actions *actions, void *user,
+                          pen_error *why);
 void exchange_destroy(exchange *self); /* completes nothing; NULL is fine */
 
 /* What pushes outside a step carry. */
@@ -115,24 +117,31 @@ pen_status exchange_set_inputs(exchange *self, const wire_inputs *inputs);
  * completed().  deadline_ms is a time, 0 = none.  Errors, NO_MEMORY included, end the request after its
  * close.  A request without operations completes in exchange_close(). */
 exchange_request *exchange_open(exchange *self, uint64_t now_ms); /* NULL: no memory */
-void exchange_add(exchange *self, exchange_request *r, exchange_verb verb, uint32_t tensor, const void *from, void *to);
-void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t deadline_ms, uint64_t now_ms);
+void exchange_add(exchange *self, exchange_request *r, exchange_verb verb, uint32_t tensor,
+                  const void *from, void *to);
+void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t deadline_ms,
+                    uint64_t now_ms);
 
 /* The step: one at a time.  Its EXCHANGE_STEP operations are sent as they are added; values are written only
  * after exchange_step_close(), which calls decided() and, when all values are in, completed(). */
-exchange_request *exchange_step_open(exchange *self, uint64_t step, const wire_inputs *inputs, uint64_t now_ms);
+exchange_request *exchange_step_open(exchange *self, uint64_t step, const wire_inputs *inputs,
+                                     uint64_t now_ms);
 void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint64_t now_ms);
 
 /* One decoded message of this shard; body as it came, may be NULL.  The exchange takes its own reference when
  * it needs the bytes later.  What does not fit is dropped and counted. */
-void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *body, uint64_t now_ms);
+void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *body,
+                      uint64_t now_ms);
 
-void exchange_up(exchange *self, uint32_t shard, uint32_t lane, uint64_t now_ms); /* sends again what is unanswered */
+void exchange_up(exchange *self, uint32_t shard, uint32_t lane,
+                 uint64_t now_ms); /* sends again what is unanswered */
 void exchange_down(exchange *self, uint32_t shard, uint32_t lane);
 
-void exchange_flush(exchange *self, uint64_t now_ms); /* sends what has gathered; call before sleeping */
+void exchange_flush(exchange *self,
+                    uint64_t now_ms); /* sends what has gathered; call before sleeping */
 void exchange_tick(exchange *self, uint64_t now_ms);
-uint64_t exchange_due(const exchange *self);          /* when exchange_tick() is next wanted; UINT64_MAX = not at all */
+uint64_t exchange_due(
+    const exchange *self); /* when exchange_tick() is next wanted; UINT64_MAX = not at all */
 
 /* Ends every request, and every later one, with *why. */
 void exchange_fail(exchange *self, const pen_error *why, uint64_t now_ms);

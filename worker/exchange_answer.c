@@ -6,7 +6,8 @@
 static bool is_ours(const exchange *self, uint32_t shard, const wire_data *d)
 {
     const exchange_setup *s = &self->setup;
-    return d->from == s->to[shard] && (d->to == s->from || d->to == 0) && d->term == s->term && d->epoch == s->epoch;
+    return d->from == s->to[shard] && (d->to == s->from || d->to == 0) && d->term == s->term &&
+           d->epoch == s->epoch;
 }
 
 /* The operation that entry i of the message answers; NULL: it is over, or was never. */
@@ -26,7 +27,8 @@ static op *find(exchange *self, uint32_t shard, const wire_data *d, uint32_t i)
 
 static void wait_again(exchange *self, op *o, retry_reason reason, uint64_t now_ms)
 {
-    exchange_due_at(self, o, now_ms + retry_wait_ms(&self->setup.retry, reason, o->tries, &self->draws));
+    exchange_due_at(self, o,
+                    now_ms + retry_wait_ms(&self->setup.retry, reason, o->tries, &self->draws));
 }
 
 /* ---- RECEIPT ---------------------------------------------------------------------------------------- */
@@ -94,14 +96,17 @@ static bool may_take(const exchange *self, const op *o)
     return o->verb != EXCHANGE_STEP || o->pulling || self->setup.rule != EXCHANGE_DECIDE;
 }
 
-static void take_entry(exchange *self, op *o, const wire_data *d, uint32_t i, buf *body, size_t at, uint64_t now_ms)
+static void take_entry(exchange *self, op *o, const wire_data *d, uint32_t i, buf *body, size_t at,
+                       uint64_t now_ms)
 {
     o->version   = d->version != NULL ? d->version[i] : 0;
     o->staleness = d->staleness != NULL ? d->staleness[i] : 0;
     o->crc       = d->crc[i];
     bool early   = o->verb == EXCHANGE_STEP && !self->step.closing;
-    if (early) hold_values(self, o, body, at);
-    else exchange_take_values(self, o, (const char *)body->data + at, now_ms);
+    if (early)
+        hold_values(self, o, body, at);
+    else
+        exchange_take_values(self, o, (const char *)body->data + at, now_ms);
 }
 
 static void take_applied(exchange *self, uint32_t shard, const wire_data *d)
@@ -127,7 +132,8 @@ static size_t payload_of(const exchange *self, const wire_data *d)
     return total;
 }
 
-static void take_values(exchange *self, uint32_t shard, const wire_data *d, buf *body, uint64_t now_ms)
+static void take_values(exchange *self, uint32_t shard, const wire_data *d, buf *body,
+                        uint64_t now_ms)
 {
     if (d->crc == NULL) {
         take_applied(self, shard, d);
@@ -146,7 +152,10 @@ static void take_values(exchange *self, uint32_t shard, const wire_data *d, buf 
 }
 
 /* ---- REFUSED ---------------------------------------------------------------------------------------- */
-static bool is_passing(pen_status status) { return status == PEN_AGAIN || status == PEN_CORRUPT; }
+static bool is_passing(pen_status status)
+{
+    return status == PEN_AGAIN || status == PEN_CORRUPT;
+}
 
 static void end_refused(exchange *self, op *o, uint32_t shard, const wire_data *d)
 {
@@ -178,7 +187,8 @@ static void take_refused(exchange *self, uint32_t shard, const wire_data *d, uin
 }
 
 /* ---- the door ----------------------------------------------------------------------------------------- */
-void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *body, uint64_t now_ms)
+void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *body,
+                      uint64_t now_ms)
 {
     if (!is_ours(self, shard, d)) {
         self->act.count(self->user, STAT_REFUSED, 1);

@@ -14,8 +14,8 @@ enum {
 #define NEVER UINT64_MAX
 
 typedef enum {
-    OP_QUEUED,   /* behind another operation on its chunk          */
-    OP_READY,    /* in its lane's outbox                           */
+    OP_QUEUED, /* behind another operation on its chunk          */
+    OP_READY,  /* in its lane's outbox                           */
     OP_SENT,
     OP_RECEIVED, /* the shard has it, the answer is to come        */
     OP_PREPARED, /* its partition's record is in (EXCHANGE_DECIDE)     */
@@ -31,18 +31,18 @@ typedef struct inputs { /* what a push carries, shared by operations */
 
 typedef struct op {
     exchange_request *request;
-    struct op *chunk_next;           /* queue of its chunk          */
-    struct op *out_next;             /* outbox of its lane          */
+    struct op *chunk_next;            /* queue of its chunk          */
+    struct op *out_next;              /* outbox of its lane          */
     struct op *live_prev, *live_next; /* all that are not DONE       */
-    struct op *request_next;         /* all of its request          */
+    struct op *request_next;          /* all of its request          */
     inputs *in;
     const void *from;
     void *to;
     uint64_t seq, due_ms;
     uint32_t chunk, tries, holds;
     uint8_t verb, state;
-    bool pulling;                    /* EXCHANGE_STEP: decided, wants values */
-    buf *body;                       /* OP_HELD */
+    bool pulling; /* EXCHANGE_STEP: decided, wants values */
+    buf *body;    /* OP_HELD */
     size_t body_at;
     uint32_t crc, staleness;
     uint64_t version;
@@ -85,9 +85,9 @@ typedef struct {
     inputs *in;
     bool closing, decided;
     uint32_t n_records;
-    wire_record *record;   /* [n_partitions] */
-    double **sums;         /* [n_partitions] */
-    bool *has;             /* [n_partitions] */
+    wire_record *record; /* [n_partitions] */
+    double **sums;       /* [n_partitions] */
+    bool *has;           /* [n_partitions] */
     wire_decision decision;
 } step_state;
 
@@ -95,10 +95,10 @@ struct exchange {
     exchange_setup setup;
     exchange_actions act;
     void *user;
-    chunk_queue *chunk;   /* [n_chunks] */
-    lane_state *lane;     /* [n_shards * lanes] */
+    chunk_queue *chunk; /* [n_chunks] */
+    lane_state *lane;   /* [n_shards * lanes] */
     uint32_t n_lanes, n_trained_partitions;
-    op live;              /* ring */
+    op live;                   /* ring */
     exchange_request requests; /* ring */
     uint64_t n_requests;
     inputs *plain;
@@ -121,13 +121,14 @@ const plan_chunk *exchange_chunk(const exchange *self, uint32_t chunk);
 const wire_tensor *exchange_tensor(const exchange *self, uint32_t chunk);
 uint32_t exchange_shard(const exchange *self, uint32_t chunk);
 lane_state *exchange_lane(exchange *self, uint32_t chunk);
-size_t exchange_push_size(const exchange *self, const op *o);  /* bytes of its payload; 0 when it has none */
+size_t exchange_push_size(const exchange *self,
+                          const op *o); /* bytes of its payload; 0 when it has none */
 size_t exchange_value_size(const exchange *self, uint32_t chunk);
 bool exchange_is_pushing(const op *o);
-void exchange_send_later(exchange *self, op *o);               /* into the outbox */
-void exchange_unqueue(exchange *self, op *o);                  /* out of the outbox, if it is there */
+void exchange_send_later(exchange *self, op *o); /* into the outbox */
+void exchange_unqueue(exchange *self, op *o);    /* out of the outbox, if it is there */
 void exchange_due_at(exchange *self, op *o, uint64_t due_ms);
-void exchange_finish(exchange *self, op *o);                   /* answered */
+void exchange_finish(exchange *self, op *o);                                  /* answered */
 void exchange_end(exchange *self, exchange_request *r, const pen_error *why); /* ends it early */
 inputs *exchange_inputs_new(const wire_inputs *in);
 void exchange_inputs_release(inputs *in);

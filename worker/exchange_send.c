@@ -12,7 +12,8 @@ static wire_kind kind_of(const op *o)
 static uint32_t flags_of(const exchange *self, const op *o)
 {
     uint32_t flags = 0;
-    bool fused     = o->verb == EXCHANGE_PUSH_PULL || (o->verb == EXCHANGE_STEP && self->setup.rule != EXCHANGE_DECIDE);
+    bool fused     = o->verb == EXCHANGE_PUSH_PULL ||
+                 (o->verb == EXCHANGE_STEP && self->setup.rule != EXCHANGE_DECIDE);
     if (o->verb == EXCHANGE_LOAD) flags |= WIRE_INITIAL;
     if (fused) flags |= WIRE_WANT_VALUES;
     if (o->tries > 0 && kind_of(o) == WIRE_PUSH) flags |= WIRE_REPEATED;
@@ -39,7 +40,8 @@ static uint32_t gather(const exchange *self, const lane_state *lane)
     size_t bytes = exchange_push_size(self, lane->head);
     uint32_t n   = 1;
     if (bytes >= ALONE_BYTES) return 1;
-    for (const op *o = lane->head->out_next; o != NULL && n < PACK_CHUNKS_MAX; o = o->out_next, n++) {
+    for (const op *o = lane->head->out_next; o != NULL && n < PACK_CHUNKS_MAX;
+         o           = o->out_next, n++) {
         size_t more = exchange_push_size(self, o);
         if (more >= ALONE_BYTES || bytes + more > PACK_BYTES || !joins(self, lane->head, o)) break;
         bytes += more;
@@ -55,7 +57,7 @@ static void add_decision(exchange *self, wire_data *d)
     for (uint32_t i = 0; i < d->n; i++) {
         uint32_t p = exchange_chunk(self, d->chunk[i])->partition;
         if (self->stamp[p] == self->stamp_now) continue;
-        self->stamp[p]                 = self->stamp_now;
+        self->stamp[p]                  = self->stamp_now;
         self->partition[n_partitions]   = p;
         self->record_hash[n_partitions] = self->step.record[p].hash;
         n_partitions++;
@@ -70,7 +72,7 @@ static void add_decision(exchange *self, wire_data *d)
 static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_data *d)
 {
     const op *first = lane->head, *o = first;
-    uint32_t shard  = exchange_shard(self, first->chunk), n_pieces = 0;
+    uint32_t shard = exchange_shard(self, first->chunk), n_pieces = 0;
 
     *d = (wire_data){.kind  = kind_of(first),
                      .term  = self->setup.term,
@@ -86,11 +88,15 @@ static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_da
         self->column_chunk[i] = o->chunk;
         self->column_seq[i]   = o->seq;
         size_t size           = exchange_push_size(self, o);
-        if (size > 0) self->piece[n_pieces++] = (exchange_piece){o->from, size, (void *)(uintptr_t)o};
+        if (size > 0)
+            self->piece[n_pieces++] = (exchange_piece){o->from, size, (void *)(uintptr_t)o};
     }
-    if (has_seq(self, first)) d->seq = self->column_seq;
-    else if (first->verb == EXCHANGE_PULL) d->step = self->pulls; /* so that a late answer is not taken for a newer one */
-    else d->step = first->seq;
+    if (has_seq(self, first))
+        d->seq = self->column_seq;
+    else if (first->verb == EXCHANGE_PULL)
+        d->step = self->pulls; /* so that a late answer is not taken for a newer one */
+    else
+        d->step = first->seq;
     if (d->kind == WIRE_PUSH) {
         d->has_inputs = true;
         d->inputs     = first->in->wire;
@@ -109,8 +115,11 @@ static void mark_sent(exchange *self, lane_state *lane, uint32_t n, uint64_t now
         o->state    = OP_SENT;
         if (o->verb == EXCHANGE_PULL) o->seq = self->pulls;
         if (o->tries++ > 0) self->act.count(self->user, STAT_RETRIES, 1);
-        if (exchange_is_pushing(o)) self->act.count(self->user, STAT_PUSH_BYTES, exchange_push_size(self, o));
-        exchange_due_at(self, o, now_ms + retry_wait_ms(&self->setup.retry, RETRY_SILENCE, o->tries, &self->draws));
+        if (exchange_is_pushing(o))
+            self->act.count(self->user, STAT_PUSH_BYTES, exchange_push_size(self, o));
+        exchange_due_at(
+            self, o,
+            now_ms + retry_wait_ms(&self->setup.retry, RETRY_SILENCE, o->tries, &self->draws));
     }
 }
 
@@ -120,9 +129,10 @@ static bool send_front(exchange *self, uint32_t number, uint64_t now_ms)
     uint32_t n       = gather(self, lane);
     wire_data d;
     uint32_t n_pieces = fill(self, lane, n, &d);
-    if (self->act.send(self->user, number / self->setup.lanes, number % self->setup.lanes, &d, self->piece, n_pieces) !=
-        PEN_OK) {
-        lane->blocked_until_ms = now_ms + retry_wait_ms(&self->setup.retry, RETRY_FULL, 1, &self->draws);
+    if (self->act.send(self->user, number / self->setup.lanes, number % self->setup.lanes, &d,
+                       self->piece, n_pieces) != PEN_OK) {
+        lane->blocked_until_ms =
+            now_ms + retry_wait_ms(&self->setup.retry, RETRY_FULL, 1, &self->draws);
         if (lane->blocked_until_ms < self->tick_ms) self->tick_ms = lane->blocked_until_ms;
         return false;
     }

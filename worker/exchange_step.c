@@ -4,10 +4,11 @@
 #include <math.h>
 #include <string.h>
 
-exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_inputs *in, uint64_t now_ms)
+exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_inputs *in,
+                                     uint64_t now_ms)
 {
-    step_state *step = &self->step;
-    exchange_request *r  = exchange_open(self, now_ms);
+    step_state *step    = &self->step;
+    exchange_request *r = exchange_open(self, now_ms);
     if (r == NULL) return NULL;
     exchange_inputs_release(step->in);
     step->in        = exchange_inputs_new(in);
@@ -18,7 +19,8 @@ exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_
     memset(step->has, 0, self->setup.plan->n_partitions * sizeof *step->has);
     r->is_step = true;
     if (step->in == NULL) {
-        const pen_error why = {PEN_NO_MEMORY, .rank = -1, .step = (int64_t)index, .text = "no memory for a step"};
+        const pen_error why = {PEN_NO_MEMORY, .rank = -1, .step = (int64_t)index,
+                               .text = "no memory for a step"};
         exchange_end(self, r, &why);
     }
     return r;
@@ -28,13 +30,15 @@ exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_
 static void take_held(exchange *self, exchange_request *r, uint64_t now_ms)
 {
     for (op *o = r->ops; o != NULL; o = o->request_next)
-        if (o->state == OP_HELD) exchange_take_values(self, o, (const char *)o->body->data + o->body_at, now_ms);
+        if (o->state == OP_HELD)
+            exchange_take_values(self, o, (const char *)o->body->data + o->body_at, now_ms);
 }
 
 static void close_eager(exchange *self, exchange_request *r, void *token, uint64_t now_ms)
 {
     if (r->status != PEN_OK) return;
-    const exchange_outcome applied = {.outcome = PEN_APPLIED, .clip = 1, .applied = ++self->applied, .bad_rank = -1};
+    const exchange_outcome applied = {
+        .outcome = PEN_APPLIED, .clip = 1, .applied = ++self->applied, .bad_rank = -1};
     self->act.decided(self->user, token, &applied);
     take_held(self, r, now_ms);
 }
@@ -46,12 +50,17 @@ void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint
     bool is_whole       = step->n_records == self->n_trained_partitions;
     step->closing       = true;
     r->token            = token;
-    if (self->setup.rule != EXCHANGE_DECIDE) close_eager(self, r, token, now_ms);
-    else if (is_whole && r->status == PEN_OK) exchange_step_decide(self);
+    if (self->setup.rule != EXCHANGE_DECIDE)
+        close_eager(self, r, token, now_ms);
+    else if (is_whole && r->status == PEN_OK)
+        exchange_step_decide(self);
     exchange_close(self, r, token, deadline_ms, now_ms); /* only now may it complete */
 }
 
-void exchange_step_forget(exchange *self) { self->step.request = NULL; }
+void exchange_step_forget(exchange *self)
+{
+    self->step.request = NULL;
+}
 
 /* ---- records ---------------------------------------------------------------------------------------- */
 static void mark_prepared(exchange *self, uint32_t partition)
@@ -79,13 +88,17 @@ static bool is_pushed(const exchange *self, uint32_t partition)
     return pushed == p->n_trained;
 }
 
-static bool take_record(exchange *self, uint32_t shard, const wire_record *record, const double *sums, size_t n_sums)
+static bool take_record(exchange *self, uint32_t shard, const wire_record *record,
+                        const double *sums, size_t n_sums)
 {
     const plan *p    = self->setup.plan;
     step_state *step = &self->step;
     uint32_t at      = record->partition;
-    if (self->setup.shard[at] != shard || step->has[at] || !is_pushed(self, at)) return true; /* a repeat, or nonsense */
-    if (decision_record_hash(step->index, record, &step->in->wire, sums, (uint32_t)n_sums) != record->hash) return false;
+    if (self->setup.shard[at] != shard || step->has[at] || !is_pushed(self, at))
+        return true; /* a repeat, or nonsense */
+    if (decision_record_hash(step->index, record, &step->in->wire, sums, (uint32_t)n_sums) !=
+        record->hash)
+        return false;
 
     step->record[at] = *record;
     memcpy(step->sums[at], sums, p->partition[at].blocks * sizeof *sums);
@@ -99,20 +112,26 @@ void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, co
 {
     const plan *p    = self->setup.plan;
     step_state *step = &self->step;
-    if (self->setup.rule != EXCHANGE_DECIDE || step->request == NULL || step->decided || d->step != step->index) return;
+    if (self->setup.rule != EXCHANGE_DECIDE || step->request == NULL || step->decided ||
+        d->step != step->index)
+        return;
 
     size_t left = body != NULL ? body->size / sizeof(double) : 0, at = 0;
     for (uint32_t i = 0; i < d->n_records; i++) {
         const wire_record *record = &d->record[i];
-        size_t n_sums = record->partition < p->n_partitions ? p->partition[record->partition].blocks : 0;
-        if (n_sums == 0 || n_sums > left) return; /* the scheduler's plan and the shard's message disagree */
+        size_t n_sums =
+            record->partition < p->n_partitions ? p->partition[record->partition].blocks : 0;
+        if (n_sums == 0 || n_sums > left)
+            return; /* the scheduler's plan and the shard's message disagree */
         const double *from = (const double *)body->data + at;
         /* The hash covers the sums: a damaged record is as good as lost and is asked for again. */
-        if (!take_record(self, shard, record, from, n_sums)) self->act.count(self->user, STAT_CORRUPT, 1);
+        if (!take_record(self, shard, record, from, n_sums))
+            self->act.count(self->user, STAT_CORRUPT, 1);
         at += n_sums;
         left -= n_sums;
     }
-    if (step->closing && step->n_records == self->n_trained_partitions && step->request->status == PEN_OK)
+    if (step->closing && step->n_records == self->n_trained_partitions &&
+        step->request->status == PEN_OK)
         exchange_step_decide(self);
 }
 
@@ -129,22 +148,22 @@ static void ask_for_values(exchange *self)
 
 void exchange_step_decide(exchange *self)
 {
-    step_state *step     = &self->step;
+    step_state *step         = &self->step;
     exchange_outcome outcome = {.bad_rank = -1};
-    uint32_t bad_chunk   = 0;
-    int32_t bad_rank     = -1;
-    decision_make(self->setup.plan, step->record, (const double *const *)step->sums, &step->in->wire, self->applied,
-                  &step->decision, &bad_chunk, &bad_rank);
+    uint32_t bad_chunk       = 0;
+    int32_t bad_rank         = -1;
+    decision_make(self->setup.plan, step->record, (const double *const *)step->sums,
+                  &step->in->wire, self->applied, &step->decision, &bad_chunk, &bad_rank);
     step->decided = true;
     if (step->decision.outcome == PEN_APPLIED) self->applied++;
 
-    outcome.outcome   = step->decision.outcome;
-    outcome.norm      = step->decision.norm;
-    outcome.clip      = step->decision.clip;
-    outcome.applied   = self->applied;
-    outcome.has_bad   = bad_rank >= 0 && bad_chunk < self->setup.plan->n_chunks;
+    outcome.outcome = step->decision.outcome;
+    outcome.norm    = step->decision.norm;
+    outcome.clip    = step->decision.clip;
+    outcome.applied = self->applied;
+    outcome.has_bad = bad_rank >= 0 && bad_chunk < self->setup.plan->n_chunks;
     if (outcome.has_bad) outcome.bad_tensor = exchange_chunk(self, bad_chunk)->tensor;
-    outcome.bad_rank  = bad_rank;
+    outcome.bad_rank = bad_rank;
     self->act.decided(self->user, step->request->token, &outcome);
     ask_for_values(self);
 }

@@ -31,19 +31,21 @@ static size_t append_rank(const exchange *self, char *text, size_t size, size_t 
 {
     bool known = rank >= 0 && (uint32_t)rank < self->setup.n_workers;
     int n      = snprintf(text + at, size - at, "%s%d (%s)", at > 0 ? ", " : "", rank,
-                          known ? self->setup.worker_host[rank] : "unknown");
+                     known ? self->setup.worker_host[rank] : "unknown");
     return n < 0 || at + (size_t)n >= size ? size - 1 : at + (size_t)n;
 }
 
 /* "rank 3 (devbox) to push 'layer7.weight' for step 418" */
-static void describe_missing(const exchange *self, const exchange_request *r, char *text, size_t size)
+static void describe_missing(const exchange *self, const exchange_request *r, char *text,
+                             size_t size)
 {
     char ranks[256] = "";
     size_t at       = 0;
     for (uint32_t i = 0; i < r->waiting.n && i < 8 && at < sizeof ranks - 1; i++)
         at = append_rank(self, ranks, sizeof ranks, at, r->waiting.rank[i]);
-    snprintf(text, size, "rank%s %s%s to push '%s' for step %llu", r->waiting.n > 1 ? "s" : "", ranks,
-             r->waiting.n > 8 ? ", ..." : "", r->waiting.tensor, (unsigned long long)r->waiting.step);
+    snprintf(text, size, "rank%s %s%s to push '%s' for step %llu", r->waiting.n > 1 ? "s" : "",
+             ranks, r->waiting.n > 8 ? ", ..." : "", r->waiting.tensor,
+             (unsigned long long)r->waiting.step);
 }
 
 /* The operation a request has waited for longest: the first it added that is not answered. */
@@ -55,22 +57,28 @@ static op *oldest(const exchange_request *r)
     return found;
 }
 
-static void describe_silence(const exchange *self, const exchange_request *r, const op *o, char *text, size_t size)
+static void describe_silence(const exchange *self, const exchange_request *r, const op *o,
+                             char *text, size_t size)
 {
     if (o == NULL) {
         snprintf(text, size, "the transport to let go of a buffer");
         return;
     }
     char step[48] = "";
-    if (r->is_step) snprintf(step, sizeof step, " for step %llu", (unsigned long long)self->step.index);
-    snprintf(text, size, "%s to answer %s of '%s'%s", self->setup.server[exchange_shard(self, o->chunk)],
-             exchange_is_pushing(o) ? "the push" : "the pull", exchange_tensor(self, o->chunk)->name, step);
+    if (r->is_step)
+        snprintf(step, sizeof step, " for step %llu", (unsigned long long)self->step.index);
+    snprintf(text, size, "%s to answer %s of '%s'%s",
+             self->setup.server[exchange_shard(self, o->chunk)],
+             exchange_is_pushing(o) ? "the push" : "the pull",
+             exchange_tensor(self, o->chunk)->name, step);
 }
 
 static void describe(const exchange *self, const exchange_request *r, char *text, size_t size)
 {
-    if (r->waiting.known && r->waiting.n > 0) describe_missing(self, r, text, size);
-    else describe_silence(self, r, oldest(r), text, size);
+    if (r->waiting.known && r->waiting.n > 0)
+        describe_missing(self, r, text, size);
+    else
+        describe_silence(self, r, oldest(r), text, size);
 }
 
 static void warn(exchange *self, exchange_request *r, uint64_t now_ms)
@@ -79,7 +87,8 @@ static void warn(exchange *self, exchange_request *r, uint64_t now_ms)
     r->warned = true;
     char whom[512], line[600];
     describe(self, r, whom, sizeof whom);
-    snprintf(line, sizeof line, "waiting %.0f s for %s", (double)(now_ms - r->opened_ms) / 1000, whom);
+    snprintf(line, sizeof line, "waiting %.0f s for %s", (double)(now_ms - r->opened_ms) / 1000,
+             whom);
     self->act.log(self->user, LOG_WARNING, line);
 }
 
@@ -91,9 +100,9 @@ void exchange_note_waiting(exchange *self, const wire_data *d, uint64_t now_ms)
     exchange_request *r = o->request;
     /* Nobody is missing, so there was an answer and it is lost: a repeat of the push brings it back. */
     if (d->n_missing == 0 && o->state == OP_RECEIVED) exchange_send_later(self, o);
-    r->waiting.known    = true;
-    r->waiting.step     = d->step;
-    r->waiting.n        = d->n_missing < 32 ? d->n_missing : 32;
+    r->waiting.known = true;
+    r->waiting.step  = d->step;
+    r->waiting.n     = d->n_missing < 32 ? d->n_missing : 32;
     if (r->waiting.n > 0) memcpy(r->waiting.rank, d->missing, r->waiting.n * sizeof *d->missing);
     const char *name = d->text[0] != '\0' ? d->text : exchange_tensor(self, d->chunk[0])->name;
     snprintf(r->waiting.tensor, sizeof r->waiting.tensor, "%s", name);
@@ -106,13 +115,16 @@ static void time_out(exchange *self, exchange_request *r, uint64_t now_ms)
     char whom[512];
     describe(self, r, whom, sizeof whom);
     const op *o = oldest(r);
-    why_set(&why, PEN_TIMED_OUT, "waited %.3g s for %s", (double)(now_ms - r->opened_ms) / 1000, whom);
+    why_set(&why, PEN_TIMED_OUT, "waited %.3g s for %s", (double)(now_ms - r->opened_ms) / 1000,
+            whom);
     if (r->waiting.known && r->waiting.n > 0) {
-        why_culprit(&why, PEN_WORKER, r->waiting.rank[0], (int64_t)r->waiting.step, r->waiting.tensor);
+        why_culprit(&why, PEN_WORKER, r->waiting.rank[0], (int64_t)r->waiting.step,
+                    r->waiting.tensor);
         why.missing_n = (int32_t)r->waiting.n;
         memcpy(why.missing, r->waiting.rank, r->waiting.n * sizeof why.missing[0]);
     } else if (o != NULL) {
-        why_culprit(&why, PEN_SERVER, -1, r->is_step ? (int64_t)self->step.index : -1, exchange_tensor(self, o->chunk)->name);
+        why_culprit(&why, PEN_SERVER, -1, r->is_step ? (int64_t)self->step.index : -1,
+                    exchange_tensor(self, o->chunk)->name);
     }
     exchange_end(self, r, &why);
 }
@@ -128,8 +140,10 @@ static void ask(exchange *self, exchange_request *r, uint64_t now_ms)
     r->asked  = true;
     r->ask_ms = now_ms + self->setup.warn_ms;
     if (r->deadline_ms == 0 || r->ask_ms < r->deadline_ms) return;
-    uint64_t last = r->deadline_ms - (r->deadline_ms - r->opened_ms < 4000 ? (r->deadline_ms - r->opened_ms) / 4 : 1000);
-    r->ask_ms     = last > now_ms ? last : NEVER;
+    uint64_t last =
+        r->deadline_ms -
+        (r->deadline_ms - r->opened_ms < 4000 ? (r->deadline_ms - r->opened_ms) / 4 : 1000);
+    r->ask_ms = last > now_ms ? last : NEVER;
 }
 
 /* True when a request ended, so that lists may have changed. */
@@ -151,7 +165,8 @@ static bool tick_request(exchange *self, exchange_request *r, uint64_t now_ms)
 static bool speaks_for_partition(const exchange *self, const op *o)
 {
     if (self->setup.rule != EXCHANGE_DECIDE) return true;
-    const plan_partition *p = &self->setup.plan->partition[exchange_chunk(self, o->chunk)->partition];
+    const plan_partition *p =
+        &self->setup.plan->partition[exchange_chunk(self, o->chunk)->partition];
     for (uint32_t i = 0; i < p->n_chunks && p->chunk[i] < o->chunk; i++) {
         const op *other = self->chunk[p->chunk[i]].head;
         if (other != NULL && other->state == OP_RECEIVED) return false;
@@ -169,8 +184,10 @@ static void ask_again(exchange *self, op *o, uint64_t now_ms)
 static void tick_op(exchange *self, op *o, uint64_t now_ms)
 {
     if (o->due_ms <= now_ms) {
-        if (o->state == OP_RECEIVED) ask_again(self, o, now_ms);
-        else if (o->state == OP_SENT) exchange_send_later(self, o);
+        if (o->state == OP_RECEIVED)
+            ask_again(self, o, now_ms);
+        else if (o->state == OP_SENT)
+            exchange_send_later(self, o);
     }
     if (o->due_ms < self->tick_ms) self->tick_ms = o->due_ms;
 }
@@ -182,7 +199,8 @@ void exchange_tick(exchange *self, uint64_t now_ms)
     for (op *o = self->live.live_next; o != &self->live; o = o->live_next) tick_op(self, o, now_ms);
     for (uint32_t i = 0; i < self->n_lanes; i++) {
         const lane_state *lane = &self->lane[i];
-        if (lane->head != NULL && lane->blocked_until_ms > now_ms && lane->blocked_until_ms < self->tick_ms)
+        if (lane->head != NULL && lane->blocked_until_ms > now_ms &&
+            lane->blocked_until_ms < self->tick_ms)
             self->tick_ms = lane->blocked_until_ms;
     }
     for (exchange_request *r = self->requests.next; r != &self->requests;) {
@@ -190,4 +208,7 @@ void exchange_tick(exchange *self, uint64_t now_ms)
     }
 }
 
-uint64_t exchange_due(const exchange *self) { return self->tick_ms; }
+uint64_t exchange_due(const exchange *self)
+{
+    return self->tick_ms;
+}

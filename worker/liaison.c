@@ -39,14 +39,15 @@ struct liaison {
     char host[256], job[64], scheduler[300], notice[WIRE_TEXT_MAX];
     phase phase;
     bool up, has_epoch, has_plan, warned;
-    uint64_t incarnation, begun_ms, again_ms, down_ms, beat_ms, beat_seq, acked_ms, leave_ms, ticked_ms;
+    uint64_t incarnation, begun_ms, again_ms, down_ms, beat_ms, beat_seq, acked_ms, leave_ms,
+        ticked_ms;
     const wire_model *model;
     meet *meets;
     uint64_t generation, snapshots;
 };
 
-liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actions, void *user, uint64_t now_ms,
-                        pen_error *why)
+liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actions, void *user,
+                        uint64_t now_ms, pen_error *why)
 {
     liaison *self = calloc(1, sizeof *self);
     if (self == NULL) {
@@ -75,7 +76,10 @@ void liaison_destroy(liaison *self)
     free(self);
 }
 
-uint64_t liaison_incarnation(const liaison *self) { return self->incarnation; }
+uint64_t liaison_incarnation(const liaison *self)
+{
+    return self->incarnation;
+}
 
 /* ---- saying ------------------------------------------------------------------------------------------- */
 static void say(liaison *self, wire_control *message)
@@ -139,7 +143,8 @@ static void say_again(liaison *self, uint64_t now_ms)
     if (self->phase == REGISTERING && !self->has_plan) say_model(self);
     if (self->phase == LEAVING) say(self, &(wire_control){.kind = WIRE_BYE});
     int n = 0;
-    for (const meet *m = self->meets; m != NULL && n < MEETS_AT_ONCE; m = m->next, n++) say_meet(self, m);
+    for (const meet *m = self->meets; m != NULL && n < MEETS_AT_ONCE; m = m->next, n++)
+        say_meet(self, m);
 }
 
 /* ---- failing ------------------------------------------------------------------------------------------- */
@@ -162,7 +167,8 @@ static void fail(liaison *self, const pen_error *why)
     }
 }
 
-__attribute__((format(printf, 3, 4))) static void fail_unreachable(liaison *self, double seconds, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void fail_unreachable(liaison *self, double seconds,
+                                                                   const char *format, ...)
 {
     pen_error why, how;
     va_list args;
@@ -178,8 +184,8 @@ __attribute__((format(printf, 3, 4))) static void fail_unreachable(liaison *self
 static void fail_silent(liaison *self)
 {
     pen_error why;
-    why_set(&why, PEN_UNREACHABLE, "nothing answers as a Penstock scheduler at %s %s", self->scheduler,
-            self->act.describe_silence(self->user));
+    why_set(&why, PEN_UNREACHABLE, "nothing answers as a Penstock scheduler at %s %s",
+            self->scheduler, self->act.describe_silence(self->user));
     why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
     fail(self, &why);
 }
@@ -197,7 +203,8 @@ static void take_welcome(liaison *self, const wire_control *c, uint64_t now_ms)
 
 static void take_epoch(liaison *self, const wire_control *c)
 {
-    if (self->has_epoch) return; /* there is one epoch in the life of a job that fails with its first loss */
+    if (self->has_epoch)
+        return; /* there is one epoch in the life of a job that fails with its first loss */
     self->has_epoch = true;
     if (self->phase == WELCOMED) self->phase = JOINED;
     self->act.epoch(self->user, c);
@@ -234,12 +241,15 @@ static void take_met(liaison *self, const wire_control *c, uint64_t now_ms)
     if (m == NULL) return;
     pen_error why;
     if (c->u.met.status != PEN_OK)
-        why_set(&why, c->u.met.status, "%s '%s' (call %llu): %s", m->op < 0 ? "barrier" : "all_reduce", m->label,
-                (unsigned long long)m->generation, pen_status_info(c->u.met.status)->text);
+        why_set(&why, c->u.met.status, "%s '%s' (call %llu): %s",
+                m->op < 0 ? "barrier" : "all_reduce", m->label, (unsigned long long)m->generation,
+                pen_status_info(c->u.met.status)->text);
     else if (c->u.met.data_size != m->size)
-        why_set(&why, PEN_INTERNAL, "the scheduler answered call %llu with %zu bytes instead of %zu",
+        why_set(&why, PEN_INTERNAL,
+                "the scheduler answered call %llu with %zu bytes instead of %zu",
                 (unsigned long long)m->generation, c->u.met.data_size, m->size);
-    else why.status = PEN_OK;
+    else
+        why.status = PEN_OK;
     end_meet(self, m, c->u.met.data, c->u.met.data_size, why.status == PEN_OK ? NULL : &why);
     if (self->meets != NULL) say_again(self, now_ms); /* one more fits into the window */
 }
@@ -252,7 +262,8 @@ static void take_notice(liaison *self, const wire_control *c)
 
 static void take_snapshot_done(liaison *self, const wire_control *c)
 {
-    self->act.snapshot_done(self->user, c->u.snapshot_done.step, c->u.snapshot_done.status, c->u.snapshot_done.text);
+    self->act.snapshot_done(self->user, c->u.snapshot_done.step, c->u.snapshot_done.status,
+                            c->u.snapshot_done.text);
 }
 
 void liaison_receive(liaison *self, const wire_control *c, uint64_t now_ms)
@@ -303,8 +314,9 @@ void liaison_register(liaison *self, const wire_model *model, uint64_t now_ms)
     say_again(self, now_ms);
 }
 
-pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype dtype, uint64_t count, const void *data,
-                        size_t size, uint64_t deadline_ms, void *token, uint64_t now_ms)
+pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype dtype,
+                        uint64_t count, const void *data, size_t size, uint64_t deadline_ms,
+                        void *token, uint64_t now_ms)
 {
     meet *m = malloc(sizeof *m + size);
     if (m == NULL) return PEN_NO_MEMORY;
@@ -359,12 +371,14 @@ static void tick_joining(liaison *self, uint64_t now_ms)
     if (self->phase == JOINING && waited >= self->setup.init_timeout_ms) {
         fail_silent(self);
     } else if (waited >= self->setup.init_timeout_ms + GRACE_MS) {
-        fail_unreachable(self, 0, "not all members have joined after %.0f s, and it does not say who is missing",
-                         (double)waited / 1000);
+        fail_unreachable(
+            self, 0, "not all members have joined after %.0f s, and it does not say who is missing",
+            (double)waited / 1000);
     } else if (self->phase == JOINING && !self->warned && waited >= PATIENCE_MS) {
         char line[512];
-        snprintf(line, sizeof line, "no answer yet from a Penstock scheduler at %s; trying for %.0f s more", self->scheduler,
-                 (double)(self->setup.init_timeout_ms - waited) / 1000);
+        snprintf(line, sizeof line,
+                 "no answer yet from a Penstock scheduler at %s; trying for %.0f s more",
+                 self->scheduler, (double)(self->setup.init_timeout_ms - waited) / 1000);
         self->warned = true;
         self->act.log(self->user, LOG_WARNING, line);
     }
@@ -372,7 +386,8 @@ static void tick_joining(liaison *self, uint64_t now_ms)
 
 static void watch_scheduler(liaison *self, uint64_t now_ms)
 {
-    double down = (double)(now_ms - self->down_ms) / 1000, silent = (double)(now_ms - self->acked_ms) / 1000;
+    double down   = (double)(now_ms - self->down_ms) / 1000,
+           silent = (double)(now_ms - self->acked_ms) / 1000;
     if (!self->up && self->down_ms != 0 && now_ms >= self->down_ms + DOWN_MS)
         fail_unreachable(self, down, "its connection broke %.1f s ago and did not come back", down);
     else if (now_ms >= self->acked_ms + self->setup.lease_ms)
@@ -385,9 +400,10 @@ static void tick_meets(liaison *self, uint64_t now_ms)
         next = m->next;
         if (m->deadline_ms == 0 || m->deadline_ms > now_ms) continue;
         pen_error why;
-        why_set(&why, PEN_TIMED_OUT, "waited %.3g s in %s '%s' (call %llu)%s%s", (double)(now_ms - m->begun_ms) / 1000,
-                m->op < 0 ? "barrier" : "all_reduce", m->label, (unsigned long long)m->generation,
-                self->notice[0] != '\0' ? ": " : "", self->notice);
+        why_set(&why, PEN_TIMED_OUT, "waited %.3g s in %s '%s' (call %llu)%s%s",
+                (double)(now_ms - m->begun_ms) / 1000, m->op < 0 ? "barrier" : "all_reduce",
+                m->label, (unsigned long long)m->generation, self->notice[0] != '\0' ? ": " : "",
+                self->notice);
         why_culprit(&why, PEN_WORKER, -1, -1, m->label);
         end_meet(self, m, NULL, 0, &why);
     }
@@ -417,7 +433,10 @@ void liaison_tick(liaison *self, uint64_t now_ms)
     if (now_ms >= self->beat_ms) say_beat(self, now_ms);
 }
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
 
 uint64_t liaison_due(const liaison *self)
 {

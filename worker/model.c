@@ -13,13 +13,20 @@ pen_status model_check_reserved(const uint64_t *reserved, int n, const char *typ
 {
     for (int i = 0; i < n; i++)
         if (reserved[i] != 0)
-            return why_set(why, PEN_INVALID_ARGUMENT, "%s has garbage in reserved[%d]; initialise it with {0}", type, i);
+            return why_set(why, PEN_INVALID_ARGUMENT,
+                           "%s has garbage in reserved[%d]; initialise it with {0}", type, i);
     return PEN_OK;
 }
 
-static pen_status no_memory(pen_error *why) { return why_set(why, PEN_NO_MEMORY, "no memory for another tensor"); }
+static pen_status no_memory(pen_error *why)
+{
+    return why_set(why, PEN_NO_MEMORY, "no memory for another tensor");
+}
 
-static char *copy(const char *text) { return strdup(text != NULL ? text : ""); }
+static char *copy(const char *text)
+{
+    return strdup(text != NULL ? text : "");
+}
 
 /* ---- groups ------------------------------------------------------------------------------------------------ */
 static void free_group(pen_params *p)
@@ -36,26 +43,34 @@ static pen_status check_group(const pen_params_desc *d, const pen_ctx *ctx, pen_
 {
     const char *name = d->name != NULL ? d->name : "";
     if (model_check_reserved(d->reserved, 8, "pen_params_desc", why) != PEN_OK) return why->status;
-    if (strlen(name) >= 128) return why_set(why, PEN_INVALID_ARGUMENT, "a group's name is longer than 127 letters");
+    if (strlen(name) >= 128)
+        return why_set(why, PEN_INVALID_ARGUMENT, "a group's name is longer than 127 letters");
     if (d->schedule != NULL && d->schedule[0] != '\0' && strcmp(d->schedule, "constant") != 0)
         return why_set(why, PEN_UNSUPPORTED,
-                       "group '%s': schedule '%.64s' is not in this version; set step.lr_scale in every step instead", name,
-                       d->schedule);
+                       "group '%s': schedule '%.64s' is not in this version; set step.lr_scale in "
+                       "every step instead",
+                       name, d->schedule);
     if (d->wire != NULL && d->wire[0] != '\0' && strcmp(d->wire, "raw") != 0)
-        return why_set(why, PEN_UNSUPPORTED, "group '%s': wire '%.64s' is not in this version; gradients travel as they are (raw)",
-                       name, d->wire);
-    if (d->sync != NULL && d->sync[0] != '\0' && context_rule_of(d->sync) != context_rule_of(ctx->sync))
+        return why_set(
+            why, PEN_UNSUPPORTED,
+            "group '%s': wire '%.64s' is not in this version; gradients travel as they are (raw)",
+            name, d->wire);
+    if (d->sync != NULL && d->sync[0] != '\0' &&
+        context_rule_of(d->sync) != context_rule_of(ctx->sync))
         return why_set(why, PEN_UNSUPPORTED,
-                       "group '%s' wants sync '%.64s' and the job has '%s'; mixing them is not in this version", name, d->sync,
-                       ctx->sync);
+                       "group '%s' wants sync '%.64s' and the job has '%s'; mixing them is not in "
+                       "this version",
+                       name, d->sync, ctx->sync);
     return PEN_OK;
 }
 
-pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen_params **out, pen_error *why)
+pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen_params **out,
+                           pen_error *why)
 {
     pen_status status = check_group(d, ctx, why);
     if (status != PEN_OK) return status;
-    if (m->n_groups == MODEL_GROUPS_MAX) return why_set(why, PEN_INVALID_ARGUMENT, "more than %d groups", MODEL_GROUPS_MAX);
+    if (m->n_groups == MODEL_GROUPS_MAX)
+        return why_set(why, PEN_INVALID_ARGUMENT, "more than %d groups", MODEL_GROUPS_MAX);
     pen_params *p = calloc(1, sizeof *p);
     if (p == NULL) return no_memory(why);
     p->ctx   = ctx;
@@ -74,34 +89,51 @@ pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------------------ */
-static pen_status refuse_flag(const char *name, const char *flag, const char *instead, pen_error *why)
+static pen_status refuse_flag(const char *name, const char *flag, const char *instead,
+                              pen_error *why)
 {
-    return why_set(why, PEN_UNSUPPORTED, "'%s': %s is not in this version; %s", name, flag, instead);
+    return why_set(why, PEN_UNSUPPORTED, "'%s': %s is not in this version; %s", name, flag,
+                   instead);
 }
 
 static pen_status check_unsupported(const pen_tensor_desc *d, pen_error *why)
 {
-    if (d->flags & PEN_STACKED) return refuse_flag(d->name, "PEN_STACKED", "register each layer by itself", why);
-    if (d->flags & PEN_BUFFER) return refuse_flag(d->name, "PEN_BUFFER", "keep it in the program", why);
-    if (d->tied_to != NULL) return refuse_flag(d->name, "tied_to", "register the values once and add up their gradients", why);
+    if (d->flags & PEN_STACKED)
+        return refuse_flag(d->name, "PEN_STACKED", "register each layer by itself", why);
+    if (d->flags & PEN_BUFFER)
+        return refuse_flag(d->name, "PEN_BUFFER", "keep it in the program", why);
+    if (d->tied_to != NULL)
+        return refuse_flag(d->name, "tied_to",
+                           "register the values once and add up their gradients", why);
     if (d->init != NULL && d->init[0] != '\0')
         return refuse_flag(d->name, "init", "fill in the values on rank 0 before pen_commit", why);
-    if (d->param == NULL) return refuse_flag(d->name, "param NULL (values held by the SDK)", "give it memory of pen_alloc", why);
+    if (d->param == NULL)
+        return refuse_flag(d->name, "param NULL (values held by the SDK)",
+                           "give it memory of pen_alloc", why);
     return PEN_OK;
 }
 
-static bool is_trainable(pen_dtype t) { return t == PEN_F32 || t == PEN_F16 || t == PEN_BF16; }
+static bool is_trainable(pen_dtype t)
+{
+    return t == PEN_F32 || t == PEN_F16 || t == PEN_BF16;
+}
 
 static pen_status check_tensor(const model *m, const pen_tensor_desc *d, pen_error *why)
 {
-    const uint32_t known = PEN_STACKED | PEN_FROZEN | PEN_BUFFER | PEN_ZERO_IF_UNUSED | PEN_NO_DECAY;
+    const uint32_t known =
+        PEN_STACKED | PEN_FROZEN | PEN_BUFFER | PEN_ZERO_IF_UNUSED | PEN_NO_DECAY;
     if (model_check_reserved(d->reserved, 8, "pen_tensor_desc", why) != PEN_OK) return why->status;
     if (d->reserved32 != 0)
-        return why_set(why, PEN_INVALID_ARGUMENT, "pen_tensor_desc has garbage in reserved32; initialise it with {0}");
-    if (d->name == NULL || d->name[0] == '\0') return why_set(why, PEN_INVALID_ARGUMENT, "a tensor needs a name");
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "pen_tensor_desc has garbage in reserved32; initialise it with {0}");
+    if (d->name == NULL || d->name[0] == '\0')
+        return why_set(why, PEN_INVALID_ARGUMENT, "a tensor needs a name");
     if (strlen(d->name) >= 128)
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%.40s...': a tensor's name has at most 127 letters", d->name);
-    if (d->flags & ~known) return why_set(why, PEN_INVALID_ARGUMENT, "'%s': unknown flags 0x%x", d->name, d->flags & ~known);
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%.40s...': a tensor's name has at most 127 letters", d->name);
+    if (d->flags & ~known)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s': unknown flags 0x%x", d->name,
+                       d->flags & ~known);
     for (uint32_t i = 0; i < m->n_tensors; i++)
         if (strcmp(m->tensor[i]->name, d->name) == 0)
             return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is registered twice", d->name);
@@ -121,14 +153,19 @@ static pen_status describe(const pen_tensor_desc *d, pen_tensor *t, pen_error *w
                                    .priority = d->priority,
                                    .init     = ""};
     w->grad_dtype  = d->grad_dtype != PEN_DTYPE_DEFAULT ? d->grad_dtype : w->dtype;
-    if (d->ndim < 0 || d->ndim > 8) return why_set(why, PEN_INVALID_ARGUMENT, "'%s' has %d dimensions; 0 to 8 are", d->name, d->ndim);
+    if (d->ndim < 0 || d->ndim > 8)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' has %d dimensions; 0 to 8 are", d->name,
+                       d->ndim);
     memcpy(w->shape, d->shape, (size_t)d->ndim * sizeof d->shape[0]);
     if (!is_trainable(w->dtype) || !is_trainable(w->grad_dtype))
-        return why_set(why, PEN_UNSUPPORTED, "'%s' is %s with gradients of %s; f32, f16 and bf16 are trained in this version",
-                       d->name, plan_dtype_name(w->dtype), plan_dtype_name(w->grad_dtype));
+        return why_set(
+            why, PEN_UNSUPPORTED,
+            "'%s' is %s with gradients of %s; f32, f16 and bf16 are trained in this version",
+            d->name, plan_dtype_name(w->dtype), plan_dtype_name(w->grad_dtype));
     t->elements = plan_tensor_elements(w);
     if (t->elements == 0)
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' has no elements, or too many: look at its shape", d->name);
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s' has no elements, or too many: look at its shape", d->name);
     t->bytes      = t->elements * plan_dtype_bytes(w->dtype);
     t->grad_bytes = t->elements * plan_dtype_bytes(w->grad_dtype);
     t->trained    = (d->flags & PEN_FROZEN) == 0;
@@ -146,7 +183,8 @@ static pen_status reserve(model *m, pen_error *why)
     return PEN_OK;
 }
 
-pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **out, pen_error *why)
+pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **out,
+                            pen_error *why)
 {
     pen_status status = check_tensor(m, d, why);
     if (status == PEN_OK) status = reserve(m, why);
@@ -183,10 +221,12 @@ static void add_pair(model *m, const worker_settings *s, const char *key)
 static pen_status freeze_groups(model *m, pen_error *why)
 {
     for (uint32_t g = 0; g < m->n_groups; g++) {
-        pen_params *p     = m->group[g];
-        pen_status status = optim_parse(p->optim[0] != '\0' ? p->optim : "sgd", &p->ops, &p->hyper, why);
-        bool used         = g > 0;
-        for (uint32_t i = 0; i < m->n_tensors && !used; i++) used = m->tensor[i]->trained && m->tensor[i]->desc.group == g;
+        pen_params *p = m->group[g];
+        pen_status status =
+            optim_parse(p->optim[0] != '\0' ? p->optim : "sgd", &p->ops, &p->hyper, why);
+        bool used = g > 0;
+        for (uint32_t i = 0; i < m->n_tensors && !used; i++)
+            used = m->tensor[i]->trained && m->tensor[i]->desc.group == g;
         if (status != PEN_OK && used) return status;
         if (status != PEN_OK) { /* the default group of a program that gives each tensor its own */
             free(p->optim);
@@ -195,18 +235,24 @@ static pen_status freeze_groups(model *m, pen_error *why)
             status = optim_parse(p->optim, &p->ops, &p->hyper, why);
             if (status != PEN_OK) return status;
         }
-        m->wire_groups[g] =
-            (wire_group){.name = p->name, .optim = p->optim, .sync = p->sync, .wire = p->wire, .schedule = "constant"};
+        m->wire_groups[g] = (wire_group){.name     = p->name,
+                                         .optim    = p->optim,
+                                         .sync     = p->sync,
+                                         .wire     = p->wire,
+                                         .schedule = "constant"};
     }
     return PEN_OK;
 }
 
-pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync, pen_error *why)
+pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync,
+                        pen_error *why)
 {
-    static const char *const agreed[] = {"commit", "deterministic", "seed",  "clip",           "skip",
-                                         "steps",  "park_bytes_max", "resume", "fresh",        "snapshot_every",
-                                         "on_worker_loss"};
-    if (m->n_tensors == 0) return why_set(why, PEN_WRONG_STATE, "no tensor is registered: register, then commit, then step");
+    static const char *const agreed[] = {"commit", "deterministic",  "seed",           "clip",
+                                         "skip",   "steps",          "park_bytes_max", "resume",
+                                         "fresh",  "snapshot_every", "on_worker_loss"};
+    if (m->n_tensors == 0)
+        return why_set(why, PEN_WRONG_STATE,
+                       "no tensor is registered: register, then commit, then step");
     m->wire_tensors = calloc(m->n_tensors, sizeof *m->wire_tensors);
     m->wire_groups  = calloc(m->n_groups, sizeof *m->wire_groups);
     if (m->wire_tensors == NULL || m->wire_groups == NULL) return no_memory(why);

@@ -27,9 +27,9 @@ struct pen_tensor {
     uint64_t elements;
     size_t bytes, grad_bytes;
     void *param, *grad;
-    bool trained;    /* neither frozen nor a buffer */
-    bool is_ready;   /* in this step; under the step's lock */
-    loop_task ready; /* how pen_ready() reaches the SDK's thread */
+    bool trained;       /* neither frozen nor a buffer */
+    bool is_ready;      /* in this step; under the step's lock */
+    loop_task ready;    /* how pen_ready() reaches the SDK's thread */
     const void *pushed; /* what it pushes: grad, or NULL for zeros */
 };
 
@@ -49,11 +49,14 @@ typedef struct {
 pen_status model_init(model *m, pen_ctx *ctx, pen_error *why);
 void model_fini(model *m);
 
-pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen_params **p, pen_error *why);
-pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t, pen_error *why);
+pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen_params **p,
+                           pen_error *why);
+pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t,
+                            pen_error *why);
 
 /* Parses the rules of all groups and makes m->wire; from here on nothing is added. */
-pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync, pen_error *why);
+pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync,
+                        pen_error *why);
 
 /* reserved[] of a struct of the program: "pen_opts has garbage in reserved[2]; initialise it with {0}". */
 pen_status model_check_reserved(const uint64_t *reserved, int n, const char *type, pen_error *why);

@@ -13,8 +13,14 @@
 static _Thread_local bool sdk_thread;
 static _Thread_local int in_callback;
 
-bool request_is_sdk_thread(void) { return sdk_thread || in_callback > 0; }
-void request_mark_sdk_thread(void) { sdk_thread = true; }
+bool request_is_sdk_thread(void)
+{
+    return sdk_thread || in_callback > 0;
+}
+void request_mark_sdk_thread(void)
+{
+    sdk_thread = true;
+}
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why)
@@ -22,7 +28,8 @@ pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_
     memset(table, 0, sizeof *table);
     table->in_flight_max = in_flight_max;
     pthread_condattr_t attributes;
-    if (pthread_condattr_init(&attributes) != 0) return why_set(why, PEN_NO_MEMORY, "no memory for a condition");
+    if (pthread_condattr_init(&attributes) != 0)
+        return why_set(why, PEN_NO_MEMORY, "no memory for a condition");
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&table->lock, NULL);
     pthread_cond_init(&table->ended, &attributes);
@@ -109,11 +116,12 @@ pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, con
                               (unsigned long long)table->in_flight_max);
     if (r == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for another request");
 
-    int64_t deadline = o != NULL && o->deadline_ms != 0 ? o->deadline_ms : ctx->settings.deadline_ms;
-    r->ctx           = ctx;
-    r->kind          = kind;
-    r->begun_ms      = clock_ms(&clock_real);
-    r->deadline_ms   = deadline > 0 ? r->begun_ms + (uint64_t)deadline : 0;
+    int64_t deadline =
+        o != NULL && o->deadline_ms != 0 ? o->deadline_ms : ctx->settings.deadline_ms;
+    r->ctx         = ctx;
+    r->kind        = kind;
+    r->begun_ms    = clock_ms(&clock_real);
+    r->deadline_ms = deadline > 0 ? r->begun_ms + (uint64_t)deadline : 0;
     if (o != NULL && req != NULL) {
         r->done = o->done;
         r->user = o->user;
@@ -142,8 +150,10 @@ void request_end(request *r, pen_status status, const pen_error *why)
     }
     pthread_mutex_lock(&table->lock);
     r->next = NULL;
-    if (table->told_tail == NULL) table->told_head = r;
-    else table->told_tail->next = r;
+    if (table->told_tail == NULL)
+        table->told_head = r;
+    else
+        table->told_tail->next = r;
     table->told_tail = r;
     pthread_mutex_unlock(&table->lock);
 }
@@ -171,8 +181,8 @@ void request_tell(request_table *table)
         next = r->next;
         was_full |= table->in_flight-- >= table->in_flight_max;
         if (r->done != NULL && !r->is_awaited) {
-            *last   = r; /* freed after its callback: nobody waits for it */
-            last    = &r->next;
+            *last = r; /* freed after its callback: nobody waits for it */
+            last  = &r->next;
             continue;
         }
         is_awaited |= r->is_awaited;
@@ -202,8 +212,10 @@ static pen_status conclude(request_table *table, request *r, pen_result *result)
 {
     pen_status status = r->result.status;
     if (result != NULL) *result = r->result;
-    if (r->why != NULL) last_error_set(r->why);
-    else if (status != PEN_OK) last_error_say(status, "%s", pen_status_info(status)->text);
+    if (r->why != NULL)
+        last_error_set(r->why);
+    else if (status != PEN_OK)
+        last_error_say(status, "%s", pen_status_info(status)->text);
     give(table, r);
     return status;
 }
@@ -219,7 +231,8 @@ static pen_status wait_locked(request_table *table, request *r, pen_result *resu
 
 static pen_status refuse_to_wait(const char *what)
 {
-    return last_error_say(PEN_WRONG_STATE, "%s: called from a callback, where waiting would wait for itself", what);
+    return last_error_say(PEN_WRONG_STATE,
+                          "%s: called from a callback, where waiting would wait for itself", what);
 }
 
 pen_status request_run(request *r, const pen_opts *o, pen_req *req)
@@ -251,16 +264,21 @@ pen_status pen_wait(pen_req *req, pen_result *result)
     request_table *table = &req->ctx->requests;
     pthread_mutex_lock(&table->lock);
     request *r = find(table, req->id);
-    if (r == NULL) status = last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: this request was waited for before");
-    else if (!r->is_done && request_is_sdk_thread()) status = refuse_to_wait("pen_wait");
-    else status = wait_locked(table, r, result);
+    if (r == NULL)
+        status =
+            last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: this request was waited for before");
+    else if (!r->is_done && request_is_sdk_thread())
+        status = refuse_to_wait("pen_wait");
+    else
+        status = wait_locked(table, r, result);
     pthread_mutex_unlock(&table->lock);
     if (r != NULL && status != PEN_WRONG_STATE) *req = (pen_req){0};
     return status;
 }
 
 /* ---- waiting for one of many --------------------------------------------------------------------------------------- */
-static request *first_done(request_table *table, const pen_req *reqs, size_t n, size_t *index, size_t *live, bool await)
+static request *first_done(request_table *table, const pen_req *reqs, size_t n, size_t *index,
+                           size_t *live, bool await)
 {
     *live = 0;
     for (size_t i = 0; i < n; i++) {
@@ -287,8 +305,8 @@ static struct timespec later(int64_t timeout_ms)
     return at;
 }
 
-static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms, size_t *index,
-                                  pen_result *result)
+static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
+                                  size_t *index, pen_result *result)
 {
     const struct timespec until = later(timeout_ms > 0 ? timeout_ms : 0);
     bool is_late                = timeout_ms == 0;
@@ -303,15 +321,19 @@ static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n,
         if (live == 0) return PEN_END;
         if (is_late) return PEN_AGAIN;
         if (request_is_sdk_thread()) return refuse_to_wait("pen_wait_any");
-        if (timeout_ms < 0) pthread_cond_wait(&table->ended, &table->lock);
-        else is_late = pthread_cond_timedwait(&table->ended, &table->lock, &until) != 0;
+        if (timeout_ms < 0)
+            pthread_cond_wait(&table->ended, &table->lock);
+        else
+            is_late = pthread_cond_timedwait(&table->ended, &table->lock, &until) != 0;
     }
 }
 
-pen_status pen_wait_any(pen_req *reqs, size_t n, int64_t timeout_ms, size_t *index, pen_result *result)
+pen_status pen_wait_any(pen_req *reqs, size_t n, int64_t timeout_ms, size_t *index,
+                        pen_result *result)
 {
     pen_ctx *ctx = NULL;
-    if (reqs == NULL && n > 0) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_any: reqs is NULL");
+    if (reqs == NULL && n > 0)
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_any: reqs is NULL");
     for (size_t i = 0; i < n; i++) {
         if (reqs[i].ctx == NULL) continue;
         if (ctx != NULL && reqs[i].ctx != ctx)

@@ -21,13 +21,13 @@ typedef enum {
     REQUEST_PULL_ALL, /* pen_digest         */
     REQUEST_MEET,     /* barrier, reduction */
     REQUEST_SNAPSHOT,
-    REQUEST_LEAVE     /* pen_finalize       */
+    REQUEST_LEAVE /* pen_finalize       */
 } request_kind;
 
 typedef struct request {
     loop_task task; /* how it reaches the SDK's thread */
     pen_ctx *ctx;
-    struct request *next;  /* free, or ended and not yet told */
+    struct request *next; /* free, or ended and not yet told */
     uint64_t id;
     request_kind kind;
     bool is_done, is_awaited;
@@ -37,9 +37,22 @@ typedef struct request {
     pen_result result;
     pen_error *why; /* of a failure; NULL when there was no memory for it */
     union {
-        struct { exchange_verb verb; pen_tensor *tensor; const void *from; void *to; } verb;
-        struct { int32_t op; pen_dtype dtype; size_t count, size; void *in, *out; char *label; } meet;
-        struct { struct request *decided; } step; /* with lazy: ends when the verdict is known */
+        struct {
+            exchange_verb verb;
+            pen_tensor *tensor;
+            const void *from;
+            void *to;
+        } verb;
+        struct {
+            int32_t op;
+            pen_dtype dtype;
+            size_t count, size;
+            void *in, *out;
+            char *label;
+        } meet;
+        struct {
+            struct request *decided;
+        } step; /* with lazy: ends when the verdict is known */
     } u;
 } request;
 
@@ -61,7 +74,8 @@ void request_table_fini(request_table *table);
 
 /* o may be NULL.  req NULL: somebody will wait here.  Waits for room, or returns AGAIN with PEN_NOWAIT or on the
  * SDK's thread. */
-pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, const pen_req *req, request **r);
+pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, const pen_req *req,
+                         request **r);
 
 /* Hands it to the engine; then waits for it (req NULL), or lets *req stand for it. */
 pen_status request_run(request *r, const pen_opts *o, pen_req *req);
@@ -70,7 +84,8 @@ pen_status request_run(request *r, const pen_opts *o, pen_req *req);
 void request_end(request *r, pen_status status, const pen_error *why);
 void request_tell(request_table *table); /* wakes who waits, runs callbacks */
 
-void request_drain(request_table *table); /* waits until none is in flight: each ends by its deadline */
+void request_drain(
+    request_table *table); /* waits until none is in flight: each ends by its deadline */
 
 void request_abandon(request *r); /* one that was begun and not run */
 

@@ -38,7 +38,8 @@ static uint64_t first_ms(const retry_policy *policy, retry_reason reason)
     return FULL_MS;
 }
 
-uint64_t retry_wait_ms(const retry_policy *policy, retry_reason reason, uint32_t tries, uint64_t *draws)
+uint64_t retry_wait_ms(const retry_policy *policy, retry_reason reason, uint32_t tries,
+                       uint64_t *draws)
 {
     uint64_t wait = first_ms(policy, reason), most = policy->most_ms;
     if (reason == RETRY_FULL) return wait;

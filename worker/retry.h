@@ -21,6 +21,7 @@ retry_policy retry_policy_make(uint64_t silence_ms, uint64_t seed);
 
 /* How long to wait before try number `tries` + 1 (tries from 1).  Half of it is fixed, half is
  * drawn from *draws, which the caller starts with policy->seed.  Pure but for *draws. */
-uint64_t retry_wait_ms(const retry_policy *policy, retry_reason reason, uint32_t tries, uint64_t *draws);
+uint64_t retry_wait_ms(const retry_policy *policy, retry_reason reason, uint32_t tries,
+                       uint64_t *draws);
 
 #endif

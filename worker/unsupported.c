@@ -36,10 +36,15 @@ pen_status api_unsupported(const char *function)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strcmp(rows[i].function, function) == 0)
-            return last_error_say(PEN_UNSUPPORTED, "%s is not in this version: %s", function, rows[i].why);
+            return last_error_say(PEN_UNSUPPORTED, "%s is not in this version: %s", function,
+                                  rows[i].why);
     if (strncmp(function, "pen_sampler", 11) == 0)
-        return last_error_say(PEN_UNSUPPORTED, "%s is not in this version: take sample i on rank i mod world_size yourself", function);
-    return last_error_say(PEN_UNSUPPORTED, "%s is not in this version: collectives other than all_reduce of a few values and barrier come later",
+        return last_error_say(
+            PEN_UNSUPPORTED,
+            "%s is not in this version: take sample i on rank i mod world_size yourself", function);
+    return last_error_say(PEN_UNSUPPORTED,
+                          "%s is not in this version: collectives other than all_reduce of a few "
+                          "values and barrier come later",
                           function);
 }
 

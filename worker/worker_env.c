@@ -14,13 +14,16 @@ typedef struct { /* what one launcher calls things; NULL: it has no word for it 
     const char *rank, *world_size, *local_rank, *local_world_size, *node, *nodes;
 } names;
 
-static const names plain = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"};
-static const names slurm = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_NODEID",
-                            "SLURM_STEP_NUM_NODES"};
-static const names ompi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                           "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_NODE_RANK", NULL};
+static const names plain = {"RANK",       "WORLD_SIZE",      "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                            "GROUP_RANK", "GROUP_WORLD_SIZE"};
+static const names slurm = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
+                            NULL,           "SLURM_NODEID",         "SLURM_STEP_NUM_NODES"};
+static const names ompi  = {"OMPI_COMM_WORLD_RANK",       "OMPI_COMM_WORLD_SIZE",
+                            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                            "OMPI_COMM_WORLD_NODE_RANK",  NULL};
 
-static pen_status read_number(worker_env_get get, const char *name, int64_t max, int64_t *value, pen_error *why)
+static pen_status read_number(worker_env_get get, const char *name, int64_t max, int64_t *value,
+                              pen_error *why)
 {
     const char *text = name != NULL ? get(name) : NULL;
     if (text == NULL) return PEN_OK;
@@ -28,7 +31,8 @@ static pen_status read_number(worker_env_get get, const char *name, int64_t max,
     errno            = 0;
     long long number = strtoll(text, &end, 10);
     if (errno != 0 || end == text || *end != '\0' || number < 0 || number > max)
-        return why_set(why, PEN_BAD_SETTING, "%s is '%.64s': not a number from 0 to %lld", name, text, (long long)max);
+        return why_set(why, PEN_BAD_SETTING, "%s is '%.64s': not a number from 0 to %lld", name,
+                       text, (long long)max);
     *value = number;
     return PEN_OK;
 }
@@ -56,10 +60,11 @@ bool worker_env_first_host(const char *nodelist, char *host, size_t size)
 
 static pen_status missing(const char *set, const char *unset, pen_error *why)
 {
-    return why_set(why, PEN_BAD_SETTING,
-                   "%s is set but %s is not; a job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, "
-                   "a program on its own none of them",
-                   set, unset);
+    return why_set(
+        why, PEN_BAD_SETTING,
+        "%s is set but %s is not; a job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, "
+        "a program on its own none of them",
+        set, unset);
 }
 
 /* A half-written environment trains N separate models and says nothing: refuse it. */
@@ -102,13 +107,15 @@ static void overlay(worker_env_get get, const char *variable, int64_t setting, i
     if (setting >= 0 && (*value < 0 || get(variable) != NULL)) *value = setting;
 }
 
-static pen_status find_numbers(const worker_settings *s, worker_env_get get, numbers *n, char *source, size_t size,
-                               pen_error *why)
+static pen_status find_numbers(const worker_settings *s, worker_env_get get, numbers *n,
+                               char *source, size_t size, pen_error *why)
 {
     const names *launcher = &plain;
     if (get("RANK") == NULL && s->rank < 0) {
-        if (is_slurm_step(get)) launcher = &slurm;
-        else if (get("OMPI_COMM_WORLD_RANK") != NULL) launcher = &ompi;
+        if (is_slurm_step(get))
+            launcher = &slurm;
+        else if (get("OMPI_COMM_WORLD_RANK") != NULL)
+            launcher = &ompi;
     }
     pen_status status = read_all(get, launcher, n, why);
     if (status != PEN_OK) return status;
@@ -116,25 +123,31 @@ static pen_status find_numbers(const worker_settings *s, worker_env_get get, num
     overlay(get, "PENSTOCK_WORLD_SIZE", s->world_size, &n->world_size);
     overlay(get, "PENSTOCK_LOCAL_RANK", s->local_rank, &n->local_rank);
     overlay(get, "PENSTOCK_LOCAL_WORLD_SIZE", s->local_world_size, &n->local_world_size);
-    snprintf(source, size, "%s", get(launcher->rank) != NULL ? launcher->rank : n->rank >= 0 ? "settings" : "nothing");
+    snprintf(source, size, "%s",
+             get(launcher->rank) != NULL ? launcher->rank
+             : n->rank >= 0              ? "settings"
+                                         : "nothing");
     if (launcher != &plain) return PEN_OK;
     if (n->rank < 0) return check_plain(get, n->world_size >= 0, why);
     return n->world_size < 0 ? missing("RANK", "WORLD_SIZE", why) : PEN_OK;
 }
 
-static pen_status find_address(const worker_settings *s, worker_env_get get, const numbers *n, worker_env *env,
-                               pen_error *why)
+static pen_status find_address(const worker_settings *s, worker_env_get get, const numbers *n,
+                               worker_env *env, pen_error *why)
 {
     const char *addr = s->master_addr, *nodes = get("SLURM_STEP_NODELIST");
-    if (get("PENSTOCK_MASTER_ADDR") == NULL && get("MASTER_ADDR") != NULL) addr = get("MASTER_ADDR");
+    if (get("PENSTOCK_MASTER_ADDR") == NULL && get("MASTER_ADDR") != NULL)
+        addr = get("MASTER_ADDR");
     if (addr[0] != '\0') {
-        if (strlen(addr) >= sizeof env->addr) return why_set(why, PEN_BAD_SETTING, "MASTER_ADDR is too long for a host name");
+        if (strlen(addr) >= sizeof env->addr)
+            return why_set(why, PEN_BAD_SETTING, "MASTER_ADDR is too long for a host name");
         memcpy(env->addr, addr, strlen(addr) + 1);
         return PEN_OK;
     }
     if (strcmp(env->source, slurm.rank) == 0) {
         if (nodes == NULL) nodes = get("SLURM_JOB_NODELIST");
-        if (nodes != NULL && worker_env_first_host(nodes, env->addr, sizeof env->addr)) return PEN_OK;
+        if (nodes != NULL && worker_env_first_host(nodes, env->addr, sizeof env->addr))
+            return PEN_OK;
     }
     if (strcmp(env->source, ompi.rank) == 0 && n->local_world_size == n->world_size) {
         memcpy(env->addr, "127.0.0.1", sizeof "127.0.0.1");
@@ -143,32 +156,41 @@ static pen_status find_address(const worker_settings *s, worker_env_get get, con
     return missing(env->source, "MASTER_ADDR", why);
 }
 
-static pen_status find_port(const worker_settings *s, worker_env_get get, worker_env *env, pen_error *why)
+static pen_status find_port(const worker_settings *s, worker_env_get get, worker_env *env,
+                            pen_error *why)
 {
     if (s->port != 0) {
         env->port = (uint32_t)s->port;
         return PEN_OK;
     }
     int64_t port      = s->master_port != 0 ? (int64_t)s->master_port : -1;
-    pen_status status = get("PENSTOCK_MASTER_PORT") == NULL ? read_number(get, "MASTER_PORT", 65535, &port, why) : PEN_OK;
+    pen_status status = get("PENSTOCK_MASTER_PORT") == NULL
+                            ? read_number(get, "MASTER_PORT", 65535, &port, why)
+                            : PEN_OK;
     if (status != PEN_OK) return status;
     if (port < 0) {
         const char *job = get("SLURM_JOB_ID");
         if (strcmp(env->source, plain.rank) == 0 || strcmp(env->source, "settings") == 0)
             return missing("MASTER_ADDR", "MASTER_PORT", why);
         /* Two jobs of one host must not meet, and all ranks must find the same number. */
-        port = strcmp(env->source, slurm.rank) == 0 && job != NULL ? 15000 + atoll(job) % 10000 : PORT_DEFAULT;
+        port = strcmp(env->source, slurm.rank) == 0 && job != NULL ? 15000 + atoll(job) % 10000
+                                                                   : PORT_DEFAULT;
     }
     const char *agent = get("TORCHELASTIC_USE_AGENT_STORE");
     if (agent != NULL && strcmp(agent, "True") == 0) port++; /* that port is torchrun's own store */
-    if (port == 0 || port > 65535) return why_set(why, PEN_BAD_SETTING, "MASTER_PORT is %lld: not a port", (long long)port);
+    if (port == 0 || port > 65535)
+        return why_set(why, PEN_BAD_SETTING, "MASTER_PORT is %lld: not a port", (long long)port);
     env->port = (uint32_t)port;
     return PEN_OK;
 }
 
-static int32_t or_else(int64_t value, int32_t otherwise) { return value >= 0 ? (int32_t)value : otherwise; }
+static int32_t or_else(int64_t value, int32_t otherwise)
+{
+    return value >= 0 ? (int32_t)value : otherwise;
+}
 
-pen_status worker_env_resolve(const worker_settings *s, worker_env_get get, worker_env *env, pen_error *why)
+pen_status worker_env_resolve(const worker_settings *s, worker_env_get get, worker_env *env,
+                              pen_error *why)
 {
     *env      = (worker_env){.world_size = 1, .local_world_size = 1, .nodes = 1};
     numbers n = {-1, -1, -1, -1, -1, -1};
@@ -180,8 +202,9 @@ pen_status worker_env_resolve(const worker_settings *s, worker_env_get get, work
         return PEN_OK;
     }
     if (n.world_size < 1 || n.rank >= n.world_size)
-        return why_set(why, PEN_BAD_SETTING, "rank %lld is outside a world of %lld; ranks count from 0", (long long)n.rank,
-                       (long long)n.world_size);
+        return why_set(why, PEN_BAD_SETTING,
+                       "rank %lld is outside a world of %lld; ranks count from 0",
+                       (long long)n.rank, (long long)n.world_size);
     env->rank             = (int32_t)n.rank;
     env->world_size       = (int32_t)n.world_size;
     env->local_rank       = or_else(n.local_rank, 0);

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-static const char *const worker_mode_choices[]      = {"auto", "local", "ps-bsp", "ps-ssp", "ps-async", NULL};
+static const char *const worker_mode_choices[]      = {"auto",   "local",    "ps-bsp",
+                                                       "ps-ssp", "ps-async", NULL};
 static const char *const worker_commit_choices[]    = {"decide", "eager", NULL};
 static const char *const worker_loss_choices[]      = {"fail", "continue", "wait", NULL};
 static const char *const worker_scheduler_choices[] = {"auto", "external", "hosted", NULL};
@@ -18,41 +19,58 @@ const config_row worker_settings_rows[] = {
         {0},
 };
 
-#define FOREIGN(name) {name, CONFIG_TEXT, 0, "", 0, 0, NULL, "Read by another process."}
+#define FOREIGN(name)                                                                              \
+    {                                                                                              \
+        name, CONFIG_TEXT, 0, "", 0, 0, NULL, "Read by another process."                           \
+    }
 const config_row worker_settings_foreign[] = {
-    FOREIGN("role"),         FOREIGN("store"),       FOREIGN("shards"),     FOREIGN("nproc_per_node"),
-    FOREIGN("nnodes"),       FOREIGN("node_rank"),   FOREIGN("log_dir"),    FOREIGN("listen"),
-    FOREIGN("address"),      FOREIGN("advertise"),   FOREIGN("threads"),    FOREIGN("io_threads"),
-    FOREIGN("sendfile"),     FOREIGN("store_bytes"), FOREIGN("host"),       FOREIGN("bind"),
-    FOREIGN("scheduler_fd"), FOREIGN("launcher"),    FOREIGN("server_rank"), {0},
+    FOREIGN("role"),         FOREIGN("store"),
+    FOREIGN("shards"),       FOREIGN("nproc_per_node"),
+    FOREIGN("nnodes"),       FOREIGN("node_rank"),
+    FOREIGN("log_dir"),      FOREIGN("listen"),
+    FOREIGN("address"),      FOREIGN("advertise"),
+    FOREIGN("threads"),      FOREIGN("io_threads"),
+    FOREIGN("sendfile"),     FOREIGN("store_bytes"),
+    FOREIGN("host"),         FOREIGN("bind"),
+    FOREIGN("scheduler_fd"), FOREIGN("launcher"),
+    FOREIGN("server_rank"),  {0},
 };
 
-const char *worker_mode_name(int mode) { return worker_mode_choices[mode]; }
+const char *worker_mode_name(int mode)
+{
+    return worker_mode_choices[mode];
+}
 
 static pen_status check(const worker_settings *s, pen_error *why)
 {
     if (s->on_worker_loss != LOSS_FAIL)
-        return why_set(why, PEN_UNSUPPORTED,
-                       "on_worker_loss=%s is not in this version: the loss of a worker ends the job (fail)",
-                       worker_loss_choices[s->on_worker_loss]);
+        return why_set(
+            why, PEN_UNSUPPORTED,
+            "on_worker_loss=%s is not in this version: the loss of a worker ends the job (fail)",
+            worker_loss_choices[s->on_worker_loss]);
     if (s->mode >= MODE_PS_BSP && s->servers == 0)
         return why_set(why, PEN_BAD_SETTING, "--servers 0 and --mode %s contradict each other",
                        worker_mode_name(s->mode));
     if (s->mode == MODE_LOCAL && s->servers > 0)
-        return why_set(why, PEN_BAD_SETTING, "--servers %lld and --mode local contradict each other",
+        return why_set(why, PEN_BAD_SETTING,
+                       "--servers %lld and --mode local contradict each other",
                        (long long)s->servers);
     if (s->commit == COMMIT_EAGER && s->clip > 0)
         return why_set(why, PEN_BAD_SETTING,
-                       "commit=eager and clip=%g contradict each other: clipping needs all gradients before any update",
+                       "commit=eager and clip=%g contradict each other: clipping needs all "
+                       "gradients before any update",
                        s->clip);
     if (s->clip > 0 && (s->mode == MODE_PS_SSP || s->mode == MODE_PS_ASYNC))
         return why_set(why, PEN_BAD_SETTING,
-                       "mode=%s and clip=%g contradict each other: there is no moment at which all gradients are known",
+                       "mode=%s and clip=%g contradict each other: there is no moment at which all "
+                       "gradients are known",
                        worker_mode_name(s->mode), s->clip);
     if (s->resume && s->fresh)
         return why_set(why, PEN_BAD_SETTING, "resume and fresh contradict each other");
     if (strcmp(s->wire, "raw") != 0)
-        return why_set(why, PEN_UNSUPPORTED, "wire=%s is not in this version: gradients travel as they are (raw)", s->wire);
+        return why_set(why, PEN_UNSUPPORTED,
+                       "wire=%s is not in this version: gradients travel as they are (raw)",
+                       s->wire);
     return PEN_OK;
 }
 

@@ -85,12 +85,12 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
 /* clang-format on */
 
 typedef struct {
-#define WORKER_FIELD_ENUM(ctype, name) ctype name;
-#define WORKER_FIELD_BOOL(ctype, name) ctype name;
-#define WORKER_FIELD_F64(ctype, name) ctype name;
-#define WORKER_FIELD_U64(ctype, name) ctype name;
-#define WORKER_FIELD_I64(ctype, name) ctype name;
-#define WORKER_FIELD_TEXT(ctype, name) ctype name[CONFIG_TEXT_BYTES];
+#define WORKER_FIELD_ENUM(ctype, name)                    ctype name;
+#define WORKER_FIELD_BOOL(ctype, name)                    ctype name;
+#define WORKER_FIELD_F64(ctype, name)                     ctype name;
+#define WORKER_FIELD_U64(ctype, name)                     ctype name;
+#define WORKER_FIELD_I64(ctype, name)                     ctype name;
+#define WORKER_FIELD_TEXT(ctype, name)                    ctype name[CONFIG_TEXT_BYTES];
 #define X(ctype, name, kind, dfl, min, max, choices, doc) WORKER_FIELD_##kind(ctype, name)
     WORKER_SETTINGS(X)
 #undef X

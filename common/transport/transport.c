@@ -60,8 +60,7 @@ static pen_status open_with(bool listens, const char *address, const transport_o
     transport *t = create(address, why);
     if (t == NULL) return why->status;
     const transport_options o = fill_in(given);
-    const pen_status status =
-        (listens ? t->ops->listen : t->ops->dial)(t->state, address, &o, why);
+    const pen_status status = (listens ? t->ops->listen : t->ops->dial)(t->state, address, &o, why);
     if (status == PEN_OK)
         *out = t;
     else

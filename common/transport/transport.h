@@ -28,10 +28,10 @@ typedef struct transport transport;
 typedef struct {
     uint64_t head_bytes_max; /* larger heads are refused;  0 = 1 MiB  */
     uint64_t body_bytes_max; /* larger bodies are refused; 0 = 64 MiB */
-    uint32_t heartbeat_ms;   /* of the connection; 0 = 2000.  Silent for 3 of them: DOWN           */
-    uint32_t connect_ms;     /* time-out of one attempt; 0 = 1000                                  */
-    uint32_t io_threads;     /* of the process-wide context, honoured by whoever opens first; 0 = 1 */
-    uint64_t seed;           /* simulated transport only              */
+    uint32_t heartbeat_ms; /* of the connection; 0 = 2000.  Silent for 3 of them: DOWN           */
+    uint32_t connect_ms;   /* time-out of one attempt; 0 = 1000                                  */
+    uint32_t io_threads;   /* of the process-wide context, honoured by whoever opens first; 0 = 1 */
+    uint64_t seed;         /* simulated transport only              */
 } transport_options;
 
 typedef enum {
@@ -51,16 +51,19 @@ typedef struct {
 } transport_event;
 
 typedef struct {
-    const char *scheme;      /* "tcp", "ipc", "inproc", "sim": the part of an address before ://   */
-    const char *doc;         /* one sentence for docs/families.md                                  */
-    const char *any_address; /* listening there always finds a free place; address() tells which   */
-    bool keeps_order;        /* of the messages of one connection                                  */
-    size_t state_size;       /* the front allocates, zeroes and frees this many bytes              */
+    const char *scheme; /* "tcp", "ipc", "inproc", "sim": the part of an address before ://   */
+    const char *doc;    /* one sentence for docs/families.md                                  */
+    const char
+        *any_address;  /* listening there always finds a free place; address() tells which   */
+    bool keeps_order;  /* of the messages of one connection                                  */
+    size_t state_size; /* the front allocates, zeroes and frees this many bytes              */
 
     /* Both get every option filled in, and must leave *state safe for close() when they fail.
      * "tcp://HOST:0" picks a free port; one in use is UNREACHABLE with a sentence that names it. */
-    pen_status (*listen)(void *state, const char *address, const transport_options *o, pen_error *why);
-    pen_status (*dial)(void *state, const char *address, const transport_options *o, pen_error *why);
+    pen_status (*listen)(void *state, const char *address, const transport_options *o,
+                         pen_error *why);
+    pen_status (*dial)(void *state, const char *address, const transport_options *o,
+                       pen_error *why);
     const char *(*address)(void *state); /* of a listener, with the real port                   */
 
     /* Queues one message; head_size is at least 1.  On PEN_OK the transport OWNS one reference to
@@ -81,16 +84,19 @@ typedef struct {
     void (*close)(void *state, uint32_t linger_ms);
 } transport_ops;
 
-extern const transport_ops *const transport_all[]; /* NULL-terminated */
+extern const transport_ops *const transport_all[];        /* NULL-terminated */
 const transport_ops *transport_find(const char *address); /* by scheme; NULL when unknown */
 
 /* The front: an endpoint of whichever member the address names.  options may be NULL.  An empty head
  * is INVALID_ARGUMENT.  In a forked child every call on an endpoint of the parent, but close, is
  * WRONG_STATE and touches nothing; new endpoints are the child's own. */
-pen_status transport_listen(const char *address, const transport_options *o, transport **t, pen_error *why);
-pen_status transport_dial(const char *address, const transport_options *o, transport **t, pen_error *why);
+pen_status transport_listen(const char *address, const transport_options *o, transport **t,
+                            pen_error *why);
+pen_status transport_dial(const char *address, const transport_options *o, transport **t,
+                          pen_error *why);
 const char *transport_address(transport *t);
-pen_status transport_send(transport *t, uint32_t peer, const void *head, size_t head_size, buf *body);
+pen_status transport_send(transport *t, uint32_t peer, const void *head, size_t head_size,
+                          buf *body);
 pen_status transport_recv(transport *t, transport_event *event);
 int transport_poll_fd(transport *t);
 void transport_close(transport *t, uint32_t linger_ms); /* NULL is fine */

@@ -1,13 +1,12 @@
 /* transport_inproc.c - messages between threads of one process, by reference.
  *
- * A listener is a name in a registry; dialling it makes a pair of queues.  One lock guards all queues and the
- * registry: this transport is for tests and for a scheduler in the same process, not for bulk data.
- * A dialler whose listener is not there, or goes, waits and is connected when one of that name comes.
+ * A listener is a name in a registry; dialling it makes a pair of queues.  One lock guards all queues
+ * and the registry: this transport is for tests and for a scheduler in the same process, not for bulk
+ * data.  A dialler whose listener is not there, or goes, is connected when one of that name comes.
  */
 #include "common/transport/transport.h"
 #include "common/why.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { NAME_BYTES = 128, HEAD_BYTES_MAX = 1 << 20, BODY_BYTES_MAX = 64 << 20 };
+enum { ADDRESS_BYTES = 128 };
 
 typedef struct item {
     struct item *next;
@@ -28,7 +27,7 @@ typedef struct item {
 
 typedef struct endpoint {
     struct endpoint *next; /* of the registry: all open endpoints */
-    char name[NAME_BYTES];
+    char address[ADDRESS_BYTES];
     bool listens, is_open;
     int fd;
     uint64_t head_max, body_max;
@@ -37,36 +36,39 @@ typedef struct endpoint {
 
     struct endpoint *listener; /* of a dialler: its other end, or NULL       */
     uint32_t number;           /* of a dialler: its number at that listener  */
+    bool has_spoken;           /* of a dialler: the listener knows of it     */
     uint32_t numbers;          /* of a listener: given so far                */
 } endpoint;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static endpoint *endpoints;
+static unsigned names; /* made up so far, for inproc://... */
 
-static pen_status deliver(endpoint *to, transport_event_kind kind, uint32_t peer, const void *head,
-                          size_t head_size, buf *body)
+static bool deliver(endpoint *to, transport_event_kind kind, uint32_t peer, const void *head,
+                    size_t head_size, buf *body)
 {
     item *i = malloc(sizeof *i + head_size);
-    if (i == NULL) return PEN_AGAIN;
+    if (i == NULL) return false;
     *i = (item){.kind = kind, .peer = peer, .body = body, .head_size = head_size};
     if (head_size > 0) memcpy(i->head, head, head_size);
     *to->last = i;
     to->last  = &i->next;
     eventfd_write(to->fd, 1);
-    return PEN_OK;
+    return true;
 }
 
-static void connect_(endpoint *dialler, endpoint *listener)
+static void connect_to(endpoint *listener, endpoint *dialler)
 {
-    dialler->listener = listener;
-    dialler->number   = ++listener->numbers;
+    dialler->listener   = listener;
+    dialler->number     = ++listener->numbers;
+    dialler->has_spoken = false;
     deliver(dialler, TRANSPORT_UP, 0, NULL, 0, NULL);
 }
 
-static endpoint *find_listener(const char *name)
+static endpoint *find_listener(const char *address)
 {
     endpoint *e = endpoints;
-    while (e != NULL && (!e->listens || strcmp(e->name, name) != 0)) e = e->next;
+    while (e != NULL && (!e->listens || strcmp(e->address, address) != 0)) e = e->next;
     return e;
 }
 
@@ -77,19 +79,19 @@ static endpoint *find_dialler(const endpoint *listener, uint32_t number)
     return e;
 }
 
-static pen_status open_(endpoint *e, const char *address, const transport_options *o,
-                        pen_error *why)
+static pen_status open_endpoint(endpoint *e, const char *address, const transport_options *o,
+                                pen_error *why)
 {
-    const char *name = address + strlen("inproc://");
-    if (strlen(name) >= sizeof e->name)
-        return why_set(why, PEN_INVALID_ARGUMENT, "the address '%s' is too long", address);
-    snprintf(e->name, sizeof e->name, "%s", name);
-    e->head_max = o->head_bytes_max == 0 ? HEAD_BYTES_MAX : o->head_bytes_max;
-    e->body_max = o->body_bytes_max == 0 ? BODY_BYTES_MAX : o->body_bytes_max;
-    e->last     = &e->first;
+    if (strlen(address) >= sizeof e->address)
+        return why_set(why, PEN_INVALID_ARGUMENT, "the address '%.200s' is too long", address);
+    snprintf(e->address, sizeof e->address, "%s", address);
+    e->head_max = o->head_bytes_max;
+    e->body_max = o->body_bytes_max;
     e->fd       = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (e->fd < 0)
-        return why_set(why, PEN_NO_MEMORY, "cannot open '%s': %m; raise ulimit -n", address);
+        return why_set(why, PEN_NO_MEMORY,
+                       "cannot open '%s': %m; raise the limit of open files (ulimit -n)", address);
+    e->last = &e->first;
     return PEN_OK;
 }
 
@@ -100,97 +102,119 @@ static void enter(endpoint *e)
     endpoints  = e;
 }
 
-static pen_status listen_(void *state, const char *address, const transport_options *o,
-                          pen_error *why)
+static pen_status enter_listener(endpoint *e, pen_error *why)
+{
+    if (strcmp(e->address, "inproc://*") == 0)
+        snprintf(e->address, sizeof e->address, "inproc://any-%u", ++names);
+    if (find_listener(e->address) != NULL)
+        return why_set(why, PEN_UNREACHABLE, "'%s' is in use; choose another name", e->address);
+    e->listens = true;
+    enter(e);
+    for (endpoint *d = endpoints; d != NULL; d = d->next)
+        if (!d->listens && d->listener == NULL && strcmp(d->address, e->address) == 0)
+            connect_to(e, d);
+    return PEN_OK;
+}
+
+static pen_status inproc_listen(void *state, const char *address, const transport_options *o,
+                                pen_error *why)
 {
     endpoint *e       = state;
-    pen_status status = open_(e, address, o, why);
+    pen_status status = open_endpoint(e, address, o, why);
     if (status != PEN_OK) return status;
     pthread_mutex_lock(&lock);
-    if (find_listener(e->name) != NULL) {
-        status = why_set(why, PEN_UNREACHABLE, "'%s' is in use; choose another name", address);
-    } else {
-        e->listens = true;
-        enter(e);
-        for (endpoint *d = endpoints; d != NULL; d = d->next)
-            if (!d->listens && d->listener == NULL && strcmp(d->name, e->name) == 0) connect_(d, e);
-    }
+    status = enter_listener(e, why);
     pthread_mutex_unlock(&lock);
     return status;
 }
 
-static pen_status dial(void *state, const char *address, const transport_options *o, pen_error *why)
+static pen_status inproc_dial(void *state, const char *address, const transport_options *o,
+                              pen_error *why)
 {
-    endpoint *e       = state;
-    pen_status status = open_(e, address, o, why);
+    endpoint *e             = state;
+    const pen_status status = open_endpoint(e, address, o, why);
     if (status != PEN_OK) return status;
     pthread_mutex_lock(&lock);
     enter(e);
-    endpoint *listener = find_listener(e->name);
-    if (listener != NULL) connect_(e, listener);
+    endpoint *listener = find_listener(e->address);
+    if (listener != NULL) connect_to(listener, e);
     pthread_mutex_unlock(&lock);
     return PEN_OK;
 }
 
-static const char *address_(void *state)
+static const char *inproc_address(void *state)
 {
-    static _Thread_local char address[NAME_BYTES + 16];
-    snprintf(address, sizeof address, "inproc://%s", ((endpoint *)state)->name);
-    return address;
+    return ((endpoint *)state)->address;
 }
 
-static int poll_fd(void *state)
+static int inproc_poll_fd(void *state)
 {
     return ((endpoint *)state)->fd;
 }
 
-/* What a socket would have done: too large is the receiver's to refuse. */
-static pen_status pass(endpoint *to, uint32_t peer, const void *head, size_t head_size, buf *body)
+/* As over a socket, what is too large is the receiver's to refuse: *is_refused, and its body is for
+ * the caller to release, outside the lock. */
+static pen_status pass(endpoint *to, uint32_t peer, const void *head, size_t head_size, buf *body,
+                       bool *is_refused)
 {
-    if (head_size > 0 && head_size <= to->head_max && (body == NULL || body->size <= to->body_max))
-        return deliver(to, TRANSPORT_MESSAGE, peer, head, head_size, body);
-    static const char note[] = "a message that is empty or too large";
-    pen_status status        = deliver(to, TRANSPORT_REFUSED, peer, note, sizeof note, NULL);
-    if (status == PEN_OK) buf_release(body);
-    return status;
+    const char *note = NULL;
+    if (head_size > to->head_max)
+        note = "a head that is too large";
+    else if (body != NULL && body->size > to->body_max)
+        note = "a body that is too large";
+    *is_refused = note != NULL;
+    const bool is_delivered =
+        note == NULL ? deliver(to, TRANSPORT_MESSAGE, peer, head, head_size, body)
+                     : deliver(to, TRANSPORT_REFUSED, peer, note, strlen(note) + 1, NULL);
+    return is_delivered ? PEN_OK : PEN_AGAIN;
 }
 
-static pen_status send_(void *state, uint32_t peer, const void *head, size_t head_size, buf *body)
+static pen_status inproc_send(void *state, uint32_t peer, const void *head, size_t head_size,
+                              buf *body)
 {
-    endpoint *e = state;
+    endpoint *e       = state;
+    bool is_refused   = false;
+    pen_status status = e->listens ? PEN_PEER_LOST : PEN_AGAIN;
     pthread_mutex_lock(&lock);
-    endpoint *to      = e->listens ? find_dialler(e, peer) : e->listener;
-    pen_status status = to == NULL ? e->listens ? PEN_PEER_LOST : PEN_AGAIN
-                                   : pass(to, e->listens ? 0 : e->number, head, head_size, body);
-    pthread_mutex_unlock(&lock);
-    return status;
-}
-
-static pen_status recv_(void *state, transport_event *event)
-{
-    endpoint *e = state;
-    eventfd_t count;
-    *event = (transport_event){0};
-    free(e->current);
-    pthread_mutex_lock(&lock);
-    item *i = e->current = e->first;
-    if (i != NULL) {
-        e->first = i->next;
-        if (e->first == NULL) e->last = &e->first;
-    } else {
-        eventfd_read(e->fd, &count);
+    endpoint *to = e->listens ? find_dialler(e, peer) : e->listener;
+    if (to != NULL) {
+        status = pass(to, e->listens ? 0 : e->number, head, head_size, body, &is_refused);
+        e->has_spoken |= status == PEN_OK;
     }
     pthread_mutex_unlock(&lock);
+    if (status == PEN_OK && is_refused) buf_release(body);
+    return status;
+}
+
+static item *take_first(endpoint *e)
+{
+    eventfd_t count;
+    pthread_mutex_lock(&lock);
+    item *i = e->first;
+    if (i == NULL) {
+        eventfd_read(e->fd, &count);
+    } else {
+        e->first = i->next;
+        if (e->first == NULL) e->last = &e->first;
+    }
+    pthread_mutex_unlock(&lock);
+    return i;
+}
+
+static pen_status inproc_recv(void *state, transport_event *event)
+{
+    endpoint *e = state;
+    *event      = (transport_event){0};
+    free(e->current);
+    item *i = e->current = take_first(e);
     if (i == NULL) return PEN_AGAIN;
     event->kind = i->kind;
     event->peer = i->peer;
     event->body = i->body;
-    if (i->kind == TRANSPORT_REFUSED) {
-        snprintf(event->note, sizeof event->note, "%s", i->head);
-    } else {
-        event->head      = i->head;
-        event->head_size = i->head_size;
-    }
+    if (i->kind == TRANSPORT_REFUSED) snprintf(event->note, sizeof event->note, "%s", i->head);
+    if (i->kind != TRANSPORT_MESSAGE) return PEN_OK;
+    event->head      = i->head;
+    event->head_size = i->head_size;
     return PEN_OK;
 }
 
@@ -199,7 +223,7 @@ static void leave(endpoint *e)
     endpoint **link = &endpoints;
     while (*link != e) link = &(*link)->next;
     *link = e->next;
-    if (!e->listens && e->listener != NULL)
+    if (!e->listens && e->listener != NULL && e->has_spoken)
         deliver(e->listener, TRANSPORT_DOWN, e->number, NULL, 0, NULL);
     for (endpoint *d = endpoints; d != NULL && e->listens; d = d->next) {
         if (d->listener != e) continue;
@@ -208,7 +232,7 @@ static void leave(endpoint *e)
     }
 }
 
-static void close_(void *state, uint32_t linger_ms)
+static void inproc_close(void *state, uint32_t linger_ms)
 {
     endpoint *e = state;
     (void)linger_ms; /* what was sent has arrived already */
@@ -225,14 +249,16 @@ static void close_(void *state, uint32_t linger_ms)
 }
 
 const transport_ops transport_inproc = {
-    .scheme = "inproc",
-    .doc = "Queues between threads of one process; for tests and for a scheduler inside a program.",
-    .state_size = sizeof(endpoint),
-    .listen     = listen_,
-    .dial       = dial,
-    .address    = address_,
-    .send       = send_,
-    .recv       = recv_,
-    .poll_fd    = poll_fd,
-    .close      = close_,
+    .scheme      = "inproc",
+    .doc         = "Queues between threads of one process; for tests and a scheduler in a program.",
+    .any_address = "inproc://*",
+    .keeps_order = true,
+    .state_size  = sizeof(endpoint),
+    .listen      = inproc_listen,
+    .dial        = inproc_dial,
+    .address     = inproc_address,
+    .send        = inproc_send,
+    .recv        = inproc_recv,
+    .poll_fd     = inproc_poll_fd,
+    .close       = inproc_close,
 };

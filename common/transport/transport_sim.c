@@ -7,11 +7,10 @@
 #include <string.h>
 
 enum {
-    NAME_BYTES     = 96,
-    NETS_MAX       = 64,
-    CUTS_MAX       = 256,
-    HEAD_BYTES_MAX = 1 << 20,
-    BODY_BYTES_MAX = 64 << 20
+    NAME_BYTES = 96,
+    NETS_MAX   = 64,
+    CUTS_MAX   = 256,
+    RETRY_MS   = 100 /* between two attempts of a dialler */
 };
 
 typedef struct endpoint endpoint;
@@ -38,6 +37,7 @@ struct endpoint {
 
     endpoint *listener;     /* of a dialler that is connected */
     uint32_t number;        /* its connection; 0 = none       */
+    bool is_known;          /* to the listener: it has spoken */
     uint64_t connect_at_ms; /* when it tries again            */
     uint64_t latest_ms[2];  /* newest delivery promised, to the listener and back: keeps order */
 };
@@ -53,12 +53,15 @@ struct sim_net {
     sim_faults faults;
     sim_counts counts;
     endpoint *endpoints;
-    item *flying; /* sorted by (due, order) */
+    item *flying;     /* sorted by (due, order) */
+    uint32_t names;   /* made up so far, for sim://ID/... */
+    bool runs_itself; /* by the real clock, whenever an endpoint looks */
     cut cuts[CUTS_MAX];
     size_t n_cuts;
 };
 
-static _Thread_local sim_net *nets[NETS_MAX]; /* a net is found by number, in its own thread only */
+/* A net is found by number, in its own thread only. */
+static _Thread_local sim_net *nets[NETS_MAX], *self_driven;
 
 /* splitmix64 */
 static uint64_t draw(sim_net *net)
@@ -210,11 +213,12 @@ static void try_connect(endpoint *dialler)
     endpoint *listener = find_listener(net, dialler->target);
     if (listener == NULL || dialler->is_dead || is_cut(net, dialler, listener) ||
         is_cut(net, listener, dialler)) {
-        dialler->connect_at_ms = clock_ms(net->clock) + 100;
+        dialler->connect_at_ms = clock_ms(net->clock) + RETRY_MS;
         return;
     }
     dialler->listener     = listener;
     dialler->number       = ++net->connections;
+    dialler->is_known     = false;
     dialler->latest_ms[0] = dialler->latest_ms[1] = 0;
     tell(dialler, TRANSPORT_UP, 0);
 }
@@ -222,7 +226,7 @@ static void try_connect(endpoint *dialler)
 static void disconnect(endpoint *dialler, uint32_t reconnect_ms)
 {
     if (dialler->listener == NULL) return;
-    tell(dialler->listener, TRANSPORT_DOWN, dialler->number);
+    if (dialler->is_known) tell(dialler->listener, TRANSPORT_DOWN, dialler->number);
     tell(dialler, TRANSPORT_DOWN, 0);
     dialler->listener      = NULL;
     dialler->number        = 0;
@@ -241,7 +245,7 @@ void sim_net_kill(sim_net *net, const char *name)
     for (endpoint *e = net->endpoints; e != NULL; e = e->next)
         if (strcmp(e->name, name) == 0) e->is_dead = true;
     for (endpoint *e = net->endpoints; e != NULL; e = e->next)
-        if (e->is_dead || (e->listener != NULL && e->listener->is_dead)) disconnect(e, 100);
+        if (e->is_dead || (e->listener != NULL && e->listener->is_dead)) disconnect(e, RETRY_MS);
 }
 
 uint64_t sim_net_next_ms(const sim_net *net)
@@ -265,6 +269,7 @@ static void land(sim_net *net, item *i)
         return;
     }
     net->counts.delivered++;
+    dialler->is_known |= i->to != dialler;
     arrive(i);
 }
 
@@ -288,22 +293,36 @@ bool sim_net_deliver(sim_net *net)
 
 /* ---- endpoints ----------------------------------------------------------------------------------------------- */
 
-/* "sim://<id>/<name>" or "sim://<id>/<target>?from=<name>" */
-static pen_status open_(endpoint *e, const char *address, const transport_options *o,
-                        pen_error *why)
+static sim_net *find_net(const char *number)
 {
-    unsigned id;
+    if (strcmp(number, "self") == 0) {
+        if (self_driven == NULL) self_driven = sim_net_create(0, &clock_real);
+        if (self_driven != NULL) self_driven->runs_itself = true;
+        return self_driven;
+    }
+    char *end;
+    const unsigned long id = strtoul(number, &end, 10);
+    return end != number && *end == '\0' && id < NETS_MAX ? nets[id] : NULL;
+}
+
+/* "sim://<id>/<name>" or "sim://<id>/<target>?from=<name>" */
+static pen_status open_endpoint(endpoint *e, const char *address, const transport_options *o,
+                                pen_error *why)
+{
+    char number[8];
     int used = 0;
-    if (sscanf(address, "sim://%u/%95[^?]%n", &id, e->target, &used) != 2 || id >= NETS_MAX ||
-        nets[id] == NULL)
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' names no simulated network of this thread",
-                       address);
+    if (sscanf(address, "sim://%7[a-z0-9]/%95[^?]%n", number, e->target, &used) == 2)
+        e->net = find_net(number);
+    if (e->net == NULL)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%.200s' names no simulated network of this thread", address);
+    if (strcmp(e->target, "*") == 0)
+        snprintf(e->target, sizeof e->target, "any-%u", ++e->net->names);
     if (sscanf(address + used, "?from=%95s", e->name) != 1)
         snprintf(e->name, sizeof e->name, "%s", e->target);
-    snprintf(e->address, sizeof e->address, "%s", address);
-    e->head_max = o->head_bytes_max == 0 ? HEAD_BYTES_MAX : o->head_bytes_max;
-    e->body_max = o->body_bytes_max == 0 ? BODY_BYTES_MAX : o->body_bytes_max;
-    e->net      = nets[id];
+    snprintf(e->address, sizeof e->address, "sim://%s/%s", number, e->target);
+    e->head_max = o->head_bytes_max;
+    e->body_max = o->body_bytes_max;
     e->last     = &e->first;
     return PEN_OK;
 }
@@ -317,11 +336,11 @@ static void enter(endpoint *e)
     e->is_open = true;
 }
 
-static pen_status listen_(void *state, const char *address, const transport_options *o,
-                          pen_error *why)
+static pen_status sim_listen(void *state, const char *address, const transport_options *o,
+                             pen_error *why)
 {
     endpoint *e       = state;
-    pen_status status = open_(e, address, o, why);
+    pen_status status = open_endpoint(e, address, o, why);
     if (status != PEN_OK) return status;
     if (find_listener(e->net, e->name) != NULL)
         return why_set(why, PEN_UNREACHABLE, "'%s' is in use; choose another name", address);
@@ -330,22 +349,23 @@ static pen_status listen_(void *state, const char *address, const transport_opti
     return PEN_OK;
 }
 
-static pen_status dial(void *state, const char *address, const transport_options *o, pen_error *why)
+static pen_status sim_dial(void *state, const char *address, const transport_options *o,
+                           pen_error *why)
 {
     endpoint *e       = state;
-    pen_status status = open_(e, address, o, why);
+    pen_status status = open_endpoint(e, address, o, why);
     if (status != PEN_OK) return status;
     enter(e);
     try_connect(e);
     return PEN_OK;
 }
 
-static const char *address_(void *state)
+static const char *sim_address(void *state)
 {
     return ((endpoint *)state)->address;
 }
 
-static int poll_fd(void *state)
+static int sim_poll_fd(void *state)
 {
     (void)state;
     return -1;
@@ -374,14 +394,25 @@ static pen_status send_once(endpoint *e, endpoint *dialler, endpoint *to, const 
     return PEN_OK;
 }
 
-static pen_status refuse(endpoint *to, uint32_t peer, buf *body)
+/* Why `to` would not have the message; NULL: it would. */
+static const char *fault_of(const endpoint *to, size_t head_size, const buf *body)
 {
-    tell(to, TRANSPORT_REFUSED, peer);
+    if (head_size > to->head_max) return "a head that is too large";
+    if (body != NULL && body->size > to->body_max) return "a body that is too large";
+    return NULL;
+}
+
+static pen_status refuse(endpoint *to, uint32_t peer, const char *note, buf *body)
+{
+    item *i = item_new(to, TRANSPORT_REFUSED, peer, note, strlen(note) + 1, NULL);
+    if (i == NULL) return PEN_AGAIN;
+    arrive(i);
     buf_release(body);
     return PEN_OK;
 }
 
-static pen_status send_(void *state, uint32_t peer, const void *head, size_t head_size, buf *body)
+static pen_status sim_send(void *state, uint32_t peer, const void *head, size_t head_size,
+                           buf *body)
 {
     endpoint *e       = state;
     endpoint *dialler = e->listens ? find_connection(e->net, peer) : e;
@@ -389,8 +420,8 @@ static pen_status send_(void *state, uint32_t peer, const void *head, size_t hea
     endpoint *to = dialler == NULL ? NULL : e->listens ? dialler : dialler->listener;
     if (to == NULL) return e->listens ? PEN_PEER_LOST : PEN_AGAIN;
     if (e->is_dead) return PEN_PEER_LOST;
-    if (head_size == 0 || head_size > to->head_max || (body != NULL && body->size > to->body_max))
-        return refuse(to, e->listens ? 0 : dialler->number, body);
+    const char *fault = fault_of(to, head_size, body);
+    if (fault != NULL) return refuse(to, e->listens ? 0 : dialler->number, fault, body);
 
     sim_net *net = e->net;
     net->counts.sent++;
@@ -408,22 +439,23 @@ static pen_status send_(void *state, uint32_t peer, const void *head, size_t hea
     return send_once(e, dialler, to, head, head_size, body);
 }
 
-static pen_status recv_(void *state, transport_event *event)
+static pen_status sim_recv(void *state, transport_event *event)
 {
     endpoint *e = state;
     *event      = (transport_event){0};
     free(e->current);
+    if (e->net->runs_itself) sim_net_deliver(e->net);
     item *i = e->current = e->is_dead ? NULL : e->first;
     if (i == NULL) return PEN_AGAIN;
     e->first = i->next;
     if (e->first == NULL) e->last = &e->first;
-    event->kind      = i->kind;
-    event->peer      = i->peer;
-    event->body      = i->body;
+    event->kind = i->kind;
+    event->peer = i->peer;
+    event->body = i->body;
+    if (i->kind == TRANSPORT_REFUSED) snprintf(event->note, sizeof event->note, "%s", i->head);
+    if (i->kind != TRANSPORT_MESSAGE) return PEN_OK;
     event->head      = i->head;
     event->head_size = i->head_size;
-    if (i->kind == TRANSPORT_REFUSED)
-        snprintf(event->note, sizeof event->note, "a message that is empty or too large");
     return PEN_OK;
 }
 
@@ -446,31 +478,36 @@ static void leave(endpoint *e)
     sim_net *net = e->net;
     if (!e->listens) disconnect(e, 0);
     for (endpoint *d = net->endpoints; d != NULL && e->listens; d = d->next)
-        if (d->listener == e) disconnect(d, 100);
+        if (d->listener == e) disconnect(d, RETRY_MS);
     endpoint **link = &net->endpoints;
     while (*link != e) link = &(*link)->next;
     *link = e->next;
     drop_flying_to(net, e);
 }
 
-static void close_(void *state, uint32_t linger_ms)
+static void sim_close(void *state, uint32_t linger_ms)
 {
     endpoint *e = state;
     (void)linger_ms; /* what was sent is on its way */
     if (e->is_open) leave(e);
     free_items(e->first);
     free(e->current);
+    if (e->net == NULL || e->net != self_driven || e->net->endpoints != NULL) return;
+    sim_net_destroy(e->net);
+    self_driven = NULL;
 }
 
 const transport_ops transport_sim = {
     .scheme = "sim",
     .doc    = "A simulated network with seeded faults; for tests of whole clusters in one process.",
-    .state_size = sizeof(endpoint),
-    .listen     = listen_,
-    .dial       = dial,
-    .address    = address_,
-    .send       = send_,
-    .recv       = recv_,
-    .poll_fd    = poll_fd,
-    .close      = close_,
+    .any_address = "sim://self/*",
+    .keeps_order = false, /* if told to reorder */
+    .state_size  = sizeof(endpoint),
+    .listen      = sim_listen,
+    .dial        = sim_dial,
+    .address     = sim_address,
+    .send        = sim_send,
+    .recv        = sim_recv,
+    .poll_fd     = sim_poll_fd,
+    .close       = sim_close,
 };

@@ -1,9 +1,12 @@
-/* transport_sim.h - a network that exists only in memory, on a simulated clock, with faults drawn from a seed.
+/* transport_sim.h - a network that exists only in memory, with faults drawn from a seed.
  *
  * A sim_net belongs to one thread.  Endpoints find it by number: "sim://<id>/<name>" listens, and
- * "sim://<id>/<listener>?from=<name>" dials with a name of its own, so that partitions can name both ends.
- * Nothing moves by itself: the owner advances the clock to sim_net_next_ms() and calls sim_net_deliver().
- * The same seed and the same calls give the same run.
+ * "sim://<id>/<listener>?from=<name>" dials with a name of its own, so that partitions can name both
+ * ends.  Nothing moves by itself: the owner advances the clock to sim_net_next_ms() and calls
+ * sim_net_deliver().  The same seed and the same calls give the same run.
+ *
+ * Without an owner: "sim://self/<name>" is a net of the calling thread that has no faults, goes by the
+ * real clock and moves when one of its endpoints receives.
  */
 #ifndef COMMON_TRANSPORT_SIM_H
 #define COMMON_TRANSPORT_SIM_H
@@ -13,28 +16,30 @@
 
 typedef struct sim_net sim_net;
 
-/* Probabilities are per message; delays in milliseconds.  All zero: every message arrives after delay 0, in order. */
+/* Probabilities are per message; delays in milliseconds.  All zero: every message arrives after
+ * delay 0, in order. */
 typedef struct {
     double drop, repeat, reorder;
     uint32_t delay_ms_min, delay_ms_max;
 } sim_faults;
 
-sim_net *sim_net_create(uint64_t seed,
-                        const clock_source *clock); /* clock is BORROWED; NULL: no memory */
+/* clock is BORROWED.  NULL: no memory, or 64 nets in this thread already. */
+sim_net *sim_net_create(uint64_t seed, const clock_source *clock);
 void sim_net_destroy(sim_net *net); /* after all its endpoints are closed; NULL is fine */
 uint32_t sim_net_id(const sim_net *net);
 
 void sim_net_faults(sim_net *net, const sim_faults *faults);
 
-/* Messages from endpoint `from` to endpoint `to` vanish while on.  "*" is everybody.  One way: two calls for both. */
+/* Messages from endpoint `from` to endpoint `to` vanish while on.  "*" is everybody.  One way: two
+ * calls for both. */
 void sim_net_partition(sim_net *net, const char *from, const char *to, bool on);
 
-/* Cuts the connection of a dialler: what is in flight is lost, both ends see DOWN, and after reconnect_ms UP again
- * under a new peer number. */
+/* Cuts the connection of a dialler: what is in flight is lost, both ends see DOWN, and after
+ * reconnect_ms UP again under a new peer number. */
 void sim_net_break(sim_net *net, const char *dialler, const char *listener, uint32_t reconnect_ms);
 
-/* As if the process of that name were killed: its connections end and no other will be made.  Its endpoints may still be
- * closed, and do nothing else. */
+/* As if the process of that name were killed: its connections end and no other will be made.  Its
+ * endpoints may still be closed, and do nothing else. */
 void sim_net_kill(sim_net *net, const char *name);
 
 uint64_t sim_net_next_ms(const sim_net *net); /* when something is due next; UINT64_MAX: nothing */

@@ -1,68 +1,115 @@
 /* transport_zmq.c - TCP and Unix sockets through ZeroMQ; the only file that includes zmq.h.
  *
- * DESIGN.  A listener is a ROUTER, a dialler a DEALER.  ZeroMQ names a ROUTER's peers by five bytes, a zero and
- * a number; the number is our peer.  A message is [head] or [head][body].
- *   bounds      ZMQ_MAXMSGSIZE ends a connection that announces more than the larger of the two limits before any
- *               memory is taken.  The queues themselves have no limit: the layers above bound what is in flight.
- *   connections ZeroMQ hides them; its monitor tells of descriptors, and a message of the descriptor it came by.  A new
- *               peer on a known descriptor means the older peer is gone, and the monitor's news of that, which comes by
- *               another queue and maybe later, must not be taken for the new one's end: `stale` counts it off.
- *   stalls      heartbeats are answered by ZeroMQ's own thread, so only a stopped process or a dead host misses them; the
- *               time-out is longer than a five-second stall.
- *   moves       names are resolved anew at each attempt, and an attempt ends after connect_ms, so a peer that
- *               comes back under another address is found (without it, a dead address holds the socket for minutes).
+ * DESIGN
+ * Shape.  A listener is a ROUTER, a dialler a DEALER.  ZeroMQ names a ROUTER's peers by five bytes, a
+ * zero and a number that counts up; the number is our peer.  A message is [head] or [head][body].
+ *
+ * Bounds.  ZMQ_MAXMSGSIZE ends a connection that announces a frame of more than twice the larger
+ * limit, before any memory is taken; between one and two limits the message is refused by name and
+ * its connection lives.  The queues have no limit (HWM 0): the layers above bound what is in flight,
+ * and a full receive queue would stop ZeroMQ from reading heartbeats, so that a process that is only
+ * slow would be taken for a dead one.
+ *
+ * Queues of a lost connection.  ZMQ_IMMEDIATE ties a dialler's queue to its connection: when that
+ * ends, what was queued is released at once.  Otherwise the memory of a dead server's messages would
+ * stay lent until it comes back, which may be never, and then it would be sent old messages first.
+ *
+ * Connections.  ZeroMQ hides them.  Its monitor tells of descriptors opened and closed; a message tells
+ * by which descriptor it came.  Both come by queues of their own, and descriptors are used again, so:
+ *   - The monitor is read when the messages are dry, and before a new peer is tied to a descriptor.  It
+ *     reports a connection's end before the descriptor is closed, so a descriptor whose news is read
+ *     belongs to the connection of the newest peer.
+ *   - Peers count up.  Of two on one descriptor the higher has it, and the lower is gone.
+ *   - After its DOWN a peer is remembered for a while as ended, and a straggler of it is dropped.
+ * Handshakes are reported without a descriptor.  They are counted, and a connection that ends without
+ * a word takes one from the count; if there is none to take, it spoke something else than ZeroMQ.
+ *
+ * Stalls.  Heartbeats are answered by ZeroMQ's own thread, so only a stopped process or a dead host
+ * misses them.  Three default intervals make 6 s: a stall of 5 s does not break a connection.
+ *
+ * Moves.  Names are resolved anew at each attempt, and an attempt ends after connect_ms, so a peer that
+ * comes back under another address is found.  (Without a limit the kernel retries a dead address for
+ * two minutes.)  ZMQ_IPV6 is on for literal IPv6 addresses only: with it "localhost" may mean ::1, and
+ * ZeroMQ tries no second address.
  */
 #include "common/transport/transport.h"
+
+#include "common/clock.h"
 #include "common/why.h"
 
-#include <assert.h>
+#include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <zmq.h>
 
+/* Without memory a peer is not added, instead of exit(). */
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
 enum {
-    HEAD_BYTES_MAX = 1 << 20,
-    BODY_BYTES_MAX = 64 << 20,
     COPY_BELOW = 32 << 10, /* a copy is cheaper than a reference and a callback in another thread */
-    PEER_NONE  = 0,
     ID_BYTES   = 5,
-    HEARTBEAT_MS = 2000,
-    CONNECT_MS   = 1000
+    SOCKETS_MAX      = 16384, /* of the process */
+    FD_MAX           = 1 << 20,
+    ENDED_MAX        = 64,  /* ended peers that are remembered */
+    REFUSED_MAX      = 64,  /* connections refused and not told yet; more are one flood */
+    FLOOD_LOOK       = 64,  /* messages between two looks at the clock */
+    FLOOD_MS         = 200, /* messages are never dry: news comes after so long all the same */
+    RECONNECT_MS     = 100,
+    RECONNECT_MS_MAX = 2000
 };
 
-/* ---- the one context of the process ---------------------------------------------------------------- */
+/* ---- the one context of the process ---------------------------------------------------------- */
 
 static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *context;
-static unsigned context_users;
-static pid_t context_pid;
+static unsigned context_users, monitors;
+static atomic_uint generation; /* how many forks lie between this process and the first one */
 
-static void *context_acquire(uint32_t io_threads)
+/* The child of a fork has none of ZeroMQ's threads: it forgets the context and touches nothing. */
+static void forget_context(void)
 {
+    context_lock  = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    context       = NULL;
+    context_users = 0;
+    atomic_fetch_add(&generation, 1);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, forget_context);
+}
+
+static void *context_create(uint32_t io_threads)
+{
+    void *made = zmq_ctx_new();
+    if (made == NULL) return NULL;
+    zmq_ctx_set(made, ZMQ_IO_THREADS, (int)io_threads);
+    zmq_ctx_set(made, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
+    zmq_ctx_set(made, ZMQ_BLOCKY, 0);
+    return made;
+}
+
+static void *context_acquire(uint32_t io_threads, unsigned *number)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     pthread_mutex_lock(&context_lock);
-    if (context_users > 0 &&
-        context_pid != getpid()) { /* a forked child inherits nothing it may use */
-        context       = NULL;
-        context_users = 0;
-    }
-    if (context == NULL) {
-        context     = zmq_ctx_new();
-        context_pid = getpid();
-        if (context != NULL) {
-            zmq_ctx_set(context, ZMQ_IO_THREADS, io_threads == 0 ? 1 : (int)io_threads);
-            zmq_ctx_set(context, ZMQ_MAX_SOCKETS, 16384);
-            zmq_ctx_set(context, ZMQ_BLOCKY, 0);
-        }
-    }
+    if (context == NULL) context = context_create(io_threads);
     if (context != NULL) context_users++;
-    void *result = context;
+    void *acquired = context;
+    *number        = ++monitors;
     pthread_mutex_unlock(&context_lock);
-    return result;
+    return acquired;
 }
 
 static void context_release(void)
@@ -71,135 +118,151 @@ static void context_release(void)
     void *last = --context_users == 0 ? context : NULL;
     if (last != NULL) context = NULL;
     pthread_mutex_unlock(&context_lock);
-    if (last != NULL) zmq_ctx_term(last); /* waits for what lingers */
+    if (last != NULL) zmq_ctx_term(last);
 }
 
-/* ---- one endpoint ------------------------------------------------------------------------------------ */
+/* ---- one endpoint ---------------------------------------------------------------------------- */
+
+typedef struct peer {
+    uint32_t number;
+    struct peer *next_ended;
+    UT_hash_handle hh;
+} peer;
 
 typedef struct {
-    uint32_t peer; /* PEER_NONE: it has not spoken */
-    uint32_t
-        stale; /* ends of older connections on this descriptor that are still to be reported by the monitor */
-    bool accepted, greeted;
+    peer *peer;          /* NULL: it has not spoken                                             */
+    bool is_open;        /* between CONNECTED or ACCEPTED and DISCONNECTED                      */
+    bool is_early;       /* it spoke before it was reported as accepted, by another I/O thread  */
+    uint64_t ended_turn; /* when a silent connection ended here                                 */
 } connection;
 
 typedef struct {
-    uint32_t peer;
-    int fd;
-} peer_row;
-
-typedef struct {
     void *socket, *monitor;
-    bool listens, has_context;
-    pid_t pid;
     int epoll_fd;
+    unsigned generation;
+    bool listens, has_context, has_head;
     char address[256];
     uint64_t head_max, body_max;
     zmq_msg_t head; /* of the last event; closed by the next recv */
-    bool has_head, is_up; /* is_up: diallers only */
-    connection *connection; /* [n_connections] by descriptor */
+
+    /* of a dialler: how things are, and what its owner knows of it */
+    bool is_up, told_up, broke;
+
+    /* of a listener */
+    peer *peers;                     /* hash by number */
+    peer *first_ended, **last_ended; /* DOWN is still to be told */
+    uint32_t ended[ENDED_MAX];       /* DOWN has been told; a ring */
+    size_t n_ended;
+
+    connection *connections; /* [n_connections] by descriptor */
     size_t n_connections;
-    peer_row *peer; /* open addressing; PEER_NONE = empty */
-    size_t n_peers, peers_capacity;
-    uint32_t down[16]; /* found while handling something else */
-    size_t n_down;
+    uint32_t greeted, failed; /* handshakes that no connection was taken for yet */
+    uint32_t refused;         /* connections, still to be told */
+
+    uint64_t turn;      /* how often the messages were dry */
+    uint64_t flood_ms;  /* since when they were not */
+    uint32_t since_dry; /* messages */
 } endpoint;
 
-static size_t peer_slot(const endpoint *e, uint32_t peer)
+static bool is_foreign(const endpoint *e)
 {
-    size_t i = (peer * 2654435761u) & (e->peers_capacity - 1);
-    while (e->peer[i].peer != PEER_NONE && e->peer[i].peer != peer)
-        i = (i + 1) & (e->peers_capacity - 1);
-    return i;
+    return e->generation != atomic_load_explicit(&generation, memory_order_relaxed);
 }
 
-static bool knows_peer(const endpoint *e, uint32_t peer)
+static peer *find_peer(const endpoint *e, uint32_t number)
 {
-    return e->peers_capacity > 0 && e->peer[peer_slot(e, peer)].peer == peer;
+    peer *p;
+    HASH_FIND(hh, e->peers, &number, sizeof number, p);
+    return p;
 }
 
-static bool grow_peers(endpoint *e)
+static peer *add_peer(endpoint *e, uint32_t number)
 {
-    endpoint grown       = *e;
-    grown.peers_capacity = e->peers_capacity == 0 ? 64 : 2 * e->peers_capacity;
-    grown.peer           = calloc(grown.peers_capacity, sizeof *grown.peer);
-    if (grown.peer == NULL) return false;
-    for (size_t i = 0; i < e->peers_capacity; i++)
-        if (e->peer[i].peer != PEER_NONE)
-            grown.peer[peer_slot(&grown, e->peer[i].peer)] = e->peer[i];
-    free(e->peer);
-    e->peer           = grown.peer;
-    e->peers_capacity = grown.peers_capacity;
-    return true;
+    peer *p = calloc(1, sizeof *p);
+    if (p == NULL) return NULL;
+    p->number = number;
+    HASH_ADD(hh, e->peers, number, sizeof p->number, p);
+    if (p->hh.tbl != NULL) return p;
+    free(p);
+    return NULL;
 }
 
-/* Removes a row and closes the gap it leaves in its run. */
-static void forget_peer(endpoint *e, uint32_t peer)
+/* Its DOWN is told when the messages are dry; until then it is still known. */
+static void end_peer(endpoint *e, peer *p)
 {
-    if (!knows_peer(e, peer)) return;
-    size_t i        = peer_slot(e, peer);
-    e->peer[i].peer = PEER_NONE;
-    e->n_peers--;
-    for (size_t j = (i + 1) & (e->peers_capacity - 1); e->peer[j].peer != PEER_NONE;
-         j        = (j + 1) & (e->peers_capacity - 1)) {
-        peer_row row                    = e->peer[j];
-        e->peer[j].peer                 = PEER_NONE;
-        e->peer[peer_slot(e, row.peer)] = row;
+    *e->last_ended = p;
+    e->last_ended  = &p->next_ended;
+}
+
+static uint32_t forget_ended(endpoint *e)
+{
+    peer *p              = e->first_ended;
+    const uint32_t ended = p->number;
+    e->first_ended       = p->next_ended;
+    if (e->first_ended == NULL) e->last_ended = &e->first_ended;
+    HASH_DEL(e->peers, p);
+    free(p);
+    e->ended[e->n_ended++ % ENDED_MAX] = ended;
+    return ended;
+}
+
+static bool has_ended(const endpoint *e, uint32_t number)
+{
+    const size_t n = e->n_ended < ENDED_MAX ? e->n_ended : ENDED_MAX;
+    for (size_t i = 0; i < n; i++)
+        if (e->ended[i] == number) return true;
+    return false;
+}
+
+static void free_peers(endpoint *e)
+{
+    peer *p, *next;
+    HASH_ITER(hh, e->peers, p, next)
+    {
+        HASH_DEL(e->peers, p);
+        free(p);
     }
 }
 
 static connection *connection_at(endpoint *e, int fd)
 {
-    if (fd < 0 || fd > 1 << 20) return NULL;
+    if (fd < 0 || fd > FD_MAX) return NULL;
     if ((size_t)fd >= e->n_connections) {
-        size_t n          = (size_t)fd + 64;
-        connection *grown = realloc(e->connection, n * sizeof *grown);
+        const size_t n    = (size_t)fd + 64;
+        connection *grown = realloc(e->connections, n * sizeof *grown);
         if (grown == NULL) return NULL;
         memset(grown + e->n_connections, 0, (n - e->n_connections) * sizeof *grown);
-        e->connection    = grown;
+        e->connections   = grown;
         e->n_connections = n;
     }
-    return &e->connection[fd];
+    return &e->connections[fd];
 }
 
-/* The first message of a peer: which descriptor it came by. */
-static void meet_peer(endpoint *e, uint32_t peer, zmq_msg_t *message)
-{
-    int fd        = zmq_msg_get(message, ZMQ_SRCFD);
-    connection *c = connection_at(e, fd);
-    if (c == NULL || (2 * e->n_peers >= e->peers_capacity && !grow_peers(e))) return;
-    if (c->peer !=
-        PEER_NONE) { /* its descriptor was given anew: it is gone, and the monitor will say so later */
-        if (e->n_down < sizeof e->down / sizeof *e->down) e->down[e->n_down++] = c->peer;
-        forget_peer(e, c->peer);
-        c->stale++;
-    }
-    c->peer                     = peer;
-    e->peer[peer_slot(e, peer)] = (peer_row){.peer = peer, .fd = fd};
-    e->n_peers++;
-}
-
-/* ---- opening ------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static void set_int(void *socket, int option, int value)
 {
     zmq_setsockopt(socket, option, &value, sizeof value);
 }
 
-static void set_options(endpoint *e, const transport_options *o)
+static void set_options(endpoint *e, const char *address, const transport_options *o)
 {
-    int heartbeat   = o->heartbeat_ms == 0 ? HEARTBEAT_MS : (int)o->heartbeat_ms;
-    int64_t largest = (int64_t)(e->head_max > e->body_max ? e->head_max : e->body_max);
+    const uint64_t largest =
+        o->head_bytes_max > o->body_bytes_max ? o->head_bytes_max : o->body_bytes_max;
+    const int64_t frame_max = largest > INT64_MAX / 2 ? INT64_MAX : (int64_t)(2 * largest);
+    const int heartbeat     = o->heartbeat_ms > INT_MAX / 3 ? INT_MAX / 3 : (int)o->heartbeat_ms;
+    zmq_setsockopt(e->socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof frame_max);
     set_int(e->socket, ZMQ_LINGER, 0);
     set_int(e->socket, ZMQ_SNDHWM, 0);
     set_int(e->socket, ZMQ_RCVHWM, 0);
+    set_int(e->socket, ZMQ_IMMEDIATE, 1);
     set_int(e->socket, ZMQ_HEARTBEAT_IVL, heartbeat);
     set_int(e->socket, ZMQ_HEARTBEAT_TIMEOUT, 3 * heartbeat);
-    set_int(e->socket, ZMQ_CONNECT_TIMEOUT, o->connect_ms == 0 ? CONNECT_MS : (int)o->connect_ms);
-    set_int(e->socket, ZMQ_RECONNECT_IVL, 100);
-    set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, 2000);
-    set_int(e->socket, ZMQ_TCP_KEEPALIVE, 0);
-    zmq_setsockopt(e->socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest);
+    set_int(e->socket, ZMQ_CONNECT_TIMEOUT, (int)o->connect_ms);
+    set_int(e->socket, ZMQ_RECONNECT_IVL, RECONNECT_MS);
+    set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MS_MAX);
+    set_int(e->socket, ZMQ_TCP_KEEPALIVE, 0); /* heartbeats find more, and sooner */
+    if (strchr(address, '[') != NULL) set_int(e->socket, ZMQ_IPV6, 1);
     if (e->listens) set_int(e->socket, ZMQ_ROUTER_MANDATORY, 1);
 }
 
@@ -213,13 +276,13 @@ static bool watch_fd(endpoint *e, void *socket)
 }
 
 /* The monitor reports connections over a pair of sockets inside the process. */
-static bool open_monitor(endpoint *e, void *ctx)
+static bool open_monitor(endpoint *e, void *ctx, unsigned number)
 {
     char name[64];
-    snprintf(name, sizeof name, "inproc://penstock-monitor-%p", e->socket);
-    int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                 ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                 ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+    snprintf(name, sizeof name, "inproc://penstock-monitor-%u", number);
+    const int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |
+                       ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                       ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
     if (zmq_socket_monitor(e->socket, name, events) != 0) return false;
     e->monitor = zmq_socket(ctx, ZMQ_PAIR);
     if (e->monitor == NULL) return false;
@@ -228,321 +291,462 @@ static bool open_monitor(endpoint *e, void *ctx)
     return zmq_connect(e->monitor, name) == 0;
 }
 
-static pen_status open_socket(endpoint *e, int type, const transport_options *o, pen_error *why)
+static pen_status open_socket(endpoint *e, int type, const char *address,
+                              const transport_options *o, pen_error *why)
 {
+    unsigned number;
     e->epoll_fd    = -1;
-    e->pid         = getpid();
-    e->head_max    = o->head_bytes_max == 0 ? HEAD_BYTES_MAX : o->head_bytes_max;
-    e->body_max    = o->body_bytes_max == 0 ? BODY_BYTES_MAX : o->body_bytes_max;
-    void *ctx      = context_acquire(o->io_threads);
+    e->turn        = 1; /* 0: a descriptor where nothing ended */
+    e->last_ended  = &e->first_ended;
+    e->head_max    = o->head_bytes_max;
+    e->body_max    = o->body_bytes_max;
+    void *ctx      = context_acquire(o->io_threads, &number);
     e->has_context = ctx != NULL;
-    e->epoll_fd    = epoll_create1(EPOLL_CLOEXEC);
+    e->generation  = atomic_load(&generation);
     if (ctx != NULL) e->socket = zmq_socket(ctx, type);
-    if (e->socket == NULL || e->epoll_fd < 0 || !open_monitor(e, ctx) || !watch_fd(e, e->socket) ||
+    if (e->socket != NULL) e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (e->epoll_fd < 0 || !open_monitor(e, ctx, number) || !watch_fd(e, e->socket) ||
         !watch_fd(e, e->monitor))
-        return why_set(why, PEN_NO_MEMORY,
-                       "cannot make a socket: %s; raise the limit of open files (ulimit -n)",
-                       zmq_strerror(errno));
-    set_options(e, o);
+        return why_set(
+            why, PEN_NO_MEMORY,
+            "cannot make a socket for %.200s: %s; raise the limit of open files (ulimit -n)",
+            address, zmq_strerror(errno));
+    set_options(e, address, o);
     return PEN_OK;
 }
 
-static pen_status listen_(void *state, const char *address, const transport_options *o,
-                          pen_error *why)
+/* ZeroMQ would take the socket file of a living listener away from it. */
+static bool is_served(const char *address)
 {
-    endpoint *e       = state;
-    e->listens        = true;
-    pen_status status = open_socket(e, ZMQ_ROUTER, o, why);
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const char *path      = address + strlen("ipc://");
+    if (strncmp(address, "ipc://", 6) != 0 || strlen(path) >= sizeof at.sun_path) return false;
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    const bool answers = connect(fd, (struct sockaddr *)&at, sizeof at) == 0;
+    close(fd);
+    return answers;
+}
+
+static pen_status tell_bind_failed(const char *address, int error, pen_error *why)
+{
+    const bool is_tcp = strncmp(address, "tcp://", 6) == 0;
+    const char *port  = strrchr(address, ':') + 1;
+    if (error == EADDRINUSE && is_tcp)
+        return why_set(why, PEN_UNREACHABLE,
+                       "port %s is in use (%.200s); choose another, or 0 for a free one", port,
+                       address);
+    if (error == EADDRINUSE)
+        return why_set(why, PEN_UNREACHABLE, "'%.200s' is in use; choose another name", address);
+    if (error == EINVAL)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%.200s' is no address: say tcp://HOST:PORT",
+                       address);
+    if (error == ENODEV || error == EADDRNOTAVAIL)
+        return why_set(
+            why, PEN_UNREACHABLE,
+            "cannot listen at %.200s: this host has no such address; say an IP address or an "
+            "interface of it, or 0.0.0.0 for all",
+            address);
+    return why_set(why, PEN_UNREACHABLE, "cannot listen at %.200s: %s", address,
+                   zmq_strerror(error));
+}
+
+static pen_status socket_listen(void *state, const char *address, const transport_options *o,
+                                pen_error *why)
+{
+    endpoint *e             = state;
+    e->listens              = true;
+    const pen_status status = open_socket(e, ZMQ_ROUTER, address, o, why);
     if (status != PEN_OK) return status;
-    if (zmq_bind(e->socket, address) != 0) {
-        if (errno == EADDRINUSE)
-            return why_set(why, PEN_UNREACHABLE,
-                           "port %s is in use (%s); choose another, or 0 for a free one",
-                           strrchr(address, ':') + 1, address);
-        return why_set(why, PEN_UNREACHABLE, "cannot listen at %s: %s", address,
-                       zmq_strerror(errno));
-    }
+    if (is_served(address)) return tell_bind_failed(address, EADDRINUSE, why);
+    if (zmq_bind(e->socket, address) != 0) return tell_bind_failed(address, errno, why);
     size_t size = sizeof e->address;
     zmq_getsockopt(e->socket, ZMQ_LAST_ENDPOINT, e->address, &size);
     return PEN_OK;
 }
 
-static pen_status dial(void *state, const char *address, const transport_options *o, pen_error *why)
+static pen_status socket_dial(void *state, const char *address, const transport_options *o,
+                              pen_error *why)
 {
-    endpoint *e       = state;
-    pen_status status = open_socket(e, ZMQ_DEALER, o, why);
+    endpoint *e             = state;
+    const pen_status status = open_socket(e, ZMQ_DEALER, address, o, why);
     if (status != PEN_OK) return status;
     snprintf(e->address, sizeof e->address, "%s", address);
     if (zmq_connect(e->socket, address) == 0) return PEN_OK;
-    return why_set(why, PEN_UNREACHABLE, "cannot dial %s: %s", address, zmq_strerror(errno));
+    if (errno == EINVAL)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%.200s' is no address: say tcp://HOST:PORT",
+                       address);
+    return why_set(why, PEN_UNREACHABLE, "cannot dial %.200s: %s", address, zmq_strerror(errno));
 }
 
-static const char *address_(void *state)
+static const char *socket_address(void *state)
 {
     return ((endpoint *)state)->address;
 }
 
-static int poll_fd(void *state)
+static int socket_poll_fd(void *state)
 {
     return ((endpoint *)state)->epoll_fd;
 }
 
-/* ---- sending --------------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
-static void release_body(void *data, void *hint)
+static void release_body(void *data, void *body)
 {
     (void)data;
-    buf_release(hint);
+    buf_release(body);
 }
 
-static pen_status send_failed(int error)
+static bool send_bytes(endpoint *e, const void *bytes, size_t size, int flags)
 {
-    return error == EAGAIN ? PEN_AGAIN : PEN_PEER_LOST;
+    return zmq_send(e->socket, bytes, size, flags | ZMQ_DONTWAIT) >= 0;
 }
 
-/* After the first frame of a message was taken the rest is, too: ZeroMQ sends messages whole. */
+/* The rest of a message whose head was taken.  If the connection has ended in between, ZeroMQ drops
+ * the whole message, and so do we. */
 static void send_body(endpoint *e, buf *body)
 {
-    zmq_msg_t message;
+    zmq_msg_t frame;
     if (body->size < COPY_BELOW) {
-        zmq_msg_init_size(&message, body->size);
-        memcpy(zmq_msg_data(&message), body->data, body->size);
+        send_bytes(e, body->data, body->size, 0);
         buf_release(body);
-    } else {
-        zmq_msg_init_data(&message, body->data, body->size, release_body, body);
+        return;
     }
-    if (zmq_msg_send(&message, e->socket, ZMQ_DONTWAIT) < 0) zmq_msg_close(&message);
+    zmq_msg_init_data(&frame, body->data, body->size, release_body, body);
+    if (zmq_msg_send(&frame, e->socket, ZMQ_DONTWAIT) < 0) zmq_msg_close(&frame);
 }
 
-static pen_status send_(void *state, uint32_t peer, const void *head, size_t head_size, buf *body)
+/* Between the news of a connection and its queue lies a command that ZeroMQ looks at now and then
+ * when it sends, but always when it is asked for events. */
+static bool send_first(endpoint *e, const void *bytes, size_t size, int flags)
 {
-    endpoint *e = state;
-    if (e->pid != getpid()) return PEN_WRONG_STATE;
+    int events;
+    size_t events_size = sizeof events;
+    if (send_bytes(e, bytes, size, flags)) return true;
+    if (errno != EAGAIN || e->listens) return false;
+    zmq_getsockopt(e->socket, ZMQ_EVENTS, &events, &events_size);
+    return send_bytes(e, bytes, size, flags);
+}
+
+static pen_status socket_send(void *state, uint32_t number, const void *head, size_t head_size,
+                              buf *body)
+{
+    endpoint *e    = state;
+    const int more = body != NULL ? ZMQ_SNDMORE : 0;
+    if (is_foreign(e)) return PEN_WRONG_STATE;
     if (e->listens) {
-        uint8_t id[ID_BYTES] = {0};
-        memcpy(id + 1, &peer, sizeof peer);
-        if (zmq_send(e->socket, id, sizeof id, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
-            return send_failed(errno);
+        uint8_t id[ID_BYTES]   = {0};
+        const uint32_t ordered = htonl(number);
+        memcpy(id + 1, &ordered, sizeof ordered);
+        if (!send_first(e, id, sizeof id, ZMQ_SNDMORE))
+            return errno == EAGAIN ? PEN_AGAIN : PEN_PEER_LOST;
+        send_bytes(e, head, head_size, more);
+    } else if (!send_first(e, head, head_size, more)) {
+        return errno == EAGAIN ? PEN_AGAIN : PEN_PEER_LOST;
     }
-    int more = body != NULL ? ZMQ_SNDMORE : 0;
-    if (zmq_send(e->socket, head, head_size, ZMQ_DONTWAIT | more) < 0) return send_failed(errno);
     if (body != NULL) send_body(e, body);
     return PEN_OK;
 }
 
-/* ---- receiving --------------------------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static bool recv_monitor(endpoint *e, uint16_t *kind, int *value)
+{
+    uint8_t bytes[6], address[256];
+    if (zmq_recv(e->monitor, bytes, sizeof bytes, ZMQ_DONTWAIT) != sizeof bytes) return false;
+    zmq_recv(e->monitor, address, sizeof address, 0); /* both frames were sent as one message */
+    memcpy(kind, bytes, sizeof *kind);
+    memcpy(value, bytes + sizeof *kind, sizeof *value);
+    return true;
+}
+
+static bool take_one(uint32_t *count)
+{
+    if (*count == 0) return false;
+    (*count)--;
+    return true;
+}
+
+static void refuse_connection(endpoint *e)
+{
+    if (e->refused < REFUSED_MAX) e->refused++;
+}
+
+static void on_opened(endpoint *e, int fd)
+{
+    connection *c = connection_at(e, fd);
+    if (c == NULL) return;
+    *c = (connection){.is_open = true, .peer = c->is_early ? c->peer : NULL};
+}
+
+static void on_disconnected(endpoint *e, int fd)
+{
+    connection *c = connection_at(e, fd);
+    if (c == NULL) return;
+    const connection was = *c;
+    *c                   = (connection){.ended_turn = e->turn};
+    if (e->is_up) {
+        e->is_up = false;
+        e->broke = true;
+    } else if (was.peer != NULL) {
+        end_peer(e, was.peer);
+    } else if (was.is_open && !take_one(&e->failed) && !take_one(&e->greeted)) {
+        refuse_connection(e);
+    }
+}
+
+static void on_news(endpoint *e, uint16_t kind, int value)
+{
+    switch (kind) {
+    case ZMQ_EVENT_CONNECTED:
+    case ZMQ_EVENT_ACCEPTED: on_opened(e, value); break;
+    case ZMQ_EVENT_DISCONNECTED: on_disconnected(e, value); break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        if (e->listens)
+            e->greeted++;
+        else
+            e->is_up = true;
+        break;
+    default: /* a handshake that failed; its connection ends next */
+        e->failed++;
+        refuse_connection(e);
+    }
+}
+
+static bool read_monitor(endpoint *e)
+{
+    uint16_t kind;
+    int value;
+    bool any = false;
+    while (recv_monitor(e, &kind, &value)) {
+        on_news(e, kind, value);
+        any = true;
+    }
+    return any;
+}
+
+/* Ties a peer that speaks for the first time to the connection it came by. */
+static peer *meet_peer(endpoint *e, uint32_t number, zmq_msg_t *head)
+{
+    read_monitor(e);
+    connection *c = connection_at(e, zmq_msg_get(head, ZMQ_SRCFD));
+    peer *p       = c != NULL ? add_peer(e, number) : NULL;
+    if (p == NULL) return NULL;
+    take_one(&e->greeted);
+    if (!c->is_open && c->ended_turn == e->turn &&
+        e->turn > 0) { /* its end was reported just now */
+        end_peer(e, p);
+        return p;
+    }
+    if (c->peer != NULL && (int32_t)(number - c->peer->number) < 0) {
+        end_peer(e, p);
+        return p;
+    }
+    if (c->peer != NULL) end_peer(e, c->peer);
+    c->is_early = !c->is_open;
+    c->is_open  = true;
+    c->peer     = p;
+    return p;
+}
+
+static bool tell(transport_event *event, transport_event_kind kind, uint32_t number)
+{
+    event->kind = kind;
+    event->peer = number;
+    return true;
+}
+
+static bool refuse(transport_event *event, const char *note)
+{
+    snprintf(event->note, sizeof event->note, "%s", note);
+    event->kind = TRANSPORT_REFUSED;
+    return true;
+}
+
+/* One piece of what is known and not told yet. */
+static bool tell_news(endpoint *e, transport_event *event)
+{
+    if (e->told_up && e->broke) {
+        e->told_up = e->broke = false;
+        return tell(event, TRANSPORT_DOWN, 0);
+    }
+    if (!e->told_up && e->is_up) {
+        e->told_up = true;
+        e->broke   = false;
+        return tell(event, TRANSPORT_UP, 0);
+    }
+    if (e->first_ended != NULL) return tell(event, TRANSPORT_DOWN, forget_ended(e));
+    if (take_one(&e->refused)) return refuse(event, "a connection that does not speak ZeroMQ");
+    return false;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 typedef struct {
     buf base;
-    zmq_msg_t message;
+    zmq_msg_t frame;
 } received;
 
 static void release_received(buf *base)
 {
     received *r = (received *)base;
-    zmq_msg_close(&r->message);
+    zmq_msg_close(&r->frame);
     free(r);
 }
 
-static buf *keep_body(zmq_msg_t *message)
+static buf *keep_body(zmq_msg_t *frame)
 {
     received *r = malloc(sizeof *r);
     if (r == NULL) return NULL;
-    zmq_msg_init(&r->message);
-    zmq_msg_move(&r->message, message);
-    buf_init(&r->base, zmq_msg_data(&r->message), zmq_msg_size(&r->message), release_received);
+    zmq_msg_init(&r->frame);
+    zmq_msg_move(&r->frame, frame);
+    buf_init(&r->base, zmq_msg_data(&r->frame), zmq_msg_size(&r->frame), release_received);
     return &r->base;
 }
 
-static void drop_rest(endpoint *e, zmq_msg_t *last)
+/* Takes one whole message.  Frames beyond the second are only counted. */
+static int recv_frames(void *socket, zmq_msg_t *head, zmq_msg_t *body)
 {
-    while (zmq_msg_more(last)) {
-        zmq_msg_close(last);
-        zmq_msg_init(last);
-        if (zmq_msg_recv(last, e->socket, ZMQ_DONTWAIT) < 0) break;
+    zmq_msg_t rest;
+    for (int n = 0;; n++) {
+        zmq_msg_t *frame = n == 0 ? head : n == 1 ? body : &rest;
+        zmq_msg_init(frame);
+        if (zmq_msg_recv(frame, socket, ZMQ_DONTWAIT) < 0) return n;
+        const bool more = zmq_msg_more(frame);
+        if (frame == &rest) zmq_msg_close(&rest);
+        if (!more) return n + 1;
     }
-    zmq_msg_close(last);
 }
 
-static pen_status refuse(endpoint *e, zmq_msg_t *last, transport_event *event, const char *note)
+/* What is wrong with a message; NULL: nothing. */
+static const char *fault_of(const endpoint *e, const zmq_msg_t *head, const zmq_msg_t *body, int n)
 {
-    drop_rest(e, last);
-    event->kind = TRANSPORT_REFUSED;
-    snprintf(event->note, sizeof event->note, "%s", note);
-    return PEN_OK;
+    if (n > 2) return "a message of more than two frames";
+    if (zmq_msg_size(head) == 0) return "a message with an empty head";
+    if (zmq_msg_size(head) > e->head_max) return "a head that is too large";
+    if (n == 2 && zmq_msg_size(body) > e->body_max) return "a body that is too large";
+    return NULL;
 }
 
-/* The [id] frame of a listener.  0: *event is filled; 1: go on; -1: nothing there. */
-static int recv_id(endpoint *e, transport_event *event)
+/* The [id] frame of a listener; false: there is none.  A peer that chose its own id has no number. */
+static bool recv_id(endpoint *e, uint32_t *number, bool *has_number)
 {
-    zmq_msg_t id;
-    zmq_msg_init(&id);
-    if (zmq_msg_recv(&id, e->socket, ZMQ_DONTWAIT) < 0) {
-        zmq_msg_close(&id);
-        return -1;
-    }
-    const uint8_t *bytes = zmq_msg_data(&id);
-    if (zmq_msg_size(&id) != ID_BYTES || bytes[0] != 0) {
-        refuse(e, &id, event, "a peer that names itself");
-        return 0;
-    }
-    memcpy(&event->peer, bytes + 1, sizeof event->peer);
-    zmq_msg_close(&id);
-    return 1;
+    uint8_t id[256] = {0};
+    const int size  = zmq_recv(e->socket, id, sizeof id, ZMQ_DONTWAIT);
+    if (size < 0) return false;
+    *has_number = size == ID_BYTES && id[0] == 0;
+    memcpy(number, id + 1, sizeof *number);
+    *number = ntohl(*number);
+    return true;
 }
 
-static pen_status recv_message(endpoint *e, transport_event *event)
+/* Turns one message of a peer into an event; false: a straggler, dropped. */
+static bool take_message(endpoint *e, zmq_msg_t *body, int n, transport_event *event)
 {
-    zmq_msg_t body;
-    zmq_msg_init(&e->head);
-    if (zmq_msg_recv(&e->head, e->socket, ZMQ_DONTWAIT) < 0) return PEN_AGAIN;
-    if (e->listens && !knows_peer(e, event->peer)) meet_peer(e, event->peer, &e->head);
-    event->kind      = TRANSPORT_MESSAGE;
+    if (e->listens && find_peer(e, event->peer) == NULL) {
+        if (has_ended(e, event->peer)) return false;
+        if (meet_peer(e, event->peer, &e->head) == NULL)
+            return refuse(event, "a peer whose connection is unknown");
+    }
+    const char *fault = fault_of(e, &e->head, body, n);
+    if (fault != NULL) return refuse(event, fault);
+    if (n == 2 && (event->body = keep_body(body)) == NULL)
+        return refuse(event, "a body for which there is no memory");
     event->head      = zmq_msg_data(&e->head);
     event->head_size = zmq_msg_size(&e->head);
-    if (event->head_size == 0 || event->head_size > e->head_max)
-        return refuse(e, &e->head, event,
-                      event->head_size == 0 ? "an empty message" : "a head that is too large");
-    e->has_head = true;
-    if (!zmq_msg_more(&e->head)) return PEN_OK;
-
-    zmq_msg_init(&body);
-    if (zmq_msg_recv(&body, e->socket, ZMQ_DONTWAIT) < 0)
-        return refuse(e, &body, event, "half a message");
-    if (zmq_msg_more(&body)) return refuse(e, &body, event, "a message of more than two frames");
-    if (zmq_msg_size(&body) > e->body_max)
-        return refuse(e, &body, event, "a body that is too large");
-    event->body = keep_body(&body);
-    if (event->body == NULL) return refuse(e, &body, event, "no memory for a body");
-    return PEN_OK;
+    return tell(event, TRANSPORT_MESSAGE, event->peer);
 }
 
-/* ---- connections --------------------------------------------------------------------------------------------- */
-
-static bool recv_monitor(endpoint *e, uint16_t *kind, int *fd)
+static void drop_head(endpoint *e)
 {
-    zmq_msg_t message;
-    bool found = false;
-    zmq_msg_init(&message);
-    if (zmq_msg_recv(&message, e->monitor, ZMQ_DONTWAIT) >= 0 && zmq_msg_size(&message) >= 6) {
-        uint32_t value;
-        memcpy(kind, zmq_msg_data(&message), sizeof *kind);
-        memcpy(&value, (char *)zmq_msg_data(&message) + 2, sizeof value);
-        *fd   = (int)value;
-        found = true;
-    }
-    while (zmq_msg_more(&message)) { /* the address; the monitor sends both frames at once */
-        zmq_msg_close(&message);
-        zmq_msg_init(&message);
-        if (zmq_msg_recv(&message, e->monitor, 0) < 0) break;
-    }
-    zmq_msg_close(&message);
-    return found;
-}
-
-static bool on_disconnected(endpoint *e, int fd, transport_event *event)
-{
-    connection *c = connection_at(e, fd);
-    if (!e->listens) {
-        bool was_up = e->is_up;
-        e->is_up    = false;
-        event->kind = TRANSPORT_DOWN;
-        return was_up;
-    }
-    if (c == NULL) return false;
-    if (c->stale > 0) {
-        c->stale--;
-        return false;
-    }
-    connection was = *c;
-    *c             = (connection){0};
-    if (was.peer != PEER_NONE) {
-        forget_peer(e, was.peer);
-        event->kind = TRANSPORT_DOWN;
-        event->peer = was.peer;
-        return true;
-    }
-    if (!was.accepted || was.greeted) return false;
-    event->kind = TRANSPORT_REFUSED;
-    snprintf(event->note, sizeof event->note, "a connection that does not speak ZeroMQ");
-    return true;
-}
-
-static bool on_handshake_failed(endpoint *e, int fd, transport_event *event)
-{
-    connection *c = connection_at(e, fd);
-    if (c != NULL) c->accepted = false; /* told once */
-    event->kind = TRANSPORT_REFUSED;
-    snprintf(event->note, sizeof event->note, "a handshake that failed");
-    return true;
-}
-
-/* Turns the monitor's news into an event of ours; false: nothing anybody above should know. */
-static bool translate(endpoint *e, uint16_t kind, int fd, transport_event *event)
-{
-    connection *c = connection_at(e, fd);
-    switch (kind) {
-    case ZMQ_EVENT_ACCEPTED:
-        if (c != NULL) c->accepted = true;
-        return false;
-    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
-        if (c != NULL) c->greeted = true;
-        e->is_up    = !e->listens; /* the monitor tells no descriptor here; a dialler has only one */
-        event->kind = TRANSPORT_UP;
-        return !e->listens; /* a listener learns the peer's number with its first message */
-    case ZMQ_EVENT_DISCONNECTED: return on_disconnected(e, fd, event);
-    default: return on_handshake_failed(e, fd, event);
-    }
-}
-
-static pen_status recv_(void *state, transport_event *event)
-{
-    endpoint *e   = state;
-    uint16_t kind = 0;
-    int fd = -1, id = 1;
-    if (e->pid != getpid()) return PEN_WRONG_STATE;
-    *event = (transport_event){0};
     if (e->has_head) zmq_msg_close(&e->head);
     e->has_head = false;
-    if (e->n_down > 0) {
-        event->kind = TRANSPORT_DOWN;
-        event->peer = e->down[--e->n_down];
-        return PEN_OK;
-    }
-    if (e->listens) id = recv_id(e, event);
-    if (id == 0) return PEN_OK;
-    if (id == 1 && recv_message(e, event) == PEN_OK) return PEN_OK;
-    while (recv_monitor(e, &kind, &fd))
-        if (translate(e, kind, fd, event)) return PEN_OK;
-    return PEN_AGAIN;
 }
 
-static void close_(void *state, uint32_t linger_ms)
+static bool recv_message(endpoint *e, transport_event *event)
+{
+    for (;;) {
+        bool has_number = true, is_event = true;
+        zmq_msg_t body;
+        if (e->listens && !recv_id(e, &event->peer, &has_number)) return false;
+        const int n = recv_frames(e->socket, &e->head, &body);
+        if (n == 0) return false;
+        e->has_head = true;
+        if (has_number) {
+            is_event = take_message(e, &body, n, event);
+        } else {
+            event->peer = 0;
+            refuse(event, "a peer that names itself");
+        }
+        if (n > 1) zmq_msg_close(&body);
+        if (is_event) return true;
+        drop_head(e);
+    }
+}
+
+/* So many messages that the queue is never dry: news must not wait for ever. */
+static bool is_flooded(endpoint *e)
+{
+    if (++e->since_dry % FLOOD_LOOK != 0) return false;
+    const uint64_t now = clock_ms(&clock_real);
+    if (e->since_dry == FLOOD_LOOK) e->flood_ms = now;
+    if (now - e->flood_ms < FLOOD_MS) return false;
+    e->flood_ms = now;
+    return true;
+}
+
+static pen_status socket_recv(void *state, transport_event *event)
 {
     endpoint *e = state;
-    bool ours   = e->pid == getpid();
-    if (e->has_head && ours) zmq_msg_close(&e->head);
-    if (e->epoll_fd >= 0 && e->pid != 0) close(e->epoll_fd);
-    if (e->socket != NULL && ours) {
+    if (is_foreign(e)) return PEN_WRONG_STATE;
+    *event = (transport_event){0};
+    drop_head(e);
+    /* A dialler hears of its connection before the first message that came by it. */
+    if ((!e->listens && !e->told_up) || is_flooded(e)) {
+        read_monitor(e);
+        if (tell_news(e, event)) return PEN_OK;
+    }
+    if (recv_message(e, event)) return PEN_OK;
+    /* What was read after the last look at the messages may tell of a peer whose last ones came since. */
+    if (read_monitor(e) && recv_message(e, event)) return PEN_OK;
+    e->since_dry = 0;
+    e->turn++;
+    return tell_news(e, event) ? PEN_OK : PEN_AGAIN;
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+static void close_sockets(endpoint *e, uint32_t linger_ms)
+{
+    drop_head(e);
+    if (e->socket != NULL) {
         zmq_socket_monitor(e->socket, NULL, 0);
         if (e->monitor != NULL) zmq_close(e->monitor);
         set_int(e->socket, ZMQ_LINGER, (int)linger_ms);
         zmq_close(e->socket);
     }
-    if (e->has_context && ours) context_release();
-    free(e->connection);
-    free(e->peer);
+    if (e->has_context) context_release();
+}
+
+static void socket_close(void *state, uint32_t linger_ms)
+{
+    endpoint *e = state;
+    if (e->epoll_fd >= 0) close(e->epoll_fd);
+    if (!is_foreign(e)) close_sockets(e, linger_ms);
+    free_peers(e);
+    free(e->connections);
 }
 
 /* clang-format off */
-const transport_ops transport_tcp = {
-    .scheme = "tcp", .doc = "TCP, through ZeroMQ; reconnects by name, finds silent hosts by heartbeat.",
-    .state_size = sizeof(endpoint), .listen = listen_, .dial = dial, .address = address_, .send = send_, .recv = recv_,
-    .poll_fd = poll_fd, .close = close_,
-};
-const transport_ops transport_ipc = {
-    .scheme = "ipc", .doc = "Unix-domain sockets, through ZeroMQ; for processes of one host.",
-    .state_size = sizeof(endpoint), .listen = listen_, .dial = dial, .address = address_, .send = send_, .recv = recv_,
-    .poll_fd = poll_fd, .close = close_,
-};
+#define ROW(name, text, any)                                                                        \
+    {.scheme = name, .doc = text, .any_address = any, .keeps_order = true,                          \
+     .state_size = sizeof(endpoint), .listen = socket_listen, .dial = socket_dial,                  \
+     .address = socket_address, .send = socket_send, .recv = socket_recv,                           \
+     .poll_fd = socket_poll_fd, .close = socket_close}
+
+const transport_ops transport_tcp = ROW("tcp",
+    "TCP, through ZeroMQ; reconnects by name, finds silent hosts by heartbeat.", "tcp://127.0.0.1:0");
+const transport_ops transport_ipc = ROW("ipc",
+    "Unix-domain sockets, through ZeroMQ; for processes of one host.", "ipc://*");
 /* clang-format on */

@@ -17,7 +17,10 @@ static const sync_ops *find(const char *name, size_t length)
     return NULL;
 }
 
-const sync_ops *sync_find(const char *name) { return find(name, strlen(name)); }
+const sync_ops *sync_find(const char *name)
+{
+    return find(name, strlen(name));
+}
 
 pen_status sync_parse(const char *text, const sync_ops **ops, sync_hyper *hyper, pen_error *why)
 {

@@ -17,8 +17,8 @@ static void told_defaults(const sync_ops *rule, sync_hyper *hyper)
     assert_ptr_equal(found, rule);
 }
 
-/* fn for each rule and each combination of counters that can be: slowest <= clock, and with averages the
- * round is the slowest clock while it is open. */
+/* fn for each rule and each combination of counters that can be: slowest <= clock, and with
+ * averages the round is the slowest clock while it is open. */
 typedef void (*visit)(const sync_ops *rule, const sync_hyper *hyper, const sync_view *view);
 
 static void walk(visit fn)
@@ -66,7 +66,8 @@ static void test_sync_takes_each_push_once_and_in_order(void **state)
 
 static void slowest_is_served(const sync_ops *rule, const sync_hyper *hyper, const sync_view *view)
 {
-    if (view->clock == view->slowest && view->clock == view->round) assert_true(rule->serve(hyper, view));
+    if (view->clock == view->slowest && view->clock == view->round)
+        assert_true(rule->serve(hyper, view));
 }
 
 static void test_sync_always_serves_the_slowest(void **state)
@@ -90,7 +91,8 @@ static void test_sync_what_may_leave_may_leave_later(void **state)
     walk(catching_up_helps);
 }
 
-/* Ranks push and wait for values at random; every rank must get through, and each push must count once. */
+/* Ranks push and wait for values at random; every rank must get through, and each push must count
+ * once. */
 static void run(const sync_ops *rule, const sync_hyper *hyper, unsigned seed)
 {
     enum { STEPS = 50 };

@@ -2,6 +2,7 @@
 #include "common/crc.h"
 #include "proto/wire.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/support/wire_difference.h"
 
 static wire_arena *arenas[2]; /* one for the message that came, one for the message sent on */
 static wire_out sent, again;
@@ -40,6 +41,7 @@ static void decode_and_send_on(const uint8_t *head, size_t size, wire_arena *are
     wire_arena_reset(arenas[1]);
     FUZZ_CHECK(wire_data_decode(sent.data, sent.size, arenas[1], &back, &why) == PEN_OK);
     check_promises(&back);
+    FUZZ_CHECK(wire_difference_data(&d, &back) == NULL);
     FUZZ_CHECK(wire_data_encode(&back, &again, &why) == PEN_OK);
     FUZZ_CHECK(sent.size == again.size && memcmp(sent.data, again.data, sent.size) == 0);
 }

@@ -28,7 +28,7 @@ compile() { # output, sanitizers, sources...
 
 for name in control data; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
 common="common/status.c common/why.c common/crc.c common/config.c"
-wire="proto/wire.c proto/wire_data.c proto/wire_control.c $build/control.pb-c.c $build/data.pb-c.c $common"
+wire="proto/wire.c proto/wire_data.c proto/wire_control.c $build/control.pb-c.c $build/data.pb-c.c tests/support/wire_difference.c $common"
 
 if [ "$seconds" = --corpus ]; then
     mkdir -p tests/fuzz/corpus/wire_data tests/fuzz/corpus/wire_control
@@ -41,7 +41,7 @@ mkdir -p "$build/failed"
 for target in $targets; do
     case $target in
     wire_data) sources=$wire ;;
-    wire_control) sources="$wire proto/plan.c" ;;
+    wire_control) sources="$wire proto/plan.c proto/plan_compare.c" ;;
     config) sources=$common ;;
     esac
     program=$build/fuzz_$target log=$build/fuzz_$target.log

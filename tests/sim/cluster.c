@@ -353,12 +353,11 @@ static void build(cluster *c)
     for (uint32_t i = 0; i < c->plan.task.workers; i++) sim_worker_begin(c, i);
 }
 
-/* Payloads that workers lent are given back by whoever holds them, so workers go last. */
 static void destroy(cluster *c)
 {
+    for (uint32_t i = 0; i < c->plan.task.workers; i++) sim_worker_free(&c->worker[i]);
     for (uint32_t i = 0; i < c->plan.servers; i++) sim_server_free(&c->server[i]);
     sim_scheduler_free(&c->scheduler);
-    for (uint32_t i = 0; i < c->plan.task.workers; i++) sim_worker_free(&c->worker[i]);
     net_close(c);
     model_destroy(c->reference);
     plan_destroy(c->cut);

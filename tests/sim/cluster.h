@@ -77,8 +77,10 @@ typedef struct {
     uint64_t applied;       /* pushes or steps that changed a chunk, over all chunks */
     uint64_t gap_max, repeats, retries, corrupt, breaks, skipped, held;
     uint32_t snapshots;     /* complete on all servers */
-    pen_status verdict;     /* of the first who failed */
-    char sentence[640];
+    uint32_t failed, unreachable; /* workers that ended with an error; of these, who lost the scheduler */
+    pen_status verdict;
+    char sentence[640]; /* of the verdict, the same for all; "" = none */
+    char late[640];     /* of the first call that ended by its deadline */
 } sim_result;
 
 /* Runs it to its end.  No memory: aborts. */

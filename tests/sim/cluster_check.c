@@ -239,6 +239,8 @@ void check_end(cluster *c)
     bool left = true;
     for (uint32_t r = 0; r < c->plan.task.workers; r++) {
         left &= c->worker[r].life == LIFE_LEFT;
+        c->result.failed += c->worker[r].life == LIFE_FAILED;
+        c->result.unreachable += c->worker[r].why.status == PEN_UNREACHABLE;
         if (c->worker[r].life == LIFE_RUNS) sim_wrong(c, "rank %u has not ended: it is at step %" PRIu64, r, c->worker[r].step);
     }
     for (uint32_t i = 0; i < c->plan.servers; i++) {

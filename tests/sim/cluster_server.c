@@ -276,7 +276,7 @@ void sim_server_begin(cluster *c, uint32_t rank)
     s->rank     = rank;
     s->nonce    = draw(&c->chance);
     s->n_shards = c->plan.shards;
-    s->beat_ms  = c->now_ms;
+    s->beat_ms = s->started_ms = c->now_ms;
     for (uint32_t i = 0; i < s->n_shards; i++) {
         s->shard[i].server = s;
         s->shard[i].number = rank * c->plan.shards + i;
@@ -298,12 +298,18 @@ static void beat(sim_server *s)
     s->beat_ms = s->c->now_ms + s->c->plan.lease_ms / BEATS_PER_LEASE;
 }
 
+/* When silence is taken for the scheduler's death. */
+static uint64_t lost_ms(const sim_server *s)
+{
+    if (s->incarnation == 0) return s->started_ms + s->c->plan.init_timeout_ms;
+    const uint64_t lease = s->acked_ms + s->c->plan.lease_ms, down = s->down_ms + DOWN_MS;
+    return !s->is_up && down < lease ? down : lease;
+}
+
 static void watch_scheduler(sim_server *s)
 {
-    const uint64_t now = s->c->now_ms;
-    const bool is_gone = !s->is_up && now >= s->down_ms + DOWN_MS;
-    if (s->is_leaving || s->incarnation == 0 || (!is_gone && now < s->acked_ms + s->c->plan.lease_ms)) return;
     pen_error why;
+    if (s->is_leaving || s->c->now_ms < lost_ms(s)) return;
     why_set(&why, PEN_UNREACHABLE, "server %u lost the scheduler", s->rank);
     fail(s, &why);
 }
@@ -338,10 +344,7 @@ uint64_t sim_server_due(const sim_server *s)
     uint64_t due = UINT64_MAX;
     if (s->is_up && !s->is_welcome) due = s->say_ms;
     if (s->is_welcome) due = least(due, s->beat_ms);
-    if (s->is_leaving) return least(due, s->leave_ms);
-    if (s->incarnation != 0) due = least(due, s->acked_ms + s->c->plan.lease_ms);
-    if (s->incarnation != 0 && !s->is_up) due = least(due, s->down_ms + DOWN_MS);
-    return due;
+    return least(due, s->is_leaving ? s->leave_ms : lost_ms(s));
 }
 
 void sim_server_crash(sim_server *s)

@@ -89,7 +89,7 @@ struct sim_server {
     endpoint control;
     bool is_up, is_welcome, has_epoch, is_leaving;
     uint64_t nonce, incarnation, term, epoch;
-    uint64_t say_ms, beat_ms, beats, acked_ms, down_ms, leave_ms;
+    uint64_t started_ms, say_ms, beat_ms, beats, acked_ms, down_ms, leave_ms;
     keep kept;
     wire_model model;
     wire_member *worker;
@@ -173,7 +173,6 @@ struct sim_worker {
     bool has_outcome;
 
     pen_error why; /* of its failure */
-    bool is_own;   /* it failed by itself: a deadline */
 };
 
 struct cluster {
@@ -190,7 +189,7 @@ struct cluster {
     char tensor_name[SIM_TENSORS_MAX][16];
     wire_group group;
     wire_pair setting[8];
-    char sync[32], optim[48], snapshot_text[24];
+    char sync[32], optim[48];
     wire_model model;
     plan *cut;
     model_reference *reference;

@@ -47,6 +47,7 @@ static void remember(sim_worker *w, const pen_error *why)
 static void end_call(sim_call *call, const pen_error *why)
 {
     sim_worker *w = call->worker;
+    if (w->life != LIFE_RUNS) return; /* a dead program learns nothing */
     if (!call->is_pending) sim_wrong(w->c, "rank %u: %s ended twice", w->rank, call->name);
     call->is_pending = false;
     w->pending--;
@@ -55,7 +56,8 @@ static void end_call(sim_call *call, const pen_error *why)
         return;
     }
     sim_note(w->c, "rank %u: %s: %s", w->rank, call->name, why->text);
-    if (w->why.status == PEN_OK) w->is_own = true;
+    if (why->status == PEN_TIMED_OUT && w->c->result.late[0] == '\0')
+        snprintf(w->c->result.late, sizeof w->c->result.late, "%s", why->text);
     remember(w, why);
 }
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what a shard sees of the outside ---------------------------------------------------------------- */
+/* ---- what a shard sees of the outside -------------------------------------------------------- */
 static const void *copied(const void *data, size_t bytes)
 {
     if (data == NULL || bytes == 0) return NULL;
@@ -20,14 +20,14 @@ static const void *copied(const void *data, size_t bytes)
 static void record(void *user, uint32_t peer, const wire_data *d, buf *payload)
 {
     const rig_outside *o = user;
-    rig *r           = o->rig;
+    rig *r               = o->rig;
     if (r->n_sent == r->sent_capacity) {
         r->sent_capacity = r->sent_capacity == 0 ? 64 : r->sent_capacity * 2;
         r->sent          = realloc(r->sent, r->sent_capacity * sizeof *r->sent);
         assert(r->sent != NULL);
     }
     rig_message *m = &r->sent[r->n_sent++];
-    *m             = (rig_message){.shard = o->shard, .peer = peer, .d = *d, .payload = buf_acquire(payload)};
+    *m = (rig_message){.shard = o->shard, .peer = peer, .d = *d, .payload = buf_acquire(payload)};
     assert(d->payload_bytes == (payload != NULL ? payload->size : 0));
     m->d.chunk     = copied(d->chunk, d->n * sizeof *d->chunk);
     m->d.seq       = copied(d->seq, d->n * sizeof *d->seq);
@@ -71,16 +71,26 @@ void rig_forget(rig *r)
     r->n_sent = 0;
 }
 
-/* ---- life -------------------------------------------------------------------------------------------- */
-uint64_t rig_incarnation(int32_t rank) { return 100 + (uint64_t)rank; }
-uint32_t rig_peer(int32_t rank) { return 10 + (uint32_t)rank; }
-uint32_t rig_shard_of(const rig *r, uint32_t chunk) { return r->shard_of[r->plan->chunk[chunk].partition]; }
+/* ---- life ------------------------------------------------------------------------------------ */
+uint64_t rig_incarnation(int32_t rank)
+{
+    return 100 + (uint64_t)rank;
+}
+uint32_t rig_peer(int32_t rank)
+{
+    return 10 + (uint32_t)rank;
+}
+uint32_t rig_shard_of(const rig *r, uint32_t chunk)
+{
+    return r->shard_of[r->plan->chunk[chunk].partition];
+}
 
 static void add_shard(rig *r, uint32_t index, const rig_options *o)
 {
     r->outside[index]           = (rig_outside){r, index};
-    const shard_options options = {.park_bytes_max = o->park_bytes_max != 0 ? o->park_bytes_max : 64 << 20,
-                                   .stats          = &r->stats};
+    const shard_options options = {.park_bytes_max =
+                                       o->park_bytes_max != 0 ? o->park_bytes_max : 64 << 20,
+                                   .stats = &r->stats};
     const shard_outside out     = {&r->outside[index], record, keep_cut, keep_report};
     const shard_setup setup     = {.model       = &r->model,
                                    .plan        = r->plan,
@@ -92,7 +102,8 @@ static void add_shard(rig *r, uint32_t index, const rig_options *o)
                                    .applied     = o->applied};
     wire_member members[RIG_RANKS_MAX];
     for (uint32_t i = 0; i < r->world_size; i++)
-        members[i] = (wire_member){.role = PEN_WORKER, .rank = (int32_t)i, .incarnation = rig_incarnation((int32_t)i)};
+        members[i] = (wire_member){
+            .role = PEN_WORKER, .rank = (int32_t)i, .incarnation = rig_incarnation((int32_t)i)};
 
     pen_error why;
     r->shard[index] = shard_create(&options, &out, &why);
@@ -116,7 +127,8 @@ rig *rig_create(const wire_model *model, const rig_options *o)
 
     static double rates[16];
     for (uint32_t g = 0; g < model->n_groups; g++) rates[g] = 0.125 / (g + 1);
-    r->inputs = (wire_inputs){.loss_scale = 1, .weight = 1, .skip = true, .n_rates = model->n_groups, .rate = rates};
+    r->inputs = (wire_inputs){
+        .loss_scale = 1, .weight = 1, .skip = true, .n_rates = model->n_groups, .rate = rates};
     for (uint32_t i = 0; i < o->n_shards; i++) add_shard(r, i, o);
     return r;
 }
@@ -133,7 +145,7 @@ void rig_destroy(rig *r)
     free(r);
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 static float mixed(uint64_t x)
 {
     x ^= x >> 31;
@@ -144,7 +156,10 @@ static float mixed(uint64_t x)
     return (float)((double)(x >> 11) / (double)(1ull << 53) * 2 - 1);
 }
 
-float rig_value(uint32_t tensor, uint64_t i) { return mixed(((uint64_t)tensor << 40) + i + 1); }
+float rig_value(uint32_t tensor, uint64_t i)
+{
+    return mixed(((uint64_t)tensor << 40) + i + 1);
+}
 
 float rig_noise(int32_t rank, uint64_t step, uint32_t tensor, uint64_t i)
 {
@@ -174,13 +189,15 @@ buf *rig_payload(const rig *r, uint32_t chunk, int32_t rank, uint64_t step, rig_
     float *values       = malloc(c->count * sizeof *values);
     assert(values != NULL);
     for (uint64_t i = 0; i < c->count; i++)
-        values[i] = g != NULL ? g(rank, step, c->tensor, c->start + i) : rig_value(c->tensor, c->start + i);
-    buf *b = encoded(values, g != NULL ? push_dtype(r, c->tensor) : r->model.tensor[c->tensor].dtype, c->count);
+        values[i] =
+            g != NULL ? g(rank, step, c->tensor, c->start + i) : rig_value(c->tensor, c->start + i);
+    buf *b = encoded(
+        values, g != NULL ? push_dtype(r, c->tensor) : r->model.tensor[c->tensor].dtype, c->count);
     free(values);
     return b;
 }
 
-/* ---- messages ---------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 void rig_deliver(rig *r, uint32_t to, int32_t rank, wire_data *d, buf *payload)
 {
     if (d->from == 0) d->from = rig_incarnation(rank);
@@ -209,7 +226,10 @@ void rig_push(rig *r, int32_t rank, uint64_t step, uint32_t chunk, uint32_t flag
     buf_release(payload);
 }
 
-static bool is_trained(const rig *r, uint32_t chunk) { return r->plan->chunk[chunk].blocks > 0; }
+static bool is_trained(const rig *r, uint32_t chunk)
+{
+    return r->plan->chunk[chunk].blocks > 0;
+}
 
 void rig_push_all(rig *r, int32_t rank, uint64_t step, uint32_t flags, rig_gradient g)
 {
@@ -235,12 +255,12 @@ void rig_flush(rig *r)
     for (uint32_t i = 0; i < r->n_shards; i++) shard_flush(r->shard[i]);
 }
 
-/* ---- deciding ---------------------------------------------------------------------------------------- */
+/* ---- deciding -------------------------------------------------------------------------------- */
 static void take_records(rig *r, const rig_message *m, rig_decision *out, const double **sums)
 {
     const double *at = m->payload->data;
     for (uint32_t i = 0; i < m->d.n_records; i++) {
-        const wire_record *record         = &m->d.record[i];
+        const wire_record *record      = &m->d.record[i];
         out->record[record->partition] = *record;
         sums[record->partition]        = at;
         at += r->plan->partition[record->partition].blocks;
@@ -253,18 +273,21 @@ bool rig_decide(rig *r, int32_t rank, uint64_t step, int64_t applied, rig_decisi
     memset(out, 0, sizeof *out);
     for (size_t i = 0; i < r->n_sent; i++) {
         const rig_message *m = &r->sent[i];
-        if (m->d.kind == WIRE_PREPARED && m->d.rank == rank && m->d.step == step) take_records(r, m, out, sums);
+        if (m->d.kind == WIRE_PREPARED && m->d.rank == rank && m->d.step == step)
+            take_records(r, m, out, sums);
     }
     for (uint32_t p = 0; p < r->plan->n_partitions; p++)
         if (r->plan->partition[p].n_trained > 0 && sums[p] == NULL) return false;
-    decision_make(r->plan, out->record, sums, &r->inputs, applied, &out->decision, &out->bad_chunk, &out->bad_rank);
+    decision_make(r->plan, out->record, sums, &r->inputs, applied, &out->decision, &out->bad_chunk,
+                  &out->bad_rank);
     return true;
 }
 
-static void pull_from(rig *r, uint32_t from, int32_t rank, uint64_t step, const rig_decision *decision)
+static void pull_from(rig *r, uint32_t from, int32_t rank, uint64_t step,
+                      const rig_decision *decision)
 {
     uint32_t *chunk = malloc(r->plan->n_chunks * sizeof *chunk), n = 0;
-    uint32_t partition[PLAN_PARTITIONS_MAX], n_partitions = 0;
+    uint32_t partition[PLAN_PARTITIONS_MAX], n_partitions          = 0;
     uint64_t hash[PLAN_PARTITIONS_MAX];
     assert(chunk != NULL);
     for (uint32_t c = 0; c < r->plan->n_chunks; c++)
@@ -295,7 +318,8 @@ void rig_pull(rig *r, int32_t rank, uint64_t step, const rig_decision *decision)
 void rig_step(rig *r, uint64_t step, int64_t applied, rig_gradient g, rig_decision *out)
 {
     rig_forget(r);
-    for (uint32_t rank = 0; rank < r->world_size; rank++) rig_push_all(r, (int32_t)rank, step, 0, g);
+    for (uint32_t rank = 0; rank < r->world_size; rank++)
+        rig_push_all(r, (int32_t)rank, step, 0, g);
     rig_flush(r);
     const bool decided = rig_decide(r, 0, step, applied, out);
     assert(decided);
@@ -303,7 +327,7 @@ void rig_step(rig *r, uint64_t step, int64_t applied, rig_gradient g, rig_decisi
     rig_flush(r);
 }
 
-/* ---- looking ----------------------------------------------------------------------------------------- */
+/* ---- looking --------------------------------------------------------------------------------- */
 static bool is_about(const rig_message *m, uint32_t chunk)
 {
     if (chunk == UINT32_MAX) return true;
@@ -324,7 +348,8 @@ const rig_message *rig_find(const rig *r, wire_kind kind, int32_t rank, uint32_t
 uint32_t rig_count(const rig *r, wire_kind kind, int32_t rank)
 {
     uint32_t n = 0;
-    for (size_t i = 0; i < r->n_sent; i++) n += r->sent[i].d.kind == kind && r->sent[i].d.rank == rank;
+    for (size_t i = 0; i < r->n_sent; i++)
+        n += r->sent[i].d.kind == kind && r->sent[i].d.rank == rank;
     return n;
 }
 
@@ -343,7 +368,8 @@ uint32_t rig_params_crc(const rig *r)
 {
     uint32_t crc = 0;
     for (uint32_t c = 0; c < r->plan->n_chunks; c++)
-        crc = crc32c(crc, shard_values(r->shard[rig_shard_of(r, c)], c, NULL), r->plan->chunk[c].count * sizeof(float));
+        crc = crc32c(crc, shard_values(r->shard[rig_shard_of(r, c)], c, NULL),
+                     r->plan->chunk[c].count * sizeof(float));
     return crc;
 }
 

@@ -1,7 +1,8 @@
 /* shard_rig.h - shards driven by hand: a few ranks, a small model, and every message that was sent.
  *
- * The rig is the network and the workers' arithmetic: it cuts gradients into the plan's chunks, sends them, and
- * derives decisions from PREPARED as a worker does.  Nothing is lost or reordered unless the test does so.
+ * The rig is the network and the workers' arithmetic: it cuts gradients into the plan's chunks,
+ * sends them, and derives decisions from PREPARED as a worker does.  Nothing is lost or reordered
+ * unless the test does so.
  */
 #ifndef TESTS_SHARD_RIG_H
 #define TESTS_SHARD_RIG_H
@@ -68,12 +69,14 @@ float rig_noise(int32_t rank, uint64_t step, uint32_t tensor, uint64_t i);
 void rig_push(rig *r, int32_t rank, uint64_t step, uint32_t chunk, uint32_t flags, rig_gradient g);
 /* The same with every field of the message in the test's hand. */
 void rig_deliver(rig *r, uint32_t to, int32_t rank, wire_data *d, buf *payload);
-buf *rig_payload(const rig *r, uint32_t chunk, int32_t rank, uint64_t step, rig_gradient g); /* as it travels */
+buf *rig_payload(const rig *r, uint32_t chunk, int32_t rank, uint64_t step,
+                 rig_gradient g); /* as it travels */
 void rig_push_all(rig *r, int32_t rank, uint64_t step, uint32_t flags, rig_gradient g);
 void rig_flush(rig *r);
 void rig_forget(rig *r); /* the messages so far */
 
-/* From the PREPARED messages to `rank` in r->sent.  False: some partition of trained chunks is missing. */
+/* From the PREPARED messages to `rank` in r->sent.  False: some partition of trained chunks is
+ * missing. */
 typedef struct {
     wire_decision decision;
     uint32_t bad_chunk;

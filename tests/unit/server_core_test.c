@@ -1,4 +1,5 @@
-/* server_core_test.c - the core alone: events in, verbs out, on descriptors of a handful of chunks. */
+/* server_core_test.c - the core alone: events in, verbs out, on descriptors of a handful of chunks.
+ */
 #include "server/core.h"
 
 #include <setjmp.h>
@@ -15,17 +16,18 @@ static wire_inputs inputs;
 /* A and B are of partition 0, C of partition 1; all of one group. */
 static server_core *start(const char *rule, bool deterministic, uint64_t park_bytes_max)
 {
-    const server_core_chunk_desc chunks[CHUNKS] = {{"a", 0, 0, 100, true}, {"b", 0, 0, 100, true}, {"c", 1, 0, 100, true}};
-    server_core_group group                     = {0};
+    const server_core_chunk_desc chunks[CHUNKS] = {
+        {"a", 0, 0, 100, true}, {"b", 0, 0, 100, true}, {"c", 1, 0, 100, true}};
+    server_core_group group = {0};
     pen_error why;
     assert_int_equal(sync_parse(rule, &group.ops, &group.hyper, &why), PEN_OK);
     const server_core_config config = {.n_chunks       = CHUNKS,
-                                .n_partitions   = 2,
-                                .n_groups       = 1,
-                                .chunk          = chunks,
-                                .group          = &group,
-                                .deterministic  = deterministic,
-                                .park_bytes_max = park_bytes_max};
+                                       .n_partitions   = 2,
+                                       .n_groups       = 1,
+                                       .chunk          = chunks,
+                                       .group          = &group,
+                                       .deterministic  = deterministic,
+                                       .park_bytes_max = park_bytes_max};
     server_core *c;
     assert_int_equal(server_core_create(&config, RANKS, &c, &why), PEN_OK);
     const uint64_t incarnation[RANKS] = {50, 51, 52};
@@ -40,14 +42,15 @@ static server_core *start(const char *rule, bool deterministic, uint64_t park_by
     return c;
 }
 
-static server_core_actions push(server_core *c, int32_t rank, uint64_t seq, uint32_t chunk, bool want)
+static server_core_actions push(server_core *c, int32_t rank, uint64_t seq, uint32_t chunk,
+                                bool want)
 {
     const server_core_push_event e = {.rank        = rank,
-                               .peer        = 10 + (uint32_t)rank,
-                               .chunk       = chunk,
-                               .seq         = seq,
-                               .want_values = want,
-                               .inputs      = &inputs};
+                                      .peer        = 10 + (uint32_t)rank,
+                                      .chunk       = chunk,
+                                      .seq         = seq,
+                                      .want_values = want,
+                                      .inputs      = &inputs};
     if (!want) server_core_inputs(c, rank, seq, &inputs, NULL);
     return server_core_push(c, &e);
 }
@@ -55,12 +58,13 @@ static server_core_actions push(server_core *c, int32_t rank, uint64_t seq, uint
 /* "FOLD 1" for each action with its rank, in order. */
 static void assert_says(server_core_actions a, const char *want)
 {
-    static const char *const names[] = {"FOLD",  "KEEP",    "SUMMED",  "PREPARED", "COMMIT", "UPDATE",
-                                        "DROP",  "SERVE",   "APPLIED", "RECEIPT",  "HELD",   "REFUSE"};
-    char said[1024] = "";
+    static const char *const names[] = {"FOLD", "KEEP",  "SUMMED",  "PREPARED", "COMMIT", "UPDATE",
+                                        "DROP", "SERVE", "APPLIED", "RECEIPT",  "HELD",   "REFUSE"};
+    char said[1024]                  = "";
     for (uint32_t i = 0; i < a.n; i++) {
         char word[32];
-        snprintf(word, sizeof word, "%s%s %d", i > 0 ? ", " : "", names[a.at[i].verb], a.at[i].rank);
+        snprintf(word, sizeof word, "%s%s %d", i > 0 ? ", " : "", names[a.at[i].verb],
+                 a.at[i].rank);
         strcat(said, word);
     }
     assert_string_equal(said, want);
@@ -130,7 +134,7 @@ static server_core *prepared(uint64_t hash)
 static void test_core_commits_with_the_first_valid_decision_only(void **state)
 {
     (void)state;
-    server_core *c                = prepared(77);
+    server_core *c         = prepared(77);
     wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1, .gscale = 0.5, .norm = 2};
     assert_int_equal(server_core_decide(c, 0, 0, 78, &decision, 10).at[0].status, PEN_MISMATCH);
     decision.applied = 1;
@@ -149,7 +153,7 @@ static void test_core_commits_with_the_first_valid_decision_only(void **state)
 static void test_core_takes_one_decision_for_all_partitions_of_a_step(void **state)
 {
     (void)state;
-    server_core *c                = prepared(77);
+    server_core *c         = prepared(77);
     wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1, .gscale = 0.5, .norm = 2};
     for (int32_t r = 0; r < RANKS; r++) push(c, r, 0, C, false);
     server_core_record_is(c, 1, 88);
@@ -162,7 +166,7 @@ static void test_core_takes_one_decision_for_all_partitions_of_a_step(void **sta
 static void test_core_skip_ends_the_step_and_counts_no_update(void **state)
 {
     (void)state;
-    server_core *c                      = prepared(77);
+    server_core *c               = prepared(77);
     const wire_decision decision = {.outcome = PEN_SKIPPED_NONFINITE, .clip = 1};
     assert_says(server_core_decide(c, 0, 0, 77, &decision, 10), "COMMIT -1");
     assert_int_equal(server_core_applied(c), 0);
@@ -173,9 +177,9 @@ static void test_core_skip_ends_the_step_and_counts_no_update(void **state)
 static void test_core_pull_after_a_decision_is_of_that_step_only(void **state)
 {
     (void)state;
-    server_core *c                      = prepared(77);
+    server_core *c               = prepared(77);
     const wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1, .gscale = 0.5};
-    server_core_pull_event pull         = {.rank = 1, .peer = 11, .chunk = A, .seq = 0, .decided = true};
+    server_core_pull_event pull  = {.rank = 1, .peer = 11, .chunk = A, .seq = 0, .decided = true};
     assert_says(server_core_pull(c, &pull), "REFUSE 1");
     server_core_decide(c, 0, 0, 77, &decision, 10);
     assert_says(server_core_pull(c, &pull), "SERVE 1");
@@ -267,7 +271,8 @@ static void test_core_holds_a_bounded_number_of_answers(void **state)
     server_core *c              = start("ssp s=0", true, 0);
     server_core_pull_event pull = {.rank = 0, .peer = 10, .chunk = A};
     push(c, 0, 0, A, false);
-    for (pull.seq = 0; pull.seq < CORE_HELD_PER_RANK_MAX; pull.seq++) assert_says(server_core_pull(c, &pull), "HELD 0");
+    for (pull.seq = 0; pull.seq < CORE_HELD_PER_RANK_MAX; pull.seq++)
+        assert_says(server_core_pull(c, &pull), "HELD 0");
     assert_int_equal(server_core_pull(c, &pull).at[0].status, PEN_AGAIN);
     server_core_peer_down(c, 10);
     assert_says(server_core_pull(c, &pull), "HELD 0");
@@ -282,8 +287,8 @@ static void test_core_refuses_a_tensor_that_is_trained_in_two_ways(void **state)
     const server_core_actions a = push(c, 0, 0, A, false);
     assert_says(a, "REFUSE 0");
     assert_int_equal(a.at[0].status, PEN_WRONG_STATE);
-    assert_string_equal(a.at[0].reason,
-                        "'a' is trained by pen_push_pull() and by pen_step_end() in one job; use one of them for it");
+    assert_string_equal(a.at[0].reason, "'a' is trained by pen_push_pull() and by pen_step_end() "
+                                        "in one job; use one of them for it");
     server_core_destroy(c);
 }
 

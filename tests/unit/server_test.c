@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { ELEMENTS = 5000, PATIENCE_MS = 10000, SHARDS = 2 };
+enum { ELEMENTS = 5000, PATIENCE_MS = 10000, SHARDS = 3 }; /* two chunks: one shard has none */
 
 typedef struct {
     scheduler *scheduler;
@@ -25,23 +25,25 @@ typedef struct {
     transport *control, *data[SHARDS];
     wire_arena *arena;
     wire_out out;
-    wire_control c;  /* the last control message */
-    wire_data d;     /* the last data message    */
-    buf *body;       /* its payload              */
+    wire_control c; /* the last control message */
+    wire_data d;    /* the last data message    */
+    buf *body;      /* its payload              */
     uint64_t me, term, epoch, to;
     char address[SHARDS][256];
     plan *plan;
     uint32_t shard[PLAN_PARTITIONS_MAX];
 } job;
 
-static const wire_tensor tensor = {.name = "w", .dtype = PEN_F32, .grad_dtype = PEN_F32, .ndim = 1, .shape = {ELEMENTS}};
-static const wire_group group   = {.name = "all", .optim = "sgd lr=1 momentum=0.5", .sync = "bsp", .wire = "raw"};
-static const wire_pair resume   = {"resume", "yes"};
-static const wire_model model   = {.n_tensors = 1, .tensor = &tensor, .n_groups = 1, .group = &group};
-static const double rate        = 0.5;
+static const wire_tensor tensor = {
+    .name = "w", .dtype = PEN_F32, .grad_dtype = PEN_F32, .ndim = 1, .shape = {ELEMENTS}};
+static const wire_group group = {
+    .name = "all", .optim = "sgd lr=1 momentum=0.5", .sync = "bsp", .wire = "raw"};
+static const wire_pair resume = {"resume", "yes"};
+static const wire_model model = {.n_tensors = 1, .tensor = &tensor, .n_groups = 1, .group = &group};
+static const double rate      = 0.5;
 static const wire_inputs inputs = {.loss_scale = 1, .weight = 1, .n_rates = 1, .rate = &rate};
 
-/* ---- waiting ------------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 static void receive(job *j, transport *t, transport_event_kind kind, transport_event *event)
 {
     for (int ms = 0; ms < PATIENCE_MS; ms++) {
@@ -62,7 +64,8 @@ static void await_control(job *j, wire_control_kind kind)
     do {
         receive(j, j->control, TRANSPORT_MESSAGE, &event);
         wire_arena_reset(j->arena);
-        assert_int_equal(wire_control_decode(event.head, event.head_size, j->arena, &j->c, &why), PEN_OK);
+        assert_int_equal(wire_control_decode(event.head, event.head_size, j->arena, &j->c, &why),
+                         PEN_OK);
         if (j->c.kind == WIRE_VERDICT && kind != WIRE_VERDICT) fail_msg("%s", j->c.u.verdict.text);
     } while (j->c.kind != kind);
 }
@@ -76,12 +79,13 @@ static void await_data(job *j, uint32_t shard, wire_kind kind)
         j->body = NULL;
         receive(j, j->data[shard], TRANSPORT_MESSAGE, &event);
         wire_arena_reset(j->arena);
-        assert_int_equal(wire_data_decode(event.head, event.head_size, j->arena, &j->d, &why), PEN_OK);
+        assert_int_equal(wire_data_decode(event.head, event.head_size, j->arena, &j->d, &why),
+                         PEN_OK);
         j->body = event.body;
     } while (j->d.kind != kind);
 }
 
-/* ---- sending ------------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 static void say(job *j, wire_control *c)
 {
     c->from = j->me;
@@ -99,10 +103,11 @@ static void send_data(job *j, uint32_t shard, wire_data *d, buf *body)
     d->to            = j->to;
     d->payload_bytes = body != NULL ? body->size : 0;
     if (wire_data_encode(d, &j->out, &why) != PEN_OK) fail_msg("%s", why.text);
-    assert_int_equal(transport_send(j->data[shard], 0, j->out.data, j->out.size, buf_acquire(body)), PEN_OK);
+    assert_int_equal(transport_send(j->data[shard], 0, j->out.data, j->out.size, buf_acquire(body)),
+                     PEN_OK);
 }
 
-/* ---- a job --------------------------------------------------------------------------------------------- */
+/* ---- a job ----------------------------------------------------------------------------------- */
 static transport *dial(job *j, const char *address)
 {
     transport *t;
@@ -129,9 +134,9 @@ static void start_servers(job *j, const char *store)
 
 static void join(job *j)
 {
-    j->arena       = wire_arena_create(16 << 20);
-    j->control     = dial(j, scheduler_address(j->scheduler));
-    wire_control c = {.kind = WIRE_HELLO};
+    j->arena             = wire_arena_create(16 << 20);
+    j->control           = dial(j, scheduler_address(j->scheduler));
+    wire_control c       = {.kind = WIRE_HELLO};
     c.u.hello.role       = PEN_WORKER;
     c.u.hello.world_size = 1;
     c.u.hello.servers    = 1;
@@ -190,10 +195,22 @@ static void end(job *j)
     plan_destroy(j->plan);
 }
 
-/* ---- one chunk after the other -------------------------------------------------------------------------- */
-static uint32_t shard_of(const job *j, uint32_t chunk) { return j->shard[j->plan->chunk[chunk].partition]; }
+/* A payload may lie at any address. */
+static float first_of(const buf *body)
+{
+    float value;
+    memcpy(&value, body->data, sizeof value);
+    return value;
+}
 
-static void send_chunk(job *j, wire_kind kind, uint32_t chunk, uint64_t step, float value, bool snapshot)
+/* ---- one chunk after the other --------------------------------------------------------------- */
+static uint32_t shard_of(const job *j, uint32_t chunk)
+{
+    return j->shard[j->plan->chunk[chunk].partition];
+}
+
+static void send_chunk(job *j, wire_kind kind, uint32_t chunk, uint64_t step, float value,
+                       bool snapshot)
 {
     const uint64_t count = j->plan->chunk[chunk].count;
     buf *body            = buf_new(count * sizeof(float));
@@ -222,7 +239,7 @@ static float first_value(job *j, uint32_t chunk)
     wire_data d = {.kind = WIRE_PULL, .flags = WIRE_INITIAL, .n = 1, .chunk = &chunk};
     send_data(j, shard_of(j, chunk), &d, NULL);
     await_data(j, shard_of(j, chunk), WIRE_VALUES);
-    return ((const float *)j->body->data)[0];
+    return first_of(j->body);
 }
 
 /* A whole step with gradient 1 everywhere; returns the last chunk's first new value. */
@@ -240,7 +257,8 @@ static float step(job *j, uint64_t number, int64_t applied, bool snapshot)
         memcpy(squares[p], j->body->data, j->body->size);
         sums[p] = squares[p];
     }
-    wire_data pull = {.kind = WIRE_PULL, .step = number, .n = 1, .n_partitions = 1, .has_decision = true};
+    wire_data pull = {
+        .kind = WIRE_PULL, .step = number, .n = 1, .n_partitions = 1, .has_decision = true};
     uint32_t bad_chunk;
     int32_t bad_rank;
     decision_make(j->plan, record, sums, &inputs, applied, &pull.decision, &bad_chunk, &bad_rank);
@@ -253,10 +271,10 @@ static float step(job *j, uint64_t number, int64_t applied, bool snapshot)
         await_data(j, shard_of(j, c), WIRE_VALUES);
         assert_int_equal(j->d.version[0], applied + 1);
     }
-    return ((const float *)j->body->data)[0];
+    return first_of(j->body);
 }
 
-/* ---- tests --------------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 static void test_server_trains_snapshots_and_goes_on_from_there(void **state)
 {
     (void)state;
@@ -266,9 +284,9 @@ static void test_server_trains_snapshots_and_goes_on_from_there(void **state)
     start(&j, store, 0, 0);
     init(&j, 10);
     assert_float_equal(first_value(&j, 0), 10, 0);
-    assert_float_equal(step(&j, 0, 0, false), 9.5, 0);           /* momentum 1    */
-    assert_float_equal(step(&j, 1, 1, true), 8.75, 0);           /* momentum 1.5  */
-    assert_float_equal(step(&j, 2, 2, false), 7.875, 0);         /* momentum 1.75 */
+    assert_float_equal(step(&j, 0, 0, false), 9.5, 0);   /* momentum 1    */
+    assert_float_equal(step(&j, 1, 1, true), 8.75, 0);   /* momentum 1.5  */
+    assert_float_equal(step(&j, 2, 2, false), 7.875, 0); /* momentum 1.75 */
     end(&j);
 
     start(&j, store, 2, 2);
@@ -288,14 +306,16 @@ static void test_server_survives_garbage_on_its_port(void **state)
     start(&j, "", 0, 0);
     for (int i = 0; i < SHARDS; i++) {
         const int fd              = socket(AF_INET, SOCK_STREAM, 0);
-        struct sockaddr_in target = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        struct sockaddr_in target = {.sin_family      = AF_INET,
+                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         target.sin_port           = htons((uint16_t)atoi(strrchr(j.address[i], ':') + 1));
         assert_int_equal(connect(fd, (struct sockaddr *)&target, sizeof target), 0);
         char garbage[4096];
         for (size_t k = 0; k < sizeof garbage; k++) garbage[k] = (char)(k * 31 + 7);
         (void)!write(fd, garbage, sizeof garbage);
         close(fd);
-        assert_int_equal(transport_send(j.data[i], 0, garbage, 200, NULL), PEN_OK); /* a frame that is no message */
+        assert_int_equal(transport_send(j.data[i], 0, garbage, 200, NULL),
+                         PEN_OK); /* a frame that is no message */
     }
     init(&j, 3);
     assert_float_equal(step(&j, 0, 0, false), 2.5, 0);
@@ -328,7 +348,8 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
     transport_close(listener, 0);
     assert_int_equal(server_join(j.server, &why), PEN_PEER_LOST);
     assert_int_equal(why.role, PEN_SCHEDULER);
-    if (strstr(why.text, "is gone: its connection closed and did not come back") == NULL) fail_msg("%s", why.text);
+    if (strstr(why.text, "is gone: its connection closed and did not come back") == NULL)
+        fail_msg("%s", why.text);
     wire_out_free(&j.out);
 }
 

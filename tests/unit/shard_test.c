@@ -1,4 +1,5 @@
-/* shard_test.c - one to three shards, driven with structs: sums, decisions, rules, repeats, references. */
+/* shard_test.c - one to three shards, driven with structs: sums, decisions, rules, repeats,
+ * references. */
 #include "tests/support/shard_rig.h"
 
 #include "common/crc.h"
@@ -16,9 +17,20 @@ enum { W0, B0, W1, ICE, TENSORS };
 
 static const wire_tensor tensors[TENSORS] = {
     [W0] = {.name = "w0", .dtype = PEN_F32, .ndim = 2, .shape = {190, 300}, .group = 0, .init = ""},
-    [B0] = {.name = "b0", .dtype = PEN_F32, .ndim = 1, .shape = {10}, .group = 1, .flags = PEN_NO_DECAY, .init = ""},
+    [B0] = {.name  = "b0",
+            .dtype = PEN_F32,
+            .ndim  = 1,
+            .shape = {10},
+            .group = 1,
+            .flags = PEN_NO_DECAY,
+            .init  = ""},
     [W1] = {.name = "w1", .dtype = PEN_F32, .ndim = 1, .shape = {12300}, .group = 1, .init = ""},
-    [ICE] = {.name = "ice", .dtype = PEN_F32, .ndim = 1, .shape = {5000}, .flags = PEN_FROZEN, .init = ""},
+    [ICE] = {.name  = "ice",
+             .dtype = PEN_F32,
+             .ndim  = 1,
+             .shape = {5000},
+             .flags = PEN_FROZEN,
+             .init  = ""},
 };
 
 static wire_group groups[2];
@@ -38,16 +50,23 @@ static rig *start(const char *optim, const char *sync, uint32_t n_shards, uint32
     return r;
 }
 
-static uint32_t chunk_of(const rig *r, uint32_t tensor) { return r->plan->first_chunk[tensor]; }
+static uint32_t chunk_of(const rig *r, uint32_t tensor)
+{
+    return r->plan->first_chunk[tensor];
+}
 
-static uint64_t stat_of(const rig *r, stat_id id) { return stat_get(&r->stats, id); }
+static uint64_t stat_of(const rig *r, stat_id id)
+{
+    return stat_get(&r->stats, id);
+}
 
-/* ---- sums -------------------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 /* sgd by hand: p -= lr * (gscale * sum), with the sum in rank order. */
 static float by_hand(const rig *r, uint32_t tensor, uint64_t i, uint64_t step, double gscale)
 {
     float sum = rig_noise(0, step, tensor, i);
-    for (uint32_t rank = 1; rank < r->world_size; rank++) sum += rig_noise((int32_t)rank, step, tensor, i);
+    for (uint32_t rank = 1; rank < r->world_size; rank++)
+        sum += rig_noise((int32_t)rank, step, tensor, i);
     const float lr = (float)r->inputs.rate[r->model.tensor[tensor].group];
     float p        = rig_value(tensor, i);
     p -= lr * ((float)gscale * sum);
@@ -72,7 +91,8 @@ static void test_shard_sums_in_rank_order_whatever_the_order_of_arrival(void **s
         assert_true(rig_decide(r, 2, 0, 0, &decision));
         rig_pull(r, 2, 0, &decision);
         for (uint64_t i = 0; i < 12300; i += 7)
-            assert_float_equal(rig_param(r, W1, i), by_hand(r, W1, i, 0, decision.decision.gscale), 0);
+            assert_float_equal(rig_param(r, W1, i), by_hand(r, W1, i, 0, decision.decision.gscale),
+                               0);
         if (o > 0) assert_int_equal(rig_params_crc(r), crc);
         crc = rig_params_crc(r);
         assert_int_equal(stat_of(r, STAT_PARKED_BYTES), 0);
@@ -91,7 +111,8 @@ static void test_shard_gives_the_same_bits_for_any_number_of_shards(void **state
         rig_init(r);
         r->inputs.clip = 0.1;
         rig_decision decision;
-        for (uint64_t step = 0; step < 4; step++) rig_step(r, step, (int64_t)step, rig_noise, &decision);
+        for (uint64_t step = 0; step < 4; step++)
+            rig_step(r, step, (int64_t)step, rig_noise, &decision);
         assert_true(decision.decision.clip < 1);
         if (n > 1) assert_true(decision.decision.norm == norm);
         norm      = decision.decision.norm;
@@ -113,7 +134,8 @@ static void test_shard_without_determinism_sums_at_once(void **state)
     wire_model model              = model_of("sgd lr=1", "sgd lr=1", "bsp");
     model.n_settings              = 1;
     model.setting                 = fast;
-    rig *r = rig_create(&model, &(rig_options){.n_shards = 1, .world_size = 3, .park_bytes_max = 1});
+    rig *r =
+        rig_create(&model, &(rig_options){.n_shards = 1, .world_size = 3, .park_bytes_max = 1});
     rig_init(r);
     push_in_order(r, (const int32_t[]){2, 1, 0}, 0);
     rig_decision decision;
@@ -139,7 +161,8 @@ static void test_shard_weighs_contributions_and_ignores_those_of_weight_0(void *
     for (uint64_t i = 0; i < 10; i++) {
         const float sum = 3.0f * rig_noise(1, 0, B0, i) + 0.5f * rig_noise(2, 0, B0, i);
         const float lr  = (float)r->inputs.rate[1];
-        assert_float_equal(rig_param(r, B0, i), rig_value(B0, i) - lr * ((float)(1 / 3.5) * sum), 0);
+        assert_float_equal(rig_param(r, B0, i), rig_value(B0, i) - lr * ((float)(1 / 3.5) * sum),
+                           0);
     }
     rig_destroy(r);
 }
@@ -148,7 +171,8 @@ static void test_shard_refuses_what_it_cannot_keep_but_never_whose_turn_it_is(vo
 {
     (void)state;
     const wire_model model = model_of("sgd lr=1", "sgd lr=1", "bsp");
-    rig *r = rig_create(&model, &(rig_options){.n_shards = 1, .world_size = 3, .park_bytes_max = 20000});
+    rig *r =
+        rig_create(&model, &(rig_options){.n_shards = 1, .world_size = 3, .park_bytes_max = 20000});
     rig_init(r);
     rig_push_all(r, 2, 0, 0, rig_noise);
     assert_true(stat_of(r, STAT_PARKED_BYTES) <= 20000);
@@ -169,7 +193,7 @@ static void test_shard_refuses_what_it_cannot_keep_but_never_whose_turn_it_is(vo
     rig_destroy(r);
 }
 
-/* ---- repeats ----------------------------------------------------------------------------------------- */
+/* ---- repeats --------------------------------------------------------------------------------- */
 static void test_shard_never_sums_a_repeat(void **state)
 {
     (void)state;
@@ -185,7 +209,8 @@ static void test_shard_never_sums_a_repeat(void **state)
         for (int32_t rank = 0; rank < 3; rank++) rig_pull(often, rank, step, &decision);
         rig_pull(often, 0, step, &decision);
         rig_forget(often);
-        rig_push_all(often, 1, step, WIRE_REPEATED, rig_noise); /* of a step that is committed: its record, once more */
+        rig_push_all(often, 1, step, WIRE_REPEATED,
+                     rig_noise); /* of a step that is committed: its record, once more */
         rig_flush(often);
         assert_true(rig_count(often, WIRE_PREPARED, 1) > 0);
     }
@@ -209,7 +234,8 @@ static void test_shard_tells_a_repeat_that_its_step_is_prepared(void **state)
     rig_destroy(r);
 }
 
-/* Rank 1 lost PREPARED, rank 0 went on and committed: without the record rank 1 could never decide. */
+/* Rank 1 lost PREPARED, rank 0 went on and committed: without the record rank 1 could never decide.
+ */
 static void test_shard_tells_the_record_of_the_committed_step_again(void **state)
 {
     (void)state;
@@ -245,7 +271,7 @@ static void test_shard_sends_no_receipt_when_the_answer_is_ready(void **state)
     rig_destroy(r);
 }
 
-/* ---- decisions --------------------------------------------------------------------------------------- */
+/* ---- decisions ------------------------------------------------------------------------------- */
 static void test_shard_commits_a_decision_once_and_compares_later_ones(void **state)
 {
     (void)state;
@@ -262,7 +288,7 @@ static void test_shard_commits_a_decision_once_and_compares_later_ones(void **st
     assert_int_equal(version, 1);
     assert_int_equal(shard_applied(r->shard[0]), 1);
 
-    other = decision;
+    other                 = decision;
     other.decision.gscale = nextafter(other.decision.gscale, 1);
     rig_pull(r, 2, 0, &other);
     assert_int_equal(rig_find(r, WIRE_REFUSED, 2, UINT32_MAX)->d.status, PEN_MISMATCH);
@@ -311,7 +337,8 @@ static void test_shard_names_who_made_a_gradient_not_finite(void **state)
         uint32_t tensor;
         uint64_t element;
         int32_t rank;
-    } cases[] = {{with_nan_on_1, W1, 9000, 1}, {with_inf_on_0, B0, 3, 0}, {overflowing_on_2, W0, 77, 2}};
+    } cases[] = {
+        {with_nan_on_1, W1, 9000, 1}, {with_inf_on_0, B0, 3, 0}, {overflowing_on_2, W0, 77, 2}};
     for (size_t i = 0; i < 3; i++) {
         rig *r = start("sgd lr=1", "bsp", 2, 3);
         for (int32_t rank = 2; rank >= 0; rank--) rig_push_all(r, rank, 0, 0, cases[i].g);
@@ -372,7 +399,7 @@ static void test_shard_reports_ranks_that_disagree_about_the_rate(void **state)
     rig_destroy(r);
 }
 
-/* ---- eager ------------------------------------------------------------------------------------------- */
+/* ---- eager ----------------------------------------------------------------------------------- */
 static void test_shard_eager_updates_a_chunk_when_the_last_rank_came(void **state)
 {
     (void)state;
@@ -425,7 +452,7 @@ static void test_shard_eager_job_answers_a_push_that_wants_no_values(void **stat
     wire_model model               = model_of("sgd lr=1", "sgd lr=1", "bsp");
     model.n_settings               = 1;
     model.setting                  = eager;
-    rig *r           = rig_create(&model, &(rig_options){.n_shards = 1, .world_size = 2, .first_step = 5});
+    rig *r = rig_create(&model, &(rig_options){.n_shards = 1, .world_size = 2, .first_step = 5});
     const uint32_t c = chunk_of(r, B0);
     rig_init(r);
     rig_push(r, 1, 5, c, 0, rig_noise);
@@ -473,11 +500,11 @@ static pen_status configure(const char *optim0, const char *sync, pen_error *why
     plan *p;
     assert_int_equal(plan_create(&model, &p, why), PEN_OK);
     uint32_t shard_of[PLAN_PARTITIONS_MAX] = {0};
-    const shard_setup setup                = {.model = &model, .plan = p, .shard_of = shard_of, .world_size = 1};
-    stat_set stats                         = {0};
-    const shard_outside out                = {NULL, never_send, never_cut, never_report};
-    shard *s                               = shard_create(&(shard_options){.stats = &stats}, &out, why);
-    const pen_status status                = shard_configure(s, &setup, why);
+    const shard_setup setup = {.model = &model, .plan = p, .shard_of = shard_of, .world_size = 1};
+    stat_set stats          = {0};
+    const shard_outside out = {NULL, never_send, never_cut, never_report};
+    shard *s                = shard_create(&(shard_options){.stats = &stats}, &out, why);
+    const pen_status status = shard_configure(s, &setup, why);
     shard_destroy(s);
     plan_destroy(p);
     return status;
@@ -489,14 +516,17 @@ static void test_shard_refuses_rules_that_cannot_go_together(void **state)
     pen_error why;
     assert_int_equal(configure("lamb lr=1", "bsp", &why), PEN_OK);
     assert_int_equal(configure("lamb lr=1", "ssp s=1", &why), PEN_UNSUPPORTED);
-    assert_string_equal(why.text, "'w0': its update rule needs the norm of the whole tensor, which sync=ssp never has at "
-                                  "one time; use sync=bsp");
+    assert_string_equal(
+        why.text,
+        "'w0': its update rule needs the norm of the whole tensor, which sync=ssp never has at "
+        "one time; use sync=bsp");
     assert_int_equal(configure("sgd lr=1", "bulk", &why), PEN_BAD_SETTING);
-    assert_string_equal(why.text, "there is no consistency rule 'bulk'; known are bsp, \"ssp s=N\" and async");
+    assert_string_equal(
+        why.text, "there is no consistency rule 'bulk'; known are bsp, \"ssp s=N\" and async");
     assert_int_equal(configure("sgd lr=1", "ssp t=1", &why), PEN_BAD_SETTING);
 }
 
-/* ---- ssp and async ----------------------------------------------------------------------------------- */
+/* ---- ssp and async --------------------------------------------------------------------------- */
 static bool is_answered(const rig *r, int32_t rank, uint32_t chunk, uint64_t seq)
 {
     for (size_t i = 0; i < r->n_sent; i++) {
@@ -575,7 +605,7 @@ static void test_shard_async_push_without_values_is_answered_without_payload(voi
     rig_destroy(r);
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 static void test_shard_refuses_a_corrupt_chunk_and_takes_it_when_sent_again(void **state)
 {
     (void)state;
@@ -607,15 +637,17 @@ static void test_shard_refuses_a_corrupt_chunk_and_takes_it_when_sent_again(void
 static void test_shard_keeps_the_bytes_of_an_old_reply_while_training_goes_on(void **state)
 {
     (void)state;
-    const wire_tensor big[]   = {{.name = "big", .dtype = PEN_F32, .ndim = 1, .shape = {4 << 20}, .init = ""}};
-    const wire_group one[]    = {{.name = "all", .optim = "sgd lr=1", .sync = "async"}};
-    const wire_model model    = {.n_tensors = 1, .tensor = big, .n_groups = 1, .group = one};
-    rig *r                    = rig_create(&model, &(rig_options){.n_shards = 1, .world_size = 1});
+    const wire_tensor big[] = {
+        {.name = "big", .dtype = PEN_F32, .ndim = 1, .shape = {4 << 20}, .init = ""}};
+    const wire_group one[] = {{.name = "all", .optim = "sgd lr=1", .sync = "async"}};
+    const wire_model model = {.n_tensors = 1, .tensor = big, .n_groups = 1, .group = one};
+    rig *r                 = rig_create(&model, &(rig_options){.n_shards = 1, .world_size = 1});
     rig_init(r);
     rig_push(r, 0, 0, 0, WIRE_WANT_VALUES, rig_noise);
     const rig_message *m = rig_find(r, WIRE_VALUES, 0, 0);
     assert_non_null(m);
-    assert_ptr_equal(m->payload->data, shard_values(r->shard[0], 0, NULL)); /* no copy was made of it */
+    assert_ptr_equal(m->payload->data,
+                     shard_values(r->shard[0], 0, NULL)); /* no copy was made of it */
     buf *old           = buf_acquire(m->payload);
     const uint32_t crc = m->d.crc[0];
     rig_forget(r);
@@ -639,7 +671,13 @@ static void test_shard_takes_and_gives_16_bit_numbers(void **state)
     (void)state;
     const wire_tensor mixed[] = {
         {.name = "full", .dtype = PEN_F32, .ndim = 1, .shape = {5000}, .group = 0, .init = ""},
-        {.name = "half", .dtype = PEN_BF16, .grad_dtype = PEN_F32, .ndim = 1, .shape = {5000}, .group = 1, .init = ""}};
+        {.name       = "half",
+         .dtype      = PEN_BF16,
+         .grad_dtype = PEN_F32,
+         .ndim       = 1,
+         .shape      = {5000},
+         .group      = 1,
+         .init       = ""}};
     const wire_group two[] = {{.name = "a", .optim = "sgd lr=1", .sync = "bsp", .wire = "bf16"},
                               {.name = "b", .optim = "sgd lr=1", .sync = "bsp", .wire = "raw"}};
     const wire_model model = {.n_tensors = 2, .tensor = mixed, .n_groups = 2, .group = two};
@@ -662,7 +700,8 @@ static void test_shard_takes_and_gives_16_bit_numbers(void **state)
     assert_non_null(m);
     size_t at = 0;
     for (uint32_t i = 0; m->d.chunk[i] != c; i++)
-        at += r->plan->chunk[m->d.chunk[i]].count * plan_dtype_bytes(mixed[r->plan->chunk[m->d.chunk[i]].tensor].dtype);
+        at += r->plan->chunk[m->d.chunk[i]].count *
+              plan_dtype_bytes(mixed[r->plan->chunk[m->d.chunk[i]].tensor].dtype);
     uint16_t *want = malloc(r->plan->chunk[c].count * 2);
     simd()->encode(want, shard_values(r->shard[0], c, NULL), PEN_BF16, r->plan->chunk[c].count);
     assert_memory_equal((const uint8_t *)m->payload->data + at, want, r->plan->chunk[c].count * 2);
@@ -670,7 +709,7 @@ static void test_shard_takes_and_gives_16_bit_numbers(void **state)
     rig_destroy(r);
 }
 
-/* ---- first values ------------------------------------------------------------------------------------ */
+/* ---- first values ---------------------------------------------------------------------------- */
 static void test_shard_holds_first_pulls_until_values_came_and_takes_them_once(void **state)
 {
     (void)state;
@@ -685,8 +724,8 @@ static void test_shard_holds_first_pulls_until_values_came_and_takes_them_once(v
     assert_int_equal(rig_find(r, WIRE_REFUSED, 1, UINT32_MAX)->d.status, PEN_AGAIN);
     assert_null(rig_find(r, WIRE_VALUES, 1, UINT32_MAX));
 
-    buf *payload = rig_payload(r, c, 0, 0, NULL);
-    uint32_t crc = crc32c(0, payload->data, payload->size);
+    buf *payload   = rig_payload(r, c, 0, 0, NULL);
+    uint32_t crc   = crc32c(0, payload->data, payload->size);
     wire_data init = {.kind = WIRE_INIT, .n = 1, .chunk = &c, .crc = &crc};
     rig_deliver(r, 0, 0, &init, payload);
     rig_flush(r);
@@ -700,20 +739,22 @@ static void test_shard_holds_first_pulls_until_values_came_and_takes_them_once(v
     rig_deliver(r, 0, 0, &init, payload);
     assert_float_equal(rig_param(r, ICE, 0), rig_value(ICE, 0), 0);
     init.from = 0;
-    rig_deliver(r, 0, 1, &(wire_data){.kind = WIRE_INIT, .n = 1, .chunk = &c, .crc = &crc}, payload);
+    rig_deliver(r, 0, 1, &(wire_data){.kind = WIRE_INIT, .n = 1, .chunk = &c, .crc = &crc},
+                payload);
     assert_int_equal(rig_find(r, WIRE_REFUSED, 1, c)->d.status, PEN_INVALID_ARGUMENT);
     buf_release(payload);
     rig_destroy(r);
 }
 
-/* ---- snapshots --------------------------------------------------------------------------------------- */
+/* ---- snapshots ------------------------------------------------------------------------------- */
 static uint32_t cut_crc(const rig *r)
 {
     uint32_t crc = 0;
     for (uint32_t c = 0; c < r->plan->n_chunks; c++) {
         const shard_cut *cut = r->cut[rig_shard_of(r, c)];
         for (uint32_t i = 0; i < cut->n; i++)
-            if (cut->chunk[i].chunk == c) crc = crc32c(crc, cut->chunk[i].values->data, cut->chunk[i].values->size);
+            if (cut->chunk[i].chunk == c)
+                crc = crc32c(crc, cut->chunk[i].values->data, cut->chunk[i].values->size);
     }
     return crc;
 }
@@ -757,11 +798,12 @@ static void test_shard_snapshot_of_async_is_taken_at_rank_0s_push(void **state)
 static void test_shard_without_trained_chunks_cuts_when_rank_0_says_so(void **state)
 {
     (void)state;
-    const wire_tensor one[] = {{.name = "w", .dtype = PEN_F32, .ndim = 1, .shape = {10}, .init = ""}};
-    const wire_group all[]  = {{.name = "all", .optim = "sgd lr=1", .sync = "bsp"}};
-    const wire_model model  = {.n_tensors = 1, .tensor = one, .n_groups = 1, .group = all};
-    rig *r                  = rig_create(&model, &(rig_options){.n_shards = 2, .world_size = 1});
-    const uint32_t idle     = 1 - rig_shard_of(r, 0);
+    const wire_tensor one[] = {
+        {.name = "w", .dtype = PEN_F32, .ndim = 1, .shape = {10}, .init = ""}};
+    const wire_group all[] = {{.name = "all", .optim = "sgd lr=1", .sync = "bsp"}};
+    const wire_model model = {.n_tensors = 1, .tensor = one, .n_groups = 1, .group = all};
+    rig *r                 = rig_create(&model, &(rig_options){.n_shards = 2, .world_size = 1});
+    const uint32_t idle    = 1 - rig_shard_of(r, 0);
     assert_true(shard_is_idle(r->shard[idle]));
     wire_data sign = {.kind = WIRE_PUSH, .step = 6, .has_inputs = true, .inputs = r->inputs};
     rig_deliver(r, idle, 0, &sign, NULL);
@@ -774,43 +816,47 @@ static void test_shard_without_trained_chunks_cuts_when_rank_0_says_so(void **st
     rig_destroy(r);
 }
 
-/* ---- what may not be believed ------------------------------------------------------------------------ */
+/* ---- what may not be believed ---------------------------------------------------------------- */
 static void test_shard_refuses_what_cannot_be_and_is_unchanged(void **state)
 {
     (void)state;
-    rig *r             = start("sgd lr=1", "bsp", 1, 2);
+    rig *r           = start("sgd lr=1", "bsp", 1, 2);
     const uint32_t c = chunk_of(r, B0), far = 4000000000u;
-    buf *good          = rig_payload(r, c, 0, 0, rig_noise);
-    buf *short_one     = buf_new(good->size - 4);
+    buf *good      = rig_payload(r, c, 0, 0, rig_noise);
+    buf *short_one = buf_new(good->size - 4);
     memcpy(short_one->data, good->data, short_one->size);
-    const uint32_t crc    = crc32c(0, good->data, good->size);
-    const uint32_t params = rig_params_crc(r);
+    const uint32_t crc     = crc32c(0, good->data, good->size);
+    const uint32_t params  = rig_params_crc(r);
     wire_inputs weightless = r->inputs, rateless = r->inputs;
     weightless.weight = -1;
     rateless.n_rates  = 1;
 
-    const wire_data push = {
-        .kind = WIRE_PUSH, .n = 1, .chunk = &c, .crc = &crc, .has_inputs = true, .inputs = r->inputs};
+    const wire_data push = {.kind       = WIRE_PUSH,
+                            .n          = 1,
+                            .chunk      = &c,
+                            .crc        = &crc,
+                            .has_inputs = true,
+                            .inputs     = r->inputs};
     struct {
         const char *what;
         wire_data d;
         buf *payload;
         int32_t rank;
         pen_status status;
-    } cases[] = {{"unknown chunk", push, good, 0, PEN_INVALID_ARGUMENT},
-                 {"payload too short", push, short_one, 0, PEN_INVALID_ARGUMENT},
-                 {"no payload", push, NULL, 0, PEN_INVALID_ARGUMENT},
-                 {"no checksums", push, good, 0, PEN_INVALID_ARGUMENT},
-                 {"negative weight", push, good, 0, PEN_INVALID_ARGUMENT},
-                 {"too few rates", push, good, 0, PEN_INVALID_ARGUMENT},
-                 {"no inputs", push, good, 0, PEN_INVALID_ARGUMENT},
-                 {"another incarnation", push, good, 0, PEN_NOT_A_MEMBER},
-                 {"another server", push, good, 0, PEN_NOT_A_MEMBER},
-                 {"an epoch that is over", push, good, 0, PEN_NOT_A_MEMBER},
-                 {"an epoch to come", push, good, 0, PEN_AGAIN},
-                 {"no such rank", push, good, 2, PEN_NOT_A_MEMBER},
-                 {"no rank", push, good, -1, PEN_NOT_A_MEMBER},
-                 {"a server's word", push, NULL, 0, PEN_INVALID_ARGUMENT}};
+    } cases[]             = {{"unknown chunk", push, good, 0, PEN_INVALID_ARGUMENT},
+                             {"payload too short", push, short_one, 0, PEN_INVALID_ARGUMENT},
+                             {"no payload", push, NULL, 0, PEN_INVALID_ARGUMENT},
+                             {"no checksums", push, good, 0, PEN_INVALID_ARGUMENT},
+                             {"negative weight", push, good, 0, PEN_INVALID_ARGUMENT},
+                             {"too few rates", push, good, 0, PEN_INVALID_ARGUMENT},
+                             {"no inputs", push, good, 0, PEN_INVALID_ARGUMENT},
+                             {"another incarnation", push, good, 0, PEN_NOT_A_MEMBER},
+                             {"another server", push, good, 0, PEN_NOT_A_MEMBER},
+                             {"an epoch that is over", push, good, 0, PEN_NOT_A_MEMBER},
+                             {"an epoch to come", push, good, 0, PEN_AGAIN},
+                             {"no such rank", push, good, 2, PEN_NOT_A_MEMBER},
+                             {"no rank", push, good, -1, PEN_NOT_A_MEMBER},
+                             {"a server's word", push, NULL, 0, PEN_INVALID_ARGUMENT}};
     cases[0].d.chunk      = &far;
     cases[3].d.crc        = NULL;
     cases[4].d.inputs     = weightless;
@@ -825,7 +871,8 @@ static void test_shard_refuses_what_cannot_be_and_is_unchanged(void **state)
         rig_forget(r);
         rig_deliver(r, 0, cases[i].rank, &cases[i].d, cases[i].payload);
         const rig_message *m = rig_find(r, WIRE_REFUSED, cases[i].rank, UINT32_MAX);
-        if (m == NULL || m->d.status != cases[i].status) fail_msg("%s: not refused as it should be", cases[i].what);
+        if (m == NULL || m->d.status != cases[i].status)
+            fail_msg("%s: not refused as it should be", cases[i].what);
     }
     assert_string_equal(r->sent[0].d.text, "PREPARED is not for a server");
     rig_push_all(r, 0, 0, 0, rig_noise);
@@ -845,7 +892,8 @@ static void test_shard_drops_what_is_staged_when_a_member_goes(void **state)
     rig *r = start("sgd lr=1", "bsp", 1, 3);
     rig_push_all(r, 0, 0, 0, rig_noise);
     rig_push_all(r, 2, 0, 0, rig_noise);
-    const wire_member left[] = {{.rank = 0, .incarnation = rig_incarnation(0)}, {.rank = 1, .incarnation = rig_incarnation(1)}};
+    const wire_member left[] = {{.rank = 0, .incarnation = rig_incarnation(0)},
+                                {.rank = 1, .incarnation = rig_incarnation(1)}};
     shard_epoch(r->shard[0], RIG_TERM, RIG_EPOCH + 1, left, 2);
     rig_forget(r);
     rig_push(r, 0, 0, chunk_of(r, B0), 0, rig_noise);
@@ -873,7 +921,7 @@ static void test_shard_drops_what_is_staged_when_a_member_goes(void **state)
     rig_destroy(r);
 }
 
-/* ---- who is missing ---------------------------------------------------------------------------------- */
+/* ---- who is missing -------------------------------------------------------------------------- */
 static void test_shard_says_who_is_missing_and_what_a_rank_owes(void **state)
 {
     (void)state;

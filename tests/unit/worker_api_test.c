@@ -15,7 +15,11 @@
 
 #include <cmocka.h>
 
-#define SETTINGS(...) (const char *const[]){__VA_ARGS__, NULL}
+#define SETTINGS(...)                                                                              \
+    (const char *const[])                                                                          \
+    {                                                                                              \
+        __VA_ARGS__, NULL                                                                          \
+    }
 
 static char log_text[4096];
 
@@ -29,8 +33,9 @@ static void catch_log(int level, const char *line, void *user)
 static int set_up(void **state)
 {
     (void)state;
-    static const char *const cleared[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK",
-                                          "PENSTOCK_SERVERS", "PENSTOCK_MODE"};
+    static const char *const cleared[] = {
+        "RANK",         "WORLD_SIZE",           "MASTER_ADDR",      "MASTER_PORT",
+        "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PENSTOCK_SERVERS", "PENSTOCK_MODE"};
     for (size_t i = 0; i < sizeof cleared / sizeof cleared[0]; i++) unsetenv(cleared[i]);
     log_text[0] = '\0';
     pen_log_set(catch_log, NULL, 2);
@@ -63,7 +68,11 @@ static trained train(const char *const *settings, int64_t n, uint32_t flags)
     ok(pen_init(settings, &t.ctx));
     t.param = pen_alloc(t.ctx, (size_t)n * sizeof(float), PEN_HOST);
     t.grad  = pen_alloc(t.ctx, (size_t)n * sizeof(float), PEN_HOST);
-    ok(pen_register(t.ctx, &(pen_tensor_desc){.name = "w", .ndim = 1, .shape = {n}, .flags = flags, .param = t.param, .grad = t.grad}, &t.w));
+    ok(pen_register(
+        t.ctx,
+        &(pen_tensor_desc){
+            .name = "w", .ndim = 1, .shape = {n}, .flags = flags, .param = t.param, .grad = t.grad},
+        &t.w));
     ok(pen_commit(t.ctx));
     return t;
 }
@@ -101,7 +110,8 @@ static void test_api_linear_regression_converges(void **state)
     assert_float_equal(t.param[0], 3, 1e-4);
     assert_float_equal(t.param[1], -1, 1e-4);
     finish(&t);
-    assert_string_equal(log_text, "alone (no RANK in the environment; `penstock run --nproc-per-node 2 ./unit_worker_api_test` starts two)\n");
+    assert_string_equal(log_text, "alone (no RANK in the environment; `penstock run "
+                                  "--nproc-per-node 2 ./unit_worker_api_test` starts two)\n");
 }
 
 static void test_api_step_reports_norm_and_clips(void **state)
@@ -187,7 +197,8 @@ static void test_api_lr_scale_multiplies_the_rate_and_is_fixed_by_the_first_read
     pen_ready(t.ctx, t.w, PEN_ALL);
     step.lr_scale = 0.5;
     expect(pen_step_end(t.ctx, &step), PEN_INVALID_ARGUMENT,
-           "step.weight and step.lr_scale travel with the first pen_ready() of step 0; set them before it");
+           "step.weight and step.lr_scale travel with the first pen_ready() of step 0; set them "
+           "before it");
     step.lr_scale = 0.25;
     ok(pen_step_end(t.ctx, &step));
     assert_float_equal(t.param[0], -0.25, 1e-6);
@@ -203,9 +214,17 @@ static void test_api_groups_have_their_own_rule_and_rate(void **state)
     float a = 0, b = 0, frozen = 7, ga = 1, gb = 1;
     ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
     ok(pen_params_new(ctx, &(pen_params_desc){.name = "slow", .optim = "sgd lr=0.125"}, &slow));
-    ok(pen_register(ctx, &(pen_tensor_desc){.name = "a", .ndim = 1, .shape = {1}, .param = &a, .grad = &ga}, NULL));
-    ok(pen_register(ctx, &(pen_tensor_desc){.name = "b", .ndim = 1, .shape = {1}, .param = &b, .grad = &gb, .params = slow}, NULL));
-    ok(pen_register(ctx, &(pen_tensor_desc){.name = "f", .ndim = 0, .flags = PEN_FROZEN, .param = &frozen}, NULL));
+    ok(pen_register(
+        ctx, &(pen_tensor_desc){.name = "a", .ndim = 1, .shape = {1}, .param = &a, .grad = &ga},
+        NULL));
+    ok(pen_register(
+        ctx,
+        &(pen_tensor_desc){
+            .name = "b", .ndim = 1, .shape = {1}, .param = &b, .grad = &gb, .params = slow},
+        NULL));
+    ok(pen_register(
+        ctx, &(pen_tensor_desc){.name = "f", .ndim = 0, .flags = PEN_FROZEN, .param = &frozen},
+        NULL));
     ok(pen_commit(ctx));
     ok(pen_step_begin(ctx, &step));
     pen_ready(ctx, NULL, PEN_ALL);
@@ -220,9 +239,17 @@ static void test_api_sixteen_bits_train_with_a_master_of_thirty_two(void **state
     pen_ctx *ctx;
     pen_step step;
     uint16_t one = 0x3f80; /* bf16 1.0: a step of 2^-9 is lost in it, 8 of them are not */
-    float grad = 1;
+    float grad   = 1;
     ok(pen_init(SETTINGS("optim=sgd lr=0.001953125"), &ctx));
-    ok(pen_register(ctx, &(pen_tensor_desc){.name = "w", .dtype = PEN_BF16, .grad_dtype = PEN_F32, .ndim = 1, .shape = {1}, .param = &one, .grad = &grad}, NULL));
+    ok(pen_register(ctx,
+                    &(pen_tensor_desc){.name       = "w",
+                                       .dtype      = PEN_BF16,
+                                       .grad_dtype = PEN_F32,
+                                       .ndim       = 1,
+                                       .shape      = {1},
+                                       .param      = &one,
+                                       .grad       = &grad},
+                    NULL));
     ok(pen_commit(ctx));
     for (int i = 0; i < 8; i++) {
         ok(pen_step_begin(ctx, &step));
@@ -255,7 +282,8 @@ static void test_api_two_runs_give_the_same_bits(void **state)
         trained t = train(SETTINGS("optim=adamw lr=0.01", "steps=20", "clip=0.5"), 70001, 0);
         pen_step step;
         while (pen_step_begin(t.ctx, &step) == PEN_OK) {
-            for (int i = 0; i < 70001; i++) t.grad[i] = (float)((i + step.index) % 13) - 6 + t.param[i];
+            for (int i = 0; i < 70001; i++)
+                t.grad[i] = (float)((i + step.index) % 13) - 6 + t.param[i];
             pen_ready(t.ctx, t.w, PEN_ALL);
             ok(pen_step_end(t.ctx, &step));
         }
@@ -275,13 +303,19 @@ static void test_api_step_end_names_the_tensor_it_has_not_seen(void **state)
     pen_error error;
     float a[2] = {0}, b[2] = {0};
     ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
-    ok(pen_register(ctx, &(pen_tensor_desc){.name = "fc2.weight", .ndim = 1, .shape = {2}, .param = a, .grad = b}, &w));
-    ok(pen_register(ctx, &(pen_tensor_desc){.name = "fc2.bias", .ndim = 1, .shape = {2}, .param = a, .grad = b}, NULL));
+    ok(pen_register(
+        ctx,
+        &(pen_tensor_desc){.name = "fc2.weight", .ndim = 1, .shape = {2}, .param = a, .grad = b},
+        &w));
+    ok(pen_register(
+        ctx, &(pen_tensor_desc){.name = "fc2.bias", .ndim = 1, .shape = {2}, .param = a, .grad = b},
+        NULL));
     ok(pen_commit(ctx));
     ok(pen_step_begin(ctx, &step));
     pen_ready(ctx, w, PEN_ALL);
     expect(pen_step_end(ctx, &step), PEN_WRONG_STATE,
-           "step 0 has not seen 'fc2.bias' from this rank; call pen_ready() on it, or register it with PEN_ZERO_IF_UNUSED");
+           "step 0 has not seen 'fc2.bias' from this rank; call pen_ready() on it, or register it "
+           "with PEN_ZERO_IF_UNUSED");
     pen_last_error(&error);
     assert_string_equal(error.tensor, "fc2.bias");
     assert_int_equal(error.step, 0);
@@ -311,11 +345,15 @@ static void test_api_calls_out_of_order_say_the_order(void **state)
     uint32_t crc;
     ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
     expect(pen_step_begin(ctx, &step), PEN_WRONG_STATE,
-           "pen_step_begin: pen_commit has not been called; the order is: register, then commit, then step");
+           "pen_step_begin: pen_commit has not been called; the order is: register, then commit, "
+           "then step");
     expect(pen_step_end(ctx, &step), PEN_WRONG_STATE,
-           "pen_step_end: pen_commit has not been called; the order is: register, then commit, then step");
-    expect(pen_digest(ctx, &crc), PEN_WRONG_STATE, "pen_digest: pen_commit has not been called; register, then commit, then step");
-    expect(pen_commit(ctx), PEN_WRONG_STATE, "no tensor is registered: register, then commit, then step");
+           "pen_step_end: pen_commit has not been called; the order is: register, then commit, "
+           "then step");
+    expect(pen_digest(ctx, &crc), PEN_WRONG_STATE,
+           "pen_digest: pen_commit has not been called; register, then commit, then step");
+    expect(pen_commit(ctx), PEN_WRONG_STATE,
+           "no tensor is registered: register, then commit, then step");
     ok(pen_finalize(ctx));
 }
 
@@ -327,7 +365,8 @@ static void test_api_errors_of_ready_are_remembered_until_step_end(void **state)
     ok(pen_step_begin(t.ctx, &step));
     pen_ready(t.ctx, t.w, PEN_ALL);
     pen_ready(t.ctx, t.w, PEN_ALL);
-    expect(pen_step_end(t.ctx, &step), PEN_WRONG_STATE, "pen_ready('w') was called twice in step 0");
+    expect(pen_step_end(t.ctx, &step), PEN_WRONG_STATE,
+           "pen_ready('w') was called twice in step 0");
     ok(pen_step_end(t.ctx, &step));
     finish(&t);
 }
@@ -338,8 +377,10 @@ static void test_api_errors_of_register_are_remembered_until_commit(void **state
     pen_ctx *ctx;
     float a[2] = {0};
     ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
-    pen_register(ctx, &(pen_tensor_desc){.name = "w", .ndim = 1, .shape = {2}, .param = a, .grad = a}, NULL);
-    pen_register(ctx, &(pen_tensor_desc){.name = "w", .ndim = 1, .shape = {2}, .param = a, .grad = a}, NULL);
+    pen_register(
+        ctx, &(pen_tensor_desc){.name = "w", .ndim = 1, .shape = {2}, .param = a, .grad = a}, NULL);
+    pen_register(
+        ctx, &(pen_tensor_desc){.name = "w", .ndim = 1, .shape = {2}, .param = a, .grad = a}, NULL);
     pen_register(ctx, &(pen_tensor_desc){.name = "v", .ndim = 9, .param = a, .grad = a}, NULL);
     expect(pen_commit(ctx), PEN_INVALID_ARGUMENT, "'w' is registered twice");
     ok(pen_finalize(ctx));
@@ -354,7 +395,8 @@ static void test_api_step_begun_and_not_ended_is_void_unless_something_was_sent(
     ok(pen_step_begin(t.ctx, &step));
     assert_int_equal(step.index, 0);
     pen_ready(t.ctx, t.w, PEN_ALL);
-    expect(pen_step_begin(t.ctx, &step), PEN_WRONG_STATE, "pen_step_begin: gradients of step 0 were sent; call pen_step_end() first");
+    expect(pen_step_begin(t.ctx, &step), PEN_WRONG_STATE,
+           "pen_step_begin: gradients of step 0 were sent; call pen_step_end() first");
     ok(pen_step_end(t.ctx, &step));
     finish(&t);
 }
@@ -364,14 +406,18 @@ static void test_api_settings_errors_are_sentences(void **state)
 {
     (void)state;
     pen_ctx *ctx = NULL;
-    expect(pen_init(SETTINGS("lease_s=3"), &ctx), PEN_BAD_SETTING, "unknown setting 'lease_s'; did you mean 'lease_ms'?");
-    expect(pen_init(SETTINGS("servers=0", "mode=ps-bsp"), &ctx), PEN_BAD_SETTING, "--servers 0 and --mode ps-bsp contradict each other");
+    expect(pen_init(SETTINGS("lease_s=3"), &ctx), PEN_BAD_SETTING,
+           "unknown setting 'lease_s'; did you mean 'lease_ms'?");
+    expect(pen_init(SETTINGS("servers=0", "mode=ps-bsp"), &ctx), PEN_BAD_SETTING,
+           "--servers 0 and --mode ps-bsp contradict each other");
     expect(pen_init(SETTINGS("commit=eager", "clip=0.1"), &ctx), PEN_BAD_SETTING,
-           "commit=eager and clip=0.1 contradict each other: clipping needs all gradients before any update");
+           "commit=eager and clip=0.1 contradict each other: clipping needs all gradients before "
+           "any update");
     expect(pen_init(SETTINGS("on_worker_loss=wait"), &ctx), PEN_UNSUPPORTED,
            "on_worker_loss=wait is not in this version: the loss of a worker ends the job (fail)");
     setenv("PENSTOCK_LEASE_S", "3", 1);
-    expect(pen_init(NULL, &ctx), PEN_BAD_SETTING, "unknown setting 'lease_s'; did you mean 'lease_ms'?  (from PENSTOCK_LEASE_S)");
+    expect(pen_init(NULL, &ctx), PEN_BAD_SETTING,
+           "unknown setting 'lease_s'; did you mean 'lease_ms'?  (from PENSTOCK_LEASE_S)");
     unsetenv("PENSTOCK_LEASE_S");
     assert_null(ctx);
 }
@@ -401,17 +447,21 @@ static void test_api_garbage_in_reserved_words_is_found(void **state)
     pen_step step;
     pen_opts opts = {.reserved = {[5] = 1}};
     float a[2];
-    expect(pen_barrier(pen_world(t.ctx), &opts, NULL), PEN_INVALID_ARGUMENT, "pen_opts has garbage in reserved[5]; initialise it with {0}");
+    expect(pen_barrier(pen_world(t.ctx), &opts, NULL), PEN_INVALID_ARGUMENT,
+           "pen_opts has garbage in reserved[5]; initialise it with {0}");
     ok(pen_step_begin(t.ctx, &step));
     pen_ready(t.ctx, t.w, PEN_ALL);
     step.reserved[11] = 9;
-    expect(pen_step_end(t.ctx, &step), PEN_INVALID_ARGUMENT, "pen_step has garbage in reserved[11]; initialise it with {0}");
+    expect(pen_step_end(t.ctx, &step), PEN_INVALID_ARGUMENT,
+           "pen_step has garbage in reserved[11]; initialise it with {0}");
     step.reserved[11] = 0;
     ok(pen_step_end(t.ctx, &step));
     finish(&t);
     ok(pen_init(NULL, &other));
-    pen_tensor_desc d = {.name = "w", .ndim = 1, .shape = {2}, .param = a, .grad = a, .reserved = {[2] = 7}};
-    expect(pen_register(other, &d, NULL), PEN_INVALID_ARGUMENT, "pen_tensor_desc has garbage in reserved[2]; initialise it with {0}");
+    pen_tensor_desc d = {
+        .name = "w", .ndim = 1, .shape = {2}, .param = a, .grad = a, .reserved = {[2] = 7}};
+    expect(pen_register(other, &d, NULL), PEN_INVALID_ARGUMENT,
+           "pen_tensor_desc has garbage in reserved[2]; initialise it with {0}");
     ok(pen_finalize(other));
 }
 
@@ -422,12 +472,18 @@ static void test_api_explicit_verbs_point_at_the_step_where_it_is_decided(void *
         pen_ctx *ctx;
         pen_tensor *w;
         float a[2] = {0};
-        ok(pen_init(clip ? SETTINGS("optim=sgd lr=1", "clip=1") : SETTINGS("optim=sgd lr=1"), &ctx));
-        ok(pen_register(ctx, &(pen_tensor_desc){.name = "fc1.weight", .ndim = 1, .shape = {2}, .param = a, .grad = a}, &w));
+        ok(pen_init(clip ? SETTINGS("optim=sgd lr=1", "clip=1") : SETTINGS("optim=sgd lr=1"),
+                    &ctx));
+        ok(pen_register(ctx,
+                        &(pen_tensor_desc){
+                            .name = "fc1.weight", .ndim = 1, .shape = {2}, .param = a, .grad = a},
+                        &w));
         ok(pen_commit(ctx));
         expect(pen_push_pull(ctx, w, PEN_ALL, NULL, NULL, NULL, NULL), PEN_WRONG_STATE,
-               clip ? "pen_push_pull('fc1.weight'): clipping needs all gradients before any update; use pen_ready() and pen_step_end()"
-                    : "pen_push_pull('fc1.weight'): a step is applied or skipped as a whole, which needs all gradients before any update; "
+               clip ? "pen_push_pull('fc1.weight'): clipping needs all gradients before any "
+                      "update; use pen_ready() and pen_step_end()"
+                    : "pen_push_pull('fc1.weight'): a step is applied or skipped as a whole, which "
+                      "needs all gradients before any update; "
                       "use pen_ready() and pen_step_end(), or commit=eager");
         ok(pen_finalize(ctx));
     }
@@ -439,7 +495,9 @@ static void test_api_a_rule_without_a_rate_is_found_at_commit(void **state)
     pen_ctx *ctx;
     float a[2] = {0};
     ok(pen_init(NULL, &ctx));
-    ok(pen_register(ctx, &(pen_tensor_desc){.name = "w", .ndim = 1, .shape = {2}, .param = a, .grad = a}, NULL));
+    ok(pen_register(ctx,
+                    &(pen_tensor_desc){.name = "w", .ndim = 1, .shape = {2}, .param = a, .grad = a},
+                    NULL));
     expect(pen_commit(ctx), PEN_BAD_SETTING, "sgd needs a rate: say optim=\"sgd lr=0.1\"");
     ok(pen_finalize(ctx));
 }
@@ -451,12 +509,14 @@ static void test_api_what_comes_later_says_so(void **state)
     float x = 0;
     ok(pen_init(NULL, &ctx));
     expect(pen_broadcast(pen_world(ctx), &x, 1, PEN_F32, 0, NULL, NULL), PEN_UNSUPPORTED,
-           "pen_broadcast is not in this version: collectives other than all_reduce of a few values and barrier come later");
+           "pen_broadcast is not in this version: collectives other than all_reduce of a few "
+           "values and barrier come later");
     assert_null(pen_view(ctx, NULL, 0, PEN_PARAM));
     assert_null(pen_group_get(ctx, PEN_GROUP_NODE));
     assert_null(pen_alloc(ctx, 8, PEN_CUDA));
     assert_string_equal(pen_last_error(NULL), "CUDA: this build has no CUDA device");
-    assert_int_equal(pen_all_reduce(pen_world(ctx), &x, &x, 100000, PEN_F32, PEN_SUM, NULL, NULL), PEN_UNSUPPORTED);
+    assert_int_equal(pen_all_reduce(pen_world(ctx), &x, &x, 100000, PEN_F32, PEN_SUM, NULL, NULL),
+                     PEN_UNSUPPORTED);
     ok(pen_finalize(ctx));
 }
 
@@ -495,7 +555,8 @@ static void test_api_a_request_is_waited_for_once(void **state)
     ok(pen_barrier(pen_world(ctx), NULL, &req));
     copy = req;
     ok(pen_wait(&req, NULL));
-    expect(pen_wait(&copy, NULL), PEN_INVALID_ARGUMENT, "pen_wait: this request was waited for before");
+    expect(pen_wait(&copy, NULL), PEN_INVALID_ARGUMENT,
+           "pen_wait: this request was waited for before");
     ok(pen_finalize(ctx));
 }
 
@@ -527,7 +588,8 @@ static void test_api_waiting_in_a_callback_is_refused_and_beginning_is_not(void 
     assert_null(req.ctx);
     assert_int_equal(c.calls, 2);
     assert_int_equal(c.waiting, PEN_WRONG_STATE);
-    assert_string_equal(c.text, "pen_barrier: called from a callback, where waiting would wait for itself");
+    assert_string_equal(c.text,
+                        "pen_barrier: called from a callback, where waiting would wait for itself");
     assert_int_equal(c.begun, PEN_OK);
     ok(pen_finalize(c.ctx));
 }
@@ -540,7 +602,8 @@ static void test_api_all_reduce_alone_gives_back_what_came_in(void **state)
     ok(pen_init(NULL, &ctx));
     assert_int_equal(pen_rank(pen_world(ctx)), 0);
     assert_int_equal(pen_size(pen_world(ctx)), 1);
-    ok(pen_all_reduce(pen_world(ctx), in, out, 3, PEN_F64, PEN_SUM, &(pen_opts){.flags = PEN_SCALED, .scale = 0.5}, NULL));
+    ok(pen_all_reduce(pen_world(ctx), in, out, 3, PEN_F64, PEN_SUM,
+                      &(pen_opts){.flags = PEN_SCALED, .scale = 0.5}, NULL));
     assert_true(out[0] == 0.5 && out[2] == 1.5 && in[0] == 1);
     ok(pen_finalize(ctx));
 }
@@ -567,12 +630,13 @@ static void test_api_last_error_belongs_to_its_thread(void **state)
 static void test_api_forked_child_owns_nothing(void **state)
 {
     (void)state;
-    trained t = train(SETTINGS("optim=sgd lr=1"), 2, 0);
+    trained t        = train(SETTINGS("optim=sgd lr=1"), 2, 0);
     pen_group *group = pen_world(t.ctx);
     pid_t pid        = fork();
     if (pid == 0) {
         pen_step step;
-        int good = pen_step_begin(t.ctx, &step) == PEN_WRONG_STATE && pen_barrier(group, NULL, NULL) == PEN_WRONG_STATE &&
+        int good = pen_step_begin(t.ctx, &step) == PEN_WRONG_STATE &&
+                   pen_barrier(group, NULL, NULL) == PEN_WRONG_STATE &&
                    pen_finalize(t.ctx) == PEN_OK;
         _exit(good ? 0 : 1);
     }
@@ -621,13 +685,16 @@ static void test_api_finalize_leaves_no_thread_and_no_descriptor(void **state)
 static void test_api_init_that_fails_leaves_nothing(void **state)
 {
     (void)state;
-    pen_ctx *ctx = NULL;
-    const char *const settings[] = {"rank=1",    "world_size=2", "servers=1", "master_addr=127.0.0.1", "master_port=9",
-                                    "init_timeout_ms=300", NULL};
-    assert_int_equal(pen_init(settings, &ctx), PEN_UNREACHABLE); /* also starts what the process keeps, as ZeroMQ's context */
+    pen_ctx *ctx                 = NULL;
+    const char *const settings[] = {
+        "rank=1",        "world_size=2",        "servers=1", "master_addr=127.0.0.1",
+        "master_port=9", "init_timeout_ms=300", NULL};
+    assert_int_equal(pen_init(settings, &ctx),
+                     PEN_UNREACHABLE); /* also starts what the process keeps, as ZeroMQ's context */
     int fds = count("/proc/self/fd"), threads = count("/proc/self/task");
     expect(pen_init(settings, &ctx), PEN_UNREACHABLE,
-           "nothing answers as a Penstock scheduler at 127.0.0.1:9 (connection refused: nothing listens there)");
+           "nothing answers as a Penstock scheduler at 127.0.0.1:9 (connection refused: nothing "
+           "listens there)");
     assert_null(ctx);
     assert_int_equal(count("/proc/self/fd"), fds);
     assert_int_equal(count("/proc/self/task"), threads);
@@ -653,10 +720,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_api_linear_regression_converges, set_up),
         cmocka_unit_test_setup(test_api_step_reports_norm_and_clips, set_up),
-        cmocka_unit_test_setup(test_api_step_that_is_not_finite_is_skipped_and_changes_nothing, set_up),
+        cmocka_unit_test_setup(test_api_step_that_is_not_finite_is_skipped_and_changes_nothing,
+                               set_up),
         cmocka_unit_test_setup(test_api_weight_of_zero_is_an_empty_step, set_up),
         cmocka_unit_test_setup(test_api_weight_is_a_mean_and_not_a_sum, set_up),
-        cmocka_unit_test_setup(test_api_lr_scale_multiplies_the_rate_and_is_fixed_by_the_first_ready, set_up),
+        cmocka_unit_test_setup(
+            test_api_lr_scale_multiplies_the_rate_and_is_fixed_by_the_first_ready, set_up),
         cmocka_unit_test_setup(test_api_groups_have_their_own_rule_and_rate, set_up),
         cmocka_unit_test_setup(test_api_sixteen_bits_train_with_a_master_of_thirty_two, set_up),
         cmocka_unit_test_setup(test_api_digest_depends_on_every_byte_and_on_nothing_else, set_up),
@@ -666,16 +735,19 @@ int main(void)
         cmocka_unit_test_setup(test_api_calls_out_of_order_say_the_order, set_up),
         cmocka_unit_test_setup(test_api_errors_of_ready_are_remembered_until_step_end, set_up),
         cmocka_unit_test_setup(test_api_errors_of_register_are_remembered_until_commit, set_up),
-        cmocka_unit_test_setup(test_api_step_begun_and_not_ended_is_void_unless_something_was_sent, set_up),
+        cmocka_unit_test_setup(test_api_step_begun_and_not_ended_is_void_unless_something_was_sent,
+                               set_up),
         cmocka_unit_test_setup(test_api_settings_errors_are_sentences, set_up),
         cmocka_unit_test_setup(test_api_environment_beats_the_program, set_up),
         cmocka_unit_test_setup(test_api_garbage_in_reserved_words_is_found, set_up),
-        cmocka_unit_test_setup(test_api_explicit_verbs_point_at_the_step_where_it_is_decided, set_up),
+        cmocka_unit_test_setup(test_api_explicit_verbs_point_at_the_step_where_it_is_decided,
+                               set_up),
         cmocka_unit_test_setup(test_api_a_rule_without_a_rate_is_found_at_commit, set_up),
         cmocka_unit_test_setup(test_api_what_comes_later_says_so, set_up),
         cmocka_unit_test_setup(test_api_explicit_verbs_end_as_requests, set_up),
         cmocka_unit_test_setup(test_api_a_request_is_waited_for_once, set_up),
-        cmocka_unit_test_setup(test_api_waiting_in_a_callback_is_refused_and_beginning_is_not, set_up),
+        cmocka_unit_test_setup(test_api_waiting_in_a_callback_is_refused_and_beginning_is_not,
+                               set_up),
         cmocka_unit_test_setup(test_api_all_reduce_alone_gives_back_what_came_in, set_up),
         cmocka_unit_test_setup(test_api_last_error_belongs_to_its_thread, set_up),
         cmocka_unit_test_setup(test_api_forked_child_owns_nothing, set_up),

@@ -52,7 +52,8 @@ typedef struct {
 static const uint64_t servers[SHARDS] = {501, 502};
 
 /* ---- actions ------------------------------------------------------------------------------------------------ */
-static pen_status on_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d, const exchange_piece *pieces, uint32_t n)
+static pen_status on_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
+                          const exchange_piece *pieces, uint32_t n)
 {
     world *w = user;
     assert_int_equal(lane, 0);
@@ -61,7 +62,13 @@ static pen_status on_send(void *user, uint32_t shard, uint32_t lane, const wire_
     assert_int_equal(d->from, SELF);
     assert_int_equal(d->to, servers[shard]);
     sent *s = &w->sent[w->n_sent++];
-    *s      = (sent){.kind = d->kind, .shard = shard, .n = d->n, .flags = d->flags, .step = d->step, .decision = d->decision, .n_partitions = d->n_partitions};
+    *s      = (sent){.kind         = d->kind,
+                     .shard        = shard,
+                     .n            = d->n,
+                     .flags        = d->flags,
+                     .step         = d->step,
+                     .decision     = d->decision,
+                     .n_partitions = d->n_partitions};
     for (uint32_t i = 0; i < d->n; i++) {
         s->chunk[i] = d->chunk[i];
         s->seq[i]   = d->seq != NULL ? d->seq[i] : d->step;
@@ -93,7 +100,8 @@ static void on_decided(void *user, void *token, const exchange_outcome *outcome)
     w->n_decided++;
 }
 
-static void on_completed(void *user, void *token, pen_status status, const exchange_result *result, const pen_error *why)
+static void on_completed(void *user, void *token, pen_status status, const exchange_result *result,
+                         const pen_error *why)
 {
     world *w  = user;
     w->token  = token;
@@ -109,19 +117,27 @@ static void on_log(void *user, int level, const char *line)
     snprintf(((world *)user)->log, 640, "%s", line);
 }
 
-static void on_count(void *user, stat_id id, uint64_t n) { ((world *)user)->count[id] += n; }
+static void on_count(void *user, stat_id id, uint64_t n)
+{
+    ((world *)user)->count[id] += n;
+}
 
 /* ---- a world --------------------------------------------------------------------------------------------------- */
 static world *world_create(exchange_rule rule)
 {
-    static const exchange_actions actions = {on_send, on_cut, on_store, on_decided, on_completed, on_log, on_count};
-    static const char *const hosts[] = {"devbox", "devbox", "devbox", "devbox"}, *const names[] = {"server 0 (devbox)", "server 1 (devbox)"};
+    static const exchange_actions actions   = {on_send,      on_cut, on_store, on_decided,
+                                               on_completed, on_log, on_count};
+    static const char *const hosts[]        = {"devbox", "devbox", "devbox", "devbox"},
+                             *const names[] = {"server 0 (devbox)", "server 1 (devbox)"};
     pen_error why;
     world *w     = calloc(1, sizeof *w);
-    w->tensor[0] = (wire_tensor){.name = "w", .dtype = PEN_F32, .grad_dtype = PEN_F32, .ndim = 1, .shape = {N}, .init = ""};
-    w->tensor[1] = (wire_tensor){.name = "b", .dtype = PEN_F32, .grad_dtype = PEN_F32, .ndim = 1, .shape = {8}, .init = ""};
-    w->group     = (wire_group){"default", "sgd lr=1", rule == EXCHANGE_FREE ? "async" : "bsp", "raw", "constant"};
-    w->model     = (wire_model){.n_tensors = 2, .n_groups = 1, .tensor = w->tensor, .group = &w->group};
+    w->tensor[0] = (wire_tensor){
+        .name = "w", .dtype = PEN_F32, .grad_dtype = PEN_F32, .ndim = 1, .shape = {N}, .init = ""};
+    w->tensor[1] = (wire_tensor){
+        .name = "b", .dtype = PEN_F32, .grad_dtype = PEN_F32, .ndim = 1, .shape = {8}, .init = ""};
+    w->group = (wire_group){"default", "sgd lr=1", rule == EXCHANGE_FREE ? "async" : "bsp", "raw",
+                            "constant"};
+    w->model = (wire_model){.n_tensors = 2, .n_groups = 1, .tensor = w->tensor, .group = &w->group};
     assert_int_equal(plan_create(&w->model, &w->plan, &why), PEN_OK);
     plan_place(w->plan, SHARDS, w->shard);
     w->now                     = 1000;
@@ -141,7 +157,7 @@ static world *world_create(exchange_rule rule)
                                   .server      = names,
                                   .warn_ms     = 30000,
                                   .retry       = retry_policy_make(1000, 1)};
-    w->x = exchange_create(&setup, &actions, w, &why);
+    w->x                       = exchange_create(&setup, &actions, w, &why);
     assert_non_null(w->x);
     for (uint32_t s = 0; s < SHARDS; s++) exchange_up(w->x, s, 0, w->now);
     return w;
@@ -168,7 +184,13 @@ static uint64_t sleep_until_due(world *w)
 static wire_data from_shard(const world *w, uint32_t shard, wire_kind kind, uint64_t step)
 {
     (void)w;
-    return (wire_data){.kind = kind, .term = 7, .epoch = 1, .from = servers[shard], .to = SELF, .step = step, .text = ""};
+    return (wire_data){.kind  = kind,
+                       .term  = 7,
+                       .epoch = 1,
+                       .from  = servers[shard],
+                       .to    = SELF,
+                       .step  = step,
+                       .text  = ""};
 }
 
 static void receipt(world *w, const sent *s, uint32_t flags)
@@ -199,7 +221,8 @@ static void values(world *w, const sent *s, float value, uint32_t flags, bool da
     }
     if (damage) crc[0]++;
     wire_data d = from_shard(w, s->shard, WIRE_VALUES, s->step);
-    d.n = s->n, d.chunk = s->chunk, d.seq = s->seq, d.crc = crc, d.version = version, d.flags = flags;
+    d.n = s->n, d.chunk = s->chunk, d.seq = s->seq, d.crc = crc, d.version = version,
+    d.flags = flags;
     exchange_receive(w->x, s->shard, &d, body, w->now);
     buf_release(body);
 }
@@ -212,7 +235,11 @@ static void prepared(world *w, uint32_t partition, uint64_t step, bool finite, b
     uint32_t blocks = w->plan->partition[partition].blocks;
     buf *body       = buf_new(blocks * sizeof(double));
     for (uint32_t i = 0; i < blocks; i++) ((double *)body->data)[i] = 1;
-    wire_record r = {.partition = partition, .weight_sum = 4, .finite = finite, .bad_rank = finite ? -1 : 3, .bad_chunk = finite ? 0 : w->plan->partition[partition].chunk[0]};
+    wire_record r = {.partition  = partition,
+                     .weight_sum = 4,
+                     .finite     = finite,
+                     .bad_rank   = finite ? -1 : 3,
+                     .bad_chunk  = finite ? 0 : w->plan->partition[partition].chunk[0]};
     r.hash        = decision_record_hash(step, &r, &step_inputs, body->data, blocks) + damage;
     wire_data d   = from_shard(w, w->shard[partition], WIRE_PREPARED, step);
     d.n_records   = 1;
@@ -232,7 +259,8 @@ static void push_step(world *w, uint64_t step)
 static void one_verb(world *w, exchange_verb verb, uint32_t tensor, uint64_t deadline_ms)
 {
     exchange_request *r = exchange_open(w->x, w->now);
-    exchange_add(w->x, r, verb, tensor, tensor == 0 ? w->grad : w->small_grad, tensor == 0 ? w->param : w->small);
+    exchange_add(w->x, r, verb, tensor, tensor == 0 ? w->grad : w->small_grad,
+                 tensor == 0 ? w->param : w->small);
     exchange_close(w->x, r, w, deadline_ms, w->now);
     exchange_flush(w->x, w->now);
 }
@@ -385,7 +413,8 @@ static void run_decided(world *w, uint64_t step, bool backwards, int bad_partiti
     const uint32_t n = w->plan->n_partitions;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t p = backwards ? n - 1 - i : i;
-        if (w->plan->partition[p].n_trained > 0) prepared(w, p, step, (int)p != bad_partition, false);
+        if (w->plan->partition[p].n_trained > 0)
+            prepared(w, p, step, (int)p != bad_partition, false);
     }
 }
 
@@ -405,7 +434,8 @@ static void test_exchange_decides_alike_in_any_order_of_answers(void **state)
         if (order == 1) exchange_step_close(w->x, w, 0, w->now);
         run_decided(w, 0, order == 1, -1);
         if (order == 0) {
-            assert_int_equal(w->n_decided, 0); /* parameters are the program's until it closes the step */
+            assert_int_equal(w->n_decided,
+                             0); /* parameters are the program's until it closes the step */
             exchange_step_close(w->x, w, 0, w->now);
         }
         assert_int_equal(w->n_decided, 1);
@@ -441,7 +471,8 @@ static void test_exchange_pulls_carry_the_hashes_of_their_partitions(void **stat
     }
     assert_int_equal(chunks, w->plan->n_chunks);
     uint32_t trained = 0;
-    for (uint32_t p = 0; p < w->plan->n_partitions; p++) trained += w->plan->partition[p].n_trained > 0;
+    for (uint32_t p = 0; p < w->plan->n_partitions; p++)
+        trained += w->plan->partition[p].n_trained > 0;
     assert_int_equal(partitions, trained);
     world_destroy(w);
 }
@@ -457,7 +488,8 @@ static void test_exchange_skips_a_step_that_is_not_finite_and_names_the_rank(voi
     assert_int_equal(w->outcome.outcome, PEN_SKIPPED_NONFINITE);
     assert_true(w->outcome.has_bad);
     assert_int_equal(w->outcome.bad_rank, 3);
-    assert_int_equal(w->outcome.bad_tensor, w->plan->chunk[w->plan->partition[bad].chunk[0]].tensor);
+    assert_int_equal(w->outcome.bad_tensor,
+                     w->plan->chunk[w->plan->partition[bad].chunk[0]].tensor);
     assert_int_equal(w->outcome.applied, 0);
     world_destroy(w);
 }
@@ -496,7 +528,8 @@ static void test_exchange_ignores_records_of_another_step_or_stranger(void **sta
     world_destroy(w);
 }
 
-static void test_exchange_asks_about_a_receipted_push_and_repeats_it_when_nobody_is_missing(void **state)
+static void
+test_exchange_asks_about_a_receipted_push_and_repeats_it_when_nobody_is_missing(void **state)
 {
     (void)state;
     world *w = world_create(EXCHANGE_DECIDE);
@@ -580,7 +613,8 @@ static void test_exchange_sends_first_values_and_then_fetches_them(void **state)
 static void answer_inquiry(world *w, int at, const int32_t *ranks, uint32_t n)
 {
     wire_data d = from_shard(w, w->sent[at].shard, WIRE_WAITING, 418);
-    d.n = 1, d.chunk = w->sent[at].chunk, d.text = "layer7.weight", d.missing = ranks, d.n_missing = n;
+    d.n = 1, d.chunk = w->sent[at].chunk, d.text = "layer7.weight", d.missing = ranks,
+    d.n_missing = n;
     exchange_receive(w->x, w->sent[at].shard, &d, NULL, w->now);
 }
 
@@ -595,7 +629,7 @@ static void test_exchange_warns_and_times_out_with_the_name_of_who_is_missing(vo
 {
     (void)state;
     static const int32_t missing[] = {3, 1};
-    world *w = world_create(EXCHANGE_DECIDE);
+    world *w                       = world_create(EXCHANGE_DECIDE);
     push_step(w, 418);
     int n = w->n_sent;
     for (int i = 0; i < n; i++) receipt(w, &w->sent[i], 0);
@@ -608,9 +642,12 @@ static void test_exchange_warns_and_times_out_with_the_name_of_who_is_missing(vo
         if (asked >= 0) answer_inquiry(w, asked, missing, w->now < begun + 300000 ? 1 : 2);
         w->n_sent = n; /* the log of a test is short */
     }
-    assert_string_equal(w->log, "waiting 30 s for rank 3 (devbox) to push 'layer7.weight' for step 418");
+    assert_string_equal(w->log,
+                        "waiting 30 s for rank 3 (devbox) to push 'layer7.weight' for step 418");
     assert_int_equal(w->status, PEN_TIMED_OUT);
-    assert_string_equal(w->why.text, "waited 600 s for ranks 3 (devbox), 1 (devbox) to push 'layer7.weight' for step 418");
+    assert_string_equal(
+        w->why.text,
+        "waited 600 s for ranks 3 (devbox), 1 (devbox) to push 'layer7.weight' for step 418");
     assert_int_equal(w->now, begun + 600000);
     assert_int_equal(w->why.missing_n, 2);
     assert_int_equal(w->why.missing[0], 3);
@@ -626,7 +663,8 @@ static void test_exchange_times_out_naming_a_silent_server(void **state)
     world *w = world_create(EXCHANGE_FREE);
     one_verb(w, EXCHANGE_PULL, 1, w->now + 2000);
     char sentence[128];
-    snprintf(sentence, sizeof sentence, "waited 2 s for server %u (devbox) to answer the pull of 'b'", w->sent[0].shard);
+    snprintf(sentence, sizeof sentence,
+             "waited 2 s for server %u (devbox) to answer the pull of 'b'", w->sent[0].shard);
     while (w->n_completed == 0) sleep_until_due(w);
     assert_int_equal(w->status, PEN_TIMED_OUT);
     assert_string_equal(w->why.text, sentence);
@@ -649,8 +687,8 @@ static void test_exchange_does_not_push_again_where_the_outcome_is_unknown(void 
     one_verb(w, EXCHANGE_PUSH, 1, 0);
     assert_int_equal(w->n_completed, 3);
     assert_int_equal(w->status, PEN_WRONG_STATE);
-    assert_string_equal(w->why.text,
-                        "a push of 'b' ended without an answer, so it is not known whether it counts; it cannot be pushed again");
+    assert_string_equal(w->why.text, "a push of 'b' ended without an answer, so it is not known "
+                                     "whether it counts; it cannot be pushed again");
     one_verb(w, EXCHANGE_PULL, 1, 0);
     assert_int_equal(w->n_completed, 3); /* looking is always possible */
     world_destroy(w);
@@ -711,7 +749,8 @@ static void test_exchange_passes_on_what_a_shard_refuses_for_good(void **state)
     exchange_receive(w->x, w->sent[0].shard, &d, NULL, w->now);
     assert_int_equal(w->n_completed, 1);
     assert_int_equal(w->status, PEN_MISMATCH);
-    assert_non_null(strstr(w->why.text, "refused 'w': the clip bound is 1 on rank 0 and 2 on rank 1"));
+    assert_non_null(
+        strstr(w->why.text, "refused 'w': the clip bound is 1 on rank 0 and 2 on rank 1"));
     world_destroy(w);
 }
 
@@ -731,7 +770,8 @@ int main(void)
         cmocka_unit_test(test_exchange_skips_a_step_that_is_not_finite_and_names_the_rank),
         cmocka_unit_test(test_exchange_does_not_believe_a_damaged_record),
         cmocka_unit_test(test_exchange_ignores_records_of_another_step_or_stranger),
-        cmocka_unit_test(test_exchange_asks_about_a_receipted_push_and_repeats_it_when_nobody_is_missing),
+        cmocka_unit_test(
+            test_exchange_asks_about_a_receipted_push_and_repeats_it_when_nobody_is_missing),
         cmocka_unit_test(test_exchange_writes_no_values_before_the_step_is_closed),
         cmocka_unit_test(test_exchange_asks_again_for_held_values_whose_checksum_fails),
         cmocka_unit_test(test_exchange_sends_first_values_and_then_fetches_them),

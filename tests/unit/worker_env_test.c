@@ -19,7 +19,8 @@ static const char *get(const char *name)
     return NULL;
 }
 
-static pen_status resolve_with(const char *const *settings, const char *const *values, worker_env *env, pen_error *why)
+static pen_status resolve_with(const char *const *settings, const char *const *values,
+                               worker_env *env, pen_error *why)
 {
     worker_settings s;
     config_defaults(worker_settings_rows, &s);
@@ -33,8 +34,13 @@ static pen_status resolve(const char *const *values, worker_env *env, pen_error 
     return resolve_with(NULL, values, env, why);
 }
 
-#define ENV(...) (const char *const[]){__VA_ARGS__, NULL}
-#define PLAIN(rank, size) "RANK", rank, "WORLD_SIZE", size, "MASTER_ADDR", "10.0.0.7", "MASTER_PORT", "29500"
+#define ENV(...)                                                                                   \
+    (const char *const[])                                                                          \
+    {                                                                                              \
+        __VA_ARGS__, NULL                                                                          \
+    }
+#define PLAIN(rank, size)                                                                          \
+    "RANK", rank, "WORLD_SIZE", size, "MASTER_ADDR", "10.0.0.7", "MASTER_PORT", "29500"
 
 static void expect_error(const char *const *values, const char *sentence)
 {
@@ -61,7 +67,9 @@ static void test_env_rank_and_friends_are_taken(void **state)
     (void)state;
     worker_env env;
     pen_error why;
-    assert_int_equal(resolve(ENV(PLAIN("3", "4"), "LOCAL_RANK", "1", "LOCAL_WORLD_SIZE", "2"), &env, &why), PEN_OK);
+    assert_int_equal(
+        resolve(ENV(PLAIN("3", "4"), "LOCAL_RANK", "1", "LOCAL_WORLD_SIZE", "2"), &env, &why),
+        PEN_OK);
     assert_false(env.alone);
     assert_int_equal(env.rank, 3);
     assert_int_equal(env.world_size, 4);
@@ -75,12 +83,15 @@ static void test_env_rank_and_friends_are_taken(void **state)
 static void test_env_partial_set_names_what_is_missing(void **state)
 {
     (void)state;
-#define NEEDS "; a job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, a program on its own none of them"
+#define NEEDS                                                                                      \
+    "; a job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, a program on its own none of "   \
+    "them"
     expect_error(ENV("RANK", "1"), "RANK is set but WORLD_SIZE is not" NEEDS);
     expect_error(ENV("WORLD_SIZE", "4"), "WORLD_SIZE is set but RANK is not" NEEDS);
     expect_error(ENV("MASTER_ADDR", "a"), "MASTER_ADDR is set but RANK is not" NEEDS);
     expect_error(ENV("RANK", "1", "WORLD_SIZE", "2"), "RANK is set but MASTER_ADDR is not" NEEDS);
-    expect_error(ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "a"), "MASTER_ADDR is set but MASTER_PORT is not" NEEDS);
+    expect_error(ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "a"),
+                 "MASTER_ADDR is set but MASTER_PORT is not" NEEDS);
 }
 
 static void test_env_nonsense_is_refused_with_its_name(void **state)
@@ -100,7 +111,9 @@ static void test_env_world_of_one_without_servers_is_alone(void **state)
     pen_error why;
     assert_int_equal(resolve(ENV("RANK", "0", "WORLD_SIZE", "1"), &env, &why), PEN_OK);
     assert_true(env.alone);
-    assert_int_equal(resolve_with((const char *const[]){"servers=1", NULL}, ENV(PLAIN("0", "1")), &env, &why), PEN_OK);
+    assert_int_equal(
+        resolve_with((const char *const[]){"servers=1", NULL}, ENV(PLAIN("0", "1")), &env, &why),
+        PEN_OK);
     assert_false(env.alone);
 }
 
@@ -109,10 +122,14 @@ static void test_env_port_of_torchruns_agent_is_left_to_it(void **state)
     (void)state;
     worker_env env;
     pen_error why;
-    assert_int_equal(resolve(ENV(PLAIN("0", "2"), "TORCHELASTIC_USE_AGENT_STORE", "True"), &env, &why), PEN_OK);
+    assert_int_equal(
+        resolve(ENV(PLAIN("0", "2"), "TORCHELASTIC_USE_AGENT_STORE", "True"), &env, &why), PEN_OK);
     assert_int_equal(env.port, 29501);
     const char *const ported[] = {"port=4242", NULL};
-    assert_int_equal(resolve_with(ported, ENV(PLAIN("0", "2"), "TORCHELASTIC_USE_AGENT_STORE", "True"), &env, &why), PEN_OK);
+    assert_int_equal(resolve_with(ported,
+                                  ENV(PLAIN("0", "2"), "TORCHELASTIC_USE_AGENT_STORE", "True"),
+                                  &env, &why),
+                     PEN_OK);
     assert_int_equal(env.port, 4242);
 }
 
@@ -125,20 +142,24 @@ static void test_env_beats_program_and_penstock_beats_both(void **state)
     assert_int_equal(resolve_with(settings, ENV(PLAIN("1", "4")), &env, &why), PEN_OK);
     assert_int_equal(env.rank, 1);
     /* The settings hold what PENSTOCK_RANK said: then the variable is there too. */
-    assert_int_equal(resolve_with(settings, ENV(PLAIN("1", "9"), "PENSTOCK_RANK", "7"), &env, &why), PEN_OK);
+    assert_int_equal(resolve_with(settings, ENV(PLAIN("1", "9"), "PENSTOCK_RANK", "7"), &env, &why),
+                     PEN_OK);
     assert_int_equal(env.rank, 7);
     assert_int_equal(env.world_size, 9);
 }
 
 /* ---- Slurm ------------------------------------------------------------------------------------------------ */
-#define SLURM "SLURM_PROCID", "2", "SLURM_STEP_NUM_TASKS", "4", "SLURM_STEP_ID", "0", "SLURM_LOCALID", "1", "SLURM_JOB_ID", "81234"
+#define SLURM                                                                                      \
+    "SLURM_PROCID", "2", "SLURM_STEP_NUM_TASKS", "4", "SLURM_STEP_ID", "0", "SLURM_LOCALID", "1",  \
+        "SLURM_JOB_ID", "81234"
 
 static void test_env_slurm_step_is_understood(void **state)
 {
     (void)state;
     worker_env env;
     pen_error why;
-    assert_int_equal(resolve(ENV(SLURM, "SLURM_STEP_NODELIST", "node[03-07,12],x"), &env, &why), PEN_OK);
+    assert_int_equal(resolve(ENV(SLURM, "SLURM_STEP_NODELIST", "node[03-07,12],x"), &env, &why),
+                     PEN_OK);
     assert_false(env.alone);
     assert_int_equal(env.rank, 2);
     assert_int_equal(env.world_size, 4);
@@ -159,7 +180,10 @@ static void test_env_slurm_interactive_shell_is_alone(void **state)
     assert_true(env.alone);
     assert_int_equal(resolve(ENV(SLURM, "SLURM_JOB_NAME", "interactive"), &env, &why), PEN_OK);
     assert_true(env.alone);
-    assert_int_equal(resolve(ENV("SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_STEP_ID", "0"), &env, &why), PEN_OK);
+    assert_int_equal(
+        resolve(ENV("SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_STEP_ID", "0"), &env,
+                &why),
+        PEN_OK);
     assert_true(env.alone);
 }
 
@@ -176,8 +200,12 @@ static void test_env_plain_beats_slurm(void **state)
 static void test_env_first_host_of_a_nodelist(void **state)
 {
     (void)state;
-    static const char *const rows[][2] = {
-        {"a", "a"}, {"a,b", "a"}, {"n[1-3]", "n1"}, {"n[07,09]", "n07"}, {"gpu-[001-128,200]", "gpu-001"}, {"x1,y[2-3]", "x1"}};
+    static const char *const rows[][2] = {{"a", "a"},
+                                          {"a,b", "a"},
+                                          {"n[1-3]", "n1"},
+                                          {"n[07,09]", "n07"},
+                                          {"gpu-[001-128,200]", "gpu-001"},
+                                          {"x1,y[2-3]", "x1"}};
     char host[64];
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         assert_true(worker_env_first_host(rows[i][0], host, sizeof host));
@@ -188,8 +216,9 @@ static void test_env_first_host_of_a_nodelist(void **state)
 }
 
 /* ---- OpenMPI ------------------------------------------------------------------------------------------------- */
-#define OMPI(local_size) \
-    "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_LOCAL_RANK", "1", "OMPI_COMM_WORLD_LOCAL_SIZE", local_size
+#define OMPI(local_size)                                                                           \
+    "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_LOCAL_RANK", "1",   \
+        "OMPI_COMM_WORLD_LOCAL_SIZE", local_size
 
 static void test_env_openmpi_on_one_host_needs_no_address(void **state)
 {

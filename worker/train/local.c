@@ -30,10 +30,10 @@ typedef struct {
     plan *plan;
     local_tensor *tensor;
     wire_record *record;
-    double **sums;       /* [n_partitions][blocks] */
-    double *scratch;     /* two per block of the largest tensor */
-    optim_span *span;    /* chunks of the largest tensor */
-    float *zeros;        /* of the largest tensor; made when first needed */
+    double **sums;    /* [n_partitions][blocks] */
+    double *scratch;  /* two per block of the largest tensor */
+    optim_span *span; /* chunks of the largest tensor */
+    float *zeros;     /* of the largest tensor; made when first needed */
     const wire_inputs *inputs;
     int64_t applied;
 } local;
@@ -66,9 +66,9 @@ static float *param_of(const local *l, const pen_tensor *t)
 
 static bool make_tensor(local *l, const model *m, const pen_tensor *t)
 {
-    local_tensor *own     = &l->tensor[t->index];
-    const pen_params *p   = m->group[t->desc.group];
-    optim_span whole      = {.n = t->elements};
+    local_tensor *own   = &l->tensor[t->index];
+    const pen_params *p = m->group[t->desc.group];
+    optim_span whole    = {.n = t->elements};
     if (t->desc.dtype != PEN_F32) {
         own->master = malloc(t->elements * sizeof(float));
         if (own->master == NULL) return false;
@@ -86,9 +86,9 @@ static bool make_tensor(local *l, const model *m, const pen_tensor *t)
 
 static bool make_sums(local *l)
 {
-    const plan *p  = l->plan;
-    l->record      = calloc(p->n_partitions, sizeof *l->record);
-    l->sums        = calloc(p->n_partitions, sizeof *l->sums);
+    const plan *p = l->plan;
+    l->record     = calloc(p->n_partitions, sizeof *l->record);
+    l->sums       = calloc(p->n_partitions, sizeof *l->sums);
     if (l->record == NULL || l->sums == NULL) return false;
     for (uint32_t i = 0; i < p->n_partitions; i++) {
         l->sums[i] = calloc(p->partition[i].blocks + 1, sizeof(double));
@@ -119,7 +119,9 @@ static pen_status commit(pen_ctx *ctx, pen_error *why)
     l->tensor = calloc(m->n_tensors, sizeof *l->tensor);
     bool ok   = l->tensor != NULL && make_sums(l) && make_scratch(l, m);
     for (uint32_t i = 0; ok && i < m->n_tensors; i++) ok = make_tensor(l, m, m->tensor[i]);
-    return ok ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for the optimizer state of %u tensors", m->n_tensors);
+    return ok ? PEN_OK
+              : why_set(why, PEN_NO_MEMORY, "no memory for the optimizer state of %u tensors",
+                        m->n_tensors);
 }
 
 /* ---- one tensor ------------------------------------------------------------------------------------------ */
@@ -139,7 +141,8 @@ static pen_status fold(local *l, const pen_tensor *t, const void *grad, double w
     return PEN_OK;
 }
 
-static void update(local *l, const model *m, const pen_tensor *t, uint64_t step, double lr, double gscale)
+static void update(local *l, const model *m, const pen_tensor *t, uint64_t step, double lr,
+                   double gscale)
 {
     local_tensor *own   = &l->tensor[t->index];
     const pen_params *p = m->group[t->desc.group];
@@ -183,15 +186,17 @@ static void decide(local *l, const model *m, wire_decision *decision, exchange_o
     uint32_t bad_chunk = 0;
     int32_t bad_rank   = -1;
     for (uint32_t i = 0; i < l->plan->n_partitions; i++)
-        l->record[i] = (wire_record){.partition = i, .weight_sum = l->inputs->weight, .finite = true, .bad_rank = -1};
+        l->record[i] = (wire_record){
+            .partition = i, .weight_sum = l->inputs->weight, .finite = true, .bad_rank = -1};
     for (uint32_t c = 0; c < l->plan->n_chunks; c++)
         if (m->tensor[l->plan->chunk[c].tensor]->trained) measure(l, c);
-    decision_make(l->plan, l->record, (const double *const *)l->sums, l->inputs, l->applied, decision, &bad_chunk, &bad_rank);
-    *outcome = (exchange_outcome){.outcome   = decision->outcome,
-                                  .norm      = decision->norm,
-                                  .clip      = decision->clip,
-                                  .has_bad   = bad_rank >= 0,
-                                  .bad_rank  = bad_rank};
+    decision_make(l->plan, l->record, (const double *const *)l->sums, l->inputs, l->applied,
+                  decision, &bad_chunk, &bad_rank);
+    *outcome = (exchange_outcome){.outcome  = decision->outcome,
+                                  .norm     = decision->norm,
+                                  .clip     = decision->clip,
+                                  .has_bad  = bad_rank >= 0,
+                                  .bad_rank = bad_rank};
     if (outcome->has_bad) outcome->bad_tensor = l->plan->chunk[bad_chunk].tensor;
 }
 
@@ -207,19 +212,25 @@ static pen_status finish_step(pen_ctx *ctx, pen_error *why)
     local *l                  = ctx->state;
     const model *m            = &ctx->model;
     exchange_outcome *outcome = &ctx->step.outcome;
-    wire_decision decision    = {.outcome = PEN_APPLIED, .clip = 1, .gscale = gscale_alone(ctx, l->inputs)};
+    wire_decision decision    = {
+           .outcome = PEN_APPLIED, .clip = 1, .gscale = gscale_alone(ctx, l->inputs)};
     for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained && fold(l, m->tensor[i], m->tensor[i]->pushed, l->inputs->weight) != PEN_OK)
-            return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'", m->tensor[i]->name);
+        if (m->tensor[i]->trained &&
+            fold(l, m->tensor[i], m->tensor[i]->pushed, l->inputs->weight) != PEN_OK)
+            return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'",
+                           m->tensor[i]->name);
 
-    if (ctx->rule == EXCHANGE_DECIDE) decide(l, m, &decision, outcome);
-    else *outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    if (ctx->rule == EXCHANGE_DECIDE)
+        decide(l, m, &decision, outcome);
+    else
+        *outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
     if (decision.outcome == PEN_APPLIED) {
         l->applied++;
         for (uint32_t i = 0; i < m->n_tensors; i++) {
             const pen_tensor *t = m->tensor[i];
             if (!t->trained) continue;
-            uint64_t step = ctx->rule == EXCHANGE_DECIDE ? (uint64_t)l->applied : l->tensor[i].version + 1;
+            uint64_t step =
+                ctx->rule == EXCHANGE_DECIDE ? (uint64_t)l->applied : l->tensor[i].version + 1;
             update(l, m, t, step, l->inputs->rate[t->desc.group], decision.gscale);
             give_values(l, t, t->param);
         }
@@ -234,7 +245,8 @@ static void end_step(pen_ctx *ctx, request *r)
     local *l          = ctx->state;
     pen_status status = finish_step(ctx, &why);
     r->result.version = (uint64_t)l->applied;
-    if (r->u.step.decided != NULL) request_end(r->u.step.decided, status, status != PEN_OK ? &why : NULL);
+    if (r->u.step.decided != NULL)
+        request_end(r->u.step.decided, status, status != PEN_OK ? &why : NULL);
     request_end(r, status, status != PEN_OK ? &why : NULL);
 }
 
@@ -246,8 +258,8 @@ static pen_status do_verb(pen_ctx *ctx, request *r)
     const wire_inputs one = {.loss_scale = 1, .weight = 1};
     if (r->u.verb.verb != EXCHANGE_PULL) {
         if (fold(l, t, r->u.verb.from, 1) != PEN_OK) return PEN_NO_MEMORY;
-        update(l, &ctx->model, t, l->tensor[t->index].version + 1, ctx->model.group[t->desc.group]->hyper.lr,
-               gscale_alone(ctx, &one));
+        update(l, &ctx->model, t, l->tensor[t->index].version + 1,
+               ctx->model.group[t->desc.group]->hyper.lr, gscale_alone(ctx, &one));
     }
     if (r->u.verb.verb != EXCHANGE_PUSH) {
         give_values(l, t, r->u.verb.to);
@@ -273,9 +285,11 @@ static pen_status local_open(pen_ctx *ctx, pen_error *why)
     pthread_mutex_init(&l->lock, NULL);
     ctx->state = l;
     if (ctx->env.source[0] == '\0' || strcmp(ctx->env.source, "nothing") == 0)
-        log_notice("alone (no RANK in the environment; `penstock run --nproc-per-node 2 ./%s` starts two)",
-                   program_invocation_short_name);
-    else log_notice("alone (a world of one worker and no servers, from %s)", ctx->env.source);
+        log_notice(
+            "alone (no RANK in the environment; `penstock run --nproc-per-node 2 ./%s` starts two)",
+            program_invocation_short_name);
+    else
+        log_notice("alone (a world of one worker and no servers, from %s)", ctx->env.source);
     return PEN_OK;
 }
 
@@ -289,9 +303,12 @@ static pen_status run(pen_ctx *ctx, request *r, pen_error *why)
     case REQUEST_MEET: do_meet(r); return PEN_OK;
     case REQUEST_VERB:
         if (do_verb(ctx, r) == PEN_OK) return PEN_OK;
-        return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'", r->u.verb.tensor->name);
+        return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'",
+                       r->u.verb.tensor->name);
     case REQUEST_SNAPSHOT:
-        return why_set(why, PEN_UNSUPPORTED, "a program that is alone has no servers to keep a snapshot; save the parameters yourself");
+        return why_set(why, PEN_UNSUPPORTED,
+                       "a program that is alone has no servers to keep a snapshot; save the "
+                       "parameters yourself");
     case REQUEST_STEP: break;
     }
     return PEN_OK;
@@ -333,7 +350,10 @@ static void local_ready(pen_ctx *ctx, pen_tensor *t, const void *grad)
     t->pushed = grad != NULL ? grad : zeros(ctx->state, &ctx->model);
 }
 
-static void local_abort(pen_ctx *ctx) { (void)ctx; /* the next call sees ctx->is_aborting */ }
+static void local_abort(pen_ctx *ctx)
+{
+    (void)ctx; /* the next call sees ctx->is_aborting */
+}
 
 static void local_close(pen_ctx *ctx)
 {
