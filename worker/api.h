@@ -11,7 +11,8 @@ pen_status api_check_opts(const pen_opts *o);
 /* "pen_reduce is not in this version: ..." */
 pen_status api_unsupported(const char *function);
 
-/* Values of the last step may still be on their way (step.lazy): the parameters are not whole before. */
+/* Values of the last step may still be on their way (step.lazy): the parameters are not whole
+ * before. */
 pen_status api_wait_for_values(pen_ctx *ctx, const char *call);
 
 /* Begins a request that needs nothing filled in, and runs it. */

@@ -43,7 +43,7 @@ pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_
     return context_leave(ctx, status);
 }
 
-/* ---- birth and death ---------------------------------------------------------------------------------------- */
+/* ---- birth and death ------------------------------------------------------------------------- */
 static pen_status join(pen_ctx *ctx)
 {
     const pen_opts patient = {.deadline_ms = -1}; /* init_timeout_ms holds */
@@ -109,26 +109,27 @@ void pen_abort(pen_ctx *ctx, const char *why)
     ctx->engine->abort(ctx);
 }
 
-/* ---- looking and turning --------------------------------------------------------------------------------------- */
+/* ---- looking and turning --------------------------------------------------------------------- */
 pen_status pen_info_get(pen_ctx *ctx, pen_info *info)
 {
     pen_status status = context_check(ctx, "pen_info_get");
     if (status != PEN_OK) return status;
     if (info == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_info_get: info is NULL");
     const worker_env *env = &ctx->env;
+    const int32_t servers = ctx->mode != MODE_LOCAL ? (int32_t)ctx->settings.servers : 0;
     *info                 = (pen_info){.rank             = env->rank,
                                        .world_size       = env->world_size,
                                        .local_rank       = env->local_rank,
                                        .local_world_size = env->local_world_size,
                                        .node             = env->node,
                                        .nodes            = env->nodes,
-                                       .servers = ctx->mode != MODE_LOCAL ? (int32_t)ctx->settings.servers : 0,
-                                       .device  = -1,
-                                       .live    = env->world_size,
-                                       .accum   = 1,
-                                       .step    = ctx->step.next_index,
-                                       .epoch   = ctx->mode != MODE_LOCAL ? 1 : 0,
-                                       .seed    = ctx->settings.seed};
+                                       .servers          = servers,
+                                       .device           = -1,
+                                       .live             = env->world_size,
+                                       .accum            = 1,
+                                       .step             = ctx->step.next_index,
+                                       .epoch            = ctx->mode != MODE_LOCAL ? 1 : 0,
+                                       .seed             = ctx->settings.seed};
     snprintf(info->mode, sizeof info->mode, "%s", worker_mode_name(ctx->mode));
     snprintf(info->precision, sizeof info->precision, "fp32");
     snprintf(info->job, sizeof info->job, "%s", ctx->job);
@@ -164,7 +165,7 @@ pen_status pen_setting_set(pen_ctx *ctx, const char *name, const char *value)
         name);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 void *pen_alloc(pen_ctx *ctx, size_t bytes, pen_space where)
 {
     if (ctx != NULL && context_check(ctx, "pen_alloc") != PEN_OK) return NULL;
@@ -191,7 +192,7 @@ void pen_free(void *data)
     free(data);
 }
 
-/* ---- groups --------------------------------------------------------------------------------------------------------- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
 {
     /* Also of a context that has failed: then every call on the group says how. */

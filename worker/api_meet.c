@@ -1,4 +1,5 @@
-/* api_meet.c - what all ranks do together: barrier, a reduction of a few values, digest, snapshot. */
+/* api_meet.c - what all ranks do together: barrier, a reduction of a few values, digest,
+ * snapshot. */
 #include "worker/api.h"
 
 #include "common/crc.h"
@@ -10,7 +11,7 @@
 
 enum { MEET_BYTES_MAX = 32 << 10 };
 
-/* ---- all_reduce ------------------------------------------------------------------------------------------------ */
+/* ---- all_reduce ------------------------------------------------------------------------------ */
 #define SCALE(type, in, out, n, scale)                                                             \
     for (size_t i = 0; i < (n); i++) ((type *)(out))[i] = (type)(((const type *)(in))[i] * (scale))
 
@@ -126,7 +127,7 @@ pen_status pen_barrier(pen_group *g, const pen_opts *o, pen_req *req)
     return req == NULL ? context_leave(g->ctx, status) : status;
 }
 
-/* ---- snapshot --------------------------------------------------------------------------------------------------------- */
+/* ---- snapshot -------------------------------------------------------------------------------- */
 pen_status pen_snapshot(pen_ctx *ctx, const pen_opts *o, pen_req *req)
 {
     pen_status status = context_check(ctx, "pen_snapshot");
@@ -138,7 +139,7 @@ pen_status pen_snapshot(pen_ctx *ctx, const pen_opts *o, pen_req *req)
     return api_run(ctx, "pen_snapshot", REQUEST_SNAPSHOT, o, req);
 }
 
-/* ---- digest ----------------------------------------------------------------------------------------------------------- */
+/* ---- digest ---------------------------------------------------------------------------------- */
 static uint32_t crc_of(const model *m)
 {
     uint32_t crc = 0;
@@ -147,7 +148,8 @@ static uint32_t crc_of(const model *m)
     return crc;
 }
 
-/* Where each push is applied on its own, ranks hold values of different moments: all stop, then all fetch. */
+/* Where each push is applied on its own, ranks hold values of different moments: all stop, then all
+ * fetch. */
 static pen_status fetch_all(pen_ctx *ctx)
 {
     request *r;

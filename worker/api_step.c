@@ -11,7 +11,8 @@ static pen_status out_of_order(const char *call, const char *how)
                           call, how);
 }
 
-/* A thread that ends a step holds the lock while it waits for the SDK's thread, which must not wait for it. */
+/* A thread that ends a step holds the lock while it waits for the SDK's thread, which must not wait
+ * for it. */
 static pen_status lock_step(pen_ctx *ctx, const char *call)
 {
     if (!request_is_sdk_thread()) {
@@ -24,7 +25,7 @@ static pen_status lock_step(pen_ctx *ctx, const char *call)
                           call);
 }
 
-/* ---- begin --------------------------------------------------------------------------------------------------- */
+/* ---- begin ----------------------------------------------------------------------------------- */
 static void write_step(const pen_ctx *ctx, pen_step *step)
 {
     *step = (pen_step){.index      = ctx->step.next_index,
@@ -85,7 +86,7 @@ pen_status pen_step_micro(pen_ctx *ctx, int m)
         "pen_step_micro(%d): accumulation over micro-batches comes later; step.accum is 1", m);
 }
 
-/* ---- ready ------------------------------------------------------------------------------------------------------ */
+/* ---- ready ----------------------------------------------------------------------------------- */
 static bool wants_snapshot(pen_ctx *ctx)
 {
     const uint64_t every = ctx->settings.snapshot_every;
@@ -209,7 +210,7 @@ pen_status pen_ready(pen_ctx *ctx, pen_tensor *t, int64_t slice)
     return status;
 }
 
-/* ---- end ----------------------------------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 static pen_status unseen(const pen_ctx *ctx, const pen_tensor *t)
 {
     pen_error why;
@@ -337,7 +338,7 @@ pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
     return context_leave(ctx, status);
 }
 
-/* ---- units: one, the outermost, so that programs with lazy pulls run ------------------------------------------------- */
+/* ---- units: one, the outermost, so that programs with lazy pulls run ------------------------- */
 pen_unit *pen_unit_get(pen_ctx *ctx, const char *unit, int64_t index)
 {
     (void)index;

@@ -1,4 +1,5 @@
-/* client.c - the engine with servers: what the liaison and the exchange tell each other and the program. */
+/* client.c - the engine with servers: what the liaison and the exchange tell each other and the
+ * program. */
 #include "worker/client.h"
 
 #include "common/clock.h"
@@ -22,7 +23,7 @@ enum {
     LINGER_FAILED_MS = 15000 /* a hosted scheduler tells everybody before it ends  */
 };
 
-/* ---- failing --------------------------------------------------------------------------------------------- */
+/* ---- failing --------------------------------------------------------------------------------- */
 static void end(request **place, const pen_error *why)
 {
     request *r = *place;
@@ -58,7 +59,7 @@ static void report(client *c, const pen_error *why)
     client_fail(c, why);
 }
 
-/* ---- time -------------------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 static void tick(void *user)
 {
     client *c          = user;
@@ -100,7 +101,7 @@ static void before_sleep(void *user)
     client_after(c);
 }
 
-/* ---- what the exchange says ------------------------------------------------------------------------------------ */
+/* ---- what the exchange says ------------------------------------------------------------------ */
 static void step_decided(void *user, void *token, const exchange_outcome *outcome)
 {
     client *c            = user;
@@ -150,30 +151,29 @@ static pen_status make_exchange(client *c, int64_t step, int64_t applied, pen_er
                                              step_decided,   exchange_completed, exchange_logs,
                                              exchange_counts};
     const worker_settings *s              = &c->ctx->settings;
-    const exchange_setup setup            = {
-                   .plan        = c->plan,
-                   .model       = &c->ctx->model.wire,
-                   .shard       = c->shard,
-                   .rule        = c->ctx->rule,
-                   .rank        = c->ctx->env.rank,
-                   .n_shards    = c->n_shards,
-                   .lanes       = (uint32_t)s->lanes,
-                   .term        = c->term,
-                   .epoch       = c->epoch,
-                   .from        = liaison_incarnation(c->liaison),
-                   .to          = c->to,
-                   .n_workers   = c->n_workers,
-                   .worker_host = (const char *const *)c->worker_host,
-                   .server      = (const char *const *)c->server,
-                   .warn_ms     = s->warn_ms,
-                   .retry       = retry_policy_make(s->retry_ms, s->seed + (uint64_t)c->ctx->env.rank),
-                   .step        = step,
-                   .applied     = applied};
-    c->exchange = exchange_create(&setup, &actions, c, why);
+    const exchange_setup setup            = {.plan        = c->plan,
+                                             .model       = &c->ctx->model.wire,
+                                             .shard       = c->shard,
+                                             .rule        = c->ctx->rule,
+                                             .rank        = c->ctx->env.rank,
+                                             .n_shards    = c->n_shards,
+                                             .lanes       = (uint32_t)s->lanes,
+                                             .term        = c->term,
+                                             .epoch       = c->epoch,
+                                             .from        = liaison_incarnation(c->liaison),
+                                             .to          = c->to,
+                                             .n_workers   = c->n_workers,
+                                             .worker_host = (const char *const *)c->worker_host,
+                                             .server      = (const char *const *)c->server,
+                                             .warn_ms     = s->warn_ms,
+                                             .retry       = retry_policy_make(s->retry_ms, seed),
+                                             .step        = step,
+                                             .applied     = applied};
+    c->exchange                           = exchange_create(&setup, &actions, c, why);
     return c->exchange != NULL ? PEN_OK : why->status;
 }
 
-/* ---- what the liaison says ----------------------------------------------------------------------------------------- */
+/* ---- what the liaison says ------------------------------------------------------------------- */
 static char *server_name(const wire_member *m)
 {
     char text[320];
@@ -372,7 +372,7 @@ static void liaison_logs(void *user, int level, const char *line)
     log_line(level, "%s", line);
 }
 
-/* ---- requests, in the loop's thread ------------------------------------------------------------------------------------ */
+/* ---- requests, in the loop's thread ---------------------------------------------------------- */
 static bool refuse_failed(client *c, request *r)
 {
     if (!atomic_load(&c->ctx->has_failed)) return false;
@@ -482,7 +482,7 @@ static void servers_start(pen_ctx *ctx, request *r)
     loop_post(c->loop, &r->task);
 }
 
-/* ---- the step --------------------------------------------------------------------------------------------------------------- */
+/* ---- the step -------------------------------------------------------------------------------- */
 static void open_step(void *user)
 {
     client *c = user;
@@ -499,17 +499,16 @@ static void servers_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *i
     loop_post(c->loop, &c->step_open);
 }
 
-/* One page of zeros serves all chunks of an unused tensor. */
-static const void *zeros(client *c, const pen_tensor *t)
+/* As many zeros as the largest gradient serve all tensors: never freed while one may be pushed. */
+static const void *zeros(client *c)
 {
-    if (c->zeros_size >= t->grad_bytes) return c->zeros;
-    void *fresh = calloc(1, t->grad_bytes);
-    if (fresh == NULL) return NULL;
-    free(
-        c->zeros); /* nobody reads it: zeros are pushed at the end of a step, and all steps before have ended */
-    c->zeros      = fresh;
-    c->zeros_size = t->grad_bytes;
-    return fresh;
+    const model *m = &c->ctx->model;
+    size_t largest = 1;
+    if (c->zeros != NULL) return c->zeros;
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->grad_bytes > largest) largest = m->tensor[i]->grad_bytes;
+    c->zeros = calloc(1, largest);
+    return c->zeros;
 }
 
 static void push_ready(void *user)
@@ -518,7 +517,7 @@ static void push_ready(void *user)
     client *c        = t->ctx->state;
     const void *from = t->pushed;
     if (c->step == NULL) return;
-    if (from == NULL && (from = zeros(c, t)) == NULL) {
+    if (from == NULL && (from = zeros(c)) == NULL) {
         pen_error why;
         why_set(&why, PEN_NO_MEMORY, "no memory for the zeros of '%s'", t->name);
         report(c, &why);
@@ -535,7 +534,7 @@ static void servers_ready(pen_ctx *ctx, pen_tensor *t, const void *grad)
     loop_post(c->loop, &t->ready);
 }
 
-/* ---- abort ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- abort ----------------------------------------------------------------------------------- */
 static bool drain_abort(void *user)
 {
     client *c = *(void **)user;
@@ -558,8 +557,9 @@ static void servers_abort(pen_ctx *ctx)
     (void)written;
 }
 
-/* ---- birth ----------------------------------------------------------------------------------------------------------------------- */
-/* Rank 0 is the scheduler's home unless somebody else is: then its port is taken, or its host another. */
+/* ---- birth ----------------------------------------------------------------------------------- */
+/* Rank 0 is the scheduler's home unless somebody else is: then its port is taken, or its host
+ * another. */
 static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
 {
     const worker_settings *s = &ctx->settings;
@@ -651,7 +651,7 @@ static pen_status servers_open(pen_ctx *ctx, pen_error *why)
     return PEN_OK;
 }
 
-/* ---- death -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- death ----------------------------------------------------------------------------------- */
 /* In the loop's thread, for sockets belong to it.  Buffers of the program come back as tasks. */
 static void stop(void *user)
 {

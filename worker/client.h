@@ -1,8 +1,9 @@
 /* client.h - the shell around exchange and liaison: one thread with its sockets, for one context.
  *
- * DESIGN.  The thread "pen-io" owns the loop, the transports, the liaison and the exchange.  Threads of the program
- * reach it by posting requests (request.task) and tensors (pen_tensor.ready); it reaches them by ending
- * requests.  Nothing else is shared but counters, the failure flag and memory that a request has lent.
+ * DESIGN.  The thread "pen-io" owns the loop, the transports, the liaison and the exchange.
+ * Threads of the program reach it by posting requests (request.task) and tensors
+ * (pen_tensor.ready); it reaches them by ending requests.  Nothing else is shared but counters, the
+ * failure flag and memory that a request has lent.
  */
 #ifndef WORKER_CLIENT_H
 #define WORKER_CLIENT_H
@@ -50,8 +51,7 @@ struct client {
     exchange *exchange;
     exchange_request *step;
     uint32_t *crc; /* scratch of a message */
-    void *zeros;   /* of the largest chunk; made when first needed */
-    size_t zeros_size;
+    void *zeros;   /* as many as the largest gradient; made when first needed */
 
     request *join, *commit, *leave, *snapshots; /* requests in progress; snapshots are linked */
     loop_task step_open, stop;

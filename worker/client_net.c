@@ -16,7 +16,7 @@
 
 enum { BATCH = 64, ALONE_BYTES = 64 << 10, PROBE_MS = 1000 };
 
-/* ---- control ------------------------------------------------------------------------------------------- */
+/* ---- control --------------------------------------------------------------------------------- */
 void client_say(void *user, const wire_control *message)
 {
     client *c = user;
@@ -75,7 +75,7 @@ pen_status client_dial_control(client *c, pen_error *why)
     return loop_add(c->loop, transport_poll_fd(c->control), drain_control, c, why);
 }
 
-/* ---- data out -------------------------------------------------------------------------------------------- */
+/* ---- data out -------------------------------------------------------------------------------- */
 typedef struct {
     loop_task task;
     client *owner;
@@ -155,7 +155,7 @@ pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_dat
     return status;
 }
 
-/* ---- data in ------------------------------------------------------------------------------------------------ */
+/* ---- data in --------------------------------------------------------------------------------- */
 bool client_store(void *user, void *to, const void *from, size_t size, uint32_t crc)
 {
     (void)user;
@@ -260,7 +260,7 @@ void client_redial_cut(client *c)
     }
 }
 
-/* ---- who listens there? ------------------------------------------------------------------------------------------ */
+/* ---- who listens there? ---------------------------------------------------------------------- */
 static int connect_within(const struct addrinfo *a)
 {
     int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);

@@ -1,4 +1,5 @@
-/* context.c - a pen_ctx: how it is made from settings and environment, and what every call checks first. */
+/* context.c - a pen_ctx: how it is made from settings and environment, and what every call checks
+ * first. */
 #include "worker/context.h"
 
 #include "common/clock.h"
@@ -17,7 +18,7 @@ exchange_rule context_rule_of(const char *sync)
     return strncmp(sync, "bsp", 3) == 0 ? EXCHANGE_DECIDE : EXCHANGE_FREE;
 }
 
-/* ---- mode and consistency ------------------------------------------------------------------------------- */
+/* ---- mode and consistency -------------------------------------------------------------------- */
 static bool begins_with_word(const char *text, const char *word)
 {
     size_t n = strlen(word);
@@ -79,7 +80,7 @@ static pen_status choose_mode(pen_ctx *ctx, pen_error *why)
     return PEN_OK;
 }
 
-/* ---- birth and death ------------------------------------------------------------------------------------------ */
+/* ---- birth and death ------------------------------------------------------------------------- */
 static void name_job(pen_ctx *ctx)
 {
     if (ctx->settings.job[0] != '\0')
@@ -148,7 +149,7 @@ void context_destroy(pen_ctx *ctx)
     free(ctx);
 }
 
-/* ---- what every call checks --------------------------------------------------------------------------------------- */
+/* ---- what every call checks ------------------------------------------------------------------ */
 pen_status context_check(const pen_ctx *ctx, const char *call)
 {
     if (ctx == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "%s: ctx is NULL", call);

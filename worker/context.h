@@ -85,7 +85,8 @@ void context_destroy(pen_ctx *ctx); /* after engine->close() */
  * pen_last_error(). */
 pen_status context_check(const pen_ctx *ctx, const char *call);
 
-/* The same, and waiting: not in a callback; `call` is what heartbeats show until context_leave(). */
+/* The same, and waiting: not in a callback; `call` is what heartbeats show until
+ * context_leave(). */
 pen_status context_enter(pen_ctx *ctx, const char *call, bool waits);
 pen_status context_leave(pen_ctx *ctx, pen_status status);
 

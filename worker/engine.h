@@ -1,7 +1,7 @@
 /* engine.h - what trains: alone in this process, or with servers.
  *
- * Both members do the same steps on the same cuts with the same decision and the same update rules, so one
- * worker on its own gets the bits that one worker with servers gets.
+ * Both members do the same steps on the same cuts with the same decision and the same update rules,
+ * so one worker on its own gets the bits that one worker with servers gets.
  */
 #ifndef WORKER_ENGINE_H
 #define WORKER_ENGINE_H
@@ -15,7 +15,8 @@ typedef struct {
     /* Prepares; REQUEST_JOIN follows.  Must leave ctx safe for close() when it fails. */
     pen_status (*open)(pen_ctx *ctx, pen_error *why);
 
-    /* Begins a request of any kind but REQUEST_STEP; request_end() and request_tell() follow, here or later. */
+    /* Begins a request of any kind but REQUEST_STEP; request_end() and request_tell() follow, here
+     * or later. */
     void (*start)(pen_ctx *ctx, request *r);
 
     /* The step, in this order: open once, ready once per trained tensor, start(REQUEST_STEP) once.

@@ -12,7 +12,7 @@ struct slab {
     struct slab *next;
 };
 
-/* ---- what a chunk is ------------------------------------------------------------------------------ */
+/* ---- what a chunk is ------------------------------------------------------------------------- */
 const plan_chunk *exchange_chunk(const exchange *self, uint32_t chunk)
 {
     return &self->setup.plan->chunk[chunk];
@@ -60,7 +60,7 @@ size_t exchange_push_size(const exchange *self, const op *o)
            plan_dtype_bytes(exchange_tensor(self, o->chunk)->grad_dtype);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 /* Operations and requests come from slabs, so that a steady state allocates nothing. */
 static void *slab_new(exchange *self, size_t item)
 {
@@ -119,7 +119,7 @@ void exchange_inputs_release(inputs *in)
     if (in != NULL && --in->refs == 0) free(in);
 }
 
-/* ---- birth and death --------------------------------------------------------------------------------- */
+/* ---- birth and death ------------------------------------------------------------------------- */
 static bool allocate(exchange *self)
 {
     const plan *p      = self->setup.plan;
@@ -227,7 +227,7 @@ uint64_t exchange_pending(const exchange *self)
     return self->n_requests;
 }
 
-/* ---- outbox --------------------------------------------------------------------------------------------- */
+/* ---- outbox ---------------------------------------------------------------------------------- */
 void exchange_due_at(exchange *self, op *o, uint64_t due_ms)
 {
     o->due_ms = due_ms;
@@ -262,7 +262,7 @@ void exchange_unqueue(exchange *self, op *o)
     o->out_next = NULL;
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 static void end_as_unknown(exchange *self, exchange_request *r, uint32_t tensor);
 
 static void start(exchange *self, op *o)
@@ -326,7 +326,7 @@ void exchange_finish(exchange *self, op *o)
     complete_if_over(self, o->request);
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------ */
+/* ---- requests -------------------------------------------------------------------------------- */
 static exchange_request *open_request(exchange *self, uint64_t now_ms)
 {
     exchange_request *r = request_new(self);
@@ -456,7 +456,8 @@ static bool may_have_arrived(const op *o)
            o->state != OP_QUEUED;
 }
 
-/* Buffers that the transport still reads are taken from it: a request that has ended lets go of all. */
+/* Buffers that the transport still reads are taken from it: a request that has ended lets go of
+ * all. */
 void exchange_end(exchange *self, exchange_request *r, const pen_error *why)
 {
     if (r->status == PEN_OK) {
@@ -506,7 +507,7 @@ void exchange_release(exchange *self, void *held)
     complete_if_over(self, o->request);
 }
 
-/* ---- connections ------------------------------------------------------------------------------------------------ */
+/* ---- connections ----------------------------------------------------------------------------- */
 void exchange_down(exchange *self, uint32_t shard, uint32_t lane)
 {
     self->lane[shard * self->setup.lanes + lane].up = false;

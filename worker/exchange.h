@@ -1,19 +1,22 @@
 /* exchange.h - what a worker says to the shards: a pure state machine.
  *
- * DESIGN.  The exchange knows chunks, identities and answers; it has no socket, thread, clock, file or global.
- * Its owner (the shell in client.c, or a simulator) feeds events in and carries actions out:
+ * DESIGN.  The exchange knows chunks, identities and answers; it has no socket, thread, clock, file
+ * or global.  Its owner (the shell in client.c, or a simulator) feeds events in and carries actions
+ * out:
  *
- *   in   requests of the program   exchange_open, exchange_add, exchange_close; exchange_step_open, exchange_step_close
+ *   in   requests of the program   exchange_open, exchange_add, exchange_close;
+ *                                  exchange_step_open, exchange_step_close
  *        messages                  exchange_receive
  *        connections               exchange_up, exchange_down
  *        time                      exchange_tick, at exchange_due()
  *   out  exchange_actions, called from within those functions and from exchange_flush
  *
- * A request is a set of operations, one per chunk.  Operations on one chunk form a queue and only the first
- * is under way, so a rank has at most one push of a chunk in flight: the shard's counter is the whole
- * window.  An operation is sent until it is answered; its identity stays the same, so the shard
- * recognises a repeat.  A request ends once, when all its operations are answered, when its deadline
- * passes or when exchange_fail() ends everything; and never while somebody still reads its buffers.
+ * A request is a set of operations, one per chunk.  Operations on one chunk form a queue and only
+ * the first is under way, so a rank has at most one push of a chunk in flight: the shard's counter
+ * is the whole window.  An operation is sent until it is answered; its identity stays the same, so
+ * the shard recognises a repeat.  A request ends once, when all its operations are answered, when
+ * its deadline passes or when exchange_fail() ends everything; and never while somebody still reads
+ * its buffers.
  *
  * Payload bytes are never touched here: pointers are handed to `send` and `store`.
  */
@@ -84,20 +87,21 @@ typedef struct {
     int32_t bad_rank;
 } exchange_outcome;
 
-/* Called with the `user` of exchange_create().  None may call back into the exchange, except that `send` may call
- * exchange_hold(). */
+/* Called with the `user` of exchange_create().  None may call back into the exchange, except that
+ * `send` may call exchange_hold(). */
 typedef struct {
-    /* Sends one message on one lane: d without crc and payload_bytes, which the callee fills in from the
-     * pieces.  The pieces are valid during the call only, unless exchange_hold() is called for them.
-     * Not PEN_OK: nothing was sent, the exchange tries again. */
+    /* Sends one message on one lane: d without crc and payload_bytes, which the callee fills in
+     * from the pieces.  The pieces are valid during the call only, unless exchange_hold() is called
+     * for them.  Not PEN_OK: nothing was sent, the exchange tries again. */
     pen_status (*send)(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
                        const exchange_piece *pieces, uint32_t n_pieces);
-    /* Forgets what is queued on this lane and still holds a buffer: its request has ended.  exchange_release() follows for
-     * each, now or later. */
+    /* Forgets what is queued on this lane and still holds a buffer: its request has ended.
+     * exchange_release() follows for each, now or later. */
     void (*cut)(void *user, uint32_t shard, uint32_t lane);
     /* Writes a chunk's values into the program's memory.  False: the checksum does not match. */
     bool (*store)(void *user, void *to, const void *from, size_t size, uint32_t crc);
-    /* The open step's verdict is known; its values are still to come.  token as given to exchange_step_close(). */
+    /* The open step's verdict is known; its values are still to come.  token as given to
+     * exchange_step_close(). */
     void (*decided)(void *user, void *token, const exchange_outcome *outcome);
     /* why is NULL when status is PEN_OK.  The request is gone. */
     void (*completed)(void *user, void *token, pen_status status, const exchange_result *result,
@@ -114,39 +118,42 @@ void exchange_destroy(exchange *self); /* completes nothing; NULL is fine */
 pen_status exchange_set_inputs(exchange *self, const wire_inputs *inputs);
 
 /* A request: open, add any tensors, close.  from and to lie in the program's memory, BORROWED until
- * completed().  deadline_ms is a time, 0 = none.  Errors, NO_MEMORY included, end the request after its
- * close.  A request without operations completes in exchange_close(). */
+ * completed().  deadline_ms is a time, 0 = none.  Errors, NO_MEMORY included, end the request after
+ * its close.  A request without operations completes in exchange_close(). */
 exchange_request *exchange_open(exchange *self, uint64_t now_ms); /* NULL: no memory */
 void exchange_add(exchange *self, exchange_request *r, exchange_verb verb, uint32_t tensor,
                   const void *from, void *to);
 void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t deadline_ms,
                     uint64_t now_ms);
 
-/* The step: one at a time.  Its EXCHANGE_STEP operations are sent as they are added; values are written only
- * after exchange_step_close(), which calls decided() and, when all values are in, completed(). */
+/* The step: one at a time.  Its EXCHANGE_STEP operations are sent as they are added; values are
+ * written only after exchange_step_close(), which calls decided() and, when all values are in,
+ * completed(). */
 exchange_request *exchange_step_open(exchange *self, uint64_t step, const wire_inputs *inputs,
                                      uint64_t now_ms);
 void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint64_t now_ms);
 
-/* One decoded message of this shard; body as it came, may be NULL.  The exchange takes its own reference when
- * it needs the bytes later.  What does not fit is dropped and counted. */
+/* One decoded message of this shard; body as it came, may be NULL.  The exchange takes its own
+ * reference when it needs the bytes later.  What does not fit is dropped and counted. */
 void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *body,
                       uint64_t now_ms);
 
-void exchange_up(exchange *self, uint32_t shard, uint32_t lane,
-                 uint64_t now_ms); /* sends again what is unanswered */
+/* Lanes begin down.  What is unanswered is sent again when one comes (back) up. */
+void exchange_up(exchange *self, uint32_t shard, uint32_t lane, uint64_t now_ms);
 void exchange_down(exchange *self, uint32_t shard, uint32_t lane);
 
-void exchange_flush(exchange *self,
-                    uint64_t now_ms); /* sends what has gathered; call before sleeping */
+/* Sends what has gathered; call before sleeping. */
+void exchange_flush(exchange *self, uint64_t now_ms);
+
+/* To be called at exchange_due(); UINT64_MAX = not before something else happens. */
 void exchange_tick(exchange *self, uint64_t now_ms);
-uint64_t exchange_due(
-    const exchange *self); /* when exchange_tick() is next wanted; UINT64_MAX = not at all */
+uint64_t exchange_due(const exchange *self);
 
 /* Ends every request, and every later one, with *why. */
 void exchange_fail(exchange *self, const pen_error *why, uint64_t now_ms);
 
-/* The transport reads a piece's bytes beyond `send`: its request does not end before as many releases. */
+/* The transport reads a piece's bytes beyond `send`: its request does not end before as many
+ * releases. */
 void exchange_hold(exchange *self, void *op);
 void exchange_release(exchange *self, void *op);
 

@@ -31,7 +31,7 @@ static void wait_again(exchange *self, op *o, retry_reason reason, uint64_t now_
                     now_ms + retry_wait_ms(&self->setup.retry, reason, o->tries, &self->draws));
 }
 
-/* ---- RECEIPT ---------------------------------------------------------------------------------------- */
+/* ---- RECEIPT --------------------------------------------------------------------------------- */
 static void take_receipt(exchange *self, uint32_t shard, const wire_data *d, uint64_t now_ms)
 {
     for (uint32_t i = 0; i < d->n; i++) {
@@ -47,7 +47,7 @@ static void take_receipt(exchange *self, uint32_t shard, const wire_data *d, uin
     }
 }
 
-/* ---- VALUES ----------------------------------------------------------------------------------------- */
+/* ---- VALUES ---------------------------------------------------------------------------------- */
 static void note_result(op *o)
 {
     exchange_result *result = &o->request->result;
@@ -68,8 +68,10 @@ void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_
     }
     note_result(o);
     o->request->result.bytes += size;
-    self->act.count(self->user, STAT_PULL_BYTES, size);
-    self->act.count(self->user, STAT_PULL_OPS, 1);
+    if (o->verb != EXCHANGE_LOAD) {
+        self->act.count(self->user, STAT_PULL_BYTES, size);
+        self->act.count(self->user, STAT_PULL_OPS, 1);
+    }
     if (exchange_is_pushing(o)) self->act.count(self->user, STAT_PUSH_OPS, 1);
     exchange_finish(self, o);
 }
@@ -89,7 +91,8 @@ static bool wants_values(const op *o)
     return o->verb == EXCHANGE_STEP ? true : o->verb != EXCHANGE_PUSH && o->verb != EXCHANGE_INIT;
 }
 
-/* In EXCHANGE_DECIDE a step's push is never answered by values: those of an earlier step may come late. */
+/* In EXCHANGE_DECIDE a step's push is never answered by values: those of an earlier step may come
+ * late. */
 static bool may_take(const exchange *self, const op *o)
 {
     if (!wants_values(o)) return false;
@@ -151,7 +154,7 @@ static void take_values(exchange *self, uint32_t shard, const wire_data *d, buf 
     }
 }
 
-/* ---- REFUSED ---------------------------------------------------------------------------------------- */
+/* ---- REFUSED --------------------------------------------------------------------------------- */
 static bool is_passing(pen_status status)
 {
     return status == PEN_AGAIN || status == PEN_CORRUPT;
@@ -186,7 +189,7 @@ static void take_refused(exchange *self, uint32_t shard, const wire_data *d, uin
     exchange_fail(self, &why, now_ms);
 }
 
-/* ---- the door ----------------------------------------------------------------------------------------- */
+/* ---- the door -------------------------------------------------------------------------------- */
 void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *body,
                       uint64_t now_ms)
 {

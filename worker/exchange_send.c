@@ -115,7 +115,7 @@ static void mark_sent(exchange *self, lane_state *lane, uint32_t n, uint64_t now
         o->state    = OP_SENT;
         if (o->verb == EXCHANGE_PULL) o->seq = self->pulls;
         if (o->tries++ > 0) self->act.count(self->user, STAT_RETRIES, 1);
-        if (exchange_is_pushing(o))
+        if (exchange_is_pushing(o) && o->verb != EXCHANGE_INIT)
             self->act.count(self->user, STAT_PUSH_BYTES, exchange_push_size(self, o));
         exchange_due_at(
             self, o,

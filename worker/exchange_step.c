@@ -26,7 +26,8 @@ exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_
     return r;
 }
 
-/* Values that came early: parameters are written only after the program said that it is done with them. */
+/* Values that came early: parameters are written only after the program said that it is done with
+ * them. */
 static void take_held(exchange *self, exchange_request *r, uint64_t now_ms)
 {
     for (op *o = r->ops; o != NULL; o = o->request_next)
@@ -62,7 +63,7 @@ void exchange_step_forget(exchange *self)
     self->step.request = NULL;
 }
 
-/* ---- records ---------------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 static void mark_prepared(exchange *self, uint32_t partition)
 {
     const plan_partition *p = &self->setup.plan->partition[partition];
@@ -76,7 +77,8 @@ static void mark_prepared(exchange *self, uint32_t partition)
     }
 }
 
-/* True when every trained chunk of the partition has been pushed by us: a record cannot exist before. */
+/* True when every trained chunk of the partition has been pushed by us: a record cannot exist
+ * before. */
 static bool is_pushed(const exchange *self, uint32_t partition)
 {
     const plan_partition *p = &self->setup.plan->partition[partition];
@@ -135,7 +137,7 @@ void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, co
         exchange_step_decide(self);
 }
 
-/* ---- the decision -------------------------------------------------------------------------------------- */
+/* ---- the decision ---------------------------------------------------------------------------- */
 static void ask_for_values(exchange *self)
 {
     for (op *o = self->step.request->ops; o != NULL; o = o->request_next) {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- asking ------------------------------------------------------------------------------------------ */
+/* ---- asking ---------------------------------------------------------------------------------- */
 bool exchange_inquire(exchange *self, const op *o)
 {
     const uint32_t shard = exchange_shard(self, o->chunk), lane = o->chunk % self->setup.lanes;
@@ -26,7 +26,7 @@ bool exchange_inquire(exchange *self, const op *o)
     return self->act.send(self->user, shard, lane, &ask, NULL, 0) == PEN_OK;
 }
 
-/* ---- sentences --------------------------------------------------------------------------------------- */
+/* ---- sentences ------------------------------------------------------------------------------- */
 static size_t append_rank(const exchange *self, char *text, size_t size, size_t at, int32_t rank)
 {
     bool known = rank >= 0 && (uint32_t)rank < self->setup.n_workers;
@@ -98,7 +98,8 @@ void exchange_note_waiting(exchange *self, const wire_data *d, uint64_t now_ms)
     op *o = self->chunk[d->chunk[0]].head;
     if (o == NULL) return;
     exchange_request *r = o->request;
-    /* Nobody is missing, so there was an answer and it is lost: a repeat of the push brings it back. */
+    /* Nobody is missing, so there was an answer and it is lost: a repeat of the push brings it
+     * back. */
     if (d->n_missing == 0 && o->state == OP_RECEIVED) exchange_send_later(self, o);
     r->waiting.known = true;
     r->waiting.step  = d->step;
@@ -129,13 +130,14 @@ static void time_out(exchange *self, exchange_request *r, uint64_t now_ms)
     exchange_end(self, r, &why);
 }
 
-/* ---- the clock ----------------------------------------------------------------------------------------- */
+/* ---- the clock ------------------------------------------------------------------------------- */
 /* Asked at warn_ms, then as often again, and once shortly before the end. */
 static void ask(exchange *self, exchange_request *r, uint64_t now_ms)
 {
     const op *o = oldest(r);
     bool is_up  = o != NULL && exchange_inquire(self, o);
-    /* The answer to the first question warns with a name; who gets none warns with what is known. */
+    /* The answer to the first question warns with a name; who gets none warns with what is
+     * known. */
     if (o == NULL || r->asked || !is_up) warn(self, r, now_ms);
     r->asked  = true;
     r->ask_ms = now_ms + self->setup.warn_ms;
@@ -160,8 +162,8 @@ static bool tick_request(exchange *self, exchange_request *r, uint64_t now_ms)
     return false;
 }
 
-/* A receipted push is asked about, not sent again: the shard has the bytes.  Its answer is PREPARED, VALUES, or
- * who is missing.  One question is enough for a partition. */
+/* A receipted push is asked about, not sent again: the shard has the bytes.  Its answer is
+ * PREPARED, VALUES, or who is missing.  One question is enough for a partition. */
 static bool speaks_for_partition(const exchange *self, const op *o)
 {
     if (self->setup.rule != EXCHANGE_DECIDE) return true;

@@ -81,7 +81,7 @@ uint64_t liaison_incarnation(const liaison *self)
     return self->incarnation;
 }
 
-/* ---- saying ------------------------------------------------------------------------------------------- */
+/* ---- saying ---------------------------------------------------------------------------------- */
 static void say(liaison *self, wire_control *message)
 {
     message->from = self->incarnation;
@@ -147,7 +147,7 @@ static void say_again(liaison *self, uint64_t now_ms)
         say_meet(self, m);
 }
 
-/* ---- failing ------------------------------------------------------------------------------------------- */
+/* ---- failing --------------------------------------------------------------------------------- */
 static void fail(liaison *self, const pen_error *why)
 {
     if (self->phase == FAILED || self->phase == LEFT) return;
@@ -190,7 +190,7 @@ static void fail_silent(liaison *self)
     fail(self, &why);
 }
 
-/* ---- hearing ---------------------------------------------------------------------------------------------- */
+/* ---- hearing --------------------------------------------------------------------------------- */
 static void take_welcome(liaison *self, const wire_control *c, uint64_t now_ms)
 {
     self->incarnation = c->u.welcome.incarnation;
@@ -289,7 +289,7 @@ void liaison_receive(liaison *self, const wire_control *c, uint64_t now_ms)
     }
 }
 
-/* ---- connection ------------------------------------------------------------------------------------------ */
+/* ---- connection ------------------------------------------------------------------------------ */
 void liaison_up(liaison *self, uint64_t now_ms)
 {
     self->up      = true;
@@ -305,7 +305,7 @@ void liaison_down(liaison *self, uint64_t now_ms)
     self->up = false;
 }
 
-/* ---- asking ----------------------------------------------------------------------------------------------- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 void liaison_register(liaison *self, const wire_model *model, uint64_t now_ms)
 {
     if (self->phase != JOINED) return;
@@ -364,7 +364,7 @@ void liaison_leave(liaison *self, uint64_t now_ms)
     say_again(self, now_ms);
 }
 
-/* ---- time --------------------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 static void tick_joining(liaison *self, uint64_t now_ms)
 {
     uint64_t waited = now_ms - self->begun_ms;

@@ -1,10 +1,11 @@
 /* liaison.h - what a worker says to the scheduler: a pure state machine.
  *
- * DESIGN.  Joins (HELLO, WELCOME, EPOCH), registers the model, beats, meets, leaves.  Like the exchange it has no
- * socket, clock or thread: connection events, decoded messages and the time go in, messages and news come
- * out.  Everything that is not answered is said again, once a second and after each reconnect; the
- * scheduler recognises what it has heard.
- * The first failure (a VERDICT, the loss of the scheduler, a time-out) is final: `failed` is called once.
+ * DESIGN.  Joins (HELLO, WELCOME, EPOCH), registers the model, beats, meets, leaves.  Like the
+ * exchange it has no socket, clock or thread: connection events, decoded messages and the time go
+ * in, messages and news come out.  Everything that is not answered is said again, once a second and
+ * after each reconnect; the scheduler recognises what it has heard.
+ * The first failure (a VERDICT, the loss of the scheduler, a time-out) is final: `failed` is called
+ * once.
  */
 #ifndef WORKER_LIAISON_H
 #define WORKER_LIAISON_H
@@ -52,7 +53,8 @@ uint64_t liaison_due(const liaison *self);
 void liaison_register(liaison *self, const wire_model *model,
                       uint64_t now_ms); /* BORROWED until committed or failed */
 
-/* op -1: a barrier.  data is copied.  deadline_ms is a time, 0 = none.  Not PEN_OK: no memory, nothing was begun. */
+/* op -1: a barrier.  data is copied.  deadline_ms is a time, 0 = none.  Not PEN_OK: no memory,
+ * nothing was begun. */
 pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype dtype,
                         uint64_t count, const void *data, size_t size, uint64_t deadline_ms,
                         void *token, uint64_t now_ms);

@@ -28,7 +28,7 @@ static char *copy(const char *text)
     return strdup(text != NULL ? text : "");
 }
 
-/* ---- groups ------------------------------------------------------------------------------------------------ */
+/* ---- groups ---------------------------------------------------------------------------------- */
 static void free_group(pen_params *p)
 {
     if (p == NULL) return;
@@ -88,7 +88,7 @@ pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen
     return PEN_OK;
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------------------ */
+/* ---- tensors --------------------------------------------------------------------------------- */
 static pen_status refuse_flag(const char *name, const char *flag, const char *instead,
                               pen_error *why)
 {
@@ -210,7 +210,7 @@ pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pe
     return PEN_OK;
 }
 
-/* ---- what REGISTER carries ------------------------------------------------------------------------------------ */
+/* ---- what REGISTER carries ------------------------------------------------------------------- */
 static void add_pair(model *m, const worker_settings *s, const char *key)
 {
     uint32_t at = m->wire.n_settings++;
@@ -272,7 +272,7 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
     return PEN_OK;
 }
 
-/* ---- birth and death ---------------------------------------------------------------------------------------------- */
+/* ---- birth and death ------------------------------------------------------------------------- */
 pen_status model_init(model *m, pen_ctx *ctx, pen_error *why)
 {
     const pen_params_desc usual = {.name = "default"};

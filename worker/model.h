@@ -58,7 +58,8 @@ pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pe
 pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync,
                         pen_error *why);
 
-/* reserved[] of a struct of the program: "pen_opts has garbage in reserved[2]; initialise it with {0}". */
+/* reserved[] of a struct of the program: "pen_opts has garbage in reserved[2]; initialise it with
+ * {0}". */
 pen_status model_check_reserved(const uint64_t *reserved, int n, const char *type, pen_error *why);
 
 #endif

@@ -22,7 +22,7 @@ void request_mark_sdk_thread(void)
     sdk_thread = true;
 }
 
-/* ---- the table ----------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why)
 {
     memset(table, 0, sizeof *table);
@@ -47,7 +47,8 @@ void request_table_fini(request_table *table)
     pthread_mutex_destroy(&table->lock);
 }
 
-/* id = generation << 32 | place; the generation grows with each use, so a stale pen_req is recognised. */
+/* id = generation << 32 | place; the generation grows with each use, so a stale pen_req is
+ * recognised. */
 static bool grow(request_table *table)
 {
     if (table->n_blocks == REQUEST_BLOCKS_MAX) return false;
@@ -92,7 +93,7 @@ static request *find(request_table *table, uint64_t id)
     return r->id == id ? r : NULL;
 }
 
-/* ---- begin, end --------------------------------------------------------------------------------------------- */
+/* ---- begin, end ------------------------------------------------------------------------------ */
 static pen_status wait_for_room(request_table *table, const pen_opts *o)
 {
     bool may_wait = !request_is_sdk_thread() && (o == NULL || (o->flags & PEN_NOWAIT) == 0);
@@ -207,7 +208,7 @@ void request_drain(request_table *table)
     pthread_mutex_unlock(&table->lock);
 }
 
-/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 static pen_status conclude(request_table *table, request *r, pen_result *result)
 {
     pen_status status = r->result.status;
@@ -276,7 +277,7 @@ pen_status pen_wait(pen_req *req, pen_result *result)
     return status;
 }
 
-/* ---- waiting for one of many --------------------------------------------------------------------------------------- */
+/* ---- waiting for one of many ----------------------------------------------------------------- */
 static request *first_done(request_table *table, const pen_req *reqs, size_t n, size_t *index,
                            size_t *live, bool await)
 {

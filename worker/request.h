@@ -1,7 +1,7 @@
 /* request.h - what a pen_req stands for: begun by a thread of the program, ended by the SDK's.
  *
- * Lifetime: request_begin() -> handed to the engine -> request_end(), once -> request_wait(), or the
- * callback, frees it.  A request that nobody waits for lives as long as its context.
+ * Lifetime: request_begin() -> handed to the engine -> request_end(), once -> request_wait(), or
+ * the callback, frees it.  A request that nobody waits for lives as long as its context.
  */
 #ifndef WORKER_REQUEST_H
 #define WORKER_REQUEST_H
@@ -72,20 +72,21 @@ typedef struct {
 pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why);
 void request_table_fini(request_table *table);
 
-/* o may be NULL.  req NULL: somebody will wait here.  Waits for room, or returns AGAIN with PEN_NOWAIT or on the
- * SDK's thread. */
+/* o may be NULL.  req NULL: somebody will wait here.  Waits for room, or returns AGAIN with
+ * PEN_NOWAIT or on the SDK's thread. */
 pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, const pen_req *req,
                          request **r);
 
 /* Hands it to the engine; then waits for it (req NULL), or lets *req stand for it. */
 pen_status request_run(request *r, const pen_opts *o, pen_req *req);
 
-/* Ends it: status and sentence; result fields were set before.  Nobody learns of it before request_tell(). */
+/* Ends it: status and sentence; result fields were set before.  Nobody learns of it before
+ * request_tell(). */
 void request_end(request *r, pen_status status, const pen_error *why);
 void request_tell(request_table *table); /* wakes who waits, runs callbacks */
 
-void request_drain(
-    request_table *table); /* waits until none is in flight: each ends by its deadline */
+/* Waits until none is in flight: each ends by its deadline. */
+void request_drain(request_table *table);
 
 void request_abandon(request *r); /* one that was begun and not run */
 

@@ -1,8 +1,8 @@
 /* retry.c - exponential back-off with jitter.
  *
  * TCP loses nothing while a connection stands, and what a broken one lost is sent again when it is
- * back.  So silence is rare, and the first wait may be long: sending again what is only slow to arrive
- * would make a full link fuller.
+ * back.  So silence is rare, and the first wait may be long: sending again what is only slow to
+ * arrive would make a full link fuller.
  */
 #include "worker/retry.h"
 

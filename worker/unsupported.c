@@ -1,4 +1,5 @@
-/* unsupported.c - the functions of penstock.h whose machinery comes later, and what they say until then. */
+/* unsupported.c - the functions of penstock.h whose machinery comes later, and what they say until
+ * then. */
 #include "worker/api.h"
 
 #include <string.h>

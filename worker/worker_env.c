@@ -37,7 +37,8 @@ static pen_status read_number(worker_env_get get, const char *name, int64_t max,
     return PEN_OK;
 }
 
-/* Slurm leaves SLURM_PROCID=0 behind in an interactive shell, where no other task will ever come. */
+/* Slurm leaves SLURM_PROCID=0 behind in an interactive shell, where no other task will ever
+ * come. */
 static bool is_slurm_step(worker_env_get get)
 {
     const char *tasks = get("SLURM_STEP_NUM_TASKS"), *name = get("SLURM_JOB_NAME");

@@ -1,7 +1,7 @@
 /* worker_env.h - who this process is in its job, from whatever launcher started it.
  *
- * RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT come first; where RANK is absent,
- * Slurm's and OpenMPI's own names are understood.  Slurm counts only inside a job step of
+ * RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT come first; where RANK is
+ * absent, Slurm's and OpenMPI's own names are understood.  Slurm counts only inside a job step of
  * several tasks that is not an interactive shell: there its variables are left over and describe
  * nobody.  With none of them the program is alone.  Pure: the environment is a function.
  */
@@ -23,7 +23,8 @@ typedef struct {
     char source[32]; /* where rank came from: "RANK", "SLURM_PROCID", ... */
 } worker_env;
 
-/* BAD_SETTING names the variable that is missing or wrong: "RANK is set but WORLD_SIZE is not; ...". */
+/* BAD_SETTING names the variable that is missing or wrong: "RANK is set but WORLD_SIZE is not;
+ * ...". */
 pen_status worker_env_resolve(const worker_settings *s, worker_env_get get, worker_env *env,
                               pen_error *why);
 

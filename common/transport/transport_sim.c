@@ -257,11 +257,18 @@ uint64_t sim_net_next_ms(const sim_net *net)
     return next;
 }
 
+/* The other end of the connection a message was sent on; NULL: that has ended. */
+static const endpoint *sender_of(sim_net *net, const item *i)
+{
+    const endpoint *dialler = find_connection(net, i->connection);
+    if (dialler == NULL) return NULL;
+    return i->to == dialler ? dialler->listener : dialler;
+}
+
 /* What a message meets when it arrives: the connection it was sent on may be gone, or cut. */
 static void land(sim_net *net, item *i)
 {
-    endpoint *dialler    = find_connection(net, i->connection);
-    const endpoint *from = dialler == NULL ? NULL : i->to == dialler ? dialler->listener : dialler;
+    const endpoint *from = sender_of(net, i);
     if (from == NULL || i->to->is_dead || is_cut(net, from, i->to)) {
         net->counts.dropped++;
         buf_release(i->body);
@@ -269,7 +276,7 @@ static void land(sim_net *net, item *i)
         return;
     }
     net->counts.delivered++;
-    dialler->is_known |= i->to != dialler;
+    if (i->to->listens) find_connection(net, i->connection)->is_known = true;
     arrive(i);
 }
 
@@ -473,9 +480,24 @@ static void drop_flying_to(sim_net *net, const endpoint *e)
     }
 }
 
-static void leave(endpoint *e)
+/* What a closing endpoint has on its way arrives ahead of the news that it is gone. */
+static void land_flying_from(sim_net *net, const endpoint *e, uint64_t until_ms)
+{
+    for (item **link = &net->flying; *link != NULL && (*link)->due_ms <= until_ms;) {
+        item *i = *link;
+        if (sender_of(net, i) != e) {
+            link = &i->next;
+            continue;
+        }
+        *link = i->next;
+        land(net, i);
+    }
+}
+
+static void leave(endpoint *e, uint32_t linger_ms)
 {
     sim_net *net = e->net;
+    if (linger_ms > 0) land_flying_from(net, e, clock_ms(net->clock) + linger_ms);
     if (!e->listens) disconnect(e, 0);
     for (endpoint *d = net->endpoints; d != NULL && e->listens; d = d->next)
         if (d->listener == e) disconnect(d, RETRY_MS);
@@ -488,8 +510,7 @@ static void leave(endpoint *e)
 static void sim_close(void *state, uint32_t linger_ms)
 {
     endpoint *e = state;
-    (void)linger_ms; /* what was sent is on its way */
-    if (e->is_open) leave(e);
+    if (e->is_open) leave(e, linger_ms);
     free_items(e->first);
     free(e->current);
     if (e->net == NULL || e->net != self_driven || e->net->endpoints != NULL) return;

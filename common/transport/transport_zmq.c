@@ -315,6 +315,16 @@ static pen_status open_socket(endpoint *e, int type, const char *address,
     return PEN_OK;
 }
 
+/* Outside the file system: what ZeroMQ makes of "*" is a folder in the current one, gone with the
+ * socket, so that nobody can listen there again. */
+static const char *make_name(endpoint *e)
+{
+    static atomic_uint names;
+    snprintf(e->address, sizeof e->address, "ipc://@penstock-%d-%u", (int)getpid(),
+             atomic_fetch_add(&names, 1));
+    return e->address;
+}
+
 /* ZeroMQ would take the socket file of a living listener away from it. */
 static bool is_served(const char *address)
 {
@@ -359,6 +369,7 @@ static pen_status socket_listen(void *state, const char *address, const transpor
     e->listens              = true;
     const pen_status status = open_socket(e, ZMQ_ROUTER, address, o, why);
     if (status != PEN_OK) return status;
+    if (strcmp(address, "ipc://*") == 0) address = make_name(e);
     if (is_served(address)) return tell_bind_failed(address, EADDRINUSE, why);
     if (zmq_bind(e->socket, address) != 0) return tell_bind_failed(address, errno, why);
     size_t size = sizeof e->address;
@@ -388,65 +399,6 @@ static const char *socket_address(void *state)
 static int socket_poll_fd(void *state)
 {
     return ((endpoint *)state)->epoll_fd;
-}
-
-/* ---- sending --------------------------------------------------------------------------------- */
-
-static void release_body(void *data, void *body)
-{
-    (void)data;
-    buf_release(body);
-}
-
-static bool send_bytes(endpoint *e, const void *bytes, size_t size, int flags)
-{
-    return zmq_send(e->socket, bytes, size, flags | ZMQ_DONTWAIT) >= 0;
-}
-
-/* The rest of a message whose head was taken.  If the connection has ended in between, ZeroMQ drops
- * the whole message, and so do we. */
-static void send_body(endpoint *e, buf *body)
-{
-    zmq_msg_t frame;
-    if (body->size < COPY_BELOW) {
-        send_bytes(e, body->data, body->size, 0);
-        buf_release(body);
-        return;
-    }
-    zmq_msg_init_data(&frame, body->data, body->size, release_body, body);
-    if (zmq_msg_send(&frame, e->socket, ZMQ_DONTWAIT) < 0) zmq_msg_close(&frame);
-}
-
-/* Between the news of a connection and its queue lies a command that ZeroMQ looks at now and then
- * when it sends, but always when it is asked for events. */
-static bool send_first(endpoint *e, const void *bytes, size_t size, int flags)
-{
-    int events;
-    size_t events_size = sizeof events;
-    if (send_bytes(e, bytes, size, flags)) return true;
-    if (errno != EAGAIN || e->listens) return false;
-    zmq_getsockopt(e->socket, ZMQ_EVENTS, &events, &events_size);
-    return send_bytes(e, bytes, size, flags);
-}
-
-static pen_status socket_send(void *state, uint32_t number, const void *head, size_t head_size,
-                              buf *body)
-{
-    endpoint *e    = state;
-    const int more = body != NULL ? ZMQ_SNDMORE : 0;
-    if (is_foreign(e)) return PEN_WRONG_STATE;
-    if (e->listens) {
-        uint8_t id[ID_BYTES]   = {0};
-        const uint32_t ordered = htonl(number);
-        memcpy(id + 1, &ordered, sizeof ordered);
-        if (!send_first(e, id, sizeof id, ZMQ_SNDMORE))
-            return errno == EAGAIN ? PEN_AGAIN : PEN_PEER_LOST;
-        send_bytes(e, head, head_size, more);
-    } else if (!send_first(e, head, head_size, more)) {
-        return errno == EAGAIN ? PEN_AGAIN : PEN_PEER_LOST;
-    }
-    if (body != NULL) send_body(e, body);
-    return PEN_OK;
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -579,6 +531,71 @@ static bool tell_news(endpoint *e, transport_event *event)
     if (e->first_ended != NULL) return tell(event, TRANSPORT_DOWN, forget_ended(e));
     if (take_one(&e->refused)) return refuse(event, "a connection that does not speak ZeroMQ");
     return false;
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static void release_body(void *data, void *body)
+{
+    (void)data;
+    buf_release(body);
+}
+
+static bool send_bytes(endpoint *e, const void *bytes, size_t size, int flags)
+{
+    return zmq_send(e->socket, bytes, size, flags | ZMQ_DONTWAIT) >= 0;
+}
+
+/* The rest of a message whose head was taken.  If the connection has ended in between, ZeroMQ drops
+ * the whole message, and so do we. */
+static void send_body(endpoint *e, buf *body)
+{
+    zmq_msg_t frame;
+    if (body->size < COPY_BELOW) {
+        send_bytes(e, body->data, body->size, 0);
+        buf_release(body);
+        return;
+    }
+    zmq_msg_init_data(&frame, body->data, body->size, release_body, body);
+    if (zmq_msg_send(&frame, e->socket, ZMQ_DONTWAIT) < 0) zmq_msg_close(&frame);
+}
+
+static pen_status send_to_peer(endpoint *e, uint32_t number, const void *head, size_t head_size,
+                               int more)
+{
+    uint8_t id[ID_BYTES]   = {0};
+    const uint32_t ordered = htonl(number);
+    if (find_peer(e, number) == NULL) return PEN_PEER_LOST;
+    memcpy(id + 1, &ordered, sizeof ordered);
+    if (!send_bytes(e, id, sizeof id, ZMQ_SNDMORE))
+        return errno == EAGAIN ? PEN_AGAIN : PEN_PEER_LOST;
+    send_bytes(e, head, head_size, more);
+    return PEN_OK;
+}
+
+/* Between the news of a connection and its queue lies a command that ZeroMQ looks at now and then
+ * when it sends, but always when it is asked for events. */
+static pen_status send_dialled(endpoint *e, const void *head, size_t head_size, int more)
+{
+    int events;
+    size_t size = sizeof events;
+    if (!e->is_up) read_monitor(e);
+    if (!e->is_up) return PEN_AGAIN;
+    if (send_bytes(e, head, head_size, more)) return PEN_OK;
+    zmq_getsockopt(e->socket, ZMQ_EVENTS, &events, &size);
+    return send_bytes(e, head, head_size, more) ? PEN_OK : PEN_AGAIN;
+}
+
+static pen_status socket_send(void *state, uint32_t number, const void *head, size_t head_size,
+                              buf *body)
+{
+    endpoint *e    = state;
+    const int more = body != NULL ? ZMQ_SNDMORE : 0;
+    if (is_foreign(e)) return PEN_WRONG_STATE;
+    const pen_status status = e->listens ? send_to_peer(e, number, head, head_size, more)
+                                         : send_dialled(e, head, head_size, more);
+    if (status == PEN_OK && body != NULL) send_body(e, body);
+    return status;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */

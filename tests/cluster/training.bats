@@ -69,10 +69,12 @@ with_1_2_and_3_servers() {
     nothing_is_left
 }
 
+# The rate is small because ReLU jumps: at a larger one a single unit that rounding turns on or off grows to 1e-3 within
+# 100 steps, also in one process that only changes its BLAS kernels.
 @test "1, 2, 3 and 4 workers with the same global batch agree in loss to 1e-4 for 100 steps" {
     local w
     for w in 1 2 3 4; do
-        train "w$w" --servers 2 --nproc-per-node "$w" -- --mode ps-bsp --optim "$momentum" --lr-schedule constant --steps 100
+        train "w$w" --servers 2 --nproc-per-node "$w" -- --mode ps-bsp --optim "sgd lr=0.001" --lr-schedule constant --steps 100
         [ "$(wc -l <"$tmp/w$w.loss")" = 100 ]
     done
     for w in 2 3 4; do

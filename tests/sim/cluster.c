@@ -16,23 +16,25 @@ enum {
     ARENA_BYTES  = 16 << 20
 };
 
-/* ---- plans ----------------------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 sim_plan sim_plan_calm(uint64_t seed, model_mode mode)
 {
-    return (sim_plan){.task            = {.seed = seed, .mode = mode, .workers = 3, .steps = 8, .rate = 0.125, .loss_scale = 1},
-                      .servers         = 2,
-                      .shards          = 1,
-                      .lanes           = 1,
-                      .tensors         = 5,
-                      .bound           = 2,
-                      .think_ms        = 20,
-                      .park_bytes_max  = 1 << 20,
-                      .lease_ms        = 10000,
-                      .deadline_ms     = 60000,
-                      .init_timeout_ms = 30000,
-                      .retry_ms        = 100,
-                      .warn_ms         = 5000,
-                      .end_ms          = 600000};
+    return (sim_plan){
+        .task =
+            {.seed = seed, .mode = mode, .workers = 3, .steps = 8, .rate = 0.125, .loss_scale = 1},
+        .servers         = 2,
+        .shards          = 1,
+        .lanes           = 1,
+        .tensors         = 5,
+        .bound           = 2,
+        .think_ms        = 20,
+        .park_bytes_max  = 1 << 20,
+        .lease_ms        = 10000,
+        .deadline_ms     = 60000,
+        .init_timeout_ms = 30000,
+        .retry_ms        = 100,
+        .warn_ms         = 5000,
+        .end_ms          = 600000};
 }
 
 static sim_trouble draw_trouble(uint64_t *chance)
@@ -64,18 +66,20 @@ static void draw_sizes(sim_plan *p, uint64_t *chance)
 
 static void draw_manner(sim_plan *p, uint64_t *chance)
 {
-    model_task *task       = &p->task;
-    const bool decides     = task->mode == MODEL_DECIDE;
-    task->sgd              = draw_chance(chance, 50);
-    task->weighted         = draw_chance(chance, 40);
-    task->loss_scale       = draw_chance(chance, 30) ? 1024 : 1;
-    task->clip             = decides && draw_chance(chance, 50) ? (double)draw_between(chance, 1, 2000) / 100 : 0;
-    task->nonfinite_percent = decides && draw_chance(chance, 40) ? (uint32_t)draw_between(chance, 1, 40) : 0;
-    p->arrival_order       = draw_chance(chance, 30);
-    p->lends               = draw_chance(chance, 50);
-    p->verbs               = !decides && draw_chance(chance, 40);
-    p->barrier_every       = draw_chance(chance, 40) ? draw_between(chance, 1, 4) : 0;
-    p->snapshot_every      = draw_chance(chance, 40) ? draw_between(chance, 1, 4) : 0;
+    model_task *task   = &p->task;
+    const bool decides = task->mode == MODEL_DECIDE;
+    task->sgd          = draw_chance(chance, 50);
+    task->weighted     = draw_chance(chance, 40);
+    task->loss_scale   = draw_chance(chance, 30) ? 1024 : 1;
+    task->clip =
+        decides && draw_chance(chance, 50) ? (double)draw_between(chance, 1, 2000) / 100 : 0;
+    task->nonfinite_percent =
+        decides && draw_chance(chance, 40) ? (uint32_t)draw_between(chance, 1, 40) : 0;
+    p->arrival_order  = draw_chance(chance, 30);
+    p->lends          = draw_chance(chance, 50);
+    p->verbs          = !decides && draw_chance(chance, 40);
+    p->barrier_every  = draw_chance(chance, 40) ? draw_between(chance, 1, 4) : 0;
+    p->snapshot_every = draw_chance(chance, 40) ? draw_between(chance, 1, 4) : 0;
     if (draw_chance(chance, 20)) p->park_bytes_max = 0;
 }
 
@@ -88,7 +92,9 @@ static void draw_partition(sim_plan *p, uint64_t *chance)
                    : e->role == SIM_SERVER ? (uint32_t)draw_below(chance, p->servers)
                                            : 0;
     e->from_ms   = draw_between(chance, 1, 600);
-    e->until_ms  = e->from_ms + draw_between(chance, 1, p->control.break_ms > 0 ? 500 : 1900); /* shorter than patience */
+    e->until_ms =
+        e->from_ms +
+        draw_between(chance, 1, p->control.break_ms > 0 ? 500 : 1900); /* shorter than patience */
 }
 
 sim_plan sim_plan_swarm_of(uint64_t seed, model_mode mode)
@@ -97,9 +103,10 @@ sim_plan sim_plan_swarm_of(uint64_t seed, model_mode mode)
     sim_plan p      = sim_plan_calm(seed, mode);
     draw_sizes(&p, &chance);
     draw_manner(&p, &chance);
-    p.data    = draw_trouble(&chance);
-    p.control = draw_trouble(&chance);
-    p.control.drop = p.control.reorder = p.control.corrupt = 0; /* a stream loses its end, when it breaks, and nothing else */
+    p.data         = draw_trouble(&chance);
+    p.control      = draw_trouble(&chance);
+    p.control.drop = p.control.reorder = p.control.corrupt =
+        0; /* a stream loses its end, when it breaks, and nothing else */
     p.control.break_ms *= 4;
     p.heal_ms = draw_between(&chance, 500, 20000);
     draw_partition(&p, &chance);
@@ -113,8 +120,9 @@ sim_plan sim_plan_swarm(uint64_t seed)
 
 static void describe_trouble(const char *plane, const sim_trouble *t, char *text, size_t size)
 {
-    snprintf(text, size, ", %s: drop %u repeat %u reorder %u corrupt %u %%, delay %u ms, break %u ms", plane, t->drop, t->repeat,
-             t->reorder, t->corrupt, t->delay_ms, t->break_ms);
+    snprintf(text, size,
+             ", %s: drop %u repeat %u reorder %u corrupt %u %%, delay %u ms, break %u ms", plane,
+             t->drop, t->repeat, t->reorder, t->corrupt, t->delay_ms, t->break_ms);
 }
 
 void sim_plan_describe(const sim_plan *p, char *text, size_t size)
@@ -125,16 +133,18 @@ void sim_plan_describe(const sim_plan *p, char *text, size_t size)
     describe_trouble("data", &p->data, data, sizeof data);
     describe_trouble("control", &p->control, control, sizeof control);
     snprintf(text, size,
-             "%s s=%" PRIu64 ", %u workers, %u servers x %u, %u lanes, %u tensors, %" PRIu64 " steps%s%s%s%s%s%s, %s%s, heal %" PRIu64
-             " ms, cut off %s %u %" PRIu64 " .. %" PRIu64 ", crash %s %u",
-             modes[p->task.mode], p->bound, p->task.workers, p->servers, p->shards, p->lanes, p->tensors, p->task.steps,
-             p->verbs ? " verbs" : "", p->lends ? " lends" : "", p->arrival_order ? " arrival" : "",
-             p->task.weighted ? " weighted" : "", p->task.clip > 0 ? " clip" : "", p->snapshot_every > 0 ? " snapshots" : "",
-             data + 2, control, p->heal_ms, roles[p->partition.role], p->partition.rank, p->partition.from_ms,
+             "%s s=%" PRIu64 ", %u workers, %u servers x %u, %u lanes, %u tensors, %" PRIu64
+             " steps%s%s%s%s%s%s, %s%s, heal %" PRIu64 " ms, cut off %s %u %" PRIu64 " .. %" PRIu64
+             ", crash %s %u",
+             modes[p->task.mode], p->bound, p->task.workers, p->servers, p->shards, p->lanes,
+             p->tensors, p->task.steps, p->verbs ? " verbs" : "", p->lends ? " lends" : "",
+             p->arrival_order ? " arrival" : "", p->task.weighted ? " weighted" : "",
+             p->task.clip > 0 ? " clip" : "", p->snapshot_every > 0 ? " snapshots" : "", data + 2,
+             control, p->heal_ms, roles[p->partition.role], p->partition.rank, p->partition.from_ms,
              p->partition.until_ms, roles[p->crash.role], p->crash.rank);
 }
 
-/* ---- saying ------------------------------------------------------------------------------------------------------ */
+/* ---- saying ---------------------------------------------------------------------------------- */
 void *sim_need(void *memory)
 {
     if (memory == NULL) abort();
@@ -167,7 +177,7 @@ void sim_wrong(cluster *c, const char *format, ...)
     sim_note(c, "WRONG: %s", c->result.wrong);
 }
 
-/* ---- the model --------------------------------------------------------------------------------------------------- */
+/* ---- the model ------------------------------------------------------------------------------- */
 static void make_tensor(cluster *c, uint32_t t)
 {
     static const int64_t sizes[] = {7, 4099, 1, 300, 64};
@@ -193,19 +203,26 @@ static void make_model(cluster *c)
     for (uint32_t t = 0; t < p->tensors; t++) make_tensor(c, t);
     const char *rules[] = {"bsp", "bsp", c->sync, "async"};
     snprintf(c->sync, sizeof c->sync, "ssp s=%" PRIu64, p->bound);
-    snprintf(c->optim, sizeof c->optim, p->task.sgd ? "sgd lr=%g" : "sum", p->task.rate); /* NOLINT */
-    c->group = (wire_group){.name = "g", .optim = c->optim, .sync = rules[p->task.mode], .wire = "raw", .schedule = "constant"};
+    snprintf(c->optim, sizeof c->optim, p->task.sgd ? "sgd lr=%g" : "sum",
+             p->task.rate); /* NOLINT */
+    c->group = (wire_group){.name     = "g",
+                            .optim    = c->optim,
+                            .sync     = rules[p->task.mode],
+                            .wire     = "raw",
+                            .schedule = "constant"};
     add_setting(c, "deterministic", p->arrival_order ? "no" : "yes");
     c->model.n_tensors = p->tensors;
     c->model.n_groups  = 1;
     c->model.tensor    = c->tensor;
     c->model.group     = &c->group;
     c->model.setting   = c->setting;
-    if (plan_create(&c->model, &c->cut, &why) != PEN_OK) sim_wrong(c, "%s", why.text);
-    else c->reference = model_create(&p->task, &c->model, c->cut);
+    if (plan_create(&c->model, &c->cut, &why) != PEN_OK)
+        sim_wrong(c, "%s", why.text);
+    else
+        c->reference = model_create(&p->task, &c->model, c->cut);
 }
 
-/* ---- what happens to the cluster --------------------------------------------------------------------------------- */
+/* ---- what happens to the cluster ------------------------------------------------------------- */
 static void crash(cluster *c)
 {
     const sim_event *e = &c->plan.crash;
@@ -261,10 +278,11 @@ static void happen(cluster *c)
             net_break(c, cut_off);
         }
     }
-    if (c->plan.crash.role != SIM_NOBODY && !c->has_crashed && is_due(c, c->plan.crash.from_ms)) crash(c);
+    if (c->plan.crash.role != SIM_NOBODY && !c->has_crashed && is_due(c, c->plan.crash.from_ms))
+        crash(c);
 }
 
-/* ---- time ----------------------------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
@@ -277,10 +295,13 @@ static uint64_t event_due(const cluster *c)
     if (!c->is_healed) due = least(due, START_MS + p->heal_ms);
     for (int plane = 0; plane < NETS; plane++)
         if (!c->is_healed && break_mean_ms(c, plane) > 0) due = least(due, c->break_at_ms[plane]);
-    if (p->partition.role != SIM_NOBODY && !c->was_partitioned) due = least(due, START_MS + p->partition.from_ms);
+    if (p->partition.role != SIM_NOBODY && !c->was_partitioned)
+        due = least(due, START_MS + p->partition.from_ms);
     if (c->is_partitioned) due = least(due, START_MS + p->partition.until_ms);
-    if (c->is_partitioned && !c->is_noticed) due = least(due, START_MS + p->partition.from_ms + HEARTBEAT_MS);
-    if (p->crash.role != SIM_NOBODY && !c->has_crashed) due = least(due, START_MS + p->crash.from_ms);
+    if (c->is_partitioned && !c->is_noticed)
+        due = least(due, START_MS + p->partition.from_ms + HEARTBEAT_MS);
+    if (p->crash.role != SIM_NOBODY && !c->has_crashed)
+        due = least(due, START_MS + p->crash.from_ms);
     return due;
 }
 
@@ -289,21 +310,26 @@ static uint64_t next_ms(cluster *c)
     uint64_t due = least(net_due(c), event_due(c));
     due          = least(due, sim_scheduler_due(&c->scheduler));
     for (uint32_t i = 0; i < c->plan.servers; i++) due = least(due, sim_server_due(&c->server[i]));
-    for (uint32_t i = 0; i < c->plan.task.workers; i++) due = least(due, sim_worker_due(&c->worker[i]));
+    for (uint32_t i = 0; i < c->plan.task.workers; i++)
+        due = least(due, sim_worker_due(&c->worker[i]));
     return due > c->now_ms ? due : c->now_ms + 1;
 }
 
 /* Everybody once, in an order that is drawn. */
 static bool turn_all(cluster *c)
 {
-    const uint32_t servers = c->plan.servers, workers = c->plan.task.workers, n = 1 + servers + workers;
+    const uint32_t servers = c->plan.servers, workers = c->plan.task.workers,
+                   n     = 1 + servers + workers;
     const uint32_t first = (uint32_t)draw_below(&c->chance, n);
     bool any             = false;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t who = (first + i) % n;
-        if (who == 0) any |= sim_scheduler_turn(&c->scheduler);
-        else if (who <= servers) any |= sim_server_turn(&c->server[who - 1]);
-        else any |= sim_worker_turn(&c->worker[who - 1 - servers]);
+        if (who == 0)
+            any |= sim_scheduler_turn(&c->scheduler);
+        else if (who <= servers)
+            any |= sim_server_turn(&c->server[who - 1]);
+        else
+            any |= sim_worker_turn(&c->worker[who - 1 - servers]);
     }
     return any;
 }
@@ -312,7 +338,8 @@ static void settle(cluster *c)
 {
     int turns = 0;
     while (c->result.wrong[0] == '\0' && (turn_all(c) || net_deliver(c)))
-        if (++turns == TURNS_MAX) sim_wrong(c, "this moment never ends: somebody sends without end");
+        if (++turns == TURNS_MAX)
+            sim_wrong(c, "this moment never ends: somebody sends without end");
 }
 
 bool sim_is_over(const cluster *c)
@@ -338,7 +365,7 @@ static void run(cluster *c)
     check_end(c);
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 static void build(cluster *c)
 {
     c->now_ms = START_MS;

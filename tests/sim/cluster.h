@@ -18,9 +18,10 @@
 #include "tests/sim/model.h"
 
 typedef struct {
-    uint32_t drop, repeat, reorder, corrupt; /* percent of messages; corrupt: of payloads          */
-    uint32_t delay_ms;                       /* most, beyond the usual 1 ms                        */
-    uint32_t break_ms;                       /* mean time between breaks of one connection; 0 = never */
+    uint32_t drop, repeat, reorder,
+        corrupt;       /* percent of messages; corrupt: of payloads          */
+    uint32_t delay_ms; /* most, beyond the usual 1 ms                        */
+    uint32_t break_ms; /* mean time between breaks of one connection; 0 = never */
 } sim_trouble;
 
 typedef enum { SIM_NOBODY, SIM_SCHEDULER, SIM_SERVER, SIM_WORKER } sim_role;
@@ -34,13 +35,13 @@ typedef struct { /* something that happens to one process */
 /* Bugs that are not in the product, put between two layers, to see that the checks can fail. */
 typedef enum {
     SIM_SOUND,
-    SIM_DEDUP_OFF_BY_ONE,     /* a repeated push is taken for the next one                         */
-    SIM_ACKNOWLEDGE_EARLY,    /* pushes are answered as applied before they are, and some are lost */
-    SIM_SSP_OFF_BY_ONE,       /* shards allow one step more than was asked for                     */
-    SIM_LOCAL_DECISION,       /* a worker decides from numbers of its own                          */
-    SIM_COMMIT_ON_SOME,       /* one shard skips a step that the others apply                      */
-    SIM_LOSE_CONTRIBUTION,    /* a rank's gradient is summed as zeros                              */
-    SIM_SNAPSHOT_OF_NEXT,     /* a shard cuts its part one step late                               */
+    SIM_DEDUP_OFF_BY_ONE,  /* a repeated push is taken for the next one                         */
+    SIM_ACKNOWLEDGE_EARLY, /* pushes are answered as applied before they are, and some are lost */
+    SIM_SSP_OFF_BY_ONE,    /* shards allow one step more than was asked for                     */
+    SIM_LOCAL_DECISION,    /* a worker decides from numbers of its own                          */
+    SIM_COMMIT_ON_SOME,    /* one shard skips a step that the others apply                      */
+    SIM_LOSE_CONTRIBUTION, /* a rank's gradient is summed as zeros                              */
+    SIM_SNAPSHOT_OF_NEXT,  /* a shard cuts its part one step late                               */
     SIM_PLANTS
 } sim_plant;
 
@@ -48,9 +49,11 @@ typedef struct {
     model_task task;
     uint32_t servers, shards, lanes, tensors; /* shards: of each server */
     uint64_t bound;                           /* ssp */
-    bool arrival_order, lends, verbs;         /* lends: payloads are not copied; verbs: push and pull, no steps */
-    uint32_t think_ms, slow_rank, slow_ms;    /* compute time of a step: at most; and who takes longer */
-    uint64_t barrier_every, snapshot_every;   /* steps; 0 = never */
+    bool arrival_order, lends,
+        verbs; /* lends: payloads are not copied; verbs: push and pull, no steps */
+    uint32_t think_ms, slow_rank,
+        slow_ms; /* compute time of a step: at most; and who takes longer */
+    uint64_t barrier_every, snapshot_every; /* steps; 0 = never */
     uint64_t park_bytes_max;
     uint64_t lease_ms, deadline_ms, init_timeout_ms, retry_ms, warn_ms;
 
@@ -74,10 +77,11 @@ typedef struct {
     bool is_over, in_order; /* a verdict or an end; everybody left in good order */
     char wrong[512];        /* the first check that failed; "" = none */
     uint64_t ms, messages, digest;
-    uint64_t applied;       /* pushes or steps that changed a chunk, over all chunks */
+    uint64_t applied; /* pushes or steps that changed a chunk, over all chunks */
     uint64_t gap_max, repeats, retries, corrupt, breaks, skipped, held;
-    uint32_t snapshots;     /* complete on all servers */
-    uint32_t failed, unreachable; /* workers that ended with an error; of these, who lost the scheduler */
+    uint32_t snapshots; /* complete on all servers */
+    uint32_t failed,
+        unreachable; /* workers that ended with an error; of these, who lost the scheduler */
     pen_status verdict;
     char sentence[640]; /* of the verdict, the same for all; "" = none */
     char late[640];     /* of the first call that ended by its deadline */

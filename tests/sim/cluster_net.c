@@ -8,11 +8,12 @@
 
 enum { USUAL_DELAY_MS = 1, RECONNECT_MS = 20 };
 
-/* ---- life ------------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 void net_open(cluster *c)
 {
     for (int plane = 0; plane < NETS; plane++)
-        c->net[plane] = sim_need(sim_net_create(c->plan.task.seed * NETS + (uint64_t)plane + 1, &c->clock));
+        c->net[plane] =
+            sim_need(sim_net_create(c->plan.task.seed * NETS + (uint64_t)plane + 1, &c->clock));
     net_trouble(c, true);
 }
 
@@ -34,7 +35,7 @@ uint64_t net_due(const cluster *c)
     return a < b ? a : b;
 }
 
-/* ---- trouble ------------------------------------------------------------------------------------------------ */
+/* ---- trouble --------------------------------------------------------------------------------- */
 void net_trouble(cluster *c, bool on)
 {
     const sim_trouble *told[NETS] = {&c->plan.control, &c->plan.data};
@@ -112,14 +113,16 @@ void net_break_one(cluster *c, net_plane plane)
     const sim_worker *w = &c->worker[draw_below(&c->chance, c->plan.task.workers)];
     const sim_server *s = &c->server[draw_below(&c->chance, c->plan.servers)];
     const endpoint *e   = draw_chance(&c->chance, 50) ? &w->control : &s->control;
-    if (plane == NET_DATA) e = &w->lane[draw_below(&c->chance, SIM_LANES_MAX * sim_n_shards(c))].data;
+    if (plane == NET_DATA)
+        e = &w->lane[draw_below(&c->chance, SIM_LANES_MAX * sim_n_shards(c))].data;
     if (e->t == NULL) return;
     sim_note(c, "break  %s - %s", e->name, e->other);
     c->result.breaks++;
-    sim_net_break(c->net[plane], e->name, e->other, (uint32_t)draw_below(&c->chance, 3 * RECONNECT_MS));
+    sim_net_break(c->net[plane], e->name, e->other,
+                  (uint32_t)draw_below(&c->chance, 3 * RECONNECT_MS));
 }
 
-/* ---- endpoints ------------------------------------------------------------------------------------------------ */
+/* ---- endpoints ------------------------------------------------------------------------------- */
 void net_listen(cluster *c, endpoint *e, net_plane plane, const char *name)
 {
     char address[2 * SIM_NAME_BYTES];
@@ -155,7 +158,8 @@ static void corrupt(cluster *c, transport_event *event)
     if (event->body == NULL || event->body->size == 0 || !draw_chance(&c->chance, percent)) return;
     buf *copy = sim_need(buf_new(event->body->size));
     memcpy(copy->data, event->body->data, copy->size);
-    ((uint8_t *)copy->data)[draw_below(&c->chance, copy->size)] ^= (uint8_t)(1 << draw_below(&c->chance, 8));
+    ((uint8_t *)copy->data)[draw_below(&c->chance, copy->size)] ^=
+        (uint8_t)(1 << draw_below(&c->chance, 8));
     buf_release(event->body);
     event->body = copy;
     c->result.corrupt++;
@@ -167,22 +171,25 @@ static void digest(cluster *c, const endpoint *e, const transport_event *event)
     const uint32_t head = event->head_size > 0 ? crc32c(0, event->head, event->head_size) : 0;
     const uint32_t body = event->body != NULL ? crc32c(0, event->body->data, event->body->size) : 0;
     const uint32_t name = crc32c(event->peer, e->name, strlen(e->name));
-    c->result.digest    = draw_mix(c->result.digest ^ c->now_ms ^ (uint64_t)event->kind << 60 ^ (uint64_t)name << 8);
-    c->result.digest    = draw_mix(c->result.digest ^ (uint64_t)head << 32 ^ body);
+    c->result.digest =
+        draw_mix(c->result.digest ^ c->now_ms ^ (uint64_t)event->kind << 60 ^ (uint64_t)name << 8);
+    c->result.digest = draw_mix(c->result.digest ^ (uint64_t)head << 32 ^ body);
     c->result.messages++;
 }
 
 bool net_recv(cluster *c, endpoint *e, transport_event *event)
 {
-    if (e->t == NULL || c->result.wrong[0] != '\0' || transport_recv(e->t, event) != PEN_OK) return false;
+    if (e->t == NULL || c->result.wrong[0] != '\0' || transport_recv(e->t, event) != PEN_OK)
+        return false;
     if (event->kind == TRANSPORT_MESSAGE && e->plane == NET_DATA) corrupt(c, event);
     digest(c, e, event);
     if (event->kind != TRANSPORT_MESSAGE)
-        sim_note(c, "%s of %s (%s)", event->kind == TRANSPORT_UP ? "up" : "down", e->name, e->other);
+        sim_note(c, "%s of %s (%s)", event->kind == TRANSPORT_UP ? "up" : "down", e->name,
+                 e->other);
     return true;
 }
 
-/* ---- messages --------------------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 bool net_hear(cluster *c, const endpoint *e, const transport_event *event, wire_control *message)
 {
     pen_error why;
@@ -205,7 +212,10 @@ bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, 
         return false;
     }
     sim_note(c, "%-10s <- %-10s %s%s rank %d step %llu, %u chunks from %u%s%s", e->name, e->other,
-             wire_kind_name((int)d->kind), d->flags & WIRE_INITIAL ? " initial" : d->flags & WIRE_REPEATED ? " again" : "",
+             wire_kind_name((int)d->kind),
+             d->flags & WIRE_INITIAL    ? " initial"
+             : d->flags & WIRE_REPEATED ? " again"
+                                        : "",
              d->rank, (unsigned long long)(d->seq != NULL && d->n > 0 ? d->seq[0] : d->step), d->n,
              d->n > 0 ? d->chunk[0] : 0, d->text[0] != '\0' ? ": " : "", d->text);
     return d->payload_bytes == (event->body != NULL ? event->body->size : 0);
@@ -216,6 +226,9 @@ void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message
     pen_error why;
     if (e->t == NULL) return;
     if (wire_control_encode(message, &c->out, &why) != PEN_OK)
-        sim_wrong(c, "%s cannot write %s: %s", e->name, wire_kind_name((int)message->kind), why.text);
-    else (void)transport_send(e->t, peer, c->out.data, c->out.size, NULL); /* what matters is said again */
+        sim_wrong(c, "%s cannot write %s: %s", e->name, wire_kind_name((int)message->kind),
+                  why.text);
+    else
+        (void)transport_send(e->t, peer, c->out.data, c->out.size,
+                             NULL); /* what matters is said again */
 }

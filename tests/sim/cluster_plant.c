@@ -33,7 +33,8 @@ static void shift_repeats(const cluster *c, wire_data *d)
     if (d->kind != WIRE_PUSH || d->n > 4096) return;
     for (uint32_t i = 0; i < d->n; i++) {
         shifted[i] = seq_of(d, i);
-        if (shifted[i] + 1 == model_clock(c->reference, d->chunk[i], (uint32_t)d->rank)) shifted[i]++;
+        if (shifted[i] + 1 == model_clock(c->reference, d->chunk[i], (uint32_t)d->rank))
+            shifted[i]++;
     }
     d->seq = shifted;
 }
@@ -43,7 +44,8 @@ static bool acknowledge_and_lose(sim_shard *s, uint32_t peer, const wire_data *d
 {
     static const uint64_t zeros[4096];
     cluster *c = s->server->c;
-    if (d->kind != WIRE_PUSH || d->flags & WIRE_WANT_VALUES || !draw_chance(&c->chance, 20)) return false;
+    if (d->kind != WIRE_PUSH || d->flags & WIRE_WANT_VALUES || !draw_chance(&c->chance, 20))
+        return false;
     wire_data answer = {.kind    = WIRE_VALUES,
                         .term    = d->term,
                         .epoch   = d->epoch,

@@ -44,7 +44,8 @@ void sim_scheduler_begin(cluster *c)
     pen_error why;
     s->c = c;
     net_listen(c, &s->listener, NET_CONTROL, "scheduler");
-    if (scheduler_core_create(&settings, 1700000000000u, "sim", &actions, c->now_ms, &s->core, &why) != PEN_OK)
+    if (scheduler_core_create(&settings, 1700000000000u, "sim", &actions, c->now_ms, &s->core,
+                              &why) != PEN_OK)
         sim_wrong(c, "%s", why.text);
 }
 

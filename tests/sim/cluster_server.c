@@ -17,7 +17,8 @@ static void say(sim_server *s, wire_control *message)
 static void say_hello(sim_server *s)
 {
     const char *address[SIM_SHARDS_MAX];
-    for (uint32_t i = 0; i < s->n_shards; i++) address[i] = transport_address(s->shard[i].listener.t);
+    for (uint32_t i = 0; i < s->n_shards; i++)
+        address[i] = transport_address(s->shard[i].listener.t);
     wire_control c        = {.kind = WIRE_HELLO};
     c.u.hello.role        = PEN_SERVER;
     c.u.hello.rank        = (int32_t)s->rank;
@@ -46,30 +47,32 @@ static void fail(sim_server *s, const pen_error *why)
     end(s, LIFE_FAILED);
 }
 
-/* ---- what a shard says -------------------------------------------------------------------------------------- */
+/* ---- what a shard says ----------------------------------------------------------------------- */
 static void shard_sends(void *user, uint32_t peer, const wire_data *d, buf *payload)
 {
     sim_shard *self = user;
-    cluster *c       = self->server->c;
+    cluster *c      = self->server->c;
     pen_error why;
     check_served(self, d, payload);
     if (wire_data_encode(d, &c->out, &why) != PEN_OK) {
-        sim_wrong(c, "%s cannot write %s: %s", self->listener.name, wire_kind_name((int)d->kind), why.text);
+        sim_wrong(c, "%s cannot write %s: %s", self->listener.name, wire_kind_name((int)d->kind),
+                  why.text);
         return;
     }
     buf *body = buf_acquire(payload);
-    if (transport_send(self->listener.t, peer, c->out.data, c->out.size, body) != PEN_OK) buf_release(body);
+    if (transport_send(self->listener.t, peer, c->out.data, c->out.size, body) != PEN_OK)
+        buf_release(body);
 }
 
 static void shard_reports(void *user, const pen_error *error)
 {
     sim_shard *self = user;
-    wire_control c   = {.kind = WIRE_FAILURE, .u.verdict = *error};
+    wire_control c  = {.kind = WIRE_FAILURE, .u.verdict = *error};
     sim_note(self->server->c, "%s reports: %s", self->listener.name, error->text);
     say(self->server, &c);
 }
 
-/* ---- snapshots ------------------------------------------------------------------------------------------------- */
+/* ---- snapshots ------------------------------------------------------------------------------- */
 static void say_part(sim_server *s, int64_t step)
 {
     wire_control c           = {.kind = WIRE_SNAPSHOT_PART};
@@ -107,7 +110,7 @@ static void shard_cuts(void *user, shard_cut *cut)
     shard_cut_destroy(cut);
 }
 
-/* ---- what the scheduler says -------------------------------------------------------------------------------------- */
+/* ---- what the scheduler says ----------------------------------------------------------------- */
 static void take_epoch(sim_server *s, const wire_control *m)
 {
     if (s->has_epoch) return;
@@ -131,21 +134,24 @@ static void say_ready(sim_server *s)
 
 static void configure(sim_server *s, sim_shard *self)
 {
-    static const shard_outside outside = {.send = shard_sends, .snapshot = shard_cuts, .report = shard_reports};
-    const shard_options options        = {.park_bytes_max = s->c->plan.park_bytes_max, .stats = &s->stats};
-    shard_outside mine                 = outside;
-    mine.user                          = self;
-    const shard_setup setup            = {.model       = &s->model,
-                                          .plan        = s->cut,
-                                          .shard_of    = s->shard_of,
-                                          .self        = self->number,
-                                          .world_size  = s->c->plan.task.workers,
-                                          .incarnation = s->incarnation};
+    static const shard_outside outside = {
+        .send = shard_sends, .snapshot = shard_cuts, .report = shard_reports};
+    const shard_options options = {.park_bytes_max = s->c->plan.park_bytes_max, .stats = &s->stats};
+    shard_outside mine          = outside;
+    mine.user                   = self;
+    const shard_setup setup     = {.model       = &s->model,
+                                   .plan        = s->cut,
+                                   .shard_of    = s->shard_of,
+                                   .self        = self->number,
+                                   .world_size  = s->c->plan.task.workers,
+                                   .incarnation = s->incarnation};
     pen_error why;
     self->shard   = shard_create(&options, &mine, &why);
     self->version = sim_need(calloc(s->cut->n_chunks, sizeof *self->version));
-    if (self->shard == NULL || shard_configure(self->shard, &setup, &why) != PEN_OK) sim_wrong(s->c, "%s", why.text);
-    else shard_epoch(self->shard, s->term, s->epoch, s->worker, s->n_workers);
+    if (self->shard == NULL || shard_configure(self->shard, &setup, &why) != PEN_OK)
+        sim_wrong(s->c, "%s", why.text);
+    else
+        shard_epoch(self->shard, s->term, s->epoch, s->worker, s->n_workers);
 }
 
 static void take_plan(sim_server *s, const wire_control *m)
@@ -167,15 +173,17 @@ static void take_plan(sim_server *s, const wire_control *m)
 
 static void take_enquiry(sim_server *s, int32_t rank)
 {
-    wire_control c   = {.kind = WIRE_MISSING};
-    uint64_t least   = UINT64_MAX, step;
-    uint32_t lowest  = UINT32_MAX, chunk;
+    wire_control c  = {.kind = WIRE_MISSING};
+    uint64_t least  = UINT64_MAX, step;
+    uint32_t lowest = UINT32_MAX, chunk;
     const char *name;
     c.u.missing.rank   = rank;
     c.u.missing.step   = -1;
     c.u.missing.tensor = "";
     for (uint32_t i = 0; i < s->n_shards; i++) {
-        if (s->shard[i].shard == NULL || !shard_missing(s->shard[i].shard, rank, &step, &chunk, &name)) continue;
+        if (s->shard[i].shard == NULL ||
+            !shard_missing(s->shard[i].shard, rank, &step, &chunk, &name))
+            continue;
         if (step > least || (step == least && chunk > lowest)) continue;
         least              = step;
         lowest             = chunk;
@@ -238,15 +246,16 @@ static void take_event(sim_server *s, const transport_event *event)
     }
 }
 
-/* ---- data ------------------------------------------------------------------------------------------------------------ */
+/* ---- data ------------------------------------------------------------------------------------ */
 static void take_data(sim_shard *self, transport_event *event)
 {
     wire_data said, heard;
     cluster *c = self->server->c;
-    if (event->kind == TRANSPORT_DOWN && self->shard != NULL) shard_peer_down(self->shard, event->peer);
+    if (event->kind == TRANSPORT_DOWN && self->shard != NULL)
+        shard_peer_down(self->shard, event->peer);
     if (event->kind != TRANSPORT_MESSAGE || self->shard == NULL) return;
     if (!net_hear_data(c, &self->listener, event, &said)) return;
-    heard          = said;
+    heard         = said;
     self->message = &said;
     if (plant_receive(self, event->peer, &heard, &event->body))
         shard_receive(self->shard, event->peer, &heard, event->body);
@@ -267,7 +276,7 @@ static bool drain_shard(sim_shard *self)
     return any;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 void sim_server_begin(cluster *c, uint32_t rank)
 {
     sim_server *s = &c->server[rank];
@@ -323,7 +332,8 @@ bool sim_server_turn(sim_server *s)
         buf_release(event.body);
         any = true;
     }
-    for (uint32_t i = 0; i < s->n_shards && s->life == LIFE_RUNS; i++) any |= drain_shard(&s->shard[i]);
+    for (uint32_t i = 0; i < s->n_shards && s->life == LIFE_RUNS; i++)
+        any |= drain_shard(&s->shard[i]);
     const uint64_t now = s->c->now_ms;
     if (s->life == LIFE_RUNS) watch_scheduler(s);
     if (s->life == LIFE_RUNS && s->is_leaving && now >= s->leave_ms) end(s, LIFE_LEFT);

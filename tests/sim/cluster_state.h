@@ -32,25 +32,26 @@ enum {
 typedef struct cluster cluster;
 typedef enum { LIFE_RUNS, LIFE_LEFT, LIFE_FAILED, LIFE_CRASHED } life;
 
-/* ---- the network: cluster_net.c ------------------------------------------------------------------------- */
+/* ---- the network: cluster_net.c -------------------------------------------------------------- */
 typedef enum { NET_CONTROL, NET_DATA, NETS } net_plane;
 
 typedef struct { /* one end of connections */
     transport *t;
     net_plane plane;
-    char name[SIM_NAME_BYTES];  /* in the network; all that one process dials from has the name of the process */
+    char name
+        [SIM_NAME_BYTES]; /* in the network; all that one process dials from has the name of the process */
     char other[SIM_NAME_BYTES]; /* what a dialler dials */
 } endpoint;
 
 void net_open(cluster *c);
 void net_close(cluster *c);
-bool net_deliver(cluster *c);           /* what is due now */
-uint64_t net_due(const cluster *c);     /* when the next message arrives; UINT64_MAX: nothing travels */
+bool net_deliver(cluster *c);       /* what is due now */
+uint64_t net_due(const cluster *c); /* when the next message arrives; UINT64_MAX: nothing travels */
 void net_trouble(cluster *c, bool on);
 void net_partition(cluster *c, const sim_event *who, bool on); /* of one process from all others */
 void net_break(cluster *c, const sim_event *who);              /* its connections */
 void net_kill(cluster *c, const sim_event *who);
-void net_break_one(cluster *c, net_plane plane);               /* any connection, drawn */
+void net_break_one(cluster *c, net_plane plane); /* any connection, drawn */
 
 void net_listen(cluster *c, endpoint *e, net_plane plane, const char *name);
 void net_dial(cluster *c, endpoint *e, const char *address, const char *name);
@@ -60,7 +61,7 @@ bool net_hear(cluster *c, const endpoint *e, const transport_event *event, wire_
 bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, wire_data *d);
 void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message);
 
-/* ---- the roles ---------------------------------------------------------------------------------------------- */
+/* ---- the roles ------------------------------------------------------------------------------- */
 typedef struct {
     cluster *c;
     life life;
@@ -113,7 +114,7 @@ typedef struct {
     const char *name; /* "pen_step_end" */
     bool is_pending;
     uint64_t deadline_ms;
-    int32_t tensor;   /* of a verb; -1 */
+    int32_t tensor;    /* of a verb; -1 */
     bool acknowledges; /* a push that is answered once it is applied */
 } sim_call;
 
@@ -201,14 +202,15 @@ struct cluster {
     sim_result result;
 };
 
-/* ---- cluster.c ------------------------------------------------------------------------------------------------ */
+/* ---- cluster.c ------------------------------------------------------------------------------- */
 void sim_wrong(cluster *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void sim_note(cluster *c, const char *format, ...) __attribute__((format(printf, 2, 3))); /* in traces only */
+void sim_note(cluster *c, const char *format, ...)
+    __attribute__((format(printf, 2, 3))); /* in traces only */
 bool sim_is_over(const cluster *c);
 void *sim_need(void *memory); /* aborts for NULL */
 uint32_t sim_n_shards(const cluster *c);
 
-/* ---- cluster_scheduler.c, cluster_server.c, cluster_worker.c: `turn` is true when something was done --------------- */
+/* ---- cluster_scheduler.c, cluster_server.c, cluster_worker.c: `turn` is true when something was done  */
 void sim_scheduler_begin(cluster *c);
 bool sim_scheduler_turn(sim_scheduler *s);
 uint64_t sim_scheduler_due(sim_scheduler *s);
@@ -228,18 +230,18 @@ uint64_t sim_worker_due(const sim_worker *w);
 void sim_worker_crash(sim_worker *w);
 void sim_worker_free(sim_worker *w);
 
-/* ---- cluster_check.c -------------------------------------------------------------------------------------------- */
-void check_shard(sim_shard *s);                                              /* after each message   */
-void check_served(sim_shard *s, const wire_data *d, const buf *payload);     /* what leaves a shard  */
+/* ---- cluster_check.c ------------------------------------------------------------------------- */
+void check_shard(sim_shard *s);                                          /* after each message   */
+void check_served(sim_shard *s, const wire_data *d, const buf *payload); /* what leaves a shard  */
 void check_cut(sim_shard *s, const shard_cut *cut);
 void check_acknowledged(sim_worker *w, const sim_call *call);
-void check_step(sim_worker *w);                                              /* after each step      */
+void check_step(sim_worker *w); /* after each step      */
 void check_calls(cluster *c);
 void check_failure(cluster *c, const pen_error *why);
 void check_end(cluster *c);
 
-/* ---- cluster_plant.c ---------------------------------------------------------------------------------------------- */
-void plant_plan(const sim_server *s, wire_model *model);          /* what a server hears of the model */
+/* ---- cluster_plant.c ------------------------------------------------------------------------- */
+void plant_plan(const sim_server *s, wire_model *model); /* what a server hears of the model */
 /* Between a shard and the network.  False: the message is swallowed. */
 bool plant_receive(sim_shard *s, uint32_t peer, wire_data *d, buf **payload);
 void plant_cut(const sim_shard *s, shard_cut *cut);

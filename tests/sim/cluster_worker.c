@@ -24,7 +24,7 @@ static void end(sim_worker *w, life how)
     hang_up(w);
 }
 
-/* ---- calls: what a program waits for ------------------------------------------------------------------------- */
+/* ---- calls: what a program waits for --------------------------------------------------------- */
 static sim_call *begin_call(sim_worker *w, const char *name, int32_t tensor, bool acknowledges)
 {
     sim_call *call = w->call;
@@ -61,7 +61,7 @@ static void end_call(sim_call *call, const pen_error *why)
     remember(w, why);
 }
 
-/* ---- what the exchange does ------------------------------------------------------------------------------------- */
+/* ---- what the exchange does ------------------------------------------------------------------ */
 static sim_lane *lane_of(sim_worker *w, uint32_t number, uint32_t lane)
 {
     return &w->lane[number * w->c->plan.lanes + lane];
@@ -88,8 +88,8 @@ static buf *pack(const exchange_piece *pieces, uint32_t n, size_t size)
     return b;
 }
 
-static pen_status exchange_sends(void *user, uint32_t number, uint32_t lane, const wire_data *d, const exchange_piece *pieces,
-                                 uint32_t n)
+static pen_status exchange_sends(void *user, uint32_t number, uint32_t lane, const wire_data *d,
+                                 const exchange_piece *pieces, uint32_t n)
 {
     sim_worker *w  = user;
     sim_lane *l    = lane_of(w, number, lane);
@@ -103,10 +103,13 @@ static pen_status exchange_sends(void *user, uint32_t number, uint32_t lane, con
     }
     if (n > 0) full.crc = w->c->column;
     if (n > 0) body = pack(pieces, n, full.payload_bytes);
-    if (wire_data_encode(&full, &w->c->out, &why) != PEN_OK) sim_wrong(w->c, "rank %u cannot write: %s", w->rank, why.text);
+    if (wire_data_encode(&full, &w->c->out, &why) != PEN_OK)
+        sim_wrong(w->c, "rank %u cannot write: %s", w->rank, why.text);
     const pen_status status = transport_send(l->data.t, 0, w->c->out.data, w->c->out.size, body);
-    if (status != PEN_OK) buf_release(body);
-    else if (n == 1 && w->c->plan.lends && pieces->op != NULL) lend(w, l, pieces);
+    if (status != PEN_OK)
+        buf_release(body);
+    else if (n == 1 && w->c->plan.lends && pieces->op != NULL)
+        lend(w, l, pieces);
     return status;
 }
 
@@ -131,13 +134,16 @@ static void exchange_decided(void *user, void *token, const exchange_outcome *ou
     (void)token;
 }
 
-static void exchange_completed(void *user, void *token, pen_status status, const exchange_result *result, const pen_error *why)
+static void exchange_completed(void *user, void *token, pen_status status,
+                               const exchange_result *result, const pen_error *why)
 {
     sim_worker *w = user;
     (void)result;
-    if ((status == PEN_OK) != (why == NULL)) sim_wrong(w->c, "rank %u: a request ended without its reason", w->rank);
+    if ((status == PEN_OK) != (why == NULL))
+        sim_wrong(w->c, "rank %u: a request ended without its reason", w->rank);
     end_call(token, why);
-    if (why != NULL && (status == PEN_MISMATCH || status == PEN_INTERNAL)) liaison_report(w->liaison, why);
+    if (why != NULL && (status == PEN_MISMATCH || status == PEN_INTERNAL))
+        liaison_report(w->liaison, why);
 }
 
 static void logs(void *user, int level, const char *line)
@@ -161,29 +167,32 @@ static void dial_lane(sim_worker *w, uint32_t number, uint32_t lane)
 
 static void make_exchange(sim_worker *w)
 {
-    static const exchange_actions actions = {exchange_sends,     exchange_cuts, exchange_stores, exchange_decided,
-                                             exchange_completed, logs,          counts};
-    static const char *const hosts[SIM_WORKERS_MAX] = {"w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7"};
-    static const char *const servers[SIM_SHARDS_MAX] = {"s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"};
-    const sim_plan *p = &w->c->plan;
-    const exchange_setup setup = {.plan        = w->c->cut,
-                                  .model       = &w->c->model,
-                                  .shard       = w->shard_of,
-                                  .rule        = is_free_rule(p) ? EXCHANGE_FREE
-                                                 : p->task.mode == MODEL_EAGER ? EXCHANGE_EAGER
-                                                                                  : EXCHANGE_DECIDE,
-                                  .rank        = (int32_t)w->rank,
-                                  .n_shards    = w->n_shards,
-                                  .lanes       = p->lanes,
-                                  .term        = w->term,
-                                  .epoch       = w->epoch,
-                                  .from        = liaison_incarnation(w->liaison),
-                                  .to          = w->to,
-                                  .n_workers   = p->task.workers,
-                                  .worker_host = hosts,
-                                  .server      = servers,
-                                  .warn_ms     = p->warn_ms,
-                                  .retry       = retry_policy_make(p->retry_ms, p->task.seed + w->rank)};
+    static const exchange_actions actions = {
+        exchange_sends,     exchange_cuts, exchange_stores, exchange_decided,
+        exchange_completed, logs,          counts};
+    static const char *const hosts[SIM_WORKERS_MAX]  = {"w0", "w1", "w2", "w3",
+                                                        "w4", "w5", "w6", "w7"};
+    static const char *const servers[SIM_SHARDS_MAX] = {"s0", "s1", "s2", "s3",
+                                                        "s4", "s5", "s6", "s7"};
+    const sim_plan *p                                = &w->c->plan;
+    const exchange_setup setup                       = {.plan        = w->c->cut,
+                                                        .model       = &w->c->model,
+                                                        .shard       = w->shard_of,
+                                                        .rule        = is_free_rule(p) ? EXCHANGE_FREE
+                                                                       : p->task.mode == MODEL_EAGER ? EXCHANGE_EAGER
+                                                                                                     : EXCHANGE_DECIDE,
+                                                        .rank        = (int32_t)w->rank,
+                                                        .n_shards    = w->n_shards,
+                                                        .lanes       = p->lanes,
+                                                        .term        = w->term,
+                                                        .epoch       = w->epoch,
+                                                        .from        = liaison_incarnation(w->liaison),
+                                                        .to          = w->to,
+                                                        .n_workers   = p->task.workers,
+                                                        .worker_host = hosts,
+                                                        .server      = servers,
+                                                        .warn_ms     = p->warn_ms,
+                                                        .retry = retry_policy_make(p->retry_ms, p->task.seed + w->rank)};
     pen_error why;
     w->exchange = exchange_create(&setup, &actions, w, &why);
     if (w->exchange == NULL) sim_wrong(w->c, "%s", why.text);
@@ -191,7 +200,7 @@ static void make_exchange(sim_worker *w)
         for (uint32_t l = 0; l < p->lanes; l++) dial_lane(w, s, l);
 }
 
-/* ---- what the liaison says ------------------------------------------------------------------------------------------ */
+/* ---- what the liaison says ------------------------------------------------------------------- */
 static void liaison_sends(void *user, const wire_control *message)
 {
     sim_worker *w = user;
@@ -224,7 +233,8 @@ static void plan_came(void *user, const wire_control *m)
 static void committed(void *user, int64_t step, int64_t applied)
 {
     sim_worker *w = user;
-    if (step != 0 || applied != 0) sim_wrong(w->c, "rank %u goes on from step %lld", w->rank, (long long)step);
+    if (step != 0 || applied != 0)
+        sim_wrong(w->c, "rank %u goes on from step %lld", w->rank, (long long)step);
     w->is_committed = true;
 }
 
@@ -262,13 +272,14 @@ static void failed(void *user, const pen_error *why)
     if (why->role != PEN_SCHEDULER) check_failure(w->c, why);
     remember(w, why);
     if (w->exchange != NULL) exchange_fail(w->exchange, why, w->c->now_ms);
-    for (int i = 0; i < SIM_CALLS_MAX; i++) /* pen_init and pen_commit: nobody but us waits for them */
+    for (int i = 0; i < SIM_CALLS_MAX;
+         i++) /* pen_init and pen_commit: nobody but us waits for them */
         if (w->call[i].is_pending && w->exchange == NULL) end_call(&w->call[i], why);
 }
 
 static void fill_beat(void *user, wire_control *beat)
 {
-    sim_worker *w      = user;
+    sim_worker *w     = user;
     beat->u.beat.step = w->at >= AT_BEGIN ? (int64_t)w->step : -1;
     beat->u.beat.call = "pen_step_end";
 }
@@ -281,9 +292,10 @@ static const char *describe_silence(void *user)
 
 static void make_liaison(sim_worker *w)
 {
-    static const liaison_actions actions = {liaison_sends,   epoch_came, plan_came, committed, met,              snapshot_done,
-                                            snapshot_please, left,       failed,    fill_beat, describe_silence, logs};
-    const sim_plan *p      = &w->c->plan;
+    static const liaison_actions actions = {
+        liaison_sends, epoch_came, plan_came, committed,        met, snapshot_done, snapshot_please,
+        left,          failed,     fill_beat, describe_silence, logs};
+    const sim_plan *p         = &w->c->plan;
     const liaison_setup setup = {.rank            = (int32_t)w->rank,
                                  .world_size      = (int32_t)p->task.workers,
                                  .servers         = (int32_t)p->servers,
@@ -299,13 +311,14 @@ static void make_liaison(sim_worker *w)
     if (w->liaison == NULL) sim_wrong(w->c, "%s", why.text);
 }
 
-/* ---- the program: first values --------------------------------------------------------------------------------------- */
+/* ---- the program: first values --------------------------------------------------------------- */
 static void load(sim_worker *w)
 {
     exchange_request *r = sim_need(exchange_open(w->exchange, w->c->now_ms));
     for (uint32_t t = 0; t < w->c->model.n_tensors; t++) {
         const uint64_t n = plan_tensor_elements(&w->c->tensor[t]);
-        for (uint64_t i = 0; i < n && w->rank == 0; i++) w->param[t][i] = model_first(&w->c->plan.task, t, i);
+        for (uint64_t i = 0; i < n && w->rank == 0; i++)
+            w->param[t][i] = model_first(&w->c->plan.task, t, i);
         if (w->rank == 0) exchange_add(w->exchange, r, EXCHANGE_INIT, t, w->param[t], NULL);
         exchange_add(w->exchange, r, EXCHANGE_LOAD, t, NULL, w->param[t]);
     }
@@ -315,7 +328,7 @@ static void load(sim_worker *w)
     exchange_close(w->exchange, r, call, call->deadline_ms, w->c->now_ms);
 }
 
-/* ---- the program: one step ------------------------------------------------------------------------------------------------ */
+/* ---- the program: one step ------------------------------------------------------------------- */
 static bool is_trained(const sim_worker *w, uint32_t tensor)
 {
     return (w->c->tensor[tensor].flags & PEN_FROZEN) == 0;
@@ -346,10 +359,10 @@ static void shuffle(sim_worker *w)
 
 static void think(sim_worker *w, program_place next)
 {
-    const sim_plan *p = &w->c->plan;
-    const uint64_t most  = w->rank == p->slow_rank && p->slow_ms > 0 ? p->slow_ms : p->think_ms;
-    w->wake_ms           = w->c->now_ms + draw_below(&w->chance, most + 1) / 2;
-    w->at                = next;
+    const sim_plan *p   = &w->c->plan;
+    const uint64_t most = w->rank == p->slow_rank && p->slow_ms > 0 ? p->slow_ms : p->think_ms;
+    w->wake_ms          = w->c->now_ms + draw_below(&w->chance, most + 1) / 2;
+    w->at               = next;
 }
 
 static void begin_step(sim_worker *w)
@@ -358,11 +371,14 @@ static void begin_step(sim_worker *w)
     const wire_inputs in = inputs_of(w, &rate);
     for (uint32_t t = 0; t < w->c->model.n_tensors; t++)
         if (is_trained(w, t))
-            model_fill_gradient(&w->c->plan.task, &w->c->tensor[t], t, w->rank, w->step, w->grad[t]);
+            model_fill_gradient(&w->c->plan.task, &w->c->tensor[t], t, w->rank, w->step,
+                                w->grad[t]);
     shuffle(w);
     w->has_outcome = false;
-    if (w->c->plan.verbs) (void)exchange_set_inputs(w->exchange, &in);
-    else w->step_request = sim_need(exchange_step_open(w->exchange, w->step, &in, w->c->now_ms));
+    if (w->c->plan.verbs)
+        (void)exchange_set_inputs(w->exchange, &in);
+    else
+        w->step_request = sim_need(exchange_step_open(w->exchange, w->step, &in, w->c->now_ms));
     think(w, AT_FIRST_HALF);
 }
 
@@ -371,7 +387,8 @@ static void request(sim_worker *w, exchange_verb verb, uint32_t t, const char *n
     exchange_request *r = sim_need(exchange_open(w->exchange, w->c->now_ms));
     const bool pushes   = verb != EXCHANGE_PULL;
     sim_call *call      = begin_call(w, name, (int32_t)t, pushes);
-    exchange_add(w->exchange, r, verb, t, pushes ? w->grad[t] : NULL, verb != EXCHANGE_PUSH ? w->param[t] : NULL);
+    exchange_add(w->exchange, r, verb, t, pushes ? w->grad[t] : NULL,
+                 verb != EXCHANGE_PUSH ? w->param[t] : NULL);
     exchange_close(w->exchange, r, call, call->deadline_ms, w->c->now_ms);
 }
 
@@ -409,8 +426,8 @@ static void meet(sim_worker *w)
     sim_call *call    = begin_call(w, "pen_all_reduce", -1, false);
     w->met            = 0;
     w->at             = AT_MEET;
-    if (liaison_meet(w->liaison, "sum", PEN_SUM, PEN_F64, 1, &mine, sizeof mine, call->deadline_ms, call, w->c->now_ms) !=
-        PEN_OK)
+    if (liaison_meet(w->liaison, "sum", PEN_SUM, PEN_F64, 1, &mine, sizeof mine, call->deadline_ms,
+                     call, w->c->now_ms) != PEN_OK)
         abort();
 }
 
@@ -426,7 +443,8 @@ static void end_step(sim_worker *w)
 static void end_meet(sim_worker *w)
 {
     const double n = w->c->plan.task.workers;
-    if (w->met != n * (n + 1) / 2) sim_wrong(w->c, "rank %u: the ranks' numbers add to %g", w->rank, w->met);
+    if (w->met != n * (n + 1) / 2)
+        sim_wrong(w->c, "rank %u: the ranks' numbers add to %g", w->rank, w->met);
     w->at = AT_BEGIN;
 }
 
@@ -454,8 +472,10 @@ static bool advance(sim_worker *w)
         w->at = AT_BEGIN;
         return true;
     case AT_BEGIN:
-        if (w->step == w->c->plan.task.steps) w->at = AT_LEAVE;
-        else begin_step(w);
+        if (w->step == w->c->plan.task.steps)
+            w->at = AT_LEAVE;
+        else
+            begin_step(w);
         return true;
     case AT_FIRST_HALF:
         if (now < w->wake_ms) return false;
@@ -488,7 +508,7 @@ static bool advance(sim_worker *w)
     return false;
 }
 
-/* ---- a turn -------------------------------------------------------------------------------------------------------------------- */
+/* ---- a turn ---------------------------------------------------------------------------------- */
 static bool drain_control(sim_worker *w)
 {
     transport_event event;
@@ -552,7 +572,8 @@ static void redial_cut(sim_worker *w)
 
 static void time_out_commit(sim_worker *w)
 {
-    if (w->at != AT_REGISTER || !w->call[0].is_pending || w->call[0].deadline_ms > w->c->now_ms) return;
+    if (w->at != AT_REGISTER || !w->call[0].is_pending || w->call[0].deadline_ms > w->c->now_ms)
+        return;
     pen_error why;
     why_set(&why, PEN_TIMED_OUT, "rank %u waited in pen_commit", w->rank);
     end_call(&w->call[0], &why);
@@ -597,12 +618,13 @@ uint64_t sim_worker_due(const sim_worker *w)
     uint64_t due = liaison_due(w->liaison);
     if (w->exchange != NULL) due = least(due, exchange_due(w->exchange));
     if (w->at == AT_FIRST_HALF || w->at == AT_SECOND_HALF) due = least(due, w->wake_ms);
-    for (const sim_loan *loan = w->loans; loan != NULL; loan = loan->next) due = least(due, loan->due_ms);
+    for (const sim_loan *loan = w->loans; loan != NULL; loan = loan->next)
+        due = least(due, loan->due_ms);
     if (w->at == AT_REGISTER) due = least(due, w->call[0].deadline_ms);
     return due;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- life ------------------------------------------------------------------------------------ */
 void sim_worker_begin(cluster *c, uint32_t rank)
 {
     sim_worker *w = &c->worker[rank];
@@ -616,7 +638,8 @@ void sim_worker_begin(cluster *c, uint32_t rank)
         w->grad[t]       = sim_need(calloc(n, sizeof *w->param[t]));
         w->order[t]      = t;
     }
-    begin_call(w, "pen_init", -1, false)->deadline_ms = UINT64_MAX; /* init_timeout_ms is what bounds it */
+    begin_call(w, "pen_init", -1, false)->deadline_ms =
+        UINT64_MAX; /* init_timeout_ms is what bounds it */
     snprintf(name, sizeof name, "worker%u", rank);
     net_dial(c, &w->control, transport_address(c->scheduler.listener.t), name);
     make_liaison(w);
@@ -630,7 +653,8 @@ void sim_worker_crash(sim_worker *w)
 void sim_worker_free(sim_worker *w)
 {
     if (w->life == LIFE_RUNS) end(w, LIFE_CRASHED);
-    for (uint32_t i = 0; i < SIM_SHARDS_MAX * SIM_LANES_MAX && w->exchange != NULL; i++) take_back(w, &w->lane[i]);
+    for (uint32_t i = 0; i < SIM_SHARDS_MAX * SIM_LANES_MAX && w->exchange != NULL; i++)
+        take_back(w, &w->lane[i]);
     exchange_destroy(w->exchange);
     liaison_destroy(w->liaison);
     free(w->shard_of);

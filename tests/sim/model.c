@@ -9,7 +9,7 @@
 
 enum { GRADIENT_SPAN = 17 }; /* small whole numbers: sums of them are exact in any order */
 
-/* ---- the task --------------------------------------------------------------------------------------------- */
+/* ---- the task -------------------------------------------------------------------------------- */
 static uint64_t hash(const model_task *task, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
     uint64_t h = draw_mix(task->seed + 0x9e3779b97f4a7c15u);
@@ -30,13 +30,15 @@ int32_t model_bad_rank(const model_task *task, uint64_t step)
     return (int32_t)(h / 100 % task->workers);
 }
 
-static bool is_bad(const model_task *task, uint32_t rank, uint64_t step, uint32_t tensor, uint64_t element)
+static bool is_bad(const model_task *task, uint32_t rank, uint64_t step, uint32_t tensor,
+                   uint64_t element)
 {
     if (task->nonfinite_percent == 0 || tensor != 0 || element != 0) return false;
     return model_bad_rank(task, step) == (int32_t)rank && model_weight(task, rank, step) > 0;
 }
 
-float model_gradient(const model_task *task, uint32_t rank, uint64_t step, uint32_t tensor, uint64_t element)
+float model_gradient(const model_task *task, uint32_t rank, uint64_t step, uint32_t tensor,
+                     uint64_t element)
 {
     if (is_bad(task, rank, step, tensor, element)) return INFINITY;
     const uint64_t h = hash(task, 3 + rank, step, tensor, element);
@@ -50,20 +52,22 @@ double model_weight(const model_task *task, uint32_t rank, uint64_t step)
     return task->mode == MODEL_DECIDE ? (double)(h % 3) : (double)(1 + h % 3);
 }
 
-void model_fill_gradient(const model_task *task, const wire_tensor *desc, uint32_t tensor, uint32_t rank, uint64_t step,
-                         void *out)
+void model_fill_gradient(const model_task *task, const wire_tensor *desc, uint32_t tensor,
+                         uint32_t rank, uint64_t step, void *out)
 {
     const uint64_t n = plan_tensor_elements(desc);
     for (uint64_t i = 0; i < n; i++) {
         const float g = model_gradient(task, rank, step, tensor, i);
         uint32_t bits;
         memcpy(&bits, &g, sizeof bits);
-        if (desc->grad_dtype == PEN_BF16) ((uint16_t *)out)[i] = (uint16_t)(bits >> 16); /* exact for these numbers */
-        else ((float *)out)[i] = g;
+        if (desc->grad_dtype == PEN_BF16)
+            ((uint16_t *)out)[i] = (uint16_t)(bits >> 16); /* exact for these numbers */
+        else
+            ((float *)out)[i] = g;
     }
 }
 
-/* ---- the reference ------------------------------------------------------------------------------------------ */
+/* ---- the reference --------------------------------------------------------------------------- */
 typedef struct {
     float *values;
     uint32_t *crc; /* [versions] */
@@ -117,7 +121,8 @@ model_reference *model_create(const model_task *task, const wire_model *wire, co
         k->trained           = (wire->tensor[at->tensor].flags & PEN_FROZEN) == 0;
         k->clock             = need(calloc(task->workers, sizeof *k->clock));
         k->values            = need(calloc(at->count, sizeof *k->values));
-        for (uint64_t i = 0; i < at->count; i++) k->values[i] = model_first(task, at->tensor, at->start + i);
+        for (uint64_t i = 0; i < at->count; i++)
+            k->values[i] = model_first(task, at->tensor, at->start + i);
         add_version(self, c);
     }
     return self;
@@ -149,11 +154,13 @@ static void update(model_reference *self, uint32_t chunk, const float *gradient,
     add_version(self, chunk);
 }
 
-static void add_gradient(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t step, double weight)
+static void add_gradient(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t step,
+                         double weight)
 {
     const plan_chunk *at = &self->cut->chunk[chunk];
     for (uint64_t i = 0; i < at->count; i++)
-        self->sum[i] += (float)weight * model_gradient(&self->task, rank, step, at->tensor, at->start + i);
+        self->sum[i] +=
+            (float)weight * model_gradient(&self->task, rank, step, at->tensor, at->start + i);
 }
 
 static void sum_all(model_reference *self, uint32_t chunk, uint64_t step)
@@ -165,7 +172,7 @@ static void sum_all(model_reference *self, uint32_t chunk, uint64_t step)
     }
 }
 
-/* ---- bsp ------------------------------------------------------------------------------------------------------ */
+/* ---- bsp ------------------------------------------------------------------------------------- */
 static double total_weight(const model_reference *self, uint64_t step)
 {
     double sum = 0;
@@ -198,8 +205,10 @@ static model_step decide(model_reference *self, uint64_t step, double divisor)
         return s;
     }
     s.norm = sqrt(q) / divisor;
-    if (!finite) s.outcome = PEN_SKIPPED_NONFINITE;
-    else if (self->task.clip > 0 && s.norm + 1e-6 > self->task.clip) s.clip = self->task.clip / (s.norm + 1e-6);
+    if (!finite)
+        s.outcome = PEN_SKIPPED_NONFINITE;
+    else if (self->task.clip > 0 && s.norm + 1e-6 > self->task.clip)
+        s.clip = self->task.clip / (s.norm + 1e-6);
     return s;
 }
 
@@ -233,7 +242,8 @@ model_step model_at(model_reference *self, uint64_t step)
 bool model_crc(model_reference *self, uint32_t chunk, uint64_t version, uint32_t *crc)
 {
     const chunk_state *k = &self->chunk[chunk];
-    while (is_bsp(self) && k->trained && k->versions <= version && self->walked < self->task.steps) walk(self);
+    while (is_bsp(self) && k->trained && k->versions <= version && self->walked < self->task.steps)
+        walk(self);
     if (version >= k->versions) return false;
     *crc = k->crc[version];
     return true;
@@ -245,7 +255,7 @@ const float *model_values(const model_reference *self, uint32_t chunk, uint64_t 
     return self->chunk[chunk].values;
 }
 
-/* ---- ssp, async ----------------------------------------------------------------------------------------------- */
+/* ---- ssp, async ------------------------------------------------------------------------------ */
 const char *model_apply(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq)
 {
     chunk_state *k = &self->chunk[chunk];

@@ -26,19 +26,20 @@ typedef struct {
     uint32_t nonfinite_percent; /* steps with a gradient that is not finite */
 } model_task;
 
-/* ---- the task: what programs push -------------------------------------------------------------------- */
+/* ---- the task: what programs push ------------------------------------------------------------ */
 float model_first(const model_task *task, uint32_t tensor, uint64_t element);
-float model_gradient(const model_task *task, uint32_t rank, uint64_t step, uint32_t tensor, uint64_t element);
+float model_gradient(const model_task *task, uint32_t rank, uint64_t step, uint32_t tensor,
+                     uint64_t element);
 double model_weight(const model_task *task, uint32_t rank, uint64_t step);
 
 /* A whole tensor's gradients in the type they travel in. */
-void model_fill_gradient(const model_task *task, const wire_tensor *desc, uint32_t tensor, uint32_t rank, uint64_t step,
-                         void *out);
+void model_fill_gradient(const model_task *task, const wire_tensor *desc, uint32_t tensor,
+                         uint32_t rank, uint64_t step, void *out);
 
 /* The rank whose gradient of this step is not finite; -1: none. */
 int32_t model_bad_rank(const model_task *task, uint64_t step);
 
-/* ---- the reference ------------------------------------------------------------------------------------- */
+/* ---- the reference --------------------------------------------------------------------------- */
 typedef struct model_reference model_reference;
 
 typedef struct {
@@ -60,7 +61,8 @@ model_step model_at(model_reference *self, uint64_t step);
 
 /* ssp, async: a shard applied this push to this chunk.  NULL, or what is wrong with that. */
 const char *model_apply(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq);
-uint64_t model_clock(const model_reference *self, uint32_t chunk, uint32_t rank); /* pushes of rank applied */
+uint64_t model_clock(const model_reference *self, uint32_t chunk,
+                     uint32_t rank); /* pushes of rank applied */
 uint64_t model_slowest(const model_reference *self, uint32_t chunk);
 
 #endif

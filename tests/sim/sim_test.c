@@ -20,7 +20,8 @@ enum { USUAL_SEEDS = 60, SWARM_FACTOR = 6 };
 typedef void (*plan_fn)(sim_plan *p, uint64_t *chance);
 
 typedef struct { /* over all runs of a test */
-    uint64_t runs, applied, repeats, retries, corrupt, breaks, skipped, held, gap_max, snapshots, failed;
+    uint64_t runs, applied, repeats, retries, corrupt, breaks, skipped, held, gap_max, snapshots,
+        failed;
 } totals;
 
 static uint64_t environment(const char *name, uint64_t otherwise)
@@ -33,8 +34,10 @@ static void report(const char *test, const sim_plan *p, const sim_result *r)
 {
     char text[700];
     sim_plan_describe(p, text, sizeof text);
-    fprintf(stderr, "replay:  SIM_SEED=%llu build/tests/sim_sim_test %s\n", (unsigned long long)p->task.seed, test);
-    fprintf(stderr, "  %s\n  after %llu ms and %llu messages\n", text, (unsigned long long)r->ms, (unsigned long long)r->messages);
+    fprintf(stderr, "replay:  SIM_SEED=%llu build/tests/sim_sim_test %s\n",
+            (unsigned long long)p->task.seed, test);
+    fprintf(stderr, "  %s\n  after %llu ms and %llu messages\n", text, (unsigned long long)r->ms,
+            (unsigned long long)r->messages);
     fprintf(stderr, "  wrong: %s\n  verdict: %s\n", r->wrong, r->sentence);
 }
 
@@ -60,9 +63,12 @@ static sim_result run(const char *test, const sim_plan *asked, ending how)
     sim_plan p         = *asked;
     p.trace            = getenv("SIM_SEED") != NULL;
     const sim_result r = sim_run(&p);
-    const bool is_well = r.wrong[0] == '\0' && r.is_over && (how == EITHER || r.in_order == (how == IN_ORDER));
+    const bool is_well =
+        r.wrong[0] == '\0' && r.is_over && (how == EITHER || r.in_order == (how == IN_ORDER));
     if (!is_well) report(test, &p, &r);
-    if (!is_well) fail_msg("seed %llu: %s", (unsigned long long)p.task.seed, r.wrong[0] != '\0' ? r.wrong : r.sentence);
+    if (!is_well)
+        fail_msg("seed %llu: %s", (unsigned long long)p.task.seed,
+                 r.wrong[0] != '\0' ? r.wrong : r.sentence);
     return r;
 }
 
@@ -91,7 +97,7 @@ static bool is_replay(void)
     return getenv("SIM_SEED") != NULL;
 }
 
-/* ---- faults, one at a time ---------------------------------------------------------------------------------- */
+/* ---- faults, one at a time ------------------------------------------------------------------- */
 static void drop(sim_plan *p, uint64_t *chance)
 {
     p->data.drop = (uint32_t)draw_between(chance, 5, 40);
@@ -107,7 +113,8 @@ static void sim_no_push_is_lost_under_drop(void **state)
 
 static void repeat(sim_plan *p, uint64_t *chance)
 {
-    p->data    = (sim_trouble){.repeat = 60, .reorder = 40, .delay_ms = (uint32_t)draw_between(chance, 1, 200)};
+    p->data = (sim_trouble){
+        .repeat = 60, .reorder = 40, .delay_ms = (uint32_t)draw_between(chance, 1, 200)};
     p->control = (sim_trouble){.repeat = 60, .delay_ms = 30};
     p->heal_ms = 30000;
 }
@@ -150,12 +157,15 @@ static void sim_broken_connections_come_back_and_training_ends(void **state)
 static sim_event draw_victim(sim_plan *p, uint64_t *chance, sim_role role)
 {
     const uint32_t n = role == SIM_WORKER ? p->task.workers : role == SIM_SERVER ? p->servers : 1;
-    return (sim_event){.role = role, .rank = (uint32_t)draw_below(chance, n), .from_ms = draw_between(chance, 1, 300)};
+    return (sim_event){.role    = role,
+                       .rank    = (uint32_t)draw_below(chance, n),
+                       .from_ms = draw_between(chance, 1, 300)};
 }
 
 static void cut_off(sim_plan *p, uint64_t *chance)
 {
-    p->partition          = draw_victim(p, chance, (sim_role)draw_between(chance, SIM_SCHEDULER, SIM_WORKER));
+    p->partition =
+        draw_victim(p, chance, (sim_role)draw_between(chance, SIM_SCHEDULER, SIM_WORKER));
     p->partition.until_ms = p->partition.from_ms + draw_between(chance, 10, 1900);
 }
 
@@ -166,7 +176,7 @@ static void sim_partition_heals_and_training_ends(void **state)
     assert_true(t.applied > 0);
 }
 
-/* ---- all faults at once ------------------------------------------------------------------------------------------ */
+/* ---- all faults at once ---------------------------------------------------------------------- */
 static void swarm(sim_plan *p, uint64_t *chance)
 {
     (void)chance;
@@ -206,7 +216,7 @@ static void sim_async_applies_each_push_once(void **state)
     assert_true(t.applied > 0);
 }
 
-/* ---- ssp --------------------------------------------------------------------------------------------------------------- */
+/* ---- ssp ------------------------------------------------------------------------------------- */
 static uint64_t ssp_bound;
 
 static void ssp_with_a_straggler(sim_plan *p, uint64_t *chance)
@@ -232,7 +242,7 @@ static void sim_ssp_bound_holds_and_is_used(void **state)
     }
 }
 
-/* ---- decisions ------------------------------------------------------------------------------------------------------------ */
+/* ---- decisions ------------------------------------------------------------------------------- */
 static void spoil_steps(sim_plan *p, uint64_t *chance)
 {
     *p                        = sim_plan_swarm_of(p->task.seed, MODEL_DECIDE);
@@ -246,7 +256,7 @@ static void sim_decision_skips_nonfinite_on_all_shards(void **state)
     assert_true(t.skipped > 0 || is_replay());
 }
 
-/* ---- snapshots -------------------------------------------------------------------------------------------------------------- */
+/* ---- snapshots ------------------------------------------------------------------------------- */
 static void snapshot_often(sim_plan *p, uint64_t *chance)
 {
     p->data           = (sim_trouble){.drop = 10, .repeat = 20, .reorder = 20, .delay_ms = 50};
@@ -262,7 +272,7 @@ static void sim_snapshot_cut_is_one_step_on_all_shards(void **state)
     if (!is_replay()) assert_int_equal(t.snapshots, 2 * t.runs);
 }
 
-/* ---- deaths -------------------------------------------------------------------------------------------------------------------- */
+/* ---- deaths ---------------------------------------------------------------------------------- */
 static void long_job(sim_plan *p)
 {
     p->task.steps = 200;
@@ -272,8 +282,9 @@ static void long_job(sim_plan *p)
 static void kill_worker(sim_plan *p, uint64_t *chance)
 {
     long_job(p);
-    p->crash = draw_victim(p, chance, SIM_WORKER);
-    p->end_ms = p->crash.from_ms + 6000; /* all is over by then: grace 1 s, inquest 250 ms, last words 1 s */
+    p->crash  = draw_victim(p, chance, SIM_WORKER);
+    p->end_ms = p->crash.from_ms +
+                6000; /* all is over by then: grace 1 s, inquest 250 ms, last words 1 s */
 }
 
 static void sim_worker_death_ends_every_call_with_the_same_sentence(void **state)
@@ -352,24 +363,38 @@ static void sim_verdict_names_the_dead_worker(void **state)
     assert_non_null(strstr(r.sentence, "worker 1"));
 }
 
-/* ---- deadlines -------------------------------------------------------------------------------------------------------------------- */
+/* ---- deadlines ------------------------------------------------------------------------------- */
 static void sim_call_ends_by_its_deadline_and_names_who_is_missing(void **state)
 {
     (void)state;
     for (model_mode mode = MODEL_DECIDE; mode <= MODEL_SSP; mode++) {
-        sim_plan p    = sim_plan_calm(1 + (uint64_t)mode, mode);
-        p.deadline_ms = 3000;
-        p.bound       = 0;
-        p.slow_rank   = 2;
-        p.slow_ms     = 1000000;
-        p.end_ms      = 20000;
+        sim_plan p         = sim_plan_calm(1 + (uint64_t)mode, mode);
+        p.deadline_ms      = 3000;
+        p.bound            = 0;
+        p.slow_rank        = 2;
+        p.slow_ms          = 1000000;
+        p.end_ms           = 20000;
         const sim_result r = run(__func__, &p, IN_DISORDER);
         assert_non_null(strstr(r.late, "rank 2"));
         assert_true(r.ms < 10000);
     }
 }
 
-/* ---- the simulator itself -------------------------------------------------------------------------------------------------------------- */
+static void hurry(sim_plan *p, uint64_t *chance)
+{
+    *p             = sim_plan_swarm(p->task.seed);
+    p->deadline_ms = draw_between(chance, 20, 1500);
+    p->end_ms      = 120000;
+}
+
+static void sim_deadlines_hold_under_all_faults(void **state)
+{
+    (void)state;
+    const totals t = check_seeds(__func__, 2 * seeds(), EITHER, hurry);
+    assert_true(t.failed > 0 || is_replay());
+}
+
+/* ---- the simulator itself -------------------------------------------------------------------- */
 static void sim_same_seed_same_run(void **state)
 {
     (void)state;
@@ -387,18 +412,19 @@ static void sim_same_seed_same_run(void **state)
 static void check_plant(sim_plant plant, model_mode mode, bool verbs, const char *sentence)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
-        sim_plan p       = sim_plan_calm(seed, mode);
-        p.plant          = plant;
-        p.verbs          = verbs;
-        p.data           = (sim_trouble){.drop = 10, .repeat = 30, .delay_ms = 30};
-        p.heal_ms        = 5000;
-        p.slow_ms        = 300;
-        p.snapshot_every = 2;
-        p.lanes          = 2;
-        p.task.weighted  = plant == SIM_LOSE_CONTRIBUTION;
+        sim_plan p         = sim_plan_calm(seed, mode);
+        p.plant            = plant;
+        p.verbs            = verbs;
+        p.data             = (sim_trouble){.drop = 10, .repeat = 30, .delay_ms = 30};
+        p.heal_ms          = 5000;
+        p.slow_ms          = 300;
+        p.snapshot_every   = 2;
+        p.lanes            = 2;
+        p.task.weighted    = plant == SIM_LOSE_CONTRIBUTION;
         const sim_result r = sim_run(&p);
         if (strstr(r.wrong, sentence) != NULL) return;
-        if (r.wrong[0] != '\0') fail_msg("seed %llu: another check failed: %s", (unsigned long long)seed, r.wrong);
+        if (r.wrong[0] != '\0')
+            fail_msg("seed %llu: another check failed: %s", (unsigned long long)seed, r.wrong);
     }
     fail_msg("the planted bug was not found");
 }
@@ -467,6 +493,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_death_amid_all_faults_ends_everybody),
         cmocka_unit_test(sim_verdict_names_the_dead_worker),
         cmocka_unit_test(sim_call_ends_by_its_deadline_and_names_who_is_missing),
+        cmocka_unit_test(sim_deadlines_hold_under_all_faults),
         cmocka_unit_test(sim_same_seed_same_run),
         cmocka_unit_test(sim_catches_a_planted_dedup_that_is_off_by_one),
         cmocka_unit_test(sim_catches_a_planted_acknowledgement_before_the_work),

@@ -4,7 +4,7 @@
 
 #include "proto/wire.h"
 
-/* The name of the first field that differs, NULL when none does.  Numbers are equal when their bits are. */
+/* The name of the first field that differs, NULL: none.  Numbers are equal when their bits are. */
 const char *wire_difference_data(const wire_data *a, const wire_data *b);
 const char *wire_difference_control(const wire_control *a, const wire_control *b);
 

@@ -1,4 +1,5 @@
-/* worker_api_test.c - the public functions, by a program that is alone: steps, order, sentences, nothing left behind. */
+/* worker_api_test.c - the public functions, by a program that is alone: steps, order, sentences,
+ * nothing left behind. */
 #include "penstock.h"
 
 #include <dirent.h>
@@ -84,7 +85,7 @@ static void finish(trained *t)
     pen_free(t->grad);
 }
 
-/* ---- training ------------------------------------------------------------------------------------------------ */
+/* ---- training -------------------------------------------------------------------------------- */
 static void test_api_linear_regression_converges(void **state)
 {
     (void)state;
@@ -293,7 +294,7 @@ static void test_api_two_runs_give_the_same_bits(void **state)
     assert_int_equal(crc[0], crc[1]);
 }
 
-/* ---- order --------------------------------------------------------------------------------------------------------- */
+/* ---- order ----------------------------------------------------------------------------------- */
 static void test_api_step_end_names_the_tensor_it_has_not_seen(void **state)
 {
     (void)state;
@@ -401,7 +402,7 @@ static void test_api_step_begun_and_not_ended_is_void_unless_something_was_sent(
     finish(&t);
 }
 
-/* ---- sentences --------------------------------------------------------------------------------------------------------- */
+/* ---- sentences ------------------------------------------------------------------------------- */
 static void test_api_settings_errors_are_sentences(void **state)
 {
     (void)state;
@@ -520,7 +521,7 @@ static void test_api_what_comes_later_says_so(void **state)
     ok(pen_finalize(ctx));
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------------ */
+/* ---- requests -------------------------------------------------------------------------------- */
 static void test_api_explicit_verbs_end_as_requests(void **state)
 {
     (void)state;
@@ -608,7 +609,7 @@ static void test_api_all_reduce_alone_gives_back_what_came_in(void **state)
     ok(pen_finalize(ctx));
 }
 
-/* ---- errors of this thread, forks, abort ------------------------------------------------------------------------------------- */
+/* ---- errors of this thread, forks, abort ----------------------------------------------------- */
 static void *look(void *user)
 {
     snprintf(user, 64, "%s", pen_last_error(NULL));
@@ -658,7 +659,7 @@ static void test_api_abort_ends_the_loop(void **state)
     pen_free(t.grad);
 }
 
-/* ---- nothing is left ------------------------------------------------------------------------------------------------------------ */
+/* ---- nothing is left ------------------------------------------------------------------------- */
 static int count(const char *folder)
 {
     DIR *dir = opendir(folder);

@@ -1,4 +1,5 @@
-/* worker_core_test.c - the worker's exchange with shards, driven by hand: no socket, no thread, no clock. */
+/* worker_core_test.c - the worker's exchange with shards, driven by hand: no socket, no thread, no
+ * clock. */
 #include "common/crc.h"
 #include "common/log.h"
 #include "common/why.h"
@@ -51,7 +52,7 @@ typedef struct {
 
 static const uint64_t servers[SHARDS] = {501, 502};
 
-/* ---- actions ------------------------------------------------------------------------------------------------ */
+/* ---- actions --------------------------------------------------------------------------------- */
 static pen_status on_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
                           const exchange_piece *pieces, uint32_t n)
 {
@@ -122,7 +123,7 @@ static void on_count(void *user, stat_id id, uint64_t n)
     ((world *)user)->count[id] += n;
 }
 
-/* ---- a world --------------------------------------------------------------------------------------------------- */
+/* ---- a world --------------------------------------------------------------------------------- */
 static world *world_create(exchange_rule rule)
 {
     static const exchange_actions actions   = {on_send,      on_cut, on_store, on_decided,
@@ -265,7 +266,7 @@ static void one_verb(world *w, exchange_verb verb, uint32_t tensor, uint64_t dea
     exchange_flush(w->x, w->now);
 }
 
-/* ---- retry ------------------------------------------------------------------------------------------------------- */
+/* ---- retry ----------------------------------------------------------------------------------- */
 static void test_retry_doubles_to_a_bound_with_jitter_from_the_seed(void **state)
 {
     (void)state;
@@ -407,7 +408,7 @@ static void test_exchange_keeps_what_a_full_queue_refuses(void **state)
     world_destroy(w);
 }
 
-/* ---- the decided step ------------------------------------------------------------------------------------------------ */
+/* ---- the decided step ------------------------------------------------------------------------ */
 static void run_decided(world *w, uint64_t step, bool backwards, int bad_partition)
 {
     const uint32_t n = w->plan->n_partitions;
@@ -549,7 +550,7 @@ test_exchange_asks_about_a_receipted_push_and_repeats_it_when_nobody_is_missing(
     world_destroy(w);
 }
 
-/* ---- eager: values that come before the step is closed ----------------------------------------------------------------- */
+/* ---- eager: values that come before the step is closed --------------------------------------- */
 static void test_exchange_writes_no_values_before_the_step_is_closed(void **state)
 {
     (void)state;
@@ -581,7 +582,7 @@ static void test_exchange_asks_again_for_held_values_whose_checksum_fails(void *
     world_destroy(w);
 }
 
-/* ---- first values ------------------------------------------------------------------------------------------------------- */
+/* ---- first values ---------------------------------------------------------------------------- */
 static void test_exchange_sends_first_values_and_then_fetches_them(void **state)
 {
     (void)state;
@@ -609,7 +610,7 @@ static void test_exchange_sends_first_values_and_then_fetches_them(void **state)
     world_destroy(w);
 }
 
-/* ---- deadlines ------------------------------------------------------------------------------------------------------------ */
+/* ---- deadlines ------------------------------------------------------------------------------- */
 static void answer_inquiry(world *w, int at, const int32_t *ranks, uint32_t n)
 {
     wire_data d = from_shard(w, w->sent[at].shard, WIRE_WAITING, 418);

@@ -50,7 +50,7 @@ static void expect_error(const char *const *values, const char *sentence)
     assert_string_equal(why.text, sentence);
 }
 
-/* ---- plain ---------------------------------------------------------------------------------------------- */
+/* ---- plain ----------------------------------------------------------------------------------- */
 static void test_env_empty_is_alone(void **state)
 {
     (void)state;
@@ -148,7 +148,7 @@ static void test_env_beats_program_and_penstock_beats_both(void **state)
     assert_int_equal(env.world_size, 9);
 }
 
-/* ---- Slurm ------------------------------------------------------------------------------------------------ */
+/* ---- Slurm ----------------------------------------------------------------------------------- */
 #define SLURM                                                                                      \
     "SLURM_PROCID", "2", "SLURM_STEP_NUM_TASKS", "4", "SLURM_STEP_ID", "0", "SLURM_LOCALID", "1",  \
         "SLURM_JOB_ID", "81234"
@@ -215,7 +215,7 @@ static void test_env_first_host_of_a_nodelist(void **state)
     assert_false(worker_env_first_host("far-too-long", host, 4));
 }
 
-/* ---- OpenMPI ------------------------------------------------------------------------------------------------- */
+/* ---- OpenMPI --------------------------------------------------------------------------------- */
 #define OMPI(local_size)                                                                           \
     "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_LOCAL_RANK", "1",   \
         "OMPI_COMM_WORLD_LOCAL_SIZE", local_size

@@ -1,8 +1,9 @@
 /* local.c - training alone: no thread, no socket, and the same bits as with servers.
  *
- * DESIGN.  A step does what one shard would do for one rank: the same cuts (plan.h), the same fold by weight, the
- * same sums of squares, the same decision, the same update rules on the same spans.  All of it happens in the call
- * that ends the step, or in an explicit push.  Parameters of 16 bits keep a float32 master, as servers do.
+ * DESIGN.  A step does what one shard would do for one rank: the same cuts (plan.h), the same fold
+ * by weight, the same sums of squares, the same decision, the same update rules on the same spans.
+ * All of it happens in the call that ends the step, or in an explicit push.  Parameters of 16 bits
+ * keep a float32 master, as servers do.
  */
 #include "worker/train/local.h"
 
@@ -38,7 +39,7 @@ typedef struct {
     int64_t applied;
 } local;
 
-/* ---- memory ------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 static void free_local(local *l, const model *m)
 {
     for (uint32_t i = 0; l->tensor != NULL && i < m->n_tensors; i++) {
@@ -124,7 +125,7 @@ static pen_status commit(pen_ctx *ctx, pen_error *why)
                         m->n_tensors);
 }
 
-/* ---- one tensor ------------------------------------------------------------------------------------------ */
+/* ---- one tensor ------------------------------------------------------------------------------ */
 /* A gradient of weight 1 in float32 is read where it is: 1 x g has the same bits. */
 static pen_status fold(local *l, const pen_tensor *t, const void *grad, double weight)
 {
@@ -169,7 +170,7 @@ static void give_values(const local *l, const pen_tensor *t, void *to)
     simd()->encode(to, values, t->desc.dtype, t->elements);
 }
 
-/* ---- the step ----------------------------------------------------------------------------------------------- */
+/* ---- the step -------------------------------------------------------------------------------- */
 static void measure(local *l, uint32_t chunk)
 {
     const plan_chunk *c = &l->plan->chunk[chunk];
@@ -250,7 +251,7 @@ static void end_step(pen_ctx *ctx, request *r)
     request_end(r, status, status != PEN_OK ? &why : NULL);
 }
 
-/* ---- explicit verbs --------------------------------------------------------------------------------------------- */
+/* ---- explicit verbs -------------------------------------------------------------------------- */
 static pen_status do_verb(pen_ctx *ctx, request *r)
 {
     local *l              = ctx->state;
@@ -277,7 +278,7 @@ static void do_meet(request *r)
     free(r->u.meet.label);
 }
 
-/* ---- the engine ----------------------------------------------------------------------------------------------------- */
+/* ---- the engine ------------------------------------------------------------------------------ */
 static pen_status local_open(pen_ctx *ctx, pen_error *why)
 {
     local *l = calloc(1, sizeof *l);
