@@ -15,7 +15,7 @@
 enum {
     BATCH       = 256, /* messages handled before other sources of the loop have their turn */
     OUTBOX_MS   = 10,
-    LINGER_MS   = 1000, /* for the last verdict to leave */
+    LINGER_MS   = 200, /* for the last answers to leave; the core has waited for all who need one */
     ARENA_BYTES = 64 << 20
 };
 

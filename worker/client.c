@@ -151,6 +151,7 @@ static pen_status make_exchange(client *c, int64_t step, int64_t applied, pen_er
                                              step_decided,   exchange_completed, exchange_logs,
                                              exchange_counts};
     const worker_settings *s              = &c->ctx->settings;
+    const uint64_t seed                   = s->seed + (uint64_t)c->ctx->env.rank;
     const exchange_setup setup            = {.plan        = c->plan,
                                              .model       = &c->ctx->model.wire,
                                              .shard       = c->shard,

@@ -160,11 +160,15 @@ static bool is_passing(pen_status status)
     return status == PEN_AGAIN || status == PEN_CORRUPT;
 }
 
+/* Ranks that disagree: the shard tells the scheduler in the same words, so all say them alike. */
 static void end_refused(exchange *self, op *o, uint32_t shard, const wire_data *d)
 {
     pen_error why;
     const char *name = exchange_tensor(self, o->chunk)->name;
-    why_set(&why, d->status, "%s refused '%s': %s", self->setup.server[shard], name, d->text);
+    if (d->status == PEN_MISMATCH)
+        why_set(&why, PEN_MISMATCH, "%s", d->text);
+    else
+        why_set(&why, d->status, "%s refused '%s': %s", self->setup.server[shard], name, d->text);
     why_culprit(&why, PEN_SERVER, -1, (int64_t)d->step, name);
     exchange_end(self, o->request, &why);
 }

@@ -418,7 +418,7 @@ static void clean_up(launcher *l)
         process_signal(&l->all[i], SIGKILL);
         process_drain(&l->all[i]);
     }
-    control_close(l->link, 200);
+    control_close(l->link, l->options.node_rank == 0 ? 0 : 200); /* our own scheduler has ended by now */
     if (l->note[0] != '\0') unlink(l->note);
     free(l->all);
     l->all = NULL;

@@ -92,9 +92,7 @@ static void draw_partition(sim_plan *p, uint64_t *chance)
                    : e->role == SIM_SERVER ? (uint32_t)draw_below(chance, p->servers)
                                            : 0;
     e->from_ms   = draw_between(chance, 1, 600);
-    e->until_ms =
-        e->from_ms +
-        draw_between(chance, 1, p->control.break_ms > 0 ? 500 : 1900); /* shorter than patience */
+    e->until_ms  = e->from_ms + draw_between(chance, 1, p->control.break_ms > 0 ? 500 : 1400);
 }
 
 sim_plan sim_plan_swarm_of(uint64_t seed, model_mode mode)

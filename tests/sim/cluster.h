@@ -1,14 +1,15 @@
-/* cluster.h - a scheduler, servers and workers in one process and one thread, on a simulated clock and network.
+/* cluster.h - a scheduler, servers and workers in one process and one thread, on a simulated clock.
  *
- * DESIGN.  The roles are the product's own pure layers (scheduler/core.h, server/shard.h, worker/liaison.h and
- * worker/exchange.h); what surrounds them here is what their shells do, without sockets and threads.  Every
- * message goes through the real encoders, decoders and the simulated transport.  Each worker runs a small training
- * program.  All chance comes from one seed, so a run is reproduced by its number.
+ * DESIGN.  The roles are the product's own pure layers (scheduler/core.h, server/shard.h,
+ * worker/liaison.h, worker/exchange.h); what surrounds them here is what their shells do, without
+ * sockets and threads.  Every message goes through the real encoders and decoders and the simulated
+ * transport.  Each worker runs a small training program.  All chance comes from one seed, so a run
+ * is reproduced by its number.
  *
  * After every event it is checked that
- *   - each version of each chunk has the bits of the reference (model.h), and comes right after the one before
+ *   - each version of each chunk has the bits of the reference (model.h), and is the next one
  *   - what a shard serves is such a version, and within the ssp bound
- *   - an acknowledged push is in it, and what a worker holds after a step is what the reference holds
+ *   - an acknowledged push is in it, and after a step a worker holds what the reference holds
  *   - no call is pending after its deadline; everybody who fails has the same sentence
  * The first thing that is not so ends the run.
  */

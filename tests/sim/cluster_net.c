@@ -1,4 +1,4 @@
-/* cluster_net.c - two simulated networks on one clock: control and data have troubles of their own. */
+/* cluster_net.c - two simulated networks on one clock, control and data, each with its troubles. */
 #include "tests/sim/cluster_state.h"
 
 #include "common/transport/transport_sim.h"
@@ -52,7 +52,7 @@ void net_trouble(cluster *c, bool on)
 
 typedef void (*named_fn)(cluster *c, const char *name, bool on);
 
-/* All endpoints of one process: its diallers have its name, each of its listeners has one of its own. */
+/* All endpoints of one process: diallers have its name, each listener has one of its own. */
 static void for_names(cluster *c, const sim_event *who, named_fn fn, bool on)
 {
     char name[SIM_NAME_BYTES];

@@ -1,4 +1,4 @@
-/* cluster_plant.c - bugs that the product does not have, put between its layers, so that the checks can be seen to fail. */
+/* cluster_plant.c - bugs the product does not have, so that the checks can be seen to fail. */
 #include "tests/sim/cluster_state.h"
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void shift_repeats(const cluster *c, wire_data *d)
     d->seq = shifted;
 }
 
-/* "It is as good as applied": the answer leaves before the work, which is then lost now and then. */
+/* "It is as good as applied": the answer leaves before the work, which may then be lost. */
 static bool acknowledge_and_lose(sim_shard *s, uint32_t peer, const wire_data *d)
 {
     static const uint64_t zeros[4096];

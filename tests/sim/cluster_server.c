@@ -1,4 +1,4 @@
-/* cluster_server.c - what surrounds the shards of one server here: joining, the plan, and the way of messages. */
+/* cluster_server.c - what surrounds the shards of one server here: joining, the plan, messages. */
 #include "tests/sim/cluster_state.h"
 
 #include <inttypes.h>

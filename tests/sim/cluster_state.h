@@ -38,8 +38,7 @@ typedef enum { NET_CONTROL, NET_DATA, NETS } net_plane;
 typedef struct { /* one end of connections */
     transport *t;
     net_plane plane;
-    char name
-        [SIM_NAME_BYTES]; /* in the network; all that one process dials from has the name of the process */
+    char name[SIM_NAME_BYTES];  /* in the network; a dialler's is that of its process */
     char other[SIM_NAME_BYTES]; /* what a dialler dials */
 } endpoint;
 
@@ -210,7 +209,7 @@ bool sim_is_over(const cluster *c);
 void *sim_need(void *memory); /* aborts for NULL */
 uint32_t sim_n_shards(const cluster *c);
 
-/* ---- cluster_scheduler.c, cluster_server.c, cluster_worker.c: `turn` is true when something was done  */
+/* ---- the roles' files: `turn` is true when something was done -------------------------------- */
 void sim_scheduler_begin(cluster *c);
 bool sim_scheduler_turn(sim_scheduler *s);
 uint64_t sim_scheduler_due(sim_scheduler *s);

@@ -1,4 +1,4 @@
-/* cluster_worker.c - a worker: the training program, and what surrounds the liaison and the exchange here. */
+/* cluster_worker.c - a worker: its program, and what surrounds liaison and exchange here. */
 #include "tests/sim/cluster_state.h"
 
 #include <stdio.h>
@@ -67,7 +67,8 @@ static sim_lane *lane_of(sim_worker *w, uint32_t number, uint32_t lane)
     return &w->lane[number * w->c->plan.lanes + lane];
 }
 
-/* A payload that is lent is read until its bytes have left: a little later, and before its lane is dialled anew. */
+/* A payload that is lent is read until its bytes have left: a little later, and before its lane is
+ * dialled anew. */
 static void lend(sim_worker *w, sim_lane *l, const exchange_piece *piece)
 {
     sim_loan *loan = sim_need(calloc(1, sizeof *loan));
@@ -165,34 +166,39 @@ static void dial_lane(sim_worker *w, uint32_t number, uint32_t lane)
     net_dial(w->c, &lane_of(w, number, lane)->data, w->address[number], name);
 }
 
+static exchange_rule rule_of(const sim_plan *p)
+{
+    if (is_free_rule(p)) return EXCHANGE_FREE;
+    return p->task.mode == MODEL_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
+}
+
+static const char *const hosts[SIM_WORKERS_MAX]  = {"w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7"};
+static const char *const servers[SIM_SHARDS_MAX] = {"s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"};
+
 static void make_exchange(sim_worker *w)
 {
     static const exchange_actions actions = {
         exchange_sends,     exchange_cuts, exchange_stores, exchange_decided,
         exchange_completed, logs,          counts};
-    static const char *const hosts[SIM_WORKERS_MAX]  = {"w0", "w1", "w2", "w3",
-                                                        "w4", "w5", "w6", "w7"};
-    static const char *const servers[SIM_SHARDS_MAX] = {"s0", "s1", "s2", "s3",
-                                                        "s4", "s5", "s6", "s7"};
-    const sim_plan *p                                = &w->c->plan;
-    const exchange_setup setup                       = {.plan        = w->c->cut,
-                                                        .model       = &w->c->model,
-                                                        .shard       = w->shard_of,
-                                                        .rule        = is_free_rule(p) ? EXCHANGE_FREE
-                                                                       : p->task.mode == MODEL_EAGER ? EXCHANGE_EAGER
-                                                                                                     : EXCHANGE_DECIDE,
-                                                        .rank        = (int32_t)w->rank,
-                                                        .n_shards    = w->n_shards,
-                                                        .lanes       = p->lanes,
-                                                        .term        = w->term,
-                                                        .epoch       = w->epoch,
-                                                        .from        = liaison_incarnation(w->liaison),
-                                                        .to          = w->to,
-                                                        .n_workers   = p->task.workers,
-                                                        .worker_host = hosts,
-                                                        .server      = servers,
-                                                        .warn_ms     = p->warn_ms,
-                                                        .retry = retry_policy_make(p->retry_ms, p->task.seed + w->rank)};
+    const sim_plan *p = &w->c->plan;
+    exchange_setup setup;
+    setup = (exchange_setup){.plan        = w->c->cut,
+                             .model       = &w->c->model,
+                             .shard       = w->shard_of,
+                             .rule        = rule_of(p),
+                             .rank        = (int32_t)w->rank,
+                             .n_shards    = w->n_shards,
+                             .lanes       = p->lanes,
+                             .term        = w->term,
+                             .epoch       = w->epoch,
+                             .from        = liaison_incarnation(w->liaison),
+                             .to          = w->to,
+                             .n_workers   = p->task.workers,
+                             .worker_host = hosts,
+                             .server      = servers,
+                             .warn_ms     = p->warn_ms};
+
+    setup.retry = retry_policy_make(p->retry_ms, p->task.seed + w->rank);
     pen_error why;
     w->exchange = exchange_create(&setup, &actions, w, &why);
     if (w->exchange == NULL) sim_wrong(w->c, "%s", why.text);

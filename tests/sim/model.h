@@ -1,11 +1,11 @@
-/* model.h - what training should have given: an independent reference, computed from the history alone.
+/* model.h - what training should have given: an independent reference, made from the history alone.
  *
- * DESIGN.  Gradients, weights and first values are pure functions of (seed, rank, step, tensor, element), so the
- * reference needs no message to know what every rank pushed.  It shares no code with the shards: no simd
- * kernel, no update rule, no decision.
- *   bsp        a version of a chunk is a number of applied steps; the reference walks the steps by itself
- *   ssp, async the reference is told which push was applied next to a chunk, refuses one that was applied before
- *              or out of its rank's order, and applies it, too
+ * DESIGN.  Gradients, weights and first values are pure functions of (seed, rank, step, tensor,
+ * element), so the reference needs no message to know what every rank pushed.  It shares no code
+ * with the shards: no simd kernel, no update rule, no decision.
+ *   bsp         a version of a chunk is a number of applied steps; the reference walks them itself
+ *   ssp, async  the reference is told which push was applied next to a chunk, refuses one that was
+ *               applied before or out of its rank's order, and applies it, too
  * Either way it keeps the checksum of every version of every chunk.
  */
 #ifndef TESTS_SIM_MODEL_H
@@ -51,10 +51,9 @@ typedef struct {
 model_reference *model_create(const model_task *task, const wire_model *wire, const plan *cut);
 void model_destroy(model_reference *self); /* NULL is fine */
 
-/* Values of a chunk after `version` updates; NULL: there is no such version (yet).  Only the newest has values, all
- * have a checksum. */
+/* Of a chunk's values after `version` updates.  False: there is no such version (yet). */
 bool model_crc(model_reference *self, uint32_t chunk, uint64_t version, uint32_t *crc);
-const float *model_values(const model_reference *self, uint32_t chunk, uint64_t *version);
+uint64_t model_newest(const model_reference *self, uint32_t chunk); /* version */
 
 /* bsp: what this step comes to. */
 model_step model_at(model_reference *self, uint64_t step);

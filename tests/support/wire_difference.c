@@ -4,16 +4,16 @@
 #include <string.h>
 
 #define FIELD(f)                                                                                   \
-    if (memcmp(&a->f, &b->f, sizeof a->f) != 0) return #f;
+    if (memcmp(&a->f, &b->f, sizeof a->f) != 0) return #f
 #define TEXT(f)                                                                                    \
-    if (strcmp(a->f, b->f) != 0) return #f;
+    if (strcmp(a->f, b->f) != 0) return #f
 #define BYTES(f, size)                                                                             \
-    if (!is_same(a->f, b->f, size)) return #f;
+    if (!is_same(a->f, b->f, size)) return #f
 #define COLUMN(f, n) BYTES(f, (n) * sizeof *a->f)
 #define LIST(f, n, difference)                                                                     \
-    FIELD(n)                                                                                       \
+    FIELD(n);                                                                                      \
     for (uint32_t i = 0; i < a->n; i++)                                                            \
-        if (difference(&a->f[i], &b->f[i]) != NULL) return difference(&a->f[i], &b->f[i]);
+        if (difference(&a->f[i], &b->f[i]) != NULL) return difference(&a->f[i], &b->f[i])
 
 /* Empty is the same as NULL, anything else is not. */
 static bool is_same(const void *a, const void *b, size_t size)
@@ -23,40 +23,74 @@ static bool is_same(const void *a, const void *b, size_t size)
     return memcmp(a, b, size) == 0;
 }
 
-/* clang-format off: fields by the line */
 /* ---- data ------------------------------------------------------------------------------------ */
 static const char *record(const wire_record *a, const wire_record *b)
 {
-    FIELD(partition)
-    FIELD(hash) FIELD(weight_sum) FIELD(finite) FIELD(bad_chunk) FIELD(bad_rank) return NULL;
+    FIELD(partition);
+    FIELD(hash);
+    FIELD(weight_sum);
+    FIELD(finite);
+    FIELD(bad_chunk);
+    FIELD(bad_rank);
+    return NULL;
 }
 
 static const char *inputs(const wire_inputs *a, const wire_inputs *b)
 {
-    FIELD(loss_scale)
-    FIELD(clip) FIELD(weight) FIELD(skip) FIELD(snapshot) FIELD(n_rates)
-        COLUMN(rate, a->n_rates) return NULL;
+    FIELD(loss_scale);
+    FIELD(clip);
+    FIELD(weight);
+    FIELD(skip);
+    FIELD(snapshot);
+    FIELD(n_rates);
+    COLUMN(rate, a->n_rates);
+    return NULL;
 }
 
 static const char *decision(const wire_decision *a, const wire_decision *b)
 {
-    FIELD(outcome) FIELD(clip) FIELD(gscale) FIELD(norm) FIELD(applied) return NULL;
+    FIELD(outcome);
+    FIELD(clip);
+    FIELD(gscale);
+    FIELD(norm);
+    FIELD(applied);
+    return NULL;
 }
 
 static const char *columns(const wire_data *a, const wire_data *b)
 {
-    FIELD(n)
-    FIELD(n_partitions) FIELD(n_missing) COLUMN(chunk, a->n) COLUMN(seq, a->n) COLUMN(crc, a->n)
-        COLUMN(version, a->n) COLUMN(staleness, a->n) COLUMN(partition, a->n_partitions)
-            COLUMN(record_hash, a->n_partitions) COLUMN(missing, a->n_missing) return NULL;
+    FIELD(n);
+    FIELD(n_partitions);
+    FIELD(n_missing);
+    COLUMN(chunk, a->n);
+    COLUMN(seq, a->n);
+    COLUMN(crc, a->n);
+    COLUMN(version, a->n);
+    COLUMN(staleness, a->n);
+    COLUMN(partition, a->n_partitions);
+    COLUMN(record_hash, a->n_partitions);
+    COLUMN(missing, a->n_missing);
+    return NULL;
 }
 
 const char *wire_difference_data(const wire_data *a, const wire_data *b)
 {
-    FIELD(kind)
-    FIELD(term) FIELD(epoch) FIELD(from) FIELD(to) FIELD(rank) FIELD(step) FIELD(acked_below)
-        FIELD(payload_bytes) FIELD(flags) FIELD(has_inputs) FIELD(has_decision) FIELD(status)
-            TEXT(text) LIST(record, n_records, record) const char *different = columns(a, b);
+    FIELD(kind);
+    FIELD(term);
+    FIELD(epoch);
+    FIELD(from);
+    FIELD(to);
+    FIELD(rank);
+    FIELD(step);
+    FIELD(acked_below);
+    FIELD(payload_bytes);
+    FIELD(flags);
+    FIELD(has_inputs);
+    FIELD(has_decision);
+    FIELD(status);
+    TEXT(text);
+    LIST(record, n_records, record);
+    const char *different = columns(a, b);
     if (different == NULL && a->has_inputs) different = inputs(&a->inputs, &b->inputs);
     if (different == NULL && a->has_decision) different = decision(&a->decision, &b->decision);
     return different;
@@ -70,55 +104,86 @@ static const char *text(const char *const *a, const char *const *b)
 
 static const char *member(const wire_member *a, const wire_member *b)
 {
-    FIELD(role)
-    FIELD(rank) FIELD(incarnation) FIELD(pid) FIELD(local_rank) FIELD(node) TEXT(host)
-        LIST(address, n_addresses, text) return NULL;
+    FIELD(role);
+    FIELD(rank);
+    FIELD(incarnation);
+    FIELD(pid);
+    FIELD(local_rank);
+    FIELD(node);
+    TEXT(host);
+    LIST(address, n_addresses, text);
+    return NULL;
 }
 
 static const char *stat(const wire_stat *a, const wire_stat *b)
 {
-    FIELD(value)
-    TEXT(name)
+    FIELD(value);
+    TEXT(name);
     return NULL;
 }
 
 static const char *tensor(const wire_tensor *a, const wire_tensor *b)
 {
-    FIELD(dtype)
-    FIELD(grad_dtype) FIELD(ndim) FIELD(shape) FIELD(group) FIELD(flags) FIELD(priority) TEXT(name)
-        TEXT(init) return NULL;
+    FIELD(dtype);
+    FIELD(grad_dtype);
+    FIELD(ndim);
+    FIELD(shape);
+    FIELD(group);
+    FIELD(flags);
+    FIELD(priority);
+    TEXT(name);
+    TEXT(init);
+    return NULL;
 }
 
 static const char *group(const wire_group *a, const wire_group *b)
 {
-    TEXT(name) TEXT(optim) TEXT(sync) TEXT(wire) TEXT(schedule) return NULL;
+    TEXT(name);
+    TEXT(optim);
+    TEXT(sync);
+    TEXT(wire);
+    TEXT(schedule);
+    return NULL;
 }
 
 static const char *pair(const wire_pair *a, const wire_pair *b)
 {
-    TEXT(key) TEXT(value) return NULL;
+    TEXT(key);
+    TEXT(value);
+    return NULL;
 }
 
 static const char *model(const wire_model *a, const wire_model *b)
 {
-    LIST(tensor, n_tensors, tensor)
-    LIST(group, n_groups, group)
-    LIST(setting, n_settings, pair)
+    LIST(tensor, n_tensors, tensor);
+    LIST(group, n_groups, group);
+    LIST(setting, n_settings, pair);
     return NULL;
 }
 
 static const char *verdict(const pen_error *a, const pen_error *b)
 {
-    FIELD(status)
-    FIELD(role) FIELD(rank) FIELD(missing_n) FIELD(missing) FIELD(step) FIELD(last_seen_s)
-        TEXT(tensor) TEXT(text) return NULL;
+    FIELD(status);
+    FIELD(role);
+    FIELD(rank);
+    FIELD(missing_n);
+    FIELD(missing);
+    FIELD(step);
+    FIELD(last_seen_s);
+    TEXT(tensor);
+    TEXT(text);
+    return NULL;
 }
 
 static const char *member_status(const wire_member_status *a, const wire_member_status *b)
 {
-    FIELD(last_seen_s)
-    FIELD(call_s) FIELD(step) TEXT(state) TEXT(call)
-        LIST(stat, n_stats, stat) return member(&a->member, &b->member);
+    FIELD(last_seen_s);
+    FIELD(call_s);
+    FIELD(step);
+    TEXT(state);
+    TEXT(call);
+    LIST(stat, n_stats, stat);
+    return member(&a->member, &b->member);
 }
 
 /* ---- control --------------------------------------------------------------------------------- */
@@ -126,27 +191,43 @@ static const char *joining(const wire_control *a, const wire_control *b)
 {
     switch (a->kind) {
     case WIRE_HELLO:
-        FIELD(u.hello.role)
-        FIELD(u.hello.rank) FIELD(u.hello.world_size) FIELD(u.hello.servers) FIELD(u.hello.pid)
-            FIELD(u.hello.local_rank) FIELD(u.hello.node) FIELD(u.hello.nonce) TEXT(u.hello.host)
-                TEXT(u.hello.job) TEXT(u.hello.store) FIELD(u.hello.n_snapshots)
-                    COLUMN(u.hello.snapshot, a->u.hello.n_snapshots)
-                        LIST(u.hello.address, u.hello.n_addresses, text) return NULL;
+        FIELD(u.hello.role);
+        FIELD(u.hello.rank);
+        FIELD(u.hello.world_size);
+        FIELD(u.hello.servers);
+        FIELD(u.hello.pid);
+        FIELD(u.hello.local_rank);
+        FIELD(u.hello.node);
+        FIELD(u.hello.nonce);
+        TEXT(u.hello.host);
+        TEXT(u.hello.job);
+        TEXT(u.hello.store);
+        FIELD(u.hello.n_snapshots);
+        COLUMN(u.hello.snapshot, a->u.hello.n_snapshots);
+        LIST(u.hello.address, u.hello.n_addresses, text);
+        return NULL;
     case WIRE_WELCOME:
-        FIELD(u.welcome.incarnation)
-        FIELD(u.welcome.rank) FIELD(u.welcome.term) FIELD(u.welcome.lease_ms)
-            TEXT(u.welcome.job) return NULL;
+        FIELD(u.welcome.incarnation);
+        FIELD(u.welcome.rank);
+        FIELD(u.welcome.term);
+        FIELD(u.welcome.lease_ms);
+        TEXT(u.welcome.job);
+        return NULL;
     case WIRE_EPOCH:
-        FIELD(u.epoch.term)
-        FIELD(u.epoch.epoch) TEXT(u.epoch.job) LIST(u.epoch.worker, u.epoch.n_workers, member)
-            LIST(u.epoch.server, u.epoch.n_servers, member) return NULL;
+        FIELD(u.epoch.term);
+        FIELD(u.epoch.epoch);
+        TEXT(u.epoch.job);
+        LIST(u.epoch.worker, u.epoch.n_workers, member);
+        LIST(u.epoch.server, u.epoch.n_servers, member);
+        return NULL;
     case WIRE_REGISTER: return model(&a->u.register_, &b->u.register_);
     case WIRE_PLAN:
-        FIELD(u.plan.n_partitions)
-        FIELD(u.plan.restore) COLUMN(u.plan.shard, a->u.plan.n_partitions) return model(
-            &a->u.plan.model, &b->u.plan.model);
-    case WIRE_READY: FIELD(u.ready) return NULL;
-    case WIRE_COMMITTED: FIELD(u.committed) return NULL;
+        FIELD(u.plan.n_partitions);
+        FIELD(u.plan.restore);
+        COLUMN(u.plan.shard, a->u.plan.n_partitions);
+        return model(&a->u.plan.model, &b->u.plan.model);
+    case WIRE_READY: FIELD(u.ready); return NULL;
+    case WIRE_COMMITTED: FIELD(u.committed); return NULL;
     default: return NULL;
     }
 }
@@ -155,25 +236,39 @@ static const char *living(const wire_control *a, const wire_control *b)
 {
     switch (a->kind) {
     case WIRE_BEAT:
-        FIELD(u.beat.seq)
-        FIELD(u.beat.step) FIELD(u.beat.call_ms) TEXT(u.beat.call)
-            LIST(u.beat.stat, u.beat.n_stats, stat) return NULL;
-    case WIRE_BEAT_ACK: FIELD(u.beat_ack) return NULL;
+        FIELD(u.beat.seq);
+        FIELD(u.beat.step);
+        FIELD(u.beat.call_ms);
+        TEXT(u.beat.call);
+        LIST(u.beat.stat, u.beat.n_stats, stat);
+        return NULL;
+    case WIRE_BEAT_ACK: FIELD(u.beat_ack); return NULL;
     case WIRE_MEET:
-        FIELD(u.meet.generation)
-        FIELD(u.meet.op) FIELD(u.meet.dtype) FIELD(u.meet.count) FIELD(u.meet.data_size)
-            TEXT(u.meet.label) BYTES(u.meet.data, a->u.meet.data_size) return NULL;
+        FIELD(u.meet.generation);
+        FIELD(u.meet.op);
+        FIELD(u.meet.dtype);
+        FIELD(u.meet.count);
+        FIELD(u.meet.data_size);
+        TEXT(u.meet.label);
+        BYTES(u.meet.data, a->u.meet.data_size);
+        return NULL;
     case WIRE_MET:
-        FIELD(u.met.generation)
-        FIELD(u.met.status) FIELD(u.met.data_size)
-            BYTES(u.met.data, a->u.met.data_size) return NULL;
-    case WIRE_NOTICE: TEXT(u.notice.text) return NULL;
+        FIELD(u.met.generation);
+        FIELD(u.met.status);
+        FIELD(u.met.data_size);
+        BYTES(u.met.data, a->u.met.data_size);
+        return NULL;
+    case WIRE_NOTICE: TEXT(u.notice.text); return NULL;
     case WIRE_VERDICT:
     case WIRE_FAILURE: return verdict(&a->u.verdict, &b->u.verdict);
     case WIRE_EXITED:
-        FIELD(u.exited.role)
-        FIELD(u.exited.rank) FIELD(u.exited.pid) FIELD(u.exited.code) FIELD(u.exited.signal)
-            TEXT(u.exited.note) return NULL;
+        FIELD(u.exited.role);
+        FIELD(u.exited.rank);
+        FIELD(u.exited.pid);
+        FIELD(u.exited.code);
+        FIELD(u.exited.signal);
+        TEXT(u.exited.note);
+        return NULL;
     default: return NULL;
     }
 }
@@ -181,32 +276,47 @@ static const char *living(const wire_control *a, const wire_control *b)
 static const char *watching(const wire_control *a, const wire_control *b)
 {
     switch (a->kind) {
-    case WIRE_SNAPSHOT_PLEASE: FIELD(u.snapshot_please) return NULL;
+    case WIRE_SNAPSHOT_PLEASE: FIELD(u.snapshot_please); return NULL;
     case WIRE_SNAPSHOT_PART:
-        FIELD(u.snapshot_part.step)
-        FIELD(u.snapshot_part.status) FIELD(u.snapshot_part.bytes)
-            TEXT(u.snapshot_part.text) return NULL;
+        FIELD(u.snapshot_part.step);
+        FIELD(u.snapshot_part.status);
+        FIELD(u.snapshot_part.bytes);
+        TEXT(u.snapshot_part.text);
+        return NULL;
     case WIRE_SNAPSHOT_DONE:
-        FIELD(u.snapshot_done.step)
-        FIELD(u.snapshot_done.status) TEXT(u.snapshot_done.text) return NULL;
-    case WIRE_ENQUIRE: FIELD(u.enquire) return NULL;
+        FIELD(u.snapshot_done.step);
+        FIELD(u.snapshot_done.status);
+        TEXT(u.snapshot_done.text);
+        return NULL;
+    case WIRE_ENQUIRE: FIELD(u.enquire); return NULL;
     case WIRE_MISSING:
-        FIELD(u.missing.rank)
-        FIELD(u.missing.step) FIELD(u.missing.known) TEXT(u.missing.tensor) return NULL;
+        FIELD(u.missing.rank);
+        FIELD(u.missing.step);
+        FIELD(u.missing.known);
+        TEXT(u.missing.tensor);
+        return NULL;
     case WIRE_STATUS:
-        FIELD(u.status.term)
-        FIELD(u.status.epoch) FIELD(u.status.refused) FIELD(u.status.step) FIELD(u.status.snapshot)
-            FIELD(u.status.uptime_s) TEXT(u.status.job) TEXT(u.status.phase) TEXT(u.status.mode)
-                LIST(u.status.member, u.status.n_members, member_status)
-                    LIST(u.status.waiting, u.status.n_waiting, text) return NULL;
+        FIELD(u.status.term);
+        FIELD(u.status.epoch);
+        FIELD(u.status.refused);
+        FIELD(u.status.step);
+        FIELD(u.status.snapshot);
+        FIELD(u.status.uptime_s);
+        TEXT(u.status.job);
+        TEXT(u.status.phase);
+        TEXT(u.status.mode);
+        LIST(u.status.member, u.status.n_members, member_status);
+        LIST(u.status.waiting, u.status.n_waiting, text);
+        return NULL;
     default: return NULL;
     }
 }
 
 const char *wire_difference_control(const wire_control *a, const wire_control *b)
 {
-    FIELD(kind) FIELD(from) const char *different = joining(a, b);
+    FIELD(kind);
+    FIELD(from);
+    const char *different = joining(a, b);
     if (different == NULL) different = living(a, b);
     return different != NULL ? different : watching(a, b);
 }
-/* clang-format on */
