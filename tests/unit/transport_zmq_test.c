@@ -60,7 +60,8 @@ static transport_event expect(transport *t, transport_event_kind kind)
 static void expect_quiet(transport *t)
 {
     transport_event event;
-    if (next(t, &event, QUIET_MS)) fail_msg("event %d ('%s') instead of none", event.kind, event.note);
+    if (next(t, &event, QUIET_MS))
+        fail_msg("event %d ('%s') instead of none", event.kind, event.note);
 }
 
 static transport *listen_at(const char *address, const transport_options *o)
@@ -203,8 +204,9 @@ typedef struct {
 
 static void ask_like_a_browser(int fd)
 {
-    static const char text[] = "GET / HTTP/1.1\r\nHost: localhost:7000\r\nUser-Agent: Mozilla/5.0 (X11; Linux)\r\n"
-                               "Accept: text/html\r\nConnection: keep-alive\r\nCookie: a=b\r\n\r\n";
+    static const char text[] =
+        "GET / HTTP/1.1\r\nHost: localhost:7000\r\nUser-Agent: Mozilla/5.0 (X11; Linux)\r\n"
+        "Accept: text/html\r\nConnection: keep-alive\r\nCookie: a=b\r\n\r\n";
     plain_send(fd, text, sizeof text - 1);
 }
 
@@ -241,7 +243,8 @@ static void claim_after_handshake(int fd)
 
 static void say_a_ready_of_nonsense(int fd)
 {
-    uint8_t greeting[GREETING_BYTES], ready[] = {4, 12, 5, 'R', 'E', 'A', 'D', 'Y', 200, 'x', 255, 255, 255, 255};
+    uint8_t greeting[GREETING_BYTES],
+        ready[] = {4, 12, 5, 'R', 'E', 'A', 'D', 'Y', 200, 'x', 255, 255, 255, 255};
     put_greeting(greeting);
     plain_send(fd, greeting, sizeof greeting);
     plain_send(fd, ready, sizeof ready);
@@ -418,8 +421,9 @@ static void test_transport_zmq_port_in_use_is_named(void **state)
     transport *l = listen_anywhere(), *second;
     char sentence[200];
     pen_error why;
-    snprintf(sentence, sizeof sentence, "port %d is in use (%s); choose another, or 0 for a free one",
-             port_of(l), transport_address(l));
+    snprintf(sentence, sizeof sentence,
+             "port %d is in use (%s); choose another, or 0 for a free one", port_of(l),
+             transport_address(l));
     assert_int_equal(transport_listen(transport_address(l), NULL, &second, &why), PEN_UNREACHABLE);
     assert_string_equal(why.text, sentence);
     transport_close(l, 0);
@@ -454,8 +458,14 @@ static void test_transport_zmq_speaks_ipv6(void **state)
 static void test_transport_zmq_nonsense_for_an_address_is_a_sentence(void **state)
 {
     (void)state;
-    static const char *const nonsense[] = {"tcp://", "tcp://localhost", "tcp://localhost:", "tcp://127.0.0.1:99999",
-                                           "tcp://127.0.0.1:http", "ipc://", "tcp://[::1:0", "tcp://:::"};
+    static const char *const nonsense[] = {"tcp://",
+                                           "tcp://localhost",
+                                           "tcp://localhost:",
+                                           "tcp://127.0.0.1:99999",
+                                           "tcp://127.0.0.1:http",
+                                           "ipc://",
+                                           "tcp://[::1:0",
+                                           "tcp://:::"};
     for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
         transport *t;
         pen_error why = {0};
@@ -483,7 +493,8 @@ static void test_transport_zmq_dialler_outlives_a_stranger_at_its_address(void *
 
     transport *d = dial(address);
     const int fd = accept(listening, NULL, NULL);
-    plain_send(fd, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 67);
+    plain_send(fd, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+               67);
     is_closed_by_peer(fd, 50);
     close(fd);
     close(listening);
@@ -503,7 +514,7 @@ static void test_transport_zmq_dialler_comes_back_after_a_breach_of_protocol(voi
 {
     (void)state;
     const transport_options small = {.head_bytes_max = 100, .body_bytes_max = 100};
-    transport *l = listen_anywhere(), *d;
+    transport *l                  = listen_anywhere(), *d;
     assert_int_equal(transport_dial(transport_address(l), &small, &d, NULL), PEN_OK);
     expect(d, TRANSPORT_UP);
     say(d, 0, "hello");
@@ -572,9 +583,9 @@ static void end(pid_t child)
 static void test_transport_zmq_killed_peer_is_down_within_a_second(void **state)
 {
     (void)state;
-    transport *l      = listen_anywhere();
-    const pid_t child = start("peer", transport_address(l), NULL);
-    const uint32_t peer = expect(l, TRANSPORT_MESSAGE).peer;
+    transport *l            = listen_anywhere();
+    const pid_t child       = start("peer", transport_address(l), NULL);
+    const uint32_t peer     = expect(l, TRANSPORT_MESSAGE).peer;
     const uint64_t start_ms = now_ms();
     end(child);
     assert_int_equal(expect(l, TRANSPORT_DOWN).peer, peer);
@@ -610,7 +621,7 @@ static void test_transport_zmq_stopped_listener_is_down_for_its_dialler(void **s
     const transport_options quick = {.heartbeat_ms = 100};
     char address[64], link[] = "peer";
     (void)link;
-    transport *l = listen_anywhere(), *d; /* the kernel of a stopped host is silent, too */
+    transport *l   = listen_anywhere(), *d; /* the kernel of a stopped host is silent, too */
     const int port = port_of(l);
     transport_close(l, 0);
     const int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
@@ -639,8 +650,8 @@ static void test_transport_zmq_stopped_listener_is_down_for_its_dialler(void **s
 static void test_transport_zmq_exit_waits_for_what_lingers_and_no_longer(void **state)
 {
     (void)state;
-    transport *l      = listen_anywhere();
-    const pid_t child = start("leave", transport_address(l), "300");
+    transport *l            = listen_anywhere();
+    const pid_t child       = start("leave", transport_address(l), "300");
     const uint64_t start_ms = now_ms();
     int status, ended = 0;
     while (ended == 0 && now_ms() - start_ms < PATIENCE_MS) { /* nobody reads */
@@ -691,7 +702,8 @@ static void *pour(void *arg)
     flood *f      = arg;
     unsigned said = 0;
     while (!atomic_load(&f->stop)) {
-        if (said - atomic_load(&f->heard) < 5000 && transport_send(f->dialler, 0, "f", 1, NULL) == PEN_OK)
+        if (said - atomic_load(&f->heard) < 5000 &&
+            transport_send(f->dialler, 0, "f", 1, NULL) == PEN_OK)
             said++;
         else
             sched_yield();
@@ -751,8 +763,10 @@ static void check_lives(bool is_flooded)
             } else {
                 life *lf = life_of(lives, &n, event.peer);
                 assert_int_equal(lf->down, 0); /* nothing comes after */
-                if (event.kind == TRANSPORT_MESSAGE) lf->said++;
-                else lf->down++, down++;
+                if (event.kind == TRANSPORT_MESSAGE)
+                    lf->said++;
+                else
+                    lf->down++, down++;
             }
         }
     }
