@@ -26,7 +26,7 @@ struct control {
     char address[256];
 };
 
-enum { ARENA_BYTES_MAX = 64 << 20, HELLO_EVERY_MS = 1000 };
+enum { ARENA_BYTES_MAX = 64 << 20, HELLO_EVERY_MS = 1000, CONNECT_LOOK_MS = 5 };
 
 static pen_status say_hello(control *c, int32_t role, uint64_t nonce, pen_error *why)
 {
@@ -56,10 +56,10 @@ static pen_status join(control *c, int32_t role, uint64_t timeout_ms, pen_error 
         if (said == 0 || now - said >= HELLO_EVERY_MS) {
             pen_status status = say_hello(c, role, nonce, why);
             if (status != PEN_OK && status != PEN_AGAIN) return status;
-            said = now;
+            if (status == PEN_OK) said = now;
         }
         wire_control answer;
-        pen_status status = control_receive(c, 100, &answer, why);
+        pen_status status = control_receive(c, said == 0 ? CONNECT_LOOK_MS : 100, &answer, why);
         if (status == PEN_OK && answer.kind == WIRE_WELCOME) {
             c->incarnation = answer.u.welcome.incarnation;
             return PEN_OK;

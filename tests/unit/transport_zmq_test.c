@@ -127,6 +127,19 @@ static int plain_connect(int port)
     return fd;
 }
 
+static int plain_listen(char address[64])
+{
+    struct sockaddr_in at = loopback(0);
+    socklen_t size        = sizeof at;
+    const int yes = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    getsockname(fd, (struct sockaddr *)&at, &size);
+    snprintf(address, 64, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    return fd;
+}
+
 /* The other side may have closed already; that is its right. */
 static void plain_send(int fd, const void *data, size_t size)
 {
@@ -168,17 +181,26 @@ static size_t put_property(uint8_t *to, const char *name, const void *value, siz
     return 5 + n + size;
 }
 
-/* A whole handshake of a DEALER; an id of size 0 is what a DEALER has that did not choose one. */
-static void shake_hands(int fd, const void *id, size_t id_size)
+static void plain_receive(int fd, void *to, size_t size)
 {
-    uint8_t greeting[GREETING_BYTES], ready[128] = {4, 0, 5, 'R', 'E', 'A', 'D', 'Y'};
+    assert_int_equal(recv(fd, to, size, MSG_WAITALL), size);
+}
+
+/* A whole handshake, with READY on both sides before anything else is said.  An empty name is what a peer has that
+ * did not choose one. */
+static void shake_hands(int fd, const char *type, const char *name)
+{
+    uint8_t greeting[GREETING_BYTES], ready[256] = {4, 0, 5, 'R', 'E', 'A', 'D', 'Y'};
     size_t used = 8;
-    used += put_property(ready + used, "Socket-Type", "DEALER", 6);
-    used += put_property(ready + used, "Identity", id, id_size);
+    used += put_property(ready + used, "Socket-Type", type, strlen(type));
+    used += put_property(ready + used, "Identity", name, strlen(name));
     ready[1] = (uint8_t)(used - 2);
     put_greeting(greeting);
     plain_send(fd, greeting, sizeof greeting);
     plain_send(fd, ready, used);
+    plain_receive(fd, greeting, sizeof greeting);
+    plain_receive(fd, ready, 2);
+    plain_receive(fd, ready + 2, ready[1]);
 }
 
 static void plain_frame(int fd, int more, const char *text)
@@ -237,7 +259,7 @@ static void claim_after_greeting(int fd)
 
 static void claim_after_handshake(int fd)
 {
-    shake_hands(fd, "", 0);
+    shake_hands(fd, "DEALER", "");
     plain_claim(fd, 1ull << 60);
 }
 
@@ -332,7 +354,7 @@ static void test_transport_zmq_gives_no_memory_for_a_claim(void **state)
     const long before = resident_bytes();
     for (int i = 0; i < CLAIMS; i++) {
         fd[i] = plain_connect(port_of(l));
-        shake_hands(fd[i], "", 0);
+        shake_hands(fd[i], "DEALER", "");
         plain_claim(fd[i], 60 << 20);
         plain_send(fd[i], "some of it", 10);
     }
@@ -348,7 +370,7 @@ static void test_transport_zmq_refuses_a_peer_that_names_itself(void **state)
     (void)state;
     transport *l = listen_anywhere();
     int fd       = plain_connect(port_of(l));
-    shake_hands(fd, "mallory", 7);
+    shake_hands(fd, "DEALER", "mallory");
     plain_frame(fd, LAST, "let me in");
     const transport_event event = expect(l, TRANSPORT_REFUSED);
     assert_string_equal(event.note, "a peer that names itself");
@@ -363,7 +385,7 @@ static void test_transport_zmq_refuses_messages_of_three_frames_by_name(void **s
     (void)state;
     transport *l = listen_anywhere();
     int fd       = plain_connect(port_of(l));
-    shake_hands(fd, "", 0);
+    shake_hands(fd, "DEALER", "");
     plain_frame(fd, LAST, "hello");
     const uint32_t peer = expect(l, TRANSPORT_MESSAGE).peer;
     plain_frame(fd, MORE, "a");
@@ -388,7 +410,7 @@ static void test_transport_zmq_ends_a_peer_that_claims_too_much(void **state)
     transport *l = listen_anywhere();
     for (int i = 0; i < 20; i++) {
         int fd = plain_connect(port_of(l));
-        shake_hands(fd, "", 0);
+        shake_hands(fd, "DEALER", "");
         plain_frame(fd, LAST, "one");
         plain_frame(fd, LAST, "two");
         plain_claim(fd, 1ull << 60);
@@ -482,16 +504,8 @@ static void test_transport_zmq_dialler_outlives_a_stranger_at_its_address(void *
 {
     (void)state;
     char address[64];
-    struct sockaddr_in at = loopback(0);
-    socklen_t size        = sizeof at;
-    const int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
-    setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    assert_int_equal(bind(listening, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(listening, 8), 0);
-    getsockname(listening, (struct sockaddr *)&at, &size);
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
-
-    transport *d = dial(address);
+    const int listening = plain_listen(address);
+    transport *d        = dial(address);
     const int fd = accept(listening, NULL, NULL);
     plain_send(fd, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
                67);
@@ -615,36 +629,24 @@ static void test_transport_zmq_stopped_peer_is_down_by_heartbeat(void **state)
     transport_close(l, 0);
 }
 
+/* A listener that shakes hands and then answers no ping. */
 static void test_transport_zmq_stopped_listener_is_down_for_its_dialler(void **state)
 {
     (void)state;
     const transport_options quick = {.heartbeat_ms = 100};
-    char address[64], link[] = "peer";
-    (void)link;
-    transport *l   = listen_anywhere(), *d; /* the kernel of a stopped host is silent, too */
-    const int port = port_of(l);
-    transport_close(l, 0);
-    const int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
-    struct sockaddr_in at = loopback(port);
-    setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    assert_int_equal(bind(listening, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(listening, 8), 0);
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", port);
+    char address[64];
+    transport *d;
+    const int listening = plain_listen(address);
     assert_int_equal(transport_dial(address, &quick, &d, NULL), PEN_OK);
     const int fd = accept(listening, NULL, NULL);
-    uint8_t greeting[GREETING_BYTES], ready[64] = {4, 0, 5, 'R', 'E', 'A', 'D', 'Y'};
-    size_t used = 8 + put_property(ready + 8, "Socket-Type", "ROUTER", 6);
-    ready[1]    = (uint8_t)(used - 2);
-    put_greeting(greeting);
-    plain_send(fd, greeting, sizeof greeting);
-    plain_send(fd, ready, used);
+    shake_hands(fd, "ROUTER", "");
     expect(d, TRANSPORT_UP);
     const uint64_t start_ms = now_ms();
-    expect(d, TRANSPORT_DOWN); /* its pings were not answered */
+    expect(d, TRANSPORT_DOWN);
     assert_true(now_ms() - start_ms < 2500);
+    transport_close(d, 0);
     close(fd);
     close(listening);
-    transport_close(d, 0);
 }
 
 static void test_transport_zmq_exit_waits_for_what_lingers_and_no_longer(void **state)
@@ -746,7 +748,7 @@ static void check_lives(bool is_flooded)
     for (int started = 0; (down < LIVES || refused < LIVES / 3) && now_ms() < until;) {
         if (started < LIVES) {
             int fd = plain_connect(port_of(l));
-            shake_hands(fd, "", 0);
+            shake_hands(fd, "DEALER", "");
             plain_frame(fd, LAST, "one");
             plain_frame(fd, LAST, "two");
             shutdown(fd, SHUT_WR);

@@ -1,0 +1,64 @@
+/* peers.h - which connection a peer speaks on, and from when on it is certain that it says no more.
+ *
+ * For a library that reports connections (by descriptor) and messages (by the number of a peer) through
+ * two queues that do not wait for each other.  Two things make that hard, and both are settled here:
+ *   - An end may be heard of while messages of that connection still wait.  It is told when the queue of
+ *     messages was empty since; or, if it never is, when a whole round went by without one of them.
+ *   - A descriptor is given to the next connection at once, so one number of a descriptor may mean
+ *     several connections.  Numbers of peers count up, and so tell which of two is the newer.
+ * A connection that ends without a word is a stranger's.  No I/O, no clock.  Belongs to one thread.
+ */
+#ifndef COMMON_TRANSPORT_PEERS_H
+#define COMMON_TRANSPORT_PEERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PEERS_GONE_MAX = 64 };
+
+struct peers_one;
+
+typedef struct {
+    struct peers_one **open; /* [n_open] by descriptor; NULL: no connection there */
+    size_t n_open;
+    struct peers_one *named;         /* hash of those that have spoken, by number */
+    struct peers_one *ended, **last; /* their ends are still to be told           */
+    uint64_t round;
+    uint32_t gone[PEERS_GONE_MAX]; /* the newest whose ends were told; a ring */
+    size_t n_gone;
+} peers;
+
+void peers_init(peers *self);
+void peers_fini(peers *self);
+
+/* News of connections, in the order in which they happened. */
+void peers_accepted(peers *self, int fd);
+void peers_ended(peers *self, int fd);
+
+/* A message of that peer was read.  NEW: take all news there is, then call peers_meet().
+ * GONE: its end was told already; drop the message. */
+typedef enum { PEERS_KNOWN, PEERS_NEW, PEERS_GONE } peers_standing;
+peers_standing peers_hear(peers *self, uint32_t number);
+
+/* The first message of a peer came by descriptor fd.  False: no such descriptor, or no memory. */
+bool peers_meet(peers *self, uint32_t number, int fd);
+
+/* It is a peer whose end is worth telling: it said more than that it is there. */
+void peers_respect(peers *self, uint32_t number);
+
+/* What came by that descriptor was refused already: its end is not worth another report. */
+void peers_scold(peers *self, int fd);
+
+bool peers_knows(const peers *self, uint32_t number); /* has spoken, and its end was not told yet */
+
+/* Called when the queue of messages was found empty after all news was taken, and, while it never is,
+ * every time each peer with waiting messages has certainly been read from. */
+void peers_dry(peers *self);
+void peers_round(peers *self);
+
+/* The next end that may be told.  DOWN: of *number.  STRANGER: of a connection without a word. */
+typedef enum { PEERS_NONE, PEERS_DOWN, PEERS_STRANGER } peers_end;
+peers_end peers_take_end(peers *self, uint32_t *number);
+
+#endif

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# bench.sh - the figures of the README, each with its limit measured in the same run:  scripts/bench.sh BUILD_DIR
+# Writes BUILD_DIR/bench/results.jsonl and a table of it to stdout.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:-build}
+penstock=$build/bin/penstock
+out=$build/bench
+mkdir -p "$out"
+: >"$out/results.jsonl"
+
+echo "machine  $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg)"
+echo "version  $("$penstock" version | head -1)   $(date -u +%Y-%m-%d)"
+echo
+
+measure() {
+    echo "\$ penstock bench $*"
+    "$penstock" bench "$@" --json 2>/dev/null | tee -a "$out/results.jsonl" | tr -d '{}"' | tr ',' '\n' |
+        grep -E '^ *(algbw_GBps|limit_GBps|limit_lanes|ratio|ratio_min|ratio_max|ops_per_s|time_us_p50|time_us_p99) *:' | sed 's/^ */    /'
+    echo
+}
+measure push-pull --servers 1 --ranks 1 --bytes 4194304 --keys 16 --transport tcp
+measure push-pull --servers 1 --ranks 1 --bytes 4096 --keys 1024 --transport tcp
+measure push-pull --servers 1 --ranks 1 --bytes 4194304 --keys 16 --commit decide
+measure push-pull --servers 2 --ranks 2 --bytes 1048576 --keys 16
+measure optim --rule adamw --elements 16777216
+measure optim --rule adamw --elements 16777216 --threads 2
