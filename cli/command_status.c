@@ -57,7 +57,13 @@ static pen_status ask(control *link, wire_control *question, wire_control_kind k
 
 static const char *role_name(int32_t role)
 {
-    return role == PEN_WORKER ? "worker" : role == PEN_SERVER ? "server" : role == PEN_SCHEDULER ? "scheduler" : "guest";
+    switch (role) {
+    case PEN_WORKER: return "worker";
+    case PEN_SERVER: return "server";
+    case PEN_SCHEDULER: return "scheduler";
+    case WIRE_LAUNCHER: return "launcher";
+    default: return "observer";
+    }
 }
 
 static double stat_of(const wire_member_status *m, const char *name)

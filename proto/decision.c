@@ -97,11 +97,11 @@ static double add_sums(const plan *p, const double *const *sums)
     return total;
 }
 
-/* The first record that counts: all trained partitions have the same contributors. */
+/* The first record that counts: all decided partitions have the same contributors. */
 static double weights(const plan *p, const wire_record *records)
 {
     for (uint32_t i = 0; i < p->n_partitions; i++)
-        if (p->partition[i].n_trained > 0) return records[i].weight_sum;
+        if (p->partition[i].n_decided > 0) return records[i].weight_sum;
     return 0;
 }
 
@@ -113,7 +113,7 @@ static bool find_bad(const plan *p, const wire_record *records, uint32_t *bad_ch
     *bad_rank  = -1;
     for (uint32_t i = 0; i < p->n_partitions; i++) {
         const wire_record *r = &records[i];
-        if (p->partition[i].n_trained == 0 || r->finite || (found && r->bad_chunk >= *bad_chunk))
+        if (p->partition[i].n_decided == 0 || r->finite || (found && r->bad_chunk >= *bad_chunk))
             continue;
         *bad_chunk = r->bad_chunk;
         *bad_rank  = r->bad_rank;

@@ -19,15 +19,15 @@ bool decision_inputs_equal(const wire_inputs *a, int32_t rank_a, const wire_inpu
                            int32_t rank_b, pen_error *why);
 
 /* records[n_partitions] in partition order, sums[p] = the sums of squares of partition p in the
- * order of its trained chunks and their blocks; partitions without trained chunks have no sums,
- * and their records do not count.
+ * order of its chunks and their blocks; partitions that no decision closes (n_decided 0) have no
+ * sums, and their records do not count.
  * norm    = sqrt(total) / (weight_sum x loss_scale)
  * clip    = clip bound c > 0 and norm + 1e-6 > c ? c / (norm + 1e-6) : 1     (torch, DeepSpeed)
  * gscale  = clip / (weight_sum x loss_scale)
  * outcome: SKIPPED_EMPTY when the weights add to 0 (norm is then 0); SKIPPED_NONFINITE when a
  * record is not finite and inputs.skip is set; SKIPPED_NORM when the norm is not finite although
  * every element is; else APPLIED.  When skipped, clip is 1 and gscale 0.
- * weight_sum is that of the first partition with trained chunks.
+ * weight_sum is that of the first partition that a decision closes.
  * *bad_chunk and *bad_rank name the lowest bad chunk of the records that are not finite, else 0 and
  * -1.  They come from the records unchecked: what the network brought may lie outside the plan. */
 void decision_make(const plan *p, const wire_record *records, const double *const *sums,

@@ -44,6 +44,16 @@ const char *plan_dtype_name(pen_dtype dtype)
     return is_dtype(dtype) ? dtypes[dtype].name : "?";
 }
 
+pen_dtype plan_push_dtype(const wire_group *group, const wire_tensor *t)
+{
+    const pen_dtype own = t->grad_dtype != PEN_DTYPE_DEFAULT ? t->grad_dtype : t->dtype;
+    const char *wire    = group->wire != NULL ? group->wire : "";
+    if (*wire == '\0' || strcmp(wire, "raw") == 0) return own;
+    if (strcmp(wire, "bf16") == 0) return own == PEN_F32 ? PEN_BF16 : own;
+    if (strcmp(wire, "f16") == 0) return own == PEN_F32 ? PEN_F16 : own;
+    return PEN_DTYPE_DEFAULT;
+}
+
 uint64_t plan_tensor_elements(const wire_tensor *t)
 {
     if (t->ndim < 0 || t->ndim > 8) return 0;
@@ -80,6 +90,19 @@ static bool find_rule(const wire_group *group, const optim_ops **ops)
     word[n] = '\0';
     *ops    = optim_find(word);
     return *ops != NULL;
+}
+
+bool plan_group_averages(const wire_group *group)
+{
+    const char *sync = group->sync != NULL ? group->sync : "";
+    const size_t n   = strcspn(sync, " ");
+    return *sync == '\0' || (n == 3 && memcmp(sync, "bsp", n) == 0);
+}
+
+static bool is_decided(const wire_model *model, const wire_tensor *t)
+{
+    return is_trained(t) &&
+           (model->n_groups == 0 || plan_group_averages(&model->group[t->group]));
 }
 
 static bool needs_whole(const wire_model *model, const wire_tensor *t)
@@ -153,13 +176,14 @@ static pen_status count_chunks(plan *p, const wire_model *model, pen_error *why)
     return PEN_OK;
 }
 
-static void cut_tensor(plan *p, uint32_t tensor, const wire_tensor *t)
+static void cut_tensor(plan *p, uint32_t tensor, const wire_tensor *t, bool decided)
 {
     uint64_t left = plan_tensor_elements(t), start = 0;
     for (uint32_t c = p->first_chunk[tensor]; c < p->first_chunk[tensor + 1]; c++) {
         uint64_t count = left < p->chunk_elements ? left : p->chunk_elements;
-        p->chunk[c]    = (plan_chunk){.tensor = tensor, .start = start, .count = count};
-        if (is_trained(t))
+        p->chunk[c]    = (plan_chunk){
+               .tensor = tensor, .start = start, .count = count, .trained = is_trained(t)};
+        if (decided)
             p->chunk[c].blocks = (uint32_t)(round_up(count, PLAN_BLOCK) / PLAN_BLOCK);
         start += count;
         left -= count;
@@ -239,7 +263,8 @@ static void fill_partitions(plan *p, uint32_t *numbers)
         part->chunk[part->n_chunks++] = c;
         part->elements += chunk->count;
         part->blocks += chunk->blocks;
-        part->n_trained += chunk->blocks > 0;
+        part->n_trained += chunk->trained;
+        part->n_decided += chunk->blocks > 0;
     }
 }
 
@@ -282,7 +307,10 @@ static pen_status cut(plan *p, const wire_model *model, pen_error *why)
     p->chunk = calloc(p->n_chunks, sizeof *p->chunk);
     if (p->chunk == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory to cut %u chunks", p->n_chunks);
-    for (uint32_t t = 0; t < p->n_tensors; t++) cut_tensor(p, t, &model->tensor[t]);
+    for (uint32_t t = 0; t < p->n_tensors; t++) {
+        const wire_tensor *tensor = &model->tensor[t];
+        cut_tensor(p, t, tensor, is_decided(model, tensor));
+    }
     return make_partitions(p, model, why);
 }
 

@@ -14,7 +14,9 @@
  *   shard      partitions are dealt the same way to shards, so servers differ by less than one
  *              partition.
  * Chunks are numbered in (registration, offset) order; the norm is added in that order.
- * Frozen tensors are cut and placed like others but are never pushed.
+ * Frozen tensors are cut and placed like others but are never pushed.  A partition may hold chunks
+ * of groups that average and of groups that do not: records, sums and decisions are about the
+ * former only.
  */
 #ifndef PROTO_PLAN_H
 #define PROTO_PLAN_H
@@ -32,7 +34,9 @@ typedef struct {
     uint32_t tensor;
     uint32_t partition;
     uint64_t start, count; /* elements of its tensor */
-    uint32_t blocks;       /* sums of squares it has: ceil(count / 4096); 0 when frozen */
+    bool trained;          /* it is pushed: its tensor is not frozen */
+    uint32_t blocks;       /* sums of squares it has: ceil(count / 4096); 0 where no decision closes
+                            * it: frozen, or of a group that does not average */
     uint32_t first_block;  /* where they begin among the sums of its partition */
     uint32_t index_in_partition;
 } plan_chunk;
@@ -41,8 +45,9 @@ typedef struct {
     uint32_t n_chunks;
     uint32_t *chunk; /* [n_chunks] global chunk numbers, ascending */
     uint64_t elements, bytes;
-    uint32_t blocks;    /* of trained (not frozen) chunks */
+    uint32_t blocks;    /* of all its chunks */
     uint32_t n_trained; /* chunks that are pushed */
+    uint32_t n_decided; /* of these, in groups that average: a decision closes them together */
 } plan_partition;
 
 typedef struct {
@@ -64,6 +69,14 @@ void plan_destroy(plan *p); /* NULL is fine */
 
 /* shard[n_partitions] for n_shards > 0 shards. */
 void plan_place(const plan *p, uint32_t n_shards, uint32_t *shard);
+
+/* Whether the consistency rule of a group averages, so that its steps may be decided over the whole
+ * model: bsp does (and "" or NULL is bsp), ssp and async do not. */
+bool plan_group_averages(const wire_group *group);
+
+/* How gradients of a tensor travel: in their own type with wire "raw" (or "" or NULL); "bf16" and
+ * "f16" send those of float32 in half the bytes.  PEN_DTYPE_DEFAULT: no such word. */
+pen_dtype plan_push_dtype(const wire_group *group, const wire_tensor *t);
 
 /* 1 for a scalar (ndim 0); 0 for what cannot be: a dimension below 1, more than 8 of them, or more
  * than PLAN_ELEMENTS_MAX. */

@@ -67,10 +67,9 @@ static void choose_names(server *s)
     else
         snprintf(s->scheduler_address, sizeof s->scheduler_address, "tcp://%s:%u", o->master_addr,
                  (unsigned)o->master_port);
-    if (o->host[0] != '\0')
-        snprintf(s->host, sizeof s->host, "%s", o->host);
-    else if (is_loopback(o->master_addr) || gethostname(s->host, sizeof s->host - 1) != 0)
-        snprintf(s->host, sizeof s->host, "127.0.0.1");
+    if (gethostname(s->host, sizeof s->host - 1) != 0) snprintf(s->host, sizeof s->host, "unknown");
+    const char *usual = is_loopback(o->master_addr) ? "127.0.0.1" : s->host;
+    snprintf(s->reach, sizeof s->reach, "%s", o->host[0] != '\0' ? o->host : usual);
 }
 
 static pen_status open_shards(server *s, pen_error *why)

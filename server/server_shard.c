@@ -229,7 +229,7 @@ static bool is_loopback(const char *host)
 pen_status server_shard_open(server_shard *s, pen_error *why)
 {
     s->unsent_end                   = &s->unsent;
-    const char *host                = s->server->host;
+    const char *host                = s->server->reach;
     const char *where               = is_loopback(host) ? "tcp://127.0.0.1:0" : "tcp://0.0.0.0:0";
     const transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX,
                                        .body_bytes_max = WIRE_PAYLOAD_BYTES_MAX,

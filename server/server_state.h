@@ -132,7 +132,9 @@ struct server {
     store_thread *store;
 
     transport *scheduler;
-    char scheduler_address[320], host[CONFIG_TEXT_BYTES];
+    char scheduler_address[320];
+    char reach[CONFIG_TEXT_BYTES]; /* where workers dial its shards */
+    char host[CONFIG_TEXT_BYTES];  /* the machine's name, for sentences */
     wire_arena *arena;
     wire_out out;
     loop_timer hello, beat, lost;

@@ -40,8 +40,9 @@ typedef struct {
 } shard_cut_chunk;
 
 typedef struct { /* all chunks of one shard as they were after step - 1 */
-    int64_t step, applied;
-    uint32_t n, n_trained;
+    int64_t step;
+    int64_t applied; /* updates of the job; 0: another shard knows */
+    uint32_t n;
     shard_cut_chunk *chunk; /* [n] */
 } shard_cut;
 void shard_cut_destroy(shard_cut *cut); /* any thread; NULL is fine */

@@ -31,9 +31,8 @@ static shard_cut *new_cut(const shard *s, int64_t step)
         free(cut);
         return NULL;
     }
-    cut->n         = s->n_chunks;
-    cut->n_trained = s->n_trained;
-    cut->step      = step;
+    cut->n    = s->n_chunks;
+    cut->step = step;
     return cut;
 }
 
@@ -50,12 +49,23 @@ static void refer(shard_cut_chunk *to, const shard *s, const shard_chunk *k)
     for (uint32_t i = 0; i < to->n_slots; i++) to->slot[i] = buf_acquire(k->slot[i]);
 }
 
-static void hand_over(shard *s, shard_open_cut *open, int64_t applied)
+/* Averaged chunks have all had the same number of updates, and their shards count them for the
+ * job.  Without any in the model, steps are what can be counted. */
+static int64_t count_applied(const shard *s, const shard_cut *cut)
+{
+    for (uint32_t i = 0; i < s->n_chunks; i++)
+        if (s->chunk[i].decided) return (int64_t)cut->chunk[i].version;
+    for (uint32_t p = 0; p < s->setup.plan->n_partitions; p++)
+        if (s->setup.plan->partition[p].n_decided > 0) return 0;
+    return cut->step;
+}
+
+static void hand_over(shard *s, shard_open_cut *open)
 {
     shard_cut *cut = open->cut;
     for (uint32_t i = 0; i < s->n_chunks; i++)
         if (!s->chunk[i].trained) refer(&cut->chunk[i], s, &s->chunk[i]);
-    cut->applied = applied;
+    cut->applied = count_applied(s, cut);
     open->cut    = NULL;
     s->outside.snapshot(s->outside.user, cut);
 }
@@ -90,10 +100,7 @@ void shard_cut_take(shard *s, shard_chunk *k, uint64_t step)
     shard_cut_chunk *to = &open->cut->chunk[k - s->chunk];
     if (to->values != NULL) return;
     refer(to, s, k);
-    if (--open->left > 0) return;
-    /* With one update per round all chunks have the same number of them; else steps are what can be
-     * counted. */
-    hand_over(s, open, (int64_t)(k->decided ? k->version : step));
+    if (--open->left == 0) hand_over(s, open);
 }
 
 void shard_cut_idle(shard *s, int64_t step)
@@ -103,7 +110,7 @@ void shard_cut_idle(shard *s, int64_t step)
     if (open.cut == NULL)
         shard_no_memory(s);
     else
-        hand_over(s, &open, step);
+        hand_over(s, &open);
 }
 
 bool shard_is_idle(const shard *s)

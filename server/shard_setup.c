@@ -51,26 +51,21 @@ static pen_status parse_group(shard *s, uint32_t g, server_core_group *rule, pen
     pen_status status       = optim_parse(optim, &s->group[g].optim, &s->group[g].hyper, why);
     if (status != PEN_OK) return status;
     rule->whole_tensor = s->group[g].optim->whole_tensor;
-    return sync_parse(group->sync, &rule->ops, &rule->hyper, why);
+    status             = sync_parse(group->sync, &rule->ops, &rule->hyper, why);
+    if (status != PEN_OK || rule->ops->averages == plan_group_averages(group)) return status;
+    return why_set(why, PEN_INTERNAL,
+                   "the plan and the consistency rule '%s' disagree about whether it averages",
+                   rule->ops->name); /* sums have room in the plan, or have none */
 }
 
-/* "raw" leaves gradients in their own type; "bf16" and "f16" send those of float32 in half the
- * bytes. */
 static pen_status push_dtype(const wire_group *group, const wire_tensor *t, pen_dtype *dtype,
                              pen_error *why)
 {
-    const char *wire = group->wire;
-    *dtype           = t->grad_dtype != PEN_DTYPE_DEFAULT ? t->grad_dtype : t->dtype;
-    if (wire == NULL || *wire == '\0' || strcmp(wire, "raw") == 0) return PEN_OK;
-    const pen_dtype asked = strcmp(wire, "bf16") == 0  ? PEN_BF16
-                            : strcmp(wire, "f16") == 0 ? PEN_F16
-                                                       : PEN_DTYPE_DEFAULT;
-    if (asked == PEN_DTYPE_DEFAULT)
-        return why_set(why, PEN_BAD_SETTING,
-                       "parameter group '%s' wants wire=%s; known are raw, bf16 and f16",
-                       group->name, wire);
-    if (*dtype == PEN_F32) *dtype = asked;
-    return PEN_OK;
+    *dtype = plan_push_dtype(group, t);
+    if (*dtype != PEN_DTYPE_DEFAULT) return PEN_OK;
+    return why_set(why, PEN_BAD_SETTING,
+                   "parameter group '%s' wants wire=%s; known are raw, bf16 and f16", group->name,
+                   group->wire);
 }
 
 static bool is_float(pen_dtype dtype)

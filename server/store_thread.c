@@ -195,9 +195,9 @@ static pen_status put_versions(store_thread *t, const pending *p, pen_error *why
 
 static int64_t applied_of(const store_thread *t, const pending *p)
 {
-    int64_t applied = p->cut[0]->applied;
+    int64_t applied = 0;
     for (uint32_t i = 0; i < t->server->settings.shards; i++)
-        if (p->cut[i]->n_trained > 0) applied = p->cut[i]->applied;
+        if (p->cut[i]->applied > applied) applied = p->cut[i]->applied;
     return applied;
 }
 

@@ -11,7 +11,6 @@
  */
 #include "common/transport/peers.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 

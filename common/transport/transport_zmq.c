@@ -21,15 +21,20 @@
  *     belongs to the connection of the newest peer.
  *   - Peers count up.  Of two on one descriptor the higher has it, and the lower is gone.
  *   - After its DOWN a peer is remembered for a while as ended, and a straggler of it is dropped.
- * Handshakes are reported without a descriptor.  They are counted, and a connection that ends without
- * a word takes one from the count; if there is none to take, it spoke something else than ZeroMQ.
+ * A dialler says an empty word on every connection (ZMQ_PROBE_ROUTER).  So the listener knows whose a
+ * descriptor is before the peer has anything to say, and a connection that ends without a word was none
+ * of ours: a browser, a scanner, a frame too large to be announced.
+ *
+ * Strangers.  In the first two versions of ZeroMQ's protocol any bytes are a greeting.  A ZAP domain
+ * makes ZeroMQ refuse them.  What it does not bound is one message of endlessly many frames: the ports
+ * are for a network that is trusted.
  *
  * Stalls.  Heartbeats are answered by ZeroMQ's own thread, so only a stopped process or a dead host
  * misses them.  Three default intervals make 6 s: a stall of 5 s does not break a connection.
  *
  * Moves.  Names are resolved anew at each attempt, and an attempt ends after connect_ms, so a peer that
  * comes back under another address is found.  (Without a limit the kernel retries a dead address for
- * two minutes.)  ZMQ_IPV6 is on for literal IPv6 addresses only: with it "localhost" may mean ::1, and
+ * two minutes.)  After a breach of protocol ZeroMQ dials no more; we do.  ZMQ_IPV6 is on for literal IPv6 addresses only: with it "localhost" may mean ::1, and
  * ZeroMQ tries no second address.
  */
 #include "common/transport/transport.h"
@@ -47,6 +52,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -65,7 +71,10 @@ enum {
     FLOOD_LOOK       = 64,  /* messages between two looks at the clock */
     FLOOD_MS         = 200, /* messages are never dry: news comes after so long all the same */
     RECONNECT_MS     = 100,
-    RECONNECT_MS_MAX = 2000
+    RECONNECT_MS_MAX = 2000,
+    REDIAL_MS        = 500,  /* after an end, unless ZeroMQ has said by then that it tries again */
+    HANDSHAKE_MS_MIN = 1000, /* no less for a short heartbeat */
+    BACKLOG          = 1024  /* all workers of a job dial at once */
 };
 
 /* ---- the one context of the process ---------------------------------------------------------- */
@@ -137,6 +146,7 @@ static void context_release(void)
 
 typedef struct peer {
     uint32_t number;
+    bool has_spoken; /* more than the empty word */
     struct peer *next_ended;
     UT_hash_handle hh;
 } peer;
@@ -159,6 +169,8 @@ typedef struct {
 
     /* of a dialler: how things are, and what its owner knows of it */
     bool is_up, told_up, broke;
+    int timer_fd;          /* -1 until the first end */
+    uint64_t redial_at_ms; /* 0: ZeroMQ dials */
 
     /* of a listener */
     peer *peers;                     /* hash by number */
@@ -168,8 +180,10 @@ typedef struct {
 
     connection *connections; /* [n_connections] by descriptor */
     size_t n_connections;
-    uint32_t greeted, failed; /* handshakes that no connection was taken for yet */
-    uint32_t refused;         /* connections, still to be told */
+    uint32_t wordless; /* connections that ended in this turn before a word of theirs was read */
+    uint32_t refused;  /* connections, still to be told */
+    uint32_t n_ending; /* peers whose DOWN is still to be told */
+    uint32_t overdue;  /* news that will not wait for the messages to be dry */
 
     uint64_t turn;      /* how often the messages were dry */
     uint64_t flood_ms;  /* since when they were not */
@@ -204,6 +218,7 @@ static void end_peer(endpoint *e, peer *p)
 {
     *e->last_ended = p;
     e->last_ended  = &p->next_ended;
+    e->n_ending++;
 }
 
 static uint32_t forget_ended(endpoint *e)
@@ -212,6 +227,7 @@ static uint32_t forget_ended(endpoint *e)
     const uint32_t ended = p->number;
     e->first_ended       = p->next_ended;
     if (e->first_ended == NULL) e->last_ended = &e->first_ended;
+    e->n_ending--;
     HASH_DEL(e->peers, p);
     free(p);
     e->ended[e->n_ended++ % ENDED_MAX] = ended;
@@ -273,18 +289,26 @@ static void set_options(endpoint *e, const char *address, const transport_option
     set_int(e->socket, ZMQ_CONNECT_TIMEOUT, (int)o->connect_ms);
     set_int(e->socket, ZMQ_RECONNECT_IVL, RECONNECT_MS);
     set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MS_MAX);
+    set_int(e->socket, ZMQ_HANDSHAKE_IVL,
+            3 * heartbeat < HANDSHAKE_MS_MIN ? HANDSHAKE_MS_MIN : 3 * heartbeat);
+    set_int(e->socket, ZMQ_BACKLOG, BACKLOG);
     set_int(e->socket, ZMQ_TCP_KEEPALIVE, 0); /* heartbeats find more, and sooner */
+    zmq_setsockopt(e->socket, ZMQ_ZAP_DOMAIN, "penstock", strlen("penstock"));
     if (strchr(address, '[') != NULL) set_int(e->socket, ZMQ_IPV6, 1);
-    if (e->listens) set_int(e->socket, ZMQ_ROUTER_MANDATORY, 1);
+    set_int(e->socket, e->listens ? ZMQ_ROUTER_MANDATORY : ZMQ_PROBE_ROUTER, 1);
 }
 
-static bool watch_fd(endpoint *e, void *socket)
+static bool watch_fd(endpoint *e, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    return epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static bool watch_socket(endpoint *e, void *socket)
 {
     int fd;
-    size_t size              = sizeof fd;
-    struct epoll_event event = {.events = EPOLLIN};
-    return zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 &&
-           epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+    size_t size = sizeof fd;
+    return zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 && watch_fd(e, fd);
 }
 
 /* The monitor reports connections over a pair of sockets inside the process. */
@@ -293,8 +317,7 @@ static bool open_monitor(endpoint *e, void *ctx, unsigned number)
     char name[64];
     snprintf(name, sizeof name, "inproc://penstock-monitor-%u", number);
     const int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |
-                       ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                       ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+                       ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED;
     if (zmq_socket_monitor(e->socket, name, events) != 0) return false;
     e->monitor = zmq_socket(ctx, ZMQ_PAIR);
     if (e->monitor == NULL) return false;
@@ -307,7 +330,7 @@ static pen_status open_socket(endpoint *e, int type, const char *address,
                               const transport_options *o, pen_error *why)
 {
     unsigned number;
-    e->epoll_fd    = -1;
+    e->epoll_fd = e->timer_fd = -1;
     e->turn        = 1; /* 0: a descriptor where nothing ended */
     e->last_ended  = &e->first_ended;
     e->head_max    = o->head_bytes_max;
@@ -317,8 +340,7 @@ static pen_status open_socket(endpoint *e, int type, const char *address,
     e->generation  = atomic_load(&generation);
     if (ctx != NULL) e->socket = zmq_socket(ctx, type);
     if (e->socket != NULL) e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (e->epoll_fd < 0 || !open_monitor(e, ctx, number) || !watch_fd(e, e->socket) ||
-        !watch_fd(e, e->monitor))
+    if (e->epoll_fd < 0 || !open_monitor(e, ctx, number) || !watch_socket(e, e->socket) || !watch_socket(e, e->monitor))
         return why_set(
             why, PEN_NO_MEMORY,
             "cannot make a socket for %.200s: %s; raise the limit of open files (ulimit -n)",
@@ -337,18 +359,27 @@ static const char *make_name(endpoint *e)
     return e->address;
 }
 
-/* ZeroMQ would take the socket file of a living listener away from it. */
+/* ZeroMQ would take the socket file of a living listener away from it.  A datagram socket learns of the
+ * listener without being a visitor of it. */
 static bool is_served(const char *address)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     const char *path      = address + strlen("ipc://");
     if (strncmp(address, "ipc://", 6) != 0 || strlen(path) >= sizeof at.sun_path) return false;
     snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
-    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return false;
-    const bool answers = connect(fd, (struct sockaddr *)&at, sizeof at) == 0;
+    const bool answers =
+        connect(fd, (struct sockaddr *)&at, sizeof at) != 0 && errno == EPROTOTYPE;
     close(fd);
     return answers;
+}
+
+/* ZeroMQ would cut it to 16 bits. */
+static bool is_beyond_ports(const char *address)
+{
+    const char *port = strrchr(address, ':') + 1;
+    return strncmp(address, "tcp://", 6) == 0 && strtoul(port, NULL, 10) > UINT16_MAX;
 }
 
 static pen_status tell_bind_failed(const char *address, int error, pen_error *why)
@@ -382,6 +413,7 @@ static pen_status socket_listen(void *state, const char *address, const transpor
     const pen_status status = open_socket(e, ZMQ_ROUTER, address, o, why);
     if (status != PEN_OK) return status;
     if (strcmp(address, "ipc://*") == 0) address = make_name(e);
+    if (is_beyond_ports(address)) return tell_bind_failed(address, EINVAL, why);
     if (is_served(address)) return tell_bind_failed(address, EADDRINUSE, why);
     if (zmq_bind(e->socket, address) != 0) return tell_bind_failed(address, errno, why);
     size_t size = sizeof e->address;
@@ -396,8 +428,8 @@ static pen_status socket_dial(void *state, const char *address, const transport_
     const pen_status status = open_socket(e, ZMQ_DEALER, address, o, why);
     if (status != PEN_OK) return status;
     snprintf(e->address, sizeof e->address, "%s", address);
-    if (zmq_connect(e->socket, address) == 0) return PEN_OK;
-    if (errno == EINVAL)
+    if (!is_beyond_ports(address) && zmq_connect(e->socket, address) == 0) return PEN_OK;
+    if (is_beyond_ports(address) || errno == EINVAL)
         return why_set(why, PEN_INVALID_ARGUMENT, "'%.200s' is no address: say tcp://HOST:PORT",
                        address);
     return why_set(why, PEN_UNREACHABLE, "cannot dial %.200s: %s", address, zmq_strerror(errno));
@@ -415,11 +447,44 @@ static int socket_poll_fd(void *state)
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
+/* A signal may interrupt even a call that does not wait, and would leave half a message behind. */
+static int recv_bytes(void *socket, void *bytes, size_t size)
+{
+    int n;
+    do n = zmq_recv(socket, bytes, size, ZMQ_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
+static bool recv_frame(void *socket, zmq_msg_t *frame)
+{
+    int n;
+    do n = zmq_msg_recv(frame, socket, ZMQ_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    return n >= 0;
+}
+
+static bool send_frame(void *socket, zmq_msg_t *frame)
+{
+    int n;
+    do n = zmq_msg_send(frame, socket, ZMQ_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    return n >= 0;
+}
+
+static bool send_bytes(endpoint *e, const void *bytes, size_t size, int flags)
+{
+    int n;
+    do n = zmq_send(e->socket, bytes, size, flags | ZMQ_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    return n >= 0;
+}
+
 static bool recv_monitor(endpoint *e, uint16_t *kind, int *value)
 {
     uint8_t bytes[6], address[256];
-    if (zmq_recv(e->monitor, bytes, sizeof bytes, ZMQ_DONTWAIT) != sizeof bytes) return false;
-    zmq_recv(e->monitor, address, sizeof address, 0); /* both frames were sent as one message */
+    if (recv_bytes(e->monitor, bytes, sizeof bytes) != sizeof bytes) return false;
+    recv_bytes(e->monitor, address, sizeof address); /* both frames were sent as one message */
     memcpy(kind, bytes, sizeof *kind);
     memcpy(value, bytes + sizeof *kind, sizeof *value);
     return true;
@@ -444,37 +509,64 @@ static void on_opened(endpoint *e, int fd)
     *c = (connection){.is_open = true, .peer = c->is_early ? c->peer : NULL};
 }
 
+/* The timer only wakes the owner.  Setting it also makes it silent if it has run out. */
+static void set_timer(endpoint *e, long ms)
+{
+    const struct itimerspec once = {.it_value.tv_nsec = ms * 1000000};
+    if (e->timer_fd >= 0) timerfd_settime(e->timer_fd, 0, &once, NULL);
+}
+
+static void plan_redial(endpoint *e)
+{
+    e->redial_at_ms = clock_ms(&clock_real) + REDIAL_MS;
+    if (e->timer_fd < 0) {
+        e->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+        if (e->timer_fd >= 0) watch_fd(e, e->timer_fd);
+    }
+    set_timer(e, REDIAL_MS);
+}
+
+static void forget_redial(endpoint *e)
+{
+    e->redial_at_ms = 0;
+    set_timer(e, 0);
+}
+
+static void redial_if_due(endpoint *e)
+{
+    if (e->redial_at_ms == 0 || clock_ms(&clock_real) < e->redial_at_ms) return;
+    plan_redial(e);
+    zmq_disconnect(e->socket, e->address);
+    zmq_connect(e->socket, e->address);
+}
+
+static void on_hung_up(endpoint *e)
+{
+    if (!e->is_up) refuse_connection(e);
+    e->broke |= e->is_up;
+    e->is_up = false;
+    plan_redial(e);
+}
+
 static void on_disconnected(endpoint *e, int fd)
 {
     connection *c = connection_at(e, fd);
     if (c == NULL) return;
     const connection was = *c;
     *c                   = (connection){.ended_turn = e->turn};
-    if (e->is_up) {
-        e->is_up = false;
-        e->broke = true;
-    } else if (was.peer != NULL) {
+    if (was.peer != NULL)
         end_peer(e, was.peer);
-    } else if (was.is_open && !take_one(&e->failed) && !take_one(&e->greeted)) {
-        refuse_connection(e);
-    }
+    else if (was.is_open)
+        e->wordless++;
 }
 
 static void on_news(endpoint *e, uint16_t kind, int value)
 {
     switch (kind) {
-    case ZMQ_EVENT_CONNECTED:
     case ZMQ_EVENT_ACCEPTED: on_opened(e, value); break;
-    case ZMQ_EVENT_DISCONNECTED: on_disconnected(e, value); break;
-    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
-        if (e->listens)
-            e->greeted++;
-        else
-            e->is_up = true;
-        break;
-    default: /* a handshake that failed; its connection ends next */
-        e->failed++;
-        refuse_connection(e);
+    case ZMQ_EVENT_DISCONNECTED: e->listens ? on_disconnected(e, value) : on_hung_up(e); break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: e->is_up = !e->listens; break;
+    default: forget_redial(e); /* connected, or about to try again */
     }
 }
 
@@ -497,12 +589,13 @@ static peer *meet_peer(endpoint *e, uint32_t number, zmq_msg_t *head)
     connection *c = connection_at(e, zmq_msg_get(head, ZMQ_SRCFD));
     peer *p       = c != NULL ? add_peer(e, number) : NULL;
     if (p == NULL) return NULL;
-    take_one(&e->greeted);
     if (!c->is_open && c->ended_turn == e->turn &&
         e->turn > 0) { /* its end was reported just now */
+        take_one(&e->wordless);
         end_peer(e, p);
         return p;
     }
+    if (c->peer != NULL) take_one(&e->wordless);
     if (c->peer != NULL && (int32_t)(number - c->peer->number) < 0) {
         end_peer(e, p);
         return p;
@@ -528,6 +621,17 @@ static bool refuse(transport_event *event, const char *note)
     return true;
 }
 
+/* Of a peer that said no more than the empty word the owner never heard. */
+static bool tell_ended(endpoint *e, transport_event *event)
+{
+    while (e->first_ended != NULL) {
+        const bool has_spoken = e->first_ended->has_spoken;
+        const uint32_t ended  = forget_ended(e);
+        if (has_spoken) return tell(event, TRANSPORT_DOWN, ended);
+    }
+    return false;
+}
+
 /* One piece of what is known and not told yet. */
 static bool tell_news(endpoint *e, transport_event *event)
 {
@@ -540,7 +644,7 @@ static bool tell_news(endpoint *e, transport_event *event)
         e->broke   = false;
         return tell(event, TRANSPORT_UP, 0);
     }
-    if (e->first_ended != NULL) return tell(event, TRANSPORT_DOWN, forget_ended(e));
+    if (tell_ended(e, event)) return true;
     if (take_one(&e->refused)) return refuse(event, "a connection that does not speak ZeroMQ");
     return false;
 }
@@ -551,11 +655,6 @@ static void release_body(void *data, void *body)
 {
     (void)data;
     buf_release(body);
-}
-
-static bool send_bytes(endpoint *e, const void *bytes, size_t size, int flags)
-{
-    return zmq_send(e->socket, bytes, size, flags | ZMQ_DONTWAIT) >= 0;
 }
 
 /* The rest of a message whose head was taken.  If the connection has ended in between, ZeroMQ drops
@@ -569,7 +668,7 @@ static void send_body(endpoint *e, buf *body)
         return;
     }
     zmq_msg_init_data(&frame, body->data, body->size, release_body, body);
-    if (zmq_msg_send(&frame, e->socket, ZMQ_DONTWAIT) < 0) zmq_msg_close(&frame);
+    if (!send_frame(e->socket, &frame)) zmq_msg_close(&frame);
 }
 
 static pen_status send_to_peer(endpoint *e, uint32_t number, const void *head, size_t head_size,
@@ -641,7 +740,7 @@ static int recv_frames(void *socket, zmq_msg_t *head, zmq_msg_t *body)
     for (int n = 0;; n++) {
         zmq_msg_t *frame = n == 0 ? head : n == 1 ? body : &rest;
         zmq_msg_init(frame);
-        if (zmq_msg_recv(frame, socket, ZMQ_DONTWAIT) < 0) return n;
+        if (!recv_frame(socket, frame)) return n;
         const bool more = zmq_msg_more(frame);
         if (frame == &rest) zmq_msg_close(&rest);
         if (!more) return n + 1;
@@ -662,7 +761,7 @@ static const char *fault_of(const endpoint *e, const zmq_msg_t *head, const zmq_
 static bool recv_id(endpoint *e, uint32_t *number, bool *has_number)
 {
     uint8_t id[256] = {0};
-    const int size  = zmq_recv(e->socket, id, sizeof id, ZMQ_DONTWAIT);
+    const int size  = recv_bytes(e->socket, id, sizeof id);
     if (size < 0) return false;
     *has_number = size == ID_BYTES && id[0] == 0;
     memcpy(number, id + 1, sizeof *number);
@@ -670,13 +769,16 @@ static bool recv_id(endpoint *e, uint32_t *number, bool *has_number)
     return true;
 }
 
-/* Turns one message of a peer into an event; false: a straggler, dropped. */
+/* Turns one message of a peer into an event; false: a straggler, or the empty word. */
 static bool take_message(endpoint *e, zmq_msg_t *body, int n, transport_event *event)
 {
-    if (e->listens && find_peer(e, event->peer) == NULL) {
-        if (has_ended(e, event->peer)) return false;
-        if (meet_peer(e, event->peer, &e->head) == NULL)
-            return refuse(event, "a peer whose connection is unknown");
+    if (e->listens) {
+        peer *p = find_peer(e, event->peer);
+        if (p == NULL && has_ended(e, event->peer)) return false;
+        if (p == NULL) p = meet_peer(e, event->peer, &e->head);
+        if (p == NULL) return refuse(event, "a peer whose connection is unknown");
+        if (!p->has_spoken && n == 1 && zmq_msg_size(&e->head) == 0) return false;
+        p->has_spoken = true;
     }
     const char *fault = fault_of(e, &e->head, body, n);
     if (fault != NULL) return refuse(event, fault);
@@ -725,6 +827,29 @@ static bool is_flooded(endpoint *e)
     return true;
 }
 
+static void settle_wordless(endpoint *e)
+{
+    while (take_one(&e->wordless)) refuse_connection(e);
+}
+
+/* In a flood news waits for the next look: by then ZeroMQ, which reads from its peers in turn, has had
+ * room for the last messages of those that ended before this one. */
+static bool tell_overdue(endpoint *e, transport_event *event)
+{
+    if (is_flooded(e)) {
+        settle_wordless(e);
+        e->overdue = e->n_ending + e->refused;
+        read_monitor(e);
+    }
+    return take_one(&e->overdue) && tell_news(e, event);
+}
+
+/* The news that is read first may tell of a peer whose last messages came since the queue was dry. */
+static bool recv_last_message(endpoint *e, transport_event *event)
+{
+    return read_monitor(e) && recv_message(e, event);
+}
+
 static pen_status socket_recv(void *state, transport_event *event)
 {
     endpoint *e = state;
@@ -732,15 +857,16 @@ static pen_status socket_recv(void *state, transport_event *event)
     *event = (transport_event){0};
     drop_head(e);
     /* A dialler hears of its connection before the first message that came by it. */
-    if ((!e->listens && !e->told_up) || is_flooded(e)) {
+    if (!e->listens && !e->told_up) {
         read_monitor(e);
         if (tell_news(e, event)) return PEN_OK;
     }
-    if (recv_message(e, event)) return PEN_OK;
-    /* What was read after the last look at the messages may tell of a peer whose last ones came since. */
-    if (read_monitor(e) && recv_message(e, event)) return PEN_OK;
-    e->since_dry = 0;
+    if (tell_overdue(e, event)) return PEN_OK;
+    if (recv_message(e, event) || recv_last_message(e, event)) return PEN_OK;
+    e->since_dry = e->overdue = 0;
     e->turn++;
+    settle_wordless(e);
+    redial_if_due(e);
     return tell_news(e, event) ? PEN_OK : PEN_AGAIN;
 }
 
@@ -762,6 +888,7 @@ static void socket_close(void *state, uint32_t linger_ms)
 {
     endpoint *e = state;
     if (e->epoll_fd >= 0) close(e->epoll_fd);
+    if (e->timer_fd >= 0) close(e->timer_fd);
     if (!is_foreign(e)) close_sockets(e, linger_ms);
     free_peers(e);
     free(e->connections);

@@ -228,7 +228,7 @@ void rig_push(rig *r, int32_t rank, uint64_t step, uint32_t chunk, uint32_t flag
 
 static bool is_trained(const rig *r, uint32_t chunk)
 {
-    return r->plan->chunk[chunk].blocks > 0;
+    return r->plan->chunk[chunk].trained;
 }
 
 void rig_push_all(rig *r, int32_t rank, uint64_t step, uint32_t flags, rig_gradient g)
@@ -277,7 +277,7 @@ bool rig_decide(rig *r, int32_t rank, uint64_t step, int64_t applied, rig_decisi
             take_records(r, m, out, sums);
     }
     for (uint32_t p = 0; p < r->plan->n_partitions; p++)
-        if (r->plan->partition[p].n_trained > 0 && sums[p] == NULL) return false;
+        if (r->plan->partition[p].n_decided > 0 && sums[p] == NULL) return false;
     decision_make(r->plan, out->record, sums, &r->inputs, applied, &out->decision, &out->bad_chunk,
                   &out->bad_rank);
     return true;
@@ -293,7 +293,7 @@ static void pull_from(rig *r, uint32_t from, int32_t rank, uint64_t step,
     for (uint32_t c = 0; c < r->plan->n_chunks; c++)
         if (rig_shard_of(r, c) == from) chunk[n++] = c;
     for (uint32_t p = 0; p < r->plan->n_partitions; p++) {
-        if (r->shard_of[p] != from || r->plan->partition[p].n_trained == 0) continue;
+        if (r->shard_of[p] != from || r->plan->partition[p].n_decided == 0) continue;
         partition[n_partitions] = p;
         hash[n_partitions++]    = decision->record[p].hash;
     }

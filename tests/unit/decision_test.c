@@ -39,7 +39,7 @@ static void lay_out(layout *l, uint32_t n_chunks, const uint32_t *blocks, uint32
         chunk->index_in_partition               = partition->n_chunks;
         partition->chunk[partition->n_chunks++] = c;
         partition->blocks += blocks[c];
-        partition->n_trained += blocks[c] > 0;
+        partition->n_decided += blocks[c] > 0;
     }
 }
 
