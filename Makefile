@@ -3,6 +3,7 @@
 #   make demo       installs what is missing, builds, trains Fashion-MNIST with 2 servers and 2 workers
 #   make test       installs what is missing, builds, runs every test that needs no GPU
 #   make check      the quick tests only (under a minute, once built)
+#   make sanitize   builds with address and undefined, then with thread sanitizer, and runs what fits them
 #   make bench      the figures of the README
 #   make install    PREFIX=/usr/local
 #   make setup      installs the Debian packages of packages.txt (DRY_RUN=1 shows the command)
@@ -16,7 +17,7 @@ WERROR   ?= OFF
 SETUP    ?= yes
 JOBS     ?= $(shell nproc)
 
-.PHONY: all configure setup build demo test check bench install docs format clean
+.PHONY: all configure setup build demo test check sanitize bench install docs format clean
 
 all: build
 
@@ -46,6 +47,12 @@ test: setup
 check:
 	@$(MAKE) --no-print-directory build
 	@tests/run.sh $(BUILD) check
+
+sanitize: setup
+	@$(MAKE) --no-print-directory build BUILD=$(BUILD)-asan SANITIZE=address,undefined
+	@tests/run.sh $(BUILD)-asan sanitize
+	@$(MAKE) --no-print-directory build BUILD=$(BUILD)-tsan SANITIZE=thread
+	@tests/run.sh $(BUILD)-tsan sanitize
 
 bench: setup
 	@$(MAKE) --no-print-directory build

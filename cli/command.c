@@ -22,6 +22,20 @@ int command_fail(int code, const char *format, ...)
     return code;
 }
 
+pen_status command_check_environment(pen_error *why)
+{
+    const config_row *known[8] = {worker_settings_foreign};
+    for (int i = 0; command_tables[i] != NULL; i++) known[i + 1] = command_tables[i];
+
+    for (int i = 0; command_tables[i] != NULL; i++) {
+        char scratch[1 << 16] __attribute__((aligned(16)));
+        config_defaults(command_tables[i], scratch);
+        pen_status status = config_from_env(command_tables[i], scratch, known, why);
+        if (status != PEN_OK) return status;
+    }
+    return PEN_OK;
+}
+
 static bool asks_help(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)

@@ -33,6 +33,9 @@ int command_fail(int code, const char *format, ...) __attribute__((format(printf
  * word that is no flag; else the exit code (also after --help, which prints `usage` and the table). */
 int command_settings(const config_row *rows, void *settings, int argc, char **argv, const char *usage, int *rest);
 
+/* Refuses what processes of a job would refuse in the environment they inherit: BAD_SETTING. */
+pen_status command_check_environment(pen_error *why);
+
 /* Word nearest to `word` among n names (for "did you mean"); never NULL when n > 0. */
 const char *command_nearest(const char *word, const char *const *names, size_t n);
 

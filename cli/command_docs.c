@@ -82,8 +82,9 @@ int command_docs(int argc, char **argv)
         pages[i].write(stdout);
         return 0;
     }
-    FILE *out = argc == 1 ? stdout : stderr;
+    bool asked = argc == 1 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
+    FILE *out = asked ? stdout : stderr;
     fprintf(out, "usage: penstock docs PAGE\n\n");
     for (size_t i = 0; i < N_PAGES; i++) fprintf(out, "  %s\n", pages[i].name);
-    return argc == 1 ? 0 : EXIT_USAGE;
+    return asked ? 0 : EXIT_USAGE;
 }

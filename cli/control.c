@@ -26,7 +26,7 @@ struct control {
     char address[256];
 };
 
-enum { ARENA_BYTES_MAX = 64 << 20, HELLO_EVERY_MS = 1000, CONNECT_LOOK_MS = 5 };
+enum { ARENA_BYTES_MAX = 64 << 20, HELLO_EVERY_MS = 1000, CONNECT_LOOK_MS = 5, HEARTBEAT_MS = 20000 };
 
 static pen_status say_hello(control *c, int32_t role, uint64_t nonce, pen_error *why)
 {
@@ -77,8 +77,9 @@ pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, 
     if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to dial %s", address);
     snprintf(c->address, sizeof c->address, "%s", address);
     c->arena = wire_arena_create(ARENA_BYTES_MAX);
+    const transport_options patient = {.heartbeat_ms = HEARTBEAT_MS};
     pen_status status = c->arena == NULL ? why_set(why, PEN_NO_MEMORY, "no memory to dial %s", address)
-                                         : transport_dial(address, NULL, &c->link, why);
+                                         : transport_dial(address, &patient, &c->link, why);
     if (status == PEN_OK) status = join(c, role, timeout_ms, why);
     if (status != PEN_OK) {
         control_close(c, 0);

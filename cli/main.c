@@ -1,8 +1,10 @@
 /* main.c - the `penstock` command: picks the subcommand. */
 #include "cli/command.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* clang-format off */
 static const command commands[] = {
@@ -26,8 +28,17 @@ static void print_help(FILE *out)
     fprintf(out, "\n`penstock COMMAND --help` says more.  First: penstock run --nproc-per-node 2 --servers 1 PROG\n");
 }
 
+/* Whoever starts us without stdin, stdout or stderr would find our own files in their place. */
+static void hold_standard_files(void)
+{
+    int fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+    close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    hold_standard_files();
     const char *names[N_COMMANDS];
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(argc < 2 ? stderr : stdout);

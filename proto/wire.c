@@ -275,7 +275,7 @@ pen_status wire_known_status(int32_t status)
     X(HELLO) X(WELCOME) X(EPOCH) X(REGISTER) X(PLAN) X(READY) X(COMMITTED) X(BEAT) \
     X(BEAT_ACK) X(MEET) X(MET) X(NOTICE) X(VERDICT) X(FAILURE) X(EXITED) X(BYE) X(BYED) \
     X(STOP) X(SNAPSHOT_PLEASE) X(SNAPSHOT_PART) X(SNAPSHOT_DONE) X(ENQUIRE) X(MISSING) \
-    X(STATUS_ASK) X(STATUS)
+    X(STATUS_ASK) X(STATUS) X(WILL) X(COMMAND) X(REPLY)
 /* clang-format on */
 static const char *const names[] = {
 #define X(kind) [WIRE_##kind] = #kind,

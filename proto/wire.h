@@ -135,7 +135,8 @@ typedef enum { /* the field numbers of Control.body */
     WIRE_HELLO = 10, WIRE_WELCOME, WIRE_EPOCH, WIRE_REGISTER, WIRE_PLAN, WIRE_READY, WIRE_COMMITTED,
     WIRE_BEAT, WIRE_BEAT_ACK, WIRE_MEET, WIRE_MET, WIRE_NOTICE, WIRE_VERDICT, WIRE_FAILURE,
     WIRE_EXITED, WIRE_BYE, WIRE_BYED, WIRE_STOP, WIRE_SNAPSHOT_PLEASE, WIRE_SNAPSHOT_PART,
-    WIRE_SNAPSHOT_DONE, WIRE_ENQUIRE, WIRE_MISSING, WIRE_STATUS_ASK, WIRE_STATUS,
+    WIRE_SNAPSHOT_DONE, WIRE_ENQUIRE, WIRE_MISSING, WIRE_STATUS_ASK, WIRE_STATUS, WIRE_WILL,
+    WIRE_COMMAND, WIRE_REPLY,
     WIRE_CONTROL_END
 } wire_control_kind;
 /* clang-format on */
@@ -233,8 +234,14 @@ typedef struct {
             size_t data_size;
         } meet;
         struct { uint64_t generation; pen_status status; const void *data; size_t data_size; } met;
-        struct { const char *text; } notice;
-        pen_error verdict; /* VERDICT and FAILURE */
+        struct {
+            const char *text;
+            uint64_t generation; /* of the meeting it is about; 0 = none */
+            bool quiet;          /* it was asked for: not for the log */
+            uint32_t n_missing;  /* at most 32 */
+            const int32_t *missing;
+        } notice;
+        pen_error verdict; /* VERDICT, FAILURE and WILL */
         struct { int32_t role, rank, pid, code, signal; const char *note; } exited;
         struct { uint64_t id; } snapshot_please;
         struct { int64_t step; pen_status status; const char *text; uint64_t bytes; } snapshot_part;
@@ -250,6 +257,20 @@ typedef struct {
             const wire_member_status *member;
             const char *const *waiting;
         } status;
+        struct { /* role, rank: whom it is for; once the scheduler passed it on: who asks */
+            uint64_t id, asker, done_below;
+            int32_t role, rank, head;
+            const void *body;
+            size_t body_size;
+        } command;
+        struct { /* role, rank: who asked; once the scheduler passed it on: who answers */
+            uint64_t id, asker;
+            int32_t role, rank;
+            pen_status status;
+            const char *text;
+            const void *data;
+            size_t data_size;
+        } reply;
     } u;
 } wire_control;
 /* clang-format on */

@@ -241,6 +241,8 @@ static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, co
 #define WRITE_STEPS(name, n)   WRITE_NUMBERS(name, n, WIRE_ITEMS_MAX)
 #define READ_SHARDS(name, n)   READ_NUMBERS(name, n, WIRE_PARTITIONS_MAX)
 #define WRITE_SHARDS(name, n)  WRITE_NUMBERS(name, n, WIRE_PARTITIONS_MAX)
+#define READ_RANKS(name, n)    READ_NUMBERS(name, n, MISSING_MAX)
+#define WRITE_RANKS(name, n)   WRITE_NUMBERS(name, n, MISSING_MAX)
 #define READ_SHAPE(name, n)    read_shape(p, theirs, ours);
 #define WRITE_SHAPE(name, n)   write_shape(p, ours, theirs);
 #define READ_ABSENT(name, n)   read_absent(p, theirs, ours);
@@ -387,7 +389,8 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     F(NUMBER, generation) F(TEXT, label) F(OP, op) F(DTYPE, dtype) F(NUMBER, count) \
     F(BYTES, data, data_size)
 #define FIELDS_MET(F) F(NUMBER, generation) F(STATUS, status) F(BYTES, data, data_size)
-#define FIELDS_NOTICE(F) F(TEXT, text)
+#define FIELDS_NOTICE(F) \
+    F(TEXT, text) F(NUMBER, generation) F(RANKS, missing, n_missing) F(BOOL, quiet)
 #define FIELDS_FAILURE(F) F(REASON, why)
 #define FIELDS_EXITED(F) \
     F(ROLE, role) F(RANK, rank) F(NUMBER, pid) F(NUMBER, code) F(NUMBER, signal) F(TEXT, note)
@@ -404,6 +407,13 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     F(TEXT, job) F(TEXT, phase) F(NUMBER, term) F(NUMBER, epoch) F(NUMBER, step) \
     F(NUMBER, uptime_s) F(LIST, member_status, member, member, n_members) F(TEXT, mode) \
     F(NUMBER, snapshot) F(NUMBER, refused) F(TEXTS, waiting, n_waiting)
+#define FIELDS_WILL(F) FIELDS_VERDICT(F)
+#define FIELDS_COMMAND(F) \
+    F(NUMBER, id) F(ROLE, role) F(RANK, rank) F(NUMBER, asker) F(NUMBER, head) \
+    F(BYTES, body, body_size) F(NUMBER, done_below)
+#define FIELDS_REPLY(F) \
+    F(NUMBER, id) F(ROLE, role) F(RANK, rank) F(NUMBER, asker) F(STATUS, status) F(TEXT, text) \
+    F(BYTES, data, data_size)
 
 /* kind, their name in Control.body, their type, where ours is in wire_control (u: nowhere) */
 #define KINDS(X)                                                          \
@@ -431,7 +441,10 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     X(ENQUIRE,         inquire,         Inquire,        u.enquire)         \
     X(MISSING,         missing,         Missing,        u.missing)         \
     X(STATUS_ASK,      status_ask,      StatusAsk,      u)                 \
-    X(STATUS,          status,          Status,         u.status)
+    X(STATUS,          status,          Status,         u.status)          \
+    X(WILL,            will,            Verdict,        u.verdict)         \
+    X(COMMAND,         command,         Command,        u.command)         \
+    X(REPLY,           reply,           Reply,          u.reply)
 /* clang-format on */
 
 /* The structs of the union in wire_control have no names of their own. */
@@ -443,8 +456,8 @@ KINDS(X)
 
 _Static_assert((int)WIRE_HELLO == (int)PEN__CONTROL__BODY_HELLO &&
                    (int)WIRE_EPOCH == (int)PEN__CONTROL__BODY_RECORD &&
-                   (int)WIRE_STATUS == (int)PEN__CONTROL__BODY_STATUS &&
-                   (int)WIRE_CONTROL_END == (int)WIRE_STATUS + 1,
+                   (int)WIRE_REPLY == (int)PEN__CONTROL__BODY_REPLY &&
+                   (int)WIRE_CONTROL_END == (int)WIRE_REPLY + 1,
                "the kinds are the field numbers of Control.body");
 
 /* ---- the two doors --------------------------------------------------------------------------- */

@@ -29,6 +29,7 @@ pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t te
     made->newest_snapshot = -1;
     made->n_servers       = (uint32_t)settings->servers;
     snprintf(made->master, sizeof made->master, "%s", master);
+    scheduler_core_introduce(made, master, master);
     snprintf(made->job, sizeof made->job, "%.63s", settings->job);
     const uint32_t world = (uint32_t)settings->world_size;
     if (roster_grow(&made->roster.workers, PEN_WORKER, world) != PEN_OK ||
@@ -151,6 +152,8 @@ static const struct {
     [WIRE_SNAPSHOT_PLEASE] = {TO_WORKERS | TO_GUESTS,              core_snapshot_please},
     [WIRE_SNAPSHOT_PART]   = {TO_SERVERS,                          core_snapshot_part},
     [WIRE_MISSING]         = {TO_SERVERS,                          core_missing},
+    [WIRE_COMMAND]         = {TO_WORKERS,                          core_command},
+    [WIRE_REPLY]           = {TO_WORKERS | TO_SERVERS,             core_reply},
 };
 /* clang-format on */
 
@@ -252,6 +255,7 @@ void scheduler_core_tick(scheduler_core *core, uint64_t now_ms)
     core_join_tick(core, now_ms);
     core_meet_tick(core, now_ms);
     core_end_tick(core, now_ms);
+    core_will_tick(core, now_ms);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -262,7 +266,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 uint64_t scheduler_core_next_ms(scheduler_core *core)
 {
     if (core->phase == PHASE_ENDED) return UINT64_MAX;
-    uint64_t next = core_meet_next_ms(core);
+    uint64_t next = least(core_meet_next_ms(core), core_will_next_ms(core));
     const seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
         next = least(next, lost_ms(core, s));
@@ -278,6 +282,13 @@ uint64_t scheduler_core_next_ms(scheduler_core *core)
 void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t now_ms)
 {
     if (core->phase != PHASE_ENDED) core_verdict(core, why, now_ms);
+}
+
+void scheduler_core_introduce(scheduler_core *core, const char *address, const char *host)
+{
+    snprintf(core->address, sizeof core->address, "%s", address);
+    snprintf(core->host, sizeof core->host, "%s", host);
+    core_will_write(core);
 }
 
 void scheduler_core_refused(scheduler_core *core)

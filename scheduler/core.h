@@ -57,6 +57,10 @@ uint64_t scheduler_core_next_ms(scheduler_core *core);
 /* Ends the job with this verdict, as a member's FAILURE would. */
 void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t now_ms);
 
+/* What its will calls it: where it listens, "10.0.0.7:29500", and the host it runs on.  Before anybody
+ * joins; else it is `master`. */
+void scheduler_core_introduce(scheduler_core *core, const char *address, const char *host);
+
 /* Counts a frame the caller could not decode; shown in STATUS. */
 void scheduler_core_refused(scheduler_core *core);
 

@@ -190,6 +190,13 @@ void core_bye(scheduler_core *core, seat *s, const wire_control *message, uint64
         roster_dismiss(&core->roster, s);
 }
 
+static void stop(scheduler_core *core, uint64_t now_ms)
+{
+    core->phase  = PHASE_STOPPING;
+    core->end_ms = now_ms + CORE_END_MS;
+    core_send_all(core, TO_SERVERS, &(wire_control){.kind = WIRE_STOP});
+}
+
 /* ---- what a launcher saw --------------------------------------------------------------------- */
 static void describe_exit(const wire_control *c, char *text, size_t size)
 {
@@ -199,14 +206,34 @@ static void describe_exit(const wire_control *c, char *text, size_t size)
         snprintf(text, size, "exited with code %d", (int)c->u.exited.code);
 }
 
-static void fail_before_join(scheduler_core *core, const wire_control *c, const char *how,
+static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, const char *how,
                              uint64_t now_ms)
 {
     pen_error why;
-    why_set(&why, PEN_PEER_LOST, "%s %d %s before it joined", sentence_role(c->u.exited.role),
-            (int)c->u.exited.rank, how);
-    why_culprit(&why, c->u.exited.role, c->u.exited.rank, -1, NULL);
+    why_set(&why, PEN_PEER_LOST, "%s %d %s before it joined", sentence_role(role), (int)rank, how);
+    why_culprit(&why, role, rank, -1, NULL);
     core_verdict(core, &why, now_ms);
+}
+
+/* A launcher may run programs that never call us.  When none of them does, the job is over once
+ * they have ended; when only some do, it can never begin. */
+void core_pass_by(scheduler_core *core, uint64_t now_ms)
+{
+    const seat_list *workers = &core->roster.workers;
+    const seat *passed       = NULL;
+    uint32_t n               = 0;
+    for (uint32_t i = 0; i < workers->n; i++) {
+        if (!workers->at[i]->has_passed) continue;
+        passed = workers->at[i];
+        n++;
+    }
+    if (!n || core->phase != PHASE_JOINING) return;
+    if (roster_count(workers, MEMBER_ABSENT) < workers->n) {
+        fail_before_join(core, PEN_WORKER, passed->rank, "exited with code 0", now_ms);
+    } else if (n == workers->n) {
+        stop(core, now_ms);
+        core_settle(core, now_ms);
+    }
 }
 
 void core_exited(scheduler_core *core, seat *launcher, const wire_control *message, uint64_t now_ms)
@@ -220,16 +247,17 @@ void core_exited(scheduler_core *core, seat *launcher, const wire_control *messa
     seat *s             = roster_find(&core->roster, role, rank);
 
     if (!s || s->state == MEMBER_ABSENT) {
-        if (!in_order) fail_before_join(core, message, how, now_ms);
-        if (in_order)
-            core_log(core, LOG_WARNING, "%s %d ended without having joined", sentence_role(role),
-                     (int)rank);
+        if (!in_order) fail_before_join(core, role, rank, how, now_ms);
     } else if (!in_order || (role == PEN_SERVER && !servers_may_go(core))) {
         core_lose(core, s, MEMBER_EVENT_EXITED, how, now_ms);
     } else if (seat_is_here(s)) {
         if (role == PEN_WORKER)
             core_log(core, LOG_WARNING, "%s ended without pen_finalize()", sentence_seat(name, s));
         leave(core, s, now_ms);
+    }
+    if (in_order && role == PEN_WORKER && s && s->state == MEMBER_ABSENT) {
+        s->has_passed = true;
+        core_pass_by(core, now_ms);
     }
 }
 
@@ -247,13 +275,6 @@ static const seat *first_waited_for(const scheduler_core *core)
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
         if (is_waited_for(core, s)) return s;
     return NULL;
-}
-
-static void stop(scheduler_core *core, uint64_t now_ms)
-{
-    core->phase  = PHASE_STOPPING;
-    core->end_ms = now_ms + CORE_END_MS;
-    core_send_all(core, TO_SERVERS, &(wire_control){.kind = WIRE_STOP});
 }
 
 void core_settle(scheduler_core *core, uint64_t now_ms)

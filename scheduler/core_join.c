@@ -94,6 +94,7 @@ static void begin_when_all_joined(scheduler_core *core, uint64_t now_ms)
         core_move(core, s, MEMBER_EVENT_BEGIN);
     }
     core->phase         = PHASE_REGISTERING;
+    core->will_ms       = now_ms;
     core->meets.n_ranks = core->roster.workers.n;
     core_log(core, LOG_INFO, "job '%s': %u workers and %u servers are here", core->job,
              core->roster.workers.n, core->n_servers);
@@ -129,6 +130,8 @@ static void refuse_taken(scheduler_core *core, const seat *s, uint32_t peer, con
     if (core->has_verdict)
         core_send_peer(core, peer,
                        &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->verdict});
+    else if (s->state == MEMBER_ABSENT)
+        core_refuse(core, peer, PEN_WRONG_STATE, "%s %d has come after the job was over", role, rank);
     else if (s->state == MEMBER_LEFT)
         core_refuse(core, peer, PEN_WRONG_STATE,
                     "%s %d has left the job in good order; nobody can take its place", role, rank);
@@ -163,8 +166,10 @@ static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
     core->has_begun = true;
     s->last_seen_ms = now_ms;
     welcome(core, s);
+    core_will_tell(core, s);
     catch_up(core, s, now_ms);
     begin_when_all_joined(core, now_ms);
+    core_pass_by(core, now_ms);
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */

@@ -48,6 +48,37 @@ void core_meet_left(scheduler_core *core, const seat *s, uint64_t now_ms)
     }
 }
 
+enum { MISSING_MAX = 32 };
+
+/* Who is told, and what: the sentence, and for programs the first ranks that have not come. */
+typedef struct {
+    sentence text;
+    int32_t missing[MISSING_MAX];
+} meet_notice;
+
+static wire_control notice_message(const scheduler_core *core, const meet *m, meet_notice *n,
+                                   uint64_t now_ms)
+{
+    wire_control c = {.kind = WIRE_NOTICE};
+    n->text        = (sentence){0};
+    core_meet_waiting(core, m, now_ms, &n->text);
+    for (uint32_t i = 0; i < core->roster.workers.n && c.u.notice.n_missing < MISSING_MAX; i++)
+        if (!m->has_come[i]) n->missing[c.u.notice.n_missing++] = (int32_t)i;
+    c.u.notice.text       = n->text.text;
+    c.u.notice.generation = m->generation;
+    c.u.notice.missing    = n->missing;
+    return c;
+}
+
+/* A rank that says again that it has come may be about to give up: it is told whom it waits for. */
+static void tell_whom(scheduler_core *core, const seat *s, const meet *m, uint64_t now_ms)
+{
+    meet_notice n;
+    wire_control notice   = notice_message(core, m, &n, now_ms);
+    notice.u.notice.quiet = true;
+    core_send(core, s, &notice);
+}
+
 void core_meet(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
 {
     if (core->has_verdict) core_tell(core, s);
@@ -66,6 +97,7 @@ void core_meet(scheduler_core *core, seat *s, const wire_control *message, uint6
         core_send(core, s, &met);
         break;
     case MEET_WAIT: fail_if_left(core, m, now_ms); break;
+    case MEET_KNOWN: tell_whom(core, s, m, now_ms); break;
     case MEET_FAILED: core_verdict(core, &why, now_ms); break;
     case MEET_IGNORED: break;
     }
@@ -107,14 +139,12 @@ void core_meet_waiting(const scheduler_core *core, const meet *m, uint64_t now_m
 
 static void warn(scheduler_core *core, meet *m, uint64_t now_ms)
 {
-    sentence text = {0};
-    core_meet_waiting(core, m, now_ms, &text);
-    wire_control notice    = {.kind = WIRE_NOTICE};
-    notice.u.notice.text   = text.text;
-    const seat_list *ranks = &core->roster.workers;
+    meet_notice n;
+    const wire_control notice = notice_message(core, m, &n, now_ms);
+    const seat_list *ranks    = &core->roster.workers;
     for (uint32_t i = 0; i < ranks->n; i++)
         if (m->has_come[i]) core_send(core, ranks->at[i], &notice);
-    core_log(core, LOG_INFO, "%s", text.text);
+    core_log(core, LOG_INFO, "%s", n.text.text);
 }
 
 static uint64_t warn_ms(const scheduler_core *core, const meet *m)

@@ -50,7 +50,7 @@ typedef struct {
 struct scheduler_core {
     scheduler_settings settings;
     scheduler_actions actions;
-    char master[256], job[64];
+    char master[256], address[256], host[256], job[64];
     uint64_t term, start_ms, promised_ms;
     uint32_t incarnations;
     uint64_t refused;
@@ -80,6 +80,9 @@ struct scheduler_core {
 
     bool has_verdict;
     pen_error verdict;
+
+    pen_error will; /* as it was last sent to all */
+    uint64_t will_ms;
 
     uint32_t *peers; /* scratch of core_send_all */
     uint32_t peers_capacity;
@@ -129,6 +132,8 @@ void core_meet_waiting(const scheduler_core *core, const meet *m, uint64_t now_m
 /* core_end.c */
 void core_bye(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 void core_exited(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+/* Ends a job whose workers ended without joining, and one of which only some did. */
+void core_pass_by(scheduler_core *core, uint64_t now_ms);
 void core_failure(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 void core_missing(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 void core_verdict(scheduler_core *core, const pen_error *why, uint64_t now_ms);
@@ -144,6 +149,16 @@ void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *mes
 void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *message,
                         uint64_t now_ms);
 void core_snapshot_fini(scheduler_core *core);
+
+/* core_will.c */
+void core_will_write(scheduler_core *core);
+void core_will_tell(scheduler_core *core, const seat *s);
+void core_will_tick(scheduler_core *core, uint64_t now_ms);
+uint64_t core_will_next_ms(const scheduler_core *core);
+
+/* core_command.c */
+void core_command(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_reply(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 
 /* core_status.c */
 void core_status(scheduler_core *core, uint32_t peer, uint64_t now_ms);

@@ -206,7 +206,7 @@ meet_outcome meet_arrive(meet_table *table, int32_t rank, const wire_control *me
     if (!is_known && is_outside(table, generation)) return MEET_IGNORED;
     *m = slot;
     if (is_known && slot->is_over) return MEET_REPEATED;
-    if (is_known && slot->has_come[rank]) return MEET_WAIT;
+    if (is_known && slot->has_come[rank]) return MEET_KNOWN;
 
     if (check(message, rank, why) != PEN_OK) return MEET_FAILED;
     if (!is_known && begin(table, slot, rank, message, now_ms) != PEN_OK) {

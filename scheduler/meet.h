@@ -41,7 +41,8 @@ typedef struct {
 } meet_table; /* zero, and n_ranks set, is an empty one */
 
 typedef enum {
-    MEET_WAIT,     /* taken, or known already                                            */
+    MEET_WAIT,     /* taken                                                              */
+    MEET_KNOWN,    /* had been taken: it may want to know whom it waits for              */
     MEET_COMPLETE, /* the last one came: tell everybody                                  */
     MEET_REPEATED, /* it was over: tell this rank again                                  */
     MEET_IGNORED,  /* outside the window                                                 */

@@ -55,6 +55,7 @@ struct seat {
     bool is_ready;      /* server: took its plan                    */
     bool is_told;       /* the verdict was sent while it was bound  */
     bool is_heard;      /* server: answered the inquest             */
+    bool has_passed;    /* worker: ended in good order, never came  */
 };
 
 typedef struct {

@@ -172,6 +172,19 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
     return transport_listen(address, &options, &s->transport, why);
 }
 
+static void introduce(scheduler *s, const char *master)
+{
+    const char *port = strrchr(transport_address(s->transport), ':');
+    char address[CONFIG_TEXT_BYTES + 32], host[256] = "";
+    if (strstr(master, "://"))
+        snprintf(address, sizeof address, "%s", strstr(master, "://") + 3);
+    else
+        snprintf(address, sizeof address, "%s%s", master, port ? port : "");
+    if (gethostname(host, sizeof host - 1) != 0 || !host[0])
+        snprintf(host, sizeof host, "%.255s", master);
+    scheduler_core_introduce(s->core, address, host);
+}
+
 static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_error *why)
 {
     if (!(s->arena = wire_arena_create(ARENA_BYTES)))
@@ -183,7 +196,9 @@ static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_e
     const scheduler_actions actions = {send_all, say, ended, s};
     pen_status status               = scheduler_core_create(settings, term_now(), master, &actions,
                                                             clock_ms(&clock_real), &s->core, why);
-    if (status == PEN_OK) status = listen_at(s, settings, why);
+    if (status != PEN_OK) return status;
+    status = listen_at(s, settings, why);
+    if (status == PEN_OK) introduce(s, master);
     if (status == PEN_OK)
         status = loop_add(s->loop, transport_poll_fd(s->transport), drain, s, why);
     if (status == PEN_OK) status = loop_before_sleep(s->loop, arm_tick, s, why);

@@ -133,6 +133,23 @@ void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors,
     blame(why, &text, s, step, tensor, seen_s(s, now_ms));
 }
 
+void sentence_scheduler_gone(const char *address, const char *host, const seat *ahead,
+                             pen_error *why)
+{
+    sentence text = {0};
+    sentence_add(&text, "the scheduler at %.100s is gone: it ran on %.100s, and when it last spoke to all "
+                        "the job was", address, host);
+    if (ahead == NULL)
+        sentence_add(&text, " before its first step");
+    else
+        sentence_add(&text, " in step %" PRId64, ahead->step);
+    if (ahead != NULL && ahead->call[0])
+        sentence_add(&text, ", worker %d %s%s", (int)ahead->rank,
+                     is_after(ahead->call) ? "" : "in ", ahead->call);
+    why_set(why, PEN_UNREACHABLE, "%s", text.text);
+    why_culprit(why, PEN_SCHEDULER, -1, ahead ? ahead->step : -1, ahead ? ahead->call : NULL);
+}
+
 /* ---- who has not come ------------------------------------------------------------------------ */
 enum { LIST_TAIL_BYTES = 220 }; /* kept free for what follows a list */
 

@@ -37,6 +37,12 @@ void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now
 void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors, int64_t step,
                           uint64_t now_ms, pen_error *why);
 
+/* UNREACHABLE: "the scheduler at 10.0.0.7:29500 is gone: it ran on devbox, and when it last spoke to
+ * all the job was in step 418, worker 0 in pen_step_end".  `ahead`: a worker in that step; NULL: none
+ * is in one. */
+void sentence_scheduler_gone(const char *address, const char *host, const seat *ahead,
+                             pen_error *why);
+
 /* TIMED_OUT: "1 of 4 workers has not joined after 300 s: rank 3.  Joined: 0 (a) 1 (a) 2 (b).
  * `penstock doctor --master-addr a` on its host tests the way".  n_servers 0: not known yet. */
 void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms,

@@ -67,8 +67,9 @@ static void choose_names(server *s)
     else
         snprintf(s->scheduler_address, sizeof s->scheduler_address, "tcp://%s:%u", o->master_addr,
                  (unsigned)o->master_port);
-    if (gethostname(s->host, sizeof s->host - 1) != 0) snprintf(s->host, sizeof s->host, "unknown");
-    const char *usual = is_loopback(o->master_addr) ? "127.0.0.1" : s->host;
+    const bool has_name = gethostname(s->host, sizeof s->host - 1) == 0;
+    const char *usual   = has_name && !is_loopback(o->master_addr) ? s->host : "127.0.0.1";
+    if (!has_name) snprintf(s->host, sizeof s->host, "unknown");
     snprintf(s->reach, sizeof s->reach, "%s", o->host[0] != '\0' ? o->host : usual);
 }
 

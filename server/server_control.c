@@ -14,7 +14,7 @@ enum {
     ARENA_BYTES_MAX = 32 << 20,
     LINGER_MS       = 1000,
     BEATS_PER_LEASE = 10,
-    HEARTBEAT_MS    = 5000 /* of the connection: a stopped scheduler is the lease's business */
+    BACK_MS         = 800 /* a connection that is back must have brought WELCOME by then */
 };
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -68,15 +68,21 @@ static void hello(void *user)
 static void scheduler_lost(server *s, const char *how)
 {
     pen_error why;
-    why_set(&why, PEN_PEER_LOST, "the scheduler at %s is gone: %s", s->scheduler_address, how);
+    const char *at = strstr(s->scheduler_address, "://");
+    why_set(&why, PEN_UNREACHABLE, "the scheduler at %s is gone: %s",
+            at != NULL ? at + strlen("://") : s->scheduler_address, how);
     why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
+    if (s->will.text[0] != '\0') { /* what all others will say */
+        log_info("%s", why.text);
+        why = s->will;
+    }
     why.last_seen_s = (double)(loop_now_ms(s->loop) - s->heard_ms) / 1000;
     server_end(s, &why);
 }
 
 static void connection_lost(void *user)
 {
-    scheduler_lost(user, "its connection closed and did not come back");
+    scheduler_lost(user, "its connection broke and did not come back");
 }
 
 static uint32_t fill_stats(server *s, wire_stat *stat)
@@ -87,12 +93,22 @@ static uint32_t fill_stats(server *s, wire_stat *stat)
     return STAT_COUNT;
 }
 
+/* A process that was stopped for a while must not blame the scheduler for its own silence. */
+static void forgive_own_pause(server *s, uint64_t now)
+{
+    if (s->beat_ms != 0 && now > s->beat_ms + s->lease_ms / 3) s->heard_ms = now;
+    s->beat_ms = now + s->lease_ms / BEATS_PER_LEASE;
+}
+
 static void beat(void *user)
 {
     server *s          = user;
     const uint64_t now = loop_now_ms(s->loop);
+    forgive_own_pause(s, now);
     if (now - s->heard_ms > s->lease_ms) {
-        scheduler_lost(s, "it answers no heartbeat");
+        char how[64];
+        snprintf(how, sizeof how, "it has not answered for %.3g s", (double)s->lease_ms / 1000);
+        scheduler_lost(s, how);
         return;
     }
     wire_stat stat[STAT_COUNT];
@@ -103,7 +119,7 @@ static void beat(void *user)
     c.u.beat.n_stats = fill_stats(s, stat);
     c.u.beat.stat    = stat;
     if (s->is_up) server_send(s, &c);
-    loop_timer_start(s->loop, &s->beat, now + s->lease_ms / BEATS_PER_LEASE, beat, s);
+    loop_timer_start(s->loop, &s->beat, s->beat_ms, beat, s);
 }
 
 /* ---- joining --------------------------------------------------------------------------------- */
@@ -116,6 +132,7 @@ static void on_welcome(server *s, const wire_control *c)
     s->lease_ms         = c->u.welcome.lease_ms < 100 ? 100 : c->u.welcome.lease_ms;
     snprintf(s->job, sizeof s->job, "%s", c->u.welcome.job);
     loop_timer_stop(s->loop, &s->hello);
+    loop_timer_stop(s->loop, &s->lost);
     loop_timer_start(s->loop, &s->beat, loop_now_ms(s->loop), beat, s);
     if (is_first)
         log_info("server %d of job '%s' with %" PRIu64 " shards", s->rank, s->job,
@@ -288,6 +305,22 @@ static void on_snapshot_done(server *s, const wire_control *c)
     s->n_snapshots = STORE_KEEP;
 }
 
+/* ---- commands -------------------------------------------------------------------------------- */
+static void on_command(server *s, const wire_control *c)
+{
+    char text[96];
+    snprintf(text, sizeof text, "server %d has no handler for command %d", s->rank,
+             c->u.command.head);
+    wire_control reply   = {.kind = WIRE_REPLY};
+    reply.u.reply.id     = c->u.command.id;
+    reply.u.reply.role   = c->u.command.role;
+    reply.u.reply.rank   = c->u.command.rank;
+    reply.u.reply.asker  = c->u.command.asker;
+    reply.u.reply.status = PEN_NOT_FOUND;
+    reply.u.reply.text   = text;
+    server_send(s, &reply);
+}
+
 /* ---- receiving ------------------------------------------------------------------------------- */
 static void receive(server *s, const transport_event *event)
 {
@@ -308,6 +341,8 @@ static void receive(server *s, const transport_event *event)
     case WIRE_ENQUIRE: on_enquire(s, &c); break;
     case WIRE_SNAPSHOT_DONE: on_snapshot_done(s, &c); break;
     case WIRE_NOTICE: log_notice("%s", c.u.notice.text); break;
+    case WIRE_WILL: s->will = c.u.verdict; break;
+    case WIRE_COMMAND: on_command(s, &c); break;
     case WIRE_VERDICT: server_end(s, &c.u.verdict); break;
     case WIRE_STOP: server_end(s, NULL); break;
     default: break; /* BEAT_ACK was heard; the rest is for others */
@@ -316,9 +351,9 @@ static void receive(server *s, const transport_event *event)
 
 static void on_up(server *s)
 {
-    s->is_up    = true;
-    s->heard_ms = loop_now_ms(s->loop);
-    loop_timer_stop(s->loop, &s->lost);
+    s->is_up = true;
+    if (s->lost.due_ms != 0) /* something else may answer at its port: WELCOME counts */
+        loop_timer_start(s->loop, &s->lost, loop_now_ms(s->loop) + BACK_MS, connection_lost, s);
     hello(s);
 }
 
@@ -326,6 +361,7 @@ static void on_down(server *s)
 {
     s->is_up = false;
     if (s->incarnation == 0) return; /* before the first answer, init_timeout_ms counts */
+    if (s->lost.due_ms != 0) return; /* it was not back for good */
     loop_timer_start(s->loop, &s->lost, loop_now_ms(s->loop) + s->settings.down_grace_ms,
                      connection_lost, s);
 }
@@ -352,7 +388,9 @@ static bool drain(void *user)
 pen_status server_control_open(server *s, pen_error *why)
 {
     const transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX,
-                                       .heartbeat_ms   = HEARTBEAT_MS};
+                                       /* three of them in silence break a connection: that is
+                                          the lease's business */
+                                       .heartbeat_ms = (uint32_t)s->settings.lease_ms / 2};
     s->arena                        = wire_arena_create(ARENA_BYTES_MAX);
     if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the control plane");
     const pen_status status = transport_dial(s->scheduler_address, &options, &s->scheduler, why);

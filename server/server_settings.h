@@ -29,6 +29,9 @@ typedef char server_text[CONFIG_TEXT_BYTES];
     X(uint64_t,    init_timeout_ms, U64,  "300000",    100, 86400000, NULL,                        \
       "How long the scheduler may take to answer at the start; raised, slow starts succeed but a " \
       "wrong address is noticed later.")                                                           \
+    X(uint64_t,    lease_ms,        U64,  "10000",     100, 3600000,  NULL,                        \
+      "Lease the scheduler will give: its word counts, but connections are opened before it is "   \
+      "heard, and a shorter stall shall not break them.")                                          \
     X(uint64_t,    down_grace_ms,   U64,  "1000",      0,   600000,   NULL,                        \
       "How long the scheduler's connection may be broken before this server ends; raised, "        \
       "networks may hiccup but a dead scheduler is noticed later.")                                \

@@ -138,7 +138,8 @@ struct server {
     wire_arena *arena;
     wire_out out;
     loop_timer hello, beat, lost;
-    uint64_t nonce, started_ms, heard_ms, beats;
+    uint64_t nonce, started_ms, heard_ms, beats, beat_ms; /* beat_ms: when the next is due */
+    pen_error will; /* what to say when the scheduler is gone; "" before it came */
     bool is_up;
 
     uint64_t incarnation, term, epoch, lease_ms;

@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all
+# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize
+#   check     what is quick: everything in one process, and the rules of the house
+#   all       that, the command line, real jobs of many processes, and a short run of the fuzzers
+#   sanitize  for builds with a sanitizer: everything in one process, and jobs without large programs
 # Every test speaks TAP (cmocka, bats, the fuzz driver), so one counter serves all.  The last line is
 # `N passed, N failed` and, when a test could not run, `, N skipped (names)`.
 #   REQUIRE_ALL=1  skips count as failures
@@ -39,8 +42,11 @@ serial() { # name, limit, command...: cluster tests measure time, so they run al
     echo "$1 $2 ${*:3}" >>"$list"
     run_one "$@"
 }
-bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats 2>/dev/null)
-[ "$kind" = all ] && bats_files="$bats_files $(ls tests/cluster/*.bats 2>/dev/null)"
+case $kind in
+check) bats_files=$(ls tests/hygiene/*.bats) ;;
+all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats) ;;
+sanitize) bats_files="tests/cluster/nonfinite.bats tests/cluster/shells.bats" ;;
+esac
 for file in $bats_files; do
     serial "$(basename "$(dirname "$file")")_$(basename "$file" .bats)" 600 bats --formatter tap "$file"
 done

@@ -150,13 +150,13 @@ static uint32_t crc_of(const model *m)
 
 /* Where each push is applied on its own, ranks hold values of different moments: all stop, then all
  * fetch. */
-static pen_status fetch_all(pen_ctx *ctx)
+static pen_status fetch_free(pen_ctx *ctx)
 {
     request *r;
     const meeting stop = {.label = "digest", .op = -1};
     pen_status status  = meet(ctx, &stop, NULL, NULL);
     if (status != PEN_OK) return status;
-    status = request_begin(ctx, REQUEST_PULL_ALL, NULL, NULL, &r);
+    status = request_begin(ctx, REQUEST_PULL_FREE, NULL, NULL, &r);
     return status == PEN_OK ? request_run(r, NULL, NULL) : status;
 }
 
@@ -207,8 +207,8 @@ pen_status pen_digest(pen_ctx *ctx, uint32_t *crc32c_out)
             PEN_WRONG_STATE,
             "pen_digest: pen_commit has not been called; register, then commit, then step");
     if (status == PEN_OK) status = api_wait_for_values(ctx, "pen_digest");
-    if (status == PEN_OK && ctx->rule != EXCHANGE_DECIDE && ctx->mode != MODE_LOCAL)
-        status = fetch_all(ctx);
+    if (status == PEN_OK && ctx->model.n_free > 0 && ctx->mode != MODE_LOCAL)
+        status = fetch_free(ctx);
     const uint32_t crc = status == PEN_OK ? crc_of(&ctx->model) : 0;
     if (status == PEN_OK) status = compare(ctx, crc);
     if (status == PEN_OK) *crc32c_out = crc;

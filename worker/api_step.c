@@ -273,7 +273,7 @@ static void fill_step(pen_ctx *ctx, pen_step *step, const pen_result *result)
     step->grad_norm           = o->norm;
     step->clip                = o->clip;
     step->applied             = o->applied;
-    step->version    = ctx->rule == EXCHANGE_DECIDE ? (uint64_t)o->applied : result->version;
+    step->version    = model_is_decided(&ctx->model) ? (uint64_t)o->applied : result->version;
     step->staleness  = result->staleness;
     step->bad_rank   = o->has_bad ? o->bad_rank : -1;
     step->bad_tensor = NULL;

@@ -31,7 +31,7 @@ static pen_status check(const pen_ctx *ctx, const char *call, const pen_tensor *
     if (!t->trained)
         return last_error_say(PEN_INVALID_ARGUMENT, "%s('%s'): a frozen tensor never changes", call,
                               t->name);
-    if (ctx->rule == EXCHANGE_DECIDE) return refuse_decided(ctx, call, t);
+    if (model_rule_of(&ctx->model, t) == EXCHANGE_DECIDE) return refuse_decided(ctx, call, t);
     return PEN_OK;
 }
 

@@ -400,7 +400,7 @@ static void begin_verb(client *c, request *r, uint64_t now)
     exchange_close(c->exchange, e, r, r->deadline_ms, now);
 }
 
-static void begin_pull_all(client *c, request *r, uint64_t now)
+static void begin_pull_free(client *c, request *r, uint64_t now)
 {
     const model *m      = &c->ctx->model;
     exchange_request *e = exchange_open(c->exchange, now);
@@ -409,7 +409,7 @@ static void begin_pull_all(client *c, request *r, uint64_t now)
         return;
     }
     for (uint32_t t = 0; t < m->n_tensors; t++)
-        if (m->tensor[t]->trained)
+        if (m->tensor[t]->trained && model_rule_of(m, m->tensor[t]) == EXCHANGE_FREE)
             exchange_add(c->exchange, e, EXCHANGE_PULL, t, NULL, m->tensor[t]->param);
     exchange_close(c->exchange, e, r, r->deadline_ms, now);
 }
@@ -465,7 +465,7 @@ static void begin(void *user)
         break;
     case REQUEST_VERB: begin_verb(c, r, now); break;
     case REQUEST_STEP: begin_step_end(c, r, now); break;
-    case REQUEST_PULL_ALL: begin_pull_all(c, r, now); break;
+    case REQUEST_PULL_FREE: begin_pull_free(c, r, now); break;
     case REQUEST_MEET: begin_meet(c, r, now); break;
     case REQUEST_SNAPSHOT:
         r->next      = c->snapshots;

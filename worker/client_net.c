@@ -3,6 +3,7 @@
 
 #include "common/crc.h"
 #include "common/log.h"
+#include "common/simd/simd.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -64,7 +65,11 @@ static bool drain_control(void *user)
 pen_status client_dial_control(client *c, pen_error *why)
 {
     const worker_env *env     = &c->ctx->env;
-    const transport_options o = {.head_bytes_max = WIRE_HEAD_BYTES_MAX};
+    const transport_options o = {
+        .head_bytes_max = WIRE_HEAD_BYTES_MAX,
+        /* three of them in silence break a connection: that is the lease's business */
+        .heartbeat_ms = (uint32_t)c->ctx->settings.lease_ms / 2,
+    };
     if (strstr(env->addr, "://") != NULL)
         snprintf(c->control_address, sizeof c->control_address, "%s", env->addr);
     else
@@ -127,6 +132,38 @@ static buf *pack(const exchange_piece *pieces, uint32_t n, size_t size)
     return b;
 }
 
+/* Pieces that change their type have no bytes to sum before they are packed. */
+static buf *pack_encoded(const exchange_piece *pieces, uint32_t n, size_t size, uint32_t *crc)
+{
+    buf *b = buf_new(size);
+    if (b == NULL) return NULL;
+    char *to = b->data;
+    for (uint32_t i = 0; i < n; i++) {
+        const exchange_piece *p = &pieces[i];
+        if (p->encode != PEN_DTYPE_DEFAULT)
+            simd()->encode(to, p->data, p->encode, p->size / plan_dtype_bytes(p->encode));
+        else
+            memcpy(to, p->data, p->size);
+        crc[i] = crc32c(0, to, p->size);
+        to += p->size;
+    }
+    return b;
+}
+
+static bool is_encoded(const exchange_piece *pieces, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (pieces[i].encode != PEN_DTYPE_DEFAULT) return true;
+    return false;
+}
+
+static buf *gather(client *c, const exchange_piece *pieces, uint32_t n, size_t size)
+{
+    if (is_encoded(pieces, n)) return pack_encoded(pieces, n, size, c->crc);
+    for (uint32_t i = 0; i < n; i++) c->crc[i] = crc32c(0, pieces[i].data, pieces[i].size);
+    return n == 1 && size >= ALONE_BYTES ? lend(c, pieces) : pack(pieces, n, size);
+}
+
 pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
                        const exchange_piece *pieces, uint32_t n)
 {
@@ -135,14 +172,10 @@ pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_dat
     wire_data full = *d;
     buf *body      = NULL;
     if (l->t == NULL || l->is_cut) return PEN_AGAIN;
-    for (uint32_t i = 0; i < n; i++) {
-        c->crc[i] = crc32c(0, pieces[i].data, pieces[i].size);
-        full.payload_bytes += pieces[i].size;
-    }
+    for (uint32_t i = 0; i < n; i++) full.payload_bytes += pieces[i].size;
     if (n > 0) {
         full.crc = c->crc;
-        body     = n == 1 && pieces[0].size >= ALONE_BYTES ? lend(c, pieces)
-                                                           : pack(pieces, n, full.payload_bytes);
+        body     = gather(c, pieces, n, full.payload_bytes);
         if (body == NULL) return PEN_NO_MEMORY;
     }
     pen_error why;

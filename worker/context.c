@@ -13,11 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-exchange_rule context_rule_of(const char *sync)
-{
-    return strncmp(sync, "bsp", 3) == 0 ? EXCHANGE_DECIDE : EXCHANGE_FREE;
-}
-
 /* ---- mode and consistency -------------------------------------------------------------------- */
 static bool begins_with_word(const char *text, const char *word)
 {
@@ -67,14 +62,13 @@ static pen_status choose_mode(pen_ctx *ctx, pen_error *why)
     if (mode != MODE_LOCAL && mode_of_sync(sync) != mode)
         return why_set(why, PEN_BAD_SETTING, "mode=%s and sync=%s contradict each other",
                        worker_mode_name(mode), sync);
-    if (context_rule_of(sync) == EXCHANGE_FREE && s->clip > 0)
+    if (mode_of_sync(sync) != MODE_PS_BSP && s->clip > 0)
         return why_set(why, PEN_BAD_SETTING,
                        "sync=%s and clip=%g contradict each other: there is no moment at which all "
                        "gradients are known",
                        sync, s->clip);
     ctx->mode = mode;
-    ctx->rule = context_rule_of(sync);
-    if (ctx->rule == EXCHANGE_DECIDE && s->commit == COMMIT_EAGER) ctx->rule = EXCHANGE_EAGER;
+    ctx->rule = s->commit == COMMIT_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
     memcpy(ctx->sync, sync, strlen(sync) + 1);
     ctx->engine = mode == MODE_LOCAL ? &engine_local : &engine_servers;
     return PEN_OK;

@@ -46,7 +46,7 @@ struct pen_ctx {
     worker_settings settings;
     worker_env env;
     worker_mode mode;
-    exchange_rule rule;
+    exchange_rule rule; /* of groups that average */
     char sync[CONFIG_TEXT_BYTES], host[256], job[48];
     pid_t pid;
     const engine_ops *engine;
@@ -95,8 +95,5 @@ void context_fail(pen_ctx *ctx, const pen_error *why);
 
 /* Keeps the first of several errors.  Returns its own status. */
 pen_status context_remember(pen_error *kept, const pen_error *why);
-
-/* "bsp" (decided or eager), "ssp s=2", "async" */
-exchange_rule context_rule_of(const char *sync);
 
 #endif

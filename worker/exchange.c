@@ -39,6 +39,11 @@ size_t exchange_value_size(const exchange *self, uint32_t chunk)
            plan_dtype_bytes(exchange_tensor(self, chunk)->dtype);
 }
 
+exchange_rule exchange_rule_of(const exchange *self, const op *o)
+{
+    return exchange_chunk(self, o->chunk)->blocks > 0 ? self->setup.rule : EXCHANGE_FREE;
+}
+
 bool exchange_is_pushing(const op *o)
 {
     switch ((exchange_verb)o->verb) {
@@ -56,8 +61,8 @@ size_t exchange_push_size(const exchange *self, const op *o)
 {
     if (!exchange_is_pushing(o)) return 0;
     if (o->verb == EXCHANGE_INIT) return exchange_value_size(self, o->chunk);
-    return exchange_chunk(self, o->chunk)->count *
-           plan_dtype_bytes(exchange_tensor(self, o->chunk)->grad_dtype);
+    const plan_chunk *cut = exchange_chunk(self, o->chunk);
+    return cut->count * plan_dtype_bytes((pen_dtype)self->push_dtype[cut->tensor]);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -131,21 +136,34 @@ static bool allocate(exchange *self)
     self->column_chunk = calloc(PACK_CHUNKS_MAX, sizeof *self->column_chunk);
     self->column_seq   = calloc(PACK_CHUNKS_MAX, sizeof *self->column_seq);
     self->piece        = calloc(PACK_CHUNKS_MAX, sizeof *self->piece);
+    self->push_dtype   = calloc(p->n_tensors, sizeof *self->push_dtype);
     step_state *step   = &self->step;
     step->record       = calloc(p->n_partitions, sizeof *step->record);
     step->sums         = calloc(p->n_partitions, sizeof *step->sums);
     step->has          = calloc(p->n_partitions, sizeof *step->has);
     if (!self->chunk || !self->lane || !self->stamp || !self->partition || !self->record_hash ||
-        !self->column_chunk || !self->column_seq || !self->piece || !step->record || !step->sums ||
-        !step->has)
+        !self->column_chunk || !self->column_seq || !self->piece || !self->push_dtype ||
+        !step->record || !step->sums || !step->has)
         return false;
     for (uint32_t i = 0; i < p->n_partitions; i++) {
-        if (p->partition[i].n_trained == 0) continue;
-        self->n_trained_partitions++;
+        if (p->partition[i].n_decided == 0) continue;
         step->sums[i] = calloc(p->partition[i].blocks, sizeof(double));
         if (step->sums[i] == NULL) return false;
     }
-    return true;
+    return exchange_idle_find(self);
+}
+
+static void look_at_model(exchange *self)
+{
+    const wire_model *m = self->setup.model;
+    const plan *p       = self->setup.plan;
+    for (uint32_t t = 0; t < m->n_tensors; t++)
+        self->push_dtype[t] =
+            (uint8_t)plan_push_dtype(&m->group[m->tensor[t].group], &m->tensor[t]);
+    for (uint32_t i = 0; i < p->n_partitions && self->setup.rule == EXCHANGE_DECIDE; i++)
+        self->n_decided += p->partition[i].n_decided > 0;
+    for (uint32_t c = 0; c < p->n_chunks; c++)
+        self->chunk[c].next_seq = (uint64_t)self->setup.step;
 }
 
 exchange *exchange_create(const exchange_setup *setup, const exchange_actions *actions, void *user,
@@ -171,8 +189,7 @@ exchange *exchange_create(const exchange_setup *setup, const exchange_actions *a
                 setup->plan->n_chunks);
         return NULL;
     }
-    for (uint32_t c = 0; c < setup->plan->n_chunks; c++)
-        self->chunk[c].next_seq = (uint64_t)setup->step;
+    look_at_model(self);
     return self;
 }
 
@@ -202,6 +219,8 @@ void exchange_destroy(exchange *self)
         free(self->slabs);
         self->slabs = next;
     }
+    free(self->idle);
+    free(self->push_dtype);
     free(self->piece);
     free(self->column_seq);
     free(self->column_chunk);
@@ -272,7 +291,7 @@ static void start(exchange *self, op *o)
         end_as_unknown(self, o->request, exchange_chunk(self, o->chunk)->tensor);
         return;
     }
-    if (o->verb == EXCHANGE_STEP && self->setup.rule == EXCHANGE_DECIDE)
+    if (o->verb == EXCHANGE_STEP && exchange_rule_of(self, o) == EXCHANGE_DECIDE)
         o->seq = self->step.index;
     else if (exchange_is_pushing(o) && o->verb != EXCHANGE_INIT)
         o->seq = queue->next_seq;
@@ -314,16 +333,14 @@ static void retire(exchange *self, op *o)
     if (before == NULL && queue->head != NULL) start(self, queue->head);
 }
 
-static void complete_if_over(exchange *self, exchange_request *r);
-
 void exchange_finish(exchange *self, op *o)
 {
     exchange_unqueue(self, o);
     if (o->verb == EXCHANGE_PUSH || o->verb == EXCHANGE_PUSH_PULL ||
-        (o->verb == EXCHANGE_STEP && self->setup.rule != EXCHANGE_DECIDE))
+        (o->verb == EXCHANGE_STEP && exchange_rule_of(self, o) != EXCHANGE_DECIDE))
         self->chunk[o->chunk].next_seq = o->seq + 1;
     retire(self, o);
-    complete_if_over(self, o->request);
+    exchange_complete_if_over(self, o->request);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -416,7 +433,7 @@ void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t d
         r->ask_ms = deadline_ms - (deadline_ms - now_ms) / 4;
     if (r->ask_ms < self->tick_ms) self->tick_ms = r->ask_ms;
     if (deadline_ms != 0 && deadline_ms < self->tick_ms) self->tick_ms = deadline_ms;
-    complete_if_over(self, r);
+    exchange_complete_if_over(self, r);
 }
 
 static void free_request(exchange *self, exchange_request *r)
@@ -436,7 +453,7 @@ static void free_request(exchange *self, exchange_request *r)
     self->free_requests = r;
 }
 
-static void complete_if_over(exchange *self, exchange_request *r)
+void exchange_complete_if_over(exchange *self, exchange_request *r)
 {
     if (!r->closed || r->ending || r->left > 0 || r->holds > 0) return;
     if (r->is_step) exchange_step_forget(self);
@@ -472,11 +489,12 @@ void exchange_end(exchange *self, exchange_request *r, const pen_error *why)
         exchange_unqueue(self, o);
         retire(self, o);
     }
+    if (r->is_step) exchange_idle_forget(self);
     for (op *o = r->ops; o != NULL; o = o->request_next)
         if (o->holds > 0)
             self->act.cut(self->user, exchange_shard(self, o->chunk), o->chunk % self->setup.lanes);
     r->ending = false;
-    complete_if_over(self, r);
+    exchange_complete_if_over(self, r);
 }
 
 void exchange_fail(exchange *self, const pen_error *why, uint64_t now_ms)
@@ -504,7 +522,7 @@ void exchange_release(exchange *self, void *held)
     op *o = held;
     o->holds--;
     o->request->holds--;
-    complete_if_over(self, o->request);
+    exchange_complete_if_over(self, o->request);
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -524,4 +542,5 @@ void exchange_up(exchange *self, uint32_t shard, uint32_t lane, uint64_t now_ms)
         else if (o->state == OP_RECEIVED)
             exchange_due_at(self, o, now_ms);
     }
+    exchange_idle_up(self, shard);
 }

@@ -33,7 +33,7 @@
 typedef struct exchange exchange;
 typedef struct exchange_request exchange_request;
 
-typedef enum {
+typedef enum { /* of a parameter group */
     EXCHANGE_DECIDE, /* bsp: steps over the whole model, clipped or skipped as one        */
     EXCHANGE_EAGER,  /* bsp: each chunk is applied when all ranks have pushed it          */
     EXCHANGE_FREE    /* ssp and async: each push is applied on its own                    */
@@ -52,7 +52,7 @@ typedef struct {
     const plan *plan; /* this and all below BORROWED while the exchange lives */
     const wire_model *model;
     const uint32_t *shard; /* [n_partitions] */
-    exchange_rule rule;
+    exchange_rule rule;    /* of groups that average: DECIDE or EAGER; the others are FREE */
     int32_t rank;
     uint32_t n_shards, lanes;
     uint64_t term, epoch;
@@ -68,8 +68,9 @@ typedef struct {
 
 typedef struct {
     const void *data;
-    size_t size; /* bytes */
-    void *op;    /* for exchange_hold(); NULL when the bytes are the exchange's own */
+    size_t size;      /* bytes that travel */
+    void *op;         /* for exchange_hold() */
+    pen_dtype encode; /* not DEFAULT: data is float32 and travels in this type, of 16 bits */
 } exchange_piece;
 
 typedef struct {
@@ -128,7 +129,9 @@ void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t d
 
 /* The step: one at a time.  Its EXCHANGE_STEP operations are sent as they are added; values are
  * written only after exchange_step_close(), which calls decided() and, when all values are in,
- * completed(). */
+ * completed().  One step drives groups of every rule: those of DECIDE end with the decision, the
+ * others with the answers to their pushes, also where the decision is to skip.  inputs->snapshot is
+ * told to shards without trained chunks, too, and the step waits until they have heard it. */
 exchange_request *exchange_step_open(exchange *self, uint64_t step, const wire_inputs *inputs,
                                      uint64_t now_ms);
 void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint64_t now_ms);

@@ -91,12 +91,12 @@ static bool wants_values(const op *o)
     return o->verb == EXCHANGE_STEP ? true : o->verb != EXCHANGE_PUSH && o->verb != EXCHANGE_INIT;
 }
 
-/* In EXCHANGE_DECIDE a step's push is never answered by values: those of an earlier step may come
+/* Where a step is decided its push is never answered by values: those of an earlier step may come
  * late. */
 static bool may_take(const exchange *self, const op *o)
 {
     if (!wants_values(o)) return false;
-    return o->verb != EXCHANGE_STEP || o->pulling || self->setup.rule != EXCHANGE_DECIDE;
+    return o->verb != EXCHANGE_STEP || o->pulling || exchange_rule_of(self, o) != EXCHANGE_DECIDE;
 }
 
 static void take_entry(exchange *self, op *o, const wire_data *d, uint32_t i, buf *body, size_t at,
@@ -202,7 +202,10 @@ void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *b
         return;
     }
     switch (d->kind) {
-    case WIRE_RECEIPT: take_receipt(self, shard, d, now_ms); break;
+    case WIRE_RECEIPT:
+        if (d->n == 0) exchange_idle_receipt(self, shard, d->step);
+        take_receipt(self, shard, d, now_ms);
+        break;
     case WIRE_PREPARED: exchange_step_record(self, shard, d, body); break;
     case WIRE_VALUES: take_values(self, shard, d, body, now_ms); break;
     case WIRE_REFUSED: take_refused(self, shard, d, now_ms); break;

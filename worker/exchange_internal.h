@@ -53,7 +53,7 @@ struct exchange_request {
     void *token;
     op *ops;
     uint64_t opened_ms, deadline_ms, ask_ms;
-    uint32_t left, holds;
+    uint32_t left, holds; /* left: operations, and idle shards to be told */
     bool closed, is_step, asked, warned, ending;
     pen_status status;
     pen_error *why;
@@ -79,6 +79,15 @@ typedef struct {
     uint64_t blocked_until_ms;
 } lane_state;
 
+/* A shard that no push reaches, because none of its server's has trained chunks, and that is told
+ * of a snapshot by a PUSH without chunks. */
+typedef struct {
+    uint32_t shard, tries;
+    bool is_told; /* or there is nothing to tell */
+    bool is_due;
+    uint64_t due_ms;
+} idle_shard;
+
 typedef struct {
     exchange_request *request; /* NULL: none open */
     uint64_t index;
@@ -97,7 +106,11 @@ struct exchange {
     void *user;
     chunk_queue *chunk; /* [n_chunks] */
     lane_state *lane;   /* [n_shards * lanes] */
-    uint32_t n_lanes, n_trained_partitions;
+    uint8_t *push_dtype; /* [n_tensors] pen_dtype */
+    uint32_t n_lanes;
+    uint32_t n_decided; /* partitions that a decision closes; 0: no step is decided */
+    idle_shard *idle;   /* [n_idle] */
+    uint32_t n_idle;
     op live;                   /* ring */
     exchange_request requests; /* ring */
     uint64_t n_requests;
@@ -124,11 +137,13 @@ lane_state *exchange_lane(exchange *self, uint32_t chunk);
 size_t exchange_push_size(const exchange *self,
                           const op *o); /* bytes of its payload; 0 when it has none */
 size_t exchange_value_size(const exchange *self, uint32_t chunk);
+exchange_rule exchange_rule_of(const exchange *self, const op *o); /* of one that pushes or is a step's */
 bool exchange_is_pushing(const op *o);
 void exchange_send_later(exchange *self, op *o); /* into the outbox */
 void exchange_unqueue(exchange *self, op *o);    /* out of the outbox, if it is there */
 void exchange_due_at(exchange *self, op *o, uint64_t due_ms);
 void exchange_finish(exchange *self, op *o);                                  /* answered */
+void exchange_complete_if_over(exchange *self, exchange_request *r);
 void exchange_end(exchange *self, exchange_request *r, const pen_error *why); /* ends it early */
 inputs *exchange_inputs_new(const wire_inputs *in);
 void exchange_inputs_release(inputs *in);
@@ -137,6 +152,16 @@ void exchange_inputs_release(inputs *in);
 void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, const buf *body);
 void exchange_step_decide(exchange *self);
 void exchange_step_forget(exchange *self); /* its request has ended */
+
+/* exchange_idle.c */
+bool exchange_idle_find(exchange *self); /* false: no memory */
+void exchange_idle_open(exchange *self); /* the open step asks for a snapshot */
+void exchange_idle_flush(exchange *self, uint64_t now_ms);
+void exchange_idle_receipt(exchange *self, uint32_t shard, uint64_t step);
+void exchange_idle_tick(exchange *self, uint64_t now_ms);
+void exchange_idle_up(exchange *self, uint32_t shard);
+void exchange_idle_forget(exchange *self); /* the step ends early */
+const idle_shard *exchange_idle_waited_for(const exchange *self); /* NULL: all have heard */
 
 /* exchange_answer.c */
 void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_ms);

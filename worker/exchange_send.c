@@ -13,7 +13,7 @@ static uint32_t flags_of(const exchange *self, const op *o)
 {
     uint32_t flags = 0;
     bool fused     = o->verb == EXCHANGE_PUSH_PULL ||
-                 (o->verb == EXCHANGE_STEP && self->setup.rule != EXCHANGE_DECIDE);
+                 (o->verb == EXCHANGE_STEP && exchange_rule_of(self, o) != EXCHANGE_DECIDE);
     if (o->verb == EXCHANGE_LOAD) flags |= WIRE_INITIAL;
     if (fused) flags |= WIRE_WANT_VALUES;
     if (o->tries > 0 && kind_of(o) == WIRE_PUSH) flags |= WIRE_REPEATED;
@@ -23,13 +23,14 @@ static uint32_t flags_of(const exchange *self, const op *o)
 /* Identities of operations that count on their own: then a column, else the message's step. */
 static bool has_seq(const exchange *self, const op *o)
 {
-    return self->setup.rule != EXCHANGE_DECIDE && kind_of(o) == WIRE_PUSH;
+    return kind_of(o) == WIRE_PUSH && exchange_rule_of(self, o) != EXCHANGE_DECIDE;
 }
 
 static bool joins(const exchange *self, const op *a, const op *b)
 {
     if (kind_of(a) != kind_of(b) || flags_of(self, a) != flags_of(self, b)) return false;
-    if (kind_of(a) == WIRE_PUSH && a->in != b->in) return false;
+    if (kind_of(a) == WIRE_PUSH && (a->in != b->in || has_seq(self, a) != has_seq(self, b)))
+        return false;
     if (a->verb == EXCHANGE_STEP && b->verb == EXCHANGE_STEP) return true;
     return a->verb == EXCHANGE_STEP || b->verb == EXCHANGE_STEP ? kind_of(a) != WIRE_PULL : true;
 }
@@ -69,6 +70,16 @@ static void add_decision(exchange *self, wire_data *d)
     d->record_hash  = self->record_hash;
 }
 
+/* Gradients may travel in fewer bits than they have; first values never do. */
+static pen_dtype encoding_of(const exchange *self, const op *o)
+{
+    const uint32_t tensor = exchange_chunk(self, o->chunk)->tensor;
+    const pen_dtype as    = (pen_dtype)self->push_dtype[tensor];
+    const bool is_as_is   = o->verb == EXCHANGE_INIT ||
+                          as == self->setup.model->tensor[tensor].grad_dtype;
+    return is_as_is ? PEN_DTYPE_DEFAULT : as;
+}
+
 static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_data *d)
 {
     const op *first = lane->head, *o = first;
@@ -89,7 +100,8 @@ static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_da
         self->column_seq[i]   = o->seq;
         size_t size           = exchange_push_size(self, o);
         if (size > 0)
-            self->piece[n_pieces++] = (exchange_piece){o->from, size, (void *)(uintptr_t)o};
+            self->piece[n_pieces++] = (exchange_piece){
+                o->from, size, (void *)(uintptr_t)o, encoding_of(self, o)};
     }
     if (has_seq(self, first))
         d->seq = self->column_seq;
@@ -149,4 +161,5 @@ void exchange_flush(exchange *self, uint64_t now_ms)
         if (!lane->up || lane->blocked_until_ms > now_ms) continue;
         while (lane->head != NULL && send_front(self, i, now_ms)) continue;
     }
+    exchange_idle_flush(self, now_ms);
 }

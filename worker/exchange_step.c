@@ -22,6 +22,8 @@ exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_
         const pen_error why = {PEN_NO_MEMORY, .rank = -1, .step = (int64_t)index,
                                .text = "no memory for a step"};
         exchange_end(self, r, &why);
+    } else if (in->snapshot && r->status == PEN_OK) {
+        exchange_idle_open(self);
     }
     return r;
 }
@@ -35,26 +37,26 @@ static void take_held(exchange *self, exchange_request *r, uint64_t now_ms)
             exchange_take_values(self, o, (const char *)o->body->data + o->body_at, now_ms);
 }
 
-static void close_eager(exchange *self, exchange_request *r, void *token, uint64_t now_ms)
+static void close_undecided(exchange *self, void *token)
 {
-    if (r->status != PEN_OK) return;
     const exchange_outcome applied = {
         .outcome = PEN_APPLIED, .clip = 1, .applied = ++self->applied, .bad_rank = -1};
     self->act.decided(self->user, token, &applied);
-    take_held(self, r, now_ms);
 }
 
 void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint64_t now_ms)
 {
     step_state *step    = &self->step;
     exchange_request *r = step->request;
-    bool is_whole       = step->n_records == self->n_trained_partitions;
     step->closing       = true;
     r->token            = token;
-    if (self->setup.rule != EXCHANGE_DECIDE)
-        close_eager(self, r, token, now_ms);
-    else if (is_whole && r->status == PEN_OK)
-        exchange_step_decide(self);
+    if (r->status == PEN_OK) {
+        if (self->n_decided == 0)
+            close_undecided(self, token);
+        else if (step->n_records == self->n_decided)
+            exchange_step_decide(self);
+        take_held(self, r, now_ms);
+    }
     exchange_close(self, r, token, deadline_ms, now_ms); /* only now may it complete */
 }
 
@@ -64,12 +66,17 @@ void exchange_step_forget(exchange *self)
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
+static bool is_decided(const exchange *self, const op *o)
+{
+    return o != NULL && o->verb == EXCHANGE_STEP && exchange_rule_of(self, o) == EXCHANGE_DECIDE;
+}
+
 static void mark_prepared(exchange *self, uint32_t partition)
 {
     const plan_partition *p = &self->setup.plan->partition[partition];
     for (uint32_t i = 0; i < p->n_chunks; i++) {
         op *o = self->chunk[p->chunk[i]].head;
-        if (o == NULL || o->verb != EXCHANGE_STEP || o->pulling) continue;
+        if (!is_decided(self, o) || o->pulling) continue;
         exchange_unqueue(self, o);
         o->state  = OP_PREPARED;
         o->due_ms = NEVER;
@@ -77,7 +84,7 @@ static void mark_prepared(exchange *self, uint32_t partition)
     }
 }
 
-/* True when every trained chunk of the partition has been pushed by us: a record cannot exist
+/* True when every decided chunk of the partition has been pushed by us: a record cannot exist
  * before. */
 static bool is_pushed(const exchange *self, uint32_t partition)
 {
@@ -85,9 +92,9 @@ static bool is_pushed(const exchange *self, uint32_t partition)
     uint32_t pushed         = 0;
     for (uint32_t i = 0; i < p->n_chunks; i++) {
         const op *o = self->chunk[p->chunk[i]].head;
-        if (o != NULL && o->verb == EXCHANGE_STEP && o->tries > 0) pushed++;
+        if (is_decided(self, o) && o->tries > 0) pushed++;
     }
-    return pushed == p->n_trained;
+    return pushed == p->n_decided;
 }
 
 static bool take_record(exchange *self, uint32_t shard, const wire_record *record,
@@ -114,8 +121,7 @@ void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, co
 {
     const plan *p    = self->setup.plan;
     step_state *step = &self->step;
-    if (self->setup.rule != EXCHANGE_DECIDE || step->request == NULL || step->decided ||
-        d->step != step->index)
+    if (self->n_decided == 0 || step->request == NULL || step->decided || d->step != step->index)
         return;
 
     size_t left = body != NULL ? body->size / sizeof(double) : 0, at = 0;
@@ -132,8 +138,7 @@ void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, co
         at += n_sums;
         left -= n_sums;
     }
-    if (step->closing && step->n_records == self->n_trained_partitions &&
-        step->request->status == PEN_OK)
+    if (step->closing && step->n_records == self->n_decided && step->request->status == PEN_OK)
         exchange_step_decide(self);
 }
 
@@ -141,7 +146,7 @@ void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, co
 static void ask_for_values(exchange *self)
 {
     for (op *o = self->step.request->ops; o != NULL; o = o->request_next) {
-        if (o->state == OP_DONE) continue;
+        if (o->state == OP_DONE || !is_decided(self, o)) continue;
         o->pulling = true;
         o->tries   = 0;
         exchange_send_later(self, o);

@@ -60,6 +60,11 @@ static op *oldest(const exchange_request *r)
 static void describe_silence(const exchange *self, const exchange_request *r, const op *o,
                              char *text, size_t size)
 {
+    const idle_shard *idle = o == NULL && r->is_step ? exchange_idle_waited_for(self) : NULL;
+    if (idle != NULL) {
+        snprintf(text, size, "%s to take its part of a snapshot", self->setup.server[idle->shard]);
+        return;
+    }
     if (o == NULL) {
         snprintf(text, size, "the transport to let go of a buffer");
         return;
@@ -166,12 +171,14 @@ static bool tick_request(exchange *self, exchange_request *r, uint64_t now_ms)
  * PREPARED, VALUES, or who is missing.  One question is enough for a partition. */
 static bool speaks_for_partition(const exchange *self, const op *o)
 {
-    if (self->setup.rule != EXCHANGE_DECIDE) return true;
+    if (exchange_rule_of(self, o) != EXCHANGE_DECIDE) return true;
     const plan_partition *p =
         &self->setup.plan->partition[exchange_chunk(self, o->chunk)->partition];
     for (uint32_t i = 0; i < p->n_chunks && p->chunk[i] < o->chunk; i++) {
         const op *other = self->chunk[p->chunk[i]].head;
-        if (other != NULL && other->state == OP_RECEIVED) return false;
+        if (other != NULL && other->state == OP_RECEIVED &&
+            exchange_rule_of(self, other) == EXCHANGE_DECIDE)
+            return false;
     }
     return true;
 }
@@ -199,6 +206,7 @@ void exchange_tick(exchange *self, uint64_t now_ms)
     if (now_ms < self->tick_ms) return;
     self->tick_ms = NEVER;
     for (op *o = self->live.live_next; o != &self->live; o = o->live_next) tick_op(self, o, now_ms);
+    exchange_idle_tick(self, now_ms);
     for (uint32_t i = 0; i < self->n_lanes; i++) {
         const lane_state *lane = &self->lane[i];
         if (lane->head != NULL && lane->blocked_until_ms > now_ms &&

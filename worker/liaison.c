@@ -12,10 +12,13 @@
 enum {
     AGAIN_MS      = 1000, /* what is not answered is said again                      */
     DOWN_MS       = 1000, /* a connection may be gone this long                      */
+    BACK_MS       = 1800, /* one that is back must have brought an answer by then    */
     LEAVE_MS      = 2000, /* a farewell may take this long                           */
     PATIENCE_MS   = 5000, /* silence at the start that is worth a line               */
     GRACE_MS      = 5000, /* the scheduler says who did not join; we only if it is gone */
-    MEETS_AT_ONCE = 8     /* the scheduler remembers twice as many                   */
+    MEETS_AT_ONCE = 8,    /* the scheduler remembers twice as many                   */
+    ASK_MS        = 1000, /* before a deadline: who is missing?                      */
+    MISSING_MAX   = sizeof((pen_error){0}.missing) / sizeof(int32_t)
 };
 #define NEVER UINT64_MAX
 
@@ -25,7 +28,9 @@ typedef struct meet {
     struct meet *next;
     void *token;
     uint64_t generation, count, begun_ms, deadline_ms;
-    int32_t op;
+    uint64_t ask_ms; /* when to ask who is missing; NEVER: it was done */
+    int32_t op, missing_n, missing[MISSING_MAX];
+    char *notice; /* the scheduler's newest sentence about it; NULL: none */
     pen_dtype dtype;
     size_t size;
     char label[128];
@@ -36,11 +41,12 @@ struct liaison {
     liaison_setup setup;
     liaison_actions act;
     void *user;
-    char host[256], job[64], scheduler[300], notice[WIRE_TEXT_MAX];
+    char host[256], job[64], scheduler[300];
     phase phase;
     bool up, has_epoch, has_plan, warned;
     uint64_t incarnation, begun_ms, again_ms, down_ms, beat_ms, beat_seq, acked_ms, leave_ms,
         ticked_ms;
+    pen_error will; /* what to say when the scheduler is gone; "" before it came */
     const wire_model *model;
     meet *meets;
     uint64_t generation, snapshots;
@@ -65,12 +71,18 @@ liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actio
     return self;
 }
 
+static void free_meet(meet *m)
+{
+    free(m->notice);
+    free(m);
+}
+
 void liaison_destroy(liaison *self)
 {
     if (self == NULL) return;
     while (self->meets != NULL) {
         meet *next = self->meets->next;
-        free(self->meets);
+        free_meet(self->meets);
         self->meets = next;
     }
     free(self);
@@ -163,7 +175,7 @@ static void fail(liaison *self, const pen_error *why)
         meet *m     = self->meets;
         self->meets = m->next;
         self->act.met(self->user, m->token, NULL, 0, why);
-        free(m);
+        free_meet(m);
     }
 }
 
@@ -177,6 +189,10 @@ __attribute__((format(printf, 3, 4))) static void fail_unreachable(liaison *self
     va_end(args);
     why_set(&why, PEN_UNREACHABLE, "the scheduler at %s is gone: %s", self->scheduler, how.text);
     why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
+    if (self->will.text[0] != '\0') {
+        self->act.log(self->user, LOG_INFO, why.text);
+        why = self->will;
+    }
     why.last_seen_s = seconds;
     fail(self, &why);
 }
@@ -196,6 +212,7 @@ static void take_welcome(liaison *self, const wire_control *c, uint64_t now_ms)
     self->incarnation = c->u.welcome.incarnation;
     if (c->u.welcome.lease_ms > 0) self->setup.lease_ms = c->u.welcome.lease_ms;
     self->acked_ms = now_ms;
+    self->down_ms  = 0;
     if (self->phase == JOINING) self->phase = self->has_epoch ? JOINED : WELCOMED;
     say_beat(self, now_ms);
     say_again(self, now_ms); /* it may be a reconnect: what was on its way may be lost */
@@ -231,13 +248,19 @@ static void end_meet(liaison *self, meet *m, const void *data, size_t size, cons
     while (*at != m) at = &(*at)->next;
     *at = m->next;
     self->act.met(self->user, m->token, data, size, why);
-    free(m);
+    free_meet(m);
+}
+
+static meet *find_meet(const liaison *self, uint64_t generation)
+{
+    meet *m = self->meets;
+    while (m != NULL && m->generation != generation) m = m->next;
+    return m;
 }
 
 static void take_met(liaison *self, const wire_control *c, uint64_t now_ms)
 {
-    meet *m = self->meets;
-    while (m != NULL && m->generation != c->u.met.generation) m = m->next;
+    meet *m = find_meet(self, c->u.met.generation);
     if (m == NULL) return;
     pen_error why;
     if (c->u.met.status != PEN_OK)
@@ -256,8 +279,14 @@ static void take_met(liaison *self, const wire_control *c, uint64_t now_ms)
 
 static void take_notice(liaison *self, const wire_control *c)
 {
-    snprintf(self->notice, sizeof self->notice, "%s", c->u.notice.text);
-    self->act.log(self->user, LOG_WARNING, self->notice);
+    if (!c->u.notice.quiet) self->act.log(self->user, LOG_WARNING, c->u.notice.text);
+    meet *m = find_meet(self, c->u.notice.generation);
+    if (m == NULL) return;
+    free(m->notice);
+    m->notice    = strdup(c->u.notice.text);
+    m->missing_n = (int32_t)(c->u.notice.n_missing < MISSING_MAX ? c->u.notice.n_missing : MISSING_MAX);
+    if (m->missing_n > 0)
+        memcpy(m->missing, c->u.notice.missing, (size_t)m->missing_n * sizeof m->missing[0]);
 }
 
 static void take_snapshot_done(liaison *self, const wire_control *c)
@@ -275,6 +304,7 @@ void liaison_receive(liaison *self, const wire_control *c, uint64_t now_ms)
     case WIRE_PLAN: take_plan(self, c); break;
     case WIRE_COMMITTED: take_committed(self, c); break;
     case WIRE_BEAT_ACK: self->acked_ms = now_ms; break;
+    case WIRE_WILL: self->will = c->u.verdict; break;
     case WIRE_MET: take_met(self, c, now_ms); break;
     case WIRE_NOTICE: take_notice(self, c); break;
     case WIRE_SNAPSHOT_PLEASE: self->act.snapshot_please(self->user); break;
@@ -292,8 +322,7 @@ void liaison_receive(liaison *self, const wire_control *c, uint64_t now_ms)
 /* ---- connection ------------------------------------------------------------------------------ */
 void liaison_up(liaison *self, uint64_t now_ms)
 {
-    self->up      = true;
-    self->down_ms = 0;
+    self->up = true;
     if (self->phase == FAILED || self->phase == LEFT) return;
     say_hello(self); /* also after a reconnect: it says that we are the same process */
     if (self->phase == JOINING) self->again_ms = now_ms + AGAIN_MS;
@@ -301,7 +330,7 @@ void liaison_up(liaison *self, uint64_t now_ms)
 
 void liaison_down(liaison *self, uint64_t now_ms)
 {
-    if (self->up || self->down_ms == 0) self->down_ms = now_ms;
+    if (self->down_ms == 0) self->down_ms = now_ms;
     self->up = false;
 }
 
@@ -312,6 +341,17 @@ void liaison_register(liaison *self, const wire_model *model, uint64_t now_ms)
     self->phase = REGISTERING;
     self->model = model;
     say_again(self, now_ms);
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t when_to_ask(uint64_t deadline_ms, uint64_t now_ms)
+{
+    if (deadline_ms <= now_ms) return NEVER;
+    return deadline_ms - least((deadline_ms - now_ms) / 4, ASK_MS);
 }
 
 pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype dtype,
@@ -325,6 +365,7 @@ pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype 
                 .count       = count,
                 .begun_ms    = now_ms,
                 .deadline_ms = deadline_ms,
+                .ask_ms      = when_to_ask(deadline_ms, now_ms),
                 .op          = op,
                 .dtype       = dtype,
                 .size        = size};
@@ -384,28 +425,50 @@ static void tick_joining(liaison *self, uint64_t now_ms)
     }
 }
 
+/* When a broken connection becomes the scheduler's death.  Something else may answer at its port:
+ * a connection that is back counts only once it has brought WELCOME. */
+static uint64_t broken_ms(const liaison *self)
+{
+    if (self->down_ms == 0) return NEVER;
+    return self->down_ms + (self->up ? BACK_MS : DOWN_MS);
+}
+
 static void watch_scheduler(liaison *self, uint64_t now_ms)
 {
     double down   = (double)(now_ms - self->down_ms) / 1000,
            silent = (double)(now_ms - self->acked_ms) / 1000;
-    if (!self->up && self->down_ms != 0 && now_ms >= self->down_ms + DOWN_MS)
-        fail_unreachable(self, down, "its connection broke %.1f s ago and did not come back", down);
+    if (now_ms >= broken_ms(self))
+        fail_unreachable(self, down, "its connection broke and did not come back");
     else if (now_ms >= self->acked_ms + self->setup.lease_ms)
-        fail_unreachable(self, silent, "it has not answered for %.1f s", silent);
+        fail_unreachable(self, silent, "it has not answered for %.3g s",
+                         (double)self->setup.lease_ms / 1000);
+}
+
+static void time_out(liaison *self, meet *m, uint64_t now_ms)
+{
+    pen_error why;
+    const double seconds = (double)(now_ms - m->begun_ms) / 1000;
+    if (m->notice != NULL)
+        why_set(&why, PEN_TIMED_OUT, "gave up after %.3g s: %s", seconds, m->notice);
+    else
+        why_set(&why, PEN_TIMED_OUT, "waited %.3g s in %s '%s' (call %llu)", seconds,
+                m->op < 0 ? "barrier" : "all_reduce", m->label, (unsigned long long)m->generation);
+    why_culprit(&why, PEN_WORKER, m->missing_n > 0 ? m->missing[0] : -1, -1, m->label);
+    why.missing_n = m->missing_n;
+    memcpy(why.missing, m->missing, sizeof m->missing);
+    end_meet(self, m, NULL, 0, &why);
 }
 
 static void tick_meets(liaison *self, uint64_t now_ms)
 {
     for (meet *m = self->meets, *next; m != NULL; m = next) {
         next = m->next;
-        if (m->deadline_ms == 0 || m->deadline_ms > now_ms) continue;
-        pen_error why;
-        why_set(&why, PEN_TIMED_OUT, "waited %.3g s in %s '%s' (call %llu)%s%s",
-                (double)(now_ms - m->begun_ms) / 1000, m->op < 0 ? "barrier" : "all_reduce",
-                m->label, (unsigned long long)m->generation, self->notice[0] != '\0' ? ": " : "",
-                self->notice);
-        why_culprit(&why, PEN_WORKER, -1, -1, m->label);
-        end_meet(self, m, NULL, 0, &why);
+        if (m->deadline_ms != 0 && m->deadline_ms <= now_ms) {
+            time_out(self, m, now_ms);
+        } else if (m->ask_ms <= now_ms) {
+            m->ask_ms = NEVER;
+            if (self->up) say_meet(self, m);
+        }
     }
 }
 
@@ -413,7 +476,10 @@ static void tick_meets(liaison *self, uint64_t now_ms)
 static void forgive_own_pause(liaison *self, uint64_t now_ms)
 {
     uint64_t pause = now_ms - self->ticked_ms;
-    if (self->ticked_ms != 0 && pause > self->setup.lease_ms / 3) self->acked_ms += pause;
+    if (self->ticked_ms != 0 && pause > self->setup.lease_ms / 3) {
+        self->acked_ms += pause;
+        if (self->down_ms != 0) self->down_ms += pause;
+    }
     self->ticked_ms = now_ms;
 }
 
@@ -433,19 +499,16 @@ void liaison_tick(liaison *self, uint64_t now_ms)
     if (now_ms >= self->beat_ms) say_beat(self, now_ms);
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 uint64_t liaison_due(const liaison *self)
 {
     if (self->phase == FAILED || self->phase == LEFT) return NEVER;
     uint64_t due = least(self->beat_ms, self->again_ms);
     if (self->incarnation != 0) due = least(due, self->acked_ms + self->setup.lease_ms);
-    if (self->incarnation != 0 && !self->up) due = least(due, self->down_ms + DOWN_MS);
+    if (self->incarnation != 0) due = least(due, broken_ms(self));
     if (self->phase == LEAVING) due = least(due, self->leave_ms);
-    for (const meet *m = self->meets; m != NULL; m = m->next)
+    for (const meet *m = self->meets; m != NULL; m = m->next) {
+        due = least(due, m->ask_ms);
         if (m->deadline_ms != 0) due = least(due, m->deadline_ms);
+    }
     return due;
 }

@@ -23,6 +23,11 @@ static pen_status no_memory(pen_error *why)
     return why_set(why, PEN_NO_MEMORY, "no memory for another tensor");
 }
 
+static const char *or_usual(const char *given, const char *usual)
+{
+    return given != NULL && given[0] != '\0' ? given : usual;
+}
+
 static char *copy(const char *text)
 {
     return strdup(text != NULL ? text : "");
@@ -39,6 +44,32 @@ static void free_group(pen_params *p)
     free(p);
 }
 
+/* The words of server/sync/, which a program that is alone does not link. */
+static pen_status check_sync(const char *sync, pen_error *why)
+{
+    static const char *const names[] = {"bsp", "ssp", "async"};
+    static const config_row no_rows[] = {{0}};
+    static const config_row ssp_rows[] = {{.name = "s", .type = CONFIG_U64, .dfl = "1", .max = 1e6},
+                                          {0}};
+    const size_t n = strcspn(sync, " ");
+    uint64_t s;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strlen(names[i]) == n && memcmp(names[i], sync, n) == 0)
+            return config_from_words(i == 1 ? ssp_rows : no_rows, &s, sync + n, why);
+    return why_set(why, PEN_BAD_SETTING,
+                   "there is no consistency rule '%.*s'; known are bsp, \"ssp s=N\" and async",
+                   (int)(n < 64 ? n : 64), sync);
+}
+
+static pen_status check_wire(const char *group, const char *wire, pen_error *why)
+{
+    const wire_group asked = {.wire = wire};
+    const wire_tensor any  = {.dtype = PEN_F32};
+    if (plan_push_dtype(&asked, &any) != PEN_DTYPE_DEFAULT) return PEN_OK;
+    return why_set(why, PEN_BAD_SETTING,
+                   "group '%s' wants wire '%.64s'; known are raw, bf16 and f16", group, wire);
+}
+
 static pen_status check_group(const pen_params_desc *d, const pen_ctx *ctx, pen_error *why)
 {
     const char *name = d->name != NULL ? d->name : "";
@@ -50,18 +81,8 @@ static pen_status check_group(const pen_params_desc *d, const pen_ctx *ctx, pen_
                        "group '%s': schedule '%.64s' is not in this version; set step.lr_scale in "
                        "every step instead",
                        name, d->schedule);
-    if (d->wire != NULL && d->wire[0] != '\0' && strcmp(d->wire, "raw") != 0)
-        return why_set(
-            why, PEN_UNSUPPORTED,
-            "group '%s': wire '%.64s' is not in this version; gradients travel as they are (raw)",
-            name, d->wire);
-    if (d->sync != NULL && d->sync[0] != '\0' &&
-        context_rule_of(d->sync) != context_rule_of(ctx->sync))
-        return why_set(why, PEN_UNSUPPORTED,
-                       "group '%s' wants sync '%.64s' and the job has '%s'; mixing them is not in "
-                       "this version",
-                       name, d->sync, ctx->sync);
-    return PEN_OK;
+    if (check_wire(name, or_usual(d->wire, ""), why) != PEN_OK) return why->status;
+    return check_sync(or_usual(d->sync, ctx->sync), why);
 }
 
 pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen_params **out,
@@ -76,13 +97,15 @@ pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen
     p->ctx   = ctx;
     p->index = m->n_groups;
     p->name  = copy(d->name);
-    p->optim = copy(d->optim != NULL && d->optim[0] != '\0' ? d->optim : ctx->settings.optim);
-    p->sync  = copy(d->sync != NULL && d->sync[0] != '\0' ? d->sync : ctx->sync);
-    p->wire  = copy("raw");
+    p->optim = copy(or_usual(d->optim, ctx->settings.optim));
+    p->sync  = copy(or_usual(d->sync, ctx->sync));
+    p->wire  = copy(or_usual(d->wire, worker_wire_name(ctx->settings.wire)));
     if (p->name == NULL || p->optim == NULL || p->sync == NULL || p->wire == NULL) {
         free_group(p);
         return no_memory(why);
     }
+    const wire_group rules = {.sync = p->sync};
+    p->rule                = plan_group_averages(&rules) ? ctx->rule : EXCHANGE_FREE;
     m->group[m->n_groups++] = p;
     if (out != NULL) *out = p;
     return PEN_OK;
@@ -210,6 +233,24 @@ pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pe
     return PEN_OK;
 }
 
+exchange_rule model_rule_of(const model *m, const pen_tensor *t)
+{
+    return m->group[t->desc.group]->rule;
+}
+
+pen_dtype model_push_dtype(const model *m, const pen_tensor *t)
+{
+    const wire_group group = {.wire = m->group[t->desc.group]->wire};
+    return plan_push_dtype(&group, &t->desc);
+}
+
+bool model_is_decided(const model *m)
+{
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) == EXCHANGE_DECIDE) return true;
+    return false;
+}
+
 /* ---- what REGISTER carries ------------------------------------------------------------------- */
 static void add_pair(model *m, const worker_settings *s, const char *key)
 {
@@ -230,7 +271,7 @@ static pen_status freeze_groups(model *m, pen_error *why)
         if (status != PEN_OK && used) return status;
         if (status != PEN_OK) { /* the default group of a program that gives each tensor its own */
             free(p->optim);
-            p->optim = copy("sum lr=1");
+            p->optim = copy("sum");
             if (p->optim == NULL) return no_memory(why);
             status = optim_parse(p->optim, &p->ops, &p->hyper, why);
             if (status != PEN_OK) return status;
@@ -256,7 +297,11 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
     m->wire_tensors = calloc(m->n_tensors, sizeof *m->wire_tensors);
     m->wire_groups  = calloc(m->n_groups, sizeof *m->wire_groups);
     if (m->wire_tensors == NULL || m->wire_groups == NULL) return no_memory(why);
-    for (uint32_t i = 0; i < m->n_tensors; i++) m->wire_tensors[i] = m->tensor[i]->desc;
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        const pen_tensor *t = m->tensor[i];
+        m->wire_tensors[i]  = t->desc;
+        m->n_free += t->trained && model_rule_of(m, t) == EXCHANGE_FREE;
+    }
     pen_status status = freeze_groups(m, why);
     if (status != PEN_OK) return status;
 

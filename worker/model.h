@@ -5,6 +5,7 @@
 #include "common/loop.h"
 #include "common/optim/optim.h"
 #include "proto/wire.h"
+#include "worker/exchange.h"
 #include "worker/worker_settings.h"
 
 #include <stdbool.h>
@@ -17,6 +18,7 @@ struct pen_params {
     char *name, *optim, *sync, *wire;
     const optim_ops *ops;
     optim_hyper hyper;
+    exchange_rule rule;
 };
 
 struct pen_tensor {
@@ -35,6 +37,7 @@ struct pen_tensor {
 
 typedef struct {
     uint32_t n_tensors, n_groups, capacity, n_trained;
+    uint32_t n_free; /* trained tensors of groups that do not average; of model_freeze() */
     pen_tensor **tensor;
     pen_params *group[MODEL_GROUPS_MAX]; /* 0 is the default one, made from the settings */
     /* What REGISTER carries; made by model_freeze(). */
@@ -45,6 +48,13 @@ typedef struct {
     wire_model wire;
     bool is_frozen;
 } model;
+
+/* How a tensor is trained, and how its gradient travels. */
+exchange_rule model_rule_of(const model *m, const pen_tensor *t);
+pen_dtype model_push_dtype(const model *m, const pen_tensor *t);
+
+/* Whether steps are decided over the whole model, that is over its tensors of EXCHANGE_DECIDE. */
+bool model_is_decided(const model *m);
 
 pen_status model_init(model *m, pen_ctx *ctx, pen_error *why);
 void model_fini(model *m);

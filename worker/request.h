@@ -18,7 +18,7 @@ typedef enum {
     REQUEST_COMMIT,   /* pen_commit         */
     REQUEST_VERB,     /* push, pull, both   */
     REQUEST_STEP,     /* pen_step_end       */
-    REQUEST_PULL_ALL, /* pen_digest         */
+    REQUEST_PULL_FREE, /* pen_digest        */
     REQUEST_MEET,     /* barrier, reduction */
     REQUEST_SNAPSHOT,
     REQUEST_LEAVE /* pen_finalize       */

@@ -2,11 +2,13 @@
 #include "worker/worker_settings.h"
 
 #include "common/why.h"
+#include "scheduler/scheduler_settings.h"
 
 #include <string.h>
 
 static const char *const worker_mode_choices[]      = {"auto",   "local",    "ps-bsp",
                                                        "ps-ssp", "ps-async", NULL};
+static const char *const worker_wire_choices[]      = {"raw", "bf16", "f16", NULL};
 static const char *const worker_commit_choices[]    = {"decide", "eager", NULL};
 static const char *const worker_loss_choices[]      = {"fail", "continue", "wait", NULL};
 static const char *const worker_scheduler_choices[] = {"auto", "external", "hosted", NULL};
@@ -24,21 +26,16 @@ const config_row worker_settings_rows[] = {
         name, CONFIG_TEXT, 0, "", 0, 0, NULL, "Read by another process."                           \
     }
 const config_row worker_settings_foreign[] = {
-    FOREIGN("role"),         FOREIGN("store"),
-    FOREIGN("shards"),       FOREIGN("nproc_per_node"),
-    FOREIGN("nnodes"),       FOREIGN("node_rank"),
-    FOREIGN("log_dir"),      FOREIGN("listen"),
-    FOREIGN("address"),      FOREIGN("advertise"),
-    FOREIGN("threads"),      FOREIGN("io_threads"),
-    FOREIGN("sendfile"),     FOREIGN("store_bytes"),
-    FOREIGN("host"),         FOREIGN("bind"),
-    FOREIGN("scheduler_fd"), FOREIGN("launcher"),
-    FOREIGN("server_rank"),  {0},
-};
+    FOREIGN("role"), FOREIGN("shards"), FOREIGN("store"), FOREIGN("io_threads"), {0}};
 
 const char *worker_mode_name(int mode)
 {
     return worker_mode_choices[mode];
+}
+
+const char *worker_wire_name(int wire)
+{
+    return worker_wire_choices[wire];
 }
 
 static pen_status check(const worker_settings *s, pen_error *why)
@@ -67,16 +64,13 @@ static pen_status check(const worker_settings *s, pen_error *why)
                        worker_mode_name(s->mode), s->clip);
     if (s->resume && s->fresh)
         return why_set(why, PEN_BAD_SETTING, "resume and fresh contradict each other");
-    if (strcmp(s->wire, "raw") != 0)
-        return why_set(why, PEN_UNSUPPORTED,
-                       "wire=%s is not in this version: gradients travel as they are (raw)",
-                       s->wire);
     return PEN_OK;
 }
 
 pen_status worker_settings_load(worker_settings *s, const char *const *strings, pen_error *why)
 {
-    const config_row *const known[] = {worker_settings_rows, worker_settings_foreign, NULL};
+    const config_row *const known[] = {worker_settings_rows, scheduler_settings_rows,
+                                       worker_settings_foreign, NULL};
 
     config_defaults(worker_settings_rows, s);
     pen_status status = config_from_strings(worker_settings_rows, s, strings, why);

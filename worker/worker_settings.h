@@ -18,8 +18,8 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "Update rule and its numbers for tensors without a group of their own, such as: adamw lr=3e-4.") \
     X(char,     sync,             TEXT, "",       0,    0,        NULL,                                \
       "Consistency, such as: bsp, ssp s=2, async; empty takes the one that belongs to the mode.")      \
-    X(char,     wire,             TEXT, "raw",    0,    0,        NULL,                                \
-      "What a gradient looks like on the wire; raw sends it as it is registered.")                     \
+    X(int,      wire,             ENUM, "raw",    0,    0,        worker_wire_choices,                 \
+      "What a gradient looks like on the wire; raw sends it as it is registered, bf16 and f16 halve float32 and round it.") \
     X(int,      commit,           ENUM, "decide", 0,    0,        worker_commit_choices,               \
       "eager applies each chunk as soon as all ranks pushed it, without a norm; decide clips and skips whole steps.") \
     X(bool,     deterministic,    BOOL, "yes",    0,    0,        NULL,                                \
@@ -98,8 +98,9 @@ typedef struct {
 
 extern const config_row worker_settings_rows[];
 
-/* Names of other processes that share the environment with a worker: a launcher hands all of them
- * the same PENSTOCK_* variables.  Known here, and not read. */
+/* A launcher hands all processes of a job the same PENSTOCK_* variables: these names are a server's
+ * or the launcher's own, and those of scheduler_settings_rows the scheduler's.  Known, and not
+ * read; any other is an error. */
 extern const config_row worker_settings_foreign[];
 
 /* Everything a worker was told: defaults, `strings` (pen_init's argument), the file PENSTOCK_CONFIG
@@ -108,5 +109,6 @@ extern const config_row worker_settings_foreign[];
 pen_status worker_settings_load(worker_settings *s, const char *const *strings, pen_error *why);
 
 const char *worker_mode_name(int mode);
+const char *worker_wire_name(int wire);
 
 #endif

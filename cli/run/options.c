@@ -175,8 +175,21 @@ static int refuse_flag(const char *name)
         if (r->name != NULL) names[n++] = r->name;
     for (int i = 0; command_tables[i] != NULL; i++)
         for (const config_row *r = command_tables[i]; r->name != NULL && n < 512; r++) names[n++] = r->name;
-    return command_fail(EXIT_USAGE, "unknown flag '--%s'; did you mean '--%s'?  (penstock run --help)", name,
-                        command_nearest(name, names, n));
+    char nearest[100];
+    snprintf(nearest, sizeof nearest, "%s", command_nearest(name, names, n));
+    for (char *c = nearest; *c != '\0'; c++)
+        if (*c == '_') *c = '-';
+    return command_fail(EXIT_USAGE, "unknown flag '--%s'; did you mean '--%s'?  (penstock run --help)", name, nearest);
+}
+
+/* Whether the setting would be taken by those it is for; -1, or the exit code. */
+static int check_setting(const config_row *row, const char *value)
+{
+    pen_error why;
+    char scratch[1 << 16] __attribute__((aligned(16)));
+    config_defaults(row, scratch);
+    if (config_set(row, scratch, row->name, value, &why) == PEN_OK) return -1;
+    return command_fail(EXIT_USAGE, "%s", why.text);
 }
 
 /* Splits "--name=value"; dashes in `as_flag`, underscores in `as_setting`.  Returns the value or NULL. */
@@ -225,10 +238,8 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128])
         if (value == NULL && row->type == CONFIG_BOOL) value = "yes";
         if (value == NULL && i + 1 < argc) value = argv[++i];
         if (value == NULL) return -1 - command_fail(EXIT_USAGE, "--%s needs a value", name);
-        pen_error why;
-        char scratch[1 << 16] __attribute__((aligned(16)));
-        config_defaults(row, scratch);
-        if (config_set(row, scratch, setting, value, &why) != PEN_OK) return -1 - command_fail(EXIT_USAGE, "%s", why.text);
+        int code = check_setting(row, value);
+        if (code >= 0) return -1 - code;
         put_setting(setting, value);
     }
     for (; i < argc; i++) out[n++] = argv[i];
@@ -248,7 +259,9 @@ static int check(const run_options *o)
         return command_fail(EXIT_USAGE, "--nnodes %d needs a --master-port that all machines know", o->nnodes);
     if (o->resume && o->fresh) return command_fail(EXIT_USAGE, "--resume and --fresh contradict each other");
     if (o->resume && o->store == NULL) return command_fail(EXIT_USAGE, "--resume needs --store DIR");
-    return -1;
+    pen_error why;
+    if (command_check_environment(&why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
+    return o->mode != NULL ? check_setting(find_setting("mode"), o->mode) : -1;
 }
 
 int run_options_parse(int argc, char **argv, run_options *o)

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +113,7 @@ static void become_child(char *const *argv, const process_env *env, size_t n_env
     sigprocmask(SIG_SETMASK, &none, NULL);
     for (int s = 1; s < 32; s++) signal(s, SIG_DFL);
 
-    int null = open("/dev/null", O_RDONLY);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     dup2(null, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
@@ -156,12 +157,14 @@ static void end_line(process *p, process_stream *s)
 {
     s->line[s->line_size] = '\0';
     snprintf(s->tail[s->lines++ % PROCESS_TAIL_LINES], sizeof s->tail[0], "%.255s", s->line);
+    s->line[s->line_size++] = '\n'; /* whatever else is in it is passed on as it is */
     if (s->file != NULL) {
-        fprintf(s->file, "%s\n", s->line);
+        fwrite(s->line, 1, s->line_size, s->file);
         fflush(s->file);
     }
     if (s->terminal != NULL) {
-        fprintf(s->terminal, "%s%s\n", p->prefix, s->line);
+        fputs(p->prefix, s->terminal);
+        fwrite(s->line, 1, s->line_size, s->terminal);
         fflush(s->terminal);
     }
     s->line_size = 0;
@@ -199,6 +202,12 @@ static void drain(process *p, process_stream *s)
     if (s->line_size > 0) end_line(p, s);
     close(s->fd);
     s->fd = -1;
+}
+
+void process_read_all(process *p, process_stream *s, int timeout_ms)
+{
+    struct pollfd ready = {.fd = s->fd, .events = POLLIN};
+    while (poll(&ready, 1, timeout_ms) > 0 && process_read(p, s)) {}
 }
 
 void process_drain(process *p)

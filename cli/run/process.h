@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-enum { PROCESS_TAIL_LINES = 20, PROCESS_LINE_BYTES = 4096, PROCESS_ENV_MAX = 48 };
+enum { PROCESS_TAIL_LINES = 20, PROCESS_LINE_BYTES = 16384, PROCESS_ENV_MAX = 48 };
 
 /* One stream of a child: split into lines, each written to the terminal in one piece and to a file. */
 typedef struct {
@@ -44,6 +44,7 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
 
 /* Reads what the child wrote; false when the stream has ended. */
 bool process_read(process *p, process_stream *stream);
+void process_read_all(process *p, process_stream *stream, int timeout_ms); /* to its end, or to a pause that long */
 void process_drain(process *p); /* the rest, without waiting, and closes */
 
 void process_signal(const process *p, int signal); /* its whole group */

@@ -17,13 +17,20 @@ static bool is_verdicts_culprit(const process *p, const pen_error *verdict)
     return verdict != NULL && verdict->status == PEN_PEER_LOST && p->role == verdict->role && p->rank == verdict->rank;
 }
 
+/* Its sentence is the cause: processes end because of it. */
+static bool is_cause_itself(const pen_error *verdict)
+{
+    return verdict != NULL && verdict->status != PEN_PEER_LOST;
+}
+
 process *report_cause(const report_input *in)
 {
     process *first = NULL;
     for (size_t i = 0; i < in->n; i++) {
         process *p = &in->all[i];
+        if (in->scheduler_hung && p->role == PEN_SCHEDULER) return p;
         if (is_verdicts_culprit(p, in->verdict)) return p; /* it may hang, and end last */
-        if (failed(p) && (first == NULL || p->order < first->order)) first = p;
+        if (!is_cause_itself(in->verdict) && failed(p) && (first == NULL || p->order < first->order)) first = p;
     }
     return first;
 }
@@ -119,16 +126,23 @@ static int write_interrupted(const report_input *in)
     return 128 + in->interrupted;
 }
 
+static int write_verdict(const report_input *in)
+{
+    fprintf(stderr, "penstock: %s\n\n", in->verdict->text);
+    print_others(in, NULL);
+    if (!in->restarting) print_kept(in->options);
+    fprintf(stderr, "  exit     1\n");
+    return 1;
+}
+
 int report_write(const report_input *in, const process *cause)
 {
     char end[96], memory[160] = "", host[256] = "", where[64] = "";
     if (in->interrupted != 0) return write_interrupted(in);
     if (cause == NULL && in->verdict == NULL) return 0;
-    if (cause == NULL) {
-        fprintf(stderr, "penstock: %s\n", in->verdict->text);
-        return 1;
-    }
-    bool hung = is_verdicts_culprit(cause, in->verdict) && (!cause->ended || cause->reported);
+    if (cause == NULL) return write_verdict(in);
+    bool hung = in->scheduler_hung ||
+                (is_verdicts_culprit(cause, in->verdict) && (!cause->ended || cause->reported));
     describe_end(cause, hung, end, sizeof end);
     if (cause->exit_signal == SIGKILL && !hung) describe_memory(memory, sizeof memory);
     gethostname(host, sizeof host - 1);

@@ -12,10 +12,12 @@ typedef struct {
     size_t n;
     const pen_error *verdict; /* of the scheduler; NULL when none came */
     int interrupted;          /* the signal that asked to stop; 0 = none */
+    bool scheduler_hung;      /* it lived, and answered nobody */
     bool restarting;
 } report_input;
 
-/* The child whose failure came first: the verdict's culprit if it is one of ours, else by time.  NULL: none failed. */
+/* The child to blame: a hung scheduler; else the verdict's lost peer if it is one of ours; else the first that failed.
+ * NULL: none failed, or the verdict blames no process (two ranks disagree). */
 process *report_cause(const report_input *in);
 
 /* Prints the report to stderr and returns the exit code of the job. */

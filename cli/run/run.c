@@ -27,6 +27,10 @@
 enum {
     LEAVE_MS = 3000,     /* survivors of a verdict may say their sentence and go */
     SERVERS_MS = 10000,  /* servers and scheduler after the last worker          */
+    OVER_MS = 300,       /* servers after the last worker and the scheduler      */
+    VERDICT_MS = 500,    /* the verdict of a scheduler that has ended            */
+    LINK_MS = 60000,     /* machine 0 may start that much later than another     */
+    LINK_TRY_MS = 1000,
     ANNOUNCE_MS = 20000, /* the scheduler's port                                 */
     CODES = 16
 };
@@ -41,8 +45,10 @@ typedef struct {
     control *link;
     pen_error verdict;
     bool has_verdict, stopping;
+    bool had_link, is_over; /* is_over: the scheduler has ended after all workers */
+    bool asked, answered, scheduler_hung; /* after a failure: does the scheduler still answer? */
     int interrupted, interrupts;
-    uint64_t kill_at_ms, leave_at_ms;
+    uint64_t kill_at_ms, leave_at_ms, link_until_ms;
 } launcher;
 
 /* ---- names and files -------------------------------------------------------------------------------- */
@@ -144,12 +150,12 @@ static pen_status read_announcement(launcher *l, process *scheduler, int fd, pen
     l->port = atoi(text);
     if (l->port > 0) return PEN_OK;
     process_signal(scheduler, SIGTERM);
-    usleep(200000);
-    process_reap(l->all, l->n);
-    process_drain(scheduler);
+    scheduler->err.terminal = NULL; /* its sentence is in ours */
+    process_read_all(scheduler, &scheduler->err, 2000);
+    const char *said = scheduler->err.lines == 0 ? "it said nothing"
+                                                 : scheduler->err.tail[(scheduler->err.lines - 1) % PROCESS_TAIL_LINES];
     return why_set(why, PEN_UNREACHABLE, "the scheduler did not start: %s",
-                   scheduler->err.lines > 0 ? scheduler->err.tail[(scheduler->err.lines - 1) % PROCESS_TAIL_LINES]
-                                            : "it said nothing");
+                   strncmp(said, "penstock: ", 10) == 0 ? said + 10 : said);
 }
 
 typedef struct {
@@ -263,6 +269,29 @@ static void say_start(const launcher *l)
     fprintf(stderr, "\n");
 }
 
+static void report_exit(launcher *l, const process *p)
+{
+    wire_control exited = {.kind = WIRE_EXITED};
+    if (l->link == NULL || p->role == PEN_SCHEDULER) return;
+    exited.u.exited.role = p->role;
+    exited.u.exited.rank = p->rank;
+    exited.u.exited.code = p->exit_code;
+    exited.u.exited.signal = p->exit_signal;
+    exited.u.exited.note = "";
+    control_send(l->link, &exited, NULL);
+}
+
+/* Without a link deaths are found by the scheduler itself.  One that has ended the job says so at once. */
+static void open_link(launcher *l, uint64_t timeout_ms)
+{
+    pen_status status = control_open(l->address, WIRE_LAUNCHER, timeout_ms, &l->link, &l->verdict);
+    l->had_link = status == PEN_OK;
+    if (status != PEN_OK) l->link = NULL;
+    l->has_verdict = status != PEN_OK && status != PEN_UNREACHABLE;
+    for (size_t i = 0; i < l->n; i++)
+        if (l->all[i].ended) report_exit(l, &l->all[i]);
+}
+
 static pen_status start_all(launcher *l, pen_error *why)
 {
     const run_options *o = &l->options;
@@ -275,26 +304,14 @@ static pen_status start_all(launcher *l, pen_error *why)
     snprintf(l->address, sizeof l->address, "tcp://%s:%d", o->master_addr, l->port);
     say_start(l);
     if (o->node_rank == 0) write_note(l);
+    if (o->node_rank == 0) open_link(l, 5000); /* before anything can fail: its verdict would be missed */
     status = start_servers(l, why);
     for (int i = 0; i < o->nproc && status == PEN_OK; i++) status = start_worker(l, i, why);
-    if (status == PEN_OK && control_open(l->address, WIRE_LAUNCHER, o->nnodes > 1 ? 60000 : 5000, &l->link, why) != PEN_OK)
-        l->link = NULL; /* deaths are then found by the scheduler itself */
+    if (o->node_rank != 0) l->link_until_ms = clock_ms(&clock_real) + LINK_MS;
     return status;
 }
 
 /* ---- watching ------------------------------------------------------------------------------------------- */
-
-static void report_exit(launcher *l, const process *p)
-{
-    wire_control exited = {.kind = WIRE_EXITED};
-    if (l->link == NULL || p->role == PEN_SCHEDULER) return;
-    exited.u.exited.role = p->role;
-    exited.u.exited.rank = p->rank;
-    exited.u.exited.code = p->exit_code;
-    exited.u.exited.signal = p->exit_signal;
-    exited.u.exited.note = "";
-    control_send(l->link, &exited, NULL);
-}
 
 static size_t alive(const launcher *l, int32_t role)
 {
@@ -311,10 +328,15 @@ static void stop_all(launcher *l, uint64_t now)
     for (size_t i = 0; i < l->n; i++) process_signal(&l->all[i], SIGTERM);
 }
 
-/* The first failure: survivors get a moment to find out by themselves and say so. */
+/* The first failure: survivors get a moment to find out by themselves and say so.  A scheduler that does not
+ * answer within that moment is the cause itself. */
 static void on_failure(launcher *l, uint64_t now)
 {
-    if (l->leave_at_ms == 0) l->leave_at_ms = now + LEAVE_MS;
+    if (l->asked) return;
+    wire_control question = {.kind = WIRE_STATUS_ASK};
+    l->asked = true;
+    l->leave_at_ms = now + LEAVE_MS;
+    if (l->link == NULL || control_send(l->link, &question, NULL) != PEN_OK) l->answered = true;
 }
 
 static void read_link(launcher *l, uint64_t now)
@@ -322,12 +344,14 @@ static void read_link(launcher *l, uint64_t now)
     wire_control message;
     pen_status status = PEN_OK;
     while (l->link != NULL && (status = control_receive(l->link, 0, &message, NULL)) == PEN_OK) {
+        l->answered = l->asked;
         if (message.kind != WIRE_VERDICT || l->has_verdict) continue;
         l->verdict = message.u.verdict;
         l->has_verdict = true;
         on_failure(l, now);
     }
     if (l->link != NULL && status != PEN_AGAIN) {
+        l->answered = true; /* it has ended: no more to be heard */
         control_close(l->link, 0);
         l->link = NULL;
     }
@@ -341,9 +365,24 @@ static void reap(launcher *l, uint64_t now)
         report_exit(l, p);
         bool failed = p->exit_code != 0 || p->exit_signal != 0;
         if (failed && !l->stopping) on_failure(l, now);
-        if (failed && l->stopping) p->reported = true;
+        if (l->stopping) p->reported = true;
     }
     if (alive(l, PEN_WORKER) == 0 && l->leave_at_ms == 0) l->leave_at_ms = now + SERVERS_MS;
+}
+
+/* Not on machine 0, whose link is there from the start. */
+static bool seeks_link(const launcher *l, uint64_t now)
+{
+    return !l->had_link && !l->has_verdict && !l->stopping && now < l->link_until_ms;
+}
+
+/* The scheduler ends last, after every server that it knew: what is left has never joined. */
+static void look_for_the_end(launcher *l, uint64_t now)
+{
+    bool scheduler_ended = l->options.node_rank == 0 ? alive(l, PEN_SCHEDULER) == 0 : l->had_link && l->link == NULL;
+    if (l->is_over || l->stopping || !scheduler_ended || alive(l, PEN_WORKER) > 0) return;
+    l->is_over = true;
+    if (l->leave_at_ms > now + OVER_MS) l->leave_at_ms = now + OVER_MS;
 }
 
 static void read_signals(launcher *l, uint64_t now)
@@ -360,6 +399,7 @@ static void read_signals(launcher *l, uint64_t now)
 static int poll_timeout(const launcher *l, uint64_t now)
 {
     uint64_t due = l->stopping ? l->kill_at_ms : l->leave_at_ms;
+    if (seeks_link(l, now)) return 100;
     if (due == 0) return 1000;
     return due <= now ? 0 : due - now < 1000 ? (int)(due - now) : 1000;
 }
@@ -390,8 +430,9 @@ static pen_status watch(launcher *l, pen_error *why)
     process **owners = calloc(cap, sizeof *owners);
     pen_status status = PEN_OK;
     if (fds == NULL || streams == NULL || owners == NULL) status = why_set(why, PEN_NO_MEMORY, "no memory to watch");
-    while (status == PEN_OK && alive(l, 0) > 0) {
+    while (status == PEN_OK) {
         uint64_t now = clock_ms(&clock_real);
+        if (alive(l, 0) == 0 && !seeks_link(l, now)) break;
         size_t n = gather_fds(l, fds, streams, owners);
         poll(fds, n, poll_timeout(l, now));
         now = clock_ms(&clock_real);
@@ -399,8 +440,14 @@ static pen_status watch(launcher *l, pen_error *why)
             if (fds[i].revents != 0) process_read(owners[i], streams[i]);
         read_signals(l, now);
         reap(l, now); /* before the link: a death we saw ourselves is told with its signal */
+        if (seeks_link(l, now)) open_link(l, LINK_TRY_MS);
+        if (l->has_verdict) on_failure(l, now);
         read_link(l, now);
-        if (!l->stopping && l->leave_at_ms != 0 && now >= l->leave_at_ms) stop_all(l, now);
+        look_for_the_end(l, now);
+        if (!l->stopping && l->leave_at_ms != 0 && now >= l->leave_at_ms) {
+            l->scheduler_hung = l->asked && !l->answered && alive(l, PEN_SCHEDULER) > 0;
+            stop_all(l, now);
+        }
         if (l->stopping && now >= l->kill_at_ms) {
             for (size_t i = 0; i < l->n; i++) process_signal(&l->all[i], SIGKILL);
             l->kill_at_ms = now + 1000;
@@ -410,6 +457,17 @@ static pen_status watch(launcher *l, pen_error *why)
     free(streams);
     free(owners);
     return status;
+}
+
+/* A scheduler may end before its last words were read. */
+static void hear_verdict(launcher *l)
+{
+    uint64_t now = clock_ms(&clock_real), end = now + VERDICT_MS;
+    for (; l->asked && !l->has_verdict && l->link != NULL && now < end; now = clock_ms(&clock_real)) {
+        struct pollfd fd = {.fd = control_fd(l->link), .events = POLLIN};
+        poll(&fd, 1, (int)(end - now));
+        read_link(l, now);
+    }
 }
 
 static void clean_up(launcher *l)
@@ -430,19 +488,22 @@ static void clean_up(launcher *l)
 static int attempt(launcher *l, bool *again)
 {
     pen_error why = {0};
-    l->has_verdict = l->stopping = false;
-    l->leave_at_ms = l->kill_at_ms = 0;
+    l->has_verdict = l->stopping = l->asked = l->answered = l->scheduler_hung = false;
+    l->had_link = l->is_over = false;
+    l->leave_at_ms = l->kill_at_ms = l->link_until_ms = 0;
     *again = false;
 
     int code;
     pen_status status = start_all(l, &why);
     if (status == PEN_OK) status = watch(l, &why);
+    if (status == PEN_OK) hear_verdict(l);
     if (status != PEN_OK) {
         code = command_fail(1, "%s", why.text);
     } else {
         *again = l->interrupted == 0 && l->attempt < l->options.max_restarts;
         report_input in = {.options = &l->options, .program = l->program, .job = l->job, .log_folder = l->log_folder,
                            .all = l->all, .n = l->n, .verdict = l->has_verdict ? &l->verdict : NULL,
+                           .scheduler_hung = l->scheduler_hung,
                            .interrupted = l->interrupted, .restarting = *again};
         code = report_write(&in, report_cause(&in));
         *again = *again && code != 0;

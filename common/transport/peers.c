@@ -7,7 +7,8 @@
  *
  * Where a descriptor had several connections within one reading, the first message of a peer is taken to
  * come from the living one, because an end that is told wrongly loses messages and one that is told
- * late does not.  The next peer on that descriptor, or its end, corrects it.
+ * late does not.  While that is in doubt the silent one before it is not told either.  The doubt ends
+ * when the next peer speaks on that descriptor, when this one speaks again after a while, or with it.
  */
 #include "common/transport/peers.h"
 
@@ -25,13 +26,17 @@ typedef struct peers_one one;
 struct peers_one {
     uint32_t number;
     int fd;
-    bool is_named;     /* it has a number                                                        */
-    bool is_respected; /* it said something                                                      */
-    bool is_scolded;   /* it was refused                                                         */
-    bool is_early;     /* it spoke before it was reported as accepted, by another thread         */
-    uint64_t round;    /* of its last message, or of its end                                     */
-    one *next;         /* of the ended                                                           */
-    UT_hash_handle hh; /* of the named                                                           */
+    bool is_named;      /* it has a number                                                        */
+    bool is_respected;  /* it said something                                                      */
+    bool is_scolded;    /* it was refused                                                         */
+    bool is_shy;        /* it may have shaken hands, without a word after                         */
+    bool is_early;      /* it spoke before it was reported as accepted, by another thread         */
+    uint32_t greetings; /* of all, when it came                                                  */
+    bool is_doubtful;   /* its number may be that of the silent one that was here before */
+    uint64_t met;       /* round of its first message */
+    uint64_t round;     /* of its last message, or of its end */
+    one *next;          /* of the ended                                                           */
+    UT_hash_handle hh;  /* of the named                                                           */
 };
 
 void peers_init(peers *self)
@@ -59,6 +64,12 @@ static one *find(const peers *self, uint32_t number)
     return o;
 }
 
+/* A whole round lies between that one and this. */
+static bool is_past(const peers *self, uint64_t round)
+{
+    return self->round > round + 1;
+}
+
 static bool make_room(peers *self, int fd)
 {
     if (fd < 0 || fd > FD_MAX) return false;
@@ -84,7 +95,7 @@ static bool name(peers *self, one *o, uint32_t number)
     o->number = number;
     HASH_ADD(hh, self->named, number, sizeof o->number, o);
     o->is_named = o->hh.tbl != NULL;
-    o->round    = self->round;
+    o->met = o->round = self->round;
     return o->is_named;
 }
 
@@ -116,13 +127,34 @@ void peers_accepted(peers *self, int fd)
     }
     if (was != NULL) append(self, was);
     self->open[fd] = create(fd);
+    if (self->open[fd] != NULL) self->open[fd]->greetings = self->greetings;
+}
+
+void peers_greeted(peers *self)
+{
+    self->greetings++;
+}
+
+void peers_failed(peers *self)
+{
+    self->failed++;
+}
+
+/* Handshakes are reported without a descriptor: it can only be told that one happened in its life. */
+static bool may_have_greeted(peers *self, const one *o)
+{
+    if (o->is_named || self->failed == 0) return o->greetings != self->greetings;
+    self->failed--;
+    return false;
 }
 
 void peers_ended(peers *self, int fd)
 {
     if (!make_room(self, fd) || self->open[fd] == NULL) return;
-    append(self, self->open[fd]);
+    one *o         = self->open[fd];
     self->open[fd] = NULL;
+    o->is_shy      = may_have_greeted(self, o);
+    append(self, o);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -132,6 +164,7 @@ peers_standing peers_hear(peers *self, uint32_t number)
     one *o = find(self, number);
     if (o != NULL) {
         o->round = self->round;
+        if (is_past(self, o->met)) o->is_doubtful = false; /* an ended one would say no more */
         return PEERS_KNOWN;
     }
     const size_t n = self->n_gone < PEERS_GONE_MAX ? self->n_gone : PEERS_GONE_MAX;
@@ -140,11 +173,16 @@ peers_standing peers_hear(peers *self, uint32_t number)
     return PEERS_NEW;
 }
 
+static bool is_silent(const one *o)
+{
+    return !o->is_named && !o->is_scolded;
+}
+
 /* The oldest connection that ended on this descriptor without a word, so far. */
 static one **find_silent(peers *self, int fd)
 {
     one **link = &self->ended;
-    while (*link != NULL && ((*link)->fd != fd || (*link)->is_named)) link = &(*link)->next;
+    while (*link != NULL && ((*link)->fd != fd || !is_silent(*link))) link = &(*link)->next;
     return link;
 }
 
@@ -180,7 +218,10 @@ bool peers_meet(peers *self, uint32_t number, int fd)
         if (o == NULL) return false;
         o->is_early = true;
     }
-    if (!o->is_named) return name(self, o, number);
+    if (!o->is_named) {
+        o->is_doubtful = *find_silent(self, fd) != NULL;
+        return name(self, o, number);
+    }
     return (int32_t)(number - o->number) < 0 ? meet_ended(self, number, fd)
                                              : meet_successor(self, number, fd);
 }
@@ -203,27 +244,34 @@ bool peers_knows(const peers *self, uint32_t number)
     return find(self, number) != NULL;
 }
 
-/* ---- ends ------------------------------------------------------------------------------------ */
-
-void peers_dry(peers *self)
+size_t peers_count(const peers *self)
 {
-    self->round += 2;
+    return HASH_COUNT(self->named);
 }
+
+/* ---- ends ------------------------------------------------------------------------------------ */
 
 void peers_round(peers *self)
 {
     self->round++;
 }
 
-/* Neither its end nor a message of it is of this round or the last. */
+bool peers_has_ended(const peers *self)
+{
+    return self->ended != NULL;
+}
+
+/* A silent one is not told while its successor's number may be its own. */
 static bool is_ripe(const peers *self, const one *o)
 {
-    return self->round > o->round + 1;
+    const one *successor = self->open[o->fd];
+    return is_past(self, o->round) &&
+           (!is_silent(o) || successor == NULL || !successor->is_doubtful);
 }
 
 static peers_end forget(peers *self, one *o, uint32_t *number)
 {
-    peers_end end = o->is_named || o->is_scolded ? PEERS_NONE : PEERS_STRANGER;
+    peers_end end = is_silent(o) && !o->is_shy ? PEERS_STRANGER : PEERS_NONE;
     if (o->is_named) {
         HASH_DEL(self->named, o);
         self->gone[self->n_gone++ % PEERS_GONE_MAX] = o->number;

@@ -2,11 +2,11 @@
  *
  * For a library that reports connections (by descriptor) and messages (by the number of a peer) through
  * two queues that do not wait for each other.  Two things make that hard, and both are settled here:
- *   - An end may be heard of while messages of that connection still wait.  It is told when the queue of
- *     messages was empty since; or, if it never is, when a whole round went by without one of them.
+ *   - An end may be heard of while messages of that connection still wait, or are about to be queued.
+ *     It is told when two rounds went by without one of them.
  *   - A descriptor is given to the next connection at once, so one number of a descriptor may mean
  *     several connections.  Numbers of peers count up, and so tell which of two is the newer.
- * A connection that ends without a word is a stranger's.  No I/O, no clock.  Belongs to one thread.
+ * A connection that ends without a word and without a handshake is a stranger's.  No I/O, no clock.  Belongs to one thread.
  */
 #ifndef COMMON_TRANSPORT_PEERS_H
 #define COMMON_TRANSPORT_PEERS_H
@@ -25,6 +25,7 @@ typedef struct {
     struct peers_one *named;         /* hash of those that have spoken, by number */
     struct peers_one *ended, **last; /* their ends are still to be told           */
     uint64_t round;
+    uint32_t greetings, failed;    /* so far; and those whose connection has not ended yet */
     uint32_t gone[PEERS_GONE_MAX]; /* the newest whose ends were told; a ring */
     size_t n_gone;
 } peers;
@@ -34,6 +35,8 @@ void peers_fini(peers *self);
 
 /* News of connections, in the order in which they happened. */
 void peers_accepted(peers *self, int fd);
+void peers_greeted(peers *self); /* one of them shook hands                   */
+void peers_failed(peers *self);  /* one of them failed to, and will end next  */
 void peers_ended(peers *self, int fd);
 
 /* A message of that peer was read.  NEW: take all news there is, then call peers_meet().
@@ -51,11 +54,14 @@ void peers_respect(peers *self, uint32_t number);
 void peers_scold(peers *self, int fd);
 
 bool peers_knows(const peers *self, uint32_t number); /* has spoken, and its end was not told yet */
+size_t peers_count(const peers *self);                /* of those */
 
-/* Called when the queue of messages was found empty after all news was taken, and, while it never is,
- * every time each peer with waiting messages has certainly been read from. */
-void peers_dry(peers *self);
+/* Called at most every few milliseconds, when since the last call the queue of messages was found empty
+ * after all news was taken, or every peer with waiting messages was read from. */
 void peers_round(peers *self);
+
+bool peers_has_ended(
+    const peers *self); /* somebody, and it was not told yet: more rounds are needed */
 
 /* The next end that may be told.  DOWN: of *number.  STRANGER: of a connection without a word. */
 typedef enum { PEERS_NONE, PEERS_DOWN, PEERS_STRANGER } peers_end;

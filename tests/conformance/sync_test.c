@@ -1,4 +1,5 @@
 /* sync_test.c - what every consistency rule must keep to, for each member of sync_all. */
+#include "proto/plan.h"
 #include "server/sync/sync.h"
 
 #include <setjmp.h>
@@ -44,6 +45,8 @@ static void test_sync_members_are_complete_and_found_by_name(void **state)
         assert_non_null(rule->serve);
         assert_non_null(rule->hyper_rows);
         assert_ptr_equal(sync_find(rule->name), rule);
+        const wire_group group = {.sync = rule->name}; /* the plan has room for sums of the same */
+        assert_int_equal(plan_group_averages(&group), rule->averages);
         assert_int_equal(rule->doc[strlen(rule->doc) - 1], '.');
     }
     assert_null(sync_find("never"));

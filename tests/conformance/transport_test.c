@@ -360,7 +360,7 @@ static void test_transport_listener_hears_nothing_of_a_peer_that_never_spoke(voi
     FOR_EACH(ops)
     {
         transport *l = listen_at(ops->any_address, NULL);
-        transport_close(dial(transport_address(l)), 0);
+        transport_close(dial(transport_address(l)), 1000);
         transport *d = dial(transport_address(l));
         say(d, 0, "first");
         transport_event event;

@@ -258,9 +258,16 @@ static const char *living(const wire_control *a, const wire_control *b)
         FIELD(u.met.data_size);
         BYTES(u.met.data, a->u.met.data_size);
         return NULL;
-    case WIRE_NOTICE: TEXT(u.notice.text); return NULL;
+    case WIRE_NOTICE:
+        TEXT(u.notice.text);
+        FIELD(u.notice.generation);
+        FIELD(u.notice.quiet);
+        FIELD(u.notice.n_missing);
+        COLUMN(u.notice.missing, a->u.notice.n_missing);
+        return NULL;
     case WIRE_VERDICT:
-    case WIRE_FAILURE: return verdict(&a->u.verdict, &b->u.verdict);
+    case WIRE_FAILURE:
+    case WIRE_WILL: return verdict(&a->u.verdict, &b->u.verdict);
     case WIRE_EXITED:
         FIELD(u.exited.role);
         FIELD(u.exited.rank);
@@ -287,6 +294,26 @@ static const char *watching(const wire_control *a, const wire_control *b)
         FIELD(u.snapshot_done.step);
         FIELD(u.snapshot_done.status);
         TEXT(u.snapshot_done.text);
+        return NULL;
+    case WIRE_COMMAND:
+        FIELD(u.command.id);
+        FIELD(u.command.asker);
+        FIELD(u.command.done_below);
+        FIELD(u.command.role);
+        FIELD(u.command.rank);
+        FIELD(u.command.head);
+        FIELD(u.command.body_size);
+        BYTES(u.command.body, a->u.command.body_size);
+        return NULL;
+    case WIRE_REPLY:
+        FIELD(u.reply.id);
+        FIELD(u.reply.asker);
+        FIELD(u.reply.role);
+        FIELD(u.reply.rank);
+        FIELD(u.reply.status);
+        FIELD(u.reply.data_size);
+        TEXT(u.reply.text);
+        BYTES(u.reply.data, a->u.reply.data_size);
         return NULL;
     case WIRE_ENQUIRE: FIELD(u.enquire); return NULL;
     case WIRE_MISSING:

@@ -230,9 +230,16 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.met.data       = bytes;
         c.u.met.data_size  = sizeof bytes;
         break;
-    case WIRE_NOTICE: c.u.notice.text = "rank 3 has not come to the barrier"; break;
+    case WIRE_NOTICE:
+        c.u.notice.text       = "rank 3 has not come to the barrier";
+        c.u.notice.generation = 50;
+        c.u.notice.quiet      = true;
+        c.u.notice.n_missing  = 3;
+        c.u.notice.missing    = missing;
+        break;
     case WIRE_VERDICT:
-    case WIRE_FAILURE: c.u.verdict = verdict; break;
+    case WIRE_FAILURE:
+    case WIRE_WILL: c.u.verdict = verdict; break;
     case WIRE_EXITED:
         c.u.exited.role   = PEN_WORKER;
         c.u.exited.rank   = 4;
@@ -274,6 +281,26 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.status.member    = make_members();
         c.u.status.n_waiting = 2;
         c.u.status.waiting   = waits;
+        break;
+    case WIRE_COMMAND:
+        c.u.command.id         = 61;
+        c.u.command.role       = PEN_WORKER;
+        c.u.command.rank       = -1;
+        c.u.command.asker      = 62;
+        c.u.command.head       = -7;
+        c.u.command.body       = bytes;
+        c.u.command.body_size  = sizeof bytes;
+        c.u.command.done_below = 60;
+        break;
+    case WIRE_REPLY:
+        c.u.reply.id        = 61;
+        c.u.reply.role      = PEN_SERVER;
+        c.u.reply.rank      = 3;
+        c.u.reply.asker     = 62;
+        c.u.reply.status    = PEN_NOT_FOUND;
+        c.u.reply.text      = "server 3 has no handler for command -7";
+        c.u.reply.data      = bytes;
+        c.u.reply.data_size = sizeof bytes;
         break;
     case WIRE_BYE:
     case WIRE_BYED:

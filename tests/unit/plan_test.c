@@ -78,8 +78,15 @@ static void test_plan_counts_elements_and_sees_overflow(void **state)
 }
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
-static void check_chunks_of(const plan *p, uint32_t t, const wire_tensor *tensor)
+static bool is_decided(const wire_model *model, const wire_tensor *tensor)
 {
+    if (tensor->flags & PEN_FROZEN) return false;
+    return model->n_groups == 0 || plan_group_averages(&model->group[tensor->group]);
+}
+
+static void check_chunks_of(const plan *p, uint32_t t, const wire_model *model)
+{
+    const wire_tensor *tensor = &model->tensor[t];
     uint64_t next = 0;
     for (uint32_t c = p->first_chunk[t]; c < p->first_chunk[t + 1]; c++) {
         const plan_chunk *chunk = &p->chunk[c];
@@ -87,8 +94,9 @@ static void check_chunks_of(const plan *p, uint32_t t, const wire_tensor *tensor
         assert_int_equal(chunk->start, next);
         assert_int_equal(chunk->start % 4096, 0);
         assert_in_range(chunk->count, 1, p->chunk_elements);
+        assert_int_equal(chunk->trained, !(tensor->flags & PEN_FROZEN));
         assert_int_equal(chunk->blocks,
-                         tensor->flags & PEN_FROZEN ? 0 : (chunk->count + 4095) / 4096);
+                         is_decided(model, tensor) ? (chunk->count + 4095) / 4096 : 0);
         next += chunk->count;
     }
     assert_int_equal(next, plan_tensor_elements(tensor));
@@ -98,7 +106,7 @@ static void check_partition(const plan *p, uint32_t index, const wire_model *mod
 {
     const plan_partition *part = &p->partition[index];
     uint64_t elements = 0, bytes = 0;
-    uint32_t blocks = 0, trained = 0;
+    uint32_t blocks = 0, trained = 0, decided = 0;
     assert_true(part->n_chunks > 0);
     for (uint32_t i = 0; i < part->n_chunks; i++) {
         const plan_chunk *chunk = &p->chunk[part->chunk[i]];
@@ -111,11 +119,13 @@ static void check_partition(const plan *p, uint32_t index, const wire_model *mod
         bytes += chunk->count * plan_dtype_bytes(model->tensor[chunk->tensor].dtype);
         blocks += chunk->blocks;
         trained += !(model->tensor[chunk->tensor].flags & PEN_FROZEN);
+        decided += is_decided(model, &model->tensor[chunk->tensor]);
     }
     assert_int_equal(part->elements, elements);
     assert_int_equal(part->bytes, bytes);
     assert_int_equal(part->blocks, blocks);
     assert_int_equal(part->n_trained, trained);
+    assert_int_equal(part->n_decided, decided);
 }
 
 /* Every promise of plan.h that holds for any model. */

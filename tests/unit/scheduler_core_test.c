@@ -84,7 +84,25 @@ static void read_letter(letter *l, const wire_control *m)
         if (l->size) memcpy(l->data, m->u.met.data, l->size);
         break;
     case WIRE_NOTICE: copy(l->text, sizeof l->text, m->u.notice.text); break;
+    case WIRE_COMMAND:
+        l->generation  = m->u.command.id;
+        l->rank        = m->u.command.rank;
+        l->incarnation = m->u.command.asker;
+        l->step        = m->u.command.head;
+        l->size        = m->u.command.body_size;
+        if (l->size) memcpy(l->data, m->u.command.body, l->size);
+        break;
+    case WIRE_REPLY:
+        l->generation  = m->u.reply.id;
+        l->rank        = m->u.reply.rank;
+        l->incarnation = m->u.reply.asker;
+        l->status      = m->u.reply.status;
+        l->size        = m->u.reply.data_size;
+        if (l->size) memcpy(l->data, m->u.reply.data, l->size);
+        copy(l->text, sizeof l->text, m->u.reply.text);
+        break;
     case WIRE_VERDICT:
+    case WIRE_WILL:
         l->status = m->u.verdict.status;
         l->rank   = m->u.verdict.rank;
         l->step   = m->u.verdict.step;
@@ -1029,6 +1047,59 @@ static void test_core_stops_the_servers_when_the_last_worker_has_left(void **sta
     drop_job(j);
 }
 
+static job *two_workers_are_expected(void)
+{
+    job *j = make_job((const char *const[]){"world_size=2", "servers=1", NULL});
+    launcher_comes(j);
+    assert_true(server_comes(j, 0) != 0);
+    return j;
+}
+
+static void test_core_ends_a_job_whose_programs_never_joined(void **state)
+{
+    (void)state;
+    job *j = two_workers_are_expected();
+    exits(j, PEN_WORKER, 1, 0, 0);
+    exits(j, PEN_WORKER, 1, 0, 0);
+    assert_int_equal(count(j, WIRE_STOP), 0);
+    exits(j, PEN_WORKER, 0, 0, 0);
+    must(j, SERVER_PEER, WIRE_STOP);
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    server_leaves(j, 0);
+    assert_true(j->has_ended);
+    assert_int_equal(j->status, PEN_OK);
+    drop_job(j);
+}
+
+static void test_core_names_a_program_that_ended_without_joining_when_another_joins(void **state)
+{
+    (void)state;
+    static const char text[] = "worker 1 exited with code 0 before it joined";
+    job *before              = two_workers_are_expected();
+    worker_comes(before, 0, 2, 1);
+    exits(before, PEN_WORKER, 1, 0, 0);
+    assert_verdict(before, WORKER_PEER, PEN_PEER_LOST, text);
+    drop_job(before);
+
+    job *after = two_workers_are_expected();
+    exits(after, PEN_WORKER, 1, 0, 0);
+    worker_comes(after, 0, 2, 1);
+    assert_verdict(after, WORKER_PEER, PEN_PEER_LOST, text);
+    drop_job(after);
+}
+
+static void test_core_tells_a_server_that_comes_after_the_end_so(void **state)
+{
+    (void)state;
+    job *j = make_job((const char *const[]){"world_size=1", "servers=2", NULL});
+    launcher_comes(j);
+    server_comes(j, 0);
+    exits(j, PEN_WORKER, 0, 0, 0);
+    assert_int_equal(server_comes(j, 1), 0);
+    assert_verdict(j, SERVER_PEER + 1, PEN_WRONG_STATE, "server 1 has come after the job was over");
+    drop_job(j);
+}
+
 static void test_core_does_not_wait_for_ever_for_a_server_that_was_asked_to_end(void **state)
 {
     (void)state;
@@ -1460,6 +1531,160 @@ static void test_core_survives_any_message_from_anybody_at_any_time(void **state
     assert_true(n_ended >= 150);
 }
 
+/* ---- the will -------------------------------------------------------------------------------- */
+static void assert_same_will(const job *j, const char *text)
+{
+    const uint32_t peers[] = {WORKER_PEER, WORKER_PEER + 1, SERVER_PEER};
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(must(j, peers[i], WIRE_WILL)->text, text);
+        assert_int_equal(must(j, peers[i], WIRE_WILL)->status, PEN_UNREACHABLE);
+    }
+}
+
+static void test_core_leaves_its_will_with_everybody_who_joins(void **state)
+{
+    (void)state;
+    job *j = make_job(nothing);
+    scheduler_core_introduce(j->core, "10.0.0.7:29500", "devbox");
+    worker_comes(j, 0, 2, 1);
+    assert_string_equal(must(j, WORKER_PEER, WIRE_WILL)->text,
+                        "the scheduler at 10.0.0.7:29500 is gone: it ran on devbox, and when it last "
+                        "spoke to all the job was before its first step");
+    drop_job(j);
+}
+
+static void test_core_tells_all_at_once_when_its_will_has_changed(void **state)
+{
+    (void)state;
+    job *j = training(2, 1);
+    pass(j, 4000);
+    assert_int_equal(count(j, WIRE_WILL), 0); /* nothing is new */
+    beat(j, 0, 417, "pen_step_end", 0);
+    beat(j, 1, 418, "pen_ready", 0);
+    assert_int_equal(count(j, WIRE_WILL), 0); /* not to each as it comes */
+    pass(j, 2000);
+    assert_int_equal(count(j, WIRE_WILL), 3);
+    assert_same_will(j, "the scheduler at a is gone: it ran on a, and when it last spoke to all the "
+                        "job was in step 418, worker 1 in pen_ready");
+    assert_int_equal(must(j, WORKER_PEER, WIRE_WILL)->step, 418);
+    drop_job(j);
+}
+
+static void test_core_gives_the_will_again_as_it_was_to_who_comes_back(void **state)
+{
+    (void)state;
+    job *j = training(2, 1);
+    beat(j, 0, 5, "pen_step_end", 0);
+    pass(j, 2000);
+    const letter told = *must(j, WORKER_PEER, WIRE_WILL);
+    beat(j, 0, 6, "pen_step_end", 0);
+    breaks(j, WORKER_PEER + 1);
+    worker_comes(j, 1, 2, 1);
+    assert_string_equal(must(j, WORKER_PEER + 1, WIRE_WILL)->text, told.text);
+    drop_job(j);
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+static void commands(job *j, int32_t from, uint64_t id, int32_t role, int32_t rank)
+{
+    wire_control c = {.kind      = WIRE_COMMAND,
+                      .u.command = {.id        = id,
+                                    .role      = role,
+                                    .rank      = rank,
+                                    .head      = 7,
+                                    .body      = "abc",
+                                    .body_size = 3}};
+    say_worker(j, from, &c);
+}
+
+static void assert_answer(const job *j, int32_t rank, pen_status status, const char *text)
+{
+    const letter *l = must(j, WORKER_PEER, WIRE_REPLY);
+    assert_string_equal(l->text, text);
+    assert_int_equal(l->status, status);
+    assert_int_equal(l->generation, 9);
+    assert_int_equal(l->rank, rank);
+    assert_int_equal(l->incarnation, j->worker[0]);
+}
+
+static void test_core_passes_a_command_and_its_reply_on(void **state)
+{
+    (void)state;
+    job *j = training(2, 1);
+    commands(j, 0, 9, PEN_WORKER, 1);
+    assert_int_equal(count(j, WIRE_COMMAND), 1);
+    const letter *l = must(j, WORKER_PEER + 1, WIRE_COMMAND);
+    assert_int_equal(l->rank, 0); /* who asks */
+    assert_int_equal(l->generation, 9);
+    assert_int_equal(l->step, 7);
+    assert_memory_equal(l->data, "abc", 3);
+
+    wire_control c = {.kind    = WIRE_REPLY,
+                      .u.reply = {.id        = 9,
+                                  .role      = PEN_WORKER,
+                                  .rank      = 0,
+                                  .asker     = l->incarnation,
+                                  .data      = "de",
+                                  .data_size = 2}};
+    say_worker(j, 1, &c);
+    assert_answer(j, 1, PEN_OK, "");
+    assert_memory_equal(must(j, WORKER_PEER, WIRE_REPLY)->data, "de", 2);
+    drop_job(j);
+}
+
+static void test_core_passes_a_command_on_to_all_of_a_role(void **state)
+{
+    (void)state;
+    job *j = training(3, 2);
+    commands(j, 0, 9, PEN_WORKER, -1);
+    assert_int_equal(count(j, WIRE_COMMAND), 3);
+    commands(j, 0, 10, PEN_SERVER, -1);
+    assert_int_equal(count(j, WIRE_COMMAND), 5);
+    must(j, SERVER_PEER + 1, WIRE_COMMAND);
+    drop_job(j);
+}
+
+static void test_core_answers_commands_for_who_is_not_there(void **state)
+{
+    (void)state;
+    job *j = training(2, 1);
+    commands(j, 0, 9, PEN_WORKER, 2);
+    assert_answer(j, 2, PEN_NOT_FOUND, "there is no worker 2; the job has 2");
+    commands(j, 0, 9, PEN_SCHEDULER, 0);
+    assert_answer(j, 0, PEN_NOT_FOUND, "the scheduler has no handler for command 7");
+    leaves(j, 1);
+    commands(j, 0, 9, PEN_WORKER, 1);
+    assert_answer(j, 1, PEN_NOT_FOUND, "worker 1 (devbox) has left the job");
+    assert_int_equal(count(j, WIRE_COMMAND), 0);
+    drop_job(j);
+}
+
+static void test_core_says_that_who_shall_answer_is_gone(void **state)
+{
+    (void)state;
+    job *j = training(2, 1);
+    breaks(j, WORKER_PEER + 1);
+    commands(j, 0, 9, PEN_WORKER, 1);
+    assert_int_equal(count(j, WIRE_REPLY), 0); /* it may come back, and the command comes again */
+    pass(j, 1000);                             /* its death is being looked into */
+    commands(j, 0, 9, PEN_WORKER, 1);
+    assert_answer(j, 1, PEN_PEER_LOST, "worker 1 (devbox) is gone");
+    drop_job(j);
+}
+
+static void test_core_drops_a_reply_to_who_did_not_ask(void **state)
+{
+    (void)state;
+    job *j         = training(2, 1);
+    wire_control c = {.kind    = WIRE_REPLY,
+                      .u.reply = {.id = 9, .role = PEN_WORKER, .rank = 0, .asker = 12345}};
+    say_worker(j, 1, &c);
+    c.u.reply.rank = 7;
+    say_worker(j, 1, &c);
+    assert_int_equal(count(j, WIRE_REPLY), 0);
+    drop_job(j);
+}
+
 static void test_core_refuses_what_does_not_exist_yet_at_the_start(void **state)
 {
     (void)state;
@@ -1521,6 +1746,9 @@ int main(void)
         cmocka_unit_test(test_core_ends_with_the_verdict_when_all_who_were_told_have_gone),
         cmocka_unit_test(test_core_ends_five_seconds_after_the_verdict_at_the_latest),
         cmocka_unit_test(test_core_stops_the_servers_when_the_last_worker_has_left),
+        cmocka_unit_test(test_core_ends_a_job_whose_programs_never_joined),
+        cmocka_unit_test(test_core_names_a_program_that_ended_without_joining_when_another_joins),
+        cmocka_unit_test(test_core_tells_a_server_that_comes_after_the_end_so),
         cmocka_unit_test(test_core_does_not_wait_for_ever_for_a_server_that_was_asked_to_end),
         cmocka_unit_test(test_core_calls_a_server_that_leaves_in_the_middle_gone),
         cmocka_unit_test(
@@ -1544,6 +1772,14 @@ int main(void)
         cmocka_unit_test(test_core_answers_beats_with_the_furthest_step),
         cmocka_unit_test(test_core_shrugs_off_every_message_out_of_turn),
         cmocka_unit_test(test_core_survives_any_message_from_anybody_at_any_time),
+        cmocka_unit_test(test_core_leaves_its_will_with_everybody_who_joins),
+        cmocka_unit_test(test_core_tells_all_at_once_when_its_will_has_changed),
+        cmocka_unit_test(test_core_gives_the_will_again_as_it_was_to_who_comes_back),
+        cmocka_unit_test(test_core_passes_a_command_and_its_reply_on),
+        cmocka_unit_test(test_core_passes_a_command_on_to_all_of_a_role),
+        cmocka_unit_test(test_core_answers_commands_for_who_is_not_there),
+        cmocka_unit_test(test_core_says_that_who_shall_answer_is_gone),
+        cmocka_unit_test(test_core_drops_a_reply_to_who_did_not_ask),
         cmocka_unit_test(test_core_refuses_what_does_not_exist_yet_at_the_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

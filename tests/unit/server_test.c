@@ -346,9 +346,9 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
     assert_int_equal(transport_send(listener, event.peer, j.out.data, j.out.size, NULL), PEN_OK);
     receive(&j, listener, TRANSPORT_MESSAGE, &event); /* the first BEAT: it took the answer */
     transport_close(listener, 0);
-    assert_int_equal(server_join(j.server, &why), PEN_PEER_LOST);
+    assert_int_equal(server_join(j.server, &why), PEN_UNREACHABLE);
     assert_int_equal(why.role, PEN_SCHEDULER);
-    if (strstr(why.text, "is gone: its connection closed and did not come back") == NULL)
+    if (strstr(why.text, "is gone: its connection broke and did not come back") == NULL)
         fail_msg("%s", why.text);
     wire_out_free(&j.out);
 }

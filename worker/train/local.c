@@ -35,6 +35,7 @@ typedef struct {
     double *scratch;  /* two per block of the largest tensor */
     optim_span *span; /* chunks of the largest tensor */
     float *zeros;     /* of the largest tensor; made when first needed */
+    uint16_t *wire;   /* a gradient of 16 bits, as one would travel; likewise */
     const wire_inputs *inputs;
     int64_t applied;
 } local;
@@ -54,6 +55,7 @@ static void free_local(local *l, const model *m)
     free(l->scratch);
     free(l->span);
     free(l->zeros);
+    free(l->wire);
     plan_destroy(l->plan);
     pthread_mutex_destroy(&l->lock);
     free(l);
@@ -126,18 +128,39 @@ static pen_status commit(pen_ctx *ctx, pen_error *why)
 }
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
-/* A gradient of weight 1 in float32 is read where it is: 1 x g has the same bits. */
-static pen_status fold(local *l, const pen_tensor *t, const void *grad, double weight)
+static uint64_t largest_of(const model *m)
 {
-    local_tensor *own = &l->tensor[t->index];
+    uint64_t largest = 1;
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->elements > largest) largest = m->tensor[i]->elements;
+    return largest;
+}
+
+/* Rounded as it would be on its way to a server. */
+static const void *as_it_travels(local *l, const model *m, const pen_tensor *t, const void *grad)
+{
+    const pen_dtype as = model_push_dtype(m, t);
+    if (as == t->desc.grad_dtype) return grad;
+    if (l->wire == NULL) l->wire = calloc(largest_of(m), sizeof *l->wire);
+    if (l->wire != NULL) simd()->encode(l->wire, grad, as, t->elements);
+    return l->wire;
+}
+
+/* A gradient of weight 1 in float32 is read where it is: 1 x g has the same bits. */
+static pen_status fold(local *l, const model *m, const pen_tensor *t, const void *grad,
+                       double weight)
+{
+    local_tensor *own  = &l->tensor[t->index];
+    const pen_dtype as = model_push_dtype(m, t);
     if (grad == NULL) return PEN_NO_MEMORY; /* there was none for zeros */
-    if (t->desc.grad_dtype == PEN_F32 && weight == 1) {
+    if (as == PEN_F32 && weight == 1) {
         own->grad = grad;
         return PEN_OK;
     }
+    const void *pushed = as_it_travels(l, m, t, grad);
     if (own->sum == NULL) own->sum = malloc(t->elements * sizeof(float));
-    if (own->sum == NULL) return PEN_NO_MEMORY;
-    simd()->fold_set(own->sum, grad, t->desc.grad_dtype, (float)weight, t->elements);
+    if (own->sum == NULL || pushed == NULL) return PEN_NO_MEMORY;
+    simd()->fold_set(own->sum, pushed, as, (float)weight, t->elements);
     own->grad = own->sum;
     return PEN_OK;
 }
@@ -182,7 +205,7 @@ static void measure(local *l, uint32_t chunk)
     record->bad_rank = 0;
 }
 
-static void decide(local *l, const model *m, wire_decision *decision, exchange_outcome *outcome)
+static void decide(local *l, wire_decision *decision, exchange_outcome *outcome)
 {
     uint32_t bad_chunk = 0;
     int32_t bad_rank   = -1;
@@ -190,7 +213,7 @@ static void decide(local *l, const model *m, wire_decision *decision, exchange_o
         l->record[i] = (wire_record){
             .partition = i, .weight_sum = l->inputs->weight, .finite = true, .bad_rank = -1};
     for (uint32_t c = 0; c < l->plan->n_chunks; c++)
-        if (m->tensor[l->plan->chunk[c].tensor]->trained) measure(l, c);
+        if (l->plan->chunk[c].blocks > 0) measure(l, c);
     decision_make(l->plan, l->record, (const double *const *)l->sums, l->inputs, l->applied,
                   decision, &bad_chunk, &bad_rank);
     *outcome = (exchange_outcome){.outcome  = decision->outcome,
@@ -201,11 +224,29 @@ static void decide(local *l, const model *m, wire_decision *decision, exchange_o
     if (outcome->has_bad) outcome->bad_tensor = l->plan->chunk[bad_chunk].tensor;
 }
 
-/* Without a decision each chunk counts at once: by its weight (eager: and divided by it again). */
-static double gscale_alone(const pen_ctx *ctx, const wire_inputs *in)
+/* Sums are of weighted gradients; a push that is applied on its own is scaled then. */
+static double weight_of(exchange_rule rule, const wire_inputs *in)
 {
-    double divisor = ctx->rule == EXCHANGE_EAGER ? in->weight * in->loss_scale : in->loss_scale;
-    return divisor != 0 ? 1 / divisor : 0;
+    return rule == EXCHANGE_FREE ? 1 : in->weight;
+}
+
+/* Without a decision each tensor counts at once.  0: there is nothing to count. */
+static double gscale_alone(exchange_rule rule, const wire_inputs *in)
+{
+    if (in->weight == 0) return 0;
+    return rule == EXCHANGE_FREE ? in->weight / in->loss_scale
+                                 : 1 / (in->weight * in->loss_scale);
+}
+
+/* What the step means for one tensor: groups that no decision closes do not wait for it. */
+static void carry_out(local *l, const model *m, const pen_tensor *t, const wire_decision *decision)
+{
+    const exchange_rule rule = model_rule_of(m, t);
+    const bool is_decided    = rule == EXCHANGE_DECIDE;
+    const double gscale      = is_decided ? decision->gscale : gscale_alone(rule, l->inputs);
+    if (is_decided ? decision->outcome != PEN_APPLIED : gscale == 0) return;
+    update(l, m, t, l->tensor[t->index].version + 1, l->inputs->rate[t->desc.group], gscale);
+    give_values(l, t, t->param);
 }
 
 static pen_status finish_step(pen_ctx *ctx, pen_error *why)
@@ -213,29 +254,21 @@ static pen_status finish_step(pen_ctx *ctx, pen_error *why)
     local *l                  = ctx->state;
     const model *m            = &ctx->model;
     exchange_outcome *outcome = &ctx->step.outcome;
-    wire_decision decision    = {
-           .outcome = PEN_APPLIED, .clip = 1, .gscale = gscale_alone(ctx, l->inputs)};
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained &&
-            fold(l, m->tensor[i], m->tensor[i]->pushed, l->inputs->weight) != PEN_OK)
-            return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'",
-                           m->tensor[i]->name);
+    wire_decision decision    = {.outcome = PEN_APPLIED, .clip = 1};
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        const pen_tensor *t = m->tensor[i];
+        if (!t->trained) continue;
+        if (fold(l, m, t, t->pushed, weight_of(model_rule_of(m, t), l->inputs)) != PEN_OK)
+            return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'", t->name);
+    }
 
-    if (ctx->rule == EXCHANGE_DECIDE)
-        decide(l, m, &decision, outcome);
+    if (model_is_decided(m))
+        decide(l, &decision, outcome);
     else
         *outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
-    if (decision.outcome == PEN_APPLIED) {
-        l->applied++;
-        for (uint32_t i = 0; i < m->n_tensors; i++) {
-            const pen_tensor *t = m->tensor[i];
-            if (!t->trained) continue;
-            uint64_t step =
-                ctx->rule == EXCHANGE_DECIDE ? (uint64_t)l->applied : l->tensor[i].version + 1;
-            update(l, m, t, step, l->inputs->rate[t->desc.group], decision.gscale);
-            give_values(l, t, t->param);
-        }
-    }
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained) carry_out(l, m, m->tensor[i], &decision);
+    if (decision.outcome == PEN_APPLIED) l->applied++;
     outcome->applied = l->applied;
     return PEN_OK;
 }
@@ -258,9 +291,10 @@ static pen_status do_verb(pen_ctx *ctx, request *r)
     const pen_tensor *t   = r->u.verb.tensor;
     const wire_inputs one = {.loss_scale = 1, .weight = 1};
     if (r->u.verb.verb != EXCHANGE_PULL) {
-        if (fold(l, t, r->u.verb.from, 1) != PEN_OK) return PEN_NO_MEMORY;
-        update(l, &ctx->model, t, l->tensor[t->index].version + 1,
-               ctx->model.group[t->desc.group]->hyper.lr, gscale_alone(ctx, &one));
+        const pen_params *p = ctx->model.group[t->desc.group];
+        if (fold(l, &ctx->model, t, r->u.verb.from, 1) != PEN_OK) return PEN_NO_MEMORY;
+        update(l, &ctx->model, t, l->tensor[t->index].version + 1, p->hyper.lr,
+               gscale_alone(p->rule, &one));
     }
     if (r->u.verb.verb != EXCHANGE_PUSH) {
         give_values(l, t, r->u.verb.to);
@@ -299,7 +333,7 @@ static pen_status run(pen_ctx *ctx, request *r, pen_error *why)
     switch (r->kind) {
     case REQUEST_JOIN:
     case REQUEST_LEAVE:
-    case REQUEST_PULL_ALL: return PEN_OK;
+    case REQUEST_PULL_FREE: return PEN_OK;
     case REQUEST_COMMIT: return commit(ctx, why);
     case REQUEST_MEET: do_meet(r); return PEN_OK;
     case REQUEST_VERB:
@@ -339,10 +373,7 @@ static void local_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inp
 
 static const void *zeros(local *l, const model *m)
 {
-    uint64_t largest = 1;
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->elements > largest) largest = m->tensor[i]->elements;
-    if (l->zeros == NULL) l->zeros = calloc(largest, sizeof(float));
+    if (l->zeros == NULL) l->zeros = calloc(largest_of(m), sizeof(float));
     return l->zeros;
 }
 

@@ -1,0 +1,52 @@
+/* core_will.c - the scheduler's will: what members say should it be gone.
+ *
+ * DESIGN.  Every other death is told by the scheduler, in one sentence for all.  Of its own it
+ * cannot tell, and survivors notice it at different moments and in different steps.  So it leaves
+ * the sentence with them beforehand: it is written here, sent to all at once whenever it changes, at
+ * most WILLS_PER_LEASE times a lease, and again to whoever comes (back).  Survivors differ only when
+ * death falls between the first and the last of those sends.
+ */
+#include "scheduler/core_state.h"
+#include <string.h>
+
+enum { WILLS_PER_LEASE = 5 };
+
+static const seat *ahead(const scheduler_core *core)
+{
+    const seat_list *workers = &core->roster.workers;
+    for (uint32_t i = 0; i < workers->n; i++)
+        if (workers->at[i]->step >= 0 && workers->at[i]->step == core->job_step)
+            return workers->at[i];
+    return NULL;
+}
+
+void core_will_write(scheduler_core *core)
+{
+    sentence_scheduler_gone(core->address, core->host, ahead(core), &core->will);
+}
+
+void core_will_tell(scheduler_core *core, const seat *s)
+{
+    core_send(core, s, &(wire_control){.kind = WIRE_WILL, .u.verdict = core->will});
+}
+
+static bool is_due(const scheduler_core *core)
+{
+    return core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING;
+}
+
+void core_will_tick(scheduler_core *core, uint64_t now_ms)
+{
+    if (!is_due(core) || core->will_ms > now_ms) return;
+    core->will_ms        = now_ms + core->settings.lease_ms / WILLS_PER_LEASE;
+    const pen_error then = core->will;
+    core_will_write(core);
+    if (strcmp(then.text, core->will.text) == 0) return;
+    core_send_all(core, TO_WORKERS | TO_SERVERS,
+                  &(wire_control){.kind = WIRE_WILL, .u.verdict = core->will});
+}
+
+uint64_t core_will_next_ms(const scheduler_core *core)
+{
+    return is_due(core) ? core->will_ms : UINT64_MAX;
+}

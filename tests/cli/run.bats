@@ -1,0 +1,378 @@
+# run.bats - the launcher: what programs are given, what their ends become, and that nothing is left of them.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+# Runs a job to its end:  launch NAME ARGS_OF_RUN...   -> $code, $took_ms, $tmp/NAME.{out,err}
+launch() {
+    local begun=${EPOCHREALTIME/[.,]/}
+    code=0
+    pen run --job "$job-$1" "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" || code=$?
+    took_ms=$(((${EPOCHREALTIME/[.,]/} - begun) / 1000))
+}
+
+# The same, and the job must end with code $1:  ends_with CODE NAME ARGS_OF_RUN...
+ends_with() {
+    launch "${@:2}"
+    [ "$code" = "$1" ] || { echo "exit $code, not $1, after $took_ms ms"; cat "$tmp/$2.out" "$tmp/$2.err"; return 1; }
+}
+
+# What the launcher said at the end of a job, without times that differ.
+report() {
+    sed -n '/^  cause  /,$p' "$tmp/$1.err" | sed -E "s/after [0-9.]+ s/after T s/; s/host $host/host H/"
+}
+
+# Waits until all of these were made in $tmp.
+wait_for_files() {
+    local name
+    for name in "$@"; do
+        for _ in $(seq 500); do
+            [ -e "$tmp/$name" ] && continue 2
+            sleep 0.02
+        done
+        echo "$name was not made"
+        return 1
+    done
+}
+
+# A port that was free a moment ago, below those that the kernel hands out.
+free_port() {
+    local port
+    while port=$((20000 + RANDOM % 12000)) && grep -qi ":$(printf %04X "$port") " /proc/net/tcp /proc/net/tcp6; do :; done
+    echo "$port"
+}
+
+# ---- what programs are given ---------------------------------------------------------------------------------
+
+@test "every worker is given torchrun's environment" {
+    ends_with 0 env --nproc-per-node 2 --max-restarts 3 --no-prefix \
+        sh -c "env | grep -E '^(RANK|WORLD|LOCAL|GROUP|ROLE|MASTER|TORCH)' | sort >$tmp/env.\$RANK"
+    for rank in 0 1; do
+        sed -E 's/^MASTER_PORT=[1-9][0-9]*$/MASTER_PORT=P/' "$tmp/env.$rank" | is_text "GROUP_RANK=0
+GROUP_WORLD_SIZE=1
+LOCAL_RANK=$rank
+LOCAL_WORLD_SIZE=2
+MASTER_ADDR=127.0.0.1
+MASTER_PORT=P
+RANK=$rank
+ROLE_NAME=default
+ROLE_RANK=$rank
+ROLE_WORLD_SIZE=2
+TORCHELASTIC_MAX_RESTARTS=3
+TORCHELASTIC_RESTART_COUNT=0
+TORCHELASTIC_RUN_ID=$job-env
+WORLD_SIZE=2"
+    done
+}
+
+@test "two machines of two workers each have ranks 0-1 and 2-3, and both launchers end well" {
+    local port node pids=()
+    port=$(free_port)
+    for node in 1 0; do # machine 1 is there first, and waits
+        MARK=$mark "$penstock" run --job "$job" --nnodes 2 --node-rank "$node" --master-port "$port" --nproc-per-node 2 \
+            --servers 2 --no-prefix sh -c 'echo $RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_PORT' \
+            >"$tmp/node$node.out" 2>"$tmp/node$node.err" 3>&- &
+        pids+=($!)
+        sleep 0.3
+    done
+    for pid in "${pids[@]}"; do wait "$pid" || { cat "$tmp"/node?.err; return 1; }; done
+    sort "$tmp/node0.out" "$tmp/node1.out" | is_text "0 0 0 4 2 $port
+1 1 0 4 2 $port
+2 0 1 4 2 $port
+3 1 1 4 2 $port"
+    nothing_is_left
+}
+
+@test "flags are spelled with dashes or underscores, with a space or an equals sign" {
+    local show='echo $RANK $WORLD_SIZE $MASTER_ADDR $TORCHELASTIC_MAX_RESTARTS $PENSTOCK_LEASE_MS'
+    ends_with 0 dashes --nproc-per-node 2 --master-addr localhost --max-restarts 4 --lease-ms 7000 sh -c "$show"
+    ends_with 0 underscores --nproc_per_node=2 --master_addr=localhost --max_restarts=4 --lease_ms=7000 sh -c "$show"
+    sort "$tmp/dashes.out" | is_text "[0] 0 2 localhost 4 7000
+[1] 1 2 localhost 4 7000"
+    cmp <(sort "$tmp/dashes.out") <(sort "$tmp/underscores.out")
+}
+
+@test "--nproc-per-node auto starts a worker per core, with one thread each" {
+    ends_with 0 auto --nproc-per-node auto --no-prefix sh -c 'echo $OMP_NUM_THREADS'
+    [ "$(grep -cx 1 "$tmp/auto.out")" = "$(nproc)" ]
+    OMP_NUM_THREADS=7 ends_with 0 given --nproc-per-node auto --no-prefix sh -c 'echo $OMP_NUM_THREADS'
+    [ "$(grep -cx 7 "$tmp/given.out")" = "$(nproc)" ]
+}
+
+@test "what follows PROG is PROG's, flags of ours included" {
+    ends_with 0 words --no-prefix echo --servers 9 -- --help 'a  b' ''
+    is_text "--servers 9 -- --help a  b " <"$tmp/words.out"
+    ends_with 0 dashes --no-prefix -- echo --lease-ms
+    is_text "--lease-ms" <"$tmp/dashes.out"
+}
+
+@test "the examples are found by name" {
+    ends_with 0 linear --servers 1 --no-prefix linear
+    [ -s "$tmp/linear.out" ]
+}
+
+@test "--standalone overrules what was said about other machines" {
+    ends_with 0 alone --standalone --nnodes 4 --node-rank 3 --master-port 1 sh -c 'echo $RANK $WORLD_SIZE'
+    is_text "[0] 0 1" <"$tmp/alone.out"
+}
+
+@test "two jobs run side by side, each with a port of its own" {
+    local pids=() name
+    for name in left right; do
+        MARK=$mark "$penstock" run --standalone --servers 1 --job "$job-$name" --no-prefix \
+            sh -c "echo \$MASTER_PORT >$tmp/$name.port.new; mv $tmp/$name.port.new $tmp/$name.port
+                   while ! [ -e $tmp/left.port ] || ! [ -e $tmp/right.port ]; do sleep 0.02; done" 2>"$tmp/$name.err" 3>&- &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do wait "$pid" || { cat "$tmp"/*.err; return 1; }; done
+    ! cmp -s "$tmp/left.port" "$tmp/right.port"
+    nothing_is_left
+}
+
+# ---- output --------------------------------------------------------------------------------------------------
+
+@test "lines come with the rank in front, whole, and to the stream they were written to" {
+    ends_with 0 lines --nproc-per-node 2 sh -c 'for i in 1 2 3; do echo out $i; echo err $i >&2; done; printf last'
+    for rank in 0 1; do
+        grep -F "[$rank]" "$tmp/lines.out" | is_text "[$rank] out 1
+[$rank] out 2
+[$rank] out 3
+[$rank] last"
+        [ "$(grep -cE "^\[$rank\] err [123]\$" "$tmp/lines.err")" = 3 ]
+    done
+    [ "$(wc -l <"$tmp/lines.out")" = 8 ]
+}
+
+@test "--no-prefix passes on what was written, byte for byte" {
+    head -c 40000 /dev/urandom | tr -d '\n' | fold -bw 5000 >"$tmp/bytes"
+    echo >>"$tmp/bytes"
+    ends_with 0 bytes --no-prefix cat "$tmp/bytes"
+    cmp "$tmp/bytes" "$tmp/bytes.out"
+}
+
+# Names and first words of the files that a job wrote.
+files() {
+    (cd "$tmp/logs/$job-$1/attempt_0" && grep -H . -- * | sort)
+}
+
+two='echo out $RANK; echo err $RANK >&2'
+
+@test "--redirects sends output to files only, --tee to files too, each per local rank" {
+    ends_with 0 redirects --nproc-per-node 3 --redirects 1:3,2:1 --log-dir "$tmp/logs" sh -c "$two"
+    is_text "[0] out 0" <"$tmp/redirects.out"
+    grep -F '[' "$tmp/redirects.err" | sort | is_text "[0] err 0
+[2] err 2"
+    ends_with 0 tee --nproc-per-node 2 -t 3 -r 1 --log-dir "$tmp/logs" sh -c "$two"
+    sort "$tmp/tee.out" | is_text "[0] out 0
+[1] out 1"
+    for name in redirects tee; do
+        files "$name" | grep -E 'worker-[01]' | is_text "worker-0.err:err 0
+worker-0.out:out 0
+worker-1.err:err 1
+worker-1.out:out 1"
+    done
+}
+
+@test "files are kept only when asked for, under TMPDIR unless --log-dir says where" {
+    ends_with 0 none sh -c "$two"
+    [ -z "$(find "$tmp" -name '*.out' -not -name none.out)" ]
+    ends_with 0 some --tee 2 sh -c "$two"
+    (cd "$tmp/$job-some" && find . -type f) | is_text "./attempt_0/worker-0.err"
+}
+
+@test "--local-ranks-filter shows only these" {
+    ends_with 0 filter --nproc-per-node 3 --local-ranks-filter 0,2 sh -c "$two"
+    sort "$tmp/filter.out" | is_text "[0] out 0
+[2] out 2"
+    ! grep -F '[1]' "$tmp/filter.err"
+}
+
+# ---- how it ends ---------------------------------------------------------------------------------------------
+
+@test "a program that cannot be run is 127 or 126, and the report says why" {
+    ends_with 127 absent no-such-program
+    grep -qxF "penstock: worker 0 ended with exit code 127" "$tmp/absent.err"
+    report absent | is_text "  cause    worker 0  host H  local rank 0  after T s
+           last 1 line of its stderr
+             | penstock: cannot run 'no-such-program': No such file or directory
+  verdict  worker 0 exited with code 127 before it joined
+  rule     on_worker_loss=fail (default)
+  kept     nothing (no --store).  With --store DIR --snapshot-every 100 you could now add --resume
+  exit     127"
+    ends_with 126 folder "$tmp"
+    report folder | grep -qxF "             | penstock: cannot run '$tmp': Permission denied"
+}
+
+@test "the exit code of a program is that of the job" {
+    local n
+    for n in 1 2 42 255; do
+        ends_with "$n" "code$n" sh -c "exit $n"
+        grep -qxF "penstock: worker 0 ended with exit code $n" "$tmp/code$n.err"
+    done
+}
+
+@test "a signal is 128 + n, by its name" {
+    local name
+    for name in KILL SEGV ABRT TERM; do
+        ends_with $((128 + $(kill -l "$name"))) "$name" sh -c "kill -$name \$\$"
+        grep -qE "^penstock: worker 0 was killed by SIG$name( |\$)" "$tmp/$name.err"
+    done
+}
+
+@test "the first failure is named first, with the last 20 lines of its stderr, then the others" {
+    ends_with 3 first --nproc-per-node 2 --tee 2 --log-dir "$tmp/logs" sh -c '
+        if [ $RANK = 0 ]; then trap "echo asked to go >&2; exit 9" TERM; sleep 60 & touch '"$tmp"'/up; wait; fi
+        while ! [ -e '"$tmp"'/up ]; do sleep 0.02; done
+        seq -f "line %g" 30 >&2
+        exit 3'
+    local cause
+    cause=$(grep -vE '^\[[01]\] ' "$tmp/first.err" | grep -F 'worker' | grep -v '^penstock: job' | head -n 1)
+    [ "$cause" = "penstock: worker 1 exited with code 3 before it joined" ]
+    grep -qxF "penstock: worker 1 ended with exit code 3" "$tmp/first.err"
+    report first | is_text "  cause    worker 1  host H  local rank 1  after T s
+           last 20 lines of its stderr (all: $tmp/logs/$job-first/attempt_0/worker-1.err)
+$(seq -f '             | line %g' 11 30)
+  verdict  worker 1 exited with code 3 before it joined
+  others   worker 0   ended with exit code 9: asked to go
+  rule     on_worker_loss=fail (default)
+  kept     nothing (no --store).  With --store DIR --snapshot-every 100 you could now add --resume
+  exit     3"
+    nothing_is_left
+}
+
+@test "--max-restarts starts all again, counts for the program, and a good end is one" {
+    ends_with 0 good --max-restarts 3 --nproc-per-node 2 --servers 1 --no-prefix sh -c \
+        'echo $RANK $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 5'
+    sort -u "$tmp/good.out" | is_text "0 0
+0 1
+0 2
+1 0
+1 1
+1 2"
+    grep '^penstock: starting' "$tmp/good.err" | is_text "penstock: starting again, 1 of 3
+penstock: starting again, 2 of 3"
+    ends_with 7 bad --max-restarts 1 --no-prefix sh -c 'echo try; exit $((6 + TORCHELASTIC_RESTART_COUNT))'
+    [ "$(wc -l <"$tmp/bad.out")" = 2 ]
+    nothing_is_left
+}
+
+@test "a program that never calls us is run with servers, and they end with it" {
+    ends_with 0 alien --nproc-per-node 2 --servers 2 sh -c 'sleep 0.5'
+    echo "$took_ms ms, 500 of them asleep"
+    [ "$took_ms" -lt 1500 ]
+    [ "$(wc -l <"$tmp/alien.err")" = 1 ]
+    ends_with 0 short --nproc-per-node 2 --servers 2 true
+    echo "$took_ms ms"
+    [ "$took_ms" -lt 1500 ]
+    [ "$(wc -l <"$tmp/short.err")" = 1 ]
+    nothing_is_left
+}
+
+@test "a job in which only some programs join ends at once and says which one did not" {
+    ends_with 1 some --nproc-per-node 2 --servers 1 sh -c '[ $RANK = 1 ] || exec '"$programs/stepper"
+    [ "$took_ms" -lt 3000 ]
+    grep -qxF "[0] stepper: worker 1 exited with code 0 before it joined" "$tmp/some.err"
+    report some | grep -qxF "  verdict  worker 1 exited with code 0 before it joined"
+    nothing_is_left
+}
+
+@test "a port in use is named, once, and nothing is started" {
+    local port
+    MARK=$mark "$penstock" scheduler --port 0 2>"$tmp/other" 3>&- &
+    local other=$!
+    for _ in $(seq 200); do
+        port=$(sed -n 's/.*listens at .*:\([0-9]*\)$/\1/p' "$tmp/other")
+        [ -n "$port" ] && break
+        sleep 0.02
+    done
+    ends_with 1 busy --master-port "$port" --servers 1 touch "$tmp/started"
+    is_text "penstock: the scheduler did not start: port $port is in use (tcp://127.0.0.1:$port); choose another, or 0 for a free one" \
+        <"$tmp/busy.err"
+    [ ! -e "$tmp/started" ]
+    kill "$other"
+    wait "$other" || :
+    nothing_is_left
+}
+
+@test "without stdin, stdout and stderr it works all the same" {
+    ends_with 0 stdin --no-prefix cat <&-
+    MARK=$mark "$penstock" run --servers 1 sh -c "echo here >$tmp/made; echo out; echo err >&2" <&- >&- 2>&- 3>&-
+    is_text here <"$tmp/made"
+    code=0
+    MARK=$mark "$penstock" run sh -c "exit 4" <&- >&- 2>&- 3>&- || code=$?
+    [ "$code" = 4 ]
+    nothing_is_left
+}
+
+# ---- stopping ------------------------------------------------------------------------------------------------
+
+# A job in the middle of its training, with a child of a worker that hears nothing.
+busy() {
+    start busy --grace 1 --servers 2 --nproc-per-node 2 sh -c '
+        [ $RANK = 0 ] && exec '"$programs/stepper"' steps=100000 pause_ms=10
+        '"$programs/stepper"' steps=100000 pause_ms=10 &
+        trap "" TERM
+        sleep 1000 &
+        touch '"$tmp"'/up
+        wait
+        wait'
+    wait_for_files up
+    wait_for_step 5
+    [ "$(marked | wc -l)" -ge 8 ]
+}
+
+@test "SIGINT, SIGTERM and SIGHUP leave no process, not even a grandchild that ignores SIGTERM" {
+    local name
+    for name in INT TERM HUP; do
+        busy
+        kill -"$name" "$launcher"
+        wait_for_end 5
+        echo "$name: $took_ms ms, 1000 of them the grace"
+        [ "$code" = $((128 + $(kill -l "$name"))) ]
+        tail -n 1 "$tmp/busy.err" | is_text "penstock: interrupted by SIG$name; nothing kept (no --store)"
+        [ "$took_ms" -lt 2500 ]
+        nothing_is_left 0
+        rm "$tmp/up"
+    done
+}
+
+@test "SIGKILL leaves no process either" {
+    busy
+    kill -KILL "$launcher"
+    wait_for_end 5
+    [ "$code" = 137 ]
+    nothing_is_left 1
+}
+
+@test "a second Ctrl-C does not wait for the grace" {
+    start stubborn --grace 60 sh -c 'trap "" TERM; sleep 1000 & touch '"$tmp"'/up; wait; sleep 1000'
+    wait_for_files up
+    kill -INT "$launcher"
+    sleep 0.5
+    kill -0 "$launcher"
+    kill -INT "$launcher"
+    wait_for_end 2
+    [ "$code" = 130 ]
+    nothing_is_left 0
+}
+
+@test "a worker that is stopped is ended too" {
+    start stopped --grace 60 sh -c 'touch '"$tmp"'/up; kill -STOP $$; sleep 1000'
+    wait_for_files up
+    kill -TERM "$launcher"
+    wait_for_end 5
+    [ "$code" = 143 ]
+    nothing_is_left 0
+}
+
+@test "machine 1 that finds no machine 0 can be interrupted" {
+    MARK=$mark "$penstock" run --nnodes 2 --node-rank 1 --master-port "$(free_port)" touch "$tmp/up" 2>"$tmp/lonely.err" 3>&- &
+    launcher=$!
+    wait_for_files up
+    kill -INT "$launcher"
+    wait_for_end 5
+    [ "$code" = 130 ]
+    nothing_is_left 0
+}

@@ -1,0 +1,110 @@
+# shells.bats - jobs that nobody launched, jobs of two launchers, and what a launcher says to its programs.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+example=(--mode ps-bsp --optim "adamw lr=0.002" --clip 0.5 --steps 40)
+
+# A port that was free a moment ago, below those that the kernel hands out.
+free_port() {
+    local port
+    while port=$((20000 + RANDOM % 12000)) && ss -Htln "sport = :$port" | grep -q .; do :; done
+    echo "$port"
+}
+
+# A member started by hand:  shell NAME COMMAND...   -> $tmp/NAME.{out,err}
+shell() {
+    MARK=$mark "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" 3>&- &
+}
+
+# A worker as a person would start it in a shell of its own:  bare RANK WORLD PORT SERVERS PROGRAM...
+bare() {
+    shell "worker-$1" env RANK="$1" WORLD_SIZE="$2" LOCAL_RANK="$1" LOCAL_WORLD_SIZE="$2" MASTER_ADDR=127.0.0.1 \
+        MASTER_PORT="$3" PENSTOCK_SERVERS="$4" "${@:5}"
+}
+
+# Waits for all that was started with shell(); fails when one of them did.
+all_end_well() {
+    local pid
+    for pid in $(jobs -p); do
+        wait "$pid" || { echo "exit $? of process $pid"; tail -n 5 "$tmp"/*.err; return 1; }
+    done
+    nothing_is_left
+}
+
+@test "four bare shells train together: rank 0 hosts the scheduler, the server was started by hand" {
+    local port rank
+    port=$(free_port)
+    shell server "$penstock" server --master-addr 127.0.0.1 --master-port "$port"
+    for rank in 3 2 1 0; do
+        bare "$rank" 4 "$port" 1 "$examples/fashion_mnist" "${example[@]}" --out "$tmp/bare.json"
+    done
+    all_end_well
+    train launched --servers 1 --nproc-per-node 4 -- "${example[@]}"
+    same_crc bare launched
+}
+
+@test "the scheduler may be started by hand too, with its port chosen by the system" {
+    local port rank
+    shell scheduler "$penstock" scheduler --world-size 2 --servers 2
+    for _ in $(seq 100); do
+        port=$(sed -n 's/^penstock: scheduler listens at .*:\([0-9]*\)$/\1/p' "$tmp/scheduler.err")
+        [ -n "$port" ] && break
+        sleep 0.02
+    done
+    shell server-a "$penstock" server --master-addr 127.0.0.1 --master-port "$port"
+    shell server-b "$penstock" server --master-addr 127.0.0.1 --master-port "$port"
+    for rank in 0 1; do
+        bare "$rank" 2 "$port" 2 env PENSTOCK_SCHEDULER=external "$programs/stepper"
+    done
+    all_end_well
+    [ "$(cat "$tmp"/worker-?.out | sed 's/^rank [01] //' | sort | uniq -c | awk '$1 == 2' | wc -l)" = 5 ]
+}
+
+@test "two launchers of one worker each train the same as one launcher of two" {
+    local port i
+    port=$(free_port)
+    for i in 1 0; do
+        shell "node-$i" taskset -c 0 "$penstock" run --nnodes 2 --node-rank "$i" --master-port "$port" --servers 2 \
+            --nproc-per-node 1 --job "$job" "$examples/fashion_mnist" "${example[@]}" --out "$tmp/two.json"
+        sleep 0.2 # machine 1 is there first, and waits
+    done
+    all_end_well
+    taskset -c 0 "$penstock" run --standalone --servers 2 --nproc-per-node 2 "$examples/fashion_mnist" "${example[@]}" \
+        --out "$tmp/one.json" >"$tmp/one.out" 2>&1 3>&-
+    same_crc two one
+}
+
+@test "a death on one machine ends both launchers, each with a failure" {
+    local port i codes=()
+    port=$(free_port)
+    for i in 0 1; do
+        shell "node-$i" "$penstock" run --nnodes 2 --node-rank "$i" --master-port "$port" --servers 2 --nproc-per-node 1 \
+            --job "$job" "$programs/stepper" steps=100000 pause_ms=20 1:exit_at=60,42
+    done
+    for pid in $(jobs -p); do
+        code=0
+        wait "$pid" || code=$?
+        codes+=("$code")
+    done
+    cat "$tmp"/node-?.err
+    [ "${codes[*]}" = "1 42" ]
+    grep -qE "^penstock: worker 1 \($host\) is gone" "$tmp/node-0.err"
+    nothing_is_left
+}
+
+@test "programs get torchrun's variables" {
+    pen run --standalone --no-prefix --servers 0 --nproc-per-node 2 --job "$job" --max-restarts 3 env >"$tmp/out"
+    local name
+    for name in RANK=0 RANK=1 LOCAL_RANK=0 LOCAL_RANK=1 ROLE_RANK=0 ROLE_RANK=1; do
+        [ "$(grep -cx "$name" "$tmp/out")" = 1 ]
+    done
+    for name in WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 GROUP_WORLD_SIZE=1 ROLE_WORLD_SIZE=2 ROLE_NAME=default \
+        MASTER_ADDR=127.0.0.1 "MASTER_PORT=[1-9][0-9]*" "TORCHELASTIC_RUN_ID=$job" TORCHELASTIC_RESTART_COUNT=0 \
+        TORCHELASTIC_MAX_RESTARTS=3 "OMP_NUM_THREADS=[1-9][0-9]*"; do
+        [ "$(grep -cx "$name" "$tmp/out")" = 2 ] || { echo "$name"; cat "$tmp/out"; false; }
+    done
+    nothing_is_left
+}
