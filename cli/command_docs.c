@@ -77,14 +77,18 @@ enum { N_PAGES = sizeof pages / sizeof *pages };
 
 int command_docs(int argc, char **argv)
 {
-    for (size_t i = 0; i < N_PAGES && argc == 2; i++) {
+    for (size_t i = 0; i < N_PAGES && argc > 1; i++) {
         if (strcmp(argv[1], pages[i].name) != 0) continue;
         pages[i].write(stdout);
         return 0;
     }
-    bool asked = argc == 1 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
-    FILE *out = asked ? stdout : stderr;
-    fprintf(out, "usage: penstock docs PAGE\n\n");
-    for (size_t i = 0; i < N_PAGES; i++) fprintf(out, "  %s\n", pages[i].name);
-    return asked ? 0 : EXIT_USAGE;
+    if (argc > 1 && strcmp(argv[1], "--help") != 0 && strcmp(argv[1], "-h") != 0) {
+        const char *names[N_PAGES];
+        for (size_t i = 0; i < N_PAGES; i++) names[i] = pages[i].name;
+        return command_fail(EXIT_USAGE, "unknown page '%s'; did you mean '%s'?", argv[1],
+                            command_nearest(argv[1], names, N_PAGES));
+    }
+    printf("usage: penstock docs PAGE\n\n");
+    for (size_t i = 0; i < N_PAGES; i++) printf("  %s\n", pages[i].name);
+    return 0;
 }

@@ -151,6 +151,7 @@ int command_doctor(int argc, char **argv)
     int code = command_settings(doctor_rows, &s, argc, argv,
                                 "usage: penstock doctor [--master-addr HOST] [--master-port PORT]", &rest);
     if (code >= 0) return code;
+    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
     const char *host = s.master_addr[0] != '\0' ? s.master_addr : config_env("MASTER_ADDR");
     const char *port = config_env("MASTER_PORT");
     if (s.master_port == 0) s.master_port = port != NULL ? strtoull(port, NULL, 10) : 29500;

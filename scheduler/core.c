@@ -216,7 +216,7 @@ void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_
     seat *s = roster_at_peer(&core->roster, peer);
     if (!s) return;
     if (s->rank < 0) {
-        roster_dismiss(&core->roster, s);
+        core_dismiss(core, s, now_ms);
         return;
     }
     roster_unbind(&core->roster, s);

@@ -28,7 +28,7 @@ static void pass_on(scheduler_core *core, const seat *asker, const seat *to, wir
     }
     const bool is_dead = to->state == MEMBER_DEAD;
     snprintf(text, sizeof text, "%s %s", sentence_seat(name, to),
-             is_dead                       ? "is gone"
+             is_dead                      ? "is gone"
              : to->state == MEMBER_ABSENT ? "has not joined"
                                           : "has left the job");
     answer(core, asker, c->u.command.id, to, is_dead ? PEN_PEER_LOST : PEN_NOT_FOUND, text);

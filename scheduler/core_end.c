@@ -187,7 +187,13 @@ void core_bye(scheduler_core *core, seat *s, const wire_control *message, uint64
     if (s->rank >= 0)
         leave(core, s, now_ms);
     else
-        roster_dismiss(&core->roster, s);
+        core_dismiss(core, s, now_ms);
+}
+
+void core_dismiss(scheduler_core *core, seat *guest, uint64_t now_ms)
+{
+    roster_dismiss(&core->roster, guest);
+    core_settle(core, now_ms);
 }
 
 static void stop(scheduler_core *core, uint64_t now_ms)
@@ -262,8 +268,10 @@ void core_exited(scheduler_core *core, seat *launcher, const wire_control *messa
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
+/* A launcher hangs up when it has read the verdict and its processes have ended. */
 static bool is_waited_for(const scheduler_core *core, const seat *s)
 {
+    if (s->role == WIRE_LAUNCHER) return core->phase == PHASE_FAILED && s->is_bound && s->is_told;
     if (s->rank < 0 || !seat_is_here(s)) return false;
     if (core->phase == PHASE_STOPPING) return s->role == PEN_SERVER;
     return s->is_bound || !s->is_told; /* told and gone: it needs nothing from us any more */

@@ -131,6 +131,7 @@ void core_meet_waiting(const scheduler_core *core, const meet *m, uint64_t now_m
 
 /* core_end.c */
 void core_bye(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_dismiss(scheduler_core *core, seat *guest, uint64_t now_ms);
 void core_exited(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 /* Ends a job whose workers ended without joining, and one of which only some did. */
 void core_pass_by(scheduler_core *core, uint64_t now_ms);

@@ -6,9 +6,12 @@
 #include "proto/wire.h"
 #include "scheduler/core.h"
 #include "scheduler/outbox.h"
+#include <arpa/inet.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -156,13 +159,31 @@ static const char *master_of(const char *host, char *name, size_t size)
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
+/* A name is listened at by its address; all else (numbers, interfaces, "*") stays as it is.  Debian
+ * maps a host's own name to 127.0.1.1, which no other host reaches: then it is all addresses. */
+static void address_of(const char *host, char *text, size_t size)
+{
+    struct in_addr number;
+    const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found;
+    snprintf(text, size, "%s", host);
+    if (inet_pton(AF_INET, host, &number) == 1 || strpbrk(host, "*:[")) return;
+    if (getaddrinfo(host, NULL, &hints, &found) != 0) return;
+    number = ((struct sockaddr_in *)(void *)found->ai_addr)->sin_addr;
+    freeaddrinfo(found);
+    inet_ntop(AF_INET, &number, text, (socklen_t)size);
+    if (strncmp(text, "127.", 4) == 0 && strcmp(text, "127.0.0.1") != 0)
+        snprintf(text, size, "*");
+}
+
 static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pen_error *why)
 {
-    char address[CONFIG_TEXT_BYTES + 32];
-    if (strstr(settings->host, "://"))
-        snprintf(address, sizeof address, "%s", settings->host);
+    char address[CONFIG_TEXT_BYTES + 32], host[CONFIG_TEXT_BYTES];
+    address_of(settings->host, host, sizeof host);
+    if (strstr(host, "://"))
+        snprintf(address, sizeof address, "%s", host);
     else
-        snprintf(address, sizeof address, "tcp://%s:%u", settings->host, (unsigned)settings->port);
+        snprintf(address, sizeof address, "tcp://%s:%u", host, (unsigned)settings->port);
     const transport_options options = {
         .head_bytes_max = WIRE_HEAD_BYTES_MAX,
         .body_bytes_max = 1,

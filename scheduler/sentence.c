@@ -137,8 +137,10 @@ void sentence_scheduler_gone(const char *address, const char *host, const seat *
                              pen_error *why)
 {
     sentence text = {0};
-    sentence_add(&text, "the scheduler at %.100s is gone: it ran on %.100s, and when it last spoke to all "
-                        "the job was", address, host);
+    sentence_add(&text,
+                 "the scheduler at %.100s is gone: it ran on %.100s, and when it last spoke to all "
+                 "the job was",
+                 address, host);
     if (ahead == NULL)
         sentence_add(&text, " before its first step");
     else

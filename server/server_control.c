@@ -32,6 +32,13 @@ void server_send(server *s, const wire_control *message)
     (void)transport_send(s->scheduler, 0, s->out.data, s->out.size, NULL);
 }
 
+/* Its address without the scheme, as people write it. */
+static const char *scheduler_place(const server *s)
+{
+    const char *at = strstr(s->scheduler_address, "://");
+    return at != NULL ? at + strlen("://") : s->scheduler_address;
+}
+
 static void hello(void *user)
 {
     server *s = user;
@@ -55,9 +62,9 @@ static void hello(void *user)
     if (s->incarnation == 0 && now - s->started_ms > s->settings.init_timeout_ms) {
         pen_error why;
         why_set(&why, PEN_UNREACHABLE,
-                "the scheduler at %s has not answered for %" PRIu64 " s; is it running, and are "
+                "the scheduler at %s has not answered for %.3g s; is it running, and are "
                 "MASTER_ADDR and MASTER_PORT right?",
-                s->scheduler_address, s->settings.init_timeout_ms / 1000);
+                scheduler_place(s), (double)s->settings.init_timeout_ms / 1000);
         why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
         server_end(s, &why);
         return;

@@ -47,6 +47,7 @@ void client_fail(client *c, const pen_error *why)
     context_fail(c->ctx, why);
     end(&c->join, why);
     end_snapshots(c, why, -1);
+    calls_fail(c->calls, why);
     if (c->exchange != NULL) exchange_fail(c->exchange, why, loop_now_ms(c->loop));
     if (!c->is_loading)
         end(&c->commit, why); /* else when the transport has let go of the first values */
@@ -65,6 +66,7 @@ static void tick(void *user)
     client *c          = user;
     const uint64_t now = loop_now_ms(c->loop);
     liaison_tick(c->liaison, now);
+    calls_tick(c->calls, now);
     if (c->exchange != NULL) exchange_tick(c->exchange, now);
     if (c->commit != NULL && c->commit->deadline_ms != 0 && c->commit->deadline_ms <= now) {
         pen_error why;
@@ -84,7 +86,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 void client_after(client *c)
 {
     request_tell(&c->ctx->requests);
-    uint64_t due = liaison_due(c->liaison);
+    uint64_t due = least(liaison_due(c->liaison), calls_due(c->calls));
     if (c->exchange != NULL) due = least(due, exchange_due(c->exchange));
     if (c->commit != NULL && c->commit->deadline_ms != 0) due = least(due, c->commit->deadline_ms);
     if (due == UINT64_MAX)
@@ -452,6 +454,7 @@ static void begin(void *user)
             free(r->u.meet.in);
             free(r->u.meet.label);
         }
+        if (r->kind == REQUEST_COMMAND) free(r->u.command.body);
         return;
     }
     switch (r->kind) {
@@ -467,6 +470,7 @@ static void begin(void *user)
     case REQUEST_STEP: begin_step_end(c, r, now); break;
     case REQUEST_PULL_FREE: begin_pull_free(c, r, now); break;
     case REQUEST_MEET: begin_meet(c, r, now); break;
+    case REQUEST_COMMAND: client_begin_command(c, r, now); break;
     case REQUEST_SNAPSHOT:
         r->next      = c->snapshots;
         c->snapshots = r;
@@ -628,6 +632,7 @@ static pen_status build(client *c, pen_error *why)
     if (c->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for incoming messages");
     pen_status status = client_dial_control(c, why);
     if (status == PEN_OK) status = make_liaison(c, why);
+    if (status == PEN_OK) status = client_make_calls(c, why);
     if (status == PEN_OK) status = loop_add(c->loop, c->abort_fd, drain_abort, &c->ctx->state, why);
     if (status == PEN_OK) status = loop_before_sleep(c->loop, before_sleep, c, why);
     return status;
@@ -690,6 +695,7 @@ static void free_client(client *c)
 {
     exchange_destroy(c->exchange);
     liaison_destroy(c->liaison);
+    calls_destroy(c->calls);
     wire_arena_destroy(c->arena);
     wire_out_free(&c->out);
     plan_destroy(c->plan);
@@ -758,5 +764,6 @@ const engine_ops engine_servers = {.name      = "servers",
                                    .start     = servers_start,
                                    .step_open = servers_step_open,
                                    .ready     = servers_ready,
+                                   .answer    = client_answer,
                                    .abort     = servers_abort,
                                    .close     = servers_close};

@@ -11,6 +11,7 @@
 #include "common/buf.h"
 #include "common/loop.h"
 #include "common/transport/transport.h"
+#include "worker/calls.h"
 #include "worker/context.h"
 #include "worker/liaison.h"
 
@@ -31,6 +32,7 @@ struct client {
 
     transport *control;
     liaison *liaison;
+    calls *calls;
     char control_address[300];
     wire_arena *arena;
     wire_out out;
@@ -75,6 +77,11 @@ pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_dat
 void client_cut(void *user, uint32_t shard, uint32_t lane);
 bool client_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
 const char *client_probe(void *user); /* what listens at the scheduler's address */
+
+/* client_command.c */
+pen_status client_make_calls(client *c, pen_error *why);
+void client_begin_command(client *c, request *r, uint64_t now_ms);
+void client_answer(pen_ctx *ctx, pen_call *call); /* any thread */
 
 /* client.c */
 void client_fail(client *c, const pen_error *why);

@@ -40,7 +40,10 @@ static void take_control(client *c, const transport_event *event, uint64_t now_m
         if (log_allowed(1)) log_warning("a message of the scheduler was refused: %s", why.text);
         return;
     }
-    liaison_receive(c->liaison, &message, now_ms);
+    if (message.kind == WIRE_COMMAND || message.kind == WIRE_REPLY)
+        calls_hear(c->calls, &message, now_ms);
+    else
+        liaison_receive(c->liaison, &message, now_ms);
 }
 
 static bool drain_control(void *user)

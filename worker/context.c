@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/simd/simd.h"
+#include "worker/calls.h"
 #include "worker/last_error.h"
 
 #include <errno.h>
@@ -134,6 +135,12 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
 
 void context_destroy(pen_ctx *ctx)
 {
+    while (ctx->unanswered != NULL) {
+        pen_call *call  = ctx->unanswered;
+        ctx->unanswered = call->next;
+        free(call->data);
+        free(call);
+    }
     request_table_fini(&ctx->requests);
     model_fini(&ctx->model);
     free(ctx->step.rate);
@@ -177,6 +184,15 @@ pen_status context_leave(pen_ctx *ctx, pen_status status)
     if (!atomic_exchange_explicit(&ctx->in_call, false, memory_order_relaxed)) return status;
     atomic_store_explicit(&ctx->call_since_ms, clock_ms(&clock_real), memory_order_relaxed);
     return status;
+}
+
+pen_command_fn context_command(pen_ctx *ctx, void **user)
+{
+    pthread_mutex_lock(&ctx->watch_lock);
+    pen_command_fn fn = ctx->command;
+    *user             = ctx->command_user;
+    pthread_mutex_unlock(&ctx->watch_lock);
+    return fn;
 }
 
 void context_fail(pen_ctx *ctx, const pen_error *why)

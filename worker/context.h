@@ -73,6 +73,9 @@ struct pen_ctx {
     pthread_mutex_t watch_lock;
     context_metric metric[CONTEXT_METRICS_MAX];
     uint32_t n_metrics;
+    pen_command_fn command; /* of pen_on_command; under watch_lock, as is its argument */
+    void *command_user;
+    pen_call *unanswered;       /* alone: calls the program still has a pointer to */
     _Atomic(const char *) call; /* newest call, for heartbeats */
     atomic_bool in_call;
     atomic_uint_fast64_t call_since_ms;
@@ -89,6 +92,9 @@ pen_status context_check(const pen_ctx *ctx, const char *call);
  * context_leave(). */
 pen_status context_enter(pen_ctx *ctx, const char *call, bool waits);
 pen_status context_leave(pen_ctx *ctx, pen_status status);
+
+/* What pen_on_command() gave; NULL: nothing. */
+pen_command_fn context_command(pen_ctx *ctx, void **user);
 
 /* The first failure of the job is that of every later call. */
 void context_fail(pen_ctx *ctx, const pen_error *why);

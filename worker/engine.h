@@ -24,6 +24,9 @@ typedef struct {
     void (*step_open)(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs);
     void (*ready)(pen_ctx *ctx, pen_tensor *t, const void *grad);
 
+    /* pen_reply() has filled the call; in any thread. */
+    void (*answer)(pen_ctx *ctx, pen_call *call);
+
     void (*abort)(pen_ctx *ctx); /* async-signal-safe; ctx->abort_why is set */
 
     /* Frees everything; no thread, socket or descriptor is left.  Called once. */

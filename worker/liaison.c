@@ -380,6 +380,13 @@ pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype 
     return PEN_OK;
 }
 
+void liaison_say(liaison *self, const wire_control *message)
+{
+    wire_control c = *message;
+    if (self->up && self->incarnation != 0 && self->phase != FAILED && self->phase != LEFT)
+        say(self, &c);
+}
+
 void liaison_snapshot(liaison *self, uint64_t now_ms)
 {
     (void)now_ms;

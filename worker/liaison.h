@@ -59,6 +59,9 @@ pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype 
                         uint64_t count, const void *data, size_t size, uint64_t deadline_ms,
                         void *token, uint64_t now_ms);
 
+/* What the liaison has no part in, such as COMMAND; may be lost, and is while it is not joined. */
+void liaison_say(liaison *self, const wire_control *message);
+
 void liaison_snapshot(liaison *self, uint64_t now_ms);
 void liaison_report(liaison *self, const pen_error *why); /* FAILURE: this member cannot go on */
 void liaison_leave(liaison *self, uint64_t now_ms); /* BYE, until `left`; within two seconds */

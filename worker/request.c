@@ -17,6 +17,10 @@ bool request_is_sdk_thread(void)
 {
     return sdk_thread || in_callback > 0;
 }
+void request_callback(bool begins)
+{
+    in_callback += begins ? 1 : -1;
+}
 void request_mark_sdk_thread(void)
 {
     sdk_thread = true;
@@ -163,9 +167,9 @@ static void run_callback(request_table *table, request *r)
 {
     pen_result result = r->result;
     if (r->why != NULL) last_error_set(r->why);
-    in_callback++;
+    request_callback(true);
     r->done(&result, r->user);
-    in_callback--;
+    request_callback(false);
     pthread_mutex_lock(&table->lock);
     give(table, r);
     pthread_mutex_unlock(&table->lock);

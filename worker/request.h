@@ -21,6 +21,7 @@ typedef enum {
     REQUEST_PULL_FREE, /* pen_digest        */
     REQUEST_MEET,     /* barrier, reduction */
     REQUEST_SNAPSHOT,
+    REQUEST_COMMAND,
     REQUEST_LEAVE /* pen_finalize       */
 } request_kind;
 
@@ -50,6 +51,14 @@ typedef struct request {
             void *in, *out;
             char *label;
         } meet;
+        struct {
+            pen_node to;
+            int head;
+            uint32_t n; /* replies */
+            size_t size;
+            void *body; /* OWNED */
+            pen_bytes *replies;
+        } command;
         struct {
             struct request *decided;
         } step; /* with lazy: ends when the verdict is known */
@@ -93,5 +102,6 @@ void request_abandon(request *r); /* one that was begun and not run */
 /* True in callbacks, where waiting would wait for itself. */
 bool request_is_sdk_thread(void);
 void request_mark_sdk_thread(void);
+void request_callback(bool begins); /* around a function of the program, on any thread */
 
 #endif

@@ -19,9 +19,6 @@ static const struct {
     {"pen_kv_pull", "tables by key come later"},
     {"pen_kv_push_pull", "tables by key come later"},
     {"pen_serve", "handlers of your own on servers come later; `penstock server` serves tensors"},
-    {"pen_reply", "handlers of your own on servers come later"},
-    {"pen_command", "commands between processes come later"},
-    {"pen_on_command", "commands between processes come later"},
     {"pen_on_event", "members do not change while a job runs"},
     {"pen_state_add", "keep state of your own yourself"},
     {"pen_restore", "the setting resume=yes goes on from the newest snapshot at the start"},
@@ -81,9 +78,6 @@ NOT_YET(pen_kv_push, pen_table *t, const pen_kv *kv, const pen_opts *o, pen_req 
 NOT_YET(pen_kv_pull, pen_table *t, const pen_kv *kv, const pen_opts *o, pen_req *req)
 NOT_YET(pen_kv_push_pull, pen_table *t, const pen_kv *kv, const pen_opts *o, pen_req *req)
 NOT_YET(pen_serve, const char *const settings[], const pen_handler *handlers, int n)
-NOT_YET(pen_reply, pen_call *call, pen_status status, const void *data, size_t n, const uint32_t *lens)
-NOT_YET(pen_command, pen_ctx *ctx, pen_node to, int head, const void *body, size_t size, pen_bytes *replies, int cap, const pen_opts *o, pen_req *req)
-NOT_YET(pen_on_command, pen_ctx *ctx, pen_command_fn fn, void *user)
 NOT_YET(pen_on_event, pen_ctx *ctx, void (*fn)(pen_ctx *ctx, const pen_event *ev, void *user), void *user)
 NOT_YET(pen_state_add, pen_ctx *ctx, const char *name, void *data, size_t size, int per_rank)
 NOT_YET(pen_restore, pen_ctx *ctx, int64_t step, const pen_opts *o)

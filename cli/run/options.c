@@ -255,6 +255,8 @@ static int check(const run_options *o)
         return command_fail(EXIT_USAGE, "--servers 0 and --mode %s contradict each other", o->mode);
     if (o->mode != NULL && strcmp(o->mode, "local") == 0 && o->nproc * o->nnodes > 1)
         return command_fail(EXIT_USAGE, "--mode local and %d workers contradict each other", o->nproc * o->nnodes);
+    if (o->mode != NULL && strcmp(o->mode, "local") == 0 && o->servers > 0)
+        return command_fail(EXIT_USAGE, "--servers %d and --mode local contradict each other", o->servers);
     if (o->nnodes > 1 && o->master_port == 0)
         return command_fail(EXIT_USAGE, "--nnodes %d needs a --master-port that all machines know", o->nnodes);
     if (o->resume && o->fresh) return command_fail(EXIT_USAGE, "--resume and --fresh contradict each other");

@@ -46,6 +46,7 @@ typedef struct {
     pen_error verdict;
     bool has_verdict, stopping;
     bool had_link, is_over; /* is_over: the scheduler has ended after all workers */
+    bool told_waiting;
     bool asked, answered, scheduler_hung; /* after a failure: does the scheduler still answer? */
     int interrupted, interrupts;
     uint64_t kill_at_ms, leave_at_ms, link_until_ms;
@@ -350,9 +351,10 @@ static void read_link(launcher *l, uint64_t now)
         l->has_verdict = true;
         on_failure(l, now);
     }
-    if (l->link != NULL && status != PEN_AGAIN) {
+    bool has_done = l->has_verdict && alive(l, PEN_SERVER) + alive(l, PEN_WORKER) == 0; /* the scheduler waits for us */
+    if (l->link != NULL && (status != PEN_AGAIN || has_done)) {
         l->answered = true; /* it has ended: no more to be heard */
-        control_close(l->link, 0);
+        control_close(l->link, has_done ? 200 : 0); /* what we said of their ends goes first */
         l->link = NULL;
     }
 }
@@ -374,6 +376,23 @@ static void reap(launcher *l, uint64_t now)
 static bool seeks_link(const launcher *l, uint64_t now)
 {
     return !l->had_link && !l->has_verdict && !l->stopping && now < l->link_until_ms;
+}
+
+/* Workers of other machines may be far behind, in ps-async by hours. */
+static bool waits_for_others(const launcher *l, uint64_t now)
+{
+    if (l->options.nnodes == 1 || l->asked) return false;
+    return l->options.node_rank == 0 ? alive(l, PEN_SCHEDULER) > 0 : l->link != NULL || seeks_link(l, now);
+}
+
+/* Nobody has failed, but what should have ended by itself has not. */
+static bool is_patient(launcher *l, uint64_t now)
+{
+    if (!waits_for_others(l, now)) return false;
+    if (!l->told_waiting) fprintf(stderr, "penstock: the workers here have ended; waiting for those of other machines\n");
+    l->told_waiting = true;
+    l->leave_at_ms = now + SERVERS_MS;
+    return true;
 }
 
 /* The scheduler ends last, after every server that it knew: what is left has never joined. */
@@ -444,7 +463,7 @@ static pen_status watch(launcher *l, pen_error *why)
         if (l->has_verdict) on_failure(l, now);
         read_link(l, now);
         look_for_the_end(l, now);
-        if (!l->stopping && l->leave_at_ms != 0 && now >= l->leave_at_ms) {
+        if (!l->stopping && l->leave_at_ms != 0 && now >= l->leave_at_ms && !is_patient(l, now)) {
             l->scheduler_hung = l->asked && !l->answered && alive(l, PEN_SCHEDULER) > 0;
             stop_all(l, now);
         }
@@ -489,7 +508,7 @@ static int attempt(launcher *l, bool *again)
 {
     pen_error why = {0};
     l->has_verdict = l->stopping = l->asked = l->answered = l->scheduler_hung = false;
-    l->had_link = l->is_over = false;
+    l->had_link = l->is_over = l->told_waiting = false;
     l->leave_at_ms = l->kill_at_ms = l->link_until_ms = 0;
     *again = false;
 

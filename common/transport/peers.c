@@ -178,12 +178,20 @@ static bool is_silent(const one *o)
     return !o->is_named && !o->is_scolded;
 }
 
-/* The oldest connection that ended on this descriptor without a word, so far. */
-static one **find_silent(peers *self, int fd)
+static one **find_ended(peers *self, int fd, bool is_shy)
 {
     one **link = &self->ended;
-    while (*link != NULL && ((*link)->fd != fd || !is_silent(*link))) link = &(*link)->next;
+    while (*link != NULL && ((*link)->fd != fd || !is_silent(*link) || (*link)->is_shy != is_shy))
+        link = &(*link)->next;
     return link;
+}
+
+/* The oldest connection that ended on this descriptor without a word, so far; if there is one, one that may have
+ * shaken hands before. */
+static one **find_silent(peers *self, int fd)
+{
+    one **link = find_ended(self, fd, true);
+    return *link != NULL ? link : find_ended(self, fd, false);
 }
 
 /* It has ended: its record is that of a silent end, or a new one. */

@@ -57,9 +57,10 @@
 #include <zmq.h>
 
 enum {
-    COPY_BELOW = 32 << 10, /* a copy is cheaper than a reference and a callback in another thread */
-    ID_BYTES   = 5,
-    BACKLOG    = 1024, /* all workers of a job dial at once */
+    COPY_BELOW =
+        4 << 10, /* a copy is no slower than a reference and a callback in another thread */
+    ID_BYTES = 5,
+    BACKLOG  = 1024, /* all workers of a job dial at once */
 
     SOCKETS_MAX = 16384, /* of the process */
     REFUSED_MAX = 64,    /* attempts of a dialler that were refused and not told yet */

@@ -37,13 +37,6 @@ wait_for_files() {
     done
 }
 
-# A port that was free a moment ago, below those that the kernel hands out.
-free_port() {
-    local port
-    while port=$((20000 + RANDOM % 12000)) && grep -qi ":$(printf %04X "$port") " /proc/net/tcp /proc/net/tcp6; do :; done
-    echo "$port"
-}
-
 # ---- what programs are given ---------------------------------------------------------------------------------
 
 @test "every worker is given torchrun's environment" {
@@ -92,6 +85,11 @@ WORLD_SIZE=2"
     sort "$tmp/dashes.out" | is_text "[0] 0 2 localhost 4 7000
 [1] 1 2 localhost 4 7000"
     cmp <(sort "$tmp/dashes.out") <(sort "$tmp/underscores.out")
+}
+
+@test "the master address may be a name" {
+    ends_with 0 name --master-addr localhost --servers 1 --nproc-per-node 2 "$programs/stepper" steps=1
+    [ "$(grep -c ' APPLIED ' "$tmp/name.out")" = 2 ]
 }
 
 @test "--nproc-per-node auto starts a worker per core, with one thread each" {

@@ -1,4 +1,4 @@
-# shells.bats - jobs that nobody launched, jobs of two launchers, and what a launcher says to its programs.
+# shells.bats - jobs that nobody launched, and jobs of two launchers.
 
 load ../support/job
 
@@ -6,13 +6,6 @@ setup() { job_setup; }
 teardown() { job_teardown; }
 
 example=(--mode ps-bsp --optim "adamw lr=0.002" --clip 0.5 --steps 40)
-
-# A port that was free a moment ago, below those that the kernel hands out.
-free_port() {
-    local port
-    while port=$((20000 + RANDOM % 12000)) && ss -Htln "sport = :$port" | grep -q .; do :; done
-    echo "$port"
-}
 
 # A member started by hand:  shell NAME COMMAND...   -> $tmp/NAME.{out,err}
 shell() {
@@ -92,19 +85,5 @@ all_end_well() {
     cat "$tmp"/node-?.err
     [ "${codes[*]}" = "1 42" ]
     grep -qE "^penstock: worker 1 \($host\) is gone" "$tmp/node-0.err"
-    nothing_is_left
-}
-
-@test "programs get torchrun's variables" {
-    pen run --standalone --no-prefix --servers 0 --nproc-per-node 2 --job "$job" --max-restarts 3 env >"$tmp/out"
-    local name
-    for name in RANK=0 RANK=1 LOCAL_RANK=0 LOCAL_RANK=1 ROLE_RANK=0 ROLE_RANK=1; do
-        [ "$(grep -cx "$name" "$tmp/out")" = 1 ]
-    done
-    for name in WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 GROUP_WORLD_SIZE=1 ROLE_WORLD_SIZE=2 ROLE_NAME=default \
-        MASTER_ADDR=127.0.0.1 "MASTER_PORT=[1-9][0-9]*" "TORCHELASTIC_RUN_ID=$job" TORCHELASTIC_RESTART_COUNT=0 \
-        TORCHELASTIC_MAX_RESTARTS=3 "OMP_NUM_THREADS=[1-9][0-9]*"; do
-        [ "$(grep -cx "$name" "$tmp/out")" = 2 ] || { echo "$name"; cat "$tmp/out"; false; }
-    done
     nothing_is_left
 }

@@ -191,7 +191,7 @@ static void test_transport_peers_are_told_apart_and_answered(void **state)
         for (int i = 0; i < PEERS; i++) d[i] = dial(transport_address(l));
         for (int round = 0; round < 3; round++) {
             uint32_t seen[PEERS];
-            char text[16];
+            char text[32];
             for (int i = 0; i < PEERS; i++) {
                 snprintf(text, sizeof text, "I am %d", i);
                 say(d[i], 0, text);

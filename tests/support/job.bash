@@ -12,7 +12,7 @@ job_setup() {
     tmp=$(mktemp -d "${BATS_TMPDIR:-/tmp}/pen-XXXXXX")
     mark=$(basename "$tmp")-$$
     job=$(basename "$tmp")
-    host=$(hostname)
+    host=$HOSTNAME
     export XDG_RUNTIME_DIR=$tmp TMPDIR=$tmp LD_LIBRARY_PATH=$build/lib
     unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_RANK LOCAL_WORLD_SIZE OMP_NUM_THREADS
 }
@@ -29,13 +29,21 @@ marked() {
     grep -lzsx "MARK=$mark" /proc/[0-9]*/environ | cut -d/ -f3
 }
 
+# What these processes are: number, state, command.
+show() {
+    local pid
+    for pid in "$@"; do
+        echo "$pid $(sed -n 's/^State:[[:space:]]*//p' "/proc/$pid/status") $(tr '\0' ' ' <"/proc/$pid/cmdline")"
+    done
+}
+
 # Nothing of this test runs any more; $1 seconds (2) may pass until then.
 nothing_is_left() {
     local end=$((${EPOCHREALTIME/[.,]/} + ${1:-2} * 1000000))
     while [ -n "$(marked)" ]; do
         if [ "${EPOCHREALTIME/[.,]/}" -gt "$end" ]; then
             echo "left behind:"
-            ps -o pid,stat,etime,args -p "$(marked | paste -sd,)"
+            show $(marked)
             return 1
         fi
         sleep 0.02
@@ -91,7 +99,7 @@ start() {
 # Process id of a member of the started job:  member scheduler | member server 1 | member worker 0
 member() {
     local pid
-    for pid in $(pgrep -P "$launcher"); do
+    for pid in $(grep -lsE "^PPid:[[:space:]]+$launcher\$" /proc/[0-9]*/status | cut -d/ -f3); do
         case $1 in
         scheduler) grep -qzsx scheduler "/proc/$pid/cmdline" || continue ;;
         server) tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qs " server .*--rank $2 " || continue ;;
@@ -151,4 +159,11 @@ is_text() {
     local got
     got=$(cat)
     [ "$got" = "$1" ] || { printf 'wanted:\n%s\ngot:\n%s\n' "$1" "$got"; return 1; }
+}
+
+# A port that was free a moment ago, below those that the kernel hands out.
+free_port() {
+    local port
+    while port=$((20000 + RANDOM % 12000)) && grep -qi ":$(printf %04X "$port") " /proc/net/tcp /proc/net/tcp6; do :; done
+    echo "$port"
 }

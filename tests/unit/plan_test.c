@@ -136,7 +136,7 @@ static void check_plan(const plan *p, const wire_model *model)
     assert_int_equal(p->first_chunk[p->n_tensors], p->n_chunks);
     assert_int_equal(p->chunk_elements % 4096, 0);
     assert_in_range(p->chunk_elements, 4096, 1 << 20);
-    for (uint32_t t = 0; t < p->n_tensors; t++) check_chunks_of(p, t, &model->tensor[t]);
+    for (uint32_t t = 0; t < p->n_tensors; t++) check_chunks_of(p, t, model);
 
     assert_in_range(p->n_partitions, 1, PLAN_PARTITIONS_MAX);
     uint32_t *seen = calloc(p->n_chunks, sizeof *seen);
@@ -281,6 +281,56 @@ static void test_plan_places_frozen_tensors_but_never_trains_them(void **state)
     check_plan(p, &model);
     for (uint32_t i = 0; i < p->n_partitions; i++) assert_int_equal(p->partition[i].n_trained, 0);
     plan_destroy(p);
+}
+
+/* Chunks of groups that do not average are pushed, and have no sums; where all chunks lie stays the
+ * same. */
+static void test_plan_has_sums_for_groups_that_average_only(void **state)
+{
+    (void)state;
+    static wire_group groups[] = {{.name = "a", .optim = "sgd lr=0.1", .sync = "bsp"},
+                                  {.name = "b", .optim = "sgd lr=0.1", .sync = "ssp s=2"},
+                                  {.name = "c", .optim = "sgd lr=0.1", .sync = "async"},
+                                  {.name = "d", .optim = "sgd lr=0.1", .sync = ""}};
+    static const wire_tensor tensors[] = {
+        {.name = "a", .dtype = PEN_F32, .ndim = 1, .shape = {9000}, .group = 0},
+        {.name = "b", .dtype = PEN_F32, .ndim = 1, .shape = {9000}, .group = 1},
+        {.name = "c", .dtype = PEN_F32, .ndim = 1, .shape = {9000}, .group = 2},
+        {.name = "d", .dtype = PEN_F32, .ndim = 1, .shape = {9000}, .group = 3},
+        {.name = "f", .dtype = PEN_F32, .ndim = 1, .shape = {9}, .flags = PEN_FROZEN}};
+    wire_model model = MODEL(tensors, groups);
+    plan *p          = cut(&model);
+    check_plan(p, &model);
+    uint32_t trained = 0, decided = 0;
+    for (uint32_t i = 0; i < p->n_partitions; i++) {
+        trained += p->partition[i].n_trained;
+        decided += p->partition[i].n_decided;
+    }
+    assert_int_equal(trained, 12);
+    assert_int_equal(decided, 6);
+    groups[1].sync = groups[2].sync = "bsp";
+    plan *q                         = cut(&model);
+    for (uint32_t c = 0; c < p->n_chunks; c++)
+        assert_int_equal(p->chunk[c].partition, q->chunk[c].partition);
+    plan_destroy(p);
+    plan_destroy(q);
+}
+
+static void test_plan_knows_how_gradients_travel(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *wire;
+        pen_dtype dtype, grad_dtype, travels;
+    } row[] = {{NULL, PEN_F32, PEN_DTYPE_DEFAULT, PEN_F32}, {"", PEN_BF16, PEN_F32, PEN_F32},
+               {"raw", PEN_F32, PEN_F16, PEN_F16},          {"bf16", PEN_F32, PEN_F32, PEN_BF16},
+               {"f16", PEN_BF16, PEN_F32, PEN_F16},         {"f16", PEN_BF16, PEN_BF16, PEN_BF16},
+               {"bf16", PEN_F32, PEN_F16, PEN_F16},         {"f8", PEN_F32, PEN_F32, PEN_DTYPE_DEFAULT}};
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        const wire_group group = {.wire = row[i].wire};
+        const wire_tensor t    = {.dtype = row[i].dtype, .grad_dtype = row[i].grad_dtype};
+        assert_int_equal(plan_push_dtype(&group, &t), row[i].travels);
+    }
 }
 
 /* ---- placing --------------------------------------------------------------------------------- */
@@ -546,6 +596,8 @@ int main(void)
         cmocka_unit_test(test_plan_deals_the_largest_chunks_first),
         cmocka_unit_test(test_plan_keeps_tensors_with_whole_tensor_rules_in_one_partition),
         cmocka_unit_test(test_plan_places_frozen_tensors_but_never_trains_them),
+        cmocka_unit_test(test_plan_has_sums_for_groups_that_average_only),
+        cmocka_unit_test(test_plan_knows_how_gradients_travel),
         cmocka_unit_test(test_plan_balances_a_small_model_on_few_shards),
         cmocka_unit_test(test_plan_leaves_shards_empty_when_there_are_more_than_partitions),
         cmocka_unit_test(test_plan_is_the_same_each_time),

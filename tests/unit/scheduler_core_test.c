@@ -83,7 +83,13 @@ static void read_letter(letter *l, const wire_control *m)
         assert_true(l->size <= DATA_MAX);
         if (l->size) memcpy(l->data, m->u.met.data, l->size);
         break;
-    case WIRE_NOTICE: copy(l->text, sizeof l->text, m->u.notice.text); break;
+    case WIRE_NOTICE:
+        copy(l->text, sizeof l->text, m->u.notice.text);
+        l->generation = m->u.notice.generation;
+        l->n          = m->u.notice.n_missing;
+        l->rank       = l->n > 0 ? m->u.notice.missing[0] : -1;
+        l->status     = m->u.notice.quiet;
+        break;
     case WIRE_COMMAND:
         l->generation  = m->u.command.id;
         l->rank        = m->u.command.rank;
@@ -1006,6 +1012,8 @@ static void test_core_ends_with_the_verdict_when_all_who_were_told_have_gone(voi
     breaks(j, WORKER_PEER);
     assert_false(j->has_ended);
     server_leaves(j, 0);
+    assert_false(j->has_ended); /* the launcher may not have read it yet */
+    breaks(j, LAUNCHER_PEER);
     assert_true(j->has_ended);
     assert_int_equal(j->status, PEN_PEER_LOST);
     assert_non_null(strstr(j->ended_with, "worker 1 (devbox) is gone"));
@@ -1335,6 +1343,27 @@ static void test_core_tells_those_who_wait_whom_they_wait_for(void **state)
     drop_job(j);
 }
 
+static void test_core_tells_who_comes_again_whom_it_waits_for(void **state)
+{
+    (void)state;
+    job *j = training(3, 1);
+    enters(j, 1, 1);
+    assert_int_equal(count(j, WIRE_NOTICE), 0);
+    enters(j, 1, 1);
+    assert_int_equal(count(j, WIRE_NOTICE), 1); /* to it alone */
+    const letter *notice = must(j, WORKER_PEER + 1, WIRE_NOTICE);
+    assert_int_equal(notice->generation, 1);
+    assert_int_equal(notice->n, 2);
+    assert_int_equal(notice->rank, 0);      /* the first of them */
+    assert_int_equal(notice->status, true); /* not for the log */
+    enters(j, 0, 1);
+    enters(j, 1, 1);
+    notice = must(j, WORKER_PEER + 1, WIRE_NOTICE);
+    assert_int_equal(notice->n, 1);
+    assert_int_equal(notice->rank, 2);
+    drop_job(j);
+}
+
 static void test_core_says_that_a_missing_rank_is_disconnected_or_one_of_many(void **state)
 {
     (void)state;
@@ -1547,9 +1576,10 @@ static void test_core_leaves_its_will_with_everybody_who_joins(void **state)
     job *j = make_job(nothing);
     scheduler_core_introduce(j->core, "10.0.0.7:29500", "devbox");
     worker_comes(j, 0, 2, 1);
-    assert_string_equal(must(j, WORKER_PEER, WIRE_WILL)->text,
-                        "the scheduler at 10.0.0.7:29500 is gone: it ran on devbox, and when it last "
-                        "spoke to all the job was before its first step");
+    assert_string_equal(
+        must(j, WORKER_PEER, WIRE_WILL)->text,
+        "the scheduler at 10.0.0.7:29500 is gone: it ran on devbox, and when it last "
+        "spoke to all the job was before its first step");
     drop_job(j);
 }
 
@@ -1564,8 +1594,9 @@ static void test_core_tells_all_at_once_when_its_will_has_changed(void **state)
     assert_int_equal(count(j, WIRE_WILL), 0); /* not to each as it comes */
     pass(j, 2000);
     assert_int_equal(count(j, WIRE_WILL), 3);
-    assert_same_will(j, "the scheduler at a is gone: it ran on a, and when it last spoke to all the "
-                        "job was in step 418, worker 1 in pen_ready");
+    assert_same_will(j,
+                     "the scheduler at a is gone: it ran on a, and when it last spoke to all the "
+                     "job was in step 418, worker 1 in pen_ready");
     assert_int_equal(must(j, WORKER_PEER, WIRE_WILL)->step, 418);
     drop_job(j);
 }
@@ -1587,13 +1618,10 @@ static void test_core_gives_the_will_again_as_it_was_to_who_comes_back(void **st
 /* ---- commands -------------------------------------------------------------------------------- */
 static void commands(job *j, int32_t from, uint64_t id, int32_t role, int32_t rank)
 {
-    wire_control c = {.kind      = WIRE_COMMAND,
-                      .u.command = {.id        = id,
-                                    .role      = role,
-                                    .rank      = rank,
-                                    .head      = 7,
-                                    .body      = "abc",
-                                    .body_size = 3}};
+    wire_control c = {
+        .kind      = WIRE_COMMAND,
+        .u.command = {
+            .id = id, .role = role, .rank = rank, .head = 7, .body = "abc", .body_size = 3}};
     say_worker(j, from, &c);
 }
 
@@ -1763,6 +1791,7 @@ int main(void)
         cmocka_unit_test(test_core_tells_a_barrier_from_a_reduction),
         cmocka_unit_test(test_core_refuses_reductions_that_are_too_large_or_lie_about_their_size),
         cmocka_unit_test(test_core_tells_those_who_wait_whom_they_wait_for),
+        cmocka_unit_test(test_core_tells_who_comes_again_whom_it_waits_for),
         cmocka_unit_test(test_core_says_that_a_missing_rank_is_disconnected_or_one_of_many),
         cmocka_unit_test(test_core_ends_a_wait_for_a_rank_that_has_left),
         cmocka_unit_test(test_core_calls_a_snapshot_done_when_every_server_has_its_part),

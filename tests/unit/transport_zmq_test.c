@@ -513,7 +513,7 @@ static void test_transport_zmq_dialler_outlives_a_stranger_at_its_address(void *
     char address[64];
     const int listening = plain_listen(address);
     transport *d        = dial(address);
-    const int fd = accept(listening, NULL, NULL);
+    const int fd        = accept(listening, NULL, NULL);
     plain_send(fd, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
                67);
     is_closed_by_peer(fd, 50);

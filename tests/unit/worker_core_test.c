@@ -27,11 +27,14 @@ typedef struct {
     wire_decision decision;
     uint32_t n_partitions;
     void *held;
+    bool snapshot;
+    uint32_t n_pieces;
+    exchange_piece piece[64];
 } sent;
 
 typedef struct {
     wire_tensor tensor[2];
-    wire_group group;
+    wire_group group[2];
     wire_model model;
     plan *plan;
     uint32_t shard[PLAN_PARTITIONS_MAX];
@@ -69,7 +72,10 @@ static pen_status on_send(void *user, uint32_t shard, uint32_t lane, const wire_
                      .flags        = d->flags,
                      .step         = d->step,
                      .decision     = d->decision,
-                     .n_partitions = d->n_partitions};
+                     .n_partitions = d->n_partitions,
+                     .snapshot     = d->has_inputs && d->inputs.snapshot,
+                     .n_pieces     = n};
+    if (n > 0) memcpy(s->piece, pieces, n * sizeof *pieces);
     for (uint32_t i = 0; i < d->n; i++) {
         s->chunk[i] = d->chunk[i];
         s->seq[i]   = d->seq != NULL ? d->seq[i] : d->step;
@@ -124,7 +130,13 @@ static void on_count(void *user, stat_id id, uint64_t n)
 }
 
 /* ---- a world --------------------------------------------------------------------------------- */
-static world *world_create(exchange_rule rule)
+typedef struct {
+    exchange_rule rule;
+    const char *sync[2], *wire; /* of group 0, which has 'w', and 1, which has 'b' */
+    bool one_group, one_tensor; /* one_tensor: only 'b', so that a shard is idle */
+} world_shape;
+
+static world *world_of(const world_shape *shape)
 {
     static const exchange_actions actions   = {on_send,      on_cut, on_store, on_decided,
                                                on_completed, on_log, on_count};
@@ -136,16 +148,21 @@ static world *world_create(exchange_rule rule)
         .name = "w", .dtype = PEN_F32, .grad_dtype = PEN_F32, .ndim = 1, .shape = {N}, .init = ""};
     w->tensor[1] = (wire_tensor){
         .name = "b", .dtype = PEN_F32, .grad_dtype = PEN_F32, .ndim = 1, .shape = {8}, .init = ""};
-    w->group = (wire_group){"default", "sgd lr=1", rule == EXCHANGE_FREE ? "async" : "bsp", "raw",
-                            "constant"};
-    w->model = (wire_model){.n_tensors = 2, .n_groups = 1, .tensor = w->tensor, .group = &w->group};
+    for (int g = 0; g < 2; g++)
+        w->group[g] =
+            (wire_group){"default", "sgd lr=1", shape->sync[g], shape->wire, "constant"};
+    w->tensor[1].group = !shape->one_group;
+    w->model           = (wire_model){.n_tensors = shape->one_tensor ? 1 : 2,
+                                      .n_groups  = 2,
+                                      .tensor    = w->tensor + shape->one_tensor,
+                                      .group     = w->group};
     assert_int_equal(plan_create(&w->model, &w->plan, &why), PEN_OK);
     plan_place(w->plan, SHARDS, w->shard);
     w->now                     = 1000;
     const exchange_setup setup = {.plan        = w->plan,
                                   .model       = &w->model,
                                   .shard       = w->shard,
-                                  .rule        = rule,
+                                  .rule        = shape->rule,
                                   .rank        = 0,
                                   .n_shards    = SHARDS,
                                   .lanes       = 1,
@@ -162,6 +179,13 @@ static world *world_create(exchange_rule rule)
     assert_non_null(w->x);
     for (uint32_t s = 0; s < SHARDS; s++) exchange_up(w->x, s, 0, w->now);
     return w;
+}
+
+static world *world_create(exchange_rule rule)
+{
+    const char *sync = rule == EXCHANGE_FREE ? "async" : "bsp";
+    return world_of(&(world_shape){
+        .rule = rule, .sync = {sync, sync}, .wire = "raw", .one_group = true});
 }
 
 static void world_destroy(world *w)
@@ -754,6 +778,198 @@ static void test_exchange_passes_on_what_a_shard_refuses_for_good(void **state)
     world_destroy(w);
 }
 
+/* ---- groups that differ ---------------------------------------------------------------------- */
+static void test_exchange_drives_decided_and_free_chunks_in_one_step(void **state)
+{
+    (void)state;
+    world *w = world_of(
+        &(world_shape){.rule = EXCHANGE_DECIDE, .sync = {"bsp", "async"}, .wire = "raw"});
+    push_step(w, 5);
+    const sent *free = NULL;
+    for (int i = 0; i < w->n_sent; i++) {
+        bool is_free = w->plan->chunk[w->sent[i].chunk[0]].tensor == 1;
+        assert_int_equal(w->sent[i].flags, is_free ? WIRE_WANT_VALUES : 0);
+        assert_int_equal(w->sent[i].seq[0], is_free ? 0 : 5); /* its own count; the step */
+        if (is_free) free = &w->sent[i];
+    }
+    assert_non_null(free);
+    const sent push = *free;
+    w->n_sent       = 0;
+    values(w, &push, 3, 0, false);
+    assert_true(w->small[0] == 0); /* early: kept until the step is closed */
+    exchange_step_close(w->x, w, 0, w->now);
+    assert_true(w->small[0] == 3); /* does not wait for the decision */
+    assert_int_equal(w->n_decided + w->n_completed, 0);
+    for (uint32_t p = 0; p < w->plan->n_partitions; p++)
+        if (w->plan->partition[p].n_decided > 0) prepared(w, p, 5, true, false);
+    assert_int_equal(w->n_decided, 1);
+    exchange_flush(w->x, w->now);
+    assert_in_range(w->n_sent, 1, SENT_MAX);
+    for (int i = 0, n = w->n_sent; i < n; i++) {
+        assert_int_equal(w->sent[i].kind, WIRE_PULL);
+        assert_int_equal(w->plan->chunk[w->sent[i].chunk[0]].tensor, 0);
+        values(w, &w->sent[i], 2, 0, false);
+    }
+    assert_int_equal(w->n_completed, 1);
+    assert_int_equal(w->status, PEN_OK);
+    assert_true(w->param[N - 1] == 2);
+    world_destroy(w);
+}
+
+static void test_exchange_asks_for_both_kinds_of_chunks_when_their_answers_are_late(void **state)
+{
+    (void)state;
+    world *w = world_of(
+        &(world_shape){.rule = EXCHANGE_DECIDE, .sync = {"async", "bsp"}, .wire = "raw"});
+    push_step(w, 0);
+    int pushes = w->n_sent;
+    for (int i = 0; i < pushes; i++) receipt(w, &w->sent[i], 0);
+    w->n_sent = 0;
+    bool asked[2] = {false};
+    for (int round = 0; round < 6; round++) sleep_until_due(w);
+    for (int i = 0; i < w->n_sent; i++) {
+        assert_int_equal(w->sent[i].kind, WIRE_INQUIRE);
+        asked[w->plan->chunk[w->sent[i].chunk[0]].tensor] = true;
+    }
+    assert_true(asked[0] && asked[1]);
+    world_destroy(w);
+}
+
+/* ---- fewer bits ------------------------------------------------------------------------------ */
+static void test_exchange_sends_gradients_in_16_bits_and_first_values_as_they_are(void **state)
+{
+    (void)state;
+    world *w = world_of(&(world_shape){
+        .rule = EXCHANGE_DECIDE, .sync = {"bsp", "bsp"}, .wire = "bf16", .one_group = true});
+    one_verb(w, EXCHANGE_INIT, 0, 0);
+    for (int i = 0; i < w->n_sent; i++) {
+        assert_int_equal(w->sent[i].piece[0].encode, PEN_DTYPE_DEFAULT);
+        receipt(w, &w->sent[i], WIRE_INITIAL);
+    }
+    w->n_sent = 0;
+    push_step(w, 0);
+    const uint64_t before = w->count[STAT_PUSH_BYTES];
+    int first             = w->n_sent;
+    sleep_until_due(w); /* repeats are alike */
+    assert_in_range(w->n_sent, first + 1, SENT_MAX);
+    for (int i = 0; i < w->n_sent; i++)
+        for (uint32_t k = 0; k < w->sent[i].n_pieces; k++) {
+            const exchange_piece *p = &w->sent[i].piece[k];
+            const plan_chunk *chunk = &w->plan->chunk[w->sent[i].chunk[k]];
+            const float *from       = chunk->tensor == 0 ? w->grad : w->small_grad;
+            assert_int_equal(p->encode, PEN_BF16);
+            assert_int_equal(p->size, chunk->count * 2);
+            assert_ptr_equal(p->data, from + chunk->start);
+        }
+    assert_int_equal(before, (N + 8) * 2);
+    world_destroy(w);
+}
+
+/* ---- shards without trained chunks ----------------------------------------------------------- */
+static world *world_with_idle_shard(void)
+{
+    return world_of(&(world_shape){.rule       = EXCHANGE_DECIDE,
+                                   .sync       = {"bsp", "bsp"},
+                                   .wire       = "raw",
+                                   .one_group  = true,
+                                   .one_tensor = true});
+}
+
+static void open_small_step(world *w, uint64_t step, bool snapshot)
+{
+    wire_inputs in      = step_inputs;
+    in.snapshot         = snapshot;
+    exchange_request *r = exchange_step_open(w->x, step, &in, w->now);
+    exchange_add(w->x, r, EXCHANGE_STEP, 0, w->small_grad, w->small);
+    exchange_flush(w->x, w->now);
+}
+
+static const sent *find_sign(const world *w)
+{
+    const sent *found = NULL;
+    for (int i = 0; i < w->n_sent; i++)
+        if (w->sent[i].n == 0) found = &w->sent[i];
+    return found;
+}
+
+static void end_small_step(world *w, uint64_t step)
+{
+    exchange_step_close(w->x, w, 0, w->now);
+    w->n_sent = 0;
+    prepared(w, 0, step, true, false);
+    exchange_flush(w->x, w->now);
+    assert_int_equal(w->n_sent, 1);
+    const sent pull = w->sent[0];
+    values(w, &pull, 1, 0, false);
+}
+
+static void test_exchange_tells_idle_shards_of_a_snapshot_until_they_have_heard(void **state)
+{
+    (void)state;
+    world *w = world_with_idle_shard();
+    open_small_step(w, 0, false);
+    assert_null(find_sign(w));
+    end_small_step(w, 0);
+    assert_int_equal(w->n_completed, 1);
+
+    w->n_sent = 0;
+    open_small_step(w, 1, true);
+    assert_non_null(find_sign(w));
+    const sent sign = *find_sign(w);
+    assert_int_equal(sign.kind, WIRE_PUSH);
+    assert_int_equal(sign.step, 1);
+    assert_int_equal(sign.shard, 1 - w->shard[0]);
+    assert_true(sign.snapshot);
+    end_small_step(w, 1);
+    assert_int_equal(w->n_completed, 1); /* waits for the receipt */
+    w->n_sent = 0;
+    for (int i = 0; i < 5 && find_sign(w) == NULL; i++) sleep_until_due(w);
+    assert_non_null(find_sign(w)); /* said again */
+    assert_int_equal(find_sign(w)->flags, WIRE_REPEATED);
+    receipt(w, &(sent){.shard = sign.shard, .step = 0}, 0); /* of another step */
+    assert_int_equal(w->n_completed, 1);
+    receipt(w, &sign, 0);
+    receipt(w, &sign, 0);
+    assert_int_equal(w->n_completed, 2);
+    assert_int_equal(w->status, PEN_OK);
+    assert_int_equal(exchange_pending(w->x), 0);
+    world_destroy(w);
+}
+
+static void test_exchange_forgets_idle_shards_with_a_step_that_fails(void **state)
+{
+    (void)state;
+    world *w = world_with_idle_shard();
+    open_small_step(w, 0, true);
+    end_small_step(w, 0);
+    pen_error why = {.status = PEN_ABORTED, .text = "enough"};
+    exchange_fail(w->x, &why, w->now);
+    assert_int_equal(w->n_completed, 1);
+    assert_int_equal(w->status, PEN_ABORTED);
+    assert_int_equal(exchange_pending(w->x), 0);
+    world_destroy(w);
+}
+
+static void test_exchange_times_out_naming_the_idle_server_that_does_not_answer(void **state)
+{
+    (void)state;
+    world *w = world_with_idle_shard();
+    open_small_step(w, 0, true);
+    exchange_step_close(w->x, w, w->now + 5000, w->now);
+    prepared(w, 0, 0, true, false);
+    w->n_sent = 0;
+    exchange_flush(w->x, w->now);
+    const sent pull = w->sent[0];
+    values(w, &pull, 1, 0, false);
+    for (int i = 0; i < 20 && w->n_completed == 0; i++) sleep_until_due(w);
+    assert_int_equal(w->status, PEN_TIMED_OUT);
+    char want[128];
+    snprintf(want, sizeof want, "waited 5 s for server %u (devbox) to take its part of a snapshot",
+             1 - w->shard[0]);
+    assert_string_equal(w->why.text, want);
+    world_destroy(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -781,6 +997,13 @@ int main(void)
         cmocka_unit_test(test_exchange_gives_a_buffer_back_only_when_the_transport_let_go),
         cmocka_unit_test(test_exchange_ends_everything_with_the_verdict),
         cmocka_unit_test(test_exchange_passes_on_what_a_shard_refuses_for_good),
+        cmocka_unit_test(test_exchange_drives_decided_and_free_chunks_in_one_step),
+        cmocka_unit_test(
+            test_exchange_asks_for_both_kinds_of_chunks_when_their_answers_are_late),
+        cmocka_unit_test(test_exchange_sends_gradients_in_16_bits_and_first_values_as_they_are),
+        cmocka_unit_test(test_exchange_tells_idle_shards_of_a_snapshot_until_they_have_heard),
+        cmocka_unit_test(test_exchange_forgets_idle_shards_with_a_step_that_fails),
+        cmocka_unit_test(test_exchange_times_out_naming_the_idle_server_that_does_not_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

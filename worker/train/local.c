@@ -12,6 +12,7 @@
 #include "common/why.h"
 #include "proto/decision.h"
 #include "proto/plan.h"
+#include "worker/calls.h"
 #include "worker/context.h"
 
 #include <errno.h>
@@ -344,15 +345,93 @@ static pen_status run(pen_ctx *ctx, request *r, pen_error *why)
         return why_set(why, PEN_UNSUPPORTED,
                        "a program that is alone has no servers to keep a snapshot; save the "
                        "parameters yourself");
+    case REQUEST_COMMAND:
     case REQUEST_STEP: break;
     }
     return PEN_OK;
+}
+
+/* ---- commands to itself ---------------------------------------------------------------------- */
+static void local_answer(pen_ctx *ctx, pen_call *call)
+{
+    pthread_mutex_lock(&ctx->requests.lock);
+    call->is_ready = true;
+    pthread_cond_broadcast(&ctx->requests.ended);
+    pthread_mutex_unlock(&ctx->requests.lock);
+}
+
+/* False: the deadline passed first. */
+static bool await_answer(pen_ctx *ctx, const request *r, const pen_call *call)
+{
+    const struct timespec until = {.tv_sec  = (time_t)(r->deadline_ms / 1000),
+                                   .tv_nsec = (long)(r->deadline_ms % 1000 * 1000000)};
+    int error                   = 0;
+    pthread_mutex_lock(&ctx->requests.lock);
+    while (!call->is_ready && error == 0)
+        error = r->deadline_ms == 0
+                    ? pthread_cond_wait(&ctx->requests.ended, &ctx->requests.lock)
+                    : pthread_cond_timedwait(&ctx->requests.ended, &ctx->requests.lock, &until);
+    const bool is_ready = call->is_ready;
+    pthread_mutex_unlock(&ctx->requests.lock);
+    return is_ready;
+}
+
+static pen_status take_answer(const request *r, pen_call *call, pen_error *why)
+{
+    if (call->status != PEN_OK)
+        return why_set(why, call->status, "worker 0 refused command %d: %s", r->u.command.head,
+                       pen_status_info(call->status)->text);
+    if (r->u.command.replies == NULL) return PEN_OK;
+    r->u.command.replies[0] = (pen_bytes){call->data, call->size};
+    call->data              = NULL;
+    return PEN_OK;
+}
+
+static pen_status do_command(pen_ctx *ctx, request *r, pen_error *why)
+{
+    void *user;
+    pen_command_fn fn = context_command(ctx, &user);
+    const int head    = r->u.command.head;
+    if (fn == NULL)
+        return why_set(why, PEN_NOT_FOUND, "worker 0 has no handler for command %d", head);
+    pen_call *call = calloc(1, sizeof *call);
+    if (call == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for another command");
+    call->ctx  = ctx;
+    call->head = head;
+    request_callback(true);
+    fn(ctx, call, head, r->u.command.body, r->u.command.size, user);
+    request_callback(false);
+    if (!await_answer(ctx, r, call)) { /* the program has a pointer to it, and may yet use it */
+        pthread_mutex_lock(&ctx->requests.lock);
+        call->next      = ctx->unanswered;
+        ctx->unanswered = call;
+        pthread_mutex_unlock(&ctx->requests.lock);
+        return why_set(why, PEN_TIMED_OUT, "worker 0 has not answered command %d", head);
+    }
+    r->result.count   = 1;
+    pen_status status = take_answer(r, call, why);
+    free(call->data);
+    free(call);
+    return status;
+}
+
+static void start_command(pen_ctx *ctx, request *r)
+{
+    pen_error why;
+    pen_status status = do_command(ctx, r, &why);
+    free(r->u.command.body);
+    request_end(r, status, status != PEN_OK ? &why : NULL);
+    request_tell(&ctx->requests);
 }
 
 static void local_start(pen_ctx *ctx, request *r)
 {
     local *l = ctx->state;
     pen_error why;
+    if (r->kind == REQUEST_COMMAND) { /* without the lock: it runs a function of the program */
+        start_command(ctx, r);
+        return;
+    }
     pthread_mutex_lock(&l->lock);
     if (r->kind == REQUEST_STEP) {
         end_step(ctx, r);
@@ -398,5 +477,6 @@ const engine_ops engine_local = {.name      = "local",
                                  .start     = local_start,
                                  .step_open = local_step_open,
                                  .ready     = local_ready,
+                                 .answer    = local_answer,
                                  .abort     = local_abort,
                                  .close     = local_close};

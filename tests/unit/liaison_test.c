@@ -1,0 +1,282 @@
+/* liaison_test.c - what a worker believes of its scheduler, with a hand-held clock and no network. */
+#include "common/why.h"
+#include "worker/liaison.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SELF = 900, LEASE_MS = 10000 };
+
+typedef struct {
+    liaison *liaison;
+    uint64_t now;
+    int sent[WIRE_CONTROL_END], n_failed, n_left;
+    pen_error why;
+} world;
+
+/* ---- actions --------------------------------------------------------------------------------- */
+static void on_send(void *user, const wire_control *m)
+{
+    ((world *)user)->sent[m->kind]++;
+}
+
+static void on_message(void *user, const wire_control *m)
+{
+    (void)user, (void)m;
+}
+
+static void on_beat(void *user, wire_control *beat)
+{
+    (void)user;
+    beat->u.beat.call = "";
+}
+
+static void on_committed(void *user, int64_t step, int64_t applied)
+{
+    (void)user, (void)step, (void)applied;
+}
+
+static void on_met(void *user, void *token, const void *data, size_t size, const pen_error *why)
+{
+    (void)user, (void)token, (void)data, (void)size, (void)why;
+}
+
+static void on_snapshot_done(void *user, int64_t step, pen_status status, const char *text)
+{
+    (void)user, (void)step, (void)status, (void)text;
+}
+
+static void on_nothing(void *user)
+{
+    (void)user;
+}
+
+static void on_left(void *user)
+{
+    ((world *)user)->n_left++;
+}
+
+static void on_failed(void *user, const pen_error *why)
+{
+    world *w = user;
+    w->n_failed++;
+    w->why = *why;
+}
+
+static const char *on_silence(void *user)
+{
+    (void)user;
+    return "(nothing)";
+}
+
+static void on_log(void *user, int level, const char *line)
+{
+    (void)user, (void)level, (void)line;
+}
+
+/* ---- a world --------------------------------------------------------------------------------- */
+static void hear(world *w, wire_control m)
+{
+    liaison_receive(w->liaison, &m, w->now);
+}
+
+static void welcome(world *w)
+{
+    hear(w, (wire_control){
+                .kind      = WIRE_WELCOME,
+                .u.welcome = {.incarnation = SELF, .lease_ms = LEASE_MS, .rank = 0, .job = ""}});
+}
+
+static void leave_will(world *w, const char *text)
+{
+    wire_control c = {.kind = WIRE_WILL};
+    why_set(&c.u.verdict, PEN_UNREACHABLE, "%s", text);
+    why_culprit(&c.u.verdict, PEN_SCHEDULER, -1, 418, "pen_step_end");
+    hear(w, c);
+}
+
+static void joined(world *w)
+{
+    static const liaison_actions actions = {on_send,   on_message,       on_message, on_committed,
+                                            on_met,    on_snapshot_done, on_nothing, on_left,
+                                            on_failed, on_beat,          on_silence, on_log};
+    const liaison_setup setup            = {.rank            = 0,
+                                            .world_size      = 2,
+                                            .servers         = 1,
+                                            .nonce           = 5,
+                                            .lease_ms        = LEASE_MS,
+                                            .init_timeout_ms = 300000,
+                                            .host            = "devbox",
+                                            .job             = "",
+                                            .scheduler       = "10.0.0.7:29500"};
+    pen_error why;
+    *w         = (world){.now = 5000};
+    w->liaison = liaison_create(&setup, &actions, w, w->now, &why);
+    assert_non_null(w->liaison);
+    liaison_up(w->liaison, w->now);
+    welcome(w);
+    hear(w, (wire_control){.kind = WIRE_EPOCH, .u.epoch.job = ""});
+}
+
+/* Lets time pass as a shell would; the scheduler answers beats or is silent. */
+static void pass(world *w, uint64_t ms, bool answers)
+{
+    const uint64_t until = w->now + ms;
+    while (w->now < until) {
+        const uint64_t due = liaison_due(w->liaison);
+        w->now             = due > until ? until : due > w->now ? due : w->now + 1;
+        const int beats    = w->sent[WIRE_BEAT];
+        liaison_tick(w->liaison, w->now);
+        if (answers && w->sent[WIRE_BEAT] > beats) hear(w, (wire_control){.kind = WIRE_BEAT_ACK});
+    }
+}
+
+/* ---- the scheduler is gone ------------------------------------------------------------------- */
+static void test_liaison_says_the_will_when_the_connection_broke(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    leave_will(&w, "an old will");
+    leave_will(&w, "the scheduler is gone; step 418");
+    pass(&w, 3000, true);
+    liaison_down(w.liaison, w.now);
+    pass(&w, 999, false);
+    assert_int_equal(w.n_failed, 0);
+    pass(&w, 1, false);
+    assert_int_equal(w.n_failed, 1);
+    assert_string_equal(w.why.text, "the scheduler is gone; step 418");
+    assert_int_equal(w.why.status, PEN_UNREACHABLE);
+    assert_int_equal(w.why.role, PEN_SCHEDULER);
+    assert_int_equal(w.why.step, 418);
+    assert_string_equal(w.why.tensor, "pen_step_end");
+    assert_float_equal(w.why.last_seen_s, 1, 1e-9);
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_says_the_same_will_after_a_lease_of_silence(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    leave_will(&w, "the scheduler is gone; step 418");
+    pass(&w, 5000, true);
+    const uint64_t heard = w.now;
+    pass(&w, LEASE_MS - 1000, false);
+    assert_int_equal(w.n_failed, 0);
+    pass(&w, 1001, false);
+    assert_int_equal(w.n_failed, 1);
+    assert_true(w.now <= heard + LEASE_MS + 1);
+    assert_string_equal(w.why.text, "the scheduler is gone; step 418");
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_has_words_of_its_own_without_a_will(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    liaison_down(w.liaison, w.now);
+    pass(&w, 1000, false);
+    assert_string_equal(w.why.text, "the scheduler at 10.0.0.7:29500 is gone: its connection broke "
+                                    "and did not come back");
+    liaison_destroy(w.liaison);
+}
+
+/* ---- it is not ------------------------------------------------------------------------------- */
+static void test_liaison_goes_on_when_the_scheduler_welcomes_it_back(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    liaison_down(w.liaison, w.now);
+    pass(&w, 900, false);
+    const int hellos = w.sent[WIRE_HELLO];
+    liaison_up(w.liaison, w.now);
+    assert_int_equal(w.sent[WIRE_HELLO], hellos + 1);
+    pass(&w, 800, false);
+    welcome(&w);
+    pass(&w, 60000, true);
+    assert_int_equal(w.n_failed, 0);
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_does_not_take_a_mere_connection_for_the_scheduler(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    liaison_down(w.liaison, w.now);
+    pass(&w, 500, false);
+    liaison_up(w.liaison, w.now);                 /* somebody has its port now */
+    hear(&w, (wire_control){.kind = WIRE_HELLO}); /* or we dialled ourselves */
+    pass(&w, 1299, false);
+    assert_int_equal(w.n_failed, 0);
+    pass(&w, 1, false);
+    assert_int_equal(w.n_failed, 1);
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_counts_a_broken_connection_from_its_first_break(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    liaison_down(w.liaison, w.now);
+    for (int i = 0; i < 9; i++) {
+        pass(&w, 100, false);
+        liaison_up(w.liaison, w.now);
+        liaison_down(w.liaison, w.now);
+    }
+    assert_int_equal(w.n_failed, 0);
+    pass(&w, 100, false);
+    assert_int_equal(w.n_failed, 1);
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_blames_nobody_for_its_own_pause(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    pass(&w, 3000, true);
+    w.now += 9900; /* stopped, and continued */
+    liaison_tick(w.liaison, w.now);
+    pass(&w, 5000, true);
+    assert_int_equal(w.n_failed, 0);
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_that_leaves_does_not_mind_a_scheduler_that_is_gone(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    liaison_leave(w.liaison, w.now);
+    liaison_down(w.liaison, w.now);
+    pass(&w, 1000, false);
+    assert_int_equal(w.n_failed, 0);
+    assert_int_equal(w.n_left, 1);
+    liaison_destroy(w.liaison);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_liaison_says_the_will_when_the_connection_broke),
+        cmocka_unit_test(test_liaison_says_the_same_will_after_a_lease_of_silence),
+        cmocka_unit_test(test_liaison_has_words_of_its_own_without_a_will),
+        cmocka_unit_test(test_liaison_goes_on_when_the_scheduler_welcomes_it_back),
+        cmocka_unit_test(test_liaison_does_not_take_a_mere_connection_for_the_scheduler),
+        cmocka_unit_test(test_liaison_counts_a_broken_connection_from_its_first_break),
+        cmocka_unit_test(test_liaison_blames_nobody_for_its_own_pause),
+        cmocka_unit_test(test_liaison_that_leaves_does_not_mind_a_scheduler_that_is_gone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

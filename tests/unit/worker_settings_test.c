@@ -1,0 +1,109 @@
+/* worker_settings_test.c - every row of a worker's settings, and whose PENSTOCK_* variables it
+ * knows. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "scheduler/scheduler_settings.h"
+#include "server/server_settings.h"
+#include "tests/support/settings_walk.h"
+#include "worker/worker_settings.h"
+
+static bool has(const config_row *rows, const char *name)
+{
+    for (const config_row *r = rows; r->name != NULL; r++)
+        if (strcmp(r->name, name) == 0) return true;
+    return false;
+}
+
+static void test_worker_settings_keep_the_rules_of_tables(void **state)
+{
+    (void)state;
+    settings_walk(worker_settings_rows, sizeof(worker_settings));
+}
+
+static void test_worker_settings_know_every_name_of_a_server(void **state)
+{
+    (void)state;
+    for (const config_row *r = server_settings_rows; r->name != NULL; r++)
+        if (!has(worker_settings_rows, r->name) && !has(scheduler_settings_rows, r->name) &&
+            !has(worker_settings_foreign, r->name))
+            fail_msg("a worker refuses the server's setting '%s'", r->name);
+}
+
+static void test_worker_settings_know_no_name_that_is_nobodys(void **state)
+{
+    (void)state;
+    for (const config_row *r = worker_settings_foreign; r->name != NULL; r++) {
+        if (!has(server_settings_rows, r->name) && strcmp(r->name, "role") != 0)
+            fail_msg("'%s' is nobody's setting", r->name);
+        assert_false(has(worker_settings_rows, r->name));
+        assert_false(has(scheduler_settings_rows, r->name));
+    }
+}
+
+static void test_worker_settings_accept_variables_of_other_processes(void **state)
+{
+    (void)state;
+    static const char *const fine[] = {"PENSTOCK_ROLE", "PENSTOCK_SHARDS", "PENSTOCK_STORE",
+                                       "PENSTOCK_DOWN_GRACE_MS", "PENSTOCK_PARK_BYTES_MAX"};
+    for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) {
+        worker_settings s;
+        pen_error why;
+        setenv(fine[i], "1m", 1);
+        if (worker_settings_load(&s, NULL, &why) != PEN_OK) fail_msg("%s", why.text);
+        unsetenv(fine[i]);
+    }
+}
+
+static void test_worker_settings_refuse_variables_that_are_nobodys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *sentence;
+    } bad[] = {
+        {"PENSTOCK_SHARD",
+         "unknown setting 'shard'; did you mean 'shards'?  (from PENSTOCK_SHARD)"},
+        {"PENSTOCK_DOWN_GRACE",
+         "unknown setting 'down_grace'; did you mean 'down_grace_ms'?  (from PENSTOCK_DOWN_GRACE)"},
+        {"PENSTOCK_ROL", "unknown setting 'rol'; did you mean 'role'?  (from PENSTOCK_ROL)"},
+        {"PENSTOCK_IO_THREAD",
+         "unknown setting 'io_thread'; did you mean 'io_threads'?  (from PENSTOCK_IO_THREAD)"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        worker_settings s;
+        pen_error why = {.text = ""};
+        setenv(bad[i].name, "1", 1);
+        assert_int_equal(worker_settings_load(&s, NULL, &why), PEN_BAD_SETTING);
+        assert_string_equal(why.text, bad[i].sentence);
+        unsetenv(bad[i].name);
+    }
+}
+
+static void test_worker_settings_name_the_wire_formats(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"wire=f16", NULL}, *const bad[] = {"wire=bf8", NULL};
+    worker_settings s;
+    pen_error why;
+    assert_int_equal(worker_settings_load(&s, good, &why), PEN_OK);
+    assert_string_equal(worker_wire_name(s.wire), "f16");
+    assert_int_equal(worker_settings_load(&s, bad, &why), PEN_BAD_SETTING);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_worker_settings_keep_the_rules_of_tables),
+        cmocka_unit_test(test_worker_settings_know_every_name_of_a_server),
+        cmocka_unit_test(test_worker_settings_know_no_name_that_is_nobodys),
+        cmocka_unit_test(test_worker_settings_accept_variables_of_other_processes),
+        cmocka_unit_test(test_worker_settings_refuse_variables_that_are_nobodys),
+        cmocka_unit_test(test_worker_settings_name_the_wire_formats),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
