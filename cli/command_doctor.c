@@ -115,10 +115,12 @@ static int try_connect(const struct addrinfo *a)
 
 static void look_at_scheduler(const char *host, uint64_t port)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found;
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found;
     char text[32], address[300], numeric[256];
     snprintf(text, sizeof text, "%" PRIu64, port);
     int rc = getaddrinfo(host, text, &hints, &found);
+    hints.ai_family = AF_INET6; /* as the transport does: version 6 for what has no other address */
+    if (rc != 0 && getaddrinfo(host, text, &hints, &found) == 0) rc = 0;
     if (rc != 0) {
         say("resolves", false, "'%s' does not resolve: %s", host, gai_strerror(rc));
         return;

@@ -101,8 +101,7 @@ bool plan_group_averages(const wire_group *group)
 
 static bool is_decided(const wire_model *model, const wire_tensor *t)
 {
-    return is_trained(t) &&
-           (model->n_groups == 0 || plan_group_averages(&model->group[t->group]));
+    return is_trained(t) && (model->n_groups == 0 || plan_group_averages(&model->group[t->group]));
 }
 
 static bool needs_whole(const wire_model *model, const wire_tensor *t)
@@ -183,8 +182,7 @@ static void cut_tensor(plan *p, uint32_t tensor, const wire_tensor *t, bool deci
         uint64_t count = left < p->chunk_elements ? left : p->chunk_elements;
         p->chunk[c]    = (plan_chunk){
                .tensor = tensor, .start = start, .count = count, .trained = is_trained(t)};
-        if (decided)
-            p->chunk[c].blocks = (uint32_t)(round_up(count, PLAN_BLOCK) / PLAN_BLOCK);
+        if (decided) p->chunk[c].blocks = (uint32_t)(round_up(count, PLAN_BLOCK) / PLAN_BLOCK);
         start += count;
         left -= count;
     }

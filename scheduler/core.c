@@ -126,6 +126,7 @@ static void beat(scheduler_core *core, seat *s, const wire_control *message, uin
 {
     seat_beat(s, message, now_ms);
     if (s->role == PEN_WORKER && s->step > core->job_step) core->job_step = s->step;
+    core_will_heard_step(core, now_ms);
 
     wire_control ack        = {.kind = WIRE_BEAT_ACK};
     ack.u.beat_ack.seq      = message->u.beat.seq;

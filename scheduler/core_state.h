@@ -154,6 +154,7 @@ void core_snapshot_fini(scheduler_core *core);
 /* core_will.c */
 void core_will_write(scheduler_core *core);
 void core_will_tell(scheduler_core *core, const seat *s);
+void core_will_heard_step(scheduler_core *core, uint64_t now_ms); /* the first makes it due */
 void core_will_tick(scheduler_core *core, uint64_t now_ms);
 uint64_t core_will_next_ms(const scheduler_core *core);
 

@@ -9,7 +9,7 @@
 #include "scheduler/core_state.h"
 #include <string.h>
 
-enum { WILLS_PER_LEASE = 5 };
+enum { WILLS_PER_LEASE = 10 };
 
 static const seat *ahead(const scheduler_core *core)
 {
@@ -28,6 +28,11 @@ void core_will_write(scheduler_core *core)
 void core_will_tell(scheduler_core *core, const seat *s)
 {
     core_send(core, s, &(wire_control){.kind = WIRE_WILL, .u.verdict = core->will});
+}
+
+void core_will_heard_step(scheduler_core *core, uint64_t now_ms)
+{
+    if (core->will.step < 0 && core->job_step >= 0) core->will_ms = now_ms;
 }
 
 static bool is_due(const scheduler_core *core)

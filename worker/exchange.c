@@ -162,8 +162,7 @@ static void look_at_model(exchange *self)
             (uint8_t)plan_push_dtype(&m->group[m->tensor[t].group], &m->tensor[t]);
     for (uint32_t i = 0; i < p->n_partitions && self->setup.rule == EXCHANGE_DECIDE; i++)
         self->n_decided += p->partition[i].n_decided > 0;
-    for (uint32_t c = 0; c < p->n_chunks; c++)
-        self->chunk[c].next_seq = (uint64_t)self->setup.step;
+    for (uint32_t c = 0; c < p->n_chunks; c++) self->chunk[c].next_seq = (uint64_t)self->setup.step;
 }
 
 exchange *exchange_create(const exchange_setup *setup, const exchange_actions *actions, void *user,

@@ -33,10 +33,10 @@
 typedef struct exchange exchange;
 typedef struct exchange_request exchange_request;
 
-typedef enum { /* of a parameter group */
-    EXCHANGE_DECIDE, /* bsp: steps over the whole model, clipped or skipped as one        */
-    EXCHANGE_EAGER,  /* bsp: each chunk is applied when all ranks have pushed it          */
-    EXCHANGE_FREE    /* ssp and async: each push is applied on its own                    */
+typedef enum {                  /* of a parameter group */
+               EXCHANGE_DECIDE, /* bsp: steps over the whole model, clipped or skipped as one        */
+               EXCHANGE_EAGER, /* bsp: each chunk is applied when all ranks have pushed it          */
+               EXCHANGE_FREE /* ssp and async: each push is applied on its own                    */
 } exchange_rule;
 
 typedef enum {

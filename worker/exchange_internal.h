@@ -104,8 +104,8 @@ struct exchange {
     exchange_setup setup;
     exchange_actions act;
     void *user;
-    chunk_queue *chunk; /* [n_chunks] */
-    lane_state *lane;   /* [n_shards * lanes] */
+    chunk_queue *chunk;  /* [n_chunks] */
+    lane_state *lane;    /* [n_shards * lanes] */
     uint8_t *push_dtype; /* [n_tensors] pen_dtype */
     uint32_t n_lanes;
     uint32_t n_decided; /* partitions that a decision closes; 0: no step is decided */
@@ -137,12 +137,13 @@ lane_state *exchange_lane(exchange *self, uint32_t chunk);
 size_t exchange_push_size(const exchange *self,
                           const op *o); /* bytes of its payload; 0 when it has none */
 size_t exchange_value_size(const exchange *self, uint32_t chunk);
-exchange_rule exchange_rule_of(const exchange *self, const op *o); /* of one that pushes or is a step's */
+exchange_rule exchange_rule_of(const exchange *self,
+                               const op *o); /* of one that pushes or is a step's */
 bool exchange_is_pushing(const op *o);
 void exchange_send_later(exchange *self, op *o); /* into the outbox */
 void exchange_unqueue(exchange *self, op *o);    /* out of the outbox, if it is there */
 void exchange_due_at(exchange *self, op *o, uint64_t due_ms);
-void exchange_finish(exchange *self, op *o);                                  /* answered */
+void exchange_finish(exchange *self, op *o); /* answered */
 void exchange_complete_if_over(exchange *self, exchange_request *r);
 void exchange_end(exchange *self, exchange_request *r, const pen_error *why); /* ends it early */
 inputs *exchange_inputs_new(const wire_inputs *in);
@@ -160,7 +161,7 @@ void exchange_idle_flush(exchange *self, uint64_t now_ms);
 void exchange_idle_receipt(exchange *self, uint32_t shard, uint64_t step);
 void exchange_idle_tick(exchange *self, uint64_t now_ms);
 void exchange_idle_up(exchange *self, uint32_t shard);
-void exchange_idle_forget(exchange *self); /* the step ends early */
+void exchange_idle_forget(exchange *self);                        /* the step ends early */
 const idle_shard *exchange_idle_waited_for(const exchange *self); /* NULL: all have heard */
 
 /* exchange_answer.c */

@@ -75,8 +75,8 @@ static pen_dtype encoding_of(const exchange *self, const op *o)
 {
     const uint32_t tensor = exchange_chunk(self, o->chunk)->tensor;
     const pen_dtype as    = (pen_dtype)self->push_dtype[tensor];
-    const bool is_as_is   = o->verb == EXCHANGE_INIT ||
-                          as == self->setup.model->tensor[tensor].grad_dtype;
+    const bool is_as_is =
+        o->verb == EXCHANGE_INIT || as == self->setup.model->tensor[tensor].grad_dtype;
     return is_as_is ? PEN_DTYPE_DEFAULT : as;
 }
 
@@ -100,8 +100,8 @@ static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_da
         self->column_seq[i]   = o->seq;
         size_t size           = exchange_push_size(self, o);
         if (size > 0)
-            self->piece[n_pieces++] = (exchange_piece){
-                o->from, size, (void *)(uintptr_t)o, encoding_of(self, o)};
+            self->piece[n_pieces++] =
+                (exchange_piece){o->from, size, (void *)(uintptr_t)o, encoding_of(self, o)};
     }
     if (has_seq(self, first))
         d->seq = self->column_seq;

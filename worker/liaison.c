@@ -234,12 +234,13 @@ static void take_plan(liaison *self, const wire_control *c)
     self->act.plan(self->user, c);
 }
 
-static void take_committed(liaison *self, const wire_control *c)
+static void take_committed(liaison *self, const wire_control *c, uint64_t now_ms)
 {
     if (self->phase != REGISTERING || !self->has_plan) return;
     self->phase = TRAINING;
     self->model = NULL;
     self->act.committed(self->user, c->u.committed.step, c->u.committed.applied);
+    if (self->phase == TRAINING) say_beat(self, now_ms); /* from here on there is a step to tell */
 }
 
 static void end_meet(liaison *self, meet *m, const void *data, size_t size, const pen_error *why)
@@ -283,8 +284,9 @@ static void take_notice(liaison *self, const wire_control *c)
     meet *m = find_meet(self, c->u.notice.generation);
     if (m == NULL) return;
     free(m->notice);
-    m->notice    = strdup(c->u.notice.text);
-    m->missing_n = (int32_t)(c->u.notice.n_missing < MISSING_MAX ? c->u.notice.n_missing : MISSING_MAX);
+    m->notice = strdup(c->u.notice.text);
+    m->missing_n =
+        (int32_t)(c->u.notice.n_missing < MISSING_MAX ? c->u.notice.n_missing : MISSING_MAX);
     if (m->missing_n > 0)
         memcpy(m->missing, c->u.notice.missing, (size_t)m->missing_n * sizeof m->missing[0]);
 }
@@ -302,7 +304,7 @@ void liaison_receive(liaison *self, const wire_control *c, uint64_t now_ms)
     case WIRE_WELCOME: take_welcome(self, c, now_ms); break;
     case WIRE_EPOCH: take_epoch(self, c); break;
     case WIRE_PLAN: take_plan(self, c); break;
-    case WIRE_COMMITTED: take_committed(self, c); break;
+    case WIRE_COMMITTED: take_committed(self, c, now_ms); break;
     case WIRE_BEAT_ACK: self->acked_ms = now_ms; break;
     case WIRE_WILL: self->will = c->u.verdict; break;
     case WIRE_MET: take_met(self, c, now_ms); break;

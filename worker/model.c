@@ -47,11 +47,11 @@ static void free_group(pen_params *p)
 /* The words of server/sync/, which a program that is alone does not link. */
 static pen_status check_sync(const char *sync, pen_error *why)
 {
-    static const char *const names[] = {"bsp", "ssp", "async"};
-    static const config_row no_rows[] = {{0}};
+    static const char *const names[]   = {"bsp", "ssp", "async"};
+    static const config_row no_rows[]  = {{0}};
     static const config_row ssp_rows[] = {{.name = "s", .type = CONFIG_U64, .dfl = "1", .max = 1e6},
                                           {0}};
-    const size_t n = strcspn(sync, " ");
+    const size_t n                     = strcspn(sync, " ");
     uint64_t s;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strlen(names[i]) == n && memcmp(names[i], sync, n) == 0)
@@ -104,8 +104,8 @@ pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen
         free_group(p);
         return no_memory(why);
     }
-    const wire_group rules = {.sync = p->sync};
-    p->rule                = plan_group_averages(&rules) ? ctx->rule : EXCHANGE_FREE;
+    const wire_group rules  = {.sync = p->sync};
+    p->rule                 = plan_group_averages(&rules) ? ctx->rule : EXCHANGE_FREE;
     m->group[m->n_groups++] = p;
     if (out != NULL) *out = p;
     return PEN_OK;

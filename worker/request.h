@@ -14,12 +14,12 @@
 #include <stdbool.h>
 
 typedef enum {
-    REQUEST_JOIN,     /* pen_init           */
-    REQUEST_COMMIT,   /* pen_commit         */
-    REQUEST_VERB,     /* push, pull, both   */
-    REQUEST_STEP,     /* pen_step_end       */
+    REQUEST_JOIN,      /* pen_init           */
+    REQUEST_COMMIT,    /* pen_commit         */
+    REQUEST_VERB,      /* push, pull, both   */
+    REQUEST_STEP,      /* pen_step_end       */
     REQUEST_PULL_FREE, /* pen_digest        */
-    REQUEST_MEET,     /* barrier, reduction */
+    REQUEST_MEET,      /* barrier, reduction */
     REQUEST_SNAPSHOT,
     REQUEST_COMMAND,
     REQUEST_LEAVE /* pen_finalize       */

@@ -276,10 +276,12 @@ int run_options_parse(int argc, char **argv, run_options *o)
     char(*spelled)[128] = calloc((size_t)argc + 1, sizeof *spelled);
     if (words == NULL || spelled == NULL) return command_fail(1, "no memory for the command line");
     int n = normalise(argc, argv, words, spelled);
-    if (n < 0) return -1 - n;
     words[0] = "penstock run";
     argp_err_exit_status = EXIT_USAGE;
-    if (argp_parse(&parser, n, words, ARGP_IN_ORDER, NULL, o) != 0) return EXIT_USAGE;
+    int failed = n < 0 ? 0 : argp_parse(&parser, n, words, ARGP_IN_ORDER, NULL, o);
+    free(spelled);
+    if (n < 0) return -1 - n;
+    if (failed != 0) return EXIT_USAGE;
 
     if (o->standalone) {
         o->nnodes = 1;

@@ -215,8 +215,11 @@ static pen_status start_servers(launcher *l, pen_error *why)
             argv[n++] = (char *)o->store;
         }
         argv[n] = NULL;
-        process_env env[] = {{"PENSTOCK_ROLE", "server"}};
-        status = process_start(add(l, PEN_SERVER, i, -1, "server"), argv, env, 1, why);
+        /* Values and messages are large and read from end to end: let malloc ask for large pages. */
+        const char *tunables = config_env("GLIBC_TUNABLES");
+        process_env env[] = {{"PENSTOCK_ROLE", "server"},
+                             {"GLIBC_TUNABLES", tunables != NULL ? tunables : "glibc.malloc.hugetlb=1"}};
+        status = process_start(add(l, PEN_SERVER, i, -1, "server"), argv, env, 2, why);
     }
     return status;
 }
@@ -340,6 +343,17 @@ static void on_failure(launcher *l, uint64_t now)
     if (l->link == NULL || control_send(l->link, &question, NULL) != PEN_OK) l->answered = true;
 }
 
+/* Servers and workers that live, but for the one the verdict calls lost: that may hang. */
+static bool has_survivors(const launcher *l)
+{
+    size_t n = alive(l, PEN_SERVER) + alive(l, PEN_WORKER);
+    for (size_t i = 0; i < l->n; i++) {
+        const process *p = &l->all[i];
+        n -= p->pid != 0 && p->role == l->verdict.role && p->rank == l->verdict.rank && p->role != PEN_SCHEDULER;
+    }
+    return n > 0;
+}
+
 static void read_link(launcher *l, uint64_t now)
 {
     wire_control message;
@@ -351,7 +365,7 @@ static void read_link(launcher *l, uint64_t now)
         l->has_verdict = true;
         on_failure(l, now);
     }
-    bool has_done = l->has_verdict && alive(l, PEN_SERVER) + alive(l, PEN_WORKER) == 0; /* the scheduler waits for us */
+    bool has_done = l->has_verdict && !has_survivors(l); /* the scheduler waits for us */
     if (l->link != NULL && (status != PEN_AGAIN || has_done)) {
         l->answered = true; /* it has ended: no more to be heard */
         control_close(l->link, has_done ? 200 : 0); /* what we said of their ends goes first */

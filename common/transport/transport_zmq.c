@@ -57,10 +57,9 @@
 #include <zmq.h>
 
 enum {
-    COPY_BELOW =
-        4 << 10, /* a copy is no slower than a reference and a callback in another thread */
-    ID_BYTES = 5,
-    BACKLOG  = 1024, /* all workers of a job dial at once */
+    COPY_BELOW = 4 << 10, /* from there on lending is cheaper than copying */
+    ID_BYTES   = 5,
+    BACKLOG    = 1024, /* all workers of a job dial at once */
 
     SOCKETS_MAX = 16384, /* of the process */
     REFUSED_MAX = 64,    /* attempts of a dialler that were refused and not told yet */
@@ -161,6 +160,7 @@ typedef struct {
     uint64_t round_ms; /* when this round began               */
     size_t messages;   /* of this round                       */
     int timer_fd;      /* wakes the owner; -1 until it has to */
+    bool is_ticking;   /* listening: the timer was set        */
 } endpoint;
 
 static bool is_foreign(const endpoint *e)
@@ -716,9 +716,14 @@ static void count_message(endpoint *e)
 
 static void on_dry(endpoint *e)
 {
-    if (!peers_has_ended(&e->peers)) return;
+    if (!peers_has_ended(&e->peers)) {
+        if (e->is_ticking) set_timer(e, 0); /* a tick that nobody reads wakes the owner for ever */
+        e->is_ticking = false;
+        return;
+    }
     end_round(e);
     set_timer(e, ROUND_MS);
+    e->is_ticking = true;
 }
 
 static pen_status recv_listening(endpoint *e, transport_event *event)

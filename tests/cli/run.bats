@@ -78,6 +78,18 @@ WORLD_SIZE=2"
     nothing_is_left
 }
 
+@test "a machine whose workers have ended waits for those of others" {
+    local port=$(free_port) node pids=()
+    for node in 0 1; do
+        MARK=$mark "$penstock" run --job "$job" --nnodes 2 --node-rank "$node" --master-port "$port" --servers 2 \
+            sh -c '[ $RANK = 0 ] || sleep 11' 2>"$tmp/node$node.err" 3>&- &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do wait "$pid" || { cat "$tmp"/node?.err; return 1; }; done
+    tail -n +2 "$tmp/node0.err" | is_text "penstock: the workers here have ended; waiting for those of other machines"
+    nothing_is_left
+}
+
 @test "flags are spelled with dashes or underscores, with a space or an equals sign" {
     local show='echo $RANK $WORLD_SIZE $MASTER_ADDR $TORCHELASTIC_MAX_RESTARTS $PENSTOCK_LEASE_MS'
     ends_with 0 dashes --nproc-per-node 2 --master-addr localhost --max-restarts 4 --lease-ms 7000 sh -c "$show"

@@ -1,219 +1,287 @@
-# sentences.bats - what the command and the SDK say when something is wrong, word for word, and with which exit code.
+# sentences.bats - what people read when something is wrong: a table of commands, sentences and exit codes.
 
 load ../support/job
 
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# The command ends with code $1 and says exactly $2 on stderr, nothing on stdout:  says CODE TEXT COMMAND...
+# The command says exactly this on stderr and nothing on stdout:  says CODE SENTENCE ARGS...
 says() {
     code=0
-    MARK=$mark timeout --foreground -k 5 30 "${@:3}" >"$tmp/out" 2>"$tmp/err" </dev/null 3>&- || code=$?
-    [ "$code" = "$1" ] || { echo "exit $code, not $1"; cat "$tmp/out" "$tmp/err"; return 1; }
-    is_text "$2" <"$tmp/err"
+    pen "${@:3}" >"$tmp/out" 2>"$tmp/err" || code=$?
+    [ "$code" = "$1" ] || { echo "exit $code, not $1: penstock ${*:3}"; cat "$tmp/out" "$tmp/err"; return 1; }
+    is_text "$2" <"$tmp/err" || { echo "by: penstock ${*:3}"; return 1; }
     [ ! -s "$tmp/out" ]
 }
 
-# ---- help --------------------------------------------------------------------------------------------------------
+# A program that is told exactly this, started as a person would:  told SENTENCE PROGRAM...
+told() {
+    "${@:2}" >"$tmp/out" 2>"$tmp/err" || :
+    grep -vE '^penstock: alone ' "$tmp/err" | is_text "$1" || { echo "by: ${*:2}"; return 1; }
+}
 
-@test "--help of everything exits with 0 and says something on stdout only" {
-    local words
-    for words in "" run scheduler server status snapshot bench "bench push-pull" "bench optim" doctor docs version; do
-        "$penstock" $words --help >"$tmp/out" 2>"$tmp/err" || { echo "penstock $words --help"; cat "$tmp/err"; false; }
-        [ -s "$tmp/out" ]
-        [ ! -s "$tmp/err" ]
+# Rank $1 of the job hears exactly this:  heard RANK SENTENCE
+heard() {
+    grep -F "[$1] " "$tmp/err" | grep -vF 'penstock:' | is_text "[$1] $2"
+}
+
+# A port on which somebody else listens, until the test ends:  -> $port
+listen() {
+    MARK=$mark "$penstock" scheduler --port 0 2>"$tmp/listener" 3>&- &
+    listener=$!
+    for _ in $(seq 200); do
+        port=$(sed -n 's/.*listens at .*:\([0-9]*\)$/\1/p' "$tmp/listener")
+        [ -n "$port" ] && return
+        sleep 0.02
     done
-    "$examples/fashion_mnist" --help | grep -q -- --loss-log
+    return 1
 }
 
-@test "the help of the command names every subcommand, each of which exists" {
-    local name
-    "$penstock" --help | sed -n 's/^  \([a-z]*\) .*/\1/p' >"$tmp/names"
-    [ "$(wc -l <"$tmp/names")" -ge 9 ]
-    while read -r name; do "$penstock" "$name" --help >"$tmp/out"; done <"$tmp/names"
+# ---- commands and flags --------------------------------------------------------------------------------------
+
+@test "a word that is no command, page or benchmark is answered with the nearest one" {
+    says 2 "penstock: unknown command 'rnu'; did you mean 'run'?  (penstock --help)" rnu
+    says 2 "penstock: unknown command '--stats'; did you mean 'status'?  (penstock --help)" --stats
+    says 2 "penstock: unknown page 'setings.md'; did you mean 'settings.md'?" docs setings.md
+    says 2 "penstock: unknown benchmark 'push-pul'; did you mean 'push-pull'?" bench push-pul
 }
 
-@test "no command at all is a usage error that shows them" {
-    code=0
-    "$penstock" >"$tmp/out" 2>"$tmp/err" || code=$?
-    [ "$code" = 2 ]
-    grep -q "usage: penstock COMMAND" "$tmp/err"
-}
-
-@test "version prints ours" {
-    "$penstock" version | grep -qE '^penstock [0-9]+\.[0-9]+\.[0-9]+'
-    [ "$("$penstock" --version)" = "$("$penstock" version)" ]
-}
-
-# ---- typing errors ------------------------------------------------------------------------------------------------
-
-@test "an unknown command, flag, benchmark or setting is answered with the nearest known one" {
-    says 2 "penstock: unknown command 'rum'; did you mean 'run'?  (penstock --help)" "$penstock" rum
+@test "a flag that is none is answered with the nearest one" {
     says 2 "penstock: unknown flag '--nproc-per-nod'; did you mean '--nproc-per-node'?  (penstock run --help)" \
-        "$penstock" run --nproc-per-nod 2 true
-    says 2 "penstock: unknown flag '--lease-s'; did you mean '--lease-ms'?  (penstock run --help)" "$penstock" run --lease-s 3 true
-    says 2 "penstock: unknown benchmark 'optm'; did you mean 'optim'?" "$penstock" bench optm
-    says 2 "penstock: unknown setting 'master_prt'; did you mean 'master_port'?" "$penstock" server --master-prt 3
+        run --nproc_per_nod 2 true
+    says 2 "penstock: unknown flag '--lease-s'; did you mean '--lease-ms'?  (penstock run --help)" run --lease-s=3 true
+    says 2 "penstock: unknown flag '--default-ds.yml'; did you mean '--deadline-ms'?  (penstock run --help)" \
+        run --default_ds.yml true
+    says 2 "penstock: unknown setting 'jsn'; did you mean 'json'?" status --jsn
+    says 2 "penstock: unknown setting 'world'; did you mean 'world_size'?" scheduler --world 3
+    says 2 "penstock: unknown setting 'sevrers'; did you mean 'servers'?" bench push-pull --sevrers 2
 }
 
-@test "an unknown setting in the environment is named with its variable" {
-    local sentence="unknown setting 'lease_s'; did you mean 'lease_ms'?  (from PENSTOCK_LEASE_S)"
-    export PENSTOCK_LEASE_S=3
-    says 2 "penstock: $sentence" "$penstock" run true
-    says 2 "penstock: $sentence" "$penstock" status
-    says 2 "penstock: $sentence" "$penstock" server
-    says 1 "$sentence" "$examples/linear"
+@test "words that are left over are an error, not ignored" {
+    says 2 "penstock: 'now' is one word too many" status now
+    says 2 "penstock: 'now' is one word too many" snapshot now
+    says 2 "penstock: 'now' is one word too many" server now
+    says 2 "penstock: 'now' is one word too many" scheduler now
+    says 2 "penstock: 'now' is one word too many" doctor now
 }
 
-@test "values out of range are refused with the range" {
-    says 2 "penstock: lease_ms is 3, but must be between 200 and 3600000" "$penstock" run --lease-ms 3 true
-    says 2 "penstock: clip is 'tight', which is not a number" "$penstock" run --clip tight true
-    says 2 "penstock: mode is 'allreduce'; choose one of auto, local, ps-bsp, ps-ssp, ps-async" "$penstock" run --mode allreduce true
-    says 2 "penstock run: --servers is 'x', but must be a whole number from 0 to 10000" "$penstock" run --servers x true
+@test "a value out of range is told its range" {
+    says 2 "penstock run: --nproc-per-node is '0', but must be a whole number from 1 to 1024" run --nproc-per-node 0 true
+    says 2 "penstock run: --servers is '2x', but must be a whole number from 0 to 10000" run --servers 2x true
+    says 2 "penstock: lease_ms is 1, but must be between 200 and 3600000" run --lease-ms 1 true
+    says 2 "penstock: lease_ms is 'long', which is not a whole number" run --lease-ms long true
+    says 2 "penstock: master_port is 99999, but must be between 0 and 65535" status --master-port 99999
+    says 2 "penstock: --lease-ms needs a value" run --lease-ms
+    says 2 "penstock run: '7' says no output: use 0 to 3, or LOCALRANK:0-3,..." run --tee 7 true
+    says 2 "penstock run: --local-ranks-filter is 'a', but must be like 0,2" run --local-ranks-filter a true
 }
 
-# ---- contradictions ------------------------------------------------------------------------------------------------
-
-@test "flags that contradict each other are refused before anything starts" {
-    says 2 "penstock: --servers 0 and --mode ps-bsp contradict each other" "$penstock" run --servers 0 --mode ps-bsp true
-    says 2 "penstock: --mode local and 2 workers contradict each other" "$penstock" run --mode local --nproc-per-node 2 true
-    says 2 "penstock: --node-rank 3 and --nnodes 1 contradict each other" "$penstock" run --node-rank 3 true
-    says 2 "penstock: --nnodes 2 needs a --master-port that all machines know" "$penstock" run --nnodes 2 --master-port 0 true
-    says 2 "penstock: --resume and --fresh contradict each other" "$penstock" run --resume --fresh --store "$tmp" true
-    says 2 "penstock: --resume needs --store DIR" "$penstock" run --resume true
+@test "flags that contradict each other are named, both" {
+    says 2 "penstock: --servers 0 and --mode ps-bsp contradict each other" run --servers 0 --mode ps-bsp true
+    says 2 "penstock: --servers 2 and --mode local contradict each other" run --servers 2 --mode local true
+    says 2 "penstock: --mode local and 2 workers contradict each other" run --mode local --nproc-per-node 2 true
+    says 2 "penstock: --node-rank 3 and --nnodes 2 contradict each other" run --node-rank 3 --nnodes 2 true
+    says 2 "penstock: --nnodes 2 needs a --master-port that all machines know" run --nnodes 2 --master-port 0 true
+    says 2 "penstock: --resume needs --store DIR" run --resume true
+    says 2 "penstock: --resume and --fresh contradict each other" run --resume --fresh --store "$tmp" true
 }
 
-@test "settings of a program that contradict each other are refused by the SDK" {
-    says 1 "--servers 0 and --mode ps-bsp contradict each other" env PENSTOCK_MODE=ps-bsp PENSTOCK_SERVERS=0 "$examples/linear"
-    says 1 "commit=eager and clip=1 contradict each other: clipping needs all gradients before any update" \
-        env PENSTOCK_COMMIT=eager PENSTOCK_CLIP=1 "$examples/linear"
-    says 1 "resume and fresh contradict each other" env PENSTOCK_RESUME=yes PENSTOCK_FRESH=yes "$examples/linear"
+@test "a run without a program says how it is called" {
+    says 2 "penstock run: which program? say  penstock run [FLAGS] PROG [ARGS]
+Try \`penstock run --help' or \`penstock run --usage' for more information." run --servers 1
 }
 
-@test "half a launcher's environment is refused and the missing half named" {
-    says 1 "RANK is set but WORLD_SIZE is not; a job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, a program on its own none of them" \
-        env RANK=0 "$examples/linear"
-    says 1 "rank 4 is outside a world of 2; ranks count from 0" \
-        env RANK=4 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "$examples/linear"
+@test "a setting in the environment that nobody has is refused before anything starts" {
+    PENSTOCK_LEASE_S=3 says 2 "penstock: unknown setting 'lease_s'; did you mean 'lease_ms'?  (from PENSTOCK_LEASE_S)" \
+        run --servers 1 touch "$tmp/started"
+    PENSTOCK_LEASE_MS=3 says 2 \
+        "penstock: lease_ms is 3, but must be between 200 and 3600000  (from PENSTOCK_LEASE_MS)" run touch "$tmp/started"
+    [ ! -e "$tmp/started" ]
+    PENSTOCK_LEASE_S=3 says 2 "penstock: unknown setting 'lease_s'; did you mean 'lease_ms'?  (from PENSTOCK_LEASE_S)" \
+        scheduler
+    PENSTOCK_LEASE_S=3 told \
+        "stepper: unknown setting 'lease_s'; did you mean 'lease_ms'?  (from PENSTOCK_LEASE_S)" "$programs/stepper"
 }
 
-# ---- the way to a job -----------------------------------------------------------------------------------------------
+# ---- help ----------------------------------------------------------------------------------------------------
 
-@test "an address where nothing listens is told from one where something else does" {
-    export RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 PENSTOCK_SERVERS=1 PENSTOCK_INIT_TIMEOUT_MS=400
-    says 1 "nothing answers as a Penstock scheduler at 127.0.0.1:1 (connection refused: nothing listens there)" "$examples/linear"
-    unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT PENSTOCK_SERVERS
-    says 1 "penstock: the scheduler at 127.0.0.1:1 has not answered for 0.4 s; is it running, and are MASTER_ADDR and MASTER_PORT right?" \
-        "$penstock" server --master-addr 127.0.0.1 --master-port 1
+# --help of a command ends with 0 and names these:  helps "COMMAND" FLAG...
+helps() {
+    local flag
+    # shellcheck disable=SC2086
+    pen $1 --help >"$tmp/help" 2>"$tmp/err"
+    [ -s "$tmp/help" ]
+    [ ! -s "$tmp/err" ]
+    for flag in "${@:2}"; do
+        grep -qE -- "(^|[ ,])$flag([ =,]|\$)" "$tmp/help" || { echo "penstock $1 --help does not name $flag"; return 1; }
+    done
+}
+
+# Flags of the settings of $1 (worker, server, scheduler) by the generated page.
+settings_of() {
+    pen docs settings.md | sed -n "/^## Of a*[the]* *$1/,/^## /p" | sed -n 's/^| `\(--[a-z_]*\)`.*/\1/p'
+}
+
+@test "--help of every command ends well and names every flag" {
+    # shellcheck disable=SC2046
+    helps "" run status snapshot bench doctor scheduler server docs version
+    helps run --nproc-per-node --servers --mode --nnodes --node-rank --master-addr --master-port --standalone --job \
+        --max-restarts --grace --store --resume --fresh --log-dir --redirects -r --tee -t --local-ranks-filter --no-prefix \
+        --settings
+    helps status --master_addr --master_port --timeout_ms --json
+    helps snapshot --master_addr --master_port --timeout_ms --json
+    helps doctor --master_addr --master_port
+    helps bench push-pull optim
+    helps "bench push-pull" --servers --ranks --bytes --keys --pairs --seconds --commit --limit --json
+    helps "bench optim" --rule --elements --threads --simd --pairs --json
+    helps docs settings.md status.md stats.md optim.md families.md member.dot
+    for role in server scheduler; do
+        [ "$(settings_of "$role" | wc -l)" -ge 5 ]
+        helps "$role" $(settings_of "$role")
+    done
+    pen run --settings >"$tmp/settings"
+    for role in worker server scheduler; do
+        [ "$(settings_of "$role" | wc -l)" -ge 5 ]
+        for flag in $(settings_of "$role"); do grep -qE "^ *$flag " "$tmp/settings" || { echo "$flag"; return 1; }; done
+    done
+}
+
+@test "the version is that of the header" {
+    local version
+    version=$(sed -n 's/^#define PEN_VERSION_\(MAJOR\|MINOR\|PATCH\) *\([0-9]*\).*/\2/p' "$root/include/penstock.h" | paste -sd.)
+    pen version | head -n 1 | grep -qE "^penstock ${version//./\\.}(  commit [0-9a-f]+)?\$"
+    cmp <(pen version) <(pen --version)
+}
+
+# ---- schedulers ----------------------------------------------------------------------------------------------
+
+@test "status without a job, and of an address where no scheduler is" {
+    says 1 "penstock: no job of \`penstock run\` is running here; name one with --master-addr and --master-port" status
+    says 1 "penstock: no job of \`penstock run\` is running here; name one with --master-addr and --master-port" snapshot
     says 1 "penstock: nothing answers as a Penstock scheduler at 127.0.0.1:1; is the job running, and the address right?" \
-        env -u PENSTOCK_INIT_TIMEOUT_MS "$penstock" status --master-port 1 --timeout-ms 300
+        status --master-port 1 --timeout-ms 300
+    says 1 "penstock: nothing answers as a Penstock scheduler at 127.0.0.1:1; is the job running, and the address right?" \
+        snapshot --master-port 1 --timeout-ms 300
 }
 
-@test "a worker that never comes is named, with those who did" {
-    pen run --standalone --no-prefix --servers 1 --nproc-per-node 3 --init-timeout-ms 1500 --grace 1 --job "$job" \
-        bash -c '[ $RANK = 1 ] && exec sleep 30; exec "$0"' "$programs/stepper" >"$tmp/out" 2>"$tmp/err" || code=$?
-    cat "$tmp/err"
-    [ "$code" != 0 ]
-    grep -qxF "stepper: 1 of 3 workers has not joined after 1 s: rank 1.  Joined: 0 ($host) 2 ($host).  \`penstock doctor --master-addr 127.0.0.1\` on its host tests the way" "$tmp/err"
-    nothing_is_left
-}
-
-@test "status with no job, with one, and with two" {
-    says 1 "penstock: no job of \`penstock run\` is running here; name one with --master-addr and --master-port" "$penstock" status
-    start one --servers 1 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
-    local one=$launcher
-    wait_for_step 2
-    pen status >"$tmp/table"
-    cat "$tmp/table"
-    grep -qE "^job +$job-one +training +mode ps-bsp +step [0-9]+ " "$tmp/table"
-    [ "$(grep -cE '^(worker|server) +[0-9]+ ' "$tmp/table")" = 3 ]
-    pen status --json | grep -qE '^\{"job":"'"$job"'-one","phase":"training","mode":"ps-bsp",.*"members":\[\{"role":"worker","rank":0,.*\}\]'
-
-    start two --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
-    wait_for_step 2
+@test "status with two jobs lists both" {
+    local name launchers=()
+    for name in a b; do
+        start "$name" sleep 60
+        launchers+=("$launcher")
+        for _ in $(seq 200); do [ -s "$tmp/penstock/$job-$name.json" ] && break; sleep 0.02; done
+    done
     code=0
-    pen status >"$tmp/out" 2>"$tmp/err" || code=$?
+    pen status 2>"$tmp/err" || code=$?
     [ "$code" = 1 ]
-    grep -qE "^penstock: 2 jobs are running; choose with --master-port:.*  $job-(one|two) at 127.0.0.1:[0-9]+" "$tmp/err"
-    kill "$launcher"
-    wait_for_end 8
-    launcher=$one
-    kill "$launcher"
-    wait_for_end 8
+    grep -qE "^penstock: 2 jobs are running; choose with --master-port:(  $job-[ab] at 127\.0\.0\.1:[0-9]+){2}\$" "$tmp/err"
+    kill "${launchers[@]}"
+    wait "${launchers[@]}" || :
     nothing_is_left
 }
 
-@test "doctor looks at this machine, and finds a scheduler or says that none answers" {
+# What the doctor says of the scheduler.
+doctor() {
     code=0
-    "$penstock" doctor >"$tmp/out" 2>&1 || code=$?
-    cat "$tmp/out"
-    [ "$code" -le 1 ]
-    grep -qE '^ok +processor +[0-9]+ cores; inner loops: .*scalar' "$tmp/out"
+    pen doctor --master-addr "$1" --master-port "$2" >"$tmp/doctor" || code=$?
+    sed -n '/^[a-z-]* *resolves/,$p' "$tmp/doctor"
+}
+
+@test "the doctor tells a closed port, a stranger and a scheduler apart" {
+    doctor 127.0.0.1 1 | is_text "ok    resolves   '127.0.0.1' is 127.0.0.1
+look  dials      127.0.0.1:1: Connection refused (nothing listens there)"
+    doctor no-such-host.invalid 1 | grep -qE "^look  resolves   'no-such-host.invalid' does not resolve: "
+    listen
+    doctor localhost "$port" | is_text "ok    resolves   'localhost' is 127.0.0.1
+ok    dials      port $port is open
+ok    scheduler  answers at localhost:$port; data connections also need the ports its servers announce"
+    kill -STOP "$listener" # the system still takes its calls
+    doctor 127.0.0.1 "$port" | is_text "ok    resolves   '127.0.0.1' is 127.0.0.1
+ok    dials      port $port is open
+look  scheduler  nothing answers as a Penstock scheduler at 127.0.0.1:$port; is the job running, and the address right?"
+    [ "$(pen doctor >/dev/null; echo $?)" = 0 ]
+    [ "$(pen doctor --master-addr 127.0.0.1 --master-port 1 >/dev/null; echo $?)" = 1 ]
+}
+
+# ---- programs ------------------------------------------------------------------------------------------------
+
+# A rank of a job whose scheduler is elsewhere.
+rank() {
+    env RANK="$1" WORLD_SIZE="$2" MASTER_ADDR=127.0.0.1 MASTER_PORT="$3" PENSTOCK_SERVERS=1 "${@:4}"
+}
+
+@test "a program alone says so, once" {
+    "$programs/stepper" steps=1 >"$tmp/out" 2>"$tmp/err"
+    is_text "penstock: alone (no RANK in the environment; \`penstock run --nproc-per-node 2 ./stepper\` starts two)" <"$tmp/err"
+}
+
+@test "half an environment is refused, and what is missing is named" {
+    local tail="a job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, a program on its own none of them"
+    told "stepper: RANK is set but WORLD_SIZE is not; $tail" env RANK=0 "$programs/stepper"
+    told "stepper: WORLD_SIZE is set but RANK is not; $tail" env WORLD_SIZE=2 "$programs/stepper"
+    told "stepper: RANK is set but MASTER_ADDR is not; $tail" env RANK=0 WORLD_SIZE=2 MASTER_PORT=1 "$programs/stepper"
+    told "stepper: MASTER_ADDR is set but MASTER_PORT is not; $tail" \
+        env RANK=0 WORLD_SIZE=2 MASTER_ADDR=a "$programs/stepper"
+    told "stepper: rank 2 is outside a world of 2; ranks count from 0" rank 2 2 1 "$programs/stepper"
+}
+
+@test "a scheduler that is not there is told from a stranger at its port" {
+    told "stepper: nothing answers as a Penstock scheduler at 127.0.0.1:1 (connection refused: nothing listens there)" \
+        rank 1 2 1 "$programs/stepper" init_timeout_ms=500
+    listen
+    kill -STOP "$listener"
+    told "stepper: nothing answers as a Penstock scheduler at 127.0.0.1:$port (the port is open: torchrun's own store?); set PENSTOCK_PORT" \
+        rank 1 2 "$port" "$programs/stepper" init_timeout_ms=500
+}
+
+@test "three of four ranks come: all three hear who is missing" {
+    MARK=$mark "$penstock" scheduler --world-size 4 --servers 1 --port 0 --init-timeout-ms 2000 2>"$tmp/scheduler" 3>&- &
+    for _ in $(seq 200); do
+        port=$(sed -n 's/.*listens at .*:\([0-9]*\)$/\1/p' "$tmp/scheduler")
+        [ -n "$port" ] && break
+        sleep 0.02
+    done
+    MARK=$mark "$penstock" server --master-port "$port" 2>"$tmp/server" 3>&- &
+    for r in 2 0 1; do
+        MARK=$mark rank "$r" 4 "$port" env PENSTOCK_SCHEDULER=external "$programs/stepper" 2>"$tmp/rank$r" 3>&- &
+    done
+    wait
+    local sentence="1 of 4 workers has not joined after 2 s: rank 3.  Joined: 0 ($host) 1 ($host) 2 ($host)."
+    for r in 0 1 2; do
+        is_text "stepper: $sentence  \`penstock doctor --master-addr 127.0.0.1\` on its host tests the way" <"$tmp/rank$r"
+    done
+    nothing_is_left
+}
+
+@test "ranks that disagree hear both forms and both ranks" {
+    local shape="'fc1.weight' is f32[128,784] on rank 1 ($host) and f32[256,784] on rank 0 ($host); all ranks must register the same"
     code=0
-    "$penstock" doctor --master-addr 127.0.0.1 --master-port 1 >"$tmp/out" 2>&1 || code=$?
+    pen run --servers 1 --nproc-per-node 2 "$programs/stepper" 1:rows=128 2>"$tmp/err" || code=$?
     [ "$code" = 1 ]
-    grep -qE '^look +dials +127\.0\.0\.1:1: Connection refused \(nothing listens there\)$' "$tmp/out"
-    start job --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
-    wait_for_step 1
-    local port
-    port=$(sed 's/.*:\([0-9]*\)".*/\1/' "$tmp/penstock/$launched_job.json")
-    "$penstock" doctor --master-addr 127.0.0.1 --master-port "$port" >"$tmp/out" 2>&1 || :
-    grep -qE "^ok +scheduler +answers at 127\.0\.0\.1:$port" "$tmp/out"
-    kill "$launcher"
-    wait_for_end 8
-    nothing_is_left
+    for r in 0 1; do heard $r "stepper: $shape"; done
+    grep -qxF "penstock: $shape" "$tmp/err"
+
+    local calls="all_reduce (call 1) differs: rank 1 has 9 f64 SUM 'loss', rank 0 has 8 f64 SUM 'loss'"
+    pen run --servers 1 --nproc-per-node 2 "$programs/mistake" size 2>"$tmp/err" || :
+    for r in 0 1; do heard $r "mistake: $calls"; done
 }
 
-# ---- ranks that disagree ------------------------------------------------------------------------------------------------
-
-# Every worker reads the sentence, and the launcher's report begins with it:  disagree TEXT WORDS...
-disagree() {
-    code=0
-    pen run --standalone --no-prefix --servers 2 --nproc-per-node 2 --job "$job" "$programs/stepper" "${@:2}" >"$tmp/out" 2>"$tmp/err" || code=$?
-    cat "$tmp/err"
-    [ "$code" = 1 ]
-    [ "$(grep -cxF "stepper: $1" "$tmp/err")" = 2 ]
-    [ "$(grep -c '^stepper: ' "$tmp/err")" = 2 ]
-    grep -B1 -m1 '^$' "$tmp/err" | head -n 1 | is_text "penstock: $1"
-    nothing_is_left
+@test "mistakes in a program are named with their remedy" {
+    told 'stepper: sgd needs a rate: say optim="sgd lr=0.1"' "$programs/stepper" optim=sgd
+    told "mistake: pen_register: after pen_commit nothing can be added in this version; register, then commit, then step" \
+        "$programs/mistake" late
+    told "mistake: pen_step_begin: pen_commit has not been called; the order is: register, then commit, then step" \
+        "$programs/mistake" early
+    told "mistake: pen_tensor_desc has garbage in reserved[0]; initialise it with {0}" "$programs/mistake" garbage
+    told "mistake: step 0 has not seen 'fc2.bias' from this rank; call pen_ready() on it, or register it with PEN_ZERO_IF_UNUSED" \
+        "$programs/mistake" unready
+    told "mistake: unknown setting 'optm'; did you mean 'optim'?" "$programs/mistake" late optm=sgd
+    told "mistake: lease_ms is 3, but must be between 200 and 3600000" "$programs/mistake" late lease_ms=3
 }
 
-@test "a tensor of another shape on one rank is named on both, with both shapes" {
-    disagree "'fc1.weight' is f32[128,784] on rank 1 ($host) and f32[256,784] on rank 0 ($host); all ranks must register the same" 1:rows=128
-}
-
-@test "a setting of another value on one rank is named on both" {
-    disagree "setting 'clip' is '0.25' on rank 1 ($host) and '0.5' on rank 0 ($host); all ranks must register the same" 0:clip=0.5 1:clip=0.25
-}
-
-@test "a reduction of another length on one rank is named on both" {
-    disagree "all_reduce (call 6) differs: rank 1 has 2 f64 SUM 'loss', rank 0 has 1 f64 SUM 'loss'" 1:count=2
-}
-
-@test "an update rule without a rate is refused with what to say" {
-    code=0
-    "$programs/stepper" optim=sgd >"$tmp/out" 2>"$tmp/err" || code=$?
-    [ "$code" = 1 ]
-    grep -qxF 'stepper: sgd needs a rate: say optim="sgd lr=0.1"' "$tmp/err"
-}
-
-# ---- the installed library ------------------------------------------------------------------------------------------------
-
-@test "installed into a prefix, pkg-config and cc build the 30-line program, which prints the same on 1 and 2 ranks" {
-    local source=$root/worker/examples/linear.c
-    [ "$(sed -e 's,/\*.*\*/,,' -e '/^\/\*/,/\*\//d' "$source" | grep -cvE '^[[:space:]]*$')" -le 30 ]
-    cmake --install "$build" --prefix "$tmp/usr" >"$tmp/install"
-    export PKG_CONFIG_PATH
-    PKG_CONFIG_PATH=$(dirname "$(find "$tmp/usr" -name penstock.pc)")
-    cc -std=c99 -Wall -Werror -o "$tmp/linear" "$source" $(pkg-config --cflags --libs penstock)
-    unset LD_LIBRARY_PATH
-    export LD_LIBRARY_PATH
-    LD_LIBRARY_PATH=$(pkg-config --variable=libdir penstock)
-    "$tmp/linear" >"$tmp/alone" 2>"$tmp/alone.err"
-    [ "$(wc -l <"$tmp/alone")" = 20 ]
-    penstock=$(find "$tmp/usr" -path '*bin/penstock')
-    pen run --standalone --no-prefix --nproc-per-node 2 --servers 1 --job "$job" "$tmp/linear" >"$tmp/two"
-    cmp "$tmp/alone" "$tmp/two"
-    is_text "penstock: alone (no RANK in the environment; \`penstock run --nproc-per-node 2 ./linear\` starts two)" <"$tmp/alone.err"
-    nothing_is_left
+@test "and with servers they are the same" {
+    pen run --servers 1 "$programs/mistake" unready 2>"$tmp/err"
+    heard 0 "mistake: step 0 has not seen 'fc2.bias' from this rank; call pen_ready() on it, or register it with PEN_ZERO_IF_UNUSED"
+    pen run --servers 1 "$programs/mistake" clip clip=1 2>"$tmp/err"
+    heard 0 "mistake: pen_push_pull('fc2.weight'): clipping needs all gradients before any update; use pen_ready() and pen_step_end()"
 }

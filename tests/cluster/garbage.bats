@@ -60,3 +60,28 @@ ports() {
     done
     pen status --json --master-port "$port" | grep -q '"phase":"joining"'
 }
+
+# Ticks of 10 ms that the started job's scheduler, servers and workers have computed for, one number a process.
+ticks() {
+    local name
+    for name in scheduler "server 0" "server 1" "worker 0" "worker 1"; do
+        sed 's/.*) //' "/proc/$(member $name)/stat" | awk '{print $12 + $13}'
+    done
+}
+
+@test "guests and strangers that came and went leave nobody spinning" {
+    local kind port
+    start idle --servers 2 --nproc-per-node 2 "$programs/stepper" steps=100000 1:pause_ms=400
+    wait_for_step 1
+    ports >"$tmp/ports"
+    for kind in http cut; do
+        while read -r port; do "$programs/garbage" $port "$kind"; done <"$tmp/ports"
+    done
+    status >"$tmp/state"
+    sleep 1
+    paste <(ticks) <(sleep 2; ticks) | tee "$tmp/ticks"
+    awk '$2 - $1 > 15 {bad = 1} END {exit bad || NR != 5}' "$tmp/ticks" # idle: 1 or 2; spinning on a busy machine: 50
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}

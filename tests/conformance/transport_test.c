@@ -482,6 +482,14 @@ static void test_transport_every_peer_that_spoke_ends_once_and_last(void **state
     }
 }
 
+/* Of a socket that is closed in the middle of a message libzmq 4.3.4 forgets the connection's properties
+ * (440 bytes).  What a transport keeps of a message is allocated by the transport, and still found. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libzmq.so";
+}
+
 /* ---- the end --------------------------------------------------------------------------------- */
 
 static void test_transport_close_releases_what_is_queued_on_either_side(void **state)

@@ -7,10 +7,12 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -18,8 +20,9 @@ enum { RANKS = 2, ECHO = 1, LATER = 2, NEVER = 3, NESTED = 4, UNKNOWN = 99 };
 
 typedef struct {
     pen_ctx *ctx;
-    int rank, n_run;
-    pen_call *kept; /* of LATER and NEVER */
+    int rank;
+    atomic_int n_run;
+    _Atomic(pen_call *) kept; /* of LATER and NEVER */
     pthread_t answerer;
     bool has_answerer;
     pen_status nested, second;
@@ -233,7 +236,8 @@ static void test_command_ends_at_its_deadline_when_nobody_answers(void **state)
     assert_int_equal(status, PEN_TIMED_OUT);
     assert_non_null(strstr(pen_last_error(&why), "s for worker 1 to answer command 3"));
     assert_int_equal(why.rank, 1);
-    ok(pen_reply(j->member[1].kept, PEN_OK, NULL, 0, NULL)); /* too late, and harmless */
+    while (atomic_load(&j->member[1].kept) == NULL) usleep(1000); /* it arrives, if late */
+    ok(pen_reply(j->member[1].kept, PEN_OK, NULL, 0, NULL));      /* too late, and harmless */
 }
 
 static void test_command_from_a_callback_may_not_wait(void **state)

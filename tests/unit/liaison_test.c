@@ -253,6 +253,21 @@ static void test_liaison_blames_nobody_for_its_own_pause(void **state)
     liaison_destroy(w.liaison);
 }
 
+static void test_liaison_beats_at_once_when_there_is_a_step_to_tell(void **state)
+{
+    (void)state;
+    world w;
+    const wire_model model = {0};
+    const uint32_t shard   = 0;
+    joined(&w);
+    liaison_register(w.liaison, &model, w.now);
+    hear(&w, (wire_control){.kind = WIRE_PLAN, .u.plan = {.n_partitions = 1, .shard = &shard}});
+    const int beats = w.sent[WIRE_BEAT];
+    hear(&w, (wire_control){.kind = WIRE_COMMITTED});
+    assert_int_equal(w.sent[WIRE_BEAT], beats + 1);
+    liaison_destroy(w.liaison);
+}
+
 static void test_liaison_that_leaves_does_not_mind_a_scheduler_that_is_gone(void **state)
 {
     (void)state;
@@ -276,6 +291,7 @@ int main(void)
         cmocka_unit_test(test_liaison_does_not_take_a_mere_connection_for_the_scheduler),
         cmocka_unit_test(test_liaison_counts_a_broken_connection_from_its_first_break),
         cmocka_unit_test(test_liaison_blames_nobody_for_its_own_pause),
+        cmocka_unit_test(test_liaison_beats_at_once_when_there_is_a_step_to_tell),
         cmocka_unit_test(test_liaison_that_leaves_does_not_mind_a_scheduler_that_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,7 +87,7 @@ static bool is_decided(const wire_model *model, const wire_tensor *tensor)
 static void check_chunks_of(const plan *p, uint32_t t, const wire_model *model)
 {
     const wire_tensor *tensor = &model->tensor[t];
-    uint64_t next = 0;
+    uint64_t next             = 0;
     for (uint32_t c = p->first_chunk[t]; c < p->first_chunk[t + 1]; c++) {
         const plan_chunk *chunk = &p->chunk[c];
         assert_int_equal(chunk->tensor, t);
@@ -288,10 +288,10 @@ static void test_plan_places_frozen_tensors_but_never_trains_them(void **state)
 static void test_plan_has_sums_for_groups_that_average_only(void **state)
 {
     (void)state;
-    static wire_group groups[] = {{.name = "a", .optim = "sgd lr=0.1", .sync = "bsp"},
-                                  {.name = "b", .optim = "sgd lr=0.1", .sync = "ssp s=2"},
-                                  {.name = "c", .optim = "sgd lr=0.1", .sync = "async"},
-                                  {.name = "d", .optim = "sgd lr=0.1", .sync = ""}};
+    static wire_group groups[]         = {{.name = "a", .optim = "sgd lr=0.1", .sync = "bsp"},
+                                          {.name = "b", .optim = "sgd lr=0.1", .sync = "ssp s=2"},
+                                          {.name = "c", .optim = "sgd lr=0.1", .sync = "async"},
+                                          {.name = "d", .optim = "sgd lr=0.1", .sync = ""}};
     static const wire_tensor tensors[] = {
         {.name = "a", .dtype = PEN_F32, .ndim = 1, .shape = {9000}, .group = 0},
         {.name = "b", .dtype = PEN_F32, .ndim = 1, .shape = {9000}, .group = 1},
@@ -322,10 +322,11 @@ static void test_plan_knows_how_gradients_travel(void **state)
     static const struct {
         const char *wire;
         pen_dtype dtype, grad_dtype, travels;
-    } row[] = {{NULL, PEN_F32, PEN_DTYPE_DEFAULT, PEN_F32}, {"", PEN_BF16, PEN_F32, PEN_F32},
-               {"raw", PEN_F32, PEN_F16, PEN_F16},          {"bf16", PEN_F32, PEN_F32, PEN_BF16},
-               {"f16", PEN_BF16, PEN_F32, PEN_F16},         {"f16", PEN_BF16, PEN_BF16, PEN_BF16},
-               {"bf16", PEN_F32, PEN_F16, PEN_F16},         {"f8", PEN_F32, PEN_F32, PEN_DTYPE_DEFAULT}};
+    } row[] = {
+        {NULL, PEN_F32, PEN_DTYPE_DEFAULT, PEN_F32}, {"", PEN_BF16, PEN_F32, PEN_F32},
+        {"raw", PEN_F32, PEN_F16, PEN_F16},          {"bf16", PEN_F32, PEN_F32, PEN_BF16},
+        {"f16", PEN_BF16, PEN_F32, PEN_F16},         {"f16", PEN_BF16, PEN_BF16, PEN_BF16},
+        {"bf16", PEN_F32, PEN_F16, PEN_F16},         {"f8", PEN_F32, PEN_F32, PEN_DTYPE_DEFAULT}};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         const wire_group group = {.wire = row[i].wire};
         const wire_tensor t    = {.dtype = row[i].dtype, .grad_dtype = row[i].grad_dtype};

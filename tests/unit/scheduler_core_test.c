@@ -1591,7 +1591,8 @@ static void test_core_tells_all_at_once_when_its_will_has_changed(void **state)
     assert_int_equal(count(j, WIRE_WILL), 0); /* nothing is new */
     beat(j, 0, 417, "pen_step_end", 0);
     beat(j, 1, 418, "pen_ready", 0);
-    assert_int_equal(count(j, WIRE_WILL), 0); /* not to each as it comes */
+    assert_int_equal(count(j, WIRE_WILL), 0);               /* not to each as it comes */
+    assert_true(scheduler_core_next_ms(j->core) == j->now); /* but soon: it is the first step */
     pass(j, 2000);
     assert_int_equal(count(j, WIRE_WILL), 3);
     assert_same_will(j,

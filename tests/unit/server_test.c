@@ -375,7 +375,7 @@ static void test_server_says_that_no_scheduler_answers(void **state)
     o.master_port     = 1;
     o.init_timeout_ms = 100;
     assert_int_equal(server_run(&o, &why), PEN_UNREACHABLE);
-    assert_non_null(strstr(why.text, "the scheduler at tcp://127.0.0.1:1 has not answered"));
+    assert_non_null(strstr(why.text, "the scheduler at 127.0.0.1:1 has not answered"));
 }
 
 int main(void)

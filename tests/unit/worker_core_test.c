@@ -15,25 +15,25 @@
 
 #include <cmocka.h>
 
-enum { N = 9000, SHARDS = 2, SENT_MAX = 256, SELF = 901 };
+enum { N = 9000, SHARDS = 2, SENT_MAX = 512, ITEMS_MAX = 512, TENSORS = 300, SELF = 901 };
 
 /* What the exchange did, in order. */
 typedef struct {
     wire_kind kind;
     uint32_t shard, n, flags;
     uint64_t step;
-    uint32_t chunk[64];
-    uint64_t seq[64];
+    uint32_t chunk[ITEMS_MAX];
+    uint64_t seq[ITEMS_MAX];
     wire_decision decision;
     uint32_t n_partitions;
     void *held;
     bool snapshot;
     uint32_t n_pieces;
-    exchange_piece piece[64];
+    exchange_piece piece[ITEMS_MAX];
 } sent;
 
 typedef struct {
-    wire_tensor tensor[2];
+    wire_tensor tensor[TENSORS];
     wire_group group[2];
     wire_model model;
     plan *plan;
@@ -62,7 +62,7 @@ static pen_status on_send(void *user, uint32_t shard, uint32_t lane, const wire_
     world *w = user;
     assert_int_equal(lane, 0);
     if (w->full) return PEN_AGAIN;
-    assert_true(w->n_sent < SENT_MAX && d->n <= 64);
+    assert_true(w->n_sent < SENT_MAX && d->n <= ITEMS_MAX);
     assert_int_equal(d->from, SELF);
     assert_int_equal(d->to, servers[shard]);
     sent *s = &w->sent[w->n_sent++];
@@ -134,6 +134,7 @@ typedef struct {
     exchange_rule rule;
     const char *sync[2], *wire; /* of group 0, which has 'w', and 1, which has 'b' */
     bool one_group, one_tensor; /* one_tensor: only 'b', so that a shard is idle */
+    bool many;                  /* instead TENSORS like 'b', each third one of group 0 */
 } world_shape;
 
 static world *world_of(const world_shape *shape)
@@ -149,13 +150,18 @@ static world *world_of(const world_shape *shape)
     w->tensor[1] = (wire_tensor){
         .name = "b", .dtype = PEN_F32, .grad_dtype = PEN_F32, .ndim = 1, .shape = {8}, .init = ""};
     for (int g = 0; g < 2; g++)
-        w->group[g] =
-            (wire_group){"default", "sgd lr=1", shape->sync[g], shape->wire, "constant"};
+        w->group[g] = (wire_group){"default", "sgd lr=1", shape->sync[g], shape->wire, "constant"};
     w->tensor[1].group = !shape->one_group;
-    w->model           = (wire_model){.n_tensors = shape->one_tensor ? 1 : 2,
-                                      .n_groups  = 2,
-                                      .tensor    = w->tensor + shape->one_tensor,
-                                      .group     = w->group};
+    for (uint32_t t = 0; t < TENSORS && shape->many; t++) {
+        w->tensor[t]       = w->tensor[1];
+        w->tensor[t].group = t % 3 > 0;
+    }
+    w->model = (wire_model){.n_tensors = shape->many         ? TENSORS
+                                         : shape->one_tensor ? 1
+                                                             : 2,
+                            .n_groups  = 2,
+                            .tensor    = w->tensor + shape->one_tensor,
+                            .group     = w->group};
     assert_int_equal(plan_create(&w->model, &w->plan, &why), PEN_OK);
     plan_place(w->plan, SHARDS, w->shard);
     w->now                     = 1000;
@@ -184,8 +190,8 @@ static world *world_of(const world_shape *shape)
 static world *world_create(exchange_rule rule)
 {
     const char *sync = rule == EXCHANGE_FREE ? "async" : "bsp";
-    return world_of(&(world_shape){
-        .rule = rule, .sync = {sync, sync}, .wire = "raw", .one_group = true});
+    return world_of(
+        &(world_shape){.rule = rule, .sync = {sync, sync}, .wire = "raw", .one_group = true});
 }
 
 static void world_destroy(world *w)
@@ -231,8 +237,8 @@ static void receipt(world *w, const sent *s, uint32_t flags)
 /* Values of all chunks of a message, every element `value`; `damage` breaks the first checksum. */
 static void values(world *w, const sent *s, float value, uint32_t flags, bool damage)
 {
-    uint32_t crc[64];
-    uint64_t version[64];
+    uint32_t crc[ITEMS_MAX];
+    uint64_t version[ITEMS_MAX];
     size_t elements = 0;
     for (uint32_t i = 0; i < s->n; i++) elements += w->plan->chunk[s->chunk[i]].count;
     buf *body = buf_new(elements * sizeof(float));
@@ -782,8 +788,8 @@ static void test_exchange_passes_on_what_a_shard_refuses_for_good(void **state)
 static void test_exchange_drives_decided_and_free_chunks_in_one_step(void **state)
 {
     (void)state;
-    world *w = world_of(
-        &(world_shape){.rule = EXCHANGE_DECIDE, .sync = {"bsp", "async"}, .wire = "raw"});
+    world *w =
+        world_of(&(world_shape){.rule = EXCHANGE_DECIDE, .sync = {"bsp", "async"}, .wire = "raw"});
     push_step(w, 5);
     const sent *free = NULL;
     for (int i = 0; i < w->n_sent; i++) {
@@ -819,12 +825,12 @@ static void test_exchange_drives_decided_and_free_chunks_in_one_step(void **stat
 static void test_exchange_asks_for_both_kinds_of_chunks_when_their_answers_are_late(void **state)
 {
     (void)state;
-    world *w = world_of(
-        &(world_shape){.rule = EXCHANGE_DECIDE, .sync = {"async", "bsp"}, .wire = "raw"});
+    world *w =
+        world_of(&(world_shape){.rule = EXCHANGE_DECIDE, .sync = {"async", "bsp"}, .wire = "raw"});
     push_step(w, 0);
     int pushes = w->n_sent;
     for (int i = 0; i < pushes; i++) receipt(w, &w->sent[i], 0);
-    w->n_sent = 0;
+    w->n_sent     = 0;
     bool asked[2] = {false};
     for (int round = 0; round < 6; round++) sleep_until_due(w);
     for (int i = 0; i < w->n_sent; i++) {
@@ -832,6 +838,73 @@ static void test_exchange_asks_for_both_kinds_of_chunks_when_their_answers_are_l
         asked[w->plan->chunk[w->sent[i].chunk[0]].tensor] = true;
     }
     assert_true(asked[0] && asked[1]);
+    world_destroy(w);
+}
+
+static void test_exchange_does_not_pull_free_chunks_with_the_decision(void **state)
+{
+    (void)state;
+    world *w =
+        world_of(&(world_shape){.rule = EXCHANGE_DECIDE, .sync = {"bsp", "async"}, .wire = "raw"});
+    push_step(w, 0);
+    sent push = w->sent[0];
+    for (int i = 0; i < w->n_sent; i++)
+        if (w->plan->chunk[w->sent[i].chunk[0]].tensor == 1) push = w->sent[i];
+    exchange_step_close(w->x, w, 0, w->now);
+    for (uint32_t p = 0; p < w->plan->n_partitions; p++)
+        if (w->plan->partition[p].n_decided > 0) prepared(w, p, 0, true, false);
+    w->n_sent = 0;
+    exchange_flush(w->x, w->now);
+    for (int i = 0; i < w->n_sent; i++) {
+        assert_int_equal(w->plan->chunk[w->sent[i].chunk[0]].tensor, 0);
+        values(w, &w->sent[i], 2, 0, false);
+    }
+    assert_int_equal(w->n_completed, 0); /* the answer to the free push is still to come */
+    values(w, &push, 3, 0, false);
+    assert_int_equal(w->n_completed, 1);
+    assert_true(w->small[7] == 3);
+    world_destroy(w);
+}
+
+/* PREPARED is about the decided chunks of a partition; the others wait for their own answers. */
+static void test_exchange_asks_for_free_chunks_of_a_partition_that_is_prepared(void **state)
+{
+    (void)state;
+    world *w            = world_of(&(world_shape){
+                   .rule = EXCHANGE_DECIDE, .sync = {"bsp", "async"}, .wire = "raw", .many = true});
+    exchange_request *r = exchange_step_open(w->x, 0, &step_inputs, w->now);
+    for (uint32_t t = 0; t < TENSORS; t++)
+        exchange_add(w->x, r, EXCHANGE_STEP, t, w->small_grad, w->small);
+    exchange_flush(w->x, w->now);
+    for (int i = 0; i < w->n_sent; i++) receipt(w, &w->sent[i], 0);
+    uint32_t mixed         = 0;
+    bool is_asked[TENSORS] = {false};
+    for (int round = 0; round < 400;
+         round++) { /* before PREPARED: about one decided chunk of each */
+        w->n_sent = 0;
+        sleep_until_due(w);
+        for (int i = 0; i < w->n_sent; i++) is_asked[w->sent[i].chunk[0]] = true;
+    }
+    for (uint32_t p = 0; p < w->plan->n_partitions; p++) {
+        const plan_partition *part = &w->plan->partition[p];
+        bool asks                  = part->n_decided == 0;
+        for (uint32_t i = 0; i < part->n_chunks; i++)
+            asks |= part->chunk[i] % 3 == 0 && is_asked[part->chunk[i]];
+        assert_true(asks);
+    }
+    for (uint32_t p = 0; p < w->plan->n_partitions; p++) {
+        const plan_partition *part = &w->plan->partition[p];
+        if (part->n_decided > 0) prepared(w, p, 0, true, false);
+        mixed += part->n_decided > 0 && part->n_decided < part->n_trained;
+    }
+    assert_in_range(mixed, 1, TENSORS);
+    memset(is_asked, 0, sizeof is_asked);
+    for (int round = 0; round < 400; round++) {
+        w->n_sent = 0;
+        sleep_until_due(w);
+        for (int i = 0; i < w->n_sent; i++) is_asked[w->sent[i].chunk[0]] = true;
+    }
+    for (uint32_t t = 0; t < TENSORS; t++) assert_int_equal(is_asked[t], t % 3 > 0);
     world_destroy(w);
 }
 
@@ -998,8 +1071,9 @@ int main(void)
         cmocka_unit_test(test_exchange_ends_everything_with_the_verdict),
         cmocka_unit_test(test_exchange_passes_on_what_a_shard_refuses_for_good),
         cmocka_unit_test(test_exchange_drives_decided_and_free_chunks_in_one_step),
-        cmocka_unit_test(
-            test_exchange_asks_for_both_kinds_of_chunks_when_their_answers_are_late),
+        cmocka_unit_test(test_exchange_asks_for_both_kinds_of_chunks_when_their_answers_are_late),
+        cmocka_unit_test(test_exchange_does_not_pull_free_chunks_with_the_decision),
+        cmocka_unit_test(test_exchange_asks_for_free_chunks_of_a_partition_that_is_prepared),
         cmocka_unit_test(test_exchange_sends_gradients_in_16_bits_and_first_values_as_they_are),
         cmocka_unit_test(test_exchange_tells_idle_shards_of_a_snapshot_until_they_have_heard),
         cmocka_unit_test(test_exchange_forgets_idle_shards_with_a_step_that_fails),

@@ -154,7 +154,7 @@ static void train(pen_ctx *ctx, member *m)
     pen_result result;
     for (int t = 0; t < count_tensors(j); t++) {
         const tensor_spec *s = spec_of(j, t);
-        pen_params *group;
+        pen_params *group    = NULL;
         char name[64];
         m->param[t] = make_values(s->dtype, s->n);
         grad[t]     = calloc((size_t)s->n, 4);

@@ -235,8 +235,7 @@ static double weight_of(exchange_rule rule, const wire_inputs *in)
 static double gscale_alone(exchange_rule rule, const wire_inputs *in)
 {
     if (in->weight == 0) return 0;
-    return rule == EXCHANGE_FREE ? in->weight / in->loss_scale
-                                 : 1 / (in->weight * in->loss_scale);
+    return rule == EXCHANGE_FREE ? in->weight / in->loss_scale : 1 / (in->weight * in->loss_scale);
 }
 
 /* What the step means for one tensor: groups that no decision closes do not wait for it. */

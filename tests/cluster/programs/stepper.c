@@ -156,7 +156,7 @@ static int train_step(pen_ctx *ctx, const choices *c, tensor *all, pen_step *ste
 int main(int argc, char **argv)
 {
     choices c;
-    tensor all[TENSORS];
+    static tensor all[TENSORS]; /* as long as the process: no leak to a sanitizer */
     pen_ctx *ctx;
     pen_step step;
     pen_status s;

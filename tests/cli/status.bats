@@ -1,0 +1,40 @@
+# status.bats - what `penstock status` says of a job that runs.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+@test "the table and the JSON name the job, its step and every member" {
+    local role
+    start one --servers 2 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    pen status >"$tmp/table"
+    cat "$tmp/table"
+    head -n 1 "$tmp/table" | grep -qE "^job $job-one   training   mode ps-bsp   step [0-9]+   epoch 1   up [0-9]+ s   snapshot none   refused frames 0$"
+    for role in worker server; do
+        [ "$(grep -cE "^$role +[01]  $host +[0-9]+  active +[0-9]+ +[0-9.]+ s +[0-9.]+ +[0-9.]+  " "$tmp/table")" = 2 ]
+    done
+    status >"$tmp/json"
+    [ "$(wc -l <"$tmp/json")" = 1 ]
+    grep -q "^{\"job\":\"$job-one\",\"phase\":\"training\",\"mode\":\"ps-bsp\",\"step\":" "$tmp/json"
+    [ "$(members_of <"$tmp/json" | grep -cE '"role":"(worker|server)"')" = 4 ]
+    [ "$(members_of <"$tmp/json" | grep '"role":"server"' | grep -cE '"addresses":\["tcp://127\.0\.0\.1:[0-9]+"')" = 2 ]
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}
+
+@test "status says who waits for whom, and after warn_ms those who wait say so themselves" {
+    start slow --servers 1 --nproc-per-node 2 --warn-ms 300 "$programs/stepper" steps=100 1:pause_ms=3000
+    for _ in $(seq 100); do
+        pen status >"$tmp/table" 2>"$tmp/none" && grep -q '^waiting ' "$tmp/table" && grep -q 'rank 1' "$tmp/slow.err" && break
+        sleep 0.05
+    done
+    cat "$tmp/table" "$tmp/slow.err"
+    grep -qE "^waiting  waiting [0-9.]+ s for rank 1 in all_reduce 'digest' \(call [0-9]+\)\." "$tmp/table"
+    grep -qE "^\[0\] penstock: waiting [0-9.]+ s for rank 1 " "$tmp/slow.err"
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}
