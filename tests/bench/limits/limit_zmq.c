@@ -8,6 +8,8 @@
  */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,17 +19,19 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { LANES_MAX = 16, QUEUE_BYTES = 64 << 20 };
+enum { LANES_MAX = 16, QUEUE_BYTES = 64 << 20, WARM_US = 200000 };
 
-static size_t bytes = 1 << 20;
+static size_t bytes   = 1 << 20;
 static double seconds = 1;
 static void *context;
 
 typedef struct {
     char address[64];
     void *socket;
-    double received, first_s, last_s;
+    atomic_ullong received; /* bytes */
 } lane;
+
+static atomic_bool stop;
 
 static double now_s(void)
 {
@@ -50,9 +54,9 @@ static void keep(void *data, void *hint)
 
 static void *send_for_ever(void *arg)
 {
-    lane *l = arg;
-    int hwm = queue_length();
-    char *data = malloc(bytes);
+    lane *l      = arg;
+    int hwm      = queue_length();
+    char *data   = malloc(bytes);
     void *socket = zmq_socket(context, ZMQ_PUSH);
     memset(data, 1, bytes);
     zmq_setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
@@ -80,20 +84,33 @@ static void sender(lane *lanes, int n)
     for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
 }
 
-static void *receive_for_a_while(void *arg)
+static void *receive(void *arg)
 {
-    lane *l = arg;
+    lane *l     = arg;
+    int wait_ms = 100;
     zmq_msg_t m;
     zmq_msg_init(&m);
-    zmq_msg_recv(&m, l->socket, 0); /* the clock starts when bytes flow */
-    l->first_s = now_s();
-    double until = l->first_s + seconds;
-    for (int i = 0; (l->last_s = now_s()) < until; i++) {
-        zmq_msg_recv(&m, l->socket, 0);
-        l->received += (double)zmq_msg_size(&m);
-    }
+    zmq_setsockopt(l->socket, ZMQ_RCVTIMEO, &wait_ms, sizeof wait_ms);
+    while (!atomic_load(&stop))
+        if (zmq_msg_recv(&m, l->socket, 0) >= 0) atomic_fetch_add(&l->received, zmq_msg_size(&m));
     zmq_msg_close(&m);
     return NULL;
+}
+
+static double received_by(lane *lanes, int n)
+{
+    double bytes_ = 0;
+    for (int i = 0; i < n; i++) bytes_ += (double)atomic_load(&lanes[i].received);
+    return bytes_;
+}
+
+/* All lanes over the same stretch of time, after queues have filled and windows have opened. */
+static double rate_of(lane *lanes, int n)
+{
+    usleep(WARM_US);
+    double bytes_0 = received_by(lanes, n), start = now_s();
+    usleep((useconds_t)(seconds * 1e6));
+    return (received_by(lanes, n) - bytes_0) / (now_s() - start);
 }
 
 static double measure(int n)
@@ -111,19 +128,18 @@ static double measure(int n)
     context = zmq_ctx_new();
     zmq_ctx_set(context, ZMQ_IO_THREADS, n);
     for (int i = 0; i < n; i++) {
-        size_t size = sizeof lanes[i].address;
+        size_t size     = sizeof lanes[i].address;
         lanes[i].socket = zmq_socket(context, ZMQ_PULL);
         zmq_setsockopt(lanes[i].socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
         zmq_bind(lanes[i].socket, "tcp://127.0.0.1:*");
         zmq_getsockopt(lanes[i].socket, ZMQ_LAST_ENDPOINT, lanes[i].address, &size);
     }
     if (write(ready[1], lanes, sizeof lanes) != sizeof lanes) return 0;
-    for (int i = 0; i < n; i++) pthread_create(&threads[i], NULL, receive_for_a_while, &lanes[i]);
-    double rate = 0;
-    for (int i = 0; i < n; i++) {
-        pthread_join(threads[i], NULL);
-        rate += lanes[i].received / (lanes[i].last_s - lanes[i].first_s);
-    }
+    atomic_store(&stop, false);
+    for (int i = 0; i < n; i++) pthread_create(&threads[i], NULL, receive, &lanes[i]);
+    double rate = rate_of(lanes, n);
+    atomic_store(&stop, true);
+    for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     for (int i = 0; i < n; i++) {
@@ -142,9 +158,12 @@ int main(int argc, char **argv)
     int lanes = 1, best = 1;
     double rate = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--bytes") == 0) bytes = strtoull(argv[i + 1], NULL, 10);
-        else if (strcmp(argv[i], "--lanes") == 0) lanes = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--seconds") == 0) seconds = atof(argv[i + 1]);
+        if (strcmp(argv[i], "--bytes") == 0)
+            bytes = strtoull(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--lanes") == 0)
+            lanes = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--seconds") == 0)
+            seconds = atof(argv[i + 1]);
     }
     if (bytes < 1 || lanes < 0 || lanes > LANES_MAX || !(seconds > 0)) {
         fprintf(stderr, "usage: limit_zmq --bytes N [--lanes 0..%d] [--seconds S]\n", LANES_MAX);
