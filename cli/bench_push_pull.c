@@ -28,10 +28,12 @@ typedef struct {
 } push_pull_settings;
 
 static const char *const transports[] = {"tcp", NULL};
-static const char *const commits[] = {"eager", "decide", NULL};
+static const char *const commits[]    = {"eager", "decide", NULL};
 
-#define ROW(name, type, dfl, min, max, choices, doc) \
-    {#name, CONFIG_##type, offsetof(push_pull_settings, name), dfl, min, max, choices, doc}
+#define ROW(name, type, dfl, min, max, choices, doc)                                               \
+    {                                                                                              \
+#name, CONFIG_##type, offsetof(push_pull_settings, name), dfl, min, max, choices, doc      \
+    }
 /* clang-format off */
 static const config_row rows[] = {
     ROW(servers,   U64,  "1",    1,     64,       NULL,       "Server processes."),
@@ -49,7 +51,8 @@ static const config_row rows[] = {
 /* clang-format on */
 
 enum { PAIRS_MAX = 1000, LATENCIES_MAX = 1 << 20 };
-static const float rate = 0.0078125f; /* 2^-7: with gradients of small integers every sum is exact */
+static const float rate =
+    0.0078125f; /* 2^-7: with gradients of small integers every sum is exact */
 
 typedef struct {
     push_pull_settings s;
@@ -91,12 +94,13 @@ static float expected(const rank_state *w, size_t key)
 static bool verify(const rank_state *w)
 {
     for (size_t k = 0; k < w->s.keys; k++) {
-        float want = expected(w, k);
+        float want        = expected(w, k);
         const float *have = w->param + k * w->elements;
         for (size_t i = 0; i < w->elements; i++) {
             if (have[i] == want) continue;
-            command_fail(1, "tensor %zu, element %zu is %g after %" PRIu64 " steps, but should be %g", k, i, (double)have[i],
-                         w->steps, (double)want);
+            command_fail(1,
+                         "tensor %zu, element %zu is %g after %" PRIu64 " steps, but should be %g",
+                         k, i, (double)have[i], w->steps, (double)want);
             return false;
         }
     }
@@ -113,7 +117,8 @@ static pen_status iterate_eager(rank_state *w)
     for (size_t k = 0; k < w->s.keys; k++) {
         pen_status ended = pen_wait(&w->request[k], NULL);
         if (status == PEN_OK) status = ended;
-        if (w->n_latencies < LATENCIES_MAX) w->latency[w->n_latencies++] = seconds_now() - w->issued_s[k];
+        if (w->n_latencies < LATENCIES_MAX)
+            w->latency[w->n_latencies++] = seconds_now() - w->issued_s[k];
     }
     return status;
 }
@@ -121,7 +126,7 @@ static pen_status iterate_eager(rank_state *w)
 static pen_status iterate_decide(rank_state *w)
 {
     pen_step step;
-    double start = seconds_now();
+    double start      = seconds_now();
     pen_status status = pen_step_begin(w->ctx, &step);
     if (status != PEN_OK) return status;
     for (size_t k = 0; k < w->s.keys; k++) pen_ready(w->ctx, w->tensor[k], PEN_ALL);
@@ -136,7 +141,7 @@ static pen_status measure(rank_state *w, uint64_t iterations, double *spent)
     pen_status status = PEN_OK;
     for (uint64_t i = 0; i < iterations && status == PEN_OK; i++) {
         double start = seconds_now();
-        status = w->s.commit == 0 ? iterate_eager(w) : iterate_decide(w);
+        status       = w->s.commit == 0 ? iterate_eager(w) : iterate_decide(w);
         *spent += seconds_now() - start;
         w->steps++;
         if (status == PEN_OK && !verify(w)) status = PEN_INTERNAL;
@@ -150,16 +155,17 @@ static double run_limit(const push_pull_settings *s, int lanes, int *best_lanes)
     char self[1024], words[1400], line[512] = "";
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n <= 0) return 0;
-    self[n] = '\0';
+    self[n]             = '\0';
     *strrchr(self, '/') = '\0';
-    snprintf(words, sizeof words, "'%s/limits/limit_zmq' --bytes %" PRIu64 " --lanes %d --seconds %g", self, s->bytes,
+    snprintf(words, sizeof words,
+             "'%s/limits/limit_zmq' --bytes %" PRIu64 " --lanes %d --seconds %g", self, s->bytes,
              lanes, s->seconds);
     FILE *pipe_ = popen(words, "r");
     if (pipe_ == NULL) return 0;
     if (fgets(line, sizeof line, pipe_) == NULL) line[0] = '\0';
     pclose(pipe_);
     json_t *result = json_loads(line, 0, NULL);
-    double rate_ = json_number_value(json_object_get(result, "GBps"));
+    double rate_   = json_number_value(json_object_get(result, "GBps"));
     if (best_lanes != NULL) *best_lanes = (int)json_integer_value(json_object_get(result, "lanes"));
     json_decref(result);
     return rate_;
@@ -189,24 +195,31 @@ static void print_result(rank_state *w, pairs *p)
 {
     const push_pull_settings *s = &w->s;
     double ours = quantile(p->ours, p->n, 0.5), limit = quantile(p->limit, p->n, 0.5);
-    double p50 = quantile(w->latency, w->n_latencies, 0.5), p99 = quantile(w->latency, w->n_latencies, 0.99);
-    double ops = ours * 1e9 / (double)s->bytes;
+    double p50   = quantile(w->latency, w->n_latencies, 0.5),
+           p99   = quantile(w->latency, w->n_latencies, 0.99);
+    double ops   = ours * 1e9 / (double)s->bytes;
     double ratio = quantile(p->ratio, p->n, 0.5);
     if (!s->json) {
-        printf("push-pull  %" PRIu64 " keys of %" PRIu64 " bytes, %" PRIu64 " server(s), %" PRIu64 " rank(s), %s, %s\n", s->keys,
-               s->bytes, s->servers, s->ranks, transports[s->transport], commits[s->commit]);
-        printf("           %.3f GB/s pushed + pulled   %.0f tensor operations/s   p50 %.0f us   p99 %.0f us\n", ours, ops,
-               p50 * 1e6, p99 * 1e6);
+        printf("push-pull  %" PRIu64 " keys of %" PRIu64 " bytes, %" PRIu64 " server(s), %" PRIu64
+               " rank(s), %s, %s\n",
+               s->keys, s->bytes, s->servers, s->ranks, transports[s->transport],
+               commits[s->commit]);
+        printf("           %.3f GB/s pushed + pulled   %.0f tensor operations/s   p50 %.0f us   "
+               "p99 %.0f us\n",
+               ours, ops, p50 * 1e6, p99 * 1e6);
         if (s->limit)
-            printf("           limit (raw ZeroMQ, one way, %d lanes) %.3f GB/s   ratio %.3f (%.3f to %.3f over %zu pairs)\n",
+            printf("           limit (raw ZeroMQ, one way, %d lanes) %.3f GB/s   ratio %.3f (%.3f "
+                   "to %.3f over %zu pairs)\n",
                    p->lanes, limit, ratio, p->ratio[0], p->ratio[p->n - 1], p->n);
         return;
     }
-    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:b}", "bench", "push-pull", "bytes",
-                          (json_int_t)s->bytes, "keys", (json_int_t)s->keys, "ranks", (json_int_t)s->ranks, "servers",
-                          (json_int_t)s->servers, "transport", transports[s->transport], "rule", "sgd", "sync", "bsp",
-                          "commit", commits[s->commit], "time_us_p50", p50 * 1e6, "time_us_p99", p99 * 1e6, "algbw_GBps", ours,
-                          "busbw_GBps", ours, "ops_per_s", ops, "verified", 1);
+    json_t *o =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:b}",
+                  "bench", "push-pull", "bytes", (json_int_t)s->bytes, "keys", (json_int_t)s->keys,
+                  "ranks", (json_int_t)s->ranks, "servers", (json_int_t)s->servers, "transport",
+                  transports[s->transport], "rule", "sgd", "sync", "bsp", "commit",
+                  commits[s->commit], "time_us_p50", p50 * 1e6, "time_us_p99", p99 * 1e6,
+                  "algbw_GBps", ours, "busbw_GBps", ours, "ops_per_s", ops, "verified", 1);
     if (s->limit) {
         json_object_set_new(o, "limit_GBps", json_real(limit));
         json_object_set_new(o, "limit_lanes", json_integer(p->lanes));
@@ -230,11 +243,11 @@ static pen_status agree(rank_state *w, double *value)
 
 static pen_status run_pairs(rank_state *w)
 {
-    pairs *p = calloc(1, sizeof *p);
+    pairs *p    = calloc(1, sizeof *p);
     double warm = 0, spent, iterations;
     if (p == NULL) return PEN_NO_MEMORY;
     pen_status status = measure(w, 2, &warm);
-    warm = 0;
+    warm              = 0;
     if (status == PEN_OK) status = measure(w, 3, &warm);
     iterations = w->s.seconds / (warm / 3) + 1;
     if (status == PEN_OK) status = agree(w, &iterations);
@@ -242,9 +255,10 @@ static pen_status run_pairs(rank_state *w)
     w->n_latencies = 0;
     for (p->n = 0; p->n < w->s.pairs && status == PEN_OK; p->n++) {
         status = pen_barrier(pen_world(w->ctx), NULL, NULL);
-        spent = 0;
+        spent  = 0;
         if (status == PEN_OK) status = measure(w, (uint64_t)iterations, &spent);
-        p->ours[p->n] = 2.0 * (double)w->s.bytes * (double)w->s.keys * (double)w->s.ranks * (double)(uint64_t)iterations / spent / 1e9;
+        p->ours[p->n] = 2.0 * (double)w->s.bytes * (double)w->s.keys * (double)w->s.ranks *
+                        (double)(uint64_t)iterations / spent / 1e9;
         if (w->rank == 0 && w->s.limit) p->limit[p->n] = run_limit(&w->s, p->lanes, NULL);
         p->ratio[p->n] = p->limit[p->n] > 0 ? p->ours[p->n] / p->limit[p->n] : 0;
     }
@@ -257,26 +271,33 @@ static pen_status prepare(rank_state *w)
 {
     char optim[64];
     snprintf(optim, sizeof optim, "optim=sgd lr=%g", (double)rate);
-    const char *settings[] = {optim, w->s.commit == 0 ? "commit=eager" : "commit=decide", "mode=ps-bsp", NULL};
-    pen_status status = pen_init(settings, &w->ctx);
+    const char *settings[] = {optim, w->s.commit == 0 ? "commit=eager" : "commit=decide",
+                              "mode=ps-bsp", NULL};
+    pen_status status      = pen_init(settings, &w->ctx);
     if (status != PEN_OK) return status;
-    w->rank = pen_rank(pen_world(w->ctx));
+    w->rank     = pen_rank(pen_world(w->ctx));
     w->elements = w->s.bytes / sizeof(float);
-    size_t all = w->elements * w->s.keys * sizeof(float);
-    w->param = pen_alloc(w->ctx, all, PEN_HOST);
-    w->grad = pen_alloc(w->ctx, all, PEN_HOST);
-    w->tensor = calloc(w->s.keys, sizeof *w->tensor);
-    w->request = calloc(w->s.keys, sizeof *w->request);
+    size_t all  = w->elements * w->s.keys * sizeof(float);
+    w->param    = pen_alloc(w->ctx, all, PEN_HOST);
+    w->grad     = pen_alloc(w->ctx, all, PEN_HOST);
+    w->tensor   = calloc(w->s.keys, sizeof *w->tensor);
+    w->request  = calloc(w->s.keys, sizeof *w->request);
     w->issued_s = calloc(w->s.keys, sizeof *w->issued_s);
-    w->latency = calloc(LATENCIES_MAX, sizeof *w->latency);
-    if (!w->param || !w->grad || !w->tensor || !w->request || !w->issued_s || !w->latency) return PEN_NO_MEMORY;
+    w->latency  = calloc(LATENCIES_MAX, sizeof *w->latency);
+    if (!w->param || !w->grad || !w->tensor || !w->request || !w->issued_s || !w->latency)
+        return PEN_NO_MEMORY;
     for (size_t k = 0; k < w->s.keys; k++) {
         char name[32];
         snprintf(name, sizeof name, "key%zu", k);
         float *grad = w->grad + k * w->elements;
         for (size_t i = 0; i < w->elements; i++) grad[i] = gradient_value(k, w->rank);
-        pen_register(w->ctx, &(pen_tensor_desc){.name = name, .ndim = 1, .shape = {(int64_t)w->elements},
-                                                .param = w->param + k * w->elements, .grad = grad}, &w->tensor[k]);
+        pen_register(w->ctx,
+                     &(pen_tensor_desc){.name  = name,
+                                        .ndim  = 1,
+                                        .shape = {(int64_t)w->elements},
+                                        .param = w->param + k * w->elements,
+                                        .grad  = grad},
+                     &w->tensor[k]);
     }
     return pen_commit(w->ctx);
 }
@@ -285,7 +306,8 @@ int bench_push_pull_rank(int argc, char **argv)
 {
     rank_state w = {0};
     int rest;
-    int code = command_settings(rows, &w.s, argc, argv, "usage: penstock bench push-pull [...]", &rest);
+    int code =
+        command_settings(rows, &w.s, argc, argv, "usage: penstock bench push-pull [...]", &rest);
     if (code >= 0) return code;
     pen_status status = prepare(&w);
     if (status == PEN_OK) status = run_pairs(&w);
@@ -305,11 +327,14 @@ int bench_push_pull(int argc, char **argv)
     push_pull_settings s;
     int rest, n = 0;
     char self[1024], servers[24], ranks[24];
-    int code = command_settings(rows, &s, argc, argv,
-                                "usage: penstock bench push-pull [--servers S] [--ranks R] [--bytes B] [--keys K] [--json]", &rest);
+    int code = command_settings(
+        rows, &s, argc, argv,
+        "usage: penstock bench push-pull [--servers S] [--ranks R] [--bytes B] [--keys K] [--json]",
+        &rest);
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
-    if (s.bytes % sizeof(float) != 0) return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is no multiple of 4", s.bytes);
+    if (s.bytes % sizeof(float) != 0)
+        return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is no multiple of 4", s.bytes);
     ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
     if (size <= 0) return command_fail(1, "cannot find this program's own file: %m");
     self[size] = '\0';
@@ -318,8 +343,9 @@ int bench_push_pull(int argc, char **argv)
 
     char **words = calloc((size_t)argc + 16, sizeof *words);
     if (words == NULL) return command_fail(1, "no memory");
-    const char *head[] = {"run", "--standalone", "--no-prefix", "--servers", servers, "--nproc-per-node", ranks, "--job", "bench",
-                          self, "bench", "push-pull-rank"};
+    const char *head[] = {
+        "run", "--standalone", "--no-prefix", "--servers", servers, "--nproc-per-node",
+        ranks, "--job",        "bench",       self,        "bench", "push-pull-rank"};
     for (size_t i = 0; i < sizeof head / sizeof *head; i++) words[n++] = (char *)head[i];
     for (int i = 1; i < argc; i++) words[n++] = argv[i];
     code = command_run(n, words);

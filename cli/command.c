@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const config_row *const command_tables[] = {worker_settings_rows, server_settings_rows, scheduler_settings_rows, NULL};
+const config_row *const command_tables[] = {worker_settings_rows, server_settings_rows,
+                                            scheduler_settings_rows, NULL};
 
 int command_fail(int code, const char *format, ...)
 {
@@ -43,7 +44,8 @@ static bool asks_help(int argc, char **argv)
     return false;
 }
 
-int command_settings(const config_row *rows, void *settings, int argc, char **argv, const char *usage, int *rest)
+int command_settings(const config_row *rows, void *settings, int argc, char **argv,
+                     const char *usage, int *rest)
 {
     pen_error why;
     const config_row *known[8] = {worker_settings_foreign, rows};
@@ -73,10 +75,11 @@ static size_t distance(const char *a, const char *b)
     for (size_t j = 0; j <= n; j++) row[j] = j;
     for (size_t i = 1; a[i - 1] != '\0'; i++) {
         size_t diagonal = row[0];
-        row[0] = i;
+        row[0]          = i;
         for (size_t j = 1; j <= n; j++) {
             size_t above = row[j];
-            row[j] = smallest(smallest(row[j] + 1, row[j - 1] + 1), diagonal + (a[i - 1] != b[j - 1]));
+            row[j] =
+                smallest(smallest(row[j] + 1, row[j - 1] + 1), diagonal + (a[i - 1] != b[j - 1]));
             diagonal = above;
         }
     }

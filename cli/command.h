@@ -7,7 +7,7 @@
 
 typedef struct {
     const char *name;
-    const char *doc; /* one line of `penstock --help` */
+    const char *doc;                    /* one line of `penstock --help` */
     int (*main)(int argc, char **argv); /* argv[0] is the subcommand; returns the exit code */
 } command;
 
@@ -31,7 +31,8 @@ int command_fail(int code, const char *format, ...) __attribute__((format(printf
 
 /* Applies environment and flags to a settings struct; prints the failure.  -1: go on, *rest is the first
  * word that is no flag; else the exit code (also after --help, which prints `usage` and the table). */
-int command_settings(const config_row *rows, void *settings, int argc, char **argv, const char *usage, int *rest);
+int command_settings(const config_row *rows, void *settings, int argc, char **argv,
+                     const char *usage, int *rest);
 
 /* Refuses what processes of a job would refuse in the environment they inherit: BAD_SETTING. */
 pen_status command_check_environment(pen_error *why);

@@ -16,11 +16,13 @@ int command_bench(int argc, char **argv)
     const char *names[N_BENCHES];
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         printf("usage: penstock bench WHAT [FLAGS]\n\n");
-        for (size_t i = 0; i < N_BENCHES; i++) printf("  %-10s %s\n", benches[i].name, benches[i].doc);
+        for (size_t i = 0; i < N_BENCHES; i++)
+            printf("  %-10s %s\n", benches[i].name, benches[i].doc);
         printf("\n`penstock bench WHAT --help` lists the flags.\n");
         return argc < 2 ? EXIT_USAGE : 0;
     }
-    if (strcmp(argv[1], "push-pull-rank") == 0) return bench_push_pull_rank(argc - 1, argv + 1); /* started by push-pull */
+    if (strcmp(argv[1], "push-pull-rank") == 0)
+        return bench_push_pull_rank(argc - 1, argv + 1); /* started by push-pull */
     for (size_t i = 0; i < N_BENCHES; i++) {
         if (strcmp(argv[1], benches[i].name) == 0) return benches[i].main(argc - 1, argv + 1);
         names[i] = benches[i].name;

@@ -13,13 +13,16 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char generated[] = "<!-- Written by `penstock docs`; edit the tables in the source instead. -->\n\n";
+static const char generated[] =
+    "<!-- Written by `penstock docs`; edit the tables in the source instead. -->\n\n";
 
 static void page_settings(FILE *out)
 {
     fprintf(out, "# Settings\n\n%s", generated);
-    fprintf(out, "Each is a flag of the process it belongs to and of `penstock run` (with `-` or `_`), a variable of the "
-                 "environment, a key of the file that `PENSTOCK_CONFIG` names, and, for workers, a string of `pen_init`. "
+    fprintf(out, "Each is a flag of the process it belongs to and of `penstock run` (with `-` or "
+                 "`_`), a variable of the "
+                 "environment, a key of the file that `PENSTOCK_CONFIG` names, and, for workers, a "
+                 "string of `pen_init`. "
                  "Later wins: default, program, file, environment, flag.\n");
     fprintf(out, "\n## Of a worker\n\n");
     config_write_markdown(worker_settings_rows, out);
@@ -31,10 +34,11 @@ static void page_settings(FILE *out)
 
 static void page_status(FILE *out)
 {
-    static const char *const remedies[] = {"nobody: done", "wait", "the caller", "try again", "rejoin", "the operator",
-                                           "stop"};
-    fprintf(out, "# Statuses\n\n%s| status | value | who must act | meaning |\n|---|---|---|---|\n", generated);
-#define PEN_X(name, value, remedy, text) \
+    static const char *const remedies[] = {
+        "nobody: done", "wait", "the caller", "try again", "rejoin", "the operator", "stop"};
+    fprintf(out, "# Statuses\n\n%s| status | value | who must act | meaning |\n|---|---|---|---|\n",
+            generated);
+#define PEN_X(name, value, remedy, text)                                                           \
     fprintf(out, "| `PEN_%s` | %d | %s | %s |\n", #name, value, remedies[PEN_ACT_##remedy], text);
     PEN_STATUS_LIST(PEN_X)
 #undef PEN_X
@@ -42,10 +46,12 @@ static void page_status(FILE *out)
 
 static void page_stats(FILE *out)
 {
-    fprintf(out, "# Counters\n\n%sRead with `pen_stat()`; shown by `penstock status --json`.\n\n", generated);
+    fprintf(out, "# Counters\n\n%sRead with `pen_stat()`; shown by `penstock status --json`.\n\n",
+            generated);
     fprintf(out, "| name | unit | meaning |\n|---|---|---|\n");
     for (int i = 0; i < STAT_COUNT; i++)
-        fprintf(out, "| `%s` | %s | %s |\n", stat_rows[i].name, stat_rows[i].unit, stat_rows[i].doc);
+        fprintf(out, "| `%s` | %s | %s |\n", stat_rows[i].name, stat_rows[i].unit,
+                stat_rows[i].doc);
 }
 
 static void page_optim(FILE *out)
@@ -56,12 +62,16 @@ static void page_optim(FILE *out)
 
 static void page_families(FILE *out)
 {
-    fprintf(out, "# Families\n\n%sEach is a folder with a contract header, a registry and one file per member.\n", generated);
+    fprintf(out,
+            "# Families\n\n%sEach is a folder with a contract header, a registry and one file per "
+            "member.\n",
+            generated);
     fprintf(out, "\n## Transports (`common/transport/`)\n\n| scheme | what it is |\n|---|---|\n");
     for (int i = 0; transport_all[i] != NULL; i++)
         fprintf(out, "| `%s` | %s |\n", transport_all[i]->scheme, transport_all[i]->doc);
     fprintf(out, "\n## Consistency rules (`server/sync/`)\n\n| rule | what it is |\n|---|---|\n");
-    for (int i = 0; sync_all[i] != NULL; i++) fprintf(out, "| `%s` | %s |\n", sync_all[i]->name, sync_all[i]->doc);
+    for (int i = 0; sync_all[i] != NULL; i++)
+        fprintf(out, "| `%s` | %s |\n", sync_all[i]->name, sync_all[i]->doc);
     fprintf(out, "\n## Devices (`common/device/`)\n\n| device | what it is |\n|---|---|\n");
     for (int i = 0; device_all[i] != NULL; i++)
         fprintf(out, "| `%s` | %s |\n", device_all[i]->name, device_all[i]->doc);

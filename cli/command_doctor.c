@@ -34,7 +34,8 @@ static const config_row doctor_rows[] = {
 
 static int problems;
 
-static void say(const char *what, bool good, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void say(const char *what, bool good, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static void say(const char *what, bool good, const char *format, ...)
 {
     va_list args;
@@ -51,8 +52,8 @@ static void look_at_processor(void)
     char usable[128] = "";
     for (int i = 0; simd_all[i] != NULL; i++) {
         if (!simd_all[i]->usable()) continue;
-        snprintf(usable + strlen(usable), sizeof usable - strlen(usable), "%s%s", usable[0] == '\0' ? "" : ", ",
-                 simd_all[i]->name);
+        snprintf(usable + strlen(usable), sizeof usable - strlen(usable), "%s%s",
+                 usable[0] == '\0' ? "" : ", ", simd_all[i]->name);
     }
     say("processor", true, "%ld cores; inner loops: %s", sysconf(_SC_NPROCESSORS_ONLN), usable);
 }
@@ -62,7 +63,8 @@ static void look_at_devices(void)
     char note[256];
     for (int i = 0; device_all[i] != NULL; i++) {
         bool there = device_all[i]->available(note, sizeof note);
-        if (strcmp(device_all[i]->name, "cpu") != 0) printf("%-4s  %-10s %s\n", there ? "ok" : "-", device_all[i]->name, note);
+        if (strcmp(device_all[i]->name, "cpu") != 0)
+            printf("%-4s  %-10s %s\n", there ? "ok" : "-", device_all[i]->name, note);
     }
 }
 
@@ -71,7 +73,8 @@ static void look_at_limits(void)
     struct rlimit files;
     struct statvfs shm;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0)
-        say("files", files.rlim_cur >= 1024, "%llu open files allowed%s", (unsigned long long)files.rlim_cur,
+        say("files", files.rlim_cur >= 1024, "%llu open files allowed%s",
+            (unsigned long long)files.rlim_cur,
             files.rlim_cur >= 1024 ? "" : "; a big job needs more: ulimit -n 65536");
     if (statvfs("/dev/shm", &shm) == 0)
         say("/dev/shm", true, "%.1f GB free", (double)shm.f_bavail * (double)shm.f_frsize / 1e9);
@@ -85,15 +88,19 @@ static void look_at_own_name(void)
     gethostname(host, sizeof host - 1);
     int rc = getaddrinfo(host, NULL, &hints, &found);
     if (rc != 0) {
-        say("own name", true, "'%s' does not resolve (%s); only matters when other machines join", host, gai_strerror(rc));
+        say("own name", true, "'%s' does not resolve (%s); only matters when other machines join",
+            host, gai_strerror(rc));
         return;
     }
-    inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)found->ai_addr)->sin_addr, address, sizeof address);
+    inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)found->ai_addr)->sin_addr, address,
+              sizeof address);
     freeaddrinfo(found);
     if (strncmp(address, "127.", 4) == 0)
-        printf("-     %-10s '%s' is %s on this machine: other machines need another name or address for it\n", "own name",
-               host, address);
-    else say("own name", true, "'%s' is %s", host, address);
+        printf("-     %-10s '%s' is %s on this machine: other machines need another name or "
+               "address for it\n",
+               "own name", host, address);
+    else
+        say("own name", true, "'%s' is %s", host, address);
 }
 
 /* Whether a TCP connection opens within two seconds. */
@@ -106,8 +113,10 @@ static int try_connect(const struct addrinfo *a)
         error = errno;
     } else {
         struct pollfd p = {.fd = fd, .events = POLLOUT};
-        if (poll(&p, 1, 2000) <= 0) error = ETIMEDOUT;
-        else getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+        if (poll(&p, 1, 2000) <= 0)
+            error = ETIMEDOUT;
+        else
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
     }
     close(fd);
     return error;
@@ -118,20 +127,23 @@ static void look_at_scheduler(const char *host, uint64_t port)
     struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found;
     char text[32], address[300], numeric[256];
     snprintf(text, sizeof text, "%" PRIu64, port);
-    int rc = getaddrinfo(host, text, &hints, &found);
+    int rc          = getaddrinfo(host, text, &hints, &found);
     hints.ai_family = AF_INET6; /* as the transport does: version 6 for what has no other address */
     if (rc != 0 && getaddrinfo(host, text, &hints, &found) == 0) rc = 0;
     if (rc != 0) {
         say("resolves", false, "'%s' does not resolve: %s", host, gai_strerror(rc));
         return;
     }
-    getnameinfo(found->ai_addr, found->ai_addrlen, numeric, sizeof numeric, NULL, 0, NI_NUMERICHOST);
+    getnameinfo(found->ai_addr, found->ai_addrlen, numeric, sizeof numeric, NULL, 0,
+                NI_NUMERICHOST);
     say("resolves", true, "'%s' is %s", host, numeric);
     int error = try_connect(found);
     freeaddrinfo(found);
     if (error != 0) {
         say("dials", false, "%s:%s: %s%s", numeric, text, strerror(error),
-            error == ECONNREFUSED ? " (nothing listens there)" : error == ETIMEDOUT ? " (a firewall?)" : "");
+            error == ECONNREFUSED ? " (nothing listens there)"
+            : error == ETIMEDOUT  ? " (a firewall?)"
+                                  : "");
         return;
     }
     say("dials", true, "port %s is open", text);
@@ -142,7 +154,8 @@ static void look_at_scheduler(const char *host, uint64_t port)
         say("scheduler", false, "%s", why.text);
         return;
     }
-    say("scheduler", true, "answers at %s:%s; data connections also need the ports its servers announce", host, text);
+    say("scheduler", true,
+        "answers at %s:%s; data connections also need the ports its servers announce", host, text);
     control_close(link, 0);
 }
 
@@ -150,8 +163,9 @@ int command_doctor(int argc, char **argv)
 {
     doctor_settings s;
     int rest;
-    int code = command_settings(doctor_rows, &s, argc, argv,
-                                "usage: penstock doctor [--master-addr HOST] [--master-port PORT]", &rest);
+    int code =
+        command_settings(doctor_rows, &s, argc, argv,
+                         "usage: penstock doctor [--master-addr HOST] [--master-port PORT]", &rest);
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
     const char *host = s.master_addr[0] != '\0' ? s.master_addr : config_env("MASTER_ADDR");
@@ -162,7 +176,9 @@ int command_doctor(int argc, char **argv)
     look_at_devices();
     look_at_limits();
     look_at_own_name();
-    if (host != NULL) look_at_scheduler(host, s.master_port);
-    else printf("-     scheduler  none given: --master-addr HOST tries the way to one\n");
+    if (host != NULL)
+        look_at_scheduler(host, s.master_port);
+    else
+        printf("-     scheduler  none given: --master-addr HOST tries the way to one\n");
     return problems == 0 ? 0 : 1;
 }

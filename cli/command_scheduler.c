@@ -46,8 +46,10 @@ int command_scheduler(int argc, char **argv)
     scheduler_settings s;
     pen_error why = {0};
     int rest, announce_fd = take_announce_fd(&argc, argv);
-    int code = command_settings(scheduler_settings_rows, &s, argc, argv,
-                                "usage: penstock scheduler --world-size W [--servers S] [--host HOST] [--port PORT]", &rest);
+    int code = command_settings(
+        scheduler_settings_rows, &s, argc, argv,
+        "usage: penstock scheduler --world-size W [--servers S] [--host HOST] [--port PORT]",
+        &rest);
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
     if (scheduler_open(&s, &running, &why) != PEN_OK) return command_fail(1, "%s", why.text);
@@ -57,7 +59,8 @@ int command_scheduler(int argc, char **argv)
     sigaction(SIGINT, &action, NULL);
     announce(announce_fd);
     pen_status status = scheduler_run(running, &why);
-    if (status != PEN_OK && announce_fd < 0) command_fail(1, "%s", why.text); /* the launcher hears it as a verdict */
+    if (status != PEN_OK && announce_fd < 0)
+        command_fail(1, "%s", why.text); /* the launcher hears it as a verdict */
     scheduler_close(running);
     return status == PEN_OK ? 0 : 1;
 }

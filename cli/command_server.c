@@ -17,8 +17,10 @@ int command_server(int argc, char **argv)
     server_settings s;
     pen_error why = {0};
     int rest;
-    int code = command_settings(server_settings_rows, &s, argc, argv,
-                                "usage: penstock server --master-addr HOST --master-port PORT [--rank I] [--store DIR]", &rest);
+    int code = command_settings(
+        server_settings_rows, &s, argc, argv,
+        "usage: penstock server --master-addr HOST --master-port PORT [--rank I] [--store DIR]",
+        &rest);
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
     if (server_open(&s, &running, &why) != PEN_OK) return command_fail(1, "%s", why.text);

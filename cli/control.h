@@ -8,7 +8,8 @@ typedef struct control control;
 
 /* Dials "tcp://HOST:PORT" and says HELLO as `role` (WIRE_LAUNCHER or WIRE_OBSERVER).
  * Waits at most timeout_ms for the answer: UNREACHABLE with a sentence that says what was found. */
-pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, control **c, pen_error *why);
+pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, control **c,
+                        pen_error *why);
 void control_close(control *c, uint32_t linger_ms); /* NULL is fine */
 
 pen_status control_send(control *c, wire_control *message, pen_error *why);
@@ -21,7 +22,8 @@ int control_fd(control *c); /* readable when control_receive(c, 0, ...) may succ
 
 /* "tcp://ADDR:PORT" of the job meant: master_addr and master_port when given, else the only job that
  * `penstock run` wrote down on this machine. */
-pen_status control_find_job(const char *master_addr, uint64_t master_port, char *address, size_t size, pen_error *why);
+pen_status control_find_job(const char *master_addr, uint64_t master_port, char *address,
+                            size_t size, pen_error *why);
 
 /* The folder of those notes: $XDG_RUNTIME_DIR/penstock, else /tmp/penstock-<uid>.  Made when absent. */
 pen_status control_jobs_folder(char *path, size_t size, pen_error *why);

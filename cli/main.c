@@ -24,8 +24,10 @@ enum { N_COMMANDS = sizeof commands / sizeof *commands };
 static void print_help(FILE *out)
 {
     fprintf(out, "usage: penstock COMMAND [ARGS]\n\nTrains models through parameter servers.\n\n");
-    for (size_t i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].doc);
-    fprintf(out, "\n`penstock COMMAND --help` says more.  First: penstock run --nproc-per-node 2 --servers 1 PROG\n");
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].doc);
+    fprintf(out, "\n`penstock COMMAND --help` says more.  First: penstock run --nproc-per-node 2 "
+                 "--servers 1 PROG\n");
 }
 
 /* Whoever starts us without stdin, stdout or stderr would find our own files in their place. */
@@ -40,7 +42,8 @@ int main(int argc, char **argv)
 {
     hold_standard_files();
     const char *names[N_COMMANDS];
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         print_help(argc < 2 ? stderr : stdout);
         return argc < 2 ? EXIT_USAGE : 0;
     }
@@ -49,6 +52,6 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].main(argc - 1, argv + 1);
         names[i] = commands[i].name;
     }
-    return command_fail(EXIT_USAGE, "unknown command '%s'; did you mean '%s'?  (penstock --help)", argv[1],
-                        command_nearest(argv[1], names, N_COMMANDS));
+    return command_fail(EXIT_USAGE, "unknown command '%s'; did you mean '%s'?  (penstock --help)",
+                        argv[1], command_nearest(argv[1], names, N_COMMANDS));
 }

@@ -131,7 +131,8 @@ static void refuse_taken(scheduler_core *core, const seat *s, uint32_t peer, con
         core_send_peer(core, peer,
                        &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->verdict});
     else if (s->state == MEMBER_ABSENT)
-        core_refuse(core, peer, PEN_WRONG_STATE, "%s %d has come after the job was over", role, rank);
+        core_refuse(core, peer, PEN_WRONG_STATE, "%s %d has come after the job was over", role,
+                    rank);
     else if (s->state == MEMBER_LEFT)
         core_refuse(core, peer, PEN_WRONG_STATE,
                     "%s %d has left the job in good order; nobody can take its place", role, rank);

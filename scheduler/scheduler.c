@@ -172,8 +172,7 @@ static void address_of(const char *host, char *text, size_t size)
     number = ((struct sockaddr_in *)(void *)found->ai_addr)->sin_addr;
     freeaddrinfo(found);
     inet_ntop(AF_INET, &number, text, (socklen_t)size);
-    if (strncmp(text, "127.", 4) == 0 && strcmp(text, "127.0.0.1") != 0)
-        snprintf(text, size, "*");
+    if (strncmp(text, "127.", 4) == 0 && strcmp(text, "127.0.0.1") != 0) snprintf(text, size, "*");
 }
 
 static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pen_error *why)

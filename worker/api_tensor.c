@@ -36,7 +36,8 @@ pen_status pen_register(pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t)
     if (d == NULL)
         status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: d is NULL");
     else if (model_check_reserved(d->reserved, 8, "pen_tensor_desc", &why) != PEN_OK)
-        status = why.status; /* it may hold garbage anywhere: nothing of it is followed before this */
+        status =
+            why.status; /* it may hold garbage anywhere: nothing of it is followed before this */
     else if (d->params != NULL && d->params->ctx != ctx)
         status =
             why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: params belong to another context");

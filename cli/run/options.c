@@ -11,8 +11,23 @@
 #include <unistd.h>
 
 enum {
-    KEY_NPROC = 256, KEY_NNODES, KEY_NODE_RANK, KEY_MASTER_ADDR, KEY_MASTER_PORT, KEY_STANDALONE, KEY_MAX_RESTARTS,
-    KEY_LOG_DIR, KEY_FILTER, KEY_SERVERS, KEY_MODE, KEY_STORE, KEY_RESUME, KEY_FRESH, KEY_JOB, KEY_NO_PREFIX, KEY_GRACE,
+    KEY_NPROC = 256,
+    KEY_NNODES,
+    KEY_NODE_RANK,
+    KEY_MASTER_ADDR,
+    KEY_MASTER_PORT,
+    KEY_STANDALONE,
+    KEY_MAX_RESTARTS,
+    KEY_LOG_DIR,
+    KEY_FILTER,
+    KEY_SERVERS,
+    KEY_MODE,
+    KEY_STORE,
+    KEY_RESUME,
+    KEY_FRESH,
+    KEY_JOB,
+    KEY_NO_PREFIX,
+    KEY_GRACE,
     KEY_SETTINGS
 };
 
@@ -47,7 +62,8 @@ static const struct argp_option rows[] = {
 
 static const char doc[] =
     "Starts the servers and workers of a job on this machine and ends all when one fails.\v"
-    "Flags are those of torchrun, with - or _, and --servers.  Every setting of the job (--settings lists them) "
+    "Flags are those of torchrun, with - or _, and --servers.  Every setting of the job "
+    "(--settings lists them) "
     "is accepted too, as in --lease-ms 5000, and reaches all processes as PENSTOCK_<NAME>.\n\n"
     "Exit code: 0; the code of the process that failed first; 128 + n when signal n ended it.";
 
@@ -61,13 +77,15 @@ static bool parse_which(const char *text, uint8_t *which)
     }
     while (*text != '\0') {
         int rank, value, used = 0;
-        if (sscanf(text, "%d:%d%n", &rank, &value, &used) != 2 || rank < 0 || rank >= RUN_LOCAL_MAX || value < 0 ||
-            value > 3)
+        if (sscanf(text, "%d:%d%n", &rank, &value, &used) != 2 || rank < 0 ||
+            rank >= RUN_LOCAL_MAX || value < 0 || value > 3)
             return false;
         which[rank] = (uint8_t)value;
         text += used;
-        if (*text == ',') text++;
-        else if (*text != '\0') return false;
+        if (*text == ',')
+            text++;
+        else if (*text != '\0')
+            return false;
     }
     return true;
 }
@@ -80,25 +98,28 @@ static bool parse_list(const char *text, bool *shown)
         long rank = strtol(text, &end, 10);
         if (end == text || rank < 0 || rank >= RUN_LOCAL_MAX) return false;
         shown[rank] = true;
-        text = *end == ',' ? end + 1 : end;
+        text        = *end == ',' ? end + 1 : end;
         if (*end != ',' && *end != '\0') return false;
     }
     return true;
 }
 
-static int parse_number(struct argp_state *state, const char *flag, const char *text, long min, long max)
+static int parse_number(struct argp_state *state, const char *flag, const char *text, long min,
+                        long max)
 {
     char *end;
     long value = strtol(text, &end, 10);
     if (end == text || *end != '\0' || value < min || value > max)
-        argp_failure(state, EXIT_USAGE, 0, "--%s is '%s', but must be a whole number from %ld to %ld", flag, text, min,
+        argp_failure(state, EXIT_USAGE, 0,
+                     "--%s is '%s', but must be a whole number from %ld to %ld", flag, text, min,
                      max);
     return (int)value;
 }
 
 static int parse_nproc(struct argp_state *state, const char *text)
 {
-    if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0) return (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0)
+        return (int)sysconf(_SC_NPROCESSORS_ONLN);
     return parse_number(state, "nproc-per-node", text, 1, RUN_LOCAL_MAX);
 }
 
@@ -110,13 +131,18 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
     case KEY_NNODES: o->nnodes = parse_number(state, "nnodes", text, 1, 100000); break;
     case KEY_NODE_RANK: o->node_rank = parse_number(state, "node-rank", text, 0, 99999); break;
     case KEY_MASTER_ADDR: snprintf(o->master_addr, sizeof o->master_addr, "%s", text); break;
-    case KEY_MASTER_PORT: o->master_port = parse_number(state, "master-port", text, 0, 65535); break;
+    case KEY_MASTER_PORT:
+        o->master_port = parse_number(state, "master-port", text, 0, 65535);
+        break;
     case KEY_STANDALONE: o->standalone = true; break;
-    case KEY_MAX_RESTARTS: o->max_restarts = parse_number(state, "max-restarts", text, 0, 1000000); break;
+    case KEY_MAX_RESTARTS:
+        o->max_restarts = parse_number(state, "max-restarts", text, 0, 1000000);
+        break;
     case KEY_LOG_DIR: o->log_dir = text; break;
     case KEY_FILTER:
         if (!parse_list(text, o->shown))
-            argp_failure(state, EXIT_USAGE, 0, "--local-ranks-filter is '%s', but must be like 0,2", text);
+            argp_failure(state, EXIT_USAGE, 0, "--local-ranks-filter is '%s', but must be like 0,2",
+                         text);
         break;
     case KEY_SERVERS: o->servers = parse_number(state, "servers", text, 0, 10000); break;
     case KEY_MODE: o->mode = text; break;
@@ -127,15 +153,19 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
     case KEY_NO_PREFIX: o->prefix = false; break;
     case KEY_GRACE: o->grace_s = parse_number(state, "grace", text, 0, 3600); break;
     case KEY_SETTINGS:
-        for (int i = 0; command_tables[i] != NULL; i++) config_write_help(command_tables[i], stdout);
+        for (int i = 0; command_tables[i] != NULL; i++)
+            config_write_help(command_tables[i], stdout);
         exit(0);
     case 'r':
     case 't':
         if (!parse_which(text, key == 'r' ? o->redirects : o->tee))
-            argp_failure(state, EXIT_USAGE, 0, "'%s' says no output: use 0 to 3, or LOCALRANK:0-3,...", text);
+            argp_failure(state, EXIT_USAGE, 0,
+                         "'%s' says no output: use 0 to 3, or LOCALRANK:0-3,...", text);
         break;
     case ARGP_KEY_ARGS: o->program = state->argv + state->next; break;
-    case ARGP_KEY_NO_ARGS: argp_error(state, "which program? say  penstock run [FLAGS] PROG [ARGS]"); break;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "which program? say  penstock run [FLAGS] PROG [ARGS]");
+        break;
     default: return ARGP_ERR_UNKNOWN;
     }
     return 0;
@@ -161,8 +191,9 @@ static const struct argp_option *find_flag(const char *name)
 static void put_setting(const char *name, const char *value)
 {
     char variable[128] = "PENSTOCK_";
-    size_t n = strlen(variable);
-    for (; *name != '\0' && n + 1 < sizeof variable; name++) variable[n++] = (char)toupper((unsigned char)*name);
+    size_t n           = strlen(variable);
+    for (; *name != '\0' && n + 1 < sizeof variable; name++)
+        variable[n++] = (char)toupper((unsigned char)*name);
     variable[n] = '\0';
     setenv(variable, value, 1);
 }
@@ -174,12 +205,15 @@ static int refuse_flag(const char *name)
     for (const struct argp_option *r = rows; r->name != NULL || r->doc != NULL; r++)
         if (r->name != NULL) names[n++] = r->name;
     for (int i = 0; command_tables[i] != NULL; i++)
-        for (const config_row *r = command_tables[i]; r->name != NULL && n < 512; r++) names[n++] = r->name;
+        for (const config_row *r = command_tables[i]; r->name != NULL && n < 512; r++)
+            names[n++] = r->name;
     char nearest[100];
     snprintf(nearest, sizeof nearest, "%s", command_nearest(name, names, n));
     for (char *c = nearest; *c != '\0'; c++)
         if (*c == '_') *c = '-';
-    return command_fail(EXIT_USAGE, "unknown flag '--%s'; did you mean '--%s'?  (penstock run --help)", name, nearest);
+    return command_fail(EXIT_USAGE,
+                        "unknown flag '--%s'; did you mean '--%s'?  (penstock run --help)", name,
+                        nearest);
 }
 
 /* Whether the setting would be taken by those it is for; -1, or the exit code. */
@@ -196,11 +230,11 @@ static int check_setting(const config_row *row, const char *value)
 static char *split_flag(char *word, char *as_flag, char *as_setting, size_t size)
 {
     char *equals = strchr(word, '=');
-    size_t n = equals == NULL ? strlen(word + 2) : (size_t)(equals - word - 2);
+    size_t n     = equals == NULL ? strlen(word + 2) : (size_t)(equals - word - 2);
     if (n >= size) n = size - 1;
     for (size_t i = 0; i < n; i++) {
-        char c = word[2 + i];
-        as_flag[i] = c == '_' ? '-' : c;
+        char c        = word[2 + i];
+        as_flag[i]    = c == '_' ? '-' : c;
         as_setting[i] = c == '-' ? '_' : c;
     }
     as_flag[n] = as_setting[n] = '\0';
@@ -217,14 +251,14 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128])
         char name[100], setting[100];
         if (strcmp(argv[i], "--") == 0 || argv[i][0] != '-') break;
         if (strncmp(argv[i], "--", 2) != 0) { /* -r 3, -t3, -? */
-            out[n++] = argv[i];
+            out[n++]        = argv[i];
             bool takes_next = strlen(argv[i]) == 2 && strchr("rt", argv[i][1]) != NULL;
             if (takes_next && i + 1 < argc) out[n++] = argv[++i];
             continue;
         }
-        char *value = split_flag(argv[i], name, setting, sizeof name);
+        char *value                    = split_flag(argv[i], name, setting, sizeof name);
         const struct argp_option *flag = find_flag(name);
-        bool builtin = strcmp(name, "help") == 0 || strcmp(name, "usage") == 0;
+        bool builtin                   = strcmp(name, "help") == 0 || strcmp(name, "usage") == 0;
         if (flag != NULL || builtin) {
             snprintf(spelled[i], sizeof spelled[i], "--%s", name);
             out[n++] = spelled[i];
@@ -250,17 +284,23 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128])
 static int check(const run_options *o)
 {
     if (o->node_rank >= o->nnodes)
-        return command_fail(EXIT_USAGE, "--node-rank %d and --nnodes %d contradict each other", o->node_rank, o->nnodes);
+        return command_fail(EXIT_USAGE, "--node-rank %d and --nnodes %d contradict each other",
+                            o->node_rank, o->nnodes);
     if (o->mode != NULL && strncmp(o->mode, "ps-", 3) == 0 && o->servers == 0)
         return command_fail(EXIT_USAGE, "--servers 0 and --mode %s contradict each other", o->mode);
     if (o->mode != NULL && strcmp(o->mode, "local") == 0 && o->nproc * o->nnodes > 1)
-        return command_fail(EXIT_USAGE, "--mode local and %d workers contradict each other", o->nproc * o->nnodes);
+        return command_fail(EXIT_USAGE, "--mode local and %d workers contradict each other",
+                            o->nproc * o->nnodes);
     if (o->mode != NULL && strcmp(o->mode, "local") == 0 && o->servers > 0)
-        return command_fail(EXIT_USAGE, "--servers %d and --mode local contradict each other", o->servers);
+        return command_fail(EXIT_USAGE, "--servers %d and --mode local contradict each other",
+                            o->servers);
     if (o->nnodes > 1 && o->master_port == 0)
-        return command_fail(EXIT_USAGE, "--nnodes %d needs a --master-port that all machines know", o->nnodes);
-    if (o->resume && o->fresh) return command_fail(EXIT_USAGE, "--resume and --fresh contradict each other");
-    if (o->resume && o->store == NULL) return command_fail(EXIT_USAGE, "--resume needs --store DIR");
+        return command_fail(EXIT_USAGE, "--nnodes %d needs a --master-port that all machines know",
+                            o->nnodes);
+    if (o->resume && o->fresh)
+        return command_fail(EXIT_USAGE, "--resume and --fresh contradict each other");
+    if (o->resume && o->store == NULL)
+        return command_fail(EXIT_USAGE, "--resume needs --store DIR");
     pen_error why;
     if (command_check_environment(&why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
     return o->mode != NULL ? check_setting(find_setting("mode"), o->mode) : -1;
@@ -272,20 +312,21 @@ int run_options_parse(int argc, char **argv, run_options *o)
     memset(o->shown, true, sizeof o->shown);
     snprintf(o->master_addr, sizeof o->master_addr, "127.0.0.1");
 
-    char **words = calloc((size_t)argc * 2 + 1, sizeof *words); /* live as long as the process: PROG points into them */
+    char **words        = calloc((size_t)argc * 2 + 1,
+                                 sizeof *words); /* live as long as the process: PROG points into them */
     char(*spelled)[128] = calloc((size_t)argc + 1, sizeof *spelled);
     if (words == NULL || spelled == NULL) return command_fail(1, "no memory for the command line");
-    int n = normalise(argc, argv, words, spelled);
-    words[0] = "penstock run";
+    int n                = normalise(argc, argv, words, spelled);
+    words[0]             = "penstock run";
     argp_err_exit_status = EXIT_USAGE;
-    int failed = n < 0 ? 0 : argp_parse(&parser, n, words, ARGP_IN_ORDER, NULL, o);
+    int failed           = n < 0 ? 0 : argp_parse(&parser, n, words, ARGP_IN_ORDER, NULL, o);
     free(spelled);
     if (n < 0) return -1 - n;
     if (failed != 0) return EXIT_USAGE;
 
     if (o->standalone) {
-        o->nnodes = 1;
-        o->node_rank = 0;
+        o->nnodes      = 1;
+        o->node_rank   = 0;
         o->master_port = 0;
     }
     if (o->master_port < 0) o->master_port = o->nnodes > 1 ? 29500 : 0;

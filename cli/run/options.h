@@ -15,10 +15,11 @@ typedef struct {
     bool standalone, prefix;
     const char *log_dir, *store, *mode, *job;
     bool resume, fresh;
-    uint8_t redirects[RUN_LOCAL_MAX]; /* per local rank: RUN_STDOUT | RUN_STDERR go to files only      */
-    uint8_t tee[RUN_LOCAL_MAX];       /*                 go to files and to the terminal              */
-    bool shown[RUN_LOCAL_MAX];        /* --local-ranks-filter: whose output reaches the terminal      */
-    char **program;                   /* PROG ARGS, NULL-terminated                                    */
+    uint8_t redirects
+        [RUN_LOCAL_MAX];        /* per local rank: RUN_STDOUT | RUN_STDERR go to files only      */
+    uint8_t tee[RUN_LOCAL_MAX]; /*                 go to files and to the terminal              */
+    bool shown[RUN_LOCAL_MAX];  /* --local-ranks-filter: whose output reaches the terminal      */
+    char **program;             /* PROG ARGS, NULL-terminated                                    */
 } run_options;
 
 /* Reads argv; settings of the job (--lease-ms 5000) are put into the environment as PENSTOCK_*.

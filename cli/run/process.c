@@ -71,7 +71,8 @@ void process_guard_stop(void)
 
 static void guard_tell(pid_t word)
 {
-    if (guard_fd >= 0 && write(guard_fd, &word, sizeof word) != sizeof word) close(guard_fd), guard_fd = -1;
+    if (guard_fd >= 0 && write(guard_fd, &word, sizeof word) != sizeof word)
+        close(guard_fd), guard_fd = -1;
 }
 
 /* ---- starting ---------------------------------------------------------------------------------------- */
@@ -101,7 +102,8 @@ static void exec_program(char *const *argv)
     _exit(code);
 }
 
-static void become_child(char *const *argv, const process_env *env, size_t n_env, int out, int err, int go, pid_t parent)
+static void become_child(char *const *argv, const process_env *env, size_t n_env, int out, int err,
+                         int go, pid_t parent)
 {
     char byte;
     setpgid(0, 0);
@@ -118,14 +120,17 @@ static void become_child(char *const *argv, const process_env *env, size_t n_env
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
     for (size_t i = 0; i < n_env; i++) {
-        if (env[i].value != NULL) setenv(env[i].name, env[i].value, 1);
-        else unsetenv(env[i].name);
+        if (env[i].value != NULL)
+            setenv(env[i].name, env[i].value, 1);
+        else
+            unsetenv(env[i].name);
     }
     if (read(go, &byte, 1) != 1) _exit(1); /* until the guard knows this group */
     exec_program(argv);
 }
 
-pen_status process_start(process *p, char *const *argv, const process_env *env, size_t n_env, pen_error *why)
+pen_status process_start(process *p, char *const *argv, const process_env *env, size_t n_env,
+                         pen_error *why)
 {
     int out[2], err[2], go[2];
     pid_t parent = getpid();
@@ -145,8 +150,8 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
     close(err[1]);
     fcntl(out[0], F_SETFL, O_NONBLOCK);
     fcntl(err[0], F_SETFL, O_NONBLOCK);
-    p->out.fd = out[0];
-    p->err.fd = err[0];
+    p->out.fd    = out[0];
+    p->err.fd    = err[0];
     p->started_s = seconds_now();
     return PEN_OK;
 }
@@ -239,11 +244,11 @@ process *process_reap(process *all, size_t n)
             if (p->pid != pid) continue;
             kill(-pid, SIGKILL); /* what it left behind in its group */
             guard_tell(-pid);
-            p->pid = 0;
-            p->ended = true;
-            p->ended_s = seconds_now();
-            p->order = ++ended_count;
-            p->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+            p->pid         = 0;
+            p->ended       = true;
+            p->ended_s     = seconds_now();
+            p->order       = ++ended_count;
+            p->exit_code   = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
             p->exit_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
             return p;
         }

@@ -12,9 +12,9 @@ enum { PROCESS_TAIL_LINES = 20, PROCESS_LINE_BYTES = 16384, PROCESS_ENV_MAX = 48
 
 /* One stream of a child: split into lines, each written to the terminal in one piece and to a file. */
 typedef struct {
-    int fd;           /* of the pipe; -1 = none left to read */
-    FILE *file;       /* NULL = not kept */
-    FILE *terminal;   /* NULL = not shown */
+    int fd;         /* of the pipe; -1 = none left to read */
+    FILE *file;     /* NULL = not kept */
+    FILE *terminal; /* NULL = not shown */
     char line[PROCESS_LINE_BYTES];
     size_t line_size;
     char tail[PROCESS_TAIL_LINES][256]; /* ring of the last lines */
@@ -40,12 +40,14 @@ typedef struct {
 
 /* Starts argv (searched in PATH, then in the examples beside this binary) in a new process group that dies with
  * this process.  env is added to the environment. */
-pen_status process_start(process *p, char *const *argv, const process_env *env, size_t n_env, pen_error *why);
+pen_status process_start(process *p, char *const *argv, const process_env *env, size_t n_env,
+                         pen_error *why);
 
 /* Reads what the child wrote; false when the stream has ended. */
 bool process_read(process *p, process_stream *stream);
-void process_read_all(process *p, process_stream *stream, int timeout_ms); /* to its end, or to a pause that long */
-void process_drain(process *p); /* the rest, without waiting, and closes */
+void process_read_all(process *p, process_stream *stream,
+                      int timeout_ms); /* to its end, or to a pause that long */
+void process_drain(process *p);        /* the rest, without waiting, and closes */
 
 void process_signal(const process *p, int signal); /* its whole group */
 

@@ -14,7 +14,8 @@ static bool failed(const process *p)
 
 static bool is_verdicts_culprit(const process *p, const pen_error *verdict)
 {
-    return verdict != NULL && verdict->status == PEN_PEER_LOST && p->role == verdict->role && p->rank == verdict->rank;
+    return verdict != NULL && verdict->status == PEN_PEER_LOST && p->role == verdict->role &&
+           p->rank == verdict->rank;
 }
 
 /* Its sentence is the cause: processes end because of it. */
@@ -30,7 +31,9 @@ process *report_cause(const report_input *in)
         process *p = &in->all[i];
         if (in->scheduler_hung && p->role == PEN_SCHEDULER) return p;
         if (is_verdicts_culprit(p, in->verdict)) return p; /* it may hang, and end last */
-        if (!is_cause_itself(in->verdict) && failed(p) && (first == NULL || p->order < first->order)) first = p;
+        if (!is_cause_itself(in->verdict) && failed(p) &&
+            (first == NULL || p->order < first->order))
+            first = p;
     }
     return first;
 }
@@ -39,17 +42,22 @@ static const char *signal_name(int number)
 {
     static char name[32];
     const char *abbreviation = sigabbrev_np(number);
-    if (abbreviation == NULL) snprintf(name, sizeof name, "signal %d", number);
-    else snprintf(name, sizeof name, "SIG%s", abbreviation);
+    if (abbreviation == NULL)
+        snprintf(name, sizeof name, "signal %d", number);
+    else
+        snprintf(name, sizeof name, "SIG%s", abbreviation);
     return name;
 }
 
 /* "was killed by SIGKILL" */
 static void describe_end(const process *p, bool hung, char *text, size_t size)
 {
-    if (hung) snprintf(text, size, "stopped answering and was killed");
-    else if (p->exit_signal != 0) snprintf(text, size, "was killed by %s", signal_name(p->exit_signal));
-    else snprintf(text, size, "ended with exit code %d", p->exit_code);
+    if (hung)
+        snprintf(text, size, "stopped answering and was killed");
+    else if (p->exit_signal != 0)
+        snprintf(text, size, "was killed by %s", signal_name(p->exit_signal));
+    else
+        snprintf(text, size, "ended with exit code %d", p->exit_code);
 }
 
 /* What the kernel counted in this process's memory control group; "" when it cannot be read. */
@@ -57,8 +65,8 @@ static void describe_memory(char *text, size_t size)
 {
     char line[128], limit[64] = "";
     unsigned long long kills = 0;
-    text[0] = '\0';
-    FILE *f = fopen("/sys/fs/cgroup/memory.events", "r");
+    text[0]                  = '\0';
+    FILE *f                  = fopen("/sys/fs/cgroup/memory.events", "r");
     if (f == NULL) return;
     while (fgets(line, sizeof line, f) != NULL) sscanf(line, "oom_kill %llu", &kills);
     fclose(f);
@@ -68,16 +76,18 @@ static void describe_memory(char *text, size_t size)
         fclose(f);
     }
     if (kills > 0)
-        snprintf(text, size, "   (probably out of memory: cgroup limit %s bytes, oom_kill %llu)", limit, kills);
+        snprintf(text, size, "   (probably out of memory: cgroup limit %s bytes, oom_kill %llu)",
+                 limit, kills);
 }
 
 static void print_tail(const process *p)
 {
     const process_stream *s = &p->err;
-    uint64_t n = s->lines < PROCESS_TAIL_LINES ? s->lines : PROCESS_TAIL_LINES;
+    uint64_t n              = s->lines < PROCESS_TAIL_LINES ? s->lines : PROCESS_TAIL_LINES;
     if (n == 0) return;
-    fprintf(stderr, "           last %" PRIu64 " line%s of its stderr%s%s%s\n", n, n == 1 ? "" : "s",
-            p->err_path[0] != '\0' ? " (all: " : "", p->err_path, p->err_path[0] != '\0' ? ")" : "");
+    fprintf(stderr, "           last %" PRIu64 " line%s of its stderr%s%s%s\n", n,
+            n == 1 ? "" : "s", p->err_path[0] != '\0' ? " (all: " : "", p->err_path,
+            p->err_path[0] != '\0' ? ")" : "");
     for (uint64_t i = s->lines - n; i < s->lines; i++)
         fprintf(stderr, "             | %s\n", s->tail[i % PROCESS_TAIL_LINES]);
 }
@@ -99,7 +109,8 @@ static void print_others(const report_input *in, const process *cause)
         if (failed(p))
             fprintf(stderr, "%s   %s   %s%s%s\n", first ? "  others" : "        ", p->name, end,
                     p->err.lines > 0 ? ": " : "", last_line(p));
-        else fprintf(stderr, "%s   %s   ended normally\n", first ? "  others" : "        ", p->name);
+        else
+            fprintf(stderr, "%s   %s   ended normally\n", first ? "  others" : "        ", p->name);
         first = false;
     }
 }
@@ -107,9 +118,12 @@ static void print_others(const report_input *in, const process *cause)
 static void print_kept(const run_options *o)
 {
     if (o->store == NULL)
-        fprintf(stderr, "  kept     nothing (no --store).  With --store DIR --snapshot-every 100 you could now add "
+        fprintf(stderr, "  kept     nothing (no --store).  With --store DIR --snapshot-every 100 "
+                        "you could now add "
                         "--resume\n");
-    else fprintf(stderr, "  kept     the snapshots in %s; go on from the newest with --resume\n", o->store);
+    else
+        fprintf(stderr, "  kept     the snapshots in %s; go on from the newest with --resume\n",
+                o->store);
 }
 
 static int exit_code_of(const process *p, bool hung)
@@ -122,7 +136,8 @@ static int exit_code_of(const process *p, bool hung)
 static int write_interrupted(const report_input *in)
 {
     fprintf(stderr, "penstock: interrupted by %s; %s\n", signal_name(in->interrupted),
-            in->options->store == NULL ? "nothing kept (no --store)" : "the snapshots in the store are kept");
+            in->options->store == NULL ? "nothing kept (no --store)"
+                                       : "the snapshots in the store are kept");
     return 128 + in->interrupted;
 }
 

@@ -21,7 +21,8 @@ typedef struct {
     bool (*owns)(const void *pointer);
 } device_ops;
 
-extern const device_ops *const device_all[]; /* NULL-terminated; the host last, since it owns all the rest */
+extern const device_ops
+    *const device_all[]; /* NULL-terminated; the host last, since it owns all the rest */
 
 /* The device whose memory `pointer` is; never NULL. */
 const device_ops *device_of(const void *pointer);

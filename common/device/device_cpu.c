@@ -17,8 +17,8 @@ static bool owns(const void *pointer)
 }
 
 const device_ops device_cpu = {
-    .name = "cpu",
-    .doc = "Host memory.",
+    .name      = "cpu",
+    .doc       = "Host memory.",
     .available = available,
-    .owns = owns,
+    .owns      = owns,
 };

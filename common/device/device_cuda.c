@@ -27,22 +27,23 @@ static void *driver_symbol(int flags, const char *name)
 
 static bool available(char *note, size_t note_size)
 {
-    CUresult (*init)(unsigned) = (CUresult (*)(unsigned))driver_symbol(0, "cuInit");
-    CUresult (*count)(int *) = (CUresult (*)(int *))driver_symbol(0, "cuDeviceGetCount");
-    int devices = 0;
+    CUresult (*init)(unsigned) = (CUresult(*)(unsigned))driver_symbol(0, "cuInit");
+    CUresult (*count)(int *)   = (CUresult(*)(int *))driver_symbol(0, "cuDeviceGetCount");
+    int devices                = 0;
 
     if (init == NULL || count == NULL) {
-        snprintf(note, note_size, "built with CUDA %d.%d; no driver on this machine (" DRIVER_NAME " not found)",
+        snprintf(note, note_size,
+                 "built with CUDA %d.%d; no driver on this machine (" DRIVER_NAME " not found)",
                  CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
         return false;
     }
     if (init(0) != CUDA_SUCCESS || count(&devices) != CUDA_SUCCESS) {
-        snprintf(note, note_size, "built with CUDA %d.%d; the driver does not start (no device?)", CUDA_VERSION / 1000,
-                 CUDA_VERSION % 1000 / 10);
+        snprintf(note, note_size, "built with CUDA %d.%d; the driver does not start (no device?)",
+                 CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
         return false;
     }
-    snprintf(note, note_size, "built with CUDA %d.%d; %d device%s", CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10,
-             devices, devices == 1 ? "" : "s");
+    snprintf(note, note_size, "built with CUDA %d.%d; %d device%s", CUDA_VERSION / 1000,
+             CUDA_VERSION % 1000 / 10, devices, devices == 1 ? "" : "s");
     return devices > 0;
 }
 
@@ -61,7 +62,8 @@ static bool owns(const void *pointer)
 
 static bool available(char *note, size_t note_size)
 {
-    snprintf(note, note_size, "built off (PENSTOCK_CUDA=OFF, or no CUDA toolkit at configure time)");
+    snprintf(note, note_size,
+             "built off (PENSTOCK_CUDA=OFF, or no CUDA toolkit at configure time)");
     return false;
 }
 
@@ -74,8 +76,8 @@ static bool owns(const void *pointer)
 #endif
 
 const device_ops device_cuda = {
-    .name = "cuda",
-    .doc = "Memory of an NVIDIA GPU.",
+    .name      = "cuda",
+    .doc       = "Memory of an NVIDIA GPU.",
     .available = available,
-    .owns = owns,
+    .owns      = owns,
 };

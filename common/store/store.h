@@ -28,15 +28,15 @@ enum { STORE_KEEP = 2 }; /* complete snapshots kept */
 typedef struct {
     const char *name;
     uint64_t elements;
-    int32_t slots;               /* trained state vectors beside the parameters */
+    int32_t slots; /* trained state vectors beside the parameters */
     const char *slot_names[3];
-    const char *optim;           /* the group's rule string, for sentences when it differs */
+    const char *optim; /* the group's rule string, for sentences when it differs */
 } store_tensor;
 
 typedef struct {
-    int64_t step;     /* the snapshot's name: steps ended before it            */
-    int64_t applied;  /* updates applied (AdamW's t)                           */
-    uint64_t id;      /* equal on all parts of one snapshot                    */
+    int64_t step;    /* the snapshot's name: steps ended before it            */
+    int64_t applied; /* updates applied (AdamW's t)                           */
+    uint64_t id;     /* equal on all parts of one snapshot                    */
     const char *job;
     uint32_t n_tensors;
     const store_tensor *tensor;
@@ -48,10 +48,11 @@ void store_close(store *s); /* NULL is fine */
 
 /* One snapshot part = begin, any number of puts, commit (durable when it returns) or abort. */
 pen_status store_begin(store *s, const store_manifest *m, pen_error *why);
-pen_status store_put(store *s, const char *tensor, const char *what, uint64_t start, uint64_t count, const float *values,
-                     pen_error *why);
+pen_status store_put(store *s, const char *tensor, const char *what, uint64_t start, uint64_t count,
+                     const float *values, pen_error *why);
 /* A small named blob of the part (counters per rank and chunk, and such). */
-pen_status store_put_blob(store *s, const char *name, const void *data, size_t size, pen_error *why);
+pen_status store_put_blob(store *s, const char *name, const void *data, size_t size,
+                          pen_error *why);
 pen_status store_commit(store *s, pen_error *why);
 void store_abort(store *s);
 
@@ -64,14 +65,16 @@ void store_reader_close(store_reader *r);
 /* Steps of the complete snapshots, ascending, at most cap; returns how many there are.  Incomplete ones are skipped. */
 size_t store_reader_steps(store_reader *r, int64_t *steps, size_t cap);
 /* BORROWED until the reader is closed. */
-pen_status store_reader_manifest(store_reader *r, int64_t step, const store_manifest **m, pen_error *why);
+pen_status store_reader_manifest(store_reader *r, int64_t step, const store_manifest **m,
+                                 pen_error *why);
 /* Fills values[count] from whatever parts hold the range; checks every checksum.  NOT_FOUND names what is missing, CORRUPT
  * names tensor and file. */
-pen_status store_read(store_reader *r, int64_t step, const char *tensor, const char *what, uint64_t start, uint64_t count,
-                      float *values, pen_error *why);
+pen_status store_read(store_reader *r, int64_t step, const char *tensor, const char *what,
+                      uint64_t start, uint64_t count, float *values, pen_error *why);
 /* The blob of every part that has one: calls fn for each. */
 pen_status store_read_blobs(store_reader *r, int64_t step, const char *name,
-                            void (*fn)(const void *data, size_t size, void *user), void *user, pen_error *why);
+                            void (*fn)(const void *data, size_t size, void *user), void *user,
+                            pen_error *why);
 /* Reads everything of one snapshot and checks it. */
 pen_status store_verify(store_reader *r, int64_t step, pen_error *why);
 

@@ -25,7 +25,7 @@ static int setup(void **state)
     snprintf(dir, sizeof dir, "%s/store-XXXXXX", tmp != NULL ? tmp : "/tmp");
     for (int i = 0; i < N; i++) {
         values[i] = (float)i * 0.5f;
-        slots[i] = -(float)i;
+        slots[i]  = -(float)i;
     }
     memset(back, 0, sizeof back);
     return mkdtemp(dir) == NULL;
@@ -40,26 +40,38 @@ static int teardown(void **state)
 }
 
 static const store_tensor tensors[] = {
-    {.name = "w", .elements = N, .slots = 1, .slot_names = {"momentum"}, .optim = "sgd lr=0.1 momentum=0.9"},
+    {.name       = "w",
+     .elements   = N,
+     .slots      = 1,
+     .slot_names = {"momentum"},
+     .optim      = "sgd lr=0.1 momentum=0.9"},
     {.name = "b", .elements = 3, .slots = 0, .optim = "sgd lr=0.1"},
 };
 
 static store_manifest manifest(int64_t step)
 {
-    return (store_manifest){.step = step, .applied = step, .id = 77 + (uint64_t)step, .job = "test", .n_tensors = 2, .tensor = tensors};
+    return (store_manifest){.step      = step,
+                            .applied   = step,
+                            .id        = 77 + (uint64_t)step,
+                            .job       = "test",
+                            .n_tensors = 2,
+                            .tensor    = tensors};
 }
 
 /* Part `rank` of `parts`: every parts-th range of 1,000 elements of w; b on the first. */
 static void write_part(int rank, int parts, int64_t step)
 {
     store *s;
-    pen_error why = {0};
+    pen_error why    = {0};
     store_manifest m = manifest(step);
     assert_int_equal(store_open(dir, rank, &s, &why), PEN_OK);
     assert_int_equal(store_begin(s, &m, &why), PEN_OK);
     for (int i = rank; i < N / 1000; i += parts) {
-        assert_int_equal(store_put(s, "w", "param", (uint64_t)i * 1000, 1000, values + i * 1000, &why), PEN_OK);
-        assert_int_equal(store_put(s, "w", "momentum", (uint64_t)i * 1000, 1000, slots + i * 1000, &why), PEN_OK);
+        assert_int_equal(
+            store_put(s, "w", "param", (uint64_t)i * 1000, 1000, values + i * 1000, &why), PEN_OK);
+        assert_int_equal(
+            store_put(s, "w", "momentum", (uint64_t)i * 1000, 1000, slots + i * 1000, &why),
+            PEN_OK);
     }
     if (rank == 0) assert_int_equal(store_put(s, "b", "param", 0, 3, values, &why), PEN_OK);
     assert_int_equal(store_put_blob(s, "counters", &rank, sizeof rank, &why), PEN_OK);
@@ -124,7 +136,7 @@ static void test_store_aborted_part_leaves_the_older_snapshot(void **state)
     (void)state;
     store *s;
     store_reader *r;
-    pen_error why = {0};
+    pen_error why    = {0};
     store_manifest m = manifest(20);
     write_part(0, 1, 10);
     assert_int_equal(store_open(dir, 0, &s, &why), PEN_OK);
@@ -198,7 +210,7 @@ static void test_store_finds_a_flipped_bit_in_the_values(void **state)
     /* Find the stored floats of elements 500.. by their bytes, and flip one bit of them. */
     static char bytes[1 << 20];
     size_t size = fread(bytes, 1, sizeof bytes, f);
-    char *at = memmem(bytes, size, values + 500, 64);
+    char *at    = memmem(bytes, size, values + 500, 64);
     assert_non_null(at);
     fseek(f, at - bytes, SEEK_SET);
     fputc(*at ^ 1, f);
@@ -218,7 +230,8 @@ static void test_store_folder_that_cannot_be_made_is_named(void **state)
     assert_int_equal(store_open("/proc/no/such", 0, &s, &why), PEN_STORE);
     assert_non_null(strstr(why.text, "/proc/no/such"));
     store_reader *r;
-    assert_int_equal(store_reader_open("/no/such/folder", &r, &why), PEN_OK); /* empty, not an error */
+    assert_int_equal(store_reader_open("/no/such/folder", &r, &why),
+                     PEN_OK); /* empty, not an error */
     assert_int_equal(store_reader_steps(r, NULL, 0), 0);
     store_reader_close(r);
 }
