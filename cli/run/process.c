@@ -226,11 +226,17 @@ void process_drain(process *p)
 
 /* ---- ending ------------------------------------------------------------------------------------------- */
 
+static bool is_stopped(pid_t pid)
+{
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+}
+
 void process_signal(const process *p, int signal_)
 {
     if (p->pid == 0) return;
     kill(-p->pid, signal_);
-    if (signal_ != SIGKILL) kill(-p->pid, SIGCONT); /* a stopped process must wake to see it */
+    if (signal_ != SIGKILL && is_stopped(p->pid)) kill(-p->pid, SIGCONT); /* it must wake to see it */
 }
 
 process *process_reap(process *all, size_t n)

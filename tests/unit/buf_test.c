@@ -57,7 +57,9 @@ static void test_buf_wrap_of_bytes_that_live_for_ever_needs_no_done(void **state
 {
     (void)state;
     static char bytes[4];
-    buf_release(buf_wrap(bytes, sizeof bytes, NULL, NULL));
+    buf *b = buf_wrap(bytes, sizeof bytes, NULL, NULL);
+    assert_ptr_equal(b->data, bytes);
+    buf_release(b);
 }
 
 static void test_buf_is_alone_only_with_one_reference(void **state)
