@@ -236,7 +236,8 @@ void process_signal(const process *p, int signal_)
 {
     if (p->pid == 0) return;
     kill(-p->pid, signal_);
-    if (signal_ != SIGKILL && is_stopped(p->pid)) kill(-p->pid, SIGCONT); /* it must wake to see it */
+    if (signal_ != SIGKILL && is_stopped(p->pid))
+        kill(-p->pid, SIGCONT); /* it must wake to see it */
 }
 
 process *process_reap(process *all, size_t n)

@@ -37,7 +37,7 @@ are_gone_in() {
     for pid in $others; do
         while kill -0 "$pid" 2>/dev/null; do
             now=${EPOCHREALTIME/[.,]/}
-            [ $(((now - $1) / 1000)) -le "$2" ] || { echo "alive $2 ms later:"; show "$pid"; return 1; }
+            [ $(((now - $1) / 1000)) -le "$2" ] || { echo "alive $2 ms later:"; show "$pid"; cat "$tmp"/*.err; return 1; }
             sleep 0.02
         done
     done
