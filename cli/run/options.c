@@ -321,6 +321,7 @@ int run_options_parse(int argc, char **argv, run_options *o)
     argp_err_exit_status = EXIT_USAGE;
     int failed           = n < 0 ? 0 : argp_parse(&parser, n, words, ARGP_IN_ORDER, NULL, o);
     free(spelled);
+    if (n < 0) free(words);
     if (n < 0) return -1 - n;
     if (failed != 0) return EXIT_USAGE;
 
