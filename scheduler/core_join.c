@@ -109,9 +109,11 @@ static void catch_up(scheduler_core *core, seat *s, uint64_t now_ms)
         core_tell(core, s);
         return;
     }
-    if (s->rank < 0 || core->phase == PHASE_JOINING || !seat_is_counted(s)) return;
-    send_epoch(core, s, now_ms);
-    core_model_catch_up(core, s);
+    if (s->rank < 0 || core->phase == PHASE_JOINING) return;
+    if (seat_is_counted(s)) {
+        send_epoch(core, s, now_ms);
+        core_model_catch_up(core, s);
+    }
     if (core->phase == PHASE_STOPPING && s->role == PEN_SERVER)
         core_send(core, s, &(wire_control){.kind = WIRE_STOP});
 }
@@ -148,7 +150,9 @@ static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
                      uint64_t now_ms)
 {
     const bool is_same = s->incarnation && s->nonce == c->u.hello.nonce;
-    const bool is_free = s->state == MEMBER_ABSENT && core->phase == PHASE_JOINING;
+    const bool is_free =
+        s->state == MEMBER_ABSENT &&
+        (core->phase == PHASE_JOINING || (core->phase == PHASE_STOPPING && s->role == PEN_SERVER));
     if (!is_same && !is_free) {
         refuse_taken(core, s, peer, c);
         return;

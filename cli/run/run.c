@@ -407,6 +407,8 @@ static void reap(launcher *l, uint64_t now)
     while ((p = process_reap(l->all, l->n)) != NULL) {
         process_drain(p);
         report_exit(l, p);
+        if (l->is_over && l->stopping && p->exit_signal == SIGTERM)
+            p->exit_signal = 0; /* it had not even begun */
         bool failed = p->exit_code != 0 || p->exit_signal != 0;
         if (failed && !l->stopping) on_failure(l, now);
         if (l->stopping) p->reported = true;

@@ -24,8 +24,8 @@ typedef struct {
     atomic_int n_run;
     _Atomic(pen_call *) kept; /* of LATER and NEVER */
     pthread_t answerer;
-    bool has_answerer;
-    pen_status nested, second;
+    atomic_bool has_answerer;
+    _Atomic pen_status nested, second;
 } member;
 
 typedef struct {

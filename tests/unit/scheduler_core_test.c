@@ -1096,15 +1096,22 @@ static void test_core_names_a_program_that_ended_without_joining_when_another_jo
     drop_job(after);
 }
 
-static void test_core_tells_a_server_that_comes_after_the_end_so(void **state)
+static void test_core_sends_who_comes_after_the_end_home(void **state)
 {
     (void)state;
     job *j = make_job((const char *const[]){"world_size=1", "servers=2", NULL});
     launcher_comes(j);
     server_comes(j, 0);
     exits(j, PEN_WORKER, 0, 0, 0);
-    assert_int_equal(server_comes(j, 1), 0);
-    assert_verdict(j, SERVER_PEER + 1, PEN_WRONG_STATE, "server 1 has come after the job was over");
+    assert_true(server_comes(j, 1) != 0);
+    must(j, SERVER_PEER + 1, WIRE_STOP);
+    assert_int_equal(worker_comes(j, 0, 1, 2), 0);
+    assert_verdict(j, WORKER_PEER, PEN_WRONG_STATE, "worker 0 has come after the job was over");
+    server_leaves(j, 0);
+    assert_false(j->has_ended);
+    server_leaves(j, 1);
+    assert_true(j->has_ended);
+    assert_int_equal(j->status, PEN_OK);
     drop_job(j);
 }
 
@@ -1777,7 +1784,7 @@ int main(void)
         cmocka_unit_test(test_core_stops_the_servers_when_the_last_worker_has_left),
         cmocka_unit_test(test_core_ends_a_job_whose_programs_never_joined),
         cmocka_unit_test(test_core_names_a_program_that_ended_without_joining_when_another_joins),
-        cmocka_unit_test(test_core_tells_a_server_that_comes_after_the_end_so),
+        cmocka_unit_test(test_core_sends_who_comes_after_the_end_home),
         cmocka_unit_test(test_core_does_not_wait_for_ever_for_a_server_that_was_asked_to_end),
         cmocka_unit_test(test_core_calls_a_server_that_leaves_in_the_middle_gone),
         cmocka_unit_test(
