@@ -63,33 +63,10 @@ int command_settings(const config_row *rows, void *settings, int argc, char **ar
     return -1;
 }
 
-static size_t smallest(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Edit distance; words here are short. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[128], n = strlen(b) < 127 ? strlen(b) : 127;
-    for (size_t j = 0; j <= n; j++) row[j] = j;
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        size_t diagonal = row[0];
-        row[0]          = i;
-        for (size_t j = 1; j <= n; j++) {
-            size_t above = row[j];
-            row[j] =
-                smallest(smallest(row[j] + 1, row[j - 1] + 1), diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = above;
-        }
-    }
-    return row[n];
-}
-
 const char *command_nearest(const char *word, const char *const *names, size_t n)
 {
     size_t best = 0;
     for (size_t i = 1; i < n; i++)
-        if (distance(word, names[i]) < distance(word, names[best])) best = i;
+        if (config_unlikeness(word, names[i]) < config_unlikeness(word, names[best])) best = i;
     return names[best];
 }

@@ -63,9 +63,7 @@ static int edits(const char *a, const char *b)
     return cost[n % 3][m];
 }
 
-/* How unlike two names are.  A name that holds the other whole ("timeout", "init_timeout_ms") is
- * near however much longer it is. */
-static int unlikeness(const char *key, const char *name)
+int config_unlikeness(const char *key, const char *name)
 {
     const int apart = edits(key, name);
     if (apart > 2 && strlen(key) > 2 && (strstr(name, key) != NULL || strstr(key, name) != NULL))
@@ -76,7 +74,7 @@ static int unlikeness(const char *key, const char *name)
 static void seek_nearest(const config_row *rows, const char *key, const char **nearest, int *best)
 {
     for (const config_row *r = rows; r->name != NULL; r++) {
-        const int apart = unlikeness(key, r->name);
+        const int apart = config_unlikeness(key, r->name);
         if (*nearest != NULL && apart >= *best) continue;
         *nearest = r->name;
         *best    = apart;

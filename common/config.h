@@ -80,4 +80,8 @@ void config_write_markdown(const config_row *rows, FILE *out); /* for docs/setti
 /* The one door to the environment, for the names other launchers set (RANK, SLURM_PROCID, ...). */
 const char *config_env(const char *name);
 
+/* How unlike two names are, for "did you mean": 0 is equal.  A name that holds the other whole ("timeout",
+ * "init_timeout_ms") is near however much longer it is. */
+int config_unlikeness(const char *key, const char *name);
+
 #endif
