@@ -57,9 +57,10 @@ static bool same_bits(double a, double b)
 static bool differ(const char *what, double a, int32_t rank_a, double b, int32_t rank_b,
                    pen_error *why)
 {
+    const bool is_up = rank_a < rank_b; /* whoever came first: the sentence is the same */
     why_set(why, PEN_MISMATCH,
-            "%s is %.17g on rank %d and %.17g on rank %d; all ranks must give the same", what, a,
-            rank_a, b, rank_b);
+            "%s is %.17g on rank %d and %.17g on rank %d; all ranks must give the same", what,
+            is_up ? a : b, is_up ? rank_a : rank_b, is_up ? b : a, is_up ? rank_b : rank_a);
     why_culprit(why, PEN_WORKER, rank_b, -1, NULL);
     return false;
 }

@@ -1,10 +1,11 @@
-/* wire.c - what both planes share: the prefix before every message, and the memory behind it.
+/* wire.c - what all planes share: the prefix before every message, and the memory behind it.
  *
  * protobuf-c reports every failure as NULL.  The arena notes that it refused, which tells "too
  * little memory" from "malformed"; and since it frees nothing, no clean-up path of protobuf-c can
  * free twice.
  */
 #include "proto/wire_internal.h"
+#include "proto/wire_peer.h"
 
 #include "common/crc.h"
 
@@ -147,7 +148,8 @@ static const char magic[4] = {'P', 'N', 'S', 'K'};
 
 static const char *plane_name(int plane)
 {
-    return plane == WIRE_PLANE_CONTROL ? "control" : plane == WIRE_PLANE_DATA ? "data" : "unknown";
+    static const char *const planes[] = {"unknown", "control", "data", "peer"};
+    return planes[plane >= WIRE_PLANE_CONTROL && plane <= WIRE_PLANE_PEER ? plane : 0];
 }
 
 static pen_status check_prefix(const uint8_t *head, size_t size, int plane, pen_error *why)
@@ -271,18 +273,28 @@ pen_status wire_known_status(int32_t status)
 /* clang-format off */
 #define KINDS(X) \
     X(PUSH) X(RECEIPT) X(PREPARED) X(PULL) X(VALUES) X(REFUSED) X(INQUIRE) X(WAITING) \
-    X(INIT) \
+    X(INIT) X(LOG) X(LOGGED) \
     X(HELLO) X(WELCOME) X(EPOCH) X(REGISTER) X(PLAN) X(READY) X(COMMITTED) X(BEAT) \
     X(BEAT_ACK) X(MEET) X(MET) X(NOTICE) X(VERDICT) X(FAILURE) X(EXITED) X(BYE) X(BYED) \
     X(STOP) X(SNAPSHOT_PLEASE) X(SNAPSHOT_PART) X(SNAPSHOT_DONE) X(ENQUIRE) X(MISSING) \
-    X(STATUS_ASK) X(STATUS) X(WILL) X(COMMAND) X(REPLY)
+    X(STATUS_ASK) X(STATUS) X(WILL) X(COMMAND) X(REPLY) X(LOST) X(FAULT) X(FAULTED) X(OVERDUE) \
+    X(SHRINK) X(SHRUNK) X(STORE) X(STORED) X(RECORD_ASK) X(RECORD) \
+    X(SEAL) X(SEALED) X(CAUGHT_UP) X(SUSPECT) X(SCALE) X(DRAIN) X(RESIZED) \
+    X(SHOW) X(PART) X(CREDIT) X(LETTER) X(CLEAR) X(SECTION) X(WITHDRAWN)
 /* clang-format on */
 static const char *const names[] = {
 #define X(kind) [WIRE_##kind] = #kind,
     KINDS(X)
 #undef X
 };
-_Static_assert(WIRE_KIND_END <= (int)WIRE_HELLO, "the two planes share one range of numbers");
+_Static_assert((int)WIRE_INIT < (int)WIRE_HELLO && (int)WIRE_CONTROL_END <= (int)WIRE_SHOW &&
+                   (int)WIRE_PEER_END <= (int)WIRE_LOG,
+               "the planes share one range of numbers");
+
+bool wire_is_data_kind(int kind)
+{
+    return (kind >= WIRE_PUSH && kind <= WIRE_INIT) || (kind >= WIRE_LOG && kind < WIRE_KIND_END);
+}
 
 const char *wire_kind_name(int kind)
 {

@@ -28,8 +28,10 @@ enum {
     WIRE_HEAD_BYTES_MAX = 8 << 20,
     WIRE_ITEMS_MAX      = 65536, /* entries of any list; ranks are below it too */
     WIRE_PARTITIONS_MAX = 256,
+    WIRE_ENTRIES_MAX    = 128, /* of one LOG */
     WIRE_MEET_BYTES_MAX = 65536,
-    WIRE_LAUNCHER       = 4, /* roles beyond pen_role */
+    WIRE_BLOB_BYTES_MAX = 1 << 20, /* a value of the store, a record of calls */
+    WIRE_LAUNCHER       = 4,       /* roles beyond pen_role */
     WIRE_OBSERVER       = 5
 };
 #define WIRE_PAYLOAD_BYTES_MAX ((uint64_t)64 << 20)
@@ -60,21 +62,44 @@ typedef enum {
     WIRE_INQUIRE,  /* worker: who is missing for these chunks?                                 */
     WIRE_WAITING,  /* shard: step, missing ranks, text = name of the tensor                    */
     WIRE_INIT,     /* rank 0: first values; payload.  Answered by RECEIPT                      */
+    WIRE_LOG = 80, /* primary to another copy of its shard: entries of the log; their payload  */
+    WIRE_LOGGED,   /* copy to primary: applied up to index                                     */
     WIRE_KIND_END
 } wire_kind;
 
 enum {
     WIRE_WANT_VALUES = 1, /* PUSH: answer with VALUES when applied (fused push and pull) */
     WIRE_REPEATED    = 2, /* PUSH: this is a retry                                       */
-    WIRE_INITIAL     = 4  /* of any kind: about first values (version 0 or restored)     */
+    WIRE_INITIAL     = 4, /* of any kind: about first values (version 0 or restored)     */
+    WIRE_FRESH       = 8, /* LOG: forget what you have, this stream begins with nothing  */
+    WIRE_SEALING     = 16 /* LOG: no entry comes after these before epoch `step`         */
 };
+
+typedef enum { /* what an entry of a shard's log says */
+    WIRE_ENTRY_FIRST = 1, /* chunk: its first values, f32                                       */
+    WIRE_ENTRY_SUM,       /* chunk: its sum of the open step, f32; none: every weight was 0     */
+    WIRE_ENTRY_PREPARE,   /* partition: all sums of `step` are in; record; sums of squares      */
+    WIRE_ENTRY_COMMIT,    /* partition: the decision of `step`                                  */
+    WIRE_ENTRY_UPDATE,    /* chunk: round `step` closed by itself; weight_sum; its sum, f32     */
+    WIRE_ENTRY_APPLY,     /* chunk: push `step` of `rank` was applied; the bytes that it pushed */
+    WIRE_ENTRY_BEGIN,     /* fill: how far a partition is; its newest record and decision       */
+    WIRE_ENTRY_STATE,     /* fill: values or a slot of a chunk, and its counters                */
+    WIRE_ENTRY_FILLED,    /* fill: that was all; digest as the primary has it here              */
+    WIRE_ENTRY_SETTLE,    /* what the epoch's record did: step, decision, other workers         */
+    WIRE_ENTRY_VOID,      /* of a fill of another copy                                          */
+    WIRE_ENTRY_END
+} wire_entry_kind;
 /* clang-format on */
 
 typedef struct {
     double loss_scale, clip, weight;
     bool skip, snapshot;
+    bool
+        is_node_sum; /* what travels is the weighted sum of a whole node, and weight is the node's */
     uint32_t n_rates;
     const double *rate;
+    const void *states; /* of PUSH only: a bundle, for a snapshot of this step */
+    size_t states_bytes;
 } wire_inputs;
 
 typedef struct {
@@ -92,8 +117,27 @@ typedef struct {
     int64_t applied;
 } wire_decision;
 
+typedef struct { /* of LOG; what a kind of entry does not need is 0 */
+    wire_entry_kind what;
+    uint32_t object; /* chunk or partition: number in the plan; checked by the receiver */
+    int32_t rank;
+    uint64_t step, cut, bytes, version;
+    int64_t applied;
+    uint32_t crc, slot;
+    bool is_last, restart;
+    double weight_sum;
+    uint64_t digest;
+    uint32_t n_numbers;
+    const uint64_t *number;
+    bool has_inputs, has_decision, has_record;
+    wire_inputs inputs;
+    wire_decision decision;
+    wire_record record;
+} wire_entry;
+
 typedef struct {
     wire_kind kind;
+    uint32_t shard;
     uint64_t term, epoch, from, to;
     int32_t rank; /* -1 = none */
     uint64_t step, acked_below, payload_bytes;
@@ -119,7 +163,13 @@ typedef struct {
     const char *text;  /* never NULL after decoding */
     uint32_t n_missing;
     const int32_t *missing;
+
+    uint64_t index, stream, digest; /* LOG, LOGGED */
+    uint32_t n_entries;             /* their payloads follow each other without gaps */
+    const wire_entry *entry;
 } wire_data;
+
+bool wire_is_data_kind(int kind); /* kinds are not numbered without gaps */
 
 /* Encoding borrows everything for the length of the call.
  * Decoding: CORRUPT, or NO_MEMORY when the arena is too small; *d is then not to be used.  Whether
@@ -136,7 +186,9 @@ typedef enum { /* the field numbers of Control.body */
     WIRE_BEAT, WIRE_BEAT_ACK, WIRE_MEET, WIRE_MET, WIRE_NOTICE, WIRE_VERDICT, WIRE_FAILURE,
     WIRE_EXITED, WIRE_BYE, WIRE_BYED, WIRE_STOP, WIRE_SNAPSHOT_PLEASE, WIRE_SNAPSHOT_PART,
     WIRE_SNAPSHOT_DONE, WIRE_ENQUIRE, WIRE_MISSING, WIRE_STATUS_ASK, WIRE_STATUS, WIRE_WILL,
-    WIRE_COMMAND, WIRE_REPLY,
+    WIRE_COMMAND, WIRE_REPLY, WIRE_LOST, WIRE_FAULT, WIRE_FAULTED, WIRE_OVERDUE, WIRE_SHRINK,
+    WIRE_SHRUNK, WIRE_STORE, WIRE_STORED, WIRE_RECORD_ASK, WIRE_RECORD, WIRE_SEAL, WIRE_SEALED,
+    WIRE_CAUGHT_UP, WIRE_SUSPECT, WIRE_SCALE, WIRE_DRAIN, WIRE_RESIZED,
     WIRE_CONTROL_END
 } wire_control_kind;
 /* clang-format on */
@@ -189,6 +241,34 @@ typedef struct {
     const wire_stat *stat;
 } wire_member_status;
 
+typedef enum { WIRE_PRIMARY = 1, WIRE_BACKUP, WIRE_LEARNER } wire_replica_role;
+
+typedef struct
+{ /* a copy of a shard; place: the thread of that server, as in wire_member.address */
+    uint32_t shard, place;
+    int32_t server, role; /* wire_replica_role */
+} wire_replica;
+
+typedef struct { /* of SEALED: one copy of one shard */
+    uint32_t shard;
+    int32_t role;
+    uint64_t index, digest; /* of its log: what it has applied                                    */
+    int64_t step;           /* steps committed, the largest of its decided partitions; -1: it has
+                             * none                                                              */
+    int64_t clock;          /* least counter of a live rank over chunks that count for themselves;
+                             * -1: it has none                                                   */
+    bool all_prepared;      /* its decided partitions are committed up to `step`, or prepared     */
+    bool has_decision;
+    wire_decision decision; /* of step - 1 */
+} wire_sealed_report;
+
+typedef enum { WIRE_STORE_SET = 1, WIRE_STORE_GET, WIRE_STORE_ADD } wire_store_op;
+
+typedef struct { /* FAULT and FAULTED */
+    uint64_t group, call;
+    pen_error why;
+} wire_fault;
+
 /* clang-format off */
 typedef struct {
     wire_control_kind kind;
@@ -202,12 +282,22 @@ typedef struct {
             const char *const *address;
             const int64_t *snapshot;
         } hello;
-        struct { uint64_t incarnation, term, lease_ms; int32_t rank; const char *job; } welcome;
+        struct {
+            uint64_t incarnation, term, lease_ms;
+            uint64_t grace_ms; /* how long a member goes on without the scheduler; 0: not at all */
+            int32_t rank;
+            const char *job;
+        } welcome;
         struct {
             uint64_t term, epoch;
             const char *job;
-            uint32_t n_workers, n_servers;
+            uint32_t n_workers, n_servers, n_replicas;
             const wire_member *worker, *server;
+            const wire_replica *replica; /* all copies of all shards; none before PLAN */
+            int64_t step;         /* of every decided partition from now on; -1: nothing to settle */
+            bool members_changed; /* what is staged of `step` is dropped and pushed again */
+            bool has_decision;
+            wire_decision decision; /* of step - 1 */
         } epoch;
         wire_model register_;
         struct {
@@ -215,9 +305,13 @@ typedef struct {
             uint32_t n_partitions;
             const uint32_t *shard;
             int64_t restore;
+            uint32_t n_shards, n_replicas, ranks_max;
+            const wire_replica *replica; /* where the copies lie first */
+            uint64_t epoch;              /* it belongs to */
+            uint64_t term;               /* in which it was made; the same for the whole job */
         } plan;
-        struct { int64_t restored, applied; } ready;
-        struct { int64_t step, applied; } committed;
+        struct { int64_t restored, applied; const void *states; size_t states_bytes; } ready;
+        struct { int64_t step, applied; const void *states; size_t states_bytes; } committed;
         struct {
             uint64_t seq, call_ms;
             int64_t step;
@@ -244,7 +338,14 @@ typedef struct {
         pen_error verdict; /* VERDICT, FAILURE and WILL */
         struct { int32_t role, rank, pid, code, signal; const char *note; } exited;
         struct { uint64_t id; } snapshot_please;
-        struct { int64_t step; pen_status status; const char *text; uint64_t bytes; } snapshot_part;
+        struct {
+            int64_t step;
+            pen_status status;
+            const char *text;
+            uint64_t bytes;
+            uint32_t n_shards;
+            const uint32_t *shard; /* those the part covers */
+        } snapshot_part;
         struct { int64_t step; pen_status status; const char *text; } snapshot_done;
         struct { int32_t rank; } enquire;
         struct { int32_t rank; int64_t step; const char *tensor; bool known; } missing;
@@ -253,9 +354,10 @@ typedef struct {
             uint64_t term, epoch, refused;
             int64_t step, snapshot;
             double uptime_s;
-            uint32_t n_members, n_waiting;
+            uint32_t n_members, n_waiting, n_replicas;
             const wire_member_status *member;
             const char *const *waiting;
+            const wire_replica *replica;
         } status;
         struct { /* role, rank: whom it is for; once the scheduler passed it on: who asks */
             uint64_t id, asker, done_below;
@@ -271,6 +373,58 @@ typedef struct {
             const void *data;
             size_t data_size;
         } reply;
+        struct { int32_t rank; uint64_t incarnation; pen_error why; } lost;
+        wire_fault fault; /* FAULT and FAULTED */
+        struct {
+            const char *what; /* "barrier 'epoch end' (call 212)" */
+            uint64_t waited_ms;
+            uint32_t n_missing;
+            const int32_t *missing;
+        } overdue;
+        struct { uint64_t group; uint32_t n_ranks; const int32_t *rank; } shrink;
+        struct {
+            uint64_t group, new_group;
+            uint32_t n_ranks; /* the survivors, in the order of the group */
+            const int32_t *rank;
+            pen_status status;
+            const char *text;
+        } shrunk;
+        struct { /* data: of SET, delta: of ADD */
+            uint64_t id, done_below;
+            int32_t op; /* wire_store_op */
+            const char *key;
+            const void *data;
+            size_t data_size;
+            int64_t delta;
+        } store;
+        struct {
+            uint64_t id;
+            pen_status status;
+            const char *text;
+            const void *data;
+            size_t data_size;
+            int64_t value;
+        } stored;
+        struct { uint64_t id, asker; } record_ask;
+        struct { /* data: lines of JSON, one per call, oldest first */
+            uint64_t id, asker;
+            int32_t rank;
+            pen_status status;
+            const char *text;
+            const void *data;
+            size_t data_size;
+        } record;
+        struct { uint64_t term, epoch; } seal;
+        struct {
+            uint64_t term, epoch;
+            uint32_t n_reports;
+            const wire_sealed_report *report;
+        } sealed;
+        struct { uint32_t shard; int32_t server; } caught_up;
+        struct { uint32_t shard; int32_t server; uint64_t waited_ms; } suspect;
+        struct { int32_t workers, servers; } scale; /* -1: as it is */
+        struct { int32_t server; } drain;
+        struct { pen_status status; const char *text; } resized; /* answer to SCALE and DRAIN */
     } u;
 } wire_control;
 /* clang-format on */

@@ -109,10 +109,9 @@ static const void *read_numbers(pass *p, const void *data, size_t n, uint32_t ma
     return data;
 }
 
-static const void *read_bytes(pass *p, ProtobufCBinaryData in, size_t *size)
+static const void *read_bytes(pass *p, ProtobufCBinaryData in, int max, size_t *size)
 {
-    if (in.len > WIRE_MEET_BYTES_MAX)
-        REFUSE(p, "carries %zu bytes; %d are allowed", in.len, WIRE_MEET_BYTES_MAX);
+    if (in.len > (size_t)max) REFUSE(p, "carries %zu bytes; %d are allowed", in.len, max);
     *size = in.len;
     return in.len > 0 ? in.data : NULL;
 }
@@ -162,10 +161,9 @@ static void *write_numbers(pass *p, const void *data, uint32_t n, uint32_t max, 
     return BORROW(void, data);
 }
 
-static ProtobufCBinaryData write_bytes(pass *p, const void *data, size_t size)
+static ProtobufCBinaryData write_bytes(pass *p, const void *data, size_t size, int max)
 {
-    if (size > WIRE_MEET_BYTES_MAX)
-        REFUSE(p, "carries %zu bytes; %d are allowed", size, WIRE_MEET_BYTES_MAX);
+    if (size > (size_t)max) REFUSE(p, "carries %zu bytes; %d are allowed", size, max);
     if (size > 0 && data == NULL) REFUSE(p, "carries %zu bytes, which are NULL", size);
     return (ProtobufCBinaryData){p->status == PEN_OK ? size : 0, BORROW(uint8_t, data)};
 }
@@ -225,14 +223,34 @@ static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, co
 #define WRITE_ROLE(name)   theirs->name = in_range(p, #name, ours->name, 0, WIRE_OBSERVER);
 #define READ_RANK(name)    ours->name = in_range(p, #name, theirs->name, -1, WIRE_ITEMS_MAX - 1);
 #define WRITE_RANK(name)   theirs->name = in_range(p, #name, ours->name, -1, WIRE_ITEMS_MAX - 1);
+#define READ_OUTCOME(name) \
+    ours->name = in_range(p, #name, (int32_t)theirs->name, 0, PEN_SKIPPED_EMPTY);
+#define WRITE_OUTCOME(name) \
+    theirs->name = (uint32_t)in_range(p, #name, ours->name, 0, PEN_SKIPPED_EMPTY);
 #define READ_DTYPE(name)   ours->name = in_range(p, #name, (int32_t)theirs->name, 0, PEN_F8E5M2);
 #define WRITE_DTYPE(name)  theirs->name = in_range(p, #name, (int32_t)ours->name, 0, PEN_F8E5M2);
+#define READ_SHARD(name) \
+    ours->name = (uint32_t)in_range(p, #name, (int32_t)theirs->name, 0, WIRE_PARTITIONS_MAX - 1);
+#define WRITE_SHARD(name) \
+    theirs->name = (uint32_t)in_range(p, #name, (int32_t)ours->name, 0, WIRE_PARTITIONS_MAX - 1);
+#define READ_COPY(name) \
+    ours->name = in_range(p, #name, theirs->name, WIRE_PRIMARY, WIRE_LEARNER);
+#define WRITE_COPY(name) \
+    theirs->name = in_range(p, #name, ours->name, WIRE_PRIMARY, WIRE_LEARNER);
 #define READ_OP(name)      ours->name = in_range(p, #name, theirs->name, -1, PEN_BXOR);
 #define WRITE_OP(name)     theirs->name = in_range(p, #name, ours->name, -1, PEN_BXOR);
 
 /* Many values:  F(type, name, our count)  */
-#define READ_BYTES(name, n)    ours->name = read_bytes(p, theirs->name, &ours->n);
-#define WRITE_BYTES(name, n)   theirs->name = write_bytes(p, ours->name, ours->n);
+#define READ_BYTES(name, n) \
+    ours->name = read_bytes(p, theirs->name, WIRE_MEET_BYTES_MAX, &ours->n);
+#define WRITE_BYTES(name, n) \
+    theirs->name = write_bytes(p, ours->name, ours->n, WIRE_MEET_BYTES_MAX);
+#define READ_BLOB(name, n) \
+    ours->name = read_bytes(p, theirs->name, WIRE_BLOB_BYTES_MAX, &ours->n);
+#define WRITE_BLOB(name, n) \
+    theirs->name = write_bytes(p, ours->name, ours->n, WIRE_BLOB_BYTES_MAX);
+#define READ_MEMBERS(name, n)  READ_NUMBERS(name, n, WIRE_ITEMS_MAX)
+#define WRITE_MEMBERS(name, n) WRITE_NUMBERS(name, n, WIRE_ITEMS_MAX)
 #define READ_TEXTS(name, n) \
     ours->name = read_texts(p, theirs->name, theirs->n_##name, &ours->n);
 #define WRITE_TEXTS(name, n) \
@@ -259,8 +277,14 @@ static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, co
     theirs->name = write_list_##type(p, ours->list, ours->n, &theirs->n_##name);
 #define READ_MEMBER(name)  read_one_member(p, theirs->name, &ours->name);
 #define WRITE_MEMBER(name) theirs->name = write_one_member(p, &ours->name);
+#define READ_DECISION(name) \
+    ours->has_##name = read_one_decision(p, theirs->name, &ours->name);
+#define WRITE_DECISION(name) \
+    theirs->name = write_one_decision(p, ours->has_##name, &ours->name);
 #define READ_REASON(name)  read_reason(p, theirs->name, ours);
 #define WRITE_REASON(name) theirs->name = write_reason(p, ours);
+#define READ_WHY(name)     read_reason(p, theirs->name, &ours->name);
+#define WRITE_WHY(name)    theirs->name = write_reason(p, &ours->name);
 /* clang-format on */
 
 /* ---- what messages hold ---------------------------------------------------------------------- */
@@ -310,6 +334,12 @@ static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, co
 #define FIELDS_TENSOR(F) \
     F(TEXT, name) F(DTYPE, dtype) F(DTYPE, grad_dtype) F(SHAPE, shape, ndim) F(NUMBER, group) \
     F(NUMBER, flags) F(NUMBER, priority) F(TEXT, init)
+#define FIELDS_REPLICA(F) F(SHARD, shard) F(RANK, server) F(NUMBER, place) F(COPY, role)
+#define FIELDS_DECISION(F) \
+    F(NUMBER, clip) F(NUMBER, gscale) F(NUMBER, norm) F(NUMBER, applied) F(OUTCOME, outcome)
+#define FIELDS_SEALED_REPORT(F) \
+    F(SHARD, shard) F(COPY, role) F(NUMBER, index) F(NUMBER, digest) F(NUMBER, step) \
+    F(NUMBER, clock) F(BOOL, all_prepared) F(DECISION, decision)
 /* clang-format on */
 
 LISTED(member, Member, wire_member, FIELDS_MEMBER)
@@ -317,6 +347,23 @@ LISTED(stat, Stat, wire_stat, FIELDS_STAT)
 LISTED(pair, Pair, wire_pair, FIELDS_PAIR)
 LISTED(group, Group, wire_group, FIELDS_GROUP)
 LISTED(tensor, Tensor, wire_tensor, FIELDS_TENSOR)
+LISTED(replica, Replica, wire_replica, FIELDS_REPLICA)
+MESSAGE(decision, Decision, wire_decision, FIELDS_DECISION)
+
+static bool read_one_decision(pass *p, const Pen__Decision *theirs, wire_decision *ours)
+{
+    if (theirs != NULL) read_decision(p, theirs, ours);
+    return theirs != NULL;
+}
+
+static Pen__Decision *write_one_decision(pass *p, bool is_there, const wire_decision *ours)
+{
+    Pen__Decision *theirs = is_there ? make(p, &pen__decision__descriptor) : NULL;
+    if (theirs != NULL) write_decision(p, ours, theirs);
+    return theirs;
+}
+
+LISTED(sealed_report, SealedReport, wire_sealed_report, FIELDS_SEALED_REPORT)
 
 static void read_one_member(pass *p, const Pen__Member *theirs, wire_member *ours)
 {
@@ -367,10 +414,12 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     F(TEXT, host) F(NUMBER, pid) F(TEXT, job) F(TEXTS, address, n_addresses) \
     F(NUMBER, local_rank) F(NUMBER, node) F(STEPS, snapshot, n_snapshots) F(TEXT, store)
 #define FIELDS_WELCOME(F) \
-    F(NUMBER, incarnation) F(RANK, rank) F(NUMBER, term) F(TEXT, job) F(NUMBER, lease_ms)
+    F(NUMBER, incarnation) F(RANK, rank) F(NUMBER, term) F(TEXT, job) F(NUMBER, lease_ms) \
+    F(NUMBER, grace_ms)
 #define FIELDS_EPOCH(F) \
     F(NUMBER, term) F(NUMBER, epoch) F(TEXT, job) F(LIST, member, worker, worker, n_workers) \
-    F(LIST, member, server, server, n_servers)
+    F(LIST, member, server, server, n_servers) F(LIST, replica, replica, replica, n_replicas) \
+    F(NUMBER, step) F(BOOL, members_changed) F(DECISION, decision)
 #define FIELDS_REGISTER(F) \
     F(LIST, tensor, tensor, tensor, n_tensors) F(LIST, group, group, group, n_groups) \
     F(LIST, pair, setting, setting, n_settings)
@@ -378,9 +427,10 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     F(LIST, tensor, tensor, model.tensor, model.n_tensors) \
     F(LIST, group, group, model.group, model.n_groups) \
     F(LIST, pair, setting, model.setting, model.n_settings) F(SHARDS, shard, n_partitions) \
-    F(NUMBER, restore)
-#define FIELDS_READY(F) F(NUMBER, restored) F(NUMBER, applied)
-#define FIELDS_COMMITTED(F) F(NUMBER, step) F(NUMBER, applied)
+    F(NUMBER, restore) F(NUMBER, n_shards) F(LIST, replica, replica, replica, n_replicas) \
+    F(NUMBER, ranks_max) F(NUMBER, epoch) F(NUMBER, term)
+#define FIELDS_READY(F)     F(NUMBER, restored) F(NUMBER, applied) F(BLOB, states, states_bytes)
+#define FIELDS_COMMITTED(F) F(NUMBER, step) F(NUMBER, applied) F(BLOB, states, states_bytes)
 #define FIELDS_BEAT(F) \
     F(NUMBER, seq) F(NUMBER, step) F(TEXT, call) F(NUMBER, call_ms) \
     F(LIST, stat, stat, stat, n_stats)
@@ -398,7 +448,8 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 #define FIELDS_BYED(F)
 #define FIELDS_STOP(F)
 #define FIELDS_SNAPSHOT_PLEASE(F) F(NUMBER, id)
-#define FIELDS_SNAPSHOT_PART(F) F(NUMBER, step) F(STATUS, status) F(TEXT, text) F(NUMBER, bytes)
+#define FIELDS_SNAPSHOT_PART(F) F(NUMBER, step) F(STATUS, status) F(TEXT, text) F(NUMBER, bytes) \
+    F(SHARDS, shard, n_shards)
 #define FIELDS_SNAPSHOT_DONE(F) F(NUMBER, step) F(STATUS, status) F(TEXT, text)
 #define FIELDS_ENQUIRE(F) F(RANK, rank)
 #define FIELDS_MISSING(F) F(RANK, rank) F(NUMBER, step) F(TEXT, tensor) F(BOOL, known)
@@ -406,7 +457,8 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 #define FIELDS_STATUS(F) \
     F(TEXT, job) F(TEXT, phase) F(NUMBER, term) F(NUMBER, epoch) F(NUMBER, step) \
     F(NUMBER, uptime_s) F(LIST, member_status, member, member, n_members) F(TEXT, mode) \
-    F(NUMBER, snapshot) F(NUMBER, refused) F(TEXTS, waiting, n_waiting)
+    F(NUMBER, snapshot) F(NUMBER, refused) F(TEXTS, waiting, n_waiting) \
+    F(LIST, replica, replica, replica, n_replicas)
 #define FIELDS_WILL(F) FIELDS_VERDICT(F)
 #define FIELDS_COMMAND(F) \
     F(NUMBER, id) F(ROLE, role) F(RANK, rank) F(NUMBER, asker) F(NUMBER, head) \
@@ -414,6 +466,30 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 #define FIELDS_REPLY(F) \
     F(NUMBER, id) F(ROLE, role) F(RANK, rank) F(NUMBER, asker) F(STATUS, status) F(TEXT, text) \
     F(BYTES, data, data_size)
+#define FIELDS_LOST(F) F(RANK, rank) F(NUMBER, incarnation) F(WHY, why)
+#define FIELDS_FAULT(F) F(NUMBER, group) F(NUMBER, call) F(WHY, why)
+#define FIELDS_FAULTED(F) FIELDS_FAULT(F)
+#define FIELDS_OVERDUE(F) F(TEXT, what) F(NUMBER, waited_ms) F(RANKS, missing, n_missing)
+#define FIELDS_SHRINK(F) F(NUMBER, group) F(MEMBERS, rank, n_ranks)
+#define FIELDS_SHRUNK(F) \
+    F(NUMBER, group) F(NUMBER, new_group) F(MEMBERS, rank, n_ranks) F(STATUS, status) F(TEXT, text)
+#define FIELDS_STORE(F) \
+    F(NUMBER, id) F(NUMBER, done_below) F(NUMBER, op) F(TEXT, key) F(BLOB, data, data_size) \
+    F(NUMBER, delta)
+#define FIELDS_STORED(F) \
+    F(NUMBER, id) F(STATUS, status) F(TEXT, text) F(BLOB, data, data_size) F(NUMBER, value)
+#define FIELDS_RECORD_ASK(F) F(NUMBER, id) F(NUMBER, asker)
+#define FIELDS_RECORD(F) \
+    F(NUMBER, id) F(NUMBER, asker) F(RANK, rank) F(STATUS, status) F(TEXT, text) \
+    F(BLOB, data, data_size)
+#define FIELDS_SEAL(F) F(NUMBER, term) F(NUMBER, epoch)
+#define FIELDS_SEALED(F) \
+    F(NUMBER, term) F(NUMBER, epoch) F(LIST, sealed_report, report, report, n_reports)
+#define FIELDS_CAUGHT_UP(F) F(SHARD, shard) F(RANK, server)
+#define FIELDS_SUSPECT(F) F(SHARD, shard) F(RANK, server) F(NUMBER, waited_ms)
+#define FIELDS_SCALE(F) F(RANK, workers) F(RANK, servers)
+#define FIELDS_DRAIN(F) F(RANK, server)
+#define FIELDS_RESIZED(F) F(STATUS, status) F(TEXT, text)
 
 /* kind, their name in Control.body, their type, where ours is in wire_control (u: nowhere) */
 #define KINDS(X)                                                          \
@@ -444,7 +520,24 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     X(STATUS,          status,          Status,         u.status)          \
     X(WILL,            will,            Verdict,        u.verdict)         \
     X(COMMAND,         command,         Command,        u.command)         \
-    X(REPLY,           reply,           Reply,          u.reply)
+    X(REPLY,           reply,           Reply,          u.reply)           \
+    X(LOST,            lost,            Lost,           u.lost)            \
+    X(FAULT,           fault,           Fault,          u.fault)           \
+    X(FAULTED,         faulted,         Fault,          u.fault)           \
+    X(OVERDUE,         overdue,         Overdue,        u.overdue)         \
+    X(SHRINK,          shrink,          Shrink,         u.shrink)          \
+    X(SHRUNK,          shrunk,          Shrunk,         u.shrunk)          \
+    X(STORE,           store,           Store,          u.store)           \
+    X(STORED,          stored,          Stored,         u.stored)          \
+    X(RECORD_ASK,      record_ask,      CallsAsk,       u.record_ask)      \
+    X(RECORD,          calls,           Calls,          u.record)          \
+    X(SEAL,            seal,            Seal,           u.seal)            \
+    X(SEALED,          sealed,          Sealed,         u.sealed)          \
+    X(CAUGHT_UP,       caught_up,       CaughtUp,       u.caught_up)       \
+    X(SUSPECT,         suspect,         Suspect,        u.suspect)         \
+    X(SCALE,           scale,           Scale,          u.scale)           \
+    X(DRAIN,           drain,           Drain,          u.drain)           \
+    X(RESIZED,         resized,         Resized,        u.resized)
 /* clang-format on */
 
 /* The structs of the union in wire_control have no names of their own. */
@@ -457,7 +550,9 @@ KINDS(X)
 _Static_assert((int)WIRE_HELLO == (int)PEN__CONTROL__BODY_HELLO &&
                    (int)WIRE_EPOCH == (int)PEN__CONTROL__BODY_RECORD &&
                    (int)WIRE_REPLY == (int)PEN__CONTROL__BODY_REPLY &&
-                   (int)WIRE_CONTROL_END == (int)WIRE_REPLY + 1,
+                   (int)WIRE_RECORD == (int)PEN__CONTROL__BODY_CALLS &&
+                   (int)WIRE_RESIZED == (int)PEN__CONTROL__BODY_RESIZED &&
+                   (int)WIRE_CONTROL_END == (int)WIRE_RESIZED + 1,
                "the kinds are the field numbers of Control.body");
 
 /* ---- the two doors --------------------------------------------------------------------------- */

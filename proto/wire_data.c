@@ -1,5 +1,5 @@
 /* wire_data.c - headers of the data plane; the columns of a message are used where they lie. */
-#include "proto/wire_internal.h"
+#include "proto/wire_data_internal.h"
 
 #include "data.pb-c.h"
 
@@ -9,7 +9,7 @@
 /* ---- what both directions demand ------------------------------------------------------------- */
 static pen_status check(const wire_data *d, pen_status blame, pen_error *why)
 {
-    if ((int)d->kind < 1 || (int)d->kind >= WIRE_KIND_END)
+    if (!wire_is_data_kind((int)d->kind))
         return why_set(why, blame, "%d is no kind of message of the data plane", (int)d->kind);
     const char *kind = wire_kind_name((int)d->kind);
     if (d->rank < -1 || d->rank >= WIRE_ITEMS_MAX)
@@ -21,12 +21,17 @@ static pen_status check(const wire_data *d, pen_status blame, pen_error *why)
     if (d->n > WIRE_ITEMS_MAX || d->n_missing > WIRE_ITEMS_MAX ||
         d->inputs.n_rates > WIRE_ITEMS_MAX)
         return why_set(why, blame, "%s has a list of more than %d entries", kind, WIRE_ITEMS_MAX);
+    if (d->inputs.states_bytes > WIRE_BLOB_BYTES_MAX)
+        return why_set(why, blame, "%s carries %zu bytes of states; %d are allowed", kind,
+                       d->inputs.states_bytes, WIRE_BLOB_BYTES_MAX);
     if (d->n_partitions > WIRE_PARTITIONS_MAX || d->n_records > WIRE_PARTITIONS_MAX)
         return why_set(why, blame, "%s is about more than %d partitions", kind,
                        WIRE_PARTITIONS_MAX);
     if (d->has_decision && (d->decision.outcome < 0 || d->decision.outcome > PEN_SKIPPED_EMPTY))
         return why_set(why, blame, "%s decides %d, which is no outcome", kind, d->decision.outcome);
-    return PEN_OK;
+    if (d->n_entries > WIRE_ENTRIES_MAX)
+        return why_set(why, blame, "%s has more than %d entries of a log", kind, WIRE_ENTRIES_MAX);
+    return wire_check_entries(d, blame, why);
 }
 
 /* ---- decoding -------------------------------------------------------------------------------- */
@@ -66,6 +71,10 @@ static void read_scalars(const Pen__Data *m, wire_data *d)
                      .acked_below   = m->acked_below,
                      .payload_bytes = m->payload_bytes,
                      .flags         = m->flags,
+                     .shard         = m->shard,
+                     .index         = m->index,
+                     .stream        = m->stream,
+                     .digest        = m->digest,
                      .status        = wire_known_status(m->status),
                      .text          = m->text};
 }
@@ -85,28 +94,42 @@ static void read_columns(const Pen__Data *m, wire_data *d)
     d->missing      = m->missing;
 }
 
-static void read_decision_parts(const Pen__Data *m, wire_data *d)
+void wire_read_inputs(const Pen__Inputs *m, bool *is_there, wire_inputs *in)
 {
-    if (m->inputs != NULL) {
-        d->has_inputs = true;
-        d->inputs     = (wire_inputs){.loss_scale = m->inputs->loss_scale,
-                                      .clip       = m->inputs->clip,
-                                      .weight     = m->inputs->weight,
-                                      .skip       = m->inputs->skip != 0,
-                                      .snapshot   = m->inputs->snapshot != 0,
-                                      .n_rates    = count(m->inputs->n_rate),
-                                      .rate       = m->inputs->rate};
-    }
-    if (m->decision != NULL) {
-        d->has_decision = true;
-        d->decision     = (wire_decision){.outcome = m->decision->outcome <= PEN_SKIPPED_EMPTY
-                                                         ? (int32_t)m->decision->outcome
-                                                         : -1,
-                                          .clip    = m->decision->clip,
-                                          .gscale  = m->decision->gscale,
-                                          .norm    = m->decision->norm,
-                                          .applied = m->decision->applied};
-    }
+    *is_there = m != NULL;
+    if (m == NULL) return;
+    *in = (wire_inputs){.loss_scale   = m->loss_scale,
+                        .clip         = m->clip,
+                        .weight       = m->weight,
+                        .skip         = m->skip != 0,
+                        .snapshot     = m->snapshot != 0,
+                        .is_node_sum  = m->node_sum != 0,
+                        .n_rates      = count(m->n_rate),
+                        .rate         = m->rate,
+                        .states       = m->states.len > 0 ? m->states.data : NULL,
+                        .states_bytes = m->states.len};
+}
+
+void wire_read_decision(const Pen__Decision *m, bool *is_there, wire_decision *decision)
+{
+    *is_there = m != NULL;
+    if (m == NULL) return;
+    *decision =
+        (wire_decision){.outcome = m->outcome <= PEN_SKIPPED_EMPTY ? (int32_t)m->outcome : -1,
+                        .clip    = m->clip,
+                        .gscale  = m->gscale,
+                        .norm    = m->norm,
+                        .applied = m->applied};
+}
+
+void wire_read_record(const Pen__Record *m, wire_record *record)
+{
+    *record = (wire_record){.partition  = m->partition,
+                            .hash       = m->hash,
+                            .weight_sum = m->weight_sum,
+                            .finite     = m->finite != 0,
+                            .bad_chunk  = m->bad_chunk,
+                            .bad_rank   = m->bad_rank};
 }
 
 static pen_status read_records(const Pen__Data *m, wire_data *d, wire_arena *arena, pen_error *why)
@@ -115,15 +138,7 @@ static pen_status read_records(const Pen__Data *m, wire_data *d, wire_arena *are
     wire_record *record = wire_arena_take(arena, m->n_record * sizeof *record);
     if (record == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %zu records", m->n_record);
-    for (size_t i = 0; i < m->n_record; i++) {
-        const Pen__Record *r = m->record[i];
-        record[i]            = (wire_record){.partition  = r->partition,
-                                             .hash       = r->hash,
-                                             .weight_sum = r->weight_sum,
-                                             .finite     = r->finite != 0,
-                                             .bad_chunk  = r->bad_chunk,
-                                             .bad_rank   = r->bad_rank};
-    }
+    for (size_t i = 0; i < m->n_record; i++) wire_read_record(m->record[i], &record[i]);
     d->n_records = count(m->n_record);
     d->record    = record;
     return PEN_OK;
@@ -144,74 +159,80 @@ pen_status wire_data_decode(const void *head, size_t size, wire_arena *arena, wi
                        wire_kind_name((int)m->kind), WIRE_TEXT_MAX);
     read_scalars(m, d);
     read_columns(m, d);
-    read_decision_parts(m, d);
+    wire_read_inputs(m->inputs, &d->has_inputs, &d->inputs);
+    wire_read_decision(m->decision, &d->has_decision, &d->decision);
     status = read_records(m, d, arena, why);
+    if (status == PEN_OK) status = wire_read_entries(m, d, arena, why);
     return status == PEN_OK ? check(d, PEN_CORRUPT, why) : status;
 }
 
 /* ---- encoding -------------------------------------------------------------------------------- */
-/* The generated structs have no const; packing only reads. */
-#define COLUMN(type, pointer) ((type *)(uintptr_t)(pointer))
-
 static void write_columns(const wire_data *d, Pen__Data *m)
 {
     m->n_chunk       = d->n;
-    m->chunk         = COLUMN(uint32_t, d->chunk);
+    m->chunk         = WIRE_COLUMN(uint32_t, d->chunk);
     m->n_seq         = d->seq != NULL ? d->n : 0;
-    m->seq           = COLUMN(uint64_t, d->seq);
+    m->seq           = WIRE_COLUMN(uint64_t, d->seq);
     m->n_crc         = d->crc != NULL ? d->n : 0;
-    m->crc           = COLUMN(uint32_t, d->crc);
+    m->crc           = WIRE_COLUMN(uint32_t, d->crc);
     m->n_version     = d->version != NULL ? d->n : 0;
-    m->version       = COLUMN(uint64_t, d->version);
+    m->version       = WIRE_COLUMN(uint64_t, d->version);
     m->n_staleness   = d->staleness != NULL ? d->n : 0;
-    m->staleness     = COLUMN(uint32_t, d->staleness);
+    m->staleness     = WIRE_COLUMN(uint32_t, d->staleness);
     m->n_partition   = d->n_partitions;
-    m->partition     = COLUMN(uint32_t, d->partition);
+    m->partition     = WIRE_COLUMN(uint32_t, d->partition);
     m->n_record_hash = d->record_hash != NULL ? d->n_partitions : 0;
-    m->record_hash   = COLUMN(uint64_t, d->record_hash);
+    m->record_hash   = WIRE_COLUMN(uint64_t, d->record_hash);
     m->n_missing     = d->n_missing;
-    m->missing       = COLUMN(int32_t, d->missing);
+    m->missing       = WIRE_COLUMN(int32_t, d->missing);
 }
 
-static void write_inputs(const wire_inputs *in, Pen__Inputs *m)
+Pen__Inputs *wire_write_inputs(bool is_there, const wire_inputs *in, Pen__Inputs *m)
 {
+    if (!is_there) return NULL;
+    pen__inputs__init(m);
     m->loss_scale = in->loss_scale;
     m->clip       = in->clip;
     m->weight     = in->weight;
     m->skip       = in->skip;
     m->snapshot   = in->snapshot;
+    m->node_sum   = in->is_node_sum;
     m->n_rate     = in->n_rates;
-    m->rate       = COLUMN(double, in->rate);
+    m->rate       = WIRE_COLUMN(double, in->rate);
+    m->states     = (ProtobufCBinaryData){in->states_bytes, WIRE_COLUMN(uint8_t, in->states)};
+    return m;
 }
 
-static void write_decision(const wire_decision *in, Pen__Decision *m)
+Pen__Decision *wire_write_decision(bool is_there, const wire_decision *in, Pen__Decision *m)
 {
+    if (!is_there) return NULL;
+    pen__decision__init(m);
     m->outcome = (uint32_t)in->outcome;
     m->clip    = in->clip;
     m->gscale  = in->gscale;
     m->norm    = in->norm;
     m->applied = in->applied;
+    return m;
 }
 
-static void write_records(const wire_data *d, Pen__Record *records, Pen__Record **pointers)
+Pen__Record *wire_write_record(bool is_there, const wire_record *in, Pen__Record *m)
 {
-    for (uint32_t i = 0; i < d->n_records; i++) {
-        const wire_record *r = &d->record[i];
-        pen__record__init(&records[i]);
-        records[i].partition  = r->partition;
-        records[i].hash       = r->hash;
-        records[i].weight_sum = r->weight_sum;
-        records[i].finite     = r->finite;
-        records[i].bad_chunk  = r->bad_chunk;
-        records[i].bad_rank   = r->bad_rank;
-        pointers[i]           = &records[i];
-    }
+    if (!is_there) return NULL;
+    pen__record__init(m);
+    m->partition  = in->partition;
+    m->hash       = in->hash;
+    m->weight_sum = in->weight_sum;
+    m->finite     = in->finite;
+    m->bad_chunk  = in->bad_chunk;
+    m->bad_rank   = in->bad_rank;
+    return m;
 }
 
 static pen_status check_lists(const wire_data *d, pen_error *why)
 {
     if ((d->n > 0 && d->chunk == NULL) || (d->n_partitions > 0 && d->partition == NULL) ||
         (d->n_missing > 0 && d->missing == NULL) || (d->n_records > 0 && d->record == NULL) ||
+        (d->n_entries > 0 && d->entry == NULL) ||
         (d->has_inputs && d->inputs.n_rates > 0 && d->inputs.rate == NULL))
         return why_set(why, PEN_INVALID_ARGUMENT, "%s has a list with a count and without entries",
                        wire_kind_name((int)d->kind));
@@ -223,16 +244,17 @@ static pen_status check_lists(const wire_data *d, pen_error *why)
 
 pen_status wire_data_encode(const wire_data *d, wire_out *out, pen_error *why)
 {
-    pen_status status = check(d, PEN_INVALID_ARGUMENT, why);
-    if (status == PEN_OK) status = check_lists(d, why);
+    pen_status status = check_lists(d, why);
+    if (status == PEN_OK) status = check(d, PEN_INVALID_ARGUMENT, why);
     if (status != PEN_OK) return status;
 
-    Pen__Data m           = PEN__DATA__INIT;
-    Pen__Inputs inputs    = PEN__INPUTS__INIT;
-    Pen__Decision decided = PEN__DECISION__INIT;
+    Pen__Data m = PEN__DATA__INIT;
+    Pen__Inputs inputs;
+    Pen__Decision decision;
     Pen__Record records[WIRE_PARTITIONS_MAX], *record[WIRE_PARTITIONS_MAX];
 
     m.kind          = (uint32_t)d->kind;
+    m.shard         = d->shard;
     m.term          = d->term;
     m.epoch         = d->epoch;
     m.from          = d->from;
@@ -243,14 +265,17 @@ pen_status wire_data_encode(const wire_data *d, wire_out *out, pen_error *why)
     m.payload_bytes = d->payload_bytes;
     m.flags         = d->flags;
     m.status        = d->status;
-    if (d->text != NULL) m.text = COLUMN(char, d->text);
+    m.index         = d->index;
+    m.stream        = d->stream;
+    m.digest        = d->digest;
+    if (d->text != NULL) m.text = WIRE_COLUMN(char, d->text);
     write_columns(d, &m);
-    write_inputs(&d->inputs, &inputs);
-    write_decision(&d->decision, &decided);
-    write_records(d, records, record);
-    m.inputs   = d->has_inputs ? &inputs : NULL;
-    m.decision = d->has_decision ? &decided : NULL;
+    m.inputs   = wire_write_inputs(d->has_inputs, &d->inputs, &inputs);
+    m.decision = wire_write_decision(d->has_decision, &d->decision, &decision);
+    for (uint32_t i = 0; i < d->n_records; i++)
+        record[i] = wire_write_record(true, &d->record[i], &records[i]);
     m.n_record = d->n_records;
     m.record   = record;
+    if (d->n_entries > 0) return wire_pack_entries(d, &m, out, why);
     return wire_pack(&m.base, WIRE_PLANE_DATA, out, why);
 }

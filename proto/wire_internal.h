@@ -1,4 +1,4 @@
-/* wire_internal.h - what both planes share: arena, prefix, strings.  Seen by proto/wire*.c only. */
+/* wire_internal.h - what all planes share: arena, prefix, strings.  Seen by proto/wire*.c only. */
 #ifndef PROTO_WIRE_INTERNAL_H
 #define PROTO_WIRE_INTERNAL_H
 
@@ -7,7 +7,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-enum { WIRE_PLANE_CONTROL = 1, WIRE_PLANE_DATA = 2 };
+enum { WIRE_PLANE_CONTROL = 1, WIRE_PLANE_DATA = 2, WIRE_PLANE_PEER = 3 };
 
 /* ---- arena ----------------------------------------------------------------------------------- */
 typedef struct wire_block wire_block;

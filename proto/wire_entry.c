@@ -1,0 +1,122 @@
+/* wire_entry.c - entries of a shard's log, as LOG carries them. */
+#include "proto/wire_data_internal.h"
+
+#include "data.pb-c.h"
+
+#include <inttypes.h>
+
+/* ---- what both directions demand ------------------------------------------------------------- */
+static pen_status check_entry(const wire_entry *e, pen_status blame, pen_error *why)
+{
+    if ((int)e->what < WIRE_ENTRY_FIRST || (int)e->what >= WIRE_ENTRY_END)
+        return why_set(why, blame, "LOG has an entry of kind %d, which does not exist",
+                       (int)e->what);
+    if (e->rank < -1 || e->rank >= WIRE_ITEMS_MAX)
+        return why_set(why, blame, "LOG names rank %d, which cannot be", e->rank);
+    if (e->n_numbers > WIRE_ITEMS_MAX || e->inputs.n_rates > WIRE_ITEMS_MAX)
+        return why_set(why, blame, "LOG has a list of more than %d entries", WIRE_ITEMS_MAX);
+    if (e->has_decision && (e->decision.outcome < 0 || e->decision.outcome > PEN_SKIPPED_EMPTY))
+        return why_set(why, blame, "LOG decides %d, which is no outcome", e->decision.outcome);
+    if ((e->n_numbers > 0 && e->number == NULL) ||
+        (e->has_inputs && e->inputs.n_rates > 0 && e->inputs.rate == NULL))
+        return why_set(why, blame, "LOG has a list with a count and without entries");
+    return PEN_OK;
+}
+
+pen_status wire_check_entries(const wire_data *d, pen_status blame, pen_error *why)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < d->n_entries; i++) {
+        const pen_status status = check_entry(&d->entry[i], blame, why);
+        if (status != PEN_OK) return status;
+        if (d->entry[i].bytes > d->payload_bytes - bytes)
+            return why_set(why, blame,
+                           "entries of LOG have more payload than its %" PRIu64 " bytes",
+                           d->payload_bytes);
+        bytes += d->entry[i].bytes;
+    }
+    if (d->n_entries > 0 && bytes != d->payload_bytes)
+        return why_set(why, blame,
+                       "LOG announces a payload of %" PRIu64 " bytes, its entries have %" PRIu64,
+                       d->payload_bytes, bytes);
+    return PEN_OK;
+}
+
+/* ---- decoding -------------------------------------------------------------------------------- */
+static void read_entry(const Pen__Entry *m, wire_entry *e)
+{
+    *e = (wire_entry){.what = m->what < WIRE_ENTRY_END ? (wire_entry_kind)m->what : WIRE_ENTRY_END,
+                      .object     = m->object,
+                      .rank       = m->rank,
+                      .step       = m->step,
+                      .cut        = m->cut,
+                      .bytes      = m->bytes,
+                      .version    = m->version,
+                      .applied    = m->applied,
+                      .crc        = m->crc,
+                      .slot       = m->slot,
+                      .is_last    = m->last,
+                      .restart    = m->restart,
+                      .weight_sum = m->weight_sum,
+                      .digest     = m->digest,
+                      .n_numbers  = (uint32_t)m->n_number,
+                      .number     = m->number};
+    wire_read_inputs(m->inputs, &e->has_inputs, &e->inputs);
+    wire_read_decision(m->decision, &e->has_decision, &e->decision);
+    e->has_record = m->record != NULL;
+    if (e->has_record) wire_read_record(m->record, &e->record);
+}
+
+pen_status wire_read_entries(const Pen__Data *m, wire_data *d, wire_arena *arena, pen_error *why)
+{
+    if (m->n_entry == 0) return PEN_OK;
+    wire_entry *entry = wire_arena_take(arena, m->n_entry * sizeof *entry);
+    if (entry == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %zu entries of a log", m->n_entry);
+    for (size_t i = 0; i < m->n_entry; i++) read_entry(m->entry[i], &entry[i]);
+    d->n_entries = (uint32_t)m->n_entry;
+    d->entry     = entry;
+    return PEN_OK;
+}
+
+/* ---- encoding -------------------------------------------------------------------------------- */
+typedef struct { /* of one message; not initialised before it is used */
+    Pen__Entry entry[WIRE_ENTRIES_MAX], *pointer[WIRE_ENTRIES_MAX];
+    Pen__Inputs inputs[WIRE_ENTRIES_MAX];
+    Pen__Decision decision[WIRE_ENTRIES_MAX];
+    Pen__Record record[WIRE_ENTRIES_MAX];
+} entries_room;
+
+static void write_entry(const wire_entry *e, entries_room *room, uint32_t i)
+{
+    Pen__Entry *m = room->pointer[i] = &room->entry[i];
+    pen__entry__init(m);
+    m->what       = (uint32_t)e->what;
+    m->object     = e->object;
+    m->rank       = e->rank;
+    m->step       = e->step;
+    m->cut        = e->cut;
+    m->bytes      = e->bytes;
+    m->version    = e->version;
+    m->applied    = e->applied;
+    m->crc        = e->crc;
+    m->slot       = e->slot;
+    m->last       = e->is_last;
+    m->restart    = e->restart;
+    m->weight_sum = e->weight_sum;
+    m->digest     = e->digest;
+    m->n_number   = e->n_numbers;
+    m->number     = WIRE_COLUMN(uint64_t, e->number);
+    m->inputs     = wire_write_inputs(e->has_inputs, &e->inputs, &room->inputs[i]);
+    m->decision   = wire_write_decision(e->has_decision, &e->decision, &room->decision[i]);
+    m->record     = wire_write_record(e->has_record, &e->record, &room->record[i]);
+}
+
+pen_status wire_pack_entries(const wire_data *d, Pen__Data *m, wire_out *out, pen_error *why)
+{
+    entries_room room;
+    for (uint32_t i = 0; i < d->n_entries; i++) write_entry(&d->entry[i], &room, i);
+    m->n_entry = d->n_entries;
+    m->entry   = room.pointer;
+    return wire_pack(&m->base, WIRE_PLANE_DATA, out, why);
+}
