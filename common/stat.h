@@ -28,8 +28,20 @@
     X(GAP_MAX,         "gap.max",          "steps",   "Largest lead over the slowest worker at which a pull was served.") \
     X(PARKED_BYTES,    "parked.bytes",     "bytes",   "Contributions waiting for their turn in rank order.") \
     X(SNAPSHOTS,       "snapshots",        "snapshots", "Snapshots written by this server.")             \
+    X(SNAPSHOTS_FAILED, "snapshots.failed", "snapshots", "Snapshots this server could not write: disk, or the one before still under way.") \
+    X(SNAPSHOT_COPIED, "snapshots.copied.bytes", "bytes", "Most memory that copies for a snapshot took at one time.") \
     X(PARAM_BYTES,     "mem.param.bytes",  "bytes",   "Parameters held by this process for Penstock.")  \
-    X(SLOT_BYTES,      "mem.slot.bytes",   "bytes",   "Optimizer state held by this process.")
+    X(GRAD_BYTES,      "mem.grad.bytes",   "bytes",   "Gradients held by Penstock: those of tensors that gave no memory, sums, and buckets on their way.") \
+    X(SLOT_BYTES,      "mem.slot.bytes",   "bytes",   "Optimizer state held in memory by this process.") \
+    X(PARAM_PEAK,      "mem.param.peak.bytes", "bytes", "Most parameters that were held at one time (worker).") \
+    X(GRAD_PEAK,       "mem.grad.peak.bytes", "bytes", "Most gradients that were held at one time (worker).") \
+    X(SLOT_PEAK,       "mem.slot.peak.bytes", "bytes", "Most optimizer state that was held at one time (worker).") \
+    X(MEMORY_PEAK,     "mem.peak.bytes",   "bytes",   "Most of all three together that was held at one time (worker).") \
+    X(TIER_BYTES,      "tier.bytes",       "bytes",   "Room taken on disks for optimizer state and parameters that are not in memory.") \
+    X(TIER_READ_BYTES, "tier.read.bytes",  "bytes",   "Bytes of them read from disks.")                \
+    X(TIER_WRITE_BYTES, "tier.write.bytes", "bytes",  "Bytes of them written to disks.")               \
+    X(COLL_BYTES,      "coll.bytes",       "bytes",   "Payload of collectives sent to other workers over the network.") \
+    X(COLL_OPS,        "coll.ops",         "calls",   "Collectives ended well over the network.")
 
 typedef enum {
 #define X(id, name, unit, doc) STAT_##id,
@@ -51,6 +63,9 @@ typedef struct {
 void stat_add(stat_set *set, stat_id id, uint64_t n);
 void stat_max(stat_set *set, stat_id id, uint64_t n);   /* raises to n */
 void stat_store(stat_set *set, stat_id id, uint64_t n); /* sets a level, such as bytes held */
+/* Memory was taken (bytes > 0) or given back (< 0): level is STAT_PARAM_BYTES, STAT_GRAD_BYTES or
+ * STAT_SLOT_BYTES; its peak and that of all three follow. */
+void stat_hold(stat_set *set, stat_id level, int64_t bytes);
 uint64_t stat_get(const stat_set *set, stat_id id);
 int stat_find(const char *name); /* -1 when unknown */
 

@@ -247,6 +247,24 @@ void peers_scold(peers *self, int fd)
     if (o != NULL) o->is_scolded = true;
 }
 
+int peers_fd(const peers *self, uint32_t number)
+{
+    const one *o = find(self, number);
+    return o != NULL && (size_t)o->fd < self->n_open && self->open[o->fd] == o ? o->fd : -1;
+}
+
+uint32_t peers_number(const peers *self, int fd)
+{
+    const one *o = fd >= 0 && (size_t)fd < self->n_open ? self->open[fd] : NULL;
+    return o != NULL && o->is_named ? o->number : 0;
+}
+
+bool peers_is_silent(const peers *self, int fd)
+{
+    const one *o = fd >= 0 && (size_t)fd < self->n_open ? self->open[fd] : NULL;
+    return o != NULL && !o->is_named;
+}
+
 bool peers_knows(const peers *self, uint32_t number)
 {
     return find(self, number) != NULL;

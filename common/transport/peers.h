@@ -53,6 +53,15 @@ void peers_respect(peers *self, uint32_t number);
 /* What came by that descriptor was refused already: its end is not worth another report. */
 void peers_scold(peers *self, int fd);
 
+/* The descriptor of that peer's connection, or -1 when it has none now. */
+int peers_fd(const peers *self, uint32_t number);
+
+/* Who speaks on that descriptor's connection now; 0: nobody that has spoken. */
+uint32_t peers_number(const peers *self, int fd);
+
+/* Whether a connection lives on that descriptor of which no message has come. */
+bool peers_is_silent(const peers *self, int fd);
+
 bool peers_knows(const peers *self, uint32_t number); /* has spoken, and its end was not told yet */
 size_t peers_count(const peers *self);                /* of those */
 

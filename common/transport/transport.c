@@ -1,4 +1,5 @@
 /* transport.c - the table of transports, and the front that hides which one is used. */
+#include "common/transport/lend.h"
 #include "common/transport/transport.h"
 #include "common/why.h"
 
@@ -12,6 +13,7 @@ const transport_ops *const transport_all[] = {&transport_tcp, &transport_ipc, &t
 
 struct transport {
     const transport_ops *ops;
+    lend *lend; /* NULL: bodies always travel */
     _Alignas(max_align_t) char state[];
 };
 
@@ -33,7 +35,9 @@ static transport_options fill_in(const transport_options *given)
     if (o.body_bytes_max == 0) o.body_bytes_max = 64 << 20;
     if (o.heartbeat_ms == 0) o.heartbeat_ms = 2000;
     if (o.connect_ms == 0) o.connect_ms = 1000;
+    if (o.reconnect_ms_max == 0) o.reconnect_ms_max = 2000;
     if (o.io_threads == 0) o.io_threads = 1;
+    if (o.connections_max == 0) o.connections_max = 4096;
     return o;
 }
 
@@ -60,7 +64,12 @@ static pen_status open_with(bool listens, const char *address, const transport_o
     transport *t = create(address, why);
     if (t == NULL) return why->status;
     const transport_options o = fill_in(given);
-    const pen_status status = (listens ? t->ops->listen : t->ops->dial)(t->state, address, &o, why);
+    pen_status status = (listens ? t->ops->listen : t->ops->dial)(t->state, address, &o, why);
+    if (status == PEN_OK && o.lends && t->ops->crosses_processes) {
+        t->lend = lend_create(t->ops, t->state, o.body_bytes_max);
+        if (t->lend == NULL)
+            status = why_set(why, PEN_NO_MEMORY, "no memory for a connection to %.200s", address);
+    }
     if (status == PEN_OK)
         *out = t;
     else
@@ -89,12 +98,27 @@ pen_status transport_send(transport *t, uint32_t peer, const void *head, size_t 
                           buf *body)
 {
     if (head_size == 0) return PEN_INVALID_ARGUMENT;
+    if (t->lend != NULL) return lend_send(t->lend, peer, head, head_size, body);
     return t->ops->send(t->state, peer, head, head_size, body);
 }
 
 pen_status transport_recv(transport *t, transport_event *event)
 {
-    return t->ops->recv(t->state, event);
+    if (t->lend != NULL) return lend_recv(t->lend, event);
+    pen_status status;
+    while ((status = t->ops->recv(t->state, event)) == PEN_OK && lend_is_private(event))
+        buf_release(event->body); /* a peer asks whether it may lend: no answer means no */
+    return status;
+}
+
+void transport_blame(transport *t, uint32_t peer)
+{
+    if (t->ops->blame != NULL) t->ops->blame(t->state, peer);
+}
+
+void transport_set_queue(transport *t, uint64_t bytes_max)
+{
+    if (t->ops->set_queue != NULL) t->ops->set_queue(t->state, bytes_max);
 }
 
 int transport_poll_fd(transport *t)
@@ -105,6 +129,7 @@ int transport_poll_fd(transport *t)
 void transport_close(transport *t, uint32_t linger_ms)
 {
     if (t == NULL) return;
+    lend_destroy(t->lend);
     t->ops->close(t->state, linger_ms);
     free(t);
 }

@@ -1,5 +1,8 @@
 /* transport.h - moves opaque messages between peers.  Mechanism only.
  *
+ * Where both ends allow it (options.lends), a large body that lies in a segment is lent to a peer of the same
+ * host, not sent: its sender's reference is then released when the receiver has dropped its own.
+ *
  * A transport knows no gradient, key or step.  It does not retry or batch: those are policies and
  * live above it.  It may lose a message when a connection breaks, and the simulated one drops,
  * delays, repeats and reorders on purpose, so nothing above may assume otherwise.
@@ -21,17 +24,43 @@
 
 #include "common/buf.h"
 #include "penstock.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct transport transport;
 
+/* What an endpoint proves itself with, and whom it believes: X25519 keys (CURVE).  Members that stay
+ * within one process (inproc, sim) take no notice. */
+enum { TRANSPORT_KEY_BYTES = 32 };
 typedef struct {
+    uint8_t own[TRANSPORT_KEY_BYTES]; /* secret */
+    uint8_t own_public[TRANSPORT_KEY_BYTES];
+    uint8_t
+        peer[TRANSPORT_KEY_BYTES]; /* dialled: the listener's public key; nobody else is believed */
+
+    /* Listening: may the owner of this public key come in?  One call at a time, in another thread,
+     * and none after transport_close(). */
+    bool (*admits)(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES]);
+    void *user;
+} transport_keys;
+
+typedef struct {
+    const transport_keys
+        *keys;               /* BORROWED until it is closed; NULL: clear text, anybody may come */
     uint64_t head_bytes_max; /* larger heads are refused;  0 = 1 MiB  */
     uint64_t body_bytes_max; /* larger bodies are refused; 0 = 64 MiB */
+
+    /* Listening.  More connections: the oldest that has said nothing is ended; 0 = 4096. */
+    uint32_t connections_max;
+    /* Listening.  More bytes waiting for or from one peer: its connection is ended; 0 = any number. */
+    uint64_t queue_bytes_max;
+
     uint32_t heartbeat_ms; /* of the connection; 0 = 2000.  Silent for 3 of them: DOWN           */
     uint32_t connect_ms;   /* time-out of one attempt; 0 = 1000                                  */
-    uint32_t io_threads;   /* of the process-wide context, honoured by whoever opens first; 0 = 1 */
-    uint64_t seed;         /* simulated transport only              */
+    uint32_t reconnect_ms_max; /* between two attempts, growing to this; 0 = 2000                */
+    uint32_t io_threads; /* of the process-wide context, honoured by whoever opens first; 0 = 1 */
+    uint64_t seed;       /* simulated transport only              */
+    bool lends; /* large bodies may stay where they are, for a peer that can map them (lend.h) */
 } transport_options;
 
 typedef enum {
@@ -54,9 +83,10 @@ typedef struct {
     const char *scheme; /* "tcp", "ipc", "inproc", "sim": the part of an address before ://   */
     const char *doc;    /* one sentence for docs/families.md                                  */
     const char
-        *any_address;  /* listening there always finds a free place; address() tells which   */
-    bool keeps_order;  /* of the messages of one connection                                  */
-    size_t state_size; /* the front allocates, zeroes and frees this many bytes              */
+        *any_address;       /* listening there always finds a free place; address() tells which   */
+    bool keeps_order;       /* of the messages of one connection                                  */
+    bool crosses_processes; /* so that large bodies may be lent: lend.h                      */
+    size_t state_size;      /* the front allocates, zeroes and frees this many bytes              */
 
     /* Both get every option filled in, and must leave *state safe for close() when they fail.
      * "tcp://HOST:0" picks a free port; one in use is UNREACHABLE with a sentence that names it. */
@@ -71,6 +101,12 @@ typedef struct {
      * On any other status the caller still owns it.  PEN_AGAIN: the queue is full (back-pressure),
      * or a dialled endpoint has no connection now.  PEN_PEER_LOST: no such peer. */
     pen_status (*send)(void *state, uint32_t peer, const void *head, size_t head_size, buf *body);
+
+    /* What this peer sent last was no good.  Who goes on like that loses its connection.  Optional. */
+    void (*blame)(void *state, uint32_t peer);
+
+    /* Changes queue_bytes_max.  Optional. */
+    void (*set_queue)(void *state, uint64_t bytes_max);
 
     /* Takes one event if there is one, else PEN_AGAIN; never blocks. */
     pen_status (*recv)(void *state, transport_event *event);
@@ -98,6 +134,14 @@ const char *transport_address(transport *t);
 pen_status transport_send(transport *t, uint32_t peer, const void *head, size_t head_size,
                           buf *body);
 pen_status transport_recv(transport *t, transport_event *event);
+/* What this peer of a listener sent last was no good, as the layer above found.  A peer of which that is
+ * said more than TRANSPORT_BLAMES times, and more than ten times a second, loses its connection. */
+enum { TRANSPORT_BLAMES = 100 };
+void transport_blame(transport *t, uint32_t peer);
+
+/* Another queue_bytes_max of a listener, once it is known what its peers will send. */
+void transport_set_queue(transport *t, uint64_t bytes_max);
+
 int transport_poll_fd(transport *t);
 void transport_close(transport *t, uint32_t linger_ms); /* NULL is fine */
 

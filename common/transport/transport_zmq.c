@@ -1,4 +1,6 @@
-/* transport_zmq.c - TCP and Unix sockets through ZeroMQ; the only file that includes zmq.h.
+/* transport_zmq.c - TCP and Unix sockets through ZeroMQ; sending, receiving, and whose connection ended.
+ *
+ * One door: zmq.h is included in transport_zmq.h, the inside of transport_zmq*.c, and nowhere else.
  *
  * DESIGN
  * Shape.  A listener is a ROUTER, a dialler a DEALER.  ZeroMQ names a ROUTER's peers by five bytes, a
@@ -8,11 +10,14 @@
  * limit, before any memory is taken; between one and two limits the message is refused by name and
  * its connection lives.  The queues have no limit (HWM 0): the layers above bound what is in flight,
  * and a full receive queue would stop ZeroMQ from reading heartbeats, so that a process that is only
- * slow would be taken for a dead one.
+ * slow would be taken for a dead one.  What ZeroMQ cannot bound, transport_zmq_watch.c does: messages of
+ * endlessly many frames, queues, half-open connections, peers that send nonsense.
  *
- * Queues of a lost connection.  ZMQ_IMMEDIATE ties a dialler's queue to its connection: when that
- * ends, what was queued is released at once.  Otherwise the memory of a dead server's messages would
- * stay lent until it comes back, which may be never, and then it would be sent old messages first.
+ * Queues of a lost connection.  A dialler's queue is tied to its connection: when that has ended, and all
+ * that came by it was read, the socket is replaced, and what was queued is released.  Otherwise the memory
+ * of a dead server's messages would stay lent until it comes back, which may be never, and then it would
+ * be sent old messages first.  (ZMQ_IMMEDIATE does nearly that, but drops what came and was not read yet:
+ * the last words of a process that ends.)
  *
  * Connections.  ZeroMQ hides them.  Its monitor tells of descriptors opened and closed, a message tells
  * by which descriptor it came, and both come by queues of their own; peers.h brings them together.  The
@@ -20,9 +25,9 @@
  *
  * Strangers.  A dialler says an empty word on each connection (ZMQ_PROBE_ROUTER), so that the listener
  * knows whose a descriptor is before the peer has anything to say.  A connection with neither word nor
- * handshake was none of ours: a browser, a scanner.  In the first two versions of ZeroMQ's protocol any bytes are a greeting; a ZAP domain, though nobody authenticates, makes
- * ZeroMQ refuse them.  What it does not bound is one message of endlessly many frames: the ports are for a
- * network that is trusted, or for authenticated peers.
+ * handshake was none of ours: a browser, a scanner.  In the first two versions of ZeroMQ's protocol any bytes are a
+ * greeting; a ZAP domain, though nobody authenticates, makes ZeroMQ refuse them.  With keys a stranger does not get
+ * beyond the first word of the handshake (transport_zmq_curve.c).
  *
  * Stalls.  Heartbeats are answered by ZeroMQ's own thread, so only a stopped process or a dead host
  * misses them.  Three default intervals make 6 s: a stall of 5 s does not break a connection.
@@ -35,307 +40,33 @@
  * two minutes.)  ZMQ_IPV6 is on for literal IPv6 addresses only: with it "localhost" may mean ::1, and
  * ZeroMQ tries no second address.
  */
-#include "common/transport/peers.h"
-#include "common/transport/transport.h"
+#include "common/transport/transport_zmq.h"
 
 #include "common/clock.h"
-#include "common/why.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <limits.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/timerfd.h>
-#include <sys/un.h>
 #include <unistd.h>
-#include <zmq.h>
 
 enum {
     COPY_BELOW = 4 << 10, /* from there on lending is cheaper than copying */
     ID_BYTES   = 5,
-    BACKLOG    = 1024, /* all workers of a job dial at once */
 
-    SOCKETS_MAX = 16384, /* of the process */
-    REFUSED_MAX = 64,    /* attempts of a dialler that were refused and not told yet */
+    REFUSED_MAX = 64, /* attempts of a dialler that were refused and not told yet */
 
-    ROUND_MESSAGES   = 64, /* at least, and as many as there are peers */
-    ROUND_MS         = 10, /* ends are told after two rounds */
-    RECONNECT_MS     = 100,
-    RECONNECT_MS_MAX = 2000,
-    REDIAL_MS        = 500,
-    HANDSHAKE_MS_MIN = 1000
+    ROUND_MESSAGES = 64, /* at least, and as many as there are peers */
+    ROUND_MS       = 10, /* ends are told after two rounds */
+    REDIAL_MS      = 500,
+    RENEW_MS       = 100
 };
-
-/* ---- the one context of the process ---------------------------------------------------------- */
-
-static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
-static void *context;
-static unsigned context_users, monitors;
-static atomic_uint generation; /* how many forks lie between this process and the first one */
-
-/* The child of a fork has none of ZeroMQ's threads: it forgets the context and touches nothing. */
-static void forget_context(void)
-{
-    context_lock  = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    context       = NULL;
-    context_users = 0;
-    atomic_fetch_add(&generation, 1);
-}
-
-static void watch_forks(void)
-{
-    pthread_atfork(NULL, NULL, forget_context);
-}
-
-/* ZeroMQ allocates each large message and we free it in another thread.  By default glibc gives such
- * blocks back to the kernel at once, and a fifth of the time of a transfer goes into page faults.
- * Freeing one block just below 32 MiB raises both of its dynamic thresholds, as any program that frees
- * a big array does; no mallopt() is called, which would switch that adaptation off for the whole
- * program. */
-static void keep_freed_memory(void)
-{
-    volatile char *block = malloc((32 << 20) - (64 << 10));
-    if (block != NULL) block[0] = 0; /* or the compiler removes the pair */
-    free((void *)(uintptr_t)block);
-}
-
-static void *context_create(uint32_t io_threads)
-{
-    void *made = zmq_ctx_new();
-    if (made == NULL) return NULL;
-    zmq_ctx_set(made, ZMQ_IO_THREADS, (int)io_threads);
-    zmq_ctx_set(made, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
-    zmq_ctx_set(made, ZMQ_BLOCKY, 0);
-    keep_freed_memory();
-    return made;
-}
-
-static void *context_acquire(uint32_t io_threads, unsigned *number)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
-    pthread_mutex_lock(&context_lock);
-    if (context == NULL) context = context_create(io_threads);
-    if (context != NULL) context_users++;
-    void *acquired = context;
-    *number        = ++monitors;
-    pthread_mutex_unlock(&context_lock);
-    return acquired;
-}
-
-static void context_release(void)
-{
-    pthread_mutex_lock(&context_lock);
-    void *last = --context_users == 0 ? context : NULL;
-    if (last != NULL) context = NULL;
-    pthread_mutex_unlock(&context_lock);
-    while (last != NULL && zmq_ctx_term(last) != 0 && errno == EINTR) {}
-}
-
-/* ---- one endpoint ---------------------------------------------------------------------------- */
-
-typedef struct { /* of a dialler: how things are, and what its owner knows of it */
-    bool is_up, told_up, broke;
-    uint32_t refused; /* attempts that met something else than ZeroMQ; not told  */
-} dialled;
-
-typedef struct {
-    void *socket, *monitor;
-    int epoll_fd;
-    unsigned generation;
-    bool listens, has_context, has_head;
-    char address[256];
-    uint64_t head_max, body_max;
-    zmq_msg_t head; /* of the last event; closed by the next recv */
-
-    dialled link;
-    peers peers;       /* of a listener                       */
-    bool is_telling;   /* ends that are ripe                  */
-    uint64_t round_ms; /* when this round began               */
-    size_t messages;   /* of this round                       */
-    int timer_fd;      /* wakes the owner; -1 until it has to */
-    bool is_ticking;   /* listening: the timer was set        */
-} endpoint;
 
 static bool is_foreign(const endpoint *e)
 {
-    return e->generation != atomic_load_explicit(&generation, memory_order_relaxed);
-}
-
-/* ---- opening --------------------------------------------------------------------------------- */
-
-static void set_int(void *socket, int option, int value)
-{
-    zmq_setsockopt(socket, option, &value, sizeof value);
-}
-
-static void set_options(endpoint *e, const char *address, const transport_options *o)
-{
-    const uint64_t largest =
-        o->head_bytes_max > o->body_bytes_max ? o->head_bytes_max : o->body_bytes_max;
-    const int64_t frame_max = largest > INT64_MAX / 2 ? INT64_MAX : (int64_t)(2 * largest);
-    const int heartbeat     = o->heartbeat_ms > INT_MAX / 3 ? INT_MAX / 3 : (int)o->heartbeat_ms;
-    zmq_setsockopt(e->socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof frame_max);
-    set_int(e->socket, ZMQ_LINGER, 0);
-    set_int(e->socket, ZMQ_SNDHWM, 0);
-    set_int(e->socket, ZMQ_RCVHWM, 0);
-    set_int(e->socket, ZMQ_IMMEDIATE, 1);
-    set_int(e->socket, ZMQ_BACKLOG, BACKLOG);
-    set_int(e->socket, ZMQ_HANDSHAKE_IVL,
-            3 * heartbeat < HANDSHAKE_MS_MIN ? HANDSHAKE_MS_MIN : 3 * heartbeat);
-    zmq_setsockopt(e->socket, ZMQ_ZAP_DOMAIN, "penstock", strlen("penstock"));
-    set_int(e->socket, ZMQ_HEARTBEAT_IVL, heartbeat);
-    set_int(e->socket, ZMQ_HEARTBEAT_TIMEOUT, 3 * heartbeat);
-    set_int(e->socket, ZMQ_CONNECT_TIMEOUT, (int)o->connect_ms);
-    set_int(e->socket, ZMQ_RECONNECT_IVL, RECONNECT_MS);
-    set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MS_MAX);
-    set_int(e->socket, ZMQ_TCP_KEEPALIVE, 0); /* heartbeats find more, and sooner */
-    if (strchr(address, '[') != NULL) set_int(e->socket, ZMQ_IPV6, 1);
-    set_int(e->socket, e->listens ? ZMQ_ROUTER_MANDATORY : ZMQ_PROBE_ROUTER, 1);
-}
-
-static bool watch_fd(endpoint *e, int fd)
-{
-    struct epoll_event event = {.events = EPOLLIN};
-    return epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
-static bool watch_socket(endpoint *e, void *socket)
-{
-    int fd;
-    size_t size = sizeof fd;
-    return zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 && watch_fd(e, fd);
-}
-
-/* The monitor reports connections over a pair of sockets inside the process. */
-static bool open_monitor(endpoint *e, void *ctx, unsigned number)
-{
-    char name[64];
-    snprintf(name, sizeof name, "inproc://penstock-monitor-%u", number);
-    const int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_ACCEPTED |
-                       ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                       ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                       ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-    if (zmq_socket_monitor(e->socket, name, events) != 0) return false;
-    e->monitor = zmq_socket(ctx, ZMQ_PAIR);
-    if (e->monitor == NULL) return false;
-    set_int(e->monitor, ZMQ_LINGER, 0);
-    set_int(e->monitor, ZMQ_RCVHWM, 0);
-    return zmq_connect(e->monitor, name) == 0;
-}
-
-static pen_status open_socket(endpoint *e, int type, const char *address,
-                              const transport_options *o, pen_error *why)
-{
-    unsigned number;
-    e->epoll_fd = e->timer_fd = -1;
-    peers_init(&e->peers);
-    e->head_max    = o->head_bytes_max;
-    e->body_max    = o->body_bytes_max;
-    void *ctx      = context_acquire(o->io_threads, &number);
-    e->has_context = ctx != NULL;
-    e->generation  = atomic_load(&generation);
-    if (ctx != NULL) e->socket = zmq_socket(ctx, type);
-    if (e->socket != NULL) e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (e->epoll_fd < 0 || !open_monitor(e, ctx, number) || !watch_socket(e, e->socket) ||
-        !watch_socket(e, e->monitor))
-        return why_set(
-            why, PEN_NO_MEMORY,
-            "cannot make a socket for %.200s: %s; raise the limit of open files (ulimit -n)",
-            address, zmq_strerror(errno));
-    set_options(e, address, o);
-    return PEN_OK;
-}
-
-/* Outside the file system: what ZeroMQ makes of "*" is a folder in the current one, gone with the
- * socket, so that nobody can listen there again. */
-static const char *make_name(endpoint *e)
-{
-    static atomic_uint names;
-    snprintf(e->address, sizeof e->address, "ipc://@penstock-%d-%u", (int)getpid(),
-             atomic_fetch_add(&names, 1));
-    return e->address;
-}
-
-/* ZeroMQ would take the socket file of a living listener away from it.  A datagram socket that tries
- * to connect learns whether there is one, who does not notice. */
-static bool is_served(const char *address)
-{
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    const char *path      = address + strlen("ipc://");
-    if (strncmp(address, "ipc://", 6) != 0 || strlen(path) >= sizeof at.sun_path) return false;
-    snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
-    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return false;
-    const bool is = connect(fd, (struct sockaddr *)&at, sizeof at) != 0 && errno == EPROTOTYPE;
-    close(fd);
-    return is;
-}
-
-/* ZeroMQ takes the lower 16 bits of any number, and a number with letters behind it. */
-static bool has_port(const char *address, long lowest)
-{
-    const char *port = strrchr(address, ':') + 1;
-    char *end;
-    if (strncmp(address, "tcp://", 6) != 0) return true;
-    const long number = strtol(port, &end, 10);
-    return *port >= '0' && *port <= '9' && *end == '\0' && end - port <= 5 && number >= lowest &&
-           number <= UINT16_MAX;
-}
-
-static pen_status tell_failed(const char *verb, const char *address, int error, pen_error *why)
-{
-    if (error == EINVAL)
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%.200s' is no address: say tcp://HOST:PORT",
-                       address);
-    if (error == EADDRINUSE && strncmp(address, "tcp://", 6) == 0)
-        return why_set(why, PEN_UNREACHABLE,
-                       "port %s is in use (%.200s); choose another, or 0 for a free one",
-                       strrchr(address, ':') + 1, address);
-    if (error == EADDRINUSE)
-        return why_set(why, PEN_UNREACHABLE, "'%.200s' is in use; choose another name", address);
-    if (error == ENODEV || error == EADDRNOTAVAIL)
-        return why_set(why, PEN_UNREACHABLE,
-                       "cannot %s %.200s: this host has no such address; say an IP address or an "
-                       "interface of it, or 0.0.0.0 for all",
-                       verb, address);
-    return why_set(why, PEN_UNREACHABLE, "cannot %s %.200s: %s", verb, address,
-                   zmq_strerror(error));
-}
-
-static pen_status socket_listen(void *state, const char *address, const transport_options *o,
-                                pen_error *why)
-{
-    endpoint *e             = state;
-    e->listens              = true;
-    const pen_status status = open_socket(e, ZMQ_ROUTER, address, o, why);
-    if (status != PEN_OK) return status;
-    if (strcmp(address, "ipc://*") == 0) address = make_name(e);
-    if (!has_port(address, 0)) return tell_failed("listen at", address, EINVAL, why);
-    if (is_served(address)) return tell_failed("listen at", address, EADDRINUSE, why);
-    if (zmq_bind(e->socket, address) != 0) return tell_failed("listen at", address, errno, why);
-    size_t size = sizeof e->address;
-    zmq_getsockopt(e->socket, ZMQ_LAST_ENDPOINT, e->address, &size);
-    return PEN_OK;
-}
-
-static pen_status socket_dial(void *state, const char *address, const transport_options *o,
-                              pen_error *why)
-{
-    endpoint *e             = state;
-    const pen_status status = open_socket(e, ZMQ_DEALER, address, o, why);
-    if (status != PEN_OK) return status;
-    if (!has_port(address, 1) || strlen(address) >= sizeof e->address)
-        return tell_failed("dial", address, EINVAL, why);
-    snprintf(e->address, sizeof e->address, "%s", address);
-    if (zmq_connect(e->socket, address) != 0) return tell_failed("dial", address, errno, why);
-    return PEN_OK;
+    return e->generation != zmqctx_generation();
 }
 
 static const char *socket_address(void *state)
@@ -401,7 +132,7 @@ static void set_timer(endpoint *e, long ms)
     const struct itimerspec once = {.it_value.tv_nsec = ms * 1000000};
     if (e->timer_fd < 0 && ms > 0) {
         e->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-        if (e->timer_fd >= 0) watch_fd(e, e->timer_fd);
+        if (e->timer_fd >= 0) endpoint_watch_fd(e, e->timer_fd);
     }
     if (e->timer_fd >= 0) timerfd_settime(e->timer_fd, 0, &once, NULL);
 }
@@ -421,7 +152,15 @@ static void attach_queue(endpoint *e)
     zmq_getsockopt(e->socket, ZMQ_EVENTS, &events, &size);
 }
 
-static void on_dialled_news(endpoint *e, uint16_t kind)
+/* What a dialler's attempt met; NULL: nothing that could be told from noise. */
+static const char *fault_of_handshake(const endpoint *e, int error)
+{
+    if (error != ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) return NULL;
+    return e->has_keys ? "what answers does not encrypt, and this side does"
+                       : "what answers encrypts, and this side does not";
+}
+
+static void on_dialled_news(endpoint *e, uint16_t kind, int value)
 {
     dialled *l = &e->link;
     switch (kind) {
@@ -430,7 +169,10 @@ static void on_dialled_news(endpoint *e, uint16_t kind)
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         attach_queue(e);
         l->is_up = true;
+        l->fault = NULL;
         break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: l->fault = "what answers does not let this key in"; break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL: l->fault = fault_of_handshake(e, value); break;
     case ZMQ_EVENT_DISCONNECTED:
         if (!l->is_up && l->refused < REFUSED_MAX) l->refused++;
         l->broke |= l->is_up;
@@ -439,18 +181,32 @@ static void on_dialled_news(endpoint *e, uint16_t kind)
     }
 }
 
-static void on_news(endpoint *e, uint16_t kind, int fd)
+/* With keys: somebody who could not say the first word, or whose key is none of ours. */
+static bool is_unknown(const endpoint *e, uint16_t kind)
 {
-    if (!e->listens)
-        on_dialled_news(e, kind);
-    else if (kind == ZMQ_EVENT_ACCEPTED)
-        peers_accepted(&e->peers, fd);
-    else if (kind == ZMQ_EVENT_DISCONNECTED)
-        peers_ended(&e->peers, fd);
-    else if (kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
-        peers_greeted(&e->peers);
-    else
+    return e->has_keys &&
+           (kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || kind == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL);
+}
+
+/* value: the descriptor, or of a failed handshake why. */
+static void on_news(endpoint *e, uint16_t kind, int value)
+{
+    switch (kind) {
+    case ZMQ_EVENT_ACCEPTED:
+        peers_accepted(&e->peers, value);
+        watch_accepted(e, value);
+        break;
+    case ZMQ_EVENT_DISCONNECTED:
+        watch_ended(e, value);
+        peers_ended(&e->peers, value);
+        break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: peers_greeted(&e->peers); break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        e->unknown += is_unknown(e, kind);
         peers_failed(&e->peers);
+    }
 }
 
 static bool read_monitor(endpoint *e)
@@ -459,7 +215,7 @@ static bool read_monitor(endpoint *e)
     int value;
     bool any = false;
     while (recv_monitor(e, &kind, &value)) {
-        on_news(e, kind, value);
+        e->listens ? on_news(e, kind, value) : on_dialled_news(e, kind, value);
         any = true;
     }
     return any;
@@ -480,7 +236,7 @@ static bool refuse(transport_event *event, const char *note)
 }
 
 /* What the owner of a dialler does not know yet, one piece at a time. */
-static bool tell_dialled(dialled *l, transport_event *event)
+static bool tell_dialled(dialled *l, bool has_keys, transport_event *event)
 {
     if (l->told_up && l->broke) {
         l->told_up = l->broke = false;
@@ -493,7 +249,27 @@ static bool tell_dialled(dialled *l, transport_event *event)
     }
     if (l->refused == 0) return false;
     l->refused--;
-    return refuse(event, "what answers does not speak ZeroMQ");
+    if (l->fault != NULL) return refuse(event, l->fault);
+    return refuse(event,
+                  has_keys
+                      ? "what answers does not know this job's secret"
+                      : "what answers does not speak ZeroMQ, or encrypts while this side does not");
+}
+
+/* Handshakes are reported without a descriptor: the words are right in number. */
+static const char *word_for_stranger(endpoint *e)
+{
+    if (e->unknown == 0) return "a connection that ended without a message";
+    e->unknown--;
+    return "a connection without a key of this job";
+}
+
+/* Of a connection that a limit ended. */
+static bool tell_limit(endpoint *e, transport_event *event)
+{
+    const char *text;
+    if (!watch_take_note(e, &event->peer, &text)) return false;
+    return refuse(event, text);
 }
 
 static bool tell_end(endpoint *e, transport_event *event)
@@ -501,7 +277,7 @@ static bool tell_end(endpoint *e, transport_event *event)
     uint32_t number = 0;
     switch (peers_take_end(&e->peers, &number)) {
     case PEERS_DOWN: return tell(event, TRANSPORT_DOWN, number);
-    case PEERS_STRANGER: return refuse(event, "a connection that ended without a message");
+    case PEERS_STRANGER: return refuse(event, word_for_stranger(e));
     case PEERS_NONE: break;
     }
     return false;
@@ -542,6 +318,17 @@ static pen_status send_to_peer(endpoint *e, uint32_t number, const void *head, s
     return PEN_OK;
 }
 
+static void socket_set_queue(void *state, uint64_t bytes_max)
+{
+    ((endpoint *)state)->watch.queue_bytes_max = bytes_max;
+}
+
+static void socket_blame(void *state, uint32_t number)
+{
+    endpoint *e = state;
+    if (e->listens && !is_foreign(e)) watch_blame(e, number);
+}
+
 static pen_status send_dialled(endpoint *e, const void *head, size_t head_size, int more)
 {
     if (!e->link.is_up) read_monitor(e);
@@ -557,8 +344,11 @@ static pen_status socket_send(void *state, uint32_t number, const void *head, si
     if (is_foreign(e)) return PEN_WRONG_STATE;
     const pen_status status = e->listens ? send_to_peer(e, number, head, head_size, more)
                                          : send_dialled(e, head, head_size, more);
-    if (status == PEN_OK && body != NULL) send_body(e, body);
-    return status;
+    if (status != PEN_OK) return status;
+    if (e->listens)
+        watch_gave(e, number, head_size + (body != NULL ? body->size : 0), body != NULL ? 2 : 1);
+    if (body != NULL) send_body(e, body);
+    return PEN_OK;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -586,13 +376,15 @@ static buf *keep_body(zmq_msg_t *frame)
 }
 
 /* Takes one whole message.  Frames beyond the second are only counted. */
-static int recv_frames(void *socket, zmq_msg_t *head, zmq_msg_t *body)
+static int recv_frames(void *socket, zmq_msg_t *head, zmq_msg_t *body, uint64_t *bytes)
 {
     zmq_msg_t rest;
+    *bytes = 0;
     for (int n = 0;; n++) {
         zmq_msg_t *frame = n == 0 ? head : n == 1 ? body : &rest;
         if (!recv_frame(socket, frame)) return n;
         const bool more = zmq_msg_more(frame);
+        *bytes += zmq_msg_size(frame);
         if (frame == &rest) zmq_msg_close(&rest);
         if (!more) return n + 1;
     }
@@ -637,13 +429,16 @@ static verdict judge_peer(endpoint *e, uint32_t number, bool is_probe)
 }
 
 /* Turns one message into an event; false: it is for nobody above. */
-static bool take_message(endpoint *e, zmq_msg_t *body, int n, transport_event *event)
+static bool take_message(endpoint *e, zmq_msg_t *body, int n, uint64_t bytes,
+                         transport_event *event)
 {
     const bool is_probe = n == 1 && zmq_msg_size(&e->head) == 0;
     const verdict v     = e->listens ? judge_peer(e, event->peer, is_probe) : TAKE;
+    if (e->listens) watch_took(e, event->peer, bytes, n);
     if (v == DROP) return false;
     if (v == REFUSE) return refuse(event, "a peer whose connection is unknown");
     const char *fault = fault_of(e, &e->head, body, n);
+    if (fault != NULL && e->listens) watch_blame(e, event->peer);
     if (fault != NULL) return refuse(event, fault);
     if (n == 2 && (event->body = keep_body(body)) == NULL)
         return refuse(event, "a body for which there is no memory");
@@ -672,11 +467,12 @@ static bool recv_message(endpoint *e, transport_event *event)
         bool has_number = true;
         zmq_msg_t body;
         if (e->listens && !recv_id(e, &event->peer, &has_number)) return false;
-        const int n = recv_frames(e->socket, &e->head, &body);
+        uint64_t bytes;
+        const int n = recv_frames(e->socket, &e->head, &body, &bytes);
         if (n == 0) return false;
         e->has_head = true;
         const bool is_event =
-            has_number ? take_message(e, &body, n, event) : refuse_self_named(e, event);
+            has_number ? take_message(e, &body, n, bytes, event) : refuse_self_named(e, event);
         if (n > 1) zmq_msg_close(&body);
         if (is_event) return true;
         drop_head(e);
@@ -711,7 +507,9 @@ static void count_message(endpoint *e)
 {
     if (++e->messages % ROUND_MESSAGES != 0 || !is_everybody_heard(e)) return;
     end_round(e);
-    if (e->is_telling) read_monitor(e);
+    if (!e->is_telling) return;
+    read_monitor(e);
+    watch_look(e, false);
 }
 
 static void on_dry(endpoint *e)
@@ -730,12 +528,26 @@ static pen_status recv_listening(endpoint *e, transport_event *event)
 {
     if (e->is_telling && tell_end(e, event)) return PEN_OK;
     e->is_telling = false;
+    if (tell_limit(e, event)) return PEN_OK;
     if (recv_message(e, event) || recv_last_message(e, event)) {
         count_message(e);
         return PEN_OK;
     }
     on_dry(e);
+    watch_look(e, true);
+    if (tell_limit(e, event)) return PEN_OK;
     return e->is_telling && tell_end(e, event) ? PEN_OK : PEN_AGAIN;
+}
+
+/* All that came by the connection that broke was read.  Who closed it may still be closing: dialled a little later. */
+static void renew_if_broken(endpoint *e)
+{
+    dialled *l = &e->link;
+    if (!l->broke) return;
+    l->is_up = false;
+    l->broke = l->told_up;
+    if (!endpoint_renew(e)) zmq_disconnect(e->socket, e->address);
+    set_timer(e, RENEW_MS);
 }
 
 static void redial_if_due(endpoint *e)
@@ -750,11 +562,12 @@ static pen_status recv_dialled(endpoint *e, transport_event *event)
     if (!e->link
              .told_up) { /* it hears of its connection before the first message that came by it */
         read_monitor(e);
-        if (tell_dialled(&e->link, event)) return PEN_OK;
+        if (tell_dialled(&e->link, e->has_keys, event)) return PEN_OK;
     }
     if (recv_message(e, event) || recv_last_message(e, event)) return PEN_OK;
+    renew_if_broken(e);
     redial_if_due(e);
-    return tell_dialled(&e->link, event) ? PEN_OK : PEN_AGAIN;
+    return tell_dialled(&e->link, e->has_keys, event) ? PEN_OK : PEN_AGAIN;
 }
 
 static pen_status socket_recv(void *state, transport_event *event)
@@ -772,12 +585,15 @@ static void close_sockets(endpoint *e, uint32_t linger_ms)
 {
     drop_head(e);
     if (e->socket != NULL) {
+        if (e->monitor != NULL && !e->listens) read_monitor(e);
+        if (!e->listens && !e->link.is_up) linger_ms = 0; /* nobody is there to send anything to */
         zmq_socket_monitor(e->socket, NULL, 0);
         if (e->monitor != NULL) zmq_close(e->monitor);
         set_int(e->socket, ZMQ_LINGER, (int)linger_ms);
         zmq_close(e->socket);
     }
-    if (e->has_context) context_release();
+    curve_close(e);
+    if (e->has_context) zmqctx_release();
 }
 
 static void socket_close(void *state, uint32_t linger_ms)
@@ -785,6 +601,7 @@ static void socket_close(void *state, uint32_t linger_ms)
     endpoint *e = state;
     if (e->epoll_fd >= 0) close(e->epoll_fd);
     if (e->timer_fd >= 0) close(e->timer_fd);
+    watch_fini(e);
     if (!is_foreign(e)) close_sockets(e, linger_ms);
     peers_fini(&e->peers);
 }
@@ -792,9 +609,11 @@ static void socket_close(void *state, uint32_t linger_ms)
 /* clang-format off */
 #define ROW(name, text, any)                                                                        \
     {.scheme = name, .doc = text, .any_address = any, .keeps_order = true,                          \
-     .state_size = sizeof(endpoint), .listen = socket_listen, .dial = socket_dial,                  \
+     .crosses_processes = true, .state_size = sizeof(endpoint), .listen = endpoint_listen,          \
+     .dial = endpoint_dial,                                                                         \
      .address = socket_address, .send = socket_send, .recv = socket_recv,                           \
-     .poll_fd = socket_poll_fd, .close = socket_close}
+     .poll_fd = socket_poll_fd, .blame = socket_blame, .set_queue = socket_set_queue,              \
+     .close = socket_close}
 
 const transport_ops transport_tcp = ROW("tcp",
     "TCP, through ZeroMQ; reconnects by name, finds silent hosts by heartbeat.", "tcp://127.0.0.1:0");

@@ -1,0 +1,215 @@
+/* guard.c - which keys an endpoint gets, and whom a listener lets in.
+ *
+ * DESIGN
+ * The book.  A listener learns a dialler's public key and nothing else, so it looks it up in a book of all keys
+ * that may come.  The book is filled when it is asked, ranks in ascending order and twice as many each time, so
+ * a job of four costs four derivations and an unknown key all of them, once.
+ */
+#include "common/guard.h"
+
+#include "common/log.h"
+#include "common/secret.h"
+#include "common/why.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    LISTENS     = 1, /* uses of a key: of a role ...        */
+    DIALS       = 2, /* ... and of a rank; plus 16 * role   */
+    ANY_RANK    = 0, /* index of rank -1; rank r is r + 1   */
+    WORKERS_MAX = 16384,
+    SERVERS_MAX = 1024,
+    FIRST_KEYS  = 16,
+    LANES_MAX   = 4
+};
+
+const char *const guard_choices[] = {"auto", "on", "clear", NULL};
+
+typedef struct { /* keys of one role, by index; [n] of [capacity] are there */
+    uint8_t (*key)[TRANSPORT_KEY_BYTES];
+    uint32_t n, max;
+} page;
+
+struct guard {
+    secret secret;
+    transport_keys listens, dials[GUARD_ROLES]; /* dials: by the listener's role */
+    page book[GUARD_ROLES];                     /* max 0: that role may not come */
+};
+
+/* ---- the book: in one thread, see transport_keys ---------------------------------------------- */
+
+static void derive(const guard *g, int use, guard_role role, uint32_t index, uint8_t own[32],
+                   uint8_t own_public[32])
+{
+    secret_derive(&g->secret, (uint32_t)use + 16 * (uint32_t)role, index, own, own_public);
+}
+
+static bool fill(const guard *g, guard_role role, page *p)
+{
+    uint8_t own[TRANSPORT_KEY_BYTES];
+    const uint32_t wanted = p->n == 0 ? FIRST_KEYS : 2 * p->n;
+    const uint32_t n      = wanted < p->max ? wanted : p->max;
+    void *grown           = n > p->n ? realloc(p->key, n * sizeof *p->key) : NULL;
+    if (grown == NULL) return false;
+    p->key = grown;
+    for (; p->n < n; p->n++) derive(g, DIALS, role, p->n, own, p->key[p->n]);
+    return true;
+}
+
+static bool is_in(const page *p, uint32_t from, const uint8_t public_key[TRANSPORT_KEY_BYTES])
+{
+    for (uint32_t i = from; i < p->n; i++)
+        if (memcmp(p->key[i], public_key, TRANSPORT_KEY_BYTES) == 0) return true;
+    return false;
+}
+
+static bool admits(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES])
+{
+    guard *g = user;
+    for (int role = 0; role < GUARD_ROLES; role++)
+        if (is_in(&g->book[role], 0, public_key)) return true;
+    for (bool grows = true; grows;) {
+        grows = false;
+        for (int role = 0; role < GUARD_ROLES; role++) {
+            const uint32_t from = g->book[role].n;
+            if (!fill(g, (guard_role)role, &g->book[role])) continue;
+            grows = true;
+            if (is_in(&g->book[role], from, public_key)) return true;
+        }
+    }
+    return false;
+}
+
+static void open_book(guard *g, guard_role role)
+{
+    const bool serves_all = role == GUARD_SCHEDULER;
+    if (role != GUARD_TOOL) g->book[GUARD_WORKER].max = WORKERS_MAX + 1;
+    if (serves_all || role == GUARD_SERVER) g->book[GUARD_SERVER].max = SERVERS_MAX + 1;
+    if (serves_all) g->book[GUARD_TOOL].max = 1;
+}
+
+/* ---- is it needed? ---------------------------------------------------------------------------- */
+
+static bool is_one_of(const char *host, size_t n, const char *const *names)
+{
+    for (; *names != NULL; names++)
+        if (strlen(*names) == n && memcmp(host, *names, n) == 0) return true;
+    return false;
+}
+
+bool guard_is_loopback(const char *address)
+{
+    static const char *const names[] = {"", "localhost", "::1", "[::1]", "ip6-localhost", NULL};
+    const char *scheme               = strstr(address, "://");
+    const char *host                 = address;
+    if (scheme != NULL && strncmp(address, "tcp://", 6) != 0) return true; /* ipc, inproc, sim */
+    if (scheme != NULL) host = scheme + 3;
+    const char *colon = strrchr(host, ':');
+    const bool is_v6  = host[0] != '[' && colon != NULL && strchr(host, ':') != colon;
+    const size_t n    = colon != NULL && !is_v6 && colon > host && strchr(colon, ']') == NULL
+                            ? (size_t)(colon - host)
+                            : strlen(host);
+    return is_one_of(host, n, names) ||
+           (strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") >= n);
+}
+
+static const char *far_address(const guard_options *o)
+{
+    for (int i = 0; i < GUARD_ADDRESSES; i++)
+        if (o->address[i] != NULL && !guard_is_loopback(o->address[i])) return o->address[i];
+    return NULL;
+}
+
+static pen_status lacks_secret(const guard_options *o, pen_error *why)
+{
+    static const char remedy[] =
+        "`penstock keygen FILE` makes one; say secret_file=FILE to every process "
+        "(PENSTOCK_SECRET_FILE), or encryption=clear to do without";
+    if (o->encryption == GUARD_ON)
+        return why_set(why, PEN_BAD_SETTING,
+                       "encryption=on needs the job's secret, and none was given: %s", remedy);
+    return why_set(why, PEN_BAD_SETTING,
+                   "%.100s is not loopback, so traffic is encrypted, and the job's secret was not "
+                   "given: %s",
+                   far_address(o), remedy);
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+static void make_keys(guard *g, guard_role role, int32_t rank)
+{
+    uint8_t unused[TRANSPORT_KEY_BYTES];
+    derive(g, LISTENS, role, 0, g->listens.own, g->listens.own_public);
+    g->listens.admits = admits;
+    g->listens.user   = g;
+    for (int listener = 0; listener < GUARD_ROLES; listener++) {
+        transport_keys *k    = &g->dials[listener];
+        const uint32_t index = rank < 0 ? ANY_RANK : (uint32_t)rank + 1;
+        derive(g, DIALS, role, index, k->own, k->own_public);
+        derive(g, LISTENS, (guard_role)listener, 0, unused, k->peer);
+    }
+}
+
+pen_status guard_open(const guard_options *o, guard **out, pen_error *why)
+{
+    const bool has_secret = o->secret_file != NULL && o->secret_file[0] != '\0';
+    const char *far       = far_address(o);
+    const bool is_on =
+        o->encryption == GUARD_ON || (o->encryption == GUARD_AUTO && (has_secret || far != NULL));
+    *out = NULL;
+    if (!is_on) {
+        if (far != NULL)
+            log_notice("traffic with %s is neither encrypted nor authenticated (encryption=clear)",
+                       far);
+        return PEN_OK;
+    }
+    if (!has_secret) return lacks_secret(o, why);
+    guard *g = calloc(1, sizeof *g);
+    if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
+    const pen_status status = secret_read(o->secret_file, &g->secret, why);
+    if (status != PEN_OK) {
+        free(g);
+        return status;
+    }
+    make_keys(g, o->role, o->rank);
+    open_book(g, o->role);
+    *out = g;
+    return PEN_OK;
+}
+
+void guard_close(guard *g)
+{
+    if (g == NULL) return;
+    for (int role = 0; role < GUARD_ROLES; role++) free(g->book[role].key);
+    secret_wipe(&g->secret);
+    explicit_bzero(g, sizeof *g);
+    free(g);
+}
+
+/* ---- endpoints -------------------------------------------------------------------------------- */
+
+static void use(const transport_keys *keys, const guard *g, transport_options *o)
+{
+    const uint32_t threads = guard_lanes(g);
+    o->keys                = keys;
+    if (o->io_threads < threads) o->io_threads = threads;
+}
+
+void guard_listen(const guard *g, transport_options *o)
+{
+    if (g != NULL) use(&g->listens, g, o);
+}
+
+void guard_dial(const guard *g, guard_role listener, transport_options *o)
+{
+    if (g != NULL) use(&g->dials[listener], g, o);
+}
+
+uint32_t guard_lanes(const guard *g)
+{
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (g == NULL || cores < 2) return 1;
+    return cores < LANES_MAX ? (uint32_t)cores : LANES_MAX;
+}

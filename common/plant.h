@@ -1,0 +1,70 @@
+/* Planted bugs: places where a rule of the protocol can be switched off, so that a test sees that breaking the rule is noticed.
+ *
+ * Nothing of this is in the product: without PENSTOCK_PLANT plant() is the constant false, and the compiler drops the branch. The
+ * simulator (tests/sim) compiles the pure cores once more with PENSTOCK_PLANT and sets `plant_active` to one bug at a time. A
+ * switch stands where the rule is, and is one line:
+ *
+ *     if (s->sealed && !plant(PLANT_SEAL_GOES_ON)) return refuse(s, ...);
+ *
+ * A new one: a row of PLANT_ROWS, and the line. Its test comes with the row. */
+#ifndef PENSTOCK_COMMON_PLANT_H
+#define PENSTOCK_COMMON_PLANT_H
+
+#include <stdbool.h>
+
+/* name, what the bug does */
+#define PLANT_ROWS(X)                                                                              \
+    X(SEAL_GOES_ON, "a sealed shard goes on applying")                                             \
+    X(EPOCH_IN_IDENTITY, "a push said again in the next epoch counts as another push")             \
+    X(NO_FENCE, "messages of an epoch, a term or an incarnation that is over are taken")           \
+    X(GATE_IGNORES_BACKUP, "the primary goes on without its backups")                              \
+    X(COMMIT_NOT_GATED, "values of a step leave before every backup has its decision")             \
+    X(LEARNER_PROMOTED, "a learner may become primary")                                            \
+    X(EPOCH_BEFORE_KEEP, "an epoch is told before it is durable")                                  \
+    X(PULL_BEFORE_BACKUPS, "values are served before every backup has them")                       \
+    X(LOG_OUT_OF_ORDER, "a backup applies entries of the log as they come")                        \
+    X(DEDUP_OFF_BY_ONE, "the newest push that was applied is not known as a repeat")               \
+    X(ACK_BEFORE_REPLICATE, "a push is acknowledged before it is in the log of its backups")       \
+    X(DECISION_OF_OTHER_STEP, "an epoch settles a step with the decision of another")              \
+    X(SNAPSHOT_DROPPED_BY_PART, "the older snapshot goes when one part of the newer is written")   \
+    X(DECISION_IGNORED_AT_INSTALL,                                                                 \
+      "an epoch that brings a decision does not commit what is prepared")                          \
+    X(MEMBERS_KEEP_STAGING, "what was staged stays when the members change")                       \
+    X(FILL_UNORDERED, "a learner applies updates of chunks whose values have not come")            \
+    X(RESEND_FROM_NEXT, "after a broken link the log goes on behind the gap")                      \
+    X(NO_RESERVED_CREDIT,                                                                          \
+      "a shard that keeps as much as it may turns away the rank whose turn it is")
+
+/* Rules behind which another stands, so that nothing goes wrong without one of them.  An epoch changes with every term and
+ * every incarnation, and the fence of epochs keeps out what is over.  Who is said to have caught up becomes a backup only
+ * when its sealed log is as long as its primary's. */
+#define PLANT_BACKED_ROWS(X)                                                                       \
+    X(NO_INCARNATION_CHECK, "messages for or from an earlier incarnation are taken")               \
+    X(TERM_IGNORED, "messages of an earlier scheduler are taken")                                  \
+    X(CAUGHT_UP_EARLY, "a learner counts as caught up before its last value has come")
+
+typedef enum {
+    PLANT_NONE = 0,
+#define PLANT_ID(name, text) PLANT_##name,
+    PLANT_ROWS(PLANT_ID) PLANT_BACKED_ROWS(PLANT_ID)
+#undef PLANT_ID
+        PLANT_IDS
+} plant_id;
+
+#ifdef PENSTOCK_PLANT
+/* The bug that is switched on; the program that links the planted cores defines it. */
+extern int plant_active;
+
+static inline bool plant(int id)
+{
+    return plant_active == id;
+}
+#else
+static inline bool plant(int id)
+{
+    (void)id;
+    return false;
+}
+#endif
+
+#endif

@@ -1,0 +1,561 @@
+/* lend.c - see lend.h. */
+#include "common/transport/lend.h"
+
+#include "common/segment.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+enum { RETURNS_MAX = 1024, BOOKS_MAX = 1 << 20, NO_SLOT = -1 };
+
+typedef enum { PROBE = 1, MAPPED, LENT, RETURN } kind;
+
+typedef struct { /* what every internal head begins with */
+    char mark[8];
+    uint32_t kind;
+    uint32_t n; /* RETURN: tokens that follow */
+} preface;
+
+#define MARK "\0PenLend"
+
+typedef struct {
+    preface p;
+    segment_ref place;
+} probe_head;
+
+typedef struct {
+    preface p;
+    uint64_t number; /* 0: cannot be mapped */
+    int64_t pid;     /* of who says it */
+} mapped_head;
+
+typedef struct { /* the head of the message follows */
+    preface p;
+    uint64_t token, bytes;
+    segment_ref place;
+} lent_head;
+
+/* ---- what was borrowed ------------------------------------------------------------------------------------ */
+typedef struct {
+    uint32_t peer, generation;
+    uint64_t token;
+} returned;
+
+/* Outlives its layer while something borrowed is still held. */
+typedef struct {
+    pthread_mutex_t lock;
+    size_t users; /* the layer, and each borrowed body; under the lock like the rest */
+    returned *at;
+    size_t n, capacity;
+    bool is_closed;
+} book;
+
+typedef struct {
+    buf base;
+    segment_ref place;
+    book *book;
+    returned what;
+} borrowed;
+
+/* ---- peers and what they were lent ------------------------------------------------------------------------ */
+typedef enum { UNKNOWN, ASKED, MAPS, MAPS_NOT } standing;
+
+typedef struct {
+    uint32_t number, generation;
+    bool is_used;
+    standing standing;
+    pid_t pid;
+} peer_row;
+
+typedef struct {
+    buf *body; /* NULL: free */
+    uint32_t peer, serial;
+    int next_free;
+} slot;
+
+struct lend {
+    const transport_ops *ops;
+    void *state;
+    uint64_t body_bytes_max, lent;
+    pid_t owner; /* a forked child gives nothing back */
+    peer_row *peer;
+    size_t n_peers;
+    uint32_t generations;
+    slot *slot;
+    size_t n_slots;
+    int free_slot;
+    uint64_t *probe; /* the number, in a segment; NULL before it is needed */
+    book *book;
+    uint8_t *scratch; /* an internal head */
+    size_t scratch_size;
+    returned *due; /* taken from the book, not sent yet */
+    size_t n_due, due_capacity;
+};
+
+/* ---- the book --------------------------------------------------------------------------------------------- */
+static book *book_create(void)
+{
+    book *b = calloc(1, sizeof *b);
+    if (b == NULL) return NULL;
+    b->users = 1;
+    pthread_mutex_init(&b->lock, NULL);
+    return b;
+}
+
+/* Called with the lock held, which it gives up. */
+static void book_leave(book *b)
+{
+    const bool is_last = --b->users == 0;
+    pthread_mutex_unlock(&b->lock);
+    if (!is_last) return;
+    pthread_mutex_destroy(&b->lock);
+    free(b->at);
+    free(b);
+}
+
+/* Room was made when the body was borrowed, so this cannot fail. */
+static void give_back(buf *self)
+{
+    borrowed *mine = (borrowed *)self;
+    book *b        = mine->book;
+    segment_unmap(&mine->place);
+    pthread_mutex_lock(&b->lock);
+    if (!b->is_closed) b->at[b->n++] = mine->what;
+    book_leave(b);
+    free(mine);
+}
+
+/* Each body that is out has a place kept for its return. */
+static bool book_enter(book *b)
+{
+    pthread_mutex_lock(&b->lock);
+    bool has_room = b->users + b->n <= b->capacity;
+    if (!has_room && b->users + b->n <= BOOKS_MAX) {
+        const size_t capacity = 2 * (b->users + b->n) + 16;
+        returned *more        = realloc(b->at, capacity * sizeof *more);
+        has_room              = more != NULL;
+        if (has_room) {
+            b->at       = more;
+            b->capacity = capacity;
+        }
+    }
+    b->users += has_room;
+    pthread_mutex_unlock(&b->lock);
+    return has_room;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------- */
+lend *lend_create(const transport_ops *ops, void *state, uint64_t body_bytes_max)
+{
+    lend *self = calloc(1, sizeof *self);
+    if (self == NULL) return NULL;
+    *self = (lend){.ops            = ops,
+                   .state          = state,
+                   .body_bytes_max = body_bytes_max,
+                   .free_slot      = NO_SLOT,
+                   .book           = book_create(),
+                   .owner          = getpid()};
+    if (self->book != NULL) return self;
+    free(self);
+    return NULL;
+}
+
+/* Ended, or ending: nothing of it reads memory any more. */
+static bool is_gone(pid_t pid)
+{
+    char path[64], text[512];
+    if (pid <= 0) return false;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "re");
+    if (f == NULL) return true;
+    const size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n]           = '\0';
+    const char *state = strrchr(text, ')');
+    return state == NULL || state[1] == '\0' || state[2] == 'Z' || state[2] == 'X';
+}
+
+static void release_slot(lend *self, size_t i)
+{
+    slot *s = &self->slot[i];
+    buf_release(s->body);
+    s->body         = NULL;
+    s->next_free    = self->free_slot;
+    self->free_slot = (int)i;
+}
+
+/* The connection has ended. */
+static void take_back(lend *self, uint32_t peer, pid_t pid)
+{
+    bool has_looked = false, has_gone = false;
+    for (size_t i = 0; i < self->n_slots; i++) {
+        slot *s = &self->slot[i];
+        if (s->body == NULL || s->peer != peer) continue;
+        if (!has_looked) has_gone = is_gone(pid);
+        has_looked = true;
+        if (!has_gone) (void)segment_detach(s->body->data);
+        release_slot(self, i);
+    }
+}
+
+void lend_destroy(lend *self)
+{
+    if (self == NULL) return;
+    const bool is_owner = self->owner == getpid();
+    for (size_t i = 0; is_owner && i < self->n_peers; i++)
+        if (self->peer[i].is_used) take_back(self, self->peer[i].number, self->peer[i].pid);
+    pthread_mutex_lock(&self->book->lock);
+    self->book->is_closed = true;
+    book_leave(self->book);
+    if (is_owner) segment_free(self->probe);
+    free(self->peer);
+    free(self->slot);
+    free(self->scratch);
+    free(self->due);
+    free(self);
+}
+
+uint64_t lend_count(const lend *self)
+{
+    return self->lent;
+}
+
+/* ---- peers ------------------------------------------------------------------------------------------------ */
+static peer_row *find_peer(const lend *self, uint32_t number)
+{
+    for (size_t i = 0; i < self->n_peers; i++)
+        if (self->peer[i].is_used && self->peer[i].number == number) return &self->peer[i];
+    return NULL;
+}
+
+/* NULL: no memory. */
+static peer_row *meet_peer(lend *self, uint32_t number)
+{
+    peer_row *row = find_peer(self, number);
+    for (size_t i = 0; row == NULL && i < self->n_peers; i++)
+        if (!self->peer[i].is_used) row = &self->peer[i];
+    if (row != NULL && row->is_used) return row;
+    if (row == NULL) {
+        peer_row *more = realloc(self->peer, (self->n_peers + 1) * sizeof *more);
+        if (more == NULL) return NULL;
+        self->peer = more;
+        row        = &more[self->n_peers++];
+    }
+    *row = (peer_row){.number = number, .generation = ++self->generations, .is_used = true};
+    return row;
+}
+
+static void forget_peer(lend *self, uint32_t number)
+{
+    peer_row *row = find_peer(self, number);
+    if (row == NULL) return;
+    take_back(self, number, row->pid);
+    row->is_used = false;
+}
+
+/* ---- internal heads --------------------------------------------------------------------------------------- */
+static bool reserve(lend *self, size_t size)
+{
+    if (size <= self->scratch_size) return true;
+    uint8_t *more = realloc(self->scratch, 2 * size);
+    if (more == NULL) return false;
+    self->scratch      = more;
+    self->scratch_size = 2 * size;
+    return true;
+}
+
+static pen_status say(lend *self, uint32_t peer, const void *head, size_t size)
+{
+    return self->ops->send(self->state, peer, head, size, NULL);
+}
+
+static bool make_probe(lend *self, segment_ref *place)
+{
+    if (self->probe == NULL) {
+        self->probe = segment_alloc(sizeof *self->probe, NULL);
+        if (self->probe == NULL || getrandom(self->probe, sizeof *self->probe, 0) < 0) return false;
+        *self->probe |= 1; /* not 0 */
+    }
+    return segment_find(self->probe, sizeof *self->probe, place);
+}
+
+static void ask(lend *self, peer_row *row)
+{
+    probe_head head = {.p = {.mark = MARK, .kind = PROBE}};
+    if (!make_probe(self, &head.place)) {
+        row->standing = MAPS_NOT;
+        return;
+    }
+    if (say(self, row->number, &head, sizeof head) == PEN_OK) row->standing = ASKED;
+}
+
+static void on_probe(lend *self, uint32_t peer, const void *data, size_t size)
+{
+    probe_head head;
+    mapped_head answer = {.p = {.mark = MARK, .kind = MAPPED}, .pid = getpid()};
+    void *at;
+    if (size != sizeof head) return;
+    memcpy(&head, data, sizeof head);
+    if (segment_map(&head.place, sizeof answer.number, &at, NULL) == PEN_OK) {
+        memcpy(&answer.number, at, sizeof answer.number);
+        segment_unmap(&head.place);
+    }
+    (void)say(self, peer, &answer,
+              sizeof answer); /* lost: it is not asked again before it reconnects */
+}
+
+static void on_mapped(lend *self, uint32_t peer, const void *data, size_t size)
+{
+    mapped_head head;
+    peer_row *row = find_peer(self, peer);
+    if (size != sizeof head || row == NULL || self->probe == NULL) return;
+    memcpy(&head, data, sizeof head);
+    row->standing = head.number == *self->probe ? MAPS : MAPS_NOT;
+    row->pid      = (pid_t)head.pid;
+}
+
+/* ---- returning -------------------------------------------------------------------------------------------- */
+/* What others have released meanwhile, behind what could not be sent. */
+static void collect(lend *self)
+{
+    book *b = self->book;
+    pthread_mutex_lock(&b->lock);
+    if (self->n_due + b->n > self->due_capacity && b->n > 0) {
+        const size_t capacity = 2 * (self->n_due + b->n);
+        returned *more        = realloc(self->due, capacity * sizeof *more);
+        if (more != NULL) {
+            self->due          = more;
+            self->due_capacity = capacity;
+        }
+    }
+    if (self->n_due + b->n <= self->due_capacity && b->n > 0) {
+        memcpy(self->due + self->n_due, b->at, b->n * sizeof *b->at);
+        self->n_due += b->n;
+        b->n = 0;
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* The tokens of the first peer that is due, in one message.  False: it is full; they stay. */
+static bool return_some(lend *self)
+{
+    struct {
+        preface p;
+        uint64_t token[RETURNS_MAX];
+    } message;
+    const returned first = self->due[0];
+    const peer_row *row  = find_peer(self, first.peer);
+    const bool is_here   = row != NULL && row->generation == first.generation;
+    size_t kept = 0, n = 0;
+    for (size_t i = 0; i < self->n_due; i++) {
+        const returned *r  = &self->due[i];
+        const bool belongs = r->peer == first.peer && r->generation == first.generation;
+        if (belongs && n < RETURNS_MAX)
+            message.token[n++] = r->token;
+        else
+            self->due[kept++] = *r;
+    }
+    message.p         = (preface){.mark = MARK, .kind = RETURN, .n = (uint32_t)n};
+    const size_t size = sizeof message.p + n * sizeof message.token[0];
+    if (is_here && say(self, first.peer, &message, size) == PEN_AGAIN) {
+        for (size_t i = 0; i < n; i++)
+            self->due[kept + i] = (returned){first.peer, first.generation, message.token[i]};
+        return false; /* in another order, which does not matter */
+    }
+    self->n_due = kept;
+    return true;
+}
+
+static void settle(lend *self)
+{
+    collect(self);
+    while (self->n_due > 0 && return_some(self)) continue;
+}
+
+static void on_return(lend *self, uint32_t peer, const uint8_t *data, size_t size)
+{
+    preface p;
+    memcpy(&p, data, sizeof p);
+    if (size != sizeof p + (size_t)p.n * sizeof(uint64_t)) return;
+    for (uint32_t i = 0; i < p.n; i++) {
+        uint64_t token;
+        memcpy(&token, data + sizeof p + i * sizeof token, sizeof token);
+        const size_t at = token & UINT32_MAX;
+        if (at >= self->n_slots) continue;
+        slot *s = &self->slot[at];
+        if (s->body != NULL && s->peer == peer && s->serial == token >> 32) release_slot(self, at);
+    }
+}
+
+/* ---- lending ---------------------------------------------------------------------------------------------- */
+static int take_slot(lend *self)
+{
+    if (self->free_slot == NO_SLOT) {
+        const size_t n = self->n_slots > 0 ? 2 * self->n_slots : 64;
+        slot *more     = realloc(self->slot, n * sizeof *more);
+        if (more == NULL) return NO_SLOT;
+        self->slot = more;
+        for (size_t i = n; i-- > self->n_slots;) {
+            self->slot[i]   = (slot){.next_free = self->free_slot};
+            self->free_slot = (int)i;
+        }
+        self->n_slots = n;
+    }
+    const int i     = self->free_slot;
+    self->free_slot = self->slot[i].next_free;
+    return i;
+}
+
+/* UNSUPPORTED: this body travels by itself. */
+static pen_status send_lent(lend *self, uint32_t peer, const void *head, size_t head_size,
+                            buf *body, const segment_ref *place)
+{
+    const int i       = take_slot(self);
+    const size_t size = sizeof(lent_head) + head_size;
+    if (i == NO_SLOT || !reserve(self, size)) return PEN_UNSUPPORTED;
+    slot *s              = &self->slot[i];
+    const lent_head lent = {.p     = {.mark = MARK, .kind = LENT},
+                            .token = (uint64_t)++s->serial << 32 | (uint32_t)i,
+                            .bytes = body->size,
+                            .place = *place};
+    memcpy(self->scratch, &lent, sizeof lent);
+    memcpy(self->scratch + sizeof lent, head, head_size);
+    const pen_status status = say(self, peer, self->scratch, size);
+    s->peer                 = peer;
+    s->body                 = status == PEN_OK ? body : NULL;
+    if (status == PEN_OK) {
+        self->lent++;
+    } else {
+        s->next_free    = self->free_slot;
+        self->free_slot = i;
+    }
+    return status;
+}
+
+pen_status lend_send(lend *self, uint32_t peer, const void *head, size_t head_size, buf *body)
+{
+    segment_ref place;
+    settle(self);
+    const bool may_be_lent = body != NULL && body->size >= LEND_BYTES_MIN &&
+                             segment_find(body->data, body->size, &place);
+    peer_row *row = may_be_lent ? meet_peer(self, peer) : NULL;
+    if (row != NULL && row->standing == MAPS) {
+        const pen_status status = send_lent(self, peer, head, head_size, body, &place);
+        if (status != PEN_UNSUPPORTED) return status;
+    }
+    const pen_status status = self->ops->send(self->state, peer, head, head_size, body);
+    if (status == PEN_OK && row != NULL && row->standing == UNKNOWN) ask(self, row);
+    return status;
+}
+
+/* ---- borrowing -------------------------------------------------------------------------------------------- */
+static void refuse(transport_event *event, const char *note)
+{
+    event->kind      = TRANSPORT_REFUSED;
+    event->head      = NULL;
+    event->head_size = 0;
+    event->body      = NULL;
+    snprintf(event->note, sizeof event->note, "%s", note);
+}
+
+/* Of what cannot be mapped any more the sender hears that it should not lend. */
+static void on_lent(lend *self, transport_event *event)
+{
+    lent_head lent;
+    const char *wrong = NULL;
+    void *at          = NULL;
+    if (event->head_size <= sizeof lent) {
+        refuse(event, "a lent message without a head");
+        return;
+    }
+    memcpy(&lent, event->head, sizeof lent);
+    peer_row *row  = meet_peer(self, event->peer);
+    borrowed *mine = row != NULL ? malloc(sizeof *mine) : NULL;
+    if (lent.bytes > self->body_bytes_max || lent.bytes > lent.place.size ||
+        lent.place.offset > lent.place.size - lent.bytes)
+        wrong = "a lent body that is larger than allowed";
+    else if (mine == NULL || !book_enter(self->book))
+        wrong = "no memory for a lent body";
+    else if (segment_map(&lent.place, lent.bytes, &at, NULL) != PEN_OK) {
+        const mapped_head no = {.p = {.mark = MARK, .kind = MAPPED}, .pid = getpid()};
+        (void)say(self, event->peer, &no, sizeof no);
+        pthread_mutex_lock(&self->book->lock);
+        book_leave(self->book);
+        wrong = "a lent body that cannot be mapped";
+    }
+    if (wrong != NULL) {
+        free(mine);
+        refuse(event, wrong);
+        return;
+    }
+    mine->place = lent.place;
+    mine->book  = self->book;
+    mine->what  = (returned){event->peer, row->generation, lent.token};
+    buf_init(&mine->base, at, lent.bytes, give_back);
+    event->body = &mine->base;
+    event->head = (const uint8_t *)event->head + sizeof lent;
+    event->head_size -= sizeof lent;
+}
+
+bool lend_is_private(const transport_event *event)
+{
+    preface p = {.kind = 0};
+    return event->kind == TRANSPORT_MESSAGE && event->head_size >= sizeof p.mark &&
+           memcmp(event->head, MARK, sizeof p.mark) == 0;
+}
+
+/* True: the event is for the owner. */
+static bool is_for_owner(lend *self, transport_event *event)
+{
+    if (event->kind == TRANSPORT_DOWN) forget_peer(self, event->peer);
+    if (!lend_is_private(event)) return true;
+    preface p;
+    if (event->body != NULL || event->head_size < sizeof p) {
+        buf_release(event->body);
+        refuse(event, "a message about lent bodies that makes no sense");
+        return true;
+    }
+    memcpy(&p, event->head, sizeof p);
+    switch (p.kind) {
+    case PROBE: on_probe(self, event->peer, event->head, event->head_size); return false;
+    case MAPPED: on_mapped(self, event->peer, event->head, event->head_size); return false;
+    case RETURN: on_return(self, event->peer, event->head, event->head_size); return false;
+    case LENT: on_lent(self, event); return true;
+    default: refuse(event, "a message about lent bodies that makes no sense"); return true;
+    }
+}
+
+pen_status lend_recv(lend *self, transport_event *event)
+{
+    settle(self);
+    for (;;) {
+        const pen_status status = self->ops->recv(self->state, event);
+        if (status != PEN_OK || is_for_owner(self, event)) return status;
+        *event = (transport_event){0};
+    }
+}
+
+/* ---- buffers ---------------------------------------------------------------------------------------------- */
+static void free_segment(buf *self)
+{
+    segment_free(self->data);
+    free(self);
+}
+
+buf *lend_buf_new(size_t size)
+{
+    if (size < LEND_BYTES_MIN) return buf_new(size);
+    void *data = segment_alloc(size, NULL);
+    buf *self  = data != NULL ? malloc(sizeof *self) : NULL;
+    if (self == NULL) {
+        segment_free(data);
+        return buf_new(size);
+    }
+    buf_init(self, data, size, free_segment);
+    return self;
+}

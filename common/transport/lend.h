@@ -1,0 +1,43 @@
+/* lend.h - bodies that stay where they are: between two processes of one host a message carries the place of its
+ * body, not its bytes.
+ *
+ * DESIGN.  A layer between the front and a transport that crosses processes; whoever sends or receives sees no
+ * difference but speed.  A body is lent when it is large, lies in a segment (common/segment.h) and the peer has shown
+ * that it can map this process's memory; else its bytes travel as ever.
+ *   PROBE    after the first body that could be lent: "can you map this place?", with a number that is written there
+ *   MAPPED   "yes, I read this number", or 0: "no"
+ *   LENT     the head of a message, and where its body lies; the sender keeps a reference to the body
+ *   RETURN   "I have read these", once the receiver has dropped its last reference
+ * They are heads that begin with eight bytes of their own, without bodies.  Both ends must have the layer; one that
+ * does not answer a PROBE is not lent to.
+ * What is still lent when a connection ends is taken back at once if the peer's process is gone, and else after
+ * the sender's pages were replaced (segment_detach), so that whoever still reads it sees what was sent.
+ * A peer that lies about places gains nothing: only memory that this user made as a segment can be mapped.
+ * Thread: of the endpoint; only what was borrowed may be released by any.
+ */
+#ifndef COMMON_TRANSPORT_LEND_H
+#define COMMON_TRANSPORT_LEND_H
+
+#include "common/transport/transport.h"
+
+enum { LEND_BYTES_MIN = 64 << 10 }; /* smaller bodies travel faster than they are mapped */
+
+typedef struct lend lend;
+
+/* state: of an open endpoint of ops, which outlives the layer.  NULL: no memory. */
+lend *lend_create(const transport_ops *ops, void *state, uint64_t body_bytes_max);
+void lend_destroy(lend *self); /* before the endpoint is closed; NULL is fine */
+
+/* Whether the message is of this layer; an endpoint without it passes over those. */
+bool lend_is_private(const transport_event *event);
+
+/* As of transport_ops. */
+pen_status lend_send(lend *self, uint32_t peer, const void *head, size_t head_size, buf *body);
+pen_status lend_recv(lend *self, transport_event *event);
+
+/* A buffer of `size` bytes that can be lent when it is large enough, else a plain one.  NULL: no memory. */
+buf *lend_buf_new(size_t size);
+
+uint64_t lend_count(const lend *self); /* bodies lent so far, for tests */
+
+#endif

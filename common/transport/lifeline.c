@@ -1,0 +1,105 @@
+/* lifeline.c - two endpoints, of which the second takes over when it is up. */
+#include "common/transport/lifeline.h"
+
+#include "common/why.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+struct lifeline {
+    transport *now, *next; /* next: NULL unless a renewal is under way */
+    transport_options options;
+    int epoll_fd; /* of both; -1: the transport has no descriptor */
+    char address[];
+};
+
+static bool watch(lifeline *self, transport *t)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    const int fd             = transport_poll_fd(t);
+    return fd < 0 || epoll_ctl(self->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+pen_status lifeline_dial(const char *address, const transport_options *options, lifeline **out,
+                         pen_error *why)
+{
+    const size_t size = strlen(address) + 1;
+    lifeline *self    = calloc(1, sizeof *self + size);
+    if (self == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for a connection to %.200s", address);
+    memcpy(self->address, address, size);
+    if (options != NULL) self->options = *options;
+    self->epoll_fd    = -1;
+    pen_status status = transport_dial(address, &self->options, &self->now, why);
+    if (status == PEN_OK && transport_poll_fd(self->now) >= 0) {
+        self->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (self->epoll_fd < 0 || !watch(self, self->now))
+            status = why_set(why, PEN_NO_MEMORY,
+                             "cannot watch a connection to %.200s: %m; raise the limit of open "
+                             "files (ulimit -n)",
+                             address);
+    }
+    if (status == PEN_OK)
+        *out = self;
+    else
+        lifeline_close(self, 0);
+    return status;
+}
+
+pen_status lifeline_send(lifeline *self, const void *head, size_t head_size, buf *body)
+{
+    return transport_send(self->now, 0, head, head_size, body);
+}
+
+/* Taken out by name: a child of a fork may hold the descriptor too, and then closing it is not enough. */
+static void move(lifeline *self)
+{
+    const int fd = transport_poll_fd(self->now);
+    if (fd >= 0) epoll_ctl(self->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    transport_close(self->now, 0);
+    self->now  = self->next;
+    self->next = NULL;
+}
+
+/* Before it is up the next one has nothing to tell: its failures are none of the owner's. */
+static bool is_next_up(lifeline *self, transport_event *event)
+{
+    while (self->next != NULL && transport_recv(self->next, event) == PEN_OK) {
+        if (event->kind == TRANSPORT_UP) return true;
+        if (event->kind == TRANSPORT_MESSAGE) buf_release(event->body);
+    }
+    return false;
+}
+
+pen_status lifeline_recv(lifeline *self, transport_event *event)
+{
+    const pen_status status = transport_recv(self->now, event);
+    if (status != PEN_AGAIN || !is_next_up(self, event)) return status;
+    move(self);
+    return PEN_OK;
+}
+
+int lifeline_poll_fd(lifeline *self)
+{
+    return self->epoll_fd;
+}
+
+void lifeline_renew(lifeline *self)
+{
+    if (self->next != NULL) return;
+    if (transport_dial(self->address, &self->options, &self->next, NULL) != PEN_OK) return;
+    if (watch(self, self->next)) return;
+    transport_close(self->next, 0);
+    self->next = NULL;
+}
+
+void lifeline_close(lifeline *self, uint32_t linger_ms)
+{
+    if (self == NULL) return;
+    transport_close(self->next, 0);
+    transport_close(self->now, linger_ms);
+    if (self->epoll_fd >= 0) close(self->epoll_fd);
+    free(self);
+}

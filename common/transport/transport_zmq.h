@@ -1,0 +1,106 @@
+/* transport_zmq.h - the inside of the endpoints over ZeroMQ, shared by transport_zmq*.c only. */
+#ifndef COMMON_TRANSPORT_ZMQ_H
+#define COMMON_TRANSPORT_ZMQ_H
+
+#include "common/transport/peers.h"
+#include "common/transport/transport.h"
+
+#include <zmq.h>
+
+/* ---- what a listener knows of its connections: transport_zmq_watch.c --------------------------- */
+typedef struct watched watched;
+
+enum { WATCH_NOTES = 8, WATCH_RATES = 251 };
+
+typedef struct { /* how often an address has connected lately */
+    uint64_t count, since_ms;
+} watch_rate;
+
+typedef struct {
+    watched *at; /* [n] by descriptor */
+    size_t n;
+    uint32_t living, connections_max;
+    uint64_t accepted;          /* connections so far */
+    uint64_t message_bytes_max; /* what one message may take while it is not whole  */
+    uint64_t queue_bytes_max;   /* 0: any */
+    int timer_fd;               /* ticks while there are connections; -1: none yet */
+    struct {
+        uint32_t peer;
+        const char *text;
+    } note[WATCH_NOTES]; /* of connections that were ended, not told yet */
+    size_t n_notes;
+    watch_rate rate[WATCH_RATES]; /* by address */
+} watch;
+
+/* ---- one endpoint ------------------------------------------------------------------------------ */
+typedef struct { /* of a dialler: how things are, and what its owner knows of it */
+    bool is_up, told_up, broke;
+    uint32_t refused;  /* attempts that met something else than our listener; not told */
+    const char *fault; /* what the newest of them met; NULL: nothing that can be said  */
+} dialled;
+
+typedef struct {
+    void *socket, *monitor;
+    int epoll_fd;
+    unsigned generation, door; /* door: 0 = none */
+    bool listens, has_context, has_head, has_keys;
+    char address[256];
+    transport_options options;
+    uint64_t head_max, body_max;
+    zmq_msg_t head; /* of the last event; closed by the next recv */
+
+    dialled link;
+    peers peers;       /* of a listener                       */
+    watch watch;       /* of a listener                       */
+    uint32_t unknown;  /* connections with a key that is not ours; not told */
+    bool is_telling;   /* ends that are ripe                  */
+    uint64_t round_ms; /* when this round began               */
+    size_t messages;   /* of this round                       */
+    int timer_fd;      /* wakes the owner; -1 until it has to */
+    bool is_ticking;   /* listening: the timer was set        */
+} endpoint;
+
+static inline void set_int(void *socket, int option, int value)
+{
+    zmq_setsockopt(socket, option, &value, sizeof value);
+}
+
+bool endpoint_watch_fd(endpoint *e, int fd); /* its readability wakes the owner */
+
+/* ---- the one context of the process: transport_zmq_context.c ----------------------------------- */
+unsigned zmqctx_generation(void); /* how many forks lie between this process and the first one */
+
+void *zmqctx_acquire(uint32_t io_threads, unsigned *number);
+void zmqctx_release(void);
+
+/* ---- keys: transport_zmq_curve.c ---------------------------------------------------------------- */
+/* A socket proves and believes what the keys say.  Before it is bound or connected. */
+pen_status curve_set(endpoint *e, void *context, const transport_keys *keys, pen_error *why);
+void curve_close(endpoint *e); /* then its keys are asked for nothing any more */
+
+/* Of the context: ends and forgets the thread that answers; a forked child only forgets. */
+void curve_stop(void);
+void curve_forget(void);
+
+/* ---- opening: transport_zmq_open.c -------------------------------------------------------------- */
+pen_status endpoint_listen(void *state, const char *address, const transport_options *o,
+                           pen_error *why);
+pen_status endpoint_dial(void *state, const char *address, const transport_options *o,
+                         pen_error *why);
+/* Another socket, not connected yet, in place of the one that dialled: what that has queued is released.  False: all is
+ * as it was. */
+bool endpoint_renew(endpoint *e);
+
+/* ---- limits: transport_zmq_watch.c -------------------------------------------------------------- */
+void watch_init(endpoint *e, const transport_options *o);
+void watch_fini(endpoint *e);
+void watch_accepted(endpoint *e, int fd);
+void watch_ended(endpoint *e, int fd);
+void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
+void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
+void watch_blame(endpoint *e, uint32_t peer);
+/* After the queue of messages was found dry (or not), when the timer has ticked. */
+void watch_look(endpoint *e, bool is_dry);
+bool watch_take_note(endpoint *e, uint32_t *peer, const char **text);
+
+#endif

@@ -1,0 +1,339 @@
+/* transport_zmq_watch.c - the limits that ZeroMQ does not have, and how a connection over them is ended.
+ *
+ * DESIGN
+ * What is known.  The kernel counts the bytes of each connection (TCP_INFO).  What it received and we did not
+ * take is in ZeroMQ's queue, or in a message that is not whole yet; what we gave and it has not been acknowledged
+ * waits for a peer that does not read.
+ *
+ * A message without end.  ZeroMQ keeps the frames of a message until its last one, however many.  A look is taken
+ * at all counts on a tick; when the queue was found dry after that, everything whole had been taken, so what is
+ * left of the count is one unfinished message and what the kernel still holds.  More than the largest message and
+ * SLACK_BYTES: the connection is ended.  What may pile up is a tick's worth of a link above that.
+ *
+ * Ending.  ZeroMQ has no call for it.  Connecting its descriptor to nobody does: the kernel resets the connection and
+ * drops what it holds, and ZeroMQ's thread finds it ended and closes.  (After shutdown() a sender that does not stop
+ * is read from for as long as it keeps up.)
+ * A descriptor may have been given to another connection meanwhile; the kernel's cookie of the socket tells, and
+ * whoever is hit in the instant between looking and ending dials again.
+ *
+ * Rates.  Each address may connect RATE_BURST times, and RATE_A_SECOND times a second from then on.  Beyond that a
+ * connection ends before a handshake is worked on, unless a peer that has spoken lives at the same address: then it
+ * may be a member that comes back, and a stranger beside it is bounded by the other limits alone.
+ *
+ * Silent ones.  Who connects and says nothing costs a descriptor until the handshake's time is over.  Beyond
+ * connections_max the oldest silent one is ended for each new one, so a flood pushes out itself.
+ */
+#include "common/transport/transport_zmq.h"
+
+#include "common/clock.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum {
+    TICK_MS         = 100,
+    FD_MAX          = 1 << 20,
+    SPARE           = 64,
+    SLACK_BYTES     = 64 << 20, /* what the kernel may hold */
+    HEARTBEAT_BYTES = 16,       /* of a tick */
+    CURVE_BYTES     = 33,       /* of each frame: command, nonce, tag, flags */
+    SHORT_FRAME     = 255,
+    BLAMES_A_SECOND = 10,
+    RATE_BURST      = 8192, /* as many as dial at once from one host when a large job starts */
+    RATE_A_SECOND   = 100,
+    MS_OF_A_SECOND  = 1000
+};
+
+struct watched {
+    bool lives, is_ended; /* is_ended: by us */
+    bool has_look;        /* `look` was taken at the last tick */
+    uint64_t cookie;      /* of the socket */
+    uint64_t order;       /* of acceptance */
+    uint64_t address;     /* of the other side, as one number; 0: none */
+    uint64_t took, gave;  /* bytes on the wire, as far as we know */
+    uint64_t look;        /* received at the last tick */
+    uint64_t blames, blamed_ms;
+};
+
+void watch_init(endpoint *e, const transport_options *o)
+{
+    const uint64_t largest =
+        o->head_bytes_max > o->body_bytes_max ? o->head_bytes_max : o->body_bytes_max;
+    struct rlimit files;
+    watch *w             = &e->watch;
+    w->timer_fd          = -1;
+    w->connections_max   = o->connections_max;
+    w->queue_bytes_max   = o->queue_bytes_max;
+    w->message_bytes_max = largest > INT64_MAX / 4 ? INT64_MAX / 2 : 2 * largest + SLACK_BYTES;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 2 < w->connections_max)
+        w->connections_max = (uint32_t)(files.rlim_cur / 2); /* others need descriptors too */
+}
+
+void watch_fini(endpoint *e)
+{
+    free(e->watch.at);
+    if (e->watch.timer_fd >= 0) close(e->watch.timer_fd);
+    e->watch.at       = NULL;
+    e->watch.timer_fd = -1;
+}
+
+/* ---- the clock of it -------------------------------------------------------------------------- */
+
+static void set_ticking(endpoint *e, bool on)
+{
+    watch *w                    = &e->watch;
+    const struct timespec every = {.tv_nsec = on ? TICK_MS * 1000000l : 0};
+    const struct itimerspec t   = {.it_interval = every, .it_value = every};
+    if (w->timer_fd < 0 && on) {
+        w->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+        if (w->timer_fd >= 0) endpoint_watch_fd(e, w->timer_fd);
+    }
+    if (w->timer_fd >= 0) timerfd_settime(w->timer_fd, 0, &t, NULL);
+}
+
+static bool has_ticked(const watch *w)
+{
+    uint64_t times;
+    return w->timer_fd >= 0 && read(w->timer_fd, &times, sizeof times) > 0;
+}
+
+/* ---- connections ------------------------------------------------------------------------------ */
+
+static watched *find(const endpoint *e, int fd)
+{
+    const watch *w = &e->watch;
+    return fd >= 0 && (size_t)fd < w->n && w->at[fd].lives ? &w->at[fd] : NULL;
+}
+
+static bool make_room(watch *w, int fd)
+{
+    if (fd < 0 || fd > FD_MAX) return false;
+    if ((size_t)fd < w->n) return true;
+    const size_t n = (size_t)fd + SPARE;
+    watched *grown = realloc(w->at, n * sizeof *grown);
+    if (grown == NULL) return false;
+    memset(grown + w->n, 0, (n - w->n) * sizeof *grown);
+    w->at = grown;
+    w->n  = n;
+    return true;
+}
+
+static uint64_t cookie_of(int fd)
+{
+    uint64_t cookie = 0;
+    socklen_t size  = sizeof cookie;
+    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
+
+static void end_connection(endpoint *e, int fd)
+{
+    watched *c = find(e, fd);
+    if (c == NULL || c->is_ended) return;
+    c->is_ended = true;
+    if (c->cookie == 0 || cookie_of(fd) != c->cookie) return;
+    const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
+    if (connect(fd, &nobody, sizeof nobody) != 0) shutdown(fd, SHUT_RDWR);
+}
+
+static int oldest_silent(const endpoint *e)
+{
+    int oldest = -1;
+    for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
+        const watched *c = find(e, fd);
+        if (c == NULL || c->is_ended || !peers_is_silent(&e->peers, fd)) continue;
+        if (oldest < 0 || c->order < e->watch.at[oldest].order) oldest = fd;
+    }
+    return oldest;
+}
+
+static void end_peer(endpoint *e, int fd, const char *text)
+{
+    watch *w = &e->watch;
+    if (w->at[fd].is_ended) return;
+    end_connection(e, fd);
+    if (w->n_notes == WATCH_NOTES) return;
+    w->note[w->n_notes].peer   = peers_number(&e->peers, fd);
+    w->note[w->n_notes++].text = text;
+}
+
+/* An address without its port as one number. */
+static uint64_t address_of(int fd)
+{
+    struct sockaddr_storage at = {0};
+    socklen_t size             = sizeof at;
+    uint64_t number            = 14695981039346656037u; /* FNV-1a */
+    const uint8_t *byte        = NULL;
+    size_t n                   = 0;
+    if (getpeername(fd, (struct sockaddr *)&at, &size) != 0) return 0;
+    if (at.ss_family == AF_INET) {
+        byte = (const uint8_t *)&((struct sockaddr_in *)&at)->sin_addr;
+        n    = sizeof(struct in_addr);
+    } else if (at.ss_family == AF_INET6) {
+        byte = (const uint8_t *)&((struct sockaddr_in6 *)&at)->sin6_addr;
+        n    = sizeof(struct in6_addr);
+    }
+    for (size_t i = 0; i < n; i++) number = (number ^ byte[i]) * 1099511628211u;
+    return n > 0 ? number | 1 : 0;
+}
+
+static bool has_peer_at(const endpoint *e, uint64_t address)
+{
+    for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
+        const watched *c = find(e, fd);
+        if (c != NULL && c->address == address && !peers_is_silent(&e->peers, fd)) return true;
+    }
+    return false;
+}
+
+/* Whether this address has connected too often.  Two that share a place in the table share their allowance. */
+static bool comes_too_often(endpoint *e, uint64_t address, uint64_t now_ms)
+{
+    watch_rate *r = &e->watch.rate[address % WATCH_RATES];
+    if (address == 0) return false;
+    const uint64_t forgiven = (now_ms - r->since_ms) * RATE_A_SECOND / MS_OF_A_SECOND;
+    if (forgiven > 0) {
+        r->count    = r->count > forgiven ? r->count - forgiven : 0;
+        r->since_ms = now_ms;
+    }
+    if (r->count < RATE_BURST) {
+        r->count++;
+        return false;
+    }
+    return !has_peer_at(e, address);
+}
+
+void watch_accepted(endpoint *e, int fd)
+{
+    watch *w           = &e->watch;
+    const uint64_t now = clock_ms(&clock_real);
+    if (!make_room(w, fd)) return;
+    if (!w->at[fd].lives && w->living++ == 0) set_ticking(e, true);
+    w->at[fd] = (watched){
+        .lives = true, .cookie = cookie_of(fd), .order = ++w->accepted, .address = address_of(fd)};
+    if (comes_too_often(e, w->at[fd].address, now)) {
+        end_peer(e, fd, "too many connections a second from one address: ended");
+        return;
+    }
+    if (w->living <= w->connections_max) return;
+    const int oldest = oldest_silent(e);
+    if (oldest >= 0)
+        end_peer(e, oldest, "more than connections_max connections: a silent one was ended");
+}
+
+void watch_ended(endpoint *e, int fd)
+{
+    watched *c = find(e, fd);
+    if (c == NULL) return;
+    *c = (watched){0};
+    if (--e->watch.living == 0) set_ticking(e, false);
+}
+
+/* ---- counting --------------------------------------------------------------------------------- */
+
+/* A message's frames on the wire.  Exact but for which of two frames is short. */
+static uint64_t wire_bytes(const endpoint *e, uint64_t bytes, int frames)
+{
+    const uint64_t each = e->has_keys ? CURVE_BYTES : 0;
+    const uint64_t all  = bytes + (uint64_t)frames * (each + 2);
+    return bytes + each > SHORT_FRAME ? all + 7 : all;
+}
+
+void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
+{
+    watched *c = find(e, peers_fd(&e->peers, peer));
+    if (c != NULL) c->took += wire_bytes(e, bytes, frames);
+}
+
+void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
+{
+    watched *c = find(e, peers_fd(&e->peers, peer));
+    if (c != NULL) c->gave += wire_bytes(e, bytes, frames);
+}
+
+/* ---- what is told ------------------------------------------------------------------------------ */
+
+bool watch_take_note(endpoint *e, uint32_t *peer, const char **text)
+{
+    watch *w = &e->watch;
+    if (w->n_notes == 0) return false;
+    *peer = w->note[--w->n_notes].peer;
+    *text = w->note[w->n_notes].text;
+    return true;
+}
+
+void watch_blame(endpoint *e, uint32_t peer)
+{
+    const int fd = peers_fd(&e->peers, peer);
+    watched *c   = find(e, fd);
+    if (c == NULL) return;
+    const uint64_t now     = clock_ms(&clock_real);
+    const uint64_t forgive = (now - c->blamed_ms) * BLAMES_A_SECOND / MS_OF_A_SECOND;
+    if (forgive > 0) {
+        c->blames    = c->blames > forgive ? c->blames - forgive : 0;
+        c->blamed_ms = now;
+    }
+    if (++c->blames > TRANSPORT_BLAMES)
+        end_peer(e, fd, "too much that was refused: its connection was ended");
+}
+
+/* ---- looking ---------------------------------------------------------------------------------- */
+
+static bool counts_of(int fd, const watched *c, uint64_t *received, uint64_t *acked)
+{
+    struct tcp_info info = {0};
+    socklen_t size       = sizeof info;
+    if (cookie_of(fd) != c->cookie) return false;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+    if (size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
+        return false;
+    *received = info.tcpi_bytes_received;
+    *acked    = info.tcpi_bytes_acked;
+    return true;
+}
+
+static bool exceeds(uint64_t more, uint64_t less, uint64_t limit)
+{
+    return more > less && more - less > limit;
+}
+
+/* They are received and never taken.  A peer that sends as little as that of something else gains as little. */
+static void forgive_heartbeats(watched *c, uint64_t received)
+{
+    c->took += HEARTBEAT_BYTES;
+    if (c->took > received) c->took = received;
+}
+
+static void judge(endpoint *e, int fd, watched *c, bool is_dry)
+{
+    const watch *w = &e->watch;
+    uint64_t received, acked;
+    if (is_dry && c->has_look && exceeds(c->look, c->took, w->message_bytes_max)) {
+        end_peer(e, fd, "a message without end: its connection was ended");
+        return;
+    }
+    if (!is_dry && c->has_look && w->queue_bytes_max == 0) return; /* the look still holds */
+    if (!counts_of(fd, c, &received, &acked)) return;
+    forgive_heartbeats(c, received);
+    const uint64_t limit = w->queue_bytes_max;
+    if (limit > 0 && exceeds(received, c->took, limit + w->message_bytes_max))
+        end_peer(e, fd, "more in its queue than queue_bytes_max: its connection was ended");
+    else if (limit > 0 && exceeds(c->gave, acked, limit + w->message_bytes_max))
+        end_peer(e, fd, "it does not read, and more than queue_bytes_max waits: ended");
+    if (is_dry || !c->has_look) c->look = received;
+    c->has_look = true;
+}
+
+void watch_look(endpoint *e, bool is_dry)
+{
+    if (!has_ticked(&e->watch)) return;
+    for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
+        watched *c = find(e, fd);
+        if (c != NULL && !c->is_ended && c->cookie != 0) judge(e, fd, c, is_dry);
+    }
+}
