@@ -5,18 +5,58 @@
 #include <string.h>
 
 /* ---- life ------------------------------------------------------------------------------------ */
-static pen_status refuse_settings(const scheduler_settings *settings, pen_error *why)
+static pen_status check_without_servers(const scheduler_settings *settings, pen_error *why)
 {
-    if (settings->on_worker_loss == SCHEDULER_LOSS_FAIL) return PEN_OK;
-    return why_set(why, PEN_UNSUPPORTED, "on_worker_loss=%s does not exist yet; leave it at 'fail'",
-                   settings->on_worker_loss == SCHEDULER_LOSS_WAIT ? "wait" : "continue");
+    if (settings->on_worker_loss == SCHEDULER_LOSS_WAIT)
+        return why_set(
+            why, PEN_BAD_SETTING,
+            "on_worker_loss=wait needs servers: they keep the model for who comes back; add "
+            "--servers, or say 'fail' or 'continue'");
+    if (settings->replicas > 0)
+        return why_set(why, PEN_BAD_SETTING,
+                       "replicas=%u are copies on servers, and the job has none; add --servers",
+                       (unsigned)settings->replicas);
+    if (settings->workers_max > 0)
+        return why_set(
+            why, PEN_BAD_SETTING,
+            "workers that come while the job trains need servers, which have the model for "
+            "them; add --servers, or leave out workers_max=%u",
+            (unsigned)settings->workers_max);
+    return PEN_OK;
+}
+
+pen_status core_check_kind(const scheduler_settings *settings, uint32_t n_servers, pen_error *why)
+{
+    const uint64_t most = settings->servers_max > n_servers ? settings->servers_max : n_servers;
+    if (!n_servers) return check_without_servers(settings, why);
+    if (settings->replicas < most) return PEN_OK;
+    return why_set(
+        why, PEN_BAD_SETTING,
+        "replicas=%u needs at least %u servers, for copies lie on different ones; the job "
+        "has %u",
+        (unsigned)settings->replicas, (unsigned)settings->replicas + 1, (unsigned)most);
+}
+
+static pen_status check_settings(const scheduler_settings *settings, pen_error *why)
+{
+    const uint64_t most = settings->workers_max ? settings->workers_max : settings->world_size;
+    if (settings->servers_max && settings->servers_max < settings->servers)
+        return why_set(why, PEN_BAD_SETTING, "servers_max=%u is less than servers=%u",
+                       (unsigned)settings->servers_max, (unsigned)settings->servers);
+    if (settings->workers_max && settings->workers_max < settings->world_size)
+        return why_set(why, PEN_BAD_SETTING, "workers_max=%u is less than world_size=%u",
+                       (unsigned)settings->workers_max, (unsigned)settings->world_size);
+    if (most && settings->workers_min > most)
+        return why_set(why, PEN_BAD_SETTING, "workers_min=%u is more than the %u workers there are",
+                       (unsigned)settings->workers_min, (unsigned)most);
+    return settings->servers ? core_check_kind(settings, (uint32_t)settings->servers, why) : PEN_OK;
 }
 
 pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t term,
                                  const char *master, const scheduler_actions *actions,
                                  uint64_t now_ms, scheduler_core **core, pen_error *why)
 {
-    if (refuse_settings(settings, why) != PEN_OK) return PEN_UNSUPPORTED;
+    if (check_settings(settings, why) != PEN_OK) return PEN_BAD_SETTING;
     scheduler_core *made = calloc(1, sizeof *made);
     if (!made) return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
 
@@ -27,7 +67,9 @@ pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t te
     made->job_step        = -1;
     made->restore         = -1;
     made->newest_snapshot = -1;
+    made->first_lost      = -1;
     made->n_servers       = (uint32_t)settings->servers;
+    made->servers_known   = settings->servers > 0;
     snprintf(made->master, sizeof made->master, "%s", master);
     scheduler_core_introduce(made, master, master);
     snprintf(made->job, sizeof made->job, "%.63s", settings->job);
@@ -46,9 +88,14 @@ void scheduler_core_destroy(scheduler_core *core)
     if (!core) return;
     meet_fini(&core->meets);
     core_snapshot_fini(core);
+    core_epoch_fini(core);
+    core_fault_fini(core);
+    core_shrink_fini(core);
+    core_store_fini(core);
     plan_destroy(core->plan);
     free(core->shard);
     free(core->peers);
+    free(core->states);
     keep_clear(&core->kept);
     roster_fini(&core->roster);
     free(core);
@@ -107,6 +154,7 @@ void core_end(scheduler_core *core, pen_status status)
 {
     if (core->phase == PHASE_ENDED) return;
     core->phase = PHASE_ENDED;
+    if (core->actions.keep) core->actions.keep(core->actions.user, NULL, 0);
     core->actions.ended(core->actions.user, status, core->has_verdict ? &core->verdict : NULL);
 }
 
@@ -124,8 +172,10 @@ bool core_move(scheduler_core *core, seat *s, member_event event)
 /* ---- hearing --------------------------------------------------------------------------------- */
 static void beat(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
 {
+    const uint64_t since_ms = s->beat_ms;
     seat_beat(s, message, now_ms);
     if (s->role == PEN_WORKER && s->step > core->job_step) core->job_step = s->step;
+    if (s->role == PEN_WORKER) core_slow_beat(core, s, since_ms, now_ms);
     core_will_heard_step(core, now_ms);
 
     wire_control ack        = {.kind = WIRE_BEAT_ACK};
@@ -155,6 +205,17 @@ static const struct {
     [WIRE_MISSING]         = {TO_SERVERS,                          core_missing},
     [WIRE_COMMAND]         = {TO_WORKERS,                          core_command},
     [WIRE_REPLY]           = {TO_WORKERS | TO_SERVERS,             core_reply},
+    [WIRE_FAULT]           = {TO_WORKERS,                          core_fault},
+    [WIRE_OVERDUE]         = {TO_WORKERS,                          core_overdue},
+    [WIRE_SHRINK]          = {TO_WORKERS,                          core_shrink_ask},
+    [WIRE_STORE]           = {TO_WORKERS,                          core_store_ask},
+    [WIRE_RECORD_ASK]      = {TO_GUESTS,                           core_record_ask},
+    [WIRE_RECORD]          = {TO_WORKERS,                          core_record},
+    [WIRE_SEALED]          = {TO_SERVERS,                          core_sealed},
+    [WIRE_CAUGHT_UP]       = {TO_SERVERS,                          core_caught_up},
+    [WIRE_SUSPECT]         = {TO_SERVERS,                          core_suspect},
+    [WIRE_SCALE]           = {TO_GUESTS,                           core_scale},
+    [WIRE_DRAIN]           = {TO_GUESTS,                           core_drain_ask},
 };
 /* clang-format on */
 
@@ -222,6 +283,7 @@ void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_
     }
     roster_unbind(&core->roster, s);
     s->down_ms = now_ms;
+    if (core_is_late(core, s)) s->is_ready = s->is_registered = false;
     core_move(core, s, MEMBER_EVENT_DOWN);
     core_settle(core, now_ms);
 }
@@ -230,10 +292,11 @@ void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_
 /* When its silence or absence becomes its death; UINT64_MAX: never. */
 static uint64_t lost_ms(const scheduler_core *core, const seat *s)
 {
-    if (s->rank < 0) return UINT64_MAX;
-    if (s->state == MEMBER_AWAY) return s->down_ms + core->settings.down_grace_ms;
-    if (s->state == MEMBER_ACTIVE) return s->last_seen_ms + core->settings.lease_ms;
-    return UINT64_MAX;
+    uint64_t due = UINT64_MAX;
+    if (s->rank < 0) return due;
+    if (s->state == MEMBER_AWAY) due = s->down_ms + core->settings.down_grace_ms;
+    if (s->state == MEMBER_ACTIVE) due = s->last_seen_ms + core->settings.lease_ms;
+    return due < core->amnesty_ms ? core->amnesty_ms : due;
 }
 
 static void lose_silent(scheduler_core *core, uint64_t now_ms)
@@ -254,6 +317,8 @@ void scheduler_core_tick(scheduler_core *core, uint64_t now_ms)
     forgive_pause(core, now_ms);
     lose_silent(core, now_ms);
     core_join_tick(core, now_ms);
+    core_wait_tick(core, now_ms);
+    core_epoch_tick(core, now_ms);
     core_meet_tick(core, now_ms);
     core_end_tick(core, now_ms);
     core_will_tick(core, now_ms);
@@ -268,6 +333,7 @@ uint64_t scheduler_core_next_ms(scheduler_core *core)
 {
     if (core->phase == PHASE_ENDED) return UINT64_MAX;
     uint64_t next = least(core_meet_next_ms(core), core_will_next_ms(core));
+    next          = least(next, least(core_epoch_next_ms(core), core_wait_next_ms(core)));
     const seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
         next = least(next, lost_ms(core, s));

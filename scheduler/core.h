@@ -9,11 +9,14 @@
  *   JOINING      workers and servers come; a process that goes leaves its seat free
  *   REGISTERING  all are here; workers say what the model is
  *   LOADING      the plan is out; servers make room and restore
- *   TRAINING     from here on the scheduler only watches, lets ranks meet, and collects snapshots
+ *   TRAINING     from here on the scheduler watches, lets ranks meet, collects snapshots, and changes
+ *                the epoch when members or copies do (core_epoch.c)
  *   STOPPING     all workers left in good order; servers are asked to end
  *   FAILED       there is a verdict; everybody is told, whoever comes back is told again
  *   ENDED        nothing happens any more
- * The first cause wins: a job has at most one verdict.
+ * The first cause wins: a job has at most one verdict.  A job without servers has no LOADING.  With
+ * on_worker_loss=continue the death of a worker is no verdict while another lives (core_loss.c), and with
+ * replicas that of a server is none while a copy of each of its shards lives.
  *
  * Promised: death is declared only here, and never because this process was itself held up: time
  * that passed while nobody called in is given back to every lease.
@@ -34,15 +37,29 @@ typedef struct {
     /* Once.  PEN_OK: all workers left in good order; else *why is the verdict. */
     void (*ended)(void *user, pen_status status, const pen_error *why);
     void *user;
+    /* Keeps these bytes in the place of those before them; they are durable when it returns.  No bytes: the
+     * job is over, and nothing is to be kept.  NULL: nothing ever is, and the job ends with its scheduler.  The
+     * sentence of a failure is the shell's to log. */
+    pen_status (*keep)(void *user, const void *data, size_t size);
 } scheduler_actions;
 
 /* `term` is larger at each start of a scheduler (milliseconds since 1970); `master` is how others
  * call this host, for sentences.  Settings are copied.
- * Errors  PEN_UNSUPPORTED  on_worker_loss is not `fail`.   PEN_NO_MEMORY */
+ * Errors  PEN_BAD_SETTING  settings that contradict each other.   PEN_NO_MEMORY */
 pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t term,
                                  const char *master, const scheduler_actions *actions,
                                  uint64_t now_ms, scheduler_core **core, pen_error *why);
 void scheduler_core_destroy(scheduler_core *core);
+
+/* The highest term that state kept by a scheduler knows of: that of the next one must be larger.  0: this is
+ * no such state.  Any bytes are safe. */
+uint64_t scheduler_core_kept_term(const void *state, size_t size);
+
+/* Goes on where the scheduler was that kept this state; directly after create.  Nobody is declared dead for
+ * one lease, and a job that trains with servers begins with an epoch change.
+ * Errors  CORRUPT  not such a state.   NO_MEMORY.   The core is then to be destroyed. */
+pen_status scheduler_core_load(scheduler_core *core, const void *state, size_t size,
+                               uint64_t now_ms, pen_error *why);
 
 /* now_ms never goes back.  The message is BORROWED for the call; any content is safe. */
 void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_control *message,

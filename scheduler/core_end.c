@@ -35,6 +35,7 @@ void core_verdict(scheduler_core *core, const pen_error *why, uint64_t now_ms)
     core->phase        = PHASE_FAILED;
     core->end_ms       = now_ms + CORE_END_MS;
     core_log(core, LOG_NOTICE, "%s", why->text);
+    core_keep(core, now_ms);
 
     const wire_control c = {.kind = WIRE_VERDICT, .u.verdict = *why};
     core_send_all(core, TO_WORKERS | TO_SERVERS | TO_GUESTS, &c);
@@ -46,26 +47,31 @@ void core_verdict(scheduler_core *core, const pen_error *why, uint64_t now_ms)
     core_settle(core, now_ms);
 }
 
-/* What a member says of itself is bounded before it is repeated to all. */
+/* What a member says is bounded before it is repeated to all. */
+void core_bound_claim(const seat *s, pen_error *why)
+{
+    why->text[sizeof why->text - 1]     = 0;
+    why->tensor[sizeof why->tensor - 1] = 0;
+    if (why->missing_n < 0 || why->missing_n > 32) why->missing_n = 0;
+    if (why->status >= 0 || pen_status_info(why->status)->status != why->status)
+        why->status = PEN_INTERNAL;
+    if (why->role < PEN_SCHEDULER || why->role > WIRE_OBSERVER) {
+        why->role = s->role;
+        why->rank = s->rank;
+    }
+    char name[SENTENCE_SEAT_BYTES];
+    if (!why->text[0])
+        snprintf(why->text, sizeof why->text, "%s failed: %s", sentence_seat(name, s),
+                 pen_status_info(why->status)->text);
+}
+
 void core_failure(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
 {
     if (core->has_verdict) core_tell(core, s);
     if (core->has_verdict || core->inquest.dead) return; /* the first cause wins */
 
-    pen_error why                     = message->u.verdict;
-    why.text[sizeof why.text - 1]     = 0;
-    why.tensor[sizeof why.tensor - 1] = 0;
-    if (why.missing_n < 0 || why.missing_n > 32) why.missing_n = 0;
-    if (why.status >= 0 || pen_status_info(why.status)->status != why.status)
-        why.status = PEN_INTERNAL;
-    if (why.role < PEN_SCHEDULER || why.role > WIRE_OBSERVER) {
-        why.role = s->role;
-        why.rank = s->rank;
-    }
-    char name[SENTENCE_SEAT_BYTES];
-    if (!why.text[0])
-        snprintf(why.text, sizeof why.text, "%s failed: %s", sentence_seat(name, s),
-                 pen_status_info(why.status)->text);
+    pen_error why = message->u.verdict;
+    core_bound_claim(s, &why);
     core_verdict(core, &why, now_ms);
 }
 
@@ -142,6 +148,11 @@ static void judge(scheduler_core *core, seat *dead, uint64_t now_ms)
     core_verdict(core, &why, now_ms);
 }
 
+static bool was_in(const seat *s)
+{
+    return s->in_record && s->in_record == s->incarnation;
+}
+
 void core_lose(scheduler_core *core, seat *s, member_event event, const char *how, uint64_t now_ms)
 {
     const member_state before = s->state;
@@ -150,8 +161,17 @@ void core_lose(scheduler_core *core, seat *s, member_event event, const char *ho
     core_log(core, LOG_INFO, "%s: %s", sentence_seat(name, s), how);
     if (s->state == before) return;
 
+    const bool waits = core->settings.on_worker_loss == SCHEDULER_LOSS_WAIT && core->n_servers;
     if (core->phase >= PHASE_STOPPING)
         core_settle(core, now_ms);
+    else if (core->phase == PHASE_TRAINING && core->n_servers && !was_in(s))
+        return; /* nobody has counted on it yet */
+    else if (s->role == PEN_WORKER && core->phase >= PHASE_REGISTERING && core_goes_on(core))
+        core_go_on(core, s, now_ms);
+    else if (s->role == PEN_SERVER && !core->inquest.dead && core_epoch_survives(core))
+        core_epoch_lost(core, s, now_ms);
+    else if (s->role == PEN_WORKER && core->phase == PHASE_TRAINING && waits)
+        core_wait_for(core, s, now_ms);
     else if (!core->inquest.dead)
         judge(core, s, now_ms);
     else if (all_heard(core))
@@ -166,7 +186,8 @@ static bool servers_may_go(const scheduler_core *core)
 
 static void leave(scheduler_core *core, seat *s, uint64_t now_ms)
 {
-    if (s->role == PEN_SERVER && seat_is_counted(s) && !servers_may_go(core)) {
+    if (s->role == PEN_SERVER && seat_is_counted(s) && !servers_may_go(core) &&
+        !core_scale_may_go(core, s)) {
         core_lose(core, s, MEMBER_EVENT_LOST, "it left while it was needed", now_ms);
         return;
     }
@@ -176,18 +197,32 @@ static void leave(scheduler_core *core, seat *s, uint64_t now_ms)
         return;
     }
     if (s->state == before) return;
-    if (s->role == PEN_WORKER && s->state == MEMBER_LEFT) core_meet_left(core, s, now_ms);
+    if (s->role == PEN_WORKER && s->state == MEMBER_LEFT) {
+        core_meet_left(core, s, now_ms);
+        core_shrink_settle(core);
+    }
     core_settle(core, now_ms);
+    const bool is_gone =
+        s->state == MEMBER_LEFT && (s->role == PEN_SERVER || core_is_elastic(core));
+    char name[SENTENCE_SEAT_BYTES];
+    if (is_gone)
+        core_epoch_want(core, now_ms + CORE_LEAVE_MS, now_ms, "%.120s has left",
+                        sentence_seat(name, s));
 }
 
 void core_bye(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
 {
     (void)message;
-    core_send(core, s, &(wire_control){.kind = WIRE_BYED});
+    const wire_control byed = {.kind = WIRE_BYED};
+    const bool is_kept      = core->actions.keep && s->role == PEN_WORKER && s->rank >= 0;
+    if (!is_kept) core_send(core, s, &byed);
     if (s->rank >= 0)
         leave(core, s, now_ms);
     else
         core_dismiss(core, s, now_ms);
+    if (!is_kept) return; /* else whoever comes after this scheduler must know that it has left */
+    if (core->phase == PHASE_TRAINING && !core_keep(core, now_ms)) return;
+    core_send(core, s, &byed);
 }
 
 void core_dismiss(scheduler_core *core, seat *guest, uint64_t now_ms)
@@ -196,10 +231,25 @@ void core_dismiss(scheduler_core *core, seat *guest, uint64_t now_ms)
     core_settle(core, now_ms);
 }
 
+/* Who came while the last of the others left: there is nobody to train with. */
+static void turn_away_the_late(scheduler_core *core)
+{
+    char name[SENTENCE_SEAT_BYTES];
+    for (uint32_t i = 0; i < core->roster.workers.n; i++) {
+        const seat *s = core->roster.workers.at[i];
+        if (core_is_late(core, s))
+            core_refuse(core, s->peer, PEN_NOT_A_MEMBER,
+                        "%s comes too late: all workers of the job have left it",
+                        sentence_seat(name, s));
+    }
+}
+
 static void stop(scheduler_core *core, uint64_t now_ms)
 {
+    turn_away_the_late(core);
     core->phase  = PHASE_STOPPING;
     core->end_ms = now_ms + CORE_END_MS;
+    core_keep(core, now_ms);
     core_send_all(core, TO_SERVERS, &(wire_control){.kind = WIRE_STOP});
 }
 
@@ -251,11 +301,21 @@ void core_exited(scheduler_core *core, seat *launcher, const wire_control *messa
     describe_exit(message, how, sizeof how);
     const bool in_order = !message->u.exited.signal && !message->u.exited.code;
     seat *s             = roster_find(&core->roster, role, rank);
+    const char *note    = message->u.exited.note ? message->u.exited.note : "";
+    /* of the process that sat there before */
+    if (s && s->has_come_back && seat_is_here(s) && s->pid != message->u.exited.pid) return;
 
     if (!s || s->state == MEMBER_ABSENT) {
-        if (!in_order) fail_before_join(core, role, rank, how, now_ms);
-    } else if (!in_order || (role == PEN_SERVER && !servers_may_go(core))) {
+        if (!in_order && core->phase == PHASE_TRAINING && core->n_servers)
+            core_log(core, LOG_WARNING, "%s %d %s before it joined", sentence_role(role), (int)rank,
+                     how);
+        else if (!in_order)
+            fail_before_join(core, role, rank, how, now_ms);
+    } else if (!in_order ||
+               (role == PEN_SERVER && !servers_may_go(core) && !core_scale_may_go(core, s))) {
         core_lose(core, s, MEMBER_EVENT_EXITED, how, now_ms);
+        if (s->awaited_ms && !core->has_verdict && strcmp(note, "no restarts left") == 0)
+            core_wait_in_vain(core, s, now_ms);
     } else if (seat_is_here(s)) {
         if (role == PEN_WORKER)
             core_log(core, LOG_WARNING, "%s ended without pen_finalize()", sentence_seat(name, s));
@@ -285,11 +345,26 @@ static const seat *first_waited_for(const scheduler_core *core)
     return NULL;
 }
 
-void core_settle(scheduler_core *core, uint64_t now_ms)
+static bool is_outstanding(const scheduler_core *core, const seat *worker)
+{
+    if (worker->state == MEMBER_LEFT || core_is_late(core, worker)) return false;
+    if (worker->state == MEMBER_DEAD) return !core_goes_on(core);
+    /* a seat that was empty all the time, or is again */
+    return worker->state != MEMBER_ABSENT || core->phase != PHASE_TRAINING || !core->n_servers;
+}
+
+static bool all_have_left(const scheduler_core *core)
 {
     const seat_list *workers = &core->roster.workers;
-    const bool runs          = core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING;
-    if (runs && roster_count(workers, MEMBER_LEFT) == workers->n) stop(core, now_ms);
+    for (uint32_t i = 0; i < workers->n; i++)
+        if (is_outstanding(core, workers->at[i])) return false;
+    return true;
+}
+
+void core_settle(scheduler_core *core, uint64_t now_ms)
+{
+    const bool runs = core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING;
+    if (runs && all_have_left(core)) stop(core, now_ms);
     if (core->phase != PHASE_STOPPING && core->phase != PHASE_FAILED) return;
     if (!first_waited_for(core)) core_end(core, core->has_verdict ? core->verdict.status : PEN_OK);
 }

@@ -29,57 +29,15 @@ static void welcome(scheduler_core *core, const seat *s)
     c.u.welcome.lease_ms    = core->settings.lease_ms;
     c.u.welcome.rank        = s->rank;
     c.u.welcome.job         = core->job;
+    c.u.welcome.grace_ms    = core->actions.keep ? core->settings.grace_ms : 0;
     core_send(core, s, &c);
 }
 
-/* ---- the epoch record ------------------------------------------------------------------------ */
-static void describe(const seat *s, wire_member *m)
-{
-    *m = (wire_member){.role        = s->role,
-                       .rank        = s->rank,
-                       .incarnation = s->incarnation,
-                       .host        = s->host,
-                       .pid         = s->pid,
-                       .local_rank  = s->local_rank,
-                       .node        = s->node,
-                       .n_addresses = s->n_addresses,
-                       .address     = s->address};
-}
-
-/* To one, or with s NULL to all members. */
-static void send_epoch(scheduler_core *core, const seat *s, uint64_t now_ms)
-{
-    const seat_list *workers = &core->roster.workers, *servers = &core->roster.servers;
-    wire_member *member = malloc((workers->n + servers->n) * sizeof *member);
-    if (!member) {
-        pen_error why;
-        why_set(&why, PEN_NO_MEMORY, "the scheduler has no memory for the record of %u workers",
-                workers->n);
-        core_verdict(core, &why, now_ms);
-        return;
-    }
-    for (uint32_t i = 0; i < workers->n; i++) describe(workers->at[i], &member[i]);
-    for (uint32_t i = 0; i < servers->n; i++) describe(servers->at[i], &member[workers->n + i]);
-
-    wire_control c      = {.kind = WIRE_EPOCH};
-    c.u.epoch.term      = core->term;
-    c.u.epoch.epoch     = 1;
-    c.u.epoch.job       = core->job;
-    c.u.epoch.n_workers = workers->n;
-    c.u.epoch.n_servers = servers->n;
-    c.u.epoch.worker    = member;
-    c.u.epoch.server    = member + workers->n;
-    if (s)
-        core_send(core, s, &c);
-    else
-        core_send_all(core, TO_WORKERS | TO_SERVERS, &c);
-    free(member);
-}
-
+/* ---- the beginning --------------------------------------------------------------------------- */
 static bool all_joined(const scheduler_core *core)
 {
     const roster *r = &core->roster;
-    if (!r->workers.n || !core->n_servers || r->servers.n != core->n_servers) return false;
+    if (!r->workers.n || !core->servers_known || r->servers.n != core->n_servers) return false;
     return roster_count(&r->workers, MEMBER_JOINING) == r->workers.n &&
            roster_count(&r->servers, MEMBER_JOINING) == r->servers.n;
 }
@@ -98,31 +56,45 @@ static void begin_when_all_joined(scheduler_core *core, uint64_t now_ms)
     core->meets.n_ranks = core->roster.workers.n;
     core_log(core, LOG_INFO, "job '%s': %u workers and %u servers are here", core->job,
              core->roster.workers.n, core->n_servers);
-    send_epoch(core, NULL, now_ms);
+    core_epoch_begin(core, now_ms);
 }
 
 /* ---- taking a seat --------------------------------------------------------------------------- */
 /* What whoever comes (back) has to be told to be where the others are. */
-static void catch_up(scheduler_core *core, seat *s, uint64_t now_ms)
+static void catch_up(scheduler_core *core, seat *s)
 {
     if (core->has_verdict) {
         core_tell(core, s);
         return;
     }
     if (s->rank < 0 || core->phase == PHASE_JOINING) return;
-    if (seat_is_counted(s)) {
-        send_epoch(core, s, now_ms);
-        core_model_catch_up(core, s);
+    const bool is_late = core_is_late(core, s);
+    if (seat_is_counted(s) || is_late) {
+        core_epoch_tell(core, s);
+        if (!is_late || s->role == PEN_SERVER || s->is_registered) core_model_catch_up(core, s);
+        if (s->role == PEN_WORKER) core_loss_catch_up(core, s);
+        if (s->is_stopped) core_send(core, s, &(wire_control){.kind = WIRE_STOP});
     }
     if (core->phase == PHASE_STOPPING && s->role == PEN_SERVER)
         core_send(core, s, &(wire_control){.kind = WIRE_STOP});
 }
 
-/* (term << 24) loses the top bit of today's milliseconds and stays unique for 34 years. */
-static void number(scheduler_core *core, seat *s, uint64_t nonce)
+static bool is_known(const scheduler_core *core, uint64_t incarnation)
 {
-    s->nonce       = nonce;
-    s->incarnation = core->term << 24 | (++core->incarnations & 0xffffff);
+    const seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+        if (s->incarnation == incarnation) return true;
+    return false;
+}
+
+/* (term << 24) loses the top bit of today's milliseconds and stays unique for 34 years.  Nothing is kept
+ * before a job begins; who then met a scheduler that died says what number it has. */
+static void number(scheduler_core *core, seat *s, const wire_control *hello)
+{
+    const bool had_one = core->phase == PHASE_JOINING && core->actions.keep && hello->from &&
+                         hello->from >> 24 < core->term && !is_known(core, hello->from);
+    s->nonce       = hello->u.hello.nonce;
+    s->incarnation = had_one ? hello->from : core->term << 24 | (++core->incarnations & 0xffffff);
 }
 
 static void refuse_taken(scheduler_core *core, const seat *s, uint32_t peer, const wire_control *c)
@@ -153,16 +125,26 @@ static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
     const bool is_free =
         s->state == MEMBER_ABSENT &&
         (core->phase == PHASE_JOINING || (core->phase == PHASE_STOPPING && s->role == PEN_SERVER));
-    if (!is_same && !is_free) {
+    if (!is_same && s->state == MEMBER_AWAY && core_may_replace(core, s))
+        core_lose(core, s, MEMBER_EVENT_LOST, "another process has come in its place", now_ms);
+    const bool is_late = !is_same && !is_free && core_may_sit(core, s);
+    if (is_late && c->from) { /* one of those who sat there before, and were declared dead */
+        core_refuse(core, peer, PEN_NOT_A_MEMBER, "%s %d (%s) was removed from the job",
+                    sentence_role(s->role), (int)s->rank, text_of(c->u.hello.host));
+        return;
+    }
+    if (!is_same && !is_free && !is_late) {
         refuse_taken(core, s, peer, c);
         return;
     }
+    if (is_late) seat_vacate(s);
     if (seat_describe(s, c) != PEN_OK) {
         core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no memory for another process");
         return;
     }
-    if (!is_same) number(core, s, c->u.hello.nonce);
+    if (!is_same) number(core, s, c);
     roster_bind(&core->roster, s, peer);
+    if (is_late && !core_keep(core, now_ms)) return;
     if (!core_move(core, s, MEMBER_EVENT_HELLO)) {
         core_tell(core, s);
         return;
@@ -172,7 +154,7 @@ static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
     s->last_seen_ms = now_ms;
     welcome(core, s);
     core_will_tell(core, s);
-    catch_up(core, s, now_ms);
+    catch_up(core, s);
     begin_when_all_joined(core, now_ms);
     core_pass_by(core, now_ms);
 }
@@ -181,8 +163,9 @@ static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
 /* More servers may have come than the job turns out to have. */
 static void settle_servers(scheduler_core *core, uint32_t n)
 {
-    seat_list *servers = &core->roster.servers;
-    core->n_servers    = n;
+    seat_list *servers  = &core->roster.servers;
+    core->n_servers     = n;
+    core->servers_known = true;
     for (uint32_t i = n; i < servers->n; i++)
         if (servers->at[i]->is_bound)
             core_refuse(core, servers->at[i]->peer, PEN_MISMATCH,
@@ -200,6 +183,24 @@ static pen_status grow(scheduler_core *core, uint32_t peer, seat_list *list, int
     return status;
 }
 
+/* A worker that trains with servers and a job without, or the other way round. */
+static pen_status check_kind(scheduler_core *core, uint32_t peer, const wire_control *c)
+{
+    const int32_t servers = c->u.hello.servers;
+    if ((servers > 0) == (core->n_servers > 0)) return PEN_OK;
+    if (servers > 0)
+        core_refuse(core, peer, PEN_MISMATCH,
+                    "worker %d (%s) asks for %d servers and the job has none", (int)c->u.hello.rank,
+                    text_of(c->u.hello.host), (int)servers);
+    else
+        core_refuse(core, peer, PEN_MISMATCH,
+                    "worker %d (%s) wants no servers and the job has %u; set PENSTOCK_SERVERS=%u "
+                    "there too",
+                    (int)c->u.hello.rank, text_of(c->u.hello.host), core->n_servers,
+                    core->n_servers);
+    return PEN_MISMATCH;
+}
+
 /* The first worker says how large the job is, where the scheduler was not told. */
 static pen_status learn_size(scheduler_core *core, uint32_t peer, const wire_control *c)
 {
@@ -211,9 +212,9 @@ static pen_status learn_size(scheduler_core *core, uint32_t peer, const wire_con
                     (int)c->u.hello.rank, text_of(c->u.hello.host), ROSTER_WORKERS_MAX);
         return PEN_BAD_SETTING;
     }
-    if (!core->n_servers && (servers < 1 || servers > ROSTER_SERVERS_MAX)) {
+    if (!core->servers_known && (servers < 0 || servers > ROSTER_SERVERS_MAX)) {
         core_refuse(core, peer, PEN_BAD_SETTING,
-                    "worker %d (%s) asks for %d servers and a job has 1 .. %d; say how many with "
+                    "worker %d (%s) asks for %d servers and a job has 0 .. %d; say how many with "
                     "--servers, on the "
                     "scheduler or on all workers",
                     (int)c->u.hello.rank, text_of(c->u.hello.host), (int)servers,
@@ -224,23 +225,41 @@ static pen_status learn_size(scheduler_core *core, uint32_t peer, const wire_con
         roster_shrink(&core->roster, workers, 0);
         return PEN_NO_MEMORY;
     }
-    if (!core->n_servers) settle_servers(core, (uint32_t)servers);
+    if (!core->servers_known) settle_servers(core, (uint32_t)servers);
+    if (check_kind(core, peer, c) != PEN_OK) return PEN_MISMATCH;
+    pen_error why;
+    if (core_check_kind(&core->settings, core->n_servers, &why) != PEN_OK) {
+        core_refuse(core, peer, PEN_BAD_SETTING, "%.500s", why.text);
+        return PEN_BAD_SETTING;
+    }
     return grow(core, peer, &core->roster.servers, PEN_SERVER, core->n_servers);
+}
+
+/* A rank beyond those of the beginning, in a job to which workers come while it trains. */
+static seat *later_seat(scheduler_core *core, int32_t rank)
+{
+    seat_list *list = &core->roster.workers;
+    if (core->phase != PHASE_TRAINING || !core_is_elastic(core)) return NULL;
+    if (rank < 0 || (uint32_t)rank >= core->ranks_max) return NULL;
+    if (roster_grow(list, PEN_WORKER, (uint32_t)rank + 1) != PEN_OK) return NULL;
+    return list->at[rank];
 }
 
 static void hello_worker(scheduler_core *core, uint32_t peer, const wire_control *c,
                          uint64_t now_ms)
 {
     if (learn_size(core, peer, c) != PEN_OK) return;
-    const char *host     = text_of(c->u.hello.host);
-    const uint32_t world = core->roster.workers.n;
-    if ((uint32_t)c->u.hello.world_size != world) {
+    const char *host      = text_of(c->u.hello.host);
+    const uint32_t world  = core->roster.workers.n;
+    const bool may_differ = core_is_elastic(core) && core->phase == PHASE_TRAINING;
+    if ((uint32_t)c->u.hello.world_size != world && !may_differ) {
         core_refuse(core, peer, PEN_MISMATCH,
                     "worker %d (%s) has a world size of %d, the job has %u workers",
                     (int)c->u.hello.rank, host, (int)c->u.hello.world_size, world);
         return;
     }
     seat *s = roster_find(&core->roster, PEN_WORKER, c->u.hello.rank);
+    if (!s) s = later_seat(core, c->u.hello.rank);
     if (!s) {
         core_refuse(core, peer, PEN_INVALID_ARGUMENT, "rank %d (%s) is outside the job's 0 .. %u",
                     (int)c->u.hello.rank, host, world - 1);
@@ -263,14 +282,17 @@ static seat *free_server(scheduler_core *core)
     seat_list *list = &core->roster.servers;
     for (uint32_t i = 0; i < list->n; i++)
         if (list->at[i]->state == MEMBER_ABSENT) return list->at[i];
-    if (core->n_servers || list->n == ROSTER_SERVERS_MAX) return NULL;
+    if (core->phase == PHASE_TRAINING) return core_late_server(core);
+    if (core->servers_known || list->n == ROSTER_SERVERS_MAX) return NULL;
     return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
 }
 
 static seat *wanted_server(scheduler_core *core, int32_t rank)
 {
-    seat_list *list  = &core->roster.servers;
-    const bool grows = !core->n_servers && rank >= 0 && rank < ROSTER_SERVERS_MAX;
+    seat_list *list = &core->roster.servers;
+    const bool later =
+        core->phase == PHASE_TRAINING && rank >= 0 && (uint64_t)rank < core->settings.servers_max;
+    const bool grows = later || (!core->servers_known && rank >= 0 && rank < ROSTER_SERVERS_MAX);
     if (grows && roster_grow(list, PEN_SERVER, (uint32_t)rank + 1) != PEN_OK) return NULL;
     return roster_find(&core->roster, PEN_SERVER, rank);
 }
@@ -301,11 +323,11 @@ static void hello_guest(scheduler_core *core, uint32_t peer, const wire_control 
                     sentence_role(c->u.hello.role));
         return;
     }
-    if (!s->incarnation) number(core, s, c->u.hello.nonce);
+    if (!s->incarnation) number(core, s, c);
     s->last_seen_ms = now_ms;
     roster_bind(&core->roster, s, peer);
     welcome(core, s);
-    catch_up(core, s, now_ms);
+    catch_up(core, s);
 }
 
 static bool is_other_job(const scheduler_core *core, const char *job)

@@ -48,6 +48,24 @@ void core_meet_left(scheduler_core *core, const seat *s, uint64_t now_ms)
     }
 }
 
+/* One that waits for a rank the job goes on without never ends otherwise. */
+static void give_up_if_lost(scheduler_core *core, meet *m)
+{
+    const seat_list *workers = &core->roster.workers;
+    uint32_t i               = 0;
+    while (i < workers->n && (m->has_come[i] || !core_loss_of(core, (int32_t)i))) i++;
+    if (i == workers->n) return;
+    meet_give_up(&core->meets, m, PEN_PEER_LOST);
+    const wire_control met = met_message(m);
+    core_send_all(core, TO_WORKERS, &met);
+}
+
+void core_meet_lost(scheduler_core *core)
+{
+    for (int i = 0; i < MEET_SLOTS; i++)
+        if (is_open(&core->meets.slot[i])) give_up_if_lost(core, &core->meets.slot[i]);
+}
+
 enum { MISSING_MAX = 32 };
 
 /* Who is told, and what: the sentence, and for programs the first ranks that have not come. */
@@ -96,7 +114,10 @@ void core_meet(scheduler_core *core, seat *s, const wire_control *message, uint6
         met = met_message(m);
         core_send(core, s, &met);
         break;
-    case MEET_WAIT: fail_if_left(core, m, now_ms); break;
+    case MEET_WAIT:
+        fail_if_left(core, m, now_ms);
+        if (is_open(m)) give_up_if_lost(core, m);
+        break;
     case MEET_KNOWN: tell_whom(core, s, m, now_ms); break;
     case MEET_FAILED: core_verdict(core, &why, now_ms); break;
     case MEET_IGNORED: break;

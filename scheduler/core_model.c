@@ -13,36 +13,101 @@ const char *core_model_setting(const wire_model *model, const char *key)
 }
 
 /* ---- the plan -------------------------------------------------------------------------------- */
-static uint32_t first_shard(const scheduler_core *core, int32_t server)
+/* One shard for each thread that there may ever be, but none without a partition. */
+static uint32_t count_shards(const scheduler_core *core)
 {
-    uint32_t shards = 0;
-    for (int32_t i = 0; i < server; i++) shards += core->roster.servers.at[i]->n_addresses;
-    return shards;
+    const seat_list *servers = &core->roster.servers;
+    uint32_t threads = 0, most = 0;
+    for (uint32_t i = 0; i < servers->n; i++) {
+        threads += servers->at[i]->n_addresses;
+        if (servers->at[i]->n_addresses > most) most = servers->at[i]->n_addresses;
+    }
+    if (core->settings.servers_max > core->n_servers)
+        threads += (uint32_t)(core->settings.servers_max - core->n_servers) * most;
+    return threads < core->plan->n_partitions ? threads : core->plan->n_partitions;
+}
+
+static pen_status place_shards(scheduler_core *core, pen_error *why)
+{
+    placement_server *all = core_epoch_servers(core);
+    const pen_status status =
+        all ? placement_goal(&core->place, core->n_shards, all, core->roster.servers.n,
+                             (uint32_t)core->settings.replicas, &core->goal)
+            : PEN_NO_MEMORY;
+    free(all);
+    if (status == PEN_OK && placement_copy(&core->goal, &core->place)) return PEN_OK;
+    return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for the plan");
 }
 
 static pen_status lay_out(scheduler_core *core, pen_error *why)
 {
     pen_status status = restore_choose(&core->roster, &core->model, &core->restore, why);
-    if (status != PEN_OK) return status;
+    if (status != PEN_OK || !core->n_servers) return status;
     status = plan_create(&core->model, &core->plan, why);
     if (status != PEN_OK) return status;
 
     core->shard = calloc(core->plan->n_partitions + 1, sizeof *core->shard);
     if (!core->shard)
         return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for the plan");
-    plan_place(core->plan, first_shard(core, (int32_t)core->n_servers), core->shard);
-    return PEN_OK;
+    core->n_shards = count_shards(core);
+    plan_place(core->plan, core->n_shards, core->shard);
+    return place_shards(core, why);
 }
 
-static wire_control plan_message(const scheduler_core *core, bool with_model)
+wire_control core_model_plan(const scheduler_core *core, bool with_model)
 {
-    wire_control c        = {.kind = WIRE_PLAN};
-    c.u.plan.n_partitions = core->plan->n_partitions;
-    c.u.plan.shard        = core->shard;
-    c.u.plan.restore      = core->restore;
+    wire_control c     = {.kind = WIRE_PLAN};
+    c.u.plan.restore   = core->restore;
+    c.u.plan.ranks_max = core->ranks_max;
+    c.u.plan.epoch     = core->epoch;
+    c.u.plan.term      = core->plan_term;
+    if (core->plan) { /* else there are no servers to place anything on */
+        c.u.plan.n_partitions = core->plan->n_partitions;
+        c.u.plan.shard        = core->shard;
+        c.u.plan.n_shards     = core->n_shards;
+        c.u.plan.n_replicas   = core->record.u.epoch.n_replicas;
+        c.u.plan.replica      = core->record.u.epoch.replica;
+    }
     if (with_model) c.u.plan.model = core->model;
     return c;
 }
+
+bool core_model_adopt(scheduler_core *core, const wire_control *kept)
+{
+    pen_error why;
+    const uint32_t n = kept->u.plan.n_partitions;
+    core->model_of   = roster_find(&core->roster, PEN_WORKER, 0);
+    if (!core->model_of || !keep_model(&core->kept, &kept->u.plan.model, &core->model))
+        return false;
+    if (!core->n_servers) return true;
+    if (plan_create(&core->model, &core->plan, &why) != PEN_OK) return false;
+    core->shard = calloc(core->plan->n_partitions + 1, sizeof *core->shard);
+    if (!core->shard || n != core->plan->n_partitions) return false;
+    if (n) memcpy(core->shard, kept->u.plan.shard, n * sizeof *core->shard);
+    return true;
+}
+
+/* A server that comes late is filled by others: it restores nothing, and holds nothing yet. */
+static void send_plan(scheduler_core *core, const seat *s)
+{
+    wire_control c    = core_model_plan(core, s->role == PEN_SERVER);
+    const uint32_t n  = c.u.plan.n_replicas;
+    wire_replica *own = NULL;
+    if (s->role == PEN_SERVER && core_is_late(core, s)) {
+        own = malloc((n + 1) * sizeof *own);
+        if (!own) return; /* it asks again */
+        c.u.plan.restore    = -1;
+        c.u.plan.n_replicas = 0;
+        for (uint32_t i = 0; i < n; i++)
+            if (c.u.plan.replica[i].server != s->rank)
+                own[c.u.plan.n_replicas++] = c.u.plan.replica[i];
+        c.u.plan.replica = own;
+    }
+    core_send(core, s, &c);
+    free(own);
+}
+
+static void begin_training(scheduler_core *core, uint64_t now_ms);
 
 static void place(scheduler_core *core, uint64_t now_ms)
 {
@@ -51,13 +116,20 @@ static void place(scheduler_core *core, uint64_t now_ms)
         core_verdict(core, &why, now_ms);
         return;
     }
-    core->phase                = PHASE_LOADING;
-    const wire_control servers = plan_message(core, true), workers = plan_message(core, false);
+    core->phase     = PHASE_LOADING;
+    core->plan_term = core->term;
+    core_epoch_plan(core, now_ms);
+    if (!core_keep(core, now_ms)) return;
+    const wire_control servers = core_model_plan(core, true),
+                       workers = core_model_plan(core, false);
     core_send_all(core, TO_SERVERS, &servers);
     core_send_all(core, TO_WORKERS, &workers);
+    if (!core->n_servers) {
+        begin_training(core, now_ms);
+        return;
+    }
     core_log(core, LOG_INFO, "%u tensors in %u chunks and %u partitions on %u shards",
-             core->plan->n_tensors, core->plan->n_chunks, core->plan->n_partitions,
-             first_shard(core, (int32_t)core->n_servers));
+             core->plan->n_tensors, core->plan->n_chunks, core->plan->n_partitions, core->n_shards);
 }
 
 /* Whole tensors, not bytes: what a person asks is which layers were on that server. */
@@ -65,14 +137,13 @@ const char *core_model_held(const scheduler_core *core, const seat *server, uint
 {
     *n_tensors = 0;
     if (core->phase < PHASE_LOADING || !core->plan || !core->shard) return NULL;
-    const uint32_t begin = first_shard(core, server->rank), end = begin + server->n_addresses;
     const char *first = NULL;
     for (uint32_t t = 0; t < core->plan->n_tensors; t++) {
         bool held = false;
         for (uint32_t c = core->plan->first_chunk[t]; c < core->plan->first_chunk[t + 1] && !held;
              c++) {
             const uint32_t shard = core->shard[core->plan->chunk[c].partition];
-            held                 = shard >= begin && shard < end;
+            held                 = placement_find(&core->place, shard, server->rank) != NULL;
         }
         if (held && !(*n_tensors)++) first = core->model.tensor[t].name;
     }
@@ -101,13 +172,23 @@ static bool all_registered(const scheduler_core *core)
 {
     const seat_list *workers = &core->roster.workers;
     for (uint32_t i = 0; i < workers->n; i++)
-        if (!workers->at[i]->is_registered) return false;
+        if (!workers->at[i]->is_registered && workers->at[i]->state != MEMBER_DEAD) return false;
     return true;
+}
+
+void core_model_lost(scheduler_core *core, uint64_t now_ms)
+{
+    if (core->phase == PHASE_REGISTERING && core->model_of && all_registered(core))
+        place(core, now_ms);
 }
 
 void core_register(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
 {
     if (core->has_verdict) core_tell(core, s);
+    if (core_is_late(core, s)) {
+        core_late_register(core, s, message, now_ms);
+        return;
+    }
     if (core->phase == PHASE_LOADING || core->phase == PHASE_TRAINING) core_model_catch_up(core, s);
     if (core->phase != PHASE_REGISTERING) return;
 
@@ -121,12 +202,25 @@ void core_register(scheduler_core *core, seat *s, const wire_control *message, u
 }
 
 /* ---- what servers say ------------------------------------------------------------------------ */
-static wire_control committed_message(const scheduler_core *core)
+wire_control core_model_committed(const scheduler_core *core, const seat *worker)
 {
+    const bool is_late    = worker && worker->begin_step >= 0;
     wire_control c        = {.kind = WIRE_COMMITTED};
     c.u.committed.step    = core->restore < 0 ? 0 : core->restore;
     c.u.committed.applied = core->applied;
+    if (!is_late) c.u.committed.states = core->states;
+    if (!is_late) c.u.committed.states_bytes = core->states_bytes;
+    if (is_late) c.u.committed.step = worker->begin_step;
+    if (is_late) c.u.committed.applied = worker->begin_applied;
     return c;
+}
+
+static void begin_training(scheduler_core *core, uint64_t now_ms)
+{
+    core->phase = PHASE_TRAINING;
+    if (!core_keep(core, now_ms)) return;
+    const wire_control done = core_model_committed(core, NULL);
+    core_send_all(core, TO_WORKERS, &done);
 }
 
 static bool all_ready(const scheduler_core *core)
@@ -137,8 +231,28 @@ static bool all_ready(const scheduler_core *core)
     return true;
 }
 
+/* All servers read the same; the first is enough. */
+static void take_states(scheduler_core *core, const wire_control *message)
+{
+    const size_t size = message->u.ready.states_bytes;
+    if (!size || core->states) return;
+    core->states = malloc(size);
+    if (!core->states) {
+        core_log(core, LOG_WARNING, "no memory for what the snapshot keeps of the workers");
+        return;
+    }
+    memcpy(core->states, message->u.ready.states, size);
+    core->states_bytes = size;
+}
+
 void core_ready(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
 {
+    char late[SENTENCE_SEAT_BYTES];
+    if (core_is_late(core, s)) {
+        s->is_ready       = true;
+        core->goal_is_old = true;
+        core_epoch_want(core, now_ms, now_ms, "%.120s has joined", sentence_seat(late, s));
+    }
     if (core->phase != PHASE_LOADING) return;
     if (core->restore >= 0 && message->u.ready.restored != core->restore) {
         char name[SENTENCE_SEAT_BYTES];
@@ -150,23 +264,19 @@ void core_ready(scheduler_core *core, seat *s, const wire_control *message, uint
         return;
     }
     s->is_ready = true;
+    take_states(core, message);
     if (message->u.ready.applied > core->applied) core->applied = message->u.ready.applied;
     if (!all_ready(core)) return;
 
-    core->phase             = PHASE_TRAINING;
-    const wire_control done = committed_message(core);
-    core_send_all(core, TO_WORKERS, &done);
+    begin_training(core, now_ms);
 }
 
 void core_model_catch_up(scheduler_core *core, const seat *s)
 {
     if (core->phase < PHASE_LOADING || core->phase > PHASE_STOPPING) return;
-    if (s->role == PEN_WORKER || !s->is_ready) {
-        const wire_control again = plan_message(core, s->role == PEN_SERVER);
-        core_send(core, s, &again);
-    }
-    if (s->role == PEN_WORKER && core->phase >= PHASE_TRAINING) {
-        const wire_control done = committed_message(core);
+    if (s->role == PEN_WORKER || !s->is_ready) send_plan(core, s);
+    if (s->role == PEN_WORKER && core->phase >= PHASE_TRAINING && !core_is_late(core, s)) {
+        const wire_control done = core_model_committed(core, s);
         core_send(core, s, &done);
     }
 }

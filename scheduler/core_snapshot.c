@@ -1,5 +1,6 @@
 /* core_snapshot.c - SNAPSHOT_PLEASE, _PART, _DONE: a snapshot exists on all servers or on none. */
 #include "scheduler/core_state.h"
+#include "common/plant.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -26,6 +27,12 @@ void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *mes
                           uint64_t now_ms)
 {
     (void)now_ms;
+    if (core->servers_known && !core->n_servers) {
+        answer_no(core, s, PEN_UNSUPPORTED,
+                  "this job has no servers, and its workers keep snapshots by themselves: start it "
+                  "with --store DIR --snapshot-every N, or let the program call pen_snapshot()");
+        return;
+    }
     if (core->phase != PHASE_TRAINING) {
         answer_no(core, s, PEN_WRONG_STATE,
                   "the job does not train at the moment, so there is nothing to keep");
@@ -35,7 +42,8 @@ void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *mes
         answer_no(core, s, PEN_AGAIN, "too many snapshots are being asked for");
         return;
     }
-    core_send(core, core->roster.workers.at[0], message);
+    const seat *lowest = core_loss_lowest(core); /* the one that marks its pushes */
+    if (lowest) core_send(core, lowest, message);
 }
 
 static seat *seat_of(const scheduler_core *core, uint64_t incarnation)
@@ -94,7 +102,7 @@ static core_snapshot *snapshot_of(scheduler_core *core, int64_t step)
         if (core->snapshot[i].is_used && core->snapshot[i].step == step) return &core->snapshot[i];
 
     core_snapshot *made = place_for(core);
-    made->has_part      = calloc(core->n_servers, sizeof *made->has_part);
+    made->has_part      = calloc(core->n_shards + 1, sizeof *made->has_part);
     if (!made->has_part) return NULL;
     made->is_used = true;
     made->step    = step;
@@ -120,12 +128,32 @@ static void complete(scheduler_core *core, core_snapshot *snapshot)
     forget(snapshot);
 }
 
+static void cover_shard(const scheduler_core *core, core_snapshot *snapshot, uint32_t shard)
+{
+    if (shard >= core->n_shards || snapshot->has_part[shard]) return;
+    snapshot->has_part[shard] = true;
+    snapshot->n_parts++;
+}
+
+/* The shards that the part names; one that names none, as of a server that failed, is about all that
+ * the server serves. */
+static void cover(const scheduler_core *core, core_snapshot *snapshot, const seat *s,
+                  const wire_control *message)
+{
+    const uint32_t n = message->u.snapshot_part.n_shards;
+    for (uint32_t i = 0; i < n; i++) cover_shard(core, snapshot, message->u.snapshot_part.shard[i]);
+    for (uint32_t i = 0; n == 0 && i < core->place.n; i++) {
+        const wire_replica *r = &core->place.row[i].at;
+        if (r->server == s->rank && r->role == WIRE_PRIMARY) cover_shard(core, snapshot, r->shard);
+    }
+}
+
 void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
 {
     (void)now_ms;
     if (core->phase != PHASE_TRAINING && core->phase != PHASE_STOPPING) return;
     core_snapshot *snapshot = snapshot_of(core, message->u.snapshot_part.step);
-    if (!snapshot || snapshot->has_part[s->rank]) return;
+    if (!snapshot) return;
 
     if (message->u.snapshot_part.status != PEN_OK && snapshot->status == PEN_OK) {
         char name[SENTENCE_SEAT_BYTES];
@@ -135,6 +163,20 @@ void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *messa
                  sentence_seat(name, s),
                  message->u.snapshot_part.text ? message->u.snapshot_part.text : "");
     }
-    snapshot->has_part[s->rank] = true;
-    if (++snapshot->n_parts == core->n_servers) complete(core, snapshot);
+    cover(core, snapshot, s, message);
+    if (snapshot->n_parts == core->n_shards || plant(PLANT_SNAPSHOT_DROPPED_BY_PART))
+        complete(core, snapshot);
+}
+
+void core_snapshot_fail(scheduler_core *core, const char *text)
+{
+    for (int i = 0; i < CORE_SNAPSHOTS_MAX; i++) {
+        core_snapshot *snapshot = &core->snapshot[i];
+        if (!snapshot->is_used) continue;
+        if (snapshot->status == PEN_OK)
+            snprintf(snapshot->text, sizeof snapshot->text,
+                     "no snapshot of step %" PRId64 ": %.180s", snapshot->step, text);
+        if (snapshot->status == PEN_OK) snapshot->status = PEN_AGAIN;
+        complete(core, snapshot);
+    }
 }

@@ -7,13 +7,27 @@
 #include "proto/plan.h"
 #include "scheduler/core.h"
 #include "scheduler/meet.h"
+#include "scheduler/placement.h"
 #include "scheduler/sentence.h"
+#include "scheduler/settle.h"
+#include "scheduler/value_table.h"
 
 enum {
-    CORE_INQUEST_MS    = 250,  /* servers may take that long to say what a dead worker owes */
-    CORE_END_MS        = 5000, /* how long the end of others is waited for                  */
-    CORE_ASKERS_MAX    = 64,
-    CORE_SNAPSHOTS_MAX = 8 /* being written at once; more than two do not happen in good order */
+    CORE_INQUEST_MS     = 250,  /* servers may take that long to say what a dead worker owes */
+    CORE_END_MS         = 5000, /* how long the end of others is waited for                  */
+    CORE_ASKERS_MAX     = 64,
+    CORE_SNAPSHOTS_MAX  = 8, /* being written at once; more than two do not happen in good order */
+    CORE_FAULTS_MAX     = 256,
+    CORE_SHRINKS_MAX    = 64,
+    CORE_OVERDUES_MAX   = 32,
+    CORE_OVERDUE_RANKS  = 32,
+    CORE_LEFT_MS        = 2000, /* an OVERDUE is on its way for less */
+    CORE_STORES_AT_ONCE = 64,   /* of one worker: numbers from the oldest unanswered on */
+    CORE_STORE_WAITERS_MAX = 4096,
+    CORE_DRAINS_MAX        = 16,
+    CORE_GATHER_MS = 20,  /* learners that catch up one after another change the epoch once */
+    CORE_LEAVE_MS  = 100, /* so long a worker that left is expected to be followed by others */
+    CORE_SEAL_MS   = 10000
 };
 
 typedef enum {
@@ -38,14 +52,50 @@ typedef struct {
     int64_t step;
     uint64_t serial; /* order of the first part; later than an asker's: its answer */
     pen_status status;
-    uint32_t n_parts;
-    bool *has_part; /* [n_servers] */
+    uint32_t n_parts; /* shards covered */
+    bool *has_part;   /* [n_shards] */
     char text[256];
 } core_snapshot;
 
 typedef struct {
     uint64_t incarnation, serial;
 } core_asker;
+
+typedef struct { /* what all members of a group were told about a call that failed */
+    uint64_t group, call;
+    pen_error why;
+} core_fault_note;
+
+typedef struct {                 /* one worker has waited long in one call */
+    const seat *asker;           /* NULL: unused */
+    uint64_t waited_ms, said_ms; /* waited that long when it was said */
+    uint32_t n_missing;
+    int32_t missing[CORE_OVERDUE_RANKS];
+    char what[200];
+} core_overdue_note;
+
+typedef struct {
+    bool is_used, is_over;
+    uint64_t group, new_group, serial;
+    uint32_t n;
+    int32_t *rank;   /* [n]; when it is over: the survivors */
+    bool *has_asked; /* [n] until it is over */
+} core_shrink;
+
+typedef struct core_store core_store;
+
+typedef struct { /* a change of the epoch, wanted or under way */
+    bool is_wanted, is_open;
+    uint64_t due_ms;   /* wanted: when it begins; open: by when all servers must have sealed */
+    uint64_t begun_ms; /* the first cause of it */
+    const seat *lost;  /* a server whose death is a cause; NULL */
+    char cause[160];
+} core_change;
+
+typedef struct { /* somebody waits for a server to be empty */
+    uint64_t asker;
+    int32_t server;
+} core_drain;
 
 struct scheduler_core {
     scheduler_settings settings;
@@ -57,10 +107,24 @@ struct scheduler_core {
 
     core_phase phase;
     roster roster;
-    uint32_t n_servers; /* 0: not known yet */
+    bool servers_known;
+    uint32_t n_servers; /* 0: none, or not known yet */
     bool has_begun;     /* somebody joined; since joining_ms */
     uint64_t joining_ms, end_ms;
     int64_t job_step;
+
+    keep record_kept;
+    wire_control record; /* the newest EPOCH, as all were told */
+    uint64_t epoch;
+    core_change change;
+    placement place, goal;
+    bool goal_is_old; /* servers came, went or are drained */
+    uint32_t n_shards, ranks_max;
+    uint64_t plan_term;  /* in which the plan was made */
+    uint64_t amnesty_ms; /* nobody is declared dead before */
+    core_drain drain[CORE_DRAINS_MAX];
+    uint32_t n_drains;
+    int32_t wanted_workers, wanted_servers; /* so many there shall be */
 
     keep kept;
     wire_model model;
@@ -68,6 +132,8 @@ struct scheduler_core {
     plan *plan;
     uint32_t *shard; /* [plan->n_partitions] */
     int64_t restore, applied;
+    void *states; /* of workers, in the snapshot that is restored; a bundle */
+    size_t states_bytes;
 
     meet_table meets;
     core_inquest inquest;
@@ -77,6 +143,13 @@ struct scheduler_core {
     uint32_t n_askers;
     uint64_t serial;
     int64_t newest_snapshot;
+
+    int32_t first_lost; /* worker that died and the job went on; -1: none has */
+    core_fault_note *fault[CORE_FAULTS_MAX];
+    uint64_t n_faults;
+    core_overdue_note overdue[CORE_OVERDUES_MAX];
+    core_shrink shrink[CORE_SHRINKS_MAX];
+    core_store *store; /* NULL: never used */
 
     bool has_verdict;
     pen_error verdict;
@@ -115,9 +188,73 @@ void core_refuse(scheduler_core *core, uint32_t peer, pen_status status, const c
 void core_register(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 void core_ready(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 void core_model_catch_up(scheduler_core *core, const seat *s);
+void core_model_lost(scheduler_core *core, uint64_t now_ms); /* nobody waits for the dead */
 const char *core_model_setting(const wire_model *model, const char *key); /* NULL: not there */
 /* The first tensor a server holds part of, and how many; NULL before the plan. */
 const char *core_model_held(const scheduler_core *core, const seat *server, uint32_t *n_tensors);
+
+/* Tells a process that takes part from now on what the model is; one that is late is compared with it. */
+wire_control core_model_committed(const scheduler_core *core, const seat *worker);
+wire_control core_model_plan(const scheduler_core *core, bool with_model);
+bool core_model_adopt(scheduler_core *core,
+                      const wire_control *kept); /* false: it cannot be ours */
+
+/* core.c: settings that no job with so many servers can have; the sentence says why */
+pen_status core_check_kind(const scheduler_settings *settings, uint32_t n_servers, pen_error *why);
+
+/* core_epoch_record.c: the record.  write: of core->epoch, anew; `s` NULL: nothing is settled; false: no
+ * memory, and the old one stays.  note: who is in what has just been written. */
+bool core_epoch_write(scheduler_core *core, const settled *s, bool members_changed);
+void core_epoch_note(scheduler_core *core);
+uint64_t
+core_epoch_listed(const seat *s); /* the incarnation a record made now has of it; 0: none */
+void core_epoch_fail(scheduler_core *core, uint64_t now_ms); /* there is no memory for it */
+wire_control core_epoch_seal(const scheduler_core *core);
+
+/* core_epoch.c: EPOCH, SEAL, SEALED: who is in, where the copies lie, and what becomes of an open step */
+void core_epoch_begin(scheduler_core *core, uint64_t now_ms); /* the first record */
+void core_epoch_plan(scheduler_core *core, uint64_t now_ms);  /* puts the placement into it */
+void core_epoch_tell(scheduler_core *core, const seat *s); /* the record, and SEAL if one is open */
+/* Wants a change at `due_ms`, or begins it if that has come. */
+void core_epoch_want(scheduler_core *core, uint64_t due_ms, uint64_t now_ms, const char *format,
+                     ...) __attribute__((format(printf, 4, 5)));
+bool core_epoch_survives(const scheduler_core *core); /* every shard has a copy of R that lives */
+void core_epoch_lost(scheduler_core *core, const seat *server, uint64_t now_ms);
+void core_sealed(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_caught_up(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_suspect(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_epoch_tick(scheduler_core *core, uint64_t now_ms);
+uint64_t core_epoch_next_ms(const scheduler_core *core);
+bool core_epoch_adopt(scheduler_core *core, const wire_control *epoch); /* a kept record */
+void core_epoch_fini(scheduler_core *core);
+/* Copies on servers; the caller frees.  NULL: no memory. */
+placement_server *core_epoch_servers(const scheduler_core *core);
+
+/* core_late.c: who comes while the job trains */
+bool core_is_elastic(const scheduler_core *core);
+bool core_may_sit(const scheduler_core *core, const seat *s);
+bool core_may_replace(const scheduler_core *core, const seat *s);
+bool core_is_late(const scheduler_core *core, const seat *s); /* here, and not in the record yet */
+seat *core_late_server(scheduler_core *core);                 /* a seat for one more; NULL: none */
+void core_late_register(scheduler_core *core, seat *s, const wire_control *message,
+                        uint64_t now_ms);
+void core_wait_for(scheduler_core *core, seat *dead, uint64_t now_ms);
+void core_wait_tick(scheduler_core *core, uint64_t now_ms);
+uint64_t core_wait_next_ms(const scheduler_core *core);
+/* The launcher will not start this one again. */
+void core_wait_in_vain(scheduler_core *core, seat *s, uint64_t now_ms);
+
+/* core_slow.c: a beat has come, the one before it at since_ms (0: none) */
+void core_slow_beat(scheduler_core *core, const seat *waiting, uint64_t since_ms, uint64_t now_ms);
+
+/* core_scale.c: SCALE, DRAIN */
+void core_scale(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_drain_ask(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_scale_settle(scheduler_core *core); /* lets servers go that are empty */
+bool core_scale_may_go(const scheduler_core *core, const seat *server);
+
+/* core_keep.c: what outlives this process.  False: it could not be kept, and there is a verdict. */
+bool core_keep(scheduler_core *core, uint64_t now_ms);
 
 /* restore.c: pure */
 pen_status restore_choose(const roster *r, const wire_model *model, int64_t *step, pen_error *why);
@@ -125,6 +262,7 @@ pen_status restore_choose(const roster *r, const wire_model *model, int64_t *ste
 /* core_meet.c */
 void core_meet(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 void core_meet_left(scheduler_core *core, const seat *s, uint64_t now_ms);
+void core_meet_lost(scheduler_core *core); /* ends what waits for the dead */
 void core_meet_tick(scheduler_core *core, uint64_t now_ms);
 uint64_t core_meet_next_ms(const scheduler_core *core);
 void core_meet_waiting(const scheduler_core *core, const meet *m, uint64_t now_ms, sentence *text);
@@ -143,8 +281,40 @@ void core_lose(scheduler_core *core, seat *s, member_event event, const char *ho
 void core_settle(scheduler_core *core,
                  uint64_t now_ms); /* ends what nobody is waited for any more */
 void core_end_tick(scheduler_core *core, uint64_t now_ms);
+void core_bound_claim(const seat *s, pen_error *why); /* what a member says of itself or others */
+
+/* core_loss.c: the job goes on without a worker */
+bool core_goes_on(const scheduler_core *core);
+void core_go_on(scheduler_core *core, seat *dead, uint64_t now_ms);
+bool core_has_launcher(const scheduler_core *core);
+const seat *core_loss_lowest(const scheduler_core *core); /* of the workers that live; NULL: none */
+void core_loss_catch_up(scheduler_core *core, const seat *s);
+const pen_error *core_loss_of(const scheduler_core *core, int32_t rank); /* NULL: not lost */
+
+/* core_fault.c, core_shrink.c: what collectives ask */
+void core_fault(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_overdue(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+/* Of waits that were overdue and, as far as is known, still last: the index-th place; false: none is in it. */
+bool core_overdue_waiting(const scheduler_core *core, int index, uint64_t now_ms, sentence *text);
+void core_fault_fini(scheduler_core *core);
+void core_shrink_ask(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_shrink_settle(scheduler_core *core); /* somebody has died or left */
+void core_shrink_fini(scheduler_core *core);
+
+/* core_store.c, core_record.c */
+void core_store_ask(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_store_fini(scheduler_core *core);
+/* Everything in it, for keeping; and back.  False: it cannot be ours, or there is no memory. */
+void core_store_each(const scheduler_core *core,
+                     void (*value)(void *user, const char *key, const void *data, size_t size),
+                     void (*answers)(void *user, const int64_t *number, size_t n), void *user);
+bool core_store_adopt(scheduler_core *core, const wire_control *set);
+bool core_store_adopt_answers(scheduler_core *core, const void *data, size_t size);
+void core_record_ask(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_record(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 
 /* core_snapshot.c */
+void core_snapshot_fail(scheduler_core *core, const char *text); /* those that are being written */
 void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *message,
                           uint64_t now_ms);
 void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *message,

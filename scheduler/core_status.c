@@ -2,7 +2,7 @@
 #include "scheduler/core_state.h"
 #include <stdlib.h>
 
-enum { WAITING_MAX = MEET_SLOTS };
+enum { WAITING_MAX = MEET_SLOTS + CORE_OVERDUES_MAX + 1 };
 
 const char *core_phase_name(core_phase phase)
 {
@@ -29,7 +29,7 @@ static bool page_reserve(const scheduler_core *core, page *p)
 {
     uint32_t members = 0, stats = 0;
     const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i)); members++) stats += s->n_stats;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i)); members++) stats += s->n_stats + 1;
     p->member  = calloc(members + 1, sizeof *p->member);
     p->stat    = calloc(stats + 1, sizeof *p->stat);
     p->waiting = calloc(WAITING_MAX, sizeof *p->waiting);
@@ -61,6 +61,8 @@ static void fill_member(const seat *s, uint64_t now_ms, wire_member_status *m, w
     m->stat        = stat;
     for (uint32_t i = 0; i < s->n_stats; i++)
         stat[i] = (wire_stat){s->stat[i].name, s->stat[i].value};
+    if (s->role == PEN_WORKER) /* what only the scheduler can know */
+        stat[m->n_stats++] = (wire_stat){"waited_for_s", (double)s->made_wait_ms / 1e3};
 }
 
 static uint32_t fill_members(const scheduler_core *core, uint64_t now_ms, page *p)
@@ -70,7 +72,7 @@ static uint32_t fill_members(const scheduler_core *core, uint64_t now_ms, page *
     const seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i)); n++) {
         fill_member(s, now_ms, &p->member[n], stat);
-        stat += s->n_stats;
+        stat += p->member[n].n_stats;
     }
     return n;
 }
@@ -82,6 +84,11 @@ static uint32_t fill_waiting(const scheduler_core *core, uint64_t now_ms, page *
         const meet *m = &core->meets.slot[i];
         if (!m->is_used || m->is_over) continue;
         core_meet_waiting(core, m, now_ms, &p->waiting[n]);
+        p->text[n] = p->waiting[n].text;
+        n++;
+    }
+    for (int i = 0; i < CORE_OVERDUES_MAX; i++) {
+        if (!core_overdue_waiting(core, i, now_ms, &p->waiting[n])) continue;
         p->text[n] = p->waiting[n].text;
         n++;
     }
@@ -103,7 +110,7 @@ void core_status(scheduler_core *core, uint32_t peer, uint64_t now_ms)
     c.u.status.phase     = core_phase_name(core->phase);
     c.u.status.mode      = mode ? mode : "";
     c.u.status.term      = core->term;
-    c.u.status.epoch     = core->phase > PHASE_JOINING ? 1 : 0;
+    c.u.status.epoch     = core->epoch;
     c.u.status.refused   = core->refused;
     c.u.status.step      = core->job_step;
     c.u.status.snapshot  = core->newest_snapshot;
@@ -112,6 +119,9 @@ void core_status(scheduler_core *core, uint32_t peer, uint64_t now_ms)
     c.u.status.member    = p.member;
     c.u.status.n_waiting = fill_waiting(core, now_ms, &p);
     c.u.status.waiting   = p.text;
+
+    c.u.status.n_replicas = core->record.u.epoch.n_replicas;
+    c.u.status.replica    = core->record.u.epoch.replica;
     core_send_peer(core, peer, &c);
     page_free(&p);
 }

@@ -90,6 +90,15 @@ static void finish(meet_table *table, meet *m)
     if (result) m->data = result;
 }
 
+void meet_give_up(meet_table *table, meet *m, pen_status status)
+{
+    m->is_over = true;
+    m->status  = status;
+    if (m->generation > table->newest_over) table->newest_over = m->generation;
+    free(m->has_come);
+    m->has_come = NULL;
+}
+
 /* ---- arriving -------------------------------------------------------------------------------- */
 static void meet_free(meet *m)
 {

@@ -55,6 +55,9 @@ void meet_fini(meet_table *table);
 meet_outcome meet_arrive(meet_table *table, int32_t rank, const wire_control *message,
                          uint64_t now_ms, meet **m, pen_error *why);
 
+/* Ends an open one with this failure; who came and who comes is told so. */
+void meet_give_up(meet_table *table, meet *m, pen_status status);
+
 /* "barrier 'epoch end' (call 212)" */
 void meet_name(const meet *m, char *text, size_t size);
 

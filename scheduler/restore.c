@@ -73,9 +73,10 @@ static pen_status refuse_resume(const seat_list *servers, pen_error *why)
 pen_status restore_choose(const roster *r, const wire_model *model, int64_t *step, pen_error *why)
 {
     const bool resume = is_yes(model, "resume"), fresh = is_yes(model, "fresh");
-    const seat *newest = with_newest(&r->servers);
     if (resume && fresh)
         return why_set(why, PEN_BAD_SETTING, "--resume and --fresh contradict each other");
+    if (!r->servers.n) return PEN_OK; /* then workers look into their store themselves */
+    const seat *newest = with_newest(&r->servers);
     if (!resume && !fresh && newest_of(newest) >= 0)
         return why_set(why, PEN_BAD_SETTING,
                        "store %s holds a snapshot of step %" PRId64

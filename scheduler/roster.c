@@ -6,6 +6,8 @@ static void seat_free(seat *s)
 {
     keep_clear(&s->kept);
     free(s->stat);
+    free(s->loss);
+    free(s->report);
     free(s);
 }
 
@@ -17,6 +19,8 @@ static seat *seat_new(int32_t role, int32_t rank)
     s->rank  = rank;
     s->step  = -1;
     s->store = "";
+
+    s->begin_step = s->begin_applied = -1;
     return s;
 }
 
@@ -148,6 +152,32 @@ static void copy_text(char *to, size_t size, const char *from)
     const size_t length = strnlen(from ? from : "", size - 1);
     if (length) memcpy(to, from, length);
     to[length] = 0;
+}
+
+void seat_vacate(seat *s)
+{
+    s->state = MEMBER_ABSENT;
+    s->nonce = s->incarnation = 0;
+    s->step                   = -1;
+    s->call[0]                = 0;
+    s->call_ms                = 0;
+    s->n_stats                = 0;
+    s->is_registered = s->is_ready = s->is_told = s->is_heard = s->has_passed = false;
+    s->is_draining = s->is_stopped = s->is_sealed = false;
+    s->begin_step = s->begin_applied = -1;
+    s->has_come_back                 = true;
+}
+
+pen_status seat_seal(seat *s, const wire_control *sealed)
+{
+    const uint32_t n          = sealed->u.sealed.n_reports;
+    wire_sealed_report *again = realloc(s->report, (n + 1) * sizeof *again);
+    if (!again) return PEN_NO_MEMORY;
+    if (n) memcpy(again, sealed->u.sealed.report, n * sizeof *again);
+    s->report    = again;
+    s->n_reports = n;
+    s->is_sealed = true;
+    return PEN_OK;
 }
 
 pen_status seat_describe(seat *s, const wire_control *hello)

@@ -56,6 +56,20 @@ struct seat {
     bool is_told;       /* the verdict was sent while it was bound  */
     bool is_heard;      /* server: answered the inquest             */
     bool has_passed;    /* worker: ended in good order, never came  */
+
+    uint64_t in_record; /* its incarnation in the newest epoch record; 0: not in it               */
+    bool is_draining;   /* server: is being emptied                                               */
+    bool is_stopped;    /* told to leave while others stay: STOP                                  */
+    bool has_come_back; /* another process sat here before                                        */
+    uint64_t awaited_ms; /* worker: dead, and waited for until then; 0: not waited for      */
+    int64_t begin_step,
+        begin_applied;     /* worker that came late: where it begins; -1: at the first */
+    pen_error *loss;       /* worker: dead, and the job goes on: its sentence; NULL           */
+    uint64_t made_wait_ms; /* worker: how long others have waited for it                      */
+
+    bool is_sealed; /* server: said so in the epoch change that is open */
+    uint32_t n_reports;
+    wire_sealed_report *report;
 };
 
 typedef struct {
@@ -92,6 +106,13 @@ seat *roster_next(const roster *self, uint32_t *cursor);
 
 /* The number of seats of a list in that state. */
 uint32_t roster_count(const seat_list *list, member_state state);
+
+/* Makes the seat of one who has gone free for another process; what the others were told of it stays:
+ * in_record, awaited_ms, loss. */
+void seat_vacate(seat *s);
+
+/* Remembers what SEALED says.  PEN_NO_MEMORY or PEN_OK. */
+pen_status seat_seal(seat *s, const wire_control *sealed);
 
 /* Remembers what HELLO says about the process.  PEN_NO_MEMORY or PEN_OK. */
 pen_status seat_describe(seat *s, const wire_control *hello);

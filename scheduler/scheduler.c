@@ -2,6 +2,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/loop.h"
+#include "common/store/state.h"
 #include "common/why.h"
 #include "proto/wire.h"
 #include "scheduler/core.h"
@@ -18,18 +19,21 @@
 enum {
     BATCH       = 256, /* messages handled before other sources of the loop have their turn */
     OUTBOX_MS   = 10,
-    LINGER_MS   = 200, /* for the last answers to leave; the core has waited for all who need one */
-    ARENA_BYTES = 64 << 20
+    LINGER_MS   = 1000, /* at most, for the last answers to leave */
+    ARENA_BYTES = 64 << 20,
+    QUEUE_BYTES = 256 << 20 /* that wait for or from one member; what is said here is small */
 };
 
 struct scheduler {
     loop *loop;
+    guard *guard;
     transport *transport;
     scheduler_core *core;
     wire_arena *arena;
     wire_out out;
     outbox outbox;
     loop_timer tick, retry;
+    state_file *state; /* NULL: nothing is kept */
 
     bool has_ended, has_why;
     pen_status status;
@@ -76,6 +80,16 @@ static void ended(void *user, pen_status status, const pen_error *why)
     loop_stop(s->loop);
 }
 
+static pen_status keep_state(void *user, const void *data, size_t size)
+{
+    scheduler *s = user;
+    pen_error why;
+    const pen_status status =
+        size ? state_keep(s->state, data, size, &why) : state_forget(s->state, &why);
+    if (status != PEN_OK) log_error("%s", why.text);
+    return status;
+}
+
 /* ---- events of the transport ----------------------------------------------------------------- */
 static void refuse(scheduler *s, uint32_t peer, const char *what)
 {
@@ -84,15 +98,21 @@ static void refuse(scheduler *s, uint32_t peer, const char *what)
         log_warning("the scheduler refused a frame of peer %u: %s", peer, what);
 }
 
+static void refuse_message(scheduler *s, uint32_t peer, const char *what)
+{
+    refuse(s, peer, what);
+    transport_blame(s->transport, peer);
+}
+
 static void take_message(scheduler *s, const transport_event *event)
 {
     pen_error why;
     wire_control message;
     wire_arena_reset(s->arena);
     if (event->body)
-        refuse(s, event->peer, "it has a payload");
+        refuse_message(s, event->peer, "it has a payload");
     else if (wire_control_decode(event->head, event->head_size, s->arena, &message, &why) != PEN_OK)
-        refuse(s, event->peer, why.text);
+        refuse_message(s, event->peer, why.text);
     else
         scheduler_core_receive(s->core, event->peer, &message, loop_now_ms(s->loop));
 }
@@ -183,12 +203,22 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
         snprintf(address, sizeof address, "%s", host);
     else
         snprintf(address, sizeof address, "tcp://%s:%u", host, (unsigned)settings->port);
-    const transport_options options = {
-        .head_bytes_max = WIRE_HEAD_BYTES_MAX,
-        .body_bytes_max = 1,
+    const guard_options who   = {.encryption  = settings->encryption,
+                                 .secret_file = settings->secret_file,
+                                 .role        = GUARD_SCHEDULER,
+                                 .rank        = 0,
+                                 .address     = {settings->host}};
+    transport_options options = {
+        .head_bytes_max  = WIRE_HEAD_BYTES_MAX,
+        .body_bytes_max  = 1,
+        .connections_max = (uint32_t)settings->connections_max,
+        .queue_bytes_max = QUEUE_BYTES,
         /* a silent connection is given up after the lease, not before: a stall is not a death */
         .heartbeat_ms = (uint32_t)settings->lease_ms / 2,
     };
+    const pen_status status = guard_open(&who, &s->guard, why);
+    if (status != PEN_OK) return status;
+    guard_listen(s->guard, &options);
     return transport_listen(address, &options, &s->transport, why);
 }
 
@@ -205,6 +235,29 @@ static void introduce(scheduler *s, const char *master)
     scheduler_core_introduce(s->core, address, host);
 }
 
+/* The core, from what was kept where something was. */
+static pen_status make_core(scheduler *s, const scheduler_settings *settings, const char *master,
+                            pen_error *why)
+{
+    scheduler_actions actions = {send_all, say, ended, s, NULL};
+    void *kept                = NULL;
+    size_t size               = 0;
+    pen_status status         = PEN_OK;
+    if (settings->state[0]) {
+        status = state_open(settings->state, &s->state, why);
+        if (status == PEN_OK) status = state_read(s->state, &kept, &size, why);
+        actions.keep = keep_state;
+    }
+    const uint64_t then = kept ? scheduler_core_kept_term(kept, size) : 0, now = term_now();
+    if (status == PEN_OK)
+        status = scheduler_core_create(settings, now > then ? now : then + 1, master, &actions,
+                                       clock_ms(&clock_real), &s->core, why);
+    if (status == PEN_OK && kept)
+        status = scheduler_core_load(s->core, kept, size, clock_ms(&clock_real), why);
+    free(kept);
+    return status;
+}
+
 static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_error *why)
 {
     if (!(s->arena = wire_arena_create(ARENA_BYTES)))
@@ -212,10 +265,8 @@ static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_e
     if (!(s->loop = loop_create(why))) return why ? why->status : PEN_NO_MEMORY;
 
     char name[256];
-    const char *master              = master_of(settings->host, name, sizeof name);
-    const scheduler_actions actions = {send_all, say, ended, s};
-    pen_status status               = scheduler_core_create(settings, term_now(), master, &actions,
-                                                            clock_ms(&clock_real), &s->core, why);
+    const char *master = master_of(settings->host, name, sizeof name);
+    pen_status status  = make_core(s, settings, master, why);
     if (status != PEN_OK) return status;
     status = listen_at(s, settings, why);
     if (status == PEN_OK) introduce(s, master);
@@ -242,11 +293,13 @@ void scheduler_close(scheduler *s)
 {
     if (!s) return;
     transport_close(s->transport, LINGER_MS);
+    guard_close(s->guard);
     scheduler_core_destroy(s->core);
     if (s->loop) loop_destroy(s->loop);
     if (s->arena) wire_arena_destroy(s->arena);
     wire_out_free(&s->out);
     outbox_clear(&s->outbox);
+    state_close(s->state);
     free(s);
 }
 

@@ -3,6 +3,7 @@
 #define SCHEDULER_SETTINGS_H
 
 #include "common/config.h"
+#include "common/guard.h"
 
 enum { SCHEDULER_LOSS_FAIL, SCHEDULER_LOSS_CONTINUE, SCHEDULER_LOSS_WAIT };
 
@@ -34,9 +35,38 @@ typedef char scheduler_text[CONFIG_TEXT_BYTES];
     X(uint64_t,       warn_ms,         U64,  "30000",     10,  86400000, NULL,                     \
       "How long a barrier or reduction waits before those in it are told whom they wait for; "     \
       "raised, fewer lines and later news.")                                                       \
+    X(int,            encryption,      ENUM, "auto",      0,   0,        guard_choices,            \
+      "Whether traffic is encrypted and every process proves that it belongs to the job; auto "    \
+      "does so off loopback and wherever secret_file is given, clear never does.")                 \
+    X(scheduler_text, secret_file,     TEXT, "",          0,   0,        NULL,                     \
+      "File with the secret of the job, the same for all its processes and readable by its owner " \
+      "alone; penstock keygen makes one.")                                                         \
+    X(uint64_t,       connections_max, U64,  "4096",      16,  1048576,  NULL,                     \
+      "Connections to one port; beyond it the oldest that has said nothing ends for each new one; " \
+      "raised, there is room for more members and for more strangers.")                            \
     X(int,            on_worker_loss,  ENUM, "fail",      0,   0,        scheduler_loss_choices,   \
-      "What the death of a worker means: the job fails, goes on without it, or waits for its "     \
-      "return.")
+      "What the death of a worker means: the job fails, goes on without it, or (with servers) "    \
+      "waits for it to come back.")                                                                \
+    X(uint64_t,       wait_ms,         U64,  "300000",    100, 86400000, NULL,                     \
+      "With on_worker_loss=wait: how long a dead worker may take to come back; raised, slow "      \
+      "restarts succeed but a worker that never comes is noticed later.")                          \
+    X(uint64_t,       workers_min,     U64,  "0",         0,   16384,    NULL,                     \
+      "With on_worker_loss=continue or workers_max: the job fails when fewer than these live; 0 "  \
+      "is one.")                                                                                   \
+    X(uint64_t,       workers_max,     U64,  "0",         0,   16384,    NULL,                     \
+      "Worker ranks that may be there at once in a job with servers, in which workers then join "  \
+      "and leave while it trains; 0: as many as it begins with, and none joins.")                  \
+    X(uint64_t,       servers_max,     U64,  "0",         0,   1024,     NULL,                     \
+      "Servers that may be there at once; the model is cut finely enough for so many, and more "   \
+      "may come while it trains; 0: as many as it begins with.")                                   \
+    X(uint64_t,       replicas,        U64,  "0",         0,   2,        NULL,                     \
+      "Copies of every shard beside the one that serves it, each on another server; so many "      \
+      "servers may die at once without a loss, and every push costs so many transfers more.")      \
+    X(scheduler_text, state,           TEXT, "",          0,   0,        NULL,                     \
+      "Folder in which the scheduler keeps what it must know after a crash; started again with "   \
+      "it, on the same port, it goes on where it was.  Empty: its death ends the job.")            \
+    X(uint64_t,       grace_ms,        U64,  "60000",     1000, 86400000, NULL,                    \
+      "With state: how long the others go on without a scheduler before they give up.")
 /* clang-format on */
 
 typedef struct {

@@ -1,0 +1,349 @@
+/* core_epoch.c - EPOCH, SEAL, SEALED: who is in, where the copies lie, and what becomes of an open step.
+ *
+ * DESIGN.  The epoch record says who takes part.  While a job trains with servers it changes in four
+ * moves: all servers are sealed, so that nothing moves any more; what they say is settled (settle.h) and
+ * the placement goes a step towards its goal (placement.h); the new record is kept; everybody is told.
+ * Causes that come while a change is under way become part of it: what a sealed server said
+ * stays true.  A server that dies in the meantime is one more cause.  Workers are not waited for: who has missed
+ * a record gets the newest, and judges by what it had.
+ */
+#include "scheduler/core_state.h"
+#include "common/plant.h"
+#include "scheduler/settle.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- whether and when ------------------------------------------------------------------------ */
+static bool may_change(const scheduler_core *core)
+{
+    return core->phase == PHASE_TRAINING && core->n_servers > 0;
+}
+
+static void open_change(scheduler_core *core, uint64_t now_ms)
+{
+    core_change *c = &core->change;
+    c->is_open     = true;
+    c->is_wanted   = false;
+    c->due_ms =
+        now_ms + (core->settings.lease_ms > CORE_SEAL_MS ? core->settings.lease_ms : CORE_SEAL_MS);
+    seat_list *servers = &core->roster.servers;
+    for (uint32_t i = 0; i < servers->n; i++) servers->at[i]->is_sealed = false;
+    core_log(core, LOG_DEBUG, "epoch %" PRIu64 " shall end: %s", core->epoch, c->cause);
+    const wire_control seal = core_epoch_seal(core);
+    for (uint32_t i = 0; i < servers->n; i++)
+        if (seat_is_counted(servers->at[i])) core_send(core, servers->at[i], &seal);
+}
+
+void core_epoch_want(scheduler_core *core, uint64_t due_ms, uint64_t now_ms, const char *format,
+                     ...)
+{
+    core_change *c = &core->change;
+    if (!may_change(core)) return;
+    if (!c->is_wanted && !c->is_open) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(c->cause, sizeof c->cause, format, args);
+        va_end(args);
+        c->begun_ms = now_ms;
+    }
+    if (c->is_open) return; /* whatever the cause, it is seen when the change is decided */
+    if (!c->is_wanted || due_ms < c->due_ms) c->due_ms = due_ms;
+    c->is_wanted = true;
+    if (c->due_ms <= now_ms) open_change(core, now_ms);
+}
+
+bool core_epoch_survives(const scheduler_core *core)
+{
+    if (!may_change(core)) return false;
+    for (uint32_t shard = 0; shard < core->n_shards; shard++) {
+        bool lives = false;
+        for (uint32_t i = 0; i < core->place.n && !lives; i++) {
+            const wire_replica *r = &core->place.row[i].at;
+            const seat *s         = roster_find(&core->roster, PEN_SERVER, r->server);
+            lives                 = r->shard == shard && s && s->in_record && seat_is_counted(s) &&
+                    (r->role != WIRE_LEARNER || plant(PLANT_LEARNER_PROMOTED)) &&
+                    s->in_record == s->incarnation;
+        }
+        if (!lives) return false;
+    }
+    return true;
+}
+
+/* ---- deciding -------------------------------------------------------------------------------- */
+static bool is_part(const seat *s) /* of this record, and of the change */
+{
+    return seat_is_counted(s) && s->in_record == s->incarnation;
+}
+
+static bool all_sealed(const scheduler_core *core)
+{
+    const seat_list *servers = &core->roster.servers;
+    for (uint32_t i = 0; i < servers->n; i++)
+        if (is_part(servers->at[i]) && !servers->at[i]->is_sealed) return false;
+    return true;
+}
+
+static bool settle_reports(scheduler_core *core, settled *out, uint64_t now_ms)
+{
+    const seat_list *servers = &core->roster.servers;
+    settle_server *facts     = calloc(servers->n + 1, sizeof *facts);
+    pen_error why;
+    if (!facts) {
+        core_epoch_fail(core, now_ms);
+        return false;
+    }
+    for (uint32_t i = 0; i < servers->n; i++)
+        facts[i] = (settle_server){.is_alive  = is_part(servers->at[i]),
+                                   .n_reports = servers->at[i]->n_reports,
+                                   .report    = servers->at[i]->report};
+    const pen_status status = settle(&core->place, core->n_shards, facts, servers->n, out, &why);
+    free(facts);
+    if (status == PEN_OK) return true;
+    if (core->change.lost)
+        why_culprit(&why, PEN_SERVER, core->change.lost->rank, core->job_step, NULL);
+    core_verdict(core, &why, now_ms);
+    return false;
+}
+
+/* Who is ready becomes a member with this record. */
+static void admit(scheduler_core *core, uint64_t now_ms)
+{
+    seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+        const bool is_worker = s->role == PEN_WORKER, is_server = s->role == PEN_SERVER;
+        if (!core_is_late(core, s) || s->state != MEMBER_JOINING) continue;
+        if (!(is_worker && s->is_registered) && !(is_server && s->is_ready)) continue;
+        core_move(core, s, MEMBER_EVENT_BEGIN);
+        s->last_seen_ms = now_ms;
+        s->awaited_ms   = 0;
+        free(s->loss);
+        s->loss = NULL;
+        core->goal_is_old |= is_server;
+    }
+}
+
+placement_server *core_epoch_servers(const scheduler_core *core)
+{
+    const seat_list *list = &core->roster.servers;
+    placement_server *all = calloc(list->n + 1, sizeof *all);
+    for (uint32_t i = 0; all && i < list->n; i++) {
+        const seat *s = list->at[i];
+        all[i]        = (placement_server){.places      = seat_is_counted(s) ? s->n_addresses : 0,
+                                           .is_draining = s->is_draining,
+                                           .host        = s->host};
+    }
+    return all;
+}
+
+static bool move_copies(scheduler_core *core)
+{
+    placement_server *all = core->goal_is_old ? core_epoch_servers(core) : NULL;
+    pen_status status     = PEN_OK;
+    if (core->goal_is_old)
+        status = all ? placement_goal(&core->place, core->n_shards, all, core->roster.servers.n,
+                                      (uint32_t)core->settings.replicas, &core->goal)
+                     : PEN_NO_MEMORY;
+    free(all);
+    core->goal_is_old = false;
+    /* WRONG_STATE: all servers that are left are being emptied; then nothing moves */
+    return status == PEN_WRONG_STATE ||
+           (status == PEN_OK && placement_follow(&core->place, &core->goal));
+}
+
+static bool have_members_changed(const scheduler_core *core)
+{
+    const seat_list *workers = &core->roster.workers;
+    for (uint32_t i = 0; i < workers->n; i++)
+        if (workers->at[i]->in_record != core_epoch_listed(workers->at[i])) return true;
+    return false;
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+/* Where a worker that came late begins. */
+static void begin_late(scheduler_core *core, const settled *out)
+{
+    const seat_list *workers = &core->roster.workers;
+    const wire_decision *d   = &out->decision;
+    for (uint32_t i = 0; i < workers->n; i++) {
+        seat *s = workers->at[i];
+        if (!seat_is_counted(s) || s->in_record == s->incarnation) continue;
+        s->begin_step = out->step >= 0 ? out->step : out->clock;
+        s->begin_applied =
+            out->has_decision ? d->applied + (d->outcome == PEN_APPLIED) : core->applied;
+    }
+}
+
+static void tell_late(scheduler_core *core, const uint64_t *was_in)
+{
+    const seat_list *workers = &core->roster.workers;
+    for (uint32_t i = 0; i < workers->n; i++) {
+        const seat *s = workers->at[i];
+        if (!s->in_record || s->in_record == was_in[i]) continue;
+        const wire_control done = core_model_committed(core, s);
+        core_send(core, s, &done);
+    }
+}
+
+/* "server 1 (devbox) is gone; its shards are served by others in 0.012 s (epoch 3)" */
+static void report(scheduler_core *core, const settled *out, uint64_t now_ms)
+{
+    const core_change *c = &core->change;
+    const double took    = (double)(now_ms - c->begun_ms) / 1e3;
+    char line[400];
+    if (c->lost)
+        snprintf(line, sizeof line,
+                 "%s; other servers took over %u shard%s in %.3f s (epoch %" PRIu64 ")", c->cause,
+                 out->n_moved, out->n_moved == 1 ? "" : "s", took, core->epoch);
+    else
+        snprintf(line, sizeof line, "%s: epoch %" PRIu64 " with %u workers and %u servers, %.3f s",
+                 c->cause, core->epoch, core->record.u.epoch.n_workers,
+                 core->record.u.epoch.n_servers, took);
+    const bool is_news = c->lost || core->record.u.epoch.members_changed;
+    core_log(core, is_news && !core_has_launcher(core) ? LOG_NOTICE : LOG_INFO, "%s", line);
+    if (is_news)
+        core_send_all(core, 1u << WIRE_LAUNCHER,
+                      &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = line}});
+}
+
+static void install(scheduler_core *core, const settled *out, bool changed, uint64_t now_ms)
+{
+    const seat_list *workers = &core->roster.workers;
+    uint64_t *was_in         = calloc(workers->n + 1, sizeof *was_in);
+    core->epoch++;
+    if (!was_in || !core_epoch_write(core, out, changed)) {
+        free(was_in);
+        core_epoch_fail(core, now_ms);
+        return;
+    }
+    for (uint32_t i = 0; i < workers->n; i++) was_in[i] = workers->at[i]->in_record;
+    begin_late(core, out);
+    core_epoch_note(core);
+    core->change.is_open = false;
+    const unsigned all   = TO_WORKERS | TO_SERVERS | 1u << WIRE_LAUNCHER;
+    if (plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(core, all, &core->record);
+    if (core_keep(core, now_ms)) {
+        if (!plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(core, all, &core->record);
+        tell_late(core, was_in);
+        report(core, out, now_ms);
+    }
+    free(was_in);
+}
+
+static void decide(scheduler_core *core, uint64_t now_ms)
+{
+    settled out;
+    if (!settle_reports(core, &out, now_ms)) return;
+    admit(core, now_ms);
+    if (!move_copies(core)) {
+        core_epoch_fail(core, now_ms);
+        return;
+    }
+    install(core, &out, have_members_changed(core), now_ms);
+    if (core->has_verdict) return;
+    if (core->change.lost)
+        core_snapshot_fail(core, "a server died while it was being written; the next one is tried");
+    core->change.lost = NULL;
+    core_scale_settle(core);
+    if (placement_can_move(&core->place, &core->goal))
+        core_epoch_want(core, now_ms + CORE_GATHER_MS, now_ms, "copies are moved");
+}
+
+void core_sealed(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    if (!core->change.is_open || message->u.sealed.term != core->term ||
+        message->u.sealed.epoch != core->epoch + 1) {
+        if (may_change(core) && is_part(s) && message->u.sealed.epoch <= core->epoch)
+            core_send(core, s, &core->record); /* it has not heard how that ended */
+        return;
+    }
+    if (!may_change(core) || !is_part(s)) return; /* all workers have left in the meantime */
+    if (seat_seal(s, message) != PEN_OK) {
+        core_epoch_fail(core, now_ms);
+        return;
+    }
+    if (all_sealed(core)) decide(core, now_ms);
+}
+
+void core_epoch_lost(scheduler_core *core, const seat *server, uint64_t now_ms)
+{
+    char name[SENTENCE_SEAT_BYTES];
+    core->goal_is_old = true;
+    core->change.lost = server;
+    if (core->change.is_open || core->change.is_wanted)
+        snprintf(core->change.cause, sizeof core->change.cause, "%.120s is gone",
+                 sentence_seat(name, server));
+    core_epoch_want(core, now_ms, now_ms, "%.120s is gone", sentence_seat(name, server));
+    if (core->change.is_open && all_sealed(core)) decide(core, now_ms);
+}
+
+/* ---- what primaries say of copies ------------------------------------------------------------ */
+/* The row of a copy of which the sender is the primary; NULL: it is none, or is about nobody. */
+static placement_row *row_of(const scheduler_core *core, const seat *s, uint32_t shard,
+                             int32_t server)
+{
+    const placement_row *lead = placement_primary(&core->place, shard);
+    if (!may_change(core) || !is_part(s) || !lead || lead->at.server != s->rank) return NULL;
+    placement_row *row = placement_find(&core->place, shard, server);
+    return row && row->at.server != s->rank ? row : NULL;
+}
+
+void core_caught_up(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    placement_row *row = row_of(core, s, message->u.caught_up.shard, message->u.caught_up.server);
+    if (!row || row->at.role != WIRE_LEARNER) return;
+    row->is_caught_up = true;
+    core_epoch_want(core, now_ms + CORE_GATHER_MS, now_ms, "server %d has a copy of shard %u",
+                    (int)row->at.server, row->at.shard);
+}
+
+void core_suspect(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    placement_row *row = row_of(core, s, message->u.suspect.shard, message->u.suspect.server);
+    if (!row || row->at.role != WIRE_BACKUP) return;
+    char span[SENTENCE_SPAN_BYTES];
+    core_log(core, LOG_WARNING,
+             "server %d has acknowledged nothing of shard %u for %s; server %d goes on without it",
+             (int)row->at.server, row->at.shard, sentence_span(span, message->u.suspect.waited_ms),
+             (int)s->rank);
+    row->is_suspect =
+        true; /* the change that follows makes a learner of it, if its primary lives */
+    core_epoch_want(core, now_ms, now_ms, "server %d does not keep up", (int)row->at.server);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+/* A server whose control connection lives and whose shards do not: it cannot be waited for for ever. */
+static void lose_unsealed(scheduler_core *core, uint64_t now_ms)
+{
+    const seat_list *servers = &core->roster.servers;
+    core->change.due_ms      = now_ms + CORE_SEAL_MS;
+    for (uint32_t i = 0; i < servers->n && core->change.is_open; i++) {
+        seat *s = servers->at[i];
+        if (is_part(s) && !s->is_sealed)
+            core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch", now_ms);
+    }
+}
+
+void core_epoch_tick(scheduler_core *core, uint64_t now_ms)
+{
+    core_change *c = &core->change;
+    if (!may_change(core) || c->due_ms > now_ms) return;
+    if (c->is_open)
+        lose_unsealed(core, now_ms);
+    else if (c->is_wanted)
+        open_change(core, now_ms);
+}
+
+uint64_t core_epoch_next_ms(const scheduler_core *core)
+{
+    const core_change *c = &core->change;
+    return may_change(core) && (c->is_open || c->is_wanted) ? c->due_ms : UINT64_MAX;
+}
+
+void core_epoch_fini(scheduler_core *core)
+{
+    keep_clear(&core->record_kept);
+    placement_fini(&core->place);
+    placement_fini(&core->goal);
+}

@@ -1,0 +1,217 @@
+/* core_fault.c - FAULT and OVERDUE: collectives that failed, and that wait.
+ *
+ * DESIGN.  Workers run collectives among themselves and notice a failure at different moments and in
+ * different words.  Who notices says FAULT; the first of a (group, call) is told to all workers, with
+ * what the scheduler knows about the culprit added to it.  The newest CORE_FAULTS_MAX are kept, so
+ * that who asks later hears the same.
+ */
+#include "scheduler/core_state.h"
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what the scheduler knows of a worker ---------------------------------------------------- */
+/* Silent for so long that "alive" would be said too much, and not yet for a whole lease. */
+static bool is_quiet(const scheduler_core *core, const seat *s, uint64_t now_ms)
+{
+    return s->state == MEMBER_ACTIVE && now_ms - s->last_seen_ms > core->settings.lease_ms / 3;
+}
+
+static void add_state(const scheduler_core *core, sentence *text, const seat *s,
+                      const char *subject, uint64_t now_ms)
+{
+    char span[SENTENCE_SPAN_BYTES];
+    if (s->state == MEMBER_DEAD)
+        sentence_add(text, "%s is gone", subject);
+    else if (s->state == MEMBER_LEFT)
+        sentence_add(text, "%s has left the job", subject);
+    else if (is_quiet(core, s, now_ms))
+        sentence_add(text, "%s was last seen %s ago%s%s", subject,
+                     sentence_span(span, now_ms - s->last_seen_ms),
+                     s->call[0] && strncmp(s->call, "after ", 6) != 0 ? ", in "
+                     : s->call[0]                                     ? ", "
+                                                                      : "",
+                     s->call);
+    else
+        sentence_alive(text, s, subject, now_ms);
+}
+
+static void name_subject(char *text, size_t size, int32_t n, int32_t rank)
+{
+    if (n > 1)
+        snprintf(text, size, "Rank %d", (int)rank);
+    else
+        snprintf(text, size, "It");
+}
+
+/* ---- FAULT ----------------------------------------------------------------------------------- */
+/* "...; it is alive: in user code since 31 s, last call pen_metric" */
+static void add_what_is_known(const scheduler_core *core, pen_error *why, uint64_t now_ms)
+{
+    const int32_t rank = why->missing_n > 0 ? why->missing[0] : why->rank;
+    const seat *s      = roster_find(&core->roster, PEN_WORKER, rank);
+    if (!s || why->role != PEN_WORKER) return;
+    char subject[16];
+    sentence text = {0};
+    name_subject(subject, sizeof subject, why->missing_n, rank);
+    sentence_add(&text, "%s; ", why->text);
+    const size_t at = text.used;
+    add_state(core, &text, s, subject, now_ms);
+    text.text[at]    = (char)tolower((unsigned char)text.text[at]);
+    why->last_seen_s = (double)(now_ms - s->last_seen_ms) / 1e3;
+    memcpy(why->text, text.text, sizeof why->text);
+}
+
+static core_fault_note *find(const scheduler_core *core, uint64_t group, uint64_t call)
+{
+    for (int i = 0; i < CORE_FAULTS_MAX; i++) {
+        core_fault_note *note = core->fault[i];
+        if (note && note->group == group && note->call == call) return note;
+    }
+    return NULL;
+}
+
+/* Takes the place of the oldest. */
+static core_fault_note *note_down(scheduler_core *core, const seat *s, const wire_fault *said,
+                                  uint64_t now_ms)
+{
+    core_fault_note **place = &core->fault[core->n_faults % CORE_FAULTS_MAX];
+    if (!*place && !(*place = calloc(1, sizeof **place))) return NULL;
+    core->n_faults++;
+    core_fault_note *note = *place;
+    *note                 = (core_fault_note){said->group, said->call, said->why};
+    core_bound_claim(s, &note->why);
+    const pen_error *loss = note->why.status == PEN_PEER_LOST && note->why.role == PEN_WORKER
+                                ? core_loss_of(core, note->why.rank)
+                                : NULL;
+    if (loss) note->why = *loss;
+    if (note->why.status == PEN_TIMED_OUT) add_what_is_known(core, &note->why, now_ms);
+    return note;
+}
+
+static wire_control faulted_message(const core_fault_note *note)
+{
+    wire_control c  = {.kind = WIRE_FAULTED};
+    c.u.fault.group = note->group;
+    c.u.fault.call  = note->call;
+    c.u.fault.why   = note->why;
+    return c;
+}
+
+void core_fault(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    if (core->has_verdict) core_tell(core, s);
+    if (core->phase < PHASE_REGISTERING || core->phase > PHASE_TRAINING) return;
+    const wire_fault *said      = &message->u.fault;
+    const core_fault_note *note = find(core, said->group, said->call);
+    const bool is_new           = !note;
+    if (is_new) note = note_down(core, s, said, now_ms);
+    if (!note) return; /* no memory: everybody's own sentence stands */
+    const wire_control faulted = faulted_message(note);
+    if (!is_new) {
+        core_send(core, s, &faulted);
+        return;
+    }
+    core_log(core, LOG_INFO, "%s", note->why.text);
+    core_send_all(core, TO_WORKERS, &faulted); /* who is not in that group does not mind */
+}
+
+void core_fault_fini(scheduler_core *core)
+{
+    for (int i = 0; i < CORE_FAULTS_MAX; i++) free(core->fault[i]);
+}
+
+/* ---- OVERDUE --------------------------------------------------------------------------------- */
+/* "waiting 30 s for rank 0 in barrier 'epoch end' (call 212).  It is alive: ..." */
+static void write_waiting(const scheduler_core *core, const core_overdue_note *note,
+                          uint64_t now_ms, sentence *text)
+{
+    char span[SENTENCE_SPAN_BYTES], subject[16];
+    const uint32_t n  = note->n_missing;
+    const seat *first = roster_find(&core->roster, PEN_WORKER, note->missing[0]);
+    sentence_add(text, "waiting %s for rank%s",
+                 sentence_span(span, note->waited_ms + (now_ms - note->said_ms)),
+                 n == 1 ? "" : "s");
+    for (uint32_t i = 0; i < n; i++) sentence_add(text, " %d", (int)note->missing[i]);
+    sentence_add(text, " in %s.  ", note->what);
+    name_subject(subject, sizeof subject, (int32_t)n, note->missing[0]);
+    add_state(core, text, first, subject, now_ms);
+}
+
+/* The place of what this worker said last, else that of the oldest. */
+static core_overdue_note *overdue_of(scheduler_core *core, const seat *s)
+{
+    core_overdue_note *oldest = &core->overdue[0];
+    for (int i = 0; i < CORE_OVERDUES_MAX; i++) {
+        core_overdue_note *note = &core->overdue[i];
+        if (note->asker == s) return note;
+        if (note->said_ms < oldest->said_ms) oldest = note;
+    }
+    return oldest;
+}
+
+/* One that left so long ago that it cannot have come in the meantime. */
+static const seat *left_for_good(const scheduler_core *core, const core_overdue_note *note,
+                                 uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < note->n_missing; i++) {
+        const seat *s = roster_find(&core->roster, PEN_WORKER, note->missing[i]);
+        if (s && s->state == MEMBER_LEFT && now_ms - s->last_seen_ms >= CORE_LEFT_MS) return s;
+    }
+    return NULL;
+}
+
+/* It never comes; those who wait for it are told now instead of at their deadline. */
+static void fail_wait(scheduler_core *core, const core_overdue_note *note, const seat *left,
+                      uint64_t now_ms)
+{
+    char name[SENTENCE_SEAT_BYTES];
+    wire_control c       = {.kind = WIRE_LOST};
+    c.u.lost.rank        = left->rank;
+    c.u.lost.incarnation = left->incarnation;
+    /* A loss fails each group in words of its own: which call it was is added there. */
+    why_set(&c.u.lost.why, PEN_MISMATCH, "%s has left the job and rank %d waits for it%s%s",
+            sentence_seat(name, left), (int)note->asker->rank, core_goes_on(core) ? "" : " in ",
+            core_goes_on(core) ? "" : note->what);
+    why_culprit(&c.u.lost.why, PEN_WORKER, left->rank, left->step, NULL);
+    if (core_goes_on(core))
+        core_send_all(core, TO_WORKERS, &c);
+    else
+        core_verdict(core, &c.u.lost.why, now_ms);
+}
+
+void core_overdue(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    const uint32_t n       = message->u.overdue.n_missing;
+    const int32_t *missing = message->u.overdue.missing;
+    if (!n || n > CORE_OVERDUE_RANKS || !roster_find(&core->roster, PEN_WORKER, missing[0])) return;
+    core_overdue_note *note = overdue_of(core, s);
+    *note                   = (core_overdue_note){
+                          .asker = s, .waited_ms = message->u.overdue.waited_ms, .said_ms = now_ms, .n_missing = n};
+    memcpy(note->missing, missing, n * sizeof *missing);
+    snprintf(note->what, sizeof note->what, "%.199s",
+             message->u.overdue.what ? message->u.overdue.what : "");
+    sentence text = {0};
+    write_waiting(core, note, now_ms, &text);
+    core_send(core, s, &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = text.text}});
+    const seat *left = left_for_good(core, note, now_ms);
+    if (left) fail_wait(core, note, left, now_ms);
+}
+
+/* Nobody says that a wait has ended; but who is in another call than it was, waits no more. */
+static bool still_waits(const core_overdue_note *note)
+{
+    const seat *s = note->asker;
+    return s && seat_is_counted(s) && s->beat_ms < note->said_ms + s->call_ms;
+}
+
+bool core_overdue_waiting(const scheduler_core *core, int index, uint64_t now_ms, sentence *text)
+{
+    const core_overdue_note *note = &core->overdue[index];
+    if (!still_waits(note)) return false;
+    for (int i = 0; i < index; i++) /* all who wait in one call would say the same */
+        if (still_waits(&core->overdue[i]) && strcmp(core->overdue[i].what, note->what) == 0)
+            return false;
+    write_waiting(core, note, now_ms, text);
+    return true;
+}

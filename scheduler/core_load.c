@@ -1,0 +1,208 @@
+/* core_load.c - a scheduler that is started again: what it kept, and what it makes of it. */
+#include "scheduler/kept_items.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ARENA_BYTES = 64 << 20 };
+
+typedef struct {
+    const uint8_t *data;
+    size_t left;
+} reader;
+
+typedef struct {
+    uint32_t type;
+    const uint8_t *data;
+    size_t size;
+} item;
+
+/* False: there is none, or it is cut off (then something is left). */
+static bool next_item(reader *r, item *it)
+{
+    uint32_t head[2];
+    if (r->left < sizeof head) return false;
+    memcpy(head, r->data, sizeof head);
+    if (head[1] > r->left - sizeof head) return false;
+    *it = (item){head[0], r->data + sizeof head, head[1]};
+    r->data += sizeof head + head[1];
+    r->left -= sizeof head + head[1];
+    return true;
+}
+
+/* Cuts n numbers off the item's front. */
+static bool take_numbers(item *it, int64_t *number, size_t n)
+{
+    if (it->size < n * sizeof *number) return false;
+    memcpy(number, it->data, n * sizeof *number);
+    it->data += n * sizeof *number;
+    it->size -= n * sizeof *number;
+    return true;
+}
+
+static bool is_head(const int64_t *number)
+{
+    return number[KEPT_AT_version] == KEPT_VERSION && number[KEPT_AT_phase] >= PHASE_REGISTERING &&
+           number[KEPT_AT_phase] <= PHASE_ENDED;
+}
+
+uint64_t scheduler_core_kept_term(const void *state, size_t size)
+{
+    reader r = {state, size};
+    item it;
+    int64_t number[KEPT_HEAD_COUNT];
+    if (!next_item(&r, &it) || it.type != KEPT_HEAD || it.size != sizeof number) return 0;
+    if (!take_numbers(&it, number, KEPT_HEAD_COUNT) || !is_head(number)) return 0;
+    return (uint64_t)number[KEPT_AT_term];
+}
+
+/* ---- the parts ------------------------------------------------------------------------------- */
+static bool load_head(scheduler_core *core, item *it)
+{
+    int64_t number[KEPT_HEAD_COUNT];
+    if (!take_numbers(it, number, KEPT_HEAD_COUNT) || !is_head(number)) return false;
+    const uint64_t term = core->term;
+#define X(name) core->name = (__typeof__(core->name))number[KEPT_AT_##name];
+    KEPT_HEAD_NUMBERS(X)
+#undef X
+    core->term              = term;
+    core->meets.newest_over = (uint64_t)number[KEPT_AT_meets];
+    core->meets.n_ranks     = (uint32_t)number[KEPT_AT_meet_ranks];
+    core->servers_known     = true;
+    core->has_begun         = true;
+    return core->n_servers <= ROSTER_SERVERS_MAX && core->ranks_max <= ROSTER_WORKERS_MAX &&
+           core->meets.n_ranks <= ROSTER_WORKERS_MAX && core->n_shards <= WIRE_PARTITIONS_MAX;
+}
+
+static bool load_seat(scheduler_core *core, item *it, const wire_control *hello)
+{
+    int64_t number[KEPT_SEAT_COUNT];
+    const int32_t role = hello->u.hello.role, rank = hello->u.hello.rank;
+    const bool is_worker = role == PEN_WORKER;
+    const int32_t most   = is_worker ? ROSTER_WORKERS_MAX : ROSTER_SERVERS_MAX;
+    seat_list *list      = is_worker ? &core->roster.workers : &core->roster.servers;
+    memcpy(number, it->data, sizeof number);
+    if ((!is_worker && role != PEN_SERVER) || rank < 0 || rank >= most) return false;
+    if (number[KEPT_OF_state] < 0 || number[KEPT_OF_state] >= MEMBER_STATE_COUNT) return false;
+    if (roster_grow(list, role, (uint32_t)rank + 1) != PEN_OK) return false;
+    seat *s = list->at[rank];
+    if (seat_describe(s, hello) != PEN_OK) return false;
+#define X(name) s->name = (__typeof__(s->name))number[KEPT_OF_##name];
+    KEPT_SEAT_NUMBERS(X)
+#undef X
+    s->nonce       = hello->u.hello.nonce;
+    s->incarnation = hello->from;
+    if (core->job[0] == 0) snprintf(core->job, sizeof core->job, "%.63s", hello->u.hello.job);
+    return true;
+}
+
+static bool load_record(scheduler_core *core, const wire_control *epoch)
+{
+    if (!core_epoch_adopt(core, epoch)) return false;
+    for (uint32_t i = 0; i < epoch->u.epoch.n_replicas; i++)
+        if (!placement_add(&core->place, &epoch->u.epoch.replica[i])) return false;
+    return true;
+}
+
+static bool load_loss(scheduler_core *core, item *it, const wire_control *loss)
+{
+    int64_t rank;
+    memcpy(&rank, it->data, sizeof rank);
+    seat *s =
+        rank < ROSTER_WORKERS_MAX ? roster_find(&core->roster, PEN_WORKER, (int32_t)rank) : NULL;
+    if (!s || !(s->loss = malloc(sizeof *s->loss))) return false;
+    *s->loss = loss->u.verdict;
+    return true;
+}
+
+static void load_verdict(scheduler_core *core, const wire_control *verdict)
+{
+    core->has_verdict = true;
+    core->verdict     = verdict->u.verdict;
+    core->phase       = PHASE_FAILED;
+}
+
+static bool load_message(scheduler_core *core, item *it, const wire_control *c)
+{
+    switch (it->type) {
+    case KEPT_SEAT: return c->kind == WIRE_HELLO && load_seat(core, it, c);
+    case KEPT_RECORD: return c->kind == WIRE_EPOCH && load_record(core, c);
+    case KEPT_PLAN: return c->kind == WIRE_PLAN && core_model_adopt(core, c);
+    case KEPT_LOSS: return c->kind == WIRE_VERDICT && load_loss(core, it, c);
+    case KEPT_VALUE: return c->kind == WIRE_STORE && core_store_adopt(core, c);
+    case KEPT_VERDICT:
+        if (c->kind != WIRE_VERDICT) return false;
+        load_verdict(core, c);
+        return true;
+    default: return false;
+    }
+}
+
+static size_t numbers_before(uint32_t type)
+{
+    return sizeof(int64_t) * (type == KEPT_SEAT ? KEPT_SEAT_COUNT : type == KEPT_LOSS ? 1 : 0);
+}
+
+static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
+{
+    if (it->type == KEPT_HEAD) return load_head(core, it);
+    if (it->type == KEPT_ANSWERS) return core_store_adopt_answers(core, it->data, it->size);
+    const size_t skip = numbers_before(it->type);
+    wire_control message;
+    pen_error why;
+    if (it->size < skip) return false;
+    wire_arena_reset(arena);
+    return wire_control_decode(it->data + skip, it->size - skip, arena, &message, &why) == PEN_OK &&
+           load_message(core, it, &message);
+}
+
+/* ---- what is made of it ---------------------------------------------------------------------- */
+/* Everybody is away until it says HELLO again; who was about to join does so anew. */
+static void unbind_all(scheduler_core *core, uint64_t now_ms)
+{
+    seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+        if (s->state == MEMBER_ACTIVE) s->state = MEMBER_AWAY;
+        if (s->state == MEMBER_JOINING ||
+            s->state ==
+                MEMBER_ABSENT) { /* in the place of one that died: that is still waited for */
+            const bool is_late = core->phase == PHASE_TRAINING && s->in_record;
+            s->state           = is_late ? MEMBER_DEAD : MEMBER_ABSENT;
+            if (is_late && s->role == PEN_WORKER && !s->awaited_ms) s->awaited_ms = now_ms;
+        }
+        s->last_seen_ms = s->down_ms = s->beat_ms = now_ms;
+        if (s->awaited_ms) s->awaited_ms = now_ms + core->settings.wait_ms;
+    }
+    core->amnesty_ms = now_ms + core->settings.lease_ms;
+}
+
+static void go_on(scheduler_core *core, uint64_t now_ms)
+{
+    unbind_all(core, now_ms);
+    core->goal_is_old = true;
+    core->will_ms     = core->amnesty_ms;
+    if (core->phase == PHASE_STOPPING || core->phase == PHASE_FAILED)
+        core->end_ms = core->amnesty_ms + CORE_END_MS;
+    core_log(core, LOG_NOTICE,
+             "the scheduler is back: job '%s', epoch %" PRIu64 ", %u workers and %u servers",
+             core->job, core->epoch, core->roster.workers.n, core->roster.servers.n);
+    core_epoch_want(core, now_ms, now_ms, "the scheduler is back");
+}
+
+pen_status scheduler_core_load(scheduler_core *core, const void *state, size_t size,
+                               uint64_t now_ms, pen_error *why)
+{
+    wire_arena *arena = wire_arena_create(ARENA_BYTES);
+    reader r          = {state, size};
+    bool done         = arena != NULL && scheduler_core_kept_term(state, size) != 0;
+    item it;
+    while (done && next_item(&r, &it)) done = load_item(core, &it, arena);
+    wire_arena_destroy(arena);
+    if (!done || r.left > 0 || core->record.kind != WIRE_EPOCH)
+        return why_set(
+            why, PEN_CORRUPT,
+            "what the scheduler kept in %.200s cannot be read; move it away to start anew",
+            core->settings.state);
+    go_on(core, now_ms);
+    return PEN_OK;
+}

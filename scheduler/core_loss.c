@@ -1,0 +1,128 @@
+/* core_loss.c - on_worker_loss=continue: a worker died and the job goes on without it.
+ *
+ * DESIGN.  Nothing that a job needs is only on one worker: the model is on all of them, or on servers.
+ * So the death of one need not be a verdict: it is told to all who live as LOST, with the sentence a
+ * verdict would have had, and from then on nobody waits for that rank.  What it was needed for ends at
+ * once: meetings with PEER_LOST, groups when their survivors have agreed (core_shrink.c), and with
+ * servers the epoch (core_epoch.c).  The job fails when fewer live than it must have, and ends in good
+ * order when the last that lives has left.  A worker that comes back is no longer lost.
+ */
+#include "scheduler/core_state.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+bool core_goes_on(const scheduler_core *core)
+{
+    const bool can = core->servers_known && (!core->n_servers || core->phase >= PHASE_TRAINING);
+    return core->settings.on_worker_loss == SCHEDULER_LOSS_CONTINUE && can;
+}
+
+const pen_error *core_loss_of(const scheduler_core *core, int32_t rank)
+{
+    const seat *s = roster_find(&core->roster, PEN_WORKER, rank);
+    return s && core_goes_on(core) ? s->loss : NULL;
+}
+
+static wire_control lost_message(const scheduler_core *core, const seat *dead)
+{
+    wire_control c       = {.kind = WIRE_LOST};
+    c.u.lost.rank        = dead->rank;
+    c.u.lost.incarnation = dead->incarnation;
+    c.u.lost.why         = *core_loss_of(core, dead->rank);
+    return c;
+}
+
+void core_loss_catch_up(scheduler_core *core, const seat *s)
+{
+    for (uint32_t i = 0; i < core->roster.workers.n; i++) {
+        if (!core_loss_of(core, (int32_t)i) || (int32_t)i == s->rank) continue;
+        const wire_control c = lost_message(core, core->roster.workers.at[i]);
+        core_send(core, s, &c);
+    }
+}
+
+static bool remember(scheduler_core *core, seat *dead, uint64_t now_ms)
+{
+    if (core->first_lost < 0) core->first_lost = dead->rank;
+    if (!dead->loss) dead->loss = malloc(sizeof *dead->loss);
+    if (dead->loss) sentence_worker_gone(dead, NULL, now_ms, dead->loss);
+    return dead->loss != NULL;
+}
+
+const seat *core_loss_lowest(const scheduler_core *core)
+{
+    const seat_list *workers = &core->roster.workers;
+    for (uint32_t i = 0; i < workers->n; i++)
+        if (seat_is_counted(workers->at[i])) return workers->at[i];
+    return NULL;
+}
+
+static uint32_t count_living(const scheduler_core *core)
+{
+    const seat_list *workers = &core->roster.workers;
+    uint32_t n               = 0;
+    for (uint32_t i = 0; i < workers->n; i++) n += seat_is_counted(workers->at[i]);
+    return n;
+}
+
+/* Too few are left: the cause is the first death, of which the others may have died. */
+static void fail_all(scheduler_core *core, const seat *dead, uint64_t now_ms)
+{
+    const pen_error *first = core_loss_of(core, core->first_lost);
+    const uint32_t living  = count_living(core);
+    pen_error why;
+    if (!first) sentence_worker_gone(dead, NULL, now_ms, &why);
+    if (first) why = *first;
+    if (living)
+        why_set(&why, PEN_PEER_LOST,
+                "%u worker%s left and the job needs %" PRIu64 "; the first that is gone: %.400s",
+                living, living == 1 ? " is" : "s are", core->settings.workers_min,
+                first ? first->text : why.text);
+    else if (first && core->roster.workers.n > 1)
+        why_set(&why, PEN_PEER_LOST, "all workers are gone; the first: %.500s", first->text);
+    if (first) why_culprit(&why, PEN_WORKER, first->rank, first->step, first->tensor);
+    core_verdict(core, &why, now_ms);
+}
+
+static bool has_survivor(const scheduler_core *core)
+{
+    const seat_list *workers = &core->roster.workers;
+    const uint64_t needed    = core->settings.workers_min ? core->settings.workers_min : 1;
+    uint32_t n               = 0;
+    for (uint32_t i = 0; i < workers->n; i++) {
+        const seat *s       = workers->at[i];
+        const bool has_done = s->state == MEMBER_LEFT && !s->is_stopped; /* the job is ending */
+        const bool comes    = seat_is_here(s) && !core_is_late(core, s);
+        const bool may_come = s->state == MEMBER_ABSENT && !core->n_servers;
+        n += comes || has_done || may_come;
+    }
+    return n >= needed;
+}
+
+/* A launcher prints what it hears; where there is none, the log must do. */
+bool core_has_launcher(const scheduler_core *core)
+{
+    const seat_list *guests = &core->roster.guests;
+    uint32_t i              = 0;
+    while (i < guests->n && guests->at[i]->role != WIRE_LAUNCHER) i++;
+    return i < guests->n;
+}
+
+void core_go_on(scheduler_core *core, seat *dead, uint64_t now_ms)
+{
+    if (!remember(core, dead, now_ms) || !has_survivor(core)) {
+        fail_all(core, dead, now_ms);
+        return;
+    }
+    char name[SENTENCE_SEAT_BYTES];
+    const wire_control lost = lost_message(core, dead);
+    core_log(core, core_has_launcher(core) ? LOG_INFO : LOG_NOTICE,
+             "%s; the job goes on without it", lost.u.lost.why.text);
+    core_tell(core, dead);
+    core_send_all(core, TO_WORKERS | TO_GUESTS, &lost);
+    core_model_lost(core, now_ms);
+    core_meet_lost(core);
+    core_shrink_settle(core);
+    core_epoch_want(core, now_ms, now_ms, "%.120s is gone", sentence_seat(name, dead));
+    core_settle(core, now_ms);
+}
