@@ -1,6 +1,8 @@
 /* core.c - the core's life, its members, and what it can be asked. */
 #include "server/core_state.h"
 
+#include "common/plant.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -37,13 +39,17 @@ static bool allocate(server_core *c)
     c->order       = calloc(c->n_chunks + 1, sizeof *c->order);
     c->clock       = calloc((size_t)c->n_chunks * c->world_size + 1, sizeof *c->clock);
     c->incarnation = calloc(c->world_size, sizeof *c->incarnation);
+    c->node        = calloc(c->world_size, sizeof *c->node);
+    c->place       = calloc(c->world_size, sizeof *c->place);
+    c->mates       = calloc(c->world_size, sizeof *c->mates);
     for (int i = 0; i < 2; i++) {
         c->steps[i].rate   = calloc(c->n_groups + 1, sizeof(double));
         c->steps[i].weight = calloc(c->world_size, sizeof(double));
         if (c->steps[i].rate == NULL || c->steps[i].weight == NULL) return false;
     }
     return c->action != NULL && c->chunk != NULL && c->partition != NULL && c->group != NULL &&
-           c->order != NULL && c->clock != NULL && c->incarnation != NULL;
+           c->order != NULL && c->clock != NULL && c->incarnation != NULL && c->node != NULL &&
+           c->place != NULL && c->mates != NULL;
 }
 
 static pen_status check_groups(const server_core_config *config, pen_error *why)
@@ -85,6 +91,7 @@ static void fill(server_core *c, const server_core_config *config)
     }
     for (size_t i = 0; i < (size_t)c->n_chunks * c->world_size; i++)
         c->clock[i] = config->first_step;
+    for (uint32_t r = 0; r < c->world_size; r++) c->node[r] = (int32_t)r;
 }
 
 pen_status server_core_create(const server_core_config *config, uint32_t world_size,
@@ -150,6 +157,9 @@ void server_core_destroy(server_core *c)
     free(c->order);
     free(c->clock);
     free(c->incarnation);
+    free(c->node);
+    free(c->place);
+    free(c->mates);
     free(c);
 }
 
@@ -181,6 +191,7 @@ server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t r
 /* ---- members --------------------------------------------------------------------------------- */
 static bool is_older(uint64_t term, uint64_t epoch, const server_core *c)
 {
+    if (plant(PLANT_TERM_IGNORED)) return epoch < c->epoch;
     return term < c->term || (term == c->term && epoch < c->epoch);
 }
 
@@ -189,29 +200,43 @@ bool server_core_is_live(const server_core *c, int32_t rank)
     return rank >= 0 && (uint32_t)rank < c->world_size && c->incarnation[rank] != 0;
 }
 
+bool server_core_is_first(const server_core *c, int32_t rank)
+{
+    return server_core_is_live(c, rank) && server_core_next_live(c, 0) == rank;
+}
+
 pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarnation,
                              uint64_t term, uint64_t epoch, pen_error *why)
 {
-    if (is_older(term, epoch, c))
-        return why_set(why, PEN_NOT_A_MEMBER, "epoch %" PRIu64 " is over", epoch);
-    if (term != c->term || epoch != c->epoch)
+    if (plant(PLANT_NO_FENCE) && server_core_is_live(c, rank)) return PEN_OK;
+    if (is_older(term, epoch, c)) /* who is still in will hear of the new one */
+        return why_set(why,
+                       server_core_is_live(c, rank) && c->incarnation[rank] == incarnation
+                           ? PEN_AGAIN
+                           : PEN_NOT_A_MEMBER,
+                       "epoch %" PRIu64 " is over", epoch);
+    if ((term != c->term && !plant(PLANT_TERM_IGNORED)) || epoch != c->epoch)
         return why_set(why, PEN_AGAIN, "epoch %" PRIu64 " has not begun here", epoch);
     if (!server_core_is_live(c, rank))
         return why_set(why, PEN_NOT_A_MEMBER, "rank %d is no member of this job", rank);
-    if (c->incarnation[rank] != incarnation)
+    if (c->incarnation[rank] != incarnation && !plant(PLANT_NO_INCARNATION_CHECK))
         return why_set(why, PEN_NOT_A_MEMBER, "another process is rank %d now", rank);
     return PEN_OK;
 }
 
-/* A rank that joins has nothing to catch up with: it starts beside the slowest. */
-static void admit_joiner(server_core *c, int32_t rank)
+void server_core_join(server_core *c, int32_t rank, const bool *beside)
 {
-    for (uint32_t k = 0; k < c->n_chunks; k++)
-        *server_core_clock(c, k, rank) =
-            c->live > 0 ? server_core_slowest(c, k) : c->chunk[k].round;
+    for (uint32_t k = 0; k < c->n_chunks; k++) {
+        uint64_t slowest = UINT64_MAX;
+        for (uint32_t r = 0; r < c->world_size; r++) {
+            const uint64_t clock = *server_core_clock(c, k, (int32_t)r);
+            if (beside[r] && clock < slowest) slowest = clock;
+        }
+        *server_core_clock(c, k, rank) = slowest != UINT64_MAX ? slowest : c->chunk[k].round;
+    }
 }
 
-static void close_open_steps(server_core *c)
+void server_core_abandon(server_core *c)
 {
     for (uint32_t p = 0; p < c->n_partitions; p++) {
         c->partition[p].left     = c->partition[p].decided;
@@ -229,25 +254,23 @@ void server_core_epoch(server_core *c, uint64_t term, uint64_t epoch, const uint
     if (is_older(term, epoch, c) || (term == c->term && epoch == c->epoch)) return;
     c->term  = term;
     c->epoch = epoch;
+    c->epochs++;
+    c->live = 0;
     for (uint32_t r = 0; r < c->world_size; r++) {
         const uint64_t now = r < n ? incarnation[r] : 0;
-        if (now == c->incarnation[r]) continue;
-        *changed = true;
-        if (c->incarnation[r] != 0) c->live--;
-        c->incarnation[r] = 0;
-        if (now == 0) continue;
-        admit_joiner(c, (int32_t)r);
-        c->incarnation[r] = now;
-        c->live++;
+        *changed           = *changed || now != c->incarnation[r];
+        c->incarnation[r]  = now;
+        c->live += now != 0;
     }
-    if (*changed) close_open_steps(c);
+    server_core_count_nodes(c);
 }
 
 server_core_actions server_core_restart(server_core *c, uint32_t chunk)
 {
     c->n_actions         = 0;
     server_core_chunk *k = &c->chunk[chunk];
-    if (server_core_group_of(c, k)->ops->averages) {
+    const bool averages  = server_core_group_of(c, k)->ops->averages;
+    if (averages) {
         if (k->got > 0) server_core_say(c, CORE_DROP, chunk);
         for (uint32_t r = 0; r < c->world_size; r++)
             *server_core_clock(c, chunk, (int32_t)r) = k->round;
@@ -255,10 +278,41 @@ server_core_actions server_core_restart(server_core *c, uint32_t chunk)
         k->cut = 0;
     }
     k->turn = server_core_next_live(c, 0);
-    for (uint32_t r = 0; r < c->world_size; r++)
-        if (c->incarnation[r] == 0) server_core_forget_held_of(c, chunk, (int32_t)r);
+    for (uint32_t r = 0; r < c->world_size; r++) /* an answer to a push that was dropped is none */
+        if (averages || c->incarnation[r] == 0) server_core_forget_held_of(c, chunk, (int32_t)r);
     server_core_serve_held(c, chunk);
     return server_core_said(c);
+}
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+void server_core_nodes(server_core *c, const int32_t *node, uint32_t n)
+{
+    for (uint32_t r = 0; r < c->world_size; r++) c->node[r] = r < n ? node[r] : (int32_t)r;
+    server_core_count_nodes(c);
+}
+
+/* Live ranks of the same node before `end`. */
+static uint32_t mates_below(const server_core *c, uint32_t rank, uint32_t end)
+{
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < end; r++) n += c->incarnation[r] != 0 && c->node[r] == c->node[rank];
+    return n;
+}
+
+void server_core_count_nodes(server_core *c)
+{
+    c->live_nodes = 0;
+    for (uint32_t r = 0; r < c->world_size; r++) {
+        if (c->incarnation[r] == 0) continue;
+        c->place[r] = mates_below(c, r, r);
+        c->mates[r] = mates_below(c, r, c->world_size);
+        c->live_nodes += c->place[r] == 0;
+    }
+}
+
+bool server_core_brings(const server_core *c, uint32_t chunk, int32_t rank)
+{
+    return c->mates[rank] > 0 && c->chunk[chunk].desc.number % c->mates[rank] == c->place[rank];
 }
 
 int32_t server_core_next_live(const server_core *c, int32_t from)

@@ -2,6 +2,8 @@
  */
 #include "server/core_state.h"
 
+#include "common/plant.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -9,8 +11,11 @@
 static sync_view view_of(const server_core *c, uint32_t chunk, int32_t rank, uint64_t seq,
                          uint64_t slowest)
 {
+    const uint64_t clock = *server_core_clock(c, chunk, rank);
+    const bool forgets =
+        plant(PLANT_DEDUP_OFF_BY_ONE) || (plant(PLANT_EPOCH_IN_IDENTITY) && c->epochs > 1);
     return (sync_view){.seq     = seq,
-                       .clock   = *server_core_clock(c, chunk, rank),
+                       .clock   = forgets && clock == seq + 1 ? seq : clock,
                        .slowest = slowest,
                        .round   = c->chunk[chunk].round};
 }
@@ -34,7 +39,7 @@ static server_core_action *serve(server_core *c, uint32_t chunk, const server_co
     server_core_action *a      = server_core_say(c, h->bare ? CORE_APPLIED : CORE_SERVE, chunk);
     a->rank                    = h->rank;
     a->peer                    = h->peer;
-    a->seq                     = h->seq;
+    a->seq                     = h->initial ? clock : h->seq; /* where its pushes begin */
     a->initial                 = h->initial;
     if (!server_core_group_of(c, k)->ops->averages && !h->initial && clock > slowest)
         a->staleness = clock - slowest > UINT32_MAX ? UINT32_MAX : (uint32_t)(clock - slowest);
@@ -90,6 +95,12 @@ void server_core_forget_held_of(server_core *c, uint32_t chunk, int32_t rank)
             unlink_held(c, at);
         else
             at = &(*at)->next;
+}
+
+void server_core_forget_held(server_core *c)
+{
+    for (uint32_t k = 0; k < c->n_chunks; k++)
+        while (c->chunk[k].held != NULL) unlink_held(c, &c->chunk[k].held);
 }
 
 void server_core_peer_down(server_core *c, uint32_t peer)
@@ -222,7 +233,20 @@ static pen_status check_round(server_core *c, const server_core_push_event *e, c
                        "updated chunk by chunk "
                        "(commit=eager, pen_push_pull()); use pen_step_end() with commit=decide",
                        k->desc.tensor);
+    if (e->inputs->is_node_sum && (eager || !server_core_brings(c, e->chunk, e->rank)))
+        return why_set(&c->why, PEN_MISMATCH,
+                       "'%s' in round %" PRIu64
+                       ": rank %d pushes a sum of its node that another rank brings, or that no "
+                       "decision closes; do all ranks know the same nodes?",
+                       k->desc.tensor, k->round, e->rank);
     if (k->got == 0) return PEN_OK;
+    if (k->by_node != e->inputs->is_node_sum)
+        return why_set(&c->why, PEN_MISMATCH,
+                       "'%s' in round %" PRIu64
+                       ": rank %d pushes %s and rank %d %s; all ranks must use the same mode",
+                       k->desc.tensor, k->round, e->rank,
+                       k->by_node ? "its own gradient" : "the sum of its node", k->first,
+                       k->by_node ? "that of its node" : "its own gradient");
     if (k->eager != eager)
         return why_set(&c->why, PEN_MISMATCH,
                        "'%s' in round %" PRIu64
@@ -231,6 +255,27 @@ static pen_status check_round(server_core *c, const server_core_push_event *e, c
                        k->desc.tensor, k->round, eager ? e->rank : k->first,
                        eager ? k->first : e->rank);
     return !k->eager || rates_agree(c, k, e) ? PEN_OK : PEN_MISMATCH;
+}
+
+/* From `from` on, the next rank that adds to this round; world_size: none. */
+static int32_t next_to_add(const server_core *c, uint32_t chunk, int32_t from)
+{
+    int32_t rank = server_core_next_live(c, from);
+    while (c->chunk[chunk].by_node && (uint32_t)rank < c->world_size &&
+           !server_core_brings(c, chunk, rank))
+        rank = server_core_next_live(c, rank + 1);
+    return rank;
+}
+
+/* The first contribution says who adds to the round; for the others it is as good as over. */
+static void open_round(server_core *c, const server_core_push_event *e)
+{
+    server_core_chunk *k = &c->chunk[e->chunk];
+    k->by_node           = e->inputs->is_node_sum;
+    k->turn              = next_to_add(c, e->chunk, 0);
+    for (uint32_t r = 0; k->by_node && r < c->world_size; r++)
+        if (c->incarnation[r] != 0 && !server_core_brings(c, e->chunk, (int32_t)r))
+            *server_core_clock(c, e->chunk, (int32_t)r) = k->round + 1;
 }
 
 static void take(server_core *c, const server_core_push_event *e)
@@ -258,7 +303,7 @@ static void fold_from_turn(server_core *c, uint32_t chunk)
 {
     server_core_chunk *k = &c->chunk[chunk];
     fold(c, chunk, k->turn);
-    while (k->turn = server_core_next_live(c, k->turn + 1), (uint32_t)k->turn < c->world_size) {
+    while (k->turn = next_to_add(c, chunk, k->turn + 1), (uint32_t)k->turn < c->world_size) {
         if (*server_core_clock(c, chunk, k->turn) == k->round) return;
         c->parked_bytes -= k->desc.bytes;
         fold(c, chunk, k->turn);
@@ -284,8 +329,10 @@ static server_core_actions add(server_core *c, const server_core_push_event *e)
     const pen_status status = check_round(c, e, &reason);
     if (status != PEN_OK) return refuse_push(c, e, status, reason);
 
-    const bool is_turn = !c->deterministic || e->rank == k->turn;
-    if (!is_turn && c->parked_bytes + k->desc.bytes > c->park_bytes_max)
+    if (k->got == 0) open_round(c, e);
+    const bool is_turn    = !c->deterministic || e->rank == k->turn;
+    const bool has_credit = is_turn && !plant(PLANT_NO_RESERVED_CREDIT);
+    if (!has_credit && c->parked_bytes + k->desc.bytes > c->park_bytes_max)
         return refuse_push(c, e, PEN_AGAIN, "no room to keep this until its turn");
     const server_core_held h = answer_to(e);
     if (is_eager(c, e) && !server_core_hold(c, e->chunk, &h))
@@ -300,7 +347,7 @@ static server_core_actions add(server_core *c, const server_core_push_event *e)
     } else {
         fold(c, e->chunk, e->rank);
     }
-    const bool is_whole = k->got == c->live;
+    const bool is_whole = k->got == (k->by_node ? c->live_nodes : c->live);
     if (is_whole && k->eager)
         close_eager(c, e->chunk);
     else

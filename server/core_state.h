@@ -1,4 +1,4 @@
-/* core_state.h - the inside of the core, shared by core.c, core_push.c and core_step.c only. */
+/* core_state.h - the inside of the core, shared by core*.c only. */
 #ifndef SERVER_CORE_STATE_H
 #define SERVER_CORE_STATE_H
 
@@ -21,6 +21,7 @@ typedef struct {
     int32_t turn;  /* rank to be folded next; world_size when all have been */
     int32_t first; /* rank of the first contribution of this round          */
     bool eager;    /* how this round is closed; valid while got > 0         */
+    bool by_node;  /* this round adds sums of nodes; likewise               */
     bool has_values;
     double rate, loss_scale; /* of this round's first contribution, eager only */
     uint64_t cut;            /* not 0: a snapshot is due when this round closes       */
@@ -57,7 +58,12 @@ struct server_core {
     uint32_t *order;       /* chunks by partition */
     uint64_t *clock;       /* [n_chunks][world_size] */
     uint64_t *incarnation; /* [world_size], 0 = absent */
+    int32_t *node;         /* [world_size] */
+    uint32_t *place;       /* [world_size] of a live rank among those of its node */
+    uint32_t *mates;       /* [world_size] live ranks of its node, itself included */
+    uint32_t live_nodes;
     uint64_t term, epoch, newest, first_step;
+    uint64_t epochs; /* that were taken */
     int64_t applied;
     server_core_inputs_of_step steps[2]; /* by the lowest bit of the step: at most two are open */
     bool deterministic, eager;
@@ -90,8 +96,12 @@ bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *an
 void server_core_serve_held(server_core *c, uint32_t chunk);
 void server_core_forget_held_of(server_core *c, uint32_t chunk, int32_t rank);
 
+void server_core_count_nodes(server_core *c); /* members have changed */
+bool server_core_brings(const server_core *c, uint32_t chunk, int32_t rank); /* its node's sum */
 int32_t server_core_next_live(const server_core *c, int32_t from); /* >= from; world_size: none */
 uint64_t server_core_slowest(const server_core *c, uint32_t chunk);
+
+void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs);
 
 /* A chunk that a decision closes was summed; says PREPARED with the last one. */
 void server_core_partition_summed(server_core *c, uint32_t chunk);

@@ -15,15 +15,18 @@ static bool is_open_step(const server_core *c, uint64_t step)
     return step == c->newest || step + 1 == c->newest;
 }
 
-static void open_step(server_core *c, server_core_inputs_of_step *s, int32_t rank, uint64_t step,
-                      const wire_inputs *inputs)
+void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs)
 {
+    server_core_inputs_of_step *s = &c->steps[step & 1];
+
     s->open   = true;
     s->step   = step;
     s->first  = rank;
     s->inputs = *inputs;
     memcpy(s->rate, inputs->rate, inputs->n_rates * sizeof *s->rate);
-    s->inputs.rate = s->rate;
+    s->inputs.rate         = s->rate;
+    s->inputs.states       = NULL; /* the shard has them */
+    s->inputs.states_bytes = 0;
     for (uint32_t r = 0; r < c->world_size; r++) s->weight[r] = NAN;
 }
 
@@ -32,7 +35,7 @@ pen_status server_core_inputs(server_core *c, int32_t rank, uint64_t step,
 {
     if (!is_open_step(c, step)) return PEN_OK; /* all its pushes will be repeats, or early */
     server_core_inputs_of_step *s = &c->steps[step & 1];
-    if (!s->open || s->step != step) open_step(c, s, rank, step, inputs);
+    if (!s->open || s->step != step) server_core_open_step(c, rank, step, inputs);
     if (!decision_inputs_equal(&s->inputs, s->first, inputs, rank, why)) {
         if (why != NULL) why->step = (int64_t)step;
         return PEN_MISMATCH;
@@ -52,12 +55,22 @@ const wire_inputs *server_core_step_inputs(const server_core *c, uint64_t step)
     return s->open && s->step == step ? &s->inputs : NULL;
 }
 
+/* With sums of nodes each rank gives the weight of its node, which counts once. */
+static bool counts(const server_core *c, const server_core_inputs_of_step *s, uint32_t rank)
+{
+    if (isnan(s->weight[rank])) return false;
+    for (uint32_t r = 0; s->inputs.is_node_sum && r < rank; r++)
+        if (c->incarnation[r] != 0 && c->node[r] == c->node[rank] && !isnan(s->weight[r]))
+            return false;
+    return true;
+}
+
 double server_core_weight_sum(const server_core *c, uint64_t step)
 {
     const server_core_inputs_of_step *s = &c->steps[step & 1];
     double sum                          = 0;
     for (uint32_t r = 0; r < c->world_size; r++)
-        if (c->incarnation[r] != 0 && !isnan(s->weight[r])) sum += s->weight[r];
+        if (c->incarnation[r] != 0 && counts(c, s, r)) sum += s->weight[r];
     return sum;
 }
 

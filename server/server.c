@@ -47,6 +47,26 @@ void server_report(server *s, const pen_error *error)
     }
 }
 
+typedef struct {
+    server *server;
+    wire_control message;
+} told;
+
+static void pass_on(void *user)
+{
+    told *t = user;
+    if (t->server->is_up) server_send(t->server, &t->message);
+    free(t);
+}
+
+void server_tell(server *s, const wire_control *c)
+{
+    told *t = malloc(sizeof *t);
+    if (t == NULL) return; /* what is told this way is told again */
+    *t = (told){s, *c};
+    if (!server_post(s->loop, pass_on, t)) free(t);
+}
+
 void server_leave(server *s)
 {
     loop_stop(s->loop);
@@ -87,14 +107,29 @@ static pen_status open_shards(server *s, pen_error *why)
     return PEN_OK;
 }
 
+static pen_status open_guard(server *s, pen_error *why)
+{
+    const guard_options who = {.encryption  = s->settings.encryption,
+                               .secret_file = s->settings.secret_file,
+                               .role        = GUARD_SERVER,
+                               .rank        = (int32_t)s->settings.rank,
+                               .address     = {s->settings.master_addr, s->settings.host}};
+    return guard_open(&who, &s->guard, why);
+}
+
 static pen_status open_all(server *s, pen_error *why)
 {
     s->loop = loop_create(why);
     if (s->loop == NULL) return PEN_NO_MEMORY;
     if (getrandom(&s->nonce, sizeof s->nonce, 0) != (ssize_t)sizeof s->nonce)
         return why_set(why, PEN_INTERNAL, "the system gives no random numbers: %m");
-    pen_status status = store_thread_find(s->settings.store, s->snapshot, SERVER_SNAPSHOTS_MAX,
-                                          &s->n_snapshots, why);
+    pen_status status = PEN_OK;
+    if (!s->settings.fresh)
+        status = store_thread_find(s->settings.store, s->snapshot, SERVER_SNAPSHOTS_MAX,
+                                   &s->n_snapshots, why);
+    if (status == PEN_OK) status = server_settings_check(&s->settings, why);
+    if (status == PEN_OK) status = admission_parse(s->settings.admission, &s->admission, why);
+    if (status == PEN_OK) status = open_guard(s, why);
     if (status == PEN_OK) status = open_shards(s, why);
     if (status == PEN_OK) status = store_thread_start(s, &s->store, why);
     for (uint32_t i = 0; status == PEN_OK && i < s->settings.shards; i++)
@@ -146,9 +181,10 @@ void server_close(server *s)
     for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
         server_shard_close(&s->shard[i]);
     server_control_close(s);
+    guard_close(s->guard);
+    server_epoch_fini(s);
     server_plan_destroy(s->plan);
     loop_destroy(s->loop);
-    free(s->worker);
     free(s->shard);
     free(s);
 }

@@ -9,12 +9,15 @@
 #include <unistd.h>
 
 enum {
-    HELLO_MS        = 1000,
-    DRAIN_MESSAGES  = 64,
-    ARENA_BYTES_MAX = 32 << 20,
-    LINGER_MS       = 1000,
-    BEATS_PER_LEASE = 10,
-    BACK_MS         = 800 /* a connection that is back must have brought WELCOME by then */
+    HELLO_MS           = 1000,
+    DRAIN_MESSAGES     = 64,
+    ARENA_BYTES_MAX    = 32 << 20,
+    LINGER_MS          = 1000,
+    BEATS_PER_LEASE    = 10,
+    RECONNECT_MS_MAX   = 200,    /* the lease runs */
+    SILENCES_PER_LEASE = 4,      /* so long nothing is heard before another connection is tried */
+    LATE_KEY           = 0x536e, /* of what is logged once a minute */
+    BACK_MS            = 800     /* a connection that is back must have brought WELCOME by then */
 };
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -29,7 +32,7 @@ void server_send(server *s, const wire_control *message)
     }
     /* What is lost is said again: HELLO and BEAT by their timers, the rest because HELLO has it
      * asked for. */
-    (void)transport_send(s->scheduler, 0, s->out.data, s->out.size, NULL);
+    (void)lifeline_send(s->scheduler, s->out.data, s->out.size, NULL);
 }
 
 /* Its address without the scheme, as people write it. */
@@ -38,6 +41,8 @@ static const char *scheduler_place(const server *s)
     const char *at = strstr(s->scheduler_address, "://");
     return at != NULL ? at + strlen("://") : s->scheduler_address;
 }
+
+static void away_too_long(server *s, uint64_t now);
 
 static void hello(void *user)
 {
@@ -69,12 +74,29 @@ static void hello(void *user)
         server_end(s, &why);
         return;
     }
-    if (s->incarnation == 0) loop_timer_start(s->loop, &s->hello, now + HELLO_MS, hello, s);
+    away_too_long(s, now);
+    if (s->incarnation == 0 || s->away_ms != 0)
+        loop_timer_start(s->loop, &s->hello, now + HELLO_MS, hello, s);
+}
+
+/* One that keeps its state may come back: until then this server goes on without it. */
+static bool wait_for_scheduler(server *s, const char *how)
+{
+    const uint64_t now = loop_now_ms(s->loop);
+    if (s->grace_ms == 0 || (s->away_ms != 0 && now - s->away_ms >= s->grace_ms)) return false;
+    if (s->away_ms == 0) {
+        log_warning("the scheduler at %s is gone: %s; going on without it for %.3g s at most",
+                    scheduler_place(s), how, (double)s->grace_ms / 1000);
+        s->away_ms = now;
+        loop_timer_start(s->loop, &s->hello, now + HELLO_MS, hello, s);
+    }
+    return true;
 }
 
 static void scheduler_lost(server *s, const char *how)
 {
     pen_error why;
+    if (wait_for_scheduler(s, how)) return;
     const char *at = strstr(s->scheduler_address, "://");
     why_set(&why, PEN_UNREACHABLE, "the scheduler at %s is gone: %s",
             at != NULL ? at + strlen("://") : s->scheduler_address, how);
@@ -85,6 +107,14 @@ static void scheduler_lost(server *s, const char *how)
     }
     why.last_seen_s = (double)(loop_now_ms(s->loop) - s->heard_ms) / 1000;
     server_end(s, &why);
+}
+
+static void away_too_long(server *s, uint64_t now)
+{
+    if (s->away_ms == 0 || now - s->away_ms < s->grace_ms) return;
+    char how[64];
+    snprintf(how, sizeof how, "it has not come back for %.3g s", (double)s->grace_ms / 1000);
+    scheduler_lost(s, how);
 }
 
 static void connection_lost(void *user)
@@ -107,6 +137,15 @@ static void forgive_own_pause(server *s, uint64_t now)
     s->beat_ms = now + s->lease_ms / BEATS_PER_LEASE;
 }
 
+/* A network that was gone for a while leaves connections behind that recover too late, or never. */
+static void renew_when_silent(server *s, uint64_t now)
+{
+    const uint64_t since = s->heard_ms > s->renewed_ms ? s->heard_ms : s->renewed_ms;
+    if (now < since + s->lease_ms / SILENCES_PER_LEASE) return;
+    s->renewed_ms = now;
+    lifeline_renew(s->scheduler);
+}
+
 static void beat(void *user)
 {
     server *s          = user;
@@ -116,8 +155,9 @@ static void beat(void *user)
         char how[64];
         snprintf(how, sizeof how, "it has not answered for %.3g s", (double)s->lease_ms / 1000);
         scheduler_lost(s, how);
-        return;
+        if (s->has_ended) return;
     }
+    renew_when_silent(s, now);
     wire_stat stat[STAT_COUNT];
     wire_control c   = {.kind = WIRE_BEAT};
     c.u.beat.seq     = ++s->beats;
@@ -133,10 +173,22 @@ static void beat(void *user)
 static void on_welcome(server *s, const wire_control *c)
 {
     const bool is_first = s->incarnation == 0;
-    s->incarnation      = c->u.welcome.incarnation;
-    s->term             = c->u.welcome.term;
-    s->rank             = c->u.welcome.rank;
-    s->lease_ms         = c->u.welcome.lease_ms < 100 ? 100 : c->u.welcome.lease_ms;
+    if (!is_first && c->u.welcome.incarnation != s->incarnation) {
+        pen_error why;
+        why_set(&why, PEN_NOT_A_MEMBER,
+                "the scheduler at %s does not know server %d any more: it began anew, or another "
+                "server has its place",
+                scheduler_place(s), s->rank);
+        server_end(s, &why);
+        return;
+    }
+    if (s->away_ms != 0) log_notice("the scheduler at %s is back", scheduler_place(s));
+    s->away_ms     = 0;
+    s->grace_ms    = c->u.welcome.grace_ms;
+    s->incarnation = c->u.welcome.incarnation;
+    s->term        = c->u.welcome.term;
+    s->rank        = c->u.welcome.rank;
+    s->lease_ms    = c->u.welcome.lease_ms < 100 ? 100 : c->u.welcome.lease_ms;
     snprintf(s->job, sizeof s->job, "%s", c->u.welcome.job);
     loop_timer_stop(s->loop, &s->hello);
     loop_timer_stop(s->loop, &s->lost);
@@ -144,93 +196,6 @@ static void on_welcome(server *s, const wire_control *c)
     if (is_first)
         log_info("server %d of job '%s' with %" PRIu64 " shards", s->rank, s->job,
                  s->settings.shards);
-}
-
-static void tell_shards(server *s, server_plan *fresh)
-{
-    for (uint32_t i = 0; i < s->settings.shards; i++) {
-        server_members *m = malloc(sizeof *m + s->n_workers * sizeof *m->worker);
-        if (m == NULL) {
-            pen_error why;
-            why_set(&why, PEN_NO_MEMORY, "no memory to tell a shard who is in the job");
-            server_end(s, &why);
-            return;
-        }
-        *m = (server_members){
-            .to = &s->shard[i], .term = s->term, .epoch = s->epoch, .n_workers = s->n_workers};
-        memcpy(m->worker, s->worker, s->n_workers * sizeof *m->worker);
-        if (fresh != NULL) {
-            m->shard        = fresh->shard[i];
-            fresh->shard[i] = NULL;
-        }
-        if (!server_post(s->shard[i].loop, server_shard_members, m)) free(m);
-    }
-}
-
-static void on_epoch(server *s, const wire_control *c)
-{
-    wire_member *worker = calloc(c->u.epoch.n_workers + 1, sizeof *worker);
-    if (worker == NULL) return; /* it is sent again with the next HELLO */
-    for (uint32_t i = 0; i < c->u.epoch.n_workers;
-         i++) /* names lie in the arena, and shards need none */
-        worker[i] = (wire_member){.role        = PEN_WORKER,
-                                  .rank        = c->u.epoch.worker[i].rank,
-                                  .incarnation = c->u.epoch.worker[i].incarnation};
-    free(s->worker);
-    s->worker      = worker;
-    s->n_workers   = c->u.epoch.n_workers;
-    s->term        = c->u.epoch.term;
-    s->epoch       = c->u.epoch.epoch;
-    s->first_shard = 0;
-    for (uint32_t i = 0; i < c->u.epoch.n_servers; i++)
-        if (c->u.epoch.server[i].rank < s->rank) s->first_shard += c->u.epoch.server[i].n_addresses;
-    if (s->is_ready) tell_shards(s, NULL);
-}
-
-static void say_ready(server *s)
-{
-    wire_control c     = {.kind = WIRE_READY};
-    c.u.ready.restored = s->plan->message.u.plan.restore;
-    c.u.ready.applied  = s->plan->applied;
-    server_send(s, &c);
-}
-
-static void on_plan(server *s, const transport_event *event)
-{
-    if (s->plan != NULL) { /* asked again after a reconnect */
-        if (s->is_ready) say_ready(s);
-        return;
-    }
-    server_plan *p = s->n_workers > 0 ? calloc(1, sizeof *p + event->head_size) : NULL;
-    if (p == NULL) return;
-    p->server      = s;
-    p->world_size  = s->n_workers;
-    p->first_shard = s->first_shard;
-    p->incarnation = s->incarnation;
-    p->term        = s->term;
-    p->rank        = s->rank;
-    p->head_size   = event->head_size;
-    memcpy(p->head, event->head, event->head_size);
-    s->plan = p;
-    store_thread_prepare(s->store, p);
-}
-
-void server_prepared(void *user)
-{
-    server_plan *p = user;
-    server *s      = p->server;
-    if (p->status != PEN_OK) {
-        server_report(s, &p->why);
-        return;
-    }
-    if (p->message.u.plan.restore >= 0) {
-        s->restored = p->message.u.plan.restore;
-        log_notice("server %d restored step %" PRId64 " from %s", s->rank, s->restored,
-                   s->settings.store);
-    }
-    tell_shards(s, p);
-    s->is_ready = true;
-    say_ready(s);
 }
 
 /* ---- who owes what --------------------------------------------------------------------------- */
@@ -282,34 +247,40 @@ void server_answer(void *user)
 /* ---- snapshots ------------------------------------------------------------------------------- */
 void server_part_written(void *user)
 {
-    server_part *part        = user;
-    server *s                = part->server;
-    wire_control c           = {.kind = WIRE_SNAPSHOT_PART};
-    c.u.snapshot_part.step   = part->step;
-    c.u.snapshot_part.status = part->status;
-    c.u.snapshot_part.text   = part->status != PEN_OK ? part->why.text : "";
-    c.u.snapshot_part.bytes  = part->bytes;
-    if (part->status == PEN_OK)
-        stat_add(&s->stats, STAT_SNAPSHOTS, 1);
-    else
+    server_part *part          = user;
+    server *s                  = part->server;
+    wire_control c             = {.kind = WIRE_SNAPSHOT_PART};
+    c.u.snapshot_part.step     = part->step;
+    c.u.snapshot_part.status   = part->status;
+    c.u.snapshot_part.text     = part->status != PEN_OK ? part->why.text : "";
+    c.u.snapshot_part.bytes    = part->bytes;
+    c.u.snapshot_part.n_shards = part->n_shards;
+    c.u.snapshot_part.shard    = part->shard;
+    stat_add(&s->stats, part->status == PEN_OK ? STAT_SNAPSHOTS : STAT_SNAPSHOTS_FAILED, 1);
+    if (part->status != PEN_OK && (!part->is_late || log_allowed(LATE_KEY)))
         log_warning("the snapshot of step %" PRId64 " was not written: %s", part->step,
                     part->why.text);
     server_send(s, &c);
+    free(part->shard);
     free(part);
 }
 
-/* Parts of older snapshots go only when a newer one is known to be whole everywhere. */
+/* Parts of older snapshots go only when a newer one is known to be whole everywhere; and this part at once when that
+ * one never will be. */
 static void on_snapshot_done(server *s, const wire_control *c)
 {
-    if (c->u.snapshot_done.status != PEN_OK) return;
+    const uint32_t keep = (uint32_t)s->settings.snapshot_keep;
+    if (c->u.snapshot_done.status != PEN_OK) {
+        if (c->u.snapshot_done.step >= 0) store_thread_drop(s->store, c->u.snapshot_done.step);
+        return;
+    }
     if (s->n_snapshots == SERVER_SNAPSHOTS_MAX)
         memmove(s->snapshot, s->snapshot + 1, --s->n_snapshots * sizeof *s->snapshot);
     s->snapshot[s->n_snapshots++] = c->u.snapshot_done.step;
-    if (s->n_snapshots < STORE_KEEP) return;
-    store_thread_forget_before(s->store, s->snapshot[s->n_snapshots - STORE_KEEP]);
-    memmove(s->snapshot, s->snapshot + s->n_snapshots - STORE_KEEP,
-            STORE_KEEP * sizeof *s->snapshot);
-    s->n_snapshots = STORE_KEEP;
+    const uint32_t gone           = s->n_snapshots > keep ? s->n_snapshots - keep : 0;
+    s->n_snapshots -= gone;
+    memmove(s->snapshot, s->snapshot + gone, s->n_snapshots * sizeof *s->snapshot);
+    store_thread_forget(s->store, s->snapshot, s->n_snapshots, s->n_servers);
 }
 
 /* ---- commands -------------------------------------------------------------------------------- */
@@ -343,8 +314,9 @@ static void receive(server *s, const transport_event *event)
     s->heard_ms = loop_now_ms(s->loop);
     switch (c.kind) {
     case WIRE_WELCOME: on_welcome(s, &c); break;
-    case WIRE_EPOCH: on_epoch(s, &c); break;
-    case WIRE_PLAN: on_plan(s, event); break;
+    case WIRE_EPOCH: server_epoch_take(s, &c, event->head, event->head_size); break;
+    case WIRE_PLAN: server_epoch_plan(s, event->head, event->head_size); break;
+    case WIRE_SEAL: server_epoch_seal(s, &c); break;
     case WIRE_ENQUIRE: on_enquire(s, &c); break;
     case WIRE_SNAPSHOT_DONE: on_snapshot_done(s, &c); break;
     case WIRE_NOTICE: log_notice("%s", c.u.notice.text); break;
@@ -379,11 +351,14 @@ static bool drain(void *user)
     int n     = 0;
     transport_event event;
     while (n < DRAIN_MESSAGES && !s->has_ended &&
-           (event = (transport_event){0}, transport_recv(s->scheduler, &event)) == PEN_OK) {
+           (event = (transport_event){0}, lifeline_recv(s->scheduler, &event)) == PEN_OK) {
         n++;
         if (event.kind == TRANSPORT_MESSAGE) receive(s, &event);
         if (event.kind == TRANSPORT_UP) on_up(s);
         if (event.kind == TRANSPORT_DOWN) on_down(s);
+        /* one attempt may meet a scheduler that is just closing */
+        if (event.kind == TRANSPORT_REFUSED && s->n_refused++ > 0 && log_allowed(1))
+            log_warning("no scheduler at %s so far: %s", s->scheduler_address, event.note);
         buf_release(event.body);
     }
     return n > 0;
@@ -394,23 +369,25 @@ static bool drain(void *user)
  */
 pen_status server_control_open(server *s, pen_error *why)
 {
-    const transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX,
-                                       /* three of them in silence break a connection: that is
+    transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX,
+                                 /* three of them in silence break a connection: that is
                                           the lease's business */
-                                       .heartbeat_ms = (uint32_t)s->settings.lease_ms / 2};
-    s->arena                        = wire_arena_create(ARENA_BYTES_MAX);
+                                 .heartbeat_ms     = (uint32_t)s->settings.lease_ms / 2,
+                                 .reconnect_ms_max = RECONNECT_MS_MAX};
+    s->arena                  = wire_arena_create(ARENA_BYTES_MAX);
     if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the control plane");
-    const pen_status status = transport_dial(s->scheduler_address, &options, &s->scheduler, why);
+    guard_dial(s->guard, GUARD_SCHEDULER, &options);
+    const pen_status status = lifeline_dial(s->scheduler_address, &options, &s->scheduler, why);
     if (status != PEN_OK) return status;
     s->started_ms = s->heard_ms = loop_now_ms(s->loop);
     loop_timer_start(s->loop, &s->hello, s->started_ms + HELLO_MS, hello, s);
-    return loop_add(s->loop, transport_poll_fd(s->scheduler), drain, s, why);
+    return loop_add(s->loop, lifeline_poll_fd(s->scheduler), drain, s, why);
 }
 
 void server_control_close(server *s)
 {
     if (s->scheduler != NULL) loop_remove(s->loop, s);
-    transport_close(s->scheduler, LINGER_MS);
+    lifeline_close(s->scheduler, LINGER_MS);
     wire_arena_destroy(s->arena);
     wire_out_free(&s->out);
     s->scheduler = NULL;

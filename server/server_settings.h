@@ -3,6 +3,8 @@
 #define SERVER_SETTINGS_H
 
 #include "common/config.h"
+#include "common/guard.h"
+#include "common/tier/tier.h"
 
 typedef char server_text[CONFIG_TEXT_BYTES];
 
@@ -24,6 +26,23 @@ typedef char server_text[CONFIG_TEXT_BYTES];
       "loopback, else this host's name.")                                                          \
     X(server_text, store,           TEXT, "",          0,   0,        NULL,                        \
       "Directory of snapshots, one that all servers reach; empty keeps none.")                     \
+    X(uint64_t,    snapshot_keep,   U64,  "2",         1,   64,       NULL,                        \
+      "Complete snapshots kept; older ones go when a newer one is whole on all servers, and while "\
+      "that is written there is one more.")                                                        \
+    X(uint64_t,    snapshot_copy_bytes_max, U64, "4g", 0,   1e15,     NULL,                        \
+      "Memory that copies of what changes while a snapshot is written may take; with less a step " \
+      "may have to wait for the disk.")                                                            \
+    X(int,         offload_optimizer, ENUM, "none",    0,   0,        tier_offload_choices,        \
+      "Where optimizer state is kept: nvme in a file below offload_path, everything else in memory; " \
+      "a file frees memory, and each update waits for the disk.")                                  \
+    X(int,         offload_param,   ENUM, "none",      0,   0,        tier_offload_choices,        \
+      "The same of the parameters themselves, in float32; with nvme each answer waits for the disk, too.") \
+    X(server_text, offload_path,    TEXT, "",          0,   0,        NULL,                        \
+      "Folder on a fast disk of this host for what is kept in files; empty takes the store. "      \
+      "Nothing is left in it.")                                                                    \
+    X(uint64_t,    sub_group,       U64,  "1000000000", 1,  1e15,     NULL,                        \
+      "Elements of which state is brought in from files at one time; fewer take less memory, down " \
+      "to one chunk, more than four chunks are never needed.")                                     \
     X(bool,        fresh,           BOOL, "no",        0,   0,        NULL,                        \
       "Whether snapshots that are there are left unread, so that training starts anew.")           \
     X(uint64_t,    init_timeout_ms, U64,  "300000",    100, 86400000, NULL,                        \
@@ -35,6 +54,18 @@ typedef char server_text[CONFIG_TEXT_BYTES];
     X(uint64_t,    down_grace_ms,   U64,  "1000",      0,   600000,   NULL,                        \
       "How long the scheduler's connection may be broken before this server ends; raised, "        \
       "networks may hiccup but a dead scheduler is noticed later.")                                \
+    X(int,         encryption,      ENUM, "auto",      0,   0,        guard_choices,               \
+      "Whether traffic is encrypted and every process proves that it belongs to the job; auto "    \
+      "does so off loopback and wherever secret_file is given, clear never does.")                 \
+    X(server_text, secret_file,     TEXT, "",          0,   0,        NULL,                        \
+      "File with the secret of the job, the same for all its processes and readable by its owner " \
+      "alone; penstock keygen makes one.")                                                         \
+    X(uint64_t,    connections_max, U64,  "4096",      16,  1048576,  NULL,                        \
+      "Connections to one port; beyond it the oldest that has said nothing ends for each new one; " \
+      "raised, there is room for more members and for more strangers.")                            \
+    X(server_text, admission,       TEXT, "off",       0,   0,        NULL,                        \
+      "Which gradients a server takes: off takes all, finite refuses infinities and NaN, "         \
+      "norm:BOUND also any chunk whose norm is above the bound; checks cost one pass over each.")  \
     X(uint64_t,    io_threads,      U64,  "1",         1,   16,       NULL,                        \
       "Threads that move bytes; more help when several lanes are faster than one core.")
 /* clang-format on */
@@ -46,5 +77,8 @@ typedef struct {
 } server_settings;
 
 extern const config_row server_settings_rows[];
+
+/* BAD_SETTING and a sentence when some of them make no sense together. */
+pen_status server_settings_check(const server_settings *s, pen_error *why);
 
 #endif

@@ -1,5 +1,5 @@
-/* server_shard.c - the thread around one shard: bytes to structs and back, and what the socket
- * could not take. */
+/* server_shard.c - a thread that has shards: bytes to structs and back, and what the socket could not
+ * take. */
 #include "server/server_state.h"
 
 #include "common/log.h"
@@ -13,7 +13,8 @@ enum {
     ARENA_BYTES_MAX = 32 << 20,
     UNSENT_MAX      = 4096, /* beyond: dropped, workers ask again */
     RETRY_MS        = 1,
-    LINGER_MS       = 1000
+    QUEUE_BYTES = 1 << 30, /* that wait for or from one peer, besides four times the parameters */
+    LINGER_MS   = 1000
 };
 
 struct server_unsent {
@@ -84,9 +85,8 @@ static void retry(void *user)
         loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS, retry, s);
 }
 
-static void send_data(void *user, uint32_t peer, const wire_data *d, buf *payload)
+static void send_data(server_shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
-    server_shard *s = user;
     pen_error why;
     if (wire_data_encode(d, &s->out, &why) != PEN_OK) {
         server_report(s->server, &why);
@@ -99,20 +99,67 @@ static void send_data(void *user, uint32_t peer, const wire_data *d, buf *payloa
     if (hand_over(s, peer, s->out.data, s->out.size, payload) == PEN_AGAIN) keep(s, peer, payload);
 }
 
+/* ---- what a shard asks of its thread --------------------------------------------------------- */
+static void send_for(void *user, uint32_t peer, const wire_data *d, buf *payload)
+{
+    send_data(((server_hosted *)user)->place, peer, d, payload);
+}
+
+static bool send_replica(void *user, int32_t to, const wire_data *d, buf *payload)
+{
+    const server_hosted *h = user;
+    for (uint32_t i = 0; i < h->n_copies; i++)
+        if (h->server[i] == to)
+            return h->link[i] != NULL && server_link_send(h->link[i], d, payload);
+    return false;
+}
+
 static void take_cut(void *user, shard_cut *cut)
 {
-    server_shard *s = user;
-    store_thread_cut(s->server->store, s->index, cut);
+    server_hosted *h = user;
+    store_thread_cut(h->place->server->store, h->number, cut);
 }
 
 static void report(void *user, const pen_error *error)
 {
-    server_report(((server_shard *)user)->server, error);
+    server_report(((server_hosted *)user)->place->server, error);
 }
 
-shard_outside server_shard_outside(server_shard *s)
+static void caught_up(void *user, int32_t learner)
 {
-    return (shard_outside){.user = s, .send = send_data, .snapshot = take_cut, .report = report};
+    const server_hosted *h = user;
+    wire_control c         = {.kind = WIRE_CAUGHT_UP};
+    c.u.caught_up.shard    = h->number;
+    c.u.caught_up.server   = learner;
+    server_tell(h->place->server, &c);
+}
+
+static void suspect(void *user, int32_t backup, uint64_t waited_ms)
+{
+    const server_hosted *h = user;
+    wire_control c         = {.kind = WIRE_SUSPECT};
+    c.u.suspect.shard      = h->number;
+    c.u.suspect.server     = backup;
+    c.u.suspect.waited_ms  = waited_ms;
+    server_tell(h->place->server, &c);
+}
+
+static void copying(void *user, size_t bytes)
+{
+    const server_hosted *h = user;
+    store_thread_copying(h->place->server->store, bytes);
+}
+
+shard_outside server_shard_outside(server_hosted *h)
+{
+    return (shard_outside){.user         = h,
+                           .send         = send_for,
+                           .snapshot     = take_cut,
+                           .report       = report,
+                           .copying      = copying,
+                           .send_replica = send_replica,
+                           .caught_up    = caught_up,
+                           .suspect      = suspect};
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -123,11 +170,13 @@ static void refused(server_shard *s, uint32_t peer, const char *what)
         log_warning("a frame from peer %u was refused: %s", peer, what);
 }
 
-static void not_yet(server_shard *s, uint32_t peer, const wire_data *d)
+static void not_here(server_shard *s, uint32_t peer, const wire_data *d)
 {
+    if (d->kind == WIRE_LOG || d->kind == WIRE_LOGGED) return; /* it comes again */
     const wire_data answer = {.kind   = WIRE_REFUSED,
                               .term   = d->term,
                               .epoch  = d->epoch,
+                              .shard  = d->shard,
                               .from   = d->to,
                               .to     = d->from,
                               .rank   = d->rank,
@@ -136,21 +185,28 @@ static void not_yet(server_shard *s, uint32_t peer, const wire_data *d)
                               .chunk  = d->chunk,
                               .seq    = d->seq,
                               .status = PEN_AGAIN,
-                              .text   = "this server has no plan yet"};
+                              .text   = "this shard is not here, or not yet"};
     send_data(s, peer, &answer, NULL);
+}
+
+static void refused_message(server_shard *s, uint32_t peer, const char *what)
+{
+    refused(s, peer, what);
+    transport_blame(s->endpoint, peer);
 }
 
 static void receive(server_shard *s, const transport_event *event)
 {
     wire_data d;
     pen_error why;
+    server_hosted *h;
     wire_arena_reset(s->arena);
     if (wire_data_decode(event->head, event->head_size, s->arena, &d, &why) != PEN_OK)
-        refused(s, event->peer, why.text);
-    else if (s->shard == NULL)
-        not_yet(s, event->peer, &d);
+        refused_message(s, event->peer, why.text);
+    else if ((h = server_shard_find(s, d.shard)) == NULL)
+        not_here(s, event->peer, &d);
     else
-        shard_receive(s->shard, event->peer, &d, event->body);
+        shard_receive(h->shard, event->peer, &d, event->body);
 }
 
 static void handle(server_shard *s, const transport_event *event)
@@ -158,7 +214,8 @@ static void handle(server_shard *s, const transport_event *event)
     switch (event->kind) {
     case TRANSPORT_MESSAGE: receive(s, event); break;
     case TRANSPORT_DOWN:
-        if (s->shard != NULL) shard_peer_down(s->shard, event->peer);
+        for (uint32_t i = 0; i < s->n_hosted; i++)
+            shard_peer_down(s->hosted[i]->shard, event->peer);
         break;
     case TRANSPORT_REFUSED: refused(s, event->peer, event->note); break;
     case TRANSPORT_UP: break;
@@ -166,47 +223,27 @@ static void handle(server_shard *s, const transport_event *event)
     buf_release(event->body);
 }
 
+/* What a peer may have waiting grows with the model, of which it pushes and pulls all that is here. */
+static void limit_queue(server_shard *s)
+{
+    const uint64_t held = stat_get(&s->server->stats, STAT_PARAM_BYTES);
+    transport_set_queue(s->endpoint, QUEUE_BYTES + 4 * held);
+}
+
 static bool drain(void *user)
 {
     server_shard *s = user;
     int n           = 0;
     transport_event event;
+    limit_queue(s);
     while (n < DRAIN_MESSAGES &&
            (event = (transport_event){0}, transport_recv(s->endpoint, &event)) == PEN_OK) {
         handle(s, &event);
         n++;
     }
-    if (n > 0 && s->shard != NULL) shard_flush(s->shard);
+    if (n > 0) server_shard_flush(s);
+    if (n > 0 && s->is_sealing) server_shard_try_seal(s, false);
     return n > 0;
-}
-
-/* ---- what main asks -------------------------------------------------------------------------- */
-void server_shard_members(void *user)
-{
-    server_members *m = user;
-    if (m->shard != NULL) m->to->shard = m->shard;
-    if (m->to->shard != NULL) {
-        shard_epoch(m->to->shard, m->term, m->epoch, m->worker, m->n_workers);
-        shard_flush(m->to->shard);
-    }
-    free(m);
-}
-
-void server_shard_question(void *user)
-{
-    server_question *q = user;
-    const char *tensor;
-    if (q->shard->shard != NULL)
-        q->is_known = shard_missing(q->shard->shard, q->rank, &q->step, &q->chunk, &tensor);
-    if (q->is_known) snprintf(q->tensor, sizeof q->tensor, "%s", tensor);
-    if (!server_post(q->server->loop, server_answer, q)) free(q);
-}
-
-void server_shard_cut_idle(void *user)
-{
-    server_sign *sign = user;
-    if (sign->shard->shard != NULL) shard_cut_idle(sign->shard->shard, sign->step);
-    free(sign);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -228,16 +265,20 @@ static bool is_loopback(const char *host)
 
 pen_status server_shard_open(server_shard *s, pen_error *why)
 {
-    s->unsent_end                   = &s->unsent;
-    const char *host                = s->server->reach;
-    const char *where               = is_loopback(host) ? "tcp://127.0.0.1:0" : "tcp://0.0.0.0:0";
-    const transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX,
-                                       .body_bytes_max = WIRE_PAYLOAD_BYTES_MAX,
-                                       .io_threads     = (uint32_t)s->server->settings.io_threads};
-    s->arena                        = wire_arena_create(ARENA_BYTES_MAX);
+    s->unsent_end             = &s->unsent;
+    const char *host          = s->server->reach;
+    const char *where         = is_loopback(host) ? "tcp://127.0.0.1:0" : "tcp://0.0.0.0:0";
+    transport_options options = {.head_bytes_max  = WIRE_HEAD_BYTES_MAX,
+                                 .body_bytes_max  = WIRE_PAYLOAD_BYTES_MAX,
+                                 .connections_max = (uint32_t)s->server->settings.connections_max,
+                                 .queue_bytes_max = QUEUE_BYTES,
+                                 .io_threads      = (uint32_t)s->server->settings.io_threads,
+                                 .lends           = true};
+    s->arena                  = wire_arena_create(ARENA_BYTES_MAX);
     if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a shard's thread");
     s->loop = loop_create(why);
     if (s->loop == NULL) return why != NULL ? why->status : PEN_NO_MEMORY;
+    guard_listen(s->server->guard, &options);
     const pen_status status = transport_listen(where, &options, &s->endpoint, why);
     if (status != PEN_OK) return status;
     advertise(s, host);
@@ -278,7 +319,7 @@ void server_shard_close(server_shard *s)
     server_shard_stop(s);
     server_shard_drain(s);
     while (s->unsent != NULL) unlink_unsent(s, &s->unsent);
-    shard_destroy(s->shard);
+    server_shard_forget(s);
     transport_close(s->endpoint, LINGER_MS);
     loop_destroy(s->loop);
     wire_arena_destroy(s->arena);

@@ -6,6 +6,7 @@
 #include "server/shard.h"
 
 #include "common/loop.h"
+#include "common/transport/lifeline.h"
 #include "common/transport/transport.h"
 #include "common/why.h"
 
@@ -19,18 +20,35 @@ bool server_post(loop *to, loop_fn fn, void *user);
 
 /* ---- the plan, written by the store thread, then read by all --------------------------------- */
 typedef struct server_shard server_shard;
+typedef struct server_link server_link;
 
+/* A shard of the job that is here: memory of the store thread until its own thread has it. */
+typedef struct {
+    server_shard *place;
+    uint32_t number;
+    shard *shard;
+    uint32_t n_copies;
+    int32_t server[SHARD_COPIES_MAX]; /* where its other copies are */
+    server_link *link[SHARD_COPIES_MAX];
+    uint64_t sealed_epoch;
+    wire_sealed_report report;
+} server_hosted;
+void server_hosted_destroy(server_hosted *h); /* NULL is fine */
+
+/* Shards that are to be made. */
+typedef struct server_rooms server_rooms;
 typedef struct {
     server *server;
     wire_arena *arena;
     wire_control message; /* PLAN, in arena */
     plan *plan;
-    uint32_t world_size, first_shard;
+    uint32_t world_size, first_shard; /* world_size: ranks that may ever come */
     uint64_t incarnation, term;
     int32_t rank;
-    shard **shard; /* [shards] until they are handed to their threads */
-    uint64_t idle; /* bit i: shard i has no trained chunk */
+    server_rooms *rooms; /* of the first placement, until main has them */
     int64_t applied;
+    uint8_t *states; /* of the workers, in the snapshot that was restored; a bundle */
+    size_t states_bytes;
     pen_status status;
     pen_error why;
     size_t head_size;
@@ -38,24 +56,41 @@ typedef struct {
 } server_plan;
 void server_plan_destroy(server_plan *p); /* NULL is fine */
 
-/* ---- shard threads: server_shard.c ----------------------------------------------------------- */
+struct server_rooms {
+    server *server;
+    const server_plan *plan;
+    uint32_t n;
+    wire_replica *row;      /* [n] OWNED */
+    server_hosted **hosted; /* [n] made of them, until they are handed on */
+    pen_status status;
+    pen_error why;
+};
+server_rooms *server_rooms_create(server *s, const server_plan *p,
+                                  uint32_t room); /* NULL: no memory */
+void server_rooms_destroy(server_rooms *r);       /* NULL is fine    */
+
+/* ---- threads that have shards: server_shard.c, server_hosted.c, server_link.c ---------------- */
 typedef struct server_unsent server_unsent;
 
-struct server_shard {
+struct server_shard { /* a place: one thread, one address, any number of shards */
     server *server;
     uint32_t index; /* within this server */
     loop *loop;
     transport *endpoint;
-    char address[320]; /* as workers dial it */
+    char address[320]; /* as workers and other servers dial it */
     pthread_t thread;
     bool is_running;
 
-    shard *shard; /* NULL before the plan */
+    server_hosted **hosted; /* [n_hosted] */
+    uint32_t n_hosted, hosted_capacity;
+    server_link *links;
     wire_arena *arena;
     wire_out out;
     server_unsent *unsent, **unsent_end;
     uint32_t n_unsent;
-    loop_timer retry;
+    loop_timer retry, nudge, sealing;
+    bool is_sealing; /* some shard waits for what its primary has sent */
+    uint64_t seal_term, seal_epoch;
 };
 
 pen_status server_shard_open(server_shard *s, pen_error *why);
@@ -63,17 +98,45 @@ pen_status server_shard_start(server_shard *s, pen_error *why);
 void server_shard_stop(server_shard *s);  /* waits for its thread */
 void server_shard_drain(server_shard *s); /* its tasks, not its messages; after stop */
 void server_shard_close(server_shard *s);
-shard_outside server_shard_outside(server_shard *s);
+shard_outside server_shard_outside(server_hosted *h);
 
-/* Posted to a shard's loop. */
+server_hosted *server_shard_find(const server_shard *s, uint32_t number); /* NULL: not here */
+void server_shard_flush(server_shard *s);
+void server_shard_forget(server_shard *s); /* all its shards; after stop */
+void server_shard_try_seal(server_shard *s, bool is_late);
+
+/* The connection of one thread to one thread of another server. */
+server_link *server_link_to(server_shard *s, int32_t rank, uint64_t incarnation,
+                            const char *address); /* NULL: it cannot be dialled */
+bool server_link_send(server_link *l, const wire_data *d, buf *payload);
+void server_links_mark(server_shard *s);  /* all as not needed */
+void server_links_sweep(server_shard *s); /* those that were not asked for since */
+
+/* ---- what main tells them; each is posted to a place's loop, and frees what it is given ------- */
+typedef struct { /* one shard that is to be here */
+    uint32_t number;
+    shard_role role;
+    uint64_t primary; /* incarnation */
+    uint32_t n_replicas;
+    shard_replica replica[SHARD_COPIES_MAX];
+    char address[SHARD_COPIES_MAX][320];
+} server_row;
+
+typedef struct { /* an epoch */
+    server_shard *to;
+    shard_view view; /* what is equal for all shards; worker is OWNED */
+    uint32_t n_rows, n_fresh;
+    server_row *row;       /* OWNED; shards that are not among them go */
+    server_hosted **fresh; /* OWNED, and so are they: yours from now on */
+} server_news;
+void server_shard_news(void *news);
+void server_news_destroy(server_news *n);
+
 typedef struct {
     server_shard *to;
     uint64_t term, epoch;
-    uint32_t n_workers;
-    shard *shard; /* not NULL: this is your shard from now on */
-    wire_member worker[];
-} server_members;
-void server_shard_members(void *members); /* frees it */
+} server_seal;
+void server_shard_seal(void *seal); /* answers by server_sealed() in main */
 
 typedef struct {
     server *server;
@@ -99,29 +162,55 @@ pen_status store_thread_start(server *s, store_thread **t, pen_error *why);
 void store_thread_stop(store_thread *t); /* finishes what was asked; NULL is fine */
 
 void store_thread_prepare(store_thread *t, server_plan *p); /* then server_prepared() in main */
-void store_thread_cut(store_thread *t, uint32_t index, shard_cut *cut); /* any thread; OWNED */
-void store_thread_forget_before(store_thread *t, int64_t step);
+void store_thread_make(store_thread *t, server_rooms *r);   /* then server_made() in main */
+/* Whose cuts make a part of this server: the shards of which it has the primary. */
+void store_thread_expect(store_thread *t, const uint32_t *shard, uint32_t n);
+/* Any thread; OWNED.  Refused, for the whole snapshot, while another is being written. */
+void store_thread_cut(store_thread *t, uint32_t shard, shard_cut *cut);
+/* A shard is about to copy what a snapshot may still hold: waits for room (snapshot_memory.h). */
+void store_thread_copying(store_thread *t, size_t bytes);
+/* The newest of `keep` is complete on all servers: whatever is older and not in keep goes. */
+void store_thread_forget(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers);
+void store_thread_drop(store_thread *t, int64_t step); /* another server could not write its part */
 
-/* Steps of complete snapshots in a directory, ascending; a directory that is not there has none. */
+/* Steps of complete snapshots in a directory, ascending; a directory that is not there has none.
+ * CORRUPT: something newer than all of them is damaged. */
 pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint32_t *n,
                              pen_error *why);
 
 /* ---- main ------------------------------------------------------------------------------------ */
 typedef struct { /* how writing a part went */
     server *server;
+    uint32_t n_shards;
+    uint32_t *shard; /* OWNED: those it covers */
     int64_t step;
     uint64_t bytes;
     pen_status status;
+    bool is_late; /* refused: the one before was still being written */
     pen_error why;
 } server_part;
 
+typedef struct { /* all shards of one place are sealed */
+    server *server;
+    uint64_t term, epoch;
+    uint32_t n;
+    wire_sealed_report report[];
+} server_place_sealed;
+
 /* Run in main's thread; each frees what it is given. */
 void server_prepared(void *plan);
+void server_made(void *rooms);
+void server_sealed(void *place_sealed);
 void server_part_written(void *part);
 void server_answer(void *question);
 
 /* From any thread: this job has to end. */
 void server_report(server *s, const pen_error *error);
+
+/* From any thread: says this to the scheduler; it has no pointers. */
+void server_tell(server *s, const wire_control *c);
+
+typedef enum { SERVER_ABSENT, SERVER_MAKING, SERVER_HERE } server_presence;
 
 struct server {
     server_settings settings;
@@ -131,27 +220,41 @@ struct server {
     server_shard *shard; /* [settings.shards] */
     store_thread *store;
 
-    transport *scheduler;
+    guard *guard;
+    admission admission;
+    lifeline *scheduler;
     char scheduler_address[320];
     char reach[CONFIG_TEXT_BYTES]; /* where workers dial its shards */
     char host[CONFIG_TEXT_BYTES];  /* the machine's name, for sentences */
     wire_arena *arena;
     wire_out out;
     loop_timer hello, beat, lost;
-    uint64_t nonce, started_ms, heard_ms, beats, beat_ms; /* beat_ms: when the next is due */
+    uint64_t nonce, started_ms, heard_ms, renewed_ms, beats,
+        beat_ms;    /* beat_ms: when the next is due */
     pen_error will; /* what to say when the scheduler is gone; "" before it came */
     bool is_up;
 
     uint64_t incarnation, term, epoch, lease_ms;
     int32_t rank;
     char job[CONFIG_TEXT_BYTES];
-    wire_member *worker;
+    uint64_t grace_ms, away_ms; /* away_ms: since when the scheduler is gone, and waited for */
+    wire_arena *record_arena;
+    wire_control record; /* the newest EPOCH; its lists lie in record_arena */
     uint32_t n_workers, first_shard;
+    int32_t n_servers;
     server_plan *plan;
+    wire_replica fallback[64]; /* of a PLAN that places nothing: one shard for each thread */
+    server_presence *presence; /* [n_shards] of the job */
+    uint32_t n_shards;
     bool is_ready;
     int64_t restored;
 
-    int64_t snapshot[SERVER_SNAPSHOTS_MAX]; /* complete ones, ascending */
+    uint64_t seal_term, seal_epoch; /* what is being sealed for, or was */
+    uint32_t seals_due, n_reports;
+    wire_sealed_report *report;
+    loop_timer say_sealed;
+
+    int64_t snapshot[SERVER_SNAPSHOTS_MAX]; /* complete ones, in the order they were written */
     uint32_t n_snapshots;
 
     server_question question; /* the best answer so far */
@@ -160,10 +263,20 @@ struct server {
     pen_status status;
     pen_error why;
     bool has_ended;
+    uint32_t n_refused; /* attempts to reach the scheduler that met something else */
 };
+
+/* server_settings.c: what is not to be in memory; its dir is BORROWED from *s. */
+shard_offload server_settings_offload(const server_settings *s);
 
 /* server.c */
 void server_end(server *s, const pen_error *error); /* NULL: in good order */
+
+/* server_epoch.c */
+void server_epoch_take(server *s, const wire_control *c, const void *head, size_t size);
+void server_epoch_plan(server *s, const void *head, size_t size);
+void server_epoch_seal(server *s, const wire_control *c);
+void server_epoch_fini(server *s);
 
 /* server_control.c */
 pen_status server_control_open(server *s, pen_error *why);

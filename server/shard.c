@@ -2,6 +2,7 @@
 #include "server/shard_state.h"
 
 #include "common/log.h"
+#include "common/plant.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -37,8 +38,9 @@ shard *shard_create(const shard_options *options, const shard_outside *outside, 
         why_set(why, PEN_NO_MEMORY, "no memory for a shard");
         return NULL;
     }
-    s->options = *options;
-    s->outside = *outside;
+    s->options      = *options;
+    s->outside      = *outside;
+    s->primary_peer = SHARD_NONE;
     return s;
 }
 
@@ -62,12 +64,17 @@ void shard_destroy(shard *s)
 {
     if (s == NULL) return;
     shard_cut_fini(s);
+    shard_states_fini(s);
+    shard_gate_forget(s);
+    shard_log_fini(s);
     for (uint32_t i = 0; s->chunk != NULL && i < s->n_chunks; i++) free_chunk(s, &s->chunk[i]);
     for (uint32_t i = 0; s->partition != NULL && i < s->n_partitions; i++)
         free(s->partition[i].squares);
     server_core_destroy(s->core);
     free_kept(s->spare_kept);
     shard_pool_fini(&s->pool);
+    shard_tier_close(s);
+    recycler_destroy(s->recycler);
     shard_reply_fini(s);
     free(s->chunk);
     free(s->partition);
@@ -75,6 +82,7 @@ void shard_destroy(shard *s)
     free(s->index_of);
     free(s->partition_index);
     free(s->incarnation);
+    free(s->node);
     free(s->peer_of);
     free(s->missing);
     free(s->span);
@@ -83,27 +91,6 @@ void shard_destroy(shard *s)
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
-void shard_epoch(shard *s, uint64_t term, uint64_t epoch, const wire_member *worker,
-                 uint32_t n_workers)
-{
-    if (s->core == NULL || term < s->term || (term == s->term && epoch <= s->epoch)) return;
-    s->term  = term;
-    s->epoch = epoch;
-    for (uint32_t r = 0; r < s->setup.world_size; r++) s->incarnation[r] = 0;
-    for (uint32_t i = 0; i < n_workers; i++)
-        if (worker[i].rank >= 0 && (uint32_t)worker[i].rank < s->setup.world_size)
-            s->incarnation[worker[i].rank] = worker[i].incarnation;
-
-    bool changed;
-    server_core_epoch(s->core, term, epoch, s->incarnation, s->setup.world_size, &changed);
-    if (!changed) return;
-    const wire_data nothing   = {.rank = -1};
-    const shard_arrival event = {.d = &nothing};
-    for (uint32_t i = 0; i < s->n_partitions; i++) s->partition[i].is_fresh = false;
-    for (uint32_t i = 0; i < s->n_chunks; i++)
-        shard_act(s, server_core_restart(s->core, i), &event);
-}
-
 static pen_status check_sender(const shard *s, const wire_data *d, const buf *payload,
                                pen_error *why)
 {
@@ -114,8 +101,14 @@ static pen_status check_sender(const shard *s, const wire_data *d, const buf *pa
                        d->payload_bytes, size);
     const pen_status status = server_core_admit(s->core, d->rank, d->from, d->term, d->epoch, why);
     if (status != PEN_OK) return status;
-    if (d->to != s->setup.incarnation)
+    if (d->to != s->setup.incarnation && !plant(PLANT_NO_INCARNATION_CHECK) &&
+        !plant(PLANT_NO_FENCE))
         return why_set(why, PEN_NOT_A_MEMBER, "this was meant for another server, which has ended");
+    if (shard_is_sealed(s) && !plant(PLANT_SEAL_GOES_ON))
+        return why_set(why, PEN_AGAIN, "the epoch is changing");
+    if (s->role != SHARD_PRIMARY)
+        return why_set(why, PEN_AGAIN, "this server has a copy of shard %u, another serves it",
+                       s->setup.self);
     return PEN_OK;
 }
 
@@ -132,6 +125,14 @@ static void turn_away(shard *s, uint32_t peer, const wire_data *d, const pen_err
 void shard_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
     if (s->core == NULL || s->has_failed) return;
+    if (d->kind == WIRE_LOG) {
+        shard_follow_receive(s, peer, d, payload);
+        return;
+    }
+    if (d->kind == WIRE_LOGGED) {
+        shard_log_heard(s, d);
+        return;
+    }
     pen_error why;
     if (check_sender(s, d, payload, &why) != PEN_OK) {
         turn_away(s, peer, d, &why);
@@ -154,7 +155,9 @@ bool shard_missing(const shard *s, int32_t rank, uint64_t *step, uint32_t *chunk
                    const char **tensor)
 {
     uint32_t index;
-    if (s->core == NULL || !server_core_owes(s->core, rank, step, &index)) return false;
+    if (s->core == NULL || s->role != SHARD_PRIMARY ||
+        !server_core_owes(s->core, rank, step, &index))
+        return false;
     *chunk  = s->chunk[index].number;
     *tensor = shard_tensor_name(s, &s->chunk[index]);
     return true;
@@ -172,18 +175,46 @@ const float *shard_values(const shard *s, uint32_t chunk, uint64_t *version)
     const shard_chunk *k = chunk_of(s, chunk);
     if (k == NULL) return NULL;
     if (version != NULL) *version = k->version;
-    return k->values->data;
+    return k->values != NULL ? k->values->data : shard_tier_look(s, k, 0);
 }
 
 const float *shard_slot(const shard *s, uint32_t chunk, int slot)
 {
     const shard_chunk *k = chunk_of(s, chunk);
-    return k == NULL || slot < 0 || slot >= OPTIM_SLOTS_MAX || k->slot[slot] == NULL
-               ? NULL
-               : k->slot[slot]->data;
+    if (k == NULL || slot < 0 || slot >= OPTIM_SLOTS_MAX) return NULL;
+    return k->slot[slot] != NULL ? k->slot[slot]->data : shard_tier_look(s, k, 1 + (uint32_t)slot);
 }
 
 int64_t shard_applied(const shard *s)
 {
     return s->core != NULL ? server_core_applied(s->core) : 0;
+}
+
+shard_role shard_role_of(const shard *s)
+{
+    return s->role;
+}
+
+uint32_t shard_number(const shard *s)
+{
+    return s->setup.self;
+}
+
+uint64_t shard_index(const shard *s, uint64_t *digest)
+{
+    if (digest != NULL) *digest = s->log.digest;
+    return s->log.index;
+}
+
+uint64_t shard_log_bytes(const shard *s)
+{
+    return s->log.n > 0 ? s->log.bytes - s->log.entry[s->log.first].before : 0;
+}
+
+const uint64_t *shard_clocks(const shard *s, uint32_t chunk, uint64_t *round)
+{
+    const shard_chunk *k = chunk_of(s, chunk);
+    if (k == NULL) return NULL;
+    if (round != NULL) *round = server_core_round(s->core, (uint32_t)(k - s->chunk));
+    return server_core_clocks(s->core, (uint32_t)(k - s->chunk));
 }

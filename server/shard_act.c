@@ -1,6 +1,7 @@
 /* shard_act.c - carries the core's actions out: one small function per verb. */
 #include "server/shard_state.h"
 
+#include "common/plant.h"
 #include "common/simd/simd.h"
 #include "proto/decision.h"
 
@@ -21,13 +22,32 @@ static optim_span span_of(const shard *s, shard_chunk *k, const float *grad, dou
     return span;
 }
 
+enum { RANGE = 4 * PLAN_BLOCK }; /* elements that stay in a cache with their gradient and slots */
+
+/* Where a snapshot holds the chunk it is copied and updated range by range, so that each byte is fetched once. */
 static void update(shard *s, shard_chunk *k, const float *grad, double lr, double gscale)
 {
-    if (!shard_chunk_make_writable(s, k)) return;
-    optim_span span = span_of(s, k, grad, lr, gscale);
-    optim_apply(s->group[k->group].optim, &s->group[k->group].hyper, &span, 1, NULL);
+    shard_chunk_origin from;
+    if (!shard_tier_in(s, k)) return;
+    if (!shard_chunk_renew(s, k, &from)) {
+        shard_chunk_origin_release(&from);
+        return;
+    }
+    const optim_span whole = span_of(s, k, grad, lr, gscale);
+    const uint64_t range   = from.values != NULL || from.slot[0] != NULL ? RANGE : k->count;
+    for (uint64_t at = 0; at < k->count; at += range) {
+        optim_span span = whole;
+        span.n          = k->count - at < range ? k->count - at : range;
+        span.param += at;
+        span.grad += at;
+        for (int i = 0; i < s->group[k->group].optim->slot_count; i++) span.slot[i] += at;
+        shard_chunk_copy_range(k, &from, at, span.n);
+        optim_apply(s->group[k->group].optim, &s->group[k->group].hyper, &span, 1, NULL);
+    }
+    shard_chunk_origin_release(&from);
     k->version++;
     shard_chunk_changed(k);
+    shard_tier_out(s, k);
 }
 
 /* All chunks of one whole-tensor tensor; they are consecutive in the plan and in one partition,
@@ -37,7 +57,8 @@ static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale
     uint32_t n          = 0;
     shard_chunk *chunks = &s->chunk[first];
     while (first + n < s->n_chunks && chunks[n].tensor == chunks[0].tensor) {
-        if (!shard_chunk_make_writable(s, &chunks[n])) return n + 1;
+        if (!shard_tier_in(s, &chunks[n]) || !shard_chunk_make_writable(s, &chunks[n]))
+            return n + 1;
         s->span[n] = span_of(s, &chunks[n], chunks[n].sum, lr, gscale);
         n++;
     }
@@ -46,6 +67,7 @@ static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale
     for (uint32_t i = 0; i < n; i++) {
         chunks[i].version++;
         shard_chunk_changed(&chunks[i]);
+        shard_tier_out(s, &chunks[i]);
     }
     return n;
 }
@@ -56,11 +78,20 @@ static uint32_t commit_chunk(shard *s, uint32_t index, const wire_decision *deci
 {
     shard_chunk *k  = &s->chunk[index];
     const double lr = inputs->rate[k->group];
-    if (k->sum == NULL) return 1; /* every weight was 0 */
+    if (k->sum == NULL) return 1;                                /* every weight was 0 */
+    if (!k->is_filled && !plant(PLANT_FILL_UNORDERED)) return 1; /* its values come later */
     if (s->group[k->group].optim->whole_tensor)
         return update_tensor(s, index, lr, decision->gscale);
     update(s, k, k->sum, lr, decision->gscale);
     return 1;
+}
+
+/* What will be updated next is read from its file meanwhile. */
+static void look_ahead(shard *s, const plan_partition *p, uint32_t i)
+{
+    if (s->tier == NULL || i >= p->n_chunks) return;
+    const shard_chunk *k = &s->chunk[s->index_of[p->chunk[i]]];
+    if (k->decided && k->sum != NULL && k->is_filled) shard_tier_ahead(s, k);
 }
 
 static void count_step(shard *s, uint64_t step, bool was_skipped)
@@ -82,15 +113,25 @@ void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decisi
     const bool is_applied     = decision->outcome == PEN_APPLIED && inputs != NULL;
     for (uint32_t i = 0; i < p->n_chunks && is_applied;) {
         const uint32_t index = s->index_of[p->chunk[i]];
+        look_ahead(s, p, i + 1);
         i += s->chunk[index].decided ? commit_chunk(s, index, decision, inputs) : 1;
     }
+    shard_log_commit(s, partition, step, decision);
     for (uint32_t i = 0; i < p->n_chunks; i++) {
         shard_chunk *k = &s->chunk[s->index_of[p->chunk[i]]];
         if (!k->decided) continue;
+        if (is_applied && k->sum != NULL && k->is_filled) shard_log_changed(s, k);
         shard_drop_sum(s, k);
-        if (cut != 0) shard_cut_take(s, k, cut);
+        if (cut != 0 && s->role == SHARD_PRIMARY) shard_cut_take(s, k, cut);
     }
+    shard_log_applied(s);
     count_step(s, step, !is_applied);
+}
+
+/* The sum of a node was weighted there; its weight says only whether there is anything in it. */
+static double factor_of(const wire_inputs *inputs)
+{
+    return inputs->is_node_sum && inputs->weight > 0 ? 1 : inputs->weight;
 }
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
@@ -98,14 +139,14 @@ static void act_fold(shard *s, const server_core_action *a, const shard_arrival 
 {
     shard_chunk *k = &s->chunk[a->index];
     if (a->rank == in->d->rank)
-        shard_fold(s, k, a->rank, in->d->inputs.weight, in->data, in->payload);
+        shard_fold(s, k, a->rank, factor_of(&in->d->inputs), in->data, in->payload);
     else
         shard_fold_kept(s, k, a->rank);
 }
 
 static void act_keep(shard *s, const server_core_action *a, const shard_arrival *in)
 {
-    shard_keep(s, &s->chunk[a->index], a->rank, in->d->inputs.weight, in->data, in->payload);
+    shard_keep(s, &s->chunk[a->index], a->rank, factor_of(&in->d->inputs), in->data, in->payload);
 }
 
 static void act_summed(shard *s, const server_core_action *a, const shard_arrival *in)
@@ -119,6 +160,7 @@ static void act_summed(shard *s, const server_core_action *a, const shard_arriva
         memset(squares, 0, k->blocks * sizeof *squares);
     else if (!simd()->norm(k->sum, k->count, squares) && k->bad_rank < 0)
         k->bad_rank = k->base_rank;
+    shard_log_sum(s, k, -1);
 }
 
 static void find_bad(const shard *s, const plan_partition *p, wire_record *record)
@@ -146,6 +188,7 @@ static void make_record(shard *s, uint32_t partition, uint64_t step)
     p->record.hash = decision_record_hash(step, &p->record, inputs, p->squares, p->blocks);
     server_core_record_is(s->core, partition, p->record.hash);
     p->is_fresh = s->has_fresh = true;
+    shard_log_prepared(s, partition, -1);
 }
 
 static void act_prepared(shard *s, const server_core_action *a, const shard_arrival *in)
@@ -163,16 +206,15 @@ static void act_commit(shard *s, const server_core_action *a, const shard_arriva
 }
 
 /* Eager: the mean of all ranks.  Otherwise one rank's push by itself, weighed relative to 1. */
-static void update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs)
+void shard_update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs)
 {
     const double divisor = k->weight_sum * inputs->loss_scale;
     if (k->sum != NULL && divisor > 0) update(s, k, k->sum, inputs->rate[k->group], 1 / divisor);
 }
 
-static void update_with_one(shard *s, shard_chunk *k, const shard_arrival *in)
+void shard_update_with_one(shard *s, shard_chunk *k, const wire_inputs *inputs, const void *data)
 {
-    const wire_inputs *inputs = &in->d->inputs;
-    const float *grad         = inputs->weight > 0 ? shard_as_f32(s, k, in->data) : NULL;
+    const float *grad = inputs->weight > 0 ? shard_as_f32(s, k, data) : NULL;
     if (grad != NULL)
         update(s, k, grad, inputs->rate[k->group], inputs->weight / inputs->loss_scale);
 }
@@ -180,10 +222,15 @@ static void update_with_one(shard *s, shard_chunk *k, const shard_arrival *in)
 static void act_update(shard *s, const server_core_action *a, const shard_arrival *in)
 {
     shard_chunk *k = &s->chunk[a->index];
-    if (a->rank < 0)
-        update_with_mean(s, k, &in->d->inputs);
-    else
-        update_with_one(s, k, in);
+    if (a->rank < 0) {
+        shard_log_update(s, k, a->seq, &in->d->inputs);
+        shard_update_with_mean(s, k, &in->d->inputs);
+    } else {
+        shard_log_apply(s, k, a->rank, a->seq, &in->d->inputs, in->data, in->payload);
+        shard_update_with_one(s, k, &in->d->inputs, in->data);
+    }
+    shard_log_changed(s, k);
+    shard_log_applied(s);
     shard_drop_sum(s, k);
     count_step(s, a->seq, false);
     if (a->cut != 0) shard_cut_take(s, k, a->cut);

@@ -11,14 +11,36 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+void shard_cut_release(shard_cut_chunk *chunk)
+{
+    buf_release(chunk->values);
+    chunk->values = NULL;
+    for (int j = 0; j < OPTIM_SLOTS_MAX; j++) {
+        buf_release(chunk->slot[j]);
+        chunk->slot[j] = NULL;
+    }
+    for (int j = 0; j <= OPTIM_SLOTS_MAX; j++) {
+        tier_hold_release(chunk->held[j]);
+        chunk->held[j] = NULL;
+    }
+    chunk->is_taken = false;
+}
+
+pen_status shard_cut_read(shard_cut_chunk *chunk, uint32_t array, buf **numbers, pen_error *why)
+{
+    buf *here = array == 0 ? chunk->values : chunk->slot[array - 1];
+    if (here != NULL) *numbers = buf_acquire(here);
+    if (here != NULL) return PEN_OK;
+    if (chunk->held[array] != NULL) return tier_hold_read(chunk->held[array], numbers, why);
+    return why_set(why, PEN_NO_MEMORY, "there was no memory to keep the optimizer's state for it");
+}
+
 void shard_cut_destroy(shard_cut *cut)
 {
     if (cut == NULL) return;
-    for (uint32_t i = 0; i < cut->n; i++) {
-        buf_release(cut->chunk[i].values);
-        for (int j = 0; j < OPTIM_SLOTS_MAX; j++) buf_release(cut->chunk[i].slot[j]);
-    }
+    for (uint32_t i = 0; i < cut->n; i++) shard_cut_release(&cut->chunk[i]);
     free(cut->chunk);
+    free(cut->states);
     free(cut);
 }
 
@@ -36,17 +58,20 @@ static shard_cut *new_cut(const shard *s, int64_t step)
     return cut;
 }
 
-static void refer(shard_cut_chunk *to, const shard *s, const shard_chunk *k)
+static void refer(shard_cut_chunk *to, shard *s, const shard_chunk *k)
 {
-    *to = (shard_cut_chunk){.chunk   = k->number,
-                            .tensor  = k->tensor,
-                            .start   = k->start,
-                            .count   = k->count,
-                            .version = k->version,
-                            .values  = buf_acquire(k->values),
+    *to = (shard_cut_chunk){.chunk    = k->number,
+                            .tensor   = k->tensor,
+                            .start    = k->start,
+                            .count    = k->count,
+                            .version  = k->version,
+                            .is_taken = true,
+                            .values   = buf_acquire(k->values),
                             .n_slots =
                                 k->trained ? (uint32_t)s->group[k->group].optim->slot_count : 0};
     for (uint32_t i = 0; i < to->n_slots; i++) to->slot[i] = buf_acquire(k->slot[i]);
+    for (uint32_t a = 0; s->tier != NULL && a <= to->n_slots; a++)
+        to->held[a] = shard_tier_hold(s, k, a);
 }
 
 /* Averaged chunks have all had the same number of updates, and their shards count them for the
@@ -66,7 +91,8 @@ static void hand_over(shard *s, shard_open_cut *open)
     for (uint32_t i = 0; i < s->n_chunks; i++)
         if (!s->chunk[i].trained) refer(&cut->chunk[i], s, &s->chunk[i]);
     cut->applied = count_applied(s, cut);
-    open->cut    = NULL;
+    shard_states_give(s, cut);
+    open->cut = NULL;
     s->outside.snapshot(s->outside.user, cut);
 }
 
@@ -98,7 +124,7 @@ void shard_cut_take(shard *s, shard_chunk *k, uint64_t step)
         return;
     }
     shard_cut_chunk *to = &open->cut->chunk[k - s->chunk];
-    if (to->values != NULL) return;
+    if (to->is_taken) return;
     refer(to, s, k);
     if (--open->left == 0) hand_over(s, open);
 }

@@ -1,5 +1,9 @@
 /* shard_pool.c - accumulators kept for the next step, so that a step in steady state allocates
- * nothing. */
+ * nothing.
+ *
+ * An accumulator is a buf, because the log of a shard with copies sends it as it is.  One that
+ * comes back while a reference is still on its way waits at the end of a second line: what was sent
+ * first is free first. */
 #include "server/shard_state.h"
 
 #include "common/simd/simd.h"
@@ -9,9 +13,11 @@
 
 enum { ALIGNMENT = 64 };
 
-struct shard_spare { /* written into the unused accumulator itself */
+struct shard_spare {
+    buf base;
     shard_spare *next;
 };
+_Static_assert(sizeof(shard_spare) <= ALIGNMENT, "the numbers begin on the next cache line");
 
 /* Below one block by powers of two (at least a cache line), above by whole blocks: a model has few
  * sizes of chunk. */
@@ -28,33 +34,72 @@ static int class_of(size_t count, size_t *room)
     return class;
 }
 
-float *shard_pool_take(shard_pool *pool, size_t count)
+static void release(buf *self)
+{
+    free(self);
+}
+
+static shard_spare *make(size_t count, size_t room)
+{
+    shard_spare *made = aligned_alloc(ALIGNMENT, ALIGNMENT + room * sizeof(float));
+    if (made == NULL) return NULL;
+    made->next = NULL;
+    buf_init(&made->base, (char *)made + ALIGNMENT, count * sizeof(float), release);
+    return made;
+}
+
+static shard_spare *unlink_first(shard_spare **line)
+{
+    shard_spare *first = *line;
+    *line              = first->next;
+    first->next        = NULL;
+    return first;
+}
+
+buf *shard_pool_take(shard_pool *pool, size_t count)
 {
     size_t room;
     const int class = class_of(count, &room);
     assert(class < SHARD_POOL_CLASSES);
-    shard_spare *spare = pool->spare[class];
-    if (spare == NULL) return aligned_alloc(ALIGNMENT, room * sizeof(float));
-    pool->spare[class] = spare->next;
-    return (float *)(void *)spare;
+    shard_spare **line = &pool->spare[class];
+    if (*line == NULL && pool->lent[class] != NULL && buf_is_alone(&pool->lent[class]->base))
+        line = &pool->lent[class];
+    if (*line == NULL) return (buf *)make(count, room);
+    shard_spare *taken = unlink_first(line);
+    taken->base.size   = count * sizeof(float);
+    return &taken->base;
 }
 
-void shard_pool_give(shard_pool *pool, float *numbers, size_t count)
+void shard_pool_give(shard_pool *pool, buf *numbers)
 {
     size_t room;
-    const int class    = class_of(count, &room);
-    shard_spare *spare = (shard_spare *)(void *)numbers;
-    spare->next        = pool->spare[class];
-    pool->spare[class] = spare;
+    const int class    = class_of(numbers->size / sizeof(float), &room);
+    shard_spare *given = (shard_spare *)numbers;
+    shard_spare **line = &pool->spare[class];
+    if (buf_is_alone(numbers)) {
+        given->next = *line;
+        *line       = given;
+        return;
+    }
+    if (pool->lent[class] == NULL) pool->lent_end[class] = &pool->lent[class];
+    given->next            = NULL;
+    *pool->lent_end[class] = given;
+    pool->lent_end[class]  = &given->next;
+}
+
+static void free_line(shard_spare *line)
+{
+    while (line != NULL) {
+        shard_spare *next = line->next;
+        buf_release(&line->base);
+        line = next;
+    }
 }
 
 void shard_pool_fini(shard_pool *pool)
 {
     for (int class = 0; class < SHARD_POOL_CLASSES; class ++) {
-        while (pool->spare[class] != NULL) {
-            shard_spare *spare = pool->spare[class];
-            pool->spare[class] = spare->next;
-            free(spare);
-        }
+        free_line(pool->spare[class]);
+        free_line(pool->lent[class]);
     }
 }

@@ -92,17 +92,44 @@ static void report_mismatch(shard *s, server_core_actions actions, const wire_da
     }
 }
 
+/* One that is refused is told to its rank; where ranks wait for each other the job ends, and all say the same. */
+static bool is_admitted(shard *s, const shard_arrival *in, uint32_t i)
+{
+    const wire_data *d         = in->d;
+    const shard_chunk *k       = &s->chunk[s->index_of[d->chunk[i]]];
+    const uint64_t seq         = d->seq != NULL ? d->seq[i] : d->step;
+    const admission_gradient g = {.rank       = d->rank,
+                                  .step       = seq,
+                                  .tensor     = shard_tensor_name(s, k),
+                                  .data       = in->data,
+                                  .count      = k->count,
+                                  .dtype      = k->push_dtype,
+                                  .loss_scale = d->inputs.loss_scale};
+    pen_error why;
+    if (d->inputs.weight == 0) return true; /* a rank without data: its bytes mean nothing */
+    if (admission_check(&s->options.admission, &g, &why) == PEN_OK) return true;
+    stat_add(s->options.stats, STAT_REFUSED, 1);
+    why_culprit(&why, PEN_WORKER, d->rank, (int64_t)seq, g.tensor);
+    if (k->decided)
+        s->outside.report(s->outside.user, &why);
+    else
+        shard_refuse_chunk(s, in->peer, d, d->chunk[i], seq, why.status, why.text);
+    return false;
+}
+
 static bool push_chunk(shard *s, const shard_arrival *in, uint32_t i, size_t size)
 {
     const wire_data *d = in->d;
-    if (!is_intact(s, in->peer, d, i, in->data, size)) return false;
-    const server_core_push_event e    = {.rank        = d->rank,
-                                         .peer        = in->peer,
-                                         .chunk       = s->index_of[d->chunk[i]],
-                                         .seq         = d->seq != NULL ? d->seq[i] : d->step,
-                                         .want_values = (d->flags & WIRE_WANT_VALUES) != 0,
-                                         .snapshot    = d->rank == 0 && d->inputs.snapshot,
-                                         .inputs      = &d->inputs};
+    if (!is_intact(s, in->peer, d, i, in->data, size) || !is_admitted(s, in, i)) return false;
+    const server_core_push_event e = {
+        .rank        = d->rank,
+        .peer        = in->peer,
+        .chunk       = s->index_of[d->chunk[i]],
+        .seq         = d->seq != NULL ? d->seq[i] : d->step,
+        .want_values = (d->flags & WIRE_WANT_VALUES) != 0,
+        .snapshot =
+            d->inputs.snapshot && (server_core_is_first(s->core, d->rank) || d->inputs.is_node_sum),
+        .inputs = &d->inputs};
     const server_core_actions actions = server_core_push(s->core, &e);
     shard_act(s, actions, in);
     report_mismatch(s, actions, d);
@@ -111,8 +138,9 @@ static bool push_chunk(shard *s, const shard_arrival *in, uint32_t i, size_t siz
 
 void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
+    shard_states_take(s, d);
     if (d->n == 0 && shard_is_idle(s)) { /* see shard_is_idle() */
-        if (d->rank == 0 && d->has_inputs && d->inputs.snapshot)
+        if (server_core_is_first(s->core, d->rank) && d->has_inputs && d->inputs.snapshot)
             shard_cut_idle(s, (int64_t)d->step + 1);
         wire_data receipt = {.kind = WIRE_RECEIPT, .step = d->step};
         shard_send(s, peer, d->rank, &receipt, NULL);
@@ -144,9 +172,12 @@ static void init_chunk(shard *s, const shard_arrival *in, shard_chunk *k)
 {
     const uint32_t index = (uint32_t)(k - s->chunk);
     if (!server_core_has_values(s->core, index)) {
+        if (!shard_tier_first_in(s, k)) return;
         simd()->decode(k->values->data, in->data, k->dtype, k->count);
         shard_chunk_first_slots(s, k);
         shard_chunk_changed(k);
+        shard_log_first(s, k);
+        shard_tier_out(s, k);
         shard_act(s, server_core_first_values(s->core, index), in);
     }
     const server_core_action receipt = {.verb     = CORE_RECEIPT,

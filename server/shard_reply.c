@@ -7,19 +7,7 @@
 
 enum { PREPARED_BYTES_MAX = 1 << 20 };
 
-/* ---- one message ----------------------------------------------------------------------------- */
-void shard_send(shard *s, uint32_t peer, int32_t rank, wire_data *d, buf *payload)
-{
-    d->term          = s->term;
-    d->epoch         = s->epoch;
-    d->from          = s->setup.incarnation;
-    d->to            = rank >= 0 && (uint32_t)rank < s->setup.world_size ? s->incarnation[rank] : 0;
-    d->rank          = rank;
-    d->payload_bytes = payload != NULL ? payload->size : 0;
-    if (d->text == NULL) d->text = "";
-    s->outside.send(s->outside.user, peer, d, payload);
-}
-
+/* ---- columns --------------------------------------------------------------------------------- */
 /* The columns of one message need `n` entries. */
 static bool reserve(shard_columns *c, uint32_t n)
 {
@@ -129,6 +117,8 @@ void shard_peer_down(shard *s, uint32_t peer)
         s->outbox[i] = s->outbox[--s->n_outboxes];
         break;
     }
+    shard_gate_forget_peer(s, peer);
+    if (s->primary_peer == peer) s->primary_peer = SHARD_NONE;
     for (uint32_t r = 0; s->peer_of != NULL && r < s->setup.world_size; r++)
         if (s->peer_of[r] == peer) s->peer_of[r] = SHARD_NONE;
     if (s->core != NULL) server_core_peer_down(s->core, peer);
@@ -160,11 +150,12 @@ static bool fill_columns(shard *s, const shard_list *list, buf *payload)
         s->columns.staleness[i] = list->line[i].staleness;
         s->columns.version[i]   = k->version;
         if (at == NULL) continue;
-        const buf *wire = shard_chunk_wire(s, k);
+        buf *wire = shard_chunk_wire(s, k);
         if (wire == NULL) return false;
         s->columns.crc[i] = k->crc;
         memcpy(at, wire->data, wire->size);
         at += wire->size;
+        buf_release(wire);
     }
     return true;
 }
@@ -210,7 +201,7 @@ static void forget_answered(const shard *s, shard_list *list)
 static void send_receipts(shard *s, shard_outbox *box, shard_list_kind kind)
 {
     shard_list *list = &box->list[kind];
-    if (kind == SHARD_RECEIPT) forget_answered(s, list);
+    if (kind == SHARD_RECEIPT && s->n_backups == 0) forget_answered(s, list);
     if (list->n > 0 && fill_columns(s, list, NULL)) {
         wire_data d = {.kind  = WIRE_RECEIPT,
                        .flags = kind == SHARD_FIRST_RECEIPT ? WIRE_INITIAL : 0,
@@ -251,6 +242,7 @@ static void serve_alone(shard *s, const server_core_action *a, shard_chunk *k)
     shard_send(s, a->peer, a->rank, &d, wire);
     stat_add(s->options.stats, STAT_PULL_BYTES, wire->size);
     stat_add(s->options.stats, STAT_PULL_OPS, 1);
+    buf_release(wire);
 }
 
 void shard_serve(shard *s, const server_core_action *a)
@@ -337,6 +329,7 @@ static void flush_prepared(shard *s)
 void shard_flush(shard *s)
 {
     if (s->core == NULL || s->has_failed) return;
+    shard_follow_acknowledge(s);
     flush_prepared(s);
     for (uint32_t i = 0; i < s->n_outboxes; i++) {
         shard_outbox *box = &s->outbox[i];
@@ -347,6 +340,7 @@ void shard_flush(shard *s)
         send_receipts(s, box, SHARD_RECEIPT);
         send_receipts(s, box, SHARD_FIRST_RECEIPT);
     }
+    if (s->n_copies > 0) shard_log_send(s);
 }
 
 void shard_reply_fini(shard *s)

@@ -1,6 +1,8 @@
 /* shard_setup.c - from a plan to a shard's memory, and from a snapshot to its values. */
 #include "server/shard_state.h"
 
+#include "proto/describe.h"
+
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +89,7 @@ static pen_status describe(shard *s, uint32_t number, shard_chunk *k, pen_error 
                                             .blocks      = c->blocks,
                                             .dtype       = t->dtype,
                                             .trained     = (t->flags & PEN_FROZEN) == 0,
+                                            .is_filled   = !s->setup.is_empty,
                                             .bad_rank    = -1};
     const pen_status status = push_dtype(&s->setup.model->group[t->group], t, &k->push_dtype, why);
     if (status != PEN_OK) return status;
@@ -124,10 +127,12 @@ static bool allocate_tables(shard *s)
     s->partition       = calloc(cut->n_partitions + 1, sizeof *s->partition);
     s->group           = calloc(s->setup.model->n_groups + 1, sizeof *s->group);
     s->incarnation     = calloc(s->setup.world_size + 1, sizeof *s->incarnation);
+    s->node            = calloc(s->setup.world_size + 1, sizeof *s->node);
     s->peer_of         = calloc(s->setup.world_size + 1, sizeof *s->peer_of);
     s->missing         = calloc(s->setup.world_size + 1, sizeof *s->missing);
     return s->index_of != NULL && s->partition_index != NULL && s->partition != NULL &&
-           s->group != NULL && s->incarnation != NULL && s->peer_of != NULL && s->missing != NULL;
+           s->group != NULL && s->incarnation != NULL && s->node != NULL && s->peer_of != NULL &&
+           s->missing != NULL;
 }
 
 /* Room for the chunks of the largest tensor, for rules that update a whole tensor at a time. */
@@ -154,13 +159,18 @@ static bool allocate_values(shard *s)
         s->partition[i].squares = calloc(s->partition[i].blocks + 1, sizeof(double));
         if (s->partition[i].squares == NULL) return false;
     }
-    uint64_t param = 0, slot = 0;
+    uint64_t param = 0, slot = 0, most = 0;
+    for (uint32_t i = 0; i < s->n_chunks; i++)
+        most += s->chunk[i].count * sizeof(float) * (1 + OPTIM_SLOTS_MAX);
+    s->recycler = recycler_create(most);
+    if (s->recycler == NULL) return false;
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         shard_chunk *k  = &s->chunk[i];
         const int slots = k->trained ? s->group[k->group].optim->slot_count : 0;
-        if (!shard_chunk_allocate(k, slots)) return false;
-        param += k->count * sizeof(float);
-        slot += k->count * sizeof(float) * (uint64_t)slots;
+        if (!shard_chunk_allocate(s, k, slots)) return false;
+        if (k->values != NULL) param += k->values->size;
+        for (int j = 0; j < slots; j++)
+            if (k->slot[j] != NULL) slot += k->slot[j]->size;
     }
     stat_add(s->options.stats, STAT_PARAM_BYTES, param);
     stat_add(s->options.stats, STAT_SLOT_BYTES, slot);
@@ -184,7 +194,8 @@ static pen_status create_core(shard *s, const server_core_group *groups,
             .partition = s->partition_index[s->setup.plan->chunk[k->number].partition],
             .group     = k->group,
             .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
-            .trained   = k->trained};
+            .trained   = k->trained,
+            .number    = k->number};
     }
     const server_core_config config = {.n_chunks       = s->n_chunks,
                                        .n_partitions   = s->n_partitions,
@@ -211,6 +222,8 @@ static pen_status fill_chunks(shard *s, server_core_group *groups, server_core_c
         const pen_status status = describe(s, i, &s->chunk[s->index_of[i]], why);
         if (status != PEN_OK) return status;
     }
+    const pen_status status = shard_tier_open(s, why);
+    if (status != PEN_OK) return status;
     if (!allocate_values(s))
         return why_set(why, PEN_NO_MEMORY, "no memory for %u chunks of parameters", s->n_chunks);
     return create_core(s, groups, descs, why);
@@ -227,6 +240,8 @@ pen_status shard_configure(shard *s, const shard_setup *setup, pen_error *why)
         return why_set(why, PEN_NO_MEMORY, "no memory for a shard's tables");
     for (uint32_t r = 0; r < setup->world_size; r++) s->peer_of[r] = SHARD_NONE;
     number_all(s);
+    s->is_whole   = !setup->is_empty;
+    s->n_unfilled = setup->is_empty ? s->n_chunks : 0;
 
     s->chunk                      = calloc(s->n_chunks + 1, sizeof *s->chunk);
     server_core_group *groups     = calloc(setup->model->n_groups, sizeof *groups);
@@ -241,13 +256,19 @@ pen_status shard_configure(shard *s, const shard_setup *setup, pen_error *why)
 }
 
 /* ---- restoring ------------------------------------------------------------------------------- */
-static pen_status load_chunk(shard *s, shard_chunk *k, store_reader *reader, int64_t step,
-                             pen_error *why)
+static pen_status load_arrays(shard *s, shard_chunk *k, store_reader *reader, int64_t step,
+                              pen_error *why)
 {
     const char *tensor = shard_tensor_name(s, k);
+    const store_manifest *kept;
     pen_status status =
         store_read(reader, step, tensor, "param", k->start, k->count, k->values->data, why);
-    if (!k->trained) return status;
+    if (status == PEN_OK) status = store_reader_manifest(reader, step, &kept, why);
+    if (status != PEN_OK || !k->trained) return status;
+    if (kept->is_import) { /* parameters only: the rule begins as in a new job */
+        shard_chunk_first_slots(s, k);
+        return PEN_OK;
+    }
     const optim_ops *optim = s->group[k->group].optim;
     for (int i = 0; status == PEN_OK && i < optim->slot_count; i++)
         status = store_read(reader, step, tensor, optim->slot_names[i], k->start, k->count,
@@ -255,12 +276,20 @@ static pen_status load_chunk(shard *s, shard_chunk *k, store_reader *reader, int
     return status;
 }
 
+static pen_status load_chunk(shard *s, shard_chunk *k, store_reader *reader, int64_t step,
+                             pen_error *why)
+{
+    pen_status status = shard_tier_bring_in(s, k, why);
+    if (status == PEN_OK) status = load_arrays(s, k, reader, step, why);
+    return status == PEN_OK ? shard_tier_bring_out(s, k, why) : status;
+}
+
 /* A blob is bytes from a disk: of any length, at any address. */
 static void adopt_versions(const void *data, size_t size, void *user)
 {
     shard *s = user;
-    for (size_t at = 0; size - at >= sizeof(shard_version_row); at += sizeof(shard_version_row)) {
-        shard_version_row row;
+    for (size_t at = 0; size - at >= sizeof(describe_version); at += sizeof(describe_version)) {
+        describe_version row;
         memcpy(&row, (const char *)data + at, sizeof row);
         if (row.chunk < s->setup.plan->n_chunks && s->index_of[row.chunk] != SHARD_NONE)
             s->chunk[s->index_of[row.chunk]].version = row.version;
@@ -286,7 +315,7 @@ pen_status shard_load(shard *s, store_reader *reader, int64_t step, pen_error *w
         s->chunk[i].version = (uint64_t)s->setup.applied;
     }
     const pen_status status =
-        store_read_blobs(reader, step, SHARD_VERSIONS_BLOB, adopt_versions, s, why);
+        store_read_blobs(reader, step, DESCRIBE_VERSIONS_BLOB, adopt_versions, s, why);
     if (status != PEN_OK && status != PEN_NOT_FOUND) return status;
     adopt_applied(s);
     for (uint32_t i = 0; i < s->n_chunks; i++) server_core_first_values(s->core, i);

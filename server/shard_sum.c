@@ -7,16 +7,16 @@
 #include <string.h>
 
 /* ---- the sum --------------------------------------------------------------------------------- */
-static float *take_accumulator(shard *s, shard_chunk *k)
+static buf *take_accumulator(shard *s, shard_chunk *k)
 {
-    float *accumulator = shard_pool_take(&s->pool, k->count);
+    buf *accumulator = shard_pool_take(&s->pool, k->count);
     if (accumulator == NULL) shard_no_memory(s);
     return accumulator;
 }
 
 void shard_drop_sum(shard *s, shard_chunk *k)
 {
-    if (k->accumulator != NULL) shard_pool_give(&s->pool, k->accumulator, k->count);
+    if (k->accumulator != NULL) shard_pool_give(&s->pool, k->accumulator);
     buf_release(k->holder);
     k->accumulator = NULL;
     k->holder      = NULL;
@@ -34,11 +34,11 @@ static void start_sum(shard *s, shard_chunk *k, int32_t rank, double weight, con
         k->holder = buf_acquire(holder);
         return;
     }
-    float *accumulator = take_accumulator(s, k);
-    if (accumulator == NULL) return;
-    if (!simd()->fold_set(accumulator, data, k->push_dtype, (float)weight, k->count))
+    k->accumulator = take_accumulator(s, k);
+    if (k->accumulator == NULL) return;
+    k->sum = k->accumulator->data;
+    if (!simd()->fold_set(k->accumulator->data, data, k->push_dtype, (float)weight, k->count))
         k->bad_rank = rank;
-    k->sum = k->accumulator = accumulator;
 }
 
 /* The base was not looked at when it came; only now, when something is not finite, is it asked
@@ -57,15 +57,16 @@ void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const voi
         start_sum(s, k, rank, weight, data, holder);
         return;
     }
-    float *to = k->accumulator != NULL ? k->accumulator : take_accumulator(s, k);
+    buf *to = k->accumulator != NULL ? k->accumulator : take_accumulator(s, k);
     if (to == NULL) return;
     const bool is_finite =
-        simd()->fold_add(to, k->sum, data, k->push_dtype, (float)weight, k->count);
+        simd()->fold_add(to->data, k->sum, data, k->push_dtype, (float)weight, k->count);
     if (!is_finite && k->bad_rank < 0)
         k->bad_rank = k->accumulator != NULL ? rank : culprit(k, rank);
     buf_release(k->holder);
-    k->holder = NULL;
-    k->sum = k->accumulator = to;
+    k->holder      = NULL;
+    k->accumulator = to;
+    k->sum         = to->data;
 }
 
 const float *shard_as_f32(shard *s, shard_chunk *k, const void *data)
@@ -73,8 +74,8 @@ const float *shard_as_f32(shard *s, shard_chunk *k, const void *data)
     if (k->push_dtype == PEN_F32) return data;
     k->accumulator = take_accumulator(s, k);
     if (k->accumulator == NULL) return NULL;
-    simd()->decode(k->accumulator, data, k->push_dtype, k->count);
-    return k->accumulator;
+    simd()->decode(k->accumulator->data, data, k->push_dtype, k->count);
+    return k->accumulator->data;
 }
 
 /* ---- waiting for the turn -------------------------------------------------------------------- */

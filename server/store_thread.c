@@ -1,269 +1,23 @@
-/* store_thread.c - the thread that may take long: it makes room for a plan, restores, and writes
- * snapshots.
+/* store_thread.c - the thread that may take long: it makes room for a plan and restores (store_plan.c), and writes
+ * snapshots (store_part.c).
  *
- * A snapshot's part of this server is written when every shard has handed in its cut of that step,
- * in one transaction.  Nobody waits for it: shards train on while their cuts, which are references,
- * are written.
+ * A snapshot's part of this server is written when every shard has handed in its cut of that step.
+ * Nobody waits for it: shards train on while their cuts, which are references, are written, and
+ * each chunk is let go of as soon as it has been copied.
  */
-#include "server/server_state.h"
+#include "server/store_thread.h"
 
 #include "common/log.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
-enum { PENDING_MAX = 4 }; /* snapshots of which some cuts are here and some are not */
-
-typedef struct {
-    uint32_t n; /* cuts that are here */
-    int64_t step;
-    shard_cut **cut; /* [shards] */
-} pending;
-
-struct store_thread {
-    server *server;
-    loop *loop;
-    pthread_t thread;
-    bool is_running;
-    const server_plan *plan;
-    store *store; /* opened with the first snapshot */
-    pending pending[PENDING_MAX];
-    int64_t written; /* newest step whose part was written, or failed to be */
-};
-
-/* ---- the plan -------------------------------------------------------------------------------- */
-void server_plan_destroy(server_plan *p)
-{
-    if (p == NULL) return;
-    for (uint32_t i = 0; p->shard != NULL && i < p->server->settings.shards; i++)
-        shard_destroy(p->shard[i]);
-    free(p->shard);
-    plan_destroy(p->plan);
-    wire_arena_destroy(p->arena);
-    free(p);
-}
-
-static pen_status cut_model(server_plan *p, pen_error *why)
-{
-    p->arena = wire_arena_create(4 * WIRE_HEAD_BYTES_MAX);
-    p->shard = calloc(p->server->settings.shards, sizeof *p->shard);
-    if (p->arena == NULL || p->shard == NULL)
-        return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
-    pen_status status = wire_control_decode(p->head, p->head_size, p->arena, &p->message, why);
-    if (status == PEN_OK) status = plan_create(&p->message.u.plan.model, &p->plan, why);
-    if (status != PEN_OK) return status;
-    if (p->message.u.plan.n_partitions != p->plan->n_partitions)
-        return why_set(why, PEN_MISMATCH,
-                       "the scheduler cut the model into %u partitions and this server into %u; "
-                       "they are of different "
-                       "versions",
-                       p->message.u.plan.n_partitions, p->plan->n_partitions);
-    return PEN_OK;
-}
-
-static pen_status make_shard(server_plan *p, uint32_t i, pen_error *why)
-{
-    server *s                   = p->server;
-    const shard_options options = {.stats = &s->stats};
-    const shard_outside outside = server_shard_outside(&s->shard[i]);
-    const int64_t restore       = p->message.u.plan.restore;
-    const shard_setup setup     = {.model       = &p->message.u.plan.model,
-                                   .plan        = p->plan,
-                                   .shard_of    = p->message.u.plan.shard,
-                                   .self        = p->first_shard + i,
-                                   .world_size  = p->world_size,
-                                   .incarnation = p->incarnation,
-                                   .first_step  = restore >= 0 ? (uint64_t)restore : 0,
-                                   .applied     = p->applied};
-    p->shard[i]                 = shard_create(&options, &outside, why);
-    return p->shard[i] != NULL ? shard_configure(p->shard[i], &setup, why) : PEN_NO_MEMORY;
-}
-
-static pen_status make_shards(server_plan *p, store_reader *reader, pen_error *why)
-{
-    const int64_t restore = p->message.u.plan.restore;
-    for (uint32_t i = 0; i < p->server->settings.shards; i++) {
-        pen_status status = make_shard(p, i, why);
-        if (status == PEN_OK && reader != NULL)
-            status = shard_load(p->shard[i], reader, restore, why);
-        if (status != PEN_OK) return status;
-        if (shard_is_idle(p->shard[i]))
-            p->idle |= (uint64_t)1 << i;
-        else
-            p->applied = shard_applied(p->shard[i]);
-    }
-    return PEN_OK;
-}
-
-static pen_status restore(server_plan *p, pen_error *why)
-{
-    const int64_t step   = p->message.u.plan.restore;
-    store_reader *reader = NULL;
-    const store_manifest *manifest;
-    if (p->server->settings.store[0] == '\0')
-        return why_set(why, PEN_STORE,
-                       "the job restores step %" PRId64
-                       " and this server has no store; give it one with "
-                       "--store",
-                       step);
-    pen_status status = store_reader_open(p->server->settings.store, &reader, why);
-    if (status == PEN_OK) status = store_reader_manifest(reader, step, &manifest, why);
-    if (status == PEN_OK) {
-        p->applied = manifest->applied;
-        status     = make_shards(p, reader, why);
-    }
-    store_reader_close(reader);
-    return status;
-}
-
-static void prepare(void *user)
-{
-    server_plan *p    = user;
-    store_thread *t   = p->server->store;
-    pen_status status = cut_model(p, &p->why);
-    if (status == PEN_OK)
-        status =
-            p->message.u.plan.restore >= 0 ? restore(p, &p->why) : make_shards(p, NULL, &p->why);
-    p->status = status;
-    if (status == PEN_OK) t->plan = p;
-    if (status == PEN_OK) t->written = p->message.u.plan.restore;
-    if (!server_post(p->server->loop, server_prepared, p)) log_error("no memory to pass a plan on");
-}
-
-void store_thread_prepare(store_thread *t, server_plan *p)
-{
-    if (server_post(t->loop, prepare, p)) return;
-    why_set(&p->why, PEN_NO_MEMORY, "no memory to take the plan in");
-    server_report(p->server, &p->why);
-}
-
-/* ---- writing --------------------------------------------------------------------------------- */
-/* Equal on all parts of one snapshot, and never that of another job's at the same step. */
-static uint64_t id_of(uint64_t term, int64_t step)
-{
-    return term * 0x9e3779b97f4a7c15u + (uint64_t)step;
-}
-
-static void describe_tensors(const server_plan *p, store_tensor *rows)
-{
-    const wire_model *model = &p->message.u.plan.model;
-    for (uint32_t t = 0; t < model->n_tensors; t++) {
-        const wire_tensor *tensor = &model->tensor[t];
-        const char *words         = model->group[tensor->group].optim;
-        const optim_ops *optim    = NULL;
-        optim_hyper unused;
-        rows[t] = (store_tensor){
-            .name = tensor->name, .elements = plan_tensor_elements(tensor), .optim = words};
-        if (tensor->flags & PEN_FROZEN || optim_parse(words, &optim, &unused, NULL) != PEN_OK)
-            continue;
-        rows[t].slots = optim->slot_count;
-        for (int k = 0; k < optim->slot_count; k++) rows[t].slot_names[k] = optim->slot_names[k];
-    }
-}
-
-static pen_status put_chunk(store_thread *t, const shard_cut_chunk *k, const store_tensor *row,
-                            uint64_t *bytes, pen_error *why)
-{
-    pen_status status =
-        store_put(t->store, row->name, "param", k->start, k->count, k->values->data, why);
-    for (uint32_t i = 0; status == PEN_OK && i < k->n_slots; i++)
-        status = store_put(t->store, row->name, row->slot_names[i], k->start, k->count,
-                           k->slot[i]->data, why);
-    *bytes += k->count * sizeof(float) * (1 + k->n_slots);
-    return status;
-}
-
-static pen_status put_versions(store_thread *t, const pending *p, pen_error *why)
-{
-    size_t n = 0;
-    for (uint32_t i = 0; i < t->server->settings.shards; i++) n += p->cut[i]->n;
-    shard_version_row *rows = calloc(n + 1, sizeof *rows);
-    if (rows == NULL)
-        return why_set(why, PEN_NO_MEMORY, "no memory for the counters of a snapshot");
-    n = 0;
-    for (uint32_t i = 0; i < t->server->settings.shards; i++)
-        for (uint32_t k = 0; k < p->cut[i]->n; k++)
-            rows[n++] = (shard_version_row){.chunk   = p->cut[i]->chunk[k].chunk,
-                                            .version = p->cut[i]->chunk[k].version};
-    const pen_status status =
-        store_put_blob(t->store, SHARD_VERSIONS_BLOB, rows, n * sizeof *rows, why);
-    free(rows);
-    return status;
-}
-
-static int64_t applied_of(const store_thread *t, const pending *p)
-{
-    int64_t applied = 0;
-    for (uint32_t i = 0; i < t->server->settings.shards; i++)
-        if (p->cut[i]->applied > applied) applied = p->cut[i]->applied;
-    return applied;
-}
-
-static pen_status write_part(store_thread *t, const pending *p, store_tensor *rows, uint64_t *bytes,
-                             pen_error *why)
-{
-    const store_manifest manifest = {.step      = p->step,
-                                     .applied   = applied_of(t, p),
-                                     .id        = id_of(t->plan->term, p->step),
-                                     .job       = t->server->job,
-                                     .n_tensors = t->plan->message.u.plan.model.n_tensors,
-                                     .tensor    = rows};
-    pen_status status             = store_begin(t->store, &manifest, why);
-    for (uint32_t i = 0; i < t->server->settings.shards; i++)
-        for (uint32_t k = 0; status == PEN_OK && k < p->cut[i]->n; k++)
-            status =
-                put_chunk(t, &p->cut[i]->chunk[k], &rows[p->cut[i]->chunk[k].tensor], bytes, why);
-    if (status == PEN_OK) status = put_versions(t, p, why);
-    if (status == PEN_OK) return store_commit(t->store, why);
-    store_abort(t->store);
-    return status;
-}
-
-static pen_status write_pending(store_thread *t, const pending *p, uint64_t *bytes, pen_error *why)
-{
-    const char *dir = t->server->settings.store;
-    if (dir[0] == '\0')
-        return why_set(why, PEN_STORE,
-                       "this server has no store; give it a directory with --store");
-    pen_status status = t->store != NULL ? PEN_OK : store_open(dir, t->plan->rank, &t->store, why);
-    if (status != PEN_OK) return status;
-    store_tensor *rows = calloc(t->plan->message.u.plan.model.n_tensors, sizeof *rows);
-    if (rows == NULL)
-        return why_set(why, PEN_NO_MEMORY, "no memory for the manifest of a snapshot");
-    describe_tensors(t->plan, rows);
-    status = write_part(t, p, rows, bytes, why);
-    free(rows);
-    return status;
-}
-
-static void forget_pending(const store_thread *t, pending *p)
-{
-    for (uint32_t i = 0; p->cut != NULL && i < t->server->settings.shards; i++)
-        shard_cut_destroy(p->cut[i]);
-    free(p->cut);
-    *p = (pending){0};
-}
-
-static void write_and_tell(store_thread *t, pending *p)
-{
-    server_part *part = calloc(1, sizeof *part);
-    if (part != NULL) {
-        part->server = t->server;
-        part->step   = p->step;
-        part->status = write_pending(t, p, &part->bytes, &part->why);
-        if (!server_post(t->server->loop, server_part_written, part)) free(part);
-    }
-    forget_pending(t, p);
-}
+enum { NICENESS = 10 }; /* training first */
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
-typedef struct {
-    store_thread *thread;
-    uint32_t shard;
-    shard_cut *cut;
-} handed_in;
 
 /* The one of this step, a free place, or the oldest: its missing cuts will not come any more. */
 static pending *pending_of(store_thread *t, int64_t step)
@@ -274,87 +28,259 @@ static pending *pending_of(store_thread *t, int64_t step)
         if (p->n > 0 && p->step == step) return p;
         if (choice == NULL || (choice->n > 0 && (p->n == 0 || p->step < choice->step))) choice = p;
     }
-    forget_pending(t, choice);
-    choice->cut  = calloc(t->server->settings.shards, sizeof(shard_cut *));
-    choice->step = step;
-    return choice->cut != NULL ? choice : NULL;
+    store_part_forget(t, choice);
+    choice->cut   = calloc(t->n_expected + 1, sizeof(shard_cut *));
+    choice->shard = calloc(t->n_expected + 1, sizeof *choice->shard);
+    choice->step  = step;
+    choice->room  = t->n_expected;
+    return choice->cut != NULL && choice->shard != NULL ? choice : NULL;
 }
 
 /* The first cut of a step is the sign for shards that get none by themselves. */
 static void tell_idle(const store_thread *t, int64_t step)
 {
     for (uint32_t i = 0; i < t->server->settings.shards; i++) {
-        server_sign *sign = t->plan->idle >> i & 1 ? malloc(sizeof *sign) : NULL;
+        server_sign *sign = malloc(sizeof *sign);
         if (sign == NULL) continue;
         *sign = (server_sign){&t->server->shard[i], step};
         if (!server_post(t->server->shard[i].loop, server_shard_cut_idle, sign)) free(sign);
     }
 }
 
-static void add_cut(store_thread *t, uint32_t index, shard_cut *cut)
+static bool is_expected(const store_thread *t, uint32_t number)
 {
-    pending *p = cut->step > t->written ? pending_of(t, cut->step) : NULL;
-    if (p == NULL || p->cut[index] != NULL) {
-        shard_cut_destroy(cut);
+    for (uint32_t i = 0; i < t->n_expected; i++)
+        if (t->expected[i] == number) return true;
+    return false;
+}
+
+static bool has_cut(const pending *p, uint32_t number)
+{
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->shard[i] == number) return true;
+    return p->n == p->room;
+}
+
+static void add_cut(store_thread *t, uint32_t number, shard_cut *cut)
+{
+    const bool is_new = cut->step > t->written && is_expected(t, number);
+    pending *p        = is_new ? pending_of(t, cut->step) : NULL;
+    if (p == NULL || has_cut(p, number)) {
+        store_part_drop_cut(t, cut);
         return;
     }
-    p->cut[index] = cut;
+    p->cut[p->n]   = cut;
+    p->shard[p->n] = number;
     if (p->n++ == 0) tell_idle(t, cut->step);
-    if (p->n < t->server->settings.shards) return;
+    if (p->n < t->n_expected) return;
     t->written = p->step;
-    write_and_tell(t, p);
+    store_part_write(t, p);
 }
 
-static void take_cut(void *user)
+static handed_in *next_cut(store_thread *t)
 {
-    handed_in *h = user;
-    add_cut(h->thread, h->shard, h->cut);
-    free(h);
+    pthread_mutex_lock(&t->lock);
+    handed_in *h = t->inbox;
+    if (h != NULL) t->inbox = h->next;
+    pthread_mutex_unlock(&t->lock);
+    return h;
 }
 
-void store_thread_cut(store_thread *t, uint32_t index, shard_cut *cut)
+static void take_cuts(void *user)
 {
+    store_thread *t = user;
+    for (handed_in *h; (h = next_cut(t)) != NULL;) {
+        add_cut(t, h->shard, h->cut);
+        free(h);
+    }
+}
+
+typedef struct {
+    store_thread *thread;
+    uint32_t n;
+    uint32_t shard[];
+} expected;
+
+/* Snapshots that were begun by others will not become whole. */
+static void expect(void *user)
+{
+    expected *e     = user;
+    store_thread *t = e->thread;
+    uint32_t *copy  = malloc((e->n + 1) * sizeof *copy);
+    const bool same = t->n_expected == e->n &&
+                      (e->n == 0 || memcmp(t->expected, e->shard, e->n * sizeof *copy) == 0);
+    if (copy != NULL && !same) {
+        memcpy(copy, e->shard, e->n * sizeof *copy);
+        for (int i = 0; i < PENDING_MAX; i++) store_part_forget(t, &t->pending[i]);
+        free(t->expected);
+        t->expected   = copy;
+        t->n_expected = e->n;
+    } else {
+        free(copy);
+    }
+    free(e);
+}
+
+void store_thread_expect(store_thread *t, const uint32_t *numbers, uint32_t n)
+{
+    expected *e = malloc(sizeof *e + n * sizeof *numbers);
+    if (e == NULL) return;
+    *e = (expected){.thread = t, .n = n};
+    if (n > 0) memcpy(e->shard, numbers, n * sizeof *numbers);
+    if (!server_post(t->loop, expect, e)) free(e);
+}
+
+/* One snapshot may wait while another is written; when a third comes the one that waits is given up, for cuts hold
+ * the model as often as there are of them.  Returns the cuts that are given up; *given_up is their step, or -1. */
+static handed_in *make_way(store_thread *t, int64_t step, int64_t *given_up)
+{
+    handed_in *victims = NULL;
+    *given_up          = -1;
+    if (t->writing < 0 || step <= t->writing || step <= t->waiting) return NULL;
+    if (t->waiting >= 0) {
+        *given_up = t->given_up = t->waiting;
+        for (handed_in **at = &t->inbox; *at != NULL;) {
+            handed_in *h = *at;
+            if (h->cut->step > t->given_up || h->cut->step <= t->writing) {
+                at = &h->next;
+                continue;
+            }
+            *at     = h->next;
+            h->next = victims;
+            victims = h;
+        }
+    }
+    t->waiting = step;
+    return victims;
+}
+
+static void append(store_thread *t, handed_in *h)
+{
+    handed_in **at = &t->inbox;
+    while (*at != NULL) at = &(*at)->next;
+    *at = h;
+}
+
+static void tell_given_up(store_thread *t, int64_t step)
+{
+    server_part *part = calloc(1, sizeof *part);
+    if (part == NULL) return;
+    part->server  = t->server;
+    part->step    = step;
+    part->is_late = true;
+    part->status  = why_set(&part->why, PEN_STORE,
+                            "the one before was still being written; take fewer (--snapshot-every)");
+    if (!server_post(t->server->loop, server_part_written, part)) free(part);
+}
+
+static bool is_among(const handed_in *list, int64_t step)
+{
+    while (list != NULL && list->cut->step != step) list = list->next;
+    return list != NULL;
+}
+
+static void hold(store_thread *t, const shard_cut *cut)
+{
+    for (uint32_t k = 0; k < cut->n; k++)
+        snapshot_memory_hold(t->memory, store_part_chunk_memory(&cut->chunk[k]));
+}
+
+void store_thread_cut(store_thread *t, uint32_t number, shard_cut *cut)
+{
+    int64_t given_up;
     handed_in *h = malloc(sizeof *h);
-    if (h != NULL) *h = (handed_in){t, index, cut};
-    if (h != NULL && server_post(t->loop, take_cut, h)) return;
-    log_warning("no memory to write the snapshot of step %" PRId64, cut->step);
-    shard_cut_destroy(cut);
-    free(h);
+    hold(t, cut);
+    pthread_mutex_lock(&t->lock);
+    const bool is_late = h == NULL || cut->step <= t->given_up;
+    handed_in *victims = is_late ? NULL : make_way(t, cut->step, &given_up);
+    if (!is_late) {
+        *h = (handed_in){t, NULL, number, cut};
+        append(t, h);
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (is_late) {
+        store_part_drop_cut(t, cut);
+        free(h);
+        return;
+    }
+    if (given_up >= 0) tell_given_up(t, given_up);
+    for (handed_in *next; victims != NULL; victims = next) {
+        next = victims->next;
+        if (victims->cut->step != given_up && !is_among(next, victims->cut->step))
+            tell_given_up(t, victims->cut->step);
+        store_part_drop_cut(t, victims->cut);
+        free(victims);
+    }
+    if (!server_post(t->loop, take_cuts, t))
+        log_warning("no memory to write the snapshot of step %" PRId64, cut->step);
+}
+
+void store_thread_copying(store_thread *t, size_t bytes)
+{
+    if (!snapshot_memory_take(t->memory, bytes))
+        log_warning("a snapshot holds memory for more than %d s: the disk of %s is slow; more is "
+                    "taken than snapshot_copy_bytes_max",
+                    SNAPSHOT_MEMORY_PATIENCE_MS / 1000, t->server->settings.store);
 }
 
 /* ---- forgetting, finding --------------------------------------------------------------------- */
 typedef struct {
     store_thread *thread;
-    int64_t step;
-} forgotten;
+    int32_t n_servers;
+    int64_t dropped; /* -1: forget instead */
+    uint32_t n;
+    int64_t keep[];
+} settled;
 
-static void forget_before(void *user)
+static void settle(void *user)
 {
-    forgotten *f = user;
-    pen_error why;
-    if (f->thread->store != NULL && store_forget_before(f->thread->store, f->step, &why) != PEN_OK)
-        log_warning("old snapshots are kept: %s", why.text);
+    settled *f        = user;
+    store_thread *t   = f->thread;
+    pen_status status = PEN_OK;
+    pen_error why     = {0};
+    if (t->store != NULL && f->dropped >= 0)
+        status = store_drop(t->store, f->dropped, store_part_id(t->plan->term, f->dropped), &why);
+    else if (t->store != NULL)
+        status = store_forget(t->store, f->keep, f->n, &why);
+    if (status == PEN_OK && t->store != NULL && f->dropped < 0 && t->plan->rank == 0)
+        status = store_forget_strays(t->server->settings.store, f->n_servers, f->keep, f->n, &why);
+    if (status != PEN_OK) log_warning("an old snapshot is kept: %s", why.text);
     free(f);
 }
 
-void store_thread_forget_before(store_thread *t, int64_t step)
+static void post_settled(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers,
+                         int64_t dropped)
 {
-    forgotten *f = malloc(sizeof *f);
+    settled *f = malloc(sizeof *f + n * sizeof *keep);
     if (f == NULL) return; /* the next one forgets these, too */
-    *f = (forgotten){t, step};
-    if (!server_post(t->loop, forget_before, f)) free(f);
+    *f = (settled){.thread = t, .n_servers = n_servers, .dropped = dropped, .n = n};
+    if (n > 0) memcpy(f->keep, keep, n * sizeof *keep);
+    if (!server_post(t->loop, settle, f)) free(f);
+}
+
+void store_thread_forget(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers)
+{
+    post_settled(t, keep, n, n_servers, -1);
+}
+
+void store_thread_drop(store_thread *t, int64_t step)
+{
+    post_settled(t, NULL, 0, 0, step);
 }
 
 pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint32_t *n,
                              pen_error *why)
 {
-    struct stat found;
     *n = 0;
-    if (dir[0] == '\0' || stat(dir, &found) != 0) return PEN_OK;
+    if (dir[0] == '\0') return PEN_OK;
     store_reader *reader;
-    const pen_status status = store_reader_open(dir, &reader, why);
-    if (status == PEN_NOT_FOUND) return PEN_OK;
+    pen_status status = store_reader_open(dir, &reader, why);
     if (status != PEN_OK) return status;
+    status = store_reader_trouble(reader, why);
+    if (status != PEN_OK) {
+        store_reader_close(reader);
+        return status;
+    }
     int64_t all[1024];
     size_t count = store_reader_steps(reader, all, 1024);
     if (count > 1024) count = 1024;
@@ -368,8 +294,15 @@ pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint
 static void *run(void *user)
 {
     store_thread *t = user;
+    if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICENESS) != 0)
+        log_info("the store's thread runs as eagerly as the others: %m");
     loop_run(t->loop);
     return NULL;
+}
+
+static void note_copied(void *user, uint64_t bytes)
+{
+    stat_max(&((server *)user)->stats, STAT_SNAPSHOT_COPIED, bytes);
 }
 
 static void quit(void *user)
@@ -381,9 +314,16 @@ pen_status store_thread_start(server *s, store_thread **out, pen_error *why)
 {
     store_thread *t = calloc(1, sizeof *t);
     if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the store's thread");
-    t->server = s;
-    t->loop   = loop_create(why);
+    t->server  = s;
+    t->writing = t->waiting = t->given_up = -1;
+    pthread_mutex_init(&t->lock, NULL);
+    t->memory = snapshot_memory_create(s->settings.snapshot_copy_bytes_max, note_copied, s);
+    if (t->memory == NULL)
+        why_set(why, PEN_NO_MEMORY, "no memory for the store's thread");
+    else
+        t->loop = loop_create(why);
     if (t->loop == NULL) {
+        snapshot_memory_destroy(t->memory);
         free(t);
         return PEN_NO_MEMORY;
     }
@@ -404,7 +344,11 @@ void store_thread_stop(store_thread *t)
         pthread_join(t->thread, NULL);
     }
     loop_turn(t->loop, 0);
-    for (int i = 0; i < PENDING_MAX; i++) forget_pending(t, &t->pending[i]);
+    for (handed_in *h; (h = next_cut(t)) != NULL; free(h)) store_part_drop_cut(t, h->cut);
+    for (int i = 0; i < PENDING_MAX; i++) store_part_forget(t, &t->pending[i]);
+    free(t->expected);
+    snapshot_memory_destroy(t->memory);
+    pthread_mutex_destroy(&t->lock);
     store_close(t->store);
     loop_destroy(t->loop);
     free(t);

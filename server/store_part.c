@@ -1,0 +1,213 @@
+/* store_part.c - writes this server's part of a snapshot, and lets go of each chunk as soon as it is copied. */
+#include "server/store_thread.h"
+
+#include "common/log.h"
+#include "common/store/bundle.h"
+#include "proto/describe.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- writing --------------------------------------------------------------------------------- */
+/* Equal on all parts of one snapshot, and never that of another job's at the same step. */
+uint64_t store_part_id(uint64_t term, int64_t step)
+{
+    return term * 0x9e3779b97f4a7c15u + (uint64_t)step;
+}
+
+uint64_t store_part_chunk_bytes(const shard_cut_chunk *k)
+{
+    return k->count * sizeof(float) * (1 + k->n_slots);
+}
+
+uint64_t store_part_chunk_memory(const shard_cut_chunk *k)
+{
+    uint64_t bytes = k->values != NULL ? k->values->size : 0;
+    for (uint32_t i = 0; i < k->n_slots; i++) bytes += k->slot[i] != NULL ? k->slot[i]->size : 0;
+    return bytes;
+}
+
+/* What is left of a chunk's references; memory is freed where its shard has a copy by now. */
+static void let_go(store_thread *t, shard_cut_chunk *k)
+{
+    if (!k->is_taken) return;
+    const buf *any        = k->values != NULL ? k->values : k->slot[0];
+    const bool was_copied = any != NULL && buf_is_alone(any);
+    const uint64_t bytes  = store_part_chunk_memory(k);
+    shard_cut_release(k);
+    snapshot_memory_release(t->memory, bytes, was_copied);
+}
+
+static pen_status put_chunk(store_thread *t, shard_cut_chunk *k, const store_tensor *row,
+                            uint64_t *bytes, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    for (uint32_t a = 0; status == PEN_OK && a <= k->n_slots; a++) {
+        buf *numbers = NULL;
+        status       = shard_cut_read(k, a, &numbers, why);
+        if (status == PEN_OK)
+            status = store_put(t->store, row->name, a == 0 ? "param" : row->slot_names[a - 1],
+                               k->start, k->count, numbers->data, why);
+        buf_release(numbers);
+    }
+    *bytes += store_part_chunk_bytes(k);
+    let_go(t, k);
+    return status;
+}
+
+static pen_status put_versions(store_thread *t, const pending *p, pen_error *why)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < p->n; i++) n += p->cut[i]->n;
+    describe_version *rows = calloc(n + 1, sizeof *rows);
+    if (rows == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the counters of a snapshot");
+    n = 0;
+    for (uint32_t i = 0; i < p->n; i++)
+        for (uint32_t k = 0; k < p->cut[i]->n; k++)
+            rows[n++] = (describe_version){.chunk   = p->cut[i]->chunk[k].chunk,
+                                           .version = p->cut[i]->chunk[k].version};
+    const pen_status status =
+        store_put_blob(t->store, DESCRIBE_VERSIONS_BLOB, rows, n * sizeof *rows, why);
+    free(rows);
+    return status;
+}
+
+/* Each shard has what it heard of each rank; mostly that is the same. */
+static pen_status put_states(store_thread *t, const pending *p, pen_error *why)
+{
+    uint8_t *all      = NULL;
+    size_t size       = 0;
+    pen_status status = PEN_OK;
+    for (uint32_t i = 0; i < p->n && status == PEN_OK; i++)
+        if (!bundle_merge(&all, &size, p->cut[i]->states, p->cut[i]->states_bytes))
+            status = why_set(why, PEN_NO_MEMORY, "no memory for the states of a snapshot");
+    if (status == PEN_OK && size > BUNDLE_BYTES_MAX)
+        status = why_set(why, PEN_UNSUPPORTED,
+                         "the states of all ranks (pen_state_add) have %zu bytes together; servers "
+                         "keep at most %d",
+                         size, BUNDLE_BYTES_MAX);
+    if (status == PEN_OK && size > 0)
+        status = store_put_blob(t->store, DESCRIBE_STATES_BLOB, all, size, why);
+    free(all);
+    return status;
+}
+
+static int64_t applied_of(const pending *p)
+{
+    int64_t applied = 0;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->cut[i]->applied > applied) applied = p->cut[i]->applied;
+    return applied;
+}
+
+static pen_status write_part(store_thread *t, const pending *p, const store_tensor *rows,
+                             const store_setting *settings, uint64_t *bytes, pen_error *why)
+{
+    const wire_model *model       = &t->plan->message.u.plan.model;
+    const store_manifest manifest = {.step       = p->step,
+                                     .applied    = applied_of(p),
+                                     .id         = store_part_id(t->plan->term, p->step),
+                                     .job        = t->server->job,
+                                     .n_tensors  = model->n_tensors,
+                                     .tensor     = rows,
+                                     .n_settings = model->n_settings,
+                                     .setting    = settings};
+    pen_status status             = store_begin(t->store, &manifest, why);
+    for (uint32_t i = 0; i < p->n; i++)
+        for (uint32_t k = 0; status == PEN_OK && k < p->cut[i]->n; k++)
+            status =
+                put_chunk(t, &p->cut[i]->chunk[k], &rows[p->cut[i]->chunk[k].tensor], bytes, why);
+    if (status == PEN_OK) status = put_versions(t, p, why);
+    if (status == PEN_OK) status = put_states(t, p, why);
+    if (status == PEN_OK) return store_commit(t->store, why);
+    store_abort(t->store);
+    return status;
+}
+
+static pen_status describe_and_write(store_thread *t, const pending *p, uint64_t *bytes,
+                                     pen_error *why)
+{
+    const wire_model *model = &t->plan->message.u.plan.model;
+    store_tensor *rows      = calloc(model->n_tensors + 1, sizeof *rows);
+    store_setting *settings = calloc(model->n_settings + 1, sizeof *settings);
+    pen_status status       = PEN_OK;
+    if (rows == NULL || settings == NULL)
+        status = why_set(why, PEN_NO_MEMORY, "no memory for the manifest of a snapshot");
+    if (status == PEN_OK) {
+        describe_model(model, rows);
+        for (uint32_t i = 0; i < model->n_settings; i++)
+            settings[i] = (store_setting){model->setting[i].key, model->setting[i].value};
+        status = write_part(t, p, rows, settings, bytes, why);
+    }
+    free(rows);
+    free(settings);
+    return status;
+}
+
+/* The first time, what an earlier run wrote after the step it was taken back to goes. */
+static pen_status open_store(store_thread *t, pen_error *why)
+{
+    const char *dir = t->server->settings.store;
+    if (t->store != NULL) return PEN_OK;
+    if (dir[0] == '\0')
+        return why_set(why, PEN_STORE,
+                       "this server has no store; give it a directory with --store");
+    pen_status status = store_open(dir, t->plan->rank, &t->store, why);
+    if (status != PEN_OK || t->is_settled || t->plan->message.u.plan.restore < 0) return status;
+    status        = store_forget_after(t->store, t->plan->message.u.plan.restore, why);
+    t->is_settled = status == PEN_OK;
+    return status;
+}
+
+static pen_status write_pending(store_thread *t, const pending *p, uint64_t *bytes, pen_error *why)
+{
+    pen_status status = open_store(t, why);
+    if (status == PEN_OK) status = describe_and_write(t, p, bytes, why);
+    if (status == PEN_OK) return PEN_OK;
+    store_close(t->store); /* the next snapshot begins as if nothing had been */
+    t->store = NULL;
+    return status;
+}
+
+void store_part_drop_cut(store_thread *t, shard_cut *cut)
+{
+    for (uint32_t k = 0; k < cut->n; k++) let_go(t, &cut->chunk[k]);
+    shard_cut_destroy(cut);
+}
+
+void store_part_forget(store_thread *t, pending *p)
+{
+    for (uint32_t i = 0; i < p->n; i++) store_part_drop_cut(t, p->cut[i]);
+    free(p->cut);
+    free(p->shard);
+    *p = (pending){0};
+}
+
+static void set_writing(store_thread *t, int64_t step)
+{
+    pthread_mutex_lock(&t->lock);
+    t->writing = step;
+    t->waiting = -1;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void store_part_write(store_thread *t, pending *p)
+{
+    server_part *part = calloc(1, sizeof *part);
+    set_writing(t, p->step);
+    if (part != NULL) {
+        part->server   = t->server;
+        part->step     = p->step;
+        part->status   = write_pending(t, p, &part->bytes, &part->why);
+        part->n_shards = p->n;
+        part->shard    = p->shard;
+        if (server_post(t->server->loop, server_part_written, part))
+            p->shard = NULL;
+        else
+            free(part);
+    }
+    store_part_forget(t, p);
+    set_writing(t, -1);
+}
