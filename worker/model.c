@@ -1,9 +1,12 @@
 /* model.c - checks what a program registers, and turns it into what REGISTER carries. */
 #include "worker/model.h"
 
+#include "common/device/device.h"
 #include "common/why.h"
 #include "proto/plan.h"
 #include "worker/context.h"
+#include "worker/precision.h"
+#include "worker/held.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +44,7 @@ static void free_group(pen_params *p)
     free(p->optim);
     free(p->sync);
     free(p->wire);
+    free(p->schedule);
     free(p);
 }
 
@@ -76,11 +80,6 @@ static pen_status check_group(const pen_params_desc *d, const pen_ctx *ctx, pen_
     if (model_check_reserved(d->reserved, 8, "pen_params_desc", why) != PEN_OK) return why->status;
     if (strlen(name) >= 128)
         return why_set(why, PEN_INVALID_ARGUMENT, "a group's name is longer than 127 letters");
-    if (d->schedule != NULL && d->schedule[0] != '\0' && strcmp(d->schedule, "constant") != 0)
-        return why_set(why, PEN_UNSUPPORTED,
-                       "group '%s': schedule '%.64s' is not in this version; set step.lr_scale in "
-                       "every step instead",
-                       name, d->schedule);
     if (check_wire(name, or_usual(d->wire, ""), why) != PEN_OK) return why->status;
     return check_sync(or_usual(d->sync, ctx->sync), why);
 }
@@ -94,18 +93,26 @@ pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen
         return why_set(why, PEN_INVALID_ARGUMENT, "more than %d groups", MODEL_GROUPS_MAX);
     pen_params *p = calloc(1, sizeof *p);
     if (p == NULL) return no_memory(why);
-    p->ctx   = ctx;
-    p->index = m->n_groups;
-    p->name  = copy(d->name);
-    p->optim = copy(or_usual(d->optim, ctx->settings.optim));
-    p->sync  = copy(or_usual(d->sync, ctx->sync));
-    p->wire  = copy(or_usual(d->wire, worker_wire_name(ctx->settings.wire)));
-    if (p->name == NULL || p->optim == NULL || p->sync == NULL || p->wire == NULL) {
+    p->ctx      = ctx;
+    p->index    = m->n_groups;
+    p->name     = copy(d->name);
+    p->optim    = copy(or_usual(d->optim, ctx->settings.optim));
+    p->sync     = copy(or_usual(d->sync, ctx->sync));
+    p->wire     = copy(or_usual(d->wire, worker_wire_name(ctx->settings.wire)));
+    p->schedule = copy(or_usual(d->schedule, or_usual(ctx->settings.schedule, "constant")));
+    if (p->name == NULL || p->optim == NULL || p->sync == NULL || p->wire == NULL ||
+        p->schedule == NULL) {
         free_group(p);
         return no_memory(why);
     }
-    const wire_group rules  = {.sync = p->sync};
-    p->rule                 = plan_group_averages(&rules) ? ctx->rule : EXCHANGE_FREE;
+    const wire_group rules = {.sync = p->sync};
+    p->rule                = plan_group_averages(&rules) ? ctx->rule : EXCHANGE_FREE;
+    status                 = lr_schedule_parse(p->schedule, &p->rates, why);
+    if (status == PEN_OK) status = precision_check_group(ctx, p->name, p->rule, why);
+    if (status != PEN_OK) {
+        free_group(p);
+        return status;
+    }
     m->group[m->n_groups++] = p;
     if (out != NULL) *out = p;
     return PEN_OK;
@@ -125,20 +132,33 @@ static pen_status check_unsupported(const pen_tensor_desc *d, pen_error *why)
         return refuse_flag(d->name, "PEN_STACKED", "register each layer by itself", why);
     if (d->flags & PEN_BUFFER)
         return refuse_flag(d->name, "PEN_BUFFER", "keep it in the program", why);
-    if (d->tied_to != NULL)
-        return refuse_flag(d->name, "tied_to",
-                           "register the values once and add up their gradients", why);
-    if (d->init != NULL && d->init[0] != '\0')
-        return refuse_flag(d->name, "init", "fill in the values on rank 0 before pen_commit", why);
-    if (d->param == NULL)
-        return refuse_flag(d->name, "param NULL (values held by the SDK)",
-                           "give it memory of pen_alloc", why);
     return PEN_OK;
 }
 
 static bool is_trainable(pen_dtype t)
 {
     return t == PEN_F32 || t == PEN_F16 || t == PEN_BF16;
+}
+
+/* Frozen ones too: all ranks get rank 0's values, from and into the memory that is given here. */
+static pen_status check_memory(const char *name, const char *field, const void *data,
+                               pen_error *why)
+{
+    const device_ops *device = data != NULL ? device_of(data) : NULL;
+    if (device == NULL || strcmp(device->name, "cpu") == 0) return PEN_OK;
+    return why_set(
+        why, PEN_UNSUPPORTED,
+        "'%s': %s lies in memory of a device (%s), and what is trained lies in host memory "
+        "in this version; register a copy of pen_alloc(PEN_HOST_PINNED), and copy to and "
+        "from it around each step",
+        name, field, device->name);
+}
+
+static bool has_name(pen_tensor *const *all, uint32_t n, const char *name)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(all[i]->name, name) == 0) return true;
+    return false;
 }
 
 static pen_status check_tensor(const model *m, const pen_tensor_desc *d, pen_error *why)
@@ -157,12 +177,16 @@ static pen_status check_tensor(const model *m, const pen_tensor_desc *d, pen_err
     if (d->flags & ~known)
         return why_set(why, PEN_INVALID_ARGUMENT, "'%s': unknown flags 0x%x", d->name,
                        d->flags & ~known);
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (strcmp(m->tensor[i]->name, d->name) == 0)
-            return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is registered twice", d->name);
+    if (has_name(m->tensor, m->n_tensors, d->name) || has_name(m->alias, m->n_aliases, d->name))
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is registered twice", d->name);
+    if (d->unit != NULL && strlen(d->unit) >= 128)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s': a unit's name has at most 127 letters",
+                       d->name);
     if (m->n_tensors == MODEL_TENSORS_MAX)
         return why_set(why, PEN_INVALID_ARGUMENT, "more than %d tensors", MODEL_TENSORS_MAX);
-    return check_unsupported(d, why);
+    if (check_unsupported(d, why) != PEN_OK) return why->status;
+    if (check_memory(d->name, "param", d->param, why) != PEN_OK) return why->status;
+    return check_memory(d->name, "grad", d->grad, why);
 }
 
 static pen_status describe(const pen_tensor_desc *d, pen_tensor *t, pen_error *why)
@@ -195,42 +219,125 @@ static pen_status describe(const pen_tensor_desc *d, pen_tensor *t, pen_error *w
     return PEN_OK;
 }
 
-static pen_status reserve(model *m, pen_error *why)
+static pen_status reserve(pen_tensor ***all, uint32_t n, uint32_t *capacity, pen_error *why)
 {
-    if (m->n_tensors < m->capacity) return PEN_OK;
-    uint32_t capacity   = m->capacity > 0 ? 2 * m->capacity : 64;
-    pen_tensor **tensor = realloc(m->tensor, capacity * sizeof(pen_tensor *));
-    if (tensor == NULL) return no_memory(why);
-    m->tensor   = tensor;
-    m->capacity = capacity;
+    if (n < *capacity) return PEN_OK;
+    const uint32_t more  = *capacity > 0 ? 2 * *capacity : 64;
+    pen_tensor **tensors = realloc(*all, more * sizeof(pen_tensor *));
+    if (tensors == NULL) return no_memory(why);
+    *all      = tensors;
+    *capacity = more;
+    return PEN_OK;
+}
+
+static void free_tensor(pen_tensor *t)
+{
+    if (t == NULL) return;
+    if (t->ctx != NULL) held_free(t);
+    free(t->tied_sum);
+    free(t->accumulated);
+    free(t->rounded);
+    free(t->init);
+    free(t->unit);
+    free(t->name);
+    free(t);
+}
+
+static pen_status take_memory(pen_tensor *t, const pen_tensor_desc *d, pen_error *why)
+{
+    t->param       = d->param;
+    t->grad        = d->grad;
+    t->holds_param = d->param == NULL;
+    if (t->init[0] == '\0') return PEN_OK;
+    if (draw_parse(t->init, &t->draw, why) != PEN_OK) {
+        const pen_error found = *why;
+        return why_set(why, found.status, "'%s': %.300s", t->name, found.text);
+    }
+    t->has_draw  = true;
+    t->desc.init = t->init;
+    return PEN_OK;
+}
+
+static pen_status make_tensor(const pen_tensor_desc *d, pen_ctx *ctx, pen_tensor **out,
+                              pen_error *why)
+{
+    pen_tensor *t = calloc(1, sizeof *t);
+    if (t == NULL) return no_memory(why);
+    t->name           = copy(d->name);
+    t->unit           = copy(d->unit);
+    t->init           = copy(d->init);
+    pen_status status = t->name == NULL || t->unit == NULL || t->init == NULL ? no_memory(why)
+                                                                              : describe(d, t, why);
+    if (status == PEN_OK) status = take_memory(t, d, why);
+    if (status != PEN_OK) {
+        free_tensor(t);
+        return status;
+    }
+    t->ctx = ctx;
+    *out   = t;
+    return PEN_OK;
+}
+
+/* ---- second names ---------------------------------------------------------------------------- */
+static pen_status check_alias(const pen_tensor_desc *d, const pen_tensor *t, pen_error *why)
+{
+    const pen_tensor *base = d->tied_to;
+    if (base->ctx != t->ctx)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s': tied_to belongs to another context",
+                       t->name);
+    if (d->param != NULL || t->init[0] != '\0')
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s' is tied to '%s', which has the values: param and init are NULL",
+                       t->name, base->name);
+    if (t->elements == base->elements && t->desc.dtype == base->desc.dtype &&
+        t->desc.grad_dtype == base->desc.grad_dtype)
+        return PEN_OK;
+    return why_set(why, PEN_INVALID_ARGUMENT,
+                   "'%s' is tied to '%s', and differs from it in type or number of elements",
+                   t->name, base->name);
+}
+
+/* A name of a name is one of the tensor itself. */
+static void tie(pen_tensor *t, pen_tensor *base)
+{
+    while (base->tied_to != NULL) base = base->tied_to;
+    t->tied_to        = base;
+    t->index          = base->index;
+    t->trained        = t->trained && base->trained;
+    t->holds_param    = false;
+    pen_tensor **last = &base->next_alias;
+    while (*last != NULL) last = &(*last)->next_alias;
+    *last = t;
+}
+
+static pen_status add_alias(model *m, const pen_tensor_desc *d, pen_tensor *t, pen_error *why)
+{
+    pen_status status = check_alias(d, t, why);
+    if (status == PEN_OK) status = reserve(&m->alias, m->n_aliases, &m->alias_capacity, why);
+    if (status != PEN_OK) return status;
+    tie(t, d->tied_to);
+    m->alias[m->n_aliases++] = t;
     return PEN_OK;
 }
 
 pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **out,
                             pen_error *why)
 {
+    pen_tensor *t     = NULL;
     pen_status status = check_tensor(m, d, why);
-    if (status == PEN_OK) status = reserve(m, why);
+    if (status == PEN_OK) status = reserve(&m->tensor, m->n_tensors, &m->capacity, why);
+    if (status == PEN_OK) status = make_tensor(d, ctx, &t, why);
     if (status != PEN_OK) return status;
-    pen_tensor *t = calloc(1, sizeof *t);
-    if (t == NULL || (t->name = copy(d->name)) == NULL) {
-        free(t);
-        return no_memory(why);
+    if (d->tied_to != NULL) {
+        status = add_alias(m, d, t, why);
+        if (status != PEN_OK) free_tensor(t);
+    } else {
+        t->index = m->n_tensors;
+        m->n_trained += t->trained;
+        m->tensor[m->n_tensors++] = t;
     }
-    status = describe(d, t, why);
-    if (status != PEN_OK) {
-        free(t->name);
-        free(t);
-        return status;
-    }
-    t->ctx   = ctx;
-    t->index = m->n_tensors;
-    t->param = d->param;
-    t->grad  = d->grad;
-    m->n_trained += t->trained;
-    m->tensor[m->n_tensors++] = t;
-    if (out != NULL) *out = t;
-    return PEN_OK;
+    if (status == PEN_OK && out != NULL) *out = t;
+    return status;
 }
 
 exchange_rule model_rule_of(const model *m, const pen_tensor *t)
@@ -280,7 +387,7 @@ static pen_status freeze_groups(model *m, pen_error *why)
                                          .optim    = p->optim,
                                          .sync     = p->sync,
                                          .wire     = p->wire,
-                                         .schedule = "constant"};
+                                         .schedule = p->schedule};
     }
     return PEN_OK;
 }
@@ -288,9 +395,34 @@ static pen_status freeze_groups(model *m, pen_error *why)
 pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync,
                         pen_error *why)
 {
-    static const char *const agreed[] = {"commit", "deterministic",  "seed",           "clip",
-                                         "skip",   "steps",          "park_bytes_max", "resume",
-                                         "fresh",  "snapshot_every", "on_worker_loss"};
+    static const char *const agreed[] = {"commit",
+                                         "deterministic",
+                                         "seed",
+                                         "clip",
+                                         "skip",
+                                         "steps",
+                                         "park_bytes_max",
+                                         "resume",
+                                         "fresh",
+                                         "snapshot_every",
+                                         "on_worker_loss",
+                                         "two_level",
+                                         "accum",
+                                         "accum_reduce",
+                                         "reduce_bucket",
+                                         "bucket_first_bytes",
+                                         "bucket_bytes",
+                                         "coll_algorithm",
+                                         "coll_lanes",
+                                         "wrap",
+                                         "wrap_match",
+                                         "wrap_min_params",
+                                         "prefetch_backward",
+                                         "prefetch_forward",
+                                         "prefetch_bucket",
+                                         "persistence_threshold",
+                                         "max_live",
+                                         "max_reuse"};
     if (m->n_tensors == 0)
         return why_set(why, PEN_WRONG_STATE,
                        "no tensor is registered: register, then commit, then step");
@@ -308,6 +440,7 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
     m->pair[m->wire.n_settings++] = (wire_pair){"mode", mode};
     m->pair[m->wire.n_settings++] = (wire_pair){"sync", sync};
     for (size_t i = 0; i < sizeof agreed / sizeof agreed[0]; i++) add_pair(m, s, agreed[i]);
+    if (model_make_units(m, s, why) != PEN_OK) return why->status;
     m->wire.n_tensors = m->n_tensors;
     m->wire.n_groups  = m->n_groups;
     m->wire.tensor    = m->wire_tensors;
@@ -327,10 +460,10 @@ pen_status model_init(model *m, pen_ctx *ctx, pen_error *why)
 
 void model_fini(model *m)
 {
-    for (uint32_t i = 0; i < m->n_tensors; i++) {
-        free(m->tensor[i]->name);
-        free(m->tensor[i]);
-    }
+    units_fini(&m->units);
+    for (uint32_t i = 0; i < m->n_aliases; i++) free_tensor(m->alias[i]);
+    for (uint32_t i = 0; i < m->n_tensors; i++) free_tensor(m->tensor[i]);
+    free(m->alias);
     for (uint32_t g = 0; g < m->n_groups; g++) free_group(m->group[g]);
     free(m->tensor);
     free(m->wire_tensors);

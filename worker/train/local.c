@@ -1,252 +1,110 @@
 /* local.c - training alone: no thread, no socket, and the same bits as with servers.
  *
- * DESIGN.  A step does what one shard would do for one rank: the same cuts (plan.h), the same fold
- * by weight, the same sums of squares, the same decision, the same update rules on the same spans.
- * All of it happens in the call that ends the step, or in an explicit push.  Parameters of 16 bits
- * keep a float32 master, as servers do.
+ * DESIGN.  A step does what one shard would do for one rank (replica.h).  All of it happens in the
+ * call that ends the step, or in an explicit push.
  */
 #include "worker/train/local.h"
 
 #include "common/log.h"
-#include "common/simd/simd.h"
 #include "common/why.h"
-#include "proto/decision.h"
-#include "proto/plan.h"
 #include "worker/calls.h"
 #include "worker/context.h"
+#include "worker/train/keeper.h"
+#include "worker/train/replica.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
-    float *master;                /* [elements]; NULL: the program's own memory, it is float32 */
-    float *slot[OPTIM_SLOTS_MAX]; /* [elements] each */
-    float *sum;                   /* [elements]; NULL: the gradient is used where it is */
-    const float *grad;            /* of this step: weighted, float32 */
-    uint64_t version;             /* updates applied */
-} local_tensor;
-
-typedef struct {
     pthread_mutex_t lock;
-    plan *plan;
-    local_tensor *tensor;
-    wire_record *record;
-    double **sums;    /* [n_partitions][blocks] */
-    double *scratch;  /* two per block of the largest tensor */
-    optim_span *span; /* chunks of the largest tensor */
-    float *zeros;     /* of the largest tensor; made when first needed */
-    uint16_t *wire;   /* a gradient of 16 bits, as one would travel; likewise */
+    replica *replica;
+    float **sum; /* [n_tensors] weighted gradients; NULL: the gradient is used where it is */
     const wire_inputs *inputs;
-    int64_t applied;
 } local;
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 static void free_local(local *l, const model *m)
 {
-    for (uint32_t i = 0; l->tensor != NULL && i < m->n_tensors; i++) {
-        free(l->tensor[i].master);
-        free(l->tensor[i].sum);
-        for (int s = 0; s < OPTIM_SLOTS_MAX; s++) free(l->tensor[i].slot[s]);
+    for (uint32_t i = 0; l->sum != NULL && i < m->n_tensors; i++) {
+        const pen_tensor *t = m->tensor[i];
+        if (l->sum[i] != NULL)
+            stat_hold(&t->ctx->stats, STAT_GRAD_BYTES, -(int64_t)(t->elements * sizeof(float)));
+        free(l->sum[i]);
     }
-    for (uint32_t i = 0; l->sums != NULL && i < l->plan->n_partitions; i++) free(l->sums[i]);
-    free(l->tensor);
-    free(l->record);
-    free(l->sums);
-    free(l->scratch);
-    free(l->span);
-    free(l->zeros);
-    free(l->wire);
-    plan_destroy(l->plan);
+    free(l->sum);
+    replica_destroy(l->replica);
     pthread_mutex_destroy(&l->lock);
     free(l);
-}
-
-static float *param_of(const local *l, const pen_tensor *t)
-{
-    float *master = l->tensor[t->index].master;
-    return master != NULL ? master : t->param;
-}
-
-static bool make_tensor(local *l, const model *m, const pen_tensor *t)
-{
-    local_tensor *own   = &l->tensor[t->index];
-    const pen_params *p = m->group[t->desc.group];
-    optim_span whole    = {.n = t->elements};
-    if (t->desc.dtype != PEN_F32) {
-        own->master = malloc(t->elements * sizeof(float));
-        if (own->master == NULL) return false;
-        simd()->decode(own->master, t->param, t->desc.dtype, t->elements);
-    }
-    if (!t->trained) return true;
-    for (int s = 0; s < p->ops->slot_count; s++) {
-        own->slot[s] = whole.slot[s] = calloc(t->elements, sizeof(float));
-        if (own->slot[s] == NULL) return false;
-    }
-    whole.param = param_of(l, t);
-    if (p->ops->slot_init != NULL) p->ops->slot_init(&p->hyper, &whole);
-    return true;
-}
-
-static bool make_sums(local *l)
-{
-    const plan *p = l->plan;
-    l->record     = calloc(p->n_partitions, sizeof *l->record);
-    l->sums       = calloc(p->n_partitions, sizeof *l->sums);
-    if (l->record == NULL || l->sums == NULL) return false;
-    for (uint32_t i = 0; i < p->n_partitions; i++) {
-        l->sums[i] = calloc(p->partition[i].blocks + 1, sizeof(double));
-        if (l->sums[i] == NULL) return false;
-    }
-    return true;
-}
-
-static bool make_scratch(local *l, const model *m)
-{
-    uint64_t blocks = 1, chunks = 1;
-    for (uint32_t i = 0; i < m->n_tensors; i++) {
-        uint64_t b = (m->tensor[i]->elements + SIMD_BLOCK - 1) / SIMD_BLOCK;
-        uint64_t c = l->plan->first_chunk[i + 1] - l->plan->first_chunk[i];
-        if (b > blocks) blocks = b;
-        if (c > chunks) chunks = c;
-    }
-    l->scratch = calloc(2 * blocks, sizeof *l->scratch);
-    l->span    = calloc(chunks, sizeof *l->span);
-    return l->scratch != NULL && l->span != NULL;
 }
 
 static pen_status commit(pen_ctx *ctx, pen_error *why)
 {
     local *l       = ctx->state;
     const model *m = &ctx->model;
-    if (plan_create(&m->wire, &l->plan, why) != PEN_OK) return why->status;
-    l->tensor = calloc(m->n_tensors, sizeof *l->tensor);
-    bool ok   = l->tensor != NULL && make_sums(l) && make_scratch(l, m);
-    for (uint32_t i = 0; ok && i < m->n_tensors; i++) ok = make_tensor(l, m, m->tensor[i]);
-    return ok ? PEN_OK
-              : why_set(why, PEN_NO_MEMORY, "no memory for the optimizer state of %u tensors",
-                        m->n_tensors);
+    l->sum         = calloc(m->n_tensors + 1, sizeof *l->sum);
+    if (l->sum == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the gradients of %u tensors",
+                       m->n_tensors);
+    if (replica_create(m, &l->replica, why) != PEN_OK) return why->status;
+    return keeper_commit(ctx, why);
 }
 
-/* ---- one tensor ------------------------------------------------------------------------------ */
-static uint64_t largest_of(const model *m)
+static pen_status local_holding(pen_ctx *ctx, holding *h, pen_error *why)
 {
-    uint64_t largest = 1;
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->elements > largest) largest = m->tensor[i]->elements;
-    return largest;
+    local *l  = ctx->state;
+    h->copies = 1;
+    return replica_holding(l->replica, h, why);
 }
 
-/* Rounded as it would be on its way to a server. */
-static const void *as_it_travels(local *l, const model *m, const pen_tensor *t, const void *grad)
+static pen_status local_restored(pen_ctx *ctx, int64_t applied, pen_error *why)
 {
-    const pen_dtype as = model_push_dtype(m, t);
-    if (as == t->desc.grad_dtype) return grad;
-    if (l->wire == NULL) l->wire = calloc(largest_of(m), sizeof *l->wire);
-    if (l->wire != NULL) simd()->encode(l->wire, grad, as, t->elements);
-    return l->wire;
-}
-
-/* A gradient of weight 1 in float32 is read where it is: 1 x g has the same bits. */
-static pen_status fold(local *l, const model *m, const pen_tensor *t, const void *grad,
-                       double weight)
-{
-    local_tensor *own  = &l->tensor[t->index];
-    const pen_dtype as = model_push_dtype(m, t);
-    if (grad == NULL) return PEN_NO_MEMORY; /* there was none for zeros */
-    if (as == PEN_F32 && weight == 1) {
-        own->grad = grad;
-        return PEN_OK;
-    }
-    const void *pushed = as_it_travels(l, m, t, grad);
-    if (own->sum == NULL) own->sum = malloc(t->elements * sizeof(float));
-    if (own->sum == NULL || pushed == NULL) return PEN_NO_MEMORY;
-    simd()->fold_set(own->sum, pushed, as, (float)weight, t->elements);
-    own->grad = own->sum;
+    local *l = ctx->state;
+    (void)why;
+    replica_restored(l->replica, applied);
     return PEN_OK;
 }
 
-static void update(local *l, const model *m, const pen_tensor *t, uint64_t step, double lr,
-                   double gscale)
+/* ---- one tensor ------------------------------------------------------------------------------ */
+/* A gradient of weight 1 in float32 is read where it is: 1 x g has the same bits. */
+static pen_status fold(local *l, const model *m, const pen_tensor *t, const void *grad,
+                       double weight, pen_error *why)
 {
-    local_tensor *own   = &l->tensor[t->index];
-    const pen_params *p = m->group[t->desc.group];
-    uint32_t first = l->plan->first_chunk[t->index], n = l->plan->first_chunk[t->index + 1] - first;
-    for (uint32_t i = 0; i < n; i++) {
-        const plan_chunk *c = &l->plan->chunk[first + i];
-        l->span[i]          = (optim_span){.param    = param_of(l, t) + c->start,
-                                           .grad     = own->grad + c->start,
-                                           .n        = c->count,
-                                           .step     = step,
-                                           .lr       = lr,
-                                           .gscale   = gscale,
-                                           .no_decay = (t->desc.flags & PEN_NO_DECAY) != 0};
-        for (int s = 0; s < p->ops->slot_count; s++) l->span[i].slot[s] = own->slot[s] + c->start;
+    const pen_dtype as = model_push_dtype(m, t);
+    if (grad != NULL && as == PEN_F32 && weight == 1) {
+        replica_give(l->replica, t, grad);
+        return PEN_OK;
     }
-    optim_apply(p->ops, &p->hyper, l->span, n, l->scratch);
-    own->version++;
-}
-
-static void give_values(const local *l, const pen_tensor *t, void *to)
-{
-    const float *values = param_of(l, t);
-    if (to == values) return;
-    simd()->encode(to, values, t->desc.dtype, t->elements);
+    float **sum = &l->sum[t->index];
+    if (*sum == NULL) {
+        *sum = malloc(t->elements * sizeof(float));
+        if (*sum == NULL)
+            return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'", t->name);
+        stat_hold(&t->ctx->stats, STAT_GRAD_BYTES, (int64_t)(t->elements * sizeof(float)));
+    }
+    replica_weigh(*sum, grad, t->desc.grad_dtype, as, weight, t->elements);
+    replica_give(l->replica, t, *sum);
+    return PEN_OK;
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
-static void measure(local *l, uint32_t chunk)
-{
-    const plan_chunk *c = &l->plan->chunk[chunk];
-    wire_record *record = &l->record[c->partition];
-    const float *grad   = l->tensor[c->tensor].grad + c->start;
-    if (simd()->norm(grad, c->count, l->sums[c->partition] + c->first_block)) return;
-    if (record->finite) record->bad_chunk = chunk;
-    record->finite   = false;
-    record->bad_rank = 0;
-}
-
-static void decide(local *l, wire_decision *decision, exchange_outcome *outcome)
-{
-    uint32_t bad_chunk = 0;
-    int32_t bad_rank   = -1;
-    for (uint32_t i = 0; i < l->plan->n_partitions; i++)
-        l->record[i] = (wire_record){
-            .partition = i, .weight_sum = l->inputs->weight, .finite = true, .bad_rank = -1};
-    for (uint32_t c = 0; c < l->plan->n_chunks; c++)
-        if (l->plan->chunk[c].blocks > 0) measure(l, c);
-    decision_make(l->plan, l->record, (const double *const *)l->sums, l->inputs, l->applied,
-                  decision, &bad_chunk, &bad_rank);
-    *outcome = (exchange_outcome){.outcome  = decision->outcome,
-                                  .norm     = decision->norm,
-                                  .clip     = decision->clip,
-                                  .has_bad  = bad_rank >= 0,
-                                  .bad_rank = bad_rank};
-    if (outcome->has_bad) outcome->bad_tensor = l->plan->chunk[bad_chunk].tensor;
-}
-
 /* Sums are of weighted gradients; a push that is applied on its own is scaled then. */
 static double weight_of(exchange_rule rule, const wire_inputs *in)
 {
     return rule == EXCHANGE_FREE ? 1 : in->weight;
 }
 
-/* Without a decision each tensor counts at once.  0: there is nothing to count. */
-static double gscale_alone(exchange_rule rule, const wire_inputs *in)
+static void decide(local *l, wire_decision *decision, exchange_outcome *outcome)
 {
-    if (in->weight == 0) return 0;
-    return rule == EXCHANGE_FREE ? in->weight / in->loss_scale : 1 / (in->weight * in->loss_scale);
-}
-
-/* What the step means for one tensor: groups that no decision closes do not wait for it. */
-static void carry_out(local *l, const model *m, const pen_tensor *t, const wire_decision *decision)
-{
-    const exchange_rule rule = model_rule_of(m, t);
-    const bool is_decided    = rule == EXCHANGE_DECIDE;
-    const double gscale      = is_decided ? decision->gscale : gscale_alone(rule, l->inputs);
-    if (is_decided ? decision->outcome != PEN_APPLIED : gscale == 0) return;
-    update(l, m, t, l->tensor[t->index].version + 1, l->inputs->rate[t->desc.group], gscale);
-    give_values(l, t, t->param);
+    uint32_t bad_chunk;
+    const bool is_bad =
+        replica_decide(l->replica, l->inputs, l->inputs->weight, decision, &bad_chunk);
+    *outcome = (exchange_outcome){.outcome  = decision->outcome,
+                                  .norm     = decision->norm,
+                                  .clip     = decision->clip,
+                                  .has_bad  = is_bad,
+                                  .bad_rank = is_bad ? 0 : -1};
+    if (is_bad) outcome->bad_tensor = replica_plan(l->replica)->chunk[bad_chunk].tensor;
 }
 
 static pen_status finish_step(pen_ctx *ctx, pen_error *why)
@@ -258,19 +116,21 @@ static pen_status finish_step(pen_ctx *ctx, pen_error *why)
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         const pen_tensor *t = m->tensor[i];
         if (!t->trained) continue;
-        if (fold(l, m, t, t->pushed, weight_of(model_rule_of(m, t), l->inputs)) != PEN_OK)
-            return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'", t->name);
+        if (fold(l, m, t, t->pushed, weight_of(model_rule_of(m, t), l->inputs), why) != PEN_OK)
+            return why->status;
     }
 
-    if (model_is_decided(m))
+    if (model_is_decided(m)) {
         decide(l, &decision, outcome);
-    else
+    } else {
         *outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+        replica_count_step(l->replica);
+    }
     for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained) carry_out(l, m, m->tensor[i], &decision);
-    if (decision.outcome == PEN_APPLIED) l->applied++;
-    outcome->applied = l->applied;
-    return PEN_OK;
+        if (m->tensor[i]->trained)
+            replica_carry_out(l->replica, m->tensor[i], l->inputs, l->inputs->weight, &decision);
+    outcome->applied = replica_applied(l->replica);
+    return keeper_step(ctx, ctx->step.next_index + 1, l->inputs->snapshot, why);
 }
 
 static void end_step(pen_ctx *ctx, request *r)
@@ -278,38 +138,28 @@ static void end_step(pen_ctx *ctx, request *r)
     pen_error why;
     local *l          = ctx->state;
     pen_status status = finish_step(ctx, &why);
-    r->result.version = (uint64_t)l->applied;
+    r->result.version = l->replica != NULL ? (uint64_t)replica_applied(l->replica) : 0;
     if (r->u.step.decided != NULL)
         request_end(r->u.step.decided, status, status != PEN_OK ? &why : NULL);
     request_end(r, status, status != PEN_OK ? &why : NULL);
 }
 
 /* ---- explicit verbs -------------------------------------------------------------------------- */
-static pen_status do_verb(pen_ctx *ctx, request *r)
+static pen_status do_verb(pen_ctx *ctx, request *r, pen_error *why)
 {
-    local *l              = ctx->state;
-    const pen_tensor *t   = r->u.verb.tensor;
-    const wire_inputs one = {.loss_scale = 1, .weight = 1};
+    local *l            = ctx->state;
+    const pen_tensor *t = r->u.verb.tensor;
     if (r->u.verb.verb != EXCHANGE_PULL) {
         const pen_params *p = ctx->model.group[t->desc.group];
-        if (fold(l, &ctx->model, t, r->u.verb.from, 1) != PEN_OK) return PEN_NO_MEMORY;
-        update(l, &ctx->model, t, l->tensor[t->index].version + 1, p->hyper.lr,
-               gscale_alone(p->rule, &one));
+        if (fold(l, &ctx->model, t, r->u.verb.from, 1, why) != PEN_OK) return why->status;
+        replica_update(l->replica, t, p->hyper.lr, 1);
     }
     if (r->u.verb.verb != EXCHANGE_PUSH) {
-        give_values(l, t, r->u.verb.to);
+        replica_values(l->replica, t, r->u.verb.to);
         r->result.count = t->bytes;
     }
-    r->result.version = l->tensor[t->index].version;
+    r->result.version = replica_version(l->replica, t);
     return PEN_OK;
-}
-
-static void do_meet(request *r)
-{
-    if (r->u.meet.size > 0) memcpy(r->u.meet.out, r->u.meet.in, r->u.meet.size);
-    r->result.count = r->u.meet.count;
-    free(r->u.meet.in);
-    free(r->u.meet.label);
 }
 
 /* ---- the engine ------------------------------------------------------------------------------ */
@@ -319,6 +169,7 @@ static pen_status local_open(pen_ctx *ctx, pen_error *why)
     if (l == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training alone");
     pthread_mutex_init(&l->lock, NULL);
     ctx->state = l;
+    if (keeper_create(ctx, NULL, why) != PEN_OK) return why->status;
     if (ctx->env.source[0] == '\0' || strcmp(ctx->env.source, "nothing") == 0)
         log_notice(
             "alone (no RANK in the environment; `penstock run --nproc-per-node 2 ./%s` starts two)",
@@ -333,18 +184,14 @@ static pen_status run(pen_ctx *ctx, request *r, pen_error *why)
     switch (r->kind) {
     case REQUEST_JOIN:
     case REQUEST_LEAVE:
+    case REQUEST_FETCH: /* everything is always here */
     case REQUEST_PULL_FREE: return PEN_OK;
     case REQUEST_COMMIT: return commit(ctx, why);
-    case REQUEST_MEET: do_meet(r); return PEN_OK;
-    case REQUEST_VERB:
-        if (do_verb(ctx, r) == PEN_OK) return PEN_OK;
-        return why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'",
-                       r->u.verb.tensor->name);
+    case REQUEST_VERB: return do_verb(ctx, r, why);
     case REQUEST_SNAPSHOT:
-        return why_set(why, PEN_UNSUPPORTED,
-                       "a program that is alone has no servers to keep a snapshot; save the "
-                       "parameters yourself");
     case REQUEST_COMMAND:
+    case REQUEST_STORE:
+    case REQUEST_COLL:
     case REQUEST_STEP: break;
     }
     return PEN_OK;
@@ -423,6 +270,20 @@ static void start_command(pen_ctx *ctx, request *r)
     request_tell(&ctx->requests);
 }
 
+/* Nobody else has to be in the same step, so it is taken at once. */
+static void take_snapshot(pen_ctx *ctx, request *r)
+{
+    pen_error why;
+    if (ctx->phase != CONTEXT_COMMITTED) {
+        why_set(&why, PEN_WRONG_STATE,
+                "pen_snapshot: pen_commit has not been called; register, then commit, then step");
+        request_end(r, why.status, &why);
+        return;
+    }
+    if (keeper_ask(ctx, r)) (void)keeper_step(ctx, ctx->step.next_index, true, &why);
+    atomic_store(&ctx->snapshot_wanted, false);
+}
+
 static void local_start(pen_ctx *ctx, request *r)
 {
     local *l = ctx->state;
@@ -434,6 +295,8 @@ static void local_start(pen_ctx *ctx, request *r)
     pthread_mutex_lock(&l->lock);
     if (r->kind == REQUEST_STEP) {
         end_step(ctx, r);
+    } else if (r->kind == REQUEST_SNAPSHOT) {
+        take_snapshot(ctx, r);
     } else {
         pen_status status = run(ctx, r, &why);
         request_end(r, status, status != PEN_OK ? &why : NULL);
@@ -449,15 +312,10 @@ static void local_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inp
     l->inputs = inputs;
 }
 
-static const void *zeros(local *l, const model *m)
-{
-    if (l->zeros == NULL) l->zeros = calloc(largest_of(m), sizeof(float));
-    return l->zeros;
-}
-
 static void local_ready(pen_ctx *ctx, pen_tensor *t, const void *grad)
 {
-    t->pushed = grad != NULL ? grad : zeros(ctx->state, &ctx->model);
+    (void)ctx;
+    t->pushed = grad;
 }
 
 static void local_abort(pen_ctx *ctx)
@@ -469,10 +327,13 @@ static void local_close(pen_ctx *ctx)
 {
     if (ctx->state != NULL) free_local(ctx->state, &ctx->model);
     ctx->state = NULL;
+    keeper_destroy(ctx);
 }
 
 const engine_ops engine_local = {.name      = "local",
                                  .open      = local_open,
+                                 .holding   = local_holding,
+                                 .restored  = local_restored,
                                  .start     = local_start,
                                  .step_open = local_step_open,
                                  .ready     = local_ready,

@@ -1,0 +1,99 @@
+/* agreement.c - weights and rates of a step, shown by every rank to every other. */
+#include "worker/train/agreement.h"
+
+#include "common/segment.h"
+#include "proto/decision.h"
+
+#include <string.h>
+
+typedef struct { /* what one rank shows to all; rates follow */
+    double weight, loss_scale, clip;
+    uint32_t skip, snapshot;
+} shown;
+
+pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *why)
+{
+    a->n_rates = n_rates;
+    a->bytes   = sizeof(shown) + n_rates * sizeof(double);
+    a->own     = segment_alloc(a->bytes, why);
+    if (a->own != NULL) a->all = segment_alloc(a->bytes * (size_t)size, why);
+    return a->all != NULL ? PEN_OK : why->status;
+}
+
+void agreement_fini(agreement *a)
+{
+    segment_free(a->own);
+    segment_free(a->all);
+    *a = (agreement){0};
+}
+
+void agreement_show(agreement *a, talk *t, const wire_inputs *inputs)
+{
+    const shown s = {inputs->weight, inputs->loss_scale, inputs->clip, inputs->skip,
+                     inputs->snapshot};
+    memcpy(a->own, &s, sizeof s);
+    memcpy(a->own + sizeof s, inputs->rate, inputs->n_rates * sizeof(double));
+    agreement_show_again(a, t);
+}
+
+void agreement_show_again(agreement *a, talk *t)
+{
+    const coll_call call = {.kind  = COLL_ALL_GATHER,
+                            .dtype = PEN_U8,
+                            .n     = a->bytes,
+                            .in    = a->own,
+                            .out   = a->all,
+                            .scale = 1,
+                            .label = "weights and rates of a step"};
+    talk_begin(t, &call);
+}
+
+static void read_shown(const agreement *a, int position, wire_inputs *in)
+{
+    const char *at = a->all + (size_t)position * a->bytes;
+    shown s;
+    memcpy(&s, at, sizeof s);
+    *in = (wire_inputs){.loss_scale = s.loss_scale,
+                        .clip       = s.clip,
+                        .weight     = s.weight,
+                        .skip       = s.skip != 0,
+                        .snapshot   = s.snapshot != 0,
+                        .n_rates    = a->n_rates,
+                        .rate       = (const double *)(const void *)(at + sizeof s)};
+}
+
+pen_status agreement_check(const agreement *a, const int *ranks, int n, double *weight_sum,
+                           pen_error *why)
+{
+    wire_inputs first, other;
+    *weight_sum = 0;
+    read_shown(a, 0, &first);
+    for (int i = 0; i < n; i++) {
+        read_shown(a, i, &other);
+        if (!decision_inputs_equal(&first, ranks[0], &other, ranks[i], why)) return why->status;
+        *weight_sum += other.weight;
+    }
+    return PEN_OK;
+}
+
+int32_t agreement_last_with_weight(const agreement *a, int n)
+{
+    wire_inputs in;
+    int32_t last = 0;
+    for (int i = 0; i < n; i++) {
+        read_shown(a, i, &in);
+        if (in.weight > 0) last = i;
+    }
+    return last;
+}
+
+bool agreement_wants_snapshot(const agreement *a, int n)
+{
+    wire_inputs in;
+    bool is_wanted = false;
+    for (int i = 0; i < n; i++) {
+        read_shown(a, i, &in);
+        is_wanted |= in.snapshot;
+    }
+    return is_wanted;
+}

@@ -1,0 +1,42 @@
+/* culprit.c - each looks at its own, and the lowest position speaks. */
+#include "worker/train/culprit.h"
+
+#include "proto/plan.h"
+#include "worker/train/replica.h"
+
+enum { TILE = 1024 };
+
+static bool own_is_finite(const talk *t, const pen_tensor *x, uint64_t start, uint64_t count,
+                          double weight)
+{
+    float scratch[TILE];
+    const size_t width = plan_dtype_bytes(x->desc.grad_dtype);
+    const pen_dtype as = model_push_dtype(&t->ctx->model, x);
+    bool is_finite     = true;
+    for (uint64_t i = start; x->pushed != NULL && i < start + count; i += TILE) {
+        const size_t n = start + count - i < TILE ? start + count - i : TILE;
+        is_finite &= replica_weigh(scratch, (const char *)x->pushed + i * width, x->desc.grad_dtype,
+                                   as, weight, n);
+    }
+    return is_finite;
+}
+
+pen_status culprit_find(talk *t, const pen_tensor *x, uint64_t start, uint64_t count, double weight,
+                        int32_t *rank, pen_error *why)
+{
+    int32_t lowest       = 0;
+    const bool is_finite = own_is_finite(t, x, start, count, weight);
+    int32_t own          = is_finite ? pen_size(t->group) : pen_rank(t->group);
+    const coll_call call = {.kind  = COLL_ALL_REDUCE,
+                            .op    = PEN_MIN,
+                            .dtype = PEN_I32,
+                            .n     = 1,
+                            .in    = &own,
+                            .out   = &lowest,
+                            .scale = 1,
+                            .label = "whose gradient is not finite"};
+    talk_begin(t, &call);
+    if (talk_wait(t, why) != PEN_OK) return why->status;
+    if (lowest < pen_size(t->group)) *rank = lowest;
+    return PEN_OK;
+}

@@ -1,0 +1,38 @@
+/* first_values.c - first values of a job without servers. */
+#include "worker/train/first_values.h"
+
+#include "common/crc.h"
+#include "common/log.h"
+#include "common/why.h"
+
+pen_status first_values_check(const model *m, pen_error *why)
+{
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) == EXCHANGE_FREE)
+            return why_set(why, PEN_UNSUPPORTED,
+                           "'%s' is of group '%s' with sync=%s, which needs servers; use sync=bsp, "
+                           "or a mode with servers",
+                           m->tensor[i]->name, m->group[m->tensor[i]->desc.group]->name,
+                           m->group[m->tensor[i]->desc.group]->sync);
+    return PEN_OK;
+}
+
+pen_status first_values_spread(talk *t, const bool *apart, pen_error *why)
+{
+    const model *m   = &t->ctx->model;
+    uint32_t differ  = 0;
+    const char *name = "";
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        const pen_tensor *x = m->tensor[i];
+        if ((apart != NULL && apart[i]) || x->has_draw) continue;
+        const uint32_t own = crc32c(0, x->param, x->bytes);
+        if (talk_broadcast(t, x->param, x->bytes, x->name, why) != PEN_OK) return why->status;
+        if (crc32c(0, x->param, x->bytes) == own) continue;
+        if (differ++ == 0) name = x->name;
+    }
+    if (differ > 0)
+        log_notice("the first values of %u tensors, '%s' first, were not those of rank 0, which "
+                   "all ranks start with",
+                   differ, name);
+    return PEN_OK;
+}

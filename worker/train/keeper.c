@@ -1,0 +1,322 @@
+/* keeper.c - writes snapshots where there are no servers. */
+#include "worker/train/keeper_internal.h"
+
+#include "common/log.h"
+#include "common/why.h"
+#include "proto/describe.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- each other ------------------------------------------------------------------------------ */
+int keeper_position(const keeper *k)
+{
+    return k->talk != NULL ? pen_rank(k->talk->group) : 0;
+}
+
+int keeper_members(const keeper *k)
+{
+    return k->talk != NULL ? pen_size(k->talk->group) : 1;
+}
+
+typedef struct {
+    int32_t status, rank;
+    char text[KEEPER_TEXT];
+} told;
+
+static pen_status tell_all(keeper *k, const told *own, told *all, pen_error *why)
+{
+    const coll_call call = {.kind  = COLL_ALL_GATHER,
+                            .dtype = PEN_U8,
+                            .n     = sizeof *own,
+                            .in    = own,
+                            .out   = all,
+                            .scale = 1,
+                            .label = "how a snapshot went"};
+    talk_begin(k->talk, &call);
+    return talk_wait(k->talk, why);
+}
+
+pen_status keeper_agree(keeper *k, pen_status own, bool *is_told, pen_error *why)
+{
+    *is_told = true;
+    if (k->talk == NULL) return own;
+    const int n = keeper_members(k);
+    told mine = {.status = own, .rank = k->ctx->env.rank}, *all = calloc((size_t)n, sizeof *all);
+    if (own != PEN_OK) snprintf(mine.text, sizeof mine.text, "%.*s", KEEPER_TEXT - 1, why->text);
+    *is_told = false;
+    if (all == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", n);
+    pen_status status = tell_all(k, &mine, all, why);
+    *is_told          = status == PEN_OK;
+    for (int i = 0; i < n && status == PEN_OK; i++) {
+        if (all[i].status == PEN_OK) continue;
+        all[i].text[KEEPER_TEXT - 1] = '\0';
+        status =
+            why_set(why, (pen_status)all[i].status, "rank %d: %s", (int)all[i].rank, all[i].text);
+        why_culprit(why, PEN_WORKER, all[i].rank, k->ctx->step.next_index, NULL);
+    }
+    free(all);
+    return status;
+}
+
+/* ---- this rank's part ------------------------------------------------------------------------ */
+/* What this rank writes of ranges that several hold: every so-manieth piece. */
+typedef struct {
+    const holding *held;
+    uint64_t piece;
+} share;
+
+static bool is_mine(share *s)
+{
+    return s->piece++ % (uint64_t)s->held->copies == (uint64_t)s->held->copy;
+}
+
+static pen_status put_piece(keeper *k, const holding_span *span, const store_tensor *row,
+                            uint64_t at, uint64_t n, pen_error *why)
+{
+    const uint64_t start = span->start + at;
+    pen_status status    = store_put(k->store, row->name, "param", start, n, span->param + at, why);
+    for (int32_t s = 0; s < row->slots && status == PEN_OK; s++)
+        status =
+            store_put(k->store, row->name, row->slot_names[s], start, n, span->slot[s] + at, why);
+    return status;
+}
+
+static pen_status put_spans(keeper *k, const holding *h, const store_tensor *rows, pen_error *why)
+{
+    share s           = {.held = h};
+    pen_status status = PEN_OK;
+    for (uint32_t i = 0; i < h->n; i++) {
+        const holding_span *span = &h->span[i];
+        for (uint64_t at = 0; at < span->count && status == PEN_OK; at += KEEPER_PIECE) {
+            const uint64_t left = span->count - at, n = left < KEEPER_PIECE ? left : KEEPER_PIECE;
+            if (is_mine(&s)) status = put_piece(k, span, &rows[span->tensor], at, n, why);
+        }
+    }
+    return status;
+}
+
+/* Of the chunks that begin in what this rank holds: all parts together have every one. */
+static pen_status put_versions(keeper *k, const holding *h, pen_error *why)
+{
+    const plan *p          = k->plan;
+    describe_version *rows = calloc(p->n_chunks + 1, sizeof *rows);
+    size_t n               = 0;
+    if (rows == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the counters of a snapshot");
+    for (uint32_t i = 0; i < h->n; i++) {
+        const holding_span *span = &h->span[i];
+        for (uint32_t c = p->first_chunk[span->tensor]; c < p->first_chunk[span->tensor + 1]; c++)
+            if (p->chunk[c].start >= span->start && p->chunk[c].start - span->start < span->count)
+                rows[n++] = (describe_version){.chunk = c, .version = span->version};
+    }
+    const pen_status status =
+        store_put_blob(k->store, DESCRIBE_VERSIONS_BLOB, rows, n * sizeof *rows, why);
+    free(rows);
+    return status;
+}
+
+static pen_status put_states(keeper *k, int64_t step, pen_error *why)
+{
+    const bool is_in_step = step > k->ctx->step.next_index; /* else between two */
+    void *bytes;
+    size_t size;
+    own_state_note(k->ctx, is_in_step ? k->ctx->step.outcome.outcome : OWN_STATE_SETTLED);
+    pen_status status =
+        state_table_pack(&k->ctx->states, keeper_position(k) == 0, &bytes, &size, why);
+    if (status == PEN_OK && size > 0)
+        status = store_put_blob(k->store, DESCRIBE_STATES_BLOB, bytes, size, why);
+    free(bytes);
+    return status;
+}
+
+static uint64_t id_of(const keeper *k, int64_t step)
+{
+    return k->run * 0x9e3779b97f4a7c15u + (uint64_t)step;
+}
+
+static pen_status write_all(keeper *k, int64_t step, const holding *h, const store_tensor *rows,
+                            const store_setting *settings, pen_error *why)
+{
+    const wire_model *wired       = &k->ctx->model.wire;
+    const store_manifest manifest = {.step       = step,
+                                     .applied    = h->applied,
+                                     .id         = id_of(k, step),
+                                     .job        = k->ctx->job,
+                                     .n_tensors  = wired->n_tensors,
+                                     .tensor     = rows,
+                                     .n_settings = wired->n_settings,
+                                     .setting    = settings};
+    pen_status status             = store_begin(k->store, &manifest, why);
+    if (status != PEN_OK) return status;
+    status = put_spans(k, h, rows, why);
+    if (status == PEN_OK) status = put_versions(k, h, why);
+    if (status == PEN_OK) status = put_states(k, step, why);
+    if (status == PEN_OK) return store_commit(k->store, why);
+    store_abort(k->store);
+    return status;
+}
+
+static pen_status describe_and_write(keeper *k, int64_t step, const holding *h, pen_error *why)
+{
+    const wire_model *wired = &k->ctx->model.wire;
+    store_tensor *rows      = calloc(wired->n_tensors + 1, sizeof *rows);
+    store_setting *settings = calloc(wired->n_settings + 1, sizeof *settings);
+    pen_status status       = PEN_OK;
+    if (rows == NULL || settings == NULL)
+        status = why_set(why, PEN_NO_MEMORY, "no memory for the manifest of a snapshot");
+    if (status == PEN_OK) {
+        describe_model(wired, rows);
+        for (uint32_t i = 0; i < wired->n_settings; i++)
+            settings[i] = (store_setting){wired->setting[i].key, wired->setting[i].value};
+        status = write_all(k, step, h, rows, settings, why);
+    }
+    free(rows);
+    free(settings);
+    return status;
+}
+
+/* The first time, what an earlier run wrote after the step that this one goes on from goes. */
+static pen_status open_store(keeper *k, pen_error *why)
+{
+    if (k->store != NULL) return PEN_OK;
+    pen_status status = store_open(k->ctx->settings.store, k->ctx->env.rank, &k->store, why);
+    if (status != PEN_OK || k->is_settled || k->restored < 0) return status;
+    status        = store_forget_after(k->store, k->restored, why);
+    k->is_settled = status == PEN_OK;
+    return status;
+}
+
+static pen_status write_part(keeper *k, int64_t step, pen_error *why)
+{
+    holding h         = {.copies = 1};
+    pen_status status = k->ctx->engine->holding(k->ctx, &h, why);
+    if (status == PEN_OK) status = open_store(k, why);
+    if (status == PEN_OK) status = describe_and_write(k, step, &h, why);
+    if (status == PEN_OK) return PEN_OK;
+    store_close(k->store); /* the next snapshot begins as if nothing had been */
+    k->store = NULL;
+    return status;
+}
+
+/* ---- old ones -------------------------------------------------------------------------------- */
+static void forget_old(keeper *k, int64_t step)
+{
+    pen_error why        = {0};
+    const uint32_t keep  = (uint32_t)k->ctx->settings.snapshot_keep;
+    k->kept[k->n_kept++] = step;
+    const uint32_t gone  = k->n_kept > keep ? k->n_kept - keep : 0;
+    k->n_kept -= gone;
+    memmove(k->kept, k->kept + gone, k->n_kept * sizeof *k->kept);
+    pen_status status = store_forget(k->store, k->kept, k->n_kept, &why);
+    /* Folders that are in use are passed over, so those of ranks that were lost go, too. */
+    const int32_t world = k->ctx->env.world_size;
+    const int32_t first = keeper_members(k) < world ? 0 : world;
+    if (status == PEN_OK && keeper_position(k) == 0)
+        status = store_forget_strays(k->ctx->settings.store, first, k->kept, k->n_kept, &why);
+    if (status != PEN_OK) log_warning("an old snapshot is kept: %s", why.text);
+}
+
+static void drop_part(keeper *k, int64_t step)
+{
+    pen_error why = {0};
+    if (k->store != NULL && store_drop(k->store, step, id_of(k, step), &why) != PEN_OK)
+        log_warning("a part of a snapshot that failed is kept: %s", why.text);
+}
+
+/* ---- asked for ------------------------------------------------------------------------------- */
+bool keeper_ask(pen_ctx *ctx, request *r)
+{
+    keeper *k = ctx->keeper;
+    if (ctx->settings.store[0] == '\0') {
+        pen_error why;
+        why_set(
+            &why, PEN_STORE,
+            "there is no store to keep a snapshot in; give a folder that all workers reach with "
+            "`penstock run --store DIR`, or the setting store");
+        request_end(r, why.status, &why);
+        return false;
+    }
+    pthread_mutex_lock(&k->lock);
+    r->next  = k->asked;
+    k->asked = r;
+    pthread_mutex_unlock(&k->lock);
+    atomic_store(&ctx->snapshot_wanted, true);
+    return true;
+}
+
+static void answer(keeper *k, int64_t step, pen_status status, const pen_error *why)
+{
+    pthread_mutex_lock(&k->lock);
+    request *r = k->asked;
+    k->asked   = NULL;
+    pthread_mutex_unlock(&k->lock);
+    while (r != NULL) {
+        request *next  = r->next;
+        r->result.step = status == PEN_OK ? step : -1;
+        request_end(r, status, status != PEN_OK ? why : NULL);
+        r = next;
+    }
+}
+
+pen_status keeper_step(pen_ctx *ctx, int64_t step, bool is_wanted, pen_error *why)
+{
+    keeper *k = ctx->keeper;
+    bool is_told;
+    if (!is_wanted) return PEN_OK;
+    pen_error failure     = {0};
+    pen_status status     = write_part(k, step, &failure);
+    const bool is_written = status == PEN_OK;
+    status                = keeper_agree(k, status, &is_told, &failure);
+    stat_add(&ctx->stats, status == PEN_OK ? STAT_SNAPSHOTS : STAT_SNAPSHOTS_FAILED, 1);
+    ctx->is_saved = status == PEN_OK;
+    if (status == PEN_OK) {
+        forget_old(k, step);
+        log_info("the snapshot of step %" PRId64 " is complete", step);
+    } else if (is_told) {
+        if (is_written) drop_part(k, step);
+        if (keeper_position(k) == 0)
+            log_warning("no snapshot of step %" PRId64 ": %s", step, failure.text);
+    }
+    answer(k, step, status, &failure);
+    if (is_told) return PEN_OK;
+    *why = failure;
+    return status;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+pen_status keeper_create(pen_ctx *ctx, talk *t, pen_error *why)
+{
+    if (ctx->settings.snapshot_every > 0 && ctx->settings.store[0] == '\0')
+        return why_set(why, PEN_BAD_SETTING,
+                       "snapshot_every=%" PRIu64 " needs a store: give a folder that all workers "
+                       "reach with `penstock run --store DIR`, or the setting store",
+                       ctx->settings.snapshot_every);
+    keeper *k = calloc(1, sizeof *k);
+    if (k == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to keep snapshots");
+    k->ctx      = ctx;
+    k->talk     = t;
+    k->restored = -1;
+    pthread_mutex_init(&k->lock, NULL);
+    ctx->keeper = k;
+    return PEN_OK;
+}
+
+void keeper_destroy(pen_ctx *ctx)
+{
+    keeper *k = ctx->keeper;
+    if (k == NULL) return;
+    store_close(k->store);
+    plan_destroy(k->plan);
+    pthread_mutex_destroy(&k->lock);
+    free(k);
+    ctx->keeper = NULL;
+}
+
+pen_status keeper_commit(pen_ctx *ctx, pen_error *why)
+{
+    const pen_status status = plan_create(&ctx->model.wire, &ctx->keeper->plan, why);
+    return status == PEN_OK ? keeper_restore(ctx->keeper, why) : status;
+}

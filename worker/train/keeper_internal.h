@@ -1,0 +1,40 @@
+/* keeper_internal.h - the inside of a keeper, shared by keeper.c and keeper_restore.c only. */
+#ifndef WORKER_TRAIN_KEEPER_INTERNAL_H
+#define WORKER_TRAIN_KEEPER_INTERNAL_H
+
+#include "common/store/store.h"
+#include "proto/plan.h"
+#include "worker/train/holding.h"
+#include "worker/train/keeper.h"
+
+enum {
+    KEEPER_KEEP_MAX = 64,
+    KEEPER_PIECE    = 1 << 20, /* elements written at a time */
+    KEEPER_TEXT     = 240
+};
+
+struct keeper {
+    pen_ctx *ctx;
+    talk *talk;   /* NULL: alone */
+    plan *plan;   /* how chunks are numbered; made at commit */
+    store *store; /* opened with the first snapshot, and anew after a failure */
+    uint64_t run; /* the same on all ranks and in no other run: ids of snapshots begin with it */
+    int64_t restored;                  /* the step this run goes on from; -1: from none */
+    bool is_settled;                   /* what came after it has been forgotten */
+    int64_t kept[KEEPER_KEEP_MAX + 1]; /* complete ones, in the order they were written */
+    uint32_t n_kept;
+    pthread_mutex_t lock; /* of what follows */
+    request *asked;       /* linked */
+};
+
+int keeper_position(const keeper *k); /* among those who write: 0 decides */
+int keeper_members(const keeper *k);
+
+/* All tell each other how it went: the first failure, in the order of ranks, is everybody's.
+ * *is_told: it is the same on all; else the talk itself failed. */
+pen_status keeper_agree(keeper *k, pen_status own, bool *is_told, pen_error *why);
+
+/* keeper_restore.c: chooses, reads and says to the way of training what came of it. */
+pen_status keeper_restore(keeper *k, pen_error *why);
+
+#endif

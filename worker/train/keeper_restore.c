@@ -1,0 +1,286 @@
+/* keeper_restore.c - which snapshot a job without servers goes on from, and going on from it. */
+#include "worker/train/keeper_internal.h"
+
+#include "common/log.h"
+#include "common/why.h"
+#include "proto/describe.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* ---- which one ------------------------------------------------------------------------------- */
+typedef struct { /* what position 0 says */
+    uint64_t run;
+    int64_t step; /* -1: begins anew */
+    int64_t kept[KEEPER_KEEP_MAX];
+    uint32_t n_kept;
+    pen_error why; /* status OK: none */
+} choice;
+
+static pen_status look(keeper *k, store_reader *r, choice *c, pen_error *why)
+{
+    const worker_settings *s = &k->ctx->settings;
+    pen_status status        = store_reader_trouble(r, why);
+    if (status != PEN_OK) return status;
+    int64_t all[1024];
+    size_t n = store_reader_steps(r, all, 1024);
+    if (n > 1024) n = 1024;
+    const size_t keep = s->snapshot_keep < n ? (size_t)s->snapshot_keep : n;
+    memcpy(c->kept, all + (n - keep), keep * sizeof *all);
+    c->n_kept = (uint32_t)keep;
+    if (s->resume && n == 0)
+        return why_set(why, PEN_NOT_FOUND,
+                       "--resume found no snapshot in store %.200s; say --fresh to begin anew",
+                       s->store);
+    if (!s->resume && n > 0)
+        return why_set(why, PEN_BAD_SETTING,
+                       "store %.200s holds a snapshot of step %" PRId64
+                       "; say --resume to go on from it or --fresh to begin anew",
+                       s->store, all[n - 1]);
+    if (s->resume) c->step = all[n - 1];
+    return PEN_OK;
+}
+
+static pen_status choose(keeper *k, choice *c, pen_error *why)
+{
+    const worker_settings *s = &k->ctx->settings;
+    store_reader *r;
+    *c = (choice){.step = -1};
+    if (getrandom(&c->run, sizeof c->run, 0) != (ssize_t)sizeof c->run)
+        return why_set(why, PEN_INTERNAL, "the system gives no random numbers: %m");
+    if (s->resume && s->store[0] == '\0')
+        return why_set(why, PEN_BAD_SETTING,
+                       "--resume needs a store; give the folder of the snapshots with --store DIR");
+    if (s->store[0] == '\0' || s->fresh) return PEN_OK;
+    pen_status status = store_reader_open(s->store, &r, why);
+    if (status != PEN_OK) return status;
+    status = look(k, r, c, why);
+    store_reader_close(r);
+    return status;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+static pen_status check_model(const keeper *k, const store_manifest *kept, pen_error *why)
+{
+    const wire_model *wired = &k->ctx->model.wire;
+    store_tensor *rows      = calloc(wired->n_tensors + 1, sizeof *rows);
+    if (rows == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to compare a snapshot");
+    describe_model(wired, rows);
+    const store_manifest wanted = {.n_tensors = wired->n_tensors, .tensor = rows};
+    const pen_status status     = store_compare(kept, &wanted, k->ctx->settings.store, why);
+    free(rows);
+    return status;
+}
+
+/* Of an import, which has parameters only, the rule begins as in a new job. */
+static void begin_slots(const pen_params *group, holding_span *span)
+{
+    optim_span whole = {.param = span->param, .n = span->count};
+    for (int s = 0; s < group->ops->slot_count; s++) {
+        memset(span->slot[s], 0, span->count * sizeof(float));
+        whole.slot[s] = span->slot[s];
+    }
+    if (group->ops->slot_init != NULL) group->ops->slot_init(&group->hyper, &whole);
+}
+
+static pen_status read_span(keeper *k, store_reader *r, const store_manifest *m, holding_span *span,
+                            pen_error *why)
+{
+    const pen_tensor *t     = k->ctx->model.tensor[span->tensor];
+    const pen_params *group = k->ctx->model.group[t->desc.group];
+    pen_status status =
+        store_read(r, m->step, t->name, "param", span->start, span->count, span->param, why);
+    span->version = (uint64_t)m->applied;
+    if (status != PEN_OK || !t->trained) return status;
+    if (m->is_import) {
+        span->version = 0;
+        begin_slots(group, span);
+    }
+    for (int s = 0; s < group->ops->slot_count && status == PEN_OK && !m->is_import; s++)
+        status = store_read(r, m->step, t->name, group->ops->slot_names[s], span->start,
+                            span->count, span->slot[s], why);
+    return status;
+}
+
+typedef struct {
+    const plan *plan;
+    uint64_t *version; /* [n_tensors]; of the first chunk that is told: all have had the same */
+    bool *is_told;
+} versions;
+
+/* A blob is bytes from a disk: of any length, at any address. */
+static void adopt_versions(const void *data, size_t size, void *user)
+{
+    const versions *v = user;
+    for (size_t at = 0; size - at >= sizeof(describe_version); at += sizeof(describe_version)) {
+        describe_version row;
+        memcpy(&row, (const char *)data + at, sizeof row);
+        if (row.chunk >= v->plan->n_chunks) continue;
+        const uint32_t t = v->plan->chunk[row.chunk].tensor;
+        v->version[t]    = row.version;
+        v->is_told[t]    = true;
+    }
+}
+
+static pen_status read_versions(keeper *k, store_reader *r, int64_t step, holding *h,
+                                pen_error *why)
+{
+    const uint32_t n = k->ctx->model.n_tensors;
+    versions v = {k->plan, calloc(n + 1, sizeof *v.version), calloc(n + 1, sizeof *v.is_told)};
+    pen_status status =
+        v.version != NULL && v.is_told != NULL
+            ? store_read_blobs(r, step, DESCRIBE_VERSIONS_BLOB, adopt_versions, &v, why)
+            : why_set(why, PEN_NO_MEMORY, "no memory for the counters of a snapshot");
+    for (uint32_t i = 0; i < h->n && status == PEN_OK; i++)
+        if (v.is_told[h->span[i].tensor]) h->span[i].version = v.version[h->span[i].tensor];
+    free(v.version);
+    free(v.is_told);
+    return status;
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
+typedef struct {
+    uint8_t *bytes;
+    size_t size;
+    bool failed;
+} bundle;
+
+static void add_bundle(const void *data, size_t size, void *user)
+{
+    bundle *b = user;
+    b->failed |= !bundle_merge(&b->bytes, &b->size, data, size);
+}
+
+static pen_status read_states(keeper *k, store_reader *r, const store_manifest *m, pen_error *why)
+{
+    bundle b = {0};
+    pen_status status =
+        m->is_import ? PEN_OK
+                     : store_read_blobs(r, m->step, DESCRIBE_STATES_BLOB, add_bundle, &b, why);
+    if (status == PEN_OK && b.failed)
+        status = why_set(why, PEN_CORRUPT,
+                         "the states in the snapshot of step %" PRId64
+                         " make no sense, or there is no memory for them; use an older snapshot",
+                         m->step);
+    if (status == PEN_OK && !m->is_import)
+        status = state_table_restore(&k->ctx->states, m->step, b.bytes, b.size, why);
+    free(b.bytes);
+    return status;
+}
+
+/* ---- and all together ------------------------------------------------------------------------ */
+static pen_status read_all(keeper *k, store_reader *r, int64_t step, pen_error *why)
+{
+    const store_manifest *m;
+    holding h         = {.copies = 1};
+    pen_status status = store_reader_manifest(r, step, &m, why);
+    if (status == PEN_OK) status = check_model(k, m, why);
+    if (status == PEN_OK) status = k->ctx->engine->holding(k->ctx, &h, why);
+    for (uint32_t i = 0; i < h.n && status == PEN_OK; i++)
+        status = read_span(k, r, m, &h.span[i], why);
+    if (status == PEN_OK && !m->is_import) status = read_versions(k, r, step, &h, why);
+    if (status == PEN_OK) status = read_states(k, r, m, why);
+    if (status == PEN_OK) k->ctx->restored = (context_restored){true, step, m->applied};
+    return status == PEN_OK ? own_state_adopt(k->ctx, why) : status;
+}
+
+static pen_status read_snapshot(keeper *k, int64_t step, pen_error *why)
+{
+    store_reader *r;
+    pen_status status = store_reader_open(k->ctx->settings.store, &r, why);
+    if (status != PEN_OK) return status;
+    status = read_all(k, r, step, why);
+    store_reader_close(r);
+    return status;
+}
+
+static pen_status go_on(keeper *k, pen_error *why)
+{
+    pen_ctx *ctx            = k->ctx;
+    const pen_status status = ctx->engine->restored(ctx, ctx->restored.applied, why);
+    if (status != PEN_OK) return status;
+    ctx->step.next_index = ctx->restored.step;
+    ctx->step.applied    = ctx->restored.applied;
+    atomic_store(&ctx->step_index, ctx->restored.step);
+    if (keeper_position(k) == 0)
+        log_notice("%d workers restored step %" PRId64 " from %s", keeper_members(k),
+                   ctx->restored.step, ctx->settings.store);
+    return PEN_OK;
+}
+
+/* Position 0 has chosen. */
+static pen_status follow(keeper *k, choice *c, pen_error *why)
+{
+    bool is_told;
+    if (k->talk != NULL &&
+        talk_broadcast(k->talk, c, sizeof *c, "which snapshot to go on from", why) != PEN_OK)
+        return why->status;
+    if (c->why.status != PEN_OK) {
+        *why = c->why;
+        return why->status;
+    }
+    k->run      = c->run;
+    k->restored = c->step;
+    k->n_kept   = c->n_kept;
+    memcpy(k->kept, c->kept, c->n_kept * sizeof *c->kept);
+    if (c->step < 0) return PEN_OK;
+    pen_status status = read_snapshot(k, c->step, why);
+    status            = keeper_agree(k, status, &is_told, why);
+    return status == PEN_OK ? go_on(k, why) : status;
+}
+
+pen_status keeper_restore(keeper *k, pen_error *why)
+{
+    choice c;
+    if (keeper_position(k) == 0 && choose(k, &c, why) != PEN_OK) c.why = *why;
+    return follow(k, &c, why);
+}
+
+/* ---- back to an earlier one ------------------------------------------------------------------ */
+static pen_status find(const keeper *k, store_reader *r, int64_t step, choice *c, pen_error *why)
+{
+    int64_t all[1024];
+    char number[24] = "";
+    size_t n        = store_reader_steps(r, all, 1024);
+    if (step >= 0) snprintf(number, sizeof number, "%" PRId64, step);
+    if (n > 1024) n = 1024;
+    while (n > 0 && step >= 0 && all[n - 1] > step) n--;
+    if (n == 0 || (step >= 0 && all[n - 1] != step))
+        return why_set(why, PEN_NOT_FOUND, "store %.200s has no whole snapshot to go back to%s%s",
+                       k->ctx->settings.store, step >= 0 ? ", of step " : "", number);
+    c->step           = all[n - 1];
+    const size_t keep = (size_t)k->ctx->settings.snapshot_keep;
+    const size_t kept = keep < n ? keep : n;
+    memcpy(c->kept, all + (n - kept), kept * sizeof *all);
+    c->n_kept = (uint32_t)kept;
+    return PEN_OK;
+}
+
+static pen_status choose_back(const keeper *k, int64_t step, choice *c, pen_error *why)
+{
+    store_reader *r;
+    *c = (choice){.step = -1, .run = k->run};
+    if (k->ctx->settings.store[0] == '\0')
+        return why_set(why, PEN_STORE,
+                       "there is no store to go back to; give the folder of the snapshots with "
+                       "`penstock run --store DIR`, or the setting store");
+    pen_status status = store_reader_open(k->ctx->settings.store, &r, why);
+    if (status != PEN_OK) return status;
+    status = find(k, r, step, c, why);
+    store_reader_close(r);
+    return status;
+}
+
+pen_status keeper_go_back(pen_ctx *ctx, int64_t step, pen_error *why)
+{
+    choice c;
+    keeper *k = ctx->keeper;
+    if (keeper_position(k) == 0 && choose_back(k, step, &c, why) != PEN_OK) c.why = *why;
+    k->is_settled           = false; /* what came after it goes with the next snapshot */
+    const pen_status status = follow(k, &c, why);
+    if (status == PEN_OK) ctx->step.flags |= PEN_STEP_REWOUND;
+    return status;
+}

@@ -1,0 +1,417 @@
+/* reducer.c - the layout of the buckets, and which of them is summed when. */
+#include "worker/train/reducer.h"
+
+#include "common/segment.h"
+#include "common/why.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN_ELEMENTS = 16 }; /* each gradient begins on a cache line */
+
+typedef struct buffer { /* of one bucket at a time */
+    struct buffer *next;
+    float *in, *out;
+    size_t bytes;
+} buffer;
+
+typedef struct {
+    reducer *owner;
+    buffer *buffer; /* NULL: none now, or its memory is the reducer's */
+    float *in, *out;
+    size_t start, elements;
+    uint32_t first, n; /* gradients: laid[first .. first + n) */
+    uint32_t left;     /* of them, how many are not ready */
+    size_t *counts;    /* [size] elements of each member's part; NULL: no owners */
+    char label[COLL_LABEL_BYTES];
+} bucket;
+
+struct reducer {
+    reducer_setup setup;
+    float *in, *out;                   /* without buffers */
+    size_t elements;                   /* of each */
+    size_t largest, largest_own;       /* elements of a bucket, and of this member's part of one */
+    size_t *start;                     /* [n] of each gradient, in `in` */
+    size_t *sum_start;                 /* [n] of its sum, in `out` */
+    size_t *counts;                    /* [n * size]; NULL: no owners */
+    uint32_t *laid;                    /* [n] gradients in the order of the buckets */
+    uint32_t *where;                   /* [n] its bucket */
+    uint32_t *order;                   /* [n] in which they became ready */
+    uint64_t *gradient;                /* [n] elements */
+    bucket *bucket;                    /* [n] at most */
+    uint32_t n_buckets, n_ready, next; /* next: the first bucket that is not under way */
+
+    pthread_mutex_t lock; /* what follows is written by whoever ends a call */
+    pthread_cond_t ended;
+    uint32_t in_progress, n_made; /* calls; buffers */
+    buffer *free;
+    pen_error failure; /* the first one */
+};
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+static void count_bytes(const reducer *r, int64_t bytes)
+{
+    if (r->setup.stats != NULL) stat_hold(r->setup.stats, STAT_GRAD_BYTES, bytes);
+}
+
+static void free_buffer(reducer *r, buffer *x)
+{
+    count_bytes(r, -(int64_t)x->bytes);
+    segment_free(x->in);
+    segment_free(x->out);
+    free(x);
+}
+
+static buffer *make_buffer(reducer *r, pen_error *why)
+{
+    buffer *x = calloc(1, sizeof *x);
+    if (x == NULL) {
+        why_set(why, PEN_NO_MEMORY, "no memory for a bucket of gradients");
+        return NULL;
+    }
+    x->bytes = (r->largest + r->largest_own) * sizeof *x->in;
+    count_bytes(r, (int64_t)x->bytes);
+    x->in = segment_alloc(r->largest * sizeof *x->in, why);
+    if (x->in != NULL) x->out = segment_alloc(r->largest_own * sizeof *x->out, why);
+    if (x->out != NULL) return x;
+    free_buffer(r, x);
+    return NULL;
+}
+
+static void keep_failure(reducer *r, pen_status status, const pen_error *why)
+{
+    if (status == PEN_OK || r->failure.status != PEN_OK) return;
+    r->failure        = why != NULL ? *why : (pen_error){.rank = -1, .step = -1};
+    r->failure.status = status;
+}
+
+static void take_buffer(reducer *r, bucket *b)
+{
+    pen_error why;
+    pthread_mutex_lock(&r->lock);
+    while (r->free == NULL && r->n_made >= r->setup.n_buffers && r->in_progress > 0)
+        pthread_cond_wait(&r->ended, &r->lock);
+    buffer *x = r->free;
+    if (x != NULL) {
+        r->free = x->next;
+    } else {
+        x = make_buffer(r, &why);
+        if (x == NULL) keep_failure(r, why.status, &why);
+        r->n_made += x != NULL;
+    }
+    pthread_mutex_unlock(&r->lock);
+    b->buffer = x;
+    b->in     = x != NULL ? x->in : NULL;
+    b->out    = x != NULL ? x->out : NULL;
+}
+
+/* Under the lock. */
+static void return_buffer(reducer *r, bucket *b)
+{
+    buffer *x = b->buffer;
+    if (x == NULL) return;
+    b->buffer = NULL;
+    b->in = b->out = NULL;
+    if (r->n_made > r->setup.n_buffers) {
+        r->n_made--;
+        free_buffer(r, x);
+        return;
+    }
+    x->next = r->free;
+    r->free = x;
+}
+
+/* They may be too small for what is laid out next. */
+static void free_buffers(reducer *r)
+{
+    for (uint32_t i = 0; i < r->n_buckets; i++)
+        if (r->bucket[i].buffer != NULL) return_buffer(r, &r->bucket[i]);
+    while (r->free != NULL) {
+        buffer *x = r->free;
+        r->free   = x->next;
+        free_buffer(r, x);
+    }
+    r->n_made = 0;
+}
+
+/* ---- layout ---------------------------------------------------------------------------------- */
+static size_t room_of(uint64_t elements)
+{
+    return (elements + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+}
+
+static bool is_full(const reducer *r, const bucket *b, size_t more)
+{
+    const uint64_t bound = r->n_buckets == 1 ? r->setup.first_bytes : r->setup.bucket_bytes;
+    return (b->elements + more) * sizeof(float) > bound;
+}
+
+static void name_bucket(const reducer *r, bucket *b)
+{
+    const char *first = r->setup.name[r->laid[b->first]];
+    if (b->n == 1)
+        snprintf(b->label, sizeof b->label, "%.60s", first);
+    else
+        snprintf(b->label, sizeof b->label, "%.40s and %u more", first, b->n - 1);
+}
+
+/* Parts of the members lie one after the other; a sum lies where it is in its owner's part. */
+static void lay_by_owner(reducer *r, bucket *b)
+{
+    size_t at = b->start;
+    for (int member = 0; member < r->setup.size; member++) {
+        const size_t part = at;
+        for (uint32_t i = b->first; i < b->first + b->n; i++) {
+            const uint32_t g = r->laid[i];
+            if (r->setup.owner[g] != member) continue;
+            r->start[g]     = at;
+            r->sum_start[g] = b->start + (at - part);
+            at += room_of(r->gradient[g]);
+        }
+        b->counts[member] = at - part;
+    }
+}
+
+static bucket *new_bucket(reducer *r, size_t start, uint32_t first)
+{
+    bucket *b = &r->bucket[r->n_buckets];
+    *b        = (bucket){.owner = r, .start = start, .first = first};
+    if (r->counts != NULL) b->counts = r->counts + (size_t)r->n_buckets * (size_t)r->setup.size;
+    r->n_buckets++;
+    return b;
+}
+
+static void give_memory(reducer *r, bucket *b)
+{
+    const size_t own = b->counts != NULL ? b->counts[r->setup.rank] : b->elements;
+    if (b->elements > r->largest) r->largest = b->elements;
+    if (own > r->largest_own) r->largest_own = own;
+    if (r->setup.n_buffers > 0) return;
+    b->in  = r->in + b->start;
+    b->out = r->out + b->start;
+}
+
+static void lay_out(reducer *r, const uint32_t *order)
+{
+    bucket *b = NULL;
+    size_t at = 0;
+    free_buffers(r);
+    r->n_buckets = 0;
+    r->largest = r->largest_own = 0;
+    for (uint32_t i = 0; i < r->setup.n; i++) {
+        const uint32_t g  = order[i];
+        const size_t more = room_of(r->gradient[g]);
+        if (b == NULL || is_full(r, b, more)) b = new_bucket(r, at, i);
+        r->laid[i]  = g;
+        r->start[g] = r->sum_start[g] = at;
+        r->where[g]                   = r->n_buckets - 1;
+        b->n++;
+        b->elements += more;
+        at += more;
+    }
+    for (uint32_t i = 0; i < r->n_buckets; i++) {
+        name_bucket(r, &r->bucket[i]);
+        if (r->counts != NULL) lay_by_owner(r, &r->bucket[i]);
+        give_memory(r, &r->bucket[i]);
+    }
+    if (r->in != NULL) memset(r->in, 0, r->elements * sizeof *r->in); /* also between gradients */
+}
+
+/* Backward passes reach the layers last to first. */
+static void lay_out_backward(reducer *r)
+{
+    for (uint32_t i = 0; i < r->setup.n; i++) r->order[i] = r->setup.n - 1 - i;
+    lay_out(r, r->order);
+}
+
+static bool is_permutation(const uint32_t *order, uint32_t n, bool *seen)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (order[i] >= n || seen[order[i]]) return false;
+        seen[order[i]] = true;
+    }
+    return true;
+}
+
+pen_status reducer_arrange(reducer *r, const uint32_t *order, pen_error *why)
+{
+    const uint32_t n = r->setup.n;
+    if (order == NULL) {
+        lay_out_backward(r);
+        return PEN_OK;
+    }
+    bool *seen = calloc((size_t)n + 1, sizeof *seen);
+    if (seen == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to order %u gradients", n);
+    const bool is_order = is_permutation(order, n, seen);
+    free(seen);
+    if (!is_order)
+        return why_set(why, PEN_CORRUPT, "the order of %u gradients that rank 0 sent is no order",
+                       n);
+    lay_out(r, order);
+    return PEN_OK;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+void reducer_destroy(reducer *r)
+{
+    if (r == NULL) return;
+    free_buffers(r);
+    segment_free(r->in);
+    segment_free(r->out);
+    if (r->out != NULL) count_bytes(r, -(int64_t)(2 * r->elements * sizeof *r->in));
+    free(r->start);
+    free(r->sum_start);
+    free(r->counts);
+    free(r->laid);
+    free(r->where);
+    free(r->order);
+    free(r->gradient);
+    free(r->bucket);
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->ended);
+    free(r);
+}
+
+static bool make_tables(reducer *r)
+{
+    const size_t n = (size_t)r->setup.n + 1;
+    r->start       = calloc(n, sizeof *r->start);
+    r->sum_start   = calloc(n, sizeof *r->sum_start);
+    r->laid        = calloc(n, sizeof *r->laid);
+    r->where       = calloc(n, sizeof *r->where);
+    r->order       = calloc(n, sizeof *r->order);
+    r->gradient    = calloc(n, sizeof *r->gradient);
+    r->bucket      = calloc(n, sizeof *r->bucket);
+    if (r->setup.owner != NULL) {
+        r->counts = calloc(n * (size_t)r->setup.size, sizeof *r->counts);
+        if (r->counts == NULL) return false;
+    }
+    return r->start && r->sum_start && r->laid && r->where && r->order && r->gradient && r->bucket;
+}
+
+static pen_status make_room(reducer *r, pen_error *why)
+{
+    for (uint32_t i = 0; i < r->setup.n; i++) r->elements += room_of(r->gradient[i]);
+    if (r->elements == 0 || r->setup.n_buffers > 0) return PEN_OK;
+    r->in = segment_alloc(r->elements * sizeof *r->in, why);
+    if (r->in != NULL) r->out = segment_alloc(r->elements * sizeof *r->out, why);
+    if (r->out == NULL) return why->status;
+    count_bytes(r, (int64_t)(2 * r->elements * sizeof *r->in));
+    return PEN_OK;
+}
+
+pen_status reducer_create(const reducer_setup *setup, reducer **out, pen_error *why)
+{
+    reducer *r = calloc(1, sizeof *r);
+    if (r == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the buckets of gradients");
+    r->setup = *setup;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->ended, NULL);
+    if (!make_tables(r)) {
+        reducer_destroy(r);
+        return why_set(why, PEN_NO_MEMORY, "no memory for the buckets of %u gradients", setup->n);
+    }
+    if (setup->n > 0) memcpy(r->gradient, setup->elements, setup->n * sizeof *r->gradient);
+    if (make_room(r, why) != PEN_OK) {
+        reducer_destroy(r);
+        return why->status;
+    }
+    lay_out_backward(r);
+    *out = r;
+    return PEN_OK;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+void reducer_begin(reducer *r)
+{
+    r->n_ready = r->next = 0;
+    r->failure.status    = PEN_OK;
+    for (uint32_t b = 0; b < r->n_buckets; b++) r->bucket[b].left = r->bucket[b].n;
+}
+
+float *reducer_room(reducer *r, uint32_t i)
+{
+    bucket *b = &r->bucket[r->where[i]];
+    if (b->in == NULL) take_buffer(r, b);
+    return b->in != NULL ? b->in + (r->start[i] - b->start) : NULL;
+}
+
+static void tell_sums(const reducer *r, const bucket *b)
+{
+    for (uint32_t i = b->first; i < b->first + b->n; i++) {
+        const uint32_t g = r->laid[i];
+        if (r->setup.owner == NULL || r->setup.owner[g] == r->setup.rank)
+            r->setup.summed(r->setup.user, g);
+    }
+}
+
+static void end_call(void *user, pen_status status, const pen_error *why)
+{
+    bucket *b  = user;
+    reducer *r = b->owner;
+    if (status == PEN_OK && r->setup.summed != NULL) tell_sums(r, b);
+    pthread_mutex_lock(&r->lock);
+    keep_failure(r, status, why);
+    return_buffer(r, b);
+    r->in_progress--;
+    pthread_cond_broadcast(&r->ended);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void sum_bucket(reducer *r, bucket *b)
+{
+    pen_error why;
+    const coll_call call = {.kind   = b->counts != NULL ? COLL_REDUCE_SCATTER : COLL_ALL_REDUCE,
+                            .op     = PEN_SUM,
+                            .dtype  = PEN_F32,
+                            .n      = b->elements,
+                            .in     = b->in,
+                            .out    = b->out,
+                            .counts = b->counts,
+                            .scale  = 1,
+                            .label  = b->label};
+    pthread_mutex_lock(&r->lock);
+    r->in_progress++;
+    pthread_mutex_unlock(&r->lock);
+    pen_status status = PEN_OK;
+    if (b->in == NULL) /* what all its rooms said */
+        status = why_set(&why, PEN_NO_MEMORY, "no memory for the bucket of '%s'", b->label);
+    if (status == PEN_OK) status = r->setup.submit(r->setup.user, &call, end_call, b, &why);
+    if (status != PEN_OK) end_call(b, status, &why);
+}
+
+void reducer_ready(reducer *r, uint32_t i)
+{
+    r->order[r->n_ready++] = i;
+    r->bucket[r->where[i]].left--;
+    while (r->next < r->n_buckets && r->bucket[r->next].left == 0)
+        sum_bucket(r, &r->bucket[r->next++]);
+}
+
+pen_status reducer_wait(reducer *r, pen_error *why)
+{
+    pthread_mutex_lock(&r->lock);
+    while (r->in_progress > 0) pthread_cond_wait(&r->ended, &r->lock);
+    const pen_status status = r->failure.status;
+    if (status != PEN_OK) *why = r->failure;
+    pthread_mutex_unlock(&r->lock);
+    return status;
+}
+
+const float *reducer_sum(const reducer *r, uint32_t i)
+{
+    const bucket *b = &r->bucket[r->where[i]];
+    return b->out + (r->sum_start[i] - b->start);
+}
+
+const uint32_t *reducer_order(const reducer *r)
+{
+    return r->order;
+}
+
+uint32_t reducer_buckets(const reducer *r)
+{
+    return r->n_buckets;
+}

@@ -1,0 +1,239 @@
+/* sharded.c - training whose state is sharded over the workers: no servers, and the same bits as with them.
+ *
+ * DESIGN.  As train/allreduce.c: the job's business is that of engine_servers with no servers in it, every rank shows
+ * its weight and rates to all, sums are folds in rank order, and all come to the same decision.  What differs is who
+ * holds what (docs/design/zero.md):
+ *   zero1   each member has masters and slots of its own ranges only (sharded_cut.h), gets the sums of these
+ *           (reduce_scatter), updates them, and all gather the new values (all_gather)
+ *   zero2   also gradients: they are here from the first pen_view() until they are in their bucket, buckets until they
+ *           are summed; what stays is the sum of the own ranges
+ *   zero3   also parameters: values that the SDK holds are gathered by pen_use() and dropped by pen_release()
+ *   hybrid  members are those of a node; nodes hold equal copies, whose sums are added up across
+ * A decision needs the sums of squares of all blocks: owners measure theirs, all gather them, and everybody adds them
+ * in the order that servers and single processes do.  So the bits are those of every other mode, clipped or not, except
+ * that with several nodes hybrid adds in another order, and that accum_reduce=each adds micro-batches of all ranks one
+ * after the other.
+ * Threads: the program's; "pen-coll" ends sums.
+ */
+#include "worker/train/sharded.h"
+
+#include "common/why.h"
+#include "worker/train/keeper.h"
+#include "worker/train/sharded_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the step -------------------------------------------------------------------------------- */
+static void sharded_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs)
+{
+    sharded *s = ctx->trainer;
+    (void)index;
+    s->inputs         = inputs;
+    s->round          = 0;
+    s->n_ready        = 0;
+    s->failure.status = PEN_OK;
+    memset(s->is_bad, 0, replica_plan(s->replica)->n_chunks * sizeof *s->is_bad);
+    reducer_begin(s->reducer);
+    agreement_show(&s->agreement, &s->everyone, inputs);
+}
+
+static void sharded_ready(pen_ctx *ctx, pen_tensor *x, const void *grad)
+{
+    sharded *s    = ctx->trainer;
+    const plan *p = replica_plan(s->replica);
+    stat_add(&ctx->stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
+    stat_add(&ctx->stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* as it is added up */
+    x->pushed = NULL; /* it may be gone before the step ends */
+    sharded_add(s, x, grad);
+}
+
+/* Rank 0's order of the first step is everybody's from the second on. */
+static pen_status arrange(sharded *s, pen_error *why)
+{
+    if (s->is_arranged || s->n_pieces == 0) return PEN_OK;
+    const size_t bytes = s->n_pieces * sizeof(uint32_t);
+    uint32_t *order    = malloc(bytes);
+    if (order == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to order the gradients");
+    memcpy(order, reducer_order(s->reducer), bytes);
+    pen_status status = talk_broadcast(&s->everyone, order, bytes, "order of gradients", why);
+    if (status == PEN_OK) status = reducer_arrange(s->reducer, order, why);
+    free(order);
+    s->is_arranged = status == PEN_OK;
+    return status;
+}
+
+static pen_status finish_step(sharded *s, pen_error *why)
+{
+    pen_ctx *ctx           = s->ctx;
+    wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1};
+    double weight_sum;
+    if (sharded_complete_sums(s, why) != PEN_OK) return why->status;
+    if (agreement_check(&s->agreement, s->ranks, s->n, &weight_sum, why) != PEN_OK) {
+        context_fail(ctx, why); /* as all other ranks find */
+        return why->status;
+    }
+    ctx->step.outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    if (!model_is_decided(&ctx->model))
+        replica_count_step(s->replica);
+    else if (sharded_decide(s, weight_sum, &decision, why) != PEN_OK)
+        return why->status;
+    if (sharded_update(s, weight_sum, &decision, why) != PEN_OK) return why->status;
+    sharded_units_step_end(s);
+    ctx->step.outcome.applied = replica_applied(s->replica);
+    if (arrange(s, why) != PEN_OK) return why->status;
+    return keeper_step(ctx, ctx->step.next_index + 1, agreement_wants_snapshot(&s->agreement, s->n),
+                       why);
+}
+
+static void end_step(sharded *s, request *r)
+{
+    pen_error why;
+    const pen_status status = finish_step(s, &why);
+    r->result.version       = (uint64_t)replica_applied(s->replica);
+    if (r->u.step.decided != NULL)
+        request_end(r->u.step.decided, status, status != PEN_OK ? &why : NULL);
+    request_end(r, status, status != PEN_OK ? &why : NULL);
+    request_tell(&s->ctx->requests);
+}
+
+/* ---- snapshots ------------------------------------------------------------------------------- */
+/* Members of other nodes with the same position hold the same ranges. */
+static pen_status sharded_holding(pen_ctx *ctx, holding *h, pen_error *why)
+{
+    const sharded *s = ctx->trainer;
+    h->copies        = s->is_hybrid ? pen_size(s->across.group) : 1;
+    h->copy          = s->is_hybrid ? pen_rank(s->across.group) : 0;
+    return replica_holding(s->replica, h, why);
+}
+
+static pen_status sharded_restored(pen_ctx *ctx, int64_t applied, pen_error *why)
+{
+    sharded *s = ctx->trainer;
+    replica_restored(s->replica, applied);
+    return sharded_gather_all(s, why);
+}
+
+/* ---- what is asked for besides --------------------------------------------------------------- */
+static pen_status do_verb(sharded *s, request *r, pen_error *why)
+{
+    const pen_tensor *x = r->u.verb.tensor;
+    if (r->u.verb.verb != EXCHANGE_PULL)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "a push of '%s': mode=%s has no servers to push to; use pen_ready() and "
+                       "pen_step_end(), or a mode with servers",
+                       x->name, context_mode_name(s->ctx));
+    if (s->apart[x->index])
+        return why_set(why, PEN_UNSUPPORTED,
+                       "a pull of '%s': its values are spread over the workers; use pen_use() and "
+                       "pen_view()",
+                       x->name);
+    if (r->u.verb.to != x->param) memcpy(r->u.verb.to, x->param, x->bytes);
+    r->result.count   = x->bytes;
+    r->result.version = replica_version(s->replica, x);
+    return PEN_OK;
+}
+
+static pen_status do_here(sharded *s, request *r, pen_error *why)
+{
+    if (r->kind == REQUEST_VERB) return do_verb(s, r, why);
+    (void)why;
+    return PEN_OK; /* of REQUEST_PULL_FREE: nothing is newer than what is here */
+}
+
+/* ---- the engine ------------------------------------------------------------------------------ */
+static void sharded_start(pen_ctx *ctx, request *r)
+{
+    pen_error why;
+    switch (r->kind) {
+    case REQUEST_STEP: end_step(ctx->trainer, r); break;
+    case REQUEST_SNAPSHOT:
+        if (!keeper_ask(ctx, r)) request_tell(&ctx->requests);
+        break;
+    case REQUEST_VERB:
+    case REQUEST_PULL_FREE: {
+        const pen_status status = do_here(ctx->trainer, r, &why);
+        request_end(r, status, status != PEN_OK ? &why : NULL);
+        request_tell(&ctx->requests);
+        break;
+    }
+    default: engine_servers.start(ctx, r); break;
+    }
+}
+
+static pen_status sharded_open(pen_ctx *ctx, pen_error *why)
+{
+    sharded *s = calloc(1, sizeof *s);
+    if (s == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training without servers");
+    s->ctx       = ctx;
+    s->stage     = ctx->stage;
+    s->is_hybrid = worker_mode_is_hybrid((int)ctx->mode);
+    talk_init(&s->everyone, ctx);
+    talk_init(&s->sums, ctx);
+    talk_init(&s->values, ctx);
+    talk_init(&s->across, ctx);
+    ctx->trainer               = s;
+    const worker_settings *set = &ctx->settings;
+    ctx->reduces_each =
+        set->accum > 1 && (set->accum_reduce == ACCUM_REDUCE_EACH ||
+                           (set->accum_reduce == ACCUM_REDUCE_AUTO && s->stage > 1));
+    if (keeper_create(ctx, &s->everyone, why) != PEN_OK) return why->status;
+    return engine_servers.open(ctx, why);
+}
+
+static pen_status sharded_use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, int64_t step,
+                              pen_error *why)
+{
+    return sharded_units_use(ctx->trainer, u, phase, step, why);
+}
+
+static void sharded_release(pen_ctx *ctx, const pen_unit *u, pen_phase phase)
+{
+    sharded_units_release(ctx->trainer, u, phase);
+}
+
+static pen_status sharded_committed(pen_ctx *ctx, pen_error *why)
+{
+    const pen_status status = sharded_set_up(ctx->trainer, why);
+    return status == PEN_OK ? keeper_commit(ctx, why) : status;
+}
+
+static void sharded_answer(pen_ctx *ctx, pen_call *call)
+{
+    engine_servers.answer(ctx, call);
+}
+
+static void sharded_abort(pen_ctx *ctx)
+{
+    engine_servers.abort(ctx);
+}
+
+/* First the job: then every call has ended, and nobody uses the buckets. */
+static void sharded_close(pen_ctx *ctx)
+{
+    sharded *s = ctx->trainer;
+    engine_servers.close(ctx);
+    keeper_destroy(ctx);
+    if (s == NULL) return;
+    sharded_tear_down(s);
+    talk_fini(&s->everyone);
+    talk_fini(&s->sums);
+    talk_fini(&s->values);
+    talk_fini(&s->across);
+    free(s);
+    ctx->trainer = NULL;
+}
+
+const engine_ops engine_sharded = {.name      = "sharded",
+                                   .open      = sharded_open,
+                                   .start     = sharded_start,
+                                   .committed = sharded_committed,
+                                   .step_open = sharded_step_open,
+                                   .ready     = sharded_ready,
+                                   .holding   = sharded_holding,
+                                   .restored  = sharded_restored,
+                                   .use       = sharded_use,
+                                   .release   = sharded_release,
+                                   .answer    = sharded_answer,
+                                   .abort     = sharded_abort,
+                                   .close     = sharded_close};

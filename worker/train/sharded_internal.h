@@ -1,0 +1,95 @@
+/* sharded_internal.h - what the files of train/sharded*.c share. */
+#ifndef WORKER_TRAIN_SHARDED_INTERNAL_H
+#define WORKER_TRAIN_SHARDED_INTERNAL_H
+
+#include "worker/train/agreement.h"
+#include "worker/train/reducer.h"
+#include "worker/train/replica.h"
+#include "worker/train/sharded_cut.h"
+#include "worker/train/talk.h"
+
+typedef struct { /* part of a tensor that is summed in one bucket, for one member */
+    uint32_t tensor;
+    int owner;
+    uint64_t start, count;
+} sharded_piece;
+
+typedef struct {       /* tensors whose values are gathered by one call */
+    uint32_t first, n; /* of sharded.gathered[] */
+    size_t *counts;    /* [size] bytes of each member's part */
+    char *own, *all;   /* NULL: in place */
+} sharded_run;
+
+typedef struct sharded_units sharded_units;
+
+typedef struct sharded {
+    pen_ctx *ctx;
+    int stage;
+    bool is_hybrid, is_arranged;
+    /* Calls of everybody; of those that share a copy of the state (all, or those of a node): sums and
+     * values, so that neither waits for the other's turn; of those that have the same part on other nodes. */
+    talk everyone, sums, values, across;
+    int n, *ranks;  /* everybody */
+    int size, rank; /* of those that share a copy, and in it */
+
+    sharded_range *range; /* [n_tensors * size] */
+    sharded_range *own;   /* [n_tensors] */
+    bool *apart;          /* [n_tensors] its values are here only while its unit is */
+    replica *replica;
+    agreement agreement;
+
+    reducer *reducer;
+    uint32_t n_pieces, n_trained;
+    sharded_piece *piece;    /* [n_pieces] in the order of registration */
+    const char **piece_name; /* [n_pieces] as the reducer wants them, and: */
+    int *piece_owner;
+    uint32_t *first; /* [n_tensors + 1] pieces of each tensor */
+    bool *is_bad;    /* [chunks] this rank added something not finite, in this step */
+    float **sum,
+        **dest; /* [n_tensors] own ranges: memory of ours, and where the sum of this step goes */
+    const wire_inputs *inputs;
+    uint32_t round, n_ready; /* micro-batches summed before this one; gradients of it that came */
+    pen_error failure;       /* of an earlier round */
+
+    uint32_t n_gathered, *gathered; /* trained tensors that are always here */
+    uint32_t n_runs;
+    sharded_run *run;
+    sharded_units *units; /* NULL: no tensor is apart */
+} sharded;
+
+/* ---- sharded_setup.c ------------------------------------------------------------------------- */
+pen_status sharded_set_up(sharded *s, pen_error *why); /* pen_commit(); what it made is freed by: */
+void sharded_tear_down(sharded *s);                    /* no call is in progress */
+
+/* ---- sharded_sums.c -------------------------------------------------------------------------- */
+/* A gradient of this rank goes into its buckets; grad NULL: zeros. */
+void sharded_add(sharded *s, pen_tensor *x, const void *grad);
+/* A reducer's `summed`: the sum of a piece of ours. */
+void sharded_take_sum(void *talk, uint32_t piece);
+/* All sums of the step are there and given to the replica. */
+pen_status sharded_complete_sums(sharded *s, pen_error *why);
+/* Sums of squares of all, and what they come to.  Outcome, norm, clip and culprit go to the step. */
+pen_status sharded_decide(sharded *s, double weight_sum, wire_decision *decision, pen_error *why);
+
+/* ---- sharded_values.c ------------------------------------------------------------------------ */
+pen_status sharded_make_runs(sharded *s, pen_error *why);
+void sharded_free_runs(sharded *s);
+/* Own ranges are updated, and values that are always here made whole. */
+pen_status sharded_update(sharded *s, double weight_sum, const wire_decision *decision,
+                          pen_error *why);
+pen_status sharded_gather_all(sharded *s, pen_error *why);
+
+/* ---- sharded_units.c ------------------------------------------------------------------------- */
+pen_status sharded_units_create(sharded *s, pen_error *why);
+void sharded_units_destroy(sharded *s);
+/* As engine_ops.use and release. */
+pen_status sharded_units_use(sharded *s, const pen_unit *unit, pen_phase phase, int64_t step,
+                             pen_error *why);
+void sharded_units_release(sharded *s, const pen_unit *unit, pen_phase phase);
+void sharded_units_step_end(sharded *s); /* own ranges have changed */
+
+/* Memory of the SDK's that is counted. */
+void *sharded_hold(sharded *s, size_t bytes, stat_id as, pen_error *why);
+void sharded_let_go(sharded *s, void *data, size_t bytes, stat_id as);
+
+#endif

@@ -1,0 +1,303 @@
+/* sharded_setup.c - who shares a copy of the state, who owns which part of it, and the memory for that. */
+#include "worker/train/sharded_internal.h"
+
+#include "common/log.h"
+#include "common/segment.h"
+#include "common/why.h"
+#include "worker/held.h"
+#include "worker/train/first_values.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Buckets that are filled or on their way at a time: one is filled while two travel. */
+enum { BUFFERS = 3 };
+
+void *sharded_hold(sharded *s, size_t bytes, stat_id as, pen_error *why)
+{
+    void *data = segment_alloc(bytes, why);
+    if (data != NULL) stat_hold(&s->ctx->stats, as, (int64_t)bytes);
+    return data;
+}
+
+void sharded_let_go(sharded *s, void *data, size_t bytes, stat_id as)
+{
+    if (data == NULL) return;
+    stat_hold(&s->ctx->stats, as, -(int64_t)bytes);
+    segment_free(data);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+static pen_status make_group(pen_ctx *ctx, const pen_group *like, pen_group **out, pen_error *why)
+{
+    const int n = pen_size(like);
+    int *ranks  = calloc((size_t)(n > 0 ? n : 1), sizeof *ranks);
+    if (ranks == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d ranks", n);
+    pen_group_ranks(like, ranks, n);
+    const pen_status status = pen_group_new(ctx->world, ranks, n, out);
+    free(ranks);
+    if (status != PEN_OK) pen_last_error(why);
+    return status;
+}
+
+/* A part of the state has one owner on each node, so nodes must be alike. */
+static pen_status check_nodes(sharded *s, const pen_group *node, pen_error *why)
+{
+    int32_t own = pen_size(node), *all = calloc((size_t)s->n, sizeof *all);
+    const coll_call call = {.kind  = COLL_ALL_GATHER,
+                            .dtype = PEN_I32,
+                            .n     = 1,
+                            .in    = &own,
+                            .out   = all,
+                            .scale = 1,
+                            .label = "workers of each node"};
+    if (all == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", s->n);
+    talk_begin(&s->everyone, &call);
+    pen_status status = talk_wait(&s->everyone, why);
+    for (int i = 1; i < s->n && status == PEN_OK; i++)
+        if (all[i] != all[0])
+            status = why_set(why, PEN_UNSUPPORTED,
+                             "mode=%s needs equally many workers on all nodes: rank %d is on one "
+                             "of %d, rank %d on one of %d; use mode=zero%d",
+                             context_mode_name(s->ctx), s->ranks[0], all[0], s->ranks[i], all[i],
+                             s->stage);
+    free(all);
+    return status;
+}
+
+/* Members with the same position on each node own the same ranges. */
+static pen_status make_across(pen_ctx *ctx, pen_group *world, int position, pen_group **out,
+                              pen_error *why)
+{
+    const pen_status status = pen_group_split(world, position, ctx->env.rank, out);
+    if (status != PEN_OK) pen_last_error(why);
+    return status;
+}
+
+static pen_status make_groups(sharded *s, pen_error *why)
+{
+    pen_ctx *ctx     = s->ctx;
+    pen_group *world = pen_group_get(ctx, PEN_GROUP_WORLD);
+    pen_group *copy  = pen_group_get(ctx, s->is_hybrid ? PEN_GROUP_NODE : PEN_GROUP_WORLD);
+    s->n             = pen_size(world);
+    s->ranks         = calloc((size_t)(s->n > 0 ? s->n : 1), sizeof *s->ranks);
+    if (s->ranks == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", s->n);
+    pen_group_ranks(world, s->ranks, s->n);
+    pen_status status = make_group(ctx, world, &s->everyone.group, why);
+    if (status == PEN_OK && s->is_hybrid) status = check_nodes(s, copy, why);
+    if (status == PEN_OK) status = make_group(ctx, copy, &s->sums.group, why);
+    if (status == PEN_OK) status = make_group(ctx, copy, &s->values.group, why);
+    if (status == PEN_OK && s->is_hybrid)
+        status = make_across(ctx, world, pen_rank(copy), &s->across.group, why);
+    if (status != PEN_OK) return status;
+    s->size = pen_size(s->sums.group);
+    s->rank = pen_rank(s->sums.group);
+    return PEN_OK;
+}
+
+/* ---- whose is what --------------------------------------------------------------------------- */
+static pen_status make_ranges(sharded *s, pen_error *why)
+{
+    const model *m     = &s->ctx->model;
+    const size_t n     = m->n_tensors;
+    uint64_t *elements = calloc(n, sizeof *elements);
+    bool *trained      = calloc(n, sizeof *trained);
+    s->range           = calloc(n * (size_t)s->size, sizeof *s->range);
+    s->own             = calloc(n, sizeof *s->own);
+    s->apart           = calloc(n, sizeof *s->apart);
+    pen_status status  = PEN_NO_MEMORY;
+    if (elements != NULL && trained != NULL && s->range != NULL && s->own != NULL &&
+        s->apart != NULL) {
+        for (size_t i = 0; i < n; i++) {
+            elements[i] = m->tensor[i]->elements;
+            trained[i]  = m->tensor[i]->trained;
+            s->apart[i] = !m->tensor[i]->stays;
+        }
+        status = sharded_cut(m->n_tensors, elements, trained, s->size, s->range, why);
+        for (size_t i = 0; i < n; i++) s->own[i] = s->range[i * (size_t)s->size + (size_t)s->rank];
+    }
+    free(elements);
+    free(trained);
+    return status == PEN_OK ? status
+                            : why_set(why, status, "no memory for the parts of %zu tensors", n);
+}
+
+/* ---- pieces of gradients --------------------------------------------------------------------- */
+/* A part of each owner's goes into the same bucket, so that all of them have something to sum. */
+static uint64_t slice_elements(const sharded *s)
+{
+    const worker_settings *o = &s->ctx->settings;
+    const uint64_t bucket =
+        o->reduce_bucket > 0 ? o->reduce_bucket : o->bucket_bytes / sizeof(float);
+    const uint64_t slice = bucket / (uint64_t)s->size / PLAN_BLOCK * PLAN_BLOCK;
+    return slice > 0 ? slice : PLAN_BLOCK;
+}
+
+/* Returns how many pieces there are; to NULL: only that. */
+static uint64_t cut_tensor(const sharded *s, const pen_tensor *x, sharded_piece *to)
+{
+    const uint64_t slice       = slice_elements(s);
+    const sharded_range *range = &s->range[(size_t)x->index * (size_t)s->size];
+    uint64_t n                 = 0;
+    bool is_more               = x->trained;
+    for (uint64_t at = 0; is_more; at += slice) {
+        is_more = false;
+        for (int m = 0; m < s->size; m++) {
+            if (range[m].count <= at) continue;
+            const uint64_t left = range[m].count - at;
+            if (to != NULL)
+                to[n] = (sharded_piece){.tensor = x->index,
+                                        .owner  = m,
+                                        .start  = range[m].start + at,
+                                        .count  = left < slice ? left : slice};
+            n++;
+            is_more |= left > slice;
+        }
+    }
+    return n;
+}
+
+static pen_status make_pieces(sharded *s, pen_error *why)
+{
+    const model *m = &s->ctx->model;
+    uint64_t n     = 0;
+    for (uint32_t i = 0; i < m->n_tensors; i++) n += cut_tensor(s, m->tensor[i], NULL);
+    if (n > UINT32_MAX / 2)
+        return why_set(why, PEN_BAD_SETTING,
+                       "reduce_bucket=%llu cuts the model into too many pieces; make it larger",
+                       (unsigned long long)s->ctx->settings.reduce_bucket);
+    s->piece = calloc(n + 1, sizeof *s->piece);
+    s->first = calloc((size_t)m->n_tensors + 1, sizeof *s->first);
+    s->sum   = calloc(m->n_tensors, sizeof *s->sum);
+    s->dest  = calloc(m->n_tensors, sizeof *s->dest);
+    if (s->piece == NULL || s->first == NULL || s->sum == NULL || s->dest == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %llu pieces of gradients",
+                       (unsigned long long)n);
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        s->first[i] = s->n_pieces;
+        s->n_pieces += (uint32_t)cut_tensor(s, m->tensor[i], s->piece + s->n_pieces);
+        s->n_trained += m->tensor[i]->trained;
+    }
+    s->first[m->n_tensors] = s->n_pieces;
+    return PEN_OK;
+}
+
+static pen_status make_reducer(sharded *s, pen_error *why)
+{
+    const worker_settings *o = &s->ctx->settings;
+    uint64_t *elements       = calloc((size_t)s->n_pieces + 1, sizeof *elements);
+    const char **name        = calloc((size_t)s->n_pieces + 1, sizeof *name);
+    int *owner               = calloc((size_t)s->n_pieces + 1, sizeof *owner);
+    pen_status status        = PEN_NO_MEMORY;
+    if (elements == NULL || name == NULL || owner == NULL) {
+        why_set(why, status, "no memory for %u pieces of gradients", s->n_pieces);
+    } else {
+        for (uint32_t i = 0; i < s->n_pieces; i++) {
+            elements[i] = s->piece[i].count;
+            owner[i]    = s->piece[i].owner;
+            name[i]     = s->ctx->model.tensor[s->piece[i].tensor]->name;
+        }
+        const uint64_t bound      = o->reduce_bucket * sizeof(float);
+        const reducer_setup setup = {.n            = s->n_pieces,
+                                     .elements     = elements,
+                                     .name         = name,
+                                     .first_bytes  = bound > 0 ? bound : o->bucket_first_bytes,
+                                     .bucket_bytes = bound > 0 ? bound : o->bucket_bytes,
+                                     .owner        = owner,
+                                     .size         = s->size,
+                                     .rank         = s->rank,
+                                     .submit       = talk_submit,
+                                     .n_buffers    = BUFFERS,
+                                     .stats        = &s->ctx->stats,
+                                     .summed       = sharded_take_sum,
+                                     .user         = &s->sums};
+        status                    = reducer_create(&setup, &s->reducer, why);
+    }
+    free(elements);
+    s->piece_name  = name;
+    s->piece_owner = owner;
+    return status;
+}
+
+/* ---- first values ---------------------------------------------------------------------------- */
+/* Of a tensor that is apart: drawn by whoever owns them, or rank 0's, which pass through here. */
+static pen_status load_apart(sharded *s, pen_tensor *x, pen_error *why)
+{
+    const sharded_range *own = &s->own[x->index];
+    const size_t width       = plan_dtype_bytes(x->desc.dtype);
+    const size_t bytes       = x->has_draw ? own->count * width : x->bytes;
+    char *values             = sharded_hold(s, bytes, STAT_PARAM_BYTES, why);
+    if (values == NULL) return why->status;
+    pen_status status = PEN_OK;
+    if (x->has_draw) {
+        (void)held_draw_as_is(x, own->start, own->count, values);
+        replica_load(s->replica, x, values);
+    } else {
+        if (s->ranks[0] == s->ctx->env.rank && x->param != NULL) memcpy(values, x->param, x->bytes);
+        status = talk_broadcast(&s->everyone, values, x->bytes, x->name, why);
+        if (status == PEN_OK) replica_load(s->replica, x, values + own->start * width);
+    }
+    sharded_let_go(s, values, bytes, STAT_PARAM_BYTES);
+    held_param_drop(x);
+    return status;
+}
+
+static pen_status load_all_apart(sharded *s, pen_error *why)
+{
+    const model *m    = &s->ctx->model;
+    pen_status status = PEN_OK;
+    for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
+        if (s->apart[i]) status = load_apart(s, m->tensor[i], why);
+    return status;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+pen_status sharded_set_up(sharded *s, pen_error *why)
+{
+    const model *m    = &s->ctx->model;
+    pen_status status = first_values_check(m, why);
+    if (status == PEN_OK) status = make_groups(s, why);
+    if (status == PEN_OK) status = make_ranges(s, why);
+    if (status == PEN_OK) status = first_values_spread(&s->everyone, s->apart, why);
+    if (status == PEN_OK) status = replica_create_part(m, s->own, s->apart, &s->replica, why);
+    if (status == PEN_OK) status = load_all_apart(s, why);
+    if (status == PEN_OK) status = make_pieces(s, why);
+    if (status == PEN_OK) status = make_reducer(s, why);
+    if (status == PEN_OK) status = sharded_make_runs(s, why);
+    if (status == PEN_OK) status = sharded_units_create(s, why);
+    if (status == PEN_OK) status = agreement_init(&s->agreement, m->n_groups, s->n, why);
+    if (status != PEN_OK) return status;
+    s->is_bad = calloc((size_t)replica_plan(s->replica)->n_chunks + 1, sizeof *s->is_bad);
+    if (s->is_bad == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a step");
+    log_info("the state of %u tensors is sharded over %d workers%s", m->n_tensors, s->size,
+             s->is_hybrid ? " of each node" : "");
+    return PEN_OK;
+}
+
+static void free_sums(sharded *s)
+{
+    const model *m = &s->ctx->model;
+    for (uint32_t i = 0; s->sum != NULL && i < m->n_tensors; i++)
+        sharded_let_go(s, s->sum[i], s->own[i].count * sizeof(float), STAT_GRAD_BYTES);
+    free(s->sum);
+    free(s->dest);
+}
+
+void sharded_tear_down(sharded *s)
+{
+    reducer_destroy(s->reducer);
+    free_sums(s);
+    sharded_free_runs(s);
+    sharded_units_destroy(s);
+    replica_destroy(s->replica);
+    agreement_fini(&s->agreement);
+    free(s->piece);
+    free(s->piece_name);
+    free(s->piece_owner);
+    free(s->first);
+    free(s->is_bad);
+    free(s->range);
+    free(s->own);
+    free(s->apart);
+    free(s->ranks);
+}

@@ -1,0 +1,241 @@
+/* sharded_units.c - zero3: values of units, gathered when they are used and dropped after.
+ *
+ * DESIGN.  residency.h says what to fetch and what to drop; this gathers and frees.  Unlike with servers, a gather needs
+ * all members, in the same order.  So the order may depend on nothing but the calls of the program: arrivals are told to
+ * the residency when somebody waits for one of them, in the order in which they were begun, and at the end of a step;
+ * never when they happen.  Programs whose ranks use units in different orders need servers.
+ */
+#include "worker/train/sharded_internal.h"
+
+#include "common/log.h"
+#include "common/why.h"
+#include "worker/held.h"
+#include "worker/residency.h"
+
+#include <stdlib.h>
+
+typedef struct {
+    sharded_units *owner;
+    uint32_t unit;
+    uint32_t in_progress; /* calls; under the lock, as is: */
+    pen_error failure;    /* of the first one that failed */
+} unit_slot;
+
+struct sharded_units {
+    sharded *s;
+    residency *residency;
+    uint32_t n;
+    unit_slot *slot;          /* [n] */
+    uint32_t *begun, n_begun; /* [n] fetches whose arrival has not been told, in order */
+    pthread_mutex_t calls;    /* of the program's threads: one at a time */
+    pthread_mutex_t lock;     /* of slots; calls end on any thread */
+    pthread_cond_t ended;
+};
+
+static const pen_unit *unit_of(const sharded_units *u, uint32_t number)
+{
+    return &u->s->ctx->model.units.unit[number];
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+static void end_call(void *user, pen_status status, const pen_error *why)
+{
+    unit_slot *slot  = user;
+    sharded_units *u = slot->owner;
+    pthread_mutex_lock(&u->lock);
+    if (status != PEN_OK && slot->failure.status == PEN_OK) {
+        slot->failure        = why != NULL ? *why : (pen_error){.rank = -1, .step = -1};
+        slot->failure.status = status;
+    }
+    slot->in_progress--;
+    pthread_cond_broadcast(&u->ended);
+    pthread_mutex_unlock(&u->lock);
+}
+
+static void count_call(unit_slot *slot)
+{
+    pthread_mutex_lock(&slot->owner->lock);
+    slot->in_progress++;
+    pthread_mutex_unlock(&slot->owner->lock);
+}
+
+static void gather_tensor(sharded_units *u, unit_slot *slot, pen_tensor *x)
+{
+    sharded *s         = u->s;
+    const size_t width = plan_dtype_bytes(x->desc.dtype);
+    pen_error why;
+    size_t *counts    = calloc((size_t)s->size, sizeof *counts);
+    pen_status status = counts != NULL
+                            ? held_param(x, &why)
+                            : why_set(&why, PEN_NO_MEMORY, "no memory to gather '%s'", x->name);
+    count_call(slot);
+    if (status == PEN_OK) {
+        const sharded_range *range = &s->range[(size_t)x->index * (size_t)s->size];
+        char *own                  = (char *)x->param + s->own[x->index].start * width;
+        for (int m = 0; m < s->size; m++) counts[m] = range[m].count * width;
+        replica_values(s->replica, x, own);
+        const coll_call call = {.kind   = COLL_ALL_GATHER,
+                                .dtype  = PEN_U8,
+                                .n      = counts[s->rank],
+                                .in     = own,
+                                .out    = x->param,
+                                .counts = counts,
+                                .scale  = 1,
+                                .label  = x->name};
+        status               = talk_submit(&s->values, &call, end_call, slot, &why);
+    }
+    if (status != PEN_OK) end_call(slot, status, &why);
+    free(counts);
+}
+
+/* ---- what the residency asks for ------------------------------------------------------------- */
+static void fetch_unit(void *user, uint32_t number)
+{
+    sharded_units *u       = user;
+    const pen_unit *unit   = unit_of(u, number);
+    unit_slot *slot        = &u->slot[number];
+    slot->failure.status   = PEN_OK;
+    u->begun[u->n_begun++] = number;
+    for (uint32_t i = 0; i < unit->n_tensors; i++) {
+        pen_tensor *x = u->s->ctx->model.tensor[unit->tensor[i]];
+        if (u->s->apart[x->index]) gather_tensor(u, slot, x);
+    }
+}
+
+static void drop_unit(void *user, uint32_t number)
+{
+    const sharded_units *u = user;
+    const pen_unit *unit   = unit_of(u, number);
+    for (uint32_t i = 0; i < unit->n_tensors; i++) {
+        pen_tensor *x = u->s->ctx->model.tensor[unit->tensor[i]];
+        if (u->s->apart[x->index]) held_param_drop(x);
+    }
+}
+
+static void warn(void *user, const char *line)
+{
+    (void)user;
+    log_line(LOG_WARNING, "%s", line);
+}
+
+/* ---- arrivals -------------------------------------------------------------------------------- */
+static void wait_for(sharded_units *u, const unit_slot *slot)
+{
+    pthread_mutex_lock(&u->lock);
+    while (slot->in_progress > 0) pthread_cond_wait(&u->ended, &u->lock); /* calls have deadlines */
+    pthread_mutex_unlock(&u->lock);
+}
+
+/* The oldest fetch; it may lead to another, which is then the newest. */
+static void tell_arrival(sharded_units *u)
+{
+    const uint32_t number = u->begun[0];
+    unit_slot *slot       = &u->slot[number];
+    wait_for(u, slot);
+    u->n_begun--;
+    for (uint32_t i = 0; i < u->n_begun; i++) u->begun[i] = u->begun[i + 1];
+    if (slot->failure.status == PEN_OK) {
+        residency_arrived(u->residency, number);
+        return;
+    }
+    drop_unit(u, number);
+    residency_failed(u->residency, number);
+}
+
+pen_status sharded_units_use(sharded *s, const pen_unit *unit, pen_phase phase, int64_t step,
+                             pen_error *why)
+{
+    sharded_units *u  = s->units;
+    pen_status status = PEN_OK;
+    if (u == NULL || unit->moving == 0) return PEN_OK;
+    pthread_mutex_lock(&u->calls);
+    residency_use(u->residency, unit->index, phase, step);
+    while (!residency_has(u->residency, unit->index) && u->n_begun > 0) tell_arrival(u);
+    if (!residency_has(u->residency, unit->index)) {
+        *why   = u->slot[unit->index].failure;
+        status = why->status != PEN_OK
+                     ? why->status
+                     : why_set(why, PEN_INTERNAL, "unit '%s' was not gathered", unit->name);
+    }
+    pthread_mutex_unlock(&u->calls);
+    return status;
+}
+
+void sharded_units_release(sharded *s, const pen_unit *unit, pen_phase phase)
+{
+    sharded_units *u = s->units;
+    if (u == NULL || unit->moving == 0) return;
+    pthread_mutex_lock(&u->calls);
+    residency_release(u->residency, unit->index, phase);
+    pthread_mutex_unlock(&u->calls);
+}
+
+/* What is here is old. */
+void sharded_units_step_end(sharded *s)
+{
+    sharded_units *u = s->units;
+    if (u == NULL) return;
+    pthread_mutex_lock(&u->calls);
+    while (u->n_begun > 0) tell_arrival(u);
+    residency_step_end(u->residency);
+    pthread_mutex_unlock(&u->calls);
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+static residency *make_residency(sharded_units *u, pen_error *why)
+{
+    static const residency_actions actions = {fetch_unit, drop_unit, warn};
+    const worker_settings *o               = &u->s->ctx->settings;
+    uint64_t *moving                       = calloc(u->n, sizeof *moving);
+    if (moving == NULL) {
+        why_set(why, PEN_NO_MEMORY, "no memory for %u units", u->n);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < u->n; i++) moving[i] = unit_of(u, i)->moving;
+    const residency_setup setup = {.n_units         = u->n,
+                                   .moving          = moving,
+                                   .backward        = (residency_prefetch)o->prefetch_backward,
+                                   .forward         = o->prefetch_forward,
+                                   .max_live        = o->max_live,
+                                   .prefetch_bucket = o->prefetch_bucket,
+                                   .max_reuse       = o->max_reuse};
+    residency *made             = residency_create(&setup, &actions, u, why);
+    free(moving);
+    return made;
+}
+
+pen_status sharded_units_create(sharded *s, pen_error *why)
+{
+    bool has_any = false;
+    for (uint32_t i = 0; i < s->ctx->model.n_tensors; i++) has_any |= s->apart[i];
+    if (!has_any) return PEN_OK;
+    sharded_units *u = calloc(1, sizeof *u);
+    if (u == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for units");
+    pthread_mutex_init(&u->calls, NULL);
+    pthread_mutex_init(&u->lock, NULL);
+    pthread_cond_init(&u->ended, NULL);
+    s->units = u;
+    u->s     = s;
+    u->n     = s->ctx->model.units.n;
+    u->slot  = calloc(u->n, sizeof *u->slot);
+    u->begun = calloc((size_t)u->n + 1, sizeof *u->begun);
+    if (u->slot == NULL || u->begun == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %u units", u->n);
+    for (uint32_t i = 0; i < u->n; i++) u->slot[i] = (unit_slot){.owner = u, .unit = i};
+    u->residency = make_residency(u, why);
+    return u->residency != NULL ? PEN_OK : why->status;
+}
+
+void sharded_units_destroy(sharded *s)
+{
+    sharded_units *u = s->units;
+    if (u == NULL) return;
+    residency_destroy(u->residency);
+    pthread_cond_destroy(&u->ended);
+    pthread_mutex_destroy(&u->lock);
+    pthread_mutex_destroy(&u->calls);
+    free(u->slot);
+    free(u->begun);
+    free(u);
+    s->units = NULL;
+}

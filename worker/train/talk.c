@@ -1,0 +1,75 @@
+/* talk.c - calls of the SDK's own, and who waits for them. */
+#include "worker/train/talk.h"
+
+void talk_init(talk *t, pen_ctx *ctx)
+{
+    t->ctx = ctx;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->ended, NULL);
+}
+
+void talk_fini(talk *t)
+{
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->ended);
+}
+
+pen_status talk_submit(void *user, const coll_call *call, coll_done_fn done, void *done_user,
+                       pen_error *why)
+{
+    const talk *t          = user;
+    const int64_t patience = t->ctx->settings.deadline_ms;
+    return coll_submit(t->group, call, patience > 0 ? (uint64_t)patience : 0, done, done_user, why);
+}
+
+void talk_count(talk *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->in_progress++;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void talk_end(void *user, pen_status status, const pen_error *why)
+{
+    talk *t = user;
+    pthread_mutex_lock(&t->lock);
+    if (status != PEN_OK && t->failure.status == PEN_OK) {
+        t->failure        = why != NULL ? *why : (pen_error){.rank = -1, .step = -1};
+        t->failure.status = status;
+    }
+    t->in_progress--;
+    pthread_cond_signal(&t->ended);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void talk_begin(talk *t, const coll_call *call)
+{
+    pen_error why;
+    talk_count(t);
+    const pen_status status = talk_submit(t, call, talk_end, t, &why);
+    if (status != PEN_OK) talk_end(t, status, &why);
+}
+
+pen_status talk_wait(talk *t, pen_error *why)
+{
+    pthread_mutex_lock(&t->lock);
+    while (t->in_progress > 0) pthread_cond_wait(&t->ended, &t->lock);
+    const pen_status status = t->failure.status;
+    if (status != PEN_OK) *why = t->failure;
+    t->failure.status = PEN_OK;
+    pthread_mutex_unlock(&t->lock);
+    return status;
+}
+
+pen_status talk_broadcast(talk *t, void *data, size_t bytes, const char *label, pen_error *why)
+{
+    const coll_call call = {.kind  = COLL_BROADCAST,
+                            .dtype = PEN_U8,
+                            .n     = bytes,
+                            .in    = data,
+                            .out   = data,
+                            .scale = 1,
+                            .label = label};
+    talk_begin(t, &call);
+    return talk_wait(t, why);
+}

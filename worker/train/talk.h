@@ -1,0 +1,39 @@
+/* talk.h - the calls that a way of training makes on a group of its own, and waiting for them.
+ *
+ * A group of its own, because a program may have collectives of its own between two pen_ready(),
+ * and ranks need not make gradients ready in the same order.
+ * Thread: begin and wait by one at a time; calls end on any.
+ */
+#ifndef WORKER_TRAIN_TALK_H
+#define WORKER_TRAIN_TALK_H
+
+#include "worker/coll/coll.h"
+#include "worker/context.h"
+
+typedef struct {
+    pen_ctx *ctx;
+    pen_group *group;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t ended;
+    uint32_t in_progress;
+    pen_error failure; /* the first one since the last wait */
+} talk;
+
+void talk_init(talk *t, pen_ctx *ctx);
+void talk_fini(talk *t); /* the group is its context's */
+
+/* coll_submit() within the setting deadline_ms.  user is a talk; as reducer.h wants it. */
+pen_status talk_submit(void *user, const coll_call *call, coll_done_fn done, void *done_user,
+                       pen_error *why);
+
+/* What call points to is BORROWED until talk_wait(). */
+void talk_begin(talk *t, const coll_call *call);
+void talk_end(void *user, pen_status status, const pen_error *why); /* a coll_done_fn; user: talk */
+void talk_count(talk *t); /* one more call whose done is, or calls, talk_end() */
+
+pen_status talk_wait(talk *t, pen_error *why);
+
+/* Begins and waits: position 0's bytes are everybody's. */
+pen_status talk_broadcast(talk *t, void *data, size_t bytes, const char *label, pen_error *why);
+
+#endif

@@ -1,0 +1,636 @@
+/* two_level.c - training with servers, reduced inside each node first.
+ *
+ * DESIGN.  Everything but the step is engine_servers'.  The ranks of a node share its traffic: the
+ * chunks of the model (plan.h) are dealt to them in turn, chunk c to the one at position
+ * (c mod ranks of the node).
+ *   open    the exchange opens the step; the ranks of the node add up their weights
+ *   ready   each chunk, as it would travel and times this rank's weight, goes into a bucket
+ *           (reducer.h), which is reduced inside the node so that each rank gets the sums of its
+ *           own chunks; as soon as they are there they are pushed, with the node's weight
+ *   end     the servers add one contribution of each node; records and decision are as ever, and
+ *           each rank pulls its own chunks only; then the ranks of the node gather the rest
+ * So a node sends each gradient once, however many ranks it has, and each rank has its part of the
+ * sockets.  A sum of a node is rounded once more where gradients travel in 16 bits.
+ *   Which ranks are a node is what the launcher told them (HELLO), for servers know that, too.
+ *   mode=ps-hier and two_level=yes do this always.  In mode=ps-bsp two_level=auto does where it pays
+ * and nobody can tell but by the clock: several workers share a host and the model is not tiny, and,
+ * as long as sums are deterministic, all are on one host and gradients travel as they are, so that
+ * the bits are those of no.  All ranks find the same, and none asks another.
+ * Threads: the program's opens, feeds and ends the step; "pen-coll" ends sums; "pen-io" owns the
+ * exchange.  They hand on by tasks.  A lazy step ends in "pen-step", one at a time: the program goes
+ * on with the verdict while values are pulled and gathered.
+ */
+#include "worker/train/two_level.h"
+
+#include "common/log.h"
+#include "common/segment.h"
+#include "common/simd/simd.h"
+#include "common/why.h"
+#include "worker/client.h"
+#include "worker/train/culprit.h"
+#include "worker/train/reducer.h"
+#include "worker/train/replica.h"
+#include "worker/train/talk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Below it the calls inside the node cost more than the pushes that they save. */
+enum { PAYS_BYTES = 1 << 20 };
+
+typedef struct two_level two_level;
+
+typedef struct { /* a chunk that a decision closes */
+    loop_task task;
+    two_level *level;
+    uint32_t chunk;
+    size_t at; /* of its values, in `all` */
+} piece;
+
+typedef struct { /* what one rank shows to those of its node */
+    double weight;
+    uint64_t snapshot;
+} shown;
+
+struct two_level {
+    talk talk, everyone; /* the node, and all ranks: only to find out who pushed a NaN */
+    int size, rank;      /* of and in the node */
+    reducer *reducer;
+    uint32_t n;         /* pieces */
+    piece *piece;       /* [n], in the order of the chunks */
+    uint32_t *first;    /* [n_tensors + 1] pieces of each tensor */
+    uint64_t *elements; /* [n] as the reducer wants them, and: */
+    const char **name;
+    int *owner;
+
+    size_t *counts;      /* [size] bytes of values that each rank pulls */
+    size_t own_at;       /* where this rank's begin in `all` */
+    char *own, *all;     /* values: pulled, and of the whole node */
+    shown mine, *theirs; /* [size] */
+    wire_inputs inputs;  /* of this step */
+    loop_task open, weigh;
+    double weight; /* of the node */
+    bool snapshot, is_arranged;
+    bool is_flat; /* each pushes its own: all is engine_servers' */
+
+    pthread_t thread; /* from the first lazy step on */
+    bool has_thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t changed;
+    request *lazy; /* to be ended; NULL: none */
+    bool is_closing;
+};
+
+/* ---- whether it pays ------------------------------------------------------------------------- */
+static uint32_t count_hosts(const client *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_workers; i++) {
+        bool is_new = true;
+        for (uint32_t k = 0; k < i && is_new; k++)
+            is_new = strcmp(c->worker_host[i], c->worker_host[k]) != 0;
+        n += is_new;
+    }
+    return n;
+}
+
+static bool is_large_enough(const model *m)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained) bytes += m->tensor[i]->elements * sizeof(float);
+    return bytes >= PAYS_BYTES;
+}
+
+static bool has_only(const model *m, bool (*is_fine)(const model *m, const pen_tensor *t))
+{
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained && !is_fine(m, m->tensor[i])) return false;
+    return true;
+}
+
+static bool is_decided(const model *m, const pen_tensor *t)
+{
+    return model_rule_of(m, t) == EXCHANGE_DECIDE;
+}
+
+/* A sum in 16 bits is rounded once more than its terms were. */
+static bool is_in_float(const model *m, const pen_tensor *t)
+{
+    return model_push_dtype(m, t) == PEN_F32;
+}
+
+static bool is_worth_it(const pen_ctx *ctx)
+{
+    const client *c      = ctx->state;
+    const model *m       = &ctx->model;
+    const uint32_t hosts = count_hosts(c);
+    if (hosts == c->n_workers || !is_large_enough(m) || !has_only(m, is_decided)) return false;
+    if (ctx->settings.deterministic)
+        return hosts == 1 && ctx->env.nodes == 1 && has_only(m, is_in_float);
+    return hosts == (uint32_t)ctx->env.nodes;
+}
+
+/* A sum of a node needs all its ranks: where they may come and go, each pushes its own. */
+static bool is_chosen(const pen_ctx *ctx)
+{
+    if (context_is_elastic(ctx)) return false;
+    if (ctx->mode == MODE_PS_HIER || ctx->settings.two_level == TWO_LEVEL_YES) return true;
+    return ctx->settings.two_level == TWO_LEVEL_AUTO && is_worth_it(ctx);
+}
+
+/* ---- when all have agreed -------------------------------------------------------------------- */
+static pen_status check_rules(const model *m, pen_error *why)
+{
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) != EXCHANGE_DECIDE)
+            return why_set(why, PEN_UNSUPPORTED,
+                           "'%s' is of group '%s' with sync=%s: sums of nodes are of gradients of "
+                           "sync=bsp only; use that, or mode=ps-bsp with two_level=no",
+                           m->tensor[i]->name, m->group[m->tensor[i]->desc.group]->name,
+                           m->group[m->tensor[i]->desc.group]->sync);
+    return PEN_OK;
+}
+
+static pen_status make_groups(pen_ctx *ctx, two_level *l, pen_error *why)
+{
+    pen_group *world = pen_group_get(ctx, PEN_GROUP_WORLD);
+    if (pen_group_split(world, ctx->env.node, ctx->env.rank, &l->talk.group) != PEN_OK ||
+        pen_group_split(world, 0, ctx->env.rank, &l->everyone.group) != PEN_OK) {
+        pen_last_error(why);
+        return why->status;
+    }
+    l->size = pen_size(l->talk.group);
+    l->rank = pen_rank(l->talk.group);
+    return PEN_OK;
+}
+
+static bool make_tables(two_level *l, const plan *p, uint32_t n_tensors)
+{
+    const size_t n = (size_t)p->n_chunks + 1;
+    l->piece       = calloc(n, sizeof *l->piece);
+    l->elements    = calloc(n, sizeof *l->elements);
+    l->name        = calloc(n, sizeof *l->name);
+    l->owner       = calloc(n, sizeof *l->owner);
+    l->first       = calloc((size_t)n_tensors + 1, sizeof *l->first);
+    l->counts      = calloc((size_t)l->size, sizeof *l->counts);
+    return l->piece && l->elements && l->name && l->owner && l->first && l->counts;
+}
+
+static void list_pieces(two_level *l, const plan *p, const model *m)
+{
+    for (uint32_t t = 0; t < m->n_tensors; t++) {
+        l->first[t] = l->n;
+        for (uint32_t c = p->first_chunk[t]; c < p->first_chunk[t + 1]; c++) {
+            if (!p->chunk[c].trained) continue;
+            l->piece[l->n]    = (piece){.level = l, .chunk = c};
+            l->elements[l->n] = p->chunk[c].count;
+            l->name[l->n]     = m->tensor[t]->name;
+            l->owner[l->n]    = (int)(c % (uint32_t)l->size);
+            l->n++;
+        }
+    }
+    l->first[m->n_tensors] = l->n;
+}
+
+static size_t value_bytes(const two_level *l, const plan *p, const model *m, uint32_t i)
+{
+    const plan_chunk *c = &p->chunk[l->piece[i].chunk];
+    return c->count * plan_dtype_bytes(m->tensor[c->tensor]->desc.dtype);
+}
+
+/* Values lie by owner, so that one gather brings them together. */
+static size_t place_values(two_level *l, const plan *p, const model *m)
+{
+    size_t at = 0;
+    for (int r = 0; r < l->size; r++) {
+        const size_t begin = at;
+        if (r == l->rank) l->own_at = at;
+        for (uint32_t i = 0; i < l->n; i++) {
+            if (l->owner[i] != r) continue;
+            l->piece[i].at = at;
+            at += value_bytes(l, p, m, i);
+        }
+        l->counts[r] = at - begin;
+    }
+    return at;
+}
+
+static pen_status make_values(two_level *l, size_t bytes, pen_error *why)
+{
+    l->theirs = calloc((size_t)l->size, sizeof *l->theirs);
+    if (l->theirs == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", l->size);
+    l->own = segment_alloc(l->counts[l->rank], why);
+    if (l->own != NULL) l->all = segment_alloc(bytes, why);
+    return l->all != NULL ? PEN_OK : why->status;
+}
+
+static void push_piece(void *user, uint32_t i);
+
+static pen_status make_reducer(pen_ctx *ctx, two_level *l, pen_error *why)
+{
+    const reducer_setup setup = {.n            = l->n,
+                                 .elements     = l->elements,
+                                 .name         = l->name,
+                                 .first_bytes  = ctx->settings.bucket_first_bytes,
+                                 .bucket_bytes = ctx->settings.bucket_bytes,
+                                 .owner        = l->owner,
+                                 .size         = l->size,
+                                 .rank         = l->rank,
+                                 .submit       = talk_submit,
+                                 .summed       = push_piece,
+                                 .user         = &l->talk};
+    return reducer_create(&setup, &l->reducer, why);
+}
+
+static pen_status two_level_committed(pen_ctx *ctx, pen_error *why)
+{
+    two_level *l    = ctx->trainer;
+    const client *c = ctx->state;
+    l->is_flat      = !is_chosen(ctx);
+    if (l->is_flat) return PEN_OK;
+    if (check_rules(&ctx->model, why) != PEN_OK || make_groups(ctx, l, why) != PEN_OK)
+        return why->status;
+    if (!make_tables(l, c->plan, ctx->model.n_tensors))
+        return why_set(why, PEN_NO_MEMORY, "no memory for the shares of %u chunks",
+                       c->plan->n_chunks);
+    list_pieces(l, c->plan, &ctx->model);
+    const size_t bytes = place_values(l, c->plan, &ctx->model);
+    pen_status status  = make_values(l, bytes, why);
+    if (status == PEN_OK) status = make_reducer(ctx, l, why);
+    if (status == PEN_OK)
+        log_info("rank %d of %d in its node pushes and pulls %zu of %zu bytes of values", l->rank,
+                 l->size, l->counts[l->rank], bytes);
+    return status;
+}
+
+/* ---- in the loop's thread -------------------------------------------------------------------- */
+static void open_exchange(void *user)
+{
+    two_level *l = user;
+    client *c    = l->talk.ctx->state;
+    c->step      = exchange_step_open(c->exchange, c->step_index, &l->inputs, loop_now_ms(c->loop));
+    talk_end(&l->talk, PEN_OK, NULL);
+}
+
+static void weigh_exchange(void *user)
+{
+    two_level *l    = user;
+    const client *c = l->talk.ctx->state;
+    exchange_step_weigh(c->exchange, l->weight, l->snapshot);
+}
+
+static void add_piece(void *user)
+{
+    const piece *x        = user;
+    const two_level *l    = x->level;
+    client *c             = l->talk.ctx->state;
+    const uint32_t i      = (uint32_t)(x - l->piece);
+    const plan_chunk *cut = &c->plan->chunk[x->chunk];
+    const pen_tensor *t   = c->ctx->model.tensor[cut->tensor];
+    const void *from =
+        t->desc.grad_dtype == PEN_F32 ? reducer_sum(l->reducer, i) : reducer_room(l->reducer, i);
+    if (c->step != NULL)
+        exchange_step_add(c->exchange, c->step, x->chunk, from, l->own + (x->at - l->own_at));
+}
+
+/* ---- in the thread that ends calls ----------------------------------------------------------- */
+/* Sums of gradients of 16 bits travel in their type; the room of what was added is free by now. */
+static void push_piece(void *user, uint32_t i)
+{
+    two_level *l          = ((talk *)user)->ctx->trainer;
+    client *c             = l->talk.ctx->state;
+    piece *x              = &l->piece[i];
+    const plan_chunk *cut = &c->plan->chunk[x->chunk];
+    const pen_dtype as    = c->ctx->model.tensor[cut->tensor]->desc.grad_dtype;
+    if (as != PEN_F32)
+        simd()->encode(reducer_room(l->reducer, i), reducer_sum(l->reducer, i), as, cut->count);
+    x->task = (loop_task){.fn = add_piece, .user = x};
+    loop_post(c->loop, &x->task);
+}
+
+static void add_up_weights(void *user, pen_status status, const pen_error *why)
+{
+    two_level *l = user;
+    client *c    = l->talk.ctx->state;
+    l->weight    = 0;
+    l->snapshot  = false;
+    for (int r = 0; status == PEN_OK && r < l->size; r++) {
+        l->weight += l->theirs[r].weight;
+        l->snapshot |= l->theirs[r].snapshot != 0;
+    }
+    if (status == PEN_OK) {
+        l->weigh = (loop_task){.fn = weigh_exchange, .user = l};
+        loop_post(c->loop, &l->weigh);
+    }
+    talk_end(&l->talk, status, why);
+}
+
+/* ---- in the program's thread ----------------------------------------------------------------- */
+/* The exchange knows the step before anybody of the node can push for it, so no record is early. */
+static void open_and_wait(pen_ctx *ctx, two_level *l, uint64_t index)
+{
+    client *c     = ctx->state;
+    c->step_index = index;
+    pen_error why;
+    talk_count(&l->talk);
+    l->open = (loop_task){.fn = open_exchange, .user = l};
+    loop_post(c->loop, &l->open);
+    (void)talk_wait(&l->talk, &why); /* it cannot fail */
+}
+
+static void two_level_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs)
+{
+    two_level *l = ctx->trainer;
+    pen_error why;
+    if (l->is_flat) {
+        engine_servers.step_open(ctx, index, inputs);
+        return;
+    }
+    l->inputs             = *inputs;
+    l->inputs.is_node_sum = true;
+    l->mine               = (shown){inputs->weight, inputs->snapshot};
+    open_and_wait(ctx, l, index);
+    reducer_begin(l->reducer);
+    const coll_call call = {.kind  = COLL_ALL_GATHER,
+                            .dtype = PEN_U8,
+                            .n     = sizeof l->mine,
+                            .in    = &l->mine,
+                            .out   = l->theirs,
+                            .scale = 1,
+                            .label = "weights of a node"};
+    talk_count(&l->talk);
+    const pen_status status = talk_submit(&l->talk, &call, add_up_weights, l, &why);
+    if (status != PEN_OK) talk_end(&l->talk, status, &why);
+}
+
+static void two_level_ready(pen_ctx *ctx, pen_tensor *t, const void *grad)
+{
+    two_level *l       = ctx->trainer;
+    const client *c    = ctx->state;
+    const size_t width = plan_dtype_bytes(t->desc.grad_dtype);
+    const pen_dtype as = model_push_dtype(&ctx->model, t);
+    if (l->is_flat) {
+        engine_servers.ready(ctx, t, grad);
+        return;
+    }
+    t->pushed = grad;
+    for (uint32_t i = l->first[t->index]; i < l->first[t->index + 1]; i++) {
+        const plan_chunk *cut = &c->plan->chunk[l->piece[i].chunk];
+        const void *from      = grad != NULL ? (const char *)grad + cut->start * width : NULL;
+        replica_weigh(reducer_room(l->reducer, i), from, t->desc.grad_dtype, as, l->inputs.weight,
+                      cut->count);
+        reducer_ready(l->reducer, i);
+    }
+}
+
+/* The order of the node's first rank, in the first step, is that of its ranks from the second on. */
+static pen_status arrange(two_level *l, pen_error *why)
+{
+    if (l->is_arranged || l->n == 0) return PEN_OK;
+    const size_t bytes = l->n * sizeof(uint32_t);
+    uint32_t *order    = malloc(bytes);
+    if (order == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to order the gradients");
+    memcpy(order, reducer_order(l->reducer), bytes);
+    pen_status status = talk_broadcast(&l->talk, order, bytes, "order of gradients", why);
+    if (status == PEN_OK) status = reducer_arrange(l->reducer, order, why);
+    free(order);
+    l->is_arranged = status == PEN_OK;
+    return status;
+}
+
+static pen_status wait_for_sums(two_level *l, pen_error *why)
+{
+    pen_error later;
+    const pen_status status = talk_wait(&l->talk, why);
+    if (status == PEN_OK) return reducer_wait(l->reducer, why);
+    (void)reducer_wait(l->reducer, &later); /* nobody uses the buckets any more */
+    return status;
+}
+
+/* As pen_step_end() does with servers alone: own chunks are decided and pulled.  Two requests: one
+ * ends with the verdict. */
+static pen_status begin_exchange_end(pen_ctx *ctx, pen_req *decided, pen_req *pulled,
+                                     pen_error *why)
+{
+    const pen_opts no_wait = {.flags = PEN_NOWAIT};
+    request *verdict, *values;
+    pen_status status = request_begin(ctx, REQUEST_STEP, &no_wait, decided, &verdict);
+    if (status == PEN_OK) {
+        status = request_begin(ctx, REQUEST_STEP, &no_wait, pulled, &values);
+        if (status != PEN_OK) request_abandon(verdict);
+    }
+    if (status != PEN_OK) {
+        pen_last_error(why);
+        return status;
+    }
+    *decided               = (pen_req){ctx, verdict->id};
+    *pulled                = (pen_req){ctx, values->id};
+    values->u.step.decided = verdict;
+    engine_servers.start(ctx, values);
+    return PEN_OK;
+}
+
+static pen_status wait_for_exchange(pen_req *req, pen_result *result, pen_error *why)
+{
+    const pen_status status = pen_wait(req, result);
+    if (status != PEN_OK) pen_last_error(why);
+    return status;
+}
+
+static pen_status gather_values(two_level *l, pen_error *why)
+{
+    const coll_call call = {.kind   = COLL_ALL_GATHER,
+                            .dtype  = PEN_U8,
+                            .n      = l->counts[l->rank],
+                            .in     = l->own,
+                            .out    = l->all,
+                            .counts = l->counts,
+                            .scale  = 1,
+                            .label  = "new values of a node"};
+    talk_begin(&l->talk, &call);
+    return talk_wait(&l->talk, why);
+}
+
+static void hand_out_values(pen_ctx *ctx, const two_level *l)
+{
+    const client *c = ctx->state;
+    for (uint32_t i = 0; i < l->n; i++) {
+        const plan_chunk *cut = &c->plan->chunk[l->piece[i].chunk];
+        const pen_tensor *t   = ctx->model.tensor[cut->tensor];
+        memcpy((char *)t->param + cut->start * plan_dtype_bytes(t->desc.dtype),
+               l->all + l->piece[i].at, value_bytes(l, c->plan, &ctx->model, i));
+    }
+}
+
+/* A record names the rank that brought the sum of its node. */
+static pen_status name_culprit(pen_ctx *ctx, two_level *l, pen_error *why)
+{
+    exchange_outcome *o = &ctx->step.outcome;
+    if (!o->has_bad) return PEN_OK;
+    const pen_tensor *t = ctx->model.tensor[o->bad_tensor];
+    return culprit_find(&l->everyone, t, 0, t->elements, l->inputs.weight, &o->bad_rank, why);
+}
+
+/* A lazy step's pen_step_end() returns. */
+static void tell_verdict(pen_ctx *ctx, request *r)
+{
+    if (r->u.step.decided == NULL) return;
+    request_end(r->u.step.decided, PEN_OK, NULL);
+    r->u.step.decided = NULL;
+    request_tell(&ctx->requests);
+}
+
+static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_error *why)
+{
+    two_level *l = ctx->trainer;
+    pen_req decided, pulled;
+    pen_error later;
+    pen_status status = wait_for_sums(l, why);
+    if (status == PEN_OK) status = begin_exchange_end(ctx, &decided, &pulled, why);
+    if (status != PEN_OK) return status;
+    status = wait_for_exchange(&decided, NULL, why);
+    if (status == PEN_OK) status = name_culprit(ctx, l, why);
+    if (status != PEN_OK) {
+        (void)wait_for_exchange(&pulled, NULL, &later); /* it has a deadline, as all have */
+        return status;
+    }
+    tell_verdict(ctx, r);
+    status = wait_for_exchange(&pulled, result, why);
+    if (status == PEN_OK) status = gather_values(l, why);
+    if (status != PEN_OK) return status;
+    hand_out_values(ctx, l);
+    return arrange(l, why);
+}
+
+static void end_step(pen_ctx *ctx, request *r)
+{
+    pen_error why;
+    pen_result result       = {0};
+    const pen_status status = finish_step(ctx, r, &result, &why);
+    r->result.version       = result.version;
+    r->result.staleness     = result.staleness;
+    if (r->u.step.decided != NULL)
+        request_end(r->u.step.decided, status, status != PEN_OK ? &why : NULL);
+    request_end(r, status, status != PEN_OK ? &why : NULL);
+    request_tell(&ctx->requests);
+}
+
+/* ---- lazy steps ------------------------------------------------------------------------------ */
+static void *end_lazy_steps(void *user)
+{
+    two_level *l = user;
+    pthread_mutex_lock(&l->lock);
+    for (;;) {
+        while (l->lazy == NULL && !l->is_closing) pthread_cond_wait(&l->changed, &l->lock);
+        if (l->lazy == NULL) break;
+        request *r = l->lazy;
+        pthread_mutex_unlock(&l->lock);
+        end_step(l->talk.ctx, r);
+        pthread_mutex_lock(&l->lock);
+        l->lazy = NULL;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* Steps follow each other: whoever opens one has waited for the values of the one before, but not
+ * for its last lines here. */
+static bool end_in_thread(two_level *l, request *r)
+{
+    if (!l->has_thread && pthread_create(&l->thread, NULL, end_lazy_steps, l) != 0) return false;
+    if (!l->has_thread) pthread_setname_np(l->thread, "pen-step");
+    l->has_thread = true;
+    pthread_mutex_lock(&l->lock);
+    while (l->lazy != NULL) pthread_cond_wait(&l->changed, &l->lock);
+    l->lazy = r;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    return true;
+}
+
+static void wait_for_lazy_step(two_level *l)
+{
+    pthread_mutex_lock(&l->lock);
+    while (l->lazy != NULL) pthread_cond_wait(&l->changed, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void stop_thread(two_level *l)
+{
+    if (!l->has_thread) return;
+    pthread_mutex_lock(&l->lock);
+    l->is_closing = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+}
+
+/* ---- the engine ------------------------------------------------------------------------------ */
+static void two_level_start(pen_ctx *ctx, request *r)
+{
+    two_level *l = ctx->trainer;
+    if (r->kind == REQUEST_LEAVE) wait_for_lazy_step(l); /* others of the node gather with us */
+    if (r->kind != REQUEST_STEP || l->is_flat)
+        engine_servers.start(ctx, r);
+    else if (r->u.step.decided == NULL || !end_in_thread(l, r))
+        end_step(ctx, r);
+}
+
+static pen_status two_level_open(pen_ctx *ctx, pen_error *why)
+{
+    two_level *l = calloc(1, sizeof *l);
+    if (l == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training on two levels");
+    talk_init(&l->talk, ctx);
+    talk_init(&l->everyone, ctx);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    ctx->trainer = l;
+    return engine_servers.open(ctx, why);
+}
+
+static void two_level_answer(pen_ctx *ctx, pen_call *call)
+{
+    engine_servers.answer(ctx, call);
+}
+
+static void two_level_abort(pen_ctx *ctx)
+{
+    engine_servers.abort(ctx);
+}
+
+/* First the step, then the job: every call has ended, and nobody uses the buckets. */
+static void two_level_close(pen_ctx *ctx)
+{
+    two_level *l = ctx->trainer;
+    if (l != NULL) stop_thread(l);
+    engine_servers.close(ctx);
+    if (l == NULL) return;
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->changed);
+    reducer_destroy(l->reducer);
+    segment_free(l->own);
+    segment_free(l->all);
+    free(l->piece);
+    free(l->elements);
+    free(l->name);
+    free(l->owner);
+    free(l->first);
+    free(l->counts);
+    free(l->theirs);
+    talk_fini(&l->talk);
+    talk_fini(&l->everyone);
+    free(l);
+    ctx->trainer = NULL;
+}
+
+const engine_ops engine_two_level = {.name      = "two_level",
+                                     .open      = two_level_open,
+                                     .start     = two_level_start,
+                                     .committed = two_level_committed,
+                                     .step_open = two_level_step_open,
+                                     .ready     = two_level_ready,
+                                     .answer    = two_level_answer,
+                                     .abort     = two_level_abort,
+                                     .close     = two_level_close};
