@@ -5,7 +5,13 @@
  * run again with another number of workers, sees the same global batches.  Rank r of W takes the
  * share [r B / W, (r + 1) B / W) of a batch of B samples and gives the mean gradient over it;
  * step.weight is its size in units of B / W, so the weighted mean over the ranks is the mean over the
- * global batch.
+ * global batch.  With --grad-accum N the share is computed in N parts, each scaled by its part of
+ * the share; the SDK adds them up before anything travels.
+ * Where workers may come and go (PEN_CAP_ELASTIC, with servers), r is the position among those that
+ * live.  A share stays as large as it was, so the batch follows their number; with --batch-global the
+ * batch stays, and is divided by those that live.  Whoever comes (back) goes on with the step that the
+ * job is in, so every rank trains to the last.  No collectives then, for they need members that stay:
+ * the first that lives looks at the test images alone, and losses are each rank's own.
  */
 #include "data.h"
 #include "epoch.h"
@@ -16,6 +22,7 @@
 
 #include <cblas.h>
 #include <errno.h>
+#include <math.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,7 +43,9 @@ typedef struct {
     uint32_t *order;     /* [train.n] of epoch order_epoch */
     int64_t order_epoch; /* -1: none yet */
     int64_t steps;
-    double images; /* trained on so far, over all ranks */
+    bool is_elastic;
+    int position, shares; /* this rank's among the live; into how many shares the batch is cut */
+    double images;        /* trained on so far, over all ranks */
     epoch epoch;
     report report;
     FILE *loss_log, *curve, *out; /* rank 0 */
@@ -71,12 +80,21 @@ static bool load_data(trainer *t)
     return true;
 }
 
+/* Between two steps: who lives, as all see it. */
+static void look_at_members(trainer *t)
+{
+    pen_group *live = pen_world(t->ctx);
+    t->position     = pen_rank(live);
+    t->shares       = t->o.batch_global ? pen_size(live) : t->info.world_size;
+}
+
 /* Flags that are settings of the SDK are handed on; environment and launcher rank above them. */
 static bool open_context(trainer *t)
 {
-    char optim[OPTIONS_TEXT_BYTES + 8], clip[OPTIONS_TEXT_BYTES + 8], mode[32], steps[32], seed[32];
+    char optim[OPTIONS_TEXT_BYTES + 8], clip[OPTIONS_TEXT_BYTES + 8], mode[32], steps[32], seed[32],
+        accum[32];
     const options *o       = &t->o;
-    const char *list[6]    = {optim, steps, seed};
+    const char *list[7]    = {optim, steps, seed};
     int n                  = 3;
     const int64_t in_epoch = t->train.n / o->batch;
     t->steps               = o->steps ? o->steps : o->epochs * in_epoch;
@@ -86,11 +104,15 @@ static bool open_context(trainer *t)
     snprintf(seed, sizeof seed, "seed=%llu", (unsigned long long)o->seed);
     snprintf(mode, sizeof mode, "mode=%s", o->mode ? o->mode : "");
     snprintf(clip, sizeof clip, "clip=%s", o->clip ? o->clip : "");
+    snprintf(accum, sizeof accum, "accum=%s", o->accum ? o->accum : "");
     if (o->mode) list[n++] = mode;
+    if (o->accum) list[n++] = accum;
     if (o->clip) list[n++] = clip;
 
     TRY(pen_init(list, &t->ctx));
     TRY(pen_info_get(t->ctx, &t->info));
+    t->is_elastic = (t->info.caps & PEN_CAP_ELASTIC) != 0 && t->info.servers > 0;
+    look_at_members(t);
     report_init(&t->report, t->info.rank == 0, o->json);
     return epoch_init(&t->epoch, in_epoch) || fail("no memory for the figures of an epoch");
 }
@@ -102,24 +124,26 @@ static bool open_file(FILE **file, const char *path)
     return *file || fail("cannot write %s: %s", path, strerror(errno));
 }
 
+/* Where rank 0 may be gone by then, who writes the result is known at the end. */
 static bool open_files(trainer *t)
 {
     if (t->info.rank != 0) return true;
-    return open_file(&t->loss_log, t->o.loss_log) && open_file(&t->curve, t->o.curve) &&
-           open_file(&t->out, t->o.out);
+    if (!open_file(&t->loss_log, t->o.loss_log) || !open_file(&t->curve, t->o.curve)) return false;
+    return t->is_elastic || open_file(&t->out, t->o.out);
 }
 
-/* First sample of rank's share of n samples. */
-static int64_t share_start(const trainer *t, int64_t n, int rank)
+/* First of n samples that the share at this position has. */
+static int64_t share_start(const trainer *t, int64_t n, int position)
 {
-    return n * rank / t->info.world_size;
+    return n * position / t->shares;
 }
 
 static bool open_model(trainer *t)
 {
     const model_ops *ops = t->o.model;
     const size_t bytes   = model_values(ops) * sizeof(float);
-    const int64_t share  = t->o.batch / t->info.world_size + 1;
+    const int64_t most   = t->o.batch_global ? 1 : t->info.world_size;
+    const int64_t share  = t->o.batch / most + 1;
 
     t->param = pen_alloc(t->ctx, bytes, PEN_HOST);
     t->grad  = pen_alloc(t->ctx, bytes, PEN_HOST);
@@ -185,18 +209,20 @@ static bool trainer_open(trainer *t)
     return true;
 }
 
-static int load_share(trainer *t, int64_t index)
+/* This rank's share of the step's batch: its first sample in the order of the epoch, and how many. */
+static int find_share(trainer *t, int64_t index, int64_t *at)
 {
     const int64_t epoch_number = index / t->epoch.steps,
                   first        = index % t->epoch.steps * t->o.batch;
-    const int64_t from         = share_start(t, t->o.batch, t->info.rank),
-                  to           = share_start(t, t->o.batch, t->info.rank + 1);
+    const int64_t from         = share_start(t, t->o.batch, t->position),
+                  to = share_start(t, t->o.batch, t->position + 1), n = to - from;
     if (t->order_epoch != epoch_number)
         data_shuffle(t->order, t->train.n, t->info.seed, epoch_number);
     t->order_epoch = epoch_number;
-    data_gather(&t->train, t->order + first + from, (int)(to - from), t->model.images,
-                t->model.labels);
-    return (int)(to - from);
+    *at            = first + from;
+    if (*at + n > t->train.n)
+        *at = (*at + n) % (t->train.n - n + 1); /* more shares than a batch has */
+    return (int)n;
 }
 
 /* A failure here is remembered by the SDK: pen_step_end() returns it. */
@@ -204,6 +230,16 @@ static void send_gradient(void *user, int tensor)
 {
     trainer *t = user;
     pen_ready(t->ctx, t->tensors[tensor], PEN_ALL);
+}
+
+/* Micro-batch m of the share, scaled so that they add up to the gradient of its mean. */
+static double train_part(trainer *t, const pen_step *step, int64_t at, int n, int m)
+{
+    const int from    = (int)((int64_t)n * m / step->accum),
+              to      = (int)((int64_t)n * (m + 1) / step->accum);
+    const double part = n > 0 ? (double)(to - from) / n : 0;
+    data_gather(&t->train, t->order + at + from, to - from, t->model.images, t->model.labels);
+    return model_train(&t->model, to - from, step->loss_scale * part, send_gradient, t);
 }
 
 static void dawdle(const trainer *t)
@@ -235,14 +271,21 @@ static bool start_epoch(trainer *t, int64_t index)
 static bool train_step(trainer *t, pen_step *step)
 {
     const double begun = epoch_clock();
-    const int n        = load_share(t, step->index);
-    step->weight       = (double)n * t->info.world_size / (double)t->o.batch;
-    step->lr_scale     = t->o.decay(step->index, t->steps);
-    const double loss  = model_train(&t->model, n, step->loss_scale, send_gradient, t);
+    int64_t at;
+    if (step->flags & PEN_STEP_MEMBERS) look_at_members(t);
+    const int n    = find_share(t, step->index, &at);
+    double loss    = 0;
+    step->weight   = (double)n * t->shares / (double)t->o.batch;
+    step->lr_scale = t->o.decay(step->index, t->steps);
+    for (int m = 0; m < step->accum; m++) {
+        TRY(pen_step_micro(t->ctx, m));
+        loss += train_part(t, step, at, n, m);
+    }
     dawdle(t);
     TRY(pen_step_end(t->ctx, step));
 
-    epoch_add(&t->epoch, step->index, loss, epoch_clock() - begun);
+    const double noted = t->is_elastic && n > 0 ? loss / n : loss;
+    epoch_add(&t->epoch, step->index, noted, epoch_clock() - begun);
     if (n > 0) TRY(pen_metric(t->ctx, "loss", loss / n));
     t->result.clipped += step->clip < 1.0;
     t->result.steps = step->index + 1;
@@ -255,18 +298,18 @@ static bool meet(trainer *t)
 {
     const char *mode = t->info.mode;
     if (strcmp(mode, "ps-ssp") != 0 && strcmp(mode, "ps-async") != 0) return true;
-    TRY(pen_barrier(pen_world(t->ctx), &(pen_opts){.label = "end of epoch"}, NULL));
+    if (!t->is_elastic)
+        TRY(pen_barrier(pen_world(t->ctx), &(pen_opts){.label = "end of epoch"}, NULL));
     for (int i = 0; i < t->o.model->tensor_count; i++)
         TRY(pen_pull(t->ctx, t->tensors[i], PEN_ALL, NULL, NULL, NULL));
     return true;
 }
 
-static double count_right(trainer *t)
+static double count_right(trainer *t, int64_t from, int64_t to)
 {
     uint32_t index[EVAL_ROWS];
-    int right        = 0;
-    const int64_t to = share_start(t, t->test.n, t->info.rank + 1);
-    for (int64_t at = share_start(t, t->test.n, t->info.rank); at < to; at += EVAL_ROWS) {
+    int right = 0;
+    for (int64_t at = from; at < to; at += EVAL_ROWS) {
         const int n = (int)(to - at < EVAL_ROWS ? to - at : EVAL_ROWS);
         for (int i = 0; i < n; i++) index[i] = (uint32_t)(at + i);
         data_gather(&t->test, index, n, t->model.images, t->model.labels);
@@ -308,6 +351,16 @@ static bool show_epoch(trainer *t, double seconds, const double moved[2])
 }
 
 /* Collective: losses, bytes and right answers of all ranks come together. */
+static bool gather_figures(trainer *t, double sums[3])
+{
+    TRY(epoch_reduce(&t->epoch, t->ctx, t->o.batch));
+    sums[2] = count_right(t, share_start(t, t->test.n, t->position),
+                          share_start(t, t->test.n, t->position + 1));
+    TRY(pen_all_reduce(pen_world(t->ctx), sums, sums, 3, PEN_F64, PEN_SUM,
+                       &(pen_opts){.label = "accuracy"}, NULL));
+    return true;
+}
+
 static bool end_epoch(trainer *t)
 {
     if (!meet(t)) return false;
@@ -318,10 +371,8 @@ static bool end_epoch(trainer *t)
               stat_value(t, "pull.bytes", &s) - t->epoch.pull_bytes,
     };
     TRY(s);
-    TRY(epoch_reduce(&t->epoch, t->ctx, t->o.batch));
-    sums[2] = count_right(t);
-    TRY(pen_all_reduce(pen_world(t->ctx), sums, sums, 3, PEN_F64, PEN_SUM,
-                       &(pen_opts){.label = "accuracy"}, NULL));
+    if (!t->is_elastic && !gather_figures(t, sums)) return false;
+    if (t->is_elastic && t->position == 0) sums[2] = count_right(t, 0, t->test.n);
 
     t->result.train_loss    = epoch_mean_loss(&t->epoch);
     t->result.test_accuracy = sums[2] / t->test.n;
@@ -334,10 +385,12 @@ static bool train(trainer *t)
     pen_status s;
     t->result.steps = t->info.step;
     if (!start_epoch(t, t->info.step)) return false;
-    while ((s = pen_step_begin(t->ctx, &step)) == PEN_OK) {
+    for (double asked = epoch_clock(); (s = pen_step_begin(t->ctx, &step)) == PEN_OK;
+         asked        = epoch_clock()) {
         if (step.index / t->epoch.steps != t->epoch.number && !start_epoch(t, step.index))
             return false;
         if (!train_step(t, &step)) return false;
+        t->result.step_max_s = fmax(t->result.step_max_s, epoch_clock() - asked);
         if (epoch_is_whole(&t->epoch) && !end_epoch(t)) return false;
     }
     if (s != PEN_END) return fail("%s", pen_last_error(NULL));
@@ -346,11 +399,19 @@ static bool train(trainer *t)
     return (epoch_is_empty(&t->epoch) && !is_new) || end_epoch(t);
 }
 
-static bool write_result(const trainer *t)
+/* One that was asked to leave before the end has no result. */
+static bool is_reporter(const trainer *t)
 {
-    if (t->info.rank != 0) return true;
+    if (!t->is_elastic) return t->info.rank == 0;
+    return t->position == 0 && t->result.steps == t->steps;
+}
+
+static bool write_result(trainer *t)
+{
+    if (!is_reporter(t)) return true;
     if (t->o.json && !report_write_json(&t->result, stdout))
         return fail("cannot write to stdout: %s", strerror(errno));
+    if (t->is_elastic && !open_file(&t->out, t->o.out)) return false;
     if (t->out && !report_write_json(&t->result, t->out))
         return fail("cannot write %s: %s", t->o.out, strerror(errno));
     return true;
@@ -367,7 +428,7 @@ static bool finish(trainer *t)
     r->mode         = t->info.mode;
     r->model        = t->o.model->name;
     r->optim        = t->o.optim;
-    r->workers      = t->info.world_size;
+    r->workers      = t->is_elastic ? pen_size(pen_world(t->ctx)) : t->info.world_size;
     r->servers      = t->info.servers;
     report_end(&t->report, r);
     if (!write_result(t)) return false;

@@ -7,21 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MODE = 256, MODEL, OPTIM, EPOCHS, BATCH, STEPS, SEED, DATA, SCHEDULE, CLIP };
+enum { MODE = 256, MODEL, OPTIM, EPOCHS, BATCH, STEPS, SEED, DATA, SCHEDULE, CLIP, ACCUM, GLOBAL };
 enum { DEVICE = 512, LOSS_LOG, CURVE, OUT, JSON, SLOW_MS, SLOW_RANK };
 
 /* clang-format off */
 static const struct argp_option rows[] = {
-    {"mode",        MODE,      "MODE",  0, "local, ps-bsp, ps-ssp or ps-async (default: PENSTOCK_MODE, else the SDK decides)", 1},
+    {"mode",        MODE,      "MODE",  0, "local, ddp (or allreduce), zero1, zero2, zero3, ps-bsp, ps-ssp, ps-async or ps-hier (default: PENSTOCK_MODE, else the SDK decides)", 1},
     {"model",       MODEL,     "NAME",  0, "mlp or cnn (default mlp)", 1},
     {"data",        DATA,      "DIR",   0, "where the idx files are (default " DATA_DIR ")", 1},
     {"device",      DEVICE,    "NAME",  0, "cpu", 1},
     {"optim",       OPTIM,     "TEXT",  0, "update rule (default \"adam lr=0.002\")", 2},
     {"lr-schedule", SCHEDULE,  "NAME",  0, "constant, linear or cosine: how the rate falls to 0 (default cosine)", 2},
     {"clip",        CLIP,      "X",     0, "largest norm of the whole gradient", 2},
+    {"grad-accum",  ACCUM,     "N",     0, "micro-batches that a share is computed in; only their sum travels", 2},
     {"epochs",      EPOCHS,    "N",     0, "passes over the training images (default 8)", 2},
     {"steps",       STEPS,     "N",     0, "stop after N steps, whatever --epochs says", 2},
     {"batch",       BATCH,     "N",     0, "images of one step over all ranks (default 256)", 2},
+    {"batch-global", GLOBAL,   NULL,    0, "keep --batch as it is when workers come or go, and divide it anew; else it follows their number", 2},
     {"seed",        SEED,      "N",     0, "of first values and order (default 1)", 2},
     {"json",        JSON,      NULL,    0, "only the result, as JSON, on stdout; all else on stderr", 3},
     {"out",         OUT,       "FILE",  0, "write the same JSON to FILE", 3},
@@ -69,10 +71,14 @@ static const model_ops *find_model(const struct argp_state *state, const char *n
 
 static const char *find_mode(const struct argp_state *state, const char *name)
 {
-    const char *const modes[] = {"local", "ps-bsp", "ps-ssp", "ps-async", NULL};
+    const char *const modes[] = {"local",  "ddp",    "allreduce", "zero1",   "zero2", "zero3",
+                                 "ps-bsp", "ps-ssp", "ps-async",  "ps-hier", NULL};
     for (int i = 0; modes[i]; i++)
         if (strcmp(modes[i], name) == 0) return modes[i];
-    argp_error(state, "--mode is local, ps-bsp, ps-ssp or ps-async, not '%s'", name);
+    argp_error(state,
+               "--mode is local, ddp, allreduce, zero1, zero2, zero3, ps-bsp, ps-ssp, ps-async or "
+               "ps-hier, not '%s'",
+               name);
     return NULL;
 }
 
@@ -125,9 +131,14 @@ static error_t take(int key, char *arg, struct argp_state *state)
     case OPTIM: o->optim = one_line(state, "optim", arg); return 0;
     case SCHEDULE: o->decay = find_schedule(state, arg); return 0;
     case CLIP: o->clip = number(state, "clip", arg); return 0;
+    case ACCUM:
+        whole(state, "grad-accum", arg, 1, 65536);
+        o->accum = arg;
+        return 0;
     case EPOCHS: o->epochs = whole(state, "epochs", arg, 1, 100000); return 0;
     case STEPS: o->steps = whole(state, "steps", arg, 1, INT64_C(1000000000)); return 0;
     case BATCH: o->batch = whole(state, "batch", arg, 1, DATA_SAMPLES_MAX); return 0;
+    case GLOBAL: o->batch_global = true; return 0;
     case SEED: o->seed = (uint64_t)whole(state, "seed", arg, 0, INT64_C(1) << 53); return 0;
     case JSON: o->json = true; return 0;
     case OUT: o->out = arg; return 0;

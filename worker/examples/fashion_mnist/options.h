@@ -15,9 +15,11 @@ typedef struct {
     const model_ops *model;
     const char *optim;         /* handed to the SDK as it is                         */
     const char *clip;          /* NULL: the SDK's setting                            */
+    const char *accum;         /* NULL: the SDK's setting; micro-batches per step    */
     options_schedule_fn decay; /* factor on the rate at step of steps; never 0       */
     int64_t epochs, steps;     /* steps 0: as many as the epochs have                */
     int64_t batch;             /* samples of one step over all ranks                 */
+    bool batch_global;         /* it stays when workers come or go          */
     uint64_t seed;
     const char *data_dir;
     const char *loss_log, *curve, *out; /* files rank 0 writes, or NULL              */

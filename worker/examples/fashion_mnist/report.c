@@ -101,6 +101,7 @@ static json_t *to_json(const report_result *x)
     json_object_set_new(o, "train_loss", real(x->train_loss));
     json_object_set_new(o, "seconds", real(x->seconds));
     json_object_set_new(o, "images_per_s", real(x->images_per_s));
+    json_object_set_new(o, "step_max_s", real(x->step_max_s));
     json_object_set_new(o, "steps", json_integer(x->steps));
     json_object_set_new(o, "clipped", json_integer(x->clipped));
     json_object_set_new(o, "epochs", json_integer(x->epochs));

@@ -24,6 +24,7 @@ typedef struct {
     double test_accuracy, train_loss; /* after and over the last epoch */
     double seconds;                   /* training only                 */
     double images_per_s;
+    double step_max_s; /* the longest step of rank 0, from asking for it to its end */
     int64_t steps, epochs, batch;
     int64_t clipped; /* steps of this run whose gradient was scaled down */
     uint64_t seed;

@@ -1,0 +1,258 @@
+/* passes.c - the loop over the units, and where their values are. */
+#include "passes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+/* ---- memory, names, units -------------------------------------------------------------------- */
+static gpt2_type type_of(const char *precision)
+{
+    return strcmp(precision, "bf16") == 0   ? GPT2_BF16
+           : strcmp(precision, "fp16") == 0 ? GPT2_F16
+                                            : GPT2_F32;
+}
+
+static const pen_dtype dtypes[] = {
+    [GPT2_F32] = PEN_F32, [GPT2_BF16] = PEN_BF16, [GPT2_F16] = PEN_F16};
+
+static size_t value_bytes(const passes *p)
+{
+    return type_of(p->plan.precision) == GPT2_F32 ? 4 : 2;
+}
+
+static bool make_lists(passes *p)
+{
+    p->tensors = gpt2_tensors(&p->plan.config);
+    p->tensor  = calloc((size_t)p->tensors, sizeof *p->tensor);
+    p->layer   = calloc((size_t)p->tensors, sizeof *p->layer);
+    p->at      = calloc((size_t)p->tensors + 1, sizeof *p->at);
+    p->unit    = calloc((size_t)p->plan.config.layers, sizeof *p->unit);
+    if (!p->tensor || !p->layer || !p->at || !p->unit) return false;
+    for (int i = 0; i < p->tensors; i++) {
+        gpt2_tensor t;
+        gpt2_tensor_get(&p->plan.config, i, &t);
+        p->layer[i] = t.layer;
+        p->at[i + 1] =
+            p->at[i] + (gpt2_tensor_values(&t) * value_bytes(p) + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    return true;
+}
+
+static bool make_networks(passes *p, const char **why)
+{
+    const passes_plan *plan = &p->plan;
+    gpt2_options o          = {.batch     = plan->batch,
+                               .length    = plan->length,
+                               .type      = type_of(plan->precision),
+                               .threads   = plan->threads,
+                               .recompute = plan->recompute};
+    p->trained              = gpt2_new(&plan->config, &o, why);
+    o.batch                 = plan->look_batch;
+    o.recompute             = false;
+    o.forward_only          = true;
+    p->looked               = p->trained ? gpt2_new(&plan->config, &o, why) : NULL;
+    return p->looked != NULL;
+}
+
+/* Nearest, ties to even; the values are small and finite. */
+static uint16_t to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static void store(gpt2_type type, const float *from, size_t n, void *to)
+{
+    if (type == GPT2_F32) {
+        memcpy(to, from, n * sizeof *from);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const _Float16 half = (_Float16)from[i];
+        uint16_t bits       = to_bf16(from[i]);
+        if (type == GPT2_F16) memcpy(&bits, &half, sizeof bits);
+        memcpy((char *)to + 2 * i, &bits, sizeof bits);
+    }
+}
+
+static bool make_values(passes *p)
+{
+    const gpt2_config *c = &p->plan.config;
+    p->value             = pen_alloc(p->ctx, p->at[p->tensors], PEN_HOST);
+    p->grad              = pen_alloc(p->ctx, p->at[p->tensors], PEN_HOST);
+    for (int i = 0; p->plan.starts_here && p->value && i < p->tensors; i++) {
+        gpt2_tensor t;
+        gpt2_tensor_get(c, i, &t);
+        const size_t n = gpt2_tensor_values(&t);
+        float *first   = malloc(n * sizeof *first);
+        if (!first) return false;
+        gpt2_start(c, i, p->plan.seed, first);
+        store(type_of(p->plan.precision), first, n, p->value + p->at[i]);
+        free(first);
+    }
+    return p->value && p->grad;
+}
+
+/* Errors are remembered by the SDK: pen_commit() returns them. */
+static void register_tensors(passes *p)
+{
+    for (int i = 0; i < p->tensors; i++) {
+        gpt2_tensor t;
+        char unit[32];
+        gpt2_tensor_get(&p->plan.config, i, &t);
+        snprintf(unit, sizeof unit, "h.%d", t.layer);
+        pen_tensor_desc desc = {
+            .name  = t.name,
+            .dtype = dtypes[type_of(p->plan.precision)],
+            .ndim  = t.ndim,
+            .flags = t.decay ? 0 : PEN_NO_DECAY,
+            .unit  = t.layer < 0 ? NULL : unit,
+            .param = p->plan.is_held ? NULL : p->value + p->at[i],
+            .grad  = p->plan.is_held ? NULL : p->grad + p->at[i],
+            .init  = p->plan.starts_here ? NULL : t.init,
+        };
+        memcpy(desc.shape, t.shape, sizeof t.shape);
+        pen_register(p->ctx, &desc, &p->tensor[i]);
+    }
+}
+
+bool passes_open(passes *p, pen_ctx *ctx, const passes_plan *plan, const char **why)
+{
+    *p = (passes){.ctx = ctx, .plan = *plan};
+    if (!make_networks(p, why)) return false;
+    *why = "no memory for the parameters";
+    if (!make_lists(p) || (!plan->is_held && !make_values(p))) return false;
+    register_tensors(p);
+    if ((plan->import && pen_import(ctx, plan->import, NULL) != PEN_OK) ||
+        pen_commit(ctx) != PEN_OK) {
+        *why = pen_last_error(NULL);
+        return false;
+    }
+    for (int l = 0; l < plan->config.layers; l++) p->unit[l] = pen_unit_get(ctx, "h", l);
+    return true;
+}
+
+void passes_close(passes *p, bool is_safe)
+{
+    gpt2_free(p->trained);
+    gpt2_free(p->looked);
+    free(p->tensor);
+    free(p->layer);
+    free(p->at);
+    free(p->unit);
+    if (is_safe) {
+        pen_free(p->value);
+        pen_free(p->grad);
+    }
+    *p = (passes){0};
+}
+
+static pen_status last_status(void)
+{
+    pen_error e;
+    pen_last_error(&e);
+    return e.status;
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+/* Tells the network where the tensors of a unit are; gradients too when they are about to be made. */
+static pen_status place(passes *p, gpt2 *m, int layer, bool with_grad)
+{
+    for (int i = 0; i < p->tensors; i++) {
+        if (p->layer[i] != layer) continue;
+        const bool held = p->plan.is_held;
+        const void *value =
+            held ? pen_view(p->ctx, p->tensor[i], PEN_ALL, PEN_PARAM) : p->value + p->at[i];
+        void *grad = NULL;
+        if (with_grad)
+            grad = held ? pen_view(p->ctx, p->tensor[i], PEN_ALL, PEN_GRAD) : p->grad + p->at[i];
+        if (!value || (with_grad && !grad)) return last_status();
+        gpt2_place(m, i, value, grad);
+    }
+    return PEN_OK;
+}
+
+static pen_unit *unit_of(const passes *p, int layer)
+{
+    return layer < 0 ? NULL : p->unit[layer];
+}
+
+static pen_status use(passes *p, gpt2 *m, int layer, pen_phase phase, bool with_grad)
+{
+    pen_unit *unit = unit_of(p, layer);
+    if (layer < 0 || unit) {
+        const pen_status s = pen_use(p->ctx, unit, phase, NULL);
+        if (s != PEN_OK) return s;
+    }
+    return place(p, m, layer, with_grad);
+}
+
+/* A block without a unit of its own belongs to the outermost, which is released last: its gradients are ready now. */
+static void give_back(passes *p, int layer, pen_phase phase)
+{
+    pen_unit *unit = unit_of(p, layer);
+    if (layer < 0 || unit) {
+        pen_release(p->ctx, unit, phase, NULL);
+        return;
+    }
+    for (int i = 0; phase == PEN_BACKWARD && i < p->tensors; i++)
+        if (p->layer[i] == layer) pen_ready(p->ctx, p->tensor[i], PEN_ALL);
+}
+
+static pen_status forward(passes *p, gpt2 *m, const int32_t *tokens, int batch, int length,
+                          int from)
+{
+    pen_status s = use(p, m, -1, PEN_FORWARD, false);
+    if (s != PEN_OK) return s;
+    gpt2_embed(m, tokens, batch, length, from);
+    for (int l = 0; l < p->plan.config.layers; l++) {
+        if ((s = use(p, m, l, PEN_FORWARD, false)) != PEN_OK) return s;
+        gpt2_block(m, l);
+        give_back(p, l, PEN_FORWARD);
+    }
+    return PEN_OK;
+}
+
+/* ---- passes ---------------------------------------------------------------------------------- */
+pen_status passes_train(passes *p, const pen_step *step, int micro, const int32_t *tokens,
+                        const int32_t *targets, double *loss)
+{
+    gpt2 *m      = p->trained;
+    pen_status s = pen_step_micro(p->ctx, micro);
+    if (s == PEN_OK) s = forward(p, m, tokens, p->plan.batch, p->plan.length, 0);
+    if (s == PEN_OK) s = place(p, m, -1, true);
+    if (s != PEN_OK) return s;
+
+    *loss = gpt2_head(m, targets, (float)(step->loss_scale / step->accum));
+    for (int l = p->plan.config.layers - 1; l >= 0; l--) {
+        if ((s = use(p, m, l, PEN_BACKWARD, true)) != PEN_OK) return s;
+        gpt2_block_backward(m, l);
+        give_back(p, l, PEN_BACKWARD);
+    }
+    gpt2_embed_backward(m);
+    give_back(p, -1, PEN_BACKWARD);
+    return PEN_OK;
+}
+
+pen_status passes_loss(passes *p, const int32_t *tokens, const int32_t *targets, int batch,
+                       double *loss)
+{
+    const pen_status s = forward(p, p->looked, tokens, batch, p->plan.length, 0);
+    if (s != PEN_OK) return s;
+    *loss = gpt2_head_loss(p->looked, targets);
+    give_back(p, -1, PEN_FORWARD);
+    return PEN_OK;
+}
+
+pen_status passes_logits(passes *p, const int32_t *tokens, int count, int from, float *logits)
+{
+    const pen_status s = forward(p, p->looked, tokens, 1, count, from);
+    if (s != PEN_OK) return s;
+    gpt2_logits(p->looked, 0, count - 1, logits);
+    give_back(p, -1, PEN_FORWARD);
+    return PEN_OK;
+}

@@ -1,0 +1,34 @@
+/* text.h - the text that is learned from: any file, plain or packed (gzip, xz, zstd, compress, ...); by default a book of Debian's. */
+#ifndef GPT2_TEXT_H
+#define GPT2_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TEXT_WHY_BYTES = 512 };
+
+/* The King James Bible of Debian's package bible-kjv-text: 4.2 million bytes of English prose, its copyright expired. */
+#define TEXT_DEFAULT "/usr/lib/bible.data"
+
+#define TEXT_BYTES_MAX ((size_t)1 << 30) /* larger ones are for token files */
+
+typedef struct {
+    uint8_t *bytes;
+    size_t n;
+} text;
+
+/* Shape      path NULL: the default text.  The file of bible-kjv-text is recognised by its first bytes; what is learned
+ *            then are its verses, one on a line, without their numbers.
+ * Ownership  t->bytes is t's, until text_free().
+ * Errors     false: why is a sentence. */
+bool text_load(text *t, const char *path, char why[TEXT_WHY_BYTES]);
+void text_free(text *t);
+
+/* The last tenth is never trained on: bytes of the part before it. */
+static inline size_t text_train_bytes(const text *t)
+{
+    return t->n - t->n / 10;
+}
+
+#endif
