@@ -8,12 +8,18 @@
 /* Reserved words and range of what a caller gave; NULL is fine. */
 pen_status api_check_opts(const pen_opts *o);
 
+/* Whether this build and this machine have a device whose streams and memory calls may name. */
+bool api_has_device(void);
+
 /* "pen_reduce is not in this version: ..." */
 pen_status api_unsupported(const char *function);
 
 /* Values of the last step may still be on their way (step.lazy): the parameters are not whole
  * before. */
 pen_status api_wait_for_values(pen_ctx *ctx, const char *call);
+
+/* pen_ready() was said of this tensor in this micro-batch. */
+bool api_is_ready(pen_ctx *ctx, const pen_tensor *t);
 
 /* Begins a request that needs nothing filled in, and runs it. */
 pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o,

@@ -14,10 +14,12 @@ static const char *role_name(int32_t role)
     return role == PEN_SERVER ? "server" : role == PEN_WORKER ? "worker" : "scheduler";
 }
 
-/* How many there are of that role. */
+/* How many there are of that role: of workers, one more than the highest rank that may answer. */
 static int32_t count_of(const pen_ctx *ctx, int32_t role)
 {
-    if (role == PEN_WORKER) return ctx->env.world_size;
+    const pen_group *world = ctx->world;
+    const int32_t last     = world->size > 0 ? world->ranks[world->size - 1] + 1 : 0;
+    if (role == PEN_WORKER) return last > ctx->env.world_size ? last : ctx->env.world_size;
     if (role == PEN_SERVER) return ctx->mode != MODE_LOCAL ? (int32_t)ctx->settings.servers : 0;
     return ctx->mode != MODE_LOCAL ? 1 : 0;
 }

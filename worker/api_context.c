@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 uint32_t pen_version(void)
@@ -27,7 +26,7 @@ pen_status api_check_opts(const pen_opts *o)
                               (long long)o->deadline_ms);
     if (o->flags & ~(PEN_NOWAIT | PEN_SCALED))
         return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: unknown flags 0x%x", o->flags);
-    if (o->stream != NULL)
+    if (o->stream != NULL && !api_has_device())
         return last_error_say(PEN_UNSUPPORTED, "pen_opts: stream: this build has no CUDA device");
     return PEN_OK;
 }
@@ -76,8 +75,8 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
     }
     if (ctx->mode != MODE_LOCAL)
         log_info("worker %d of %d (from %s) is in job '%s': mode %s, sync %s, %s", ctx->env.rank,
-                 ctx->env.world_size, ctx->env.source, ctx->job, worker_mode_name(ctx->mode),
-                 ctx->sync, ctx->settings.deterministic ? "deterministic" : "in order of arrival");
+                 ctx->env.world_size, ctx->env.source, ctx->job, context_mode_name(ctx), ctx->sync,
+                 ctx->settings.deterministic ? "deterministic" : "in order of arrival");
     *out = ctx;
     return PEN_OK;
 }
@@ -111,6 +110,21 @@ void pen_abort(pen_ctx *ctx, const char *why)
 }
 
 /* ---- looking and turning --------------------------------------------------------------------- */
+/* The world's, but for who came late and has not begun a step. */
+static int32_t count_live(pen_ctx *ctx)
+{
+    const uint32_t n = members_count(&ctx->members);
+    return ctx->settings.servers > 0 && n > 0 ? (int32_t)n : pen_size(ctx->world);
+}
+
+static uint32_t caps_of(const pen_ctx *ctx)
+{
+    const bool is_elastic =
+        context_is_elastic(ctx) ||
+        (ctx->mode == MODE_ALLREDUCE && ctx->settings.on_worker_loss == LOSS_CONTINUE);
+    return (api_has_device() ? PEN_CAP_CUDA : 0) | (is_elastic ? PEN_CAP_ELASTIC : 0);
+}
+
 pen_status pen_info_get(pen_ctx *ctx, pen_info *info)
 {
     pen_status status = context_check(ctx, "pen_info_get");
@@ -126,13 +140,17 @@ pen_status pen_info_get(pen_ctx *ctx, pen_info *info)
                                        .nodes            = env->nodes,
                                        .servers          = servers,
                                        .device           = -1,
-                                       .live             = env->world_size,
-                                       .accum            = 1,
+                                       .live             = count_live(ctx),
+                                       .accum            = (int32_t)ctx->settings.accum,
+                                       .micro_batch      = (int64_t)ctx->settings.micro_batch,
+                                       .global_batch     = (int64_t)ctx->settings.train_batch,
                                        .step             = ctx->step.next_index,
-                                       .epoch            = ctx->mode != MODE_LOCAL ? 1 : 0,
-                                       .seed             = ctx->settings.seed};
-    snprintf(info->mode, sizeof info->mode, "%s", worker_mode_name(ctx->mode));
-    snprintf(info->precision, sizeof info->precision, "fp32");
+                                       .epoch            = members_epoch(&ctx->members),
+                                       .seed             = ctx->settings.seed,
+                                       .caps             = caps_of(ctx)};
+    snprintf(info->mode, sizeof info->mode, "%s", context_mode_name(ctx));
+    snprintf(info->precision, sizeof info->precision, "%s",
+             worker_precision_name(ctx->settings.precision));
     snprintf(info->job, sizeof info->job, "%s", ctx->job);
     return PEN_OK;
 }
@@ -164,59 +182,4 @@ pen_status pen_setting_set(pen_ctx *ctx, const char *name, const char *value)
         PEN_UNSUPPORTED,
         "the setting '%.64s' is fixed at pen_init; deadline_ms and log_level can change later",
         name);
-}
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-enum { HUGE_PAGE_BYTES = 2 << 20, HUGE_FROM_BYTES = 8 << 20 };
-
-void *pen_alloc(pen_ctx *ctx, size_t bytes, pen_space where)
-{
-    if (ctx != NULL && context_check(ctx, "pen_alloc") != PEN_OK) return NULL;
-    if (where == PEN_CUDA) {
-        last_error_say(PEN_UNSUPPORTED, "CUDA: this build has no CUDA device");
-        return NULL;
-    }
-    if (where != PEN_HOST && where != PEN_HOST_PINNED) {
-        last_error_say(PEN_INVALID_ARGUMENT, "pen_alloc: %d is no place for memory", (int)where);
-        return NULL;
-    }
-    const bool huge = bytes >= HUGE_FROM_BYTES;
-    void *data      = NULL;
-    size_t whole    = bytes > 0 ? bytes : 1;
-    if (bytes > PTRDIFF_MAX || posix_memalign(&data, huge ? HUGE_PAGE_BYTES : 64, whole) != 0) {
-        last_error_say(PEN_NO_MEMORY, "no memory for %zu bytes", bytes);
-        return NULL;
-    }
-    /* Large arrays are read from end to end every step: fewer, larger pages.  Only advice. */
-    if (huge) madvise(data, whole, MADV_HUGEPAGE);
-    memset(data, 0, whole);
-    return data;
-}
-
-void pen_free(void *data)
-{
-    free(data);
-}
-
-/* ---- groups ---------------------------------------------------------------------------------- */
-pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
-{
-    /* Also of a context that has failed: then every call on the group says how. */
-    if (ctx == NULL || ctx->pid != getpid()) {
-        context_check(ctx, "pen_group_get");
-        return NULL;
-    }
-    if (kind == PEN_GROUP_WORLD) return &ctx->world;
-    last_error_say(PEN_UNSUPPORTED,
-                   "pen_group_get: groups by host are not in this version; PEN_GROUP_WORLD is");
-    return NULL;
-}
-
-int pen_rank(const pen_group *g)
-{
-    return g != NULL ? g->ctx->env.rank : -1;
-}
-int pen_size(const pen_group *g)
-{
-    return g != NULL ? g->ctx->env.world_size : -1;
 }

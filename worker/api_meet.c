@@ -1,131 +1,12 @@
-/* api_meet.c - what all ranks do together: barrier, a reduction of a few values, digest,
- * snapshot. */
-#include "worker/api.h"
+/* api_meet.c - what all ranks do together between steps: digest, snapshot. */
+#include "worker/api_coll.h"
+#include "worker/api_unit.h"
 
 #include "common/crc.h"
-#include "proto/plan.h"
+#include "common/why.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-enum { MEET_BYTES_MAX = 32 << 10 };
-
-/* ---- all_reduce ------------------------------------------------------------------------------ */
-#define SCALE(type, in, out, n, scale)                                                             \
-    for (size_t i = 0; i < (n); i++) ((type *)(out))[i] = (type)(((const type *)(in))[i] * (scale))
-
-static void scale_into(void *out, const void *in, pen_dtype t, size_t n, double scale)
-{
-    switch (t) {
-    case PEN_F32: SCALE(float, in, out, n, scale); break;
-    case PEN_F64: SCALE(double, in, out, n, scale); break;
-    case PEN_I32: SCALE(int32_t, in, out, n, scale); break;
-    case PEN_I64: SCALE(int64_t, in, out, n, scale); break;
-    case PEN_U64: SCALE(uint64_t, in, out, n, scale); break;
-    default: break;
-    }
-}
-
-static bool is_reducible(pen_dtype t)
-{
-    return t == PEN_F32 || t == PEN_F64 || t == PEN_I32 || t == PEN_I64 || t == PEN_U64;
-}
-
-static pen_status check_reduce(const void *in, const void *out, size_t n, pen_dtype t, pen_op op)
-{
-    if (n > 0 && (in == NULL || out == NULL))
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_all_reduce: in or out is NULL");
-    if (!is_reducible(t))
-        return last_error_say(
-            PEN_UNSUPPORTED,
-            "pen_all_reduce: %s is not in this version; f32, f64, i32, i64 and u64 are",
-            plan_dtype_name(t));
-    if (op < PEN_SUM || op > PEN_MAX)
-        return last_error_say(PEN_UNSUPPORTED, "pen_all_reduce: this operation is not in this "
-                                               "version; SUM, AVG, PROD, MIN and MAX are");
-    if (n > MEET_BYTES_MAX / plan_dtype_bytes(t))
-        return last_error_say(PEN_UNSUPPORTED,
-                              "pen_all_reduce: %zu bytes; in this version at most %d go through "
-                              "the scheduler: it is for a few values",
-                              n * plan_dtype_bytes(t), MEET_BYTES_MAX);
-    return PEN_OK;
-}
-
-typedef struct {
-    const char *label;
-    int32_t op; /* -1: barrier */
-    pen_dtype dtype;
-    const void *in;
-    void *out;
-    size_t n;
-    double scale;
-} meeting;
-
-static pen_status fill(request *r, const meeting *m)
-{
-    size_t size     = m->op >= 0 ? m->n * plan_dtype_bytes(m->dtype) : 0;
-    r->u.meet.op    = m->op;
-    r->u.meet.dtype = m->dtype;
-    r->u.meet.count = m->n;
-    r->u.meet.size  = size;
-    r->u.meet.out   = m->out;
-    r->u.meet.label = strndup(m->label != NULL ? m->label : "", 127);
-    r->u.meet.in    = malloc(size + 1);
-    if (r->u.meet.label == NULL || r->u.meet.in == NULL) {
-        free(r->u.meet.label);
-        free(r->u.meet.in);
-        request_abandon(r);
-        return last_error_say(PEN_NO_MEMORY, "no memory for %zu bytes", size);
-    }
-    if (size > 0 && m->scale == 1)
-        memcpy(r->u.meet.in, m->in, size);
-    else if (size > 0)
-        scale_into(r->u.meet.in, m->in, m->dtype, m->n, m->scale);
-    return PEN_OK;
-}
-
-static pen_status meet(pen_ctx *ctx, const meeting *m, const pen_opts *o, pen_req *req)
-{
-    request *r;
-    pen_status status = request_begin(ctx, REQUEST_MEET, o, req, &r);
-    if (status == PEN_OK) status = fill(r, m);
-    return status == PEN_OK ? request_run(r, o, req) : status;
-}
-
-static pen_status enter(const pen_group *g, const char *call, const pen_opts *o, bool waits)
-{
-    if (g == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "%s: the group is NULL", call);
-    pen_status status = api_check_opts(o);
-    return status == PEN_OK ? context_enter(g->ctx, call, waits) : status;
-}
-
-pen_status pen_all_reduce(pen_group *g, const void *in, void *out, size_t n, pen_dtype t, pen_op op,
-                          const pen_opts *o, pen_req *req)
-{
-    pen_status status = enter(g, "pen_all_reduce", o, req == NULL);
-    if (status != PEN_OK) return status;
-    const bool is_scaled = o != NULL && (o->flags & PEN_SCALED) != 0;
-    const meeting m      = {.label = o != NULL ? o->label : NULL,
-                            .op    = (int32_t)op,
-                            .dtype = t,
-                            .in    = in,
-                            .out   = out,
-                            .n     = n,
-                            .scale = is_scaled ? o->scale : 1};
-    status               = check_reduce(in, out, n, t, op);
-    if (status == PEN_OK) status = meet(g->ctx, &m, o, req);
-    return req == NULL ? context_leave(g->ctx, status) : status;
-}
-
-pen_status pen_barrier(pen_group *g, const pen_opts *o, pen_req *req)
-{
-    pen_status status = enter(g, "pen_barrier", o, req == NULL);
-    if (status != PEN_OK) return status;
-    const meeting m = {.label = o != NULL ? o->label : NULL, .op = -1};
-    status          = meet(g->ctx, &m, o, req);
-    return req == NULL ? context_leave(g->ctx, status) : status;
-}
 
 /* ---- snapshot -------------------------------------------------------------------------------- */
 pen_status pen_snapshot(pen_ctx *ctx, const pen_opts *o, pen_req *req)
@@ -140,12 +21,20 @@ pen_status pen_snapshot(pen_ctx *ctx, const pen_opts *o, pen_req *req)
 }
 
 /* ---- digest ---------------------------------------------------------------------------------- */
-static uint32_t crc_of(const model *m)
+static pen_status add_crc(pen_tensor *t, void *user, pen_error *why)
 {
-    uint32_t crc = 0;
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        crc = crc32c(crc, m->tensor[i]->param, m->tensor[i]->bytes);
-    return crc;
+    uint32_t *crc = user;
+    (void)why;
+    *crc = crc32c(*crc, t->param, t->bytes);
+    return PEN_OK;
+}
+
+static pen_status crc_of(pen_ctx *ctx, uint32_t *crc)
+{
+    pen_error why;
+    *crc                    = 0;
+    const pen_status status = api_each_tensor(ctx, add_crc, crc, &why);
+    return status == PEN_OK ? status : last_error_set(&why);
 }
 
 /* Where each push is applied on its own, ranks hold values of different moments: all stop, then all
@@ -153,8 +42,9 @@ static uint32_t crc_of(const model *m)
 static pen_status fetch_free(pen_ctx *ctx)
 {
     request *r;
-    const meeting stop = {.label = "digest", .op = -1};
-    pen_status status  = meet(ctx, &stop, NULL, NULL);
+    const coll_call stop = {
+        .kind = COLL_BARRIER, .dtype = PEN_U8, .scale = 1, .label = "pen_digest"};
+    pen_status status = context_is_elastic(ctx) ? PEN_OK : api_coll_wait(ctx->world, &stop, NULL);
     if (status != PEN_OK) return status;
     status = request_begin(ctx, REQUEST_PULL_FREE, NULL, NULL, &r);
     return status == PEN_OK ? request_run(r, NULL, NULL) : status;
@@ -171,29 +61,54 @@ static pen_status differ(const pen_ctx *ctx, const uint64_t *crc)
     return last_error_set(&why);
 }
 
-/* Everyone sends its number in its own place and zeros elsewhere, so the sum is the list of all. */
 static pen_status compare(pen_ctx *ctx, uint32_t crc)
 {
-    const uint32_t ranks = (uint32_t)ctx->env.world_size;
-    if (ranks * sizeof(uint64_t) > MEET_BYTES_MAX)
-        return last_error_say(PEN_UNSUPPORTED, "pen_digest: more than %zu workers",
-                              MEET_BYTES_MAX / sizeof(uint64_t));
-    uint64_t *all = calloc(2 * (size_t)ranks, sizeof *all);
-    if (all == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for %u digests", ranks);
-    all[ctx->env.rank]  = crc;
-    const meeting m     = {.label = "digest",
-                           .op    = PEN_SUM,
-                           .dtype = PEN_U64,
-                           .in    = all,
-                           .out   = all + ranks,
-                           .n     = ranks,
-                           .scale = 1};
-    pen_status status   = meet(ctx, &m, NULL, NULL);
-    const uint64_t *got = all + ranks;
-    for (uint32_t i = 1; i < ranks && status == PEN_OK; i++)
-        if (got[i] != got[0]) status = differ(ctx, got);
+    const int ranks = ctx->world->size;
+    uint64_t own = crc, *all = calloc((size_t)ranks, sizeof *all);
+    if (all == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for %d digests", ranks);
+    const coll_call call = {.kind  = COLL_ALL_GATHER,
+                            .dtype = PEN_U64,
+                            .n     = 1,
+                            .in    = &own,
+                            .out   = all,
+                            .scale = 1,
+                            .label = "pen_digest"};
+    pen_status status    = api_coll_wait(ctx->world, &call, NULL);
+    for (int i = 1; i < ranks && status == PEN_OK; i++)
+        if (all[i] != all[0]) status = differ(ctx, all);
     free(all);
     return status;
+}
+
+/* Where members come and go, nobody knows how many will compare: a counter of the key-value store adds
+ * up how often the digest of this step was taken, and the digests.  Where all are equal one is the
+ * multiple of the other; who comes after one that differs sees it. */
+static pen_status compare_by_count(pen_ctx *ctx, uint32_t crc)
+{
+    enum { COUNT_SHIFT = 46 };
+    char key[64];
+    int64_t sum;
+    const int64_t step = ctx->step.next_index;
+    ctx->n_digests     = ctx->digest_step == step ? ctx->n_digests + 1 : 0;
+    ctx->digest_step   = step;
+    snprintf(key, sizeof key, "penstock/digest %lld.%u", (long long)step, ctx->n_digests);
+    pen_status status = pen_store_add(ctx, key, ((int64_t)1 << COUNT_SHIFT) + crc, &sum);
+    if (status != PEN_OK) return status;
+    const int64_t n = sum >> COUNT_SHIFT, all = sum & (((int64_t)1 << COUNT_SHIFT) - 1);
+    if (all == n * (int64_t)crc) return PEN_OK;
+    pen_error why;
+    why_set(&why, PEN_MISMATCH,
+            "parameters differ at step %lld: crc32c is %08x on rank %d, and another on one of the "
+            "%lld that compared before",
+            (long long)step, crc, ctx->env.rank, (long long)n - 1);
+    why_culprit(&why, PEN_WORKER, ctx->env.rank, step, NULL);
+    return last_error_set(&why);
+}
+
+static pen_status compare_all(pen_ctx *ctx, uint32_t crc)
+{
+    if (!context_is_elastic(ctx)) return compare(ctx, crc);
+    return ctx->model.n_free == 0 ? compare_by_count(ctx, crc) : PEN_OK;
 }
 
 pen_status pen_digest(pen_ctx *ctx, uint32_t *crc32c_out)
@@ -209,8 +124,9 @@ pen_status pen_digest(pen_ctx *ctx, uint32_t *crc32c_out)
     if (status == PEN_OK) status = api_wait_for_values(ctx, "pen_digest");
     if (status == PEN_OK && ctx->model.n_free > 0 && ctx->mode != MODE_LOCAL)
         status = fetch_free(ctx);
-    const uint32_t crc = status == PEN_OK ? crc_of(&ctx->model) : 0;
-    if (status == PEN_OK) status = compare(ctx, crc);
+    uint32_t crc = 0;
+    if (status == PEN_OK) status = crc_of(ctx, &crc);
+    if (status == PEN_OK) status = compare_all(ctx, crc);
     if (status == PEN_OK) *crc32c_out = crc;
     return context_leave(ctx, status);
 }

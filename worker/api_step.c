@@ -1,7 +1,14 @@
 /* api_step.c - the step: begin, ready, end. */
 #include "worker/api.h"
+#include "worker/api_state.h"
 
+#include "common/clock.h"
 #include "common/log.h"
+#include "worker/held.h"
+#include "worker/precision.h"
+#include "worker/step_open.h"
+#include "worker/tied.h"
+#include "worker/train/accumulate.h"
 
 #include <string.h>
 
@@ -26,29 +33,24 @@ static pen_status lock_step(pen_ctx *ctx, const char *call)
 }
 
 /* ---- begin ----------------------------------------------------------------------------------- */
-static void write_step(const pen_ctx *ctx, pen_step *step)
-{
-    *step = (pen_step){.index      = ctx->step.next_index,
-                       .epoch      = ctx->mode != MODE_LOCAL ? 1 : 0,
-                       .loss_scale = 1,
-                       .lr         = ctx->model.group[0]->hyper.lr,
-                       .accum      = 1,
-                       .lr_scale   = 1,
-                       .weight     = 1,
-                       .clip       = 1,
-                       .bad_rank   = -1};
-}
-
 static void begin(pen_ctx *ctx, pen_step *step)
 {
     context_step *s = &ctx->step;
-    write_step(ctx, step);
+    progress_enter(&s->progress, PROGRESS_FORWARD, clock_ns(&clock_real));
+    context_follow_members(ctx);
+    step_describe(ctx, step);
+    s->flags             = 0;
     s->given             = step;
     s->is_begun          = true;
     s->is_open           = false;
     s->n_ready           = 0;
+    s->micro             = 0;
     s->remembered.status = PEN_OK;
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) ctx->model.tensor[i]->is_ready = false;
+    for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
+        pen_tensor *t = model_name(&ctx->model, i);
+        t->is_ready = t->has_accumulated = false;
+        held_grad_begin(t);
+    }
 }
 
 pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
@@ -62,6 +64,7 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
         return last_error_say(PEN_ABORTED, "pen_abort: %s", ctx->abort_why);
     const uint64_t steps = ctx->settings.steps;
     if (steps > 0 && (uint64_t)ctx->step.next_index >= steps) return PEN_END;
+    if (atomic_load(&ctx->stop_wanted)) return PEN_END;
 
     status = lock_step(ctx, "pen_step_begin");
     if (status != PEN_OK) return status;
@@ -76,83 +79,157 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
     return status;
 }
 
+/* ---- micro-batches --------------------------------------------------------------------------- */
+static bool is_last_micro(const pen_ctx *ctx)
+{
+    return (uint64_t)ctx->step.micro + 1 >= ctx->settings.accum;
+}
+
+static pen_status send_ready(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why);
+static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why);
+
+/* Of a tensor with several names, those that were not used in this micro-batch. */
+static pen_status complete_ties(pen_ctx *ctx, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    for (uint32_t i = 0; i < ctx->model.n_aliases; i++) {
+        pen_tensor *base = ctx->model.alias[i]->tied_to;
+        bool is_begun    = false;
+        for (pen_tensor *t = base; t != NULL; t = t->next_alias) is_begun |= t->is_ready;
+        for (pen_tensor *t = base; is_begun && t != NULL && status == PEN_OK; t = t->next_alias)
+            if (t->trained && !t->is_ready) status = offer(ctx, t, NULL, why);
+    }
+    return status;
+}
+
+/* Where every micro-batch is summed over the ranks, all ranks add something to each: zeros, if nothing else. */
+static pen_status complete_micro(pen_ctx *ctx, pen_error *why)
+{
+    pen_status status = complete_ties(ctx, why);
+    if (!ctx->reduces_each) return status;
+    for (uint32_t i = 0; i < model_names(&ctx->model) && status == PEN_OK; i++) {
+        pen_tensor *t = model_name(&ctx->model, i);
+        if (t->trained && !t->is_ready) status = offer(ctx, t, NULL, why);
+    }
+    return status;
+}
+
+static pen_status begin_micro(pen_ctx *ctx, int m, pen_error *why)
+{
+    context_step *s = &ctx->step;
+    if (ctx->phase != CONTEXT_COMMITTED || !s->is_begun)
+        return why_set(why, PEN_WRONG_STATE,
+                       "pen_step_micro(%d): no step is begun; the order is: register, then commit, "
+                       "then step",
+                       m);
+    if (m < 0 || (uint64_t)m >= ctx->settings.accum)
+        return why_set(
+            why, PEN_INVALID_ARGUMENT,
+            "pen_step_micro(%d): a step has %llu micro-batches (setting accum), numbered "
+            "from 0",
+            m, (unsigned long long)ctx->settings.accum);
+    if (m != s->micro && m != s->micro + 1)
+        return why_set(why, PEN_WRONG_STATE,
+                       "pen_step_micro(%d) after micro-batch %d: they come one after another", m,
+                       s->micro);
+    if (m == s->micro) return PEN_OK;
+    if (complete_micro(ctx, why) != PEN_OK) return why->status;
+    s->micro   = m;
+    s->n_ready = 0;
+    progress_enter(&s->progress, PROGRESS_FORWARD, clock_ns(&clock_real));
+    for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
+        pen_tensor *t = model_name(&ctx->model, i);
+        t->is_ready   = false;
+        held_grad_begin(t);
+    }
+    return PEN_OK;
+}
+
 pen_status pen_step_micro(pen_ctx *ctx, int m)
 {
-    pen_status status = context_check(ctx, "pen_step_micro");
+    pen_error why;
+    pen_status status = context_enter(ctx, "pen_step_micro", false);
+    if (status == PEN_OK) status = lock_step(ctx, "pen_step_micro");
     if (status != PEN_OK) return status;
-    if (m == 0) return PEN_OK; /* accum is 1: there is one micro-batch */
-    return last_error_say(
-        PEN_UNSUPPORTED,
-        "pen_step_micro(%d): accumulation over micro-batches comes later; step.accum is 1", m);
+    status = begin_micro(ctx, m, &why);
+    if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
+    pthread_mutex_unlock(&ctx->step.lock);
+    return status;
 }
 
 /* ---- ready ----------------------------------------------------------------------------------- */
-static bool wants_snapshot(pen_ctx *ctx)
+/* What pen_view() gave for it and its other names is the engine's: from before it is told, because it may
+ * return it at once. */
+static void lend(pen_tensor *base)
 {
-    const uint64_t every = ctx->settings.snapshot_every;
-    bool is_due          = every > 0 && ((uint64_t)ctx->step.next_index + 1) % every == 0;
-    return atomic_exchange(&ctx->snapshot_wanted, false) || is_due;
+    for (pen_tensor *t = base; t != NULL; t = t->next_alias)
+        if (t->grad == NULL && t->offered != NULL) held_grad_lend(t);
 }
 
-/* The first gradient of a step fixes its weight and rates: they travel with it. */
-static pen_status open_step(pen_ctx *ctx, pen_error *why)
+/* What went into a sum is not read any more. */
+static void take_back(pen_tensor *base, const void *sum)
 {
-    context_step *s      = &ctx->step;
-    const pen_step *step = s->given;
-    if (!(step->weight >= 0) || step->weight > 1e300)
-        return why_set(why, PEN_INVALID_ARGUMENT, "step.weight is %g; it is 0 or more",
-                       step->weight);
-    if (!(step->lr_scale >= 0) || step->lr_scale > 1e300)
-        return why_set(why, PEN_INVALID_ARGUMENT, "step.lr_scale is %g; it is 0 or more",
-                       step->lr_scale);
-    s->weight   = step->weight;
-    s->lr_scale = step->lr_scale;
-    for (uint32_t g = 0; g < ctx->model.n_groups; g++)
-        s->rate[g] = ctx->model.group[g]->hyper.lr * s->lr_scale;
-    s->inputs  = (wire_inputs){.loss_scale = step->loss_scale,
-                               .clip       = ctx->settings.clip,
-                               .weight     = s->weight,
-                               .skip       = ctx->rule == EXCHANGE_DECIDE && ctx->settings.skip,
-                               .snapshot   = ctx->env.rank == 0 && ctx->mode != MODE_LOCAL &&
-                                           wants_snapshot(ctx),
-                               .n_rates = ctx->model.n_groups,
-                               .rate    = s->rate};
-    s->is_open = true;
-    ctx->engine->step_open(ctx, (uint64_t)s->next_index, &s->inputs);
-    return PEN_OK;
+    for (pen_tensor *t = base; t != NULL; t = t->next_alias)
+        if (t->offered != sum) held_grad_return(t, t->offered);
 }
 
+/* Before the last micro-batch nothing travels, unless the engine sums each. */
 static pen_status send_ready(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why)
 {
-    if (!ctx->step.is_open && open_step(ctx, why) != PEN_OK) return why->status;
+    const void *sum = grad;
+    if (!is_last_micro(ctx) && !ctx->reduces_each) {
+        if (accumulate_add(t, grad, why) != PEN_OK) return why->status;
+        if (ctx->stage < 2) return PEN_OK;
+        lend(t); /* the sum is all that is kept */
+        take_back(t, NULL);
+    } else {
+        if (accumulate_take(t, grad, &sum, why) != PEN_OK) return why->status;
+        if (!ctx->step.is_open && step_open(ctx, why) != PEN_OK) return why->status;
+        lend(t);
+        ctx->engine->ready(ctx, t, sum);
+        take_back(t, sum);
+    }
+    return PEN_OK;
+}
+
+/* With the last of its names a tensor is ready. */
+static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why)
+{
+    pen_tensor *base = tied_base(t);
+    const void *sum;
+    t->offered  = grad;
     t->is_ready = true;
     ctx->step.n_ready++;
-    ctx->engine->ready(ctx, t, grad);
-    return PEN_OK;
+    if (!tied_is_complete(base)) return PEN_OK;
+    if (tied_take(base, &sum, why) != PEN_OK) return why->status;
+    return send_ready(ctx, base, sum, why);
 }
 
 static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 {
     const long long index = ctx->step.next_index;
+    progress_gradient(&ctx->step.progress, clock_ns(&clock_real));
     if (!t->trained)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "pen_ready('%s'): a frozen tensor has no gradient", t->name);
     if (t->is_ready)
         return why_set(why, PEN_WRONG_STATE, "pen_ready('%s') was called twice in step %lld",
                        t->name, index);
-    if (t->grad == NULL)
+    const void *grad = t->grad != NULL ? t->grad : held_grad_seen(t);
+    if (grad == NULL && (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
         return why_set(
             why, PEN_WRONG_STATE,
-            "pen_ready('%s'): it has no gradient buffer; give one at pen_register or pen_bind",
+            "pen_ready('%s'): it has no gradient buffer; give one at pen_register or pen_bind, or "
+            "write to pen_view(PEN_GRAD)",
             t->name);
-    return send_ready(ctx, t, t->grad, why);
+    return offer(ctx, t, grad, why);
 }
 
 static pen_status ready_rest(pen_ctx *ctx, pen_error *why)
 {
     pen_status status = PEN_OK;
-    for (uint32_t i = 0; i < ctx->model.n_tensors && status == PEN_OK; i++) {
-        pen_tensor *t = ctx->model.tensor[i];
+    for (uint32_t i = 0; i < model_names(&ctx->model) && status == PEN_OK; i++) {
+        pen_tensor *t = model_name(&ctx->model, i);
         if (t->trained && !t->is_ready) status = ready_one(ctx, t, why);
     }
     return status;
@@ -210,6 +287,14 @@ pen_status pen_ready(pen_ctx *ctx, pen_tensor *t, int64_t slice)
     return status;
 }
 
+bool api_is_ready(pen_ctx *ctx, const pen_tensor *t)
+{
+    pthread_mutex_lock(&ctx->step.lock);
+    const bool is_ready = t->is_ready;
+    pthread_mutex_unlock(&ctx->step.lock);
+    return is_ready;
+}
+
 /* ---- end ------------------------------------------------------------------------------------- */
 static pen_status unseen(const pen_ctx *ctx, const pen_tensor *t)
 {
@@ -225,18 +310,18 @@ static pen_status unseen(const pen_ctx *ctx, const pen_tensor *t)
 static pen_status send_zeros(pen_ctx *ctx)
 {
     pen_error why;
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        pen_tensor *t = ctx->model.tensor[i];
+    for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
+        const pen_tensor *t = model_name(&ctx->model, i);
         if (!t->trained || t->is_ready) continue;
         if ((t->desc.flags & PEN_ZERO_IF_UNUSED) == 0) return unseen(ctx, t);
     }
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        pen_tensor *t = ctx->model.tensor[i];
-        if (t->trained && !t->is_ready && send_ready(ctx, t, NULL, &why) != PEN_OK)
+    for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
+        pen_tensor *t = model_name(&ctx->model, i);
+        if (t->trained && !t->is_ready && offer(ctx, t, NULL, &why) != PEN_OK)
             return last_error_set(&why);
     }
     /* A model without anything to train still steps. */
-    if (!ctx->step.is_open && open_step(ctx, &why) != PEN_OK) return last_error_set(&why);
+    if (!ctx->step.is_open && step_open(ctx, &why) != PEN_OK) return last_error_set(&why);
     return PEN_OK;
 }
 
@@ -263,6 +348,12 @@ static pen_status check_end(pen_ctx *ctx, const pen_step *step)
                               "step.weight and step.lr_scale travel with the first pen_ready() of "
                               "step %lld; set them before it",
                               (long long)s->next_index);
+    if (!is_last_micro(ctx))
+        return last_error_say(PEN_WRONG_STATE,
+                              "pen_step_end: step %lld ends after micro-batch %d of %llu (setting "
+                              "accum); call pen_step_micro() before each",
+                              (long long)s->next_index, s->micro,
+                              (unsigned long long)ctx->settings.accum);
     return send_zeros(ctx);
 }
 
@@ -315,17 +406,34 @@ static pen_status end_now(pen_ctx *ctx, pen_result *result)
 
 static pen_status end_step(pen_ctx *ctx, pen_step *step)
 {
+    pen_error why;
     pen_result result = {0};
     pen_status status = check_end(ctx, step);
     if (status != PEN_OK) return status;
     status = step->lazy ? end_lazily(ctx) : end_now(ctx, &result);
     if (status != PEN_OK) return status;
     fill_step(ctx, step, &result);
+    ctx->step.applied = ctx->step.outcome.applied;
+    status            = precision_step_ended(ctx, &why);
     ctx->step.next_index++;
     atomic_store(&ctx->step_index, ctx->step.next_index);
     ctx->step.is_begun = ctx->step.is_open = false;
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) ctx->model.tensor[i]->is_ready = false;
-    return PEN_OK;
+    for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
+        pen_tensor *t = model_name(&ctx->model, i);
+        t->is_ready   = false;
+        held_grad_step_end(t, ctx->stage < 2);
+    }
+    return status == PEN_OK ? status : last_error_set(&why);
+}
+
+static void tell_progress(pen_ctx *ctx, const pen_step *step)
+{
+    char text[300];
+    const worker_settings *s = &ctx->settings;
+    if (progress_step(&ctx->step.progress, step, s->report_every, s->report_times, text,
+                      sizeof text) &&
+        ctx->env.rank == 0)
+        log_notice("%s", text);
 }
 
 pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
@@ -333,45 +441,11 @@ pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
     pen_status status = context_enter(ctx, "pen_step_end", true);
     if (status != PEN_OK) return status;
     pthread_mutex_lock(&ctx->step.lock);
+    progress_enter(&ctx->step.progress, PROGRESS_EXCHANGE, clock_ns(&clock_real));
     status = end_step(ctx, step);
+    progress_enter(&ctx->step.progress, PROGRESS_OTHER, clock_ns(&clock_real));
+    if (status == PEN_OK) tell_progress(ctx, step);
     pthread_mutex_unlock(&ctx->step.lock);
+    if (status == PEN_OK) status = api_state_stepped(ctx);
     return context_leave(ctx, status);
-}
-
-/* ---- units: one, the outermost, so that programs with lazy pulls run ------------------------- */
-pen_unit *pen_unit_get(pen_ctx *ctx, const char *unit, int64_t index)
-{
-    (void)index;
-    if (context_check(ctx, "pen_unit_get") == PEN_OK && unit != NULL)
-        last_error_say(PEN_UNSUPPORTED,
-                       "pen_unit_get('%.64s'): units are not in this version; NULL, the outermost, "
-                       "holds everything",
-                       unit);
-    return NULL;
-}
-
-pen_status pen_use(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
-{
-    (void)phase;
-    pen_status status = context_enter(ctx, "pen_use", true);
-    if (status != PEN_OK) return status;
-    if (u != NULL)
-        return context_leave(ctx, last_error_say(PEN_INVALID_ARGUMENT, "pen_use: no such unit"));
-    if (stream != NULL)
-        return context_leave(
-            ctx, last_error_say(PEN_UNSUPPORTED, "pen_use: stream: this build has no CUDA device"));
-    pthread_mutex_lock(&ctx->step.lock);
-    status = wait_for_values(ctx);
-    pen_error why;
-    pen_last_error(&why);
-    if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
-    pthread_mutex_unlock(&ctx->step.lock);
-    return context_leave(ctx, status);
-}
-
-pen_status pen_release(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
-{
-    (void)stream;
-    if (phase == PEN_BACKWARD && u == NULL) return pen_ready(ctx, NULL, PEN_ALL);
-    return context_check(ctx, "pen_release");
 }

@@ -2,6 +2,8 @@
 #include "worker/api.h"
 
 #include "common/clock.h"
+#include "common/why.h"
+#include "worker/held.h"
 
 #include <stdlib.h>
 
@@ -57,8 +59,9 @@ static pen_status freeze(pen_ctx *ctx)
     ctx->step.rate = calloc(ctx->model.n_groups, sizeof *ctx->step.rate);
     if (ctx->step.rate == NULL)
         return last_error_say(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
-    const char *mode  = worker_mode_name(ctx->mode);
+    const char *mode  = context_mode_name(ctx);
     pen_status status = model_freeze(&ctx->model, &ctx->settings, mode, ctx->sync, &why);
+    if (status == PEN_OK) status = model_first_values(&ctx->model, &why);
     return status == PEN_OK ? status : last_error_set(&why);
 }
 
@@ -66,7 +69,11 @@ static pen_status run_commit(pen_ctx *ctx)
 {
     request *r;
     pen_status status = request_begin(ctx, REQUEST_COMMIT, NULL, NULL, &r);
-    return status == PEN_OK ? request_run(r, NULL, NULL) : status;
+    if (status == PEN_OK) status = request_run(r, NULL, NULL);
+    if (status != PEN_OK || ctx->engine->committed == NULL) return status;
+    pen_error why;
+    status = ctx->engine->committed(ctx, &why);
+    return status == PEN_OK ? status : last_error_set(&why);
 }
 
 pen_status pen_commit(pen_ctx *ctx)
@@ -92,8 +99,24 @@ static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *wh
                        "pen_bind('%s'): its gradient is on its way; bind between steps, or before "
                        "its first pen_ready()",
                        t->name);
-    if (param != NULL) t->param = param;
-    if (grad != NULL) t->grad = grad;
+    if (param != NULL && t->tied_to != NULL)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "pen_bind('%s'): it is tied to '%s', which has the values", t->name,
+                       t->tied_to->name);
+    if (param != NULL && t->holds_param && t->ctx->phase == CONTEXT_COMMITTED)
+        return why_set(why, PEN_WRONG_STATE,
+                       "pen_bind('%s'): its values are held by the SDK since pen_commit(); see "
+                       "pen_view(), or give it memory at pen_register",
+                       t->name);
+    if (param != NULL) {
+        held_param_drop(t);
+        t->holds_param = false;
+        t->param       = param;
+    }
+    if (grad != NULL) {
+        held_grad_step_end(t, false);
+        t->grad = grad;
+    }
     return PEN_OK;
 }
 

@@ -1,6 +1,8 @@
 /* api_verbs.c - explicit push and pull of one tensor. */
 #include "worker/api.h"
 
+#include <string.h>
+
 static pen_status refuse_decided(const pen_ctx *ctx, const char *call, const pen_tensor *t)
 {
     if (ctx->settings.clip > 0)
@@ -15,7 +17,8 @@ static pen_status refuse_decided(const pen_ctx *ctx, const char *call, const pen
                           call, t->name);
 }
 
-static pen_status check(const pen_ctx *ctx, const char *call, const pen_tensor *t, int64_t slice)
+static pen_status check(const pen_ctx *ctx, const char *call, bool pushes, const pen_tensor *t,
+                        int64_t slice)
 {
     if (t == NULL || t->ctx != ctx)
         return last_error_say(PEN_INVALID_ARGUMENT, "%s: no tensor of this context", call);
@@ -32,6 +35,12 @@ static pen_status check(const pen_ctx *ctx, const char *call, const pen_tensor *
         return last_error_say(PEN_INVALID_ARGUMENT, "%s('%s'): a frozen tensor never changes", call,
                               t->name);
     if (model_rule_of(&ctx->model, t) == EXCHANGE_DECIDE) return refuse_decided(ctx, call, t);
+    const char *schedule = ctx->model.group[t->desc.group]->schedule;
+    if (pushes && strcmp(schedule, "constant") != 0)
+        return last_error_say(PEN_UNSUPPORTED,
+                              "%s('%s'): its group has the schedule '%.64s', which counts the "
+                              "updates of steps; use pen_ready() and pen_step_end()",
+                              call, t->name, schedule);
     return PEN_OK;
 }
 
@@ -59,7 +68,7 @@ static pen_status verb(pen_ctx *ctx, const char *call, exchange_verb what, pen_t
 {
     pen_status status = context_enter(ctx, call, req == NULL);
     if (status != PEN_OK) return status;
-    status = check(ctx, call, t, slice);
+    status = check(ctx, call, what != EXCHANGE_PULL, t, slice);
     if (status == PEN_OK) status = api_wait_for_values(ctx, call);
     if (status == PEN_OK) status = run(ctx, call, what, t, from, to, o, req);
     return req == NULL ? context_leave(ctx, status) : status;

@@ -1,4 +1,4 @@
-/* api_watch.c - counters, metrics, and the schedule of a rate. */
+/* api_watch.c - counters and metrics. */
 #include "worker/api.h"
 
 #include "common/clock.h"
@@ -53,20 +53,5 @@ pen_status pen_stat(pen_ctx *ctx, const char *name, double *value)
         return last_error_say(PEN_NOT_FOUND,
                               "pen_stat: no counter is called '%.64s'; docs/stats.md lists them",
                               name);
-    return PEN_OK;
-}
-
-pen_status pen_lr(const char *schedule, int64_t applied, double *lr)
-{
-    double factor = 1;
-    if (lr == NULL || applied < 0)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_lr: applied is 0 or more, and lr is not NULL");
-    if (schedule != NULL && schedule[0] != '\0' && strcmp(schedule, "constant") != 0 &&
-        sscanf(schedule, "constant lr=%lf", &factor) != 1)
-        return last_error_say(PEN_UNSUPPORTED,
-                              "pen_lr: schedule '%.64s' is not in this version; 'constant' is",
-                              schedule);
-    *lr = factor;
     return PEN_OK;
 }

@@ -10,8 +10,10 @@
 
 #include "common/buf.h"
 #include "common/loop.h"
+#include "common/transport/lifeline.h"
 #include "common/transport/transport.h"
 #include "worker/calls.h"
+#include "worker/coll/engine.h"
 #include "worker/context.h"
 #include "worker/liaison.h"
 
@@ -24,43 +26,87 @@ typedef struct { /* one lane to one shard */
     bool is_cut; /* to be closed and dialled again before the next sleep */
 } lane_link;
 
+typedef struct { /* a member, as a record names it */
+    int32_t rank;
+    uint64_t incarnation;
+    char *host;
+    uint32_t n_addresses;
+    char **address;
+} client_member;
+
+typedef struct {
+    uint64_t term, epoch;
+    uint32_t n_workers, n_servers, n_replicas;
+    client_member *worker, *server;
+    wire_replica *replica;
+} client_record;
+
+typedef struct {    /* [n_shards] */
+    uint64_t *to;   /* incarnations of the servers that hold them; 0: nobody does */
+    char **address; /* NULL: nobody does */
+    char **server;  /* "server 1 (devbox)" */
+} client_routes;
+
+enum { CLIENT_DRAWN_MAX = 4 }; /* chunks of first values that are under way at a time */
+
+typedef struct {
+    bool is_sender;
+    uint32_t next; /* chunk */
+    void *piece[CLIENT_DRAWN_MAX];
+} client_drawing;
+
 struct client {
     pen_ctx *ctx;
     loop *loop;
     pthread_t thread;
     bool has_thread;
 
-    transport *control;
+    lifeline *control;
     liaison *liaison;
     calls *calls;
     char control_address[300];
+    char refusal[96]; /* of the newest attempt to reach the scheduler; "": none */
     wire_arena *arena;
     wire_out out;
-    loop_timer timer;
+    loop_timer timer, look; /* look: at what came for collectives */
 
-    /* From EPOCH on. */
-    uint64_t term, epoch;
-    uint32_t n_shards, n_links, n_workers;
-    lane_link *links;         /* [n_shards * lanes] */
-    uint64_t *to;             /* [n_shards] incarnations of their servers */
-    char **address, **server; /* [n_shards] */
-    char **worker_host;       /* [n_workers] */
+    /* From EPOCH on: client_route.c. */
+    client_record record;           /* the newest */
+    uint32_t n_workers;             /* ranks that ever were: one more than the highest */
+    uint64_t *incarnation;          /* [n_workers] 0: absent */
+    char **worker_host, **old_host; /* [n_workers]; old_host: while a record is installed */
+    uint32_t n_old_hosts;
+    bool is_late; /* the job was under way when this worker came */
 
     /* From PLAN on. */
     plan *plan;
     uint32_t *shard; /* [n_partitions] */
     int64_t restore;
+    uint32_t n_shards, n_links, ranks_max, n_first_places;
+    wire_replica *first_place; /* [n_first_places] where PLAN put the shards */
+    client_routes route;
+    lane_link *links; /* [n_shards * lanes], from COMMITTED on */
     exchange *exchange;
     exchange_request *step;
     uint32_t *crc; /* scratch of a message */
     void *zeros;   /* as many as the largest gradient; made when first needed */
 
+    struct client_units *units; /* stage 3: values come and go */
+    client_drawing drawing;     /* rank 0's first values of those, while they are sent */
+
     request *join, *commit, *leave, *snapshots; /* requests in progress; snapshots are linked */
+    request *disputes; /* refused because ranks disagree; they wait for the verdict, linked */
+    pen_error dispute; /* what the first of them was told: said when no verdict comes */
+    uint64_t dispute_due_ms;
     loop_task step_open, stop;
     uint64_t step_index;
     uint64_t holds; /* buffers of the program that the transport still reads */
     int abort_fd;
-    bool is_leaving, is_loading;
+    bool is_leaving, is_loading, has_failed;
+
+    pthread_mutex_t asks_lock; /* what collectives ask, on its way from other threads */
+    struct client_ask *asks;
+    loop_task asks_task;
 
     wire_stat beat_stat[STAT_COUNT + CONTEXT_METRICS_MAX];
     char beat_call[128];
@@ -72,18 +118,76 @@ pen_status client_dial_links(client *c, pen_error *why);
 void client_close_links(client *c);
 void client_redial_cut(client *c);
 void client_say(void *user, const wire_control *message);
+void client_renew(void *user); /* the scheduler is silent: perhaps only the connection is dead */
 pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
                        const exchange_piece *pieces, uint32_t n);
 void client_cut(void *user, uint32_t shard, uint32_t lane);
+void client_cut_shard(client *c, uint32_t shard); /* all its lanes: it lies elsewhere now */
 bool client_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
 const char *client_probe(void *user); /* what listens at the scheduler's address */
+
+/* client_route.c */
+pen_status client_route_epoch(client *c, const wire_control *m, pen_error *why);
+pen_status client_route_plan(client *c, const wire_control *m, pen_error *why);
+void client_route_fini(client *c);
+void client_tell_members(client *c,
+                         int64_t after); /* the program, from the step behind that one on */
+bool client_is_member(const client *c);  /* the newest record has this process */
+const client_member *client_find_worker(const client_record *r, int32_t rank); /* NULL: none */
+
+/* client_event.c */
+void client_tell_events(client *c, const client_record *before); /* who came and went since */
+void client_tell_lost(client *c, int32_t rank, const char *text);
+void client_tell_stopping(client *c);
 
 /* client_command.c */
 pen_status client_make_calls(client *c, pen_error *why);
 void client_begin_command(client *c, request *r, uint64_t now_ms);
 void client_answer(pen_ctx *ctx, pen_call *call); /* any thread */
 
+/* client_coll.c */
+typedef struct client_ask client_ask;
+extern const coll_job client_coll_job; /* its user is the client */
+void client_coll_joined(client *c, const wire_control *epoch);
+void client_coll_fini(client *c);
+void client_lost(void *user, int32_t rank, const pen_error *why);
+void client_faulted(void *user, uint64_t group, uint64_t call, const pen_error *why);
+void client_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,
+                   const pen_error *why);
+void client_stored(void *user, void *token, const void *data, size_t size, int64_t value,
+                   const pen_error *why);
+void client_record_please(void *user, uint64_t id, uint64_t asker);
+void client_begin_store(client *c, request *r, uint64_t now_ms);
+
+/* client_request.c */
+void client_start(pen_ctx *ctx, request *r); /* members of engine_ops, in the program's threads */
+void client_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs);
+void client_ready(pen_ctx *ctx, pen_tensor *t, const void *grad);
+
+/* client_unit.c */
+pen_status client_units_check(const pen_ctx *ctx, pen_error *why);
+pen_status client_units_committed(pen_ctx *ctx, pen_error *why); /* members of engine_ops */
+pen_status client_units_use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, int64_t step,
+                            pen_error *why);
+void client_units_release(pen_ctx *ctx, const pen_unit *u, pen_phase phase);
+pen_status client_units_view(pen_ctx *ctx, pen_tensor *t, pen_error *why);
+void client_units_step_end(client *c);
+void client_units_fini(client *c);
+void client_begin_fetch(client *c, request *r, uint64_t now_ms);
+bool client_gives_back(const client *c);
+void client_returned(void *user, uint32_t tensor);
+
+/* client_draw.c: first values that no worker holds whole */
+typedef enum { CLIENT_DRAW_OVER, CLIENT_DRAW_UNDER_WAY, CLIENT_DRAW_FAILED } client_draw_state;
+client_draw_state client_draw_next(client *c, pen_error *why); /* what was sent before is there */
+bool client_is_drawing(const client *c, const void *token);
+void client_draw_fini(client *c);
+
 /* client.c */
+extern const liaison_actions client_liaison_actions;    /* their user is the client */
+void client_end(request **place, const pen_error *why); /* NULL there: nothing */
+void client_report(client *c, const pen_error *why);    /* fails, and tells the scheduler */
+void client_before_sleep(void *user);
 void client_fail(client *c, const pen_error *why);
 void client_after(client *c); /* after every event: tell what ended, set the timer */
 

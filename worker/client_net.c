@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BATCH = 64, ALONE_BYTES = 64 << 10, PROBE_MS = 1000 };
+enum { BATCH = 64, ALONE_BYTES = 64 << 10, PROBE_MS = 1000, CONTROL_RECONNECT_MS_MAX = 200 };
 
 /* ---- control --------------------------------------------------------------------------------- */
 void client_say(void *user, const wire_control *message)
@@ -27,7 +27,13 @@ void client_say(void *user, const wire_control *message)
         return;
     }
     /* A full queue means that nobody reads it; what matters is said again. */
-    (void)transport_send(c->control, 0, c->out.data, c->out.size, NULL);
+    (void)lifeline_send(c->control, c->out.data, c->out.size, NULL);
+}
+
+void client_renew(void *user)
+{
+    client *c = user;
+    lifeline_renew(c->control);
 }
 
 static void take_control(client *c, const transport_event *event, uint64_t now_ms)
@@ -46,18 +52,25 @@ static void take_control(client *c, const transport_event *event, uint64_t now_m
         liaison_receive(c->liaison, &message, now_ms);
 }
 
+static void control_refused(client *c, const char *note)
+{
+    stat_add(&c->ctx->stats, STAT_REFUSED, 1);
+    snprintf(c->refusal, sizeof c->refusal, "%s", note);
+    if (log_allowed(4)) log_warning("no scheduler at %s so far: %s", c->control_address, note);
+}
+
 static bool drain_control(void *user)
 {
     client *c = user;
     transport_event event;
     int n              = 0;
     const uint64_t now = loop_now_ms(c->loop);
-    for (; n < BATCH && transport_recv(c->control, &event) == PEN_OK; n++) {
+    for (; n < BATCH && lifeline_recv(c->control, &event) == PEN_OK; n++) {
         switch (event.kind) {
         case TRANSPORT_MESSAGE: take_control(c, &event, now); break;
         case TRANSPORT_UP: liaison_up(c->liaison, now); break;
         case TRANSPORT_DOWN: liaison_down(c->liaison, now); break;
-        case TRANSPORT_REFUSED: stat_add(&c->ctx->stats, STAT_REFUSED, 1); break;
+        case TRANSPORT_REFUSED: control_refused(c, event.note); break;
         }
         if (event.kind == TRANSPORT_MESSAGE) buf_release(event.body);
     }
@@ -67,20 +80,22 @@ static bool drain_control(void *user)
 
 pen_status client_dial_control(client *c, pen_error *why)
 {
-    const worker_env *env     = &c->ctx->env;
-    const transport_options o = {
-        .head_bytes_max = WIRE_HEAD_BYTES_MAX,
-        /* three of them in silence break a connection: that is the lease's business */
-        .heartbeat_ms = (uint32_t)c->ctx->settings.lease_ms / 2,
+    const worker_env *env = &c->ctx->env;
+    transport_options o   = {
+          .head_bytes_max = WIRE_HEAD_BYTES_MAX,
+          /* three of them in silence break a connection: that is the lease's business */
+          .heartbeat_ms     = (uint32_t)c->ctx->settings.lease_ms / 2,
+          .reconnect_ms_max = CONTROL_RECONNECT_MS_MAX, /* the lease runs */
     };
     if (strstr(env->addr, "://") != NULL)
         snprintf(c->control_address, sizeof c->control_address, "%s", env->addr);
     else
         snprintf(c->control_address, sizeof c->control_address, "tcp://%s:%u", env->addr,
                  env->port);
-    pen_status status = transport_dial(c->control_address, &o, &c->control, why);
+    guard_dial(c->ctx->guard, GUARD_SCHEDULER, &o);
+    pen_status status = lifeline_dial(c->control_address, &o, &c->control, why);
     if (status != PEN_OK) return status;
-    return loop_add(c->loop, transport_poll_fd(c->control), drain_control, c, why);
+    return loop_add(c->loop, lifeline_poll_fd(c->control), drain_control, c, why);
 }
 
 /* ---- data out -------------------------------------------------------------------------------- */
@@ -186,7 +201,7 @@ pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_dat
     if (status == PEN_OK)
         status = transport_send(l->t, 0, c->out.data, c->out.size, body);
     else
-        log_error("a message to %s cannot be written: %s", c->server[shard], why.text);
+        log_error("a message to %s cannot be written: %s", c->route.server[shard], why.text);
     if (status != PEN_OK) buf_release(body);
     return status;
 }
@@ -216,7 +231,7 @@ static void take_data(client *c, const lane_link *l, const transport_event *even
     }
     stat_add(&c->ctx->stats, STAT_REFUSED, 1);
     if (log_allowed(2 + l->shard))
-        log_warning("a message of %s was refused: %s", c->server[l->shard], why.text);
+        log_warning("a message of %s was refused: %s", c->route.server[l->shard], why.text);
 }
 
 static bool drain_link(void *user)
@@ -239,9 +254,13 @@ static bool drain_link(void *user)
     return n > 0;
 }
 
+/* A shard that nobody holds is dialled when a record says who does. */
 static pen_status dial_link(client *c, lane_link *l, pen_error *why)
 {
-    pen_status status = transport_dial(c->address[l->shard], NULL, &l->t, why);
+    if (c->route.address[l->shard] == NULL) return PEN_OK;
+    transport_options o = {.lends = c->ctx->settings.shared_memory};
+    guard_dial(c->ctx->guard, GUARD_SERVER, &o);
+    pen_status status = transport_dial(c->route.address[l->shard], &o, &l->t, why);
     if (status != PEN_OK) return status;
     return loop_add(c->loop, transport_poll_fd(l->t), drain_link, l, why);
 }
@@ -282,14 +301,19 @@ void client_cut(void *user, uint32_t shard, uint32_t lane)
     c->links[shard * (uint32_t)c->ctx->settings.lanes + lane].is_cut = true;
 }
 
+void client_cut_shard(client *c, uint32_t shard)
+{
+    for (uint32_t i = 0; i < c->n_links; i++)
+        if (c->links[i].shard == shard) c->links[i].is_cut = true;
+}
+
 void client_redial_cut(client *c)
 {
     for (uint32_t i = 0; i < c->n_links; i++) {
         lane_link *l = &c->links[i];
         if (!l->is_cut) continue;
         l->is_cut = false;
-        if (l->t == NULL) continue;
-        close_link(c, l);
+        if (l->t != NULL) close_link(c, l);
         exchange_down(c->exchange, l->shard, l->lane);
         pen_error why;
         if (!c->is_leaving && dial_link(c, l, &why) != PEN_OK) client_fail(c, &why);
@@ -325,6 +349,11 @@ const char *client_probe(void *user)
         return "(the name cannot be resolved); look at MASTER_ADDR";
     int error = connect_within(list);
     freeaddrinfo(list);
+    if (error == 0 && strstr(c->refusal, ", and this side") != NULL)
+        return "(one side encrypts and the other does not); look at encryption and secret_file of "
+               "all";
+    if (error == 0 && c->ctx->guard != NULL)
+        return "(what answers there has another secret); look at secret_file of all";
     if (error == 0) return "(the port is open: torchrun's own store?); set PENSTOCK_PORT";
     if (error == ECONNREFUSED) return "(connection refused: nothing listens there)";
     return error == ETIMEDOUT ? "(no answer at all: wrong address, or a firewall)"

@@ -5,8 +5,11 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/simd/simd.h"
+#include "worker/api_store.h"
 #include "worker/calls.h"
+#include "worker/coll/engine.h"
 #include "worker/last_error.h"
+#include "worker/precision.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -28,51 +31,111 @@ static worker_mode mode_of_sync(const char *sync)
     return MODE_PS_BSP;
 }
 
+static bool is_without_servers(worker_mode mode)
+{
+    return mode == MODE_ALLREDUCE || worker_mode_stage((int)mode) > 0;
+}
+
+/* What all ranks wait for, whoever holds the state. */
+static worker_mode mode_of_rule(worker_mode mode)
+{
+    return mode == MODE_PS_HIER || is_without_servers(mode) ? MODE_PS_BSP : mode;
+}
+
+/* engine_two_level does as engine_servers where sums of nodes are neither wanted nor worth it. */
+static const engine_ops *engine_of(worker_mode mode, const worker_settings *s)
+{
+    if (mode == MODE_LOCAL) return &engine_local;
+    if (mode == MODE_ALLREDUCE) return &engine_allreduce;
+    if (worker_mode_stage((int)mode) > 0) return &engine_sharded;
+    if (mode == MODE_PS_HIER) return &engine_two_level;
+    const bool may_sum =
+        mode == MODE_PS_BSP && s->commit == COMMIT_DECIDE && worker_mode_stage(s->mode) < 2;
+    return may_sum && s->two_level != TWO_LEVEL_NO ? &engine_two_level : &engine_servers;
+}
+
+/* What the settings and the environment come to for a member of a job. */
+static pen_status choose_mode_of_job(pen_ctx *ctx, worker_mode *chosen, pen_error *why)
+{
+    const worker_settings *s = &ctx->settings;
+    worker_mode mode         = *chosen;
+    if (mode == MODE_AUTO) mode = mode_of_sync(s->sync);
+    if (s->mode == MODE_AUTO && mode == MODE_PS_BSP && s->servers <= 0) mode = MODE_ALLREDUCE;
+    if (mode == MODE_LOCAL)
+        return why_set(why, PEN_BAD_SETTING,
+                       "mode=local and a world of %d workers contradict each other",
+                       ctx->env.world_size);
+    if (s->servers <= 0 && !is_without_servers(mode))
+        return why_set(why, PEN_BAD_SETTING,
+                       "mode=%s needs servers, and none were given: start the job with "
+                       "`penstock run --servers 1`, set PENSTOCK_SERVERS, or use "
+                       "mode=allreduce",
+                       worker_mode_name((int)mode));
+    if (mode == MODE_ALLREDUCE && s->on_worker_loss == LOSS_WAIT)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "on_worker_loss=wait needs servers, which hold what the worker comes "
+                       "back to: start the job with `penstock run --servers 1`, or use "
+                       "on_worker_loss=continue");
+    if (s->servers > 0 && s->accum_reduce == ACCUM_REDUCE_EACH)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "accum_reduce=each and servers=%lld: gradients are added up on the worker "
+                       "and sent with the last micro-batch; use accum_reduce=last",
+                       (long long)s->servers);
+    ctx->stage = worker_mode_stage((int)mode);
+    if (ctx->stage > 0 && s->servers > 0) mode = MODE_PS_BSP;
+    if (is_without_servers(mode)) ctx->settings.servers = 0;
+    *chosen = mode;
+    return PEN_OK;
+}
+
+/* Which kind of state is whose changes nothing about who waits for whom. */
+static const char *usual_sync(worker_mode mode)
+{
+    return mode == MODE_PS_SSP ? "ssp s=2" : mode == MODE_PS_ASYNC ? "async" : "bsp";
+}
+
+static pen_status check_sync(const pen_ctx *ctx, worker_mode mode, const char *sync, pen_error *why)
+{
+    if (mode != MODE_LOCAL && mode_of_sync(sync) != mode_of_rule(mode))
+        return why_set(why, PEN_BAD_SETTING, "mode=%s and sync=%s contradict each other",
+                       worker_mode_name((int)mode), sync);
+    if (mode_of_sync(sync) != MODE_PS_BSP && ctx->settings.clip > 0)
+        return why_set(why, PEN_BAD_SETTING,
+                       "sync=%s and clip=%g contradict each other: there is no moment at which all "
+                       "gradients are known",
+                       sync, ctx->settings.clip);
+    return PEN_OK;
+}
+
 static pen_status choose_mode(pen_ctx *ctx, pen_error *why)
 {
-    static const char *const usual[] = {[MODE_LOCAL]    = "bsp",
-                                        [MODE_PS_BSP]   = "bsp",
-                                        [MODE_PS_SSP]   = "ssp s=2",
-                                        [MODE_PS_ASYNC] = "async"};
-    const worker_settings *s         = &ctx->settings;
-    worker_mode mode                 = (worker_mode)s->mode;
-
+    const worker_settings *s = &ctx->settings;
+    worker_mode mode         = (worker_mode)s->mode;
     if (ctx->env.alone) {
         if (s->servers > 0)
             return why_set(why, PEN_BAD_SETTING,
                            "servers=%lld, but no RANK says who this worker is; `penstock run "
                            "--servers %lld` starts all",
                            (long long)s->servers, (long long)s->servers);
-        if (mode == MODE_AUTO || s->servers < 0) mode = MODE_LOCAL;
-    } else {
-        if (mode == MODE_AUTO) mode = mode_of_sync(s->sync);
-        if (mode == MODE_LOCAL)
-            return why_set(why, PEN_BAD_SETTING,
-                           "mode=local and a world of %d workers contradict each other",
-                           ctx->env.world_size);
-        if (s->servers <= 0)
-            return why_set(why, PEN_BAD_SETTING,
-                           "%d workers and no servers: workers without servers (allreduce) are not "
-                           "in this version; start the job "
-                           "with `penstock run --servers 1`, or set PENSTOCK_SERVERS",
-                           ctx->env.world_size);
+        if (mode == MODE_AUTO || is_without_servers(mode) || s->servers < 0) mode = MODE_LOCAL;
+    } else if (choose_mode_of_job(ctx, &mode, why) != PEN_OK) {
+        return why->status;
     }
     /* A program written for ssp or async keeps its meaning when it runs alone. */
-    const char *sync =
-        s->sync[0] != '\0' ? s->sync : usual[s->mode == MODE_AUTO ? mode : (worker_mode)s->mode];
-    if (mode != MODE_LOCAL && mode_of_sync(sync) != mode)
-        return why_set(why, PEN_BAD_SETTING, "mode=%s and sync=%s contradict each other",
-                       worker_mode_name(mode), sync);
-    if (mode_of_sync(sync) != MODE_PS_BSP && s->clip > 0)
-        return why_set(why, PEN_BAD_SETTING,
-                       "sync=%s and clip=%g contradict each other: there is no moment at which all "
-                       "gradients are known",
-                       sync, s->clip);
+    const worker_mode given = s->mode == MODE_AUTO ? mode : (worker_mode)s->mode;
+    const char *sync        = s->sync[0] != '\0' ? s->sync : usual_sync(given);
+    if (check_sync(ctx, mode, sync, why) != PEN_OK) return why->status;
     ctx->mode = mode;
     ctx->rule = s->commit == COMMIT_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
     memcpy(ctx->sync, sync, strlen(sync) + 1);
-    ctx->engine = mode == MODE_LOCAL ? &engine_local : &engine_servers;
+    ctx->engine = engine_of(mode, s);
     return PEN_OK;
+}
+
+const char *context_mode_name(const pen_ctx *ctx)
+{
+    const bool is_sharded_by_servers = ctx->mode == MODE_PS_BSP && ctx->stage > 0;
+    return worker_mode_name(is_sharded_by_servers ? ctx->settings.mode : (int)ctx->mode);
 }
 
 /* ---- birth and death ------------------------------------------------------------------------- */
@@ -99,7 +162,10 @@ static pen_status set_up(pen_ctx *ctx, const char *const *settings, pen_error *w
     }
     status = simd_choose(s->simd, why);
     if (status == PEN_OK) status = worker_env_resolve(s, config_env, &ctx->env, why);
+    ctx->states.rank = ctx->env.rank;
     if (status == PEN_OK) status = choose_mode(ctx, why);
+    if (status == PEN_OK) status = precision_set_up(ctx, why);
+    if (status == PEN_OK) status = own_state_init(ctx, why);
     if (status == PEN_OK) status = model_init(&ctx->model, ctx, why);
     return status;
 }
@@ -114,11 +180,16 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
     }
     pthread_mutex_init(&ctx->step.lock, NULL);
     pthread_mutex_init(&ctx->failure_lock, NULL);
+    pthread_mutex_init(&ctx->held_lock, NULL);
+    pthread_cond_init(&ctx->held_returned, NULL);
+    pthread_mutex_init(&ctx->use_lock, NULL);
     pthread_mutex_init(&ctx->watch_lock, NULL);
-    ctx->pid       = getpid();
-    ctx->world.ctx = ctx;
+    members_init(&ctx->members);
+    state_table_init(&ctx->states);
+    ctx->pid = getpid();
     atomic_store(&ctx->call, "pen_init");
     atomic_store(&ctx->step_index, -1);
+    ctx->digest_step = -1;
     atomic_store(&ctx->call_since_ms, clock_ms(&clock_real));
     if (gethostname(ctx->host, sizeof ctx->host - 1) != 0)
         memcpy(ctx->host, "unknown", sizeof "unknown");
@@ -129,6 +200,14 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
     }
     ctx->requests.in_flight_max = ctx->settings.requests_max;
     name_job(ctx);
+    ctx->world = group_create_world(ctx, ctx->env.world_size, ctx->env.rank);
+    if (ctx->world == NULL) status = why_set(why, PEN_NO_MEMORY, "no memory for a group");
+    if (status == PEN_OK && ctx->env.alone)
+        status = coll_engine_create(ctx, NULL, NULL, &ctx->coll, why);
+    if (status != PEN_OK) {
+        context_destroy(ctx);
+        return status;
+    }
     *out = ctx;
     return PEN_OK;
 }
@@ -141,13 +220,31 @@ void context_destroy(pen_ctx *ctx)
         free(call->data);
         free(call);
     }
+    coll_engine_destroy(ctx->coll); /* alone; the client ends its own, groups and all */
+    group_destroy(ctx->world);
+    for (uint32_t i = 0; i < ctx->n_old_worlds; i++) group_destroy(ctx->old_world[i]);
+    free(ctx->old_world);
+    api_values_destroy(ctx->values);
     request_table_fini(&ctx->requests);
     model_fini(&ctx->model);
     free(ctx->step.rate);
+    free(ctx->step.states);
     pthread_mutex_destroy(&ctx->step.lock);
     pthread_mutex_destroy(&ctx->failure_lock);
+    pthread_cond_destroy(&ctx->held_returned);
+    pthread_mutex_destroy(&ctx->held_lock);
+    pthread_mutex_destroy(&ctx->use_lock);
     pthread_mutex_destroy(&ctx->watch_lock);
+    members_fini(&ctx->members);
+    state_table_fini(&ctx->states);
     free(ctx);
+}
+
+bool context_is_elastic(const pen_ctx *ctx)
+{
+    const worker_settings *s = &ctx->settings;
+    return s->servers > 0 && !ctx->env.alone &&
+           (s->on_worker_loss != LOSS_FAIL || s->workers_max > 0);
 }
 
 /* ---- what every call checks ------------------------------------------------------------------ */
@@ -203,6 +300,9 @@ void context_fail(pen_ctx *ctx, const pen_error *why)
         atomic_store_explicit(&ctx->has_failed, true, memory_order_release);
     }
     pthread_mutex_unlock(&ctx->failure_lock);
+    pthread_mutex_lock(&ctx->held_lock); /* whoever waits for room sees it */
+    pthread_cond_broadcast(&ctx->held_returned);
+    pthread_mutex_unlock(&ctx->held_lock);
 }
 
 pen_status context_remember(pen_error *kept, const pen_error *why)

@@ -3,20 +3,22 @@
 #define WORKER_CONTEXT_H
 
 #include "common/stat.h"
+#include "worker/coll/group.h"
 #include "worker/engine.h"
 #include "worker/exchange.h"
+#include "worker/members.h"
 #include "worker/model.h"
+#include "worker/own_state.h"
+#include "worker/progress.h"
 #include "worker/request.h"
+#include "worker/state_table.h"
+#include "worker/train/loss_scale.h"
 #include "worker/worker_env.h"
 #include "worker/worker_settings.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
-
-struct pen_group {
-    pen_ctx *ctx;
-};
 
 enum { CONTEXT_METRICS_MAX = 64 };
 
@@ -25,6 +27,8 @@ typedef struct {
     double value;
 } context_metric;
 
+typedef void (*context_event_fn)(pen_ctx *ctx, const pen_event *event, void *user);
+
 typedef enum { CONTEXT_OPEN, CONTEXT_COMMITTED } context_phase;
 
 typedef struct { /* between pen_step_begin and pen_step_end */
@@ -32,34 +36,68 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     pen_step *given; /* the program's; read at the first pen_ready */
     int64_t next_index;
     bool is_begun;
-    bool is_open; /* something was sent: weight and rates are fixed */
+    bool is_open;    /* something was sent: weight and rates are fixed */
+    int64_t applied; /* updates so far: what rates are a function of */
+    loss_scale scale;
     double weight, lr_scale;
+    int micro; /* micro-batch in progress */
     uint32_t n_ready;
+    uint32_t flags; /* PEN_STEP_*, for the next pen_step_begin */
     wire_inputs inputs;
     double *rate;             /* [n_groups] */
     pen_error remembered;     /* of pen_ready and friends; status PEN_OK: none */
     exchange_outcome outcome; /* written by the engine before REQUEST_STEP ends */
+    void *states;             /* that travel with its pushes; NULL: none */
     pen_req values;           /* lazy: values that are still on their way */
+    progress progress;
 } context_step;
+
+typedef struct { /* the snapshot that this job goes on from */
+    bool is_there;
+    int64_t step, applied;
+} context_restored;
 
 struct pen_ctx {
     worker_settings settings;
     worker_env env;
     worker_mode mode;
+    int stage; /* how much is sharded: 1, 2, 3 of zero1 to zero3; 0: nothing.  Over servers mode is then MODE_PS_BSP */
+    bool reduces_each;  /* pen_ready() of every micro-batch reaches the engine; set by its open() */
     exchange_rule rule; /* of groups that average */
     char sync[CONFIG_TEXT_BYTES], host[256], job[48];
     pid_t pid;
     const engine_ops *engine;
-    void *state; /* the engine's */
+    void *state;   /* the engine's */
+    void *trainer; /* of train/allreduce.c and train/two_level.c, whose state is the client's */
     struct scheduler *hosted;
+    struct guard *guard; /* of its endpoints; NULL: clear text, or alone */
     context_phase phase;
+    pthread_mutex_t held_lock; /* of memory that the SDK holds: held.h */
+    pthread_cond_t held_returned;
+    uint64_t lent_bytes;      /* gradients that engines have been lent */
+    pthread_mutex_t use_lock; /* one pen_use() or pen_release() at a time: api_unit.c */
     model model;
     pen_error remembered; /* of pen_register and friends */
     request_table requests;
     context_step step;
     stat_set stats;
     uint64_t committed_ms;
-    pen_group world;
+    /* From context_create() on; another one from the step on whose members are others.  The groups of
+     * other kinds are made when first asked for. */
+    _Atomic(pen_group *) world;
+    pen_group **old_world; /* [n_old_worlds] that no engine owns */
+    uint32_t n_old_worlds;
+    membership members;     /* empty when alone */
+    atomic_uint n_samplers; /* made so far: names of their positions in snapshots */
+    state_table states;     /* bytes that belong to a snapshot and are no tensors */
+    own_state own;          /* what of it is ours */
+    context_restored restored;
+    bool is_saved; /* with the step that has just ended a snapshot was taken; see api_state.h */
+    struct keeper *keeper;    /* train/keeper.h: without servers; NULL: servers keep snapshots */
+    atomic_bool stop_wanted;  /* pen_step_begin says END */
+    int64_t digest_step;      /* of the newest pen_digest() */
+    uint32_t n_digests;       /* before it, at the same step */
+    struct coll_engine *coll; /* alone: made with the context; else by the client, before HELLO */
     atomic_bool snapshot_wanted;
     _Atomic int64_t step_index; /* of the step in progress or next; -1 before commit */
 
@@ -75,14 +113,27 @@ struct pen_ctx {
     uint32_t n_metrics;
     pen_command_fn command; /* of pen_on_command; under watch_lock, as is its argument */
     void *command_user;
+    context_event_fn event; /* of pen_on_event(); likewise */
+    void *event_user;
+    struct api_values *values;  /* alone: of pen_store_set() and its kin; NULL: none yet */
     pen_call *unanswered;       /* alone: calls the program still has a pointer to */
     _Atomic(const char *) call; /* newest call, for heartbeats */
     atomic_bool in_call;
     atomic_uint_fast64_t call_since_ms;
 };
 
+/* What a user would say: "zero2", also where servers do it. */
+const char *context_mode_name(const pen_ctx *ctx);
+
 pen_status context_create(const char *const *settings, pen_ctx **ctx, pen_error *why);
 void context_destroy(pen_ctx *ctx); /* after engine->close() */
+
+/* Its members may come and go while it trains: it goes on without a worker, waits for another in its
+ * place, or takes more. */
+bool context_is_elastic(const pen_ctx *ctx);
+
+/* A step begins: the world, and the step's flags, are of the members that it is seen with. */
+void context_follow_members(pen_ctx *ctx); /* world.c */
 
 /* What every call begins with: NULL, a forked child, an earlier failure.  The sentence is kept for
  * pen_last_error(). */

@@ -44,6 +44,11 @@ exchange_rule exchange_rule_of(const exchange *self, const op *o)
     return exchange_chunk(self, o->chunk)->blocks > 0 ? self->setup.rule : EXCHANGE_FREE;
 }
 
+bool exchange_is_decided(const exchange *self, const op *o)
+{
+    return o->verb == EXCHANGE_STEP && exchange_rule_of(self, o) == EXCHANGE_DECIDE;
+}
+
 bool exchange_is_pushing(const op *o)
 {
     switch ((exchange_verb)o->verb) {
@@ -52,6 +57,7 @@ bool exchange_is_pushing(const op *o)
     case EXCHANGE_PUSH_PULL: return true;
     case EXCHANGE_STEP: return !o->pulling;
     case EXCHANGE_LOAD:
+    case EXCHANGE_FETCH:
     case EXCHANGE_PULL: break;
     }
     return false;
@@ -110,12 +116,14 @@ static exchange_request *request_new(exchange *self)
 
 inputs *exchange_inputs_new(const wire_inputs *in)
 {
-    inputs *copy = malloc(sizeof *copy + in->n_rates * sizeof(double));
+    inputs *copy = malloc(sizeof *copy + in->n_rates * sizeof(double) + in->states_bytes);
     if (copy == NULL) return NULL;
     copy->refs      = 1;
     copy->wire      = *in;
     copy->wire.rate = copy->rate;
     if (in->n_rates > 0) memcpy(copy->rate, in->rate, in->n_rates * sizeof(double));
+    copy->wire.states = copy->rate + in->n_rates;
+    if (in->states_bytes > 0) memcpy(copy->rate + in->n_rates, in->states, in->states_bytes);
     return copy;
 }
 
@@ -150,7 +158,7 @@ static bool allocate(exchange *self)
         step->sums[i] = calloc(p->partition[i].blocks, sizeof(double));
         if (step->sums[i] == NULL) return false;
     }
-    return exchange_idle_find(self);
+    return exchange_away_init(self) && exchange_idle_find(self);
 }
 
 static void look_at_model(exchange *self)
@@ -189,6 +197,7 @@ exchange *exchange_create(const exchange_setup *setup, const exchange_actions *a
         return NULL;
     }
     look_at_model(self);
+    (void)exchange_know_workers(self, setup->worker, setup->n_workers);
     return self;
 }
 
@@ -210,6 +219,7 @@ void exchange_destroy(exchange *self)
     exchange_inputs_release(self->plain);
     for (uint32_t i = 0; self->step.sums != NULL && i < self->setup.plan->n_partitions; i++)
         free(self->step.sums[i]);
+    exchange_away_fini(self);
     free(self->step.sums);
     free(self->step.record);
     free(self->step.has);
@@ -218,6 +228,8 @@ void exchange_destroy(exchange *self)
         free(self->slabs);
         self->slabs = next;
     }
+    free(self->worker);
+    free(self->is_trained);
     free(self->idle);
     free(self->push_dtype);
     free(self->piece);
@@ -255,10 +267,12 @@ void exchange_due_at(exchange *self, op *o, uint64_t due_ms)
 void exchange_send_later(exchange *self, op *o)
 {
     if (o->state == OP_READY) return;
+    if (o->is_returned && exchange_is_pushing(o)) return; /* when it is due it is asked about */
     lane_state *lane = exchange_lane(self, o->chunk);
-    o->state         = OP_READY;
-    o->due_ms        = NEVER;
-    o->out_next      = NULL;
+    exchange_repay(self, o);
+    o->state    = OP_READY;
+    o->due_ms   = NEVER;
+    o->out_next = NULL;
     if (lane->tail == NULL)
         lane->head = o;
     else
@@ -280,6 +294,12 @@ void exchange_unqueue(exchange *self, op *o)
     o->out_next = NULL;
 }
 
+void exchange_repay(exchange *self, op *o)
+{
+    exchange_lane(self, o->chunk)->spent -= o->credit;
+    o->credit = 0;
+}
+
 /* ---- operations ------------------------------------------------------------------------------ */
 static void end_as_unknown(exchange *self, exchange_request *r, uint32_t tensor);
 
@@ -290,7 +310,7 @@ static void start(exchange *self, op *o)
         end_as_unknown(self, o->request, exchange_chunk(self, o->chunk)->tensor);
         return;
     }
-    if (o->verb == EXCHANGE_STEP && exchange_rule_of(self, o) == EXCHANGE_DECIDE)
+    if (exchange_is_decided(self, o))
         o->seq = self->step.index;
     else if (exchange_is_pushing(o) && o->verb != EXCHANGE_INIT)
         o->seq = queue->next_seq;
@@ -325,10 +345,13 @@ static void retire(exchange *self, op *o)
     if (queue->tail == o) queue->tail = before;
     o->live_prev->live_next = o->live_next;
     o->live_next->live_prev = o->live_prev;
-    o->state                = OP_DONE;
+    exchange_repay(self, o);
+    o->state = OP_DONE;
     buf_release(o->body);
     o->body = NULL;
     o->request->left--;
+    exchange_away_let_go(self, o);
+    if (o->verb == EXCHANGE_STEP && !exchange_is_decided(self, o)) self->step.n_free--;
     if (before == NULL && queue->head != NULL) start(self, queue->head);
 }
 
@@ -336,9 +359,10 @@ void exchange_finish(exchange *self, op *o)
 {
     exchange_unqueue(self, o);
     if (o->verb == EXCHANGE_PUSH || o->verb == EXCHANGE_PUSH_PULL ||
-        (o->verb == EXCHANGE_STEP && exchange_rule_of(self, o) != EXCHANGE_DECIDE))
+        (o->verb == EXCHANGE_STEP && !exchange_is_decided(self, o)))
         self->chunk[o->chunk].next_seq = o->seq + 1;
     retire(self, o);
+    if (o->verb == EXCHANGE_STEP) exchange_step_tell(self);
     exchange_complete_if_over(self, o->request);
 }
 
@@ -382,11 +406,21 @@ static void end_as_unknown(exchange *self, exchange_request *r, uint32_t tensor)
     exchange_end(self, r, &why);
 }
 
+/* Chunks of one step may be at different rounds when a rank joins: it begins with the lowest, and has
+ * no part in what is over. */
+static bool is_beyond_step(const exchange *self, uint32_t chunk)
+{
+    const bool is_decided =
+        exchange_chunk(self, chunk)->blocks > 0 && self->setup.rule == EXCHANGE_DECIDE;
+    return self->setup.is_late && !is_decided && self->chunk[chunk].head == NULL &&
+           self->chunk[chunk].next_seq > self->step.index;
+}
+
 static void add_chunk(exchange *self, exchange_request *r, exchange_verb verb, uint32_t chunk,
                       const void *from, void *to)
 {
     const plan_chunk *cut = exchange_chunk(self, chunk);
-    const wire_tensor *t  = exchange_tensor(self, chunk);
+    if (verb == EXCHANGE_STEP && is_beyond_step(self, chunk)) return;
     if (self->chunk[chunk].unknown && verb != EXCHANGE_PULL) {
         end_as_unknown(self, r, cut->tensor);
         return;
@@ -396,27 +430,45 @@ static void add_chunk(exchange *self, exchange_request *r, exchange_verb verb, u
         end_for_want_of_memory(self, r);
         return;
     }
-    size_t from_width = plan_dtype_bytes(verb == EXCHANGE_INIT ? t->dtype : t->grad_dtype);
-    *o                = (op){.request      = r,
-                             .verb         = (uint8_t)verb,
-                             .chunk        = chunk,
-                             .due_ms       = NEVER,
-                             .request_next = r->ops};
-    if (from != NULL) o->from = (const char *)from + cut->start * from_width;
-    if (to != NULL) o->to = (char *)to + cut->start * plan_dtype_bytes(t->dtype);
+    *o    = (op){.request      = r,
+                 .verb         = (uint8_t)verb,
+                 .chunk        = chunk,
+                 .from         = from,
+                 .to           = to,
+                 .due_ms       = NEVER,
+                 .request_next = r->ops};
     o->in = verb == EXCHANGE_STEP ? self->step.in : self->plain;
     o->in->refs++;
     r->ops = o;
     r->left++;
+    if (verb == EXCHANGE_STEP && from != NULL) self->away.reads[cut->tensor]++;
+    if (verb == EXCHANGE_STEP && !exchange_is_decided(self, o)) self->step.n_free++;
     enqueue(self, o);
 }
 
 void exchange_add(exchange *self, exchange_request *r, exchange_verb verb, uint32_t tensor,
                   const void *from, void *to)
 {
-    const uint32_t *first = self->setup.plan->first_chunk;
-    for (uint32_t c = first[tensor]; c < first[tensor + 1] && r->status == PEN_OK; c++)
-        add_chunk(self, r, verb, c, from, to);
+    const uint32_t *first   = self->setup.plan->first_chunk;
+    const wire_tensor *t    = &self->setup.model->tensor[tensor];
+    const size_t to_width   = plan_dtype_bytes(t->dtype);
+    const size_t from_width = verb == EXCHANGE_INIT ? to_width : plan_dtype_bytes(t->grad_dtype);
+    for (uint32_t c = first[tensor]; c < first[tensor + 1] && r->status == PEN_OK; c++) {
+        const uint64_t start = exchange_chunk(self, c)->start;
+        add_chunk(self, r, verb, c, from != NULL ? (const char *)from + start * from_width : NULL,
+                  to != NULL ? (char *)to + start * to_width : NULL);
+    }
+}
+
+void exchange_step_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from,
+                       void *to)
+{
+    if (r->status == PEN_OK) add_chunk(self, r, EXCHANGE_STEP, chunk, from, to);
+}
+
+void exchange_init_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from)
+{
+    if (r->status == PEN_OK) add_chunk(self, r, EXCHANGE_INIT, chunk, from, NULL);
 }
 
 void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t deadline_ms,
@@ -455,6 +507,12 @@ static void free_request(exchange *self, exchange_request *r)
 void exchange_complete_if_over(exchange *self, exchange_request *r)
 {
     if (!r->closed || r->ending || r->left > 0 || r->holds > 0) return;
+    if (r->is_step && r->status == PEN_OK && self->n_decided > 0 && !self->step.decided)
+        return; /* others bring all of its chunks, but the decision is everybody's */
+    if (r->is_step && r->status == PEN_OK) {
+        self->step.is_final = true;
+        exchange_step_tell(self);
+    }
     if (r->is_step) exchange_step_forget(self);
     if (r->result.version == UINT64_MAX) r->result.version = 0;
     static const pen_error lost = {
@@ -521,25 +579,6 @@ void exchange_release(exchange *self, void *held)
     op *o = held;
     o->holds--;
     o->request->holds--;
+    exchange_away_let_go(self, o);
     exchange_complete_if_over(self, o->request);
-}
-
-/* ---- connections ----------------------------------------------------------------------------- */
-void exchange_down(exchange *self, uint32_t shard, uint32_t lane)
-{
-    self->lane[shard * self->setup.lanes + lane].up = false;
-}
-
-/* A receipted push may have lost its answer on any lane of the shard, so all of them are due. */
-void exchange_up(exchange *self, uint32_t shard, uint32_t lane, uint64_t now_ms)
-{
-    self->lane[shard * self->setup.lanes + lane].up = true;
-    for (op *o = self->live.live_next; o != &self->live; o = o->live_next) {
-        if (exchange_shard(self, o->chunk) != shard) continue;
-        if (o->state == OP_SENT && o->chunk % self->setup.lanes == lane)
-            exchange_send_later(self, o);
-        else if (o->state == OP_RECEIVED)
-            exchange_due_at(self, o, now_ms);
-    }
-    exchange_idle_up(self, shard);
 }

@@ -8,6 +8,7 @@
  *                                  exchange_step_open, exchange_step_close
  *        messages                  exchange_receive
  *        connections               exchange_up, exchange_down
+ *        epochs                    exchange_install
  *        time                      exchange_tick, at exchange_due()
  *   out  exchange_actions, called from within those functions and from exchange_flush
  *
@@ -17,6 +18,12 @@
  * the shard recognises a repeat.  A request ends once, when all its operations are answered, when
  * its deadline passes or when exchange_fail() ends everything; and never while somebody still reads
  * its buffers.
+ *
+ * A shard is a part of the model for the life of the job; which server holds it may change, by a new
+ * epoch.  Epoch and term are fences: messages of another are not taken.  They are no part of an
+ * identity: what had no answer is said again, with the number it had, to whoever holds the shard now.
+ * A step whose members changed before it was committed begins anew, from gradients that are still
+ * the exchange's; the program sees nothing of it.
  *
  * Payload bytes are never touched here: pointers are handed to `send` and `store`.
  */
@@ -45,7 +52,8 @@ typedef enum {
     EXCHANGE_PUSH,      /*                                 (from)     */
     EXCHANGE_PULL,      /*                                 (to)       */
     EXCHANGE_PUSH_PULL, /* one message each way            (from, to) */
-    EXCHANGE_STEP       /* of the open step                (from, to) */
+    EXCHANGE_STEP, /* of the open step                (from, to); to NULL: its values stay away */
+    EXCHANGE_FETCH /* values as of the newest decided step  (to) */
 } exchange_verb;
 
 typedef struct {
@@ -59,12 +67,31 @@ typedef struct {
     uint64_t from;      /* this worker's incarnation */
     const uint64_t *to; /* [n_shards] incarnations of their servers */
     uint32_t n_workers;
+    const uint64_t *worker;         /* [n_workers] incarnations by rank, 0: absent; NULL: unknown */
     const char *const *worker_host; /* [n_workers] for sentences */
     const char *const *server;      /* [n_shards] "server 1 (devbox)" */
     uint64_t warn_ms;
     retry_policy retry;
     int64_t step, applied; /* to go on with; 0, 0 for a new model */
+    bool may_lose_members; /* members may change: a verdict is told when nothing can undo it */
+    /* The job was under way.  Of a step that a chunk is beyond, as its first values say, this rank has
+     * no part in that chunk, and the values are not older. */
+    bool is_late;
+    /* Pushes are not asked for again once a shard has them: `returned` is called then. */
+    bool gives_back;
 } exchange_setup;
+
+typedef struct { /* what a record of an epoch says; arrays as in exchange_setup */
+    uint64_t term, epoch;
+    const uint64_t *to;
+    bool
+        members_changed; /* what shards held of `step` is forgotten: it is pushed again.  Also where
+                           * `worker` is another than before: records may be skipped */
+    int64_t step; /* all lower ones are over everywhere; -1: there are none of whole models */
+    uint32_t n_workers;
+    const uint64_t *worker;
+    const char *const *worker_host, *const *server;
+} exchange_view;
 
 typedef struct {
     const void *data;
@@ -101,14 +128,17 @@ typedef struct {
     void (*cut)(void *user, uint32_t shard, uint32_t lane);
     /* Writes a chunk's values into the program's memory.  False: the checksum does not match. */
     bool (*store)(void *user, void *to, const void *from, size_t size, uint32_t crc);
-    /* The open step's verdict is known; its values are still to come.  token as given to
-     * exchange_step_close(). */
+    /* The open step's verdict is known, and final; its values are still to come.  token as given to
+     * exchange_step_close().  Once for each step. */
     void (*decided)(void *user, void *token, const exchange_outcome *outcome);
     /* why is NULL when status is PEN_OK.  The request is gone. */
     void (*completed)(void *user, void *token, pen_status status, const exchange_result *result,
                       const pen_error *why);
     void (*log)(void *user, int level, const char *line);
     void (*count)(void *user, stat_id id, uint64_t n);
+    /* With gives_back: the open step reads this tensor's `from` no more, in any event.  Not called for
+     * one whose step failed. */
+    void (*returned)(void *user, uint32_t tensor);
 } exchange_actions;
 
 exchange *exchange_create(const exchange_setup *setup, const exchange_actions *actions, void *user,
@@ -134,12 +164,28 @@ void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t d
  * told to shards without trained chunks, too, and the step waits until they have heard it. */
 exchange_request *exchange_step_open(exchange *self, uint64_t step, const wire_inputs *inputs,
                                      uint64_t now_ms);
+
+/* With inputs->is_node_sum this rank pushes and pulls a part of the chunks only; the others of its
+ * node bring the rest, and the decision is over all.  The node's weight, and whether it asks for a
+ * snapshot, may be said once more, before the first of: */
+void exchange_step_weigh(exchange *self, double weight, bool snapshot);
+/* One chunk; from and to are its own bytes, not its tensor's. */
+void exchange_step_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from,
+                       void *to);
+/* First values of one chunk, likewise. */
+void exchange_init_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from);
+
 void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint64_t now_ms);
 
 /* One decoded message of this shard; body as it came, may be NULL.  The exchange takes its own
  * reference when it needs the bytes later.  What does not fit is dropped and counted. */
 void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *body,
                       uint64_t now_ms);
+
+/* A new epoch: pointers of the view replace those of the setup, and are BORROWED in their place.
+ * What is unanswered is sent again.  The caller then closes the connections to shards whose `to`, or
+ * address, is another (exchange_down) and dials them anew. */
+void exchange_install(exchange *self, const exchange_view *view, uint64_t now_ms);
 
 /* Lanes begin down.  What is unanswered is sent again when one comes (back) up. */
 void exchange_up(exchange *self, uint32_t shard, uint32_t lane, uint64_t now_ms);

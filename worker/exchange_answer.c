@@ -1,13 +1,35 @@
 /* exchange_answer.c - what a message of a shard means. */
 #include "worker/exchange_internal.h"
 
+#include "common/plant.h"
 #include "common/why.h"
+
+/* Between these two processes; another incarnation of either may still have messages under way. */
+static bool is_between_us(const exchange *self, uint32_t shard, const wire_data *d)
+{
+    const exchange_setup *s = &self->setup;
+    if (plant(PLANT_NO_INCARNATION_CHECK)) return true;
+    return d->from == s->to[shard] && (d->to == s->from || d->to == 0);
+}
+
+static bool is_of_now(const exchange *self, const wire_data *d)
+{
+    const exchange_setup *s = &self->setup;
+    return d->epoch == s->epoch && (d->term == s->term || plant(PLANT_TERM_IGNORED));
+}
+
+/* A shard that has not heard of our epoch yet, or seals its own, says so under its own, and to whoever
+ * had our rank then: the push is to be sent again soon, which needs no fence.  An answer of a later
+ * epoch than ours comes again: all that is unanswered is said again when our record comes. */
+static bool is_not_yet(const exchange *self, uint32_t shard, const wire_data *d)
+{
+    return d->kind == WIRE_REFUSED && d->status == PEN_AGAIN && d->from == self->setup.to[shard];
+}
 
 static bool is_ours(const exchange *self, uint32_t shard, const wire_data *d)
 {
-    const exchange_setup *s = &self->setup;
-    return d->from == s->to[shard] && (d->to == s->from || d->to == 0) && d->term == s->term &&
-           d->epoch == s->epoch;
+    if (plant(PLANT_NO_FENCE)) return true;
+    return (is_between_us(self, shard, d) && is_of_now(self, d)) || is_not_yet(self, shard, d);
 }
 
 /* The operation that entry i of the message answers; NULL: it is over, or was never. */
@@ -41,8 +63,10 @@ static void take_receipt(exchange *self, uint32_t shard, const wire_data *d, uin
             exchange_finish(self, o);
         } else if (o->state == OP_SENT || o->state == OP_READY) {
             exchange_unqueue(self, o); /* a repeat was about to leave: it need not */
+            exchange_repay(self, o);
             o->state = OP_RECEIVED;
             wait_again(self, o, RETRY_RECEIPT, now_ms);
+            exchange_away_let_go(self, o);
         }
     }
 }
@@ -66,6 +90,7 @@ void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_
         wait_again(self, o, RETRY_REFUSED, now_ms);
         return;
     }
+    if (o->verb == EXCHANGE_STEP && o->pulling) self->step.is_final = true;
     note_result(o);
     o->request->result.bytes += size;
     if (o->verb != EXCHANGE_LOAD) {
@@ -80,6 +105,7 @@ static void hold_values(exchange *self, op *o, buf *body, size_t at)
 {
     if (o->state == OP_HELD) return;
     exchange_unqueue(self, o);
+    exchange_repay(self, o);
     o->state   = OP_HELD;
     o->due_ms  = NEVER;
     o->body    = buf_acquire(body);
@@ -105,7 +131,9 @@ static void take_entry(exchange *self, op *o, const wire_data *d, uint32_t i, bu
     o->version   = d->version != NULL ? d->version[i] : 0;
     o->staleness = d->staleness != NULL ? d->staleness[i] : 0;
     o->crc       = d->crc[i];
-    bool early   = o->verb == EXCHANGE_STEP && !self->step.closing;
+    if (o->verb == EXCHANGE_LOAD) /* the shard knows how often this rank has pushed the chunk */
+        self->chunk[o->chunk].next_seq = d->seq != NULL ? d->seq[i] : d->step;
+    bool early = o->verb == EXCHANGE_STEP && !self->step.closing;
     if (early)
         hold_values(self, o, body, at);
     else
@@ -175,7 +203,9 @@ static void end_refused(exchange *self, op *o, uint32_t shard, const wire_data *
 
 static void take_refused(exchange *self, uint32_t shard, const wire_data *d, uint64_t now_ms)
 {
+    if (exchange_away_is_over(self, d)) return;
     self->act.count(self->user, d->status == PEN_CORRUPT ? STAT_CORRUPT : STAT_BUSY, d->n);
+    if (d->status == PEN_AGAIN) exchange_away_tell(self, shard);
     for (uint32_t i = 0; i < d->n; i++) {
         op *o = find(self, shard, d, i);
         if (o == NULL || o->state == OP_HELD || o->state == OP_PREPARED) continue;
@@ -184,6 +214,7 @@ static void take_refused(exchange *self, uint32_t shard, const wire_data *d, uin
             continue;
         }
         exchange_unqueue(self, o);
+        exchange_repay(self, o);
         o->state = OP_SENT;
         wait_again(self, o, RETRY_REFUSED, now_ms);
     }
@@ -210,10 +241,6 @@ void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *b
     case WIRE_VALUES: take_values(self, shard, d, body, now_ms); break;
     case WIRE_REFUSED: take_refused(self, shard, d, now_ms); break;
     case WIRE_WAITING: exchange_note_waiting(self, d, now_ms); break;
-    case WIRE_PUSH:
-    case WIRE_PULL:
-    case WIRE_INQUIRE:
-    case WIRE_INIT:
-    case WIRE_KIND_END: self->act.count(self->user, STAT_REFUSED, 1); break;
+    default: self->act.count(self->user, STAT_REFUSED, 1); break; /* a shard's to hear */
     }
 }

@@ -5,35 +5,33 @@
 #include <stdlib.h>
 
 /* ---- which ----------------------------------------------------------------------------------- */
-static void mark_trained(const exchange *self, bool *is_trained)
-{
-    const plan *p = self->setup.plan;
-    for (uint32_t i = 0; i < p->n_partitions; i++)
-        if (p->partition[i].n_trained > 0) is_trained[self->setup.shard[i]] = true;
-}
-
 /* One shard speaks for its server, which passes a snapshot on to its others. */
-static bool is_spoken_for(const exchange *self, const bool *is_trained, uint32_t shard)
+static bool is_spoken_for(const exchange *self, uint32_t shard)
 {
     for (uint32_t i = 0; i < self->setup.n_shards; i++)
-        if (self->setup.to[i] == self->setup.to[shard] && (i < shard || is_trained[i])) return true;
+        if (self->setup.to[i] == self->setup.to[shard] && (i < shard || self->is_trained[i]))
+            return true;
     return false;
+}
+
+static void list_idle(exchange *self)
+{
+    self->n_idle = 0;
+    for (uint32_t i = 0; i < self->setup.n_shards; i++)
+        if (!self->is_trained[i] && !is_spoken_for(self, i))
+            self->idle[self->n_idle++] = (idle_shard){.shard = i, .is_told = true};
 }
 
 bool exchange_idle_find(exchange *self)
 {
-    const uint32_t n = self->setup.n_shards;
-    bool *is_trained = calloc(n + 1, sizeof *is_trained);
-    self->idle       = calloc(n + 1, sizeof *self->idle);
-    if (is_trained != NULL && self->idle != NULL) {
-        mark_trained(self, is_trained);
-        for (uint32_t i = 0; i < n; i++)
-            if (!is_spoken_for(self, is_trained, i) && !is_trained[i])
-                self->idle[self->n_idle++] = (idle_shard){.shard = i, .is_told = true};
-    }
-    const bool is_done = is_trained != NULL && self->idle != NULL;
-    free(is_trained);
-    return is_done;
+    const plan *p    = self->setup.plan;
+    self->is_trained = calloc(self->setup.n_shards + 1, sizeof *self->is_trained);
+    self->idle       = calloc(self->setup.n_shards + 1, sizeof *self->idle);
+    if (self->is_trained == NULL || self->idle == NULL) return false;
+    for (uint32_t i = 0; i < p->n_partitions; i++)
+        if (p->partition[i].n_trained > 0) self->is_trained[self->setup.shard[i]] = true;
+    list_idle(self);
+    return true;
 }
 
 /* ---- telling --------------------------------------------------------------------------------- */
@@ -48,6 +46,7 @@ void exchange_idle_open(exchange *self)
 static bool tell(exchange *self, const idle_shard *idle)
 {
     const wire_data sign = {.kind       = WIRE_PUSH,
+                            .shard      = idle->shard,
                             .term       = self->setup.term,
                             .epoch      = self->setup.epoch,
                             .from       = self->setup.from,
@@ -130,4 +129,16 @@ const idle_shard *exchange_idle_waited_for(const exchange *self)
     for (uint32_t i = 0; i < self->n_idle; i++)
         if (!self->idle[i].is_told) return &self->idle[i];
     return NULL;
+}
+
+/* Another server may hold a shard that had heard of the snapshot from the one before: all are told
+ * again, who has heard takes it for a repeat. */
+void exchange_idle_again(exchange *self)
+{
+    exchange_request *r = self->step.request;
+    const bool is_open  = r != NULL && r->status == PEN_OK && self->step.in->wire.snapshot;
+    exchange_idle_forget(self);
+    list_idle(self);
+    if (is_open) exchange_idle_open(self);
+    if (r != NULL) exchange_complete_if_over(self, r);
 }

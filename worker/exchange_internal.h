@@ -9,7 +9,8 @@
 enum {
     PACK_BYTES      = 256 << 10, /* of small chunks in one message         */
     ALONE_BYTES     = 64 << 10,  /* a chunk of this size travels by itself */
-    PACK_CHUNKS_MAX = 4096
+    PACK_CHUNKS_MAX = 4096,
+    CREDIT_BYTES    = 16 << 20 /* of large pushes on one lane that no shard has answered */
 };
 #define NEVER UINT64_MAX
 
@@ -41,11 +42,13 @@ typedef struct op {
     uint64_t seq, due_ms;
     uint32_t chunk, tries, holds;
     uint8_t verb, state;
-    bool pulling; /* EXCHANGE_STEP: decided, wants values */
-    buf *body;    /* OP_HELD */
+    bool pulling;     /* EXCHANGE_STEP: decided, wants values */
+    bool is_returned; /* its shard has the bytes, and `from` is the program's again */
+    buf *body;        /* OP_HELD */
     size_t body_at;
     uint32_t crc, staleness;
     uint64_t version;
+    size_t credit; /* bytes of its lane's credit that it uses */
 } op;
 
 struct exchange_request {
@@ -77,6 +80,7 @@ typedef struct {
     op *head, *tail; /* outbox */
     bool up;
     uint64_t blocked_until_ms;
+    size_t spent; /* of CREDIT_BYTES */
 } lane_state;
 
 /* A shard that no push reaches, because none of its server's has trained chunks, and that is told
@@ -92,13 +96,27 @@ typedef struct {
     exchange_request *request; /* NULL: none open */
     uint64_t index;
     inputs *in;
-    bool closing, decided;
-    uint32_t n_records;
+    bool closing, decided, told; /* told: the program knows the verdict */
+    bool is_final;               /* nothing can undo it */
+    uint32_t n_free;             /* operations on chunks that no decision closes, unanswered */
+    uint32_t n_records, asks;
+    uint64_t ask_ms;     /* for records of partitions that others of our node push */
     wire_record *record; /* [n_partitions] */
     double **sums;       /* [n_partitions] */
     bool *has;           /* [n_partitions] */
     wire_decision decision;
+    exchange_outcome outcome; /* once decided */
+    void *token;
 } step_state;
+
+typedef struct {   /* values that stay with the shards, and gradients that go there for good */
+    bool has;      /* some step was decided: */
+    uint64_t step; /* the newest one, and what EXCHANGE_FETCH says of it */
+    wire_decision decision;
+    uint64_t *hash;  /* [n_partitions] of its records */
+    bool *tells;     /* [n_lanes] the shard is to be told of it there */
+    uint32_t *reads; /* [n_tensors] pushes of the open step whose bytes may be read */
+} away_state;
 
 struct exchange {
     exchange_setup setup;
@@ -109,15 +127,19 @@ struct exchange {
     uint8_t *push_dtype; /* [n_tensors] pen_dtype */
     uint32_t n_lanes;
     uint32_t n_decided; /* partitions that a decision closes; 0: no step is decided */
-    idle_shard *idle;   /* [n_idle] */
+    bool *is_trained;   /* [n_shards] some chunk of it is */
+    idle_shard *idle;   /* [n_idle], room for n_shards */
     uint32_t n_idle;
     op live;                   /* ring */
     exchange_request requests; /* ring */
     uint64_t n_requests;
     inputs *plain;
     step_state step;
+    away_state away;
     int64_t applied;
     uint64_t tick_ms, draws, pulls;
+    uint64_t *worker; /* [n_worker] incarnations, as in the newest view that had them */
+    uint32_t n_worker;
     bool failed;
     pen_error why;
     op *free_ops;
@@ -140,8 +162,10 @@ size_t exchange_value_size(const exchange *self, uint32_t chunk);
 exchange_rule exchange_rule_of(const exchange *self,
                                const op *o); /* of one that pushes or is a step's */
 bool exchange_is_pushing(const op *o);
-void exchange_send_later(exchange *self, op *o); /* into the outbox */
-void exchange_unqueue(exchange *self, op *o);    /* out of the outbox, if it is there */
+bool exchange_is_decided(const exchange *self, const op *o); /* of a step that a decision closes */
+void exchange_send_later(exchange *self, op *o);             /* into the outbox */
+void exchange_unqueue(exchange *self, op *o);                /* out of the outbox, if it is there */
+void exchange_repay(exchange *self, op *o); /* its bytes have arrived, or never will */
 void exchange_due_at(exchange *self, op *o, uint64_t due_ms);
 void exchange_finish(exchange *self, op *o); /* answered */
 void exchange_complete_if_over(exchange *self, exchange_request *r);
@@ -152,7 +176,9 @@ void exchange_inputs_release(inputs *in);
 /* exchange_step.c */
 void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, const buf *body);
 void exchange_step_decide(exchange *self);
-void exchange_step_forget(exchange *self); /* its request has ended */
+void exchange_step_tell(exchange *self);                    /* the verdict, if there is one; once */
+bool exchange_step_reopen(exchange *self, uint64_t now_ms); /* false: it is committed somewhere */
+void exchange_step_forget(exchange *self);                  /* its request has ended */
 
 /* exchange_idle.c */
 bool exchange_idle_find(exchange *self); /* false: no memory */
@@ -161,8 +187,27 @@ void exchange_idle_flush(exchange *self, uint64_t now_ms);
 void exchange_idle_receipt(exchange *self, uint32_t shard, uint64_t step);
 void exchange_idle_tick(exchange *self, uint64_t now_ms);
 void exchange_idle_up(exchange *self, uint32_t shard);
-void exchange_idle_forget(exchange *self);                        /* the step ends early */
+void exchange_idle_again(exchange *self);  /* servers changed: who is idle, and has it heard? */
+void exchange_idle_forget(exchange *self); /* the step ends early */
 const idle_shard *exchange_idle_waited_for(const exchange *self); /* NULL: all have heard */
+
+/* exchange_view.c */
+bool exchange_know_workers(exchange *self, const uint64_t *worker,
+                           uint32_t n); /* true: others than before */
+
+/* exchange_away.c */
+bool exchange_away_init(exchange *self); /* false: no memory */
+void exchange_away_fini(exchange *self);
+void exchange_away_let_go(exchange *self, op *o); /* its state or holds changed */
+void exchange_away_decided(exchange *self);
+void exchange_away_tell(exchange *self, uint32_t shard); /* with the next flush */
+void exchange_away_flush(exchange *self);
+/* Which step's values an EXCHANGE_FETCH asks for; false: none was decided, and it is a plain pull. */
+bool exchange_away_ask(exchange *self, wire_data *d);
+bool exchange_away_is_over(const exchange *self,
+                           const wire_data *d); /* a refusal that says nothing new */
+void exchange_away_lost(exchange *self, op *o,
+                        uint32_t shard); /* the shard does not have it after all */
 
 /* exchange_answer.c */
 void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_ms);
@@ -170,5 +215,6 @@ void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_
 /* exchange_wait.c */
 void exchange_note_waiting(exchange *self, const wire_data *d, uint64_t now_ms);
 bool exchange_inquire(exchange *self, const op *o); /* false: its lane is down or full */
+void exchange_ask_for_records(exchange *self, uint64_t due_ms); /* once the step is closing */
 
 #endif

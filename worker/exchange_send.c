@@ -29,6 +29,7 @@ static bool has_seq(const exchange *self, const op *o)
 static bool joins(const exchange *self, const op *a, const op *b)
 {
     if (kind_of(a) != kind_of(b) || flags_of(self, a) != flags_of(self, b)) return false;
+    if ((a->verb == EXCHANGE_FETCH) != (b->verb == EXCHANGE_FETCH)) return false;
     if (kind_of(a) == WIRE_PUSH && (a->in != b->in || has_seq(self, a) != has_seq(self, b)))
         return false;
     if (a->verb == EXCHANGE_STEP && b->verb == EXCHANGE_STEP) return true;
@@ -86,6 +87,7 @@ static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_da
     uint32_t shard = exchange_shard(self, first->chunk), n_pieces = 0;
 
     *d = (wire_data){.kind  = kind_of(first),
+                     .shard = shard,
                      .term  = self->setup.term,
                      .epoch = self->setup.epoch,
                      .from  = self->setup.from,
@@ -105,7 +107,9 @@ static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_da
     }
     if (has_seq(self, first))
         d->seq = self->column_seq;
-    else if (first->verb == EXCHANGE_PULL)
+    else if (first->verb == EXCHANGE_FETCH && exchange_away_ask(self, d))
+        d->step = self->away.step;
+    else if (first->verb == EXCHANGE_PULL || first->verb == EXCHANGE_FETCH)
         d->step = self->pulls; /* so that a late answer is not taken for a newer one */
     else
         d->step = first->seq;
@@ -117,6 +121,21 @@ static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_da
     return n_pieces;
 }
 
+/* A push that is far ahead of the shard only takes memory: what it sums is cold in every cache by
+ * then, and a later push of a higher priority waits behind it. */
+static void spend(const exchange *self, lane_state *lane, op *o)
+{
+    const size_t bytes = exchange_push_size(self, o);
+    if (bytes < ALONE_BYTES) return;
+    o->credit = bytes;
+    lane->spent += bytes;
+}
+
+static bool has_credit(const exchange *self, const lane_state *lane)
+{
+    return lane->spent < CREDIT_BYTES || exchange_push_size(self, lane->head) < ALONE_BYTES;
+}
+
 static void mark_sent(exchange *self, lane_state *lane, uint32_t n, uint64_t now_ms)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -125,7 +144,9 @@ static void mark_sent(exchange *self, lane_state *lane, uint32_t n, uint64_t now
         if (lane->head == NULL) lane->tail = NULL;
         o->out_next = NULL;
         o->state    = OP_SENT;
+        spend(self, lane, o);
         if (o->verb == EXCHANGE_PULL) o->seq = self->pulls;
+        if (o->verb == EXCHANGE_FETCH) o->seq = self->away.has ? self->away.step : self->pulls;
         if (o->tries++ > 0) self->act.count(self->user, STAT_RETRIES, 1);
         if (exchange_is_pushing(o) && o->verb != EXCHANGE_INIT)
             self->act.count(self->user, STAT_PUSH_BYTES, exchange_push_size(self, o));
@@ -156,10 +177,12 @@ static bool send_front(exchange *self, uint32_t number, uint64_t now_ms)
 void exchange_flush(exchange *self, uint64_t now_ms)
 {
     self->pulls++;
+    exchange_away_flush(self);
     for (uint32_t i = 0; i < self->n_lanes; i++) {
         lane_state *lane = &self->lane[i];
         if (!lane->up || lane->blocked_until_ms > now_ms) continue;
-        while (lane->head != NULL && send_front(self, i, now_ms)) continue;
+        while (lane->head != NULL && has_credit(self, lane) && send_front(self, i, now_ms))
+            continue;
     }
     exchange_idle_flush(self, now_ms);
 }

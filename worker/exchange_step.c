@@ -14,8 +14,10 @@ exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_
     step->in        = exchange_inputs_new(in);
     step->request   = r;
     step->index     = index;
-    step->n_records = 0;
-    step->closing = step->decided = false;
+    step->n_records = step->asks = 0;
+    step->ask_ms                 = NEVER;
+    step->n_free                 = 0;
+    step->closing = step->decided = step->told = step->is_final = false;
     memset(step->has, 0, self->setup.plan->n_partitions * sizeof *step->has);
     r->is_step = true;
     if (step->in == NULL) {
@@ -28,6 +30,13 @@ exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_
     return r;
 }
 
+void exchange_step_weigh(exchange *self, double weight, bool snapshot)
+{
+    if (self->step.request == NULL || self->step.in == NULL) return;
+    self->step.in->wire.weight   = weight;
+    self->step.in->wire.snapshot = snapshot;
+}
+
 /* Values that came early: parameters are written only after the program said that it is done with
  * them. */
 static void take_held(exchange *self, exchange_request *r, uint64_t now_ms)
@@ -37,11 +46,12 @@ static void take_held(exchange *self, exchange_request *r, uint64_t now_ms)
             exchange_take_values(self, o, (const char *)o->body->data + o->body_at, now_ms);
 }
 
-static void close_undecided(exchange *self, void *token)
+static void close_undecided(exchange *self)
 {
-    const exchange_outcome applied = {
+    self->step.outcome = (exchange_outcome){
         .outcome = PEN_APPLIED, .clip = 1, .applied = ++self->applied, .bad_rank = -1};
-    self->act.decided(self->user, token, &applied);
+    self->step.decided = self->step.is_final = true;
+    exchange_step_tell(self);
 }
 
 void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint64_t now_ms)
@@ -49,14 +59,17 @@ void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint
     step_state *step    = &self->step;
     exchange_request *r = step->request;
     step->closing       = true;
+    step->token         = token;
     r->token            = token;
     if (r->status == PEN_OK) {
         if (self->n_decided == 0)
-            close_undecided(self, token);
+            close_undecided(self);
         else if (step->n_records == self->n_decided)
             exchange_step_decide(self);
         take_held(self, r, now_ms);
     }
+    exchange_ask_for_records(
+        self, now_ms + retry_wait_ms(&self->setup.retry, RETRY_RECEIPT, 1, &self->draws));
     exchange_close(self, r, token, deadline_ms, now_ms); /* only now may it complete */
 }
 
@@ -68,7 +81,7 @@ void exchange_step_forget(exchange *self)
 /* ---- records --------------------------------------------------------------------------------- */
 static bool is_decided(const exchange *self, const op *o)
 {
-    return o != NULL && o->verb == EXCHANGE_STEP && exchange_rule_of(self, o) == EXCHANGE_DECIDE;
+    return o != NULL && exchange_is_decided(self, o);
 }
 
 static void mark_prepared(exchange *self, uint32_t partition)
@@ -78,23 +91,29 @@ static void mark_prepared(exchange *self, uint32_t partition)
         op *o = self->chunk[p->chunk[i]].head;
         if (!is_decided(self, o) || o->pulling) continue;
         exchange_unqueue(self, o);
+        exchange_repay(self, o);
         o->state  = OP_PREPARED;
         o->due_ms = NEVER;
+        exchange_away_let_go(self, o);
         self->act.count(self->user, STAT_PUSH_OPS, 1);
     }
 }
 
-/* True when every decided chunk of the partition has been pushed by us: a record cannot exist
- * before. */
+/* True when every decided chunk of the partition has been pushed by us, or by others of our node: a
+ * record cannot exist before. */
 static bool is_pushed(const exchange *self, uint32_t partition)
 {
     const plan_partition *p = &self->setup.plan->partition[partition];
-    uint32_t pushed         = 0;
+    uint32_t pushed = 0, left = 0;
     for (uint32_t i = 0; i < p->n_chunks; i++) {
         const op *o = self->chunk[p->chunk[i]].head;
-        if (is_decided(self, o) && o->tries > 0) pushed++;
+        if (!is_decided(self, o)) continue;
+        if (o->tries > 0)
+            pushed++;
+        else
+            left++;
     }
-    return pushed == p->n_decided;
+    return self->step.in->wire.is_node_sum ? left == 0 : pushed == p->n_decided;
 }
 
 static bool take_record(exchange *self, uint32_t shard, const wire_record *record,
@@ -145,32 +164,87 @@ void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, co
 /* ---- the decision ---------------------------------------------------------------------------- */
 static void ask_for_values(exchange *self)
 {
-    for (op *o = self->step.request->ops; o != NULL; o = o->request_next) {
+    exchange_request *r = self->step.request;
+    r->ending           = true; /* it may have none to wait for, and is gone only after this */
+    for (op *o = r->ops; o != NULL; o = o->request_next) {
         if (o->state == OP_DONE || !is_decided(self, o)) continue;
         o->pulling = true;
         o->tries   = 0;
-        exchange_send_later(self, o);
+        if (o->to != NULL)
+            exchange_send_later(self, o);
+        else
+            exchange_finish(self, o);
     }
+    r->ending = false;
+}
+
+/* With a verdict the program may write to its gradients again (a lazy step).  So it is told when none
+ * of them can be needed any more: chunks that no decision closes have their answers, and nothing can
+ * undo the decision.  Where members may change, it can be undone until some shard has carried it out:
+ * that shard's values prove that all will. */
+void exchange_step_tell(exchange *self)
+{
+    step_state *step = &self->step;
+    if (step->told || !step->closing || !step->is_final || step->n_free > 0) return;
+    step->told = true;
+    self->act.decided(self->user, step->token, &step->outcome);
 }
 
 void exchange_step_decide(exchange *self)
 {
-    step_state *step         = &self->step;
-    exchange_outcome outcome = {.bad_rank = -1};
-    uint32_t bad_chunk       = 0;
-    int32_t bad_rank         = -1;
+    step_state *step   = &self->step;
+    uint32_t bad_chunk = 0;
+    int32_t bad_rank   = -1;
     decision_make(self->setup.plan, step->record, (const double *const *)step->sums,
                   &step->in->wire, self->applied, &step->decision, &bad_chunk, &bad_rank);
     step->decided = true;
     if (step->decision.outcome == PEN_APPLIED) self->applied++;
 
-    outcome.outcome = step->decision.outcome;
-    outcome.norm    = step->decision.norm;
-    outcome.clip    = step->decision.clip;
-    outcome.applied = self->applied;
-    outcome.has_bad = bad_rank >= 0 && bad_chunk < self->setup.plan->n_chunks;
-    if (outcome.has_bad) outcome.bad_tensor = exchange_chunk(self, bad_chunk)->tensor;
-    outcome.bad_rank = bad_rank;
-    self->act.decided(self->user, step->request->token, &outcome);
+    const bool has_bad = bad_rank >= 0 && bad_chunk < self->setup.plan->n_chunks;
+    step->outcome      = (exchange_outcome){.outcome  = step->decision.outcome,
+                                            .norm     = step->decision.norm,
+                                            .clip     = step->decision.clip,
+                                            .applied  = self->applied,
+                                            .has_bad  = has_bad,
+                                            .bad_rank = bad_rank};
+    if (has_bad) step->outcome.bad_tensor = exchange_chunk(self, bad_chunk)->tensor;
+    step->is_final = !self->setup.may_lose_members;
+    exchange_away_decided(self);
+    exchange_step_tell(self);
     ask_for_values(self);
+    exchange_complete_if_over(self, step->request); /* when none of the chunks is ours */
+}
+
+/* ---- anew ------------------------------------------------------------------------------------ */
+static bool has_values(const exchange *self)
+{
+    for (const op *o = self->step.request->ops; o != NULL; o = o->request_next)
+        if (o->state == OP_DONE && exchange_is_decided(self, o)) return true;
+    return false;
+}
+
+/* The shard has forgotten this push, if it had it.  One that waits in its outbox as a push, or behind
+ * another operation on its chunk, will be sent as it is. */
+static void push_anew(exchange *self, op *o)
+{
+    if (o->state == OP_QUEUED || (o->state == OP_READY && !o->pulling)) return;
+    exchange_unqueue(self, o);
+    o->pulling = false;
+    o->tries   = 1;
+    o->state   = OP_SENT;
+    exchange_send_later(self, o);
+}
+
+bool exchange_step_reopen(exchange *self, uint64_t now_ms)
+{
+    step_state *step = &self->step;
+    if (has_values(self)) return false;
+    if (step->decided && step->decision.outcome == PEN_APPLIED) self->applied--;
+    step->decided = step->is_final = false;
+    step->n_records = step->asks = 0;
+    memset(step->has, 0, self->setup.plan->n_partitions * sizeof *step->has);
+    for (op *o = step->request->ops; o != NULL; o = o->request_next)
+        if (exchange_is_decided(self, o)) push_anew(self, o);
+    if (step->closing) exchange_ask_for_records(self, now_ms);
+    return true;
 }

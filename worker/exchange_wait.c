@@ -8,22 +8,68 @@
 #include <string.h>
 
 /* ---- asking ---------------------------------------------------------------------------------- */
-bool exchange_inquire(exchange *self, const op *o)
+static bool inquire(exchange *self, uint32_t chunk, uint64_t seq, uint32_t flags)
 {
-    const uint32_t shard = exchange_shard(self, o->chunk), lane = o->chunk % self->setup.lanes;
+    const uint32_t shard = exchange_shard(self, chunk), lane = chunk % self->setup.lanes;
     if (!self->lane[shard * self->setup.lanes + lane].up) return false;
     const wire_data ask = {.kind  = WIRE_INQUIRE,
+                           .shard = shard,
                            .term  = self->setup.term,
                            .epoch = self->setup.epoch,
                            .from  = self->setup.from,
                            .to    = self->setup.to[shard],
                            .rank  = self->setup.rank,
-                           .step  = o->seq,
-                           .flags = o->verb == EXCHANGE_LOAD ? WIRE_INITIAL : 0,
+                           .step  = seq,
+                           .flags = flags,
                            .n     = 1,
-                           .chunk = &o->chunk,
+                           .chunk = &chunk,
                            .text  = ""};
     return self->act.send(self->user, shard, lane, &ask, NULL, 0) == PEN_OK;
+}
+
+bool exchange_inquire(exchange *self, const op *o)
+{
+    return inquire(self, o->chunk, o->seq, o->verb == EXCHANGE_LOAD ? WIRE_INITIAL : 0);
+}
+
+/* ---- records of partitions that others of our node push -------------------------------------- */
+/* The decided chunk to ask about; false where we push one ourselves, whose operation asks. */
+static bool is_left_to_others(const exchange *self, uint32_t partition, uint32_t *chunk)
+{
+    const plan_partition *p = &self->setup.plan->partition[partition];
+    bool is_left            = false;
+    for (uint32_t i = 0; i < p->n_chunks; i++) {
+        const op *o = self->chunk[p->chunk[i]].head;
+        if (o != NULL && o->verb == EXCHANGE_STEP) return false;
+        if (is_left || exchange_chunk(self, p->chunk[i])->blocks == 0) continue;
+        *chunk  = p->chunk[i];
+        is_left = true;
+    }
+    return is_left;
+}
+
+/* No push of ours is repeated there, so nothing else brings back a record that was lost. */
+static void tick_records(exchange *self, uint64_t now_ms)
+{
+    step_state *step = &self->step;
+    uint32_t chunk;
+    if (step->request == NULL || !step->closing || step->decided || step->ask_ms == NEVER) return;
+    if (step->ask_ms <= now_ms) {
+        for (uint32_t i = 0; i < self->setup.plan->n_partitions; i++)
+            if (!step->has[i] && is_left_to_others(self, i, &chunk))
+                inquire(self, chunk, step->index, 0);
+        step->ask_ms =
+            now_ms + retry_wait_ms(&self->setup.retry, RETRY_RECEIPT, ++step->asks, &self->draws);
+    }
+    if (step->ask_ms < self->tick_ms) self->tick_ms = step->ask_ms;
+}
+
+void exchange_ask_for_records(exchange *self, uint64_t due_ms)
+{
+    step_state *step = &self->step;
+    if (step->request == NULL || step->in == NULL || !step->in->wire.is_node_sum) return;
+    if (due_ms < step->ask_ms) step->ask_ms = due_ms;
+    if (step->ask_ms < self->tick_ms) self->tick_ms = step->ask_ms;
 }
 
 /* ---- sentences ------------------------------------------------------------------------------- */
@@ -65,6 +111,11 @@ static void describe_silence(const exchange *self, const exchange_request *r, co
         snprintf(text, size, "%s to take its part of a snapshot", self->setup.server[idle->shard]);
         return;
     }
+    if (o == NULL && r->is_step && self->n_decided > 0 && !self->step.decided) {
+        snprintf(text, size, "the sums of other ranks for step %llu",
+                 (unsigned long long)self->step.index);
+        return;
+    }
     if (o == NULL) {
         snprintf(text, size, "the transport to let go of a buffer");
         return;
@@ -97,15 +148,28 @@ static void warn(exchange *self, exchange_request *r, uint64_t now_ms)
     self->act.log(self->user, LOG_WARNING, line);
 }
 
+static bool is_missed(const exchange *self, const wire_data *d)
+{
+    for (uint32_t i = 0; i < d->n_missing; i++)
+        if (d->missing[i] == self->setup.rank) return true;
+    return false;
+}
+
 void exchange_note_waiting(exchange *self, const wire_data *d, uint64_t now_ms)
 {
     if (d->n == 0 || d->chunk[0] >= self->setup.plan->n_chunks) return;
-    op *o = self->chunk[d->chunk[0]].head;
-    if (o == NULL) return;
-    exchange_request *r = o->request;
+    op *o               = self->chunk[d->chunk[0]].head;
+    exchange_request *r = o != NULL ? o->request : self->step.request;
+    if (r == NULL || (o == NULL && d->step != self->step.index)) return;
     /* Nobody is missing, so there was an answer and it is lost: a repeat of the push brings it
-     * back. */
-    if (d->n_missing == 0 && o->state == OP_RECEIVED) exchange_send_later(self, o);
+     * back.  Where it is this rank that is missing, the push itself was lost, with its server. */
+    if (o != NULL && o->state == OP_RECEIVED && (d->n_missing == 0 || is_missed(self, d))) {
+        if (o->is_returned && is_missed(self, d) && d->step == self->step.index) {
+            exchange_away_lost(self, o, exchange_shard(self, o->chunk));
+            return;
+        }
+        exchange_send_later(self, o);
+    }
     r->waiting.known = true;
     r->waiting.step  = d->step;
     r->waiting.n     = d->n_missing < 32 ? d->n_missing : 32;
@@ -207,6 +271,7 @@ void exchange_tick(exchange *self, uint64_t now_ms)
     self->tick_ms = NEVER;
     for (op *o = self->live.live_next; o != &self->live; o = o->live_next) tick_op(self, o, now_ms);
     exchange_idle_tick(self, now_ms);
+    tick_records(self, now_ms);
     for (uint32_t i = 0; i < self->n_lanes; i++) {
         const lane_state *lane = &self->lane[i];
         if (lane->head != NULL && lane->blocked_until_ms > now_ms &&

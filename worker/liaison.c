@@ -10,15 +10,16 @@
 #include <string.h>
 
 enum {
-    AGAIN_MS      = 1000, /* what is not answered is said again                      */
-    DOWN_MS       = 1000, /* a connection may be gone this long                      */
-    BACK_MS       = 1800, /* one that is back must have brought an answer by then    */
-    LEAVE_MS      = 2000, /* a farewell may take this long                           */
-    PATIENCE_MS   = 5000, /* silence at the start that is worth a line               */
-    GRACE_MS      = 5000, /* the scheduler says who did not join; we only if it is gone */
-    MEETS_AT_ONCE = 8,    /* the scheduler remembers twice as many                   */
-    ASK_MS        = 1000, /* before a deadline: who is missing?                      */
-    MISSING_MAX   = sizeof((pen_error){0}.missing) / sizeof(int32_t)
+    AGAIN_MS           = 1000, /* what is not answered is said again                      */
+    DOWN_MS            = 1000, /* a connection may be gone this long                      */
+    BACK_MS            = 1800, /* one that is back must have brought an answer by then    */
+    LEAVE_MS           = 2000, /* a farewell may take this long                           */
+    PATIENCE_MS        = 5000, /* silence at the start that is worth a line               */
+    GRACE_MS           = 5000, /* the scheduler says who did not join; we only if it is gone */
+    MEETS_AT_ONCE      = 8,    /* the scheduler remembers twice as many                   */
+    ASK_MS             = 1000, /* before a deadline: who is missing?                      */
+    SILENCES_PER_LEASE = 4,    /* so long nothing is heard before another connection is tried */
+    MISSING_MAX        = sizeof((pen_error){0}.missing) / sizeof(int32_t)
 };
 #define NEVER UINT64_MAX
 
@@ -43,14 +44,60 @@ struct liaison {
     void *user;
     char host[256], job[64], scheduler[300];
     phase phase;
-    bool up, has_epoch, has_plan, warned;
+    bool is_anew; /* the scheduler may have come back without our REGISTER */
+    bool up, has_epoch, has_plan, warned, is_away; /* is_away: said in the log */
+    uint64_t term, epoch;                          /* of the newest record */
+    uint64_t grace_ms; /* for which the scheduler may be away; 0: it is not expected to come back */
     uint64_t incarnation, begun_ms, again_ms, down_ms, beat_ms, beat_seq, acked_ms, leave_ms,
-        ticked_ms;
+        ticked_ms, renewed_ms;
     pen_error will; /* what to say when the scheduler is gone; "" before it came */
     const wire_model *model;
     meet *meets;
+    asks *asks;
+    uint64_t *lost_incarnation; /* [n_lost] by rank, of the newest that died; 0: none has */
+    uint32_t n_lost, n_ranks;   /* n_ranks: that the job may have */
+    pen_error lost;             /* the newest loss the job went on without; status PEN_OK: none */
     uint64_t generation, snapshots;
+    const wire_control *committed; /* while it is told */
 };
+
+/* ---- what asks.c says ------------------------------------------------------------------------ */
+static void say(liaison *self, wire_control *message);
+
+static void send_ask(void *user, wire_control *message)
+{
+    liaison *self = user;
+    if (self->up && self->has_epoch) say(self, message);
+}
+
+static void ask_faulted(void *user, uint64_t group, uint64_t call, const pen_error *why)
+{
+    liaison *self = user;
+    if (self->act.faulted != NULL) self->act.faulted(self->user, group, call, why);
+}
+
+static void ask_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks,
+                       uint32_t n, const pen_error *why)
+{
+    liaison *self = user;
+    if (self->act.shrunk != NULL) self->act.shrunk(self->user, group, new_group, ranks, n, why);
+}
+
+static void ask_stored(void *user, void *token, const void *data, size_t size, int64_t value,
+                       const pen_error *why)
+{
+    liaison *self = user;
+    if (self->act.stored != NULL) self->act.stored(self->user, token, data, size, value, why);
+}
+
+static bool make_room(liaison *self)
+{
+    static const asks_actions actions = {send_ask, ask_faulted, ask_shrunk, ask_stored};
+    self->asks                        = asks_create(&actions, self);
+    return self->asks != NULL;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
 
 liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actions, void *user,
                         uint64_t now_ms, pen_error *why)
@@ -61,11 +108,17 @@ liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actio
         return NULL;
     }
     self->setup = *setup;
-    self->act   = *actions;
-    self->user  = user;
+    if (!make_room(self)) {
+        liaison_destroy(self);
+        why_set(why, PEN_NO_MEMORY, "no memory for the connection to the scheduler");
+        return NULL;
+    }
+    self->act  = *actions;
+    self->user = user;
     snprintf(self->host, sizeof self->host, "%s", setup->host);
     snprintf(self->job, sizeof self->job, "%s", setup->job);
     snprintf(self->scheduler, sizeof self->scheduler, "%s", setup->scheduler);
+    self->n_ranks  = setup->world_size > 0 ? (uint32_t)setup->world_size : 1;
     self->begun_ms = self->again_ms = now_ms;
     self->beat_ms                   = NEVER;
     return self;
@@ -85,6 +138,8 @@ void liaison_destroy(liaison *self)
         free_meet(self->meets);
         self->meets = next;
     }
+    asks_destroy(self->asks);
+    free(self->lost_incarnation);
     free(self);
 }
 
@@ -102,19 +157,21 @@ static void say(liaison *self, wire_control *message)
 
 static void say_hello(liaison *self)
 {
-    wire_control c       = {.kind = WIRE_HELLO};
-    c.u.hello.role       = PEN_WORKER;
-    c.u.hello.rank       = self->setup.rank;
-    c.u.hello.world_size = self->setup.world_size;
-    c.u.hello.servers    = self->setup.servers;
-    c.u.hello.pid        = self->setup.pid;
-    c.u.hello.local_rank = self->setup.local_rank;
-    c.u.hello.node       = self->setup.node;
-    c.u.hello.nonce      = self->setup.nonce;
-    c.u.hello.host       = self->host;
-    c.u.hello.job        = self->job;
-    c.u.hello.store      = "";
-    self->act.send(self->user, &c);
+    wire_control c        = {.kind = WIRE_HELLO};
+    c.u.hello.role        = PEN_WORKER;
+    c.u.hello.rank        = self->setup.rank;
+    c.u.hello.world_size  = self->setup.world_size;
+    c.u.hello.servers     = self->setup.servers;
+    c.u.hello.pid         = self->setup.pid;
+    c.u.hello.local_rank  = self->setup.local_rank;
+    c.u.hello.node        = self->setup.node;
+    c.u.hello.nonce       = self->setup.nonce;
+    c.u.hello.host        = self->host;
+    c.u.hello.job         = self->job;
+    c.u.hello.store       = "";
+    c.u.hello.n_addresses = self->setup.n_addresses;
+    c.u.hello.address     = self->setup.address;
+    say(self, &c); /* with our incarnation: a scheduler that was away knows us by it */
 }
 
 static void say_model(liaison *self)
@@ -152,11 +209,13 @@ static void say_again(liaison *self, uint64_t now_ms)
     self->again_ms = now_ms + AGAIN_MS;
     if (!self->up) return;
     if (self->phase == JOINING) say_hello(self);
-    if (self->phase == REGISTERING && !self->has_plan) say_model(self);
+    if (self->phase == REGISTERING && (!self->has_plan || self->is_anew)) say_model(self);
+    self->is_anew = false;
     if (self->phase == LEAVING) say(self, &(wire_control){.kind = WIRE_BYE});
     int n = 0;
     for (const meet *m = self->meets; m != NULL && n < MEETS_AT_ONCE; m = m->next, n++)
         say_meet(self, m);
+    asks_say(self->asks);
 }
 
 /* ---- failing --------------------------------------------------------------------------------- */
@@ -177,6 +236,7 @@ static void fail(liaison *self, const pen_error *why)
         self->act.met(self->user, m->token, NULL, 0, why);
         free_meet(m);
     }
+    asks_fail(self->asks, why);
 }
 
 __attribute__((format(printf, 3, 4))) static void fail_unreachable(liaison *self, double seconds,
@@ -207,22 +267,57 @@ static void fail_silent(liaison *self)
 }
 
 /* ---- hearing --------------------------------------------------------------------------------- */
+/* Whoever answers at the port now has no part in this job. */
+static void fail_as_stranger(liaison *self)
+{
+    pen_error why;
+    why_set(
+        &why, PEN_NOT_A_MEMBER,
+        "the scheduler at %s does not know this worker: it came back without the state of the job",
+        self->scheduler);
+    why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
+    fail(self, &why);
+}
+
+static void note_return(liaison *self)
+{
+    if (!self->is_away) return;
+    char line[512];
+    snprintf(line, sizeof line, "the scheduler at %s is back", self->scheduler);
+    self->is_away = false;
+    self->act.log(self->user, LOG_NOTICE, line);
+}
+
 static void take_welcome(liaison *self, const wire_control *c, uint64_t now_ms)
 {
+    if (self->incarnation != 0 && self->incarnation != c->u.welcome.incarnation) {
+        fail_as_stranger(self);
+        return;
+    }
+    note_return(self);
     self->incarnation = c->u.welcome.incarnation;
+    self->grace_ms    = c->u.welcome.grace_ms;
     if (c->u.welcome.lease_ms > 0) self->setup.lease_ms = c->u.welcome.lease_ms;
     self->acked_ms = now_ms;
     self->down_ms  = 0;
     if (self->phase == JOINING) self->phase = self->has_epoch ? JOINED : WELCOMED;
     say_beat(self, now_ms);
+    self->is_anew = true;
     say_again(self, now_ms); /* it may be a reconnect: what was on its way may be lost */
+}
+
+static bool is_newer(const liaison *self, uint64_t term, uint64_t epoch)
+{
+    if (!self->has_epoch) return true;
+    return term != self->term ? term > self->term : epoch > self->epoch;
 }
 
 static void take_epoch(liaison *self, const wire_control *c)
 {
-    if (self->has_epoch)
-        return; /* there is one epoch in the life of a job that fails with its first loss */
+    if (!is_newer(self, c->u.epoch.term, c->u.epoch.epoch)) return; /* said again */
     self->has_epoch = true;
+    self->term      = c->u.epoch.term;
+    self->epoch     = c->u.epoch.epoch;
     if (self->phase == WELCOMED) self->phase = JOINED;
     self->act.epoch(self->user, c);
 }
@@ -231,15 +326,19 @@ static void take_plan(liaison *self, const wire_control *c)
 {
     if (self->phase != REGISTERING || self->has_plan) return;
     self->has_plan = true;
+    if (c->u.plan.ranks_max > self->n_ranks && c->u.plan.ranks_max < WIRE_ITEMS_MAX)
+        self->n_ranks = c->u.plan.ranks_max;
     self->act.plan(self->user, c);
 }
 
 static void take_committed(liaison *self, const wire_control *c, uint64_t now_ms)
 {
     if (self->phase != REGISTERING || !self->has_plan) return;
-    self->phase = TRAINING;
-    self->model = NULL;
+    self->phase     = TRAINING;
+    self->model     = NULL;
+    self->committed = c;
     self->act.committed(self->user, c->u.committed.step, c->u.committed.applied);
+    self->committed = NULL;
     if (self->phase == TRAINING) say_beat(self, now_ms); /* from here on there is a step to tell */
 }
 
@@ -264,7 +363,9 @@ static void take_met(liaison *self, const wire_control *c, uint64_t now_ms)
     meet *m = find_meet(self, c->u.met.generation);
     if (m == NULL) return;
     pen_error why;
-    if (c->u.met.status != PEN_OK)
+    if (c->u.met.status == PEN_PEER_LOST && self->lost.status != PEN_OK)
+        why = self->lost;
+    else if (c->u.met.status != PEN_OK)
         why_set(&why, c->u.met.status, "%s '%s' (call %llu): %s",
                 m->op < 0 ? "barrier" : "all_reduce", m->label, (unsigned long long)m->generation,
                 pen_status_info(c->u.met.status)->text);
@@ -291,6 +392,39 @@ static void take_notice(liaison *self, const wire_control *c)
         memcpy(m->missing, c->u.notice.missing, (size_t)m->missing_n * sizeof m->missing[0]);
 }
 
+/* True once for each incarnation of a rank: whoever took its seat may die as well. */
+static bool is_news(liaison *self, int32_t rank, uint64_t incarnation)
+{
+    if (incarnation == 0) incarnation = 1; /* a scheduler that does not say */
+    if (rank < 0 || (uint32_t)rank >= self->n_ranks) return false;
+    if ((uint32_t)rank >= self->n_lost) {
+        const uint32_t n = (uint32_t)rank + 1;
+        uint64_t *more   = realloc(self->lost_incarnation, n * sizeof *more);
+        if (more == NULL) return true; /* it may be told twice */
+        memset(more + self->n_lost, 0, (n - self->n_lost) * sizeof *more);
+        self->lost_incarnation = more;
+        self->n_lost           = n;
+    }
+    const bool is_new            = self->lost_incarnation[rank] != incarnation;
+    self->lost_incarnation[rank] = incarnation;
+    return is_new;
+}
+
+static void take_lost(liaison *self, const wire_control *c)
+{
+    const int32_t rank = c->u.lost.rank;
+    if (!is_news(self, rank, c->u.lost.incarnation)) return;
+    self->lost = c->u.lost.why;
+    self->act.log(self->user, LOG_INFO, self->lost.text);
+    if (self->act.lost != NULL) self->act.lost(self->user, rank, &self->lost);
+}
+
+static void take_record_ask(liaison *self, const wire_control *c)
+{
+    if (self->act.record_please != NULL)
+        self->act.record_please(self->user, c->u.record_ask.id, c->u.record_ask.asker);
+}
+
 static void take_snapshot_done(liaison *self, const wire_control *c)
 {
     self->act.snapshot_done(self->user, c->u.snapshot_done.step, c->u.snapshot_done.status,
@@ -312,6 +446,14 @@ void liaison_receive(liaison *self, const wire_control *c, uint64_t now_ms)
     case WIRE_SNAPSHOT_PLEASE: self->act.snapshot_please(self->user); break;
     case WIRE_SNAPSHOT_DONE: take_snapshot_done(self, c); break;
     case WIRE_VERDICT: fail(self, &c->u.verdict); break;
+    case WIRE_LOST: take_lost(self, c); break;
+    case WIRE_FAULTED:
+    case WIRE_SHRUNK:
+    case WIRE_STORED: asks_receive(self->asks, c); break;
+    case WIRE_RECORD_ASK: take_record_ask(self, c); break;
+    case WIRE_STOP:
+        if (self->act.stop != NULL) self->act.stop(self->user);
+        break;
     case WIRE_BYED:
         if (self->phase != LEAVING) break;
         self->phase = LEFT;
@@ -332,6 +474,7 @@ void liaison_up(liaison *self, uint64_t now_ms)
 
 void liaison_down(liaison *self, uint64_t now_ms)
 {
+    if (self->down_ms == 0 && self->phase == LEAVING) self->leave_ms += self->grace_ms;
     if (self->down_ms == 0) self->down_ms = now_ms;
     self->up = false;
 }
@@ -382,11 +525,43 @@ pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype 
     return PEN_OK;
 }
 
+pen_status liaison_fault(liaison *self, uint64_t group, uint64_t call, const pen_error *why)
+{
+    return asks_fault(self->asks, group, call, why);
+}
+
+pen_status liaison_shrink(liaison *self, uint64_t group, const int32_t *ranks, uint32_t n)
+{
+    return asks_shrink(self->asks, group, ranks, n);
+}
+
+pen_status liaison_store(liaison *self, const asks_change *change, void *token, uint64_t now_ms)
+{
+    return asks_store(self->asks, change, token, now_ms);
+}
+
+void liaison_overdue(liaison *self, const char *what, uint64_t waited_ms, const int32_t *missing,
+                     uint32_t n)
+{
+    wire_control c        = {.kind = WIRE_OVERDUE};
+    c.u.overdue.what      = what;
+    c.u.overdue.waited_ms = waited_ms;
+    c.u.overdue.n_missing = n < MISSING_MAX ? n : MISSING_MAX;
+    c.u.overdue.missing   = missing;
+    liaison_say(self, &c);
+}
+
 void liaison_say(liaison *self, const wire_control *message)
 {
     wire_control c = *message;
     if (self->up && self->incarnation != 0 && self->phase != FAILED && self->phase != LEFT)
         say(self, &c);
+}
+
+const void *liaison_states(const liaison *self, size_t *size)
+{
+    *size = self->committed != NULL ? self->committed->u.committed.states_bytes : 0;
+    return *size > 0 ? self->committed->u.committed.states : NULL;
 }
 
 void liaison_snapshot(liaison *self, uint64_t now_ms)
@@ -411,6 +586,7 @@ void liaison_leave(liaison *self, uint64_t now_ms)
     }
     self->phase    = LEAVING;
     self->leave_ms = now_ms + LEAVE_MS;
+    if (self->down_ms != 0) self->leave_ms += self->grace_ms;
     say_again(self, now_ms);
 }
 
@@ -436,10 +612,38 @@ static void tick_joining(liaison *self, uint64_t now_ms)
 
 /* When a broken connection becomes the scheduler's death.  Something else may answer at its port:
  * a connection that is back counts only once it has brought WELCOME. */
+static uint64_t most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 static uint64_t broken_ms(const liaison *self)
 {
     if (self->down_ms == 0) return NEVER;
-    return self->down_ms + (self->up ? BACK_MS : DOWN_MS);
+    return self->down_ms + most(self->up ? BACK_MS : DOWN_MS, self->grace_ms);
+}
+
+static uint64_t silent_ms(const liaison *self)
+{
+    return self->acked_ms + most(self->setup.lease_ms, self->grace_ms);
+}
+
+/* When its absence is worth a line: NEVER where it is its end, or is said. */
+static uint64_t away_ms(const liaison *self)
+{
+    if (self->down_ms == 0 || self->grace_ms <= DOWN_MS || self->is_away) return NEVER;
+    return self->down_ms + DOWN_MS;
+}
+
+static void note_absence(liaison *self, uint64_t now_ms)
+{
+    if (now_ms < away_ms(self)) return;
+    char line[512];
+    snprintf(line, sizeof line,
+             "the scheduler at %s is away; going on without it for at most %.3g s", self->scheduler,
+             (double)self->grace_ms / 1000);
+    self->is_away = true;
+    self->act.log(self->user, LOG_NOTICE, line);
 }
 
 static void watch_scheduler(liaison *self, uint64_t now_ms)
@@ -448,9 +652,11 @@ static void watch_scheduler(liaison *self, uint64_t now_ms)
            silent = (double)(now_ms - self->acked_ms) / 1000;
     if (now_ms >= broken_ms(self))
         fail_unreachable(self, down, "its connection broke and did not come back");
-    else if (now_ms >= self->acked_ms + self->setup.lease_ms)
+    else if (now_ms >= silent_ms(self))
         fail_unreachable(self, silent, "it has not answered for %.3g s",
-                         (double)self->setup.lease_ms / 1000);
+                         (double)most(self->setup.lease_ms, self->grace_ms) / 1000);
+    else
+        note_absence(self, now_ms);
 }
 
 static void time_out(liaison *self, meet *m, uint64_t now_ms)
@@ -481,6 +687,20 @@ static void tick_meets(liaison *self, uint64_t now_ms)
     }
 }
 
+/* A network that was gone for a while leaves connections behind that recover too late, or never. */
+static uint64_t renew_ms(const liaison *self)
+{
+    const uint64_t since = self->acked_ms > self->renewed_ms ? self->acked_ms : self->renewed_ms;
+    return since + self->setup.lease_ms / SILENCES_PER_LEASE;
+}
+
+static void renew_when_silent(liaison *self, uint64_t now_ms)
+{
+    if (self->phase == FAILED || self->phase == LEFT || now_ms < renew_ms(self)) return;
+    self->renewed_ms = now_ms;
+    if (self->act.renew != NULL) self->act.renew(self->user);
+}
+
 /* A process that was stopped for a while must not blame the scheduler for its own silence. */
 static void forgive_own_pause(liaison *self, uint64_t now_ms)
 {
@@ -498,12 +718,14 @@ void liaison_tick(liaison *self, uint64_t now_ms)
     forgive_own_pause(self, now_ms);
     if (!self->has_epoch) tick_joining(self, now_ms);
     if (self->incarnation != 0) watch_scheduler(self, now_ms);
+    if (self->incarnation != 0) renew_when_silent(self, now_ms);
     if (self->phase == LEAVING && now_ms >= self->leave_ms) {
         self->phase = LEFT;
         self->act.left(self->user);
     }
     if (self->phase == FAILED || self->phase == LEFT) return;
     tick_meets(self, now_ms);
+    asks_tick(self->asks, now_ms);
     if (now_ms >= self->again_ms) say_again(self, now_ms);
     if (now_ms >= self->beat_ms) say_beat(self, now_ms);
 }
@@ -512,9 +734,11 @@ uint64_t liaison_due(const liaison *self)
 {
     if (self->phase == FAILED || self->phase == LEFT) return NEVER;
     uint64_t due = least(self->beat_ms, self->again_ms);
-    if (self->incarnation != 0) due = least(due, self->acked_ms + self->setup.lease_ms);
+    if (self->incarnation != 0) due = least(due, least(silent_ms(self), away_ms(self)));
     if (self->incarnation != 0) due = least(due, broken_ms(self));
+    if (self->incarnation != 0) due = least(due, renew_ms(self));
     if (self->phase == LEAVING) due = least(due, self->leave_ms);
+    due = least(due, asks_due(self->asks));
     for (const meet *m = self->meets; m != NULL; m = m->next) {
         due = least(due, m->ask_ms);
         if (m->deadline_ms != 0) due = least(due, m->deadline_ms);

@@ -6,11 +6,15 @@
  * after each reconnect; the scheduler recognises what it has heard.
  * The first failure (a VERDICT, the loss of the scheduler, a time-out) is final: `failed` is called
  * once.
+ * A scheduler that has said so in WELCOME (grace_ms) may be away for that long: it comes back with what
+ * it knew, and is told again what it has not answered.  Until then nothing fails but what has a
+ * deadline of its own.
  */
 #ifndef WORKER_LIAISON_H
 #define WORKER_LIAISON_H
 
 #include "proto/wire.h"
+#include "worker/asks.h"
 
 typedef struct liaison liaison;
 
@@ -20,16 +24,20 @@ typedef struct {
     uint64_t lease_ms, init_timeout_ms;
     const char *host, *job; /* copied */
     const char *scheduler;  /* "10.0.0.7:29500", for sentences; copied */
+    uint32_t n_addresses;
+    const char *const *address; /* where other workers reach this one; BORROWED */
 } liaison_setup;
 
 /* Called from within the functions below; must not call them. */
 typedef struct {
     void (*send)(void *user, const wire_control *message);
-    void (*epoch)(void *user, const wire_control *message); /* all members are here          */
-    void (*plan)(void *user, const wire_control *message);  /* where partitions lie          */
+    /* All members are here; later again, each time that they, or who holds which shard, have changed.
+     * Only newer ones than before. */
+    void (*epoch)(void *user, const wire_control *message);
+    void (*plan)(void *user, const wire_control *message); /* where partitions lie          */
     void (*committed)(void *user, int64_t step,
                       int64_t applied); /* servers are ready             */
-    /* Of liaison_meet(); why NULL when PEN_OK. */
+    /* Of liaison_meet(); why NULL when PEN_OK.  NULL for who never calls it. */
     void (*met)(void *user, void *token, const void *data, size_t size, const pen_error *why);
     void (*snapshot_done)(void *user, int64_t step, pen_status status, const char *text);
     void (*snapshot_please)(void *user); /* rank 0: with the next step    */
@@ -38,6 +46,17 @@ typedef struct {
     void (*fill_beat)(void *user, wire_control *beat); /* everything but seq            */
     const char *(*describe_silence)(void *user);       /* "(...)": what a probe of the port finds */
     void (*log)(void *user, int level, const char *line);
+
+    /* Those that follow may be NULL where nobody asks. */
+    void (*lost)(void *user, int32_t rank, const pen_error *why); /* the job goes on; once each */
+    void (*faulted)(void *user, uint64_t group, uint64_t call, const pen_error *why);
+    void (*shrunk)(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,
+                   const pen_error *why);
+    void (*stored)(void *user, void *token, const void *data, size_t size, int64_t value,
+                   const pen_error *why);
+    void (*record_please)(void *user, uint64_t id, uint64_t asker); /* answered by liaison_say() */
+    void (*renew)(void *user); /* nothing is heard: open another connection beside this one */
+    void (*stop)(void *user);  /* this worker shall leave in good order, after its step */
 } liaison_actions;
 
 liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actions, void *user,
@@ -62,9 +81,21 @@ pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype 
 /* What the liaison has no part in, such as COMMAND; may be lost, and is while it is not joined. */
 void liaison_say(liaison *self, const wire_control *message);
 
+/* What collectives and the store ask (asks.h); answered by faulted, shrunk, stored, and an OVERDUE by
+ * a line in the log. */
+pen_status liaison_fault(liaison *self, uint64_t group, uint64_t call, const pen_error *why);
+pen_status liaison_shrink(liaison *self, uint64_t group, const int32_t *ranks, uint32_t n);
+pen_status liaison_store(liaison *self, const asks_change *change, void *token, uint64_t now_ms);
+void liaison_overdue(liaison *self, const char *what, uint64_t waited_ms, const int32_t *missing,
+                     uint32_t n);
+
 void liaison_snapshot(liaison *self, uint64_t now_ms);
+
+/* In liaison_actions.committed: what the snapshot that the job goes on from keeps of the workers; BORROWED. */
+const void *liaison_states(const liaison *self, size_t *size);
 void liaison_report(liaison *self, const pen_error *why); /* FAILURE: this member cannot go on */
-void liaison_leave(liaison *self, uint64_t now_ms); /* BYE, until `left`; within two seconds */
+/* BYE, until `left`; within two seconds, or while the scheduler is away, within its grace. */
+void liaison_leave(liaison *self, uint64_t now_ms);
 
 uint64_t liaison_incarnation(const liaison *self); /* 0 before WELCOME */
 

@@ -2,6 +2,7 @@
 #include "worker/request.h"
 
 #include "common/clock.h"
+#include "worker/coll/engine_internal.h"
 #include "worker/context.h"
 #include "worker/last_error.h"
 
@@ -180,7 +181,8 @@ void request_tell(request_table *table)
     request *callbacks = NULL, **last = &callbacks;
     bool is_awaited = false, was_full = false;
     pthread_mutex_lock(&table->lock);
-    request *ended   = table->told_head;
+    request *ended = table->told_head;
+    if (ended != NULL) atomic_fetch_add(&table->n_tells, 1);
     table->told_head = table->told_tail = NULL;
     for (request *r = ended, *next; r != NULL; r = next) {
         next = r->next;
@@ -225,11 +227,29 @@ static pen_status conclude(request_table *table, request *r, pen_result *result)
     return status;
 }
 
+/* Whoever waits for a collective carries it out: that needs no switch to another thread.  With the lock, which it
+ * leaves.  False: there is nothing to carry out, only to wait. */
+static bool drive(request_table *table, pen_group *group, uint64_t until_ms)
+{
+    const unsigned long long seen = atomic_load(&table->n_tells);
+    pthread_mutex_unlock(&table->lock);
+    const bool has_more = engine_attend(group, &table->n_tells, seen, until_ms);
+    pthread_mutex_lock(&table->lock);
+    return has_more || atomic_load(&table->n_tells) != seen;
+}
+
+static pen_group *group_of(const request *r)
+{
+    return r->kind == REQUEST_COLL ? r->u.coll.group : NULL;
+}
+
 static pen_status wait_locked(request_table *table, request *r, pen_result *result)
 {
+    pen_group *group = group_of(r);
     while (!r->is_done) {
         r->is_awaited = true;
-        pthread_cond_wait(&table->ended, &table->lock);
+        if (group == NULL || !drive(table, group, 0))
+            pthread_cond_wait(&table->ended, &table->lock);
     }
     return conclude(table, r, result);
 }
@@ -297,6 +317,19 @@ static request *first_done(request_table *table, const pen_req *reqs, size_t n, 
     return NULL;
 }
 
+/* Of all that are live, when they are collectives of one group; else NULL. */
+static pen_group *group_of_all(request_table *table, const pen_req *reqs, size_t n)
+{
+    pen_group *group = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const request *r = reqs[i].ctx != NULL ? find(table, reqs[i].id) : NULL;
+        if (r == NULL) continue;
+        if (group_of(r) == NULL || (group != NULL && group_of(r) != group)) return NULL;
+        group = group_of(r);
+    }
+    return group;
+}
+
 static struct timespec later(int64_t timeout_ms)
 {
     struct timespec at;
@@ -314,6 +347,8 @@ static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n,
                                   size_t *index, pen_result *result)
 {
     const struct timespec until = later(timeout_ms > 0 ? timeout_ms : 0);
+    const uint64_t until_ms     = timeout_ms > 0 ? clock_ms(&clock_real) + (uint64_t)timeout_ms : 0;
+    pen_group *group            = group_of_all(table, reqs, n);
     bool is_late                = timeout_ms == 0;
     for (;;) {
         size_t live, at = 0;
@@ -326,7 +361,9 @@ static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n,
         if (live == 0) return PEN_END;
         if (is_late) return PEN_AGAIN;
         if (request_is_sdk_thread()) return refuse_to_wait("pen_wait_any");
-        if (timeout_ms < 0)
+        if (group != NULL && drive(table, group, until_ms))
+            is_late = until_ms != 0 && clock_ms(&clock_real) >= until_ms;
+        else if (timeout_ms < 0)
             pthread_cond_wait(&table->ended, &table->lock);
         else
             is_late = pthread_cond_timedwait(&table->ended, &table->lock, &until) != 0;

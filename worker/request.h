@@ -11,6 +11,7 @@
 #include "worker/exchange.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 typedef enum {
@@ -19,9 +20,11 @@ typedef enum {
     REQUEST_VERB,      /* push, pull, both   */
     REQUEST_STEP,      /* pen_step_end       */
     REQUEST_PULL_FREE, /* pen_digest        */
-    REQUEST_MEET,      /* barrier, reduction */
+    REQUEST_FETCH,     /* values of a unit  */
     REQUEST_SNAPSHOT,
     REQUEST_COMMAND,
+    REQUEST_STORE,
+    REQUEST_COLL, /* collectives, send, recv: never handed to the worker's engine */
     REQUEST_LEAVE /* pen_finalize       */
 } request_kind;
 
@@ -45,13 +48,6 @@ typedef struct request {
             void *to;
         } verb;
         struct {
-            int32_t op;
-            pen_dtype dtype;
-            size_t count, size;
-            void *in, *out;
-            char *label;
-        } meet;
-        struct {
             pen_node to;
             int head;
             uint32_t n; /* replies */
@@ -59,6 +55,20 @@ typedef struct request {
             void *body; /* OWNED */
             pen_bytes *replies;
         } command;
+        struct { /* all BORROWED: the caller waits */
+            int32_t op;
+            const char *key;
+            const void *data;
+            size_t size;
+            int64_t delta, *value; /* value, out: NULL when not wanted */
+            pen_bytes *out;
+        } store;
+        struct {
+            pen_group *group; /* whoever waits may drive its calls; NULL: that is of no use */
+        } coll;
+        struct {
+            const pen_unit *unit;
+        } fetch;
         struct {
             struct request *decided;
         } step; /* with lazy: ends when the verdict is known */
@@ -74,6 +84,7 @@ typedef struct {
     uint32_t n_blocks;
     request *free;
     uint64_t in_flight, in_flight_max;
+    atomic_ullong n_tells;          /* so often request_tell() had news */
     request *told_head, *told_tail; /* ended since the last request_tell() */
     bool is_draining;
 } request_table;

@@ -202,10 +202,12 @@ pen_status worker_env_resolve(const worker_settings *s, worker_env_get get, work
         env->alone = true;
         return PEN_OK;
     }
-    if (n.world_size < 1 || n.rank >= n.world_size)
+    const int64_t most =
+        (int64_t)s->workers_max > n.world_size ? (int64_t)s->workers_max : n.world_size;
+    if (n.world_size < 1 || n.rank >= most)
         return why_set(why, PEN_BAD_SETTING,
                        "rank %lld is outside a world of %lld; ranks count from 0",
-                       (long long)n.rank, (long long)n.world_size);
+                       (long long)n.rank, (long long)most);
     env->rank             = (int32_t)n.rank;
     env->world_size       = (int32_t)n.world_size;
     env->local_rank       = or_else(n.local_rank, 0);

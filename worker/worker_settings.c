@@ -6,12 +6,48 @@
 
 #include <string.h>
 
-static const char *const worker_mode_choices[]      = {"auto",   "local",    "ps-bsp",
-                                                       "ps-ssp", "ps-async", NULL};
-static const char *const worker_wire_choices[]      = {"raw", "bf16", "f16", NULL};
-static const char *const worker_commit_choices[]    = {"decide", "eager", NULL};
-static const char *const worker_loss_choices[]      = {"fail", "continue", "wait", NULL};
-static const char *const worker_scheduler_choices[] = {"auto", "external", "hosted", NULL};
+/* In the order of worker_mode; from MODE_COUNT on words that others use, in the order of synonyms. */
+static const char *const worker_mode_choices[] = {"auto",
+                                                  "local",
+                                                  "ps-bsp",
+                                                  "ps-ssp",
+                                                  "ps-async",
+                                                  "ps-hier",
+                                                  "allreduce",
+                                                  "zero1",
+                                                  "zero2",
+                                                  "zero3",
+                                                  "hybrid_shard",
+                                                  "hybrid_shard_zero2",
+                                                  "ddp",
+                                                  "ps",
+                                                  "no_shard",
+                                                  "shard_grad_op",
+                                                  "full_shard",
+                                                  "NO_SHARD",
+                                                  "SHARD_GRAD_OP",
+                                                  "FULL_SHARD",
+                                                  "HYBRID_SHARD",
+                                                  "HYBRID_SHARD_ZERO2",
+                                                  NULL};
+static const worker_mode synonyms[]            = {
+               MODE_ALLREDUCE, MODE_PS_BSP, MODE_ALLREDUCE, MODE_ZERO2,        MODE_ZERO3,
+               MODE_ALLREDUCE, MODE_ZERO2,  MODE_ZERO3,     MODE_HYBRID_SHARD, MODE_HYBRID_SHARD_ZERO2};
+_Static_assert(sizeof worker_mode_choices / sizeof worker_mode_choices[0] ==
+                   MODE_COUNT + sizeof synonyms / sizeof synonyms[0] + 1,
+               "every word says what it stands for");
+static const char *const worker_accum_reduce_choices[] = {"auto", "last", "each", NULL};
+static const char *const worker_precision_choices[]    = {"fp32", "bf16", "fp16", NULL};
+static const char *const worker_wire_choices[]         = {"raw", "bf16", "f16", NULL};
+static const char *const worker_commit_choices[]       = {"decide", "eager", NULL};
+static const char *const worker_wrap_choices[]         = {"unit", "layer", "size", "none", NULL};
+static const char *const worker_prefetch_choices[]     = {"pre", "post", "none", NULL};
+static const char *const worker_loss_choices[]         = {"fail", "continue", "wait", NULL};
+static const char *const worker_two_level_choices[]    = {"auto", "yes", "no", NULL};
+/* In the order of device_sync_choice. */
+static const char *const worker_device_backend_choices[] = {"auto", "hostflag", "stream",
+                                                            "spin", "nccl",     NULL};
+static const char *const worker_scheduler_choices[]      = {"auto", "external", "hosted", NULL};
 
 const config_row worker_settings_rows[] = {
 #define X(ctype, name, kind, dfl, min, max, choices, doc)                                          \
@@ -26,11 +62,32 @@ const config_row worker_settings_rows[] = {
         name, CONFIG_TEXT, 0, "", 0, 0, NULL, "Read by another process."                           \
     }
 const config_row worker_settings_foreign[] = {
-    FOREIGN("role"), FOREIGN("shards"), FOREIGN("store"), FOREIGN("io_threads"), {0}};
+    FOREIGN("role"),       FOREIGN("shards"),    FOREIGN("snapshot_copy_bytes_max"),
+    FOREIGN("io_threads"), FOREIGN("admission"), {0}};
 
 const char *worker_mode_name(int mode)
 {
     return worker_mode_choices[mode];
+}
+
+int worker_mode_stage(int mode)
+{
+    static const int stage[MODE_COUNT] = {[MODE_ZERO1]              = 1,
+                                          [MODE_ZERO2]              = 2,
+                                          [MODE_ZERO3]              = 3,
+                                          [MODE_HYBRID_SHARD]       = 3,
+                                          [MODE_HYBRID_SHARD_ZERO2] = 2};
+    return mode < MODE_COUNT ? stage[mode] : 0;
+}
+
+bool worker_mode_is_hybrid(int mode)
+{
+    return mode == MODE_HYBRID_SHARD || mode == MODE_HYBRID_SHARD_ZERO2;
+}
+
+const char *worker_precision_name(int precision)
+{
+    return worker_precision_choices[precision];
 }
 
 const char *worker_wire_name(int wire)
@@ -38,20 +95,76 @@ const char *worker_wire_name(int wire)
     return worker_wire_choices[wire];
 }
 
+static pen_status check_sharded(const worker_settings *s, pen_error *why)
+{
+    if (worker_mode_is_hybrid(s->mode) && s->servers > 0)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "--servers %lld and --mode %s contradict each other: its shards are the "
+                       "workers' own; use --servers 0, or mode=zero3",
+                       (long long)s->servers, worker_mode_name(s->mode));
+    if (worker_mode_stage(s->mode) > 0 && s->on_worker_loss != LOSS_FAIL && s->servers <= 0)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "on_worker_loss=%s and mode=%s without servers contradict each other: a "
+                       "worker that is lost takes its part of the optimizer state with it; use "
+                       "--servers 1, mode=allreduce, or on_worker_loss=fail",
+                       worker_loss_choices[s->on_worker_loss], worker_mode_name(s->mode));
+    if (s->accum_reduce == ACCUM_REDUCE_EACH && worker_mode_stage(s->mode) == 0)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "accum_reduce=each is for modes that shard gradients over the workers, and "
+                       "mode=%s does not; use accum_reduce=last, or mode=zero2",
+                       worker_mode_name(s->mode));
+    return PEN_OK;
+}
+
+static pen_status check_place(const worker_settings *s, const char *setting, int place,
+                              pen_error *why)
+{
+    if (s->servers > 0 || place == TIER_OFFLOAD_NONE || place == TIER_OFFLOAD_CPU) return PEN_OK;
+    return why_set(why, PEN_UNSUPPORTED,
+                   "%s=%s needs servers, which hold that state and its files: start the job with "
+                   "--servers 1, or use %s=cpu",
+                   setting, tier_offload_choices[place], setting);
+}
+
 static pen_status check(const worker_settings *s, pen_error *why)
 {
-    if (s->on_worker_loss != LOSS_FAIL)
+    pen_status status = check_place(s, "offload_optimizer", s->offload_optimizer, why);
+    if (status == PEN_OK) status = check_place(s, "offload_param", s->offload_param, why);
+    if (status != PEN_OK) return status;
+    if (check_sharded(s, why) != PEN_OK) return why->status;
+    if (s->on_worker_loss == LOSS_WAIT && s->servers == 0)
         return why_set(
             why, PEN_UNSUPPORTED,
-            "on_worker_loss=%s is not in this version: the loss of a worker ends the job (fail)",
+            "on_worker_loss=wait needs servers, which hold what the worker comes back to: "
+            "start the job with --servers 1, or use continue");
+    if (s->on_worker_loss != LOSS_FAIL && s->two_level == TWO_LEVEL_YES && s->servers > 0)
+        return why_set(
+            why, PEN_UNSUPPORTED,
+            "on_worker_loss=%s and two_level=yes contradict each other with servers: the "
+            "sum of a node needs all its workers",
             worker_loss_choices[s->on_worker_loss]);
-    if (s->mode >= MODE_PS_BSP && s->servers == 0)
+    if ((s->on_worker_loss != LOSS_FAIL || s->workers_max > 0) && s->mode == MODE_PS_HIER)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "mode=ps-hier needs workers that stay: the sum of a node needs all of them; "
+                       "use mode=ps-bsp, or on_worker_loss=fail and a fixed number of workers");
+    if (s->mode >= MODE_PS_BSP && s->mode <= MODE_PS_HIER && s->servers == 0)
         return why_set(why, PEN_BAD_SETTING, "--servers 0 and --mode %s contradict each other",
                        worker_mode_name(s->mode));
-    if (s->mode == MODE_LOCAL && s->servers > 0)
+    if ((s->mode == MODE_LOCAL || s->mode == MODE_ALLREDUCE) && s->servers > 0)
+        return why_set(why, PEN_BAD_SETTING, "--servers %lld and --mode %s contradict each other",
+                       (long long)s->servers, worker_mode_name(s->mode));
+    if (s->commit == COMMIT_EAGER && s->mode == MODE_PS_HIER)
         return why_set(why, PEN_BAD_SETTING,
-                       "--servers %lld and --mode local contradict each other",
-                       (long long)s->servers);
+                       "commit=eager and mode=ps-hier contradict each other: sums of nodes are "
+                       "applied by whole steps");
+    if (s->two_level == TWO_LEVEL_NO && s->mode == MODE_PS_HIER)
+        return why_set(why, PEN_BAD_SETTING,
+                       "two_level=no and mode=ps-hier contradict each other: that mode is ps-bsp "
+                       "with two_level=yes");
+    if (s->two_level == TWO_LEVEL_YES && s->commit == COMMIT_EAGER && s->servers > 0)
+        return why_set(why, PEN_BAD_SETTING,
+                       "commit=eager and two_level=yes contradict each other with servers: sums of "
+                       "nodes are applied by whole steps");
     if (s->commit == COMMIT_EAGER && s->clip > 0)
         return why_set(why, PEN_BAD_SETTING,
                        "commit=eager and clip=%g contradict each other: clipping needs all "
@@ -62,6 +175,10 @@ static pen_status check(const worker_settings *s, pen_error *why)
                        "mode=%s and clip=%g contradict each other: there is no moment at which all "
                        "gradients are known",
                        worker_mode_name(s->mode), s->clip);
+    if (s->gather_16bit_on_save && s->store[0] == '\0')
+        return why_set(why, PEN_BAD_SETTING,
+                       "gather_16bit_on_save needs a store to write into: give a folder with "
+                       "`penstock run --store DIR`, or the setting store");
     if (s->resume && s->fresh)
         return why_set(why, PEN_BAD_SETTING, "resume and fresh contradict each other");
     return PEN_OK;
@@ -79,5 +196,7 @@ pen_status worker_settings_load(worker_settings *s, const char *const *strings, 
     if (file == NULL) file = s->config;
     if (file[0] != '\0') status = config_from_file(worker_settings_rows, s, file, why);
     if (status == PEN_OK) status = config_from_env(worker_settings_rows, s, known, why);
-    return status == PEN_OK ? check(s, why) : status;
+    if (status != PEN_OK) return status;
+    if (s->mode >= MODE_COUNT) s->mode = (int)synonyms[s->mode - MODE_COUNT];
+    return check(s, why);
 }

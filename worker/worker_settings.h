@@ -3,17 +3,36 @@
 #define WORKER_WORKER_SETTINGS_H
 
 #include "common/config.h"
+#include "common/guard.h"
+#include "common/tier/tier.h"
 
-typedef enum { MODE_AUTO, MODE_LOCAL, MODE_PS_BSP, MODE_PS_SSP, MODE_PS_ASYNC } worker_mode;
+typedef enum {
+    MODE_AUTO,
+    MODE_LOCAL,
+    MODE_PS_BSP,
+    MODE_PS_SSP,
+    MODE_PS_ASYNC,
+    MODE_PS_HIER,
+    MODE_ALLREDUCE,
+    MODE_ZERO1,
+    MODE_ZERO2,
+    MODE_ZERO3,
+    MODE_HYBRID_SHARD,
+    MODE_HYBRID_SHARD_ZERO2,
+    MODE_COUNT /* from here on: other words for the same */
+} worker_mode;
 typedef enum { COMMIT_DECIDE, COMMIT_EAGER } worker_commit;
 typedef enum { LOSS_FAIL, LOSS_CONTINUE, LOSS_WAIT } worker_loss_rule;
+typedef enum { TWO_LEVEL_AUTO, TWO_LEVEL_YES, TWO_LEVEL_NO } worker_two_level;
+typedef enum { ACCUM_REDUCE_AUTO, ACCUM_REDUCE_LAST, ACCUM_REDUCE_EACH } worker_accum_reduce;
+typedef enum { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16 } worker_precision;
 typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_scheduler;
 
 /* clang-format off */
 /*    field               kind  default   min   max       choices                    meaning          */
 #define WORKER_SETTINGS(X)                                                                            \
     X(int,      mode,             ENUM, "auto",   0,    0,        worker_mode_choices,                 \
-      "Who holds the state and who waits for whom; auto is local when alone and ps-bsp with servers.") \
+      "Who holds the state and who waits for whom; auto is local when alone, ps-bsp with servers and allreduce without; zero1 to zero3 shard it over the servers, or without any over the workers.") \
     X(char,     optim,            TEXT, "",       0,    0,        NULL,                                \
       "Update rule and its numbers for tensors without a group of their own, such as: adamw lr=3e-4.") \
     X(char,     sync,             TEXT, "",       0,    0,        NULL,                                \
@@ -28,12 +47,76 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "Largest global gradient norm; a larger one is scaled down to it; 0 does not clip.")             \
     X(bool,     skip,             BOOL, "yes",    0,    0,        NULL,                                \
       "Skip a step whose gradient is not finite instead of applying it.")                              \
+    X(int,      precision,        ENUM, "fp32",   0,    0,        worker_precision_choices,            \
+      "Numbers that the program trains with, for its own use (pen_info); fp16 scales the loss, and fp32 and bf16 do not.") \
+    X(double,   loss_scale,       F64,  "0",      0,    1e30,     NULL,                                \
+      "Fixed loss scale of fp16; 0 looks for the largest that does not overflow.")                     \
+    X(uint64_t, loss_scale_power, U64,  "16",     0,    64,       NULL,                                \
+      "The first loss scale is 2 to this power; too large a one skips the first steps.")               \
+    X(uint64_t, loss_scale_window, U64, "1000",   1,    9e15,     NULL,                                \
+      "Steps without an overflow after which the loss scale doubles; fewer overflow more often.")      \
+    X(uint64_t, loss_scale_hysteresis, U64, "2",  1,    1e9,      NULL,                                \
+      "Overflows it takes until the loss scale is halved; more forgive lone ones.")                    \
+    X(double,   loss_scale_min,   F64,  "1",      1e-30, 1e30,    NULL,                                \
+      "Smallest loss scale; an overflow there is an error.")                                           \
+    X(bool,     consecutive_hysteresis, BOOL, "no", 0,  0,        NULL,                                \
+      "Only overflows in a row use up the hysteresis, instead of all in a window.")                    \
+    X(char,     schedule,         TEXT, "",       0,    0,        NULL,                                \
+      "How the rates of groups without a schedule of their own change, such as: WarmupDecayLR warmup_num_steps=10 total_num_steps=100; empty is constant.") \
+    X(uint64_t, train_batch,      U64,  "0",      0,    9e15,     NULL,                                \
+      "Samples of a step over all workers, micro_batch x accum x workers; 0 is what the others come to.") \
+    X(uint64_t, micro_batch,      U64,  "0",      0,    9e15,     NULL,                                \
+      "Samples of one micro-batch of one worker; 0 is what train_batch leaves.")                       \
     X(uint64_t, steps,            U64,  "0",      0,    9e15,     NULL,                                \
       "Steps after which pen_step_begin says END; 0 never does.")                                      \
+    X(uint64_t, report_every,     U64,  "0",      0,    9e15,     NULL,                                \
+      "Steps between lines of rank 0 about rate, norm, speed and skipped steps; 0 writes none.")       \
+    X(bool,     report_times,     BOOL, "no",     0,    0,        NULL,                                \
+      "Add to these lines the time of the forward pass, the backward pass and the exchange.")          \
+    X(uint64_t, accum,            U64,  "0",      0,    65536,    NULL,                                \
+      "Micro-batches per step: gradients of all but the last are added up on this worker and not sent, unless accum_reduce says so; 0 is what train_batch and micro_batch leave, or 1.") \
+    X(int,      accum_reduce,     ENUM, "auto",   0,    0,        worker_accum_reduce_choices,         \
+      "When gradients of micro-batches are summed over the workers: last puts nothing on the wire until the last one, each needs no memory for all of them; auto is each where gradients are sharded over the workers.") \
+    X(uint64_t, bucket_first_bytes, U64, "1m",    4096, 1e15,     NULL,                                \
+      "Gradients that are summed together first without servers; few, so that something travels early.") \
+    X(uint64_t, bucket_bytes,     U64,  "25m",    4096, 1e15,     NULL,                                \
+      "Gradients that are summed together without servers; more cost less per byte and overlap less.")  \
+    X(uint64_t, reduce_bucket,    U64,  "0",      0,    1e15,     NULL,                                \
+      "The same in elements, and for the first one as well; 0 takes bucket_first_bytes and bucket_bytes.")  \
+    X(int,      offload_optimizer, ENUM, "none",  0,    0,        tier_offload_choices,                \
+      "Where optimizer state is kept: none and cpu in memory, server on the servers, which is where they always have it, nvme in a file of the servers below offload_path.") \
+    X(int,      offload_param,    ENUM, "none",   0,    0,        tier_offload_choices,                \
+      "The same of the parameters that servers hold in float32.")                                      \
+    X(char,     offload_path,     TEXT, "",       0,    0,        NULL,                                \
+      "Folder of what is kept in files, on a disk of each server; empty takes the server's store.")     \
+    X(uint64_t, sub_group,        U64,  "1000000000", 1, 1e15,    NULL,                                \
+      "Elements that servers bring in from files at one time; more than four chunks are never needed.") \
+    X(int,      wrap,             ENUM, "unit",   0,    0,        worker_wrap_choices,                 \
+      "What makes tensors a unit, which is gathered and dropped together: the unit they are registered with, their layer by name, size, or none.") \
+    X(char,     wrap_match,       TEXT, "",       0,    0,        NULL,                                \
+      "With wrap=layer, patterns of layers such as h.*,encoder.layer.*; empty takes names up to their first number.") \
+    X(uint64_t, wrap_min_params,  U64,  "100000000", 1, 1e15,     NULL,                                \
+      "With wrap=size, elements from which tensors that follow one another are a unit.")               \
+    X(int,      prefetch_backward, ENUM, "pre",   0,    0,        worker_prefetch_choices,             \
+      "When the next unit is fetched in the backward pass: before the current one is worked on, after it, or only when it is used; earlier overlaps more and takes more memory.") \
+    X(bool,     prefetch_forward, BOOL, "yes",    0,    0,        NULL,                                \
+      "Fetch the next unit of the forward pass while the current one is worked on, in the order of the first step.") \
+    X(uint64_t, prefetch_bucket,  U64,  "50000000", 0,  1e15,     NULL,                                \
+      "Units of more elements are not fetched before they are used.")                                  \
+    X(uint64_t, persistence_threshold, U64, "100000", 0, 1e15,    NULL,                                \
+      "With zero3, tensors of fewer elements stay on every worker; more cost memory and save messages.") \
+    X(uint64_t, max_live,         U64,  "1000000000", 0, 1e15,    NULL,                                \
+      "Elements of units that may be here at a time before nothing more is fetched ahead or kept.")    \
+    X(uint64_t, max_reuse,        U64,  "1000000000", 0, 1e15,    NULL,                                \
+      "A unit is kept when it is used again in the same step within so many elements of others; 0 drops each as soon as it is released.") \
     X(uint64_t, seed,             U64,  "0",      0,    9e15,     NULL,                                \
       "Seed of everything that is drawn; the same on all ranks.")                                      \
-    X(uint64_t, lanes,            U64,  "1",      1,    16,       NULL,                                \
-      "Connections to each shard; more help where one connection cannot fill the link, and cost memory.") \
+    X(uint64_t, lanes,            U64,  "0",      0,    16,       NULL,                                \
+      "Connections to each shard; more help where one cannot fill the link, and cost memory; 0 is 1, and encrypted as many as cores, up to 4.") \
+    X(int,      encryption,       ENUM, "auto",   0,    0,        guard_choices,                       \
+      "Whether traffic is encrypted and every process proves that it belongs to the job; auto does so off loopback and wherever secret_file is given, clear never does.") \
+    X(char,     secret_file,      TEXT, "",       0,    0,        NULL,                                \
+      "File with the secret of the job, the same for all its processes and readable by its owner alone; penstock keygen makes one.") \
     X(uint64_t, lease_ms,         U64,  "10000",  200,  3600000,  NULL,                                \
       "Silence after which a peer counts as dead; lower finds a lost host sooner but mistakes a long stall for a death.") \
     X(int64_t,  deadline_ms,      I64,  "600000", -1,   9e12,     NULL,                                \
@@ -50,10 +133,28 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "Bytes of early pushes a shard keeps until their turn; more lets fast ranks run further ahead.")  \
     X(uint64_t, snapshot_every,   U64,  "0",      0,    9e15,     NULL,                                \
       "Steps between snapshots; 0 takes none unless pen_snapshot asks.")                               \
+    X(char,     store,            TEXT, "",       0,    0,        NULL,                                \
+      "Directory of snapshots, one that all servers reach, or without servers all workers; empty keeps none.") \
+    X(uint64_t, snapshot_keep,    U64,  "2",      1,    64,       NULL,                                \
+      "Complete snapshots kept by workers where there are no servers; older ones go when a newer one is whole.") \
+    X(bool,     gather_16bit_on_save, BOOL, "no", 0,    0,        NULL,                                \
+      "Beside each snapshot rank 0 writes the parameters in 16 bits, as the file weights-STEP.safetensors of the store.") \
     X(bool,     resume,           BOOL, "no",     0,    0,        NULL,                                \
-      "Go on from the newest snapshot in the servers' store.")                                         \
+      "Go on from the newest snapshot in the store.")                                         \
     X(bool,     fresh,            BOOL, "no",     0,    0,        NULL,                                \
-      "Forget what is in the servers' store and start anew.")                                          \
+      "Forget what is in the store and start anew.")                                          \
+    X(bool,     shared_memory,    BOOL, "yes",    0,    0,        NULL,                                \
+      "Inside a host gradients, values and collectives stay in shared memory; no sends them over sockets, as between hosts.") \
+    X(char,     coll_algorithm,   TEXT, "",       0,    0,        NULL,                                \
+      "Rules that choose algorithms of collectives before the built-in ones, as `penstock bench tune` writes them.") \
+    X(uint64_t, coll_lanes,       U64,  "1",      1,    16,       NULL,                                \
+      "Connections between two workers for large collectives; more help where one cannot fill the link.") \
+    X(int,      two_level,        ENUM, "auto",   0,    0,        worker_two_level_choices,            \
+      "Sum inside each host first, before other hosts and before servers; auto does so where it pays and gives the same bits.") \
+    X(int,      device_backend,   ENUM, "auto",   0,    0,        worker_device_backend_choices,       \
+      "How members on one host wait for each other's devices; auto takes hostflag where two share one, else stream.") \
+    X(char,     host_id,          TEXT, "",       0,    0,        NULL,                                \
+      "Workers with different names here count as on different hosts; empty takes the host's own identity.") \
     X(int64_t,  rank,             I64,  "-1",     -1,   1048576,  NULL,                                \
       "This worker's rank; -1 takes RANK, or what Slurm or OpenMPI say.")                              \
     X(int64_t,  world_size,       I64,  "-1",     -1,   1048576,  NULL,                                \
@@ -75,7 +176,9 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(char,     job,              TEXT, "",       0,    0,        NULL,                                \
       "Name of the job in logs and status; empty takes the program's.")                                \
     X(int,      on_worker_loss,   ENUM, "fail",   0,    0,        worker_loss_choices,                 \
-      "What the loss of a worker does to the job; only fail exists in this version.")                  \
+      "What the loss of a worker does to the job: it fails, goes on without it (continue), or with servers waits until it is back (wait).") \
+    X(uint64_t, workers_max,      U64,  "0",      0,    16384,    NULL,                                \
+      "Most workers the job may have at a time, of `penstock run --nproc-per-node MIN:MAX`; 0 means that their number is fixed.") \
     X(char,     simd,             TEXT, "auto",   0,    0,        NULL,                                \
       "Instruction set of the inner loops; all give the same bits.")                                   \
     X(char,     log_level,        TEXT, "",       0,    0,        NULL,                                \
@@ -109,6 +212,12 @@ extern const config_row worker_settings_foreign[];
 pen_status worker_settings_load(worker_settings *s, const char *const *strings, pen_error *why);
 
 const char *worker_mode_name(int mode);
+
+/* How much of the state is sharded: 1, 2, 3 in the modes that are named after it, else 0. */
+int worker_mode_stage(int mode);
+/* Shards are of a node, and equal on all nodes. */
+bool worker_mode_is_hybrid(int mode);
 const char *worker_wire_name(int wire);
+const char *worker_precision_name(int precision);
 
 #endif

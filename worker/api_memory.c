@@ -1,0 +1,50 @@
+/* api_memory.c - memory of the host in segments that its workers can map, or of a device. */
+#include "worker/api.h"
+
+#include "common/device/device.h"
+#include "common/segment.h"
+
+#include <stdlib.h>
+
+/* The device of the calling thread, or the first: a program with several calls cudaSetDevice()
+ * before. */
+static void *alloc_on_device(size_t bytes)
+{
+    const device_ops *device = device_all[0];
+    char note[256];
+    pen_error why;
+    if (device_all[1] == NULL || !device->available(note, sizeof note)) {
+        last_error_say(PEN_UNSUPPORTED, "CUDA: this build has no CUDA device");
+        return NULL;
+    }
+    void *data = device->alloc(bytes, device->current() >= 0 ? device->current() : 0, &why);
+    if (data == NULL) last_error_set(&why);
+    return data;
+}
+
+void *pen_alloc(pen_ctx *ctx, size_t bytes, pen_space where)
+{
+    pen_error why;
+    if (ctx != NULL && context_check(ctx, "pen_alloc") != PEN_OK) return NULL;
+    if (where == PEN_CUDA) return alloc_on_device(bytes);
+    if (where != PEN_HOST && where != PEN_HOST_PINNED) {
+        last_error_say(PEN_INVALID_ARGUMENT, "pen_alloc: %d is no place for memory", (int)where);
+        return NULL;
+    }
+    void *data = segment_alloc(bytes, &why);
+    if (data == NULL)
+        last_error_set(&why);
+    else
+        segment_populate(data, bytes);
+    return data;
+}
+
+void pen_free(void *data)
+{
+    if (data == NULL || segment_free(data)) return;
+    const device_ops *device = device_of(data);
+    if (device_all[1] != NULL && device == device_all[0])
+        device->free(data);
+    else
+        free(data); /* bytes that the SDK made */
+}

@@ -1,0 +1,234 @@
+/* client_coll.c - between collectives (coll/engine.h), the liaison, and the key-value store.
+ *
+ * DESIGN.  The engine's threads put what they ask into a list and go on; "pen-io" takes the list and
+ * gives it to the liaison.  Answers go back to the engine from "pen-io".
+ */
+#include "worker/client.h"
+
+#include "common/log.h"
+#include "common/why.h"
+#include "worker/coll/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct client_ask {
+    client_ask *next;
+    wire_control_kind kind; /* FAULT, OVERDUE, SHRINK */
+    uint64_t group, call, waited_ms;
+    pen_error why;
+    char what[200];
+    uint32_t n;
+    int32_t rank[];
+};
+
+enum {
+    MISSING_MAX      = sizeof((pen_error){0}.missing) / sizeof(int32_t),
+    RECORD_BYTES_MAX = 256 << 10 /* of the newest calls */
+};
+
+/* ---- from any thread ------------------------------------------------------------------------- */
+static client_ask *make(wire_control_kind kind, const int *ranks, int n)
+{
+    const uint32_t count = n > 0 ? (uint32_t)n : 0;
+    client_ask *a        = calloc(1, sizeof *a + count * sizeof *a->rank);
+    if (a == NULL) return NULL;
+    a->kind = kind;
+    a->n    = count;
+    for (uint32_t i = 0; i < count; i++) a->rank[i] = ranks[i];
+    return a;
+}
+
+static void take_asks(void *user);
+
+/* NULL: there was no memory for it; the engine's own sentence and deadlines stand. */
+static void post(client *c, client_ask *a)
+{
+    if (a == NULL) return;
+    pthread_mutex_lock(&c->asks_lock);
+    const bool was_empty = c->asks == NULL;
+    client_ask **at      = &c->asks;
+    while (*at != NULL) at = &(*at)->next;
+    *at = a;
+    if (was_empty) {
+        c->asks_task = (loop_task){.fn = take_asks, .user = c};
+        loop_post(c->loop, &c->asks_task);
+    }
+    pthread_mutex_unlock(&c->asks_lock);
+}
+
+static void fault(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
+                  const pen_error *why)
+{
+    (void)ranks, (void)n; /* all workers are told */
+    client_ask *a = make(WIRE_FAULT, NULL, 0);
+    if (a == NULL) return;
+    a->group = group;
+    a->call  = call;
+    a->why   = *why;
+    post(user, a);
+}
+
+static void overdue(void *user, const char *what, uint64_t waited_ms, const int *missing, int n)
+{
+    client_ask *a = make(WIRE_OVERDUE, missing, n < MISSING_MAX ? n : MISSING_MAX);
+    if (a == NULL) return;
+    a->waited_ms = waited_ms;
+    snprintf(a->what, sizeof a->what, "%s", what);
+    post(user, a);
+}
+
+static void shrink(void *user, uint64_t group, const int *ranks, int n)
+{
+    client_ask *a = make(WIRE_SHRINK, ranks, n);
+    if (a == NULL) return;
+    a->group = group;
+    post(user, a);
+}
+
+const coll_job client_coll_job = {fault, overdue, shrink};
+
+/* ---- in the loop's thread -------------------------------------------------------------------- */
+static void begin_ask(client *c, const client_ask *a)
+{
+    pen_status status = PEN_OK;
+    if (a->kind == WIRE_FAULT)
+        status = liaison_fault(c->liaison, a->group, a->call, &a->why);
+    else if (a->kind == WIRE_SHRINK)
+        status = liaison_shrink(c->liaison, a->group, a->rank, a->n);
+    else
+        liaison_overdue(c->liaison, a->what, a->waited_ms, a->rank, a->n);
+    if (status != PEN_OK) log_error("no memory to ask the scheduler about a failed call");
+}
+
+static void take_asks(void *user)
+{
+    client *c = user;
+    pthread_mutex_lock(&c->asks_lock);
+    client_ask *a = c->asks;
+    c->asks       = NULL;
+    pthread_mutex_unlock(&c->asks_lock);
+    while (a != NULL) {
+        client_ask *next = a->next;
+        if (!c->is_leaving) begin_ask(c, a); /* else there is no connection any more */
+        free(a);
+        a = next;
+    }
+    client_after(c);
+}
+
+void client_coll_fini(client *c)
+{
+    while (c->asks != NULL) {
+        client_ask *next = c->asks->next;
+        free(c->asks);
+        c->asks = next;
+    }
+    pthread_mutex_destroy(&c->asks_lock);
+}
+
+/* ---- what the liaison says ------------------------------------------------------------------- */
+void client_coll_joined(client *c, const wire_control *m)
+{
+    const uint32_t n     = m->u.epoch.n_workers;
+    coll_member *members = c->ctx->coll != NULL ? calloc(n + 1, sizeof *members) : NULL;
+    if (members == NULL && c->ctx->coll != NULL) {
+        pen_error why;
+        why_set(&why, PEN_NO_MEMORY, "no memory for %u members", n);
+        coll_engine_fail(c->ctx->coll, &why);
+    }
+    if (members == NULL) return;
+    for (uint32_t i = 0; i < n; i++) {
+        const wire_member *w = &m->u.epoch.worker[i];
+        members[i]           = (coll_member){.rank        = w->rank,
+                                             .local_rank  = w->local_rank,
+                                             .node        = w->node,
+                                             .incarnation = w->incarnation,
+                                             .host        = w->host,
+                                             .n_addresses = w->n_addresses,
+                                             .address     = w->address};
+    }
+    coll_engine_joined(c->ctx->coll, members, (int)n, m->u.epoch.term);
+    free(members);
+}
+
+void client_lost(void *user, int32_t rank, const pen_error *why)
+{
+    client *c = user;
+    if (c->ctx->coll != NULL) coll_engine_lost(c->ctx->coll, rank, why);
+    client_tell_lost(c, rank, why->text);
+}
+
+void client_faulted(void *user, uint64_t group, uint64_t call, const pen_error *why)
+{
+    client *c = user;
+    if (c->ctx->coll != NULL) coll_engine_fault(c->ctx->coll, group, call, why);
+}
+
+void client_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,
+                   const pen_error *why)
+{
+    client *c = user;
+    _Static_assert(sizeof(int) == sizeof(int32_t), "ranks are handed on as they came");
+    if (c->ctx->coll != NULL)
+        coll_engine_shrunk(c->ctx->coll, group, new_group, (const int *)ranks, (int)n, why);
+}
+
+/* The newest whole lines that fit. */
+static const char *newest_lines(const char *text, size_t *size)
+{
+    *size = strlen(text);
+    if (*size <= RECORD_BYTES_MAX) return text;
+    const char *from = strchr(text + *size - RECORD_BYTES_MAX, '\n');
+    from             = from != NULL ? from + 1 : text + *size;
+    *size -= (size_t)(from - text);
+    return from;
+}
+
+void client_record_please(void *user, uint64_t id, uint64_t asker)
+{
+    client *c        = user;
+    char *text       = c->ctx->coll != NULL ? coll_engine_record(c->ctx->coll) : NULL;
+    wire_control m   = {.kind = WIRE_RECORD};
+    m.u.record.id    = id;
+    m.u.record.asker = asker;
+    m.u.record.rank  = c->ctx->env.rank;
+    if (text != NULL) m.u.record.data = newest_lines(text, &m.u.record.data_size);
+    liaison_say(c->liaison, &m);
+    free(text);
+}
+
+/* ---- the key-value store --------------------------------------------------------------------- */
+void client_stored(void *user, void *token, const void *data, size_t size, int64_t value,
+                   const pen_error *why)
+{
+    (void)user;
+    request *r = token;
+    pen_error no_memory;
+    void *copy = why == NULL && r->u.store.out != NULL ? malloc(size + 1) : NULL;
+    if (why == NULL && r->u.store.out != NULL && copy == NULL) {
+        why_set(&no_memory, PEN_NO_MEMORY, "no memory for %zu bytes", size);
+        why = &no_memory;
+    }
+    if (copy != NULL) {
+        if (size > 0) memcpy(copy, data, size);
+        *r->u.store.out = (pen_bytes){copy, size};
+    }
+    if (why == NULL && r->u.store.value != NULL) *r->u.store.value = value;
+    request_end(r, why != NULL ? why->status : PEN_OK, why);
+}
+
+void client_begin_store(client *c, request *r, uint64_t now_ms)
+{
+    const asks_change change = {.op          = (wire_store_op)r->u.store.op,
+                                .key         = r->u.store.key,
+                                .data        = r->u.store.data,
+                                .size        = r->u.store.size,
+                                .delta       = r->u.store.delta,
+                                .deadline_ms = r->deadline_ms};
+    if (liaison_store(c->liaison, &change, r, now_ms) == PEN_OK) return;
+    pen_error why;
+    why_set(&why, PEN_NO_MEMORY, "no memory for another request");
+    request_end(r, PEN_NO_MEMORY, &why);
+}

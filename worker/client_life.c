@@ -1,0 +1,284 @@
+/* client_life.c - the engine with servers: how it is made, how it ends, and the scheduler that rank 0
+ * may host. */
+#include "worker/client.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/why.h"
+#include "scheduler/scheduler.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    ARENA_BYTES_MAX  = 64 << 20,
+    LET_GO_MS        = 5000,  /* the transport may take that long to return buffers */
+    FAREWELL_MS      = 500,   /* for BYE or a FAILURE to leave                      */
+    LINGER_FAILED_MS = 15000, /* a hosted scheduler tells everybody before it ends  */
+    LOOK_MS          = 200 /* between two looks at what came for collectives, if no call does it */
+};
+
+/* ---- abort ----------------------------------------------------------------------------------- */
+static bool drain_abort(void *user)
+{
+    client *c = *(void **)user;
+    uint64_t n;
+    if (read(c->abort_fd, &n, sizeof n) != sizeof n) return false;
+    pen_error why;
+    why_set(&why, PEN_ABORTED, "pen_abort on rank %d (%s): %s", c->ctx->env.rank, c->ctx->host,
+            c->ctx->abort_why);
+    why_culprit(&why, PEN_WORKER, c->ctx->env.rank, -1, NULL);
+    client_report(c, &why);
+    client_after(c);
+    return true;
+}
+
+static void servers_abort(pen_ctx *ctx)
+{
+    client *c          = ctx->state;
+    const uint64_t one = 1;
+    ssize_t written    = write(c->abort_fd, &one, sizeof one);
+    (void)written;
+}
+
+/* ---- birth ----------------------------------------------------------------------------------- */
+/* Rank 0 is the scheduler's home unless somebody else is: then its port is taken, or its host
+ * another. */
+static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
+{
+    const worker_settings *s = &ctx->settings;
+    if (ctx->env.rank != 0 || s->scheduler == SCHEDULER_EXTERNAL) return PEN_OK;
+    scheduler_settings hosted;
+    config_defaults(scheduler_settings_rows, &hosted);
+    hosted.world_size      = (uint64_t)ctx->env.world_size;
+    hosted.servers         = s->servers > 0 ? (uint64_t)s->servers : 0;
+    hosted.port            = ctx->env.port;
+    hosted.lease_ms        = s->lease_ms;
+    hosted.warn_ms         = s->warn_ms;
+    hosted.init_timeout_ms = s->init_timeout_ms;
+    hosted.on_worker_loss  = s->on_worker_loss;
+    hosted.encryption      = s->encryption;
+    memcpy(hosted.secret_file, s->secret_file, sizeof hosted.secret_file);
+    memcpy(hosted.host, ctx->env.addr, sizeof hosted.host);
+    pen_status status = scheduler_start(&hosted, &ctx->hosted, why);
+    if (status == PEN_OK)
+        log_info("rank 0 hosts the scheduler at %s:%u", ctx->env.addr, ctx->env.port);
+    return s->scheduler == SCHEDULER_HOSTED ? status : PEN_OK;
+}
+
+static void *run(void *user)
+{
+    client *c = user;
+    request_mark_sdk_thread();
+    loop_run(c->loop);
+    return NULL;
+}
+
+static uint64_t draw_nonce(void)
+{
+    uint64_t nonce;
+    if (getrandom(&nonce, sizeof nonce, 0) == sizeof nonce) return nonce;
+    return clock_ns(&clock_real) ^ (uint64_t)getpid() << 32;
+}
+
+static pen_status make_liaison(client *c, pen_error *why)
+{
+    const pen_ctx *ctx    = c->ctx;
+    const char *at        = strstr(c->control_address, "://");
+    const int32_t servers = (int32_t)ctx->settings.servers;
+    liaison_setup setup   = {.rank            = ctx->env.rank,
+                             .world_size      = ctx->env.world_size,
+                             .servers         = servers > 0 ? servers : 0,
+                             .pid             = (int32_t)ctx->pid,
+                             .local_rank      = ctx->env.local_rank,
+                             .node            = ctx->env.node,
+                             .nonce           = draw_nonce(),
+                             .lease_ms        = ctx->settings.lease_ms,
+                             .init_timeout_ms = ctx->settings.init_timeout_ms,
+                             .host            = ctx->host,
+                             .job             = ctx->settings.job,
+                             .scheduler       = at != NULL ? at + 3 : c->control_address};
+    setup.address         = coll_engine_addresses(ctx->coll, &setup.n_addresses);
+    c->liaison = liaison_create(&setup, &client_liaison_actions, c, clock_ms(&clock_real), why);
+    return c->liaison != NULL ? PEN_OK : why->status;
+}
+
+static void look(void *user)
+{
+    client *c = user;
+    if (c->ctx->coll == NULL) return;
+    coll_engine_look(c->ctx->coll);
+    loop_timer_start(c->loop, &c->look, loop_now_ms(c->loop) + LOOK_MS, look, c);
+}
+
+static pen_status build(client *c, pen_error *why)
+{
+    c->loop = loop_create(why);
+    if (c->loop == NULL) return why->status;
+    c->abort_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (c->abort_fd < 0) return why_set(why, PEN_INTERNAL, "no eventfd: %s", strerror(errno));
+    c->arena = wire_arena_create(ARENA_BYTES_MAX);
+    if (c->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for incoming messages");
+    pen_status status = client_dial_control(c, why);
+    if (status == PEN_OK)
+        status = coll_engine_create(c->ctx, &client_coll_job, c, &c->ctx->coll, why);
+    if (status == PEN_OK) status = make_liaison(c, why);
+    if (status == PEN_OK) look(c);
+    if (status == PEN_OK) status = client_make_calls(c, why);
+    if (status == PEN_OK) status = loop_add(c->loop, c->abort_fd, drain_abort, &c->ctx->state, why);
+    if (status == PEN_OK) status = loop_before_sleep(c->loop, client_before_sleep, c, why);
+    return status;
+}
+
+static pen_status open_guard(pen_ctx *ctx, pen_error *why)
+{
+    worker_settings *s      = &ctx->settings;
+    const guard_options who = {.encryption  = s->encryption,
+                               .secret_file = s->secret_file,
+                               .role        = GUARD_WORKER,
+                               .rank        = ctx->env.rank,
+                               .address     = {ctx->env.addr}};
+    const pen_status status = guard_open(&who, &ctx->guard, why);
+    if (s->lanes == 0) s->lanes = guard_lanes(ctx->guard);
+    return status;
+}
+
+static pen_status servers_open(pen_ctx *ctx, pen_error *why)
+{
+    if (client_units_check(ctx, why) != PEN_OK) return why->status;
+    client *c = calloc(1, sizeof *c);
+    if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the connection to the job");
+    c->ctx      = ctx;
+    c->abort_fd = -1;
+    ctx->state  = c;
+    pthread_mutex_init(&c->asks_lock, NULL);
+    pen_status status = open_guard(ctx, why);
+    if (status == PEN_OK) status = host_scheduler(ctx, why);
+    if (status == PEN_OK) status = build(c, why);
+    if (status != PEN_OK) return status;
+    int error = pthread_create(&c->thread, NULL, run, c);
+    if (error != 0)
+        return why_set(why, PEN_NO_MEMORY, "no thread for the connection to the job: %s",
+                       strerror(error));
+    c->has_thread = true;
+    pthread_setname_np(c->thread, "pen-io");
+    return PEN_OK;
+}
+
+/* ---- death ----------------------------------------------------------------------------------- */
+/* In the loop's thread, for sockets belong to it.  Buffers of the program come back as tasks. */
+static void stop(void *user)
+{
+    client *c     = user;
+    c->is_leaving = true;
+    loop_remove(c->loop, c);
+    loop_remove(c->loop, &c->ctx->state);
+    client_close_links(c);
+    lifeline_close(c->control, FAREWELL_MS);
+    c->control = NULL;
+    loop_stop(c->loop);
+}
+
+static void wait_for_buffers(client *c)
+{
+    const uint64_t until = clock_ms(&clock_real) + LET_GO_MS;
+    while (c->holds > 0 && clock_ms(&clock_real) < until) loop_turn(c->loop, 10);
+}
+
+static void stop_thread(client *c)
+{
+    if (!c->has_thread) return;
+    c->stop = (loop_task){.fn = stop, .user = c};
+    loop_post(c->loop, &c->stop);
+    pthread_join(c->thread, NULL);
+}
+
+static void free_client(client *c)
+{
+    client_coll_fini(c);
+    client_draw_fini(c);
+    client_units_fini(c);
+    exchange_destroy(c->exchange);
+    liaison_destroy(c->liaison);
+    calls_destroy(c->calls);
+    wire_arena_destroy(c->arena);
+    wire_out_free(&c->out);
+    plan_destroy(c->plan);
+    client_route_fini(c);
+    free(c->links);
+    free(c->shard);
+    free(c->crc);
+    free(c->zeros);
+    if (c->abort_fd >= 0) close(c->abort_fd);
+    loop_destroy(c->loop);
+    free(c);
+}
+
+static void *join_scheduler(void *user)
+{
+    pen_error why;
+    (void)scheduler_join(user, &why); /* its verdict reached this rank as everybody else */
+    return NULL;
+}
+
+/* A hosted scheduler serves until all have left: bounded, but generously while the job is well. */
+static void leave_scheduler(pen_ctx *ctx)
+{
+    scheduler *s = ctx->hosted;
+    pthread_t thread;
+    if (s == NULL) return;
+    ctx->hosted      = NULL;
+    int64_t patience = atomic_load(&ctx->has_failed) ? LINGER_FAILED_MS : ctx->settings.deadline_ms;
+    if (ctx->phase == CONTEXT_OPEN) patience = LINGER_FAILED_MS;
+    if (pthread_create(&thread, NULL, join_scheduler, s) != 0) {
+        scheduler_stop(s);
+        join_scheduler(s);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += patience / 1000 + 1;
+    if (patience < 0 || pthread_timedjoin_np(thread, NULL, &until) != 0) {
+        if (patience >= 0) scheduler_stop(s);
+        pthread_join(thread, NULL);
+    }
+}
+
+static void servers_close(pen_ctx *ctx)
+{
+    client *c = ctx->state;
+    if (c != NULL) {
+        stop_thread(c);
+        coll_engine_destroy(ctx->coll); /* its threads ask through us */
+        ctx->coll = NULL;
+        lifeline_close(c->control, 0);
+        if (c->loop != NULL) wait_for_buffers(c);
+        if (c->holds == 0)
+            free_client(c);
+        else
+            log_error("%llu buffers were not returned by the transport; their memory is lost",
+                      (unsigned long long)c->holds);
+        ctx->state = NULL;
+    }
+    leave_scheduler(ctx);
+    guard_close(ctx->guard);
+    ctx->guard = NULL;
+}
+
+const engine_ops engine_servers = {.name      = "servers",
+                                   .open      = servers_open,
+                                   .committed = client_units_committed,
+                                   .start     = client_start,
+                                   .step_open = client_step_open,
+                                   .ready     = client_ready,
+                                   .use       = client_units_use,
+                                   .release   = client_units_release,
+                                   .view      = client_units_view,
+                                   .answer    = client_answer,
+                                   .abort     = servers_abort,
+                                   .close     = servers_close};

@@ -1,0 +1,362 @@
+/* engine.c - the engine: what it is made of, who joined, the thread "pen-coll". */
+#include "worker/coll/engine.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/why.h"
+#include "worker/coll/engine_internal.h"
+#include "worker/coll/self_message.h"
+#include "worker/context.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { MESH_LINGER_MS = 500 };
+
+/* ---- birth ----------------------------------------------------------------------------------- */
+static void add_address(coll_engine *e, const char *text)
+{
+    if (e->n_addresses == ENGINE_ADDRESSES) return;
+    snprintf(e->address_text[e->n_addresses], ENGINE_ADDRESS_SIZE, "%s", text);
+    e->address[e->n_addresses] = e->address_text[e->n_addresses];
+    e->n_addresses++;
+}
+
+static pen_status open_mesh(coll_engine *e, pen_error *why)
+{
+    pen_ctx *ctx      = e->ctx;
+    pen_status status = PEN_OK;
+    char listen[ENGINE_ADDRESS_SIZE];
+    if (ctx->settings.coll_algorithm[0] != '\0')
+        status = schedule_table_parse(ctx->settings.coll_algorithm, &e->table, why);
+    if (status != PEN_OK) return status;
+    engine_listen_address(ctx->env.addr, ctx->env.port, listen, sizeof listen);
+    const mesh_options o = {.listen         = listen,
+                            .lanes          = ctx->settings.coll_lanes,
+                            .heartbeat_ms   = ctx->settings.lease_ms / 2,
+                            .park_bytes_max = ctx->settings.park_bytes_max,
+                            .deterministic  = ctx->settings.deterministic,
+                            .table          = e->table,
+                            .guard          = ctx->guard,
+                            .stats          = &ctx->stats};
+    status               = mesh_create(&o, &e->mesh, why);
+    if (status != PEN_OK) return status;
+    add_address(e, mesh_address(e->mesh));
+    e->mesh_fd = mesh_poll_fd(e->mesh);
+    e->news_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return e->news_fd >= 0 ? PEN_OK : why_set(why, PEN_INTERNAL, "no eventfd: %s", strerror(errno));
+}
+
+static pen_status open_links(coll_engine *e, pen_error *why)
+{
+    pen_error reason;
+    char host[ENGINE_ADDRESS_SIZE], same[ENGINE_ADDRESS_SIZE];
+    pen_status status = open_mesh(e, why);
+    if (status != PEN_OK) return status;
+    engine_write_agreed(e, same, sizeof same);
+    add_address(e, same);
+    if (e->ctx->settings.shared_memory) {
+        if (node_place_create(&e->place, &reason) == PEN_OK)
+            add_address(e, node_place_address(e->place));
+        else
+            log_notice("no shared memory, sockets carry collectives: %s", reason.text);
+    }
+    /* Without a look at the driver: a process that uses no device gets nothing of it. */
+    if (e->place != NULL && device_all[0]->event_new != NULL && !engine_is_host(device_all[0]) &&
+        device_place_create(&e->device_place, &reason) == PEN_OK)
+        add_address(e, device_place_address(e->device_place));
+    if (e->ctx->settings.host_id[0] != '\0') {
+        snprintf(host, sizeof host, "host:%s", e->ctx->settings.host_id);
+        add_address(e, host);
+    }
+    return PEN_OK;
+}
+
+static void init_locks(coll_engine *e)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&e->making, NULL);
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_mutex_init(&e->mesh_lock, NULL);
+    pthread_cond_init(&e->ended, &attributes);
+    pthread_cond_init(&e->work, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+pen_status coll_engine_create(pen_ctx *ctx, const coll_job *job, void *user, coll_engine **out,
+                              pen_error *why)
+{
+    coll_engine *e = calloc(1, sizeof *e);
+    if (e == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for collectives");
+    e->ctx              = ctx;
+    e->news_fd          = -1;
+    e->job              = job != NULL ? *job : (coll_job){0};
+    e->user             = user;
+    e->world_size       = ctx->env.world_size;
+    e->rank             = ctx->env.rank;
+    e->is_alone         = e->world_size == 1;
+    e->is_deterministic = ctx->settings.deterministic;
+    e->two_level        = ctx->settings.two_level;
+    e->warn_ms          = ctx->settings.warn_ms;
+    e->verdict_ms =
+        ctx->settings.lease_ms > ENGINE_FAULT_MS ? ctx->settings.lease_ms : ENGINE_FAULT_MS;
+    init_locks(e);
+    pen_status status = record_init(&e->record, why);
+    if (status == PEN_OK && !e->is_alone) status = open_links(e, why);
+    if (status == PEN_OK && e->is_alone) status = group_connect(e, ctx->world, why);
+    if (status != PEN_OK) {
+        coll_engine_destroy(e);
+        return status;
+    }
+    *out = e;
+    return PEN_OK;
+}
+
+/* ---- death ----------------------------------------------------------------------------------- */
+static void free_members(coll_engine *e)
+{
+    for (int i = 0; i < e->n_members; i++) {
+        if (e->host != NULL) free(e->host[i]);
+        if (e->node_address != NULL) free(e->node_address[i]);
+        if (e->device_address != NULL) free(e->device_address[i]);
+    }
+    free(e->host);
+    free(e->node_address);
+    free(e->device_address);
+    free(e->local_rank);
+    free(e->place_of);
+    free(e->is_lost);
+}
+
+/* Groups the program did not free go with the context; the world's own memory is the context's. */
+static void free_groups(coll_engine *e)
+{
+    while (e->n_groups > 0) {
+        pen_group *g = e->group[e->n_groups - 1];
+        if (g == e->ctx->world) e->ctx->world = NULL;
+        group_destroy(g);
+    }
+    free(e->group);
+}
+
+void coll_engine_destroy(coll_engine *e)
+{
+    if (e == NULL) return;
+    pthread_mutex_lock(&e->lock);
+    e->is_stopping = true;
+    pthread_mutex_unlock(&e->lock);
+    engine_wake(e);
+    if (e->has_thread) pthread_join(e->thread, NULL);
+    if (e->ctx->coll == e) e->ctx->coll = NULL;
+    self_messages_end(e);
+    free_groups(e);
+    if (e->mesh != NULL) mesh_destroy(e->mesh, MESH_LINGER_MS);
+    if (e->news_fd >= 0) close(e->news_fd);
+    schedule_table_free(e->table);
+    device_place_destroy(e->device_place);
+    node_place_destroy(e->place);
+    free_members(e);
+    record_fini(&e->record);
+    pthread_cond_destroy(&e->ended);
+    pthread_cond_destroy(&e->work);
+    pthread_mutex_destroy(&e->making);
+    pthread_mutex_destroy(&e->lock);
+    pthread_mutex_destroy(&e->mesh_lock);
+    free(e);
+}
+
+const char *const *coll_engine_addresses(const coll_engine *e, uint32_t *n)
+{
+    *n = e->n_addresses;
+    return e->address;
+}
+
+char *coll_engine_record(coll_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    char *text = record_json(&e->record, e->rank, clock_ms(&clock_real), RECORD_CALLS);
+    pthread_mutex_unlock(&e->lock);
+    return text;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+pen_status engine_add_group(coll_engine *e, pen_group *g)
+{
+    pthread_mutex_lock(&e->lock);
+    pen_group **more = realloc(e->group, ((size_t)e->n_groups + 1) * sizeof *more);
+    if (more != NULL) {
+        e->group            = more;
+        more[e->n_groups++] = g;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return more != NULL ? PEN_OK : PEN_NO_MEMORY;
+}
+
+/* The thread "pen-coll" may be inside this group's path: it leaves soon, for a path does not wait. */
+void engine_remove_group(coll_engine *e, pen_group *g)
+{
+    pthread_mutex_lock(&e->lock);
+    while (g->is_driven) pthread_cond_wait(&e->ended, &e->lock);
+    for (int i = 0; i < e->n_groups; i++)
+        if (e->group[i] == g) e->group[i--] = e->group[--e->n_groups];
+    if (e->node_group == g) e->node_group = NULL;
+    if (e->across_group == g) e->across_group = NULL;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- joining --------------------------------------------------------------------------------- */
+static const char *find_address(const coll_member *m, const char *prefix)
+{
+    for (uint32_t i = 0; i < m->n_addresses; i++)
+        if (strncmp(m->address[i], prefix, strlen(prefix)) == 0) return m->address[i];
+    return "";
+}
+
+static bool is_same_place(const coll_member *a, const coll_member *b)
+{
+    const char *one = find_address(a, "node:"), *other = find_address(b, "node:");
+    return one[0] != '\0' && other[0] != '\0' && node_is_same_host(one, other) &&
+           strcmp(find_address(a, "host:"), find_address(b, "host:")) == 0;
+}
+
+static pen_status copy_members(coll_engine *e, const coll_member *members, int n, pen_error *why)
+{
+    const size_t many = (size_t)n;
+    e->host           = calloc(many, sizeof *e->host);
+    e->node_address   = calloc(many, sizeof *e->node_address);
+    e->device_address = calloc(many, sizeof *e->device_address);
+    e->local_rank     = calloc(many, sizeof *e->local_rank);
+    e->place_of       = calloc(many, sizeof *e->place_of);
+    e->is_lost        = calloc(many, sizeof *e->is_lost);
+    e->n_members      = n;
+    bool is_whole     = e->host != NULL && e->node_address != NULL && e->device_address != NULL &&
+                    e->local_rank != NULL && e->place_of != NULL && e->is_lost != NULL;
+    for (int i = 0; i < n && is_whole; i++) {
+        e->host[i]           = strdup(members[i].host != NULL ? members[i].host : "unknown");
+        e->node_address[i]   = strdup(find_address(&members[i], "node:"));
+        e->device_address[i] = strdup(find_address(&members[i], "cuda:"));
+        e->local_rank[i]     = members[i].local_rank;
+        is_whole = e->host[i] != NULL && e->node_address[i] != NULL && e->device_address[i] != NULL;
+        int first = 0;
+        while (first < i && !is_same_place(&members[first], &members[i])) first++;
+        e->place_of[i] = first;
+    }
+    return is_whole ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for %d members", n);
+}
+
+static pen_status set_peers(coll_engine *e, const coll_member *members, int n, uint64_t job,
+                            pen_error *why)
+{
+    uint64_t *incarnation = calloc((size_t)n, sizeof *incarnation);
+    const char **address  = calloc((size_t)n, sizeof *address);
+    pen_status status     = PEN_OK;
+    if (incarnation == NULL || address == NULL)
+        status = why_set(why, PEN_NO_MEMORY, "no memory for %d members", n);
+    for (int i = 0; i < n && status == PEN_OK; i++) {
+        incarnation[i] = members[i].incarnation;
+        address[i]     = find_address(&members[i], "tcp:");
+        if (address[i][0] == '\0')
+            status = why_set(why, PEN_UNREACHABLE,
+                             "rank %d gave no address for collectives; are all versions equal?", i);
+    }
+    if (status == PEN_OK) {
+        pthread_mutex_lock(&e->mesh_lock);
+        status = mesh_set_peers(e->mesh, e->rank, n, incarnation, address,
+                                (const char *const *)e->host, job, why);
+        pthread_mutex_unlock(&e->mesh_lock);
+    }
+    free(incarnation);
+    free(address);
+    return status;
+}
+
+/* More members than cores: who spins keeps another from working. */
+static void choose_spin(coll_engine *e)
+{
+    int here = 0;
+    for (int i = 0; i < e->n_members; i++) here += e->place_of[i] == e->place_of[e->rank];
+    if (e->place != NULL && here > sysconf(_SC_NPROCESSORS_ONLN)) node_set_spin(e->place, 0);
+}
+
+void coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint64_t job)
+{
+    pen_error why;
+    if (e->is_alone) return;
+    coll_member *by_rank = calloc((size_t)n, sizeof *by_rank);
+    pen_status status =
+        by_rank != NULL && n == e->world_size
+            ? PEN_OK
+            : why_set(&why, PEN_INTERNAL, "%d members in a world of %d", n, e->world_size);
+    if (status == PEN_OK && n > COLL_RANKS_MAX)
+        status = why_set(&why, PEN_UNSUPPORTED,
+                         "collectives of %d workers: at most %d are supported in this version", n,
+                         COLL_RANKS_MAX);
+    for (int i = 0; i < n && status == PEN_OK; i++)
+        if (members[i].rank >= 0 && members[i].rank < n) by_rank[members[i].rank] = members[i];
+    if (status == PEN_OK) status = copy_members(e, by_rank, n, &why);
+    if (status == PEN_OK) status = set_peers(e, by_rank, n, job, &why);
+    if (status == PEN_OK) choose_spin(e);
+    if (status == PEN_OK) status = group_connect(e, e->ctx->world, &why);
+    if (status == PEN_OK) status = engine_compare_agreed(by_rank, n, &why);
+    if (status != PEN_OK) coll_engine_fail(e, &why);
+    free(by_rank);
+}
+
+/* ---- the thread "pen-coll" ------------------------------------------------------------------- */
+static bool is_unattended(const pen_group *g)
+{
+    return g->head != NULL && g->waiters == 0 && !g->is_driven;
+}
+
+static bool has_work(const coll_engine *e)
+{
+    for (int i = 0; i < e->n_groups; i++)
+        if (is_unattended(e->group[i])) return true;
+    return e->messages != NULL || e->over != NULL;
+}
+
+static void *run(void *user)
+{
+    coll_engine *e = user;
+    request_mark_sdk_thread();
+    pthread_mutex_lock(&e->lock);
+    while (!e->is_stopping) {
+        if (!has_work(e)) {
+            pthread_cond_wait(&e->work, &e->lock);
+            continue;
+        }
+        const uint32_t seen = e->place != NULL ? node_doorbell(e->place) : 0;
+        engine_links links  = {.wire = e->messages != NULL};
+        bool did            = false;
+        for (int i = 0; i < e->n_groups; i++) {
+            pen_group *g = e->group[i];
+            if (!is_unattended(g)) continue;
+            did |= engine_drive(e, g);
+            engine_add_links(g, &links);
+        }
+        pthread_mutex_unlock(&e->lock);
+        did |= engine_messages_advance(e);
+        engine_tell(e);
+        if (!did) engine_nap(e, seen, links);
+        pthread_mutex_lock(&e->lock);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
+
+pen_status engine_start_thread(coll_engine *e, pen_error *why)
+{
+    if (e->has_thread) return PEN_OK;
+    int error = pthread_create(&e->thread, NULL, run, e);
+    if (error != 0)
+        return why_set(why, PEN_NO_MEMORY, "no thread for collectives: %s", strerror(error));
+    pthread_setname_np(e->thread, "pen-coll");
+    e->has_thread = true;
+    return PEN_OK;
+}

@@ -1,0 +1,64 @@
+/* engine.h - groups and the calls in progress on them; who drives; deadlines; the flight recorder.
+ *
+ * DESIGN
+ * Groups.    pen_group.  The world exists from joining on; pen_group_new() and its kin make others.  A group picks its
+ *            path when it is made: one host: node; one member per host, or shared memory off: wire; else hier.  Calls
+ *            on device memory take `device` when the group is on one host, else they are staged through host memory.
+ * Driving.   Calls of a group run one after another in the order they were made.  A blocking caller advances its own
+ *            group and sleeps on the doorbell (node) or in poll (mesh); the thread "pen-coll" advances calls that
+ *            nobody waits for, and is asleep when there are none.
+ * Verdicts.  A call that fails fails its group.  Who notices asks the scheduler (coll_job.fault) and all members get the
+ *            first answer as their sentence; without an answer within lease_ms the local sentence stands.
+ */
+#ifndef WORKER_COLL_ENGINE_H
+#define WORKER_COLL_ENGINE_H
+
+#include "worker/coll/coll.h"
+
+typedef struct coll_engine coll_engine;
+
+typedef struct {
+    int rank, local_rank, node;
+    uint64_t incarnation;
+    const char *host;
+    uint32_t n_addresses;
+    const char *const *address; /* what coll_engine_addresses() gave there */
+} coll_member;
+
+/* What the engine asks of the job; called on any thread; none waits.  All are optional (NULL: alone). */
+typedef struct {
+    /* This member's call failed (TIMED_OUT, CORRUPT, ...): coll_engine_fault() follows with the sentence of all. */
+    void (*fault)(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
+                  const pen_error *why);
+    /* The call is overdue: the job logs who is waited for, alive or not.  what: "barrier 'epoch end' (call 212)". */
+    void (*overdue)(void *user, const char *what, uint64_t waited_ms, const int *missing, int n);
+    /* All survivors of the group shall agree who they are: coll_engine_shrunk() follows. */
+    void (*shrink)(void *user, uint64_t group, const int *ranks, int n);
+} coll_job;
+
+pen_status coll_engine_create(pen_ctx *ctx, const coll_job *job, void *user, coll_engine **engine,
+                              pen_error *why);
+void coll_engine_destroy(coll_engine *engine); /* every call in progress has ended */
+
+/* From time to time, from any thread: takes in what came by the network while no call is in progress, so that
+ * strangers at this worker's port cannot make it hoard what they send. */
+void coll_engine_look(coll_engine *engine);
+
+/* For HELLO, before joining: "tcp://HOST:PORT", "node:...", "cuda:UUID" when there is a device, "host:ID" when one is
+ * set, and "same:...", the settings that all members must have alike. */
+const char *const *coll_engine_addresses(const coll_engine *engine, uint32_t *n);
+
+/* From the thread "pen-io". */
+void coll_engine_joined(coll_engine *engine, const coll_member *members, int n, uint64_t job);
+void coll_engine_lost(coll_engine *engine, int rank,
+                      const pen_error *why); /* the job goes on without it */
+void coll_engine_fault(coll_engine *engine, uint64_t group, uint64_t call, const pen_error *why);
+void coll_engine_shrunk(coll_engine *engine, uint64_t group, uint64_t new_group,
+                        const int *survivors, int n, const pen_error *why);
+void coll_engine_fail(coll_engine *engine,
+                      const pen_error *why); /* the job is over: every call ends with this */
+
+/* The last 1,000 calls as JSON lines, oldest first, for `penstock status --stuck`; async-signal-unsafe.  malloc()ed. */
+char *coll_engine_record(coll_engine *engine);
+
+#endif

@@ -1,0 +1,201 @@
+/* engine_fault.c - how calls and groups fail, and how survivors go on. */
+#include "worker/coll/engine_internal.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/why.h"
+#include "worker/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- one group ------------------------------------------------------------------------------- */
+void engine_group_fail(pen_group *g, const pen_error *why, bool names_call)
+{
+    if (g->has_failed) return;
+    g->failure    = *why;
+    g->names_call = names_call && g->head != NULL;
+    g->has_failed = true;
+}
+
+/* A mismatch is found alike by all, if not in so many words; anything else may look different from elsewhere. */
+static bool needs_a_verdict(const coll_engine *e, const engine_call *c, const pen_error *why)
+{
+    return e->job.fault != NULL && c->g->size > 1 &&
+           (why->status != PEN_MISMATCH || c->is_one_sided);
+}
+
+/* A peer that gave up has its reasons, and tells the job itself: its sentence is the better one. */
+static bool is_an_echo(const pen_error *why)
+{
+    return why->status == PEN_PEER_LOST;
+}
+
+static void report(coll_engine *e, engine_call *c)
+{
+    const pen_error why  = c->why;
+    const uint64_t group = c->g->id, seq = c->seq;
+    const int n    = why.missing_n > 32 ? 32 : why.missing_n;
+    c->is_reported = true;
+    pthread_mutex_unlock(&e->lock);
+    e->job.fault(e->user, group, seq, why.missing, n, &why);
+    pthread_mutex_lock(&e->lock);
+}
+
+void engine_local_failure(coll_engine *e, engine_call *c, const pen_error *why)
+{
+    pen_group *g = c->g;
+    c->why       = *why;
+    c->state     = CALL_FAULTING;
+    if (!needs_a_verdict(e, c, why)) {
+        engine_group_fail(g, why, false);
+        return;
+    }
+    const uint64_t patience = is_an_echo(why) ? ENGINE_ECHO_MS : 0;
+    c->report_at_ms         = clock_ms(&clock_real) + patience;
+    c->fault_until_ms       = c->report_at_ms + e->verdict_ms;
+    if (patience == 0) report(e, c);
+}
+
+/* For a lease: a scheduler that is silent for so long counts as gone, which ends all calls in its own words.  Who stops
+ * waiting for one that is only slow has a sentence of its own, another one than its peers'. */
+void engine_await_verdict(coll_engine *e, engine_call *c)
+{
+    const uint64_t now = clock_ms(&clock_real);
+    if (!c->is_reported && now >= c->report_at_ms) report(e, c);
+    if (now >= c->fault_until_ms) engine_group_fail(c->g, &c->why, false);
+}
+
+/* ---- what the job says, from "pen-io" -------------------------------------------------------- */
+static bool has_member(const pen_group *g, int rank)
+{
+    for (int i = 0; i < g->size; i++)
+        if (g->ranks[i] == rank) return true;
+    return false;
+}
+
+void coll_engine_lost(coll_engine *e, int rank, const pen_error *why)
+{
+    pthread_mutex_lock(&e->lock);
+    if (rank >= 0 && rank < e->n_members) e->is_lost[rank] = true;
+    for (int i = 0; i < e->n_groups; i++)
+        if (has_member(e->group[i], rank)) engine_group_fail(e->group[i], why, true);
+    pthread_mutex_unlock(&e->lock);
+    if (e->mesh != NULL) {
+        pthread_mutex_lock(&e->mesh_lock);
+        mesh_lost(e->mesh, rank);
+        pthread_mutex_unlock(&e->mesh_lock);
+    }
+    engine_wake(e);
+}
+
+void coll_engine_fault(coll_engine *e, uint64_t group, uint64_t call, const pen_error *why)
+{
+    (void)call; /* the sentence names it; calls of a failed group are over, whichever it was */
+    pthread_mutex_lock(&e->lock);
+    for (int i = 0; i < e->n_groups; i++)
+        if (e->group[i]->id == group) engine_group_fail(e->group[i], why, false);
+    pthread_mutex_unlock(&e->lock);
+    engine_wake(e);
+}
+
+void coll_engine_fail(coll_engine *e, const pen_error *why)
+{
+    pthread_mutex_lock(&e->lock);
+    if (!e->has_failed) {
+        e->failure    = *why;
+        e->has_failed = true;
+    }
+    for (int i = 0; i < e->n_groups; i++) engine_group_fail(e->group[i], why, false);
+    pthread_mutex_unlock(&e->lock);
+    engine_wake(e);
+}
+
+void coll_engine_shrunk(coll_engine *e, uint64_t group, uint64_t new_group, const int *survivors,
+                        int n, const pen_error *why)
+{
+    pthread_mutex_lock(&e->lock);
+    for (int i = 0; i < e->n_groups; i++) {
+        pen_group *g = e->group[i];
+        if (g->id != group || g->has_shrunk) continue;
+        g->shrink_why = (pen_error){0};
+        if (why != NULL && why->status != PEN_OK) {
+            g->shrink_why = *why;
+        } else {
+            g->survivors = malloc((size_t)(n > 0 ? n : 1) * sizeof *g->survivors);
+            if (g->survivors == NULL)
+                why_set(&g->shrink_why, PEN_NO_MEMORY, "no memory for a group of %d", n);
+            else
+                memcpy(g->survivors, survivors, (size_t)n * sizeof *survivors);
+        }
+        g->n_survivors = n;
+        g->successor   = new_group;
+        g->has_shrunk  = true;
+    }
+    pthread_mutex_unlock(&e->lock);
+    engine_wake(e);
+}
+
+/* ---- shrinking ------------------------------------------------------------------------------- */
+static struct timespec moment(uint64_t at_ms)
+{
+    return (struct timespec){.tv_sec  = (time_t)(at_ms / 1000),
+                             .tv_nsec = (long)(at_ms % 1000) * 1000000};
+}
+
+static pen_status await_survivors(coll_engine *e, pen_group *g, uint64_t deadline_ms,
+                                  pen_error *why)
+{
+    const struct timespec until = moment(deadline_ms);
+    int error                   = 0;
+    pthread_mutex_lock(&e->lock);
+    while (!g->has_shrunk && !e->has_failed && error == 0)
+        error = deadline_ms != 0 ? pthread_cond_timedwait(&e->ended, &e->lock, &until)
+                                 : pthread_cond_wait(&e->ended, &e->lock);
+    pen_status status = PEN_OK;
+    if (e->has_failed) {
+        *why   = e->failure;
+        status = why->status;
+    } else if (!g->has_shrunk) {
+        status = why_set(why, PEN_TIMED_OUT,
+                         "pen_group_shrink: not all survivors of the group have called it in time");
+    } else if (g->shrink_why.status != PEN_OK) {
+        *why   = g->shrink_why;
+        status = why->status;
+    }
+    if (status != PEN_OK) g->has_shrunk = false; /* it may be tried again */
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+static pen_status ask_for_survivors(coll_engine *e, pen_group *g, pen_error *why)
+{
+    int *alive = malloc((size_t)g->size * sizeof *alive);
+    int n      = 0;
+    if (alive == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", g->size);
+    pthread_mutex_lock(&e->lock);
+    for (int i = 0; i < g->size; i++)
+        if (!e->is_lost[g->ranks[i]]) alive[n++] = g->ranks[i];
+    free(g->survivors);
+    g->survivors  = NULL;
+    g->has_shrunk = false;
+    pthread_mutex_unlock(&e->lock);
+    e->job.shrink(e->user, g->id, alive, n);
+    free(alive);
+    return PEN_OK;
+}
+
+pen_status engine_shrink(pen_group *g, uint64_t deadline_ms, pen_group **out, pen_error *why)
+{
+    coll_engine *e    = g->engine;
+    pen_status status = PEN_OK;
+    if (g->size == 1) return group_create(e, group_child_id(g, g->ranks, 1), g->ranks, 1, out, why);
+    if (e->job.shrink == NULL)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "pen_group_shrink: this job has no scheduler that survivors could agree by");
+    status = ask_for_survivors(e, g, why);
+    if (status == PEN_OK) status = await_survivors(e, g, deadline_ms, why);
+    if (status != PEN_OK) return status;
+    return group_create(e, g->successor, g->survivors, g->n_survivors, out, why);
+}

@@ -1,0 +1,142 @@
+/* engine_message.c - point to point: the mesh carries it, on every group. */
+#include "worker/coll/engine_internal.h"
+
+#include "common/clock.h"
+#include "common/why.h"
+#include "worker/coll/self_message.h"
+#include "worker/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static pen_status begin(pen_group *g, const engine_transfer *t, mesh_message **message,
+                        pen_error *why)
+{
+    coll_engine *e = g->engine;
+    pthread_mutex_lock(&e->lock);
+    pen_status status = PEN_OK;
+    if (e->has_failed || g->has_failed) {
+        *why   = g->has_failed ? g->failure : e->failure;
+        status = why->status;
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (status != PEN_OK) return status;
+    pthread_mutex_lock(&e->mesh_lock);
+    status =
+        t->is_send
+            ? mesh_send(g->wire, t->peer, t->tag, t->data, t->n, t->dtype, t->label, message, why)
+            : mesh_recv(g->wire, t->peer, t->tag, t->data, t->n, t->dtype, t->label, message, why);
+    pthread_mutex_unlock(&e->mesh_lock);
+    return status;
+}
+
+/* Ended by itself, by its deadline or by the loss of a member of its group. */
+static bool look(engine_message *m)
+{
+    coll_engine *e = m->g->engine;
+    pthread_mutex_lock(&e->mesh_lock);
+    bool is_over = mesh_test(m->message, &m->result);
+    pthread_mutex_unlock(&e->mesh_lock);
+    if (is_over) return true;
+    const uint64_t now = clock_ms(&clock_real);
+    pthread_mutex_lock(&e->lock);
+    if (m->g->has_failed) {
+        m->result.why = m->g->failure;
+        is_over       = true;
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (!is_over && m->deadline_ms != 0 && now >= m->deadline_ms) {
+        why_set(&m->result.why, PEN_TIMED_OUT,
+                "waited %.3g s for a message: the other side did not take or send it",
+                (double)(now - m->begun_ms) / 1000);
+        is_over = true;
+    }
+    if (!is_over) return false;
+    m->result.status = m->result.why.status;
+    m->result.count  = 0;
+    pthread_mutex_lock(&e->mesh_lock);
+    mesh_cancel(m->message);
+    pthread_mutex_unlock(&e->mesh_lock);
+    return true;
+}
+
+static engine_message filled(pen_group *g, uint64_t deadline_ms)
+{
+    return (engine_message){.g = g, .deadline_ms = deadline_ms, .begun_ms = clock_ms(&clock_real)};
+}
+
+pen_status engine_transfer_run(pen_group *g, const engine_transfer *t, uint64_t deadline_ms,
+                               mesh_result *result, pen_error *why)
+{
+    if (g->engine == NULL) return why_set(why, PEN_WRONG_STATE, "the job has not begun");
+    if (g->size == 1) return self_transfer_run(g->engine, t, deadline_ms, result, why);
+    engine_message m  = filled(g, deadline_ms);
+    pen_status status = begin(g, t, &m.message, why);
+    if (status != PEN_OK) return status;
+    while (!look(&m))
+        if (!engine_mesh_advance(g->engine)) engine_nap(g->engine, 0, (engine_links){.wire = true});
+    *result = m.result;
+    if (m.result.status != PEN_OK) *why = m.result.why;
+    return m.result.status;
+}
+
+pen_status engine_transfer_begin(pen_group *g, const engine_transfer *t, uint64_t deadline_ms,
+                                 void (*done)(void *user, const mesh_result *result), void *user,
+                                 pen_error *why)
+{
+    coll_engine *e = g->engine;
+    if (e == NULL) return why_set(why, PEN_WRONG_STATE, "the job has not begun");
+    if (g->size == 1) return self_transfer_begin(e, t, done, user, why);
+    engine_message *m = malloc(sizeof *m);
+    if (m == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for another message");
+    *m                = filled(g, deadline_ms);
+    m->done           = done;
+    m->user           = user;
+    pen_status status = begin(g, t, &m->message, why);
+    if (status != PEN_OK) {
+        free(m);
+        return status;
+    }
+    pthread_mutex_lock(&e->lock);
+    status = engine_start_thread(e, why);
+    if (status == PEN_OK) {
+        engine_message **last = &e->messages; /* in order: what was sent first is looked at first */
+        while (*last != NULL) last = &(*last)->next;
+        *last = m;
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (status != PEN_OK) {
+        pthread_mutex_lock(&e->mesh_lock);
+        mesh_cancel(m->message);
+        pthread_mutex_unlock(&e->mesh_lock);
+        free(m);
+        return status;
+    }
+    engine_wake(e);
+    return PEN_OK;
+}
+
+/* Only "pen-coll" takes from the list; others add at its end. */
+bool engine_messages_advance(coll_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    engine_message *m = e->messages;
+    pthread_mutex_unlock(&e->lock);
+    if (m == NULL) return false;
+    bool did = engine_mesh_advance(e);
+    while (m != NULL) {
+        const bool is_over = look(m);
+        pthread_mutex_lock(&e->lock);
+        engine_message *next = m->next, **place = &e->messages;
+        while (is_over && *place != m) place = &(*place)->next;
+        if (is_over) *place = next;
+        pthread_mutex_unlock(&e->lock);
+        if (is_over) {
+            m->done(m->user, &m->result);
+            free(m);
+            did = true;
+        }
+        m = next;
+    }
+    return did;
+}

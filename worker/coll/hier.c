@@ -1,0 +1,451 @@
+/* hier.c - the path of a group with several members on several hosts: inside each host, then between hosts.
+ *
+ * DESIGN
+ * Entry.     Members first show their headers to all, as a small all_gather between all of them, so that a mismatch is
+ *            told in the same words wherever it is; then everything below is known to fit.  They show with it whether
+ *            they can map the memory of their host: if one cannot, everything goes between all members directly.
+ * all_reduce Inside the host each member folds one slice of the inputs (reduce_scatter); members with the same place on
+ *            their hosts fold their slices (wire); inside the host slices are put together (all_gather).
+ * broadcast  Within the root's host, and from there to members of the same place; then inside the other hosts.
+ * all_gather, reduce_scatter: hier_parts.c.
+ * barrier    The entry is one.
+ * Others     go between all members directly, as do reductions whose result would depend on the order (a float SUM,
+ *            PROD or AVG while `deterministic`), unless the setting two_level=yes forces two levels.
+ */
+#include "worker/coll/hier_internal.h"
+
+#include "common/simd/reduce.h"
+#include "common/why.h"
+#include "proto/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* more is given back after the call */
+
+/* ---- who is where ---------------------------------------------------------------------------- */
+/* Position in `across`, whose members have the same place on their hosts, in the group's order. */
+static int place_across(const struct hier_team *team, int position)
+{
+    int place = 0;
+    for (int i = 0; i < position; i++) place += team->place[i] == team->place[position];
+    return place;
+}
+
+static void find_places(struct hier_team *team)
+{
+    for (int i = 0; i < team->o.size; i++)
+        for (int k = 0; k < i; k++) team->place[i] += team->host_of[k] == team->host_of[i];
+    for (int i = 0; i < team->o.size && team->o.across != NULL; i++)
+        team->at[team->place[i] * team->o.across_size + place_across(team, i)] = i;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+struct hier_team *hier_team_create(const hier_options *o)
+{
+    struct hier_team *team = aligned_alloc(64, sizeof *team);
+    if (team == NULL) return NULL;
+    memset(team, 0, sizeof *team);
+    team->o       = *o;
+    team->headers = calloc((size_t)o->size, sizeof *team->headers);
+    team->counts  = calloc((size_t)o->inside_size, sizeof *team->counts);
+    team->host_of = calloc((size_t)o->size, sizeof *team->host_of);
+    team->shown   = calloc((size_t)o->size, sizeof *team->shown);
+    team->column  = calloc((size_t)o->size, sizeof *team->column);
+    team->place   = calloc((size_t)o->size, sizeof *team->place);
+    team->at      = calloc((size_t)o->size, sizeof *team->at);
+    if (team->headers == NULL || team->counts == NULL || team->host_of == NULL ||
+        team->shown == NULL || team->column == NULL || team->place == NULL || team->at == NULL) {
+        team->o.inside = NULL;
+        team->o.across = NULL;
+        hier_team_destroy(team);
+        return NULL;
+    }
+    memcpy(team->host_of, o->host_of, (size_t)o->size * sizeof *team->host_of);
+    team->o.host_of = team->host_of;
+    find_places(team);
+    return team;
+}
+
+void hier_team_destroy(struct hier_team *team)
+{
+    if (team == NULL) return;
+    if (team->o.across != NULL) wire_team_destroy(team->o.across);
+    if (team->o.inside != NULL) node_team_destroy(team->o.inside);
+    free(team->headers);
+    free(team->counts);
+    free(team->host_of);
+    free(team->shown);
+    free(team->column);
+    free(team->place);
+    free(team->at);
+    free(team->scratch);
+    free(team);
+}
+
+bool hier_is_on_mesh(const struct hier_team *team)
+{
+    return atomic_load(&team->is_on_mesh);
+}
+
+/* ---- what goes where ------------------------------------------------------------------------- */
+static bool is_float(pen_dtype dtype)
+{
+    return dtype == PEN_F32 || dtype == PEN_F64 || dtype == PEN_F16 || dtype == PEN_BF16;
+}
+
+static bool depends_on_order(const coll_call *call)
+{
+    return is_float(call->dtype) &&
+           (call->op == PEN_SUM || call->op == PEN_PROD || call->op == PEN_AVG);
+}
+
+/* An average of integers is divided once, after the last sum: that is done on one level only. */
+static bool may_fold_in_two(const hier_options *o, const coll_call *call)
+{
+    if (call->op == PEN_AVG && !is_float(call->dtype)) return false;
+    if (!depends_on_order(call)) return true;
+    return !o->is_deterministic || o->is_forced;
+}
+
+/* Every member finds the same: hosts are even for all or for none, and `all_inside` is what all have shown. */
+static hier_phase first_phase(const hier_options *o, const coll_call *call, bool all_inside)
+{
+    if (call->kind == COLL_BARRIER) return PHASE_END;
+    if (!all_inside || o->across == NULL || o->inside == NULL) return PHASE_WHOLE;
+    switch (call->kind) {
+    case COLL_ALL_REDUCE: return may_fold_in_two(o, call) ? PHASE_SCATTER : PHASE_WHOLE;
+    case COLL_REDUCE_SCATTER: return may_fold_in_two(o, call) ? PHASE_SHARES : PHASE_WHOLE;
+    case COLL_ALL_GATHER: return PHASE_COLUMN;
+    case COLL_BROADCAST: return PHASE_ROOT;
+    default: return PHASE_WHOLE;
+    }
+}
+
+static size_t slice_of(const struct hier_team *team, size_t n, int who)
+{
+    const size_t parts = (size_t)team->o.inside_size, place = (size_t)who;
+    return n / parts + (place < n % parts);
+}
+
+static bool is_at_root(const struct hier_team *team, int root)
+{
+    return team->host_of[team->o.rank] == team->host_of[root];
+}
+
+/* ---- inner calls ----------------------------------------------------------------------------- */
+pen_status hier_begin_part(hier_op *op, hier_level level, const coll_call *part, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    const uint64_t seq     = ++team->seq[level];
+    pen_status status;
+    op->part  = *part;
+    op->level = level;
+    atomic_store(&team->is_on_mesh, level != ON_INSIDE);
+    memset(team->inner, 0, sizeof team->inner);
+    if (level == ON_INSIDE) {
+        status = coll_path_node.start(team->o.inside, team->inner, &op->part, seq, why);
+    } else {
+        pthread_mutex_lock(team->o.mesh_lock);
+        status = coll_path_wire.start(level == ON_FLAT ? team->o.flat : team->o.across, team->inner,
+                                      &op->part, seq, why);
+        pthread_mutex_unlock(team->o.mesh_lock);
+    }
+    op->is_running = status == PEN_OK;
+    return status;
+}
+
+static coll_state advance_part(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    coll_state state       = COLL_RUNNING;
+    pthread_mutex_lock(team->o.mesh_lock);
+    mesh_advance(
+        team->o.mesh); /* also while inside: what is still to be sent may be waited for elsewhere */
+    if (op->level != ON_INSIDE) state = coll_path_wire.advance(team->inner, why);
+    pthread_mutex_unlock(team->o.mesh_lock);
+    return op->level == ON_INSIDE ? coll_path_node.advance(team->inner, why) : state;
+}
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+static pen_status begin_entry(hier_op *op, pen_error *why)
+{
+    const hier_options *o = &op->team->o;
+    op->shown.is_inside   = o->inside != NULL || o->inside_size == 1;
+    const coll_call part  = {.kind  = COLL_ALL_GATHER,
+                             .dtype = PEN_U8,
+                             .n     = sizeof op->shown,
+                             .in    = &op->shown,
+                             .out   = op->team->shown,
+                             .scale = 1,
+                             .label = op->call->label};
+    return hier_begin_part(op, ON_FLAT, &part, why);
+}
+
+static pen_status compare(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    team->all_inside       = true;
+    for (int i = 0; i < team->o.size; i++) {
+        coll_header *header                 = &team->shown[i].header;
+        header->label[COLL_LABEL_BYTES - 1] = '\0';
+        team->headers[i]                    = header;
+        team->all_inside &= team->shown[i].is_inside != 0;
+    }
+    return coll_headers_compare(team->headers, team->o.ranks, team->o.size, why);
+}
+
+pen_status hier_make_scratch(struct hier_team *team, size_t bytes, pen_error *why)
+{
+    if (team->scratch_size >= bytes) return PEN_OK;
+    free(team->scratch);
+    team->scratch_size = 0;
+    team->scratch      = malloc(bytes);
+    if (team->scratch == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes", bytes);
+    team->scratch_size = bytes;
+    return PEN_OK;
+}
+
+static bool is_in_place(const hier_op *op)
+{
+    return op->call->in == op->call->out;
+}
+
+static size_t slice_bytes(const hier_op *op)
+{
+    const struct hier_team *team = op->team;
+    return team->counts[team->o.inside_rank] * plan_dtype_bytes(op->call->dtype);
+}
+
+/* Where the slices come together. */
+static void *whole(const hier_op *op)
+{
+    return is_in_place(op) ? op->team->scratch + slice_bytes(op) : op->call->out;
+}
+
+pen_op hier_inner_op(const coll_call *call)
+{
+    return call->op == PEN_AVG ? PEN_SUM : call->op;
+}
+
+static pen_status begin_scatter(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    for (int i = 0; i < team->o.inside_size; i++) team->counts[i] = slice_of(team, op->call->n, i);
+    const size_t n   = team->counts[team->o.inside_rank];
+    const size_t all = op->call->n * plan_dtype_bytes(op->call->dtype);
+    pen_status status =
+        hier_make_scratch(team, slice_bytes(op) + (is_in_place(op) ? all : 0) + 1, why);
+    if (status != PEN_OK) return status;
+    const coll_call part = {.kind   = COLL_REDUCE_SCATTER,
+                            .op     = hier_inner_op(op->call),
+                            .dtype  = op->call->dtype,
+                            .n      = n,
+                            .in     = op->call->in,
+                            .out    = team->scratch,
+                            .counts = team->counts,
+                            .scale  = op->call->scale,
+                            .label  = op->call->label};
+    return hier_begin_part(op, ON_INSIDE, &part, why);
+}
+
+static pen_status begin_fold(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    const coll_call part   = {.kind  = COLL_ALL_REDUCE,
+                              .op    = hier_inner_op(op->call),
+                              .dtype = op->call->dtype,
+                              .n     = team->counts[team->o.inside_rank],
+                              .in    = team->scratch,
+                              .out   = team->scratch,
+                              .scale = 1,
+                              .label = op->call->label};
+    return hier_begin_part(op, ON_ACROSS, &part, why);
+}
+
+void hier_divide(const hier_op *op, void *sums, size_t n)
+{
+    const void *in         = sums;
+    const reduce_args args = {.op        = PEN_AVG,
+                              .dtype     = op->call->dtype,
+                              .n_in      = 1,
+                              .n_out     = 1,
+                              .in        = &in,
+                              .out       = &sums,
+                              .divide_by = op->team->o.size};
+    if (op->call->op == PEN_AVG) reduce(&args, 0, n);
+}
+
+static pen_status begin_gather(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    hier_divide(op, team->scratch, team->counts[team->o.inside_rank]);
+    const coll_call part = {.kind   = COLL_ALL_GATHER,
+                            .dtype  = op->call->dtype,
+                            .n      = team->counts[team->o.inside_rank],
+                            .in     = team->scratch,
+                            .out    = whole(op),
+                            .counts = team->counts,
+                            .scale  = 1,
+                            .label  = op->call->label};
+    return hier_begin_part(op, ON_INSIDE, &part, why);
+}
+
+static void finish_gather(hier_op *op)
+{
+    const size_t all = op->call->n * plan_dtype_bytes(op->call->dtype);
+    if (is_in_place(op) && all > 0) memcpy(op->call->out, whole(op), all);
+}
+
+static pen_status begin_broadcast(hier_op *op, hier_level level, int root, pen_error *why)
+{
+    coll_call part = *op->call;
+    part.root      = root;
+    return hier_begin_part(op, level, &part, why);
+}
+
+/* Begins what this member has to do in the phase; nothing: is_running stays false. */
+static pen_status begin_phase(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    const int root         = op->call->root;
+    switch (op->phase) {
+    case PHASE_ENTRY: return begin_entry(op, why);
+    case PHASE_WHOLE: return hier_begin_part(op, ON_FLAT, op->call, why);
+    case PHASE_SCATTER: return begin_scatter(op, why);
+    case PHASE_FOLD: return begin_fold(op, why);
+    case PHASE_GATHER: return begin_gather(op, why);
+    case PHASE_ROOT:
+        if (!is_at_root(team, root)) return PEN_OK;
+        return begin_broadcast(op, ON_INSIDE, team->place[root], why);
+    case PHASE_HOSTS:
+        if (team->o.inside_rank != team->place[root]) return PEN_OK;
+        return begin_broadcast(op, ON_ACROSS, place_across(team, root), why);
+    case PHASE_LEAVES:
+        if (is_at_root(team, root)) return PEN_OK;
+        return begin_broadcast(op, ON_INSIDE, team->place[root], why);
+    case PHASE_COLUMN: return hier_begin_column(op, why);
+    case PHASE_ROWS: return hier_begin_rows(op, why);
+    case PHASE_SHARES: return hier_begin_shares(op, why);
+    case PHASE_TOTAL: return hier_begin_total(op, why);
+    case PHASE_END: break;
+    }
+    return PEN_OK;
+}
+
+static void end_call(hier_op *op)
+{
+    struct hier_team *team = op->team;
+    op->phase              = PHASE_END;
+    if (team->scratch_size <= SCRATCH_KEPT_BYTES) return;
+    free(team->scratch);
+    team->scratch      = NULL;
+    team->scratch_size = 0;
+}
+
+static pen_status next_phase(hier_op *op, pen_error *why)
+{
+    switch (op->phase) {
+    case PHASE_ENTRY:
+        if (compare(op, why) != PEN_OK) return why->status;
+        op->phase = first_phase(&op->team->o, op->call, op->team->all_inside);
+        break;
+    case PHASE_SCATTER:
+    case PHASE_FOLD:
+    case PHASE_ROOT:
+    case PHASE_HOSTS:
+    case PHASE_COLUMN:
+    case PHASE_SHARES: op->phase++; break;
+    case PHASE_GATHER:
+        finish_gather(op);
+        end_call(op);
+        break;
+    case PHASE_ROWS:
+        hier_finish_rows(op);
+        end_call(op);
+        break;
+    case PHASE_TOTAL:
+        hier_finish_total(op);
+        end_call(op);
+        break;
+    case PHASE_WHOLE:
+    case PHASE_LEAVES:
+    case PHASE_END: end_call(op); break;
+    }
+    if (coll_fault_point != NULL) coll_fault_point("hier", op->seq, (int)op->phase);
+    return begin_phase(op, why);
+}
+
+/* ---- the path -------------------------------------------------------------------------------- */
+static pen_status hier_start(void *team, void *memory, const coll_call *call, uint64_t seq,
+                             pen_error *why)
+{
+    hier_op *op = memory;
+    *op         = (hier_op){.team = team, .call = call, .seq = seq};
+    coll_header_of(call, op->team->o.size, seq, &op->shown.header);
+    if (coll_fault_point != NULL) coll_fault_point("hier", seq, PHASE_ENTRY);
+    return begin_phase(op, why);
+}
+
+static coll_state hier_advance(void *memory, pen_error *why)
+{
+    hier_op *op = memory;
+    while (op->phase != PHASE_END) {
+        if (op->is_running) {
+            coll_state state = advance_part(op, why);
+            if (state == COLL_RUNNING) return COLL_RUNNING;
+            op->is_running = false;
+            if (state == COLL_FAILED) return COLL_FAILED;
+        }
+        if (next_phase(op, why) != PEN_OK) return COLL_FAILED;
+    }
+    return COLL_DONE;
+}
+
+static void hier_abort(void *memory)
+{
+    hier_op *op            = memory;
+    struct hier_team *team = op->team;
+    if (!op->is_running) return;
+    op->is_running = false;
+    if (op->level == ON_INSIDE) {
+        coll_path_node.abort(team->inner);
+        return;
+    }
+    pthread_mutex_lock(team->o.mesh_lock);
+    coll_path_wire.abort(team->inner);
+    pthread_mutex_unlock(team->o.mesh_lock);
+}
+
+/* Positions of the inner team, said as positions of the whole one. */
+static int outer_position(const struct hier_team *team, hier_level level, int position)
+{
+    if (level == ON_FLAT) return position;
+    for (int i = 0; i < team->o.size; i++) {
+        const bool fits =
+            level == ON_INSIDE
+                ? team->host_of[i] == team->host_of[team->o.rank] && team->place[i] == position
+                : team->place[i] == team->o.inside_rank && place_across(team, i) == position;
+        if (fits) return i;
+    }
+    return team->o.rank;
+}
+
+static int hier_missing(void *memory, int *positions, int cap)
+{
+    hier_op *op            = memory;
+    struct hier_team *team = op->team;
+    int n                  = 0;
+    if (!op->is_running) return 0;
+    if (op->level == ON_INSIDE) {
+        n = coll_path_node.missing(team->inner, positions, cap);
+    } else {
+        pthread_mutex_lock(team->o.mesh_lock);
+        n = coll_path_wire.missing(team->inner, positions, cap);
+        pthread_mutex_unlock(team->o.mesh_lock);
+    }
+    for (int i = 0; i < n; i++) positions[i] = outer_position(team, op->level, positions[i]);
+    return n;
+}
+
+const coll_path coll_path_hier = {"hier", hier_start, hier_advance, hier_abort, hier_missing};

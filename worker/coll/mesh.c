@@ -1,0 +1,253 @@
+/* mesh.c - the mesh itself: who is there, and for which group something is. */
+#include "worker/coll/mesh_internal.h"
+
+#include "common/why.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { ARENA_BYTES = 64 << 10 };
+
+_Static_assert((int)COLL_KINDS == (int)WIRE_SHOW_KINDS, "the wire knows every collective");
+_Static_assert((int)COLL_LABEL_BYTES == (int)WIRE_LABEL_MAX, "labels fit");
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
+{
+    mesh *m = calloc(1, sizeof *m);
+    if (m == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for connections to workers");
+    m->o = *o;
+    if (m->o.lanes < 1) m->o.lanes = 1;
+    if (m->o.lanes > WIRE_LANES_MAX) m->o.lanes = WIRE_LANES_MAX;
+    m->self                   = -1;
+    m->epoll_fd               = epoll_create1(EPOLL_CLOEXEC);
+    m->wake_fd                = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    m->arena                  = wire_arena_create(ARENA_BYTES);
+    transport_options options = mesh_transport_options(m);
+    pen_status status         = PEN_OK;
+    guard_listen(o->guard, &options);
+    if (m->epoll_fd < 0 || m->wake_fd < 0 || m->arena == NULL)
+        status = why_set(why, PEN_NO_MEMORY,
+                         "cannot make a mesh: %m; raise the limit of open files (ulimit -n)");
+    if (status == PEN_OK) status = mesh_watch(m, m->wake_fd, &m->wake_fd, why);
+    if (status == PEN_OK) status = transport_listen(o->listen, &options, &m->listener, why);
+    if (status != PEN_OK) {
+        mesh_destroy(m, 0);
+        return status;
+    }
+    const char *scheme = transport_find(o->listen)->scheme;
+    m->copies          = strcmp(scheme, "tcp") != 0 && strcmp(scheme, "ipc") != 0;
+    *out               = m;
+    return PEN_OK;
+}
+
+const char *mesh_address(const mesh *m)
+{
+    return transport_address(m->listener);
+}
+
+static void free_peers(mesh *m, uint32_t linger_ms)
+{
+    for (int i = 0; m->peer != NULL && i < m->n_peers; i++) {
+        mesh_peer *p = &m->peer[i];
+        for (uint64_t lane = 0; p->link != NULL && lane < m->o.lanes; lane++)
+            mesh_close_link(&p->link[lane], linger_ms);
+        free(p->caller);
+        free(p->dial);
+        free(p->address);
+        free(p->host);
+    }
+}
+
+static void free_mesh(mesh *m)
+{
+    for (int i = 0; m->peer != NULL && i < m->n_peers; i++) free(m->peer[i].link);
+    free(m->peer);
+    mesh_free_holds(m);
+    if (m->epoll_fd >= 0) close(m->epoll_fd);
+    if (m->wake_fd >= 0) close(m->wake_fd);
+    wire_arena_destroy(m->arena);
+    wire_out_free(&m->out);
+    free(m->gone);
+    free(m);
+}
+
+void mesh_destroy(mesh *m, uint32_t linger_ms)
+{
+    if (m == NULL) return;
+    while (m->teams != NULL) wire_team_destroy(m->teams);
+    if (linger_ms > 0) mesh_say_goodbye(m, linger_ms);
+    mesh_clear(m, &m->early);
+    free_peers(m, linger_ms);
+    transport_close(m->listener, 0);
+    if (mesh_has_all_back(m))
+        free_mesh(m); /* else a transport that keeps memory would write into it */
+}
+
+static bool init_peer(mesh *m, int rank, uint64_t incarnation, const char *address,
+                      const char *host)
+{
+    mesh_peer *p = &m->peer[rank];
+    *p           = (mesh_peer){.incarnation = incarnation,
+                               .address     = strdup(address),
+                               .host        = strdup(host != NULL ? host : "unknown"),
+                               .link        = calloc(m->o.lanes, sizeof *p->link),
+                               .caller      = calloc(m->o.lanes, sizeof *p->caller),
+                               .dial        = calloc(m->o.lanes, sizeof *p->dial)};
+    for (uint64_t i = 0; p->link != NULL && i < m->o.lanes; i++) {
+        p->link[i]      = (mesh_link){.m = m, .rank = rank, .lane = (uint32_t)i};
+        p->link[i].last = &p->link[i].first;
+    }
+    return p->address != NULL && p->host != NULL && p->link != NULL && p->caller != NULL &&
+           p->dial != NULL;
+}
+
+pen_status mesh_set_peers(mesh *m, int self, int n, const uint64_t *incarnation,
+                          const char *const *address, const char *const *host, uint64_t job,
+                          pen_error *why)
+{
+    if (m->peer != NULL)
+        return why_set(why, PEN_WRONG_STATE, "who the workers are was said already");
+    m->peer       = calloc((size_t)n, sizeof *m->peer);
+    bool is_whole = m->peer != NULL;
+    m->n_peers    = n;
+    m->self       = self;
+    m->job        = job;
+    for (int i = 0; i < n && is_whole; i++)
+        is_whole = init_peer(m, i, incarnation[i], address[i], host != NULL ? host[i] : NULL);
+    if (!is_whole) return why_set(why, PEN_NO_MEMORY, "no memory for %d workers", n);
+    return mesh_watch(m, transport_poll_fd(m->listener), m->listener, why);
+}
+
+/* ---- teams ----------------------------------------------------------------------------------- */
+static wire_team *find_team(const mesh *m, uint64_t id)
+{
+    wire_team *t = m->teams;
+    while (t != NULL && t->id != id) t = t->next;
+    return t;
+}
+
+static bool is_gone(const mesh *m, uint64_t id)
+{
+    for (size_t i = 0; i < m->n_gone; i++)
+        if (m->gone[i] == id) return true;
+    return false;
+}
+
+void mesh_deliver(mesh *m, const wire_peer *head, buf *body)
+{
+    wire_team *team = find_team(m, head->group);
+    if (head->kind == WIRE_CREDIT && head->group == 0) {
+        p2p_credit(m, head->rank, head->credit);
+    } else if (team != NULL) {
+        const int from = team->position[head->rank];
+        if (from < 0)
+            mesh_refuse(m, "it is no member of that group", head);
+        else if (head->kind >= WIRE_LETTER)
+            p2p_take(team, from, head, body);
+        else
+            wire_take(team, from, head, body);
+    } else if (is_gone(m, head->group)) {
+        p2p_used_up(m, head->rank, head);
+    } else {
+        mesh_park(m, &m->early, head, body);
+    }
+}
+
+static void free_team(wire_team *t)
+{
+    free(t->ranks);
+    free(t->position);
+    free(t->mate);
+    free(t->letters_to);
+    free(t->letters_from);
+    free(t);
+}
+
+static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, int rank)
+{
+    const size_t n = (size_t)size;
+    wire_team *t   = calloc(1, sizeof *t);
+    if (t == NULL) return NULL;
+    *t              = (wire_team){.m = m, .id = id, .size = size, .rank = rank};
+    t->ranks        = calloc(n, sizeof *t->ranks);
+    t->position     = calloc((size_t)m->n_peers, sizeof *t->position);
+    t->mate         = calloc(n, sizeof *t->mate);
+    t->letters_to   = calloc(n, sizeof *t->letters_to);
+    t->letters_from = calloc(n, sizeof *t->letters_from);
+    if (t->ranks == NULL || t->position == NULL || t->mate == NULL || t->letters_to == NULL ||
+        t->letters_from == NULL) {
+        free_team(t);
+        return NULL;
+    }
+    for (int i = 0; i < m->n_peers; i++) t->position[i] = -1;
+    for (int i = 0; i < size; i++) {
+        t->ranks[i]           = ranks[i];
+        t->position[ranks[i]] = i;
+    }
+    return t;
+}
+
+/* What came for it before it was there. */
+static void hear_early(mesh *m)
+{
+    mesh_shelf all = m->early;
+    m->early       = (mesh_shelf){0};
+    for (mesh_parked *p; (p = mesh_unpark(m, &all)) != NULL;) {
+        mesh_deliver(m, &p->head, p->body);
+        mesh_drop(p);
+    }
+}
+
+pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, int rank,
+                            wire_team **out, pen_error *why)
+{
+    if (m->peer == NULL)
+        return why_set(why, PEN_WRONG_STATE, "a group before it is known who the workers are");
+    if (id == 0 || find_team(m, id) != NULL)
+        return why_set(why, PEN_INTERNAL, "two groups have the number %llu",
+                       (unsigned long long)id);
+    wire_team *t = make_team(m, id, ranks, size, rank);
+    if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", size);
+    t->next  = m->teams;
+    m->teams = t;
+    hear_early(m);
+    *out = t;
+    return PEN_OK;
+}
+
+void wire_team_destroy(wire_team *team)
+{
+    mesh *m          = team->m;
+    wire_team **link = &m->teams;
+    uint64_t *more   = realloc(m->gone, (m->n_gone + 1) * sizeof *more);
+    if (more != NULL) {
+        m->gone           = more;
+        more[m->n_gone++] = team->id;
+    }
+    while (*link != team) link = &(*link)->next;
+    *link = team->next;
+    wire_free(team);
+    p2p_free(team);
+    free_team(team);
+}
+
+void mesh_tell_teams(mesh *m, int rank, mesh_loss loss, const char *how)
+{
+    for (wire_team *t = m->teams; t != NULL; t = t->next) {
+        if (t->position[rank] < 0) continue;
+        wire_lost(t, t->position[rank], loss, how);
+        p2p_lost(t, t->position[rank], loss, how);
+    }
+}
+
+bool mesh_minds(const mesh *m, int rank)
+{
+    for (const wire_team *t = m->teams; t != NULL; t = t->next)
+        if (t->position[rank] >= 0 && wire_minds(t, t->position[rank])) return true;
+    return false;
+}

@@ -1,0 +1,196 @@
+/* mesh_lend.c - memory that the transport has, and how it comes back. */
+#include "worker/coll/mesh_internal.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+struct mesh_hold {
+    buf base;
+    mesh *m;
+    mesh_hold *next, *before, *after; /* next: returned or spare; the others: lent */
+    mesh_link *link;
+    runner_debt *debt;
+    bool is_doubtful, is_back; /* its connection ended: not counted as back until that is judged */
+};
+
+/* In whatever thread the transport drops its last reference. */
+static void give_back(buf *base)
+{
+    mesh_hold *h = (mesh_hold *)base;
+    mesh *m      = h->m;
+    atomic_fetch_add(&m->returning, 1);
+    mesh_hold *top = atomic_load(&m->returned);
+    do h->next = top;
+    while (!atomic_compare_exchange_weak(&m->returned, &top, h));
+    if (atomic_load(&m->wants_returns)) eventfd_write(m->wake_fd, 1);
+    atomic_fetch_sub(&m->returning, 1);
+}
+
+static buf *lend(mesh *m, mesh_link *l, const void *data, size_t bytes, runner_debt *debt)
+{
+    mesh_hold *h = m->spare;
+    if (h != NULL)
+        m->spare = h->next;
+    else
+        h = malloc(sizeof *h);
+    if (h == NULL) return NULL;
+    *h = (mesh_hold){.m = m, .link = l, .debt = debt, .after = m->lent};
+    buf_init(&h->base, (void *)(uintptr_t)data, bytes, give_back);
+    if (m->lent != NULL) m->lent->before = h;
+    m->lent = h;
+    debt->n++;
+    return &h->base;
+}
+
+static buf *copy(const void *data, size_t bytes)
+{
+    buf *b = buf_new(bytes);
+    if (b != NULL) memcpy(b->data, data, bytes);
+    return b;
+}
+
+buf *mesh_lend(mesh *m, mesh_link *l, const void *data, size_t bytes, runner_debt *debt)
+{
+    return m->copies ? copy(data, bytes) : lend(m, l, data, bytes, debt);
+}
+
+static void settle_one(mesh *m, mesh_hold *h)
+{
+    if (h->is_doubtful) {
+        h->is_back = true;
+        return;
+    }
+    h->debt->n--;
+    if (h->before != NULL)
+        h->before->after = h->after;
+    else
+        m->lent = h->after;
+    if (h->after != NULL) h->after->before = h->before;
+    h->next  = m->spare;
+    m->spare = h;
+}
+
+void mesh_collect(mesh *m)
+{
+    if (atomic_load(&m->returned) == NULL) return;
+    mesh_hold *h = atomic_exchange(&m->returned, NULL);
+    for (mesh_hold *next; h != NULL; h = next) {
+        next = h->next;
+        settle_one(m, h);
+    }
+}
+
+/* Said before the last look, so that what comes back after that look is heard of. */
+void mesh_await_returns(mesh *m)
+{
+    atomic_store(&m->wants_returns, true);
+    mesh_collect(m);
+}
+
+static bool is_owing(const mesh *m, const void *owner)
+{
+    const mesh_hold *h = m->lent;
+    while (h != NULL && h->debt->owner != owner) h = h->after;
+    return h != NULL;
+}
+
+/* Whose connection ended: the debt is told whose, once it is known that it matters. */
+static void cut(mesh_hold *h)
+{
+    h->debt->is_cut = true;
+    h->debt->cut_by = h->link->rank;
+}
+
+void mesh_cut(mesh *m, const mesh_link *l)
+{
+    for (mesh_hold *h = m->lent; h != NULL; h = h->after)
+        if (h->link == l) cut(h);
+}
+
+void mesh_doubt(mesh *m, const mesh_link *l)
+{
+    for (mesh_hold *h = m->lent; h != NULL; h = h->after)
+        if (h->link == l) h->is_doubtful = true;
+}
+
+static void decide(mesh *m, mesh_hold *h, bool is_cut)
+{
+    if (is_cut) cut(h);
+    h->is_doubtful = false;
+    if (h->is_back) settle_one(m, h);
+}
+
+void mesh_decide(mesh *m, int rank, bool is_cut)
+{
+    for (mesh_hold *h = m->lent, *after; h != NULL; h = after) {
+        after = h->after;
+        if (h->is_doubtful && h->link->rank == rank) decide(m, h, is_cut);
+    }
+}
+
+/* Who gives a call up does not ask any more what became of its bytes. */
+static void decide_of(mesh *m, const void *owner)
+{
+    for (mesh_hold *h = m->lent, *after; h != NULL; h = after) {
+        after = h->after;
+        if (h->is_doubtful && h->debt->owner == owner) decide(m, h, true);
+    }
+}
+
+static void cut_links_of(mesh *m, const void *owner)
+{
+    for (mesh_hold *h = m->lent; h != NULL; h = h->after) {
+        if (h->debt->owner != owner || h->link->t == NULL) continue;
+        mesh_cut(m, h->link);
+        h->link->is_stuck = true;
+    }
+    for (mesh_hold *h = m->lent; h != NULL; h = h->after) {
+        if (!h->link->is_stuck) continue;
+        h->link->is_stuck = false;
+        mesh_reopen(h->link);
+    }
+}
+
+void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms)
+{
+    const uint64_t begun = clock_ms(&clock_real);
+    bool is_cut          = false;
+    decide_of(m, owner);
+    for (mesh_collect(m); is_owing(m, owner); mesh_collect(m)) {
+        const uint64_t waited = clock_ms(&clock_real) - begun;
+        if (!is_cut && waited >= grace_ms) cut_links_of(m, owner);
+        is_cut |= waited >= grace_ms;
+        if (waited > grace_ms + MESH_CUT_MS) {
+            log_error(
+                "a closed connection to a worker keeps memory; this is a bug of the transport");
+            return;
+        }
+        poll(NULL, 0, 1);
+    }
+}
+
+/* Holds come back soon after all links are closed; who still pushes one has not left this memory. */
+bool mesh_has_all_back(mesh *m)
+{
+    const uint64_t until = clock_ms(&clock_real) + MESH_CUT_MS;
+    for (;;) {
+        for (int i = 0; m->lent != NULL && i < m->n_peers; i++) mesh_decide(m, i, true);
+        mesh_collect(m);
+        if (m->lent == NULL && atomic_load(&m->returning) == 0) return true;
+        if (clock_ms(&clock_real) > until) return false;
+        poll(NULL, 0, 1);
+    }
+}
+
+void mesh_free_holds(mesh *m)
+{
+    for (mesh_hold *h = m->spare, *next; h != NULL; h = next) {
+        next = h->next;
+        free(h);
+    }
+}

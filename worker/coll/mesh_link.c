@@ -1,0 +1,232 @@
+/* mesh_link.c - the connections this worker dialled: what it sends, and what waits for them. */
+#include "worker/coll/mesh_internal.h"
+
+#include "common/clock.h"
+#include "common/why.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+enum { HEAD_BYTES_MAX = 4 << 10 };
+
+struct mesh_post {
+    mesh_post *next;
+    buf *body;
+    size_t size;
+    uint8_t head[];
+};
+
+pen_status mesh_watch(mesh *m, int fd, void *tag, pen_error *why)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = tag};
+    if (epoll_ctl(m->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) return PEN_OK;
+    return why_set(why, PEN_NO_MEMORY, "cannot watch a connection: %m");
+}
+
+transport_options mesh_transport_options(const mesh *m)
+{
+    return (transport_options){.head_bytes_max = HEAD_BYTES_MAX,
+                               .heartbeat_ms   = (uint32_t)m->o.heartbeat_ms};
+}
+
+static void drop_posts(mesh_link *l)
+{
+    for (mesh_post *p = l->first, *next; p != NULL; p = next) {
+        next = p->next;
+        buf_release(p->body);
+        free(p);
+        l->m->n_posts--;
+    }
+    l->first = NULL;
+    l->last  = &l->first;
+}
+
+void mesh_close_link(mesh_link *l, uint32_t linger_ms)
+{
+    if (l->t == NULL) return;
+    if (!l->is_up) l->m->n_dialling--;
+    epoll_ctl(l->m->epoll_fd, EPOLL_CTL_DEL, transport_poll_fd(l->t), NULL);
+    transport_close(l->t, linger_ms);
+    l->t     = NULL;
+    l->is_up = false;
+    drop_posts(l);
+}
+
+static pen_status dial(mesh *m, mesh_link *l, pen_error *why)
+{
+    transport_options options = mesh_transport_options(m);
+    guard_dial(m->o.guard, GUARD_WORKER, &options);
+    pen_status status = transport_dial(m->peer[l->rank].address, &options, &l->t, why);
+    if (status != PEN_OK) return status;
+    status = mesh_watch(m, transport_poll_fd(l->t), l, why);
+    l->dials++;
+    m->n_dialling++;
+    if (status != PEN_OK) mesh_close_link(l, 0);
+    return status;
+}
+
+static pen_status post(mesh_link *l, const wire_out *head, buf *body, pen_error *why)
+{
+    mesh_post *p = malloc(sizeof *p + head->size);
+    if (p == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a message of a collective");
+    *p = (mesh_post){.body = body, .size = head->size};
+    memcpy(p->head, head->data, head->size);
+    *l->last = p;
+    l->last  = &p->next;
+    l->m->n_posts++;
+    return PEN_OK;
+}
+
+/* Oldest first; what does not go now waits for the next UP. */
+static void flush(mesh_link *l)
+{
+    while (l->first != NULL) {
+        mesh_post *p = l->first;
+        if (transport_send(l->t, 0, p->head, p->size, p->body) != PEN_OK) return;
+        l->first = p->next;
+        if (l->first == NULL) l->last = &l->first;
+        l->m->n_posts--;
+        free(p);
+    }
+}
+
+static pen_status pass(mesh_link *l, const wire_out *head, buf *body, pen_error *why)
+{
+    if (l->is_up && l->first == NULL) {
+        const pen_status status = transport_send(l->t, 0, head->data, head->size, body);
+        if (status == PEN_OK) return PEN_OK;
+        if (status != PEN_AGAIN)
+            return why_set(why, status, "cannot send to rank %d: %s", l->rank,
+                           pen_status_info(status)->text);
+    }
+    return post(l, head, body, why);
+}
+
+static uint32_t choose_lane(mesh *m, mesh_peer *p, const wire_peer *head, size_t bytes)
+{
+    const bool may_choose = head->kind == WIRE_PART || head->kind == WIRE_SECTION;
+    if (!may_choose || bytes < MESH_LANE_FROM || m->o.lanes == 1) return 0;
+    return p->next_lane++ % (uint32_t)m->o.lanes;
+}
+
+static pen_status say(mesh *m, mesh_link *l, wire_peer *head, const void *data, size_t bytes,
+                      runner_debt *debt, pen_error *why)
+{
+    head->job           = m->job;
+    head->from          = m->peer[m->self].incarnation;
+    head->to            = m->peer[l->rank].incarnation;
+    head->rank          = m->self;
+    head->lane          = l->lane;
+    head->payload_bytes = bytes;
+    pen_status status   = l->t == NULL ? dial(m, l, why) : PEN_OK;
+    head->dial          = l->dials;
+    if (status == PEN_OK) status = wire_peer_encode(head, &m->out, why);
+    if (status != PEN_OK) return status;
+    buf *body = bytes > 0 ? mesh_lend(m, l, data, bytes, debt) : NULL;
+    if (bytes > 0 && body == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for a message of a collective");
+    status = pass(l, &m->out, body, why);
+    if (status != PEN_OK) buf_release(body);
+    return status;
+}
+
+pen_status mesh_say(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
+                    runner_debt *debt, pen_error *why)
+{
+    mesh_peer *p = &m->peer[rank];
+    if (p->is_lost) return why_set(why, PEN_PEER_LOST, "rank %d is gone", rank);
+    if (p->has_left) return PEN_OK; /* it wanted nothing more */
+    return say(m, &p->link[choose_lane(m, p, head, bytes)], head, data, bytes, debt, why);
+}
+
+void mesh_reopen(mesh_link *l)
+{
+    mesh_peer *p   = &l->m->peer[l->rank];
+    wire_peer head = {.kind = WIRE_CREDIT, .credit = p->letters_used};
+    pen_error why;
+    mesh_close_link(l, 0);
+    if (p->is_lost || p->has_left) return;
+    if (say(l->m, l, &head, NULL, 0, NULL, &why) == PEN_OK) p->letters_told = p->letters_used;
+}
+
+bool mesh_has_posts(const mesh *m, int rank)
+{
+    for (uint64_t lane = 0; m->n_posts > 0 && lane < m->o.lanes; lane++)
+        if (m->peer[rank].link[lane].first != NULL) return true;
+    return false;
+}
+
+/* It speaks to this worker, which has no connection yet by which it could say goodbye. */
+static bool is_owed_goodbye(const mesh_peer *p)
+{
+    return p->link != NULL && !p->is_lost && !p->has_left && p->caller[0] != 0 && !p->link[0].is_up;
+}
+
+static void dial_callers(mesh *m)
+{
+    pen_error why;
+    for (int i = 0; i < m->n_peers; i++)
+        if (is_owed_goodbye(&m->peer[i]) && m->peer[i].link[0].t == NULL)
+            (void)dial(m, &m->peer[i].link[0], &why);
+}
+
+static bool is_anyone_owed(const mesh *m)
+{
+    int i = 0;
+    while (i < m->n_peers && !is_owed_goodbye(&m->peer[i])) i++;
+    return i < m->n_peers;
+}
+
+/* Who has spoken may still wait to hear what became of its words; who never did waits for nothing. */
+void mesh_say_goodbye(mesh *m, uint32_t patience_ms)
+{
+    const uint64_t until = clock_ms(&clock_real) + patience_ms;
+    if (m->peer == NULL) return;
+    dial_callers(m);
+    while (is_anyone_owed(m) && clock_ms(&clock_real) < until)
+        if (!mesh_advance(m)) poll(NULL, 0, 1);
+    for (int i = 0; i < m->n_peers; i++) {
+        wire_peer head = {.kind = WIRE_WITHDRAWN};
+        pen_error why;
+        if (m->peer[i].link != NULL && m->peer[i].link[0].is_up)
+            (void)mesh_say(m, i, &head, NULL, 0, NULL, &why);
+    }
+}
+
+static void link_up(mesh_link *l)
+{
+    if (l->is_up) return;
+    l->is_up = true;
+    l->m->n_dialling--;
+    flush(l);
+}
+
+static void link_down(mesh_link *l)
+{
+    if (!l->is_up) return;
+    l->is_up = false;
+    l->m->n_dialling++;
+    mesh_doubt(l->m, l);
+    l->m->peer[l->rank].is_cut_off = true;
+    mesh_suspect(l->m, l->rank);
+}
+
+bool mesh_drain_link(mesh_link *l)
+{
+    transport_event event;
+    bool any = false;
+    while (l->t != NULL && transport_recv(l->t, &event) == PEN_OK) {
+        any = true;
+        switch (event.kind) {
+        case TRANSPORT_UP: link_up(l); break;
+        case TRANSPORT_DOWN: link_down(l); break;
+        case TRANSPORT_MESSAGE:
+            buf_release(event.body); /* nobody answers on it */
+        /* fall through */
+        case TRANSPORT_REFUSED: stat_add(l->m->o.stats, STAT_REFUSED, 1); break;
+        }
+    }
+    return any;
+}

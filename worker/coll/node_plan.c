@@ -1,0 +1,173 @@
+/* node_plan.c - what a call moves from whom to whom, and in which pieces. */
+#include "worker/coll/node_internal.h"
+
+#include "common/why.h"
+
+#include <string.h>
+
+bool node_folds(const node_op *op)
+{
+    return coll_reduces(op->call->kind);
+}
+
+/* Large reduce and all_reduce: member r folds slice r, and `who` wants the slices of the others as
+ * well. */
+bool node_gets(const node_op *op, int who)
+{
+    if (op->is_small) return false;
+    return op->call->kind == COLL_ALL_REDUCE ||
+           (op->call->kind == COLL_REDUCE && who == op->call->root);
+}
+
+/* A fold of inline payloads reads all of them on every member: with many members it pays off for
+ * less. */
+size_t node_inline_max(const node_op *op)
+{
+    if (op->call->kind != COLL_ALL_REDUCE || op->team->size <= 2) return NODE_INLINE_BYTES;
+    return 2 * NODE_INLINE_BYTES / (size_t)op->team->size;
+}
+
+static size_t piece_bytes(int size)
+{
+    const size_t each = (size_t)NODE_PIECE_BYTES / (size_t)size / 64 * 64;
+    return each > NODE_BLOCK_MIN ? each : NODE_BLOCK_MIN;
+}
+
+/* The most in a round of an all_reduce: two members have the caches of two cores for it. */
+static size_t slice_bytes(int size)
+{
+    return size == 2 ? NODE_PIECE_BYTES : piece_bytes(size);
+}
+
+/* Of slices of `most` bytes: several rounds also of short ones, so that they overlap. */
+static size_t slice_block(const node_op *op, size_t most)
+{
+    const size_t share = (most / NODE_ROUNDS + 63) / 64 * 64, room = slice_bytes(op->team->size);
+    const size_t block = share > NODE_ROUND_MIN ? share : NODE_ROUND_MIN;
+    return block < room ? block : room;
+}
+
+/* Bytes of one part in a round, of parts of at most `most`; every member finds the same. */
+static size_t block_bytes(const node_op *op, size_t most)
+{
+    if (!op->by_window && !op->takes) return NODE_DIRECT_BYTES;
+    if (op->call->kind == COLL_ALL_REDUCE) return slice_block(op, most);
+    return op->is_shared ? NODE_PIECE_BYTES : piece_bytes(op->team->size);
+}
+
+/* Two halves of inputs, two of results. */
+size_t node_window_bytes(const node_team *team)
+{
+    const size_t results = slice_bytes(team->size), apart = results * (size_t)team->size;
+    return 2 * (apart > NODE_PIECE_BYTES ? apart : NODE_PIECE_BYTES) + 2 * results;
+}
+
+/* Slice `who` of n elements: whole cache lines, the last ones shorter or empty. */
+static node_part even_slice(const node_op *op, int who)
+{
+    const size_t line = 64 / op->element, size = (size_t)op->team->size, n = op->call->n;
+    const size_t each  = (n / size + (n % size != 0) + line - 1) / line * line;
+    const size_t begin = each * (size_t)who < n ? each * (size_t)who : n;
+    const size_t end   = n - begin < each ? n : begin + each;
+    return (node_part){begin * op->element, (end - begin) * op->element};
+}
+
+/* What goes from `from` to `to`. */
+static node_part part(const node_op *op, int from, int to)
+{
+    const coll_call *c = op->call;
+    size_t offset = 0, n = 0;
+    switch (c->kind) {
+    case COLL_REDUCE:
+    case COLL_ALL_REDUCE:
+        if (!op->is_small) return even_slice(op, to);
+        n = c->kind == COLL_ALL_REDUCE || to == c->root ? c->n : 0;
+        break;
+    case COLL_REDUCE_SCATTER:
+        offset = coll_part_offset(c->counts, c->n, to);
+        n      = coll_part(c->counts, c->n, to);
+        break;
+    case COLL_BROADCAST: n = from == c->root ? c->n : 0; break;
+    case COLL_GATHER: n = to == c->root ? coll_part(c->counts, c->n, from) : 0; break;
+    case COLL_ALL_GATHER: n = coll_part(c->counts, c->n, from); break;
+    case COLL_SCATTER:
+        if (from != c->root) break;
+        offset = coll_part_offset(c->counts, c->n, to);
+        n      = coll_part(c->counts, c->n, to);
+        break;
+    case COLL_ALL_TO_ALL: {
+        const node_entry *e = node_entry_of(op, from);
+        for (int i = 0; i < to; i++) offset += e->sends[i];
+        n = e->sends[to];
+        break;
+    }
+    default: break;
+    }
+    return (node_part){offset * op->element, n * op->element};
+}
+
+/* Where in this member's output that goes which comes from `from`. */
+static size_t put_offset(const node_op *op, int from)
+{
+    const coll_call *c = op->call;
+    if (c->kind == COLL_GATHER || c->kind == COLL_ALL_GATHER)
+        return coll_part_offset(c->counts, c->n, from) * op->element;
+    if (c->kind == COLL_ALL_TO_ALL)
+        return coll_part_offset(c->out_counts, c->n, from) * op->element;
+    return 0;
+}
+
+/* The longest part of all, which says how many rounds there are; also of those this member has no
+ * share in. */
+static size_t longest(const node_op *op)
+{
+    const coll_call *c = op->call;
+    const int size     = op->team->size;
+    size_t most        = 0;
+    if (c->kind == COLL_BARRIER) return 0;
+    if (c->kind == COLL_REDUCE || c->kind == COLL_ALL_REDUCE)
+        return part(op, 0, c->kind == COLL_REDUCE && op->is_small ? c->root : 0).bytes;
+    if (c->kind == COLL_BROADCAST) return c->n * op->element;
+    for (int i = 0; i < size; i++) {
+        if (c->kind != COLL_ALL_TO_ALL && coll_part(c->counts, c->n, i) > most)
+            most = coll_part(c->counts, c->n, i);
+        for (int j = 0; c->kind == COLL_ALL_TO_ALL && j < size; j++)
+            if (node_entry_of(op, i)->sends[j] > most) most = node_entry_of(op, i)->sends[j];
+    }
+    return most * op->element;
+}
+
+void node_plan(node_op *op)
+{
+    node_team *t = op->team;
+    for (int i = 0; i < t->size; i++) {
+        t->from[i] = part(op, i, t->rank);
+        t->to[i]   = part(op, t->rank, i);
+        t->put[i]  = put_offset(op, i);
+    }
+    const size_t most = longest(op);
+    op->block         = op->is_small ? (most > 0 ? most : 1) : block_bytes(op, most);
+    op->rounds        = most / op->block + (most % op->block != 0);
+}
+
+/* Every member looks at all pairs in the same order, so that all find the same sentence. */
+pen_status node_check_counts(const node_op *op, pen_error *why)
+{
+    const node_team *t = op->team;
+    bool is_given      = false;
+    for (int i = 0; i < t->size; i++) is_given |= node_entry_of(op, i)->has_counts;
+    for (int from = 0; is_given && from < t->size; from++)
+        for (int to = 0; to < t->size; to++) {
+            const uint64_t sent = node_entry_of(op, from)->sends[to];
+            const uint64_t got  = node_entry_of(op, to)->receives[from];
+            if (sent == got) continue;
+            why_set(why, PEN_MISMATCH,
+                    "all_to_all (call %llu) differs: rank %d sends %llu elements to rank %d, which "
+                    "expects %llu",
+                    (unsigned long long)op->seq, t->ranks[from], (unsigned long long)sent,
+                    t->ranks[to], (unsigned long long)got);
+            why_culprit(why, PEN_WORKER, t->ranks[from], -1, op->call->label);
+            return PEN_MISMATCH;
+        }
+    return PEN_OK;
+}

@@ -1,0 +1,175 @@
+/* node_team.c - members of one group on one host, and what a team keeps between calls. */
+#include "worker/coll/node_internal.h"
+
+#include "common/why.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+node_slot *node_own_slot(const node_team *team)
+{
+    return team->slot[team->rank];
+}
+
+void node_ring_peers(const node_team *team)
+{
+    for (int i = 0; i < team->size; i++)
+        if (i != team->rank) node_ring(team->peer[i].control);
+}
+
+/* Peers make their sides in their own time, or say that they cannot. */
+bool node_find_peers(node_team *t)
+{
+    bool all = true;
+    for (int i = 0; i < t->size; i++) {
+        if (t->slot[i] == NULL) t->slot[i] = node_find_slot(t->peer[i].control, t->id);
+        if (t->slot[i] == NULL && node_has_refused(t->peer[i].control, t->id)) t->refuser = i;
+        all &= t->slot[i] != NULL;
+    }
+    return all;
+}
+
+bool node_team_is_refused(const node_team *t)
+{
+    return t->refuser >= 0;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+pen_status node_need_window(node_team *t, pen_error *why)
+{
+    if (t->window != NULL) return PEN_OK;
+    const size_t bytes = node_window_bytes(t);
+    t->window          = segment_alloc_apart(bytes, why);
+    if (t->window == NULL) return PEN_NO_MEMORY;
+    segment_find(t->window, bytes, &t->window_ref);
+    return PEN_OK;
+}
+
+pen_status node_need_scratch(node_team *t, size_t bytes, pen_error *why)
+{
+    if (bytes <= t->scratch_bytes) return PEN_OK;
+    segment_free(t->scratch);
+    t->scratch_bytes = 0;
+    t->scratch       = segment_alloc_apart(bytes, why);
+    if (t->scratch == NULL) return PEN_NO_MEMORY;
+    segment_populate(t->scratch, bytes);
+    t->scratch_bytes = bytes;
+    return PEN_OK;
+}
+
+void node_drop_scratch(node_team *t)
+{
+    segment_free(t->scratch);
+    t->scratch       = NULL;
+    t->scratch_bytes = 0;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+static bool make_arrays(node_team *t, const int *ranks)
+{
+    const size_t n = (size_t)t->size;
+    t->ranks       = malloc(n * sizeof *t->ranks);
+    t->peer        = calloc(n, sizeof *t->peer);
+    t->slot        = calloc(n, sizeof *t->slot);
+    t->in          = calloc(n, sizeof *t->in);
+    t->out         = calloc(n, sizeof *t->out);
+    t->windows     = calloc(n, sizeof *t->windows);
+    t->scale       = calloc(n, sizeof *t->scale);
+    t->from        = calloc(n, sizeof *t->from);
+    t->to          = calloc(n, sizeof *t->to);
+    t->put         = calloc(n, sizeof *t->put);
+    t->operands    = calloc(n, sizeof *t->operands);
+    t->results     = calloc(n + 1, sizeof *t->results);
+    t->headers     = calloc(n, sizeof *t->headers);
+    t->mapped      = calloc(3 * n, sizeof *t->mapped);
+    if (t->ranks == NULL || t->peer == NULL || t->slot == NULL || t->in == NULL || t->out == NULL ||
+        t->windows == NULL || t->scale == NULL || t->from == NULL || t->to == NULL ||
+        t->put == NULL || t->operands == NULL || t->results == NULL || t->headers == NULL ||
+        t->mapped == NULL)
+        return false;
+    memcpy(t->ranks, ranks, n * sizeof *t->ranks);
+    return true;
+}
+
+static void team_free(node_team *t)
+{
+    free(t->ranks);
+    free(t->peer);
+    free(t->slot);
+    free(t->in);
+    free(t->out);
+    free(t->windows);
+    free(t->scale);
+    free(t->from);
+    free(t->to);
+    free(t->put);
+    free(t->operands);
+    free(t->results);
+    free(t->headers);
+    free(t->mapped);
+    free(t);
+}
+
+static pen_status open_peers(node_team *t, const char *const *address, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    int i             = 0;
+    for (; status == PEN_OK && i < t->size; i++) {
+        if (i == t->rank)
+            t->peer[i] = (node_peer){t->place->ref, t->place->control};
+        else
+            status = node_open_peer(address[i], &t->peer[i], why);
+    }
+    if (status == PEN_OK) return PEN_OK;
+    for (i--; i >= 0; i--)
+        if (i != t->rank && t->peer[i].control != NULL) segment_unmap(&t->peer[i].ref);
+    return status;
+}
+
+pen_status node_team_create(node_place *place, uint64_t id, const char *const *address,
+                            const int *ranks, int size, int rank, node_team **team, pen_error *why)
+{
+    if (size < 1 || size > COLL_RANKS_MAX || rank < 0 || rank >= size || id == 0)
+        return why_set(why, PEN_INVALID_ARGUMENT, "a team of %d members with number %d", size,
+                       rank);
+    node_team *t = calloc(1, sizeof *t);
+    if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", size);
+    *t = (node_team){.place = place, .id = id, .size = size, .rank = rank, .refuser = -1};
+    if (!make_arrays(t, ranks)) {
+        team_free(t);
+        return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", size);
+    }
+    pen_status status = open_peers(t, address, why);
+    if (status == PEN_OK) {
+        status = node_take_slot(place, id, &t->own_slot, why);
+        for (int i = 0; status != PEN_OK && i < size; i++)
+            if (i != rank) segment_unmap(&t->peer[i].ref);
+    }
+    if (status != PEN_OK) {
+        team_free(t);
+        return status;
+    }
+    t->slot[rank] = &place->control->slot[t->own_slot];
+    if (size > place->cores) node_set_spin(place, 0);
+    *team = t;
+    return PEN_OK;
+}
+
+void node_team_destroy(node_team *t)
+{
+    if (t == NULL) return;
+    node_leftover *l = malloc(sizeof *l);
+    if (l != NULL) {
+        *l      = (node_leftover){.slot = t->own_slot,
+                                  .size = t->size,
+                                  .rank = t->rank,
+                                  .id   = t->id,
+                                  .last = t->last,
+                                  .peer = t->peer};
+        t->peer = NULL;
+        node_leave_slot(t->place, l);
+    } /* else this slot stays taken until the process ends */
+    segment_free(t->window);
+    segment_free(t->scratch);
+    team_free(t);
+}

@@ -1,0 +1,33 @@
+/* permutation.h - torch.randperm(n) on the CPU, bit for bit.
+ *
+ * Source   PyTorch, aten/src/ATen/native/TensorFactories.cpp, randperm_cpu: a forward Fisher-Yates
+ *          shuffle with 32-bit numbers below PERMUTATION_LARGE elements; from there on, where a
+ *          remainder of 32 bits would no longer be even, the inside-out one with 64-bit numbers.
+ *          (Versions of PyTorch before that change take the first everywhere; lists of so many
+ *          samples differ from theirs.)
+ */
+#ifndef WORKER_DATA_PERMUTATION_H
+#define WORKER_DATA_PERMUTATION_H
+
+#include "penstock.h"
+
+#define PERMUTATION_LARGE (UINT32_MAX / 20)
+
+typedef struct { /* all zeros: holds nothing */
+    uint64_t n;
+    uint32_t *narrow; /* [n], while every index fits */
+    uint64_t *wide;   /* [n], else */
+} permutation;
+
+/* Draws n indices into memory that is kept and used again when n is the same: 4 bytes an index up
+ * to 2^32, else 8.  NO_MEMORY leaves *p as it was. */
+pen_status permutation_draw(permutation *p, uint64_t n, uint64_t seed, pen_error *why);
+
+/* The same by the rule of large n, whatever n is. */
+pen_status permutation_draw_large(permutation *p, uint64_t n, uint64_t seed, pen_error *why);
+
+uint64_t permutation_at(const permutation *p, uint64_t i); /* i < n */
+
+void permutation_free(permutation *p); /* all zeros again */
+
+#endif

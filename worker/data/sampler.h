@@ -1,0 +1,48 @@
+/* sampler.h - which samples a rank takes: torch's DistributedSampler bit for bit, and what it lacks.
+ *
+ * DESIGN.  An epoch is one list: 0..n-1, or that shuffled by (seed + epoch).  Where the ranks are in
+ * it is one number, `consumed`, counted over all of them; rank r of w takes entries consumed + r,
+ * consumed + r + w, ...  So the position means the same to any number of ranks: whoever goes on
+ * from it, with whatever world, goes on with the first sample that nobody has had.
+ * The list is made longer (padding: it begins again) or shorter (drop_last) so that all ranks get
+ * equally many of what is left; at consumed 0 that is exactly what torch does.  `is_exact` does
+ * neither: every sample once, and ranks differ by one at most.
+ * consumed moves by (wanted x world), however many entries a rank really got, so it is the same on
+ * all ranks that ask alike, also in the last, short batch.
+ * Pure but for the memory of the order.  Thread: one at a time.
+ * Source   PyTorch, torch/utils/data/distributed.py.
+ */
+#ifndef WORKER_DATA_SAMPLER_H
+#define WORKER_DATA_SAMPLER_H
+
+#include "worker/data/permutation.h"
+
+#include <stdbool.h>
+
+#define SAMPLER_SAMPLES_MAX ((int64_t)1 << 48)
+
+typedef struct {
+    int64_t n; /* of the sampler it is of */
+    int64_t epoch, consumed;
+} sampler_position;
+
+typedef struct {
+    int64_t n; /* 1 to SAMPLER_SAMPLES_MAX */
+    uint64_t seed;
+    bool shuffles, drops_last, is_exact;
+    sampler_position at; /* may be written over from outside, between calls */
+    permutation order;   /* of epoch drawn_epoch; empty unless it shuffles */
+    int64_t drawn_epoch;
+} sampler;
+
+void sampler_init(sampler *s, int64_t n, uint64_t seed);
+void sampler_fini(sampler *s);
+
+/* Up to `want` indices of one rank.  END, and *got 0, after the last of the epoch.  The order of an
+ * epoch is drawn at its first call: O(n) then, O(want) else.
+ * Errors  NO_MEMORY   for the order.
+ *         MISMATCH    the position is of a sampler of another n. */
+pen_status sampler_next(sampler *s, int world, int rank, int64_t *index, size_t want, size_t *got,
+                        pen_error *why);
+
+#endif
