@@ -11,4 +11,11 @@ int bench_push_pull(int argc, char **argv);
 int bench_push_pull_rank(int argc, char **argv); /* one rank of it; started by the former */
 int bench_optim(int argc, char **argv);
 
+int bench_snapshot(int argc, char **argv);
+int bench_snapshot_rank(int argc, char **argv); /* one rank of it; started by the former */
+
+int bench_coll(int argc, char **argv);      /* argv[0] is the collective: "all-reduce" and so on */
+int bench_coll_rank(int argc, char **argv); /* one rank of it; started by the former */
+int bench_tune(int argc, char **argv);
+
 #endif

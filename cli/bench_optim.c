@@ -2,7 +2,7 @@
  *
  * DESIGN.  An update over more elements than the cache holds is bound by memory: the honest figure
  * is its bytes per second over those of a plain copy loop.  Both are measured in turns, so that a
- * busy neighbour or a changing clock meets both; the limit is another program (limits/limit_mem),
+ * busy neighbour or a changing clock meets both; the limit is another program (limits/limit_memory),
  * with as many threads and as large a working set, and its best figure counts.  Several sets of
  * arrays are updated in turn, so that no set is still in the last-level cache when its turn comes
  * again.
@@ -214,7 +214,7 @@ static pen_status limit_path(char *path, size_t size, pen_error *why)
     path[length] = '\0';
     char *slash  = strrchr(path, '/');
     if (slash == NULL) slash = path;
-    snprintf(slash, size - (size_t)(slash - path), "/limits/limit_mem");
+    snprintf(slash, size - (size_t)(slash - path), "/limits/limit_memory");
     if (access(path, X_OK) == 0) return PEN_OK;
     return why_set(why, PEN_NOT_FOUND, "cannot run %.400s: %m; it is built with the tests", path);
 }
@@ -267,7 +267,7 @@ static pen_status measure_limit(const bench *b, double *gbps, pen_error *why)
     waitpid(child, &exit_status, 0);
     *gbps = best_figure(line);
     if (exit_status == 0 && *gbps > 0) return PEN_OK;
-    return why_set(why, PEN_INTERNAL, "%.400s failed; run it by hand: limit_mem %s %s", path,
+    return why_set(why, PEN_INTERNAL, "%.400s failed; run it by hand: limit_memory %s %s", path,
                    threads, bytes);
 }
 

@@ -21,13 +21,13 @@
 #include <unistd.h>
 
 typedef struct {
-    uint64_t servers, ranks, bytes, keys, pairs;
+    uint64_t servers, replicas, ranks, bytes, keys, pairs;
     double seconds;
     int transport, commit;
     bool json, limit;
 } push_pull_settings;
 
-static const char *const transports[] = {"tcp", NULL};
+static const char *const transports[] = {"shm", "tcp", NULL};
 static const char *const commits[]    = {"eager", "decide", NULL};
 
 #define ROW(name, type, dfl, min, max, choices, doc)                                               \
@@ -37,12 +37,13 @@ static const char *const commits[]    = {"eager", "decide", NULL};
 /* clang-format off */
 static const config_row rows[] = {
     ROW(servers,   U64,  "1",    1,     64,       NULL,       "Server processes."),
+    ROW(replicas,  U64,  "0",    0,     2,        NULL,       "Copies of each part of the model on other servers."),
     ROW(ranks,     U64,  "1",    1,     64,       NULL,       "Worker processes."),
     ROW(bytes,     U64,  "4m",   4,     1 << 30,  NULL,       "Bytes of one tensor, float32."),
     ROW(keys,      U64,  "16",   1,     65536,    NULL,       "Tensors; each is pushed and pulled by a request of its own."),
     ROW(pairs,     U64,  "7",    1,     1000,     NULL,       "Alternating measurements of ours and of the limit."),
     ROW(seconds,   F64,  "0.5",  0.001, 60,       NULL,       "Length of each of our measurements."),
-    ROW(transport, ENUM, "tcp",  0,     0,        transports, "How bytes travel."),
+    ROW(transport, ENUM, "shm",  0,     0,        transports, "shm: lent where they lie; tcp: as between hosts."),
     ROW(commit,    ENUM, "eager",0,     0,        commits,    "eager: push_pull requests; decide: steps with a norm."),
     ROW(limit,     BOOL, "yes",  0,     0,        NULL,       "Measure the limit too."),
     ROW(json,      BOOL, "no",   0,     0,        NULL,       "Print one JSON object."),
@@ -201,8 +202,8 @@ static void print_result(rank_state *w, pairs *p)
     double ratio = quantile(p->ratio, p->n, 0.5);
     if (!s->json) {
         printf("push-pull  %" PRIu64 " keys of %" PRIu64 " bytes, %" PRIu64 " server(s), %" PRIu64
-               " rank(s), %s, %s\n",
-               s->keys, s->bytes, s->servers, s->ranks, transports[s->transport],
+               " replica(s), %" PRIu64 " rank(s), %s, %s\n",
+               s->keys, s->bytes, s->servers, s->replicas, s->ranks, transports[s->transport],
                commits[s->commit]);
         printf("           %.3f GB/s pushed + pulled   %.0f tensor operations/s   p50 %.0f us   "
                "p99 %.0f us\n",
@@ -213,13 +214,13 @@ static void print_result(rank_state *w, pairs *p)
                    p->lanes, limit, ratio, p->ratio[0], p->ratio[p->n - 1], p->n);
         return;
     }
-    json_t *o =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:b}",
-                  "bench", "push-pull", "bytes", (json_int_t)s->bytes, "keys", (json_int_t)s->keys,
-                  "ranks", (json_int_t)s->ranks, "servers", (json_int_t)s->servers, "transport",
-                  transports[s->transport], "rule", "sgd", "sync", "bsp", "commit",
-                  commits[s->commit], "time_us_p50", p50 * 1e6, "time_us_p99", p99 * 1e6,
-                  "algbw_GBps", ours, "busbw_GBps", ours, "ops_per_s", ops, "verified", 1);
+    json_t *o = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:b}", "bench",
+        "push-pull", "bytes", (json_int_t)s->bytes, "keys", (json_int_t)s->keys, "ranks",
+        (json_int_t)s->ranks, "servers", (json_int_t)s->servers, "replicas",
+        (json_int_t)s->replicas, "transport", transports[s->transport], "rule", "sgd", "sync",
+        "bsp", "commit", commits[s->commit], "time_us_p50", p50 * 1e6, "time_us_p99", p99 * 1e6,
+        "algbw_GBps", ours, "busbw_GBps", ours, "ops_per_s", ops, "verified", 1);
     if (s->limit) {
         json_object_set_new(o, "limit_GBps", json_real(limit));
         json_object_set_new(o, "limit_lanes", json_integer(p->lanes));
@@ -326,7 +327,7 @@ int bench_push_pull(int argc, char **argv)
 {
     push_pull_settings s;
     int rest, n = 0;
-    char self[1024], servers[24], ranks[24];
+    char self[1024], servers[24], replicas[24], ranks[24];
     int code = command_settings(
         rows, &s, argc, argv,
         "usage: penstock bench push-pull [--servers S] [--ranks R] [--bytes B] [--keys K] [--json]",
@@ -335,17 +336,21 @@ int bench_push_pull(int argc, char **argv)
     if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
     if (s.bytes % sizeof(float) != 0)
         return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is no multiple of 4", s.bytes);
+    if (s.transport == 1 && setenv("PENSTOCK_SHARED_MEMORY", "no", 1) != 0)
+        return command_fail(1, "no memory");
     ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
     if (size <= 0) return command_fail(1, "cannot find this program's own file: %m");
     self[size] = '\0';
     snprintf(servers, sizeof servers, "%" PRIu64, s.servers);
     snprintf(ranks, sizeof ranks, "%" PRIu64, s.ranks);
+    snprintf(replicas, sizeof replicas, "%" PRIu64, s.replicas);
 
     char **words = calloc((size_t)argc + 16, sizeof *words);
     if (words == NULL) return command_fail(1, "no memory");
     const char *head[] = {
-        "run", "--standalone", "--no-prefix", "--servers", servers, "--nproc-per-node",
-        ranks, "--job",        "bench",       self,        "bench", "push-pull-rank"};
+        "run",   "--standalone",  "--no-prefix", "--servers", servers, "--nproc-per-node",
+        ranks,   "--replicas",    replicas,      "--job",     "bench", self,
+        "bench", "push-pull-rank"};
     for (size_t i = 0; i < sizeof head / sizeof *head; i++) words[n++] = (char *)head[i];
     for (int i = 1; i < argc; i++) words[n++] = argv[i];
     code = command_run(n, words);

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 const config_row *const command_tables[] = {worker_settings_rows, server_settings_rows,
                                             scheduler_settings_rows, NULL};
@@ -61,6 +62,14 @@ int command_settings(const config_row *rows, void *settings, int argc, char **ar
         config_from_argv(rows, settings, argc, argv, rest, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     return -1;
+}
+
+void command_raise_files(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
 }
 
 const char *command_nearest(const char *word, const char *const *names, size_t n)

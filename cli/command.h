@@ -3,6 +3,7 @@
 #define CLI_COMMAND_H
 
 #include "common/config.h"
+#include "common/store/store.h"
 #include "penstock.h"
 
 typedef struct {
@@ -16,9 +17,16 @@ int command_scheduler(int argc, char **argv);
 int command_server(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_snapshot(int argc, char **argv);
+int command_export(int argc, char **argv);
+int command_import(int argc, char **argv);
+int command_scale(int argc, char **argv);
+int command_drain(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_docs(int argc, char **argv);
+int command_keygen(int argc, char **argv);
+int command_config(int argc, char **argv);
+int command_memory(int argc, char **argv);
 int command_version(int argc, char **argv);
 
 enum { EXIT_USAGE = 2 };
@@ -36,6 +44,13 @@ int command_settings(const config_row *rows, void *settings, int argc, char **ar
 
 /* Refuses what processes of a job would refuse in the environment they inherit: BAD_SETTING. */
 pen_status command_check_environment(pen_error *why);
+
+/* The step that was asked for, or with -1 the newest, of the complete snapshots in DIR: NOT_FOUND, CORRUPT. */
+pen_status command_choose_step(store_reader *r, const char *dir, int64_t wanted, int64_t *step,
+                               pen_error *why);
+
+/* Raises the number of files this process may have open to what the system allows: sockets are files. */
+void command_raise_files(void);
 
 /* Word nearest to `word` among n names (for "did you mean"); never NULL when n > 0. */
 const char *command_nearest(const char *word, const char *const *names, size_t n);

@@ -8,6 +8,18 @@
 static const command benches[] = {
     {"push-pull", "goodput and rate of tensor operations through servers", bench_push_pull},
     {"optim", "update rules against the bandwidth of memory", bench_optim},
+    {"snapshot", "what snapshots cost a training, and how fast they are written", bench_snapshot},
+    {"all-reduce", "what all ranks sum up together, against the bandwidth of memory", bench_coll},
+    {"broadcast", "from one rank to all", bench_coll},
+    {"reduce", "what all ranks sum up, for one", bench_coll},
+    {"all-gather", "the parts of all ranks, for all", bench_coll},
+    {"reduce-scatter", "what all ranks sum up, a part for each", bench_coll},
+    {"gather", "the parts of all ranks, for one", bench_coll},
+    {"scatter", "a part for each from one rank", bench_coll},
+    {"all-to-all", "a part from each rank for each", bench_coll},
+    {"barrier", "waiting for each other", bench_coll},
+    {"send-recv", "from each rank to the next", bench_coll},
+    {"tune", "which algorithm of a collective is fastest here, as a setting", bench_tune},
 };
 enum { N_BENCHES = sizeof benches / sizeof *benches };
 
@@ -17,12 +29,16 @@ int command_bench(int argc, char **argv)
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         printf("usage: penstock bench WHAT [FLAGS]\n\n");
         for (size_t i = 0; i < N_BENCHES; i++)
-            printf("  %-10s %s\n", benches[i].name, benches[i].doc);
+            printf("  %-15s %s\n", benches[i].name, benches[i].doc);
         printf("\n`penstock bench WHAT --help` lists the flags.\n");
         return argc < 2 ? EXIT_USAGE : 0;
     }
     if (strcmp(argv[1], "push-pull-rank") == 0)
         return bench_push_pull_rank(argc - 1, argv + 1); /* started by push-pull */
+    if (strcmp(argv[1], "snapshot-rank") == 0)
+        return bench_snapshot_rank(argc - 1, argv + 1); /* started by snapshot */
+    if (strcmp(argv[1], "coll-rank") == 0 && argc > 2)
+        return bench_coll_rank(argc - 2, argv + 2); /* started by the collectives */
     for (size_t i = 0; i < N_BENCHES; i++) {
         if (strcmp(argv[1], benches[i].name) == 0) return benches[i].main(argc - 1, argv + 1);
         names[i] = benches[i].name;

@@ -1,13 +1,16 @@
 /* command_docs.c - `penstock docs PAGE`: the generated reference pages; scripts/docs.sh writes them to docs/. */
 #include "cli/command.h"
+#include "cli/config/keys.h"
 #include "common/device/device.h"
 #include "common/optim/optim.h"
 #include "common/stat.h"
+#include "common/tier/tier.h"
 #include "common/transport/transport.h"
 #include "scheduler/member.h"
 #include "scheduler/scheduler_settings.h"
 #include "server/server_settings.h"
 #include "server/sync/sync.h"
+#include "worker/train/lr_schedule.h"
 #include "worker/worker_settings.h"
 
 #include <stdio.h>
@@ -60,6 +63,12 @@ static void page_optim(FILE *out)
     optim_write_markdown(out);
 }
 
+static void page_schedules(FILE *out)
+{
+    fprintf(out, "# Schedules of the rate\n\n%s", generated);
+    lr_schedule_write_markdown(out);
+}
+
 static void page_families(FILE *out)
 {
     fprintf(out,
@@ -72,15 +81,34 @@ static void page_families(FILE *out)
     fprintf(out, "\n## Consistency rules (`server/sync/`)\n\n| rule | what it is |\n|---|---|\n");
     for (int i = 0; sync_all[i] != NULL; i++)
         fprintf(out, "| `%s` | %s |\n", sync_all[i]->name, sync_all[i]->doc);
+    fprintf(
+        out,
+        "\n## Places outside of memory (`common/tier/`)\n\n| place | what it is |\n|---|---|\n");
+    for (int i = 0; tier_all[i] != NULL; i++)
+        fprintf(out, "| `%s` | %s |\n", tier_all[i]->name, tier_all[i]->doc);
     fprintf(out, "\n## Devices (`common/device/`)\n\n| device | what it is |\n|---|---|\n");
     for (int i = 0; device_all[i] != NULL; i++)
         fprintf(out, "| `%s` | %s |\n", device_all[i]->name, device_all[i]->doc);
 }
 
+static void page_config_keys(FILE *out)
+{
+    fprintf(out, "# Keys of configuration files\n\n%s", generated);
+    fprintf(out, "What each key of a DeepSpeed JSON file and of an accelerate YAML file means to "
+                 "`penstock run`; how to use them is in "
+                 "[config-files.md](config-files.md). Keys without effect are told once; any other "
+                 "key is an error.\n");
+    fprintf(out, "\n## DeepSpeed (`--ds-config`)\n\n");
+    keys_write_markdown(deepspeed_keys, out);
+    fprintf(out, "\n## accelerate (`--config`)\n\n");
+    keys_write_markdown(accelerate_keys, out);
+}
+
 /* clang-format off */
 static const struct { const char *name; void (*write)(FILE *out); } pages[] = {
     {"settings.md", page_settings}, {"status.md", page_status}, {"stats.md", page_stats}, {"optim.md", page_optim},
-    {"families.md", page_families}, {"member.dot", member_write_dot},
+    {"schedules.md", page_schedules},
+    {"families.md", page_families}, {"member.dot", member_write_dot}, {"config-keys.md", page_config_keys},
 };
 /* clang-format on */
 enum { N_PAGES = sizeof pages / sizeof *pages };

@@ -52,6 +52,7 @@ int command_scheduler(int argc, char **argv)
         &rest);
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    command_raise_files();
     if (scheduler_open(&s, &running, &why) != PEN_OK) return command_fail(1, "%s", why.text);
 
     struct sigaction action = {.sa_handler = stop};

@@ -2,7 +2,10 @@
 #include "cli/command.h"
 #include "server/server.h"
 
+#include <malloc.h>
 #include <signal.h>
+
+enum { MMAPPED_BYTES_MIN = 64 << 10 };
 
 static server *running;
 
@@ -10,6 +13,13 @@ static void leave(int signal_)
 {
     (void)signal_;
     server_leave(running);
+}
+
+/* Who keeps state in files wants memory back as soon as it is free, large blocks above all. */
+static void give_memory_back(const server_settings *s)
+{
+    if (s->offload_optimizer == TIER_OFFLOAD_NVME || s->offload_param == TIER_OFFLOAD_NVME)
+        mallopt(M_MMAP_THRESHOLD, MMAPPED_BYTES_MIN);
 }
 
 int command_server(int argc, char **argv)
@@ -23,11 +33,14 @@ int command_server(int argc, char **argv)
         &rest);
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    command_raise_files();
+    give_memory_back(&s);
     if (server_open(&s, &running, &why) != PEN_OK) return command_fail(1, "%s", why.text);
 
     struct sigaction action = {.sa_handler = leave};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow (ulimit -f) is a full disk: it is told */
     pen_status status = server_serve(running, &why);
     server_close(running);
     return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);

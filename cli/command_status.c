@@ -1,6 +1,10 @@
-/* command_status.c - `penstock status` and `penstock snapshot`: asking a running job. */
+/* command_status.c - `penstock status`: asking a running job. */
 #include "cli/command.h"
 #include "cli/control.h"
+#include "cli/stuck.h"
+#include "common/clock.h"
+#include "common/guard.h"
+#include "common/why.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -11,7 +15,9 @@
 typedef struct {
     char master_addr[CONFIG_TEXT_BYTES];
     uint64_t master_port, timeout_ms;
-    bool json;
+    bool json, stuck;
+    int encryption;
+    char secret_file[CONFIG_TEXT_BYTES];
 } ask_settings;
 
 static const config_row ask_rows[] = {
@@ -22,6 +28,12 @@ static const config_row ask_rows[] = {
     {"timeout_ms", CONFIG_U64, offsetof(ask_settings, timeout_ms), "5000", 100, 3600000, NULL,
      "Longest time to wait for an answer."},
     {"json", CONFIG_BOOL, offsetof(ask_settings, json), "no", 0, 0, NULL, "Print JSON."},
+    {"stuck", CONFIG_BOOL, offsetof(ask_settings, stuck), "no", 0, 0, NULL,
+     "The last collective call of each worker, and who has not entered it."},
+    {"encryption", CONFIG_ENUM, offsetof(ask_settings, encryption), "auto", 0, 0, guard_choices,
+     "How the job is reached: auto as `penstock run` wrote down, on, or clear."},
+    {"secret_file", CONFIG_TEXT, offsetof(ask_settings, secret_file), "", 0, 0, NULL,
+     "The job's secret; empty: that which `penstock run` wrote down."},
     {0},
 };
 
@@ -33,26 +45,11 @@ static int open_job(ask_settings *s, int argc, char **argv, const char *usage, c
     int code = command_settings(ask_rows, s, argc, argv, usage, &rest);
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    control_protect(s->encryption, s->secret_file);
     if (control_find_job(s->master_addr, s->master_port, address, sizeof address, &why) != PEN_OK ||
         control_open(address, WIRE_OBSERVER, s->timeout_ms, link, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     return -1;
-}
-
-/* Sends `ask` and waits for a message of `kind`; others are passed over. */
-static pen_status ask(control *link, wire_control *question, wire_control_kind kind,
-                      uint64_t timeout_ms, wire_control *answer, pen_error *why)
-{
-    pen_status status = control_send(link, question, why);
-    while (status == PEN_OK) {
-        status = control_receive(link, timeout_ms, answer, why);
-        if (status == PEN_OK && answer->kind == kind) return PEN_OK;
-        if (status == PEN_OK && answer->kind == WIRE_VERDICT) {
-            *why = answer->u.verdict;
-            return answer->u.verdict.status;
-        }
-    }
-    return status;
 }
 
 static const char *role_name(int32_t role)
@@ -73,6 +70,41 @@ static double stat_of(const wire_member_status *m, const char *name)
     return 0;
 }
 
+/* "server 1 serves 2 shards, keeps copies of 2, is being given 0" where there are copies, or were moves. */
+static void print_copies(const wire_control *answer)
+{
+    uint32_t lines = 0;
+    for (uint32_t m = 0; m < answer->u.status.n_members; m++) {
+        const wire_member *member    = &answer->u.status.member[m].member;
+        uint32_t n[WIRE_LEARNER + 1] = {0};
+        const char *state            = answer->u.status.member[m].state;
+        if (member->role != PEN_SERVER || !strcmp(state, "left") || !strcmp(state, "dead"))
+            continue;
+        for (uint32_t i = 0; i < answer->u.status.n_replicas; i++) {
+            const wire_replica *copy = &answer->u.status.replica[i];
+            if (copy->server == member->rank) n[copy->role]++;
+        }
+        printf("%sserver %d serves %u shard%s", lines++ ? "" : "\n", member->rank, n[WIRE_PRIMARY],
+               n[WIRE_PRIMARY] == 1 ? "" : "s");
+        if (n[WIRE_BACKUP]) printf(", keeps copies of %u", n[WIRE_BACKUP]);
+        if (n[WIRE_LEARNER]) printf(", is being given %u", n[WIRE_LEARNER]);
+        printf("\n");
+    }
+}
+
+static json_t *copies_json(const wire_control *answer)
+{
+    static const char *const roles[] = {"", "primary", "backup", "learner"};
+    json_t *copies                   = json_array();
+    for (uint32_t i = 0; i < answer->u.status.n_replicas; i++) {
+        const wire_replica *copy = &answer->u.status.replica[i];
+        json_array_append_new(copies, json_pack("{s:i, s:i, s:i, s:s}", "shard", (int)copy->shard,
+                                                "server", (int)copy->server, "place",
+                                                (int)copy->place, "role", roles[copy->role]));
+    }
+    return copies;
+}
+
 static void print_table(const wire_control *answer)
 {
     printf("job %s   %s   mode %s   step %" PRId64 "   epoch %" PRIu64 "   up %.0f s   snapshot %s",
@@ -81,17 +113,18 @@ static void print_table(const wire_control *answer)
            answer->u.status.snapshot < 0 ? "none" : "");
     if (answer->u.status.snapshot >= 0) printf("of step %" PRId64, answer->u.status.snapshot);
     printf("   refused frames %" PRIu64 "\n\n", answer->u.status.refused);
-    printf("%-10s %4s  %-16s %8s  %-8s %8s %9s %10s %10s  %s\n", "role", "rank", "host", "pid",
-           "state", "step", "seen", "push MB", "pull MB", "in");
+    printf("%-10s %4s  %-16s %8s  %-8s %8s %9s %10s %10s %10s  %s\n", "role", "rank", "host", "pid",
+           "state", "step", "seen", "push MB", "pull MB", "waited for", "in");
     for (uint32_t i = 0; i < answer->u.status.n_members; i++) {
         const wire_member_status *m = &answer->u.status.member[i];
-        printf("%-10s %4d  %-16.16s %8d  %-8s %8" PRId64 " %7.1f s %10.1f %10.1f  %s",
+        printf("%-10s %4d  %-16.16s %8d  %-8s %8" PRId64 " %7.1f s %10.1f %10.1f %8.1f s  %s",
                role_name(m->member.role), m->member.rank, m->member.host, m->member.pid, m->state,
                m->step, m->last_seen_s, stat_of(m, "push.bytes") / 1e6,
-               stat_of(m, "pull.bytes") / 1e6, m->call);
+               stat_of(m, "pull.bytes") / 1e6, stat_of(m, "waited_for_s"), m->call);
         if (m->call[0] != '\0') printf(" for %.1f s", m->call_s);
         printf("\n");
     }
+    print_copies(answer);
     for (uint32_t i = 0; i < answer->u.status.n_waiting; i++)
         printf("\nwaiting  %s\n", answer->u.status.waiting[i]);
 }
@@ -118,15 +151,36 @@ static void print_json(const wire_control *answer)
     for (uint32_t i = 0; i < answer->u.status.n_waiting; i++)
         json_array_append_new(waiting, json_string(answer->u.status.waiting[i]));
     json_t *all = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:o, s:o}", "job", answer->u.status.job,
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:o, s:o, s:o}", "job", answer->u.status.job,
         "phase", answer->u.status.phase, "mode", answer->u.status.mode, "step",
         (json_int_t)answer->u.status.step, "term", (json_int_t)answer->u.status.term, "epoch",
         (json_int_t)answer->u.status.epoch, "uptime_s", answer->u.status.uptime_s, "snapshot",
         (json_int_t)answer->u.status.snapshot, "refused", (json_int_t)answer->u.status.refused,
-        "members", members, "waiting", waiting);
+        "members", members, "waiting", waiting, "copies", copies_json(answer));
     json_dumpf(all, stdout, JSON_COMPACT);
     printf("\n");
     json_decref(all);
+}
+
+/* Whoever hangs may not answer: what has come by then is printed. */
+static pen_status ask_stuck(control *link, const wire_control *status, const ask_settings *s,
+                            pen_error *why)
+{
+    stuck *all            = stuck_create();
+    wire_control question = {.kind = WIRE_RECORD_ASK, .u.record_ask = {.id = 1}}, answer;
+    const uint64_t end    = clock_ms(&clock_real) + s->timeout_ms;
+    if (all == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the records of all workers");
+    stuck_take_status(all, status);
+    pen_status result = control_send(link, &question, why);
+    while (result == PEN_OK && !stuck_is_whole(all)) {
+        const uint64_t now = clock_ms(&clock_real);
+        result             = now < end ? control_receive(link, end - now, &answer, why) : PEN_AGAIN;
+        if (result == PEN_OK && answer.kind == WIRE_RECORD) stuck_take_record(all, &answer);
+    }
+    if (result == PEN_AGAIN) result = PEN_OK;
+    if (result == PEN_OK) s->json ? stuck_print_json(all, stdout) : stuck_print(all, stdout);
+    stuck_destroy(all);
+    return result;
 }
 
 int command_status(int argc, char **argv)
@@ -135,41 +189,17 @@ int command_status(int argc, char **argv)
     control *link;
     wire_control question = {.kind = WIRE_STATUS_ASK}, answer;
     pen_error why         = {0};
-    int code =
-        open_job(&s, argc, argv,
-                 "usage: penstock status [--json] [--master-addr HOST --master-port PORT]", &link);
+    int code              = open_job(
+                     &s, argc, argv,
+                     "usage: penstock status [--stuck] [--json] [--master-addr HOST --master-port PORT]", &link);
     if (code >= 0) return code;
-    pen_status status = ask(link, &question, WIRE_STATUS, s.timeout_ms, &answer, &why);
-    if (status == PEN_OK) s.json ? print_json(&answer) : print_table(&answer);
+    pen_status status = control_ask(link, &question, WIRE_STATUS, s.timeout_ms, &answer, &why);
+    if (status == PEN_OK && s.stuck)
+        status = ask_stuck(link, &answer, &s, &why);
+    else if (status == PEN_OK)
+        s.json ? print_json(&answer) : print_table(&answer);
     control_close(link, 0);
     if (status == PEN_AGAIN)
         return command_fail(1, "the scheduler did not answer within %" PRIu64 " ms", s.timeout_ms);
-    return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
-}
-
-int command_snapshot(int argc, char **argv)
-{
-    ask_settings s;
-    control *link;
-    wire_control question = {.kind = WIRE_SNAPSHOT_PLEASE}, answer;
-    pen_error why         = {0};
-    int code              = open_job(&s, argc, argv,
-                                     "usage: penstock snapshot [--timeout-ms MS]   asks the running job for one",
-                                     &link);
-    if (code >= 0) return code;
-    uint64_t patience_ms =
-        s.timeout_ms < 60000 ? 60000 : s.timeout_ms; /* the next step, and the disk */
-    pen_status status = ask(link, &question, WIRE_SNAPSHOT_DONE, patience_ms, &answer, &why);
-    if (status == PEN_OK && answer.u.snapshot_done.status != PEN_OK) {
-        status = answer.u.snapshot_done.status;
-        snprintf(why.text, sizeof why.text, "%s", answer.u.snapshot_done.text);
-    }
-    if (status == PEN_OK && s.json)
-        printf("{\"step\": %" PRId64 "}\n", answer.u.snapshot_done.step);
-    if (status == PEN_OK && !s.json)
-        printf("snapshot of step %" PRId64 " is complete\n", answer.u.snapshot_done.step);
-    control_close(link, 0);
-    if (status == PEN_AGAIN)
-        return command_fail(1, "no snapshot within %" PRIu64 " ms", patience_ms);
     return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
 }

@@ -2,6 +2,7 @@
 #include "cli/control.h"
 #include "common/clock.h"
 #include "common/config.h"
+#include "common/guard.h"
 #include "common/transport/transport.h"
 #include "common/why.h"
 
@@ -19,11 +20,13 @@
 #include <unistd.h>
 
 struct control {
+    guard *guard;
     transport *link;
     wire_arena *arena;
     wire_out out;
     uint64_t incarnation;
     char address[256];
+    char refusal[96]; /* what the newest attempt met; "": nothing that tells */
 };
 
 enum {
@@ -54,6 +57,10 @@ static pen_status join(control *c, int32_t role, uint64_t timeout_ms, pen_error 
     if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) nonce = start ^ (uint64_t)getpid();
     for (;;) {
         uint64_t now = clock_ms(&clock_real);
+        if (now - start >= timeout_ms && c->refusal[0] != '\0')
+            return why_set(why, PEN_DENIED,
+                           "no scheduler at %s: %s; look at --secret-file and --encryption",
+                           c->address + strlen("tcp://"), c->refusal);
         if (now - start >= timeout_ms)
             return why_set(why, PEN_UNREACHABLE,
                            "nothing answers as a Penstock scheduler at %s; is the job running, and "
@@ -77,17 +84,59 @@ static pen_status join(control *c, int32_t role, uint64_t timeout_ms, pen_error 
     }
 }
 
+/* ---- keys: of this process, which asks one job ------------------------------------------------- */
+
+static struct {
+    int encryption;
+    char secret_file[CONFIG_TEXT_BYTES];
+} protection;
+
+void control_protect(int encryption, const char *secret_file)
+{
+    protection.encryption = encryption;
+    snprintf(protection.secret_file, sizeof protection.secret_file, "%s", secret_file);
+}
+
+static int choice_of(const char *text)
+{
+    for (int i = 0; text != NULL && guard_choices[i] != NULL; i++)
+        if (strcmp(text, guard_choices[i]) == 0) return i;
+    return GUARD_AUTO;
+}
+
+static pen_status open_guard(control *c, pen_error *why)
+{
+    const char *file        = config_env("PENSTOCK_SECRET_FILE");
+    const guard_options who = {
+        .encryption  = protection.encryption != GUARD_AUTO
+                           ? protection.encryption
+                           : choice_of(config_env("PENSTOCK_ENCRYPTION")),
+        .secret_file = protection.secret_file[0] != '\0' ? protection.secret_file : file,
+        .role        = GUARD_TOOL,
+        .rank        = -1,
+        .address     = {c->address}};
+    return guard_open(&who, &c->guard, why);
+}
+
+static pen_status dial(control *c, pen_error *why)
+{
+    transport_options patient = {.heartbeat_ms = HEARTBEAT_MS};
+    const pen_status status   = open_guard(c, why);
+    if (status != PEN_OK) return status;
+    guard_dial(c->guard, GUARD_SCHEDULER, &patient);
+    return transport_dial(c->address, &patient, &c->link, why);
+}
+
 pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, control **out,
                         pen_error *why)
 {
     control *c = calloc(1, sizeof *c);
     if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to dial %s", address);
     snprintf(c->address, sizeof c->address, "%s", address);
-    c->arena                        = wire_arena_create(ARENA_BYTES_MAX);
-    const transport_options patient = {.heartbeat_ms = HEARTBEAT_MS};
-    pen_status status               = c->arena == NULL
-                                          ? why_set(why, PEN_NO_MEMORY, "no memory to dial %s", address)
-                                          : transport_dial(address, &patient, &c->link, why);
+    c->arena          = wire_arena_create(ARENA_BYTES_MAX);
+    pen_status status = c->arena == NULL
+                            ? why_set(why, PEN_NO_MEMORY, "no memory to dial %s", address)
+                            : dial(c, why);
     if (status == PEN_OK) status = join(c, role, timeout_ms, why);
     if (status != PEN_OK) {
         control_close(c, 0);
@@ -101,6 +150,7 @@ void control_close(control *c, uint32_t linger_ms)
 {
     if (c == NULL) return;
     transport_close(c->link, linger_ms);
+    guard_close(c->guard);
     wire_arena_destroy(c->arena);
     wire_out_free(&c->out);
     free(c);
@@ -127,6 +177,10 @@ pen_status control_receive(control *c, uint64_t timeout_ms, wire_control *messag
             if (event.kind == TRANSPORT_DOWN && c->incarnation != 0)
                 return why_set(why, PEN_UNREACHABLE, "the scheduler at %s is gone",
                                c->address + strlen("tcp://"));
+            const bool is_about_keys =
+                c->guard != NULL || strstr(event.note, ", and this side") != NULL;
+            if (event.kind == TRANSPORT_REFUSED && is_about_keys)
+                snprintf(c->refusal, sizeof c->refusal, "%s", event.note);
             if (event.kind != TRANSPORT_MESSAGE) continue;
             wire_arena_reset(c->arena);
             if (wire_control_decode(event.head, event.head_size, c->arena, message, why) == PEN_OK)
@@ -138,6 +192,21 @@ pen_status control_receive(control *c, uint64_t timeout_ms, wire_control *messag
         uint64_t left    = timeout_ms - spent;
         poll(&fd, 1, left < 100 ? (int)left : 100);
     }
+}
+
+pen_status control_ask(control *c, wire_control *question, wire_control_kind kind,
+                       uint64_t timeout_ms, wire_control *answer, pen_error *why)
+{
+    pen_status status = control_send(c, question, why);
+    while (status == PEN_OK) {
+        status = control_receive(c, timeout_ms, answer, why);
+        if (status == PEN_OK && answer->kind == kind) return PEN_OK;
+        if (status == PEN_OK && answer->kind == WIRE_VERDICT) {
+            *why = answer->u.verdict;
+            return answer->u.verdict.status;
+        }
+    }
+    return status;
 }
 
 int control_fd(control *c)
@@ -161,41 +230,93 @@ pen_status control_jobs_folder(char *path, size_t size, pen_error *why)
     return PEN_OK;
 }
 
-/* Notes whose launcher has ended in the hard way are removed on sight. */
-static bool read_note(const char *path, char *address, size_t size)
+typedef struct { /* what `penstock run` wrote down of a job */
+    char address[256], secret_file[CONFIG_TEXT_BYTES], encryption[16];
+    pid_t pid;
+} note;
+
+static void copy_text(char *to, size_t size, const json_t *object, const char *key)
 {
-    json_t *note     = json_load_file(path, 0, NULL);
-    const char *text = json_string_value(json_object_get(note, "address"));
-    pid_t pid        = (pid_t)json_integer_value(json_object_get(note, "pid"));
-    bool alive       = text != NULL && pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
-    if (alive)
-        snprintf(address, size, "%s", text);
-    else
-        unlink(path);
-    json_decref(note);
+    const char *text = json_string_value(json_object_get(object, key));
+    snprintf(to, size, "%s", text != NULL ? text : "");
+}
+
+/* Also the secret that was to be thrown away with its job, which lies beside the note. */
+static void remove_orphan(const char *path, const char *secret_file)
+{
+    const size_t folder = (size_t)(strrchr(path, '/') - path) + 1, n = strlen(secret_file);
+    const bool is_ours = strncmp(path, secret_file, folder) == 0 && n > folder + 4 &&
+                         strchr(secret_file + folder, '/') == NULL &&
+                         strcmp(secret_file + n - 4, ".key") == 0;
+    if (is_ours) unlink(secret_file);
+    unlink(path);
+}
+
+/* Notes whose launcher has ended in the hard way are removed on sight. */
+static bool read_note(const char *path, note *n)
+{
+    json_t *object = json_load_file(path, 0, NULL);
+    copy_text(n->address, sizeof n->address, object, "address");
+    copy_text(n->secret_file, sizeof n->secret_file, object, "secret_file");
+    copy_text(n->encryption, sizeof n->encryption, object, "encryption");
+    n->pid = (pid_t)json_integer_value(json_object_get(object, "pid"));
+    const bool alive =
+        n->address[0] != '\0' && n->pid > 0 && (kill(n->pid, 0) == 0 || errno == EPERM);
+    if (!alive) remove_orphan(path, n->secret_file);
+    json_decref(object);
     return alive;
 }
 
-static pen_status only_job(char *address, size_t size, pen_error *why)
+/* What the user said counts more. */
+static void adopt(const note *n)
 {
-    char folder[256], path[600], jobs[400] = "";
-    int found         = 0;
+    if (protection.encryption != GUARD_AUTO || protection.secret_file[0] != '\0') return;
+    control_protect(choice_of(n->encryption), n->secret_file);
+}
+
+typedef struct {
+    int found;
+    note last;
+    char jobs[400];
+} notes;
+
+/* Those of one port, ":4711", or with NULL all. */
+static pen_status read_notes(const char *port, notes *all, pen_error *why)
+{
+    char folder[256], path[600];
     pen_status status = control_jobs_folder(folder, sizeof folder, why);
     if (status != PEN_OK) return status;
     DIR *dir = opendir(folder);
     if (dir == NULL) return why_set(why, PEN_STORE, "cannot read %s: %m", folder);
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
-        char one[256];
-        if (strstr(entry->d_name, ".json") == NULL) continue;
+        note one;
+        const size_t n = strlen(entry->d_name);
+        if (n < 5 || strcmp(entry->d_name + n - 5, ".json") != 0) continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (!read_note(path, one, sizeof one)) continue;
-        snprintf(jobs + strlen(jobs), sizeof jobs - strlen(jobs), "  %.*s at %s",
-                 (int)strlen(entry->d_name) - 5, entry->d_name, one + strlen("tcp://"));
-        snprintf(address, size, "%s", one);
-        found++;
+        if (!read_note(path, &one)) continue;
+        const char *at = strrchr(one.address, ':');
+        if (port != NULL && (at == NULL || strcmp(at, port) != 0)) continue;
+        snprintf(all->jobs + strlen(all->jobs), sizeof all->jobs - strlen(all->jobs),
+                 "  %.*s at %s", (int)n - 5, entry->d_name, one.address + strlen("tcp://"));
+        all->last = one;
+        all->found++;
     }
     closedir(dir);
-    if (found == 1) return PEN_OK;
+    return PEN_OK;
+}
+
+static pen_status only_job(char *address, size_t size, pen_error *why)
+{
+    notes all         = {.found = 0};
+    pen_status status = read_notes(NULL, &all, why);
+    if (status != PEN_OK) return status;
+    if (all.found == 1) {
+        adopt(&all.last);
+        snprintf(address, size, "%s", all.last.address);
+        return PEN_OK;
+    }
+    const int found  = all.found;
+    const char *jobs = all.jobs;
     if (found == 0)
         return why_set(why, PEN_NOT_FOUND,
                        "no job of `penstock run` is running here; name one with --master-addr and "
@@ -207,7 +328,11 @@ static pen_status only_job(char *address, size_t size, pen_error *why)
 pen_status control_find_job(const char *master_addr, uint64_t master_port, char *address,
                             size_t size, pen_error *why)
 {
+    notes all = {.found = 0};
+    char port[24];
     if (master_port == 0) return only_job(address, size, why);
+    snprintf(port, sizeof port, ":%" PRIu64, master_port);
+    if (read_notes(port, &all, NULL) == PEN_OK && all.found == 1) adopt(&all.last);
     snprintf(address, size, "tcp://%s:%" PRIu64, master_addr[0] == '\0' ? "127.0.0.1" : master_addr,
              master_port);
     return PEN_OK;

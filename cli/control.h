@@ -6,6 +6,10 @@
 
 typedef struct control control;
 
+/* How the next control_open() is encrypted: what the user said.  Without it, and for what was left at its
+ * default, what `penstock run` wrote down of the job, else PENSTOCK_ENCRYPTION and PENSTOCK_SECRET_FILE. */
+void control_protect(int encryption, const char *secret_file);
+
 /* Dials "tcp://HOST:PORT" and says HELLO as `role` (WIRE_LAUNCHER or WIRE_OBSERVER).
  * Waits at most timeout_ms for the answer: UNREACHABLE with a sentence that says what was found. */
 pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, control **c,
@@ -17,6 +21,11 @@ pen_status control_send(control *c, wire_control *message, pen_error *why);
 /* The next message, BORROWED until the next call; PEN_AGAIN when none came within timeout_ms, UNREACHABLE when
  * the connection is gone. */
 pen_status control_receive(control *c, uint64_t timeout_ms, wire_control *message, pen_error *why);
+
+/* Sends `question` and waits for a message of `kind`; others are passed over.  *answer is BORROWED until the next call.
+ * AGAIN: none came within timeout_ms after any other; a VERDICT ends the waiting with its status. */
+pen_status control_ask(control *c, wire_control *question, wire_control_kind kind,
+                       uint64_t timeout_ms, wire_control *answer, pen_error *why);
 
 int control_fd(control *c); /* readable when control_receive(c, 0, ...) may succeed */
 

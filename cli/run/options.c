@@ -1,6 +1,7 @@
 /* options.c - torchrun's flags, ours, and any setting of the job. */
 #include "cli/run/options.h"
 #include "cli/command.h"
+#include "cli/run/files.h"
 #include "common/why.h"
 
 #include <argp.h>
@@ -21,30 +22,45 @@ enum {
     KEY_LOG_DIR,
     KEY_FILTER,
     KEY_SERVERS,
+    KEY_REPLICAS,
     KEY_MODE,
     KEY_STORE,
     KEY_RESUME,
     KEY_FRESH,
     KEY_JOB,
+    KEY_JOIN,
     KEY_NO_PREFIX,
     KEY_GRACE,
+    KEY_ON_LOSS,
     KEY_SETTINGS
 };
 
 /* clang-format off */
 static const struct argp_option rows[] = {
     {0, 0, 0, 0, "What to start", 1},
-    {"nproc-per-node",     KEY_NPROC,        "N|auto", 0, "Workers on this machine (1)", 1},
-    {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers, over all machines (0)", 1},
-    {"mode",               KEY_MODE,         "MODE",   0, "How the job trains: ps-bsp, ps-ssp, ps-async", 1},
-    {"nnodes",             KEY_NNODES,       "N",      0, "Machines in the job (1)", 1},
+    {"nproc-per-node",     KEY_NPROC,        "N|auto", 0, "Workers on this machine (1); MIN:MAX, or MIN:N:MAX to begin with N: how many may come and go", 1},
+    {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers, over all machines (0); MIN:MAX or MIN:N:MAX likewise", 1},
+    {"replicas",           KEY_REPLICAS,     "R",      0, "Other servers that hold a copy of each part of the model: 0, 1 or 2 (0)", 1},
+    {"mode",               KEY_MODE,         "MODE",   0, "How the job trains: ddp, zero1, zero2 or zero3 (and FSDP's names) without servers; ps-bsp, ps-hier, ps-ssp, ps-async, zero2 or zero3 with", 1},
+    {"nnodes",             KEY_NNODES,       "N",      0, "Machines in the job (1); MIN:MAX: begins with MIN, others may come", 1},
     {"node-rank",          KEY_NODE_RANK,    "I",      0, "Which of them this one is (0)", 1},
     {"master-addr",        KEY_MASTER_ADDR,  "HOST",   0, "Name or address of machine 0 (127.0.0.1)", 1},
     {"master-port",        KEY_MASTER_PORT,  "PORT",   0, "Port of the scheduler there; 0 picks a free one (29500; 0 on one machine)", 1},
+    {"join",               KEY_JOIN,         "LINE",   0, "What machine 0 printed: its address and the job's secret; - reads it from stdin", 1},
     {"standalone",         KEY_STANDALONE,   0,        0, "One machine, a free port, whatever else was said", 1},
     {"job",                KEY_JOB,          "NAME",   0, "Name of the job (the program's name and four digits)", 1},
+    {0, 0, 0, 0, "Configuration files", 4},
+    {"config",             FILES_CONFIG,       "FILE",   0, "Of accelerate when it ends in .yml, .yaml or .json, else lines  name = value  of settings", 4},
+    {"ds-config",          FILES_DS_CONFIG,    "FILE",   0, "JSON of DeepSpeed", 4},
+    {"print-config",       FILES_PRINT_CONFIG, 0,        0, "Prints what all files, variables and flags come to, as JSON, and ends", 4},
+    {"hidden-size",        FILES_HIDDEN_SIZE,  "N",      0, "Of the model: what bucket sizes that are auto are made from", 4},
+    {"lr",                 FILES_LR,           "RATE",   0, "Learning rate that is auto in the file", 4},
+    {"weight-decay",       FILES_WEIGHT_DECAY, "X",      0, "Weight decay that is auto in the file", 4},
+    {"warmup-steps",       FILES_WARMUP_STEPS, "N",      0, "Length of the warm-up that is auto in the file", 4},
+    {"total-steps",        FILES_TOTAL_STEPS,  "N",      0, "Steps of the schedule that are auto in the file", 4},
     {0, 0, 0, 0, "When something fails", 2},
-    {"max-restarts",       KEY_MAX_RESTARTS, "N",      0, "Starts all again this often after a failure (0)", 2},
+    {"max-restarts",       KEY_MAX_RESTARTS, "N",      0, "Starts all again this often after a failure, or with on-worker-loss=wait each worker (0)", 2},
+    {"on-worker-loss",     KEY_ON_LOSS,      "RULE",   0, "When a worker dies: fail, continue without it, or wait for it to come back (fail; with MIN:MAX continue)", 2},
     {"grace",              KEY_GRACE,        "SECONDS",0, "Time between SIGTERM and SIGKILL when stopping (5)", 2},
     {"store",              KEY_STORE,        "DIR",    0, "Keeps snapshots in DIR", 2},
     {"resume",             KEY_RESUME,       0,        0, "Goes on from the newest snapshot in the store", 2},
@@ -61,10 +77,18 @@ static const struct argp_option rows[] = {
 /* clang-format on */
 
 static const char doc[] =
-    "Starts the servers and workers of a job on this machine and ends all when one fails.\v"
+    "Starts the servers and workers of a job on this machine and ends all when one fails.  Without "
+    "--servers workers train among themselves (allreduce).\v"
     "Flags are those of torchrun, with - or _, and --servers.  Every setting of the job "
     "(--settings lists them) "
     "is accepted too, as in --lease-ms 5000, and reaches all processes as PENSTOCK_<NAME>.\n\n"
+    "With --on-worker-loss continue the others go on without a worker that died; the exit code is "
+    "0 when all of them end with 0.  With wait the step waits for it, and --max-restarts says how "
+    "often this command starts it again.  With --replicas a server that dies is replaced at once "
+    "by "
+    "its copies, and is started again.\n\n"
+    "SIGUSR1 to this command prints the last collective calls of every worker, as `penstock status "
+    "--stuck` does.\n\n"
     "Exit code: 0; the code of the process that failed first; 128 + n when signal n ended it.";
 
 /* "3" for all, or "0:1,2:3" per local rank. */
@@ -116,19 +140,63 @@ static int parse_number(struct argp_state *state, const char *flag, const char *
     return (int)value;
 }
 
-static int parse_nproc(struct argp_state *state, const char *text)
+/* "4", "2:6" (from 2 to 6, and 6 to begin with) or "2:4:6" (4 to begin with). */
+static void parse_range(struct argp_state *state, const char *flag, const char *text, long floor,
+                        long ceiling, int *min, int *now, int *max)
+{
+    char part[3][16] = {"", "", ""};
+    int used = 0, n = sscanf(text, "%15[^:]:%15[^:]:%15[^:]%n", part[0], part[1], part[2], &used);
+    if (n < 1 || (n == 3 && text[used] != '\0')) n = 1;
+    const char *first = n == 1 ? text : part[0];
+    *min              = parse_number(state, flag, first, floor, ceiling);
+    *max              = n == 1 ? *min : parse_number(state, flag, part[n - 1], floor, ceiling);
+    *now              = n == 3 ? parse_number(state, flag, part[1], floor, ceiling) : *max;
+    if (*min > *now || *now > *max)
+        argp_failure(state, EXIT_USAGE, 0,
+                     "--%s is '%s', but must be MIN:MAX or MIN:N:MAX in rising order", flag, text);
+}
+
+static void parse_nproc(struct argp_state *state, const char *text, run_options *o)
 {
     if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0)
-        return (int)sysconf(_SC_NPROCESSORS_ONLN);
-    return parse_number(state, "nproc-per-node", text, 1, RUN_LOCAL_MAX);
+        o->nproc = o->nproc_min = o->nproc_max = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    else
+        parse_range(state, "nproc-per-node", text, 1, RUN_LOCAL_MAX, &o->nproc_min, &o->nproc,
+                    &o->nproc_max);
+}
+
+/* What others can read in the process list is overwritten. */
+static void take_join(struct argp_state *state, char *text, run_options *o)
+{
+    char line[SECRET_JOIN_BYTES + 2] = "";
+    char host[SECRET_HOST_BYTES];
+    uint32_t port;
+    pen_error why;
+    const bool is_here = strcmp(text, "-") != 0;
+    if (is_here)
+        snprintf(line, sizeof line, "%s", text);
+    else if (fgets(line, sizeof line, stdin) == NULL)
+        argp_failure(state, EXIT_USAGE, 0, "--join - found nothing on stdin");
+    if (is_here) memset(text, 'x', strlen(text));
+    line[strcspn(line, "\r\n")] = '\0';
+    const pen_status status     = secret_join_parse(line, &o->join, host, &port, &why);
+    explicit_bzero(line, sizeof line);
+    if (status != PEN_OK) argp_failure(state, EXIT_USAGE, 0, "--join: %s", why.text);
+    snprintf(o->master_addr, sizeof o->master_addr, "%s", host);
+    o->master_port = (int)port;
+    o->has_join    = true;
 }
 
 static error_t parse_row(int key, char *text, struct argp_state *state)
 {
     run_options *o = state->input;
     switch (key) {
-    case KEY_NPROC: o->nproc = parse_nproc(state, text); break;
-    case KEY_NNODES: o->nnodes = parse_number(state, "nnodes", text, 1, 100000); break;
+    case KEY_NPROC: parse_nproc(state, text, o); break;
+    case KEY_NNODES: { /* others may come: it begins with the fewest */
+        int most;
+        parse_range(state, "nnodes", text, 1, 100000, &o->nnodes, &most, &o->nnodes_max);
+        break;
+    }
     case KEY_NODE_RANK: o->node_rank = parse_number(state, "node-rank", text, 0, 99999); break;
     case KEY_MASTER_ADDR: snprintf(o->master_addr, sizeof o->master_addr, "%s", text); break;
     case KEY_MASTER_PORT:
@@ -144,13 +212,20 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
             argp_failure(state, EXIT_USAGE, 0, "--local-ranks-filter is '%s', but must be like 0,2",
                          text);
         break;
-    case KEY_SERVERS: o->servers = parse_number(state, "servers", text, 0, 10000); break;
+    case KEY_SERVERS: {
+        int least;
+        parse_range(state, "servers", text, 0, 10000, &least, &o->servers, &o->servers_max);
+        break;
+    }
+    case KEY_REPLICAS: o->replicas = parse_number(state, "replicas", text, 0, 2); break;
     case KEY_MODE: o->mode = text; break;
     case KEY_STORE: o->store = text; break;
     case KEY_RESUME: o->resume = true; break;
     case KEY_FRESH: o->fresh = true; break;
     case KEY_JOB: o->job = text; break;
+    case KEY_JOIN: take_join(state, text, o); break;
     case KEY_NO_PREFIX: o->prefix = false; break;
+    case KEY_ON_LOSS: setenv("PENSTOCK_ON_WORKER_LOSS", text, 1); break;
     case KEY_GRACE: o->grace_s = parse_number(state, "grace", text, 0, 3600); break;
     case KEY_SETTINGS:
         for (int i = 0; command_tables[i] != NULL; i++)
@@ -164,9 +239,10 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
         break;
     case ARGP_KEY_ARGS: o->program = state->argv + state->next; break;
     case ARGP_KEY_NO_ARGS:
+        if (o->print_config) break;
         argp_error(state, "which program? say  penstock run [FLAGS] PROG [ARGS]");
         break;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return run_files_flag(key, text, state);
     }
     return 0;
 }
@@ -188,18 +264,12 @@ static const struct argp_option *find_flag(const char *name)
     return NULL;
 }
 
-static void put_setting(const char *name, const char *value)
+static int refuse_flag(const char *name, const char *word)
 {
-    char variable[128] = "PENSTOCK_";
-    size_t n           = strlen(variable);
-    for (; *name != '\0' && n + 1 < sizeof variable; name++)
-        variable[n++] = (char)toupper((unsigned char)*name);
-    variable[n] = '\0';
-    setenv(variable, value, 1);
-}
-
-static int refuse_flag(const char *name)
-{
+    if (run_files_is_yaml(word)) /* as some texts show it for accelerate */
+        return command_fail(EXIT_USAGE,
+                            "unknown flag '%s'; a configuration file is named so: --config %s",
+                            word, word + 2);
     const char *names[512];
     size_t n = 0;
     for (const struct argp_option *r = rows; r->name != NULL || r->doc != NULL; r++)
@@ -241,9 +311,15 @@ static char *split_flag(char *word, char *as_flag, char *as_setting, size_t size
     return equals == NULL ? NULL : equals + 1;
 }
 
+/* What may follow a flag that is also one without it, so that a program's name is not taken for it. */
+static bool is_switch(const char *word)
+{
+    return strcmp(word, "yes") == 0 || strcmp(word, "no") == 0;
+}
+
 /* Takes the job's settings out of argv and spells the launcher's flags with dashes, up to PROG.  Returns the new
  * argc, or the negative exit code - 1. */
-static int normalise(int argc, char **argv, char **out, char (*spelled)[128])
+static int normalise(int argc, char **argv, char **out, char (*spelled)[128], run_options *o)
 {
     int n = 0, i = 1;
     out[n++] = argv[0];
@@ -268,32 +344,92 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128])
             continue;
         }
         const config_row *row = find_setting(setting);
-        if (row == NULL) return -1 - refuse_flag(name);
+        if (row == NULL) return -1 - refuse_flag(name, argv[i]);
+        if (value == NULL && i + 1 < argc && (row->type != CONFIG_BOOL || is_switch(argv[i + 1])))
+            value = argv[++i];
         if (value == NULL && row->type == CONFIG_BOOL) value = "yes";
-        if (value == NULL && i + 1 < argc) value = argv[++i];
         if (value == NULL) return -1 - command_fail(EXIT_USAGE, "--%s needs a value", name);
         int code = check_setting(row, value);
         if (code >= 0) return -1 - code;
-        put_setting(setting, value);
+        run_files_put(o, row->name, value);
     }
     for (; i < argc; i++) out[n++] = argv[i];
     out[n] = NULL;
     return n;
 }
 
-static int check(const run_options *o)
+bool run_options_is_elastic(const run_options *o)
 {
-    if (o->node_rank >= o->nnodes)
+    return o->nproc_max > o->nproc_min || o->nnodes_max > o->nnodes || o->servers_max > o->servers;
+}
+
+bool run_options_survives(const run_options *o)
+{
+    return o->servers > 0 &&
+           (o->replicas > 0 || o->loss != RUN_LOSS_FAIL || run_options_is_elastic(o));
+}
+
+/* Whoever said it: the flag, or the environment, which the flag is written to. */
+static int check_loss_rule(run_options *o)
+{
+    if (config_env("PENSTOCK_ON_WORKER_LOSS") == NULL && run_options_is_elastic(o))
+        setenv("PENSTOCK_ON_WORKER_LOSS", "continue", 1);
+    const char *rule = config_env("PENSTOCK_ON_WORKER_LOSS");
+    if (rule == NULL) return -1;
+    const int code = check_setting(find_setting("on_worker_loss"), rule);
+    if (code >= 0) return code;
+    o->loss = strcmp(rule, "continue") == 0 ? RUN_LOSS_CONTINUE
+              : strcmp(rule, "wait") == 0   ? RUN_LOSS_WAIT
+                                            : RUN_LOSS_FAIL;
+    if (o->loss == RUN_LOSS_WAIT && o->servers == 0)
+        return command_fail(EXIT_USAGE,
+                            "--on-worker-loss wait and --servers 0: without servers nobody keeps "
+                            "what the worker that comes back would need; use continue or fail");
+    return -1;
+}
+
+static int check_copies(const run_options *o)
+{
+    if (o->servers == 0 && run_options_is_elastic(o))
+        return command_fail(EXIT_USAGE,
+                            "--servers 0 and MIN:MAX: without servers nobody keeps what a worker "
+                            "that comes would need; give the job servers, or fixed numbers");
+    if (o->replicas > 0 && o->servers <= o->replicas)
+        return command_fail(EXIT_USAGE,
+                            "--replicas %d needs at least %d servers, for each copy is on another; "
+                            "there are %d",
+                            o->replicas, o->replicas + 1, o->servers);
+    if (o->nnodes_max > 1 && o->nproc_max > o->nproc_min)
+        return command_fail(
+            EXIT_USAGE,
+            "--nnodes %d and --nproc-per-node %d:%d: with several machines each has "
+            "a fixed number of workers; let --nnodes be MIN:MAX",
+            o->nnodes_max, o->nproc_min, o->nproc_max);
+    return -1;
+}
+
+static int check(run_options *o)
+{
+    if (o->has_join && o->node_rank == 0)
+        return command_fail(EXIT_USAGE, "--join is for the machines beyond the first: say "
+                                        "--nnodes N and --node-rank I with it");
+    if (o->node_rank >= o->nnodes_max)
         return command_fail(EXIT_USAGE, "--node-rank %d and --nnodes %d contradict each other",
-                            o->node_rank, o->nnodes);
+                            o->node_rank, o->nnodes_max);
     if (o->mode != NULL && strncmp(o->mode, "ps-", 3) == 0 && o->servers == 0)
         return command_fail(EXIT_USAGE, "--servers 0 and --mode %s contradict each other", o->mode);
     if (o->mode != NULL && strcmp(o->mode, "local") == 0 && o->nproc * o->nnodes > 1)
         return command_fail(EXIT_USAGE, "--mode local and %d workers contradict each other",
                             o->nproc * o->nnodes);
-    if (o->mode != NULL && strcmp(o->mode, "local") == 0 && o->servers > 0)
-        return command_fail(EXIT_USAGE, "--servers %d and --mode local contradict each other",
-                            o->servers);
+    const bool serves_nobody =
+        o->mode != NULL && (strcmp(o->mode, "local") == 0 || strcmp(o->mode, "allreduce") == 0 ||
+                            strcmp(o->mode, "ddp") == 0 || strcmp(o->mode, "no_shard") == 0);
+    if (serves_nobody && o->servers > 0)
+        return command_fail(EXIT_USAGE, "--servers %d and --mode %s contradict each other",
+                            o->servers, o->mode);
+    int code = check_loss_rule(o);
+    if (code < 0) code = check_copies(o);
+    if (code >= 0) return code;
     if (o->nnodes > 1 && o->master_port == 0)
         return command_fail(EXIT_USAGE, "--nnodes %d needs a --master-port that all machines know",
                             o->nnodes);
@@ -308,15 +444,15 @@ static int check(const run_options *o)
 
 int run_options_parse(int argc, char **argv, run_options *o)
 {
-    *o = (run_options){.nproc = 1, .nnodes = 1, .grace_s = 5, .master_port = -1, .prefix = true};
+    *o = (run_options){.node_rank = -1, .grace_s = 5, .master_port = -1, .prefix = true};
     memset(o->shown, true, sizeof o->shown);
-    snprintf(o->master_addr, sizeof o->master_addr, "127.0.0.1");
 
     char **words        = calloc((size_t)argc * 2 + 1,
                                  sizeof *words); /* live as long as the process: PROG points into them */
     char(*spelled)[128] = calloc((size_t)argc + 1, sizeof *spelled);
     if (words == NULL || spelled == NULL) return command_fail(1, "no memory for the command line");
-    int n                = normalise(argc, argv, words, spelled);
+    o->words             = words;
+    int n                = normalise(argc, argv, words, spelled, o);
     words[0]             = "penstock run";
     argp_err_exit_status = EXIT_USAGE;
     int failed           = n < 0 ? 0 : argp_parse(&parser, n, words, ARGP_IN_ORDER, NULL, o);
@@ -325,11 +461,15 @@ int run_options_parse(int argc, char **argv, run_options *o)
     if (n < 0) return -1 - n;
     if (failed != 0) return EXIT_USAGE;
 
+    const int code = run_files_apply(o); /* and what neither flag nor file says */
+    if (code >= 0) return code;
     if (o->standalone) {
-        o->nnodes      = 1;
-        o->node_rank   = 0;
-        o->master_port = 0;
+        o->nnodes = o->nnodes_max = 1;
+        o->node_rank              = 0;
+        o->master_port            = 0;
     }
     if (o->master_port < 0) o->master_port = o->nnodes > 1 ? 29500 : 0;
-    return check(o);
+    const int refused = check(o);
+    if (refused >= 0 || !o->print_config) return refused;
+    return run_files_print(o, stdout);
 }

@@ -2,28 +2,51 @@
 #ifndef CLI_RUN_OPTIONS_H
 #define CLI_RUN_OPTIONS_H
 
+#include "cli/config/resolve.h"
+#include "common/secret.h"
 #include "penstock.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { RUN_LOCAL_MAX = 1024, RUN_STDOUT = 1, RUN_STDERR = 2 };
+enum { RUN_LOCAL_MAX = 1024, RUN_STDOUT = 1, RUN_STDERR = 2, RUN_FLAGS_MAX = 256 };
+
+typedef enum { RUN_LOSS_FAIL, RUN_LOSS_CONTINUE, RUN_LOSS_WAIT } run_loss;
 
 typedef struct {
-    int nproc, nnodes, node_rank, servers, max_restarts, grace_s;
+    int nproc, nproc_min, nproc_max; /* workers on each machine: at first, and while it trains */
+    int nnodes, nnodes_max;          /* machines at first, and at most */
+    int node_rank;
+    int servers, servers_max, replicas;
+    int max_restarts, grace_s;
     char master_addr[256];
     int master_port; /* 0 = a free one */
     bool standalone, prefix;
     const char *log_dir, *store, *mode, *job;
     bool resume, fresh;
+    run_loss loss; /* what the death of a worker means */
+    bool has_join; /* the secret came with --join */
+    secret join;
     uint8_t redirects
         [RUN_LOCAL_MAX];        /* per local rank: RUN_STDOUT | RUN_STDERR go to files only      */
     uint8_t tee[RUN_LOCAL_MAX]; /*                 go to files and to the terminal              */
     bool shown[RUN_LOCAL_MAX];  /* --local-ranks-filter: whose output reaches the terminal      */
+    char **words;               /* of the command line, as long as the process lives */
     char **program;             /* PROG ARGS, NULL-terminated                                    */
+
+    const char *config, *ds_config; /* files of accelerate and DeepSpeed; NULL: none */
+    resolve_flags autos;            /* what "auto" in them stands for */
+    bool print_config;
+    const char *flags
+        [RUN_FLAGS_MAX]; /* settings that were flags; the others of the environment were there */
+    int n_flags;
 } run_options;
 
 /* Reads argv; settings of the job (--lease-ms 5000) are put into the environment as PENSTOCK_*.
  * -1: go on; else the exit code. */
 int run_options_parse(int argc, char **argv, run_options *o);
+
+bool run_options_is_elastic(const run_options *o); /* workers or servers may come and go */
+/* The job outlives a death: then its scheduler keeps its state, and is started again. */
+bool run_options_survives(const run_options *o);
 
 #endif

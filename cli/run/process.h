@@ -27,6 +27,10 @@ typedef struct {
     char prefix[32];                /* "[1] " */
     pid_t pid;                      /* 0 = not started or reaped */
     bool ended, reported;
+    int restarts;               /* how often a process of this role and rank was started again */
+    uint64_t due_ms;            /* not 0: it ended, and is started again then */
+    bool is_leaving;            /* the job has become smaller: it may end */
+    bool lost;                  /* a worker the job goes on without: nobody waits for it */
     int exit_code, exit_signal; /* one of them, once ended */
     double started_s, ended_s;
     uint64_t order; /* 1 = the first that ended */

@@ -9,7 +9,7 @@
 
 static bool failed(const process *p)
 {
-    return p->ended && (p->exit_code != 0 || p->exit_signal != 0);
+    return p->ended && !p->lost && (p->exit_code != 0 || p->exit_signal != 0);
 }
 
 static bool is_verdicts_culprit(const process *p, const pen_error *verdict)
@@ -173,7 +173,10 @@ int report_write(const report_input *in, const process *cause)
     if (in->verdict != NULL) fprintf(stderr, "  verdict  %s\n", in->verdict->text);
     print_others(in, cause);
     if (in->verdict != NULL && in->verdict->status == PEN_PEER_LOST && cause->role == PEN_WORKER)
-        fprintf(stderr, "  rule     on_worker_loss=fail (default)\n");
+        fprintf(stderr, "  rule     on_worker_loss=%s\n",
+                in->options->loss == RUN_LOSS_CONTINUE ? "continue"
+                : in->options->loss == RUN_LOSS_WAIT   ? "wait"
+                                                       : "fail (default)");
     if (!in->restarting) print_kept(in->options);
     int code = exit_code_of(cause, hung);
     fprintf(stderr, "  exit     %d\n", code);

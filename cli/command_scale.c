@@ -1,0 +1,109 @@
+/* command_scale.c - `penstock scale` and `penstock drain`: more or fewer workers and servers in a running job. */
+#include "cli/command.h"
+#include "cli/control.h"
+#include "common/guard.h"
+#include "common/why.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    char master_addr[CONFIG_TEXT_BYTES];
+    uint64_t master_port, timeout_ms;
+    int64_t workers, servers;
+    int encryption;
+    char secret_file[CONFIG_TEXT_BYTES];
+} resize_settings;
+
+#define ROW(name, type, dfl, min, max, choices, doc)                                               \
+    {                                                                                              \
+#name, CONFIG_##type, offsetof(resize_settings, name), dfl, min, max, choices, doc         \
+    }
+/* clang-format off */
+#define ROWS_OF_THE_JOB(wait, what)                                                                    \
+    ROW(master_addr, TEXT, "",     0,   0,       NULL, "Host of the scheduler; empty: 127.0.0.1."),    \
+    ROW(master_port, U64,  "0",    0,   65535,   NULL,                                                 \
+        "Port of the scheduler; 0: that of the only job running here."),                               \
+    ROW(timeout_ms,  U64,  wait,   100, 3600000, NULL, what),                                          \
+    ROW(encryption,  ENUM, "auto", 0,   0,       guard_choices,                                        \
+        "How the job is reached: auto as `penstock run` wrote down, on, or clear."),                   \
+    ROW(secret_file, TEXT, "",     0,   0,       NULL,                                                 \
+        "The job's secret; empty: that which `penstock run` wrote down.")
+
+static const config_row scale_rows[] = {
+    ROW(workers, I64, "-1", -1, 16384, NULL, "So many workers; -1: as many as there are."),
+    ROW(servers, I64, "-1", -1, 1024,  NULL, "So many servers; -1: as many as there are."),
+    ROWS_OF_THE_JOB("5000", "Longest time to wait for an answer."),
+    {0},
+};
+
+static const config_row drain_rows[] = {
+    ROWS_OF_THE_JOB("600000", "Longest time to wait until the server is empty."),
+    {0},
+};
+/* clang-format on */
+
+/* Says it to the job and prints the answer; returns the exit code. */
+static int ask(const resize_settings *s, wire_control *question)
+{
+    char address[400];
+    control *link;
+    wire_control answer;
+    pen_error why = {0};
+    control_protect(s->encryption, s->secret_file);
+    if (control_find_job(s->master_addr, s->master_port, address, sizeof address, &why) != PEN_OK ||
+        control_open(address, WIRE_OBSERVER, s->timeout_ms < 5000 ? s->timeout_ms : 5000, &link,
+                     &why) != PEN_OK)
+        return command_fail(1, "%s", why.text);
+    pen_status status = control_ask(link, question, WIRE_RESIZED, s->timeout_ms, &answer, &why);
+    if (status == PEN_OK && answer.u.resized.status != PEN_OK) {
+        status = answer.u.resized.status;
+        snprintf(why.text, sizeof why.text, "%.600s", answer.u.resized.text);
+    } else if (status == PEN_OK) {
+        printf("%s\n", answer.u.resized.text);
+    }
+    control_close(link, 0);
+    if (status == PEN_AGAIN)
+        return command_fail(
+            1, "no answer within %" PRIu64 " ms; `penstock status` shows how far it is",
+            s->timeout_ms);
+    return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
+}
+
+int command_scale(int argc, char **argv)
+{
+    resize_settings s = {0};
+    int rest;
+    int code = command_settings(scale_rows, &s, argc, argv,
+                                "usage: penstock scale [--workers N] [--servers M]", &rest);
+    if (code >= 0) return code;
+    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (s.workers < 0 && s.servers < 0)
+        return command_fail(EXIT_USAGE, "say how many there shall be: --workers N, --servers M");
+    wire_control question    = {.kind = WIRE_SCALE};
+    question.u.scale.workers = (int32_t)s.workers;
+    question.u.scale.servers = (int32_t)s.servers;
+    return ask(&s, &question);
+}
+
+int command_drain(int argc, char **argv)
+{
+    resize_settings s = {0};
+    char *end         = NULL;
+    int rest;
+    int code =
+        command_settings(drain_rows, &s, argc, argv,
+                         "usage: penstock drain SERVER   (its rank: penstock status)", &rest);
+    if (code >= 0) return code;
+    const long server = rest < argc ? strtol(argv[rest], &end, 10) : -1;
+    if (server < 0 || server > 1023 || end == argv[rest] || *end != '\0')
+        return command_fail(EXIT_USAGE, "say which server: penstock drain 1   (penstock status)");
+    if (rest + 1 < argc)
+        return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest + 1]);
+    wire_control question   = {.kind = WIRE_DRAIN};
+    question.u.drain.server = (int32_t)server;
+    return ask(&s, &question);
+}

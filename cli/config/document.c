@@ -1,0 +1,105 @@
+/* document.c - keys of a configuration file: read, added, found. */
+#include "cli/config/document.h"
+
+#include "common/why.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+pen_status document_path(document *d, const char *above, const char *key, int line,
+                         char path[DOCUMENT_PATH_BYTES], pen_error *why)
+{
+    const int n =
+        snprintf(path, DOCUMENT_PATH_BYTES, "%s%s%s", above, above[0] != '\0' ? "." : "", key);
+    for (char *c = path; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?'; /* errors print it to a terminal */
+    if (key[0] == '\0')
+        return why_set(why, PEN_BAD_SETTING, "%s:%d: a key without a name", d->name, line);
+    if (n >= DOCUMENT_PATH_BYTES)
+        return why_set(why, PEN_BAD_SETTING, "%s:%d: the key '%.40s...' is longer than %d bytes",
+                       d->name, line, path, DOCUMENT_PATH_BYTES - 1);
+    return PEN_OK;
+}
+
+const document_key *document_find(const document *d, const char *path)
+{
+    for (size_t i = 0; i < d->n; i++)
+        if (strcmp(d->keys[i].path, path) == 0) return &d->keys[i];
+    return NULL;
+}
+
+pen_status document_add(document *d, const char *path, const char *text, document_kind kind,
+                        int line, pen_error *why)
+{
+    const document_key *first = document_find(d, path);
+    if (first != NULL)
+        return why_set(why, PEN_BAD_SETTING, "%s: %s is given twice, on lines %d and %d", d->name,
+                       path, first->line, line);
+    if (d->n == DOCUMENT_KEYS_MAX)
+        return why_set(why, PEN_BAD_SETTING, "%s:%d: more than %d keys", d->name, line,
+                       DOCUMENT_KEYS_MAX);
+    if (strlen(text) >= CONFIG_TEXT_BYTES)
+        return why_set(why, PEN_BAD_SETTING, "%s:%d: %s is %zu bytes long, but at most %d fit",
+                       d->name, line, path, strlen(text), CONFIG_TEXT_BYTES - 1);
+    if (d->keys == NULL) d->keys = calloc(DOCUMENT_KEYS_MAX, sizeof *d->keys);
+    if (d->keys == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the keys of %s", d->name);
+
+    document_key *key = &d->keys[d->n++];
+    snprintf(key->path, sizeof key->path, "%s", path);
+    snprintf(key->text, sizeof key->text, "%s", text);
+    for (char *c = key->text; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    key->kind = kind;
+    key->line = line;
+    return PEN_OK;
+}
+
+void document_free(document *d)
+{
+    free(d->keys);
+    d->keys = NULL;
+    d->n    = 0;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n > m && strcmp(text + n - m, end) == 0;
+}
+
+static pen_status load(const char *path, char *bytes, size_t *size, pen_error *why)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) return why_set(why, PEN_NOT_FOUND, "cannot read %.200s: %m", path);
+    *size             = fread(bytes, 1, DOCUMENT_BYTES_MAX + 1, file);
+    const bool failed = ferror(file) != 0;
+    fclose(file);
+    if (failed) return why_set(why, PEN_NOT_FOUND, "cannot read %.200s: %m", path);
+    if (*size > DOCUMENT_BYTES_MAX)
+        return why_set(why, PEN_BAD_SETTING,
+                       "%.200s is larger than %d bytes: that is no configuration", path,
+                       DOCUMENT_BYTES_MAX);
+    return PEN_OK;
+}
+
+pen_status document_read(document *d, const char *path, pen_error *why)
+{
+    char *bytes = malloc(DOCUMENT_BYTES_MAX + 1);
+    size_t size = 0;
+    *d          = (document){.keys = NULL};
+    if (strlen(path) >= sizeof d->name) {
+        free(bytes);
+        return why_set(why, PEN_BAD_SETTING, "the name '%.40s...' is longer than %zu bytes", path,
+                       sizeof d->name - 1);
+    }
+    if (bytes == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to read %.200s", path);
+    pen_status status = load(path, bytes, &size, why);
+    if (status == PEN_OK)
+        status = ends_with(path, ".yml") || ends_with(path, ".yaml")
+                     ? document_parse_yaml(d, path, bytes, size, why)
+                     : document_parse_json(d, path, bytes, size, why);
+    free(bytes);
+    return status;
+}

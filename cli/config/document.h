@@ -1,0 +1,63 @@
+/* document.h - a configuration file as a flat list: path, value and line of every key, whatever format it had.
+ *
+ * {"fp16": {"enabled": true}} and the YAML of the same meaning both become  fp16.enabled  BOOL "true"  line 1.
+ * Files come from users: their size, depth, number of keys and length of each word are bounded, a key may come
+ * once, and every error names the file and the line.
+ */
+#ifndef CLI_CONFIG_DOCUMENT_H
+#define CLI_CONFIG_DOCUMENT_H
+
+#include "common/config.h"
+#include "penstock.h"
+#include <stddef.h>
+
+typedef enum {
+    DOCUMENT_NULL,
+    DOCUMENT_BOOL,
+    DOCUMENT_NUMBER,
+    DOCUMENT_TEXT,
+    DOCUMENT_LIST, /* text: the scalars in it, with commas; what is nested in it is left out */
+    DOCUMENT_EMPTY /* a map without keys                                                     */
+} document_kind;
+
+enum {
+    DOCUMENT_KEYS_MAX   = 512,
+    DOCUMENT_DEPTH_MAX  = 8,
+    DOCUMENT_PATH_BYTES = 160,
+    DOCUMENT_BYTES_MAX  = 1 << 20
+};
+
+typedef struct {
+    char path[DOCUMENT_PATH_BYTES]; /* "zero_optimization.offload_param.device" */
+    char text[CONFIG_TEXT_BYTES];
+    document_kind kind;
+    int line; /* from 1 */
+} document_key;
+
+typedef struct {
+    char name[CONFIG_TEXT_BYTES]; /* the file, as the user wrote it */
+    document_key *keys;           /* in the order of the file       */
+    size_t n;
+} document;
+
+/* Reads a file by the end of its name: .yml and .yaml as YAML, all others as JSON.
+ * Errors  NOT_FOUND  it cannot be read.   BAD_SETTING  what is in it; *d is then empty. */
+pen_status document_read(document *d, const char *path, pen_error *why);
+
+/* The same from memory; `name` is what errors call it. */
+pen_status document_parse_json(document *d, const char *name, const char *bytes, size_t size,
+                               pen_error *why);
+pen_status document_parse_yaml(document *d, const char *name, const char *bytes, size_t size,
+                               pen_error *why);
+
+void document_free(document *d); /* an empty one again */
+
+const document_key *document_find(const document *d, const char *path); /* NULL: not there */
+
+/* For the two parsers: joins "above.key", and adds a key. */
+pen_status document_path(document *d, const char *above, const char *key, int line,
+                         char path[DOCUMENT_PATH_BYTES], pen_error *why);
+pen_status document_add(document *d, const char *path, const char *text, document_kind kind,
+                        int line, pen_error *why);
+
+#endif

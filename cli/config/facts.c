@@ -1,0 +1,141 @@
+/* facts.c - what the files say, key by key, and where two of them contradict each other. */
+#include "cli/config/resolver.h"
+
+#include "common/why.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void resolver_notice(resolver *r, const char *format, ...)
+{
+    va_list args;
+    resolution *out = r->out;
+    if (out->notices == NULL) out->notices = calloc(RESOLVED_LINES_MAX, sizeof *out->notices);
+    if (out->notices == NULL || out->n_notices == RESOLVED_LINES_MAX) return;
+    va_start(args, format);
+    vsnprintf(out->notices[out->n_notices++], RESOLVED_LINE_BYTES, format, args);
+    va_end(args);
+}
+
+void facts_place(const fact *f, char *text, size_t size)
+{
+    snprintf(text, size, "%s:%d", f->from->name, f->key->line);
+}
+
+void facts_leave(resolver *r, fact *f, const char *reason)
+{
+    f->is_out = true;
+    resolver_notice(r, "%s:%d: %s has no effect: %s", f->from->name, f->key->line, f->key->path,
+                    reason);
+}
+
+fact *facts_find(resolver *r, const char *path)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (!r->facts[i].is_out && strcmp(r->facts[i].key->path, path) == 0) return &r->facts[i];
+    return NULL;
+}
+
+/* A section without keys, or one that is null. */
+static bool is_section(const key_row *rows, const char *path)
+{
+    const size_t n = strlen(path);
+    for (const key_row *r = rows; r->path != NULL; r++)
+        if (strncmp(r->path, path, n) == 0 && r->path[n] == '.') return true;
+    return false;
+}
+
+static bool is_usual(const key_row *row, const char *value)
+{
+    static const char *const same[] = {"true", "yes", "false", "no"};
+    if (row->usual == NULL) return false;
+    if (key_same_value(row->usual, value)) return true;
+    for (int i = 0; i < 4; i += 2)
+        if ((strcmp(row->usual, same[i]) == 0 && strcmp(value, same[i + 1]) == 0) ||
+            (strcmp(row->usual, same[i + 1]) == 0 && strcmp(value, same[i]) == 0))
+            return true;
+    return false;
+}
+
+static void tell_if_idle(resolver *r, fact *f)
+{
+    char reason[RESOLVED_LINE_BYTES];
+    const bool usual = is_usual(f->row, f->value);
+    if (f->row->use == KEY_IDLE && usual) f->is_out = true;
+    if (f->row->use == KEY_IDLE && !usual) facts_leave(r, f, f->row->doc);
+    if (f->row->use != KEY_ALWAYS || usual) return;
+    snprintf(reason, sizeof reason, "it is always %s here, for %s",
+             strcmp(f->row->usual, "yes") == 0 ? "true" : "false", f->row->doc);
+    facts_leave(r, f, reason);
+}
+
+static bool is_told(const resolver *r, const fact *f)
+{
+    for (const fact *g = r->facts; g < f; g++)
+        if (g->row == f->row && g->from == f->from) return true;
+    return false;
+}
+
+static pen_status collect_one(resolver *r, const document *from, const document_key *key,
+                              const key_row *rows)
+{
+    const char *nearest;
+    const key_row *row  = key_find(rows, key->path, &nearest);
+    const bool is_empty = key->kind == DOCUMENT_EMPTY && (row == NULL || row->value == KEY_ANY);
+    const bool is_bare  = is_empty || key->kind == DOCUMENT_NULL;
+    if (is_bare && (row != NULL || is_section(rows, key->path))) return PEN_OK;
+    if (row == NULL)
+        return why_set(r->why, PEN_BAD_SETTING, "%s:%d: unknown key '%s'; did you mean '%s'?",
+                       from->name, key->line, key->path, nearest);
+    fact *f    = &r->facts[r->n++];
+    *f         = (fact){.row = row, .from = from, .key = key};
+    f->is_auto = key->kind == DOCUMENT_TEXT && strcmp(key->text, "auto") == 0;
+    if (f->is_auto && row->value != KEY_ANY && row->automatic == AUTO_NEVER)
+        return why_set(r->why, PEN_BAD_SETTING,
+                       "%s:%d: %s is 'auto', but nothing fills that in: write the value",
+                       from->name, key->line, key->path);
+    if (f->is_auto) return PEN_OK;
+    pen_status status = key_convert(row, from, key, f->value, r->why);
+    if (status != PEN_OK) return status;
+    const bool is_wild = strchr(row->path, '*') != NULL;
+    if (is_wild && is_told(r, f)) /* one notice for a whole section */
+        f->is_out = true;
+    else
+        tell_if_idle(r, f);
+    return PEN_OK;
+}
+
+pen_status facts_collect(resolver *r, const document *from, const key_row *rows)
+{
+    for (size_t i = 0; i < from->n; i++) {
+        pen_status status = collect_one(r, from, &from->keys[i], rows);
+        if (status != PEN_OK) return status;
+    }
+    return PEN_OK;
+}
+
+pen_status facts_contradict(resolver *r, const fact *a, const fact *b)
+{
+    return why_set(r->why, PEN_BAD_SETTING,
+                   "%s:%d (%s: %s) and %s:%d (%s: %s) contradict each other", a->from->name,
+                   a->key->line, a->key->path, a->key->text, b->from->name, b->key->line,
+                   b->key->path, b->key->text);
+}
+
+static bool is_value(const fact *f, const char *target)
+{
+    return !f->is_out && !f->is_auto && (f->row->use == KEY_SETS || f->row->use == KEY_STARTS) &&
+           (target == NULL || strcmp(f->row->target, target) == 0);
+}
+
+pen_status facts_compare(resolver *r, const char *target)
+{
+    for (const fact *a = r->facts; a < r->facts + r->n; a++)
+        for (const fact *b = a + 1; is_value(a, target) && b < r->facts + r->n; b++)
+            if (is_value(b, target) && strcmp(a->row->target, b->row->target) == 0 &&
+                !key_same_value(a->value, b->value))
+                return facts_contradict(r, a, b);
+    return PEN_OK;
+}

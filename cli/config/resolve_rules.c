@@ -1,0 +1,309 @@
+/* resolve_rules.c - settings that several keys make together: precision, update rule, schedule, units. */
+#include "cli/config/resolver.h"
+
+#include "common/why.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_on(const fact *f)
+{
+    return f != NULL && !f->is_auto && strcmp(f->value, "yes") == 0;
+}
+
+static bool is_off(const fact *f)
+{
+    return f != NULL && !f->is_auto && strcmp(f->value, "no") == 0;
+}
+
+/* ---- precision ------------------------------------------------------------------------------------------- */
+
+/* What the JSON file and mixed_precision say of one type each; a file may say that it is not that type. */
+static pen_status compare_precision(resolver *r, const fact *half, const char *type,
+                                    const fact *mixed)
+{
+    if (half == NULL || half->is_auto || mixed == NULL) return PEN_OK;
+    const bool same = strcmp(mixed->value, type) == 0;
+    if (is_on(half) != same && (is_on(half) || same)) return facts_contradict(r, half, mixed);
+    return PEN_OK;
+}
+
+static void leave_loss_scale(resolver *r)
+{
+    for (fact *f = r->facts; f < r->facts + r->n; f++) {
+        const bool is_scale = strncmp(f->key->path, "fp16.", 5) == 0 && f->row->use == KEY_SETS;
+        if (is_scale && !f->is_out) facts_leave(r, f, "the job does not train in fp16");
+    }
+}
+
+pen_status resolve_precision(resolver *r)
+{
+    char place[RESOLVED_LINE_BYTES];
+    const char *layer, *given = resolver_given(r, "precision", &layer);
+    const fact *fp16 = facts_find(r, "fp16.enabled"), *bf16 = facts_find(r, "bf16.enabled");
+    const fact *old = facts_find(r, "bfloat16.enabled"), *mixed = facts_find(r, "mixed_precision");
+    if (bf16 != NULL && old != NULL && is_on(bf16) != is_on(old))
+        return facts_contradict(r, bf16, old);
+    if (bf16 == NULL) bf16 = old;
+    if (is_on(fp16) && is_on(bf16)) return facts_contradict(r, fp16, bf16);
+    pen_status status = compare_precision(r, fp16, "fp16", mixed);
+    if (status == PEN_OK) status = compare_precision(r, bf16, "bf16", mixed);
+    if (status != PEN_OK) return status;
+
+    const fact *by    = is_on(fp16) ? fp16 : is_on(bf16) ? bf16 : mixed;
+    const char *value = is_on(fp16) ? "fp16" : is_on(bf16) ? "bf16" : mixed ? mixed->value : "fp32";
+    const bool is_said = by != NULL || is_off(fp16) || is_off(bf16);
+    if (by != NULL)
+        facts_place(by, place, sizeof place);
+    else if (is_said)
+        facts_place(is_off(fp16) ? fp16 : bf16, place, sizeof place);
+    if (is_said || given != NULL) status = resolver_put(r, "precision", value, place);
+    if (strcmp(given != NULL ? given : value, "fp16") != 0) leave_loss_scale(r);
+    return status;
+}
+
+/* ---- values whose "auto" is a flag ----------------------------------------------------------------------- */
+
+static const char *flag_of(const resolver *r, const char *name)
+{
+    const struct {
+        const char *name, *value;
+    } flags[] = {{"lr", r->flags->lr},
+                 {"weight-decay", r->flags->weight_decay},
+                 {"warmup-steps", r->flags->warmup_steps},
+                 {"total-steps", r->flags->total_steps}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (strcmp(flags[i].name, name) == 0) return flags[i].value;
+    return NULL;
+}
+
+pen_status resolve_flagged(resolver *r, const char *path, const char **value)
+{
+    const fact *f = facts_find(r, path);
+    *value        = NULL;
+    if (f == NULL) return PEN_OK;
+    const bool has_flag = f->row->automatic == AUTO_FLAG;
+    const char *flag    = has_flag ? flag_of(r, f->row->usual) : NULL;
+    *value              = flag != NULL ? flag : f->is_auto ? NULL : f->value;
+    if (f->is_auto && f->row->automatic == AUTO_CONSTANT) *value = f->row->usual;
+    if (*value != NULL || !has_flag) return PEN_OK;
+    return why_set(r->why, PEN_BAD_SETTING, "%s:%d: %s is auto: say --%s", f->from->name,
+                   f->key->line, f->key->path, f->row->usual);
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char text[CONFIG_TEXT_BYTES];
+    size_t used;
+    bool has_auto; /* something in it was auto */
+} words;
+
+static pen_status put_words(resolver *r, const words *w, const char *setting, const char *place)
+{
+    char source[RESOLVED_LINE_BYTES + 32];
+    snprintf(source, sizeof source, "%s%s", place, w->has_auto ? " (auto filled in)" : "");
+    if (w->used < sizeof w->text) return resolver_put(r, setting, w->text, source);
+    return why_set(r->why, PEN_BAD_SETTING, "%s: %s is longer than %zu bytes", place, setting,
+                   sizeof w->text - 1);
+}
+
+static void add_word(words *w, const char *name, const char *value)
+{
+    if (value == NULL || w->used >= sizeof w->text) return;
+    w->used += (size_t)snprintf(w->text + w->used, sizeof w->text - w->used, " %s=%s", name, value);
+}
+
+static pen_status add_flagged(resolver *r, words *w, const char *section, const char *name)
+{
+    char path[DOCUMENT_PATH_BYTES];
+    const char *value;
+    snprintf(path, sizeof path, "%s.%s", section, name);
+    const fact *f     = facts_find(r, path);
+    pen_status status = resolve_flagged(r, path, &value);
+    if (f != NULL && f->is_auto) w->has_auto = true;
+    if (f == NULL && strcmp(name, "lr") == 0) value = r->flags->lr;
+    if (f == NULL && strcmp(name, "weight_decay") == 0) value = r->flags->weight_decay;
+    if (status == PEN_OK) add_word(w, name, value);
+    return status;
+}
+
+static pen_status add_betas(resolver *r, words *w)
+{
+    char one[CONFIG_TEXT_BYTES], two[CONFIG_TEXT_BYTES];
+    const char *value;
+    int used               = 0;
+    const fact *f          = facts_find(r, "optimizer.params.betas");
+    const pen_status state = resolve_flagged(r, "optimizer.params.betas", &value);
+    if (state != PEN_OK || value == NULL) return state;
+    if (sscanf(value, "%100[0-9.eE-],%100[0-9.eE-]%n", one, two, &used) != 2 || value[used] != '\0')
+        return why_set(r->why, PEN_BAD_SETTING,
+                       "%s:%d: betas are '%.80s', but must be like "
+                       "[0.9, 0.999]",
+                       f->from->name, f->key->line, value);
+    add_word(w, "beta1", one);
+    add_word(w, "beta2", two);
+    return PEN_OK;
+}
+
+/* DeepSpeed's Adam is AdamW unless adam_w_mode is false, and its AdamW always is. */
+static pen_status choose_rule(resolver *r, const fact *type, const char **rule)
+{
+    const fact *decoupled = facts_find(r, "optimizer.params.adam_w_mode");
+    *rule                 = type->value;
+    if (strcmp(type->value, "adamw") == 0 && is_off(decoupled))
+        return facts_contradict(r, type, decoupled);
+    if (strcmp(type->value, "adam") == 0 && !is_off(decoupled)) *rule = "adamw";
+    return PEN_OK;
+}
+
+static pen_status put_simd(resolver *r)
+{
+    char place[RESOLVED_LINE_BYTES];
+    const fact *plain = facts_find(r, "optimizer.params.torch_adam");
+    if (!is_on(plain)) return PEN_OK;
+    facts_place(plain, place, sizeof place);
+    return resolver_put(r, "simd", "scalar", place);
+}
+
+pen_status resolve_optim(resolver *r)
+{
+    static const char params[] = "optimizer.params";
+    const fact *type           = facts_find(r, "optimizer.type");
+    char place[RESOLVED_LINE_BYTES];
+    const char *rule, *layer;
+    words w = {.used = 0, .has_auto = false};
+    if (type == NULL) return PEN_OK;
+    facts_place(type, place, sizeof place);
+    pen_status status = put_simd(r);
+    if (status == PEN_OK) status = choose_rule(r, type, &rule);
+    if (status != PEN_OK || resolver_given(r, "optim", &layer) != NULL)
+        return status == PEN_OK ? resolver_put(r, "optim", "", "") : status;
+    w.used = (size_t)snprintf(w.text, sizeof w.text, "%s", rule);
+    status = add_flagged(r, &w, params, "lr");
+    if (status == PEN_OK) status = add_flagged(r, &w, params, "weight_decay");
+    const bool is_adamw = strcmp(rule, "adamw") == 0;
+    const bool is_bare =
+        facts_find(r, "optimizer.params.weight_decay") == NULL && r->flags->weight_decay == NULL;
+    if (is_adamw && is_bare && !is_on(facts_find(r, "optimizer.params.torch_adam")))
+        add_word(&w, "weight_decay", "0"); /* the default there; here it is 0.01, as in torch */
+    if (status == PEN_OK) status = add_betas(r, &w);
+    if (status == PEN_OK) status = add_flagged(r, &w, params, "eps");
+    if (status == PEN_OK) status = add_flagged(r, &w, params, "momentum");
+    if (status == PEN_OK) status = add_flagged(r, &w, params, "nesterov");
+    return status == PEN_OK ? put_words(r, &w, "optim", place) : status;
+}
+
+/* ---- schedule -------------------------------------------------------------------------------------------- */
+
+/* --lr, or the rate of the optimizer, of the file or of --optim. */
+static const char *rate_of(resolver *r, char text[CONFIG_TEXT_BYTES])
+{
+    const char *layer, *optim = resolver_given(r, "optim", &layer);
+    const char *at   = optim != NULL ? strstr(optim, " lr=") : NULL;
+    const fact *rate = facts_find(r, "optimizer.params.lr");
+    if (r->flags->lr != NULL) return r->flags->lr;
+    if (at != NULL) {
+        snprintf(text, CONFIG_TEXT_BYTES, "%.*s", (int)strcspn(at + 4, " "), at + 4);
+        return text;
+    }
+    return optim == NULL && rate != NULL && !rate->is_auto ? rate->value : NULL;
+}
+
+/* A key of the schedule; "auto" of the rate and of the last step have a second source. */
+static pen_status rate_value(resolver *r, const fact *f, char text[CONFIG_TEXT_BYTES],
+                             const char **value)
+{
+    const char *layer;
+    const char *steps  = resolver_given(r, "steps", &layer);
+    const bool is_last = strcmp(f->key->path, "scheduler.params.total_num_steps") == 0;
+    const bool is_rate = strcmp(f->key->path, "scheduler.params.warmup_max_lr") == 0;
+    *value             = NULL;
+    if (f->is_auto && is_rate) *value = rate_of(r, text);
+    if (f->is_auto && is_last && r->flags->total_steps == NULL && steps != NULL &&
+        strcmp(steps, "0") != 0)
+        *value = steps;
+    if (!f->is_auto && is_rate) *value = f->value; /* --lr is the optimizer's */
+    return *value != NULL ? PEN_OK : resolve_flagged(r, f->key->path, value);
+}
+
+pen_status resolve_schedule(resolver *r)
+{
+    static const char params[] = "scheduler.params.";
+    const fact *type           = facts_find(r, "scheduler.type");
+    char place[RESOLVED_LINE_BYTES], text[CONFIG_TEXT_BYTES];
+    const char *layer, *value;
+    words w = {.used = 0, .has_auto = false};
+    if (type == NULL) return PEN_OK;
+    facts_place(type, place, sizeof place);
+    if (resolver_given(r, "schedule", &layer) != NULL) return resolver_put(r, "schedule", "", "");
+    w.used = (size_t)snprintf(w.text, sizeof w.text, "%s", type->value);
+    for (const fact *f = r->facts; f < r->facts + r->n; f++) {
+        if (f->is_out || strncmp(f->key->path, params, strlen(params)) != 0) continue;
+        pen_status status = rate_value(r, f, text, &value);
+        if (status != PEN_OK) return status;
+        if (f->is_auto) w.has_auto = true;
+        add_word(&w, f->key->path + strlen(params), value);
+    }
+    return put_words(r, &w, "schedule", place);
+}
+
+/* ---- units of FSDP --------------------------------------------------------------------------------------- */
+
+/* Where the layers of well-known classes stand in the names of their tensors, as transformers names them, with and
+ * without the model around them.  A * is one part of a name (worker/unit.h). */
+static const struct {
+    const char *class, *glob;
+} layers[] = {
+    {"GPT2Block", "h.*,transformer.h.*"},
+    {"GPTJBlock", "h.*,transformer.h.*"},
+    {"T5Block", "encoder.block.*,decoder.block.*"},
+    {"LlamaDecoderLayer", "layers.*,model.layers.*"},
+    {"BertLayer", "encoder.layer.*,bert.encoder.layer.*"},
+    {"BertEmbeddings", "embeddings,bert.embeddings"},
+    {"BertSelfOutput", "encoder.layer.*.attention.output,bert.encoder.layer.*.attention.output"},
+};
+
+static const char *glob_of(const char *class, size_t n)
+{
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        if (strlen(layers[i].class) == n && strncmp(layers[i].class, class, n) == 0)
+            return layers[i].glob;
+    return NULL;
+}
+
+static pen_status put_classes(resolver *r, const fact *f)
+{
+    char globs[CONFIG_TEXT_BYTES], place[RESOLVED_LINE_BYTES];
+    size_t used = 0;
+    facts_place(f, place, sizeof place);
+    for (const char *at = f->value; *at != '\0';) {
+        at += strspn(at, ", ");
+        const size_t n    = strcspn(at, ", ");
+        const char *known = glob_of(at, n);
+        if (n > 0 && used < sizeof globs)
+            used += (size_t)snprintf(
+                globs + used, sizeof globs - used, "%s%.*s", used > 0 ? "," : "",
+                known != NULL ? (int)strlen(known) : (int)n, known != NULL ? known : at);
+        at += n;
+    }
+    if (used >= sizeof globs)
+        return why_set(r->why, PEN_BAD_SETTING,
+                       "%s: the globs of these classes are longer than %zu "
+                       "bytes",
+                       place, sizeof globs - 1);
+    return used > 0 ? resolver_put(r, "wrap_match", globs, place) : PEN_OK;
+}
+
+pen_status resolve_units(resolver *r)
+{
+    char place[RESOLVED_LINE_BYTES];
+    const fact *classes = facts_find(r, "fsdp_config.fsdp_transformer_layer_cls_to_wrap");
+    const fact *offload = facts_find(r, "fsdp_config.fsdp_offload_params");
+    pen_status status   = classes != NULL ? put_classes(r, classes) : PEN_OK;
+    if (status != PEN_OK || !is_on(offload)) return status;
+    facts_place(offload, place, sizeof place);
+    status = resolver_put(r, "offload_param", "cpu", place);
+    return status == PEN_OK ? resolver_put(r, "offload_optimizer", "cpu", place) : status;
+}

@@ -1,0 +1,52 @@
+/* resolver.h - what the files of resolve.c share, and nobody else. */
+#ifndef CLI_CONFIG_RESOLVER_H
+#define CLI_CONFIG_RESOLVER_H
+
+#include "cli/config/keys.h"
+#include "cli/config/resolve.h"
+
+typedef struct {
+    const key_row *row;
+    const document *from;
+    const document_key *key;
+    char value[CONFIG_TEXT_BYTES]; /* as a setting wants it */
+    bool is_auto;                  /* then there is no value */
+    bool is_out;                   /* it has no effect: told, and looked at no more */
+} fact;
+
+typedef struct {
+    const document *yaml, *json;
+    const resolve_flags *flags;
+    resolve_given given;
+    resolution *out;
+    pen_error *why;
+    fact *facts;
+    size_t n;
+    int stage; /* of ZeRO, by the mode that counts; 0: none */
+} resolver;
+
+/* facts.c */
+pen_status facts_collect(resolver *r, const document *from, const key_row *rows);
+fact *facts_find(resolver *r, const char *path); /* NULL: not there, or without effect */
+pen_status facts_compare(resolver *r,
+                         const char *target); /* NULL: all targets; mode: first alone */
+pen_status facts_contradict(resolver *r, const fact *a, const fact *b);
+void facts_place(const fact *f, char *text, size_t size);   /* "ds.json:24" */
+void facts_leave(resolver *r, fact *f, const char *reason); /* one notice */
+void resolver_notice(resolver *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* resolve.c */
+const char *resolver_given(const resolver *r, const char *setting, const char **source);
+pen_status resolver_put(resolver *r, const char *setting, const char *value, const char *source);
+
+/* resolve_rules.c: settings that several keys make together. */
+pen_status resolve_precision(resolver *r);
+pen_status resolve_optim(resolver *r);
+pen_status resolve_schedule(resolver *r);
+pen_status resolve_units(resolver *r);
+
+/* The value of a key whose "auto" is a flag: the flag, else what the file says.  *value is NULL when the key is not
+ * there. */
+pen_status resolve_flagged(resolver *r, const char *path, const char **value);
+
+#endif

@@ -1,0 +1,418 @@
+/* files.c - configuration files of accelerate and DeepSpeed, as `penstock run` uses them. */
+#include "cli/run/files.h"
+#include "cli/command.h"
+#include "common/optim/optim.h"
+#include "common/why.h"
+#include "worker/train/batch_plan.h"
+#include "worker/train/lr_schedule.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Of the one command line of this process. */
+static resolution resolved;
+static resolved_list started; /* the launcher's own values, in the end */
+
+/* ---- flags ----------------------------------------------------------------------------------------------- */
+
+static const char *check_number(struct argp_state *state, const char *flag, const char *text,
+                                bool whole)
+{
+    char *end;
+    const double value  = strtod(text, &end);
+    const bool is_whole = value == (double)(long)value && value <= INT_MAX;
+    if (end == text || *end != '\0' || !(value >= 0 && value < 1e30) || (whole && !is_whole))
+        argp_failure(state, EXIT_USAGE, 0, "--%s is '%s', but must be a %snumber of at least 0",
+                     flag, text, whole ? "whole " : "");
+    return text;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n > m && strcmp(text + n - m, end) == 0;
+}
+
+bool run_files_is_yaml(const char *name)
+{
+    return ends_with(name, ".yml") || ends_with(name, ".yaml");
+}
+
+error_t run_files_flag(int key, char *text, struct argp_state *state)
+{
+    run_options *o = state->input;
+    switch (key) {
+    case FILES_CONFIG:
+        if (run_files_is_yaml(text) || ends_with(text, ".json"))
+            o->config = text;
+        else
+            run_files_put(o, "config", text);
+        break;
+    case FILES_DS_CONFIG: o->ds_config = text; break;
+    case FILES_PRINT_CONFIG: o->print_config = true; break;
+    case FILES_HIDDEN_SIZE:
+        o->autos.hidden_size = check_number(state, "hidden-size", text, true);
+        break;
+    case FILES_LR: o->autos.lr = check_number(state, "lr", text, false); break;
+    case FILES_WEIGHT_DECAY:
+        o->autos.weight_decay = check_number(state, "weight-decay", text, false);
+        break;
+    case FILES_WARMUP_STEPS:
+        o->autos.warmup_steps = check_number(state, "warmup-steps", text, true);
+        break;
+    case FILES_TOTAL_STEPS:
+        o->autos.total_steps = check_number(state, "total-steps", text, true);
+        break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+static void name_variable(const char *setting, char variable[128])
+{
+    size_t n = (size_t)snprintf(variable, 128, "PENSTOCK_");
+    for (; *setting != '\0' && n + 1 < 128; setting++)
+        variable[n++] = (char)toupper((unsigned char)*setting);
+    variable[n] = '\0';
+}
+
+static void put_variable(const char *setting, const char *value)
+{
+    char variable[128];
+    name_variable(setting, variable);
+    setenv(variable, value, 1);
+}
+
+void run_files_put(run_options *o, const char *setting, const char *value)
+{
+    if (o->n_flags < RUN_FLAGS_MAX) o->flags[o->n_flags++] = setting;
+    put_variable(setting, value);
+}
+
+static const char *find_given(const void *user, const char *setting, const char **source)
+{
+    const run_options *o = user;
+    char variable[128];
+    name_variable(setting, variable);
+    *source = "environment";
+    for (int i = 0; i < o->n_flags; i++)
+        if (strcmp(o->flags[i], setting) == 0) *source = "flag";
+    if (strcmp(setting, "mode") == 0 && o->mode != NULL) {
+        *source = "flag";
+        return o->mode;
+    }
+    return config_env(variable);
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------- */
+
+/* As accelerate seeks it, from here; else beside the file that names it. */
+static const char *seek(const document *yaml, const char *name, char path[CONFIG_TEXT_BYTES * 2])
+{
+    struct stat info;
+    const char *slash = strrchr(yaml->name, '/');
+    snprintf(path, CONFIG_TEXT_BYTES * 2, "%.*s/%s", slash != NULL ? (int)(slash - yaml->name) : 1,
+             slash != NULL ? yaml->name : ".", name);
+    return name[0] != '/' && stat(name, &info) != 0 && stat(path, &info) == 0 ? path : name;
+}
+
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat one, two;
+    return stat(a, &one) == 0 && stat(b, &two) == 0 && one.st_ino == two.st_ino &&
+           one.st_dev == two.st_dev;
+}
+
+/* The JSON file that --ds-config or the YAML file names; NULL: none. */
+static pen_status choose_json(const run_options *o, const document *yaml, const char **json,
+                              char path[CONFIG_TEXT_BYTES * 2], pen_error *why)
+{
+    const document_key *key  = document_find(yaml, "deepspeed_config.deepspeed_config_file");
+    const document_key *kind = document_find(yaml, "distributed_type");
+    *json                    = o->ds_config;
+    if (key == NULL || key->kind == DOCUMENT_NULL) return PEN_OK;
+    if (kind != NULL && strcmp(kind->text, "DEEPSPEED") != 0) return PEN_OK;
+    const char *named = seek(yaml, key->text, path);
+    if (o->ds_config != NULL && !is_same_file(o->ds_config, named))
+        return why_set(why, PEN_BAD_SETTING,
+                       "--ds-config %s and %s:%d (deepspeed_config_file: %s) contradict each other",
+                       o->ds_config, yaml->name, key->line, key->text);
+    if (o->ds_config == NULL) *json = named;
+    return PEN_OK;
+}
+
+static pen_status read_files(const run_options *o, pen_error *why)
+{
+    document yaml = {.keys = NULL}, json = {.keys = NULL};
+    char path[CONFIG_TEXT_BYTES * 2];
+    const char *json_name = o->ds_config;
+    pen_status status     = PEN_OK;
+    if (o->config != NULL) status = document_read(&yaml, o->config, why);
+    if (status == PEN_OK) status = choose_json(o, &yaml, &json_name, path, why);
+    if (status == PEN_OK && json_name != NULL) status = document_read(&json, json_name, why);
+    if (status == PEN_OK)
+        status = resolve(o->config != NULL ? &yaml : NULL, json_name != NULL ? &json : NULL,
+                         &o->autos, (resolve_given){find_given, o}, &resolved, why);
+    document_free(&yaml);
+    document_free(&json);
+    return status;
+}
+
+/* ---- what is said must be taken by those it is for ------------------------------------------------------- */
+
+static const config_row *find_row(const char *setting)
+{
+    for (int i = 0; command_tables[i] != NULL; i++)
+        for (const config_row *row = command_tables[i]; row->name != NULL; row++)
+            if (strcmp(row->name, setting) == 0) return row;
+    return NULL;
+}
+
+static pen_status check_value(const resolved_value *v, pen_error *why)
+{
+    char scratch[1 << 16] __attribute__((aligned(16)));
+    const config_row *row = find_row(v->name);
+    const optim_ops *ops;
+    optim_hyper hyper;
+    lr_schedule schedule;
+    if (row == NULL) return why_set(why, PEN_INTERNAL, "no process has a setting '%s'", v->name);
+    config_defaults(row, scratch);
+    pen_status status = config_set(row, scratch, row->name, v->value, why);
+    if (status == PEN_OK && strcmp(v->name, "optim") == 0)
+        status = optim_parse(v->value, &ops, &hyper, why);
+    if (status == PEN_OK && strcmp(v->name, "schedule") == 0)
+        status = lr_schedule_parse(v->value, &schedule, why);
+    if (status == PEN_OK) return PEN_OK;
+    const pen_error said = *why;
+    return why_set(why, status, "%s  (from %s)", said.text, v->source);
+}
+
+static uint64_t whole_of(const char *setting)
+{
+    const resolved_value *v = resolved_find(&resolved.settings, setting);
+    return v != NULL ? strtoull(v->value, NULL, 10) : 0;
+}
+
+/* What two of the three say of the third; printed with the others. */
+static pen_status plan_batch(const run_options *o, pen_error *why)
+{
+    static const char *const names[] = {"train_batch", "micro_batch", "accum"};
+    batch_plan b            = {whole_of("train_batch"), whole_of("micro_batch"), whole_of("accum")};
+    const uint64_t before[] = {b.train, b.micro, b.accum};
+    const pen_status status = batch_plan_resolve(&b, (uint64_t)o->nproc * (uint64_t)o->nnodes, why);
+    const uint64_t after[]  = {b.train, b.micro, b.accum};
+    const resolved_value *by = NULL;
+    for (int i = 0; i < 3 && by == NULL; i++) by = resolved_find(&resolved.settings, names[i]);
+    if (by == NULL) return PEN_OK;
+    if (status != PEN_OK) {
+        const pen_error said = *why;
+        return why_set(why, status, "%s  (from %s)", said.text, by->source);
+    }
+    for (int i = 0; i < 3; i++) {
+        resolved_value *v = &resolved.settings.values[resolved.settings.n];
+        if (after[i] == before[i] || resolved.settings.n == RESOLVED_SETTINGS_MAX) continue;
+        snprintf(v->name, sizeof v->name, "%s", names[i]);
+        snprintf(v->value, sizeof v->value, "%llu", (unsigned long long)after[i]);
+        snprintf(v->source, sizeof v->source, "auto: micro-batch x accumulation x %d workers",
+                 o->nproc * o->nnodes);
+        resolved.settings.n++;
+    }
+    return PEN_OK;
+}
+
+/* ---- the launcher's own ---------------------------------------------------------------------------------- */
+
+static void note_start(const char *name, const char *value, const char *source)
+{
+    resolved_value *v = &started.values[started.n++];
+    snprintf(v->name, sizeof v->name, "%s", name);
+    snprintf(v->value, sizeof v->value, "%s", value);
+    snprintf(v->source, sizeof v->source, "%s", source);
+}
+
+static void note_number(const char *name, int value, const char *source)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    note_start(name, text, source);
+}
+
+/* A number of the file, unless a flag has said it already (it is not `unsaid`). */
+static pen_status take_number(int *field, int unsaid, const char *name, int min, int max, int dfl,
+                              pen_error *why)
+{
+    const resolved_value *v = resolved_find(&resolved.start, name);
+    if (*field != unsaid) {
+        note_number(name, *field, "flag");
+        return PEN_OK;
+    }
+    const double value = v != NULL ? strtod(v->value, NULL) : dfl;
+    if (v != NULL && (value < min || value > max))
+        return why_set(why, PEN_BAD_SETTING, "%s is %s, but must be from %d to %d  (from %s)", name,
+                       v->value, min, max, v->source);
+    *field = (int)value;
+    note_number(name, *field, v != NULL ? v->source : "default");
+    return PEN_OK;
+}
+
+static pen_status share_processes(run_options *o, pen_error *why)
+{
+    const resolved_value *v = resolved_find(&resolved.start, "num_processes");
+    int all                 = o->nproc * o->nnodes;
+    pen_status status =
+        take_number(&all, 0, "num_processes", 1, RUN_LOCAL_MAX * o->nnodes, o->nnodes, why);
+    if (status != PEN_OK || o->nproc > 0) return status;
+    if (all % o->nnodes != 0)
+        return why_set(why, PEN_BAD_SETTING,
+                       "num_processes %d is not a multiple of %d machines, each of which has the "
+                       "same number of workers  (from %s)",
+                       all, o->nnodes, v->source);
+    o->nproc = o->nproc_min = o->nproc_max = all / o->nnodes;
+    return PEN_OK;
+}
+
+static pen_status take_start(run_options *o, pen_error *why)
+{
+    const resolved_value *ip   = resolved_find(&resolved.start, "main_process_ip");
+    const resolved_value *cuda = resolved_find(&resolved.start, "cuda_visible_devices");
+    const bool one_machine     = o->nnodes == 0;
+    pen_status status          = take_number(&o->nnodes, 0, "num_machines", 1, 100000, 1, why);
+    if (status == PEN_OK) status = take_number(&o->node_rank, -1, "machine_rank", 0, 99999, 0, why);
+    if (status == PEN_OK)
+        status = take_number(&o->master_port, -1, "main_process_port", 0, 65535, -1, why);
+    if (status != PEN_OK) return status;
+    if (one_machine) o->nnodes_max = o->nnodes;
+    const bool is_said = o->master_addr[0] != '\0';
+    if (!is_said)
+        snprintf(o->master_addr, sizeof o->master_addr, "%s", ip != NULL ? ip->value : "127.0.0.1");
+    note_start("main_process_ip", o->master_addr,
+               is_said      ? "flag"
+               : ip != NULL ? ip->source
+                            : "default");
+    note_number("servers", o->servers, o->servers > 0 ? "flag" : "default");
+    const char *seen = config_env("CUDA_VISIBLE_DEVICES");
+    if (cuda != NULL) {
+        note_start(cuda->name, seen != NULL ? seen : cuda->value,
+                   seen != NULL ? "environment" : cuda->source);
+        setenv("CUDA_VISIBLE_DEVICES", cuda->value, 0);
+    }
+    return share_processes(o, why);
+}
+
+static void tell(void)
+{
+    for (size_t i = 0; i < resolved.n_notices; i++)
+        fprintf(stderr, "penstock: %s\n", resolved.notices[i]);
+    for (size_t i = 0; i < resolved.settings.n; i++) {
+        const resolved_value *v = &resolved.settings.values[i];
+        if (strncmp(v->source, "auto", 4) == 0 || strstr(v->source, "(auto") != NULL)
+            fprintf(stderr, "penstock: %s = %s, %s\n", v->name, v->value, v->source);
+    }
+}
+
+static pen_status put_settings(run_options *o, pen_error *why)
+{
+    const char *source;
+    const resolved_value *mode = resolved_find(&resolved.settings, "mode");
+    for (size_t i = 0; i < resolved.settings.n; i++) {
+        const resolved_value *v = &resolved.settings.values[i];
+        const pen_status status = check_value(v, why);
+        if (status != PEN_OK) return status;
+        if (find_given(o, v->name, &source) == NULL) put_variable(v->name, v->value);
+    }
+    if (o->mode == NULL && mode != NULL) o->mode = mode->value;
+    return PEN_OK;
+}
+
+int run_files_apply(run_options *o)
+{
+    pen_error why;
+    const bool has_autos = o->autos.hidden_size != NULL || o->autos.lr != NULL ||
+                           o->autos.weight_decay != NULL || o->autos.warmup_steps != NULL ||
+                           o->autos.total_steps != NULL;
+    const bool has_files = o->config != NULL || o->ds_config != NULL;
+    if (has_autos && !has_files)
+        return command_fail(
+            EXIT_USAGE, "--hidden-size, --lr, --weight-decay, --warmup-steps and --total-steps "
+                        "say what auto is in --config or --ds-config, and there is neither; say "
+                        "--optim 'adamw lr=...' and --schedule");
+    pen_status status = has_files ? read_files(o, &why) : PEN_OK;
+    if (status == PEN_OK) status = take_start(o, &why);
+    if (status == PEN_OK && has_files) status = plan_batch(o, &why);
+    if (status == PEN_OK && has_files) status = put_settings(o, &why);
+    if (status == PEN_OK && has_files && !o->print_config) tell();
+    if (status != PEN_OK || !o->print_config) resolution_free(&resolved);
+    return status == PEN_OK ? -1 : command_fail(EXIT_USAGE, "%s", why.text);
+}
+
+/* ---- --print-config -------------------------------------------------------------------------------------- */
+
+static void add(json_t *into, const char *name, json_t *value, const char *source)
+{
+    json_object_set_new(into, name, json_pack("{s:o, s:s}", "value", value, "source", source));
+}
+
+/* The port that was left open is known only now. */
+static json_t *launch_of(const run_options *o)
+{
+    json_t *launch = json_object();
+    for (size_t i = 0; i < started.n; i++) {
+        const resolved_value *v = &started.values[i];
+        char *end;
+        const long number    = strtol(v->value, &end, 10);
+        const bool is_number = end != v->value && *end == '\0';
+        if (strcmp(v->name, "main_process_port") == 0)
+            add(launch, v->name, json_integer(o->master_port), v->source);
+        else
+            add(launch, v->name, is_number ? json_integer(number) : json_string(v->value),
+                v->source);
+    }
+    return launch;
+}
+
+/* A number or a truth value where the setting is one. */
+static json_t *value_of(const resolved_value *v)
+{
+    const config_row *row = find_row(v->name);
+    char *end;
+    const double number = strtod(v->value, &end);
+    const bool is_plain = *end == '\0' && end != v->value;
+    if (row->type == CONFIG_BOOL && strcmp(v->value, "yes") == 0) return json_true();
+    if (row->type == CONFIG_BOOL && strcmp(v->value, "no") == 0) return json_false();
+    if ((row->type == CONFIG_U64 || row->type == CONFIG_I64) && is_plain)
+        return json_integer((json_int_t)number);
+    if (row->type == CONFIG_F64 && is_plain) return json_real(number);
+    return json_string(v->value);
+}
+
+int run_files_print(const run_options *o, FILE *out)
+{
+    json_t *settings = json_object(), *notices = json_array(), *launch = launch_of(o);
+    const char *source;
+    for (size_t i = 0; i < resolved.settings.n; i++) {
+        const resolved_value *v = &resolved.settings.values[i];
+        add(settings, v->name, value_of(v), v->source);
+    }
+    for (int i = 0; command_tables[i] != NULL; i++)
+        for (const config_row *row = command_tables[i]; row->name != NULL; row++) {
+            resolved_value v  = {.name = ""};
+            const char *given = find_given(o, row->name, &source);
+            if (given == NULL || json_object_get(settings, row->name) != NULL) continue;
+            snprintf(v.name, sizeof v.name, "%s", row->name);
+            snprintf(v.value, sizeof v.value, "%s", given);
+            add(settings, row->name, value_of(&v), source);
+        }
+    for (size_t i = 0; i < resolved.n_notices; i++)
+        json_array_append_new(notices, json_string(resolved.notices[i]));
+    json_t *all =
+        json_pack("{s:o, s:o, s:o}", "launch", launch, "settings", settings, "notices", notices);
+    json_dumpf(all, out, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(6));
+    fputc('\n', out);
+    json_decref(all);
+    resolution_free(&resolved);
+    return 0;
+}

@@ -1,0 +1,63 @@
+/* launcher.h - one `penstock run`, shared by run.c, start.c and revive.c only. */
+#ifndef CLI_RUN_LAUNCHER_H
+#define CLI_RUN_LAUNCHER_H
+
+#include "cli/control.h"
+#include "cli/run/options.h"
+#include "cli/run/process.h"
+#include "cli/stuck.h"
+
+typedef struct {
+    run_options options;
+    char job[128], program[128], self[1024], log_folder[400], note[600];
+    char state[400];       /* where the scheduler keeps what survives it; "": nowhere */
+    char address[300];     /* tcp://HOST:PORT of the scheduler */
+    char secret_path[600]; /* of a secret that is thrown away with the job; "": none */
+    int port, attempt, signals;
+    process *
+        all; /* scheduler (machine 0 only), servers, workers; a process that is started again keeps its place */
+    size_t n, capacity;
+    control *link;
+    pen_error verdict;
+    bool has_verdict, stopping;
+    bool had_link, is_over; /* is_over: the scheduler has ended after all workers */
+    bool told_waiting;
+    stuck *stuck; /* of SIGUSR1: being collected until stuck_until_ms; NULL: nobody has asked */
+    uint64_t stuck_until_ms;
+    bool asked, answered, scheduler_hung; /* after a failure: does the scheduler still answer? */
+    int interrupted, interrupts;
+    uint64_t kill_at_ms, leave_at_ms, link_until_ms;
+} launcher;
+
+/* start.c: names, files, and processes.  Each *_start takes the place of an ended process of that role and rank,
+ * or a new one. */
+void launcher_name_job(launcher *l);
+pen_status launcher_make_folders(launcher *l, pen_error *why);
+void launcher_remove_folders(launcher *l); /* of the state; when the job is over */
+void launcher_write_note(launcher *l);
+pen_status launcher_start_scheduler(launcher *l, pen_error *why);
+pen_status launcher_start_server(launcher *l, int rank, pen_error *why);
+pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_error *why);
+size_t launcher_capacity(const run_options *o); /* processes on this machine, at most */
+
+/* Which machine a server or worker runs on, and where among its workers. */
+int launcher_node_of_server(const run_options *o, int rank);
+int launcher_node_of_worker(const run_options *o, int rank, int *local_rank);
+
+/* revive.c: what is started again, and what is started or ended because the job grew or shrank. */
+/* A process ended: true when it will be started again, or when the scheduler says what its end means. */
+bool launcher_takes_end(launcher *l, process *p, uint64_t now);
+void launcher_revive_due(launcher *l, uint64_t now); /* starts what is due */
+uint64_t launcher_revive_ms(const launcher *l);      /* when the next is; UINT64_MAX: none */
+const char *launcher_end_note(const launcher *l, const process *p); /* for EXITED; "" */
+void launcher_scale(launcher *l, int workers, int servers);
+
+/* secure.c: decides whether the job is encrypted, and has a secret for it; before anything is started.
+ * Errors  BAD_SETTING  machines beyond the first need a secret that they were not given. */
+pen_status launcher_secure(launcher *l, pen_error *why);
+void launcher_forget_secret(launcher *l);
+
+/* run.c */
+bool launcher_seeks_link(const launcher *l, uint64_t now);
+
+#endif

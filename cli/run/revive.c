@@ -1,0 +1,148 @@
+/* revive.c - what is started again after its death, and what comes and goes because the job was scaled.
+ *
+ * DESIGN.  The scheduler decides what a death means; the launcher only sees to it that there is a process again
+ * where one is missed:
+ *   scheduler  where it keeps its state: on the same port, so that everybody finds it
+ *   server     where its parts of the model have copies: empty, and filled by those who took over
+ *   worker     with on_worker_loss=wait, --max-restarts times
+ * One that dies again and again is started after longer and longer pauses.
+ */
+#include "cli/command.h"
+#include "cli/run/launcher.h"
+#include "common/clock.h"
+#include "common/why.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum { PAUSE_MS = 100, PAUSE_MAX_MS = 10000, STEADY_S = 30 };
+
+/* ---- what may be started again --------------------------------------------------------------------------- */
+static bool has_failed(const process *p)
+{
+    return p->exit_code != 0 || p->exit_signal != 0;
+}
+
+static bool may_start_again(const launcher *l, const process *p)
+{
+    const run_options *o = &l->options;
+    if (l->stopping || l->asked || l->has_verdict || p->is_leaving) return false;
+    switch (p->role) {
+    case PEN_SCHEDULER: return l->state[0] != '\0' && p->exit_signal != 0;
+    case PEN_SERVER: return o->replicas > 0 && has_failed(p);
+    default: return o->loss == RUN_LOSS_WAIT && has_failed(p) && p->restarts < o->max_restarts;
+    }
+}
+
+/* The first time almost at once; one that has run for a while has done well. */
+static uint64_t pause_ms(const process *p)
+{
+    uint64_t pause = PAUSE_MS;
+    if (p->ended_s - p->started_s > STEADY_S) return pause;
+    for (int i = 0; i < p->restarts && pause < PAUSE_MAX_MS; i++) pause *= 2;
+    return pause < PAUSE_MAX_MS ? pause : PAUSE_MAX_MS;
+}
+
+const char *launcher_end_note(const launcher *l, const process *p)
+{
+    const bool is_last = p->role == PEN_WORKER && l->options.loss == RUN_LOSS_WAIT &&
+                         has_failed(p) && p->restarts >= l->options.max_restarts;
+    return is_last ? "no restarts left" : "";
+}
+
+/* LOST, a take-over by a copy, or a verdict: the scheduler will say. */
+static bool is_for_scheduler(const launcher *l, const process *p, uint64_t now)
+{
+    if (l->link == NULL && !launcher_seeks_link(l, now)) return false;
+    if (p->role == PEN_SERVER) return l->options.replicas > 0;
+    return p->role == PEN_WORKER && l->options.loss != RUN_LOSS_FAIL;
+}
+
+bool launcher_takes_end(launcher *l, process *p, uint64_t now)
+{
+    if (may_start_again(l, p)) {
+        p->due_ms = now + pause_ms(p);
+        p->lost   = true; /* no failure of the job, should it end before */
+        if (p->role == PEN_SCHEDULER)
+            fprintf(stderr, "penstock: the scheduler was killed by signal %d; starting it again\n",
+                    p->exit_signal);
+        else
+            fprintf(stderr, "penstock: %s ended (%s %d); starting it again\n", p->name,
+                    p->exit_signal != 0 ? "signal" : "exit code",
+                    p->exit_signal != 0 ? p->exit_signal : p->exit_code);
+        return true;
+    }
+    return p->is_leaving || is_for_scheduler(l, p, now);
+}
+
+/* ---- starting again --------------------------------------------------------------------------------------- */
+uint64_t launcher_revive_ms(const launcher *l)
+{
+    uint64_t next = UINT64_MAX;
+    for (size_t i = 0; i < l->n; i++)
+        if (l->all[i].due_ms != 0 && l->all[i].due_ms < next) next = l->all[i].due_ms;
+    return next;
+}
+
+static pen_status start(launcher *l, int32_t role, int32_t rank, int32_t local_rank, pen_error *why)
+{
+    switch (role) {
+    case PEN_SCHEDULER: return launcher_start_scheduler(l, why);
+    case PEN_SERVER: return launcher_start_server(l, rank, why);
+    default: return launcher_start_worker(l, rank, local_rank, why);
+    }
+}
+
+void launcher_revive_due(launcher *l, uint64_t now)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        process *p = &l->all[i];
+        if (p->due_ms == 0 || p->due_ms > now) continue;
+        p->due_ms = 0;
+        if (l->stopping || l->asked || l->has_verdict) continue;
+        pen_error why;
+        if (start(l, p->role, p->rank, p->local_rank, &why) != PEN_OK)
+            command_fail(1, "%s could not be started again: %s", p->name, why.text);
+    }
+}
+
+/* ---- growing and shrinking -------------------------------------------------------------------------------- */
+static process *find(launcher *l, int32_t role, int32_t rank)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (l->all[i].role == role && l->all[i].rank == rank) return &l->all[i];
+    return NULL;
+}
+
+static bool is_missing(launcher *l, int32_t role, int32_t rank)
+{
+    const process *p = find(l, role, rank);
+    return p == NULL || (p->ended && p->is_leaving && p->due_ms == 0);
+}
+
+static void mark_leaving(launcher *l, int32_t role, int from)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        process *p = &l->all[i];
+        if (p->role == role && p->rank >= from && p->pid != 0) p->is_leaving = true;
+    }
+}
+
+void launcher_scale(launcher *l, int workers, int servers)
+{
+    const run_options *o = &l->options;
+    pen_error why        = {.status = PEN_OK};
+    pen_status status    = PEN_OK;
+    int local_rank;
+    if (l->stopping || l->asked) return;
+    for (int r = 0; r < servers && status == PEN_OK; r++)
+        if (launcher_node_of_server(o, r) == o->node_rank && is_missing(l, PEN_SERVER, r))
+            status = launcher_start_server(l, r, &why);
+    for (int r = 0; r < workers && status == PEN_OK; r++)
+        if (launcher_node_of_worker(o, r, &local_rank) == o->node_rank &&
+            is_missing(l, PEN_WORKER, r))
+            status = launcher_start_worker(l, r, local_rank, &why);
+    if (servers >= 0) mark_leaving(l, PEN_SERVER, servers);
+    if (workers >= 0) mark_leaving(l, PEN_WORKER, workers);
+    if (status != PEN_OK) command_fail(1, "the job could not grow: %s", why.text);
+}

@@ -1,0 +1,112 @@
+/* secure.c - whether a job is encrypted, where its secret comes from, and who is told.
+ *
+ * DESIGN.  The launcher decides once, and says so to all its children (PENSTOCK_ENCRYPTION), so that a scheduler which
+ * listens everywhere and a worker that dials loopback agree.  A secret that nobody gave is made here and thrown away
+ * with the job: a file of mode 0600 in the folder of notes, which only this user may enter; children and `penstock
+ * status` get its path, never its content.  Other machines get it by the join line, which this command prints and the
+ * user carries; it is overwritten in their command line as soon as it was read.
+ */
+#include "cli/run/launcher.h"
+#include "common/config.h"
+#include "common/guard.h"
+#include "common/why.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pen_status parse_choice(int *choice, pen_error *why)
+{
+    const char *text = config_env("PENSTOCK_ENCRYPTION");
+    for (*choice = GUARD_AUTO; text != NULL && guard_choices[*choice] != NULL; ++*choice)
+        if (strcmp(text, guard_choices[*choice]) == 0) return PEN_OK;
+    if (text == NULL) return PEN_OK;
+    return why_set(why, PEN_BAD_SETTING, "encryption is '%.64s', but must be auto, on or clear",
+                   text);
+}
+
+/* Whether anything of this job is listened at, or dialled, beyond this host. */
+static bool leaves_host(const run_options *o)
+{
+    const char *host = config_env("PENSTOCK_HOST");
+    return !guard_is_loopback(o->master_addr) || (host != NULL && !guard_is_loopback(host));
+}
+
+static void say_clear(bool is_far)
+{
+    setenv("PENSTOCK_ENCRYPTION", "clear", 1);
+    if (is_far)
+        fprintf(stderr, "penstock: traffic is neither encrypted nor authenticated "
+                        "(encryption=clear)\n");
+}
+
+static pen_status keep_secret(launcher *l, const secret *s, pen_error *why)
+{
+    char folder[300];
+    pen_status status = control_jobs_folder(folder, sizeof folder, why);
+    if (status != PEN_OK) return status;
+    snprintf(l->secret_path, sizeof l->secret_path, "%s/%s-%d.key", folder, l->job, (int)getpid());
+    unlink(l->secret_path); /* of a launcher that was killed and had our number */
+    status = secret_write(l->secret_path, s, why);
+    if (status != PEN_OK) l->secret_path[0] = '\0';
+    return status;
+}
+
+static void print_join(const launcher *l, const secret *s)
+{
+    char line[SECRET_JOIN_BYTES];
+    const run_options *o = &l->options;
+    if (o->nnodes_max < 2) return;
+    secret_join_format(s, o->master_addr, (uint32_t)o->master_port, line);
+    fprintf(stderr, "penstock: on each other machine, with its --node-rank:  --join %s\n", line);
+    explicit_bzero(line, sizeof line);
+}
+
+static pen_status find_secret(launcher *l, pen_error *why)
+{
+    run_options *o    = &l->options;
+    const char *given = config_env("PENSTOCK_SECRET_FILE");
+    pen_status status;
+    secret s;
+    if (given != NULL && given[0] != '\0' && !o->has_join) {
+        status = secret_read(given, &s, why); /* rather one sentence now than one of each child */
+        secret_wipe(&s);
+        return status;
+    }
+    if (!o->has_join && o->node_rank > 0)
+        return why_set(why, PEN_BAD_SETTING,
+                       "machine %d needs the job's secret: say --join and what machine 0 printed, "
+                       "or --secret-file FILE on all machines, or --encryption clear on all",
+                       o->node_rank);
+    status = o->has_join ? PEN_OK : secret_make(&s, why);
+    if (o->has_join) s = o->join;
+    if (status == PEN_OK) status = keep_secret(l, &s, why);
+    if (status == PEN_OK) setenv("PENSTOCK_SECRET_FILE", l->secret_path, 1);
+    if (status == PEN_OK && !o->has_join) print_join(l, &s);
+    secret_wipe(&s);
+    secret_wipe(&o->join);
+    return status;
+}
+
+pen_status launcher_secure(launcher *l, pen_error *why)
+{
+    int choice;
+    const char *given       = config_env("PENSTOCK_SECRET_FILE");
+    const bool has_secret   = l->options.has_join || (given != NULL && given[0] != '\0');
+    const bool is_far       = leaves_host(&l->options);
+    const pen_status status = parse_choice(&choice, why);
+    if (status != PEN_OK) return status;
+    if (choice == GUARD_CLEAR || (choice == GUARD_AUTO && !has_secret && !is_far)) {
+        say_clear(is_far);
+        return PEN_OK;
+    }
+    setenv("PENSTOCK_ENCRYPTION", "on", 1);
+    return find_secret(l, why);
+}
+
+void launcher_forget_secret(launcher *l)
+{
+    if (l->secret_path[0] != '\0') unlink(l->secret_path);
+    l->secret_path[0] = '\0';
+}

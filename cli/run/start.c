@@ -1,0 +1,355 @@
+/* start.c - what `penstock run` starts: the scheduler, servers and workers, each with its flags and environment. */
+#include "cli/command.h"
+#include "cli/run/launcher.h"
+#include "common/clock.h"
+#include "common/guard.h"
+#include "common/why.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <libgen.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ANNOUNCE_MS = 20000, /* the scheduler's port */ NUMBERS_MAX = 16 };
+
+/* ---- names and files -------------------------------------------------------------------------------- */
+
+void launcher_name_job(launcher *l)
+{
+    char copy[512];
+    snprintf(copy, sizeof copy, "%s", l->options.program[0]);
+    snprintf(l->program, sizeof l->program, "%s", basename(copy));
+    if (l->options.job != NULL)
+        snprintf(l->job, sizeof l->job, "%s", l->options.job);
+    else
+        snprintf(l->job, sizeof l->job, "%.100s-%04x", l->program,
+                 (unsigned)((clock_ns(&clock_real) / 1000 ^ (uint64_t)getpid() << 4) & 0xffff));
+}
+
+static bool keeps_files(const run_options *o)
+{
+    if (o->log_dir != NULL) return true;
+    for (int i = 0; i < o->nproc; i++)
+        if (o->redirects[i] != 0 || o->tee[i] != 0) return true;
+    return false;
+}
+
+static const char *temporary(void)
+{
+    const char *folder = config_env("TMPDIR");
+    return folder != NULL ? folder : "/tmp";
+}
+
+/* LOG_DIR/JOB/attempt_N: made when any output goes to files. */
+static pen_status make_log_folder(launcher *l, pen_error *why)
+{
+    const char *base = l->options.log_dir != NULL ? l->options.log_dir : temporary();
+    if (!keeps_files(&l->options)) return PEN_OK;
+    mkdir(base, 0755);
+    snprintf(l->log_folder, sizeof l->log_folder, "%.200s/%s", base, l->job);
+    mkdir(l->log_folder, 0755);
+    size_t n = strlen(l->log_folder);
+    snprintf(l->log_folder + n, sizeof l->log_folder - n, "/attempt_%d", l->attempt);
+    if (mkdir(l->log_folder, 0755) != 0 && errno != EEXIST)
+        return why_set(why, PEN_STORE, "cannot make the log folder %s: %m", l->log_folder);
+    return PEN_OK;
+}
+
+/* What the scheduler must know after its death is kept in a folder of this attempt, unless the setting `state`
+ * names one. */
+static pen_status make_state_folder(launcher *l, pen_error *why)
+{
+    const char *given = config_env("PENSTOCK_STATE");
+    l->state[0]       = '\0';
+    if (l->options.node_rank != 0 || !run_options_survives(&l->options)) return PEN_OK;
+    if (given != NULL) {
+        snprintf(l->state, sizeof l->state, "%s", given);
+        return PEN_OK;
+    }
+    snprintf(l->state, sizeof l->state, "%.250s/penstock-%.100s-XXXXXX", temporary(), l->job);
+    if (mkdtemp(l->state) != NULL) return PEN_OK;
+    why_set(why, PEN_STORE, "cannot make the folder %s for the scheduler's state: %m", l->state);
+    l->state[0] = '\0';
+    return PEN_STORE;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st, (void)type, (void)at;
+    return remove(path);
+}
+
+void launcher_remove_folders(launcher *l)
+{
+    if (l->state[0] == '\0' || config_env("PENSTOCK_STATE") != NULL) return;
+    nftw(l->state, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    l->state[0] = '\0';
+}
+
+pen_status launcher_make_folders(launcher *l, pen_error *why)
+{
+    const pen_status status = make_log_folder(l, why);
+    return status == PEN_OK ? make_state_folder(l, why) : status;
+}
+
+static void open_stream(launcher *l, process *p, process_stream *s, const char *suffix, int bit,
+                        FILE *terminal)
+{
+    const run_options *o = &l->options;
+    bool worker          = p->role == PEN_WORKER;
+    uint8_t redirect     = worker ? o->redirects[p->local_rank] : 0,
+            tee          = worker ? o->tee[p->local_rank] : 0;
+    bool shown           = !worker || o->shown[p->local_rank];
+    *s                   = (process_stream){.fd = -1};
+    s->terminal          = shown && !(redirect & bit && !(tee & bit)) ? terminal : NULL;
+    if (l->log_folder[0] == '\0' || (o->log_dir == NULL && !((redirect | tee) & bit))) return;
+    char path[512], name[32];
+    snprintf(name, sizeof name, "%s", p->name);
+    for (char *c = name; *c != '\0'; c++)
+        if (*c == ' ') *c = '-';
+    snprintf(path, sizeof path, "%.440s/%s.%s", l->log_folder, name, suffix);
+    s->file = fopen(path, p->restarts == 0 ? "we" : "ae");
+    if (bit == RUN_STDERR && s->file != NULL) snprintf(p->err_path, sizeof p->err_path, "%s", path);
+}
+
+/* The note by which `penstock status` finds this job. */
+void launcher_write_note(launcher *l)
+{
+    char folder[300];
+    pen_error why;
+    if (control_jobs_folder(folder, sizeof folder, &why) != PEN_OK) return;
+    char fresh[sizeof l->note + 8];
+    snprintf(l->note, sizeof l->note, "%s/%s.json", folder, l->job);
+    snprintf(fresh, sizeof fresh, "%s.%d", l->note, (int)getpid());
+    int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) return;
+    const char *choice = config_env("PENSTOCK_ENCRYPTION"),
+               *file   = config_env("PENSTOCK_SECRET_FILE");
+    dprintf(fd,
+            "{\"job\": \"%s\", \"address\": \"%s\", \"pid\": %d, \"encryption\": \"%s\", "
+            "\"secret_file\": \"%s\"}\n",
+            l->job, l->address, (int)getpid(), choice != NULL ? choice : "auto",
+            file != NULL ? file : "");
+    close(fd);
+    if (rename(fresh, l->note) != 0)
+        unlink(fresh); /* whoever reads half a note takes it for a dead job's */
+}
+
+/* ---- starting ------------------------------------------------------------------------------------------ */
+
+/* The place of that process, or a new one. */
+static process *place_of(launcher *l, int32_t role, int32_t rank)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (l->all[i].role == role && l->all[i].rank == rank) return &l->all[i];
+    return l->n < l->capacity ? &l->all[l->n++] : NULL;
+}
+
+/* NULL: there is no place for it, or it still runs. */
+static process *add(launcher *l, int32_t role, int32_t rank, int32_t local_rank,
+                    const char *role_name, pen_error *why)
+{
+    process *p = place_of(l, role, rank);
+    if (p == NULL || p->pid != 0) {
+        why_set(why, PEN_WRONG_STATE, "cannot start %s %d: %s", role_name, rank,
+                p == NULL ? "this machine has all the processes that were asked for"
+                          : "it still runs");
+        return NULL;
+    }
+    const int restarts = p->ended ? p->restarts + 1 : 0;
+    *p = (process){.role = role, .rank = rank, .local_rank = local_rank, .restarts = restarts};
+    if (role == PEN_SCHEDULER)
+        snprintf(p->name, sizeof p->name, "%s", role_name);
+    else
+        snprintf(p->name, sizeof p->name, "%s %d", role_name, rank);
+    if (l->options.prefix && role == PEN_WORKER)
+        snprintf(p->prefix, sizeof p->prefix, "[%d] ", rank);
+    open_stream(l, p, &p->out, "out", RUN_STDOUT, stdout);
+    open_stream(l, p, &p->err, "err", RUN_STDERR, stderr);
+    return p;
+}
+
+/* Reads the port the scheduler says on its announcement pipe. */
+static pen_status read_announcement(launcher *l, process *scheduler, int fd, pen_error *why)
+{
+    char text[32]   = "";
+    size_t n        = 0;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (n < sizeof text - 1 && strchr(text, '\n') == NULL) {
+        if (poll(&p, 1, ANNOUNCE_MS) <= 0) break;
+        ssize_t got = read(fd, text + n, sizeof text - 1 - n);
+        if (got <= 0) break;
+        n += (size_t)got;
+        text[n] = '\0';
+    }
+    l->port = atoi(text);
+    if (l->port > 0) return PEN_OK;
+    process_signal(scheduler, SIGTERM);
+    scheduler->err.terminal = NULL; /* its sentence is in ours */
+    process_read_all(scheduler, &scheduler->err, 2000);
+    const char *said = scheduler->err.lines == 0
+                           ? "it said nothing"
+                           : scheduler->err.tail[(scheduler->err.lines - 1) % PROCESS_TAIL_LINES];
+    return why_set(why, PEN_UNREACHABLE, "the scheduler did not start: %s",
+                   strncmp(said, "penstock: ", 10) == 0 ? said + 10 : said);
+}
+
+typedef struct {
+    char text[NUMBERS_MAX][32];
+    int n;
+} numbers;
+
+static const char *number(numbers *all, long value)
+{
+    snprintf(all->text[all->n], sizeof all->text[0], "%ld", value);
+    return all->text[all->n++];
+}
+
+pen_status launcher_start_scheduler(launcher *l, pen_error *why)
+{
+    const run_options *o = &l->options;
+    const long workers   = (long)o->nproc * o->nnodes;
+    numbers num          = {.n = 0};
+    int announce[2], n = 0;
+    if (o->node_rank != 0) {
+        l->port = o->master_port;
+        return PEN_OK;
+    }
+    if (pipe(announce) != 0) return why_set(why, PEN_STORE, "cannot make a pipe: %m");
+    fcntl(announce[0], F_SETFD, FD_CLOEXEC);
+    process *p = add(l, PEN_SCHEDULER, 0, -1, "scheduler", why);
+    char *argv[32];
+    argv[n++] = l->self;
+    argv[n++] = (char *)"scheduler";
+    argv[n++] = (char *)"--host";
+    argv[n++] =
+        (char *)(o->nnodes_max > 1 && !guard_is_loopback(o->master_addr) ? "*" : o->master_addr);
+    argv[n++] = (char *)"--port";
+    argv[n++] = (char *)number(&num, l->port > 0 ? l->port : o->master_port);
+    argv[n++] = (char *)"--world-size";
+    argv[n++] = (char *)number(&num, workers);
+    argv[n++] = (char *)"--servers";
+    argv[n++] = (char *)number(&num, o->servers);
+    argv[n++] = (char *)"--job";
+    argv[n++] = l->job;
+    argv[n++] = (char *)"--announce-fd";
+    argv[n++] = (char *)number(&num, announce[1]);
+    if (run_options_is_elastic(o)) {
+        argv[n++] = (char *)"--workers-min";
+        argv[n++] = (char *)number(&num, (long)o->nproc_min * o->nnodes);
+        argv[n++] = (char *)"--workers-max";
+        argv[n++] = (char *)number(&num, (long)o->nproc_max * o->nnodes_max);
+        argv[n++] = (char *)"--servers-max";
+        argv[n++] = (char *)number(&num, o->servers_max);
+    }
+    if (o->replicas > 0) {
+        argv[n++] = (char *)"--replicas";
+        argv[n++] = (char *)number(&num, o->replicas);
+    }
+    if (l->state[0] != '\0') {
+        argv[n++] = (char *)"--state";
+        argv[n++] = l->state;
+    }
+    argv[n]           = NULL;
+    pen_status status = p != NULL ? process_start(p, argv, NULL, 0, why) : PEN_WRONG_STATE;
+    close(announce[1]);
+    if (status == PEN_OK) status = read_announcement(l, p, announce[0], why);
+    close(announce[0]);
+    return status;
+}
+
+int launcher_node_of_server(const run_options *o, int rank)
+{
+    return rank % o->nnodes;
+}
+
+int launcher_node_of_worker(const run_options *o, int rank, int *local_rank)
+{
+    *local_rank = o->nnodes_max == 1 ? rank : rank % o->nproc;
+    return o->nnodes_max == 1 ? 0 : rank / o->nproc;
+}
+
+size_t launcher_capacity(const run_options *o)
+{
+    return (size_t)o->nproc_max + (size_t)o->servers_max + 1;
+}
+
+pen_status launcher_start_server(launcher *l, int rank, pen_error *why)
+{
+    const run_options *o = &l->options;
+    numbers num          = {.n = 0};
+    char *argv[20];
+    int n     = 0;
+    argv[n++] = l->self;
+    argv[n++] = (char *)"server";
+    argv[n++] = (char *)"--master-addr";
+    argv[n++] = (char *)o->master_addr;
+    argv[n++] = (char *)"--master-port";
+    argv[n++] = (char *)number(&num, l->port);
+    argv[n++] = (char *)"--rank";
+    argv[n++] = (char *)number(&num, rank);
+    if (o->store != NULL) {
+        argv[n++] = (char *)"--store";
+        argv[n++] = (char *)o->store;
+    }
+    argv[n] = NULL;
+    /* Values and messages are large and read from end to end: let malloc ask for large pages. */
+    const char *tunables = config_env("GLIBC_TUNABLES");
+    process_env env[]    = {
+           {"PENSTOCK_ROLE", "server"},
+           {"GLIBC_TUNABLES", tunables != NULL ? tunables : "glibc.malloc.hugetlb=1"}};
+    process *p = add(l, PEN_SERVER, rank, -1, "server", why);
+    return p != NULL ? process_start(p, argv, env, 2, why) : PEN_WRONG_STATE;
+}
+
+pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_error *why)
+{
+    const run_options *o  = &l->options;
+    numbers num           = {.n = 0};
+    long world            = (long)o->nproc * o->nnodes;
+    bool threads_given    = config_env("OMP_NUM_THREADS") != NULL;
+    long cores            = sysconf(_SC_NPROCESSORS_ONLN),
+         threads          = cores / o->nproc > 0 ? cores / o->nproc : 1;
+    const char *rank_text = number(&num, rank), *world_text = number(&num, world);
+    const char *local_text = number(&num, local_rank), *nproc_text = number(&num, o->nproc);
+    const char *node_text = number(&num, o->node_rank), *nodes_text = number(&num, o->nnodes);
+    process *p = add(l, PEN_WORKER, rank, local_rank, "worker", why);
+    if (p == NULL) return PEN_WRONG_STATE;
+    process_env env[] = {
+        {"RANK", rank_text},
+        {"WORLD_SIZE", world_text},
+        {"LOCAL_RANK", local_text},
+        {"LOCAL_WORLD_SIZE", nproc_text},
+        {"GROUP_RANK", node_text},
+        {"GROUP_WORLD_SIZE", nodes_text},
+        {"ROLE_RANK", rank_text},
+        {"ROLE_WORLD_SIZE", world_text},
+        {"ROLE_NAME", "default"},
+        {"MASTER_ADDR", o->master_addr},
+        {"MASTER_PORT", number(&num, l->port)},
+        {"TORCHELASTIC_RUN_ID", l->job},
+        {"TORCHELASTIC_RESTART_COUNT", number(&num, l->attempt + p->restarts)},
+        {"TORCHELASTIC_MAX_RESTARTS", number(&num, o->max_restarts)},
+        {"PENSTOCK_ROLE", "worker"},
+        {"PENSTOCK_SCHEDULER", "external"},
+        {"PENSTOCK_JOB", l->job},
+        {"PENSTOCK_SERVERS", number(&num, o->servers)},
+        {"PENSTOCK_WORKERS_MAX", run_options_is_elastic(o)
+                                     ? number(&num, (long)o->nproc_max * o->nnodes_max)
+                                     : config_env("PENSTOCK_WORKERS_MAX")},
+        {threads_given ? "ROLE_NAME" : "OMP_NUM_THREADS",
+         threads_given ? "default" : number(&num, threads)},
+        {"PENSTOCK_MODE", o->mode != NULL ? o->mode : config_env("PENSTOCK_MODE")},
+        {"PENSTOCK_STORE", o->store != NULL ? o->store : config_env("PENSTOCK_STORE")},
+        {"PENSTOCK_RESUME",
+         o->resume || (o->store != NULL && l->attempt > 0) ? "yes" : config_env("PENSTOCK_RESUME")},
+        {"PENSTOCK_FRESH", o->fresh && l->attempt == 0 ? "yes" : config_env("PENSTOCK_FRESH")},
+    };
+    return process_start(p, o->program, env, sizeof env / sizeof *env, why);
+}

@@ -1,0 +1,21 @@
+/* stuck.h - who is in which collective, and who has not entered it: the records of all workers, merged. */
+#ifndef CLI_STUCK_H
+#define CLI_STUCK_H
+
+#include "proto/wire.h"
+#include <stdio.h>
+
+typedef struct stuck stuck;
+
+stuck *stuck_create(void);       /* NULL: no memory */
+void stuck_destroy(stuck *self); /* NULL is fine    */
+
+/* Of STATUS: which workers there are and what they do; then of each RECORD: its last calls, or why there are none. */
+void stuck_take_status(stuck *self, const wire_control *status);
+void stuck_take_record(stuck *self, const wire_control *record);
+bool stuck_is_whole(const stuck *self); /* a status, and a record of every worker */
+
+void stuck_print(const stuck *self, FILE *out);
+void stuck_print_json(const stuck *self, FILE *out);
+
+#endif
