@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize
+# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize|gpu
 #   check     what is quick: everything in one process, and the rules of the house
 #   all       that, the command line, real jobs of many processes, and a short run of the fuzzers
+#   gpu       what needs an NVIDIA GPU; part of `all` where there is one
 #   sanitize  for builds with a sanitizer: everything in one process, and jobs without large programs
 # Every test speaks TAP (cmocka, bats, the fuzz driver), so one counter serves all.  The last line is
 # `N passed, N failed` and, when a test could not run, `, N skipped (names)`.
@@ -15,8 +16,9 @@ jobs=$(nproc)
 rm -rf "$log"
 mkdir -p "$log"
 export CMOCKA_MESSAGE_OUTPUT=TAP BUILD="$build" TMPDIR="$log/tmp"
-export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
-export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp:second_deadlock_stack=1"
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+export LSAN_OPTIONS="suppressions=$PWD/tests/support/lsan.supp:print_suppressions=0"
+export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp:second_deadlock_stack=1:allocator_may_return_null=1"
 mkdir -p "$TMPDIR"
 
 # Runs one test program under a time limit; its TAP goes to a file, its exit code to another.
@@ -33,10 +35,21 @@ export log
 
 list=$log/list
 : >"$list"
+limit=180
+[ "$kind" != sanitize ] || limit=480 # a sanitizer makes some ten times as slow
 for program in "$build"/tests/*; do
-    [ -x "$program" ] && [ -f "$program" ] && echo "$(basename "$program") 180 $program" >>"$list"
+    [ "$kind" != gpu ] || break
+    [ -x "$program" ] && [ -f "$program" ] && echo "$(basename "$program") $limit $program" >>"$list"
 done
-xargs -a "$list" -P "$jobs" -L 1 bash -c 'run_one "$@"' _
+# What measures no time may run beside others, the longest first.
+if [ "$kind" = all ] && [ -x tests/fuzz/run.sh ]; then
+    {
+        echo "fuzz_wire 300 env FUZZ_TARGETS=wire_data,wire_control,wire_peer tests/fuzz/run.sh $build/fuzz_wire ${FUZZ_SECONDS:-10}"
+        echo "fuzz_files 300 env FUZZ_TARGETS=config,secret,store tests/fuzz/run.sh $build/fuzz_files ${FUZZ_SECONDS:-10}"
+        cat "$list"
+    } >"$list.all" && mv "$list.all" "$list"
+fi
+xargs -r -a "$list" -P "$jobs" -L 1 bash -c 'run_one "$@"' _
 
 serial() { # name, limit, command...: cluster tests measure time, so they run alone
     echo "$1 $2 ${*:3}" >>"$list"
@@ -44,15 +57,14 @@ serial() { # name, limit, command...: cluster tests measure time, so they run al
 }
 case $kind in
 check) bats_files=$(ls tests/hygiene/*.bats) ;;
-all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats) ;;
+all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/host.bats) ;;
+gpu) bats_files=tests/gpu/gpu.bats ;;
 sanitize) bats_files="tests/cluster/nonfinite.bats tests/cluster/shells.bats" ;;
 esac
+if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then bats_files="$bats_files tests/gpu/gpu.bats"; fi
 for file in $bats_files; do
     serial "$(basename "$(dirname "$file")")_$(basename "$file" .bats)" 600 bats --formatter tap "$file"
 done
-if [ "$kind" = all ] && [ -x tests/fuzz/run.sh ]; then
-    serial fuzz 300 tests/fuzz/run.sh "$build/fuzz" "${FUZZ_SECONDS:-10}"
-fi
 
 passed=0
 failed=0

@@ -97,6 +97,11 @@ WORLD_SIZE=2"
     sort "$tmp/dashes.out" | is_text "[0] 0 2 localhost 4 7000
 [1] 1 2 localhost 4 7000"
     cmp <(sort "$tmp/dashes.out") <(sort "$tmp/underscores.out")
+    show='echo "$PENSTOCK_SHARED_MEMORY $PENSTOCK_DETERMINISTIC"'
+    ends_with 0 switches --no-prefix --shared-memory no --deterministic yes sh -c "$show"
+    ends_with 0 bare --no-prefix --shared-memory=no --deterministic sh -c "$show"
+    is_text "no yes" <"$tmp/switches.out"
+    is_text "no yes" <"$tmp/bare.out"
 }
 
 @test "the master address may be a name" {

@@ -50,16 +50,29 @@ listen() {
     says 2 "penstock: unknown flag '--nproc-per-nod'; did you mean '--nproc-per-node'?  (penstock run --help)" \
         run --nproc_per_nod 2 true
     says 2 "penstock: unknown flag '--lease-s'; did you mean '--lease-ms'?  (penstock run --help)" run --lease-s=3 true
-    says 2 "penstock: unknown flag '--default-ds.yml'; did you mean '--deadline-ms'?  (penstock run --help)" \
+    says 2 "penstock: unknown flag '--default_ds.yml'; a configuration file is named so: --config default_ds.yml" \
         run --default_ds.yml true
     says 2 "penstock: unknown setting 'jsn'; did you mean 'json'?" status --jsn
     says 2 "penstock: unknown setting 'world'; did you mean 'world_size'?" scheduler --world 3
     says 2 "penstock: unknown setting 'sevrers'; did you mean 'servers'?" bench push-pull --sevrers 2
 }
 
+@test "how many may come and go, and copies that cannot be, are refused before anything is started" {
+    says 2 "penstock: --replicas 2 needs at least 3 servers, for each copy is on another; there are 2" \
+        run --servers 2 --replicas 2 true
+    says 2 "penstock: --servers 0 and MIN:MAX: without servers nobody keeps what a worker that comes would need; give the job servers, or fixed numbers" \
+        run --nproc-per-node 2:4 true
+    says 2 "penstock: --nnodes 3 and --nproc-per-node 2:4: with several machines each has a fixed number of workers; let --nnodes be MIN:MAX" \
+        run --servers 2 --nnodes 3 --nproc-per-node 2:4 true
+    says 2 "penstock: --on-worker-loss wait and --servers 0: without servers nobody keeps what the worker that comes back would need; use continue or fail" \
+        run --on-worker-loss wait true
+    says 2 "penstock run: --nproc-per-node is '3:2', but must be MIN:MAX or MIN:N:MAX in rising order" run --nproc-per-node 3:2 true
+    says 2 "penstock run: --servers is 'a', but must be a whole number from 0 to 10000" run --servers 2:a:3 true
+}
+
 @test "words that are left over are an error, not ignored" {
     says 2 "penstock: 'now' is one word too many" status now
-    says 2 "penstock: 'now' is one word too many" snapshot now
+    says 2 "penstock: snapshot can list, verify and restore, not 'now'; did you mean 'list'?" snapshot now
     says 2 "penstock: 'now' is one word too many" server now
     says 2 "penstock: 'now' is one word too many" scheduler now
     says 2 "penstock: 'now' is one word too many" doctor now
@@ -124,16 +137,18 @@ settings_of() {
 
 @test "--help of every command ends well and names every flag" {
     # shellcheck disable=SC2046
-    helps "" run status snapshot bench doctor scheduler server docs version
+    helps "" run config memory status snapshot bench doctor scheduler server docs version
     helps run --nproc-per-node --servers --mode --nnodes --node-rank --master-addr --master-port --standalone --job \
         --max-restarts --grace --store --resume --fresh --log-dir --redirects -r --tee -t --local-ranks-filter --no-prefix \
-        --settings
+        --settings --config --ds-config --print-config --hidden-size --lr --weight-decay --warmup-steps --total-steps
     helps status --master_addr --master_port --timeout_ms --json
     helps snapshot --master_addr --master_port --timeout_ms --json
     helps doctor --master_addr --master_port
     helps bench push-pull optim
     helps "bench push-pull" --servers --ranks --bytes --keys --pairs --seconds --commit --limit --json
     helps "bench optim" --rule --elements --threads --simd --pairs --json
+    helps config --num-processes --mixed-precision --zero-stage --fsdp-sharding-strategy
+    helps memory --params --world --servers --strategy --precision --optim --per_node --bucket --live --json
     helps docs settings.md status.md stats.md optim.md families.md member.dot
     for role in server scheduler; do
         [ "$(settings_of "$role" | wc -l)" -ge 5 ]
@@ -264,6 +279,10 @@ rank() {
     local calls="all_reduce (call 1) differs: rank 1 has 9 f64 SUM 'loss', rank 0 has 8 f64 SUM 'loss'"
     pen run --servers 1 --nproc-per-node 2 "$programs/mistake" size 2>"$tmp/err" || :
     for r in 0 1; do heard $r "mistake: $calls"; done
+
+    local setting="setting 'bucket_bytes' is '8192' on rank 1 ($host) and '26214400' on rank 0 ($host); all ranks must register the same"
+    pen run --nproc-per-node 2 sh -c '[ $RANK = 0 ] || export PENSTOCK_BUCKET_BYTES=8k; exec "$0" steps=1' "$programs/stepper" 2>"$tmp/err" || :
+    for r in 0 1; do heard $r "stepper: $setting"; done
 }
 
 @test "mistakes in a program are named with their remedy" {

@@ -32,7 +32,7 @@ teardown() { job_teardown; }
         sleep 0.05
     done
     cat "$tmp/table" "$tmp/slow.err"
-    grep -qE "^waiting  waiting [0-9.]+ s for rank 1 in all_reduce 'digest' \(call [0-9]+\)\." "$tmp/table"
+    grep -qE "^waiting  waiting [0-9.]+ s for rank 1 in all_gather 'pen_digest' \(call [0-9]+\)\." "$tmp/table"
     grep -qE "^\[0\] penstock: waiting [0-9.]+ s for rank 1 " "$tmp/slow.err"
     kill "$launcher"
     wait_for_end 8

@@ -62,7 +62,7 @@ disagree() {
     local sentence
     steps "$1" 2 2 "${@:5}"
     [ "$code" = 1 ]
-    sentence="stepper: $2 is \($3 on rank 0 and $4 on rank 1\|$4 on rank 1 and $3 on rank 0\); all ranks must give the same"
+    sentence="stepper: $2 is $3 on rank 0 and $4 on rank 1; all ranks must give the same"
     grep "^stepper: " "$tmp/$1.err" | sort | uniq -c >"$tmp/$1.said"
     cat "$tmp/$1.said"
     [ "$(wc -l <"$tmp/$1.said")" = 1 ]
@@ -72,6 +72,20 @@ disagree() {
 
 @test "another lr_scale on one rank is a mismatch that both ranks read" {
     disagree rate "the learning rate of parameter group 0" 0.01 0.0050000000000000001 1:lr_scale=0.5
+}
+
+# Each server names the pair of ranks that it saw first: one of these sentences becomes everybody's.
+@test "one rank of four that disagrees is told in one sentence, which all four read" {
+    local other
+    for other in 0 3; do
+        steps "four$other" 3 4 "$other:loss_scale=2"
+        [ "$code" = 1 ]
+        grep "^stepper: " "$tmp/four$other.err" | sort | uniq -c >"$tmp/four$other.said"
+        cat "$tmp/four$other.said"
+        [ "$(wc -l <"$tmp/four$other.said")" = 1 ]
+        grep -q "^ *4 stepper: the loss scale is [12] on rank [0-3] and [12] on rank [0-3]; all ranks must" "$tmp/four$other.said"
+    done
+    nothing_is_left
 }
 
 @test "another loss scale on one rank is a mismatch that both ranks read" {

@@ -118,7 +118,7 @@ killed_in_the_middle() {
     local file
     killed_in_the_middle cut 2
     cp -r "$tmp/store" "$tmp/copy"
-    file=$(find "$tmp/store" -name data.mdb | sort | head -n 1)
+    file=$(ls "$tmp/store/part-0"/*.mdb | tail -n 1) # of the newest
     for damage in truncated noise; do
         rm -rf "$tmp/store"
         cp -r "$tmp/copy" "$tmp/store"

@@ -10,7 +10,7 @@ static wire_out sent, again;
 static void check_promises(const wire_data *d)
 {
     FUZZ_CHECK(d->text != NULL);
-    FUZZ_CHECK(d->kind >= WIRE_PUSH && d->kind < WIRE_KIND_END);
+    FUZZ_CHECK(wire_is_data_kind((int)d->kind));
     FUZZ_CHECK(d->payload_bytes <= WIRE_PAYLOAD_BYTES_MAX && d->n <= WIRE_ITEMS_MAX);
     FUZZ_CHECK(pen_status_info(d->status)->status == d->status);
     uint64_t sum = 0; /* every column is read to its end */
@@ -24,6 +24,12 @@ static void check_promises(const wire_data *d)
     for (uint32_t i = 0; i < d->n_partitions; i++)
         sum += d->partition[i] + (d->record_hash != NULL ? d->record_hash[i] : 0);
     for (uint32_t i = 0; i < d->n_missing; i++) sum += (uint32_t)d->missing[i];
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < d->n_entries; i++) {
+        bytes += d->entry[i].bytes;
+        for (uint32_t j = 0; j < d->entry[i].n_numbers; j++) sum += d->entry[i].number[j];
+    }
+    FUZZ_CHECK(d->n_entries == 0 || bytes == d->payload_bytes);
     fuzz_sink = sum;
 }
 

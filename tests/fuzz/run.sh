@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # run.sh - builds the libFuzzer targets with clang and runs each for some seconds; speaks TAP.
 #   tests/fuzz/run.sh BUILD_DIR [SECONDS]     10 seconds each by default
-#   tests/fuzz/run.sh BUILD_DIR --corpus      writes tests/fuzz/corpus/wire_*/ anew
+#   FUZZ_TARGETS=config,store                only these
+#   tests/fuzz/run.sh BUILD_DIR --corpus      writes tests/fuzz/corpus/{wire_*,secret,store}/ anew
 # An input that breaks a promise is kept in BUILD_DIR/failed/; give it to BUILD_DIR/fuzz_<target> to see it again.
 set -u
 cd "$(dirname "$0")/../.."
 mkdir -p "${1:?usage: tests/fuzz/run.sh BUILD_DIR [SECONDS]}"
 build=$(realpath "$1")
 seconds=${2:-10}
-targets="wire_data wire_control config"
+targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,store}
+targets=${targets//,/ }
 clang=$(command -v clang || command -v clang-14)
 
 skip_all() { # why
@@ -24,26 +26,32 @@ compile() { # output, sanitizers, sources...
     local output=$1 sanitizers=$2
     shift 2
     "$clang" -std=c11 -D_GNU_SOURCE -O1 -g -w -fsanitize="$sanitizers" -fno-sanitize-recover=all -ffp-contract=off \
-        -I. -Iinclude -I"$build" "$@" -o "$output" $(pkg-config --libs libprotobuf-c libisal) -pthread -lm
+        -I. -Iinclude -I"$build" "$@" -o "$output" $(pkg-config --libs libprotobuf-c libisal libsodium lmdb) -pthread -lm
 }
 
-for name in control data; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
+for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
 common="common/status.c common/why.c common/crc.c common/config.c"
-wire="proto/wire.c proto/wire_data.c proto/wire_control.c $build/control.pb-c.c $build/data.pb-c.c tests/support/wire_difference.c $common"
+wire="proto/wire.c proto/wire_data.c proto/wire_entry.c proto/wire_control.c proto/wire_peer.c $build/control.pb-c.c $build/data.pb-c.c $build/peer.pb-c.c tests/support/wire_difference.c $common"
+store=$(ls common/store/store*.c | tr '\n' ' ')
 
 if [ "$seconds" = --corpus ]; then
-    mkdir -p tests/fuzz/corpus/wire_data tests/fuzz/corpus/wire_control
+    mkdir -p tests/fuzz/corpus/wire_{data,control,peer}
     compile "$build/make_corpus" address,undefined tests/fuzz/make_corpus.c tests/support/wire_samples.c $wire || exit 1
-    exec "$build/make_corpus" tests/fuzz/corpus
+    mkdir -p tests/fuzz/corpus/{secret,store}
+    compile "$build/make_seeds" address,undefined tests/fuzz/make_seeds.c $store common/secret.c $common || exit 1
+    "$build/make_corpus" tests/fuzz/corpus && exec "$build/make_seeds" tests/fuzz/corpus
 fi
 
 failed=0
 mkdir -p "$build/failed"
 for target in $targets; do
+    max_bytes=4096
     case $target in
-    wire_data) sources=$wire ;;
+    wire_data | wire_peer) sources=$wire ;;
     wire_control) sources="$wire proto/plan.c proto/plan_compare.c" ;;
     config) sources=$common ;;
+    secret) sources="common/secret.c $common" ;;
+    store) sources="$store $common" max_bytes=65536 ;;
     esac
     program=$build/fuzz_$target log=$build/fuzz_$target.log
     if ! compile "$program" fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" $sources 2>"$log"; then
@@ -53,7 +61,7 @@ for target in $targets; do
         continue
     fi
     mkdir -p "$build/corpus/$target" # what is found is kept here and tried again by the next run
-    if "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1 \
+    if "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=$max_bytes -print_final_stats=1 \
         -artifact_prefix="$build/failed/$target-" "$build/corpus/$target" "tests/fuzz/corpus/$target" >"$log" 2>&1; then
         echo "ok fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs"
     else

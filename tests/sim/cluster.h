@@ -3,14 +3,17 @@
  * DESIGN.  The roles are the product's own pure layers (scheduler/core.h, server/shard.h,
  * worker/liaison.h, worker/exchange.h); what surrounds them here is what their shells do, without
  * sockets and threads.  Every message goes through the real encoders and decoders and the simulated
- * transport.  Each worker runs a small training program.  All chance comes from one seed, so a run
- * is reproduced by its number.
+ * transport.  Each worker runs a small training program.  Processes crash, come back, come late,
+ * leave, stop for a while, and their clocks go wrong; the scheduler's disk fails.  All chance comes
+ * from one seed, so a run is reproduced by its number.
  *
  * After every event it is checked that
- *   - each version of each chunk has the bits of the reference (model.h), and is the next one
- *   - what a shard serves is such a version, and within the ssp bound
+ *   - each version of each chunk on its primary has the bits of the reference (model.h), and is the
+ *     next one; copies have the bits of their primary
+ *   - what a shard serves is such a version, within the ssp bound, and is never lost again
  *   - an acknowledged push is in it, and after a step a worker holds what the reference holds
  *   - no call is pending after its deadline; everybody who fails has the same sentence
+ *   - nobody fails whom the faults of the plan leave a way to go on
  * The first thing that is not so ends the run.
  */
 #ifndef TESTS_SIM_CLUSTER_H
@@ -27,13 +30,29 @@ typedef struct {
 
 typedef enum { SIM_NOBODY, SIM_SCHEDULER, SIM_SERVER, SIM_WORKER } sim_role;
 
-typedef struct { /* something that happens to one process */
+typedef enum {
+    SIM_NOTHING,
+    SIM_CRASH,    /* killed at from_ms; until_ms > 0: another process of that rank begins then  */
+    SIM_CUT_OFF,  /* no message to or from it                                                   */
+    SIM_DEAF,     /* no message to it                                                           */
+    SIM_MUTE,     /* no message from it                                                         */
+    SIM_STALL,    /* stopped, as by SIGSTOP                                                     */
+    SIM_JOIN,     /* a process of a rank that was not there                                     */
+    SIM_LEAVE,    /* a worker says goodbye after its step                                       */
+    SIM_DRAIN,    /* a server is asked to go                                                    */
+    SIM_SCALE,    /* there shall be `rank` of this role                                         */
+    SIM_KEEP_FAIL /* the scheduler's disk refuses to write                                      */
+} sim_what;
+
+typedef struct { /* something that happens to one process, from .. until */
+    sim_what what;
     sim_role role;
     uint32_t rank;
-    uint64_t from_ms, until_ms; /* partition: from .. until; crash: at from */
+    uint64_t from_ms, until_ms;
 } sim_event;
 
-/* Bugs that are not in the product, put between two layers, to see that the checks can fail. */
+/* Bugs that are not in the product, put between two layers, to see that the checks can fail.  Those
+ * inside the layers are in common/plant.h. */
 typedef enum {
     SIM_SOUND,
     SIM_DEDUP_OFF_BY_ONE,  /* a repeated push is taken for the next one                         */
@@ -46,9 +65,11 @@ typedef enum {
     SIM_PLANTS
 } sim_plant;
 
+enum { SIM_EVENTS_MAX = 12 };
+
 typedef struct {
     model_task task;
-    uint32_t servers, shards, lanes, tensors; /* shards: of each server */
+    uint32_t servers, shards, lanes, tensors; /* shards: places, that is threads, of each server */
     uint64_t bound;                           /* ssp */
     bool arrival_order, lends,
         verbs; /* lends: payloads are not copied; verbs: push and pull, no steps */
@@ -56,30 +77,52 @@ typedef struct {
         slow_ms; /* compute time of a step: at most; and who takes longer */
     uint64_t barrier_every, snapshot_every; /* steps; 0 = never */
     uint64_t park_bytes_max;
-    uint64_t lease_ms, deadline_ms, init_timeout_ms, retry_ms, warn_ms;
+    uint64_t lease_ms, deadline_ms, init_timeout_ms, retry_ms, warn_ms, wait_ms;
 
-    sim_trouble data, control; /* until heal_ms */
+    uint32_t replicas;
+    int on_worker_loss;                /* SCHEDULER_LOSS_... */
+    uint32_t workers_min, workers_max; /* 0: as many as there are */
+    uint32_t servers_max;              /* 0: as many as there are */
+    bool has_state;                    /* the scheduler has a disk */
+    bool restarts;                     /* who fails is started again */
+    bool same_address;                 /* ... where it was */
+    uint32_t skew_percent;             /* clocks go wrong by at most this */
+    uint32_t crash_at_keep;            /* the scheduler dies at this write; 0: does not */
+    bool keep_is_lost;                 /* ... before it is on disk */
+
+    sim_trouble data, control, replica; /* until heal_ms */
     uint64_t heal_ms;
-    sim_event partition, crash;
+    sim_event event[SIM_EVENTS_MAX];
+    uint32_t n_events;
     uint64_t end_ms; /* of the simulated time */
 
     sim_plant plant;
+    int planted;     /* plant_id of common/plant.h */
+    bool must_go_on; /* a verdict is wrong, as long as the faults leave a way to go on */
     bool trace;
 } sim_plan;
 
 /* A quiet network and an even task: a test changes what it is about. */
 sim_plan sim_plan_calm(uint64_t seed, model_mode mode);
 
-/* Which faults, how strong, how many of everything: drawn. */
+/* Which faults, how strong, how many of everything: drawn.  The second also draws copies, deaths,
+ * comers and goers, such that the job can always go on. */
 sim_plan sim_plan_swarm(uint64_t seed);
 sim_plan sim_plan_swarm_of(uint64_t seed, model_mode mode);
+sim_plan sim_plan_lively(uint64_t seed);
+
+/* Something more happens; ignored when there is no room. */
+void sim_plan_add(sim_plan *p, sim_event event);
 
 typedef struct {
+    bool excused;           /* the faults left no way to go on */
     bool is_over, in_order; /* a verdict or an end; everybody left in good order */
     char wrong[512];        /* the first check that failed; "" = none */
     uint64_t ms, messages, digest;
     uint64_t applied; /* pushes or steps that changed a chunk, over all chunks */
     uint64_t gap_max, repeats, retries, corrupt, breaks, skipped, held;
+    uint64_t epochs, promotions, fills, keeps, crashes,
+        joins;          /* fills: learners that became members */
     uint32_t snapshots; /* complete on all servers */
     uint32_t failed,
         unreachable; /* workers that ended with an error; of these, who lost the scheduler */

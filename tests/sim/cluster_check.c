@@ -1,28 +1,176 @@
-/* cluster_check.c - what must be true at every moment of a run. */
+/* cluster_check.c - what must be true of records, copies and what is served. */
 #include "tests/sim/cluster_state.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-
-static bool is_free_rule(const cluster *c)
-{
-    return c->plan.task.mode == MODEL_SSP || c->plan.task.mode == MODEL_ASYNC;
-}
 
 static const char *name_of(const cluster *c, uint32_t chunk)
 {
     return c->tensor_name[c->cut->chunk[chunk].tensor];
 }
 
-/* ---- shards: every version is the reference's ------------------------------------------------ */
-/* Which push a shard just applied is what its worker said, not what the shard was told. */
-static void check_origin(sim_shard *s, uint32_t chunk)
+static bool is_trained(const cluster *c, uint32_t chunk)
 {
-    cluster *c         = s->server->c;
-    const wire_data *d = s->message;
-    for (uint32_t i = 0; d->kind == WIRE_PUSH && i < d->n; i++) {
+    return (c->tensor[c->cut->chunk[chunk].tensor].flags & PEN_FROZEN) == 0;
+}
+
+static uint32_t shard_of(const cluster *c, uint32_t chunk)
+{
+    return c->shard_of[c->cut->chunk[chunk].partition];
+}
+
+/* ---- records: what the scheduler decides is what the reference goes by ----------------------- */
+static void incarnations(const sim_record *r, uint64_t incarnation[MODEL_RANKS_MAX])
+{
+    memset(incarnation, 0, MODEL_RANKS_MAX * sizeof *incarnation);
+    for (uint32_t i = 0; i < r->n_workers; i++)
+        incarnation[r->worker[i].rank] = r->worker[i].incarnation;
+}
+
+static bool is_same_set(const sim_record *a, const sim_record *b)
+{
+    uint64_t mine[MODEL_RANKS_MAX], theirs[MODEL_RANKS_MAX];
+    incarnations(a, mine);
+    incarnations(b, theirs);
+    return memcmp(mine, theirs, sizeof mine) == 0;
+}
+
+/* One primary per shard; who was none and becomes one held a full copy. */
+static void check_primaries(cluster *c, const sim_record *before, const sim_record *r)
+{
+    uint32_t primaries[SIM_SHARDS_MAX] = {0};
+    for (uint32_t i = 0; i < r->n_replicas; i++) {
+        const wire_replica *row = &r->replica[i];
+        if (row->role != WIRE_PRIMARY) continue;
+        if (++primaries[row->shard] > 1)
+            sim_wrong(c, "epoch %" PRIu64 " has two primaries of shard %u", r->epoch, row->shard);
+        for (uint32_t k = 0; k < before->n_replicas; k++)
+            if (before->replica[k].shard == row->shard &&
+                before->replica[k].server == row->server && before->replica[k].role == WIRE_BACKUP)
+                c->result.promotions++;
+    }
+    for (uint32_t i = 0; i < before->n_replicas; i++)
+        if (primaries[before->replica[i].shard] == 0)
+            sim_wrong(c, "epoch %" PRIu64 " has no primary of shard %u", r->epoch,
+                      before->replica[i].shard);
+}
+
+/* Who is waited for stays a member: nothing is decided without it. */
+static void check_waiting(cluster *c, const sim_record *before, const sim_record *r)
+{
+    uint64_t were[MODEL_RANKS_MAX], are[MODEL_RANKS_MAX];
+    incarnations(before, were);
+    incarnations(r, are);
+    for (uint32_t i = 0; i < c->n_workers && c->plan.on_worker_loss == SCHEDULER_LOSS_WAIT; i++)
+        if (were[i] != 0 && are[i] == 0 && c->worker[i].life != LIFE_LEFT &&
+            c->worker[i].at != AT_LEAVING)
+            sim_wrong(c, "epoch %" PRIu64 " is without rank %u, for which the job waits", r->epoch,
+                      i);
+}
+
+static void count_fills(cluster *c, const sim_record *before, const sim_record *r)
+{
+    for (uint32_t i = 0; i < r->n_replicas; i++)
+        for (uint32_t k = 0; k < before->n_replicas; k++)
+            c->result.fills += before->replica[k].shard == r->replica[i].shard &&
+                               before->replica[k].server == r->replica[i].server &&
+                               before->replica[k].role == WIRE_LEARNER &&
+                               r->replica[i].role != WIRE_LEARNER;
+}
+
+/* "0: 1 (2) [0]": shard 0 on server 1, with a backup on 2 and a learner on 0. */
+static void note_record(cluster *c, const sim_record *r)
+{
+    char text[400];
+    size_t used = 0;
+    for (uint32_t i = 0; i < r->n_replicas && used < sizeof text - 24; i++) {
+        const wire_replica *row = &r->replica[i];
+        char one[32];
+        if (row->role == WIRE_PRIMARY)
+            snprintf(one, sizeof one, "; %u: %d", row->shard, row->server);
+        else
+            snprintf(one, sizeof one, row->role == WIRE_BACKUP ? " (%d)" : " [%d]", row->server);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s", one);
+    }
+    sim_note(c, "record %" PRIu64 ".%" PRIu64 ", %u workers, step %" PRId64 "%s%s%.*s",
+             r->term % 1000, r->epoch, r->n_workers, r->step,
+             r->members_changed ? ", members changed" : "", r->has_decision ? ", decision" : "",
+             (int)used, text);
+}
+
+/* A server that comes late is told the record without what it held before. */
+static bool is_for_all(const cluster *c, const wire_control *m)
+{
+    uint64_t led = 0;
+    for (uint32_t i = 0; i < m->u.epoch.n_replicas; i++)
+        if (m->u.epoch.replica[i].role == WIRE_PRIMARY)
+            led |= (uint64_t)1 << m->u.epoch.replica[i].shard;
+    return c->record.n_replicas == 0 || led == ((uint64_t)1 << c->n_shards) - 1;
+}
+
+void check_record(cluster *c, const wire_control *m)
+{
+    const sim_record *now = &c->record;
+    if (!is_for_all(c, m)) return;
+    if (m->u.epoch.term == now->term && m->u.epoch.epoch == now->epoch &&
+        m->u.epoch.n_replicas > now->n_replicas && now->n_replicas > 0)
+        sim_record_take(c, &c->record, m);
+    if (!sim_record_is_newer(m->u.epoch.term, m->u.epoch.epoch, &c->record)) return;
+    sim_record next = {.term = 0};
+    uint64_t incarnation[MODEL_RANKS_MAX];
+    sim_record_take(c, &next, m);
+    const bool changed = !is_same_set(&c->record, &next), first = c->record.n_replicas == 0;
+    c->result.epochs++;
+    note_record(c, &next);
+    check_primaries(c, &c->record, &next);
+    count_fills(c, &c->record, &next);
+    check_waiting(c, &c->record, &next);
+    if (changed && !first && c->plan.task.mode == MODEL_DECIDE) {
+        incarnations(&next, incarnation);
+        const char *wrong = next.step < 0
+                                ? "nothing was settled"
+                                : model_settle(c->reference, (uint64_t)next.step, incarnation);
+        if (wrong != NULL)
+            sim_wrong(c, "epoch %" PRIu64 " settles step %" PRId64 ": %s", next.epoch, next.step,
+                      wrong);
+    }
+    sim_record_clear(&c->record);
+    c->record = next;
+}
+
+void check_plan(cluster *c, const wire_control *m)
+{
+    const uint32_t n = m->u.plan.n_partitions;
+    if (n != c->cut->n_partitions) {
+        sim_wrong(c, "the plan has %u partitions instead of %u", n, c->cut->n_partitions);
+        return;
+    }
+    sim_record_place(&c->record, m);
+    if (c->shard_of != NULL && memcmp(c->shard_of, m->u.plan.shard, n * sizeof *c->shard_of) != 0)
+        sim_wrong(c, "a second plan deals the partitions differently");
+    if (c->shard_of == NULL) c->shard_of = sim_need(calloc(n, sizeof *c->shard_of));
+    memcpy(c->shard_of, m->u.plan.shard, n * sizeof *c->shard_of);
+}
+
+/* ---- shards: every version is the reference's ------------------------------------------------ */
+/* Whether this copy is the one that the newest record calls the primary. */
+static bool is_authority(const sim_copy *k)
+{
+    const cluster *c          = k->place->server->c;
+    const wire_replica *row   = sim_record_primary(&c->record, k->number);
+    const wire_member *member = row != NULL ? sim_record_server(&c->record, row->server) : NULL;
+    return member != NULL && member->incarnation == k->place->server->incarnation &&
+           k->role == WIRE_PRIMARY && k->term == c->record.term && k->epoch == c->record.epoch;
+}
+
+/* Which push a shard just applied is what its worker said, not what the shard was told. */
+static void check_origin(sim_copy *k, uint32_t chunk)
+{
+    cluster *c         = k->place->server->c;
+    const wire_data *d = k->message;
+    for (uint32_t i = 0; d != NULL && d->kind == WIRE_PUSH && i < d->n; i++) {
         if (d->chunk[i] != chunk) continue;
         const uint64_t seq = d->seq != NULL ? d->seq[i] : d->step;
         const char *wrong  = model_apply(c->reference, chunk, (uint32_t)d->rank, seq);
@@ -34,40 +182,112 @@ static void check_origin(sim_shard *s, uint32_t chunk)
     sim_wrong(c, "%s changed without a push", name_of(c, chunk));
 }
 
-static void check_version(sim_shard *s, uint32_t chunk, const float *values, uint64_t version)
+static void check_version(sim_copy *k, uint32_t chunk, uint64_t version)
 {
-    cluster *c = s->server->c;
+    cluster *c = k->place->server->c;
     uint32_t crc;
-    if (version != s->version[chunk] + 1) {
+    if (k->is_authority && version != k->version[chunk] + 1) {
         sim_wrong(c, "%s went from version %" PRIu64 " to %" PRIu64 " at once", name_of(c, chunk),
-                  s->version[chunk], version);
+                  k->version[chunk], version);
         return;
     }
-    s->version[chunk] = version;
-    c->result.applied++;
-    if (is_free_rule(c)) check_origin(s, chunk);
+    if (k->is_authority) c->result.applied++;
+    if (k->is_authority && sim_is_free_rule(c)) check_origin(k, chunk);
     if (!model_crc(c->reference, chunk, version, &crc))
-        sim_wrong(c, "%s has version %" PRIu64 " and should not", name_of(c, chunk), version);
-    else if (crc32c(0, values, c->cut->chunk[chunk].count * sizeof(float)) != crc)
-        sim_wrong(c, "%s differs from the reference in version %" PRIu64, name_of(c, chunk),
-                  version);
+        sim_wrong(c, "%s of %s has version %" PRIu64 " and should not", name_of(c, chunk),
+                  k->place->listener.name, version);
+    else if (k->crc[chunk] != crc)
+        sim_wrong(c, "%s of %s differs from the reference in version %" PRIu64, name_of(c, chunk),
+                  k->place->listener.name, version);
 }
 
-void check_shard(sim_shard *s)
+/* What a copy has that is not of the newest epoch says nothing: it will be told. */
+static bool is_current(const sim_copy *k)
 {
-    const cluster *c = s->server->c;
-    for (uint32_t k = 0; k < c->cut->n_chunks && c->result.wrong[0] == '\0'; k++) {
-        uint64_t version;
-        const float *values = shard_values(s->shard, k, &version);
-        if (values != NULL && version != s->version[k]) check_version(s, k, values, version);
+    const sim_record *r = &k->place->server->c->record;
+    return k->term == r->term && k->epoch == r->epoch;
+}
+
+static void check_chunk(sim_copy *k, uint32_t chunk)
+{
+    cluster *c = k->place->server->c;
+    uint64_t version;
+    const float *values = shard_values(k->shard, chunk, &version);
+    if (values == NULL || version == 0) return; /* first values are checked when they are served */
+    const uint32_t crc = crc32c(0, values, c->cut->chunk[chunk].count * sizeof(float));
+    if (version == k->version[chunk] && crc == k->crc[chunk]) return;
+    const bool is_news = version != k->version[chunk] || k->crc[chunk] != 0;
+    if (k->is_sealed && is_news && k->crc[chunk] != 0)
+        sim_wrong(c, "%s of %s changed while it was sealed", name_of(c, chunk),
+                  k->place->listener.name);
+    k->crc[chunk] = crc;
+    if (is_current(k) && (version != k->version[chunk] || !k->is_authority))
+        check_version(k, chunk, version);
+    k->version[chunk] = version;
+}
+
+/* Copies that have applied equally much of one log are equal. */
+static void check_equal(const sim_copy *k)
+{
+    cluster *c = k->place->server->c;
+    uint64_t mine, theirs;
+    const uint64_t index = shard_index(k->shard, &mine);
+    if (k->role == WIRE_LEARNER || !is_current(k)) return;
+    for (uint32_t i = 0; i < c->n_servers; i++) {
+        const sim_copy *o = &c->server[i].copy[k->number];
+        if (o == k || o->shard == NULL || o->role == WIRE_LEARNER || o->epoch != k->epoch ||
+            o->term != k->term || !is_current(o) || shard_index(o->shard, &theirs) != index)
+            continue;
+        if (mine != theirs)
+            sim_wrong(c, "%s and %s differ after %" PRIu64 " entries of shard %u",
+                      k->place->listener.name, o->place->listener.name, index, k->number);
     }
+}
+
+void check_copy(sim_copy *k)
+{
+    const cluster *c = k->place->server->c;
+    k->is_authority  = k->shard != NULL && is_authority(k);
+    for (uint32_t i = 0; i < c->cut->n_chunks && c->result.wrong[0] == '\0'; i++)
+        if (k->shard != NULL && shard_of(c, i) == k->number) check_chunk(k, i);
+    if (k->shard != NULL) check_equal(k);
+}
+
+/* The primary of a new epoch: what it begins with is what is true from now on. */
+void check_installed(sim_copy *k)
+{
+    cluster *c = k->place->server->c;
+    uint64_t incarnation[MODEL_RANKS_MAX], version;
+    k->is_authority = false;
+    if (!is_authority(k)) {
+        check_copy(k);
+        return;
+    }
+    incarnations(&c->record, incarnation);
+    for (uint32_t i = 0; i < c->cut->n_chunks && c->plan.task.mode != MODEL_DECIDE; i++) {
+        if (shard_of(c, i) != k->number || !is_trained(c, i)) continue;
+        if (shard_values(k->shard, i, &version) == NULL) continue;
+        const char *wrong = model_settle_chunk(c->reference, i, version, incarnation);
+        if (wrong != NULL)
+            sim_wrong(c, "%s of %s in epoch %" PRIu64 ", version %" PRIu64 ": %s", name_of(c, i),
+                      k->place->listener.name, k->epoch, version, wrong);
+    }
+    for (uint32_t i = 0; i < c->cut->n_chunks && c->result.wrong[0] == '\0'; i++) {
+        const float *values =
+            shard_of(c, i) == k->number ? shard_values(k->shard, i, &version) : NULL;
+        if (values == NULL || version == 0) continue;
+        k->crc[i]     = crc32c(0, values, c->cut->chunk[i].count * sizeof(float));
+        k->version[i] = version;
+        check_version(k, i, version);
+    }
+    k->is_authority = true;
 }
 
 /* ---- what is served -------------------------------------------------------------------------- */
-static void check_payload(sim_shard *s, const wire_data *d, uint32_t i, const uint8_t *at,
+static void check_payload(sim_copy *s, const wire_data *d, uint32_t i, const uint8_t *at,
                           size_t size)
 {
-    cluster *c             = s->server->c;
+    cluster *c             = s->place->server->c;
     const uint32_t chunk   = d->chunk[i];
     const uint64_t version = d->version[i];
     uint32_t crc;
@@ -78,9 +298,9 @@ static void check_payload(sim_shard *s, const wire_data *d, uint32_t i, const ui
 }
 
 /* What it was told when it was served: by the time the message leaves, others may have gone on. */
-static void check_bound(sim_shard *s, const wire_data *d, uint32_t i)
+static void check_bound(sim_copy *s, const wire_data *d, uint32_t i)
 {
-    cluster *c         = s->server->c;
+    cluster *c         = s->place->server->c;
     const uint32_t gap = d->staleness[i];
     if (gap > c->result.gap_max) c->result.gap_max = gap;
     if (c->plan.task.mode == MODEL_SSP && gap > c->plan.bound)
@@ -88,23 +308,25 @@ static void check_bound(sim_shard *s, const wire_data *d, uint32_t i)
                   name_of(c, d->chunk[i]), gap, c->plan.bound);
 }
 
-void check_served(sim_shard *s, const wire_data *d, const buf *payload)
+void check_served(sim_copy *s, const wire_data *d, const buf *payload)
 {
-    const cluster *c = s->server->c;
+    const cluster *c = s->place->server->c;
     if (d->kind != WIRE_VALUES || d->rank < 0) return;
     const uint8_t *at = payload != NULL ? payload->data : NULL;
     for (uint32_t i = 0; i < d->n && c->result.wrong[0] == '\0'; i++) {
         const size_t size = c->cut->chunk[d->chunk[i]].count * sizeof(float);
         if (at != NULL) check_payload(s, d, i, at, size);
-        if (at != NULL && is_free_rule(c) && !(d->flags & WIRE_INITIAL)) check_bound(s, d, i);
+        if (d->n > 0 && d->version != NULL)
+            model_saw_version(c->reference, d->chunk[i], d->version[i]);
+        if (at != NULL && sim_is_free_rule(c) && !(d->flags & WIRE_INITIAL)) check_bound(s, d, i);
         if (at != NULL) at += size;
     }
 }
 
 /* ---- snapshots: all chunks of all shards as they were when one step had ended ---------------- */
-void check_cut(sim_shard *s, const shard_cut *cut)
+void check_cut(sim_copy *s, const shard_cut *cut)
 {
-    cluster *c = s->server->c;
+    cluster *c = s->place->server->c;
     for (uint32_t i = 0; i < cut->n; i++) {
         const shard_cut_chunk *k = &cut->chunk[i];
         const bool trained       = (c->tensor[k->tensor].flags & PEN_FROZEN) == 0;
@@ -113,7 +335,7 @@ void check_cut(sim_shard *s, const shard_cut *cut)
             crc32c(0, k->values->data, k->count * sizeof(float)) != crc)
             sim_wrong(c, "%s is cut in version %" PRIu64 " with values that it never had",
                       name_of(c, k->chunk), k->version);
-        if (is_free_rule(c) || !trained) continue;
+        if (sim_is_free_rule(c) || !trained) continue;
         const uint64_t applied = (uint64_t)model_at(c->reference, (uint64_t)cut->step - 1).applied;
         if (k->version != applied)
             sim_wrong(c,
@@ -123,158 +345,19 @@ void check_cut(sim_shard *s, const shard_cut *cut)
     }
 }
 
-/* ---- workers --------------------------------------------------------------------------------- */
-static bool is_in(const cluster *c, uint32_t chunk, uint32_t rank, uint64_t step)
+void check_part(cluster *c, int64_t step, uint64_t shards)
 {
-    if (is_free_rule(c)) return model_clock(c->reference, chunk, rank) > step;
-    const int64_t applied = model_at(c->reference, step).applied;
-    for (uint32_t i = 0; i < sim_n_shards(c); i++) {
-        const sim_shard *s = &c->server[i / c->plan.shards].shard[i % c->plan.shards];
-        if (s->shard != NULL && shard_values(s->shard, chunk, NULL) != NULL)
-            return s->version[chunk] >= (uint64_t)applied;
-    }
-    return false;
+    uint32_t i = 0;
+    while (i < c->n_parts && c->part[i].step != step) i++;
+    if (i == SIM_CUTS_MAX) return;
+    if (i == c->n_parts) c->part[c->n_parts++].step = step;
+    c->part[i].shards |= shards;
 }
 
-/* A push that was answered is in the state, on all shards. */
-void check_acknowledged(sim_worker *w, const sim_call *call)
+/* A snapshot is complete when all shards are in it: older ones are deleted then. */
+void check_complete(cluster *c, int64_t step, uint32_t n_shards)
 {
-    cluster *c = w->c;
-    if (!call->acknowledges) return;
-    for (uint32_t k = 0; k < c->cut->n_chunks; k++) {
-        const uint32_t t = c->cut->chunk[k].tensor;
-        if ((call->tensor >= 0 && (uint32_t)call->tensor != t) || (c->tensor[t].flags & PEN_FROZEN))
-            continue;
-        if (!is_in(c, k, w->rank, w->step))
-            sim_wrong(c,
-                      "%s of rank %u was told that push %" PRIu64 " of %s counts, and it does not",
-                      call->name, w->rank, w->step, name_of(c, k));
-    }
-}
-
-static bool same_bits(double a, double b)
-{
-    return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
-}
-
-static void check_outcome(sim_worker *w)
-{
-    const model_step expected = model_at(w->c->reference, w->step);
-    const exchange_outcome *o = &w->outcome;
-    if (!w->has_outcome)
-        sim_wrong(w->c, "rank %u ended step %" PRIu64 " without an outcome", w->rank, w->step);
-    if (o->outcome != expected.outcome || o->applied != expected.applied ||
-        !same_bits(o->clip, expected.clip))
-        sim_wrong(w->c,
-                  "rank %u: step %" PRIu64 " has outcome %d, clip %g, %" PRId64
-                  " applied instead of %d, %g, %" PRId64,
-                  w->rank, w->step, o->outcome, o->clip, o->applied, expected.outcome,
-                  expected.clip, expected.applied);
-    if (expected.outcome == PEN_APPLIED && !same_bits(o->norm, expected.norm))
-        sim_wrong(w->c, "rank %u: step %" PRIu64 " has norm %.17g instead of %.17g", w->rank,
-                  w->step, o->norm, expected.norm);
-    if (expected.outcome == PEN_SKIPPED_NONFINITE &&
-        o->bad_rank != model_bad_rank(&w->c->plan.task, w->step))
-        sim_wrong(w->c, "rank %u: step %" PRIu64 " is said to be spoiled by rank %d", w->rank,
-                  w->step, o->bad_rank);
-    if (expected.outcome != PEN_APPLIED && w->rank == 0) w->c->result.skipped++;
-}
-
-/* bsp: exactly this version.  Else any that the chunk ever had. */
-static bool holds_version(const sim_worker *w, uint32_t chunk, uint32_t crc)
-{
-    model_reference *m = w->c->reference;
-    uint64_t version   = 0;
-    uint32_t expected;
-    if (!is_free_rule(w->c)) {
-        const bool is_first =
-            w->at == AT_COMMIT || (w->c->tensor[w->c->cut->chunk[chunk].tensor].flags & PEN_FROZEN);
-        if (!is_first) version = (uint64_t)model_at(m, w->step).applied;
-        return model_crc(m, chunk, version, &expected) && expected == crc;
-    }
-    for (uint64_t v = model_newest(m, chunk) + 1; v-- > 0;)
-        if (model_crc(m, chunk, v, &expected) && expected == crc) return true;
-    return false;
-}
-
-/* When step t begins, no rank is more than the bound behind. */
-static void check_start(sim_worker *w, uint32_t chunk)
-{
-    const uint64_t slowest = model_slowest(w->c->reference, chunk), done = w->step + 1;
-    if (w->c->plan.task.mode == MODEL_SSP && done > slowest + w->c->plan.bound)
-        sim_wrong(w->c,
-                  "rank %u goes on after %" PRIu64 " steps and the slowest has done %" PRIu64
-                  "; the bound is %" PRIu64,
-                  w->rank, done, slowest, w->c->plan.bound);
-}
-
-void check_step(sim_worker *w)
-{
-    const cluster *c   = w->c;
-    const bool is_step = w->at != AT_COMMIT;
-    if (is_step && c->plan.task.mode == MODEL_DECIDE) check_outcome(w);
-    for (uint32_t k = 0; k < c->cut->n_chunks && c->result.wrong[0] == '\0'; k++) {
-        const plan_chunk *at = &c->cut->chunk[k];
-        const uint32_t crc = crc32c(0, w->param[at->tensor] + at->start, at->count * sizeof(float));
-        if (!holds_version(w, k, crc))
-            sim_wrong(w->c, "rank %u holds values of %s after step %" PRIu64 " that it should not",
-                      w->rank, name_of(c, k), w->step);
-        if (is_step && is_free_rule(c) && !(c->tensor[at->tensor].flags & PEN_FROZEN))
-            check_start(w, k);
-    }
-}
-
-/* ---- all ------------------------------------------------------------------------------------- */
-void check_calls(cluster *c)
-{
-    for (uint32_t r = 0; r < c->plan.task.workers; r++) {
-        const sim_worker *w = &c->worker[r];
-        for (int i = 0; i < SIM_CALLS_MAX && w->life == LIFE_RUNS; i++)
-            if (w->call[i].is_pending && w->call[i].deadline_ms < c->now_ms)
-                sim_wrong(c, "%s of rank %u is pending %" PRIu64 " ms after its deadline",
-                          w->call[i].name, r, c->now_ms - w->call[i].deadline_ms);
-    }
-}
-
-/* The verdict is the same sentence for everybody. */
-void check_failure(cluster *c, const pen_error *why)
-{
-    if (why->status == PEN_NOT_A_MEMBER) return; /* for one alone */
-    if (c->result.sentence[0] == '\0') {
-        c->result.verdict = why->status;
-        snprintf(c->result.sentence, sizeof c->result.sentence, "%s", why->text);
-    }
-    if (strcmp(c->result.sentence, why->text) != 0)
-        sim_wrong(c, "two verdicts: \"%.200s\" and \"%.200s\"", c->result.sentence, why->text);
-}
-
-static void check_shards_agree(cluster *c)
-{
-    const uint64_t steps = c->plan.task.steps;
-    for (uint32_t k = 0; k < c->cut->n_chunks; k++)
-        for (uint32_t r = 0; r < c->plan.task.workers; r++)
-            if (!(c->tensor[c->cut->chunk[k].tensor].flags & PEN_FROZEN) &&
-                !is_in(c, k, r, steps - 1))
-                sim_wrong(c, "%s ends without the last push of rank %u", name_of(c, k), r);
-}
-
-void check_end(cluster *c)
-{
-    bool left = true;
-    for (uint32_t r = 0; r < c->plan.task.workers; r++) {
-        left &= c->worker[r].life == LIFE_LEFT;
-        c->result.failed += c->worker[r].life == LIFE_FAILED;
-        c->result.unreachable += c->worker[r].why.status == PEN_UNREACHABLE;
-        if (c->worker[r].life == LIFE_RUNS)
-            sim_wrong(c, "rank %u has not ended: it is at step %" PRIu64, r, c->worker[r].step);
-    }
-    for (uint32_t i = 0; i < c->plan.servers; i++) {
-        left &= c->server[i].life == LIFE_LEFT;
-        if (c->server[i].life == LIFE_RUNS) sim_wrong(c, "server %u has not ended", i);
-    }
-    left &= c->scheduler.life == LIFE_LEFT;
-    if (c->scheduler.life == LIFE_RUNS) sim_wrong(c, "the scheduler has not ended");
-    c->result.in_order = left;
-    c->result.is_over  = c->result.wrong[0] == '\0';
-    if (left) check_shards_agree(c);
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        if (c->part[i].step == step && c->part[i].shards != ((uint64_t)1 << n_shards) - 1)
+            sim_wrong(c, "the snapshot of step %" PRId64 " is called complete and is not", step);
 }

@@ -1,4 +1,5 @@
-/* cluster_net.c - two simulated networks on one clock, control and data, each with its troubles. */
+/* cluster_net.c - three simulated networks on one clock, each with its troubles: control, data, and
+ * what servers say to each other. */
 #include "tests/sim/cluster_state.h"
 
 #include "common/transport/transport_sim.h"
@@ -31,14 +32,18 @@ bool net_deliver(cluster *c)
 
 uint64_t net_due(const cluster *c)
 {
-    const uint64_t a = sim_net_next_ms(c->net[NET_CONTROL]), b = sim_net_next_ms(c->net[NET_DATA]);
-    return a < b ? a : b;
+    uint64_t due = UINT64_MAX;
+    for (int plane = 0; plane < NETS; plane++) {
+        const uint64_t next = sim_net_next_ms(c->net[plane]);
+        if (next < due) due = next;
+    }
+    return due;
 }
 
 /* ---- trouble --------------------------------------------------------------------------------- */
 void net_trouble(cluster *c, bool on)
 {
-    const sim_trouble *told[NETS] = {&c->plan.control, &c->plan.data};
+    const sim_trouble *told[NETS] = {&c->plan.control, &c->plan.data, &c->plan.replica};
     for (int plane = 0; plane < NETS; plane++) {
         sim_faults faults = {.delay_ms_max = USUAL_DELAY_MS};
         if (on)
@@ -52,30 +57,51 @@ void net_trouble(cluster *c, bool on)
 
 typedef void (*named_fn)(cluster *c, const char *name, bool on);
 
+/* A process that was started anew listens elsewhere, unless the plan says that it has its address back. */
+static void server_name(const cluster *c, uint32_t rank, uint32_t birth, char name[SIM_NAME_BYTES])
+{
+    if (birth == 0 || c->plan.same_address)
+        snprintf(name, SIM_NAME_BYTES, "server%u", rank);
+    else
+        snprintf(name, SIM_NAME_BYTES, "server%ub%u", rank, birth);
+}
+
+void net_place_name(const cluster *c, uint32_t rank, uint32_t birth, int32_t place,
+                    char name[SIM_NAME_BYTES])
+{
+    server_name(c, rank, birth, name);
+    const size_t used = strlen(name);
+    if (place >= 0) snprintf(name + used, SIM_NAME_BYTES - used, ".%d", place);
+}
+
 /* All endpoints of one process: diallers have its name, each listener has one of its own. */
-static void for_names(cluster *c, const sim_event *who, named_fn fn, bool on)
+static void for_names(cluster *c, sim_role role, uint32_t rank, uint32_t birth, named_fn fn,
+                      bool on)
 {
     char name[SIM_NAME_BYTES];
-    const sim_server *s = &c->server[who->rank];
-    switch (who->role) {
+    switch (role) {
     case SIM_NOBODY: return;
     case SIM_SCHEDULER: fn(c, "scheduler", on); return;
     case SIM_WORKER:
-        snprintf(name, sizeof name, "worker%u", who->rank);
+        snprintf(name, sizeof name, "worker%u", rank);
         fn(c, name, on);
         return;
     case SIM_SERVER: break;
     }
-    fn(c, s->control.name, on);
-    for (uint32_t i = 0; i < s->n_shards; i++) fn(c, s->shard[i].listener.name, on);
+    for (int32_t place = -1; place < (int32_t)c->plan.shards; place++) {
+        net_place_name(c, rank, birth, place, name);
+        fn(c, name, on);
+    }
 }
 
-static void cut_off(cluster *c, const char *name, bool on)
+static void deafen(cluster *c, const char *name, bool on)
 {
-    for (int plane = 0; plane < NETS; plane++) {
-        sim_net_partition(c->net[plane], name, "*", on);
-        sim_net_partition(c->net[plane], "*", name, on);
-    }
+    for (int plane = 0; plane < NETS; plane++) sim_net_partition(c->net[plane], "*", name, on);
+}
+
+static void silence(cluster *c, const char *name, bool on)
+{
+    for (int plane = 0; plane < NETS; plane++) sim_net_partition(c->net[plane], name, "*", on);
 }
 
 static void disconnect(cluster *c, const char *name, bool on)
@@ -93,33 +119,48 @@ static void kill_name(cluster *c, const char *name, bool on)
     for (int plane = 0; plane < NETS; plane++) sim_net_kill(c->net[plane], name);
 }
 
-void net_partition(cluster *c, const sim_event *who, bool on)
+void net_partition(cluster *c, const sim_event *who, uint32_t birth, bool on)
 {
-    for_names(c, who, cut_off, on);
+    if (who->what != SIM_MUTE) for_names(c, who->role, who->rank, birth, deafen, on);
+    if (who->what != SIM_DEAF) for_names(c, who->role, who->rank, birth, silence, on);
 }
 
-void net_break(cluster *c, const sim_event *who)
+void net_break(cluster *c, const sim_event *who, uint32_t birth)
 {
-    for_names(c, who, disconnect, true);
+    for_names(c, who->role, who->rank, birth, disconnect, true);
 }
 
-void net_kill(cluster *c, const sim_event *who)
+void net_kill(cluster *c, sim_role role, uint32_t rank)
 {
-    for_names(c, who, kill_name, true);
+    const uint32_t birth = role == SIM_SERVER ? c->server[rank].birth : 0;
+    for_names(c, role, rank, birth, kill_name, true);
+}
+
+static const endpoint *draw_dialler(cluster *c, net_plane plane)
+{
+    const sim_worker *w = &c->worker[draw_below(&c->chance, c->n_workers)];
+    const sim_server *s = &c->server[draw_below(&c->chance, c->n_servers)];
+    if (plane == NET_CONTROL) return draw_chance(&c->chance, 50) ? &w->control : &s->control;
+    if (plane == NET_REPLICA)
+        return &s->copy[draw_below(&c->chance, SIM_SHARDS_MAX)]
+                    .link[draw_below(&c->chance, c->n_servers)];
+    const uint32_t shards = w->n_shards > 0 ? w->n_shards : 1;
+    return &w->lane[draw_below(&c->chance, shards * c->plan.lanes)].data;
 }
 
 void net_break_one(cluster *c, net_plane plane)
 {
-    const sim_worker *w = &c->worker[draw_below(&c->chance, c->plan.task.workers)];
-    const sim_server *s = &c->server[draw_below(&c->chance, c->plan.servers)];
-    const endpoint *e   = draw_chance(&c->chance, 50) ? &w->control : &s->control;
-    if (plane == NET_DATA)
-        e = &w->lane[draw_below(&c->chance, SIM_LANES_MAX * sim_n_shards(c))].data;
+    const endpoint *e = draw_dialler(c, plane);
     if (e->t == NULL) return;
     sim_note(c, "break  %s - %s", e->name, e->other);
     c->result.breaks++;
     sim_net_break(c->net[plane], e->name, e->other,
                   (uint32_t)draw_below(&c->chance, 3 * RECONNECT_MS));
+}
+
+uint32_t net_control_id(const cluster *c)
+{
+    return sim_net_id(c->net[NET_CONTROL]);
 }
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
@@ -133,28 +174,46 @@ void net_listen(cluster *c, endpoint *e, net_plane plane, const char *name)
     e->plane = plane;
 }
 
-void net_dial(cluster *c, endpoint *e, const char *address, const char *name)
+static void dial(cluster *c, endpoint *e, net_plane plane, const char *other, const char *name)
 {
     char full[3 * SIM_NAME_BYTES];
-    unsigned id = 0;
     pen_error why;
     snprintf(e->name, sizeof e->name, "%s", name);
-    snprintf(full, sizeof full, "%s?from=%s", address, name);
-    sscanf(address, "sim://%u/%39s", &id, e->other);
-    e->plane = id == sim_net_id(c->net[NET_DATA]) ? NET_DATA : NET_CONTROL;
+    snprintf(e->other, sizeof e->other, "%s", other);
+    snprintf(full, sizeof full, "sim://%u/%s?from=%s", sim_net_id(c->net[plane]), other, name);
+    e->plane = plane;
     if (transport_dial(full, NULL, &e->t, &why) != PEN_OK) sim_wrong(c, "%s", why.text);
+}
+
+void net_dial(cluster *c, endpoint *e, const char *address, const char *name)
+{
+    char other[SIM_NAME_BYTES] = "";
+    unsigned id                = 0;
+    sscanf(address, "sim://%u/%39s", &id, other);
+    dial(c, e, id == sim_net_id(c->net[NET_DATA]) ? NET_DATA : NET_CONTROL, other, name);
+}
+
+/* Copies listen under the same names as for workers, in a network of their own. */
+void net_dial_replica(cluster *c, endpoint *e, const char *address, const char *name)
+{
+    char other[SIM_NAME_BYTES] = "";
+    unsigned id                = 0;
+    sscanf(address, "sim://%u/%39s", &id, other);
+    dial(c, e, NET_REPLICA, other, name);
 }
 
 void net_hang_up(endpoint *e)
 {
+    if (e->t == NULL) return;
     transport_close(e->t, 0);
     e->t = NULL;
 }
 
 /* One bit of a copy: the sender's bytes are its own. */
-static void corrupt(cluster *c, transport_event *event)
+static void corrupt(cluster *c, net_plane plane, transport_event *event)
 {
-    const uint32_t percent = c->is_healed ? 0 : c->plan.data.corrupt;
+    const uint32_t told    = plane == NET_DATA ? c->plan.data.corrupt : c->plan.replica.corrupt;
+    const uint32_t percent = c->is_healed ? 0 : told;
     if (event->body == NULL || event->body->size == 0 || !draw_chance(&c->chance, percent)) return;
     buf *copy = sim_need(buf_new(event->body->size));
     memcpy(copy->data, event->body->data, copy->size);
@@ -181,7 +240,7 @@ bool net_recv(cluster *c, endpoint *e, transport_event *event)
 {
     if (e->t == NULL || c->result.wrong[0] != '\0' || transport_recv(e->t, event) != PEN_OK)
         return false;
-    if (event->kind == TRANSPORT_MESSAGE && e->plane == NET_DATA) corrupt(c, event);
+    if (event->kind == TRANSPORT_MESSAGE && e->plane != NET_CONTROL) corrupt(c, e->plane, event);
     digest(c, e, event);
     if (event->kind != TRANSPORT_MESSAGE)
         sim_note(c, "%s of %s (%s)", event->kind == TRANSPORT_UP ? "up" : "down", e->name,
@@ -203,6 +262,23 @@ bool net_hear(cluster *c, const endpoint *e, const transport_event *event, wire_
     return true;
 }
 
+static void note_data(cluster *c, const endpoint *e, const wire_data *d)
+{
+    const char *flags = d->flags & WIRE_INITIAL    ? " initial"
+                        : d->flags & WIRE_REPEATED ? " again"
+                                                   : "";
+    const char *kind  = wire_kind_name((int)d->kind);
+    if (d->kind == WIRE_LOG || d->kind == WIRE_LOGGED)
+        sim_note(c, "%-10s <- %-10s %s%s shard %u index %llu, %u entries%s", e->name, e->other,
+                 kind, flags, d->shard, (unsigned long long)d->index, d->n_entries,
+                 d->flags & WIRE_SEALING ? ", sealing" : "");
+    else
+        sim_note(c, "%-10s <- %-10s %s%s shard %u rank %d step %llu, %u chunks from %u%s%s",
+                 e->name, e->other, kind, flags, d->shard, d->rank,
+                 (unsigned long long)(d->seq != NULL && d->n > 0 ? d->seq[0] : d->step), d->n,
+                 d->n > 0 ? d->chunk[0] : 0, d->text[0] != '\0' ? ": " : "", d->text);
+}
+
 bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, wire_data *d)
 {
     pen_error why;
@@ -211,13 +287,7 @@ bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, 
         sim_wrong(c, "%s cannot read a data message: %s", e->name, why.text);
         return false;
     }
-    sim_note(c, "%-10s <- %-10s %s%s rank %d step %llu, %u chunks from %u%s%s", e->name, e->other,
-             wire_kind_name((int)d->kind),
-             d->flags & WIRE_INITIAL    ? " initial"
-             : d->flags & WIRE_REPEATED ? " again"
-                                        : "",
-             d->rank, (unsigned long long)(d->seq != NULL && d->n > 0 ? d->seq[0] : d->step), d->n,
-             d->n > 0 ? d->chunk[0] : 0, d->text[0] != '\0' ? ": " : "", d->text);
+    note_data(c, e, d);
     return d->payload_bytes == (event->body != NULL ? event->body->size : 0);
 }
 
@@ -231,4 +301,18 @@ void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message
     else
         (void)transport_send(e->t, peer, c->out.data, c->out.size,
                              NULL); /* what matters is said again */
+}
+
+bool net_say_data(cluster *c, endpoint *e, uint32_t peer, const wire_data *d, buf *payload)
+{
+    pen_error why;
+    if (e->t == NULL) return false;
+    if (wire_data_encode(d, &c->out, &why) != PEN_OK) {
+        sim_wrong(c, "%s cannot write %s: %s", e->name, wire_kind_name((int)d->kind), why.text);
+        return false;
+    }
+    buf *body = buf_acquire(payload);
+    if (transport_send(e->t, peer, c->out.data, c->out.size, body) == PEN_OK) return true;
+    buf_release(body);
+    return false;
 }

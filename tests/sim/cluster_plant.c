@@ -10,6 +10,8 @@ static bool is(const cluster *c, sim_plant plant)
     return c->plan.plant == plant;
 }
 
+int plant_active; /* of common/plant.h: the bug within the layers that this run has */
+
 void plant_plan(const sim_server *s, wire_model *model)
 {
     static wire_group group;
@@ -40,10 +42,10 @@ static void shift_repeats(const cluster *c, wire_data *d)
 }
 
 /* "It is as good as applied": the answer leaves before the work, which may then be lost. */
-static bool acknowledge_and_lose(sim_shard *s, uint32_t peer, const wire_data *d)
+static bool acknowledge_and_lose(sim_copy *s, uint32_t peer, const wire_data *d)
 {
     static const uint64_t zeros[4096];
-    cluster *c = s->server->c;
+    cluster *c = s->place->server->c;
     if (d->kind != WIRE_PUSH || d->flags & WIRE_WANT_VALUES || !draw_chance(&c->chance, 20))
         return false;
     wire_data answer = {.kind    = WIRE_VALUES,
@@ -52,6 +54,7 @@ static bool acknowledge_and_lose(sim_shard *s, uint32_t peer, const wire_data *d
                         .from    = d->to,
                         .to      = d->from,
                         .rank    = d->rank,
+                        .shard   = d->shard,
                         .step    = d->step,
                         .n       = d->n,
                         .chunk   = d->chunk,
@@ -60,7 +63,7 @@ static bool acknowledge_and_lose(sim_shard *s, uint32_t peer, const wire_data *d
                         .text    = ""};
     pen_error why;
     if (wire_data_encode(&answer, &c->out, &why) != PEN_OK) return false;
-    return transport_send(s->listener.t, peer, c->out.data, c->out.size, NULL) == PEN_OK;
+    return transport_send(s->place->listener.t, peer, c->out.data, c->out.size, NULL) == PEN_OK;
 }
 
 /* Rank 1 clips by a bound of its own: its half of the shards hears another factor than the rest. */
@@ -90,9 +93,9 @@ static void zero(wire_data *d, buf **payload)
     d->crc   = crc;
 }
 
-bool plant_receive(sim_shard *s, uint32_t peer, wire_data *d, buf **payload)
+bool plant_receive(sim_copy *s, uint32_t peer, wire_data *d, buf **payload)
 {
-    const cluster *c = s->server->c;
+    const cluster *c = s->place->server->c;
     switch (c->plan.plant) {
     case SIM_DEDUP_OFF_BY_ONE: shift_repeats(c, d); break;
     case SIM_ACKNOWLEDGE_EARLY: return !acknowledge_and_lose(s, peer, d);
@@ -105,7 +108,7 @@ bool plant_receive(sim_shard *s, uint32_t peer, wire_data *d, buf **payload)
 }
 
 /* The shard's references are taken when the next step has ended. */
-void plant_cut(const sim_shard *s, shard_cut *cut)
+void plant_cut(const sim_copy *s, shard_cut *cut)
 {
-    if (is(s->server->c, SIM_SNAPSHOT_OF_NEXT) && s->number == 0) cut->step--;
+    if (is(s->place->server->c, SIM_SNAPSHOT_OF_NEXT) && s->number == 0) cut->step--;
 }

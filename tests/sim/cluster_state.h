@@ -8,6 +8,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/crc.h"
+#include "common/plant.h"
 #include "common/stat.h"
 #include "common/transport/transport.h"
 #include "common/why.h"
@@ -18,22 +19,34 @@
 #include "worker/liaison.h"
 
 enum {
+    SIM_START_MS    = 1000, /* a clock that starts at 0 hides bugs: 0 often means "never" */
     SIM_WORKERS_MAX = 8,
-    SIM_SERVERS_MAX = 4,
-    SIM_SHARDS_MAX  = 8, /* of the cluster */
+    SIM_SERVERS_MAX = 5,
+    SIM_PLACES_MAX  = 2,
+    SIM_SHARDS_MAX  = SIM_SERVERS_MAX * SIM_PLACES_MAX, /* of the cluster */
     SIM_LANES_MAX   = 3,
     SIM_TENSORS_MAX = 10,
     SIM_CALLS_MAX   = 2 * SIM_TENSORS_MAX + 4,
     SIM_CUTS_MAX    = 64,
+    SIM_COPIES_MAX  = 64, /* rows of a table of replicas */
     SIM_NAME_BYTES  = 40,
-    SIM_EPOCH_BYTES = 64
+    SIM_PLACE_BYTES = 64
 };
 
 typedef struct cluster cluster;
-typedef enum { LIFE_RUNS, LIFE_LEFT, LIFE_FAILED, LIFE_CRASHED } life;
+typedef enum { LIFE_ABSENT, LIFE_RUNS, LIFE_LEFT, LIFE_FAILED, LIFE_CRASHED } life;
+
+/* ---- clocks: cluster_time.c ------------------------------------------------------------------ */
+typedef struct {
+    uint64_t per_mille, offset_ms; /* of a process's own clock */
+} sim_clock;
+
+sim_clock sim_clock_draw(cluster *c);
+uint64_t sim_now(const cluster *c, const sim_clock *k); /* as that process sees it */
+uint64_t sim_when(const cluster *c, const sim_clock *k, uint64_t local); /* UINT64_MAX: never */
 
 /* ---- the network: cluster_net.c -------------------------------------------------------------- */
-typedef enum { NET_CONTROL, NET_DATA, NETS } net_plane;
+typedef enum { NET_CONTROL, NET_DATA, NET_REPLICA, NETS } net_plane;
 
 typedef struct { /* one end of connections */
     transport *t;
@@ -47,61 +60,111 @@ void net_close(cluster *c);
 bool net_deliver(cluster *c);       /* what is due now */
 uint64_t net_due(const cluster *c); /* when the next message arrives; UINT64_MAX: nothing travels */
 void net_trouble(cluster *c, bool on);
-void net_partition(cluster *c, const sim_event *who, bool on); /* of one process from all others */
-void net_break(cluster *c, const sim_event *who);              /* its connections */
-void net_kill(cluster *c, const sim_event *who);
+void net_partition(cluster *c, const sim_event *who, uint32_t birth, bool on);
+void net_break(cluster *c, const sim_event *who, uint32_t birth); /* its connections */
+void net_kill(cluster *c, sim_role role, uint32_t rank);
 void net_break_one(cluster *c, net_plane plane); /* any connection, drawn */
 
+void net_place_name(const cluster *c, uint32_t rank, uint32_t birth, int32_t place,
+                    char name[SIM_NAME_BYTES]); /* place -1: its diallers */
+uint32_t net_control_id(const cluster *c);
 void net_listen(cluster *c, endpoint *e, net_plane plane, const char *name);
 void net_dial(cluster *c, endpoint *e, const char *address, const char *name);
+void net_dial_replica(cluster *c, endpoint *e, const char *address, const char *name);
 void net_hang_up(endpoint *e);
 bool net_recv(cluster *c, endpoint *e, transport_event *event); /* corrupts some payloads */
 bool net_hear(cluster *c, const endpoint *e, const transport_event *event, wire_control *message);
 bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, wire_data *d);
 void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message);
+bool net_say_data(cluster *c, endpoint *e, uint32_t peer, const wire_data *d, buf *payload);
+
+/* ---- records of epochs, as they travel ------------------------------------------------------- */
+typedef struct { /* a copy of an EPOCH that outlives its message */
+    keep kept;
+    uint64_t term, epoch;
+    uint32_t n_workers, n_servers, n_replicas;
+    wire_member worker[SIM_WORKERS_MAX], server[SIM_SERVERS_MAX];
+    wire_replica replica[SIM_COPIES_MAX];
+    int64_t step;
+    bool members_changed, has_decision;
+    wire_decision decision;
+} sim_record;
+
+void sim_record_take(cluster *c, sim_record *r, const wire_control *epoch);
+void sim_record_clear(sim_record *r);
+/* The first placement comes with PLAN; later ones with records. */
+void sim_record_place(sim_record *r, const wire_control *plan);
+bool sim_record_is_newer(uint64_t term, uint64_t epoch, const sim_record *r);
+const wire_member *sim_record_server(const sim_record *r, int32_t rank);      /* NULL: not in it */
+const wire_replica *sim_record_primary(const sim_record *r, uint32_t number); /* NULL: has none */
 
 /* ---- the roles ------------------------------------------------------------------------------- */
 typedef struct {
     cluster *c;
     life life;
+    uint32_t birth; /* how often it was started before */
+    sim_clock clock;
     endpoint listener;
     scheduler_core *core;
     bool has_ended;
-    uint64_t close_ms;
+    uint64_t close_ms, stalled_until_ms, silent;
     pen_status status;
+    struct { /* survives a crash */
+        void *bytes;
+        size_t size;
+        uint64_t writes, term;
+    } disk;
+    bool is_dying; /* it crashes when this turn is over: nothing of it leaves any more */
 } sim_scheduler;
 
 typedef struct sim_server sim_server;
+typedef struct sim_copy sim_copy;
 
-typedef struct {
+typedef struct { /* a thread of a server */
     sim_server *server;
-    uint32_t number; /* of the cluster */
+    uint32_t index;
+    endpoint listener, replica; /* for workers, for primaries */
+} sim_place;
+
+struct sim_copy {     /* of a shard */
+    sim_place *place; /* NULL: there is none */
+    uint32_t number;
     shard *shard;
-    endpoint listener;
+    int32_t role;         /* wire_replica_role, as installed */
+    uint64_t term, epoch; /* as installed                    */
+    bool is_sealed, is_authority;
     uint64_t *version;        /* [chunks] as last checked   */
-    const wire_data *message; /* as the worker sent it; NULL: none is being handled */
-} sim_shard;
+    uint32_t *crc;            /* [chunks] likewise          */
+    const wire_data *message; /* as it was sent; NULL: none is being handled */
+    endpoint link[SIM_SERVERS_MAX];
+    uint64_t link_to[SIM_SERVERS_MAX]; /* incarnation that is dialled */
+};
 
 struct sim_server {
     cluster *c;
-    uint32_t rank;
+    uint32_t rank, birth;
     life life;
+    sim_clock clock;
     endpoint control;
-    bool is_up, is_welcome, has_epoch, is_leaving;
-    uint64_t nonce, incarnation, term, epoch;
-    uint64_t started_ms, say_ms, beat_ms, beats, acked_ms, down_ms, leave_ms;
+    bool is_up, is_welcome, is_leaving, has_plan, is_sealed;
+    uint64_t nonce, incarnation, grace_ms;
+    uint64_t started_ms, say_ms, beat_ms, beats, acked_ms, down_ms, leave_ms, nudge_ms;
+    uint64_t stalled_until_ms;
+    sim_record record;
+    uint64_t seal_term, seal_epoch, seal_ms; /* seal_epoch 0: is not sealed */
+    uint32_t n_reports;
+    wire_sealed_report report[SIM_SHARDS_MAX];
     keep kept;
     wire_model model;
-    wire_member *worker;
-    uint32_t n_workers;
     plan *cut;
-    uint32_t *shard_of;
-    sim_shard shard[SIM_SHARDS_MAX];
-    uint32_t n_shards;
+    uint32_t *shard_of, n_shards, ranks_max;
+    sim_place place[SIM_PLACES_MAX];
+    uint32_t n_places;
+    sim_copy copy[SIM_SHARDS_MAX]; /* by number */
     stat_set stats;
     struct {
         int64_t step;
-        uint32_t parts;
+        uint64_t shards; /* bit by number: those whose part is there */
     } cuts[SIM_CUTS_MAX];
     uint32_t n_cuts;
     pen_error why;
@@ -143,18 +206,29 @@ typedef enum {
     AT_END
 } program_place;
 
+typedef struct { /* what an exchange borrows of a record */
+    uint64_t to[SIM_SHARDS_MAX];
+    char address[SIM_SHARDS_MAX][SIM_PLACE_BYTES];
+} sim_routes;
+
 struct sim_worker {
     cluster *c;
-    uint32_t rank;
+    uint32_t rank, birth;
     life life;
+    sim_clock clock;
     endpoint control;
     liaison *liaison;
-    bool has_epoch, is_committed, has_left, snapshot_wanted;
+    bool is_late;    /* it came when others were training        */
+    bool has_loaded; /* first values are there; rank 0 said them */
+    bool has_epoch, has_plan, is_committed, has_left, snapshot_wanted, wants_to_leave;
+    uint64_t stalled_until_ms;
 
-    uint64_t term, epoch, to[SIM_SHARDS_MAX];
-    char address[SIM_SHARDS_MAX][SIM_EPOCH_BYTES];
+    sim_record record;
+    sim_routes routes[2];
+    int route; /* which of the two holds */
     uint32_t n_shards;
     uint32_t *shard_of;
+    int64_t first_step, first_applied;
     exchange *exchange;
     exchange_request *step_request;
     sim_lane lane[SIM_SHARDS_MAX * SIM_LANES_MAX];
@@ -168,6 +242,8 @@ struct sim_worker {
     float *param[SIM_TENSORS_MAX];
     void *grad[SIM_TENSORS_MAX];
     uint32_t order[SIM_TENSORS_MAX];
+    uint64_t *pushed; /* [chunks] number of the newest push, + 1; 0: none yet  */
+    uint64_t *loaded; /* [chunks] version of its first values                  */
     double met;
     exchange_outcome outcome;
     bool has_outcome;
@@ -178,7 +254,14 @@ struct sim_worker {
 struct cluster {
     sim_plan plan;
     uint64_t now_ms, chance;
-    bool is_healed, is_partitioned, was_partitioned, is_noticed, has_crashed;
+    bool is_healed;
+    struct {
+        bool has_begun, is_noticed, has_ended;
+        uint32_t birth;
+    } happened[SIM_EVENTS_MAX];
+    uint64_t restart_ms[SIM_SERVERS_MAX + SIM_WORKERS_MAX + 1]; /* 0: is not due */
+    bool is_training; /* the scheduler has said that all are ready */
+    bool is_excused;  /* the faults left no way to go on: a verdict is right */
     uint64_t break_at_ms[NETS];
     struct sim_net *net[NETS];
     clock_source clock;
@@ -194,10 +277,24 @@ struct cluster {
     plan *cut;
     model_reference *reference;
     uint32_t *column;
+    struct {
+        int64_t step;
+        uint64_t shards; /* bit by number: those whose part was reported */
+    } part[SIM_CUTS_MAX];
+    uint32_t n_parts, n_shards;
+    sim_record record; /* the newest that the scheduler has told anybody */
+    uint32_t *shard_of;
 
+    struct {
+        endpoint control;
+        bool is_asked;
+        sim_event wish;
+        uint64_t nonce, incarnation, say_ms;
+    } operator;
     sim_scheduler scheduler;
     sim_server server[SIM_SERVERS_MAX];
     sim_worker worker[SIM_WORKERS_MAX];
+    uint32_t n_servers, n_workers; /* seats that may be taken */
     sim_result result;
 };
 
@@ -206,8 +303,21 @@ void sim_wrong(cluster *c, const char *format, ...) __attribute__((format(printf
 void sim_note(cluster *c, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* in traces only */
 bool sim_is_over(const cluster *c);
-void *sim_need(void *memory); /* aborts for NULL */
-uint32_t sim_n_shards(const cluster *c);
+void *sim_need(void *memory);            /* aborts for NULL */
+bool sim_is_free_rule(const cluster *c); /* ssp, async */
+
+/* ---- cluster_fault.c ------------------------------------------------------------------------- */
+void fault_happen(cluster *c); /* what is due */
+uint64_t fault_due(const cluster *c);
+/* A process ended by itself, with an error: whoever started it starts it again, if the plan says. */
+void fault_ended(cluster *c, sim_role role, uint32_t rank);
+
+void fault_start(cluster *c, sim_role role, uint32_t rank); /* if it is not there */
+
+/* ---- cluster_operator.c ---------------------------------------------------------------------- */
+void sim_operator_wants(cluster *c, const sim_event *event);
+bool sim_operator_turn(cluster *c);
+uint64_t sim_operator_due(const cluster *c);
 
 /* ---- the roles' files: `turn` is true when something was done -------------------------------- */
 void sim_scheduler_begin(cluster *c);
@@ -223,16 +333,44 @@ void sim_server_crash(sim_server *s);
 void sim_server_count(sim_server *s); /* into the result */
 void sim_server_free(sim_server *s);
 
+void sim_server_report(sim_server *s, const pen_error *error);
+void sim_server_caught_up(sim_server *s, uint32_t number, int32_t server);
+void sim_server_suspect(sim_server *s, uint32_t number, int32_t server, uint64_t waited_ms);
+void sim_server_count_part(sim_server *s, uint32_t number, int64_t step);
+
+/* cluster_copy.c: the copies of shards on one server */
+void sim_copies_install(sim_server *s);
+bool sim_copies_seal(sim_server *s, bool at_once); /* false: some copy is not level yet */
+void sim_copies_seal_primaries(sim_server *s);
+void sim_copies_free(sim_server *s);
+bool sim_copies_turn(sim_server *s);
+void sim_copies_nudge(sim_server *s);
+
 void sim_worker_begin(cluster *c, uint32_t rank);
 bool sim_worker_turn(sim_worker *w);
 uint64_t sim_worker_due(const sim_worker *w);
 void sim_worker_crash(sim_worker *w);
+void sim_worker_end(sim_worker *w, life how);
+void sim_worker_exchange(sim_worker *w); /* makes it */
+
+/* cluster_program.c */
+bool sim_program_advance(sim_worker *w); /* one move of the program; false: it waits */
+sim_call *sim_call_begin(sim_worker *w, const char *name, int32_t tensor, bool acknowledges);
+void sim_call_end(sim_call *call, const pen_error *why); /* why NULL: well */
+void sim_worker_remember(sim_worker *w, const pen_error *why);
 void sim_worker_free(sim_worker *w);
 
 /* ---- cluster_check.c ------------------------------------------------------------------------- */
-void check_shard(sim_shard *s);                                          /* after each message   */
-void check_served(sim_shard *s, const wire_data *d, const buf *payload); /* what leaves a shard  */
-void check_cut(sim_shard *s, const shard_cut *cut);
+void check_record(cluster *c,
+                  const wire_control *epoch);          /* each that the scheduler tells anybody */
+void check_plan(cluster *c, const wire_control *plan); /* likewise                              */
+void check_installed(sim_copy *s);                     /* after each epoch                      */
+void check_copy(sim_copy *s);                          /* after each message                    */
+void check_served(sim_copy *s, const wire_data *d, const buf *payload); /* what leaves a shard  */
+void check_part(cluster *c, int64_t step, uint64_t shards); /* each that a server reports */
+void check_complete(cluster *c, int64_t step, uint32_t n_shards);
+void check_cut(sim_copy *s, const shard_cut *cut);
+void check_pushed(sim_worker *w, const wire_data *d); /* what leaves a worker */
 void check_acknowledged(sim_worker *w, const sim_call *call);
 void check_step(sim_worker *w); /* after each step      */
 void check_calls(cluster *c);
@@ -242,7 +380,7 @@ void check_end(cluster *c);
 /* ---- cluster_plant.c ------------------------------------------------------------------------- */
 void plant_plan(const sim_server *s, wire_model *model); /* what a server hears of the model */
 /* Between a shard and the network.  False: the message is swallowed. */
-bool plant_receive(sim_shard *s, uint32_t peer, wire_data *d, buf **payload);
-void plant_cut(const sim_shard *s, shard_cut *cut);
+bool plant_receive(sim_copy *s, uint32_t peer, wire_data *d, buf **payload);
+void plant_cut(const sim_copy *s, shard_cut *cut);
 
 #endif

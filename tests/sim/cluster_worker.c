@@ -1,13 +1,13 @@
-/* cluster_worker.c - a worker: its program, and what surrounds liaison and exchange here. */
+/* cluster_worker.c - what surrounds liaison and exchange of a worker here. */
 #include "tests/sim/cluster_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_free_rule(const sim_plan *p)
+static uint64_t now_of(const sim_worker *w)
 {
-    return p->task.mode == MODEL_SSP || p->task.mode == MODEL_ASYNC;
+    return sim_now(w->c, &w->clock);
 }
 
 static void hang_up(sim_worker *w)
@@ -17,48 +17,11 @@ static void hang_up(sim_worker *w)
         if (w->lane[i].data.t != NULL) net_hang_up(&w->lane[i].data);
 }
 
-static void end(sim_worker *w, life how)
+void sim_worker_end(sim_worker *w, life how)
 {
     w->life = how;
     w->at   = AT_END;
     hang_up(w);
-}
-
-/* ---- calls: what a program waits for --------------------------------------------------------- */
-static sim_call *begin_call(sim_worker *w, const char *name, int32_t tensor, bool acknowledges)
-{
-    sim_call *call = w->call;
-    while (call->is_pending) call++;
-    *call = (sim_call){.worker       = w,
-                       .name         = name,
-                       .is_pending   = true,
-                       .deadline_ms  = w->c->now_ms + w->c->plan.deadline_ms,
-                       .tensor       = tensor,
-                       .acknowledges = acknowledges};
-    w->pending++;
-    return call;
-}
-
-static void remember(sim_worker *w, const pen_error *why)
-{
-    if (w->why.status == PEN_OK) w->why = *why;
-}
-
-static void end_call(sim_call *call, const pen_error *why)
-{
-    sim_worker *w = call->worker;
-    if (w->life != LIFE_RUNS) return; /* a dead program learns nothing */
-    if (!call->is_pending) sim_wrong(w->c, "rank %u: %s ended twice", w->rank, call->name);
-    call->is_pending = false;
-    w->pending--;
-    if (why == NULL) {
-        check_acknowledged(w, call);
-        return;
-    }
-    sim_note(w->c, "rank %u: %s: %s", w->rank, call->name, why->text);
-    if (why->status == PEN_TIMED_OUT && w->c->result.late[0] == '\0')
-        snprintf(w->c->result.late, sizeof w->c->result.late, "%s", why->text);
-    remember(w, why);
 }
 
 /* ---- what the exchange does ------------------------------------------------------------------ */
@@ -73,7 +36,7 @@ static void lend(sim_worker *w, sim_lane *l, const exchange_piece *piece)
 {
     sim_loan *loan = sim_need(calloc(1, sizeof *loan));
     *loan          = (sim_loan){.next = w->loans, .lane = l, .op = piece->op};
-    loan->due_ms   = w->c->now_ms + draw_below(&w->chance, 1 + w->c->plan.data.delay_ms);
+    loan->due_ms   = now_of(w) + draw_below(&w->chance, 1 + w->c->plan.data.delay_ms);
     w->loans       = loan;
     exchange_hold(w->exchange, piece->op);
 }
@@ -98,6 +61,7 @@ static pen_status exchange_sends(void *user, uint32_t number, uint32_t lane, con
     buf *body      = NULL;
     pen_error why;
     if (l->data.t == NULL || l->is_cut) return PEN_AGAIN;
+    check_pushed(w, d);
     for (uint32_t i = 0; i < n; i++) {
         w->c->column[i] = crc32c(0, pieces[i].data, pieces[i].size);
         full.payload_bytes += pieces[i].size;
@@ -142,7 +106,7 @@ static void exchange_completed(void *user, void *token, pen_status status,
     (void)result;
     if ((status == PEN_OK) != (why == NULL))
         sim_wrong(w->c, "rank %u: a request ended without its reason", w->rank);
-    end_call(token, why);
+    sim_call_end(token, why);
     if (why != NULL && (status == PEN_MISMATCH || status == PEN_INTERNAL))
         liaison_report(w->liaison, why);
 }
@@ -163,47 +127,112 @@ static void dial_lane(sim_worker *w, uint32_t number, uint32_t lane)
 {
     char name[SIM_NAME_BYTES];
     snprintf(name, sizeof name, "worker%u", w->rank);
-    net_dial(w->c, &lane_of(w, number, lane)->data, w->address[number], name);
+    net_dial(w->c, &lane_of(w, number, lane)->data, w->routes[w->route].address[number], name);
 }
 
-static exchange_rule rule_of(const sim_plan *p)
+static exchange_rule rule_of(const cluster *c)
 {
-    if (is_free_rule(p)) return EXCHANGE_FREE;
-    return p->task.mode == MODEL_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
+    if (sim_is_free_rule(c)) return EXCHANGE_FREE;
+    return c->plan.task.mode == MODEL_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
 }
 
 static const char *const hosts[SIM_WORKERS_MAX]  = {"w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7"};
-static const char *const servers[SIM_SHARDS_MAX] = {"s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"};
+static const char *const servers[SIM_SHARDS_MAX] = {"s0", "s1", "s2", "s3", "s4",
+                                                    "s5", "s6", "s7", "s8", "s9"};
 
-static void make_exchange(sim_worker *w)
+/* Where each shard is, by the newest record. */
+static void find_routes(sim_worker *w)
+{
+    sim_routes *routes = &w->routes[w->route];
+    for (uint32_t n = 0; n < w->n_shards; n++) {
+        const wire_replica *row   = sim_record_primary(&w->record, n);
+        const wire_member *member = row != NULL ? sim_record_server(&w->record, row->server) : NULL;
+        if (member == NULL || row->place >= member->n_addresses) {
+            sim_wrong(w->c, "rank %u is not told where shard %u is", w->rank, n);
+            return;
+        }
+        routes->to[n] = member->incarnation;
+        snprintf(routes->address[n], sizeof routes->address[n], "%s", member->address[row->place]);
+    }
+}
+
+static bool may_lose_members(const sim_plan *p)
+{
+    return p->on_worker_loss != SCHEDULER_LOSS_FAIL || p->workers_max > p->task.workers;
+}
+
+void sim_worker_exchange(sim_worker *w)
 {
     static const exchange_actions actions = {
         exchange_sends,     exchange_cuts, exchange_stores, exchange_decided,
         exchange_completed, logs,          counts};
     const sim_plan *p = &w->c->plan;
     exchange_setup setup;
-    setup = (exchange_setup){.plan        = w->c->cut,
-                             .model       = &w->c->model,
-                             .shard       = w->shard_of,
-                             .rule        = rule_of(p),
-                             .rank        = (int32_t)w->rank,
-                             .n_shards    = w->n_shards,
-                             .lanes       = p->lanes,
-                             .term        = w->term,
-                             .epoch       = w->epoch,
-                             .from        = liaison_incarnation(w->liaison),
-                             .to          = w->to,
-                             .n_workers   = p->task.workers,
-                             .worker_host = hosts,
-                             .server      = servers,
-                             .warn_ms     = p->warn_ms};
+    find_routes(w);
+    setup = (exchange_setup){.plan             = w->c->cut,
+                             .model            = &w->c->model,
+                             .shard            = w->shard_of,
+                             .rule             = rule_of(w->c),
+                             .rank             = (int32_t)w->rank,
+                             .n_shards         = w->n_shards,
+                             .lanes            = p->lanes,
+                             .term             = w->record.term,
+                             .epoch            = w->record.epoch,
+                             .from             = liaison_incarnation(w->liaison),
+                             .to               = w->routes[w->route].to,
+                             .n_workers        = w->c->n_workers,
+                             .worker_host      = hosts,
+                             .server           = servers,
+                             .warn_ms          = p->warn_ms,
+                             .step             = w->first_step,
+                             .applied          = w->first_applied,
+                             .is_late          = w->is_late,
+                             .may_lose_members = may_lose_members(p)};
 
     setup.retry = retry_policy_make(p->retry_ms, p->task.seed + w->rank);
     pen_error why;
     w->exchange = exchange_create(&setup, &actions, w, &why);
-    if (w->exchange == NULL) sim_wrong(w->c, "%s", why.text);
+    if (w->exchange == NULL) {
+        sim_wrong(w->c, "%s", why.text);
+        return;
+    }
     for (uint32_t s = 0; s < w->n_shards; s++)
         for (uint32_t l = 0; l < p->lanes; l++) dial_lane(w, s, l);
+}
+
+/* ---- a new epoch ----------------------------------------------------------------------------- */
+static void take_back(sim_worker *w, const sim_lane *lane);
+
+static void redial(sim_worker *w, uint32_t number, uint32_t lane)
+{
+    sim_lane *l = lane_of(w, number, lane);
+    l->is_cut   = false;
+    net_hang_up(&l->data);
+    take_back(w, l);
+    exchange_down(w->exchange, number, lane);
+    dial_lane(w, number, lane);
+}
+
+static void install(sim_worker *w)
+{
+    const sim_routes *before = &w->routes[w->route];
+    w->route                 = 1 - w->route;
+    find_routes(w);
+    const sim_routes *after  = &w->routes[w->route];
+    const sim_record *r      = &w->record;
+    const exchange_view view = {.term            = r->term,
+                                .epoch           = r->epoch,
+                                .to              = after->to,
+                                .members_changed = r->members_changed,
+                                .step            = r->step,
+                                .n_workers       = w->c->n_workers,
+                                .worker_host     = hosts,
+                                .server          = servers};
+    exchange_install(w->exchange, &view, now_of(w));
+    for (uint32_t n = 0; n < w->n_shards; n++)
+        for (uint32_t l = 0; l < w->c->plan.lanes; l++)
+            if (before->to[n] != after->to[n] || strcmp(before->address[n], after->address[n]) != 0)
+                redial(w, n, l);
 }
 
 /* ---- what the liaison says ------------------------------------------------------------------- */
@@ -213,33 +242,41 @@ static void liaison_sends(void *user, const wire_control *message)
     net_say(w->c, &w->control, 0, message);
 }
 
+static bool is_member(const sim_worker *w)
+{
+    for (uint32_t i = 0; i < w->record.n_workers; i++)
+        if (w->record.worker[i].incarnation == liaison_incarnation(w->liaison)) return true;
+    return false;
+}
+
 static void epoch_came(void *user, const wire_control *m)
 {
     sim_worker *w = user;
-    w->term       = m->u.epoch.term;
-    w->epoch      = m->u.epoch.epoch;
-    for (uint32_t i = 0; i < m->u.epoch.n_servers; i++) {
-        const wire_member *s = &m->u.epoch.server[i];
-        for (uint32_t a = 0; a < s->n_addresses && w->n_shards < SIM_SHARDS_MAX; a++) {
-            snprintf(w->address[w->n_shards], sizeof w->address[0], "%s", s->address[a]);
-            w->to[w->n_shards++] = s->incarnation;
-        }
-    }
+    if (!sim_record_is_newer(m->u.epoch.term, m->u.epoch.epoch, &w->record)) return;
+    sim_record_take(w->c, &w->record, m);
+    if (!w->has_epoch) w->is_late = m->u.epoch.epoch > 1 || !is_member(w);
     w->has_epoch = true;
+    if (w->exchange != NULL) install(w);
 }
 
 static void plan_came(void *user, const wire_control *m)
 {
     sim_worker *w = user;
     if (m->u.plan.n_partitions != w->c->cut->n_partitions) sim_wrong(w->c, "the plans differ");
+    if (w->has_plan) return;
+    w->has_plan = true;
+    w->n_shards = m->u.plan.n_shards;
     w->shard_of = sim_need(calloc(w->c->cut->n_partitions, sizeof *w->shard_of));
     memcpy(w->shard_of, m->u.plan.shard, w->c->cut->n_partitions * sizeof *w->shard_of);
+    sim_record_place(&w->record, m);
 }
 
 static void committed(void *user, int64_t step, int64_t applied)
 {
-    sim_worker *w = user;
-    if (step != 0 || applied != 0)
+    sim_worker *w    = user;
+    w->first_step    = step;
+    w->first_applied = applied;
+    if (!w->is_late && (step != 0 || applied != 0))
         sim_wrong(w->c, "rank %u goes on from step %lld", w->rank, (long long)step);
     w->is_committed = true;
 }
@@ -248,7 +285,7 @@ static void met(void *user, void *token, const void *data, size_t size, const pe
 {
     sim_worker *w = user;
     if (why == NULL && size == sizeof w->met) memcpy(&w->met, data, size);
-    end_call(token, why);
+    sim_call_end(token, why);
 }
 
 static void snapshot_done(void *user, int64_t step, pen_status status, const char *text)
@@ -275,12 +312,13 @@ static void failed(void *user, const pen_error *why)
 {
     sim_worker *w = user;
     sim_note(w->c, "rank %u fails: %s", w->rank, why->text);
-    if (why->role != PEN_SCHEDULER) check_failure(w->c, why);
-    remember(w, why);
-    if (w->exchange != NULL) exchange_fail(w->exchange, why, w->c->now_ms);
+    if (why->role != PEN_SCHEDULER && liaison_incarnation(w->liaison) != 0)
+        check_failure(w->c, why); /* else it is for this one alone */
+    sim_worker_remember(w, why);
+    if (w->exchange != NULL) exchange_fail(w->exchange, why, now_of(w));
     for (int i = 0; i < SIM_CALLS_MAX;
          i++) /* pen_init and pen_commit: nobody but us waits for them */
-        if (w->call[i].is_pending && w->exchange == NULL) end_call(&w->call[i], why);
+        if (w->call[i].is_pending && w->exchange == NULL) sim_call_end(&w->call[i], why);
 }
 
 static void fill_beat(void *user, wire_control *beat)
@@ -313,205 +351,8 @@ static void make_liaison(sim_worker *w)
                                  .job             = "sim",
                                  .scheduler       = "sim"};
     pen_error why;
-    w->liaison = liaison_create(&setup, &actions, w, w->c->now_ms, &why);
+    w->liaison = liaison_create(&setup, &actions, w, now_of(w), &why);
     if (w->liaison == NULL) sim_wrong(w->c, "%s", why.text);
-}
-
-/* ---- the program: first values --------------------------------------------------------------- */
-static void load(sim_worker *w)
-{
-    exchange_request *r = sim_need(exchange_open(w->exchange, w->c->now_ms));
-    for (uint32_t t = 0; t < w->c->model.n_tensors; t++) {
-        const uint64_t n = plan_tensor_elements(&w->c->tensor[t]);
-        for (uint64_t i = 0; i < n && w->rank == 0; i++)
-            w->param[t][i] = model_first(&w->c->plan.task, t, i);
-        if (w->rank == 0) exchange_add(w->exchange, r, EXCHANGE_INIT, t, w->param[t], NULL);
-        exchange_add(w->exchange, r, EXCHANGE_LOAD, t, NULL, w->param[t]);
-    }
-    sim_call *call = NULL;
-    for (int i = 0; call == NULL; i++)
-        if (w->call[i].is_pending) call = &w->call[i];
-    exchange_close(w->exchange, r, call, call->deadline_ms, w->c->now_ms);
-}
-
-/* ---- the program: one step ------------------------------------------------------------------- */
-static bool is_trained(const sim_worker *w, uint32_t tensor)
-{
-    return (w->c->tensor[tensor].flags & PEN_FROZEN) == 0;
-}
-
-static wire_inputs inputs_of(const sim_worker *w, const double *rate)
-{
-    const model_task *task = &w->c->plan.task;
-    const uint64_t every   = w->c->plan.snapshot_every;
-    return (wire_inputs){.loss_scale = task->loss_scale,
-                         .clip       = task->mode == MODEL_DECIDE ? task->clip : 0,
-                         .weight     = model_weight(task, w->rank, w->step),
-                         .skip       = true,
-                         .snapshot   = w->rank == 0 && every > 0 && (w->step + 1) % every == 0,
-                         .n_rates    = 1,
-                         .rate       = rate};
-}
-
-static void shuffle(sim_worker *w)
-{
-    for (uint32_t i = w->c->model.n_tensors; i > 1; i--) {
-        const uint32_t j   = (uint32_t)draw_below(&w->chance, i);
-        const uint32_t old = w->order[i - 1];
-        w->order[i - 1]    = w->order[j];
-        w->order[j]        = old;
-    }
-}
-
-static void think(sim_worker *w, program_place next)
-{
-    const sim_plan *p   = &w->c->plan;
-    const uint64_t most = w->rank == p->slow_rank && p->slow_ms > 0 ? p->slow_ms : p->think_ms;
-    w->wake_ms          = w->c->now_ms + draw_below(&w->chance, most + 1) / 2;
-    w->at               = next;
-}
-
-static void begin_step(sim_worker *w)
-{
-    const double rate    = w->c->plan.task.rate;
-    const wire_inputs in = inputs_of(w, &rate);
-    for (uint32_t t = 0; t < w->c->model.n_tensors; t++)
-        if (is_trained(w, t))
-            model_fill_gradient(&w->c->plan.task, &w->c->tensor[t], t, w->rank, w->step,
-                                w->grad[t]);
-    shuffle(w);
-    w->has_outcome = false;
-    if (w->c->plan.verbs)
-        (void)exchange_set_inputs(w->exchange, &in);
-    else
-        w->step_request = sim_need(exchange_step_open(w->exchange, w->step, &in, w->c->now_ms));
-    think(w, AT_FIRST_HALF);
-}
-
-static void request(sim_worker *w, exchange_verb verb, uint32_t t, const char *name)
-{
-    exchange_request *r = sim_need(exchange_open(w->exchange, w->c->now_ms));
-    const bool pushes   = verb != EXCHANGE_PULL;
-    sim_call *call      = begin_call(w, name, (int32_t)t, pushes);
-    exchange_add(w->exchange, r, verb, t, pushes ? w->grad[t] : NULL,
-                 verb != EXCHANGE_PUSH ? w->param[t] : NULL);
-    exchange_close(w->exchange, r, call, call->deadline_ms, w->c->now_ms);
-}
-
-static void push_tensor(sim_worker *w, uint32_t t)
-{
-    if (!is_trained(w, t)) return;
-    if (!w->c->plan.verbs) {
-        exchange_add(w->exchange, w->step_request, EXCHANGE_STEP, t, w->grad[t], w->param[t]);
-    } else if (is_free_rule(&w->c->plan) && draw_chance(&w->chance, 50)) {
-        request(w, EXCHANGE_PUSH, t, "pen_push");
-        request(w, EXCHANGE_PULL, t, "pen_pull");
-    } else {
-        request(w, EXCHANGE_PUSH_PULL, t, "pen_push_pull");
-    }
-}
-
-static void push_half(sim_worker *w, bool second)
-{
-    const uint32_t n = w->c->model.n_tensors, from = second ? n / 2 : 0, to = second ? n : n / 2;
-    for (uint32_t i = from; i < to; i++) push_tensor(w, w->order[i]);
-}
-
-static void close_step(sim_worker *w)
-{
-    w->at = AT_STEP;
-    if (w->c->plan.verbs) return;
-    sim_call *call  = begin_call(w, "pen_step_end", -1, true);
-    w->step_request = NULL;
-    exchange_step_close(w->exchange, call, call->deadline_ms, w->c->now_ms);
-}
-
-static void meet(sim_worker *w)
-{
-    const double mine = w->rank + 1.0;
-    sim_call *call    = begin_call(w, "pen_all_reduce", -1, false);
-    w->met            = 0;
-    w->at             = AT_MEET;
-    if (liaison_meet(w->liaison, "sum", PEN_SUM, PEN_F64, 1, &mine, sizeof mine, call->deadline_ms,
-                     call, w->c->now_ms) != PEN_OK)
-        abort();
-}
-
-static void end_step(sim_worker *w)
-{
-    const uint64_t every = w->c->plan.barrier_every;
-    check_step(w);
-    w->step++;
-    w->at = AT_BEGIN;
-    if (every > 0 && w->step % every == 0) meet(w);
-}
-
-static void end_meet(sim_worker *w)
-{
-    const double n = w->c->plan.task.workers;
-    if (w->met != n * (n + 1) / 2)
-        sim_wrong(w->c, "rank %u: the ranks' numbers add to %g", w->rank, w->met);
-    w->at = AT_BEGIN;
-}
-
-/* One move of the program; false: it waits. */
-static bool advance(sim_worker *w)
-{
-    const uint64_t now = w->c->now_ms;
-    switch (w->at) {
-    case AT_JOIN:
-        if (!w->has_epoch) return false;
-        end_call(&w->call[0], NULL);
-        begin_call(w, "pen_commit", -1, false);
-        liaison_register(w->liaison, &w->c->model, now);
-        w->at = AT_REGISTER;
-        return true;
-    case AT_REGISTER:
-        if (!w->is_committed) return false;
-        make_exchange(w);
-        load(w);
-        w->at = AT_COMMIT;
-        return true;
-    case AT_COMMIT:
-        if (w->pending > 0) return false;
-        check_step(w);
-        w->at = AT_BEGIN;
-        return true;
-    case AT_BEGIN:
-        if (w->step == w->c->plan.task.steps)
-            w->at = AT_LEAVE;
-        else
-            begin_step(w);
-        return true;
-    case AT_FIRST_HALF:
-        if (now < w->wake_ms) return false;
-        push_half(w, false);
-        think(w, AT_SECOND_HALF);
-        return true;
-    case AT_SECOND_HALF:
-        if (now < w->wake_ms) return false;
-        push_half(w, true);
-        close_step(w);
-        return true;
-    case AT_STEP:
-        if (w->pending > 0) return false;
-        end_step(w);
-        return true;
-    case AT_MEET:
-        if (w->pending > 0) return false;
-        end_meet(w);
-        return true;
-    case AT_LEAVE:
-        liaison_leave(w->liaison, now);
-        w->at = AT_LEAVING;
-        return true;
-    case AT_LEAVING:
-        if (!w->has_left) return false;
-        end(w, LIFE_LEFT);
-        return true;
-    case AT_END: break;
-    }
-    return false;
 }
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
@@ -521,13 +362,19 @@ static bool drain_control(sim_worker *w)
     wire_control message;
     bool any = false;
     for (; net_recv(w->c, &w->control, &event); any = true) {
-        if (event.kind == TRANSPORT_UP) liaison_up(w->liaison, w->c->now_ms);
-        if (event.kind == TRANSPORT_DOWN) liaison_down(w->liaison, w->c->now_ms);
+        if (event.kind == TRANSPORT_UP) liaison_up(w->liaison, now_of(w));
+        if (event.kind == TRANSPORT_DOWN) liaison_down(w->liaison, now_of(w));
         if (event.kind == TRANSPORT_MESSAGE && net_hear(w->c, &w->control, &event, &message))
-            liaison_receive(w->liaison, &message, w->c->now_ms);
+            liaison_receive(w->liaison, &message, now_of(w));
         buf_release(event.body);
     }
     return any;
+}
+
+static void note_loaded(sim_worker *w, const wire_data *d)
+{
+    if (d->kind != WIRE_VALUES || !(d->flags & WIRE_INITIAL) || d->version == NULL) return;
+    for (uint32_t i = 0; i < d->n; i++) w->loaded[d->chunk[i]] = d->version[i];
 }
 
 static bool drain_lane(sim_worker *w, uint32_t number, uint32_t lane)
@@ -537,10 +384,12 @@ static bool drain_lane(sim_worker *w, uint32_t number, uint32_t lane)
     bool any    = false;
     endpoint *e = &lane_of(w, number, lane)->data;
     for (; net_recv(w->c, e, &event); any = true) {
-        if (event.kind == TRANSPORT_UP) exchange_up(w->exchange, number, lane, w->c->now_ms);
+        if (event.kind == TRANSPORT_UP) exchange_up(w->exchange, number, lane, now_of(w));
         if (event.kind == TRANSPORT_DOWN) exchange_down(w->exchange, number, lane);
-        if (event.kind == TRANSPORT_MESSAGE && net_hear_data(w->c, e, &event, &d))
-            exchange_receive(w->exchange, number, &d, event.body, w->c->now_ms);
+        if (event.kind == TRANSPORT_MESSAGE && net_hear_data(w->c, e, &event, &d)) {
+            note_loaded(w, &d);
+            exchange_receive(w->exchange, number, &d, event.body, now_of(w));
+        }
         buf_release(event.body);
     }
     return any;
@@ -551,7 +400,7 @@ static void take_back(sim_worker *w, const sim_lane *lane)
 {
     for (sim_loan **at = &w->loans; *at != NULL;) {
         sim_loan *loan  = *at;
-        const bool ends = lane != NULL ? loan->lane == lane : loan->due_ms <= w->c->now_ms;
+        const bool ends = lane != NULL ? loan->lane == lane : loan->due_ms <= now_of(w);
         if (!ends) {
             at = &loan->next;
             continue;
@@ -565,24 +414,17 @@ static void take_back(sim_worker *w, const sim_lane *lane)
 static void redial_cut(sim_worker *w)
 {
     for (uint32_t s = 0; s < w->n_shards; s++)
-        for (uint32_t l = 0; l < w->c->plan.lanes; l++) {
-            sim_lane *lane = lane_of(w, s, l);
-            if (!lane->is_cut) continue;
-            lane->is_cut = false;
-            net_hang_up(&lane->data);
-            take_back(w, lane);
-            exchange_down(w->exchange, s, l);
-            dial_lane(w, s, l);
-        }
+        for (uint32_t l = 0; l < w->c->plan.lanes; l++)
+            if (lane_of(w, s, l)->is_cut) redial(w, s, l);
 }
 
 static void time_out_commit(sim_worker *w)
 {
-    if (w->at != AT_REGISTER || !w->call[0].is_pending || w->call[0].deadline_ms > w->c->now_ms)
+    if (w->at != AT_REGISTER || !w->call[0].is_pending || w->call[0].deadline_ms > now_of(w))
         return;
     pen_error why;
     why_set(&why, PEN_TIMED_OUT, "rank %u waited in pen_commit", w->rank);
-    end_call(&w->call[0], &why);
+    sim_call_end(&w->call[0], &why);
 }
 
 static bool turn_exchange(sim_worker *w)
@@ -590,26 +432,28 @@ static bool turn_exchange(sim_worker *w)
     bool any = false;
     for (uint32_t s = 0; s < w->n_shards; s++)
         for (uint32_t l = 0; l < w->c->plan.lanes; l++) any |= drain_lane(w, s, l);
-    if (exchange_due(w->exchange) <= w->c->now_ms) exchange_tick(w->exchange, w->c->now_ms);
+    if (exchange_due(w->exchange) <= now_of(w)) exchange_tick(w->exchange, now_of(w));
     take_back(w, NULL);
     return any;
 }
 
 bool sim_worker_turn(sim_worker *w)
 {
-    if (w->life != LIFE_RUNS) return false;
-    bool any = drain_control(w);
-    if (liaison_due(w->liaison) <= w->c->now_ms) liaison_tick(w->liaison, w->c->now_ms);
+    if (w->life != LIFE_RUNS || w->stalled_until_ms > w->c->now_ms) return false;
+    w->stalled_until_ms = 0;
+    bool any            = drain_control(w);
+    if (liaison_due(w->liaison) <= now_of(w)) liaison_tick(w->liaison, now_of(w));
     if (w->exchange != NULL) any |= turn_exchange(w);
     time_out_commit(w);
-    while (w->why.status == PEN_OK && w->life == LIFE_RUNS && advance(w)) any = true;
+    while (w->why.status == PEN_OK && w->life == LIFE_RUNS && sim_program_advance(w)) any = true;
     if (w->life != LIFE_RUNS) return true;
     if (w->exchange != NULL) {
-        exchange_flush(w->exchange, w->c->now_ms);
+        exchange_flush(w->exchange, now_of(w));
         redial_cut(w);
     }
     if (w->why.status == PEN_OK || w->pending > 0) return any;
-    end(w, LIFE_FAILED); /* a program whose call failed ends, without goodbye */
+    sim_worker_end(w, LIFE_FAILED); /* a program whose call failed ends, without goodbye */
+    fault_ended(w->c, SIM_WORKER, w->rank);
     return true;
 }
 
@@ -621,49 +465,65 @@ static uint64_t least(uint64_t a, uint64_t b)
 uint64_t sim_worker_due(const sim_worker *w)
 {
     if (w->life != LIFE_RUNS) return UINT64_MAX;
+    if (w->stalled_until_ms > w->c->now_ms) return w->stalled_until_ms;
     uint64_t due = liaison_due(w->liaison);
     if (w->exchange != NULL) due = least(due, exchange_due(w->exchange));
     if (w->at == AT_FIRST_HALF || w->at == AT_SECOND_HALF) due = least(due, w->wake_ms);
     for (const sim_loan *loan = w->loans; loan != NULL; loan = loan->next)
         due = least(due, loan->due_ms);
     if (w->at == AT_REGISTER) due = least(due, w->call[0].deadline_ms);
-    return due;
+    return sim_when(w->c, &w->clock, due);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
-void sim_worker_begin(cluster *c, uint32_t rank)
+static void make_room(sim_worker *w)
 {
-    sim_worker *w = &c->worker[rank];
-    char name[SIM_NAME_BYTES];
-    w->c      = c;
-    w->rank   = rank;
-    w->chance = draw(&c->chance);
+    const cluster *c = w->c;
     for (uint32_t t = 0; t < c->model.n_tensors; t++) {
         const uint64_t n = plan_tensor_elements(&c->tensor[t]);
         w->param[t]      = sim_need(calloc(n, sizeof *w->param[t]));
         w->grad[t]       = sim_need(calloc(n, sizeof *w->param[t]));
         w->order[t]      = t;
     }
-    begin_call(w, "pen_init", -1, false)->deadline_ms =
-        UINT64_MAX; /* init_timeout_ms is what bounds it */
+    w->pushed = sim_need(calloc(c->cut->n_chunks, sizeof *w->pushed));
+    w->loaded = sim_need(calloc(c->cut->n_chunks, sizeof *w->loaded));
+}
+
+void sim_worker_begin(cluster *c, uint32_t rank)
+{
+    sim_worker *w = &c->worker[rank];
+    char name[SIM_NAME_BYTES], scheduler[SIM_PLACE_BYTES];
+    const uint32_t birth = w->life == LIFE_ABSENT ? 0 : w->birth + 1;
+    sim_worker_free(w);
+    *w        = (sim_worker){.c = c, .rank = rank, .birth = birth, .life = LIFE_RUNS};
+    w->clock  = sim_clock_draw(c);
+    w->chance = draw(&c->chance);
+    make_room(w);
+    sim_call_begin(w, "pen_init", -1, false)->deadline_ms =
+        UINT64_MAX - 1; /* init_timeout_ms is what bounds it */
     snprintf(name, sizeof name, "worker%u", rank);
-    net_dial(c, &w->control, transport_address(c->scheduler.listener.t), name);
+    snprintf(scheduler, sizeof scheduler, "sim://%u/scheduler", net_control_id(c));
+    net_dial(c, &w->control, scheduler, name);
     make_liaison(w);
 }
 
 void sim_worker_crash(sim_worker *w)
 {
-    end(w, LIFE_CRASHED);
+    sim_worker_end(w, LIFE_CRASHED);
 }
 
+/* What another process of this rank begins with: nothing. */
 void sim_worker_free(sim_worker *w)
 {
-    if (w->life == LIFE_RUNS) end(w, LIFE_CRASHED);
+    if (w->life == LIFE_RUNS) sim_worker_end(w, LIFE_CRASHED);
     for (uint32_t i = 0; i < SIM_SHARDS_MAX * SIM_LANES_MAX && w->exchange != NULL; i++)
         take_back(w, &w->lane[i]);
     exchange_destroy(w->exchange);
     liaison_destroy(w->liaison);
+    sim_record_clear(&w->record);
     free(w->shard_of);
+    free(w->pushed);
+    free(w->loaded);
     for (int t = 0; t < SIM_TENSORS_MAX; t++) {
         free(w->param[t]);
         free(w->grad[t]);

@@ -24,7 +24,8 @@ float model_first(const model_task *task, uint32_t tensor, uint64_t element)
     return (float)(hash(task, 1, 0, tensor, element) % 1000) / 8 + 1;
 }
 
-int32_t model_bad_rank(const model_task *task, uint64_t step)
+/* Whose gradient of this step is not finite; -1: nobody's. */
+static int32_t spoiler(const model_task *task, uint64_t step)
 {
     const uint64_t h = hash(task, 2, step, 0, 0);
     if (h % 100 >= task->nonfinite_percent) return -1;
@@ -35,7 +36,7 @@ static bool is_bad(const model_task *task, uint32_t rank, uint64_t step, uint32_
                    uint64_t element)
 {
     if (task->nonfinite_percent == 0 || tensor != 0 || element != 0) return false;
-    return model_bad_rank(task, step) == (int32_t)rank && model_weight(task, rank, step) > 0;
+    return spoiler(task, step) == (int32_t)rank && model_weight(task, rank, step) > 0;
 }
 
 float model_gradient(const model_task *task, uint32_t rank, uint64_t step, uint32_t tensor,
@@ -69,11 +70,37 @@ void model_fill_gradient(const model_task *task, const wire_tensor *desc, uint32
 }
 
 /* ---- the reference --------------------------------------------------------------------------- */
+enum { UNKNOWN = -1 };
+
+typedef struct { /* one update */
+    uint32_t crc;
+    uint32_t ranks;                 /* eager: who contributed                          */
+    uint32_t rank;                  /* ssp, async: whose push                          */
+    uint64_t incarnation;           /* of that rank                                    */
+    uint64_t seq;                   /* of that push                                    */
+    uint32_t step[MODEL_RANKS_MAX]; /* of the gradient that each rank brought          */
+} update_row;
+
+typedef struct { /* number seq of a rank's pushes of one chunk */
+    uint64_t incarnation, step;
+} said_row;
+
+typedef struct {
+    said_row *said;
+    uint64_t n;
+    int64_t clock; /* ssp, async: pushes applied; UNKNOWN: it has not pushed since it came */
+    uint64_t incarnation;
+    int64_t seen; /* newest push it was told counts; -1 */
+} rank_state;
+
 typedef struct {
     float *values;
-    uint32_t *crc; /* [versions] */
-    uint64_t versions, capacity;
-    uint64_t *clock; /* [workers] */
+    uint32_t first_crc;
+    update_row *row; /* row[v]: from version v to v + 1 */
+    uint64_t updates, capacity;
+    uint64_t seen; /* newest version that somebody has */
+    rank_state rank[MODEL_RANKS_MAX];
+    uint32_t live;
     bool trained;
 } chunk_state;
 
@@ -81,9 +108,10 @@ struct model_reference {
     model_task task;
     const plan *cut;
     chunk_state *chunk;
-    model_step *step; /* [task.steps]; bsp: those that were walked */
+    model_step *step;     /* [task.steps + 1]; decided steps: those that were walked */
+    uint32_t *step_ranks; /* [task.steps + 1] who contributes                        */
     uint64_t walked;
-    int64_t applied;
+    int64_t applied, seen_step; /* seen: newest step that ended for somebody; -1 */
     float *sum;
 };
 
@@ -98,14 +126,25 @@ static uint64_t count_of(const model_reference *self, uint32_t chunk)
     return self->cut->chunk[chunk].count;
 }
 
-static void add_version(model_reference *self, uint32_t chunk)
+static void first_values(model_reference *self, uint32_t chunk)
 {
-    chunk_state *k = &self->chunk[chunk];
-    if (k->versions == k->capacity) {
-        k->capacity = k->capacity * 2 + 16;
-        k->crc      = need(realloc(k->crc, k->capacity * sizeof *k->crc));
-    }
-    k->crc[k->versions++] = crc32c(0, k->values, count_of(self, chunk) * sizeof(float));
+    const plan_chunk *at = &self->cut->chunk[chunk];
+    chunk_state *k       = &self->chunk[chunk];
+    for (uint64_t i = 0; i < at->count; i++)
+        k->values[i] = model_first(&self->task, at->tensor, at->start + i);
+    k->updates = 0;
+}
+
+static void init_chunk(model_reference *self, const wire_model *wire, uint32_t c)
+{
+    const plan_chunk *at = &self->cut->chunk[c];
+    chunk_state *k       = &self->chunk[c];
+    k->trained           = (wire->tensor[at->tensor].flags & PEN_FROZEN) == 0;
+    k->values            = need(calloc(at->count, sizeof *k->values));
+    k->live              = (1u << self->task.workers) - 1;
+    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++) k->rank[r].seen = -1;
+    first_values(self, c);
+    k->first_crc = crc32c(0, k->values, at->count * sizeof(float));
 }
 
 model_reference *model_create(const model_task *task, const wire_model *wire, const plan *cut)
@@ -115,17 +154,11 @@ model_reference *model_create(const model_task *task, const wire_model *wire, co
     self->cut             = cut;
     self->chunk           = need(calloc(cut->n_chunks, sizeof *self->chunk));
     self->step            = need(calloc(task->steps + 1, sizeof *self->step));
+    self->step_ranks      = need(calloc(task->steps + 1, sizeof *self->step_ranks));
     self->sum             = need(calloc(cut->chunk_elements, sizeof *self->sum));
-    for (uint32_t c = 0; c < cut->n_chunks; c++) {
-        const plan_chunk *at = &cut->chunk[c];
-        chunk_state *k       = &self->chunk[c];
-        k->trained           = (wire->tensor[at->tensor].flags & PEN_FROZEN) == 0;
-        k->clock             = need(calloc(task->workers, sizeof *k->clock));
-        k->values            = need(calloc(at->count, sizeof *k->values));
-        for (uint64_t i = 0; i < at->count; i++)
-            k->values[i] = model_first(task, at->tensor, at->start + i);
-        add_version(self, c);
-    }
+    self->seen_step       = -1;
+    for (uint64_t s = 0; s <= task->steps; s++) self->step_ranks[s] = (1u << task->workers) - 1;
+    for (uint32_t c = 0; c < cut->n_chunks; c++) init_chunk(self, wire, c);
     return self;
 }
 
@@ -134,27 +167,61 @@ void model_destroy(model_reference *self)
     if (self == NULL) return;
     for (uint32_t c = 0; c < self->cut->n_chunks; c++) {
         free(self->chunk[c].values);
-        free(self->chunk[c].crc);
-        free(self->chunk[c].clock);
+        free(self->chunk[c].row);
+        for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++) free(self->chunk[c].rank[r].said);
     }
     free(self->chunk);
     free(self->step);
+    free(self->step_ranks);
     free(self->sum);
     free(self);
 }
 
 /* The rules as textbooks have them, in float as the servers keep values. */
-static void update(model_reference *self, uint32_t chunk, const float *gradient, double gscale)
+static void update(model_reference *self, uint32_t chunk, const update_row *row,
+                   const float *gradient, double gscale)
 {
-    float *p          = self->chunk[chunk].values;
+    chunk_state *k    = &self->chunk[chunk];
+    float *p          = k->values;
     const float scale = (float)gscale, rate = (float)self->task.rate;
     for (uint64_t i = 0; i < count_of(self, chunk); i++) {
         const float g = scale * gradient[i];
         p[i]          = self->task.sgd ? p[i] - rate * g : p[i] + g;
     }
-    add_version(self, chunk);
+    if (k->updates == k->capacity) {
+        k->capacity = k->capacity * 2 + 16;
+        k->row      = need(realloc(k->row, k->capacity * sizeof *k->row));
+    }
+    k->row[k->updates]     = *row;
+    k->row[k->updates].crc = crc32c(0, p, count_of(self, chunk) * sizeof(float));
+    k->updates++;
 }
 
+/* ---- what identities mean -------------------------------------------------------------------- */
+const char *model_says(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t incarnation,
+                       uint64_t seq, uint64_t step)
+{
+    rank_state *r = &self->chunk[chunk].rank[rank];
+    if (seq >= r->n) {
+        const uint64_t n = seq * 2 + 16;
+        r->said          = need(realloc(r->said, n * sizeof *r->said));
+        memset(r->said + r->n, 0, (n - r->n) * sizeof *r->said);
+        r->n = n;
+    }
+    said_row *row = &r->said[seq];
+    if (row->incarnation == incarnation && row->step != step)
+        return "one identity was given to two pushes";
+    *row = (said_row){incarnation, step};
+    return NULL;
+}
+
+static uint64_t step_of(const model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq)
+{
+    const rank_state *r = &self->chunk[chunk].rank[rank];
+    return seq < r->n && r->said[seq].incarnation != 0 ? r->said[seq].step : seq;
+}
+
+/* ---- bsp ------------------------------------------------------------------------------------- */
 static void add_gradient(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t step,
                          double weight)
 {
@@ -164,30 +231,36 @@ static void add_gradient(model_reference *self, uint32_t chunk, uint32_t rank, u
             (float)weight * model_gradient(&self->task, rank, step, at->tensor, at->start + i);
 }
 
-static void sum_all(model_reference *self, uint32_t chunk, uint64_t step)
+/* What those ranks bring with number seq. */
+static update_row gather(const model_reference *self, uint32_t chunk, uint64_t seq, uint32_t ranks)
 {
-    memset(self->sum, 0, count_of(self, chunk) * sizeof *self->sum);
-    for (uint32_t r = 0; r < self->task.workers; r++) {
-        const double weight = model_weight(&self->task, r, step);
-        if (weight > 0) add_gradient(self, chunk, r, step, weight);
-    }
+    update_row row = {.ranks = ranks, .seq = seq};
+    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++)
+        if (ranks >> r & 1) row.step[r] = (uint32_t)step_of(self, chunk, r, seq);
+    return row;
 }
 
-/* ---- bsp ------------------------------------------------------------------------------------- */
-static double total_weight(const model_reference *self, uint64_t step)
+static double sum_all(model_reference *self, uint32_t chunk, const update_row *row)
 {
-    double sum = 0;
-    for (uint32_t r = 0; r < self->task.workers; r++) sum += model_weight(&self->task, r, step);
-    return sum;
+    double total = 0;
+    memset(self->sum, 0, count_of(self, chunk) * sizeof *self->sum);
+    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++) {
+        if ((row->ranks >> r & 1) == 0) continue;
+        const double weight = model_weight(&self->task, r, row->step[r]);
+        total += weight;
+        if (weight > 0) add_gradient(self, chunk, r, row->step[r], weight);
+    }
+    return total;
 }
 
 /* Squares of whole numbers: their sum is exact, so the order does not matter. */
-static double squares(model_reference *self, uint64_t step, bool *finite)
+static double squares(model_reference *self, uint64_t step, uint32_t ranks, bool *finite)
 {
     double total = 0;
     for (uint32_t c = 0; c < self->cut->n_chunks; c++) {
         if (!self->chunk[c].trained) continue;
-        sum_all(self, c, step);
+        const update_row row = gather(self, c, step, ranks);
+        (void)sum_all(self, c, &row);
         for (uint64_t i = 0; i < count_of(self, c); i++) {
             *finite &= isfinite(self->sum[i]) != 0;
             total += (double)self->sum[i] * self->sum[i];
@@ -196,11 +269,21 @@ static double squares(model_reference *self, uint64_t step, bool *finite)
     return total;
 }
 
-static model_step decide(model_reference *self, uint64_t step, double divisor)
+static double total_weight(const model_reference *self, uint64_t step, uint32_t ranks)
 {
-    bool finite    = true;
-    model_step s   = {.clip = 1};
-    const double q = squares(self, step, &finite);
+    double sum = 0;
+    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++)
+        if (ranks >> r & 1) sum += model_weight(&self->task, r, step);
+    return sum;
+}
+
+static model_step decide(model_reference *self, uint64_t step, uint32_t ranks, double divisor)
+{
+    bool finite     = true;
+    model_step s    = {.clip = 1, .ranks = ranks, .bad_rank = -1};
+    const int32_t b = spoiler(&self->task, step);
+    const double q  = squares(self, step, ranks, &finite);
+    if (b >= 0 && ranks >> b & 1) s.bad_rank = b;
     if (divisor == 0) {
         s.outcome = PEN_SKIPPED_EMPTY;
         return s;
@@ -213,71 +296,188 @@ static model_step decide(model_reference *self, uint64_t step, double divisor)
     return s;
 }
 
-static void walk(model_reference *self)
+static void walk_step(model_reference *self)
 {
     const uint64_t step  = self->walked;
-    const double divisor = total_weight(self, step) * self->task.loss_scale;
-    model_step s         = {.clip = 1};
-    if (self->task.mode == MODEL_DECIDE) s = decide(self, step, divisor);
+    const uint32_t ranks = self->step_ranks[step];
+    const double divisor = total_weight(self, step, ranks) * self->task.loss_scale;
+    model_step s         = decide(self, step, ranks, divisor);
     for (uint32_t c = 0; c < self->cut->n_chunks && s.outcome == PEN_APPLIED; c++) {
         if (!self->chunk[c].trained) continue;
-        sum_all(self, c, step);
-        update(self, c, self->sum, s.clip / divisor);
+        const update_row row = gather(self, c, step, ranks);
+        (void)sum_all(self, c, &row);
+        update(self, c, &row, self->sum, s.clip / divisor);
     }
     self->applied += s.outcome == PEN_APPLIED;
     s.applied                  = self->applied;
     self->step[self->walked++] = s;
 }
 
-static bool is_bsp(const model_reference *self)
+/* eager: one round of one chunk. */
+static void walk_round(model_reference *self, uint32_t chunk, const update_row *row)
 {
-    return self->task.mode == MODEL_DECIDE || self->task.mode == MODEL_EAGER;
+    const double weight = sum_all(self, chunk, row);
+    update(self, chunk, row, self->sum, 1 / (weight * self->task.loss_scale));
 }
 
 model_step model_at(model_reference *self, uint64_t step)
 {
-    while (self->walked <= step) walk(self);
+    if (self->task.mode == MODEL_EAGER) /* nobody decides: every step counts */
+        return (model_step){.clip = 1, .bad_rank = -1, .applied = (int64_t)step + 1};
+    while (self->walked <= step) walk_step(self);
     return self->step[step];
+}
+
+static void next_round(model_reference *self, uint32_t chunk)
+{
+    const chunk_state *k = &self->chunk[chunk];
+    const update_row row = gather(self, chunk, k->updates, k->live);
+    walk_round(self, chunk, &row);
 }
 
 bool model_crc(model_reference *self, uint32_t chunk, uint64_t version, uint32_t *crc)
 {
-    const chunk_state *k = &self->chunk[chunk];
-    while (is_bsp(self) && k->trained && k->versions <= version && self->walked < self->task.steps)
-        walk(self);
-    if (version >= k->versions) return false;
-    *crc = k->crc[version];
+    const chunk_state *k   = &self->chunk[chunk];
+    const model_mode mode  = self->task.mode;
+    const uint64_t highest = self->task.steps,
+                   more    = 16; /* who comes late has fewer left of some */
+    while (mode == MODEL_DECIDE && k->trained && k->updates < version && self->walked < highest)
+        walk_step(self);
+    while (mode == MODEL_EAGER && k->trained && k->updates < version && k->updates < highest + more)
+        next_round(self, chunk);
+    if (version > k->updates) return false;
+    *crc = version == 0 ? k->first_crc : k->row[version - 1].crc;
     return true;
 }
 
 uint64_t model_newest(const model_reference *self, uint32_t chunk)
 {
-    return self->chunk[chunk].versions - 1;
+    return self->chunk[chunk].updates;
 }
 
 /* ---- ssp, async ------------------------------------------------------------------------------ */
+static void apply(model_reference *self, uint32_t chunk, const update_row *row)
+{
+    const uint32_t step = row->step[row->rank];
+    const double weight = model_weight(&self->task, row->rank, step);
+    memset(self->sum, 0, count_of(self, chunk) * sizeof *self->sum);
+    add_gradient(self, chunk, row->rank, step, 1);
+    update(self, chunk, row, self->sum, weight / self->task.loss_scale);
+}
+
 const char *model_apply(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq)
 {
     chunk_state *k = &self->chunk[chunk];
-    if (seq < k->clock[rank]) return "a push was applied twice";
-    if (seq > k->clock[rank]) return "a push was applied before an earlier one of its rank";
-    k->clock[rank]++;
-    const double weight = model_weight(&self->task, rank, seq);
-    memset(self->sum, 0, count_of(self, chunk) * sizeof *self->sum);
-    add_gradient(self, chunk, rank, seq, 1);
-    update(self, chunk, self->sum, weight / self->task.loss_scale);
+    rank_state *r  = &k->rank[rank];
+    if ((k->live >> rank & 1) == 0) return "a push of somebody who is not in the job was applied";
+    if (r->clock == UNKNOWN) r->clock = (int64_t)seq; /* it begins where it was told to */
+    if ((int64_t)seq < r->clock) return "a push was applied twice";
+    if ((int64_t)seq > r->clock) return "a push was applied before an earlier one of its rank";
+    r->clock++;
+    update_row row  = gather(self, chunk, seq, 1u << rank);
+    row.rank        = rank;
+    row.incarnation = r->incarnation;
+    apply(self, chunk, &row);
     return NULL;
 }
 
 uint64_t model_clock(const model_reference *self, uint32_t chunk, uint32_t rank)
 {
-    return self->chunk[chunk].clock[rank];
+    const int64_t clock = self->chunk[chunk].rank[rank].clock;
+    return clock == UNKNOWN ? 0 : (uint64_t)clock;
 }
 
 uint64_t model_slowest(const model_reference *self, uint32_t chunk)
 {
-    uint64_t slowest = UINT64_MAX;
-    for (uint32_t r = 0; r < self->task.workers; r++)
-        if (self->chunk[chunk].clock[r] < slowest) slowest = self->chunk[chunk].clock[r];
+    const chunk_state *k = &self->chunk[chunk];
+    uint64_t slowest     = UINT64_MAX;
+    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++)
+        if (k->live >> r & 1 && k->rank[r].clock != UNKNOWN && (uint64_t)k->rank[r].clock < slowest)
+            slowest = (uint64_t)k->rank[r].clock;
     return slowest;
+}
+
+/* ---- what is observed ------------------------------------------------------------------------ */
+void model_saw_version(model_reference *self, uint32_t chunk, uint64_t version)
+{
+    if (version > self->chunk[chunk].seen) self->chunk[chunk].seen = version;
+}
+
+void model_saw_step(model_reference *self, uint64_t step)
+{
+    if ((int64_t)step > self->seen_step) self->seen_step = (int64_t)step;
+}
+
+void model_saw_push(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq)
+{
+    rank_state *r = &self->chunk[chunk].rank[rank];
+    if ((int64_t)seq > r->seen) r->seen = (int64_t)seq;
+}
+
+/* ---- membership ------------------------------------------------------------------------------ */
+static uint32_t mask_of(const uint64_t incarnation[MODEL_RANKS_MAX])
+{
+    uint32_t mask = 0;
+    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++) mask |= (uint32_t)(incarnation[r] != 0) << r;
+    return mask;
+}
+
+/* Walked anew when it is asked for: the history says how. */
+static void forget_steps(model_reference *self)
+{
+    for (uint32_t c = 0; c < self->cut->n_chunks; c++) first_values(self, c);
+    self->walked  = 0;
+    self->applied = 0;
+}
+
+const char *model_settle(model_reference *self, uint64_t step,
+                         const uint64_t incarnation[MODEL_RANKS_MAX])
+{
+    if ((int64_t)step <= self->seen_step) return "a step that had ended for somebody was dropped";
+    for (uint64_t s = step; s <= self->task.steps; s++) self->step_ranks[s] = mask_of(incarnation);
+    if (self->walked > step) forget_steps(self);
+    return NULL;
+}
+
+/* Clocks as they were when the chunk had `version` updates, and values. */
+static const char *forget_updates(model_reference *self, uint32_t chunk, uint64_t version)
+{
+    chunk_state *k      = &self->chunk[chunk];
+    const uint64_t n    = k->updates;
+    const bool is_eager = self->task.mode == MODEL_EAGER;
+    for (uint64_t v = n; v-- > version && !is_eager;) {
+        rank_state *r = &k->rank[k->row[v].rank];
+        if (r->incarnation != k->row[v].incarnation) continue;
+        if ((int64_t)k->row[v].seq <= r->seen) return "a push that was said to count was lost";
+        r->clock = (int64_t)k->row[v].seq;
+    }
+    first_values(self, chunk);
+    for (uint64_t v = 0; v < version; v++) {
+        const update_row row = k->row[v];
+        if (is_eager)
+            walk_round(self, chunk, &row);
+        else
+            apply(self, chunk, &row);
+    }
+    return NULL;
+}
+
+const char *model_settle_chunk(model_reference *self, uint32_t chunk, uint64_t version,
+                               const uint64_t incarnation[MODEL_RANKS_MAX])
+{
+    chunk_state *k    = &self->chunk[chunk];
+    const char *wrong = NULL;
+    if (version < k->seen) return "a version that somebody had got was lost";
+    if (version > k->updates) return "a new primary has a version that no primary made";
+    if (version < k->updates) wrong = forget_updates(self, chunk, version);
+    k->live = mask_of(incarnation);
+    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++) {
+        rank_state *state = &k->rank[r];
+        const bool is_new = incarnation[r] != 0 && incarnation[r] != state->incarnation;
+        if (!is_new) continue;
+        if (state->incarnation != 0 || r >= self->task.workers) state->clock = UNKNOWN;
+        state->incarnation = incarnation[r];
+        state->seen        = -1;
+    }
+    return wrong;
 }

@@ -7,18 +7,24 @@
  *   ssp, async  the reference is told which push was applied next to a chunk, refuses one that was
  *               applied before or out of its rank's order, and applies it, too
  * Either way it keeps the checksum of every version of every chunk.
+ *
+ * Who is in the job may change.  The reference is told by the scheduler's records, never by a
+ * shard: from which step (or from which version of a chunk) on who contributes.  What it had made of
+ * later ones is forgotten, unless somebody has seen it: then it says so.
  */
 #ifndef TESTS_SIM_MODEL_H
 #define TESTS_SIM_MODEL_H
 
 #include "proto/plan.h"
 
+enum { MODEL_RANKS_MAX = 16 };
+
 typedef enum { MODEL_DECIDE, MODEL_EAGER, MODEL_SSP, MODEL_ASYNC } model_mode;
 
 typedef struct {
     uint64_t seed;
     model_mode mode;
-    uint32_t workers;
+    uint32_t workers; /* at first */
     uint64_t steps;
     bool sgd; /* else sum */
     bool weighted;
@@ -36,16 +42,15 @@ double model_weight(const model_task *task, uint32_t rank, uint64_t step);
 void model_fill_gradient(const model_task *task, const wire_tensor *desc, uint32_t tensor,
                          uint32_t rank, uint64_t step, void *out);
 
-/* The rank whose gradient of this step is not finite; -1: none. */
-int32_t model_bad_rank(const model_task *task, uint64_t step);
-
 /* ---- the reference --------------------------------------------------------------------------- */
 typedef struct model_reference model_reference;
 
 typedef struct {
     int32_t outcome;
     double norm, clip;
-    int64_t applied; /* after this step */
+    int64_t applied;  /* after this step */
+    uint32_t ranks;   /* bit by rank: who contributed */
+    int32_t bad_rank; /* whose gradient is not finite; -1 */
 } model_step;
 
 model_reference *model_create(const model_task *task, const wire_model *wire, const plan *cut);
@@ -58,10 +63,31 @@ uint64_t model_newest(const model_reference *self, uint32_t chunk); /* version *
 /* bsp: what this step comes to. */
 model_step model_at(model_reference *self, uint64_t step);
 
-/* ssp, async: a shard applied this push to this chunk.  NULL, or what is wrong with that. */
+/* ---- what is observed ------------------------------------------------------------------------ */
+/* Pushes with numbers of their own: number seq of this rank and chunk is its gradient of `step`.
+ * NULL, or what is wrong with that: an identity never means two things. */
+const char *model_says(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t incarnation,
+                       uint64_t seq, uint64_t step);
+
+/* ssp, async: the primary applied this push to this chunk.  NULL, or what is wrong with that. */
 const char *model_apply(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq);
+
+/* Somebody outside the servers has got this version of the chunk, the end of this step, or was told
+ * that this push counts: it must never be forgotten. */
+void model_saw_version(model_reference *self, uint32_t chunk, uint64_t version);
+void model_saw_step(model_reference *self, uint64_t step);
+void model_saw_push(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq);
+
 uint64_t model_clock(const model_reference *self, uint32_t chunk,
-                     uint32_t rank); /* pushes of rank applied */
-uint64_t model_slowest(const model_reference *self, uint32_t chunk);
+                     uint32_t rank);                                 /* pushes of rank applied */
+uint64_t model_slowest(const model_reference *self, uint32_t chunk); /* of live ranks */
+
+/* ---- membership ------------------------------------------------------------------------------ */
+/* bsp with decisions: steps from this one on are the sums of these ranks (incarnation 0: absent). */
+const char *model_settle(model_reference *self, uint64_t step,
+                         const uint64_t incarnation[MODEL_RANKS_MAX]);
+/* The other rules: a new primary of this chunk begins with this version. */
+const char *model_settle_chunk(model_reference *self, uint32_t chunk, uint64_t version,
+                               const uint64_t incarnation[MODEL_RANKS_MAX]);
 
 #endif

@@ -21,6 +21,7 @@ static void record(void *user, uint32_t peer, const wire_data *d, buf *payload)
 {
     const rig_outside *o = user;
     rig *r               = o->rig;
+    if (r->link != NULL && r->link(r->user, o->shard, d, payload)) return;
     if (r->n_sent == r->sent_capacity) {
         r->sent_capacity = r->sent_capacity == 0 ? 64 : r->sent_capacity * 2;
         r->sent          = realloc(r->sent, r->sent_capacity * sizeof *r->sent);
@@ -54,7 +55,7 @@ static void keep_report(void *user, const pen_error *error)
     r->reports++;
 }
 
-void rig_forget(rig *r)
+void rig_forget_sent(rig *r)
 {
     for (size_t i = 0; i < r->n_sent; i++) {
         wire_data *d = &r->sent[i].d;
@@ -85,21 +86,31 @@ uint32_t rig_shard_of(const rig *r, uint32_t chunk)
     return r->shard_of[r->plan->chunk[chunk].partition];
 }
 
+shard_outside rig_outside_of(rig_outside *o)
+{
+    return (shard_outside){.user = o, .send = record, .snapshot = keep_cut, .report = keep_report};
+}
+
 static void add_shard(rig *r, uint32_t index, const rig_options *o)
 {
     r->outside[index]           = (rig_outside){r, index};
+    r->to[index]                = RIG_SERVER + index;
     const shard_options options = {.park_bytes_max =
                                        o->park_bytes_max != 0 ? o->park_bytes_max : 64 << 20,
-                                   .stats = &r->stats};
-    const shard_outside out     = {&r->outside[index], record, keep_cut, keep_report};
-    const shard_setup setup     = {.model       = &r->model,
-                                   .plan        = r->plan,
-                                   .shard_of    = r->shard_of,
-                                   .self        = index,
-                                   .world_size  = r->world_size,
-                                   .incarnation = RIG_SERVER + index,
-                                   .first_step  = o->first_step,
-                                   .applied     = o->applied};
+                                   .stats     = &r->stats,
+                                   .admission = o->admission,
+                                   .offload   = o->offload};
+    r->offload_of_copies        = o->offload_of_copies;
+    shard_outside out           = rig_outside_of(&r->outside[index]);
+    if (o->outside != NULL) o->outside(o->user, &out);
+    const shard_setup setup = {.model       = &r->model,
+                               .plan        = r->plan,
+                               .shard_of    = r->shard_of,
+                               .self        = index,
+                               .world_size  = r->world_size,
+                               .incarnation = RIG_SERVER + index,
+                               .first_step  = o->first_step,
+                               .applied     = o->applied};
     wire_member members[RIG_RANKS_MAX];
     for (uint32_t i = 0; i < r->world_size; i++)
         members[i] = (wire_member){
@@ -118,6 +129,7 @@ rig *rig_create(const wire_model *model, const rig_options *o)
     rig *r = calloc(1, sizeof *r);
     assert(r != NULL && o->n_shards <= RIG_SHARDS_MAX && o->world_size <= RIG_RANKS_MAX);
     r->model      = *model;
+    r->epoch      = RIG_EPOCH;
     r->n_shards   = o->n_shards;
     r->world_size = o->world_size;
     pen_error why;
@@ -135,7 +147,7 @@ rig *rig_create(const wire_model *model, const rig_options *o)
 
 void rig_destroy(rig *r)
 {
-    rig_forget(r);
+    rig_forget_sent(r);
     for (uint32_t i = 0; i < r->n_shards; i++) {
         shard_destroy(r->shard[i]);
         shard_cut_destroy(r->cut[i]);
@@ -201,8 +213,8 @@ buf *rig_payload(const rig *r, uint32_t chunk, int32_t rank, uint64_t step, rig_
 void rig_deliver(rig *r, uint32_t to, int32_t rank, wire_data *d, buf *payload)
 {
     if (d->from == 0) d->from = rig_incarnation(rank);
-    if (d->to == 0) d->to = RIG_SERVER + to;
-    if (d->epoch == 0) d->epoch = RIG_EPOCH;
+    if (d->to == 0) d->to = r->to[to];
+    if (d->epoch == 0) d->epoch = r->epoch;
     d->term          = RIG_TERM;
     d->rank          = rank;
     d->payload_bytes = payload != NULL ? payload->size : 0;
@@ -247,12 +259,13 @@ void rig_init(rig *r)
         buf_release(payload);
     }
     rig_flush(r);
-    rig_forget(r);
+    rig_forget_sent(r);
 }
 
 void rig_flush(rig *r)
 {
     for (uint32_t i = 0; i < r->n_shards; i++) shard_flush(r->shard[i]);
+    if (r->carry != NULL) r->carry(r->user);
 }
 
 /* ---- deciding -------------------------------------------------------------------------------- */
@@ -317,13 +330,14 @@ void rig_pull(rig *r, int32_t rank, uint64_t step, const rig_decision *decision)
 
 void rig_step(rig *r, uint64_t step, int64_t applied, rig_gradient g, rig_decision *out)
 {
-    rig_forget(r);
+    rig_forget_sent(r);
     for (uint32_t rank = 0; rank < r->world_size; rank++)
-        rig_push_all(r, (int32_t)rank, step, 0, g);
+        if (!r->is_absent[rank]) rig_push_all(r, (int32_t)rank, step, 0, g);
     rig_flush(r);
     const bool decided = rig_decide(r, 0, step, applied, out);
     assert(decided);
-    for (uint32_t rank = 0; rank < r->world_size; rank++) rig_pull(r, (int32_t)rank, step, out);
+    for (uint32_t rank = 0; rank < r->world_size; rank++)
+        if (!r->is_absent[rank]) rig_pull(r, (int32_t)rank, step, out);
     rig_flush(r);
 }
 
@@ -345,7 +359,7 @@ const rig_message *rig_find(const rig *r, wire_kind kind, int32_t rank, uint32_t
     return NULL;
 }
 
-uint32_t rig_count(const rig *r, wire_kind kind, int32_t rank)
+uint32_t rig_count_sent(const rig *r, wire_kind kind, int32_t rank)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < r->n_sent; i++)

@@ -25,13 +25,20 @@ typedef struct {
 } rig_outside;
 
 struct rig {
+    uint64_t epoch;              /* of messages of ranks */
+    uint64_t to[RIG_SHARDS_MAX]; /* incarnation of the server that has each shard */
+    void (*carry)(void *user);   /* after every flush, where shards have copies; NULL: none */
+    bool (*link)(void *user, uint32_t server, const wire_data *d, buf *payload); /* takes LOGGED */
+    void *user;
+
     wire_model model;
     plan *plan;
     uint32_t n_shards, world_size;
     uint32_t shard_of[PLAN_PARTITIONS_MAX];
     shard *shard[RIG_SHARDS_MAX];
     stat_set stats;
-    wire_inputs inputs; /* of every push; the test may change them */
+    wire_inputs inputs;            /* of every push; the test may change them */
+    bool is_absent[RIG_RANKS_MAX]; /* from rig_step() */
 
     rig_message *sent;
     size_t n_sent, sent_capacity;
@@ -40,19 +47,26 @@ struct rig {
     shard_cut *cut[RIG_SHARDS_MAX];
     int cuts;
     rig_outside outside[RIG_SHARDS_MAX];
+    shard_offload offload_of_copies;
 };
 
 typedef struct {
     uint32_t n_shards, world_size;
     uint64_t park_bytes_max; /* 0: 64 MiB */
+    admission admission;
+    shard_offload offload,
+        offload_of_copies; /* of the rig's shards, and of those copies_rig.h adds */
     uint64_t first_step;
     int64_t applied;
+    void (*outside)(void *user, shard_outside *out); /* the test's own additions; NULL: none */
+    void *user;
 } rig_options;
 
 /* Configured shards in epoch RIG_EPOCH, without values. */
 rig *rig_create(const wire_model *model, const rig_options *o);
 void rig_destroy(rig *r);
 
+shard_outside rig_outside_of(rig_outside *o); /* for a shard that the test makes */
 uint64_t rig_incarnation(int32_t rank);
 uint32_t rig_peer(int32_t rank); /* the peer number a rank's messages come from */
 uint32_t rig_shard_of(const rig *r, uint32_t chunk);
@@ -73,7 +87,7 @@ buf *rig_payload(const rig *r, uint32_t chunk, int32_t rank, uint64_t step,
                  rig_gradient g); /* as it travels */
 void rig_push_all(rig *r, int32_t rank, uint64_t step, uint32_t flags, rig_gradient g);
 void rig_flush(rig *r);
-void rig_forget(rig *r); /* the messages so far */
+void rig_forget_sent(rig *r); /* the messages so far */
 
 /* From the PREPARED messages to `rank` in r->sent.  False: some partition of trained chunks is
  * missing. */
@@ -91,7 +105,7 @@ void rig_step(rig *r, uint64_t step, int64_t applied, rig_gradient g, rig_decisi
 
 /* The newest message of a kind to a rank, with this chunk (UINT32_MAX: any); NULL. */
 const rig_message *rig_find(const rig *r, wire_kind kind, int32_t rank, uint32_t chunk);
-uint32_t rig_count(const rig *r, wire_kind kind, int32_t rank); /* messages */
+uint32_t rig_count_sent(const rig *r, wire_kind kind, int32_t rank); /* messages */
 /* One float32 of a tensor as the shards hold it. */
 float rig_param(const rig *r, uint32_t tensor, uint64_t i);
 uint32_t rig_params_crc(const rig *r); /* of all values in plan order, from the shards */

@@ -5,6 +5,9 @@
 
 #define FIELD(f)                                                                                   \
     if (memcmp(&a->f, &b->f, sizeof a->f) != 0) return #f
+/* The sign of a zero is not sent: proto3 leaves out what equals zero. */
+#define NUMBER(f)                                                                                  \
+    if (memcmp(&a->f, &b->f, sizeof a->f) != 0 && !(a->f == 0 && b->f == 0)) return #f
 #define TEXT(f)                                                                                    \
     if (strcmp(a->f, b->f) != 0) return #f
 #define BYTES(f, size)                                                                             \
@@ -28,7 +31,7 @@ static const char *record(const wire_record *a, const wire_record *b)
 {
     FIELD(partition);
     FIELD(hash);
-    FIELD(weight_sum);
+    NUMBER(weight_sum);
     FIELD(finite);
     FIELD(bad_chunk);
     FIELD(bad_rank);
@@ -37,24 +40,55 @@ static const char *record(const wire_record *a, const wire_record *b)
 
 static const char *inputs(const wire_inputs *a, const wire_inputs *b)
 {
-    FIELD(loss_scale);
-    FIELD(clip);
-    FIELD(weight);
+    NUMBER(loss_scale);
+    NUMBER(clip);
+    NUMBER(weight);
     FIELD(skip);
     FIELD(snapshot);
+    FIELD(is_node_sum);
     FIELD(n_rates);
     COLUMN(rate, a->n_rates);
+    FIELD(states_bytes);
+    BYTES(states, a->states_bytes);
     return NULL;
 }
 
 static const char *decision(const wire_decision *a, const wire_decision *b)
 {
     FIELD(outcome);
-    FIELD(clip);
-    FIELD(gscale);
-    FIELD(norm);
+    NUMBER(clip);
+    NUMBER(gscale);
+    NUMBER(norm);
     FIELD(applied);
     return NULL;
+}
+
+static const char *entry(const wire_entry *a, const wire_entry *b)
+{
+    FIELD(what);
+    FIELD(object);
+    FIELD(rank);
+    FIELD(step);
+    FIELD(cut);
+    FIELD(bytes);
+    FIELD(version);
+    FIELD(applied);
+    FIELD(crc);
+    FIELD(slot);
+    FIELD(is_last);
+    FIELD(restart);
+    NUMBER(weight_sum);
+    FIELD(digest);
+    FIELD(n_numbers);
+    COLUMN(number, a->n_numbers);
+    FIELD(has_inputs);
+    FIELD(has_decision);
+    FIELD(has_record);
+    const char *different = NULL;
+    if (a->has_inputs) different = inputs(&a->inputs, &b->inputs);
+    if (different == NULL && a->has_decision) different = decision(&a->decision, &b->decision);
+    if (different == NULL && a->has_record) different = record(&a->record, &b->record);
+    return different;
 }
 
 static const char *columns(const wire_data *a, const wire_data *b)
@@ -89,7 +123,12 @@ const char *wire_difference_data(const wire_data *a, const wire_data *b)
     FIELD(has_decision);
     FIELD(status);
     TEXT(text);
+    FIELD(shard);
+    FIELD(index);
+    FIELD(stream);
+    FIELD(digest);
     LIST(record, n_records, record);
+    LIST(entry, n_entries, entry);
     const char *different = columns(a, b);
     if (different == NULL && a->has_inputs) different = inputs(&a->inputs, &b->inputs);
     if (different == NULL && a->has_decision) different = decision(&a->decision, &b->decision);
@@ -117,7 +156,7 @@ static const char *member(const wire_member *a, const wire_member *b)
 
 static const char *stat(const wire_stat *a, const wire_stat *b)
 {
-    FIELD(value);
+    NUMBER(value);
     TEXT(name);
     return NULL;
 }
@@ -169,16 +208,38 @@ static const char *verdict(const pen_error *a, const pen_error *b)
     FIELD(missing_n);
     FIELD(missing);
     FIELD(step);
-    FIELD(last_seen_s);
+    NUMBER(last_seen_s);
     TEXT(tensor);
     TEXT(text);
     return NULL;
 }
 
+static const char *replica(const wire_replica *a, const wire_replica *b)
+{
+    FIELD(shard);
+    FIELD(server);
+    FIELD(place);
+    FIELD(role);
+    return NULL;
+}
+
+static const char *sealed_report(const wire_sealed_report *a, const wire_sealed_report *b)
+{
+    FIELD(shard);
+    FIELD(role);
+    FIELD(index);
+    FIELD(digest);
+    FIELD(step);
+    FIELD(clock);
+    FIELD(all_prepared);
+    FIELD(has_decision);
+    return a->has_decision ? decision(&a->decision, &b->decision) : NULL;
+}
+
 static const char *member_status(const wire_member_status *a, const wire_member_status *b)
 {
-    FIELD(last_seen_s);
-    FIELD(call_s);
+    NUMBER(last_seen_s);
+    NUMBER(call_s);
     FIELD(step);
     TEXT(state);
     TEXT(call);
@@ -211,6 +272,7 @@ static const char *joining(const wire_control *a, const wire_control *b)
         FIELD(u.welcome.rank);
         FIELD(u.welcome.term);
         FIELD(u.welcome.lease_ms);
+        FIELD(u.welcome.grace_ms);
         TEXT(u.welcome.job);
         return NULL;
     case WIRE_EPOCH:
@@ -219,15 +281,35 @@ static const char *joining(const wire_control *a, const wire_control *b)
         TEXT(u.epoch.job);
         LIST(u.epoch.worker, u.epoch.n_workers, member);
         LIST(u.epoch.server, u.epoch.n_servers, member);
-        return NULL;
+        LIST(u.epoch.replica, u.epoch.n_replicas, replica);
+        FIELD(u.epoch.step);
+        FIELD(u.epoch.members_changed);
+        FIELD(u.epoch.has_decision);
+        return a->u.epoch.has_decision ? decision(&a->u.epoch.decision, &b->u.epoch.decision)
+                                       : NULL;
     case WIRE_REGISTER: return model(&a->u.register_, &b->u.register_);
     case WIRE_PLAN:
         FIELD(u.plan.n_partitions);
         FIELD(u.plan.restore);
         COLUMN(u.plan.shard, a->u.plan.n_partitions);
+        FIELD(u.plan.n_shards);
+        FIELD(u.plan.ranks_max);
+        FIELD(u.plan.epoch);
+        FIELD(u.plan.term);
+        LIST(u.plan.replica, u.plan.n_replicas, replica);
         return model(&a->u.plan.model, &b->u.plan.model);
-    case WIRE_READY: FIELD(u.ready); return NULL;
-    case WIRE_COMMITTED: FIELD(u.committed); return NULL;
+    case WIRE_READY:
+        FIELD(u.ready.restored);
+        FIELD(u.ready.applied);
+        FIELD(u.ready.states_bytes);
+        BYTES(u.ready.states, a->u.ready.states_bytes);
+        return NULL;
+    case WIRE_COMMITTED:
+        FIELD(u.committed.step);
+        FIELD(u.committed.applied);
+        FIELD(u.committed.states_bytes);
+        BYTES(u.committed.states, a->u.committed.states_bytes);
+        return NULL;
     default: return NULL;
     }
 }
@@ -289,6 +371,8 @@ static const char *watching(const wire_control *a, const wire_control *b)
         FIELD(u.snapshot_part.status);
         FIELD(u.snapshot_part.bytes);
         TEXT(u.snapshot_part.text);
+        FIELD(u.snapshot_part.n_shards);
+        COLUMN(u.snapshot_part.shard, a->u.snapshot_part.n_shards);
         return NULL;
     case WIRE_SNAPSHOT_DONE:
         FIELD(u.snapshot_done.step);
@@ -328,12 +412,107 @@ static const char *watching(const wire_control *a, const wire_control *b)
         FIELD(u.status.refused);
         FIELD(u.status.step);
         FIELD(u.status.snapshot);
-        FIELD(u.status.uptime_s);
+        NUMBER(u.status.uptime_s);
         TEXT(u.status.job);
         TEXT(u.status.phase);
         TEXT(u.status.mode);
         LIST(u.status.member, u.status.n_members, member_status);
         LIST(u.status.waiting, u.status.n_waiting, text);
+        LIST(u.status.replica, u.status.n_replicas, replica);
+        return NULL;
+    default: return NULL;
+    }
+}
+
+static const char *losing(const wire_control *a, const wire_control *b)
+{
+    switch (a->kind) {
+    case WIRE_LOST:
+        FIELD(u.lost.rank);
+        FIELD(u.lost.incarnation);
+        return verdict(&a->u.lost.why, &b->u.lost.why);
+    case WIRE_FAULT:
+    case WIRE_FAULTED:
+        FIELD(u.fault.group);
+        FIELD(u.fault.call);
+        return verdict(&a->u.fault.why, &b->u.fault.why);
+    case WIRE_OVERDUE:
+        TEXT(u.overdue.what);
+        FIELD(u.overdue.waited_ms);
+        FIELD(u.overdue.n_missing);
+        COLUMN(u.overdue.missing, a->u.overdue.n_missing);
+        return NULL;
+    case WIRE_SHRINK:
+        FIELD(u.shrink.group);
+        FIELD(u.shrink.n_ranks);
+        COLUMN(u.shrink.rank, a->u.shrink.n_ranks);
+        return NULL;
+    case WIRE_SHRUNK:
+        FIELD(u.shrunk.group);
+        FIELD(u.shrunk.new_group);
+        FIELD(u.shrunk.n_ranks);
+        COLUMN(u.shrunk.rank, a->u.shrunk.n_ranks);
+        FIELD(u.shrunk.status);
+        TEXT(u.shrunk.text);
+        return NULL;
+    default: return NULL;
+    }
+}
+
+static const char *storing(const wire_control *a, const wire_control *b)
+{
+    switch (a->kind) {
+    case WIRE_STORE:
+        FIELD(u.store.id);
+        FIELD(u.store.done_below);
+        FIELD(u.store.op);
+        TEXT(u.store.key);
+        FIELD(u.store.data_size);
+        BYTES(u.store.data, a->u.store.data_size);
+        FIELD(u.store.delta);
+        return NULL;
+    case WIRE_STORED:
+        FIELD(u.stored.id);
+        FIELD(u.stored.status);
+        TEXT(u.stored.text);
+        FIELD(u.stored.data_size);
+        BYTES(u.stored.data, a->u.stored.data_size);
+        FIELD(u.stored.value);
+        return NULL;
+    case WIRE_RECORD_ASK: FIELD(u.record_ask); return NULL;
+    case WIRE_RECORD:
+        FIELD(u.record.id);
+        FIELD(u.record.asker);
+        FIELD(u.record.rank);
+        FIELD(u.record.status);
+        TEXT(u.record.text);
+        FIELD(u.record.data_size);
+        BYTES(u.record.data, a->u.record.data_size);
+        return NULL;
+    default: return NULL;
+    }
+}
+
+static const char *changing(const wire_control *a, const wire_control *b)
+{
+    switch (a->kind) {
+    case WIRE_SEAL: FIELD(u.seal); return NULL;
+    case WIRE_SEALED:
+        FIELD(u.sealed.term);
+        FIELD(u.sealed.epoch);
+        LIST(u.sealed.report, u.sealed.n_reports, sealed_report);
+        return NULL;
+    case WIRE_CAUGHT_UP: FIELD(u.caught_up); return NULL;
+    case WIRE_SUSPECT:
+        FIELD(u.suspect.shard);
+        FIELD(u.suspect.server);
+        FIELD(u.suspect.waited_ms);
+        return NULL;
+    case WIRE_SCALE: FIELD(u.scale); return NULL;
+    case WIRE_DRAIN: FIELD(u.drain); return NULL;
+    case WIRE_RESIZED:
+        FIELD(u.resized.status);
+        TEXT(u.resized.text);
         return NULL;
     default: return NULL;
     }
@@ -345,5 +524,8 @@ const char *wire_difference_control(const wire_control *a, const wire_control *b
     FIELD(from);
     const char *different = joining(a, b);
     if (different == NULL) different = living(a, b);
+    if (different == NULL) different = losing(a, b);
+    if (different == NULL) different = storing(a, b);
+    if (different == NULL) different = changing(a, b);
     return different != NULL ? different : watching(a, b);
 }

@@ -21,9 +21,45 @@ static const wire_record records[] = {
      .bad_chunk  = 77,
      .bad_rank   = 3}};
 
+static const uint64_t numbers[]   = {8, 80, 800};
+static const wire_entry entries[] = {
+    {.what         = WIRE_ENTRY_PREPARE,
+     .object       = 3,
+     .rank         = 2,
+     .step         = 1235,
+     .cut          = 1236,
+     .bytes        = 49000,
+     .version      = 1237,
+     .applied      = 1238,
+     .crc          = 0xdeadbeef,
+     .slot         = 1,
+     .is_last      = true,
+     .restart      = true,
+     .weight_sum   = 7.5,
+     .digest       = 1ull << 63,
+     .n_numbers    = 3,
+     .number       = numbers,
+     .has_inputs   = true,
+     .inputs       = {.loss_scale = 2048, .clip = 2.5, .weight = 16, .n_rates = 2, .rate = rates},
+     .has_decision = true,
+     .decision     = {.outcome = PEN_SKIPPED_NONFINITE,
+                      .clip    = 0.75,
+                      .gscale  = 0.375,
+                      .norm    = 9,
+                      .applied = 1239},
+     .has_record   = true,
+     .record = {.partition = 4, .hash = 13, .weight_sum = 8.5, .finite = true, .bad_rank = -1}},
+    {.what = WIRE_ENTRY_VOID, .rank = -1, .bytes = 152}};
+
 wire_data wire_sample_data(wire_kind kind)
 {
     return (wire_data){.kind          = kind,
+                       .shard         = 13,
+                       .index         = 1ull << 41,
+                       .stream        = 1ull << 42,
+                       .digest        = 1ull << 43,
+                       .n_entries     = 2,
+                       .entry         = entries,
                        .term          = 1763690000000,
                        .epoch         = 5,
                        .from          = 1763690000000ull << 24 | 1,
@@ -43,13 +79,16 @@ wire_data wire_sample_data(wire_kind kind)
                        .partition     = partitions,
                        .record_hash   = hashes,
                        .has_inputs    = true,
-                       .inputs        = {.loss_scale = 1024,
-                                         .clip       = 1.5,
-                                         .weight     = 32,
-                                         .skip       = true,
-                                         .snapshot   = true,
-                                         .n_rates    = 2,
-                                         .rate       = rates},
+                       .inputs        = {.loss_scale   = 1024,
+                                         .clip         = 1.5,
+                                         .weight       = 32,
+                                         .skip         = true,
+                                         .snapshot     = true,
+                                         .is_node_sum  = true,
+                                         .n_rates      = 2,
+                                         .rate         = rates,
+                                         .states       = "rng state",
+                                         .states_bytes = 9},
                        .has_decision  = true,
                        .decision      = {.outcome = PEN_SKIPPED_NORM,
                                          .clip    = 0.25,
@@ -72,6 +111,23 @@ static const char *const waits[]     = {"rank 1 waits for rank 3 at step 12",
                                         "rank 0 waits for rank 3 at step 12"};
 static const char bytes[]            = {1, 0, -1, 7, 0, 0, 0, 64};
 static const uint32_t shards[]       = {0, 3, 1};
+
+static const wire_replica replicas[] = {
+    {.shard = 0, .server = 5, .place = 1, .role = WIRE_PRIMARY},
+    {.shard = 3, .server = 2, .place = 0, .role = WIRE_LEARNER}};
+static const wire_decision decision = {
+    .outcome = PEN_SKIPPED_NORM, .clip = 0.75, .gscale = 0.375, .norm = 9, .applied = 1231};
+static const wire_sealed_report reports[] = {
+    {.shard        = 2,
+     .role         = WIRE_BACKUP,
+     .index        = 1ull << 33,
+     .digest       = 0xfedcba9876543210,
+     .step         = 71,
+     .clock        = -1,
+     .all_prepared = true,
+     .has_decision = true,
+     .decision     = decision},
+    {.shard = 255, .role = WIRE_PRIMARY, .index = 72, .digest = 73, .step = -1, .clock = 74}};
 
 static const wire_member workers[] = {{.role        = PEN_WORKER,
                                        .rank        = 0,
@@ -178,6 +234,7 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.welcome.term        = 32;
         c.u.welcome.job         = "fashion_mnist-5f2a";
         c.u.welcome.lease_ms    = 10000;
+        c.u.welcome.grace_ms    = 60000;
         break;
     case WIRE_EPOCH:
         c.u.epoch.term      = 33;
@@ -187,6 +244,13 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.epoch.worker    = workers;
         c.u.epoch.n_servers = 1;
         c.u.epoch.server    = servers;
+
+        c.u.epoch.n_replicas      = 2;
+        c.u.epoch.replica         = replicas;
+        c.u.epoch.step            = 35;
+        c.u.epoch.members_changed = true;
+        c.u.epoch.has_decision    = true;
+        c.u.epoch.decision        = decision;
         break;
     case WIRE_REGISTER: c.u.register_ = model; break;
     case WIRE_PLAN:
@@ -194,14 +258,24 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.plan.n_partitions = 3;
         c.u.plan.shard        = shards;
         c.u.plan.restore      = -1;
+        c.u.plan.n_shards     = 4;
+        c.u.plan.n_replicas   = 2;
+        c.u.plan.replica      = replicas;
+        c.u.plan.ranks_max    = 36;
+        c.u.plan.epoch        = 37;
+        c.u.plan.term         = 38;
         break;
     case WIRE_READY:
-        c.u.ready.restored = -1;
-        c.u.ready.applied  = 41;
+        c.u.ready.restored     = -1;
+        c.u.ready.applied      = 41;
+        c.u.ready.states       = "rng";
+        c.u.ready.states_bytes = 3;
         break;
     case WIRE_COMMITTED:
-        c.u.committed.step    = 42;
-        c.u.committed.applied = 40;
+        c.u.committed.step         = 42;
+        c.u.committed.applied      = 40;
+        c.u.committed.states       = "position";
+        c.u.committed.states_bytes = 8;
         break;
     case WIRE_BEAT:
         c.u.beat.seq     = 43;
@@ -254,6 +328,9 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.snapshot_part.status = PEN_STORE;
         c.u.snapshot_part.text   = "the disk is full";
         c.u.snapshot_part.bytes  = 52;
+
+        c.u.snapshot_part.n_shards = 3;
+        c.u.snapshot_part.shard    = shards;
         break;
     case WIRE_SNAPSHOT_DONE:
         c.u.snapshot_done.step   = 53;
@@ -281,6 +358,9 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.status.member    = make_members();
         c.u.status.n_waiting = 2;
         c.u.status.waiting   = waits;
+
+        c.u.status.n_replicas = 2;
+        c.u.status.replica    = replicas;
         break;
     case WIRE_COMMAND:
         c.u.command.id         = 61;
@@ -301,6 +381,94 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.reply.text      = "server 3 has no handler for command -7";
         c.u.reply.data      = bytes;
         c.u.reply.data_size = sizeof bytes;
+        break;
+    case WIRE_LOST:
+        c.u.lost.rank        = 1;
+        c.u.lost.incarnation = 63;
+        c.u.lost.why         = verdict;
+        break;
+    case WIRE_FAULT:
+    case WIRE_FAULTED:
+        c.u.fault.group = 64;
+        c.u.fault.call  = 418;
+        c.u.fault.why   = verdict;
+        break;
+    case WIRE_OVERDUE:
+        c.u.overdue.what      = "barrier 'epoch end' (call 212)";
+        c.u.overdue.waited_ms = 30000;
+        c.u.overdue.n_missing = 3;
+        c.u.overdue.missing   = missing;
+        break;
+    case WIRE_SHRINK:
+        c.u.shrink.group   = 65;
+        c.u.shrink.n_ranks = 3;
+        c.u.shrink.rank    = missing;
+        break;
+    case WIRE_SHRUNK:
+        c.u.shrunk.group     = 65;
+        c.u.shrunk.new_group = 66;
+        c.u.shrunk.n_ranks   = 3;
+        c.u.shrunk.rank      = missing;
+        c.u.shrunk.status    = PEN_MISMATCH;
+        c.u.shrunk.text      = "rank 1 and rank 0 mean different groups";
+        break;
+    case WIRE_STORE:
+        c.u.store.id         = 67;
+        c.u.store.done_below = 60;
+        c.u.store.op         = WIRE_STORE_ADD;
+        c.u.store.key        = "tickets";
+        c.u.store.data       = bytes;
+        c.u.store.data_size  = sizeof bytes;
+        c.u.store.delta      = -3;
+        break;
+    case WIRE_STORED:
+        c.u.stored.id        = 67;
+        c.u.stored.status    = PEN_MISMATCH;
+        c.u.stored.text      = "'tickets' holds 5 bytes, and a counter is 8";
+        c.u.stored.data      = bytes;
+        c.u.stored.data_size = sizeof bytes;
+        c.u.stored.value     = -68;
+        break;
+    case WIRE_RECORD_ASK:
+        c.u.record_ask.id    = 69;
+        c.u.record_ask.asker = 70;
+        break;
+    case WIRE_RECORD:
+        c.u.record.id        = 69;
+        c.u.record.asker     = 70;
+        c.u.record.rank      = 2;
+        c.u.record.status    = PEN_PEER_LOST;
+        c.u.record.text      = "worker 2 (devbox) is gone";
+        c.u.record.data      = bytes;
+        c.u.record.data_size = sizeof bytes;
+        break;
+    case WIRE_SEAL:
+        c.u.seal.term  = 75;
+        c.u.seal.epoch = 76;
+        break;
+    case WIRE_SEALED:
+        c.u.sealed.term      = 75;
+        c.u.sealed.epoch     = 76;
+        c.u.sealed.n_reports = 2;
+        c.u.sealed.report    = reports;
+        break;
+    case WIRE_CAUGHT_UP:
+        c.u.caught_up.shard  = 77;
+        c.u.caught_up.server = 78;
+        break;
+    case WIRE_SUSPECT:
+        c.u.suspect.shard     = 79;
+        c.u.suspect.server    = 80;
+        c.u.suspect.waited_ms = 81;
+        break;
+    case WIRE_SCALE:
+        c.u.scale.workers = -1;
+        c.u.scale.servers = 82;
+        break;
+    case WIRE_DRAIN: c.u.drain.server = 83; break;
+    case WIRE_RESIZED:
+        c.u.resized.status = PEN_UNSUPPORTED;
+        c.u.resized.text   = "the job has a fixed number of workers";
         break;
     case WIRE_BYE:
     case WIRE_BYED:

@@ -16,7 +16,7 @@ enum { SELF = 900, LEASE_MS = 10000 };
 typedef struct {
     liaison *liaison;
     uint64_t now;
-    int sent[WIRE_CONTROL_END], n_failed, n_left;
+    int sent[WIRE_CONTROL_END], n_failed, n_left, n_renewed;
     pen_error why;
 } world;
 
@@ -62,6 +62,11 @@ static void on_left(void *user)
     ((world *)user)->n_left++;
 }
 
+static void on_renew(void *user)
+{
+    ((world *)user)->n_renewed++;
+}
+
 static void on_failed(void *user, const pen_error *why)
 {
     world *w = user;
@@ -103,18 +108,18 @@ static void leave_will(world *w, const char *text)
 
 static void joined(world *w)
 {
-    static const liaison_actions actions = {on_send,   on_message,       on_message, on_committed,
-                                            on_met,    on_snapshot_done, on_nothing, on_left,
-                                            on_failed, on_beat,          on_silence, on_log};
-    const liaison_setup setup            = {.rank            = 0,
-                                            .world_size      = 2,
-                                            .servers         = 1,
-                                            .nonce           = 5,
-                                            .lease_ms        = LEASE_MS,
-                                            .init_timeout_ms = 300000,
-                                            .host            = "devbox",
-                                            .job             = "",
-                                            .scheduler       = "10.0.0.7:29500"};
+    static const liaison_actions actions = {
+        on_send, on_message, on_message, on_committed, on_met, on_snapshot_done, on_nothing,
+        on_left, on_failed,  on_beat,    on_silence,   on_log, .renew = on_renew};
+    const liaison_setup setup = {.rank            = 0,
+                                 .world_size      = 2,
+                                 .servers         = 1,
+                                 .nonce           = 5,
+                                 .lease_ms        = LEASE_MS,
+                                 .init_timeout_ms = 300000,
+                                 .host            = "devbox",
+                                 .job             = "",
+                                 .scheduler       = "10.0.0.7:29500"};
     pen_error why;
     *w         = (world){.now = 5000};
     w->liaison = liaison_create(&setup, &actions, w, w->now, &why);
@@ -253,6 +258,26 @@ static void test_liaison_blames_nobody_for_its_own_pause(void **state)
     liaison_destroy(w.liaison);
 }
 
+static void
+test_liaison_asks_for_another_connection_after_each_quarter_of_a_silent_lease(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    pass(&w, 60000, true);
+    assert_int_equal(w.n_renewed, 0);
+    pass(&w, LEASE_MS / 4 + 1, false);
+    assert_int_equal(w.n_renewed, 1);
+    pass(&w, LEASE_MS / 2, false);
+    assert_int_equal(w.n_renewed, 3);
+    liaison_up(w.liaison, w.now);
+    welcome(&w);
+    pass(&w, 60000, true);
+    assert_int_equal(w.n_renewed, 3);
+    assert_int_equal(w.n_failed, 0);
+    liaison_destroy(w.liaison);
+}
+
 static void test_liaison_beats_at_once_when_there_is_a_step_to_tell(void **state)
 {
     (void)state;
@@ -291,6 +316,8 @@ int main(void)
         cmocka_unit_test(test_liaison_does_not_take_a_mere_connection_for_the_scheduler),
         cmocka_unit_test(test_liaison_counts_a_broken_connection_from_its_first_break),
         cmocka_unit_test(test_liaison_blames_nobody_for_its_own_pause),
+        cmocka_unit_test(
+            test_liaison_asks_for_another_connection_after_each_quarter_of_a_silent_lease),
         cmocka_unit_test(test_liaison_beats_at_once_when_there_is_a_step_to_tell),
         cmocka_unit_test(test_liaison_that_leaves_does_not_mind_a_scheduler_that_is_gone),
     };

@@ -181,7 +181,7 @@ static job *make_job(const char *const *strings)
     config_defaults(scheduler_settings_rows, &j->settings);
     assert_int_equal(config_from_strings(scheduler_settings_rows, &j->settings, strings, &why),
                      PEN_OK);
-    const scheduler_actions actions = {on_send, on_log, on_ended, j};
+    const scheduler_actions actions = {on_send, on_log, on_ended, j, NULL};
     assert_int_equal(scheduler_core_create(&j->settings, 7, "a", &actions, j->now, &j->core, &why),
                      PEN_OK);
     return j;
@@ -547,9 +547,9 @@ static void test_core_refuses_sizes_that_nobody_can_have(void **state)
         drop_job(j);
     }
     job *j = make_job(nothing);
-    assert_int_equal(worker_comes(j, 0, 2, 0), 0);
+    assert_int_equal(worker_comes(j, 0, 2, -1), 0);
     assert_verdict(j, WORKER_PEER, PEN_BAD_SETTING,
-                   "worker 0 (devbox) asks for 0 servers and a job has 1 .. 1024; say how many "
+                   "worker 0 (devbox) asks for -1 servers and a job has 0 .. 1024; say how many "
                    "with --servers, on the "
                    "scheduler or on all workers");
     drop_job(j);
@@ -1721,23 +1721,51 @@ static void test_core_drops_a_reply_to_who_did_not_ask(void **state)
     drop_job(j);
 }
 
-static void test_core_refuses_what_does_not_exist_yet_at_the_start(void **state)
+static void test_core_refuses_settings_that_no_job_can_have(void **state)
 {
     (void)state;
-    const char *const choices[] = {"continue", "wait"};
-    for (int i = 0; i < 2; i++) {
+    const struct {
+        const char *set[4], *text;
+    } cases[] = {
+        {{"servers=1", "replicas=1", NULL},
+         "replicas=1 needs at least 2 servers, for copies lie on different ones; the job has 1"},
+        {{"servers=3", "servers_max=2", NULL}, "servers_max=2 is less than servers=3"},
+        {{"world_size=3", "workers_max=2", NULL}, "workers_max=2 is less than world_size=3"},
+        {{"world_size=3", "workers_min=4", NULL},
+         "workers_min=4 is more than the 3 workers there are"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         scheduler_settings settings;
         pen_error why;
         scheduler_core *core            = NULL;
-        const scheduler_actions actions = {on_send, on_log, on_ended, NULL};
+        const scheduler_actions actions = {on_send, on_log, on_ended, NULL, NULL};
         config_defaults(scheduler_settings_rows, &settings);
         assert_int_equal(
-            config_set(scheduler_settings_rows, &settings, "on_worker_loss", choices[i], &why),
-            PEN_OK);
+            config_from_strings(scheduler_settings_rows, &settings, cases[i].set, &why), PEN_OK);
         assert_int_equal(scheduler_core_create(&settings, 1, "a", &actions, 0, &core, &why),
-                         PEN_UNSUPPORTED);
-        assert_non_null(strstr(why.text, choices[i]));
+                         PEN_BAD_SETTING);
+        assert_string_equal(why.text, cases[i].text);
         assert_null(core);
+    }
+}
+
+static void test_core_turns_workers_without_servers_away_where_only_servers_can_help(void **state)
+{
+    (void)state;
+    const char *const cases[][2] = {
+        {"on_worker_loss=wait", "on_worker_loss=wait needs servers: they keep the model for who "
+                                "comes back; add --servers, or "
+                                "say 'fail' or 'continue'"},
+        {"replicas=1", "replicas=1 are copies on servers, and the job has none; add --servers"},
+        {"workers_max=3",
+         "workers that come while the job trains need servers, which have the model "
+         "for them; add --servers, or leave out workers_max=3"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        job *j = make_job((const char *const[]){cases[i][0], NULL});
+        assert_int_equal(worker_comes(j, 0, 2, 0), 0);
+        assert_verdict(j, WORKER_PEER, PEN_BAD_SETTING, cases[i][1]);
+        drop_job(j);
     }
 }
 
@@ -1817,7 +1845,8 @@ int main(void)
         cmocka_unit_test(test_core_answers_commands_for_who_is_not_there),
         cmocka_unit_test(test_core_says_that_who_shall_answer_is_gone),
         cmocka_unit_test(test_core_drops_a_reply_to_who_did_not_ask),
-        cmocka_unit_test(test_core_refuses_what_does_not_exist_yet_at_the_start),
+        cmocka_unit_test(test_core_refuses_settings_that_no_job_can_have),
+        cmocka_unit_test(test_core_turns_workers_without_servers_away_where_only_servers_can_help),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

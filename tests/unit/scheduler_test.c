@@ -214,6 +214,72 @@ static void test_scheduler_names_a_port_that_is_taken(void **state)
     scheduler_join(s, &why);
 }
 
+/* The state as a crash would leave it: copied before the scheduler is stopped, put back before the next begins. */
+static void copy_file(const char *from, const char *to)
+{
+    char data[65536];
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    assert_true(in && out);
+    const size_t n = fread(data, 1, sizeof data, in);
+    assert_true(n > 0 && n < sizeof data);
+    assert_int_equal(fwrite(data, 1, n, out), n);
+    fclose(in);
+    fclose(out);
+}
+
+static scheduler *start_with_state(const char *dir)
+{
+    scheduler_settings settings;
+    scheduler *s = NULL;
+    pen_error why;
+    config_defaults(scheduler_settings_rows, &settings);
+    snprintf(settings.state, sizeof settings.state, "%s", dir);
+    snprintf(settings.host, sizeof settings.host, "inproc://scheduler_state");
+    if (scheduler_start(&settings, &s, &why) != PEN_OK) fail_msg("%s", why.text);
+    return s;
+}
+
+static void test_scheduler_with_a_state_knows_its_members_after_its_death(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/penstock-scheduler-XXXXXX", kept[64], copy[64], text[128];
+    pen_error why;
+    assert_non_null(mkdtemp(dir));
+    snprintf(kept, sizeof kept, "%s/state", dir);
+    snprintf(copy, sizeof copy, "%s/copy", dir);
+    scheduler *s = start_with_state(dir);
+    peer server = dial(s), worker = dial(s);
+    join(&server, PEN_SERVER, 0);
+    join(&worker, PEN_WORKER, 0);
+    const uint64_t term = hear(&worker, WIRE_EPOCH).u.epoch.term, was = worker.incarnation;
+    copy_file(kept, copy);
+    scheduler_stop(s);
+    assert_int_equal(scheduler_join(s, &why), PEN_ABORTED);
+    hang_up(&worker);
+    hang_up(&server);
+    copy_file(copy, kept);
+
+    s      = start_with_state(dir);
+    worker = dial(s);
+    server = dial(s);
+    join(&worker, PEN_WORKER, 0); /* the same nonce: the same process */
+    join(&server, PEN_SERVER, 0);
+    assert_true(worker.incarnation == was);
+    assert_true(hear(&worker, WIRE_EPOCH).u.epoch.term == term); /* as it was told */
+    wire_control bye = {.kind = WIRE_BYE};
+    say(&worker, &bye);
+    hear(&server, WIRE_STOP);
+    say(&server, &bye);
+    assert_int_equal(scheduler_join(s, &why), PEN_OK);
+    hang_up(&worker);
+    hang_up(&server);
+    assert_null(fopen(kept, "rb")); /* the job is over */
+    remove(copy);
+    snprintf(text, sizeof text, "%s/lock", dir);
+    remove(text);
+    assert_int_equal(remove(dir), 0);
+}
+
 static int quiet(void **state)
 {
     (void)state;
@@ -231,6 +297,7 @@ int main(void)
         cmocka_unit_test(test_scheduler_counts_frames_it_cannot_read),
         cmocka_unit_test(test_scheduler_that_is_stopped_says_so_to_all),
         cmocka_unit_test(test_scheduler_names_a_port_that_is_taken),
+        cmocka_unit_test(test_scheduler_with_a_state_knows_its_members_after_its_death),
     };
     return cmocka_run_group_tests(tests, quiet, NULL);
 }

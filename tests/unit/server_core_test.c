@@ -17,7 +17,7 @@ static wire_inputs inputs;
 static server_core *start(const char *rule, bool deterministic, uint64_t park_bytes_max)
 {
     const server_core_chunk_desc chunks[CHUNKS] = {
-        {"a", 0, 0, 100, true}, {"b", 0, 0, 100, true}, {"c", 1, 0, 100, true}};
+        {"a", 0, 0, 100, true, 0}, {"b", 0, 0, 100, true, 1}, {"c", 1, 0, 100, true, 2}};
     server_core_group group = {0};
     pen_error why;
     assert_int_equal(sync_parse(rule, &group.ops, &group.hyper, &why), PEN_OK);
@@ -241,6 +241,8 @@ static void test_core_restart_drops_what_is_staged_and_takes_it_again(void **sta
     const uint64_t incarnation[RANKS] = {50, 0, 52};
     bool changed;
     server_core_epoch(c, TERM, EPOCH + 1, incarnation, RANKS, &changed);
+    assert_true(changed);
+    server_core_abandon(c);
     assert_says(server_core_restart(c, A), "DROP -1");
     assert_int_equal(server_core_parked_bytes(c), 0);
     assert_says(push(c, 2, 0, A, false), "KEEP 2, RECEIPT 2");
@@ -257,9 +259,10 @@ static void test_core_admits_members_of_this_epoch_only(void **state)
     assert_int_equal(server_core_admit(c, 1, 50, TERM, EPOCH, &why), PEN_NOT_A_MEMBER);
     assert_int_equal(server_core_admit(c, 3, 53, TERM, EPOCH, &why), PEN_NOT_A_MEMBER);
     assert_int_equal(server_core_admit(c, -1, 50, TERM, EPOCH, &why), PEN_NOT_A_MEMBER);
-    assert_int_equal(server_core_admit(c, 1, 51, TERM, EPOCH - 1, &why), PEN_NOT_A_MEMBER);
+    assert_int_equal(server_core_admit(c, 1, 50, TERM, EPOCH - 1, &why), PEN_NOT_A_MEMBER);
+    assert_int_equal(server_core_admit(c, 1, 51, TERM, EPOCH - 1, &why), PEN_AGAIN);
     assert_string_equal(why.text, "epoch 0 is over");
-    assert_int_equal(server_core_admit(c, 1, 51, TERM - 1, EPOCH + 5, &why), PEN_NOT_A_MEMBER);
+    assert_int_equal(server_core_admit(c, 1, 51, TERM - 1, EPOCH + 5, &why), PEN_AGAIN);
     assert_int_equal(server_core_admit(c, 1, 51, TERM, EPOCH + 1, &why), PEN_AGAIN);
     assert_int_equal(server_core_admit(c, 1, 51, TERM + 1, 0, &why), PEN_AGAIN);
     server_core_destroy(c);
@@ -310,9 +313,205 @@ static void test_core_says_whose_push_others_wait_for(void **state)
     server_core_destroy(c);
 }
 
+/* ---- sums of nodes --------------------------------------------------------------------------- */
+/* Ranks 0 and 2 are one node, rank 1 another. */
+static server_core *start_by_node(void)
+{
+    static const int32_t node[RANKS] = {0, 1, 0};
+    server_core *c                   = start("bsp", true, 1000);
+    server_core_nodes(c, node, RANKS);
+    inputs.is_node_sum = true;
+    return c;
+}
+
+static void one_contribution_of_each_node_makes_a_round_whole(void **state)
+{
+    (void)state;
+    server_core *c = start_by_node();
+    /* Chunk A has number 0: rank 0 brings it for its node, rank 1 for its own. */
+    assert_says(push(c, 1, 0, A, false), "KEEP 1, RECEIPT 1");
+    assert_says(push(c, 0, 0, A, false), "FOLD 0, FOLD 1, RECEIPT 0, SUMMED -1");
+    /* Chunk B has number 1: the second of ranks 0 and 2. */
+    assert_says(push(c, 2, 0, B, false), "KEEP 2, RECEIPT 2");
+    assert_says(push(c, 1, 0, B, false), "FOLD 1, FOLD 2, RECEIPT 1, SUMMED -1, PREPARED -1");
+    server_core_destroy(c);
+}
+
+static void the_weight_of_a_node_counts_once(void **state)
+{
+    (void)state;
+    server_core *c = start_by_node();
+    inputs.weight  = 5;
+    push(c, 0, 0, A, false);
+    push(c, 2, 0, B, false);
+    inputs.weight = 0.25;
+    push(c, 1, 0, A, false);
+    assert_true(server_core_weight_sum(c, 0) == 5.25);
+    server_core_destroy(c);
+}
+
+static void nobody_waits_for_ranks_whose_node_another_speaks_for(void **state)
+{
+    (void)state;
+    server_core *c = start_by_node();
+    uint64_t step;
+    uint32_t chunk;
+    int32_t missing[RANKS];
+    uint32_t n;
+    push(c, 0, 0, A, false);
+    assert_false(server_core_owes(c, 2, &step, &chunk));
+    assert_true(server_core_owes(c, 1, &step, &chunk));
+    const server_core_pull_event ask = {.rank = 0, .peer = 10, .chunk = A, .seq = 0};
+    server_core_inquire(c, &ask, missing, &n);
+    assert_int_equal(n, 1);
+    assert_int_equal(missing[0], 1);
+    server_core_destroy(c);
+}
+
+static void rounds_of_nodes_follow_one_another(void **state)
+{
+    (void)state;
+    server_core *c               = start_by_node();
+    const wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1, .gscale = 0.5};
+    wire_decision next           = decision;
+    next.applied                 = 1;
+    for (uint64_t s = 0; s < 2; s++) {
+        push(c, 0, s, A, false);
+        push(c, 1, s, A, false);
+        push(c, 1, s, B, false);
+        push(c, 2, s, B, false);
+        server_core_record_is(c, 0, 77 + s);
+        assert_says(server_core_decide(c, 0, s, 77 + s, s == 0 ? &decision : &next, 10),
+                    "COMMIT -1");
+        assert_int_equal(server_core_round(c, A), s + 1);
+    }
+    server_core_destroy(c);
+}
+
+static void a_sum_from_the_wrong_rank_of_a_node_is_refused(void **state)
+{
+    (void)state;
+    server_core *c              = start_by_node();
+    const server_core_actions a = push(c, 2, 0, A, false);
+    assert_says(a, "REFUSE 2");
+    assert_int_equal(a.at[0].status, PEN_MISMATCH);
+    assert_non_null(strstr(a.at[0].reason, "a sum of its node that another rank brings"));
+    server_core_destroy(c);
+}
+
+static void a_sum_of_a_node_and_a_gradient_do_not_mix(void **state)
+{
+    (void)state;
+    server_core *c = start_by_node();
+    push(c, 0, 0, A, false);
+    inputs.is_node_sum          = false;
+    const server_core_actions a = push(c, 1, 0, A, false);
+    assert_says(a, "REFUSE 1");
+    assert_int_equal(a.at[0].status, PEN_MISMATCH);
+    assert_non_null(strstr(a.at[0].reason, "rank 1 pushes its own gradient"));
+    server_core_destroy(c);
+}
+
+/* ---- following ------------------------------------------------------------------------------- */
+static const wire_decision applied = {.outcome = PEN_APPLIED, .gscale = 1, .clip = 1};
+
+static void test_core_that_followed_commits_and_answers_repeats_like_its_primary(void **state)
+{
+    (void)state;
+    server_core *c = start("bsp", true, 1000);
+    assert_true(server_core_follow_prepared(c, 0, 0, 2, &inputs, 77, 0));
+    assert_false(server_core_follow_prepared(c, 0, 1, 2, &inputs, 78, 0)); /* not the open step */
+    assert_int_equal(server_core_step_rank(c, 0), 2);
+    server_core_restage(c); /* it begins to serve: what is prepared stays */
+    assert_says(push(c, 1, 0, A, false), "PREPARED 1");
+    assert_says(push(c, 1, 0, C, false), "KEEP 1, RECEIPT 1");
+    assert_says(server_core_decide(c, 0, 0, 77, &applied, 10), "COMMIT -1");
+    assert_int_equal(server_core_partition_step(c, 0), 1);
+    assert_says(push(c, 1, 0, B, false), "PREPARED 1"); /* its record outlives the commit */
+    assert_says(push(c, 0, 1, A, false), "FOLD 0, RECEIPT 0");
+    server_core_destroy(c);
+}
+
+static void test_core_that_ceases_to_serve_forgets_what_it_alone_knows(void **state)
+{
+    (void)state;
+    server_core *c = start("bsp", true, 1000);
+    push(c, 0, 0, A, false);
+    push(c, 2, 0, A, false);
+    push(c, 0, 0, C, false);
+    server_core_restage(c);
+    assert_int_equal(server_core_parked_bytes(c), 0);
+    assert_int_equal(server_core_clocks(c, A)[0], 0);
+    assert_says(push(c, 0, 0, A, false), "FOLD 0, RECEIPT 0");
+    server_core_destroy(c);
+}
+
+static void test_core_counts_single_pushes_and_rounds_that_it_is_told_of(void **state)
+{
+    (void)state;
+    server_core *c = start("ssp s=5", true, 0);
+    assert_true(server_core_follow_apply(c, A, 1, 0));
+    assert_false(server_core_follow_apply(c, A, 1, 0));
+    assert_false(server_core_follow_apply(c, A, 1, 2));
+    assert_false(server_core_follow_apply(c, A, RANKS, 0));
+    assert_says(push(c, 1, 0, A, false), "APPLIED 1"); /* a repeat */
+    assert_true(push(c, 1, 0, A, false).at[0].repeated);
+    assert_says(push(c, 1, 1, A, false), "UPDATE 1, APPLIED 1");
+    uint64_t least = 9;
+    assert_true(server_core_least_clock(c, &least));
+    assert_int_equal(least, 0);
+    server_core_destroy(c);
+
+    c = start("bsp", true, 0);
+    assert_true(server_core_follow_update(c, B, 0));
+    assert_false(server_core_follow_update(c, B, 0));
+    assert_int_equal(server_core_round(c, B), 1);
+    assert_int_equal(server_core_clocks(c, B)[2], 1);
+    server_core_destroy(c);
+}
+
+static void test_core_joiner_starts_beside_the_slowest_of_those_that_were_there(void **state)
+{
+    (void)state;
+    server_core *c = start("ssp s=5", true, 0);
+    for (uint64_t seq = 0; seq < 3; seq++) push(c, 0, seq, A, false);
+    for (uint64_t seq = 0; seq < 2; seq++) push(c, 1, seq, A, false);
+    const bool beside[RANKS] = {true, true, false};
+    server_core_join(c, 2, beside);
+    assert_int_equal(server_core_clocks(c, A)[2], 2);
+    const server_core_pull_event first = {.rank = 2, .peer = 12, .chunk = A, .initial = true};
+    const server_core_actions a        = server_core_pull(c, &first);
+    assert_says(a, "SERVE 2");
+    assert_int_equal(a.at[0].seq, 2); /* where its pushes begin */
+    assert_says(push(c, 2, 2, A, false), "UPDATE 2, APPLIED 2");
+    const bool nobody[RANKS] = {false};
+    server_core_join(c, 1, nobody);
+    assert_int_equal(server_core_clocks(c, A)[1], server_core_round(c, A));
+    server_core_destroy(c);
+}
+
+static void test_core_snapshots_are_asked_for_by_the_first_that_lives(void **state)
+{
+    (void)state;
+    server_core *c = start("bsp", true, 0);
+    assert_true(server_core_is_first(c, 0));
+    assert_false(server_core_is_first(c, 1));
+    const uint64_t incarnation[RANKS] = {0, 51, 52};
+    bool changed;
+    server_core_epoch(c, TERM, EPOCH + 1, incarnation, RANKS, &changed);
+    assert_true(server_core_is_first(c, 1));
+    assert_false(server_core_is_first(c, 0));
+    server_core_destroy(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_core_that_followed_commits_and_answers_repeats_like_its_primary),
+        cmocka_unit_test(test_core_that_ceases_to_serve_forgets_what_it_alone_knows),
+        cmocka_unit_test(test_core_counts_single_pushes_and_rounds_that_it_is_told_of),
+        cmocka_unit_test(test_core_joiner_starts_beside_the_slowest_of_those_that_were_there),
+        cmocka_unit_test(test_core_snapshots_are_asked_for_by_the_first_that_lives),
         cmocka_unit_test(test_core_folds_in_rank_order_and_keeps_who_is_early),
         cmocka_unit_test(test_core_fast_mode_folds_on_arrival),
         cmocka_unit_test(test_core_does_not_record_a_push_it_has_no_room_for),
@@ -329,6 +528,12 @@ int main(void)
         cmocka_unit_test(test_core_holds_a_bounded_number_of_answers),
         cmocka_unit_test(test_core_refuses_a_tensor_that_is_trained_in_two_ways),
         cmocka_unit_test(test_core_says_whose_push_others_wait_for),
+        cmocka_unit_test(one_contribution_of_each_node_makes_a_round_whole),
+        cmocka_unit_test(the_weight_of_a_node_counts_once),
+        cmocka_unit_test(nobody_waits_for_ranks_whose_node_another_speaks_for),
+        cmocka_unit_test(rounds_of_nodes_follow_one_another),
+        cmocka_unit_test(a_sum_from_the_wrong_rank_of_a_node_is_refused),
+        cmocka_unit_test(a_sum_of_a_node_and_a_gradient_do_not_mix),
     };
     return cmocka_run_group_tests_name("server_core", tests, NULL, NULL);
 }

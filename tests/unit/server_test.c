@@ -28,6 +28,7 @@ typedef struct {
     wire_control c; /* the last control message */
     wire_data d;    /* the last data message    */
     buf *body;      /* its payload              */
+    buf *said;      /* the payload of what was said last; `out` is its head */
     uint64_t me, term, epoch, to;
     char address[SHARDS][256];
     plan *plan;
@@ -44,17 +45,19 @@ static const double rate      = 0.5;
 static const wire_inputs inputs = {.loss_scale = 1, .weight = 1, .n_rates = 1, .rate = &rate};
 
 /* ---- waiting --------------------------------------------------------------------------------- */
-static void receive(job *j, transport *t, transport_event_kind kind, transport_event *event)
+static void receive(transport *t, transport_event_kind kind, transport_event *event,
+                    const char *what, int which)
 {
+    bool broke = false;
     for (int ms = 0; ms < PATIENCE_MS; ms++) {
         while (*event = (transport_event){0}, transport_recv(t, event) == PEN_OK) {
             if (event->kind == kind) return;
+            broke |= event->kind == TRANSPORT_DOWN;
             buf_release(event->body);
         }
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
-    (void)j;
-    fail_msg("nothing came");
+    fail_msg("%s %d did not come%s", what, which, broke ? ": its connection broke" : "");
 }
 
 static void await_control(job *j, wire_control_kind kind)
@@ -62,12 +65,26 @@ static void await_control(job *j, wire_control_kind kind)
     transport_event event;
     pen_error why;
     do {
-        receive(j, j->control, TRANSPORT_MESSAGE, &event);
+        receive(j->control, TRANSPORT_MESSAGE, &event, "control message", (int)kind);
         wire_arena_reset(j->arena);
         assert_int_equal(wire_control_decode(event.head, event.head_size, j->arena, &j->c, &why),
                          PEN_OK);
         if (j->c.kind == WIRE_VERDICT && kind != WIRE_VERDICT) fail_msg("%s", j->c.u.verdict.text);
     } while (j->c.kind != kind);
+}
+
+static void say_data(job *j, uint32_t shard)
+{
+    assert_int_equal(
+        transport_send(j->data[shard], 0, j->out.data, j->out.size, buf_acquire(j->said)), PEN_OK);
+}
+
+/* Not yet: the scheduler's word was quicker here than at the shard.  A worker says it again, too. */
+static void say_again(job *j, uint32_t shard)
+{
+    if (j->d.status != PEN_AGAIN) fail_msg("%s", j->d.text);
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    say_data(j, shard);
 }
 
 static void await_data(job *j, uint32_t shard, wire_kind kind)
@@ -77,11 +94,12 @@ static void await_data(job *j, uint32_t shard, wire_kind kind)
     do {
         buf_release(j->body);
         j->body = NULL;
-        receive(j, j->data[shard], TRANSPORT_MESSAGE, &event);
+        receive(j->data[shard], TRANSPORT_MESSAGE, &event, "data message", (int)kind);
         wire_arena_reset(j->arena);
         assert_int_equal(wire_data_decode(event.head, event.head_size, j->arena, &j->d, &why),
                          PEN_OK);
         j->body = event.body;
+        if (j->d.kind == WIRE_REFUSED) say_again(j, shard);
     } while (j->d.kind != kind);
 }
 
@@ -97,24 +115,26 @@ static void say(job *j, wire_control *c)
 static void send_data(job *j, uint32_t shard, wire_data *d, buf *body)
 {
     pen_error why;
+    d->shard         = shard;
     d->term          = j->term;
     d->epoch         = j->epoch;
     d->from          = j->me;
     d->to            = j->to;
     d->payload_bytes = body != NULL ? body->size : 0;
     if (wire_data_encode(d, &j->out, &why) != PEN_OK) fail_msg("%s", why.text);
-    assert_int_equal(transport_send(j->data[shard], 0, j->out.data, j->out.size, buf_acquire(body)),
-                     PEN_OK);
+    buf_release(j->said);
+    j->said = buf_acquire(body);
+    say_data(j, shard);
 }
 
 /* ---- a job ----------------------------------------------------------------------------------- */
-static transport *dial(job *j, const char *address)
+static transport *dial(const char *address)
 {
     transport *t;
     transport_event event;
     pen_error why;
     assert_int_equal(transport_dial(address, NULL, &t, &why), PEN_OK);
-    receive(j, t, TRANSPORT_UP, &event);
+    receive(t, TRANSPORT_UP, &event, address, 0);
     return t;
 }
 
@@ -135,7 +155,7 @@ static void start_servers(job *j, const char *store)
 static void join(job *j)
 {
     j->arena             = wire_arena_create(16 << 20);
-    j->control           = dial(j, scheduler_address(j->scheduler));
+    j->control           = dial(scheduler_address(j->scheduler));
     wire_control c       = {.kind = WIRE_HELLO};
     c.u.hello.role       = PEN_WORKER;
     c.u.hello.world_size = 1;
@@ -170,7 +190,7 @@ static void commit(job *j, int64_t step, int64_t applied)
     await_control(j, WIRE_COMMITTED);
     assert_int_equal(j->c.u.committed.step, step);
     assert_int_equal(j->c.u.committed.applied, applied);
-    for (int i = 0; i < SHARDS; i++) j->data[i] = dial(j, j->address[i]);
+    for (int i = 0; i < SHARDS; i++) j->data[i] = dial(j->address[i]);
 }
 
 static void start(job *j, const char *store, int64_t step, int64_t applied)
@@ -192,6 +212,7 @@ static void end(job *j)
     wire_arena_destroy(j->arena);
     wire_out_free(&j->out);
     buf_release(j->body);
+    buf_release(j->said);
     plan_destroy(j->plan);
 }
 
@@ -338,13 +359,13 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
     assert_int_equal(server_start(&o, &j.server, &why), PEN_OK);
 
     transport_event event;
-    receive(&j, listener, TRANSPORT_MESSAGE, &event); /* HELLO */
+    receive(listener, TRANSPORT_MESSAGE, &event, "HELLO", 0);
     wire_control c          = {.kind = WIRE_WELCOME};
     c.u.welcome.incarnation = 5;
     c.u.welcome.lease_ms    = 5000;
     assert_int_equal(wire_control_encode(&c, &j.out, &why), PEN_OK);
     assert_int_equal(transport_send(listener, event.peer, j.out.data, j.out.size, NULL), PEN_OK);
-    receive(&j, listener, TRANSPORT_MESSAGE, &event); /* the first BEAT: it took the answer */
+    receive(listener, TRANSPORT_MESSAGE, &event, "BEAT", 0); /* the first BEAT: it took the answer */
     transport_close(listener, 0);
     assert_int_equal(server_join(j.server, &why), PEN_UNREACHABLE);
     assert_int_equal(why.role, PEN_SCHEDULER);

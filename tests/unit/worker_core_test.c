@@ -15,7 +15,15 @@
 
 #include <cmocka.h>
 
-enum { N = 9000, SHARDS = 2, SENT_MAX = 512, ITEMS_MAX = 512, TENSORS = 300, SELF = 901 };
+enum {
+    N         = 9000,
+    LARGE     = 16 << 20,
+    SHARDS    = 2,
+    SENT_MAX  = 512,
+    ITEMS_MAX = 512,
+    TENSORS   = 300,
+    SELF      = 901
+};
 
 /* What the exchange did, in order. */
 typedef struct {
@@ -135,6 +143,7 @@ typedef struct {
     const char *sync[2], *wire; /* of group 0, which has 'w', and 1, which has 'b' */
     bool one_group, one_tensor; /* one_tensor: only 'b', so that a shard is idle */
     bool many;                  /* instead TENSORS like 'b', each third one of group 0 */
+    bool large;                 /* 'w' has LARGE elements, which nobody may touch */
 } world_shape;
 
 static world *world_of(const world_shape *shape)
@@ -152,6 +161,7 @@ static world *world_of(const world_shape *shape)
     for (int g = 0; g < 2; g++)
         w->group[g] = (wire_group){"default", "sgd lr=1", shape->sync[g], shape->wire, "constant"};
     w->tensor[1].group = !shape->one_group;
+    if (shape->large) w->tensor[0].shape[0] = LARGE;
     for (uint32_t t = 0; t < TENSORS && shape->many; t++) {
         w->tensor[t]       = w->tensor[1];
         w->tensor[t].group = t % 3 > 0;
@@ -641,12 +651,17 @@ static void test_exchange_sends_first_values_and_then_fetches_them(void **state)
 }
 
 /* ---- deadlines ------------------------------------------------------------------------------- */
-static void answer_inquiry(world *w, int at, const int32_t *ranks, uint32_t n)
+static void answer_inquiry_of(world *w, uint64_t step, int at, const int32_t *ranks, uint32_t n)
 {
-    wire_data d = from_shard(w, w->sent[at].shard, WIRE_WAITING, 418);
+    wire_data d = from_shard(w, w->sent[at].shard, WIRE_WAITING, step);
     d.n = 1, d.chunk = w->sent[at].chunk, d.text = "layer7.weight", d.missing = ranks,
     d.n_missing = n;
     exchange_receive(w->x, w->sent[at].shard, &d, NULL, w->now);
+}
+
+static void answer_inquiry(world *w, int at, const int32_t *ranks, uint32_t n)
+{
+    answer_inquiry_of(w, 418, at, ranks, n);
 }
 
 static int find_sent(const world *w, wire_kind kind, int from)
@@ -722,6 +737,43 @@ static void test_exchange_does_not_push_again_where_the_outcome_is_unknown(void 
                                      "whether it counts; it cannot be pushed again");
     one_verb(w, EXCHANGE_PULL, 1, 0);
     assert_int_equal(w->n_completed, 3); /* looking is always possible */
+    world_destroy(w);
+}
+
+static size_t bytes_sent(const world *w, int shard, int from)
+{
+    size_t bytes = 0;
+    for (int i = from; i < w->n_sent; i++)
+        if (shard < 0 || (int)w->sent[i].shard == shard) bytes += w->sent[i].piece[0].size;
+    return bytes;
+}
+
+static void test_exchange_keeps_a_bounded_lead_over_a_shard_that_does_not_answer(void **state)
+{
+    (void)state;
+    enum { CREDIT = 16 << 20 };
+    world *w     = world_of(&(world_shape){.rule      = EXCHANGE_FREE,
+                                           .sync      = {"async", "async"},
+                                           .wire      = "raw",
+                                           .one_group = true,
+                                           .large     = true});
+    size_t chunk = LARGE / 64 * sizeof(float);
+    one_verb(w, EXCHANGE_PUSH, 0, 0);
+    for (int shard = 0; shard < SHARDS; shard++) assert_int_equal(bytes_sent(w, shard, 0), CREDIT);
+    int before = w->n_sent;
+    one_verb(w, EXCHANGE_PUSH, 1, 0); /* a small one waits its turn, but needs no credit */
+    assert_int_equal(w->n_sent, before);
+
+    receipt(w, &w->sent[0], 0);
+    exchange_flush(w->x, w->now);
+    assert_int_equal(w->n_sent, before + 1);
+    assert_int_equal(bytes_sent(w, (int)w->sent[0].shard, before), chunk);
+
+    for (int i = 1; i < w->n_sent; i++) { /* who answers gets the rest */
+        receipt(w, &w->sent[i], 0);
+        exchange_flush(w->x, w->now);
+    }
+    assert_int_equal(bytes_sent(w, -1, 0), LARGE * sizeof(float) + 8 * sizeof(float));
     world_destroy(w);
 }
 
@@ -1043,6 +1095,99 @@ static void test_exchange_times_out_naming_the_idle_server_that_does_not_answer(
     world_destroy(w);
 }
 
+/* ---- sums of nodes --------------------------------------------------------------------------- */
+enum { OWN_PARTITION = 0, FOREIGN_PARTITION = 1 };
+
+/* This rank pushes the chunks of one partition, others of its node all the rest. */
+static world *world_with_a_share(void)
+{
+    world *w            = world_of(&(world_shape){.rule      = EXCHANGE_DECIDE,
+                                                  .sync      = {"bsp", "bsp"},
+                                                  .wire      = "raw",
+                                                  .one_group = true,
+                                                  .many      = true});
+    wire_inputs in      = step_inputs;
+    in.is_node_sum      = true;
+    exchange_request *r = exchange_step_open(w->x, 0, &in, w->now);
+    assert_in_range(w->plan->n_partitions, 2, TENSORS);
+    const plan_partition *own = &w->plan->partition[OWN_PARTITION];
+    for (uint32_t i = 0; i < own->n_chunks; i++)
+        exchange_step_add(w->x, r, own->chunk[i], w->small_grad, w->small);
+    exchange_flush(w->x, w->now);
+    return w;
+}
+
+static int find_inquiry_about(const world *w, uint32_t partition)
+{
+    for (int i = 0; i < w->n_sent; i++)
+        if (w->sent[i].kind == WIRE_INQUIRE &&
+            w->plan->chunk[w->sent[i].chunk[0]].partition == partition)
+            return i;
+    return -1;
+}
+
+static void bring_all_records_but(world *w, uint32_t lost)
+{
+    for (uint32_t p = 0; p < w->plan->n_partitions; p++)
+        if (p != lost && w->plan->partition[p].n_decided > 0) prepared(w, p, 0, true, false);
+    assert_int_equal(w->n_decided, 0);
+    w->n_sent = 0;
+}
+
+static void
+test_exchange_asks_for_a_lost_record_of_a_partition_that_others_of_the_node_push(void **state)
+{
+    (void)state;
+    world *w = world_with_a_share();
+    exchange_step_close(w->x, w, w->now + 600000, w->now);
+    bring_all_records_but(w, FOREIGN_PARTITION);
+    for (int i = 0; i < 20 && find_inquiry_about(w, FOREIGN_PARTITION) < 0; i++) sleep_until_due(w);
+    assert_true(find_inquiry_about(w, FOREIGN_PARTITION) >= 0);
+    assert_int_equal(find_inquiry_about(w, OWN_PARTITION), -1); /* is prepared */
+    w->n_sent = 0;
+    for (int i = 0; i < 20 && find_inquiry_about(w, FOREIGN_PARTITION) < 0; i++) sleep_until_due(w);
+    assert_true(find_inquiry_about(w, FOREIGN_PARTITION) >= 0); /* the answer was lost as well */
+    prepared(w, FOREIGN_PARTITION, 0, true, false);
+    assert_int_equal(w->n_decided, 1);
+    w->n_sent = 0;
+    for (int i = 0; i < 20 && w->n_sent < 20; i++) sleep_until_due(w);
+    assert_int_equal(find_inquiry_about(w, FOREIGN_PARTITION),
+                     -1); /* only its own pulls are left */
+    world_destroy(w);
+}
+
+static void test_exchange_asks_for_records_of_others_at_once_when_a_connection_is_back(void **state)
+{
+    (void)state;
+    world *w             = world_with_a_share();
+    const uint32_t shard = w->shard[FOREIGN_PARTITION];
+    exchange_down(w->x, shard, 0);
+    exchange_up(w->x, shard, 0, w->now);
+    exchange_tick(w->x, w->now);
+    assert_int_equal(find_inquiry_about(w, FOREIGN_PARTITION),
+                     -1); /* whose it is shows at the end */
+    exchange_step_close(w->x, w, 0, w->now);
+    bring_all_records_but(w, FOREIGN_PARTITION);
+    exchange_tick(w->x, w->now);
+    assert_true(find_inquiry_about(w, FOREIGN_PARTITION) >= 0);
+    world_destroy(w);
+}
+
+static void test_exchange_names_who_keeps_a_partition_of_others_from_its_record(void **state)
+{
+    (void)state;
+    world *w = world_with_a_share();
+    exchange_step_close(w->x, w, w->now + 20000, w->now);
+    bring_all_records_but(w, FOREIGN_PARTITION);
+    for (int i = 0; i < 20 && find_inquiry_about(w, FOREIGN_PARTITION) < 0; i++) sleep_until_due(w);
+    const int32_t missing[] = {3};
+    answer_inquiry_of(w, 0, find_inquiry_about(w, FOREIGN_PARTITION), missing, 1);
+    for (int i = 0; i < 200 && w->n_completed == 0; i++) sleep_until_due(w);
+    assert_int_equal(w->status, PEN_TIMED_OUT);
+    assert_int_equal(w->why.rank, 3);
+    world_destroy(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1067,6 +1212,7 @@ int main(void)
         cmocka_unit_test(test_exchange_warns_and_times_out_with_the_name_of_who_is_missing),
         cmocka_unit_test(test_exchange_times_out_naming_a_silent_server),
         cmocka_unit_test(test_exchange_does_not_push_again_where_the_outcome_is_unknown),
+        cmocka_unit_test(test_exchange_keeps_a_bounded_lead_over_a_shard_that_does_not_answer),
         cmocka_unit_test(test_exchange_gives_a_buffer_back_only_when_the_transport_let_go),
         cmocka_unit_test(test_exchange_ends_everything_with_the_verdict),
         cmocka_unit_test(test_exchange_passes_on_what_a_shard_refuses_for_good),
@@ -1078,6 +1224,11 @@ int main(void)
         cmocka_unit_test(test_exchange_tells_idle_shards_of_a_snapshot_until_they_have_heard),
         cmocka_unit_test(test_exchange_forgets_idle_shards_with_a_step_that_fails),
         cmocka_unit_test(test_exchange_times_out_naming_the_idle_server_that_does_not_answer),
+        cmocka_unit_test(
+            test_exchange_asks_for_a_lost_record_of_a_partition_that_others_of_the_node_push),
+        cmocka_unit_test(
+            test_exchange_asks_for_records_of_others_at_once_when_a_connection_is_back),
+        cmocka_unit_test(test_exchange_names_who_keeps_a_partition_of_others_from_its_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,6 +95,65 @@ static void test_worker_settings_name_the_wire_formats(void **state)
     assert_int_equal(worker_settings_load(&s, bad, &why), PEN_BAD_SETTING);
 }
 
+static void test_worker_settings_refuse_sums_of_nodes_that_contradict_the_rest(void **state)
+{
+    (void)state;
+    static const char *const good[]         = {"mode=ps-bsp", "two_level=yes", "servers=2", NULL},
+                             *const no[]    = {"mode=ps-hier", "two_level=no", "servers=2", NULL},
+                             *const eager[] = {"commit=eager", "two_level=yes", "servers=2", NULL};
+    worker_settings s;
+    pen_error why;
+    assert_int_equal(worker_settings_load(&s, good, &why), PEN_OK);
+    assert_int_equal(worker_settings_load(&s, no, &why), PEN_BAD_SETTING);
+    assert_non_null(strstr(why.text, "two_level=no and mode=ps-hier contradict each other"));
+    assert_int_equal(worker_settings_load(&s, eager, &why), PEN_BAD_SETTING);
+    assert_non_null(strstr(why.text, "commit=eager and two_level=yes contradict each other"));
+}
+
+static void test_worker_settings_know_the_words_of_others_for_a_mode(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *setting;
+        int mode, stage;
+    } same[] = {{"mode=ddp", MODE_ALLREDUCE, 0},
+                {"mode=no_shard", MODE_ALLREDUCE, 0},
+                {"mode=NO_SHARD", MODE_ALLREDUCE, 0},
+                {"mode=ps", MODE_PS_BSP, 0},
+                {"mode=zero1", MODE_ZERO1, 1},
+                {"mode=shard_grad_op", MODE_ZERO2, 2},
+                {"mode=SHARD_GRAD_OP", MODE_ZERO2, 2},
+                {"mode=full_shard", MODE_ZERO3, 3},
+                {"mode=FULL_SHARD", MODE_ZERO3, 3},
+                {"mode=HYBRID_SHARD", MODE_HYBRID_SHARD, 3},
+                {"mode=HYBRID_SHARD_ZERO2", MODE_HYBRID_SHARD_ZERO2, 2}};
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        const char *const given[] = {same[i].setting, NULL};
+        worker_settings s;
+        pen_error why;
+        assert_int_equal(worker_settings_load(&s, given, &why), PEN_OK);
+        assert_int_equal(s.mode, same[i].mode);
+        assert_int_equal(worker_mode_stage(s.mode), same[i].stage);
+        assert_int_equal(worker_mode_is_hybrid(s.mode), strstr(same[i].setting, "YBRID") != NULL);
+    }
+}
+
+static void test_worker_settings_refuse_shards_that_nobody_could_hold(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *given[4], *sentence;
+    } bad[] = {{{"mode=zero2", "on_worker_loss=continue"}, "takes its part of the optimizer state"},
+               {{"mode=hybrid_shard", "servers=1"}, "contradict each other"},
+               {{"mode=ddp", "accum_reduce=each"}, "use accum_reduce=last, or mode=zero2"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        worker_settings s;
+        pen_error why = {.text = ""};
+        assert_int_equal(worker_settings_load(&s, bad[i].given, &why), PEN_UNSUPPORTED);
+        if (strstr(why.text, bad[i].sentence) == NULL) fail_msg("%s", why.text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -104,6 +163,9 @@ int main(void)
         cmocka_unit_test(test_worker_settings_accept_variables_of_other_processes),
         cmocka_unit_test(test_worker_settings_refuse_variables_that_are_nobodys),
         cmocka_unit_test(test_worker_settings_name_the_wire_formats),
+        cmocka_unit_test(test_worker_settings_refuse_sums_of_nodes_that_contradict_the_rest),
+        cmocka_unit_test(test_worker_settings_know_the_words_of_others_for_a_mode),
+        cmocka_unit_test(test_worker_settings_refuse_shards_that_nobody_could_hold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
  *     pause_ms=N                       sleeps so long in every step
  *     exit_at=STEP,CODE                leaves without pen_finalize() there
  *     crash_at=STEP                    dies of a signal there
+ *     lazy=1                           goes on with the verdict of a step, before its values are there
  *     count=N                          values of a reduction after the last step (1)
  *   Everything else is a setting of the SDK: steps=10 clip=0.1
  * The gradient is a pure function of (rank, step, element), so the lines are the same for every number of servers.
@@ -24,7 +25,8 @@ enum { TENSORS = 5, WORDS_MAX = 64, COUNT_MAX = 64 };
 typedef struct {
     const char *settings[WORDS_MAX + 2];
     int n_settings, rank;
-    long nan_step, nan_tensor, nan_element, exit_step, exit_code, crash_step, rows, pause_ms, count;
+    long nan_step, nan_tensor, nan_element, exit_step, exit_code, crash_step, rows, pause_ms, count,
+        lazy;
     double lr_scale, loss_scale;
 } choices;
 
@@ -43,7 +45,7 @@ static int take_own(choices *c, const char *word)
            sscanf(word, "crash_at=%ld", &c->crash_step) == 1 ||
            sscanf(word, "rows=%ld", &c->rows) == 1 ||
            sscanf(word, "pause_ms=%ld", &c->pause_ms) == 1 ||
-           sscanf(word, "count=%ld", &c->count) == 1 ||
+           sscanf(word, "count=%ld", &c->count) == 1 || sscanf(word, "lazy=%ld", &c->lazy) == 1 ||
            sscanf(word, "lr_scale=%lf", &c->lr_scale) == 1 ||
            sscanf(word, "loss_scale=%lf", &c->loss_scale) == 1;
 }
@@ -132,6 +134,7 @@ static int train_step(pen_ctx *ctx, const choices *c, tensor *all, pen_step *ste
                                            "SKIPPED_EMPTY"};
     uint32_t crc;
     step->lr_scale = c->lr_scale;
+    step->lazy     = c->lazy != 0;
     if (c->loss_scale > 0) step->loss_scale = c->loss_scale;
     for (int t = TENSORS - 1; t >= 0; t--) {
         for (int64_t i = 0; i < all[t].n; i++)

@@ -1,0 +1,157 @@
+# config.bats - configuration files of DeepSpeed and accelerate: what `penstock run` makes of them, and `penstock config`.
+
+load ../support/job
+
+setup() {
+    job_setup
+    cd "$BATS_TEST_DIRNAME/config"
+    autos=(--hidden-size 768 --lr 3e-4 --weight-decay 0.01 --warmup-steps 10 --total-steps 100)
+}
+teardown() { job_teardown; }
+
+# The exit code and the only sentence:  says 2 "SENTENCE" WORDS...
+says() {
+    local code=0
+    pen "${@:3}" >"$tmp/out" 2>"$tmp/err" || code=$?
+    cat "$tmp/out" "$tmp/err"
+    [ "$code" = "$1" ]
+    [ "$(cat "$tmp/err")" = "$2" ]
+}
+
+# A value of the last --print-config in $tmp/printed, with its source:  printed settings mode
+printed() {
+    sed -n "/^  \"$1\"/,/^  }/p" "$tmp/printed" | grep -A 3 "^    \"$2\":" |
+        sed -n 's/^ *"\(source\|value\)": *"\{0,1\}\([^"]*\)"\{0,1\},\{0,1\}$/\2/p' | paste -sd' '
+}
+
+prints() {
+    pen run --print-config "$@" >"$tmp/printed" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    [ ! -s "$tmp/err" ]
+}
+
+@test "both DeepSpeed files and every accelerate file load as they are" {
+    for file in *.json; do prints --ds-config "$file" --nproc-per-node 2 "${autos[@]}"; done
+    for file in *.yml; do prints --config "$file" "${autos[@]}"; done
+    prints --config fsdp.yml
+    [ "$(printed settings mode)" = "fsdp.yml:9 full_shard" ]
+    [ "$(printed launch num_processes)" = "fsdp.yml:18 2" ]
+}
+
+@test "--print-config says each value with its source, starts nothing and ends with 0" {
+    PENSTOCK_SEED=5 prints --config deepspeed_file_stage2.yml "${autos[@]}" --micro-batch 4 --lease-ms 5000 --nproc-per-node 4 \
+        touch "$tmp/started"
+    [ ! -e "$tmp/started" ]
+    [ "$(printed launch num_processes)" = "flag 4" ]
+    [ "$(printed launch num_machines)" = "deepspeed_file_stage2.yml:12 1" ]
+    [ "$(printed launch machine_rank)" = "deepspeed_file_stage2.yml:7 0" ]
+    [ "$(printed launch servers)" = "default 0" ]
+    [ "$(printed settings mode)" = "zero_stage2_config.json:29 zero2" ]
+    [ "$(printed settings lease_ms)" = "flag 5000" ]
+    [ "$(printed settings seed)" = "environment 5" ]
+    [ "$(printed settings train_batch)" = "auto: micro-batch x accumulation x 4 workers 16" ]
+    [ "$(printed settings reduce_bucket)" = "auto: the square of hidden size 768, zero_stage2_config.json:34 589824" ]
+    [ "$(printed settings optim)" = "zero_stage2_config.json:11 (auto filled in) adamw lr=3e-4 weight_decay=0.01" ]
+}
+
+@test "a job has the settings of its files, and flags and variables win over them" {
+    PENSTOCK_CLIP=0.5 pen run --standalone --no-prefix --nproc-per-node 1 --config deepspeed_file_stage2.yml "${autos[@]}" \
+        --mode zero1 sh -c 'env | grep -E "^PENSTOCK_(MODE|CLIP|PRECISION|LOSS_SCALE_POWER|SIMD)=" | sort' >"$tmp/out" 2>"$tmp/err"
+    is_text "PENSTOCK_CLIP=0.5
+PENSTOCK_LOSS_SCALE_POWER=16
+PENSTOCK_MODE=zero1
+PENSTOCK_PRECISION=fp16
+PENSTOCK_SIMD=scalar" <"$tmp/out"
+    grep -qx "penstock: reduce_bucket = 589824, auto: the square of hidden size 768, zero_stage2_config.json:34" "$tmp/err"
+    [ "$(grep -c "main_training_function has no effect: a C program begins in main()" "$tmp/err")" = 1 ]
+}
+
+@test "a job over two machines takes addresses, ranks and its share of the processes from the file" {
+    sed -e 's/^num_machines: 1/num_machines: 2/; s/^machine_rank: 0/machine_rank: 1/; s/^num_processes: 2/num_processes: 8/' \
+        -e 's/^main_process_ip: null/main_process_ip: 10.0.0.1/; s/^main_process_port: null/main_process_port: 29501/' \
+        fsdp.yml >"$tmp/two.yml"
+    prints --config "$tmp/two.yml"
+    [ "$(printed launch num_processes)" = "$tmp/two.yml:18 8" ]
+    [ "$(printed launch machine_rank)" = "$tmp/two.yml:12 1" ]
+    [ "$(printed launch main_process_ip)" = "$tmp/two.yml:13 10.0.0.1" ]
+    [ "$(printed launch main_process_port)" = "$tmp/two.yml:14 29501" ]
+    sed -i 's/^num_processes: 8/num_processes: 7/' "$tmp/two.yml"
+    says 2 "penstock: num_processes 7 is not a multiple of 2 machines, each of which has the same number of workers  (from $tmp/two.yml:18)" \
+        run --config "$tmp/two.yml" true
+}
+
+@test "a DeepSpeed file named by the accelerate file is sought beside it, and may not be another than --ds-config" {
+    cd /
+    prints --config "$BATS_TEST_DIRNAME/config/deepspeed_file_stage3.yml" "${autos[@]}"
+    [ "$(printed settings mode)" = "$BATS_TEST_DIRNAME/config/zero_stage3_offload_config.json:27 zero3" ]
+    cd "$BATS_TEST_DIRNAME/config"
+    says 2 "penstock: --ds-config zero_stage3_offload_config.json and deepspeed_file_stage2.yml:3 (deepspeed_config_file: zero_stage2_config.json) contradict each other" \
+        run --config deepspeed_file_stage2.yml --ds-config zero_stage3_offload_config.json true
+    sed 's/"stage": 2/"stage": 3/' zero_stage2_config.json >"$tmp/ds.json"
+    says 2 "penstock: deepspeed_plugin_stage2.yml:8 (deepspeed_config.zero_stage: 2) and $tmp/ds.json:29 (zero_optimization.stage: 3) contradict each other" \
+        run --config deepspeed_plugin_stage2.yml --ds-config "$tmp/ds.json" "${autos[@]}" true
+}
+
+@test "what cannot be is a sentence that names file and line, before anything is started" {
+    says 2 "penstock: zero_stage2_config.json:13: optimizer.params.lr is auto: say --lr" run --ds-config zero_stage2_config.json true
+    sed 's/"stage"/"stge"/' zero_stage2_config.json >"$tmp/ds.json"
+    says 2 "penstock: $tmp/ds.json:29: unknown key 'zero_optimization.stge'; did you mean 'zero_optimization.stage'?" \
+        run --ds-config "$tmp/ds.json" "${autos[@]}" true
+    sed 's/"loss_scale_window": 1000/"loss_scale_window": 0/' zero_stage2_config.json >"$tmp/ds.json"
+    says 2 "penstock: loss_scale_window is 0, but must be between 1 and 9000000000000000  (from $tmp/ds.json:5)" \
+        run --ds-config "$tmp/ds.json" "${autos[@]}" true
+    sed 's/"train_batch_size": "auto"/"train_batch_size": 7/' zero_stage2_config.json >"$tmp/ds.json"
+    says 2 "penstock: train_batch=7 cannot be divided by accum=1 x 2 workers = 2: say train_batch=6 or 8  (from $tmp/ds.json:40)" \
+        run --ds-config "$tmp/ds.json" "${autos[@]}" --nproc-per-node 2 true
+    says 2 "penstock: cannot read none.yml: No such file or directory" run --config none.yml true
+    says 2 "penstock: --hidden-size, --lr, --weight-decay, --warmup-steps and --total-steps say what auto is in --config or --ds-config, and there is neither; say --optim 'adamw lr=...' and --schedule" \
+        run --lr 1 true
+    says 2 "penstock run: --lr is 'x', but must be a number of at least 0" run --lr x true
+}
+
+@test "--config with another ending is a file of settings, as ever" {
+    echo "lease_ms = 5000" >"$tmp/settings"
+    prints --config "$tmp/settings"
+    [ "$(printed settings config)" = "flag $tmp/settings" ]
+}
+
+@test "penstock config writes what run reads back, key by key" {
+    pen config --out "$tmp/x.yml" --num-processes 4 --mixed-precision bf16 --zero-stage 3 --gradient-clipping 0.5 \
+        --gradient-accumulation-steps 2 --offload_optimizer_device cpu --zero3-save-16bit-model yes --main-process-port=29501
+    prints --config "$tmp/x.yml"
+    [ "$(printed launch num_processes | cut -d' ' -f2)" = 4 ]
+    [ "$(printed launch main_process_port | cut -d' ' -f2)" = 29501 ]
+    [ "$(printed settings mode | cut -d' ' -f2)" = zero3 ]
+    [ "$(printed settings precision | cut -d' ' -f2)" = bf16 ]
+    [ "$(printed settings clip | cut -d' ' -f2)" = 0.5 ]
+    [ "$(printed settings accum | cut -d' ' -f2)" = 2 ]
+    [ "$(printed settings offload_optimizer | cut -d' ' -f2)" = cpu ]
+    [ "$(printed settings gather_16bit_on_save | cut -d' ' -f2)" = true ]
+    says 2 "penstock: $tmp/x.yml is there already; --force writes over it" config --out "$tmp/x.yml"
+    pen config --force --out "$tmp/x.yml" --fsdp-sharding-strategy HYBRID_SHARD --num-processes 2 --mixed-precision no
+    prints --config "$tmp/x.yml"
+    [ "$(printed settings mode | cut -d' ' -f2)" = hybrid_shard ]
+    [ "$(printed settings precision | cut -d' ' -f2)" = fp32 ]
+}
+
+@test "penstock config refuses what run would refuse" {
+    says 2 "penstock: unknown key 'zero_stge'; did you mean 'zero_stage'?  (penstock config --help)" config --zero-stge 2
+    says 2 "penstock: the flags:1: deepspeed_config.zero_stage is '7', but must be one of 0, 1, 2, 3" config --zero-stage 7
+    says 2 "penstock: the flags:1: deepspeed_config.offload_param_device nvme needs ZeRO stage 3, but this is stage 2" \
+        config --out "$tmp/x.yml" --offload-param-device nvme
+    [ ! -e "$tmp/x.yml" ]
+    says 2 "penstock: --zero_stage needs a value" config --zero-stage
+    says 2 "penstock: 'now' is one word too many" config now
+}
+
+@test "steps_per_print and wall_clock_breakdown write a line of rank 0 every so many steps, whose times add up" {
+    echo '{"steps_per_print": 5, "wall_clock_breakdown": true}' >"$tmp/ds.json"
+    pen run --standalone --nproc-per-node 2 --ds-config "$tmp/ds.json" "$programs/stepper" steps=20 pause_ms=4 >"$tmp/out" 2>"$tmp/err"
+    grep -oE "step [0-9]+: rate .*" "$tmp/err" >"$tmp/lines"
+    cat "$tmp/err"
+    [ "$(cut -d: -f1 "$tmp/lines" | paste -sd,)" = "step 5,step 10,step 15,step 20" ]
+    [ "$(grep -c "^\[1\].*: rate" "$tmp/err")" = 0 ]
+    # step N: rate R, norm X, S steps/s, K skipped; ms a step: forward A, backward B, exchange C, other D
+    awk -F '[ ,;]+' '{sum = $15 + $17 + $19 + $21; step = 1000 / $7; off = (sum - step) / step; if (off < 0) off = -off
+        printf "%s ms in phases, %s ms a step: %.2f %% apart of 5 %%\n", sum, step, 100 * off
+        if (off > 0.05) exit 1}' "$tmp/lines"
+}

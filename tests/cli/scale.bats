@@ -1,0 +1,62 @@
+# scale.bats - what `penstock scale` and `penstock drain` say.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+# The exit code and the sentence:  says 2 "SENTENCE" WORDS...
+says() {
+    local code=0
+    pen "${@:3}" >"$tmp/out" 2>"$tmp/err" || code=$?
+    cat "$tmp/out" "$tmp/err"
+    [ "$code" = "$1" ]
+    cat "$tmp/out" "$tmp/err" | grep -qF "$2"
+}
+
+@test "what cannot be meant is a usage error" {
+    says 2 "penstock: say how many there shall be: --workers N, --servers M" scale
+    says 2 "penstock: '3' is one word too many" scale --servers 2 3
+    says 2 "penstock: say which server: penstock drain 1   (penstock status)" drain
+    says 2 "penstock: say which server: penstock drain 1   (penstock status)" drain one
+    says 2 "penstock: '2' is one word too many" drain 1 2
+}
+
+@test "a job that cannot be resized says why, and trains on" {
+    start fixed --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    says 1 "penstock: the job has a fixed number of workers; start it with --nproc-per-node MIN:MAX" scale --workers 2
+    says 1 "penstock: the job has 1 .. 1 servers, not 2; start it with --servers MIN:MAX for more" scale --servers 2
+    says 1 "penstock: server 0 is the only one; start another first (penstock scale --servers 2)" drain 0
+    says 1 "penstock: there is no server 4 in the job" drain 4
+    says 0 "the job shall have 1 worker and 1 server" scale --servers 1
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}
+
+@test "a job without servers says that they are what is missing" {
+    start alone --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    says 1 "penstock: the job has no servers, and without them workers cannot come and go" scale --workers 1
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}
+
+@test "status says what each server serves, and a drained one serves nothing any more" {
+    start moving --servers 2 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    pen status >"$tmp/table"
+    cat "$tmp/table"
+    [ "$(grep -cE '^server [01] serves [0-9]+ shards?$' "$tmp/table")" = 2 ]
+    says 0 "server 1 is empty and ends" drain 1
+    pen status >"$tmp/table"
+    cat "$tmp/table"
+    [ "$(grep -cE '^server 0 serves [0-9]+ shards?$' "$tmp/table")" = 1 ]
+    ! grep -qE '^server 1 serves [1-9]' "$tmp/table"
+    status | grep -qF '"copies":[{"shard":0,"server":0,"place":0,"role":"primary"}'
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}

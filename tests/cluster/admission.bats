@@ -1,0 +1,41 @@
+# admission.bats - gradients that a server does not take: who hears what.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+@test "admission=finite ends a bsp job with one sentence on all ranks, naming rank, tensor and step" {
+    local sentence="the gradient of 'embed' from worker 1 for step 2 is not finite, and admission takes finite ones only"
+    start bsp --servers 2 --nproc-per-node 2 --admission finite "$programs/stepper" steps=5 1:nan=2,0,5
+    wait_for_end 30
+    [ "$code" != 0 ]
+    grep -q "^\[0\] stepper: $sentence$" "$tmp/bsp.err"
+    grep -q "^\[1\] stepper: $sentence$" "$tmp/bsp.err"
+    [ "$(grep -c 'step 1 ' "$tmp/bsp.out")" = 2 ]
+    [ "$(grep -c 'step 2 ' "$tmp/bsp.out")" = 0 ]
+    nothing_is_left
+}
+
+@test "in an async job only the rank that pushed it hears of it" {
+    start async --servers 1 --nproc-per-node 2 --mode ps-async --admission norm:1e9 "$programs/stepper" steps=5 1:nan=2,0,5
+    wait_for_end 30
+    grep -q "^\[1\] stepper: server 0 ($host) refused 'embed': the gradient of 'embed' from worker 1 for step 2 is not finite" "$tmp/async.err"
+    ! grep -q '^\[0\] stepper: .*is not finite' "$tmp/async.err"
+    nothing_is_left
+}
+
+@test "a bound that no gradient exceeds changes no bit, and one that all exceed names the first" {
+    pen run --standalone --servers 2 --nproc-per-node 2 --no-prefix "$programs/stepper" steps=5 | sort >"$tmp/off"
+    pen run --standalone --servers 2 --nproc-per-node 2 --no-prefix --admission norm:1e9 "$programs/stepper" steps=5 | sort >"$tmp/wide"
+    cmp "$tmp/off" "$tmp/wide"
+    start narrow --servers 2 --nproc-per-node 2 --admission norm:1e-9 "$programs/stepper" steps=5
+    wait_for_end 30
+    grep -qE "^\[0\] stepper: a piece of the gradient of '[a-z0-9.]+' from worker [01] for step 0 has norm [0-9.e+-]+, and admission takes norms up to 1e-09$" "$tmp/narrow.err"
+}
+
+@test "a setting that is none is refused by the server, and the launcher shows why" {
+    run pen server --admission sometimes
+    [ "$status" = 1 ]
+    [ "$output" = "penstock: admission is 'sometimes', but must be off, finite or norm:BOUND" ]
+}

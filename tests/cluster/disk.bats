@@ -1,0 +1,87 @@
+# disk.bats - the disk under a job's store runs full while it trains: training goes on, and so do snapshots when there is room.
+#
+# The disk is a small one in memory, mounted where only the job sees it; where the kernel lets us mount nothing, files
+# may not grow beyond a limit instead, which is lifted later.
+
+load ../support/job
+load ../support/netfault
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --steps 130 --seed 5)
+
+# A folder that can be made full:  $disk; "${there[@]}" COMMAND... runs where it can be seen; fill, make_room.
+# The network and the processes are those of everybody.
+disk_start() {
+    disk=$tmp/disk
+    mkdir "$disk"
+    there=(env)
+    can_have_hosts >"$tmp/cannot" || return 0
+    MARK=$mark "${make_host[@]}" sleep 1000 3>&- &
+    disk_pid=$!
+    until_true is_host "$disk_pid"
+    on disk mount -t tmpfs -o size=64m none "$disk"
+    there=(nsenter -m -t "$disk_pid")
+    [ "$(id -u)" = 0 ] || there=(nsenter -U --preserve-credentials -m -t "$disk_pid")
+}
+
+# Process ids of the job's servers.
+servers() {
+    member server 0
+    member server 1
+}
+
+fill() {
+    local pid
+    if [ -n "$disk_pid" ]; then
+        on disk sh -c "cat /dev/zero >$disk/ballast; df -k $disk" 2>&1
+    else
+        for pid in $(servers); do prlimit --pid "$pid" --fsize=65536:unlimited; done
+    fi
+}
+
+make_room() {
+    local pid
+    if [ -n "$disk_pid" ]; then
+        on disk rm "$disk/ballast"
+    else
+        for pid in $(servers); do prlimit --pid "$pid" --fsize=unlimited:unlimited; done
+    fi
+}
+
+# The newest complete snapshot is at least of step $1.
+snapshot_is_of() {
+    local newest
+    kill -0 "$launcher" || return 2
+    newest=$(status_value snapshot)
+    [ "${newest:--1}" -ge "$1" ]
+}
+
+@test "a disk that runs full and is emptied again: training goes on bit for bit, and a later snapshot is whole" {
+    local kept
+    train whole --servers 2 --nproc-per-node 2 -- "${example[@]}"
+    disk_start
+    MARK=$mark "${there[@]}" "$penstock" run --standalone --job "$job-full" --servers 2 --nproc-per-node 2 \
+        --store "$disk/store" --snapshot-every 10 "$examples/fashion_mnist" "${example[@]}" --slow-ms 40 \
+        --out "$tmp/full.json" >"$tmp/full.out" 2>"$tmp/full.err" 3>&- &
+    launcher=$!
+    launched_job=$job-full
+    until_true snapshot_is_of 10
+    fill
+    until_true grep -qE 'the snapshot of step [0-9]+ was not written: .*([Nn]o space left|File too large)' "$tmp/full.err"
+    kept=$(status_value snapshot)
+    make_room
+    until_true snapshot_is_of $((kept + 10))
+    kept=$(status_value snapshot)
+    wait_for_end 40
+    cat "$tmp/full.err"
+    [ "$code" = 0 ]
+    same_crc whole full
+    MARK=$mark "${there[@]}" "$penstock" run --standalone --job "$job-again" --servers 1 --nproc-per-node 2 \
+        --store "$disk/store" --resume "$examples/fashion_mnist" "${example[@]}" --out "$tmp/again.json" \
+        >"$tmp/again.out" 2>&1 3>&-
+    same_crc whole again
+    [ -z "$disk_pid" ] || kill "$disk_pid"
+    nothing_is_left
+}

@@ -1,0 +1,102 @@
+# elastic.bats - servers and workers come and go while a job trains; nobody else is started again.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --seed 5 --steps 400)
+
+# Starts Fashion-MNIST and comes back when it trains:  begin NAME RUN_FLAGS... -- EXAMPLE_FLAGS...
+begin() {
+    local name=$1 flags=()
+    shift
+    while [ "$1" != -- ]; do
+        flags+=("$1")
+        shift
+    done
+    shift
+    start "$name" "${flags[@]}" "$examples/fashion_mnist" "$@" --out "$tmp/$name.json" --loss-log "$tmp/$name.loss"
+    wait_for_step 20
+}
+
+# The number of members of a role that are active:  active server
+active() {
+    status | members_of | grep -c "^{\"role\":\"$1\".*\"state\":\"active\""
+}
+
+# Waits until that many are:  settles server 3
+settles() {
+    for _ in $(seq 400); do
+        [ "$(active "$1")" = "$2" ] && return
+        sleep 0.05
+    done
+    echo "there are $(active "$1") of $1, not $2"
+    status
+    return 1
+}
+
+ends_well() {
+    wait_for_end 60
+    [ "$code" = 0 ] || { echo "exit $code"; cat "$tmp/$1.err"; return 1; }
+}
+
+port() {
+    sed -n 's/.*"address": "tcp:[^"]*:\([0-9]*\)".*/\1/p' "$tmp/penstock/$launched_job.json"
+}
+
+resize() {
+    pen "$1" --master-port "$(port)" "${@:2}"
+}
+
+@test "servers go from 2 to 4 to 3 while a job trains, and the parameters are those of two servers all along" {
+    train still --servers 2 --nproc-per-node 2 -- "${example[@]}"
+    begin moved --servers 2:2:4 --nproc-per-node 2 -- "${example[@]}"
+    resize scale --servers 4
+    settles server 4
+    resize scale --servers 3
+    settles server 3
+    ends_well moved
+    same_crc still moved
+}
+
+@test "a server is emptied by drain, without an error, and the parameters stay" {
+    train still --servers 3 --nproc-per-node 2 -- "${example[@]}"
+    begin drained --servers 2:3:3 --nproc-per-node 2 -- "${example[@]}"
+    resize drain 1
+    settles server 2
+    ends_well drained
+    same_crc still drained
+}
+
+# Means of 50 steps of two loss curves of $3 steps differ by at most $4; a job whose size may change logs the loss of
+# rank 0's own share, so single steps are noise.
+same_curve() {
+    paste "$tmp/$1.loss" "$tmp/$2.loss" | awk -v want="$3" -v bound="$4" '
+        $1 != $3 { print "step " $1 " beside " $3; bad = 1 }
+        { a += $2; b += $4; n++ }
+        n % 50 == 0 { d = (a - b) / 50; if (d < 0) d = -d; if (d > most) { most = d; at = $1 } a = b = 0 }
+        END { print n " steps, largest difference of means " most " before step " at ", " 100 * most / bound " % of what is allowed"
+              exit bad || n != want || most > bound }' >"$tmp/compared" ||
+        { cat "$tmp/compared"; return 1; }
+    sed 's/^/# /' "$tmp/compared" >&3
+}
+
+@test "workers go from 4 to 2 to 5 while a job trains with the same global batch, and its loss is that of 4 all along" {
+    train still --servers 2 --nproc-per-node 2:4:5 -- "${example[@]}" --batch-global
+    begin grown --servers 2 --nproc-per-node 2:4:5 -- "${example[@]}" --batch-global
+    resize scale --workers 2
+    settles worker 2
+    resize scale --workers 5
+    settles worker 5
+    ends_well grown
+    [ "$(value grown steps)" = 400 ]
+    same_curve still grown 400 0.1
+}
+
+@test "a job of a fixed size says that it cannot be scaled, and goes on" {
+    begin fixed --servers 1 --nproc-per-node 1 -- "${example[@]}"
+    ! resize scale --servers 2 2>"$tmp/said"
+    is_text "penstock: the job has 1 .. 1 servers, not 2; start it with --servers MIN:MAX for more" <"$tmp/said"
+    ends_well fixed
+}

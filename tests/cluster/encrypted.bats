@@ -1,0 +1,139 @@
+# encrypted.bats - jobs that encrypt: the same results, who is let in, and where the secret may be seen.
+
+load ../support/job
+
+setup() {
+    job_setup
+    unset PENSTOCK_SECRET_FILE PENSTOCK_ENCRYPTION
+    far=$(hostname -I 2>/dev/null | tr ' ' '\n' | grep -m1 -E '^[0-9]+(\.[0-9]+){3}$')
+}
+teardown() { job_teardown; }
+
+# Fails when the text is on a command line or in an environment of this test's processes.
+is_nowhere_to_be_seen() {
+    local pid
+    for pid in $(marked); do
+        ! tr '\0' '\n' <"/proc/$pid/cmdline" | grep -qF -- "$1" || { echo "command line of $pid"; return 1; }
+        ! tr '\0' '\n' <"/proc/$pid/environ" | grep -qF -- "$1" || { echo "environment of $pid"; return 1; }
+    done
+}
+
+# Of the scheduler of the started job.
+port() {
+    sed 's/.*:\([0-9]*\)", "pid.*/\1/' "$tmp/penstock/$launched_job.json"
+}
+
+# Lines of the last step, without the rank that printed them.
+last_step() {
+    grep -h 'step 39 ' "$@" | sed 's/^\[[0-9]*\] rank [0-9]* //' | sort -u
+}
+
+@test "an encrypted job gives the bits of one in clear text, with servers and without" {
+    local servers
+    for servers in 0 2; do
+        pen run --standalone --nproc-per-node 2 --servers $servers "$programs/stepper" steps=40 >"$tmp/clear$servers"
+        pen run --standalone --nproc-per-node 2 --servers $servers --encryption on --shared-memory no \
+            "$programs/stepper" steps=40 >"$tmp/on$servers"
+        [ "$(last_step "$tmp/on$servers" | wc -l)" = 1 ]
+        [ "$(last_step "$tmp/on$servers")" = "$(last_step "$tmp/clear$servers")" ]
+    done
+    nothing_is_left
+    [ -z "$(ls "$tmp"/penstock/*.key 2>/dev/null)" ]
+}
+
+@test "the secret that run makes is in a file of its own user and is gone with the job; status finds it" {
+    start keep --servers 1 --nproc-per-node 2 --encryption on "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    local key=$(ls "$tmp"/penstock/*.key)
+    [ "$(stat -c %a "$key")" = 600 ]
+    is_nowhere_to_be_seen "$(cut -c 6-40 "$key")"
+    pen status | grep -q '^worker'
+    "$penstock" keygen "$tmp/other"
+    run pen status --secret-file "$tmp/other" --master-port "$(port)" --timeout-ms 1500
+    [ "$status" = 1 ]
+    [[ $output == *"what answers does not know this job's secret; look at --secret-file and --encryption" ]]
+    kill "$launcher"
+    wait_for_end 8
+    [ -z "$(ls "$tmp"/penstock/*.key 2>/dev/null)" ]
+    nothing_is_left
+}
+
+@test "two machines off loopback: machine 0 prints the join line, machine 1 takes it and hides it" {
+    [ -n "$far" ] || skip "this host has no address but loopback"
+    local port=$(free_port) line pids=()
+    MARK=$mark "$penstock" run --job "$job" --nnodes 2 --node-rank 0 --master-addr "$far" --master-port "$port" --servers 2 \
+        --no-prefix "$programs/stepper" steps=40 pause_ms=30 >"$tmp/node0.out" 2>"$tmp/node0.err" 3>&- &
+    pids+=($!)
+    for _ in $(seq 100); do
+        line=$(sed -n 's/^penstock: on each other machine, with its --node-rank:  --join //p' "$tmp/node0.err")
+        [ -n "$line" ] && break
+        sleep 0.05
+    done
+    [[ $line == pen1:*@$far:$port ]]
+    MARK=$mark "$penstock" run --job "$job" --nnodes 2 --node-rank 1 --join "$line" --no-prefix --servers 2 \
+        "$programs/stepper" steps=40 pause_ms=30 >"$tmp/node1.out" 2>"$tmp/node1.err" 3>&- &
+    pids+=($!)
+    sleep 1
+    is_nowhere_to_be_seen "${line:5:40}"
+    for pid in "${pids[@]}"; do wait "$pid" || { cat "$tmp"/node?.err; return 1; }; done
+    [ "$(cat "$tmp/node0.out" "$tmp/node1.out" | grep -c 'step 39 ')" = 2 ]
+    [ -z "$(ls "$tmp"/penstock/*.key 2>/dev/null)" ]
+    nothing_is_left
+}
+
+@test "off loopback without a secret nothing is sent: the sentence names the remedies" {
+    local expected="node-7 is not loopback, so traffic is encrypted, and the job's secret was not given: \`penstock keygen FILE\` makes one; say secret_file=FILE to every process (PENSTOCK_SECRET_FILE), or encryption=clear to do without"
+    run env MASTER_ADDR=node-7 MASTER_PORT=1 RANK=1 WORLD_SIZE=2 "$programs/stepper" steps=1
+    [ "$output" = "stepper: $expected" ]
+    run pen server --master-addr node-7 --master-port 1
+    [ "$output" = "penstock: $expected" ]
+    run pen run --nnodes 2 --node-rank 1 --master-addr node-7 true
+    [ "$output" = "penstock: machine 1 needs the job's secret: say --join and what machine 0 printed, or --secret-file FILE on all machines, or --encryption clear on all" ]
+    run pen run --nnodes 2 --node-rank 1 --join nonsense true
+    [ "$output" = "penstock run: --join: a join line is SECRET@HOST:PORT, as machine 0 printed it" ]
+    run pen run --join "pen1:x@a:1" true
+    [ "$status" = 2 ]
+}
+
+@test "clear text off loopback works when it is asked for by its name, and is said" {
+    [ -n "$far" ] || skip "this host has no address but loopback"
+    pen run --master-addr "$far" --nproc-per-node 2 --servers 1 --encryption clear "$programs/stepper" steps=3 \
+        >"$tmp/out" 2>"$tmp/err"
+    grep -q '^penstock: traffic is neither encrypted nor authenticated (encryption=clear)$' "$tmp/err"
+    [ "$(grep -c 'step 2 ' "$tmp/out")" = 2 ]
+}
+
+@test "who has another secret does not get in, is counted, and hears why" {
+    "$penstock" keygen "$tmp/ours" && "$penstock" keygen "$tmp/theirs"
+    start ours --servers 1 --nproc-per-node 2 --secret-file "$tmp/ours" "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    local err before
+    before=$(status_value refused)
+    MARK=$mark PENSTOCK_SECRET_FILE="$tmp/theirs" PENSTOCK_SCHEDULER=external RANK=2 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 \
+        MASTER_PORT=$(port) "$programs/stepper" steps=1 init_timeout_ms=1500 >"$tmp/stranger.out" 2>"$tmp/stranger.err" 3>&- || err=$?
+    cat "$tmp/stranger.err"
+    [ "$err" -gt 0 ]
+    grep -q "what answers there has another secret" "$tmp/stranger.err"
+    MARK=$mark PENSTOCK_ENCRYPTION=clear PENSTOCK_SCHEDULER=external RANK=2 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 \
+        MASTER_PORT=$(port) "$programs/stepper" steps=1 init_timeout_ms=4000 >"$tmp/clear.out" 2>"$tmp/clear.err" 3>&- || :
+    grep -q "ncrypt" "$tmp/clear.err"
+    [ "$(status_value refused)" -gt "$before" ]
+    kill -0 "$launcher"
+    kill "$launcher"
+    wait_for_end 8
+    [ "$(grep -c 'refused a frame of peer 0' "$tmp/ours.err")" = 1 ] # at most once a minute
+    nothing_is_left
+}
+
+@test "four bare shells with a secret file are encrypted, rank 0 hosting the scheduler" {
+    local port=$(free_port) rank pids=()
+    "$penstock" keygen "$tmp/key"
+    for rank in 3 2 1 0; do
+        MARK=$mark PENSTOCK_SECRET_FILE="$tmp/key" RANK=$rank WORLD_SIZE=4 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=4 \
+            MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$programs/stepper" steps=40 >"$tmp/rank$rank" 2>"$tmp/rank$rank.err" 3>&- &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do wait "$pid" || { cat "$tmp"/rank?.err; return 1; }; done
+    [ "$(last_step "$tmp"/rank[0-3] | sed 's/^rank [0-9]* //' | sort -u | wc -l)" = 1 ]
+    nothing_is_left
+}

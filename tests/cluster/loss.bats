@@ -1,0 +1,112 @@
+# loss.bats - jobs without servers: a worker is lost and the others go on, or the job fails; with real processes.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+# Runs survivor on four ranks:  survive NAME RUN_FLAGS... -- RANK HOW AT   -> $code, $tmp/NAME.{out,err}
+survive() {
+    local name=$1 flags=()
+    shift
+    while [ "$1" != -- ]; do
+        flags+=("$1")
+        shift
+    done
+    shift
+    code=0
+    pen run --standalone --job "$job-$name" --nproc-per-node 4 "${flags[@]}" "$programs/survivor" 40 5 "$@" \
+        >"$tmp/$name.out" 2>"$tmp/$name.err" || code=$?
+}
+
+# All but rank $2 have done all calls, the last among three.
+three_went_on() {
+    cat "$tmp/$1.out" "$tmp/$1.err"
+    [ "$(grep -c 'of 4: 40 calls, the last sum 3 among 3$' "$tmp/$1.out")" -eq 3 ]
+    ! grep -q "rank $2 of 4" "$tmp/$1.out"
+}
+
+@test "without servers workers train among themselves, and nothing needs to be said for it" {
+    survive plain --
+    [ "$code" -eq 0 ]
+    [ "$(grep -c 'of 4: 40 calls, the last sum 4 among 4$' "$tmp/plain.out")" -eq 4 ]
+    grep -q ' 0 servers   4 workers' "$tmp/plain.err"
+    nothing_is_left
+}
+
+@test "continue: the others go on without a worker that was killed, and the job ends with 0" {
+    survive killed --on-worker-loss continue -- 1 kill 20
+    three_went_on killed 1
+    [ "$code" -eq 0 ]
+    [ "$(grep -c '^penstock: worker 1 .* is gone.*; the job goes on without it$' "$tmp/killed.err")" -eq 1 ]
+    nothing_is_left
+}
+
+@test "continue: rank 0 is a worker like any other" {
+    survive first --on-worker-loss continue -- 0 kill 20
+    three_went_on first 0
+    [ "$code" -eq 0 ]
+    nothing_is_left
+}
+
+@test "continue: a worker that ends with a code of its own is lost, and the code is not the job's" {
+    survive code --on-worker-loss continue -- 2 exit=7 20
+    three_went_on code 2
+    [ "$code" -eq 0 ]
+    nothing_is_left
+}
+
+@test "continue: a worker that stops answering is lost after its lease, and ended with the job" {
+    survive stopped --on-worker-loss continue --lease-ms 1000 -- 3 stop 20
+    three_went_on stopped 3
+    [ "$code" -eq 0 ]
+    nothing_is_left
+}
+
+@test "continue: a worker that fails before the job has begun ends it" {
+    code=0
+    pen run --standalone --nproc-per-node 2 --on-worker-loss continue sh -c 'exit 9' 2>"$tmp/all.err" || code=$?
+    cat "$tmp/all.err"
+    [ "$code" -eq 9 ]
+    nothing_is_left
+}
+
+@test "continue: a job that loses all its workers fails, with the code and the sentence of the first" {
+    code=0
+    pen run --standalone --nproc-per-node 3 --on-worker-loss continue "$programs/stepper" steps=30 1:crash_at=5 \
+        0:crash_at=8 2:crash_at=8 >"$tmp/all.out" 2>"$tmp/all.err" || code=$?
+    cat "$tmp/all.err"
+    [ "$code" -eq 139 ]
+    grep -q '^  verdict  all workers are gone; the first: worker 1 ' "$tmp/all.err"
+    grep -q '^  rule     on_worker_loss=continue$' "$tmp/all.err"
+    nothing_is_left
+}
+
+@test "fail: the loss of a worker ends the job, as with servers" {
+    survive failed -- 1 kill 20
+    cat "$tmp/failed.err"
+    [ "$code" -eq 137 ]
+    [ ! -s "$tmp/failed.out" ]
+    grep -q 'rule     on_worker_loss=fail (default)' "$tmp/failed.err"
+    nothing_is_left
+}
+
+@test "who waits too long for a rank is told where that rank is" {
+    survive hung --deadline-ms 1500 -- 1 hang 20
+    cat "$tmp/hung.err"
+    grep -q "rank 1.*; it is alive: in user code since .* s, last call pen_all_reduce" "$tmp/hung.err"
+    nothing_is_left
+}
+
+@test "the key-value store hands out each ticket once, and answers when a key is set" {
+    pen run --standalone --nproc-per-node 3 "$programs/tickets" 200 >"$tmp/out"
+    cat "$tmp/out"
+    [ "$(grep -c ': 600 tickets$' "$tmp/out")" -eq 3 ]
+    [ "$(grep -c ' timed out$' "$tmp/out")" -eq 3 ]
+    grep -q 'rank 2: rank 0 is at host0:7000' "$tmp/out"
+    pen run --standalone --nproc-per-node 2 --servers 1 "$programs/tickets" 10 >"$tmp/out"
+    [ "$(grep -c ': 20 tickets$' "$tmp/out")" -eq 2 ]
+    pen run --standalone --nproc-per-node 1 "$programs/tickets" 10 >"$tmp/out"
+    [ "$(grep -c ': 10 tickets$' "$tmp/out")" -eq 1 ]
+    nothing_is_left
+}

@@ -1,0 +1,254 @@
+/* units.c - trains a small model by units, the loop that runs in every mode, and prints what every step came to.
+ *
+ *   units [RANK:]NAME=VALUE ...        a word with RANK: in front is for that rank only
+ *     own=1                            memory of the program's own for all tensors, instead of the SDK's
+ *     diverge=1                        in every step each rank leaves out another layer, and goes through the
+ *                                      others in an order of its own
+ *     rows=N                           elements of a layer's weight, in thousands (150)
+ *     look=1                           reads all values once more between steps, unit by unit
+ *     lazy=1                           goes on with the verdict of a step, before its values are there
+ *     pause_ms=N                       sleeps so long in every step
+ *     late=1                           uses a unit again whose gradients were sent
+ *   Everything else is a setting of the SDK: steps=4 clip=0.1
+ * A gradient is a pure function of (rank, step, element) and of the value there, so the lines are the same for every
+ * mode and number of servers, and only if the values that are seen are right.
+ */
+#include "penstock.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { LAYERS = 4, WORDS_MAX = 64, BIAS = 64, EMBED = 120000 };
+
+typedef struct {
+    const char *settings[WORDS_MAX + 2];
+    int n_settings, rank;
+    long own, diverge, rows, look, lazy, pause_ms, late;
+} choices;
+
+typedef struct {
+    char name[32];
+    int64_t n;
+    pen_tensor *handle;
+    void *param, *grad; /* own=1 */
+} tensor;
+
+typedef struct {
+    tensor embed, head, table, weight[LAYERS], bias[LAYERS];
+} network;
+
+static int take_own(choices *c, const char *word)
+{
+    return sscanf(word, "own=%ld", &c->own) == 1 || sscanf(word, "diverge=%ld", &c->diverge) == 1 ||
+           sscanf(word, "rows=%ld", &c->rows) == 1 || sscanf(word, "look=%ld", &c->look) == 1 ||
+           sscanf(word, "lazy=%ld", &c->lazy) == 1 ||
+           sscanf(word, "pause_ms=%ld", &c->pause_ms) == 1 ||
+           sscanf(word, "late=%ld", &c->late) == 1;
+}
+
+static void read_words(choices *c, int argc, char **argv)
+{
+    const char *rank             = getenv("RANK");
+    *c                           = (choices){.rows = 150};
+    c->rank                      = rank != NULL ? atoi(rank) : 0;
+    c->settings[c->n_settings++] = "optim=adamw lr=0.01";
+    c->settings[c->n_settings++] = "steps=4";
+    for (int i = 1; i < argc && i <= WORDS_MAX; i++) {
+        const char *word = argv[i], *colon = strchr(word, ':'), *equals = strchr(word, '=');
+        if (colon != NULL && equals != NULL && colon < equals) {
+            if (atoi(word) != c->rank) continue;
+            word = colon + 1;
+        }
+        if (take_own(c, word)) continue;
+        const int is_steps = strncmp(word, "steps=", 6) == 0,
+                  is_optim = strncmp(word, "optim=", 6) == 0;
+        c->settings[is_steps ? 1 : is_optim ? 0 : c->n_settings++] = word;
+    }
+    c->settings[c->n_settings] = NULL;
+}
+
+static int fail(void)
+{
+    fprintf(stderr, "units: %s\n", pen_last_error(NULL));
+    return 1;
+}
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if ((call) != PEN_OK) return fail();                                                       \
+    } while (0)
+
+static int add(pen_ctx *ctx, const choices *c, tensor *t, const char *name, int64_t n,
+               const char *unit, const char *init, uint32_t flags, pen_tensor *tied_to)
+{
+    snprintf(t->name, sizeof t->name, "%s", name);
+    t->n = n;
+    if (c->own && tied_to == NULL) t->param = pen_alloc(ctx, (size_t)n * sizeof(float), PEN_HOST);
+    if (c->own && !(flags & PEN_FROZEN))
+        t->grad = pen_alloc(ctx, (size_t)n * sizeof(float), PEN_HOST);
+    TRY(pen_register(ctx,
+                     &(pen_tensor_desc){.name    = t->name,
+                                        .ndim    = 1,
+                                        .shape   = {n},
+                                        .flags   = flags,
+                                        .param   = t->param,
+                                        .grad    = t->grad,
+                                        .unit    = unit,
+                                        .init    = init,
+                                        .tied_to = tied_to},
+                     &t->handle));
+    return 0;
+}
+
+static int make(pen_ctx *ctx, const choices *c, network *net)
+{
+    char name[32], unit[16];
+    if (add(ctx, c, &net->embed, "embed", EMBED, NULL, "normal std=0.02", 0, NULL)) return 1;
+    if (add(ctx, c, &net->table, "table", 110000, NULL, "uniform a=-1 b=1", PEN_FROZEN, NULL))
+        return 1;
+    for (int l = 0; l < LAYERS; l++) {
+        snprintf(unit, sizeof unit, "h.%d", l);
+        snprintf(name, sizeof name, "h.%d.weight", l);
+        if (add(ctx, c, &net->weight[l], name, c->rows * 1000 + l, unit, "normal std=0.02",
+                PEN_ZERO_IF_UNUSED, NULL))
+            return 1;
+        snprintf(name, sizeof name, "h.%d.bias", l);
+        if (add(ctx, c, &net->bias[l], name, BIAS, unit, "const v=0.5", PEN_ZERO_IF_UNUSED, NULL))
+            return 1;
+    }
+    return add(ctx, c, &net->head, "head", EMBED, NULL, NULL, 0, net->embed.handle);
+}
+
+/* In [-1, 1), and smaller every step, so that a clip bound is met in some steps and not in others. */
+static float noise(int rank, int64_t step, const char *name, int64_t i)
+{
+    uint64_t x = ((uint64_t)rank << 48) ^ ((uint64_t)step << 40) ^ (uint64_t)i;
+    for (; *name != '\0'; name++) x = x * 31 + (unsigned char)*name;
+    x = (x + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 29)) * 0x94d049bb133111ebu;
+    return (float)((double)(x >> 40) / (1 << 23) - 1) / (float)(1 + step * step);
+}
+
+/* Reads the values and adds the gradient; a held gradient is zero before. */
+static int differentiate(pen_ctx *ctx, const choices *c, const pen_step *step, tensor *t)
+{
+    const float *w = pen_view(ctx, t->handle, PEN_ALL, PEN_PARAM);
+    float *g       = pen_view(ctx, t->handle, PEN_ALL, PEN_GRAD);
+    if (w == NULL || g == NULL) return fail();
+    if (c->own) memset(g, 0, (size_t)t->n * sizeof *g);
+    for (int64_t i = 0; i < t->n; i++)
+        g[i] += 0.5f * w[i] + noise(c->rank, step->index, t->name, i);
+    return 0;
+}
+
+/* Values of the forward pass: a sum, so that they are read. */
+static int read_values(pen_ctx *ctx, tensor *t, double *sum)
+{
+    const float *w = pen_view(ctx, t->handle, PEN_ALL, PEN_PARAM);
+    if (w == NULL) return fail();
+    for (int64_t i = 0; i < t->n; i++) *sum += w[i];
+    return 0;
+}
+
+/* Which layers this rank goes through, in which order. */
+static int plan_layers(const choices *c, int64_t step, int order[LAYERS])
+{
+    int n = 0;
+    for (int l = 0; l < LAYERS; l++) {
+        const int layer =
+            c->diverge ? (int)((l * (c->rank % 2 ? 3 : 1) + c->rank + step) % LAYERS) : l;
+        if (c->diverge && layer == (c->rank + step) % LAYERS) continue;
+        order[n++] = layer;
+    }
+    return n;
+}
+
+static int pass(pen_ctx *ctx, const choices *c, network *net, pen_step *step, double *sum)
+{
+    int order[LAYERS], n = plan_layers(c, step->index, order);
+    TRY(pen_use(ctx, NULL, PEN_FORWARD, NULL));
+    if (read_values(ctx, &net->embed, sum) || read_values(ctx, &net->table, sum)) return 1;
+    for (int i = 0; i < n; i++) {
+        pen_unit *u = pen_unit_get(ctx, "h", order[i]);
+        if (u == NULL || pen_use(ctx, u, PEN_FORWARD, NULL) != PEN_OK) return fail();
+        if (read_values(ctx, &net->weight[order[i]], sum)) return 1;
+        TRY(pen_release(ctx, u, PEN_FORWARD, NULL));
+    }
+    if (differentiate(ctx, c, step, &net->head)) return 1;
+    TRY(pen_ready(ctx, net->head.handle, PEN_ALL));
+    for (int i = n; i-- > 0;) {
+        pen_unit *u = pen_unit_get(ctx, "h", order[i]);
+        TRY(pen_use(ctx, u, PEN_BACKWARD, NULL));
+        if (differentiate(ctx, c, step, &net->weight[order[i]])) return 1;
+        if (differentiate(ctx, c, step, &net->bias[order[i]])) return 1;
+        TRY(pen_release(ctx, u, PEN_BACKWARD, NULL));
+    }
+    if (c->late) TRY(pen_use(ctx, pen_unit_get(ctx, "h", 0), PEN_FORWARD, NULL));
+    if (differentiate(ctx, c, step, &net->embed)) return 1;
+    /* The outermost unit's: those that a divergent rank left out are not ready, and zeros. */
+    TRY(pen_ready(ctx, net->embed.handle, PEN_ALL));
+    return 0;
+}
+
+static int look(pen_ctx *ctx, network *net, double *sum)
+{
+    for (int l = LAYERS - 1; l >= 0; l--) {
+        pen_unit *u = pen_unit_get(ctx, "h", l);
+        TRY(pen_use(ctx, u, PEN_FORWARD, NULL));
+        if (read_values(ctx, &net->weight[l], sum)) return 1;
+        TRY(pen_release(ctx, u, PEN_FORWARD, NULL));
+    }
+    return 0;
+}
+
+static int train_step(pen_ctx *ctx, const choices *c, network *net, pen_step *step)
+{
+    double sum = 0, seen = 0;
+    uint32_t crc;
+    const struct timespec pause = {c->pause_ms / 1000, c->pause_ms % 1000 * 1000000};
+    step->lazy                  = c->lazy != 0;
+    if (c->pause_ms > 0) nanosleep(&pause, NULL);
+    for (int m = 0; m < step->accum; m++) {
+        TRY(pen_step_micro(ctx, m));
+        if (pass(ctx, c, net, step, &sum)) return 1;
+        TRY(pen_release(ctx, NULL, PEN_FORWARD, NULL));
+    }
+    TRY(pen_step_end(ctx, step));
+    if (c->look && look(ctx, net, &seen)) return 1;
+    TRY(pen_digest(ctx, &crc));
+    printf("rank %d step %lld outcome %d norm %.17g clip %.17g sum %.17g crc %08x\n", c->rank,
+           (long long)step->index, step->outcome, step->grad_norm, step->clip, sum, crc);
+    fflush(stdout);
+    return 0;
+}
+
+static void print_memory(pen_ctx *ctx, const choices *c)
+{
+    static const char *const names[] = {"mem.param.peak.bytes", "mem.grad.peak.bytes",
+                                        "mem.param.bytes",      "mem.grad.bytes",
+                                        "pull.bytes",           "push.bytes"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        double value = 0;
+        if (pen_stat(ctx, names[i], &value) == PEN_OK)
+            fprintf(stderr, "memory rank %d %s %.0f\n", c->rank, names[i], value);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    choices c;
+    static network net; /* as long as the process: no leak to a sanitizer */
+    pen_ctx *ctx;
+    pen_step step;
+    pen_status s;
+    read_words(&c, argc, argv);
+    TRY(pen_init(c.settings, &ctx));
+    if (make(ctx, &c, &net) != 0) return 1;
+    TRY(pen_commit(ctx));
+    while ((s = pen_step_begin(ctx, &step)) == PEN_OK)
+        if (train_step(ctx, &c, &net, &step) != 0) return 1;
+    if (s != PEN_END) return fail();
+    print_memory(ctx, &c);
+    TRY(pen_finalize(ctx));
+    return 0;
+}

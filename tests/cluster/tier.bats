@@ -1,0 +1,234 @@
+# tier.bats - optimizer state and parameters that servers keep in a file: the same bits, little memory, a full disk.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() {
+    [ -z "$disk" ] || rm -rf "$disk"
+    job_teardown
+    [ -z "$group" ] || [ ! -d "$group" ] || rmdir "$group"
+}
+
+everything=(PENSTOCK_OFFLOAD_OPTIMIZER=nvme PENSTOCK_OFFLOAD_PARAM=nvme)
+rule='optim=adamw lr=0.01 weight_decay=0.01'
+
+# A member started by hand:  shell NAME COMMAND...   -> $tmp/NAME.{out,err}, $!
+shell() {
+    MARK=$mark "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" 3>&- &
+}
+
+# What all ranks print of every step, in order:  steps NAME LAUNCHER_FLAGS... -- STEPPER_WORDS...  -> $tmp/NAME.steps
+steps() {
+    local name=$1 flags=()
+    shift
+    while [ "$1" != -- ]; do
+        flags+=("$1")
+        shift
+    done
+    shift
+    pen run --standalone --no-prefix "${flags[@]}" "$programs/stepper" "$rule" "$@" \
+        >"$tmp/$name.out" 2>"$tmp/$name.err" || { echo "exit $? of $name"; cat "$tmp/$name.err"; return 1; }
+    sort "$tmp/$name.out" >"$tmp/$name.steps"
+}
+
+# One server, started by a command of the test's own, and one worker, which hosts the scheduler:
+#   by_hand NAME STEPPER_WORDS...   with the command in "${server_by[@]}"  -> $code of the worker, $tmp/NAME.{steps,err}
+by_hand() {
+    local name=$1 port server worker
+    shift
+    port=$(free_port)
+    shell "$name-server" "${server_by[@]}" "$penstock" server --master-addr 127.0.0.1 --master-port "$port"
+    server=$!
+    shell "$name" env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" \
+        PENSTOCK_SERVERS=1 timeout 60 "$programs/stepper" "$rule" "$@"
+    worker=$!
+    watch "$server"
+    code=0
+    wait "$worker" || code=$?
+    wait "$server" || :
+    mv "$tmp/$name.out" "$tmp/$name.steps"
+    cat "$tmp/$name.err" "$tmp/$name-server.err"
+}
+
+# Keeps the last of what /proc knows of a process, and the most of its own memory:  watch PID  -> $tmp/watched, $most_kib
+watch() {
+    local now own
+    most_kib=0
+    while grep -hE '^(VmRSS|RssAnon|RssFile|read_bytes|write_bytes):' "/proc/$1/status" "/proc/$1/io" >"$tmp/now" 2>/dev/null &&
+        grep -q RssAnon "$tmp/now"; do
+        own=$(awk '/^Rss(Anon|File):/ {n += $2} END {print n}' "$tmp/now")
+        [ "$own" -le "$most_kib" ] || most_kib=$own
+        mv "$tmp/now" "$tmp/watched"
+        sleep 0.02
+    done
+}
+
+watched() {
+    sed -n "s/^$1:[[:space:]]*\([0-9]*\).*/\1/p" "$tmp/watched"
+}
+
+# A cgroup of this test, where the kernel lets us make one with a limit of memory:  -> $group; fails where it does not.
+make_group() {
+    local above
+    above=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)
+    group=$above/$mark
+    [ -w "$above/cgroup.procs" ] && mkdir "$group" 2>/dev/null || return 1
+    [ -w "$group/memory.max" ] && [ -r "$group/memory.peak" ] && return
+    rmdir "$group"
+    return 1
+}
+
+@test "state and parameters in a file train bit for bit as in memory: decided and clipped, eager, and with copies" {
+    steps memory --servers 2 --nproc-per-node 2 -- rows=1000 steps=3 clip=0.1
+    PENSTOCK_OFFLOAD_PATH=$tmp/nvme PENSTOCK_OFFLOAD_OPTIMIZER=nvme \
+        steps slots --servers 2 --nproc-per-node 2 -- rows=1000 steps=3 clip=0.1
+    cmp "$tmp/memory.steps" "$tmp/slots.steps"
+    export "${everything[@]}" PENSTOCK_OFFLOAD_PATH=$tmp/nvme
+    steps file --servers 1 --nproc-per-node 2 -- rows=1000 steps=3 clip=0.1
+    cmp "$tmp/memory.steps" "$tmp/file.steps"
+    steps copies --servers 2 --replicas 1 --nproc-per-node 2 -- rows=1000 steps=3 clip=0.1
+    cmp "$tmp/memory.steps" "$tmp/copies.steps"
+    steps eager-file --servers 1 --nproc-per-node 2 -- rows=1000 steps=3 commit=eager
+    PENSTOCK_OFFLOAD_OPTIMIZER=none PENSTOCK_OFFLOAD_PARAM=none \
+        steps eager --servers 1 --nproc-per-node 2 -- rows=1000 steps=3 commit=eager
+    cmp "$tmp/eager.steps" "$tmp/eager-file.steps"
+    [ "$(ls -A "$tmp/nvme")" = "" ]
+}
+
+@test "snapshots of what lies in a file are whole, and go on in memory, and in a file again" {
+    local words=(rows=1000 steps=6 clip=0.1)
+    steps whole --servers 1 --nproc-per-node 1 -- "${words[@]}"
+    export "${everything[@]}"
+    export PENSTOCK_OFFLOAD_PATH=$tmp/nvme
+    steps first --servers 1 --nproc-per-node 1 --store "$tmp/store" --snapshot-every 2 -- "${words[@]/steps=6/steps=3}"
+    cp -r "$tmp/store" "$tmp/copy"
+    steps in-file --servers 2 --nproc-per-node 1 --store "$tmp/store" --resume -- "${words[@]}"
+    cmp <(tail -n 4 "$tmp/whole.steps") "$tmp/in-file.steps"
+    unset PENSTOCK_OFFLOAD_OPTIMIZER PENSTOCK_OFFLOAD_PARAM
+    steps in-memory --servers 1 --nproc-per-node 1 --store "$tmp/copy" --resume -- "${words[@]}"
+    cmp <(tail -n 4 "$tmp/whole.steps") "$tmp/in-memory.steps"
+}
+
+@test "a server whose limit of memory is a quarter of its optimizer state trains as one that has it all in memory" {
+    local state_kib limit_kib steps=4 words=(rows=10000 steps=4)
+    disk=$(mktemp -d "$build/tier-XXXXXX") # of the file system of the build, which is no memory
+    server_by=(env)
+    by_hand memory "${words[@]}"
+    [ "$code" = 0 ]
+    # Masters and both moments in float32: 12 bytes for each of 784 x 10000 + 10000 + 50101 numbers.
+    state_kib=$((12 * (784 * 10000 + 10000 + 50101) / 1024))
+    limit_kib=$((state_kib / 4))
+    server_by=(env "${everything[@]}" PENSTOCK_OFFLOAD_PATH="$disk" bash -c)
+    if make_group; then
+        echo "$limit_kib KiB of memory.max for $state_kib KiB of state"
+        echo "$limit_kib"K >"$group/memory.max"
+        echo 0 >"$group/memory.swap.max" 2>/dev/null || :
+        server_by+=("echo \$\$ >$group/cgroup.procs; exec \"\$@\"" limited)
+    else
+        echo "$limit_kib KiB of RLIMIT_DATA for $state_kib KiB of state"
+        server_by+=("ulimit -s 256; ulimit -d $limit_kib; exec \"\$@\"" limited)
+    fi
+    by_hand file "${words[@]}"
+    [ "$code" = 0 ]
+    cmp "$tmp/memory.steps" "$tmp/file.steps"
+    echo "most of its own memory $most_kib KiB; read $(watched read_bytes) and wrote $(watched write_bytes) bytes"
+    if [ -n "$group" ] && [ -d "$group" ]; then
+        [ "$(cat "$group/memory.peak")" -le $((limit_kib * 1024)) ]
+        rmdir "$group"
+    fi
+    [ "$most_kib" -le "$limit_kib" ]
+    # Nine tenths of the state leave memory in each step, and come back in each but the first, whose moments are zero.
+    [ "$(watched write_bytes)" -ge $((state_kib * 1024 / 10 * 9 * steps)) ]
+    [ "$(watched read_bytes)" -ge $((state_kib * 1024 / 10 * 9 * (steps - 1))) ]
+    [ "$(ls -A "$disk")" = "" ]
+    rmdir "$disk"
+    nothing_is_left
+}
+
+@test "the same server without files cannot even begin under that limit" {
+    server_by=(bash -c 'ulimit -s 256; ulimit -d 23000; exec "$@"' limited)
+    by_hand none rows=10000 steps=4
+    [ "$code" != 0 ]
+    grep -q 'no memory' "$tmp/none.err"
+    nothing_is_left
+}
+
+@test "a disk that is full in the middle of training ends the job with a sentence, and it goes on from its snapshot" {
+    local words=(rows=1000 steps=8 clip=0.1) kept
+    steps whole --servers 1 --nproc-per-node 1 -- "${words[@]}"
+    mkdir "$tmp/nvme"
+    server_by=(env "${everything[@]}" PENSTOCK_OFFLOAD_PATH="$tmp/nvme" PENSTOCK_STORE="$tmp/store"
+        LD_PRELOAD="$build/tests/support/libiofault.so" IOFAULT_DIR="$tmp/nvme" IOFAULT_AT=1100 IOFAULT_HOW=enospc)
+    by_hand full "${words[@]}" snapshot_every=2 pause_ms=50
+    [ "$code" != 0 ]
+    grep -q "stepper: .*cannot write optimizer state in $tmp/nvme: No space left on device; .*--resume" "$tmp/full.err"
+    cmp <(head -n "$(wc -l <"$tmp/full.steps")" "$tmp/whole.steps") "$tmp/full.steps"
+    nothing_is_left
+    [ "$(ls -A "$tmp/nvme")" = "" ]
+    export "${everything[@]}" PENSTOCK_OFFLOAD_PATH=$tmp/nvme
+    steps again --servers 1 --nproc-per-node 1 --store "$tmp/store" --resume -- "${words[@]}"
+    kept=$(wc -l <"$tmp/again.steps")
+    echo "$(wc -l <"$tmp/full.steps") steps before the disk was full, $kept after it went on"
+    [ "$kept" -lt 8 ]
+    cmp <(tail -n "$kept" "$tmp/whole.steps") "$tmp/again.steps"
+}
+
+# Puts into server_by what starts a server that has a disk of $1 KiB at $2; where the kernel lets us mount nothing, no
+# file of it may grow beyond that.
+small_disk() {
+    local mine=(unshare -m --propagation private)
+    [ "$(id -u)" = 0 ] || mine=(unshare -Urm --propagation private)
+    if "${mine[@]}" mount -t tmpfs none "$2" 2>/dev/null; then
+        server_by+=("${mine[@]}" sh -c "mount -t tmpfs -o size=$1k none $2 && exec \"\$@\"" small)
+    else
+        server_by+=(sh -c "ulimit -f $(($1 * 2)); exec \"\$@\"" small)
+    fi
+}
+
+@test "a disk without room for a second version: snapshots are given up with a sentence, and training goes on bit for bit" {
+    local words=(rows=1000 steps=8 clip=0.1)
+    steps whole --servers 1 --nproc-per-node 1 -- "${words[@]}"
+    mkdir "$tmp/nvme"
+    server_by=(env "${everything[@]}" PENSTOCK_OFFLOAD_PATH="$tmp/nvme" PENSTOCK_STORE="$tmp/store")
+    small_disk 11264 "$tmp/nvme"
+    by_hand small "${words[@]}" snapshot_every=1
+    [ "$code" = 0 ]
+    cmp "$tmp/whole.steps" "$tmp/small.steps"
+    grep -qE 'the snapshot of step [0-9]+ was not written: .*(is gone: .*No space left on device; make room|File too large)' \
+        "$tmp/small-server.err" "$tmp/small.err"
+    server_by=(env "${everything[@]}" PENSTOCK_OFFLOAD_PATH="$tmp/nvme")
+    small_disk 8192 "$tmp/nvme"
+    by_hand smaller "${words[@]}"
+    [ "$code" != 0 ]
+    grep -qE "optimizer state in $tmp/nvme needs [0-9]+ KiB more and [0-9]+ KiB are free" "$tmp/smaller.err"
+    nothing_is_left
+}
+
+@test "writes that are cut short, and a write that fails: the first are finished, the second is a sentence" {
+    steps memory --servers 1 --nproc-per-node 1 -- rows=1000 steps=3
+    mkdir "$tmp/nvme"
+    server_by=(env "${everything[@]}" PENSTOCK_OFFLOAD_PATH="$tmp/nvme" LD_PRELOAD="$build/tests/support/libiofault.so"
+        IOFAULT_DIR="$tmp/nvme" IOFAULT_AT=300 IOFAULT_HOW=short)
+    by_hand short rows=1000 steps=3
+    [ "$code" = 0 ]
+    cmp "$tmp/memory.steps" "$tmp/short.steps"
+    server_by+=(IOFAULT_HOW=eio)
+    by_hand broken rows=1000 steps=3
+    [ "$code" != 0 ]
+    grep -q "cannot write optimizer state in $tmp/nvme: Input/output error" "$tmp/broken.err"
+    nothing_is_left
+}
+
+@test "without a folder, without servers, and in a folder that cannot be made, a job says so before it begins" {
+    export "${everything[@]}"
+    run pen run --standalone --servers 1 --nproc-per-node 1 "$programs/stepper"
+    [ "$status" != 0 ]
+    grep -q 'offload_optimizer=nvme needs a folder on a disk: give it with offload_path, or give a store' <<<"$output"
+    export PENSTOCK_OFFLOAD_PATH=/proc/none
+    run pen run --standalone --servers 1 --nproc-per-node 1 "$programs/stepper" rows=1000
+    [ "$status" != 0 ]
+    grep -q 'cannot make a file for optimizer state in /proc/none' <<<"$output"
+    run pen run --standalone --nproc-per-node 2 "$programs/stepper"
+    [ "$status" != 0 ]
+    grep -q 'offload_optimizer=nvme needs servers, which hold that state and its files: start the job with --servers 1' <<<"$output"
+}

@@ -1,0 +1,137 @@
+# units.bats - zero2 and zero3 over the servers: the bits of ps-bsp, with what a worker does not keep: gradients that
+# a server has, and values outside of the units in use.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+# Runs programs/units on two workers and two servers:  units NAME LAUNCHER_FLAGS... -- WORDS...
+units() {
+    local name=$1 flags=()
+    shift
+    while [ "$1" != -- ]; do
+        flags+=("$1")
+        shift
+    done
+    shift
+    pen run --standalone --no-prefix --job "$job-$name" --servers 2 --nproc-per-node 2 "${flags[@]}" \
+        "$programs/units" "${clip:-clip=100}" "$@" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+        { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
+}
+
+# What every step came to, on rank 0 and on rank 1, is the same in all these jobs.
+same_steps() {
+    local name rank
+    for name in "$@"; do
+        for rank in 0 1; do
+            [ -s "$tmp/$1.out" ]
+            diff <(grep "^rank $rank " "$tmp/$1.out") <(grep "^rank $rank " "$tmp/$name.out") ||
+                { echo "rank $rank: $1 and $name differ"; return 1; }
+        done
+    done
+}
+
+# A counter at the end:  memory NAME RANK COUNTER
+memory() {
+    sed -n "s/^memory rank $2 $3 //p" "$tmp/$1.err"
+}
+
+# Elements times 4: four layers, which come and go, and the outermost unit's; biases of 64 elements stay.
+layer=$((4 * 150000))
+layers=$((4 * (600000 + 0 + 1 + 2 + 3)))
+embed=$((4 * 120000))
+table=$((4 * 110000))
+biases=$((4 * 4 * 64))
+
+@test "zero2 and zero3 train bit for bit like ps-bsp with memory of the program's own, clipped" {
+    units own -- mode=ps-bsp own=1
+    units zero2 -- mode=zero2
+    units zero3 -- mode=zero3
+    units lazy -- mode=zero3 lazy=1 wrap=none
+    units sockets -- mode=zero3 shared_memory=no lanes=3 max_reuse=0 prefetch_backward=post wrap=layer wrap_match=h.*
+    same_steps own zero2 zero3 lazy sockets
+    grep -q 'clip 0\.' "$tmp/own.out"
+    grep -q 'clip 1 ' "$tmp/own.out"
+    units own-3 --nproc-per-node 3 -- mode=ps-bsp own=1 accum=2
+    units zero3-3 --nproc-per-node 3 -- mode=zero3 accum=2 max_reuse=0
+    same_steps own-3 zero3-3
+    nothing_is_left
+}
+
+@test "zero2 holds no more gradients than a bucket or the largest unit, and the tied one" {
+    units zero2 -- mode=zero2 reduce_bucket=150000
+    units zero1 -- mode=zero1
+    same_steps zero1 zero2
+    for rank in 0 1; do
+        peak=$(memory zero2 $rank mem.grad.peak.bytes)
+        echo "rank $rank: $peak bytes of gradients at most, with zero1 $(memory zero1 $rank mem.grad.peak.bytes)"
+        [ "$peak" -le $((embed + layer + 12 + 256)) ]
+        [ "$(memory zero2 $rank mem.grad.bytes)" = 0 ]
+        [ "$(memory zero1 $rank mem.grad.peak.bytes)" -ge $((layers + 2 * embed)) ]
+    done
+    nothing_is_left
+}
+
+@test "zero3 holds the outermost unit, the one in use and the next, and pulls each unit when it is used" {
+    units pre -- mode=zero3 max_reuse=0 steps=3
+    units none -- mode=zero3 max_reuse=0 steps=3 prefetch_backward=none prefetch_forward=no
+    units kept -- mode=zero3 steps=3
+    same_steps pre none kept
+    # A step: what stays, all units forward, the layers backward; and all of it for the digest.
+    pulled=$((3 * (biases + embed + table + 2 * layers + embed + table + layers)))
+    for rank in 0 1; do
+        echo "rank $rank: $(memory pre $rank mem.param.peak.bytes), $(memory none $rank mem.param.peak.bytes) bytes at most"
+        [ "$(memory pre $rank mem.param.peak.bytes)" -le $((embed + table + biases + 2 * layer + 20)) ]
+        [ "$(memory none $rank mem.param.peak.bytes)" -le $((embed + table + biases + layer + 12)) ]
+        [ "$(memory pre $rank mem.param.bytes)" = "$biases" ]
+        [ "$(memory pre $rank pull.bytes)" = "$pulled" ]
+        # With room, the layers of the forward pass are still here in the backward pass, from the second step on.
+        [ "$(memory kept $rank pull.bytes)" = $((pulled - 2 * layers)) ]
+    done
+    nothing_is_left
+}
+
+@test "zero3: workers that go through other units in another order do not wait for each other" {
+    units own -- mode=ps-bsp own=1 diverge=1
+    units zero3 -- mode=zero3 max_reuse=0 diverge=1
+    same_steps own zero3
+    [ "$(grep -c 'units are used in another order than in the step before' "$tmp/zero3.err")" = 2 ]
+    nothing_is_left
+}
+
+@test "zero3 goes on from a snapshot, on another number of servers, with the bits of a job that was never stopped" {
+    units whole -- mode=ps-bsp
+    units half --store "$tmp/store" --snapshot-every 2 -- mode=zero3 steps=2
+    units rest --store "$tmp/store" --resume --servers 1 -- mode=zero3
+    for rank in 0 1; do
+        [ "$(grep -c "^rank $rank " "$tmp/rest.out")" = 2 ]
+        diff <(grep "^rank $rank step [23]" "$tmp/whole.out") <(grep "^rank $rank " "$tmp/rest.out")
+    done
+    nothing_is_left
+}
+
+@test "zero3 goes on from copies when a server is killed, with the bits of a job that nobody disturbed" {
+    units calm -- mode=ps-bsp steps=16
+    start hurt --no-prefix --servers 2 --nproc-per-node 2 --replicas 1 "$programs/units" clip=100 mode=zero3 \
+        max_reuse=0 steps=16 pause_ms=30
+    wait_for_step 4
+    kill -9 "$(member server 0)"
+    wait_for_end 60
+    cat "$tmp/hurt.err"
+    [ "$code" = 0 ]
+    same_steps calm hurt
+    [ "$(grep -c 'server 0 .*starting it again$' "$tmp/hurt.err")" = 1 ]
+    nothing_is_left 5
+}
+
+@test "zero3 refuses what it cannot do, in a sentence" {
+    ! units late -- mode=zero3 late=1
+    grep -q "units: pen_use: the gradient of 'h.0.weight' was sent in this step, and its values are not here any more; use its unit before, or after pen_step_end()" "$tmp/late.err"
+    ! units elastic --on-worker-loss continue -- mode=zero3
+    grep -q 'units: mode=zero3 and workers that come and go contradict each other: ' "$tmp/elastic.err"
+    clip=clip=0
+    ! units eager -- mode=zero3 commit=eager
+    grep -q 'units: mode=zero3 and commit=eager contradict each other: ' "$tmp/eager.err"
+    nothing_is_left
+}

@@ -1,0 +1,45 @@
+# zero.bats - state that is sharded over the workers: jobs of four processes, step by step the same as with servers.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+# Every step of rank 0, with norm, clip factor, culprit and digest:  steps NAME SERVERS MODE WORDS... -> $tmp/NAME.steps
+steps() {
+    local name=$1 servers=$2 mode=$3
+    shift 3
+    pen run --standalone --no-prefix --job "$job-$name" --nproc-per-node 4 --servers "$servers" --mode "$mode" \
+        "$programs/stepper" "$@" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+        { echo "exit $? of mode $mode:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
+    grep '^rank 0 ' "$tmp/$name.out" >"$tmp/$name.steps"
+    [ "$(grep -c '^rank ' "$tmp/$name.out")" = $(($(wc -l <"$tmp/$name.steps") * 4)) ]
+}
+
+# Words of the setting, one a line.
+words_of_mode() {
+    PENSTOCK_MODE=nonsense "$programs/stepper" 2>&1 | sed -n 's/.*choose one of //p' | sed 's/ *(from.*//' | tr -d ' ' | tr ',' '\n'
+}
+
+@test "every mode without servers does the steps of ps with four workers: clipped, and one that is skipped" {
+    local mode words=(clip=0.5 nan=3,1,777 steps=6 reduce_bucket=20000)
+    steps ps 2 ps "${words[@]}"
+    grep -q 'step 3 SKIPPED_NONFINITE .* bad 0 fc1.weight' "$tmp/ps.steps"
+    grep -q 'clip 0\.' "$tmp/ps.steps"
+    words_of_mode | grep -E '^(allreduce|zero|hybrid)' >"$tmp/modes"
+    [ "$(wc -l <"$tmp/modes")" -ge 6 ]
+    while read -r mode; do
+        steps "$mode" 0 "$mode" "${words[@]}"
+        diff "$tmp/ps.steps" "$tmp/$mode.steps" || { echo "mode $mode differs from ps"; return 1; }
+    done <"$tmp/modes"
+    nothing_is_left
+}
+
+@test "a worker of a sharded job that dies ends the job with a sentence, the same on all others" {
+    local code=0
+    pen run --standalone --job "$job-dies" --nproc-per-node 3 --servers 0 --mode zero2 \
+        "$programs/stepper" steps=50 1:crash_at=3 >"$tmp/dies.out" 2>"$tmp/dies.err" || code=$?
+    [ "$code" -ne 0 ]
+    grep -qE 'rank 1|worker 1' "$tmp/dies.err" || { cat "$tmp/dies.err"; return 1; }
+    nothing_is_left
+}

@@ -1,0 +1,148 @@
+/* coll_paths.h - what the tests of collectives share: the paths, members of one job, and what
+ * members have to say.
+ *
+ * A member is a forked process, where an assertion of cmocka would go on with the next test; so
+ * members write their complaints on a board that lies in shared memory, and the test reads it when
+ * all have ended.
+ */
+#ifndef TESTS_CONFORMANCE_COLL_PATHS_H
+#define TESTS_CONFORMANCE_COLL_PATHS_H
+
+#include "penstock.h"
+
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct {
+    const char *name;
+    const char *shared_memory; /* the setting */
+    const char *carrier;       /* coll_path.name */
+    int hosts;                 /* so many are pretended; ranks are dealt out in blocks */
+    int ranks_min;             /* fewer do not take this path */
+} coll_test_path;
+
+static const coll_test_path coll_test_paths[] = {
+    {"shared memory", "yes", "node", 1, 1},
+    {"ZeroMQ", "no", "wire", 1, 1},
+    {"two hosts", "yes", "hier", 2, 3},
+};
+
+enum { COLL_TEST_PATHS = sizeof coll_test_paths / sizeof *coll_test_paths, COMPLAINT_BYTES = 400 };
+
+#define EACH_PATH(path)                                                                            \
+    for (const coll_test_path *path = coll_test_paths; path < coll_test_paths + COLL_TEST_PATHS;   \
+         path++)
+
+/* What a member found wrong: the text is this process's, until the next one. */
+__attribute__((format(printf, 1, 2))) static inline const char *complaint(const char *format, ...)
+{
+    static char text[COMPLAINT_BYTES];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return text;
+}
+
+/* In a member's function that returns a complaint, or NULL. */
+#define DO(call)                                                                                   \
+    do {                                                                                           \
+        if ((call) != PEN_OK) return complaint("%s: %s", #call, pen_last_error(NULL));             \
+    } while (0)
+#define HOLDS(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) return complaint("line %d: not so: %s", __LINE__, #what);                     \
+    } while (0)
+
+/* Zeroed memory that the members of this process see too. */
+static inline void *shared_board(size_t bytes)
+{
+    void *board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return board == MAP_FAILED ? NULL : board;
+}
+
+static inline void set_number(const char *name, int value)
+{
+    char text[16];
+    (void)snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+/* A port that is free now. */
+static inline int a_free_port(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length      = sizeof at;
+    int fd                = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0) return -1;
+    (void)bind(fd, (struct sockaddr *)&at, sizeof at);
+    (void)getsockname(fd, (struct sockaddr *)&at, &length);
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
+/* What a launcher on each of several hosts would say. */
+static inline void describe_member(int rank, int n, int hosts, int port)
+{
+    int host = rank * hosts / n, first = (host * n + hosts - 1) / hosts;
+    int end = ((host + 1) * n + hosts - 1) / hosts;
+    set_number("RANK", rank);
+    set_number("WORLD_SIZE", n);
+    set_number("LOCAL_RANK", rank - first);
+    set_number("LOCAL_WORLD_SIZE", end - first);
+    set_number("MASTER_PORT", port);
+    set_number("PENSTOCK_HOST_ID", host);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+}
+
+/* pen_spawn() for hosts that are pretended. */
+static inline int spawn_hosts(int hosts, int n, int (*fn)(pen_ctx *, void *), void *arg)
+{
+    pid_t pids[16];
+    int port = a_free_port(), first = 0;
+    fflush(NULL);
+    for (int r = 0; r < n; r++) {
+        pids[r] = fork();
+        if (pids[r] != 0) continue;
+        pen_ctx *ctx = NULL;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        describe_member(r, n, hosts, port);
+        int code = pen_init(NULL, &ctx) == PEN_OK ? fn(ctx, arg) : 1;
+        if (ctx && pen_finalize(ctx) != PEN_OK && code == 0) code = 1;
+        fflush(NULL);
+        _exit(code);
+    }
+    for (int r = 0; r < n; r++) {
+        int status = 0;
+        if (waitpid(pids[r], &status, 0) > 0 && status != 0 && first == 0)
+            first = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    }
+    return first;
+}
+
+/* Runs n members on a path; what pen_spawn() returns. */
+static inline int spawn_on(const coll_test_path *path, int n, int (*fn)(pen_ctx *, void *),
+                           void *arg)
+{
+    static const char *const cleared[] = {"RANK",         "WORLD_SIZE",           "LOCAL_RANK",
+                                          "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "MASTER_PORT",
+                                          "MASTER_ADDR",  "LOCAL_WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof cleared / sizeof *cleared; i++) unsetenv(cleared[i]);
+    setenv("PENSTOCK_SHARED_MEMORY", path->shared_memory, 1);
+    setenv("PENSTOCK_INIT_TIMEOUT_MS", "20000", 1);
+    setenv("PENSTOCK_DEADLINE_MS", "20000", 0);
+    setenv("PENSTOCK_SERVERS", "0", 1);
+    return path->hosts > 1 ? spawn_hosts(path->hosts, n, fn, arg) : pen_spawn(n, fn, arg);
+}
+
+#endif

@@ -1,0 +1,215 @@
+/* bandwidth.c - all_reduce of 256 MiB f32 against what the memory can do: bandwidth MEMBERS [MIN_SHARE]
+ *
+ * Bound    t >= 2nS/B: n inputs are read and n outputs written once.  B is the better of two copies inside the device
+ *          by one process in the same run (bytes read + bytes written): the copy kernel of 16-byte words, and the
+ *          driver's own device-to-device copy.
+ * Time     from a meeting of all members to the end of the call on the last of them: synchronisation included.  The
+ *          median of 15.
+ * NCCL     the same, with NCCL_MULTI_RANK_GPU_ENABLE=1, in processes of its own; may fail or hang there, which is told.
+ */
+#include "members.h"
+
+#include "common/clock.h"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { ROUNDS = 15, S = 256 << 20 };
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *seconds)
+{
+    qsort(seconds, ROUNDS, sizeof *seconds, compare);
+    return seconds[ROUNDS / 2];
+}
+
+static double now_s(void)
+{
+    return (double)clock_ns(&clock_real) / 1e9;
+}
+
+typedef int (*driver_copy)(unsigned long long to, unsigned long long from, size_t bytes,
+                           void *stream);
+
+/* Seconds of one copy of S bytes; 0: it failed. */
+static double time_copy(char *to, const char *from, driver_copy by_driver)
+{
+    double seconds[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        const double begun = now_s();
+        const bool ok = by_driver != NULL ? by_driver((uintptr_t)to, (uintptr_t)from, S, NULL) == 0
+                                          : device_cuda.copy(to, from, S, NULL, NULL) == PEN_OK;
+        if (!ok || !members_drain()) return 0;
+        seconds[i] = now_s() - begun;
+    }
+    return median(seconds);
+}
+
+/* Result of a program in processes of its own, for main. */
+static double *result;
+
+static int measure_bound(member *self, const void *arg)
+{
+    (void)self, (void)arg;
+    char *from = device_cuda.alloc(S, 0, NULL), *to = device_cuda.alloc(S, 0, NULL);
+    if (from == NULL || to == NULL) return 1;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    driver_copy by_driver =
+        driver != NULL ? (driver_copy)dlsym(driver, "cuMemcpyDtoDAsync_v2") : NULL;
+    const double by_kernel = time_copy(to, from, NULL);
+    const double copied    = by_driver != NULL ? time_copy(to, from, by_driver) : 0;
+    const double best      = copied > 0 && copied < by_kernel ? copied : by_kernel;
+    if (!(best > 0)) return 1;
+    result[0] = 2.0 * S / best;
+    printf("memory           %.0f GB/s (copy kernel %.0f, cudaMemcpyD2D %.0f)\n", result[0] / 1e9,
+           2.0 * S / by_kernel / 1e9, copied > 0 ? 2.0 * S / copied / 1e9 : 0);
+    return 0;
+}
+
+/* The slowest member of each round counts. */
+static double slowest(member *self, double seconds)
+{
+    double most                      = 0;
+    self->board->seconds[self->rank] = seconds;
+    members_meet(self);
+    for (int i = 0; i < self->size; i++)
+        if (self->board->seconds[i] > most) most = self->board->seconds[i];
+    members_meet(self);
+    return most;
+}
+
+static bool fill(char *data, float x)
+{
+    float *host = malloc(S);
+    if (host == NULL) return false;
+    for (size_t i = 0; i < S / 4; i++) host[i] = x + (float)(i % 3);
+    const bool ok = members_copy(data, host, S);
+    free(host);
+    return ok;
+}
+
+static bool is_sum(const char *data, int size)
+{
+    float *host = malloc(S);
+    bool ok     = host != NULL && members_copy(host, data, S);
+    for (size_t i = 0; ok && i < S / 4; i++)
+        ok = host[i] == (float)(size * (size + 1) / 2) + (float)size * (float)(i % 3);
+    free(host);
+    return ok;
+}
+
+static int measure_ours(member *self, const void *arg)
+{
+    double seconds[ROUNDS];
+    (void)arg;
+    char *in = device_cuda.alloc(S, 0, NULL), *out = device_cuda.alloc(S, 0, NULL);
+    device_team *team = members_team(self, 1, DEVICE_SYNC_AUTO, 0);
+    if (in == NULL || out == NULL || team == NULL || !fill(in, (float)(self->rank + 1))) return 1;
+    const coll_call call = {.kind  = COLL_ALL_REDUCE,
+                            .dtype = PEN_F32,
+                            .n     = S / 4,
+                            .in    = in,
+                            .out   = out,
+                            .scale = 1,
+                            .label = "x"};
+    for (int i = -2; i < ROUNDS; i++) {
+        members_meet(self);
+        const double begun = now_s();
+        if (!members_call(team, &call, (uint64_t)(i + 3))) return 1;
+        const double took = slowest(self, now_s() - begun);
+        if (i >= 0) seconds[i] = took;
+    }
+    if (!is_sum(out, self->size)) return 1;
+    if (self->rank == 0) result[1] = median(seconds);
+    if (self->rank == 0) printf("%s\n", device_team_text(team));
+    members_meet(self);
+    device_team_destroy(team);
+    return 0;
+}
+
+/* ---- NCCL, by its stable part: five functions and two numbers ---------------------------------------------- */
+typedef struct {
+    char internal[128];
+} nccl_id;
+
+static struct {
+    int (*get_id)(nccl_id *id);
+    int (*init)(void **comm, int size, nccl_id id, int rank);
+    int (*all_reduce)(const void *in, void *out, size_t n, int dtype, int op, void *comm,
+                      void *stream);
+    int (*destroy)(void *comm);
+    const char *(*text)(int result);
+} nccl;
+
+static bool find_nccl(void)
+{
+    void *library = dlopen("libnccl.so.2", RTLD_LAZY);
+    if (library == NULL) return false;
+    *(void **)&nccl.get_id     = dlsym(library, "ncclGetUniqueId");
+    *(void **)&nccl.init       = dlsym(library, "ncclCommInitRank");
+    *(void **)&nccl.all_reduce = dlsym(library, "ncclAllReduce");
+    *(void **)&nccl.destroy    = dlsym(library, "ncclCommDestroy");
+    *(void **)&nccl.text       = dlsym(library, "ncclGetErrorString");
+    return nccl.get_id && nccl.init && nccl.all_reduce && nccl.destroy && nccl.text;
+}
+
+static int measure_nccl(member *self, const void *arg)
+{
+    enum { FLOAT32 = 7, SUM = 0 };
+    double seconds[ROUNDS];
+    void *comm = NULL;
+    (void)arg;
+    char *in = device_cuda.alloc(S, 0, NULL), *out = device_cuda.alloc(S, 0, NULL);
+    if (!find_nccl() || in == NULL || out == NULL || !fill(in, (float)(self->rank + 1))) return 1;
+    nccl_id *id = (nccl_id *)self->board->bytes;
+    if (self->rank == 0 && nccl.get_id(id) != 0) return 1;
+    members_meet(self);
+    int status = nccl.init(&comm, self->size, *id, self->rank);
+    if (status != 0 && self->rank == 0) printf("NCCL             %s\n", nccl.text(status));
+    if (status != 0) return 1;
+    for (int i = -2; i < ROUNDS; i++) {
+        members_meet(self);
+        const double begun = now_s();
+        if (nccl.all_reduce(in, out, S / 4, FLOAT32, SUM, comm, NULL) != 0 || !members_drain())
+            return 1;
+        const double took = slowest(self, now_s() - begun);
+        if (i >= 0) seconds[i] = took;
+    }
+    if (!is_sum(out, self->size)) return 1;
+    if (self->rank == 0) result[2] = median(seconds);
+    nccl.destroy(comm);
+    return 0;
+}
+
+static void report(const char *name, double seconds, int size)
+{
+    const double bound = 2.0 * size * S / result[0];
+    printf("%-16s %.3f ms, algorithm bandwidth %.0f GB/s, %.2f of the bound of %.3f ms\n", name,
+           seconds * 1e3, S / seconds / 1e9, bound / seconds, bound * 1e3);
+}
+
+int main(int argc, char **argv)
+{
+    const int size     = argc > 1 ? atoi(argv[1]) : 2;
+    const double least = argc > 2 ? atof(argv[2]) : 0;
+    if (size < 2 || size > MEMBERS_MAX) return 2;
+    result = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (result == MAP_FAILED) return 1;
+    int code = members_run(1, 60, measure_bound, NULL);
+    if (code == 0) code = members_run(size, 120, measure_ours, NULL);
+    if (code != 0) return code;
+    report("penstock", result[1], size);
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    if (members_run(size, 60, measure_nccl, NULL) == 0)
+        report("NCCL", result[2], size);
+    else
+        printf("NCCL             did not run with %d members on one device\n", size);
+    return 2.0 * size * S / result[0] / result[1] >= least ? 0 : 1;
+}

@@ -1,0 +1,165 @@
+/* collectives.c - every collective, every type, all members on one device: collectives MEMBERS hostflag|stream
+ *
+ * Inputs are random and known to all, so every member works out with the host's reduce() what it must get, and compares
+ * bit for bit. */
+#include "members.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { N_MAX = 70000, BYTES = N_MAX * 8 * MEMBERS_MAX };
+
+static const size_t width[] = {
+    [PEN_F32] = 4, [PEN_F16] = 2, [PEN_BF16] = 2, [PEN_F64] = 8, [PEN_I8] = 1,
+    [PEN_U8] = 1,  [PEN_I32] = 4, [PEN_U32] = 4,  [PEN_I64] = 8, [PEN_U64] = 8};
+
+static char *inputs[MEMBERS_MAX], *want, *got; /* host */
+static char *in, *out;                         /* device */
+
+static bool make_memory(int size)
+{
+    for (int r = 0; r < size; r++) {
+        inputs[r] = calloc(1, BYTES);
+        if (inputs[r] == NULL) return false;
+    }
+    want = malloc(BYTES);
+    got  = malloc(BYTES);
+    in   = device_cuda.alloc(BYTES, 0, NULL);
+    out  = device_cuda.alloc(BYTES, 0, NULL);
+    return want != NULL && got != NULL && in != NULL && out != NULL;
+}
+
+/* Numbers of moderate size, so that no type meets infinities or NaN. */
+static void draw(int size, pen_dtype dtype, unsigned seed)
+{
+    srand(seed);
+    for (int r = 0; r < size; r++) {
+        for (size_t i = 0; i < N_MAX * (size_t)MEMBERS_MAX / 8; i++) {
+            const float f  = (float)(rand() % 4001 - 2000) / 128;
+            const double d = f;
+            uint32_t bits;
+            memcpy(&bits, &f, sizeof bits);
+            const uint16_t half =
+                dtype == PEN_F16 ? (uint16_t)(0x3000 | (rand() & 0x8fff)) : (uint16_t)(bits >> 16);
+            const int any = rand();
+            char *at      = inputs[r] + i * width[dtype];
+            if (dtype == PEN_F32)
+                memcpy(at, &f, 4);
+            else if (dtype == PEN_F64)
+                memcpy(at, &d, 8);
+            else if (width[dtype] == 2)
+                memcpy(at, &half, 2);
+            else
+                memcpy(at, &any, width[dtype] < 4 ? width[dtype] : 4);
+        }
+    }
+}
+
+static void take(int from, size_t first, size_t to, size_t n, size_t w)
+{
+    memcpy(want + to * w, inputs[from] + first * w, n * w);
+}
+
+static void fold(const coll_call *c, int size, size_t first, size_t n)
+{
+    const void *operands[MEMBERS_MAX];
+    void *result = want;
+    for (int r = 0; r < size; r++) operands[r] = inputs[r] + first * width[c->dtype];
+    const reduce_args args = {
+        .op = c->op, .dtype = c->dtype, .n_in = size, .n_out = 1, .in = operands, .out = &result};
+    reduce(&args, 0, n);
+}
+
+/* What this member must get, in `want`. */
+static void expect(const coll_call *c, int size, int rank)
+{
+    const size_t w = width[c->dtype], n = c->n;
+    switch (c->kind) {
+    case COLL_BROADCAST: take(c->root, 0, 0, n, w); break;
+    case COLL_REDUCE:
+    case COLL_ALL_REDUCE: fold(c, size, 0, n); break;
+    case COLL_REDUCE_SCATTER: fold(c, size, (size_t)rank * n, n); break;
+    case COLL_SCATTER: take(c->root, (size_t)rank * n, 0, n, w); break;
+    default:
+        for (int r = 0; r < size; r++)
+            take(r, c->kind == COLL_ALL_TO_ALL ? (size_t)rank * n : 0, (size_t)r * n, n, w);
+    }
+}
+
+static bool check(const coll_call *c, const member *self)
+{
+    const size_t bytes = coll_out_elements(c, self->size, self->rank) * width[c->dtype];
+    if (bytes == 0) return true;
+    expect(c, self->size, self->rank);
+    if (!members_copy(got, c->out, bytes)) return false;
+    if (memcmp(got, want, bytes) == 0) return true;
+    printf("%s of %zu, type %d, %s: member %d of %d got something else\n", coll_kind_name(c->kind),
+           c->n, c->dtype, coll_op_name(c->op), self->rank, self->size);
+    return false;
+}
+
+static bool try_one(member *self, device_team *team, coll_call *c, uint64_t seq, size_t skew,
+                    bool in_place)
+{
+    const size_t bytes = coll_in_elements(c, self->size, self->rank) * width[c->dtype];
+    c->in              = in + skew;
+    c->out             = in_place || c->kind == COLL_BROADCAST ? in + skew : out + skew;
+    c->scale           = 1;
+    c->label           = "gpu";
+    if (bytes > 0 && !members_copy(in + skew, inputs[self->rank], bytes)) return false;
+    return members_call(team, c, seq) && check(c, self);
+}
+
+static bool every_type(member *self, device_team *team, coll_kind kind, uint64_t *seq)
+{
+    static const size_t sizes[] = {1, 1021, N_MAX / 8};
+    for (int dtype = PEN_F32; dtype <= PEN_U64; dtype++) {
+        draw(self->size, (pen_dtype)dtype, (unsigned)(dtype * 100 + (int)kind));
+        for (int op = 0; op <= PEN_BXOR; op++) {
+            if (!reduce_is_legal((pen_op)op, (pen_dtype)dtype) || (op > 0 && !coll_reduces(kind)))
+                continue;
+            for (int s = 0; s < 3; s++) {
+                const bool in_place = s == 1 && (kind == COLL_REDUCE || kind == COLL_ALL_REDUCE);
+                coll_call c         = {.kind  = kind,
+                                       .op    = (pen_op)op,
+                                       .dtype = (pen_dtype)dtype,
+                                       .n     = sizes[s],
+                                       .root  = s % self->size};
+                if (!try_one(self, team, &c, ++*seq, s == 1 ? width[dtype] : 0, in_place))
+                    return false;
+            }
+        }
+    }
+    return true;
+}
+
+static int run(member *self, const void *arg)
+{
+    const device_sync_choice sync = *(const device_sync_choice *)arg;
+    if (!make_memory(self->size)) return 1;
+    for (uint64_t way = 0; way < 2;
+         way++) { /* everything through mapped memory; what is small through the pools */
+        uint64_t seq      = 0;
+        device_team *team = members_team(self, 10 + way, sync, way == 0 ? 1 : 64 << 10);
+        if (team == NULL) return 1;
+        for (int kind = COLL_BROADCAST; kind < COLL_KINDS; kind++)
+            if (!every_type(self, team, (coll_kind)kind, &seq)) return 1;
+        if (self->rank == 0)
+            printf("%llu calls right; %s\n", (unsigned long long)seq, device_team_text(team));
+        members_meet(self);
+        device_team_destroy(team);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const int size          = argc > 1 ? atoi(argv[1]) : 2;
+    device_sync_choice sync = DEVICE_SYNC_AUTO;
+    if (argc > 2 && strcmp(argv[2], "hostflag") == 0) sync = DEVICE_SYNC_HOSTFLAG;
+    if (argc > 2 && strcmp(argv[2], "stream") == 0) sync = DEVICE_SYNC_STREAM;
+    if (size < 1 || size > MEMBERS_MAX) return 2;
+    return members_run(size, 280, run, &sync);
+}

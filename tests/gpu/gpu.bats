@@ -1,0 +1,30 @@
+# gpu.bats - on a machine with an NVIDIA GPU: `make gpu-test`.  Elsewhere every test is skipped.
+
+setup() {
+    cd "$BATS_TEST_DIRNAME/../.."
+    programs=${BUILD:-$PWD/build}/tests/gpu
+    [ -x "$programs/kernels" ] || skip "built without CUDA"
+}
+
+# Runs a program of this folder; its exit code 77 says that there is no device.
+on_gpu() {
+    run timeout --kill-after=10 300 "$programs/$1" "${@:2}"
+    echo "$output"
+    [ "$status" != 77 ] || skip "no CUDA device"
+    [ "$status" = 0 ]
+}
+
+@test "folds on the device are the host's, bit for bit" { on_gpu kernels fold; }
+@test "copies on the device are right" { on_gpu kernels copy; }
+@test "every wait of a kernel ends: by its flags, the abort word, or its deadline" { on_gpu kernels flag; }
+@test "every collective is right for every type: 2 processes on one device, hostflag" { on_gpu collectives 2 hostflag; }
+@test "every collective is right for every type: 4 processes on one device, hostflag" { on_gpu collectives 4 hostflag; }
+@test "every collective is right for every type: 2 processes on one device, stream" { on_gpu collectives 2 stream; }
+@test "every collective is right for every type: 4 processes on one device, stream" { on_gpu collectives 4 stream; }
+@test "all_reduce of 256 MiB by 2 processes reaches 0.8 of the memory's bound" { on_gpu bandwidth 2 0.8; }
+@test "all_reduce of 256 MiB by 4 processes is measured" { on_gpu bandwidth 4; }
+
+@test "the network of gpt2 on the device gives the loss and gradients of the CPU's" {
+    cmake --build "${BUILD:-$PWD/build}" --target gpu_gpt2
+    on_gpu gpt2 check
+}

@@ -1,0 +1,121 @@
+/* members.c - members in processes of their own. */
+#include "members.h"
+
+#include "common/clock.h"
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int run_one(member *self, unsigned limit_s, int (*fn)(member *self, const void *arg),
+                   const void *arg)
+{
+    char note[128];
+    pen_error why = {0};
+    alarm(limit_s);
+    if (!device_cuda.available(note, sizeof note)) {
+        if (self->rank == 0) printf("no CUDA device: %s\n", note);
+        return MEMBERS_SKIP;
+    }
+    if (device_cuda.enter(0, &why) != PEN_OK || device_place_create(&self->place, &why) != PEN_OK) {
+        fprintf(stderr, "member %d: %s\n", self->rank, why.text);
+        return 1;
+    }
+    snprintf(self->board->address[self->rank], sizeof self->board->address[0], "%s",
+             device_place_address(self->place));
+    members_meet(self);
+    const int result = fn(self, arg);
+    device_place_destroy(self->place);
+    return result;
+}
+
+int members_run(int size, unsigned limit_s, int (*fn)(member *self, const void *arg),
+                const void *arg)
+{
+    pid_t pid[MEMBERS_MAX];
+    int first = 0;
+    members_board *board =
+        mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (board == MAP_FAILED) return 1;
+    fflush(stdout);
+    for (int i = 0; i < size; i++) {
+        member self = {.rank = i, .size = size, .board = board};
+        pid[i]      = fork();
+        if (pid[i] == 0) {
+            const int result = run_one(&self, limit_s, fn, arg);
+            fflush(stdout);
+            _exit(result);
+        }
+    }
+    for (int i = 0; i < size; i++) {
+        int code = 0;
+        waitpid(pid[i], &code, 0);
+        if (first == 0 && code != 0) first = WIFEXITED(code) ? WEXITSTATUS(code) : 1;
+    }
+    munmap(board, sizeof *board);
+    return first;
+}
+
+void members_meet(member *self)
+{
+    self->met++;
+    atomic_fetch_add(&self->board->came, 1);
+    while (atomic_load(&self->board->came) < self->met * self->size)
+        sched_yield(); /* alarm() ends it */
+}
+
+device_team *members_team(member *self, uint64_t id, device_sync_choice sync,
+                          uint64_t one_shot_bytes)
+{
+    const char *address[MEMBERS_MAX];
+    int ranks[MEMBERS_MAX];
+    device_team *team            = NULL;
+    pen_error why                = {0};
+    const device_options options = {
+        .ops = &device_cuda, .sync = sync, .device = -1, .one_shot_bytes = one_shot_bytes};
+    for (int i = 0; i < self->size; i++) {
+        address[i] = self->board->address[i];
+        ranks[i]   = i;
+    }
+    if (device_team_create(self->place, id, address, ranks, self->size, self->rank, &options, &team,
+                           &why) != PEN_OK)
+        fprintf(stderr, "member %d: %s\n", self->rank, why.text);
+    return team;
+}
+
+bool members_call(device_team *team, const coll_call *call, uint64_t seq)
+{
+    static _Alignas(64) unsigned char op[COLL_OP_BYTES];
+    pen_error why    = {0};
+    coll_state state = COLL_FAILED;
+    if (coll_path_device.start(team, op, call, seq, &why) == PEN_OK) {
+        do {
+            state = coll_path_device.advance(op, &why);
+            if (state == COLL_RUNNING) sched_yield();
+        } while (state == COLL_RUNNING); /* alarm() ends it */
+    }
+    if (state != COLL_DONE) fprintf(stderr, "%s: %s\n", coll_kind_name(call->kind), why.text);
+    return state == COLL_DONE;
+}
+
+bool members_drain(void)
+{
+    pen_error why       = {0};
+    device_event *event = device_cuda.event_new();
+    pen_status status   = device_cuda.event_record(event, NULL, &why);
+    if (status == PEN_OK)
+        while ((status = device_cuda.event_done(event, &why)) == PEN_AGAIN) sched_yield();
+    device_cuda.event_free(event);
+    if (status != PEN_OK) fprintf(stderr, "%s\n", why.text);
+    return status == PEN_OK;
+}
+
+bool members_copy(void *to, const void *from, size_t bytes)
+{
+    pen_error why = {0};
+    if (device_cuda.copy(to, from, bytes, NULL, &why) == PEN_OK) return members_drain();
+    fprintf(stderr, "%s\n", why.text);
+    return false;
+}

@@ -1,0 +1,241 @@
+/* cluster_check_program.c - what must be true of what workers are told, and of the end of a run. */
+#include "tests/sim/cluster_state.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *name_of(const cluster *c, uint32_t chunk)
+{
+    return c->tensor_name[c->cut->chunk[chunk].tensor];
+}
+
+static bool is_trained(const cluster *c, uint32_t chunk)
+{
+    return (c->tensor[c->cut->chunk[chunk].tensor].flags & PEN_FROZEN) == 0;
+}
+
+/* ---- workers --------------------------------------------------------------------------------- */
+/* Identities of what leaves for the shards. */
+void check_pushed(sim_worker *w, const wire_data *d)
+{
+    cluster *c = w->c;
+    for (uint32_t i = 0; d->kind == WIRE_PUSH && i < d->n; i++) {
+        const uint64_t seq = d->seq != NULL ? d->seq[i] : d->step;
+        if (d->seq == NULL && d->step != w->step)
+            sim_wrong(c, "rank %u pushes %s of step %" PRIu64 " and is at step %" PRIu64, w->rank,
+                      name_of(c, d->chunk[i]), d->step, w->step);
+        const char *wrong = model_says(c->reference, d->chunk[i], w->rank, d->from, seq, w->step);
+        if (wrong != NULL)
+            sim_wrong(c, "rank %u, %s, push %" PRIu64 ": %s", w->rank, name_of(c, d->chunk[i]), seq,
+                      wrong);
+        w->pushed[d->chunk[i]] = seq + 1;
+    }
+}
+
+static const sim_copy *primary_of(const cluster *c, uint32_t chunk)
+{
+    const wire_replica *row =
+        sim_record_primary(&c->record, c->shard_of[c->cut->chunk[chunk].partition]);
+    return row != NULL ? &c->server[row->server].copy[row->shard] : NULL;
+}
+
+/* bsp: what the reference says after this step is what its primary has, or more.  The primary of a
+ * new epoch may not have heard of it yet. */
+static bool is_in(const cluster *c, uint32_t chunk, uint32_t rank, uint64_t seq)
+{
+    if (sim_is_free_rule(c)) return model_clock(c->reference, chunk, rank) > seq;
+    uint64_t applied  = seq + 1;
+    const sim_copy *k = primary_of(c, chunk);
+    if (c->plan.task.mode == MODEL_DECIDE) {
+        const model_step s = model_at(c->reference, seq);
+        if ((s.ranks >> rank & 1) == 0) return false;
+        applied = (uint64_t)s.applied;
+    }
+    if (k == NULL || k->shard == NULL || !k->is_authority) return true;
+    return k->version[chunk] >= applied;
+}
+
+/* A push that was answered is in the state, on all shards, and stays there. */
+void check_acknowledged(sim_worker *w, const sim_call *call)
+{
+    cluster *c = w->c;
+    if (!call->acknowledges) return;
+    if (c->plan.task.mode == MODEL_DECIDE) model_saw_step(c->reference, w->step);
+    for (uint32_t k = 0; k < c->cut->n_chunks; k++) {
+        const uint32_t t = c->cut->chunk[k].tensor;
+        if ((call->tensor >= 0 && (uint32_t)call->tensor != t) || !is_trained(c, k)) continue;
+        if (w->pushed[k] == 0) continue; /* it was further than this rank, which has just come */
+        const uint64_t seq = w->pushed[k] - 1;
+        if (sim_is_free_rule(c)) model_saw_push(c->reference, k, w->rank, seq);
+        if (!is_in(c, k, w->rank, seq))
+            sim_wrong(c,
+                      "%s of rank %u was told that push %" PRIu64 " of %s counts, and it does not",
+                      call->name, w->rank, seq, name_of(c, k));
+    }
+}
+
+static bool same_bits(double a, double b)
+{
+    return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
+}
+
+static void check_outcome(sim_worker *w)
+{
+    const model_step expected = model_at(w->c->reference, w->step);
+    const exchange_outcome *o = &w->outcome;
+    if (!w->has_outcome)
+        sim_wrong(w->c, "rank %u ended step %" PRIu64 " without an outcome", w->rank, w->step);
+    if (o->outcome != expected.outcome || o->applied != expected.applied ||
+        !same_bits(o->clip, expected.clip))
+        sim_wrong(w->c,
+                  "rank %u: step %" PRIu64 " has outcome %d, clip %g, %" PRId64
+                  " applied instead of %d, %g, %" PRId64,
+                  w->rank, w->step, o->outcome, o->clip, o->applied, expected.outcome,
+                  expected.clip, expected.applied);
+    if (expected.outcome == PEN_APPLIED && !same_bits(o->norm, expected.norm))
+        sim_wrong(w->c, "rank %u: step %" PRIu64 " has norm %.17g instead of %.17g", w->rank,
+                  w->step, o->norm, expected.norm);
+    if (expected.outcome == PEN_SKIPPED_NONFINITE && o->bad_rank != expected.bad_rank)
+        sim_wrong(w->c, "rank %u: step %" PRIu64 " is said to be spoiled by rank %d", w->rank,
+                  w->step, o->bad_rank);
+    if (expected.outcome != PEN_APPLIED && w->rank == 0) w->c->result.skipped++;
+}
+
+/* After first values, or after a step.  eager: chunks end for themselves, and whoever comes late finds
+ * some a round further than others. */
+static uint64_t expected_version(const sim_worker *w, uint32_t chunk)
+{
+    const bool is_first    = w->at == AT_COMMIT;
+    const uint64_t applied = (uint64_t)w->first_applied;
+    if (w->c->plan.task.mode == MODEL_DECIDE)
+        return is_first ? applied : (uint64_t)model_at(w->c->reference, w->step).applied;
+    if (!is_first && w->pushed[chunk] > 0) return w->pushed[chunk];
+    return w->loaded[chunk];
+}
+
+/* bsp: exactly this version.  Else any that the chunk ever had. */
+static bool holds_version(const sim_worker *w, uint32_t chunk, uint32_t crc)
+{
+    model_reference *m = w->c->reference;
+    uint64_t version   = 0;
+    uint32_t expected;
+    if (!sim_is_free_rule(w->c)) {
+        if (is_trained(w->c, chunk)) version = expected_version(w, chunk);
+        return model_crc(m, chunk, version, &expected) && expected == crc;
+    }
+    for (uint64_t v = model_newest(m, chunk) + 1; v-- > 0;)
+        if (model_crc(m, chunk, v, &expected) && expected == crc) return true;
+    return false;
+}
+
+/* When step t begins, no rank is more than the bound behind. */
+static void check_start(sim_worker *w, uint32_t chunk)
+{
+    const uint64_t slowest = model_slowest(w->c->reference, chunk), done = w->pushed[chunk];
+    if (w->c->plan.task.mode == MODEL_SSP && done > 0 && slowest != UINT64_MAX &&
+        done > slowest + w->c->plan.bound)
+        sim_wrong(w->c,
+                  "rank %u goes on after %" PRIu64 " steps and the slowest has done %" PRIu64
+                  "; the bound is %" PRIu64,
+                  w->rank, done, slowest, w->c->plan.bound);
+}
+
+void check_step(sim_worker *w)
+{
+    const cluster *c   = w->c;
+    const bool is_step = w->at != AT_COMMIT;
+    if (is_step && c->plan.task.mode == MODEL_DECIDE) check_outcome(w);
+    for (uint32_t k = 0; k < c->cut->n_chunks && c->result.wrong[0] == '\0'; k++) {
+        const plan_chunk *at = &c->cut->chunk[k];
+        const uint32_t crc = crc32c(0, w->param[at->tensor] + at->start, at->count * sizeof(float));
+        if (!holds_version(w, k, crc))
+            sim_wrong(w->c, "rank %u holds values of %s after step %" PRIu64 " that it should not",
+                      w->rank, name_of(c, k), w->step);
+        if (is_step && sim_is_free_rule(c) && is_trained(c, k)) check_start(w, k);
+    }
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+void check_calls(cluster *c)
+{
+    for (uint32_t r = 0; r < c->n_workers; r++) {
+        const sim_worker *w = &c->worker[r];
+        if (w->life != LIFE_RUNS || w->stalled_until_ms > 0) continue;
+        const uint64_t now = sim_now(c, &w->clock);
+        for (int i = 0; i < SIM_CALLS_MAX; i++)
+            if (w->call[i].is_pending && w->call[i].deadline_ms + 1 < now)
+                sim_wrong(c, "%s of rank %u is pending %" PRIu64 " ms after its deadline",
+                          w->call[i].name, r, now - w->call[i].deadline_ms);
+    }
+}
+
+/* The verdict is the same sentence for everybody, and there is none while the job can go on. */
+void check_failure(cluster *c, const pen_error *why)
+{
+    if (why->status == PEN_NOT_A_MEMBER) return; /* for one alone */
+    if (c->result.sentence[0] == '\0') {
+        c->result.verdict = why->status;
+        snprintf(c->result.sentence, sizeof c->result.sentence, "%s", why->text);
+        if (c->plan.must_go_on && !c->is_excused)
+            sim_wrong(c, "a verdict, though the job could go on: \"%.300s\"", why->text);
+    }
+    if (strcmp(c->result.sentence, why->text) != 0)
+        sim_wrong(c, "two verdicts: \"%.200s\" and \"%.200s\"", c->result.sentence, why->text);
+}
+
+static void check_shards_agree(cluster *c)
+{
+    const uint64_t steps = c->plan.task.steps;
+    for (uint32_t k = 0; k < c->cut->n_chunks; k++)
+        for (uint32_t r = 0; r < c->n_workers; r++) {
+            const sim_worker *w = &c->worker[r];
+            const bool is_last  = w->life == LIFE_LEFT && w->step == steps && w->pushed[k] > 0;
+            if (is_last && is_trained(c, k) && !is_in(c, k, r, w->pushed[k] - 1))
+                sim_wrong(c, "%s ends without the last push of rank %u", name_of(c, k), r);
+        }
+}
+
+/* Somebody whom the others gave up, or who came, or came again, when all was over. */
+static bool is_no_member(life how, uint32_t birth, uint64_t incarnation)
+{
+    return how == LIFE_CRASHED || (how == LIFE_FAILED && (birth > 0 || incarnation == 0));
+}
+
+static bool is_turned_away(const sim_worker *w)
+{
+    return w->life == LIFE_FAILED && w->why.status == PEN_NOT_A_MEMBER;
+}
+
+void check_end(cluster *c)
+{
+    bool left = true;
+    for (uint32_t r = 0; r < c->n_workers; r++) {
+        const sim_worker *w = &c->worker[r];
+        left &= w->life == LIFE_LEFT || w->life == LIFE_ABSENT ||
+                (c->plan.must_go_on &&
+                 (is_turned_away(w) ||
+                  is_no_member(w->life, w->birth, liaison_incarnation(w->liaison))));
+        c->result.failed += w->life == LIFE_FAILED;
+        c->result.unreachable += w->why.status == PEN_UNREACHABLE;
+        if (w->life == LIFE_RUNS)
+            sim_wrong(c, "rank %u has not ended: it is at step %" PRIu64, r, w->step);
+    }
+    for (uint32_t i = 0; i < c->n_servers; i++) {
+        const life how = c->server[i].life;
+        left &=
+            how == LIFE_LEFT || how == LIFE_ABSENT ||
+            (c->plan.must_go_on && is_no_member(how, c->server[i].birth, c->server[i].incarnation));
+        if (how == LIFE_RUNS) sim_wrong(c, "server %u has not ended", i);
+    }
+    left &= c->scheduler.life == LIFE_LEFT ||
+            (c->plan.must_go_on && c->scheduler.life == LIFE_CRASHED); /* it had nobody left */
+    if (c->scheduler.life == LIFE_RUNS) sim_wrong(c, "the scheduler has not ended");
+    c->result.in_order = left;
+    c->result.is_over  = c->result.wrong[0] == '\0';
+    c->result.excused  = c->is_excused;
+    if (left) check_shards_agree(c);
+    if (!left && c->plan.must_go_on && !c->is_excused)
+        sim_wrong(c, "not everybody left in good order, and the job could go on");
+}

@@ -1,0 +1,248 @@
+/* cluster_program.c - the training program of a worker here, and the calls it waits for. */
+#include "tests/sim/cluster_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t now_of(const sim_worker *w)
+{
+    return sim_now(w->c, &w->clock);
+}
+
+/* ---- calls: what a program waits for --------------------------------------------------------- */
+sim_call *sim_call_begin(sim_worker *w, const char *name, int32_t tensor, bool acknowledges)
+{
+    sim_call *call = w->call;
+    while (call->is_pending) call++;
+    *call = (sim_call){.worker       = w,
+                       .name         = name,
+                       .is_pending   = true,
+                       .deadline_ms  = now_of(w) + w->c->plan.deadline_ms,
+                       .tensor       = tensor,
+                       .acknowledges = acknowledges};
+    w->pending++;
+    return call;
+}
+
+void sim_worker_remember(sim_worker *w, const pen_error *why)
+{
+    if (w->why.status == PEN_OK) w->why = *why;
+}
+
+void sim_call_end(sim_call *call, const pen_error *why)
+{
+    sim_worker *w = call->worker;
+    if (w->life != LIFE_RUNS) return; /* a dead program learns nothing */
+    if (!call->is_pending) sim_wrong(w->c, "rank %u: %s ended twice", w->rank, call->name);
+    call->is_pending = false;
+    w->pending--;
+    if (why == NULL) {
+        check_acknowledged(w, call);
+        return;
+    }
+    sim_note(w->c, "rank %u: %s: %s", w->rank, call->name, why->text);
+    if (why->status == PEN_TIMED_OUT && w->c->result.late[0] == '\0')
+        snprintf(w->c->result.late, sizeof w->c->result.late, "%s", why->text);
+    sim_worker_remember(w, why);
+}
+
+/* ---- the program: first values --------------------------------------------------------------- */
+static void load(sim_worker *w)
+{
+    exchange_request *r = sim_need(exchange_open(w->exchange, now_of(w)));
+    /* The rank 0 before this one may have died while it said them. */
+    const bool is_first = w->rank == 0 && (!w->is_late || w->step == 0);
+    for (uint32_t t = 0; t < w->c->model.n_tensors; t++) {
+        const uint64_t n = plan_tensor_elements(&w->c->tensor[t]);
+        for (uint64_t i = 0; i < n && is_first; i++)
+            w->param[t][i] = model_first(&w->c->plan.task, t, i);
+        if (is_first) exchange_add(w->exchange, r, EXCHANGE_INIT, t, w->param[t], NULL);
+        exchange_add(w->exchange, r, EXCHANGE_LOAD, t, NULL, w->param[t]);
+    }
+    sim_call *call = NULL;
+    for (int i = 0; call == NULL; i++)
+        if (w->call[i].is_pending) call = &w->call[i];
+    exchange_close(w->exchange, r, call, call->deadline_ms, now_of(w));
+}
+
+/* ---- the program: one step ------------------------------------------------------------------- */
+static bool is_trained(const sim_worker *w, uint32_t tensor)
+{
+    return (w->c->tensor[tensor].flags & PEN_FROZEN) == 0;
+}
+
+static wire_inputs inputs_of(const sim_worker *w, const double *rate)
+{
+    const model_task *task = &w->c->plan.task;
+    const uint64_t every   = w->c->plan.snapshot_every;
+    return (wire_inputs){.loss_scale = task->loss_scale,
+                         .clip       = task->mode == MODEL_DECIDE ? task->clip : 0,
+                         .weight     = model_weight(task, w->rank, w->step),
+                         .skip       = true,
+                         .snapshot   = w->rank == 0 && every > 0 && (w->step + 1) % every == 0,
+                         .n_rates    = 1,
+                         .rate       = rate};
+}
+
+static void shuffle(sim_worker *w)
+{
+    for (uint32_t i = w->c->model.n_tensors; i > 1; i--) {
+        const uint32_t j   = (uint32_t)draw_below(&w->chance, i);
+        const uint32_t old = w->order[i - 1];
+        w->order[i - 1]    = w->order[j];
+        w->order[j]        = old;
+    }
+}
+
+static void think(sim_worker *w, program_place next)
+{
+    const sim_plan *p   = &w->c->plan;
+    const uint64_t most = w->rank == p->slow_rank && p->slow_ms > 0 ? p->slow_ms : p->think_ms;
+    w->wake_ms          = now_of(w) + draw_below(&w->chance, most + 1) / 2;
+    w->at               = next;
+}
+
+static void begin_step(sim_worker *w)
+{
+    const double rate    = w->c->plan.task.rate;
+    const wire_inputs in = inputs_of(w, &rate);
+    for (uint32_t t = 0; t < w->c->model.n_tensors; t++)
+        if (is_trained(w, t))
+            model_fill_gradient(&w->c->plan.task, &w->c->tensor[t], t, w->rank, w->step,
+                                w->grad[t]);
+    shuffle(w);
+    w->has_outcome = false;
+    if (w->c->plan.verbs)
+        (void)exchange_set_inputs(w->exchange, &in);
+    else
+        w->step_request = sim_need(exchange_step_open(w->exchange, w->step, &in, now_of(w)));
+    think(w, AT_FIRST_HALF);
+}
+
+static void request(sim_worker *w, exchange_verb verb, uint32_t t, const char *name)
+{
+    exchange_request *r = sim_need(exchange_open(w->exchange, now_of(w)));
+    const bool pushes   = verb != EXCHANGE_PULL;
+    sim_call *call      = sim_call_begin(w, name, (int32_t)t, pushes);
+    exchange_add(w->exchange, r, verb, t, pushes ? w->grad[t] : NULL,
+                 verb != EXCHANGE_PUSH ? w->param[t] : NULL);
+    exchange_close(w->exchange, r, call, call->deadline_ms, now_of(w));
+}
+
+static void push_tensor(sim_worker *w, uint32_t t)
+{
+    if (!is_trained(w, t)) return;
+    if (!w->c->plan.verbs) {
+        exchange_add(w->exchange, w->step_request, EXCHANGE_STEP, t, w->grad[t], w->param[t]);
+    } else if (sim_is_free_rule(w->c) && draw_chance(&w->chance, 50)) {
+        request(w, EXCHANGE_PUSH, t, "pen_push");
+        request(w, EXCHANGE_PULL, t, "pen_pull");
+    } else {
+        request(w, EXCHANGE_PUSH_PULL, t, "pen_push_pull");
+    }
+}
+
+static void push_half(sim_worker *w, bool second)
+{
+    const uint32_t n = w->c->model.n_tensors, from = second ? n / 2 : 0, to = second ? n : n / 2;
+    for (uint32_t i = from; i < to; i++) push_tensor(w, w->order[i]);
+}
+
+static void close_step(sim_worker *w)
+{
+    w->at = AT_STEP;
+    if (w->c->plan.verbs) return;
+    sim_call *call  = sim_call_begin(w, "pen_step_end", -1, true);
+    w->step_request = NULL;
+    exchange_step_close(w->exchange, call, call->deadline_ms, now_of(w));
+}
+
+static void meet(sim_worker *w)
+{
+    const double mine = w->rank + 1.0;
+    sim_call *call    = sim_call_begin(w, "pen_all_reduce", -1, false);
+    w->met            = 0;
+    w->at             = AT_MEET;
+    if (liaison_meet(w->liaison, "sum", PEN_SUM, PEN_F64, 1, &mine, sizeof mine, call->deadline_ms,
+                     call, now_of(w)) != PEN_OK)
+        abort();
+}
+
+static void end_step(sim_worker *w)
+{
+    const uint64_t every = w->c->plan.barrier_every;
+    check_step(w);
+    w->step++;
+    w->at = AT_BEGIN;
+    if (every > 0 && w->step % every == 0) meet(w);
+}
+
+static void end_meet(sim_worker *w)
+{
+    const double n = w->c->plan.task.workers;
+    if (w->met != n * (n + 1) / 2)
+        sim_wrong(w->c, "rank %u: the ranks' numbers add to %g", w->rank, w->met);
+    w->at = AT_BEGIN;
+}
+
+bool sim_program_advance(sim_worker *w)
+{
+    const uint64_t now = now_of(w);
+    switch (w->at) {
+    case AT_JOIN:
+        if (!w->has_epoch) return false;
+        sim_call_end(&w->call[0], NULL);
+        sim_call_begin(w, "pen_commit", -1, false);
+        liaison_register(w->liaison, &w->c->model, now);
+        w->at = AT_REGISTER;
+        return true;
+    case AT_REGISTER:
+        if (!w->is_committed) return false;
+        sim_worker_exchange(w);
+        w->step = (uint64_t)w->first_step;
+        load(w);
+        w->at = AT_COMMIT;
+        return true;
+    case AT_COMMIT:
+        if (w->pending > 0) return false;
+        check_step(w);
+        w->has_loaded = true;
+        w->at         = AT_BEGIN;
+        return true;
+    case AT_BEGIN:
+        if (w->step >= w->c->plan.task.steps || w->wants_to_leave)
+            w->at = AT_LEAVE;
+        else
+            begin_step(w);
+        return true;
+    case AT_FIRST_HALF:
+        if (now < w->wake_ms) return false;
+        push_half(w, false);
+        think(w, AT_SECOND_HALF);
+        return true;
+    case AT_SECOND_HALF:
+        if (now < w->wake_ms) return false;
+        push_half(w, true);
+        close_step(w);
+        return true;
+    case AT_STEP:
+        if (w->pending > 0) return false;
+        end_step(w);
+        return true;
+    case AT_MEET:
+        if (w->pending > 0) return false;
+        end_meet(w);
+        return true;
+    case AT_LEAVE:
+        liaison_leave(w->liaison, now);
+        w->at = AT_LEAVING;
+        return true;
+    case AT_LEAVING:
+        if (!w->has_left) return false;
+        sim_worker_end(w, LIFE_LEFT);
+        return true;
+    case AT_END: break;
+    }
+    return false;
+}

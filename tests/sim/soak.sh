@@ -1,0 +1,26 @@
+#!/bin/sh
+# soak.sh BUILD SEEDS [FIRST]: as many seeds as asked of every lively test and of the swarms, on all cores.
+# Each failure prints the line that replays it.  Exit code: 0 when there was none.
+set -eu
+build=$1 seeds=${2:-5000} first=${3:-1} cores=$(nproc)
+each=$(( (seeds + cores - 1) / cores ))
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+run() { # number program
+    SIM_SEEDS=$each SIM_FIRST=$(( first + $1 * each )) "$build/tests/$2" "$3" > "$logs/$1" 2>&1 || echo failed > "$logs/$1.failed"
+}
+status=0
+for what in sim_lively_test:sim_every_lively_swarm_ends_as_its_faults_allow sim_sim_test:sim_every_swarm_ends_in_good_order; do
+    started=$(date +%s) number=0
+    while [ "$number" -lt "$cores" ]; do
+        run "$number" "${what%%:*}" "${what#*:}" &
+        number=$(( number + 1 ))
+    done
+    wait
+    grep -h -A4 -E '^replay:' "$logs"/* || true
+    grep -h -E ' runs, ' "$logs"/* || true
+    if ls "$logs"/*.failed > /dev/null 2>&1; then status=1; fi
+    rm -f "$logs"/*
+    echo "soak    ${what#*:}   seeds from $first, $each per core on $cores cores   $(( $(date +%s) - started )) s"
+done
+exit $status

@@ -1,0 +1,633 @@
+/* coll_engine_test.c - groups of threads that stand for ranks: every collective on every path, deadlines, verdicts. */
+#include "../support/coll_rig.h"
+
+#include "common/clock.h"
+#include "worker/last_error.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define SETTINGS(...)                                                                              \
+    (const char *const[])                                                                          \
+    {                                                                                              \
+        __VA_ARGS__, NULL                                                                          \
+    }
+
+enum { N = 1003 };
+
+static float value(int rank, size_t i)
+{
+    return (float)((int)((i * 31 + (size_t)rank * 17) % 41) - 20) / 4;
+}
+
+/* ---- every collective ------------------------------------------------------------------------ */
+static void fill(float *x, int rank, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] = value(rank, i);
+}
+
+static float sum(int n, size_t i)
+{
+    float total = value(0, i);
+    for (int r = 1; r < n; r++) total += value(r, i);
+    return total;
+}
+
+static void check_reductions(rig *r, int rank, pen_group *w)
+{
+    float in[N], out[N];
+    fill(in, rank, N);
+    rig_check(r, pen_all_reduce(w, in, out, N, PEN_F32, PEN_SUM, NULL, NULL) == PEN_OK);
+    for (size_t i = 0; i < N; i++) rig_check(r, out[i] == sum(r->n, i));
+    rig_check(r, pen_all_reduce(w, in, out, N, PEN_F32, PEN_AVG, NULL, NULL) == PEN_OK);
+    for (size_t i = 0; i < N; i++) rig_check(r, out[i] == sum(r->n, i) / (float)r->n);
+    memset(out, 0, sizeof out);
+    rig_check(r, pen_reduce(w, in, out, N, PEN_F32, PEN_SUM, r->n - 1, NULL, NULL) == PEN_OK);
+    for (size_t i = 0; i < N; i++) rig_check(r, out[i] == (rank == r->n - 1 ? sum(r->n, i) : 0));
+    rig_check(r, pen_all_reduce(w, in, in, N, PEN_F32, PEN_SUM,
+                                &(pen_opts){.flags = PEN_SCALED, .scale = 2}, NULL) == PEN_OK);
+    for (size_t i = 0; i < N; i++) rig_check(r, in[i] == 2 * sum(r->n, i));
+}
+
+/* Parts of 1, 2, ... elements; sums of quarters are exact in any order. */
+static void check_parts(rig *r, int rank, pen_group *w)
+{
+    float in[RIG_RANKS_MAX * RIG_RANKS_MAX], out[RIG_RANKS_MAX], all[sizeof in / sizeof *in];
+    size_t counts[RIG_RANKS_MAX], total = 0, before = 0;
+    for (int i = 0; i < r->n; i++) {
+        counts[i] = (size_t)i + 1;
+        if (i < rank) before += counts[i];
+        total += counts[i];
+    }
+    fill(in, rank, total);
+    rig_check(r, pen_reduce_scatter(w, in, counts, out, counts[rank], PEN_F32, PEN_AVG, NULL,
+                                    NULL) == PEN_OK);
+    for (size_t i = 0; i < counts[rank]; i++)
+        rig_check(r, out[i] == sum(r->n, before + i) / (float)r->n);
+    for (size_t i = 0; i < total; i++) rig_check(r, in[i] == value(rank, i));
+    rig_check(r, pen_all_gather(w, out, counts[rank], all, counts, PEN_F32, NULL, NULL) == PEN_OK);
+    for (size_t i = 0; i < total; i++) rig_check(r, all[i] == sum(r->n, i) / (float)r->n);
+}
+
+static void check_moves(rig *r, int rank, pen_group *w)
+{
+    int32_t one[3] = {rank, rank + 10, rank + 20}, all[3 * RIG_RANKS_MAX] = {0}, got[3];
+    for (int root = 0; root < r->n; root++) {
+        int32_t data = rank == root ? 77 + root : 0;
+        rig_check(r, pen_broadcast(w, &data, 1, PEN_I32, root, NULL, NULL) == PEN_OK);
+        rig_check(r, data == 77 + root);
+    }
+    rig_check(r, pen_all_gather(w, one, 3, all, NULL, PEN_I32, NULL, NULL) == PEN_OK);
+    for (int i = 0; i < r->n; i++) rig_check(r, all[3 * i] == i && all[3 * i + 2] == i + 20);
+    rig_check(r, pen_scatter(w, all, NULL, got, 3, PEN_I32, 0, NULL, NULL) == PEN_OK);
+    rig_check(r, got[0] == rank && got[1] == rank + 10);
+    memset(all, 0, sizeof all);
+    rig_check(r, pen_gather(w, one, 3, all, NULL, PEN_I32, 0, NULL, NULL) == PEN_OK);
+    rig_check(r, rank != 0 || all[3 * (r->n - 1)] == r->n - 1);
+    int32_t to[RIG_RANKS_MAX], from[RIG_RANKS_MAX], part;
+    for (int i = 0; i < r->n; i++) to[i] = 100 * rank + i;
+    rig_check(r, pen_all_to_all(w, to, NULL, from, NULL, 1, PEN_I32, NULL, NULL) == PEN_OK);
+    for (int i = 0; i < r->n; i++) rig_check(r, from[i] == 100 * i + rank);
+    rig_check(r, pen_reduce_scatter(w, to, NULL, &part, 1, PEN_I32, PEN_MAX, NULL, NULL) == PEN_OK);
+    rig_check(r, part == 100 * (r->n - 1) + rank);
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_OK);
+}
+
+static void check_everything(rig *r, int rank)
+{
+    pen_group *w = pen_world(r->ctx[rank]);
+    rig_check(r, pen_rank(w) == rank && pen_size(w) == r->n);
+    for (int round = 0; round < 3; round++) {
+        check_reductions(r, rank, w);
+        check_moves(r, rank, w);
+        check_parts(r, rank, w);
+    }
+}
+
+static void run_everything(int n, const char *const *settings, group_carrier carrier)
+{
+    rig r = {0};
+    rig_start(&r, n, settings, NULL);
+    assert_int_equal(r.ctx[0]->world->carrier, carrier);
+    rig_run(&r, check_everything);
+    rig_stop(&r);
+}
+
+static void every_collective_is_right_in_shared_memory(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 5; n++) run_everything(n, NULL, GROUP_NODE);
+}
+
+static void every_collective_is_right_over_sockets(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 4; n++) run_everything(n, SETTINGS("shared_memory=no"), GROUP_WIRE);
+}
+
+static void every_collective_is_right_on_two_hosts_of_two(void **state)
+{
+    (void)state;
+    run_everything(4, SETTINGS("0:host_id=a", "1:host_id=a", "2:host_id=b", "3:host_id=b"),
+                   GROUP_HIER);
+    run_everything(
+        4, SETTINGS("0:host_id=a", "1:host_id=b", "2:host_id=a", "3:host_id=b", "two_level=yes"),
+        GROUP_HIER);
+}
+
+/* Members of one place are in another order than their hosts. */
+static void every_collective_is_right_on_hosts_in_any_order(void **state)
+{
+    (void)state;
+    run_everything(4, SETTINGS("0:host_id=a", "1:host_id=b", "2:host_id=b", "3:host_id=a"),
+                   GROUP_HIER);
+    run_everything(6,
+                   SETTINGS("0:host_id=a", "1:host_id=b", "2:host_id=b", "3:host_id=c",
+                            "4:host_id=a", "5:host_id=c", "two_level=yes"),
+                   GROUP_HIER);
+}
+
+/* It has a host to itself, also in its own eyes. */
+static void one_member_may_be_without_shared_memory(void **state)
+{
+    (void)state;
+    run_everything(3, SETTINGS("0:shared_memory=no"), GROUP_HIER);
+    run_everything(2, SETTINGS("1:shared_memory=no"), GROUP_WIRE);
+}
+
+/* As if the system refused it: the address that rank 1 has of rank 2 says another size. */
+static void refuse_mapping(rig *r)
+{
+    char *size = strrchr(r->ctx[1]->coll->node_address[2], ':') + 1;
+    memset(size, '0', strlen(size));
+}
+
+static void check_new_groups(rig *r, int rank)
+{
+    pen_group *w      = pen_world(r->ctx[rank]), *all;
+    const int ranks[] = {0, 1, 2, 3};
+    for (int round = 0; round < 2; round++) {
+        rig_check(r, pen_group_new(w, ranks, r->n, &all) == PEN_OK);
+        check_reductions(r, rank, all);
+        check_moves(r, rank, all);
+        check_parts(r, rank, all);
+        rig_check(r, all->carrier == (group_carrier)(intptr_t)r->user);
+        pen_group_free(all);
+    }
+    check_reductions(r, rank, w); /* was mapped before */
+}
+
+static void a_mapping_that_one_member_is_refused_sends_all_over_sockets(void **state)
+{
+    (void)state;
+    const char *const *const hosts[] = {
+        NULL, SETTINGS("0:host_id=a", "1:host_id=b", "2:host_id=b", "3:host_id=a")};
+    for (int i = 0; i < 2; i++) {
+        rig r = {.user = (void *)(intptr_t)(i == 0 ? GROUP_WIRE : GROUP_HIER)};
+        rig_start(&r, i == 0 ? 3 : 4, hosts[i], NULL);
+        refuse_mapping(&r);
+        rig_run(&r, check_new_groups);
+        rig_stop(&r);
+    }
+}
+
+/* The first call on devices begins with a vote, which goes the same way. */
+static void check_devices_of_a_new_group(rig *r, int rank)
+{
+    pen_group *w                 = pen_world(r->ctx[rank]), *all;
+    r->ctx[rank]->coll->pretence = PRETEND_REACHABLE;
+    rig_check(r, group_create(r->ctx[rank]->coll, 4711, w->ranks, r->n, &all, &(pen_error){0}) ==
+                     PEN_OK);
+    check_reductions(r, rank, all);
+    rig_check(r, all->carrier == GROUP_WIRE);
+    pen_group_free(all);
+}
+
+static void a_vote_about_devices_goes_round_a_refused_mapping(void **state)
+{
+    (void)state;
+    rig r = {0};
+    rig_start(&r, 3, NULL, NULL);
+    const bool has_devices = r.ctx[0]->coll->device_place != NULL; /* else a build without */
+    refuse_mapping(&r);
+    if (has_devices) rig_run(&r, check_devices_of_a_new_group);
+    rig_stop(&r);
+    if (!has_devices) skip();
+}
+
+static void every_collective_is_right_on_hosts_of_different_size(void **state)
+{
+    (void)state;
+    run_everything(3, SETTINGS("0:host_id=a", "1:host_id=b", "2:host_id=b"), GROUP_HIER);
+}
+
+static void one_member_on_each_host_takes_the_wire(void **state)
+{
+    (void)state;
+    run_everything(2, SETTINGS("0:host_id=a", "1:host_id=b"), GROUP_WIRE);
+}
+
+static void stage_and_check(rig *r, int rank)
+{
+    r->ctx[rank]->coll->pretence = PRETEND_UNREACHABLE;
+    check_everything(r, rank);
+}
+
+static void memory_that_peers_cannot_reach_is_staged(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        rig r = {0};
+        rig_start(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
+        rig_run(&r, stage_and_check);
+        rig_stop(&r);
+    }
+    rig r = {0};
+    rig_start(&r, 1, NULL, NULL);
+    rig_run(&r, stage_and_check);
+    rig_stop(&r);
+}
+
+static void call_on_devices(rig *r, int rank)
+{
+    r->ctx[rank]->coll->pretence = PRETEND_REACHABLE;
+    check_everything(r, rank);
+    rig_check(r, r->ctx[rank]->world->device != NULL);
+}
+
+static void members_on_one_host_work_on_each_others_device_memory(void **state)
+{
+    (void)state;
+    rig r = {0};
+    rig_start(&r, 3, NULL, NULL);
+    const bool has_devices = r.ctx[0]->coll->device_place != NULL; /* else a build without */
+    if (has_devices) rig_run(&r, call_on_devices);
+    rig_stop(&r);
+    if (!has_devices) skip();
+}
+
+/* Threads of one process share its device, where no kernel may wait: all find so before anything was moved. */
+static void a_device_that_cannot_carry_a_group_is_gone_round_in_the_same_call(void **state)
+{
+    (void)state;
+    rig r = {0};
+    rig_start(&r, 3, SETTINGS("device_backend=spin"), NULL);
+    const bool has_devices = r.ctx[0]->coll->device_place != NULL;
+    for (int i = 0; i < 3; i++) r.ctx[i]->coll->pretence = PRETEND_REACHABLE;
+    rig_run(&r, check_everything);
+    for (int i = 0; i < 3 && has_devices; i++) {
+        assert_true(r.ctx[i]->world->device_is_settled);
+        assert_false(r.ctx[i]->world->device_carries);
+    }
+    rig_stop(&r);
+    if (!has_devices) skip();
+}
+
+static void one_member_that_cannot_reach_a_device_sends_all_the_same_way(void **state)
+{
+    (void)state;
+    rig r = {0};
+    rig_start(&r, 3, NULL, NULL);
+    coll_engine *e         = r.ctx[1]->coll;
+    const bool has_devices = e->device_place != NULL;
+    if (has_devices) snprintf(e->device_address[2], strlen(e->device_address[2]), "cuda:none");
+    for (int i = 0; i < 3; i++) r.ctx[i]->coll->pretence = PRETEND_REACHABLE;
+    rig_run(&r, check_everything);
+    for (int i = 0; i < 3; i++) assert_null(r.ctx[i]->world->device);
+    rig_stop(&r);
+    if (!has_devices) skip();
+}
+
+/* Rank 1 forgets to move its tensor to the device, in call 1 or in a later one. */
+static int good_calls;
+
+static void mix_memory(rig *r, int rank)
+{
+    pen_group *w         = pen_world(r->ctx[rank]);
+    const pen_opts o     = {.deadline_ms = 20000, .label = "loss"};
+    const uint64_t begun = clock_ms(&clock_real);
+    float x              = (float)rank;
+    for (int i = 0; i <= good_calls; i++) {
+        const bool is_device         = i < good_calls || rank != 1;
+        r->ctx[rank]->coll->pretence = is_device ? PRETEND_REACHABLE : PRETEND_NOTHING;
+        const pen_status status      = pen_all_reduce(w, &x, &x, 1, PEN_F32, PEN_SUM, &o, NULL);
+        rig_check(r, status == (i < good_calls ? PEN_OK : PEN_MISMATCH));
+    }
+    rig_check(r, strstr(pen_last_error(NULL), "memory of a device") != NULL);
+    rig_check(r, clock_ms(&clock_real) - begun < 10000);
+}
+
+static void memory_of_host_and_device_in_one_call_is_a_mismatch_at_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        rig r      = {0};
+        good_calls = i < 2 ? 0 : 3;
+        rig_start(&r, 3, i % 2 == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
+        rig_run(&r, mix_memory);
+        rig_stop(&r);
+    }
+}
+
+static void alone_everything_is_the_identity_and_there_is_no_thread(void **state)
+{
+    (void)state;
+    rig r = {0};
+    pen_ctx *ctx;
+    assert_int_equal(pen_init(NULL, &ctx), PEN_OK);
+    r.n = 1, r.ctx[0] = ctx;
+    check_everything(&r, 0);
+    assert_int_equal(atomic_load(&r.failures), 0);
+    assert_false(ctx->coll->has_thread);
+    assert_null(ctx->coll->mesh);
+    assert_null(ctx->coll->place);
+    assert_int_equal(pen_finalize(ctx), PEN_OK);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+enum { MANY = 50 };
+
+static void check_requests(rig *r, int rank)
+{
+    pen_group *w = pen_world(r->ctx[rank]);
+    double in[MANY], out[MANY];
+    pen_req req[MANY];
+    for (int i = 0; i < MANY; i++) {
+        in[i] = rank + i;
+        rig_check(r,
+                  pen_all_reduce(w, &in[i], &out[i], 1, PEN_F64, PEN_SUM, NULL, &req[i]) == PEN_OK);
+    }
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_OK); /* waits behind them, and drives them */
+    for (int i = 0; i < MANY; i++) {
+        pen_result result;
+        rig_check(r, pen_wait(&req[i], &result) == PEN_OK && result.count == 1);
+        rig_check(r, out[i] == r->n * i + r->n * (r->n - 1) / 2);
+    }
+}
+
+static void requests_and_waiting_calls_of_a_group_keep_their_order(void **state)
+{
+    (void)state;
+    rig r = {0};
+    rig_start(&r, 3, NULL, NULL);
+    rig_run(&r, check_requests);
+    rig_stop(&r);
+}
+
+static void requests_end_over_sockets_too(void **state)
+{
+    (void)state;
+    rig r = {0};
+    rig_start(&r, 2, SETTINGS("shared_memory=no"), NULL);
+    rig_run(&r, check_requests);
+    rig_stop(&r);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+static void differ_in_count(rig *r, int rank)
+{
+    double x[9]  = {0};
+    pen_group *w = pen_world(r->ctx[rank]);
+    rig_check(r, pen_all_reduce(w, x, x, rank == 1 ? 9 : 8, PEN_F64, PEN_SUM,
+                                &(pen_opts){.label = "loss"}, NULL) == PEN_MISMATCH);
+    rig_check(r, strstr(pen_last_error(NULL), "all_reduce (call 1) differs: rank 1 has 9 f64") !=
+                     NULL);
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_MISMATCH); /* for good */
+}
+
+static void a_mismatch_is_one_sentence_on_every_path(void **state)
+{
+    (void)state;
+    const char *const *const paths[] = {
+        SETTINGS("retry_ms=5000"), SETTINGS("shared_memory=no"),
+        SETTINGS("0:host_id=a", "1:host_id=a", "2:host_id=b", "3:host_id=b")};
+    for (int i = 0; i < 3; i++) {
+        rig r = {0};
+        rig_start(&r, i == 2 ? 4 : 3, paths[i], NULL);
+        rig_run(&r, differ_in_count);
+        rig_stop(&r);
+    }
+}
+
+static void stay_away(rig *r, int rank)
+{
+    pen_error error;
+    double x = 7, sum_of_all = 0;
+    if (rank == 2) return;
+    pen_group *w = pen_world(r->ctx[rank]);
+    if (rank == 1) { /* patient: it hears that rank 0 was not */
+        rig_check(r, pen_all_reduce(w, &x, &sum_of_all, 1, PEN_F64, PEN_SUM,
+                                    &(pen_opts){.label = "loss", .deadline_ms = 1000},
+                                    NULL) != PEN_OK);
+        return;
+    }
+    rig_check(r, pen_all_reduce(w, &x, &sum_of_all, 1, PEN_F64, PEN_SUM,
+                                &(pen_opts){.label = "loss", .deadline_ms = 200},
+                                NULL) == PEN_TIMED_OUT);
+    rig_check(r, strncmp(pen_last_error(&error),
+                         "all_reduce 'loss' (call 1) waited 0.2 s for rank 2", 45) == 0);
+    rig_check(r, error.missing_n == 1 && error.missing[0] == 2 && error.rank == 2);
+    rig_check(r, x == 7 && strcmp(error.tensor, "loss") == 0);
+}
+
+static void a_call_that_somebody_does_not_make_ends_at_its_deadline_and_names_him(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        rig r = {0};
+        rig_start(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
+        rig_run(&r, stay_away);
+        rig_stop(&r);
+    }
+}
+
+typedef struct {
+    pthread_mutex_t lock;
+    int faults, overdue;
+    char what[160];
+} verdicts;
+
+/* The first one's sentence is everybody's, as the scheduler would have it. */
+static void on_fault(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
+                     const pen_error *why)
+{
+    rig *r      = user;
+    verdicts *v = r->user;
+    pen_error all;
+    (void)ranks, (void)n;
+    pthread_mutex_lock(&v->lock);
+    const bool is_first = v->faults++ == 0;
+    pthread_mutex_unlock(&v->lock);
+    if (!is_first) return;
+    why_set(&all, why->status, "verdict: rank 2 is asleep");
+    for (int i = 0; i < r->n; i++) coll_engine_fault(r->ctx[i]->coll, group, call, &all);
+}
+
+static void on_overdue(void *user, const char *what, uint64_t waited_ms, const int *missing, int n)
+{
+    rig *r      = user;
+    verdicts *v = r->user;
+    (void)waited_ms;
+    pthread_mutex_lock(&v->lock);
+    v->overdue += n == 1 && missing[0] == 2;
+    snprintf(v->what, sizeof v->what, "%s", what);
+    pthread_mutex_unlock(&v->lock);
+}
+
+static void hear_the_verdict(rig *r, int rank)
+{
+    if (rank == 2) return;
+    pen_group *w = pen_world(r->ctx[rank]);
+    /* Rank 1 would wait much longer, and hears it from rank 0's verdict. */
+    const int64_t patience = rank == 0 ? 200 : 20000;
+    rig_check(r, pen_barrier(w, &(pen_opts){.label = "epoch end", .deadline_ms = patience}, NULL) ==
+                     PEN_TIMED_OUT);
+    rig_check(r, strcmp(pen_last_error(NULL), "verdict: rank 2 is asleep") == 0);
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_TIMED_OUT);
+    rig_check(r, strcmp(pen_last_error(NULL), "verdict: rank 2 is asleep") == 0);
+}
+
+static void all_survivors_get_the_sentence_of_the_first_who_noticed(void **state)
+{
+    (void)state;
+    const coll_job job = {.fault = on_fault, .overdue = on_overdue};
+    verdicts v         = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    rig r              = {.user = &v};
+    rig_start(&r, 3, SETTINGS("warn_ms=50"), &job);
+    rig_run(&r, hear_the_verdict);
+    assert_true(v.faults >= 1 && v.overdue >= 1);
+    assert_string_equal(v.what, "barrier 'epoch end' (call 1)");
+    rig_stop(&r);
+}
+
+static void await_call(rig *r, int rank, uint64_t seq)
+{
+    coll_engine *e = r->ctx[rank]->coll;
+    for (uint64_t at = 0; at < seq; usleep(100)) {
+        pthread_mutex_lock(&e->lock);
+        at = r->ctx[rank]->world->seq;
+        pthread_mutex_unlock(&e->lock);
+    }
+}
+
+static void wait_for_the_dead(rig *r, int rank)
+{
+    pen_group *w = pen_world(r->ctx[rank]);
+    double x     = 1;
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_OK);
+    if (rank == 2) {
+        pen_error why;
+        await_call(r, 0, 2);
+        await_call(r, 1, 2);
+        why_set(&why, PEN_PEER_LOST, "worker 2 died");
+        coll_engine_lost(r->ctx[0]->coll, 2, &why);
+        coll_engine_lost(r->ctx[1]->coll, 2, &why);
+        return;
+    }
+    rig_check(r, pen_all_reduce(w, &x, &x, 1, PEN_F64, PEN_SUM, &(pen_opts){.label = "g"}, NULL) ==
+                     PEN_PEER_LOST);
+    rig_check(r, x == 1);
+    rig_check(r, strncmp(pen_last_error(NULL), "worker 2 died", 13) == 0);
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_PEER_LOST);
+    pen_group *pair;
+    rig_check(r, pen_group_new(w, (const int[]){0, 1}, 2, &pair) == PEN_OK);
+    rig_check(r, pen_all_reduce(pair, &x, &x, 1, PEN_F64, PEN_SUM, NULL, NULL) == PEN_OK && x == 2);
+    pen_group_free(pair);
+}
+
+static void a_member_that_dies_fails_its_groups_and_others_go_on(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        rig r = {0};
+        rig_start(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
+        rig_run(&r, wait_for_the_dead);
+        rig_stop(&r);
+    }
+}
+
+static void wait_for_ever(rig *r, int rank)
+{
+    pen_group *w = pen_world(r->ctx[rank]);
+    if (rank == 1) {
+        pen_error why;
+        why_set(&why, PEN_ABORTED, "pen_abort on rank 1");
+        coll_engine_fail(r->ctx[0]->coll, &why);
+        return;
+    }
+    rig_check(r, pen_barrier(w, &(pen_opts){.deadline_ms = -1}, NULL) == PEN_ABORTED);
+    rig_check(r, strcmp(pen_last_error(NULL), "pen_abort on rank 1") == 0);
+}
+
+static void the_end_of_the_job_ends_calls_without_a_deadline(void **state)
+{
+    (void)state;
+    rig r = {0};
+    rig_start(&r, 2, NULL, NULL);
+    rig_run(&r, wait_for_ever);
+    rig_stop(&r);
+}
+
+/* ---- the record ------------------------------------------------------------------------------ */
+static void the_record_keeps_the_last_thousand_calls(void **state)
+{
+    (void)state;
+    pen_ctx *ctx;
+    double x = 1;
+    assert_int_equal(pen_init(NULL, &ctx), PEN_OK);
+    for (int i = 0; i < RECORD_CALLS + 5; i++)
+        assert_int_equal(pen_barrier(pen_world(ctx), NULL, NULL), PEN_OK);
+    assert_int_equal(pen_all_reduce(pen_world(ctx), &x, &x, 1, PEN_F64, PEN_MAX,
+                                    &(pen_opts){.label = "a \"loss\"\n"}, NULL),
+                     PEN_OK);
+    char *text = coll_engine_record(ctx->coll);
+    int lines  = 0;
+    for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) lines++;
+    assert_int_equal(lines, RECORD_CALLS);
+    assert_non_null(strstr(text, "\"call\":7,\"kind\":\"barrier\""));
+    assert_null(strstr(text, "\"call\":6,"));
+    assert_non_null(
+        strstr(text, "\"kind\":\"all_reduce\",\"op\":\"MAX\",\"dtype\":\"f64\",\"n\":1"));
+    assert_non_null(strstr(text, "\"label\":\"a ?loss??\""));
+    assert_non_null(strstr(text, "\"state\":\"OK\"}"));
+    free(text);
+    assert_int_equal(pen_finalize(ctx), PEN_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(alone_everything_is_the_identity_and_there_is_no_thread),
+        cmocka_unit_test(every_collective_is_right_in_shared_memory),
+        cmocka_unit_test(every_collective_is_right_over_sockets),
+        cmocka_unit_test(every_collective_is_right_on_two_hosts_of_two),
+        cmocka_unit_test(every_collective_is_right_on_hosts_of_different_size),
+        cmocka_unit_test(every_collective_is_right_on_hosts_in_any_order),
+        cmocka_unit_test(one_member_may_be_without_shared_memory),
+        cmocka_unit_test(a_mapping_that_one_member_is_refused_sends_all_over_sockets),
+        cmocka_unit_test(a_vote_about_devices_goes_round_a_refused_mapping),
+        cmocka_unit_test(memory_that_peers_cannot_reach_is_staged),
+        cmocka_unit_test(members_on_one_host_work_on_each_others_device_memory),
+        cmocka_unit_test(a_device_that_cannot_carry_a_group_is_gone_round_in_the_same_call),
+        cmocka_unit_test(one_member_that_cannot_reach_a_device_sends_all_the_same_way),
+        cmocka_unit_test(memory_of_host_and_device_in_one_call_is_a_mismatch_at_once),
+        cmocka_unit_test(one_member_on_each_host_takes_the_wire),
+        cmocka_unit_test(requests_and_waiting_calls_of_a_group_keep_their_order),
+        cmocka_unit_test(requests_end_over_sockets_too),
+        cmocka_unit_test(a_mismatch_is_one_sentence_on_every_path),
+        cmocka_unit_test(a_call_that_somebody_does_not_make_ends_at_its_deadline_and_names_him),
+        cmocka_unit_test(all_survivors_get_the_sentence_of_the_first_who_noticed),
+        cmocka_unit_test(a_member_that_dies_fails_its_groups_and_others_go_on),
+        cmocka_unit_test(the_end_of_the_job_ends_calls_without_a_deadline),
+        cmocka_unit_test(the_record_keeps_the_last_thousand_calls),
+    };
+    alarm(100);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

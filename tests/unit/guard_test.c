@@ -1,0 +1,200 @@
+/* guard_test.c - who needs a secret, who gets which keys, and whom a role lets in. */
+#include "common/guard.h"
+#include "common/log.h"
+#include "common/secret.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char path[64];
+
+static int make_secret(void **state)
+{
+    (void)state;
+    secret s;
+    pen_error why;
+    log_level_set(-1);
+    snprintf(path, sizeof path, "/tmp/guard-test-%d.key", (int)getpid());
+    return secret_make(&s, &why) != PEN_OK || secret_write(path, &s, &why) != PEN_OK;
+}
+
+static int remove_secret(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+static guard *open_as(guard_role role, int32_t rank)
+{
+    guard *g;
+    pen_error why;
+    const guard_options o = {
+        .encryption = GUARD_ON, .secret_file = path, .role = role, .rank = rank};
+    if (guard_open(&o, &g, &why) != PEN_OK) fail_msg("%s", why.text);
+    assert_non_null(g);
+    return g;
+}
+
+static void test_guard_knows_what_stays_on_this_host(void **state)
+{
+    (void)state;
+    static const char *const near[] = {
+        "",           "127.0.0.1",         "127.0.1.1",     "127.0.0.1:29500",
+        "localhost",  "localhost:1",       "::1",           "[::1]",
+        "[::1]:4711", "tcp://127.0.0.1:0", "tcp://[::1]:7", "tcp://localhost:7",
+        "inproc://x", "ipc://*",           "sim://1/x"};
+    static const char *const far[] = {"0.0.0.0",        "*",           "::",
+                                      "10.0.0.7",       "a",           "127.example.org",
+                                      "127.0.0.1.evil", "localhost.x", "localhosts",
+                                      "fe80::1",        "[fe80::1]:7", "tcp://10.0.0.7:29500",
+                                      "tcp://*:0",      "node-0:29500"};
+    for (size_t i = 0; i < sizeof near / sizeof *near; i++)
+        if (!guard_is_loopback(near[i])) fail_msg("'%s' was taken for far", near[i]);
+    for (size_t i = 0; i < sizeof far / sizeof *far; i++)
+        if (guard_is_loopback(far[i])) fail_msg("'%s' was taken for near", far[i]);
+}
+
+typedef struct {
+    int encryption;
+    const char *secret_file, *address, *other;
+    bool is_on;
+} choice;
+
+static void test_guard_is_on_off_loopback_and_wherever_a_secret_was_given(void **state)
+{
+    (void)state;
+    const choice choices[] = {
+        {GUARD_AUTO, NULL, "127.0.0.1", NULL, false}, {GUARD_AUTO, "", "localhost", "", false},
+        {GUARD_AUTO, path, "127.0.0.1", NULL, true},  {GUARD_AUTO, path, "10.0.0.7", NULL, true},
+        {GUARD_AUTO, path, "127.0.0.1", "b", true},   {GUARD_ON, path, "127.0.0.1", NULL, true},
+        {GUARD_CLEAR, NULL, "10.0.0.7", NULL, false}, {GUARD_CLEAR, path, "*", NULL, false},
+    };
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
+        const choice *c = &choices[i];
+        guard *g        = NULL;
+        pen_error why;
+        const guard_options o = {.encryption  = c->encryption,
+                                 .secret_file = c->secret_file,
+                                 .role        = GUARD_WORKER,
+                                 .address     = {c->address, c->other}};
+        if (guard_open(&o, &g, &why) != PEN_OK) fail_msg("%zu: %s", i, why.text);
+        if ((g != NULL) != c->is_on) fail_msg("choice %zu", i);
+        guard_close(g);
+    }
+}
+
+static void test_guard_without_the_secret_it_needs_says_what_to_do(void **state)
+{
+    (void)state;
+    guard *g                    = NULL;
+    const guard_options o       = {.role = GUARD_SERVER, .address = {"127.0.0.1", "node-3"}},
+                        on      = {.encryption = GUARD_ON, .address = {"127.0.0.1"}},
+                        missing = {.secret_file = "/nowhere/key", .address = {"127.0.0.1"}};
+    pen_error why;
+    assert_int_equal(guard_open(&o, &g, &why), PEN_BAD_SETTING);
+    assert_string_equal(
+        why.text,
+        "node-3 is not loopback, so traffic is encrypted, and the job's secret was not given: "
+        "`penstock keygen FILE` makes one; say secret_file=FILE to every process "
+        "(PENSTOCK_SECRET_FILE), or encryption=clear to do without");
+    assert_int_equal(guard_open(&on, &g, &why), PEN_BAD_SETTING);
+    assert_non_null(strstr(why.text, "encryption=on needs the job's secret"));
+    assert_int_equal(guard_open(&missing, &g, &why), PEN_BAD_SETTING);
+    assert_non_null(strstr(why.text, "/nowhere/key"));
+    assert_null(g);
+}
+
+static void test_guard_of_none_leaves_options_alone(void **state)
+{
+    (void)state;
+    transport_options o = {0};
+    guard_listen(NULL, &o);
+    guard_dial(NULL, GUARD_SERVER, &o);
+    guard_close(NULL);
+    assert_null(o.keys);
+    assert_int_equal(o.io_threads, 0);
+    assert_int_equal(guard_lanes(NULL), 1);
+}
+
+static bool lets_in(guard_role listener, guard_role role, int32_t rank)
+{
+    guard *l = open_as(listener, 0), *d = open_as(role, rank);
+    transport_options at = {0}, to = {0};
+    guard_listen(l, &at);
+    guard_dial(d, listener, &to);
+    assert_memory_equal(to.keys->peer, at.keys->own_public, TRANSPORT_KEY_BYTES);
+    const bool is_in = at.keys->admits(at.keys->user, to.keys->own_public);
+    guard_close(l);
+    guard_close(d);
+    return is_in;
+}
+
+static void test_guard_lets_in_whom_the_role_serves(void **state)
+{
+    (void)state;
+    static const int32_t ranks[] = {-1, 0, 1, 14, 15, 16, 200};
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        assert_true(lets_in(GUARD_SCHEDULER, GUARD_WORKER, ranks[i]));
+        assert_true(lets_in(GUARD_SCHEDULER, GUARD_SERVER, ranks[i]));
+        assert_true(lets_in(GUARD_SERVER, GUARD_WORKER, ranks[i]));
+        assert_true(lets_in(GUARD_SERVER, GUARD_SERVER, ranks[i]));
+        assert_true(lets_in(GUARD_WORKER, GUARD_WORKER, ranks[i]));
+    }
+    assert_true(lets_in(GUARD_SCHEDULER, GUARD_TOOL, -1));
+    assert_true(lets_in(GUARD_SERVER, GUARD_WORKER, 16383));
+}
+
+static void test_guard_turns_away_other_roles_ranks_beyond_a_job_and_strangers(void **state)
+{
+    (void)state;
+    assert_false(lets_in(GUARD_SERVER, GUARD_TOOL, -1));
+    assert_false(lets_in(GUARD_WORKER, GUARD_SERVER, 0));
+    assert_false(lets_in(GUARD_SCHEDULER, GUARD_SCHEDULER, 0));
+    assert_false(lets_in(GUARD_WORKER, GUARD_WORKER, 16384));
+    guard *g            = open_as(GUARD_WORKER, 0);
+    transport_options o = {0};
+    guard_listen(g, &o);
+    uint8_t key[TRANSPORT_KEY_BYTES] = {9};
+    assert_false(o.keys->admits(o.keys->user, key));
+    assert_false(
+        o.keys->admits(o.keys->user, o.keys->own_public)); /* a listener's key dials nobody */
+    guard_close(g);
+}
+
+static void test_guard_keys_of_ranks_and_roles_are_all_different(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    guard *g[N] = {open_as(GUARD_WORKER, -1), open_as(GUARD_WORKER, 0),
+                   open_as(GUARD_WORKER, 1),  open_as(GUARD_SERVER, 0),
+                   open_as(GUARD_TOOL, -1),   open_as(GUARD_SCHEDULER, 0)};
+    transport_options o[2 * N];
+    memset(o, 0, sizeof o);
+    for (int i = 0; i < N; i++) guard_dial(g[i], GUARD_SERVER, &o[i]);
+    for (int i = 3; i < N; i++) guard_listen(g[i], &o[N + i]); /* one of each role listens alike */
+    for (int i = 0; i < 2 * N; i++)
+        for (int j = 0; j < i; j++)
+            if (o[i].keys != NULL && o[j].keys != NULL)
+                assert_memory_not_equal(o[i].keys->own, o[j].keys->own, TRANSPORT_KEY_BYTES);
+    for (int i = 0; i < N; i++) guard_close(g[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_guard_knows_what_stays_on_this_host),
+        cmocka_unit_test(test_guard_is_on_off_loopback_and_wherever_a_secret_was_given),
+        cmocka_unit_test(test_guard_without_the_secret_it_needs_says_what_to_do),
+        cmocka_unit_test(test_guard_of_none_leaves_options_alone),
+        cmocka_unit_test(test_guard_lets_in_whom_the_role_serves),
+        cmocka_unit_test(test_guard_turns_away_other_roles_ranks_beyond_a_job_and_strangers),
+        cmocka_unit_test(test_guard_keys_of_ranks_and_roles_are_all_different),
+    };
+    return cmocka_run_group_tests(tests, make_secret, remove_secret);
+}

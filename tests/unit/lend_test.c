@@ -1,0 +1,344 @@
+/* lend_test.c - large bodies between two endpoints of one host: they stay where they are, are given back, and are
+ * never changed under a reader. */
+#include "common/clock.h"
+#include "common/segment.h"
+#include "common/transport/lend.h"
+#include "common/transport/transport.h"
+
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PATIENCE_MS = 5000, BYTES = 1 << 20 };
+
+/* ---- tools ------------------------------------------------------------------------------------------------ */
+static void nap(transport *t)
+{
+    struct pollfd fd = {.fd = transport_poll_fd(t), .events = POLLIN};
+    poll(&fd, 1, 5);
+}
+
+/* The other endpoint is of this process too, and has to be looked after. */
+static transport_event await_with(transport *t, transport_event_kind kind, transport *other)
+{
+    const uint64_t until = clock_ms(&clock_real) + PATIENCE_MS;
+    transport_event event, passed;
+    while (clock_ms(&clock_real) < until) {
+        while (transport_recv(t, &event) == PEN_OK) {
+            if (event.kind == kind) return event;
+            buf_release(event.body);
+        }
+        while (other != NULL && transport_recv(other, &passed) == PEN_OK) buf_release(passed.body);
+        nap(t);
+    }
+    fail_msg("nothing came");
+    return event;
+}
+
+typedef struct {
+    transport *listener, *dialler;
+    uint32_t number; /* of the dialler at the listener */
+} pair;
+
+static pair open_pair(bool listener_lends, bool dialler_lends)
+{
+    pair p;
+    const transport_options in = {.lends = listener_lends}, out = {.lends = dialler_lends};
+    assert_int_equal(transport_listen("tcp://127.0.0.1:0", &in, &p.listener, NULL), PEN_OK);
+    assert_int_equal(transport_dial(transport_address(p.listener), &out, &p.dialler, NULL), PEN_OK);
+    (void)await_with(p.dialler, TRANSPORT_UP, p.listener);
+    assert_int_equal(transport_send(p.dialler, 0, "hello", 5, NULL), PEN_OK);
+    p.number = await_with(p.listener, TRANSPORT_MESSAGE, p.dialler).peer;
+    return p;
+}
+
+static void close_pair(pair *p)
+{
+    transport_close(p->dialler, 0);
+    transport_close(p->listener, 0);
+}
+
+static void fill(buf *b, int seed)
+{
+    for (size_t i = 0; i < b->size; i++) ((uint8_t *)b->data)[i] = (uint8_t)(i * 7 + (size_t)seed);
+}
+
+static bool is_filled(const buf *b, int seed)
+{
+    for (size_t i = 0; i < b->size; i++)
+        if (((uint8_t *)b->data)[i] != (uint8_t)(i * 7 + (size_t)seed)) return false;
+    return true;
+}
+
+/* Bytes in a segment, with a word that tells when the last reference has gone. */
+typedef struct {
+    atomic_int released;
+    buf *body;
+} watched;
+
+static void note_release(void *user)
+{
+    atomic_fetch_add(&((watched *)user)->released, 1);
+}
+
+static void watch(watched *w, void *data, size_t size)
+{
+    atomic_init(&w->released, 0);
+    w->body = buf_wrap(data, size, note_release, w);
+    assert_non_null(w->body);
+}
+
+/* Until both ends know that they can map each other: one body travels by itself first. */
+static void acquaint(pair *p)
+{
+    buf *b = lend_buf_new(BYTES);
+    fill(b, 1);
+    assert_int_equal(transport_send(p->dialler, 0, "first", 5, buf_acquire(b)), PEN_OK);
+    transport_event event = await_with(p->listener, TRANSPORT_MESSAGE, p->dialler);
+    assert_true(is_filled(event.body, 1));
+    buf_release(event.body);
+    assert_int_equal(transport_send(p->listener, p->number, "back", 4, b), PEN_OK);
+    event = await_with(p->dialler, TRANSPORT_MESSAGE, p->listener);
+    buf_release(event.body);
+    for (int i = 0; i < 20; i++) { /* PROBE and MAPPED, each way */
+        assert_int_not_equal(transport_recv(p->dialler, &event), PEN_OK);
+        assert_int_not_equal(transport_recv(p->listener, &event), PEN_OK);
+        nap(p->dialler);
+    }
+}
+
+static void settle(pair *p)
+{
+    transport_event event;
+    for (int i = 0; i < 40; i++) {
+        assert_int_not_equal(transport_recv(p->listener, &event), PEN_OK);
+        assert_int_not_equal(transport_recv(p->dialler, &event), PEN_OK);
+        nap(p->dialler);
+    }
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------ */
+static void a_large_body_in_a_segment_is_read_where_it_lies(void **state)
+{
+    (void)state;
+    pair p = open_pair(true, true);
+    acquaint(&p);
+    uint8_t *data = segment_alloc(BYTES, NULL);
+    assert_non_null(data);
+    watched w;
+    watch(&w, data, BYTES);
+    fill(w.body, 3);
+    assert_int_equal(transport_send(p.dialler, 0, "lent", 4, w.body), PEN_OK);
+    const transport_event event = await_with(p.listener, TRANSPORT_MESSAGE, p.dialler);
+    assert_int_equal(event.head_size, 4);
+    assert_memory_equal(event.head, "lent", 4);
+    assert_int_equal(event.body->size, BYTES);
+    assert_true(is_filled(event.body, 3));
+    data[77] ^= 0xff; /* the same memory */
+    assert_int_equal(((uint8_t *)event.body->data)[77], data[77]);
+    settle(&p);
+    assert_int_equal(atomic_load(&w.released), 0); /* somebody still reads it */
+    buf_release(event.body);
+    settle(&p);
+    assert_int_equal(atomic_load(&w.released), 1);
+    segment_free(data);
+    close_pair(&p);
+}
+
+static void both_ends_lend_and_many_bodies_are_out_at_once(void **state)
+{
+    (void)state;
+    enum { N = 100 };
+    pair p = open_pair(true, true);
+    acquaint(&p);
+    buf *held[2][N];
+    for (int i = 0; i < N; i++) {
+        for (int way = 0; way < 2; way++) {
+            buf *b = lend_buf_new(LEND_BYTES_MIN);
+            fill(b, i + way);
+            transport *from = way ? p.listener : p.dialler, *to = way ? p.dialler : p.listener;
+            assert_int_equal(transport_send(from, way ? p.number : 0, "x", 1, b), PEN_OK);
+            held[way][i] = await_with(to, TRANSPORT_MESSAGE, from).body;
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        for (int way = 0; way < 2; way++) {
+            assert_true(is_filled(held[way][i], i + way));
+            buf_release(held[way][i]);
+        }
+    }
+    settle(&p);
+    close_pair(&p);
+}
+
+static void small_and_foreign_bodies_travel(void **state)
+{
+    (void)state;
+    pair p = open_pair(true, true);
+    acquaint(&p);
+    buf *small = lend_buf_new(100), *foreign = buf_new(BYTES);
+    fill(small, 5);
+    fill(foreign, 6);
+    assert_int_equal(transport_send(p.dialler, 0, "s", 1, small), PEN_OK);
+    transport_event event = await_with(p.listener, TRANSPORT_MESSAGE, p.dialler);
+    assert_true(is_filled(event.body, 5));
+    buf_release(event.body);
+    assert_int_equal(transport_send(p.dialler, 0, "f", 1, buf_acquire(foreign)), PEN_OK);
+    event = await_with(p.listener, TRANSPORT_MESSAGE, p.dialler);
+    ((uint8_t *)foreign->data)[9] ^= 0xff; /* another copy */
+    assert_int_not_equal(((uint8_t *)event.body->data)[9], ((uint8_t *)foreign->data)[9]);
+    buf_release(event.body);
+    buf_release(foreign);
+    close_pair(&p);
+}
+
+static void an_end_that_does_not_lend_gets_bytes_and_sees_no_questions(void **state)
+{
+    (void)state;
+    pair p = open_pair(true, false);
+    for (int i = 0; i < 3; i++) {
+        buf *b = lend_buf_new(BYTES);
+        fill(b, i);
+        assert_int_equal(transport_send(p.listener, p.number, "v", 1, buf_acquire(b)), PEN_OK);
+        const transport_event event = await_with(p.dialler, TRANSPORT_MESSAGE, p.listener);
+        assert_true(is_filled(event.body, i));
+        ((uint8_t *)b->data)[5] ^= 0xff;
+        assert_int_not_equal(((uint8_t *)event.body->data)[5], ((uint8_t *)b->data)[5]);
+        buf_release(event.body);
+        buf_release(b);
+        settle(&p);
+    }
+    close_pair(&p);
+}
+
+static void a_connection_that_ends_gives_back_what_a_live_reader_still_sees_unchanged(void **state)
+{
+    (void)state;
+    pair p = open_pair(true, true);
+    acquaint(&p);
+    uint8_t *data = segment_alloc(BYTES, NULL);
+    watched w;
+    watch(&w, data, BYTES);
+    fill(w.body, 8);
+    assert_int_equal(transport_send(p.dialler, 0, "lent", 4, w.body), PEN_OK);
+    const transport_event event = await_with(p.listener, TRANSPORT_MESSAGE, p.dialler);
+    transport_close(p.dialler, 0);
+    assert_int_equal(atomic_load(&w.released), 1);
+    memset(data, 0, BYTES); /* the program goes on with its buffer */
+    assert_true(is_filled(event.body, 8));
+    buf_release(event.body);
+    transport_close(p.listener, 0);
+    segment_free(data);
+}
+
+/* Reads what its parent lends until it is killed. */
+static void read_for_ever(const char *address)
+{
+    transport *t;
+    const transport_options o = {.lends = true};
+    if (transport_dial(address, &o, &t, NULL) != PEN_OK) _exit(1);
+    transport_event event;
+    for (bool has_spoken = false;;) {
+        if (transport_recv(t, &event) != PEN_OK)
+            nap(t);
+        else if (event.kind == TRANSPORT_UP && !has_spoken)
+            has_spoken =
+                transport_send(t, 0, "hello", 5, NULL) == PEN_OK; /* bodies are never released */
+    }
+}
+
+static void what_a_killed_peer_had_is_taken_back_and_stays_lendable(void **state)
+{
+    (void)state;
+    transport *l;
+    const transport_options o = {.lends = true};
+    char *address             = NULL;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork(); /* before any endpoint is open */
+    if (child == 0) {
+        char text[128] = "";
+        if (read(ends[0], text, sizeof text - 1) <= 0) _exit(1);
+        read_for_ever(text);
+    }
+    assert_int_equal(transport_listen("tcp://127.0.0.1:0", &o, &l, NULL), PEN_OK);
+    address = (char *)(uintptr_t)transport_address(l);
+    assert_true(write(ends[1], address, strlen(address)) > 0);
+    const uint32_t number = await_with(l, TRANSPORT_MESSAGE, NULL).peer;
+    uint8_t *data         = segment_alloc(BYTES, NULL);
+    watched w[30];
+    transport_event event;
+    for (int i = 0; i < 30; i++) {
+        watch(&w[i], data, BYTES);
+        assert_int_equal(transport_send(l, number, "x", 1, w[i].body), PEN_OK);
+        for (int k = 0; k < 3; k++) {
+            assert_int_not_equal(transport_recv(l, &event), PEN_OK);
+            nap(l);
+        }
+    }
+    assert_int_equal(atomic_load(&w[29].released), 0); /* lent, and held */
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    (void)await_with(l, TRANSPORT_DOWN, NULL);
+    assert_int_equal(atomic_load(&w[29].released), 1);
+    segment_ref place;
+    assert_true(
+        segment_find(data, BYTES, &place)); /* nobody reads it: no need to replace its pages */
+    segment_free(data);
+    transport_close(l, 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void heads_are_any_bytes(void **state)
+{
+    (void)state;
+    pair p = open_pair(true, true);
+    assert_int_equal(transport_send(p.dialler, 0, "\0x", 2, NULL), PEN_OK);
+    assert_int_equal(await_with(p.listener, TRANSPORT_MESSAGE, p.dialler).head_size, 2);
+    close_pair(&p);
+}
+
+/* Written by somebody else: refused, and the connection goes on. */
+static void nonsense_about_lent_bodies_is_refused(void **state)
+{
+    (void)state;
+    pair p                        = open_pair(true, true);
+    const transport_options plain = {.lends = false};
+    transport *liar;
+    assert_int_equal(transport_dial(transport_address(p.listener), &plain, &liar, NULL), PEN_OK);
+    (void)await_with(liar, TRANSPORT_UP, p.listener);
+    char lent[96] = "\0PenLend\3";
+    for (size_t size = 8; size <= sizeof lent; size += 8) {
+        assert_int_equal(transport_send(liar, 0, lent, size, NULL), PEN_OK);
+        assert_null(await_with(p.listener, TRANSPORT_REFUSED, NULL).body);
+    }
+    assert_int_equal(transport_send(p.dialler, 0, "on", 2, NULL), PEN_OK);
+    assert_int_equal(await_with(p.listener, TRANSPORT_MESSAGE, p.dialler).head_size, 2);
+    transport_close(liar, 0);
+    close_pair(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_killed_peer_had_is_taken_back_and_stays_lendable),
+        cmocka_unit_test(a_large_body_in_a_segment_is_read_where_it_lies),
+        cmocka_unit_test(both_ends_lend_and_many_bodies_are_out_at_once),
+        cmocka_unit_test(small_and_foreign_bodies_travel),
+        cmocka_unit_test(an_end_that_does_not_lend_gets_bytes_and_sees_no_questions),
+        cmocka_unit_test(a_connection_that_ends_gives_back_what_a_live_reader_still_sees_unchanged),
+        cmocka_unit_test(heads_are_any_bytes),
+        cmocka_unit_test(nonsense_about_lent_bodies_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

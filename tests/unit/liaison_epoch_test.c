@@ -1,0 +1,340 @@
+/* liaison_epoch_test.c - a worker whose scheduler may be away for a while, and whose job changes: with
+ * a hand-held clock and no network. */
+#include "common/why.h"
+#include "worker/liaison.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SELF = 900, LEASE_MS = 10000, GRACE_MS = 60000 };
+
+typedef struct {
+    liaison *liaison;
+    uint64_t now, hello_from, epoch;
+    int sent[WIRE_CONTROL_END], n_failed, n_left, n_epochs, n_stops, n_lost, n_logs, n_met;
+    pen_error why;
+    char log[512];
+} world;
+
+/* ---- actions --------------------------------------------------------------------------------- */
+static void on_send(void *user, const wire_control *m)
+{
+    world *w = user;
+    w->sent[m->kind]++;
+    if (m->kind == WIRE_HELLO) w->hello_from = m->from;
+}
+
+static void on_epoch(void *user, const wire_control *m)
+{
+    world *w = user;
+    w->epoch = m->u.epoch.epoch;
+    w->n_epochs++;
+}
+
+static void on_plan(void *user, const wire_control *m)
+{
+    (void)user, (void)m;
+}
+
+static void on_committed(void *user, int64_t step, int64_t applied)
+{
+    (void)user, (void)step, (void)applied;
+}
+
+static void on_met(void *user, void *token, const void *data, size_t size, const pen_error *why)
+{
+    world *w = user;
+    w->n_met++;
+    if (why != NULL) w->why = *why;
+    (void)token, (void)data, (void)size;
+}
+
+static void on_snapshot_done(void *user, int64_t step, pen_status status, const char *text)
+{
+    (void)user, (void)step, (void)status, (void)text;
+}
+
+static void on_nothing(void *user)
+{
+    (void)user;
+}
+
+static void on_left(void *user)
+{
+    ((world *)user)->n_left++;
+}
+
+static void on_failed(void *user, const pen_error *why)
+{
+    world *w = user;
+    w->n_failed++;
+    w->why = *why;
+}
+
+static void on_beat(void *user, wire_control *beat)
+{
+    (void)user;
+    beat->u.beat.call = "";
+}
+
+static const char *on_silence(void *user)
+{
+    (void)user;
+    return "(nothing)";
+}
+
+static void on_log(void *user, int level, const char *line)
+{
+    world *w = user;
+    snprintf(w->log, sizeof w->log, "%s", line);
+    w->n_logs++;
+    (void)level;
+}
+
+static void on_lost(void *user, int32_t rank, const pen_error *why)
+{
+    (void)rank, (void)why;
+    ((world *)user)->n_lost++;
+}
+
+static void on_stop(void *user)
+{
+    ((world *)user)->n_stops++;
+}
+
+/* ---- a world --------------------------------------------------------------------------------- */
+static void hear(world *w, wire_control m)
+{
+    liaison_receive(w->liaison, &m, w->now);
+}
+
+static void welcome(world *w, uint64_t incarnation, uint64_t term)
+{
+    hear(w, (wire_control){.kind      = WIRE_WELCOME,
+                           .u.welcome = {.incarnation = incarnation,
+                                         .term        = term,
+                                         .lease_ms    = LEASE_MS,
+                                         .grace_ms    = GRACE_MS,
+                                         .job         = ""}});
+}
+
+static void epoch(world *w, uint64_t term, uint64_t number)
+{
+    hear(w, (wire_control){.kind    = WIRE_EPOCH,
+                           .u.epoch = {.term = term, .epoch = number, .job = "", .step = -1}});
+}
+
+static void joined(world *w)
+{
+    static const liaison_actions actions = {.send             = on_send,
+                                            .epoch            = on_epoch,
+                                            .plan             = on_plan,
+                                            .committed        = on_committed,
+                                            .met              = on_met,
+                                            .snapshot_done    = on_snapshot_done,
+                                            .snapshot_please  = on_nothing,
+                                            .left             = on_left,
+                                            .failed           = on_failed,
+                                            .fill_beat        = on_beat,
+                                            .describe_silence = on_silence,
+                                            .log              = on_log,
+                                            .lost             = on_lost,
+                                            .stop             = on_stop};
+    const liaison_setup setup            = {.world_size      = 2,
+                                            .servers         = 1,
+                                            .nonce           = 5,
+                                            .lease_ms        = LEASE_MS,
+                                            .init_timeout_ms = 300000,
+                                            .host            = "devbox",
+                                            .job             = "",
+                                            .scheduler       = "10.0.0.7:29500"};
+    pen_error why;
+    *w         = (world){.now = 5000};
+    w->liaison = liaison_create(&setup, &actions, w, w->now, &why);
+    assert_non_null(w->liaison);
+    liaison_up(w->liaison, w->now);
+    assert_int_equal(w->hello_from, 0);
+    welcome(w, SELF, 3);
+    epoch(w, 3, 1);
+}
+
+static void pass(world *w, uint64_t ms, bool answers)
+{
+    const uint64_t until = w->now + ms;
+    while (w->now < until) {
+        const uint64_t due = liaison_due(w->liaison);
+        w->now             = due > until ? until : due > w->now ? due : w->now + 1;
+        const int beats    = w->sent[WIRE_BEAT];
+        liaison_tick(w->liaison, w->now);
+        if (answers && w->sent[WIRE_BEAT] > beats) hear(w, (wire_control){.kind = WIRE_BEAT_ACK});
+    }
+}
+
+/* ---- the scheduler is away ------------------------------------------------------------------- */
+static void test_liaison_goes_on_while_the_scheduler_is_away(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    pass(&w, 3000, true);
+    liaison_down(w.liaison, w.now);
+    pass(&w, 30000, false);
+    assert_int_equal(w.n_failed, 0);
+    assert_int_equal(w.n_logs, 1); /* said once */
+    assert_string_equal(w.log,
+                        "the scheduler at 10.0.0.7:29500 is away; going on without it for at "
+                        "most 60 s");
+    liaison_up(w.liaison, w.now);
+    assert_int_equal(w.hello_from, SELF); /* it knows us by that */
+    welcome(&w, SELF, 4);
+    assert_string_equal(w.log, "the scheduler at 10.0.0.7:29500 is back");
+    epoch(&w, 4, 2);
+    pass(&w, 120000, true);
+    assert_int_equal(w.n_failed, 0);
+    assert_int_equal(w.n_epochs, 2);
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_ends_when_the_scheduler_is_away_for_too_long(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    liaison_down(w.liaison, w.now);
+    pass(&w, GRACE_MS - 1, false);
+    assert_int_equal(w.n_failed, 0);
+    pass(&w, 1, false);
+    assert_int_equal(w.n_failed, 1);
+    assert_int_equal(w.why.status, PEN_UNREACHABLE);
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_takes_no_scheduler_that_does_not_know_it(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    liaison_down(w.liaison, w.now);
+    pass(&w, 5000, false);
+    liaison_up(w.liaison, w.now);
+    welcome(&w, 77, 9);
+    assert_int_equal(w.n_failed, 1);
+    assert_int_equal(w.why.status, PEN_NOT_A_MEMBER);
+    assert_string_equal(w.why.text, "the scheduler at 10.0.0.7:29500 does not know this worker: it "
+                                    "came back without the state of the job");
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_calls_wait_for_an_absent_scheduler_until_their_deadline(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    liaison_down(w.liaison, w.now);
+    pass(&w, 2000, false);
+    assert_int_equal(liaison_meet(w.liaison, "x", -1, PEN_F32, 0, NULL, 0, w.now + 8000, &w, w.now),
+                     PEN_OK);
+    pass(&w, 7999, false);
+    assert_int_equal(w.n_met, 0);
+    pass(&w, 1, false);
+    assert_int_equal(w.n_met, 1);
+    assert_int_equal(w.why.status, PEN_TIMED_OUT);
+    assert_int_equal(w.n_failed, 0);
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_leaves_when_the_scheduler_is_back(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    liaison_down(w.liaison, w.now);
+    pass(&w, 500, false);
+    liaison_leave(w.liaison, w.now);
+    pass(&w, 10000, false);
+    assert_int_equal(w.n_left, 0);
+    liaison_up(w.liaison, w.now);
+    welcome(&w, SELF, 4);
+    assert_true(w.sent[WIRE_BYE] > 0);
+    hear(&w, (wire_control){.kind = WIRE_BYED});
+    assert_int_equal(w.n_left, 1);
+    liaison_destroy(w.liaison);
+}
+
+/* ---- the job changes ------------------------------------------------------------------------- */
+static void test_liaison_tells_each_newer_epoch_once(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    epoch(&w, 3, 1);
+    assert_int_equal(w.n_epochs, 1);
+    epoch(&w, 3, 4);
+    epoch(&w, 3, 4);
+    epoch(&w, 3, 2);
+    epoch(&w, 2, 9);
+    assert_int_equal(w.n_epochs, 2);
+    assert_int_equal(w.epoch, 4);
+    epoch(&w, 5, 1); /* of a scheduler that came later */
+    assert_int_equal(w.n_epochs, 3);
+    liaison_destroy(w.liaison);
+}
+
+static void lose(world *w, int32_t rank, uint64_t incarnation)
+{
+    wire_control c = {.kind = WIRE_LOST, .u.lost = {.rank = rank, .incarnation = incarnation}};
+    why_set(&c.u.lost.why, PEN_PEER_LOST, "worker %d is gone", (int)rank);
+    hear(w, c);
+}
+
+static void test_liaison_tells_the_loss_of_whoever_took_a_seat_again(void **state)
+{
+    (void)state;
+    world w;
+    const wire_model model = {0};
+    joined(&w);
+    lose(&w, 1, 41);
+    lose(&w, 1, 41);
+    assert_int_equal(w.n_lost, 1);
+    lose(&w, 1, 42);
+    assert_int_equal(w.n_lost, 2);
+    lose(&w, 3, 43); /* the job has two */
+    assert_int_equal(w.n_lost, 2);
+    liaison_register(w.liaison, &model, w.now);
+    hear(&w, (wire_control){.kind = WIRE_PLAN, .u.plan = {.ranks_max = 4}});
+    lose(&w, 3, 43);
+    assert_int_equal(w.n_lost, 3);
+    liaison_destroy(w.liaison);
+}
+
+static void test_liaison_passes_on_that_this_worker_shall_leave(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    hear(&w, (wire_control){.kind = WIRE_STOP});
+    assert_int_equal(w.n_stops, 1);
+    assert_int_equal(w.n_failed, 0);
+    liaison_destroy(w.liaison);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_liaison_goes_on_while_the_scheduler_is_away),
+        cmocka_unit_test(test_liaison_ends_when_the_scheduler_is_away_for_too_long),
+        cmocka_unit_test(test_liaison_takes_no_scheduler_that_does_not_know_it),
+        cmocka_unit_test(test_liaison_calls_wait_for_an_absent_scheduler_until_their_deadline),
+        cmocka_unit_test(test_liaison_leaves_when_the_scheduler_is_back),
+        cmocka_unit_test(test_liaison_tells_each_newer_epoch_once),
+        cmocka_unit_test(test_liaison_tells_the_loss_of_whoever_took_a_seat_again),
+        cmocka_unit_test(test_liaison_passes_on_that_this_worker_shall_leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,281 @@
+/* liaison_loss_test.c - what a worker hears when the job goes on without another, with a hand-held
+ * clock and no network. */
+#include "common/why.h"
+#include "worker/liaison.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LEASE_MS = 10000 };
+
+typedef struct {
+    liaison *liaison;
+    uint64_t now;
+    int sent[WIRE_CONTROL_END], n_lost, n_failed, n_met, n_stored;
+    int32_t lost;
+    uint32_t n_addresses, n_missing;
+    char address[64], text[640];
+    uint64_t record_id;
+    pen_error why;
+} world;
+
+/* ---- actions --------------------------------------------------------------------------------- */
+static void on_send(void *user, const wire_control *m)
+{
+    world *w = user;
+    w->sent[m->kind]++;
+    if (m->kind == WIRE_HELLO) {
+        w->n_addresses = m->u.hello.n_addresses;
+        snprintf(w->address, sizeof w->address, "%s", m->u.hello.address[0]);
+    }
+    if (m->kind == WIRE_OVERDUE) w->n_missing = m->u.overdue.n_missing;
+}
+
+static void on_message(void *user, const wire_control *m)
+{
+    (void)user, (void)m;
+}
+
+static void on_beat(void *user, wire_control *beat)
+{
+    (void)user;
+    beat->u.beat.call = "";
+}
+
+static void on_committed(void *user, int64_t step, int64_t applied)
+{
+    (void)user, (void)step, (void)applied;
+}
+
+static void on_met(void *user, void *token, const void *data, size_t size, const pen_error *why)
+{
+    (void)token, (void)data, (void)size;
+    world *w = user;
+    w->n_met++;
+    if (why != NULL) w->why = *why;
+}
+
+static void on_snapshot_done(void *user, int64_t step, pen_status status, const char *text)
+{
+    (void)user, (void)step, (void)status, (void)text;
+}
+
+static void on_nothing(void *user)
+{
+    (void)user;
+}
+
+static void on_failed(void *user, const pen_error *why)
+{
+    (void)why;
+    ((world *)user)->n_failed++;
+}
+
+static const char *on_silence(void *user)
+{
+    (void)user;
+    return "(nothing)";
+}
+
+static void on_log(void *user, int level, const char *line)
+{
+    (void)level;
+    snprintf(((world *)user)->text, sizeof((world *)user)->text, "%s", line);
+}
+
+static void on_lost(void *user, int32_t rank, const pen_error *why)
+{
+    world *w = user;
+    w->n_lost++;
+    w->lost = rank;
+    w->why  = *why;
+}
+
+static void on_faulted(void *user, uint64_t group, uint64_t call, const pen_error *why)
+{
+    (void)group, (void)call;
+    ((world *)user)->why = *why;
+}
+
+static void on_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks,
+                      uint32_t n, const pen_error *why)
+{
+    (void)user, (void)group, (void)new_group, (void)ranks, (void)n, (void)why;
+}
+
+static void on_stored(void *user, void *token, const void *data, size_t size, int64_t value,
+                      const pen_error *why)
+{
+    (void)token, (void)data, (void)size, (void)value, (void)why;
+    ((world *)user)->n_stored++;
+}
+
+static void on_record_please(void *user, uint64_t id, uint64_t asker)
+{
+    (void)asker;
+    ((world *)user)->record_id = id;
+}
+
+/* ---- a world --------------------------------------------------------------------------------- */
+static void hear(world *w, wire_control m)
+{
+    liaison_receive(w->liaison, &m, w->now);
+}
+
+static void welcome(world *w)
+{
+    hear(w, (wire_control){
+                .kind      = WIRE_WELCOME,
+                .u.welcome = {.incarnation = 900, .lease_ms = LEASE_MS, .rank = 0, .job = ""}});
+}
+
+static void joined(world *w)
+{
+    static const char *const addresses[] = {"tcp://devbox:7", "node:x"};
+    static const liaison_actions actions = {
+        on_send,    on_message, on_message, on_committed, on_met,          on_snapshot_done,
+        on_nothing, on_nothing, on_failed,  on_beat,      on_silence,      on_log,
+        on_lost,    on_faulted, on_shrunk,  on_stored,    on_record_please};
+    const liaison_setup setup = {.world_size      = 4,
+                                 .nonce           = 5,
+                                 .lease_ms        = LEASE_MS,
+                                 .init_timeout_ms = 300000,
+                                 .host            = "devbox",
+                                 .job             = "",
+                                 .scheduler       = "10.0.0.7:29500",
+                                 .n_addresses     = 2,
+                                 .address         = addresses};
+    pen_error why;
+    *w         = (world){.now = 5000};
+    w->liaison = liaison_create(&setup, &actions, w, w->now, &why);
+    assert_non_null(w->liaison);
+    liaison_up(w->liaison, w->now);
+    welcome(w);
+    hear(w, (wire_control){.kind = WIRE_EPOCH, .u.epoch.job = ""});
+}
+
+static void loses(world *w, int32_t rank)
+{
+    wire_control c = {.kind = WIRE_LOST, .u.lost = {.rank = rank}};
+    why_set(&c.u.lost.why, PEN_PEER_LOST, "worker %d is gone", (int)rank);
+    hear(w, c);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+static void hello_says_where_other_workers_reach_this_one(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    assert_int_equal(w.n_addresses, 2);
+    assert_string_equal(w.address, "tcp://devbox:7");
+    liaison_destroy(w.liaison);
+}
+
+static void each_loss_is_told_once(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    loses(&w, 2);
+    loses(&w, 2); /* again, after a reconnect */
+    loses(&w, 4); /* nobody has that rank */
+    loses(&w, -1);
+    assert_int_equal(w.n_lost, 1);
+    assert_int_equal(w.lost, 2);
+    assert_int_equal(w.n_failed, 0);
+    liaison_destroy(w.liaison);
+}
+
+static void a_meeting_that_ended_with_a_loss_says_which(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    assert_int_equal(liaison_meet(w.liaison, "x", -1, PEN_F32, 0, NULL, 0, 0, &w, w.now), PEN_OK);
+    loses(&w, 3);
+    hear(&w, (wire_control){.kind = WIRE_MET, .u.met = {.generation = 1, .status = PEN_PEER_LOST}});
+    assert_int_equal(w.n_met, 1);
+    assert_string_equal(w.why.text, "worker 3 is gone");
+    liaison_destroy(w.liaison);
+}
+
+static void what_is_not_answered_is_asked_again_after_a_reconnect(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    pen_error why;
+    why_set(&why, PEN_TIMED_OUT, "too long");
+    const asks_change c = {.op = WIRE_STORE_ADD, .key = "n", .delta = 1};
+    assert_int_equal(liaison_fault(w.liaison, 1, 2, &why), PEN_OK);
+    assert_int_equal(liaison_store(w.liaison, &c, &w, w.now), PEN_OK);
+    assert_int_equal(w.sent[WIRE_FAULT], 1);
+    liaison_down(w.liaison, w.now);
+    w.now += 500;
+    liaison_up(w.liaison, w.now);
+    welcome(&w);
+    assert_int_equal(w.sent[WIRE_FAULT], 2);
+    assert_int_equal(w.sent[WIRE_STORE], 2);
+    hear(&w, (wire_control){.kind = WIRE_STORED, .u.stored = {.id = 1, .text = ""}});
+    assert_int_equal(w.n_stored, 1);
+    liaison_destroy(w.liaison);
+}
+
+static void a_verdict_ends_what_waits_for_the_store(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    const asks_change c = {.op = WIRE_STORE_GET, .key = "n"};
+    assert_int_equal(liaison_store(w.liaison, &c, &w, w.now), PEN_OK);
+    wire_control verdict = {.kind = WIRE_VERDICT};
+    why_set(&verdict.u.verdict, PEN_PEER_LOST, "worker 1 is gone");
+    hear(&w, verdict);
+    assert_int_equal(w.n_failed, 1);
+    assert_int_equal(w.n_stored, 1);
+    liaison_destroy(w.liaison);
+}
+
+static void an_overdue_call_names_at_most_32_ranks(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    const int32_t missing[40] = {0};
+    liaison_overdue(w.liaison, "barrier (call 1)", 30000, missing, 40);
+    assert_int_equal(w.n_missing, 32);
+    hear(&w, (wire_control){.kind = WIRE_NOTICE, .u.notice.text = "waiting 30 s for rank 0"});
+    assert_string_equal(w.text, "waiting 30 s for rank 0");
+    liaison_destroy(w.liaison);
+}
+
+static void who_asks_for_the_record_is_remembered_by_number(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    hear(&w, (wire_control){.kind = WIRE_RECORD_ASK, .u.record_ask = {.id = 7, .asker = 8}});
+    assert_int_equal(w.record_id, 7);
+    liaison_destroy(w.liaison);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hello_says_where_other_workers_reach_this_one),
+        cmocka_unit_test(each_loss_is_told_once),
+        cmocka_unit_test(a_meeting_that_ended_with_a_loss_says_which),
+        cmocka_unit_test(what_is_not_answered_is_asked_again_after_a_reconnect),
+        cmocka_unit_test(a_verdict_ends_what_waits_for_the_store),
+        cmocka_unit_test(an_overdue_call_names_at_most_32_ranks),
+        cmocka_unit_test(who_asks_for_the_record_is_remembered_by_number),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

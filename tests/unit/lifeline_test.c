@@ -1,0 +1,151 @@
+/* lifeline_test.c - a connection that is renewed beside itself, over real sockets. */
+#include "common/clock.h"
+#include "common/transport/lifeline.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { WAIT_MS = 10000 };
+
+typedef struct {
+    transport *listener;
+    lifeline *line;
+    int ups, downs;
+    uint32_t peer;  /* by which the last message came */
+    uint32_t ended; /* the last peer that went        */
+    char text[32];
+} world;
+
+static void hear(world *w)
+{
+    transport_event e;
+    while (transport_recv(w->listener, &e) == PEN_OK) {
+        if (e.kind == TRANSPORT_DOWN) w->ended = e.peer;
+        if (e.kind != TRANSPORT_MESSAGE) continue;
+        snprintf(w->text, sizeof w->text, "%.*s", (int)e.head_size, (const char *)e.head);
+        w->peer = e.peer;
+        buf_release(e.body);
+    }
+    while (lifeline_recv(w->line, &e) == PEN_OK) {
+        w->ups += e.kind == TRANSPORT_UP;
+        w->downs += e.kind == TRANSPORT_DOWN;
+        if (e.kind == TRANSPORT_MESSAGE) buf_release(e.body);
+    }
+}
+
+static void wait_ms(int ms)
+{
+    const struct timespec t = {.tv_nsec = ms * 1000000L};
+    nanosleep(&t, NULL);
+}
+
+#define UNTIL(w, condition)                                                                        \
+    do {                                                                                           \
+        const uint64_t begun = clock_ms(&clock_real);                                              \
+        for (hear(w); !(condition); hear(w), wait_ms(1))                                           \
+            assert_true(clock_ms(&clock_real) - begun < WAIT_MS);                                  \
+    } while (0)
+
+static void say(world *w, const char *text)
+{
+    assert_int_equal(lifeline_send(w->line, text, strlen(text), NULL), PEN_OK);
+}
+
+static int open_world(void **state)
+{
+    static world w;
+    pen_error why;
+    w = (world){0};
+    assert_int_equal(transport_listen("tcp://127.0.0.1:0", NULL, &w.listener, &why), PEN_OK);
+    assert_int_equal(lifeline_dial(transport_address(w.listener), NULL, &w.line, &why), PEN_OK);
+    UNTIL(&w, w.ups == 1);
+    say(&w, "first");
+    UNTIL(&w, strcmp(w.text, "first") == 0);
+    *state = &w;
+    return 0;
+}
+
+static int close_world(void **state)
+{
+    world *w = *state;
+    lifeline_close(w->line, 0);
+    transport_close(w->listener, 0);
+    return 0;
+}
+
+static void test_lifeline_uses_the_old_connection_until_the_new_one_is_up(void **state)
+{
+    world *w             = *state;
+    const uint32_t first = w->peer;
+    lifeline_renew(w->line);
+    say(w, "meanwhile");
+    assert_int_equal(w->ups, 1);
+    UNTIL(w, strcmp(w->text, "meanwhile") == 0);
+    assert_int_equal(w->peer, first);
+}
+
+static void test_lifeline_moves_without_a_down_and_the_other_end_sees_the_old_one_go(void **state)
+{
+    world *w             = *state;
+    const uint32_t first = w->peer;
+    lifeline_renew(w->line);
+    lifeline_renew(w->line); /* one is under way: nothing */
+    UNTIL(w, w->ups == 2);
+    assert_int_equal(w->downs, 0);
+    say(w, "second");
+    UNTIL(w, strcmp(w->text, "second") == 0);
+    assert_int_not_equal(w->peer, first);
+    UNTIL(w, w->ended == first);
+    assert_int_equal(w->ups, 2);
+}
+
+static void test_lifeline_moves_as_often_as_it_is_told_to(void **state)
+{
+    world *w = *state;
+    for (int i = 2; i < 6; i++) {
+        lifeline_renew(w->line);
+        UNTIL(w, w->ups == i);
+    }
+    say(w, "last");
+    UNTIL(w, strcmp(w->text, "last") == 0);
+    assert_int_equal(w->downs, 0);
+}
+
+static void test_lifeline_keeps_its_descriptor(void **state)
+{
+    world *w     = *state;
+    const int fd = lifeline_poll_fd(w->line);
+    assert_true(fd >= 0);
+    lifeline_renew(w->line);
+    UNTIL(w, w->ups == 2);
+    assert_int_equal(lifeline_poll_fd(w->line), fd);
+}
+
+static void test_lifeline_tells_what_transport_dial_tells_of_a_bad_address(void **state)
+{
+    (void)state;
+    lifeline *line = NULL;
+    pen_error why;
+    assert_int_equal(lifeline_dial("nonsense", NULL, &line, &why), PEN_INVALID_ARGUMENT);
+    assert_string_equal(why.text, "'nonsense' is no address: say tcp://HOST:PORT");
+    assert_null(line);
+}
+
+int main(void)
+{
+#define IN_WORLD(test) cmocka_unit_test_setup_teardown(test, open_world, close_world)
+    const struct CMUnitTest tests[] = {
+        IN_WORLD(test_lifeline_uses_the_old_connection_until_the_new_one_is_up),
+        IN_WORLD(test_lifeline_moves_without_a_down_and_the_other_end_sees_the_old_one_go),
+        IN_WORLD(test_lifeline_moves_as_often_as_it_is_told_to),
+        IN_WORLD(test_lifeline_keeps_its_descriptor),
+        cmocka_unit_test(test_lifeline_tells_what_transport_dial_tells_of_a_bad_address),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,740 @@
+/* scheduler_epoch_test.c - a job that trains while servers and workers die, come and go: epoch by epoch. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/log.h"
+#include "tests/support/scheduler_scene.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+static void a_plan_says_where_all_copies_lie(void **state)
+{
+    (void)state;
+    scene *r                 = scene_train(2, 3, "replicas=1", NULL);
+    const wire_control *plan = scene_must(r, SCENE_SERVER(0), WIRE_PLAN);
+    assert_int_equal(plan->u.plan.n_shards, 6);
+    assert_int_equal(plan->u.plan.n_replicas, 12);
+    assert_int_equal(plan->u.plan.ranks_max, 2);
+    assert_int_equal(plan->u.plan.epoch, 1);
+    for (uint32_t i = 0; i < 12; i += 2) {
+        const wire_replica *lead = &plan->u.plan.replica[i], *copy = lead + 1;
+        assert_int_equal(lead->role, WIRE_PRIMARY);
+        assert_int_equal(copy->role, WIRE_BACKUP);
+        assert_int_equal(copy->shard, lead->shard);
+        assert_int_not_equal(copy->server, lead->server);
+    }
+    scene_drop(r);
+}
+
+static void a_server_whose_copies_live_elsewhere_may_die(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 3, "replicas=1", NULL);
+    scene_forget(r);
+    scene_server_dies(r, 1);
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 2);
+    assert_int_equal(scene_must(r, SCENE_SERVER(0), WIRE_SEAL)->u.seal.epoch, 2);
+
+    scene_seals(r, 0, 5);
+    assert_int_equal(scene_count(r, WIRE_EPOCH), 0); /* the other has not said so */
+    scene_seals(r, 2, 5);
+    const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    scene_must(r, SCENE_WORKER(1), WIRE_EPOCH);
+    scene_must(r, SCENE_SERVER(2), WIRE_EPOCH);
+    assert_null(scene_last(r, SCENE_SERVER(1), WIRE_EPOCH));
+    assert_int_equal(e->u.epoch.epoch, 2);
+    assert_int_equal(e->u.epoch.step, 5);
+    assert_true(e->u.epoch.has_decision);
+    assert_false(e->u.epoch.members_changed);
+    assert_int_equal(e->u.epoch.n_servers, 2);
+    for (uint32_t shard = 0; shard < 6; shard++) assert_int_not_equal(scene_primary(e, shard), 1);
+    assert_non_null(
+        strstr(r->logged, "server 1 (devbox) is gone; other servers took over 2 shards"));
+    scene_drop(r);
+}
+
+static void a_server_with_the_only_copy_ends_the_job_as_ever(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 2, NULL, NULL);
+    scene_forget(r);
+    scene_server_dies(r, 1);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 0);
+    assert_non_null(strstr(scene_must(r, SCENE_WORKER(0), WIRE_VERDICT)->u.verdict.text,
+                           "server 1 (devbox) is gone: it held '"));
+    scene_drop(r);
+}
+
+static void a_server_that_dies_while_others_seal_is_left_out(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 4, "replicas=2", NULL);
+    scene_server_dies(r, 1);
+    scene_seals(r, 0, 3);
+    scene_seals(r, 2, 3);
+    scene_forget(r);
+    scene_server_dies(r, 3); /* the one that was waited for */
+    const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.n_servers, 2);
+    for (uint32_t shard = 0; shard < 8; shard++)
+        assert_true(scene_primary(e, shard) == 0 || scene_primary(e, shard) == 2);
+    scene_drop(r);
+}
+
+static void the_last_copy_dies_with_its_server(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 3, "replicas=1", NULL);
+    scene_server_dies(r, 1);
+    scene_forget(r);
+    scene_server_dies(r, 2);
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_VERDICT)->u.verdict.rank, 2);
+    scene_drop(r);
+}
+
+static void a_server_that_does_not_seal_is_declared_dead(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 4, "replicas=2", "lease_ms=2000", NULL);
+    scene_server_dies(r, 1);
+    scene_seals(r, 0, 3);
+    scene_seals(r, 2, 3);
+    scene_forget(r);
+    for (int i = 0; i < 11; i++) { /* it beats, and nothing else */
+        scene_beat_all(r, 1);
+        scene_pass(r, 1000);
+    }
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_EPOCH)->u.epoch.n_servers, 2);
+    assert_int_equal(scene_must(r, SCENE_SERVER(3), WIRE_VERDICT)->u.verdict.status,
+                     PEN_NOT_A_MEMBER);
+    assert_null(scene_last(r, SCENE_WORKER(0), WIRE_VERDICT));
+    scene_drop(r);
+}
+
+static void reports_that_contradict_each_other_end_the_job(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 3, "replicas=1", NULL);
+    scene_server_dies(r, 1);
+    scene_seals(r, 0, 5);
+    r->all_prepared = false;
+    scene_seals(r, 2, 4);
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_VERDICT)->u.verdict.status, PEN_INTERNAL);
+    scene_drop(r);
+}
+
+static void a_server_that_comes_back_is_filled_and_then_serves_its_share(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 3, "replicas=1", NULL);
+    scene_server_dies(r, 1);
+    scene_seals_all(r, 5);
+    scene_forget(r);
+
+    scene_server_comes(r, 1, 777); /* a new process, at a new connection */
+    const wire_control *e = scene_must(r, SCENE_SERVER(1), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.epoch, 2);
+    const wire_control *plan = scene_must(r, SCENE_SERVER(1), WIRE_PLAN);
+    assert_int_equal(plan->u.plan.restore, -1);
+    assert_int_equal(plan->u.plan.model.n_tensors, 3);
+    for (uint32_t i = 0; i < plan->u.plan.n_replicas; i++)
+        assert_int_not_equal(plan->u.plan.replica[i].server, 1);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 0); /* nobody waits for it yet */
+
+    scene_ready(r, 1);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 2);
+    scene_seals_all(r, 6);
+    e = scene_must(r, SCENE_SERVER(1), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.epoch, 3);
+    assert_int_equal(e->u.epoch.n_servers, 3);
+    const uint32_t learners = scene_count_role(e, 1, WIRE_LEARNER);
+    assert_int_equal(learners, 4); /* 12 copies on 3 servers */
+    assert_int_equal(scene_count_role(e, 1, 0), learners);
+
+    for (int32_t s = 0; s < 3; s++) scene_caught_up(r, e, s);
+    scene_forget(r);
+    scene_pass(r, 50);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 3);
+    scene_seals_all(r, 7);
+    e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.epoch, 4);
+    for (int32_t s = 0; s < 3; s++) {
+        assert_int_equal(scene_count_role(e, s, WIRE_PRIMARY), 2);
+        assert_int_equal(scene_count_role(e, s, WIRE_BACKUP), 2);
+    }
+    scene_pass(r, 1000);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 3); /* and that is the end of it */
+    scene_drop(r);
+}
+
+static void a_process_that_takes_the_place_of_one_that_is_away_is_its_death(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 3, "replicas=1", "on_worker_loss=wait", NULL);
+    scheduler_core_peer_down(r->core, SCENE_SERVER(1), r->now);
+    scheduler_core_peer_down(r->core, SCENE_WORKER(1), r->now);
+    scene_forget(r);
+    scene_server_comes(r, 1, 777);
+    scene_must(r, SCENE_SERVER(1), WIRE_WELCOME);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 2);
+    scene_worker_comes(r, 1, 778);
+    scene_must(r, SCENE_WORKER(1), WIRE_WELCOME);
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    scene_drop(r);
+
+    r = scene_train(2, 2, NULL,
+                    NULL); /* where a death ends the job, a second process is only a mistake */
+    scheduler_core_peer_down(r->core, SCENE_WORKER(1), r->now);
+    scene_forget(r);
+    scene_worker_comes(r, 1, 778);
+    assert_non_null(strstr(scene_must(r, SCENE_WORKER(1), WIRE_VERDICT)->u.verdict.text,
+                           "rank 1 of the workers is taken by process"));
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 1);
+    scene_drop(r);
+}
+
+static void only_a_primary_is_believed_about_its_copies(void **state)
+{
+    (void)state;
+    scene *r                 = scene_train(1, 3, "replicas=1", NULL);
+    const wire_control *plan = scene_must(r, SCENE_SERVER(0), WIRE_PLAN);
+    const int32_t lead = scene_primary(plan, 0), copy = scene_backup(plan, 0),
+                  other = 3 - lead - copy;
+    scene_forget(r);
+    wire_control c        = {.kind = WIRE_SUSPECT};
+    c.u.suspect.shard     = 0;
+    c.u.suspect.server    = copy;
+    c.u.suspect.waited_ms = 10000;
+    scene_say(r, SCENE_SERVER(other), &c);
+    scene_say(r, SCENE_SERVER(copy), &c);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 0);
+    scene_say(r, SCENE_SERVER(lead), &c);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 3);
+    scene_seals_all(r, 3);
+    const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_int_equal(scene_role(e, 0, copy), WIRE_LEARNER);
+    assert_int_equal(scene_role(e, 0, lead), WIRE_PRIMARY);
+    scene_drop(r);
+}
+
+/* ---- workers --------------------------------------------------------------------------------- */
+static void with_continue_the_next_epoch_is_without_the_dead(void **state)
+{
+    (void)state;
+    scene *r = scene_train(3, 1, "on_worker_loss=continue", NULL);
+    scene_forget(r);
+    scene_worker_dies(r, 1);
+    assert_int_equal(scene_count(r, WIRE_LOST), 2);
+    scene_seals_all(r, 9);
+    const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.n_workers, 2);
+    assert_int_equal(e->u.epoch.worker[1].rank, 2);
+    assert_true(e->u.epoch.members_changed);
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    scene_drop(r);
+}
+
+static void with_fewer_workers_than_it_must_have_a_job_fails(void **state)
+{
+    (void)state;
+    scene *r = scene_train(3, 1, "on_worker_loss=continue", "workers_min=2", NULL);
+    scene_worker_dies(r, 1);
+    scene_seals_all(r, 9);
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    scene_worker_dies(r, 0);
+    assert_non_null(
+        strstr(scene_must(r, SCENE_WORKER(2), WIRE_VERDICT)->u.verdict.text,
+               "1 worker is left and the job needs 2; the first that is gone: worker 1"));
+    scene_drop(r);
+}
+
+static void with_wait_nothing_changes_until_the_worker_is_back(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 2, "on_worker_loss=wait", NULL);
+    scene_forget(r);
+    const uint64_t then = r->incarnation[SCENE_WORKER(1)];
+    scene_worker_dies(r, 1);
+    scene_pass(r, 5000);
+    assert_int_equal(scene_count(r, WIRE_SEAL) + scene_count(r, WIRE_LOST), 0);
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+
+    scene_forget(r);
+    scene_worker_comes(r, 1, 888);
+    assert_int_not_equal(r->incarnation[SCENE_WORKER(1)], then);
+    assert_int_equal(scene_must(r, SCENE_WORKER(1), WIRE_EPOCH)->u.epoch.epoch, 1);
+    assert_null(scene_last(r, SCENE_WORKER(1), WIRE_PLAN)); /* it has not said what it trains */
+    scene_registers(r, 1, false);
+    scene_must(r, SCENE_WORKER(1), WIRE_PLAN);
+    assert_null(scene_last(r, SCENE_WORKER(1), WIRE_COMMITTED));
+    assert_int_equal(scene_count(r, WIRE_SEAL), 2);
+    scene_seals_all(r, 17);
+    const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.n_workers, 2);
+    assert_true(e->u.epoch.members_changed);
+    assert_int_equal(e->u.epoch.worker[1].incarnation, r->incarnation[SCENE_WORKER(1)]);
+    const wire_control *done = scene_must(r, SCENE_WORKER(1), WIRE_COMMITTED);
+    assert_int_equal(done->u.committed.step, 17);
+    assert_int_equal(done->u.committed.applied, 17);
+    assert_null(scene_last(r, SCENE_WORKER(0), WIRE_COMMITTED));
+    scene_pass(r, 400000);
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    scene_drop(r);
+}
+
+static void a_worker_that_is_waited_for_stays_a_member_when_a_server_dies_with_it(void **state)
+{
+    (void)state;
+    scene *r            = scene_train(2, 3, "replicas=1", "on_worker_loss=wait", NULL);
+    const uint64_t then = r->incarnation[SCENE_WORKER(1)];
+    scene_worker_dies(r, 1);
+    scene_server_dies(r, 1);
+    scene_seals_all(r, 5);
+    const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.n_workers, 2);
+    assert_true(e->u.epoch.worker[1].incarnation == then);
+    assert_false(e->u.epoch.members_changed);
+
+    scene_worker_comes(r, 1, 888); /* and while it has come, and is not ready */
+    scene_forget(r);
+    scene_server_comes(r, 1, 777);
+    scene_ready(r, 1);
+    scene_seals_all(r, 5);
+    e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_true(e->u.epoch.worker[1].incarnation == then);
+    assert_false(e->u.epoch.members_changed);
+
+    scene_registers(r, 1, false);
+    scene_seals_all(r, 5);
+    e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_true(e->u.epoch.worker[1].incarnation == r->incarnation[SCENE_WORKER(1)]);
+    assert_true(e->u.epoch.members_changed);
+    scene_drop(r);
+}
+
+static void nobody_waits_for_ever(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 1, "on_worker_loss=wait", "wait_ms=60000", NULL);
+    scene_worker_dies(r, 1);
+    scene_forget(r);
+    scene_pass(r, 59000);
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    scene_pass(r, 1000);
+    const char *text = scene_must(r, SCENE_WORKER(0), WIRE_VERDICT)->u.verdict.text;
+    assert_non_null(strstr(text, "worker 1 (devbox) is gone"));
+    assert_non_null(strstr(text, "; it has not come back within 60 s"));
+    scene_drop(r);
+
+    r = scene_train(2, 1, "on_worker_loss=wait", NULL);
+    scene_exits(r, PEN_WORKER, 1, 9, "no restarts left");
+    assert_non_null(strstr(scene_must(r, SCENE_WORKER(0), WIRE_VERDICT)->u.verdict.text,
+                           "it is not started again"));
+    scene_drop(r);
+}
+
+static void a_worker_that_means_another_model_cannot_join(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 1, "on_worker_loss=wait", NULL);
+    scene_worker_dies(r, 1);
+    scene_forget(r);
+    scene_worker_comes(r, 1, 888);
+    scene_registers(r, 1, true);
+    assert_int_equal(scene_must(r, SCENE_WORKER(1), WIRE_VERDICT)->u.verdict.status, PEN_MISMATCH);
+    assert_null(scene_last(r, SCENE_WORKER(0), WIRE_VERDICT));
+    assert_int_equal(scene_count(r, WIRE_SEAL), 0);
+    scene_drop(r);
+}
+
+static void one_who_was_declared_dead_and_lives_is_sent_away(void **state)
+{
+    (void)state;
+    scene *r            = scene_train(2, 1, "on_worker_loss=wait", NULL);
+    const uint64_t then = r->incarnation[SCENE_WORKER(1)];
+    scene_worker_dies(r, 1);
+    scene_forget(r);
+    wire_control c =
+        scene_hello(PEN_WORKER, 1, 2, 1, 444); /* it says another nonce, and who it was */
+    scene_give(r, SCENE_WORKER(1), &c, then);
+    assert_int_equal(scene_must(r, SCENE_WORKER(1), WIRE_VERDICT)->u.verdict.status,
+                     PEN_NOT_A_MEMBER);
+    scene_drop(r);
+}
+
+static void workers_may_come_and_go_in_a_job_that_said_so(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 1, "workers_max=3", NULL);
+    assert_int_equal(scene_must(r, SCENE_SERVER(0), WIRE_PLAN)->u.plan.ranks_max, 3);
+    scene_forget(r);
+    scene_worker_comes(r, 2, 21);
+    scene_registers(r, 2, false);
+    scene_seals_all(r, 4);
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_EPOCH)->u.epoch.n_workers, 3);
+    assert_int_equal(scene_must(r, SCENE_WORKER(2), WIRE_COMMITTED)->u.committed.step, 4);
+
+    scene_forget(r);
+    scene_worker_comes(r, 3, 22); /* one too many */
+    scene_must(r, SCENE_WORKER(3), WIRE_VERDICT);
+
+    scene_forget(r);
+    scene_leaves(r, SCENE_WORKER(0));
+    scene_pass(r, 200);
+    scene_seals_all(r, 6);
+    const wire_control *e = scene_must(r, SCENE_WORKER(1), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.n_workers, 2);
+    assert_int_equal(e->u.epoch.worker[0].rank, 1);
+    assert_true(e->u.epoch.members_changed);
+    scene_leaves(r, SCENE_WORKER(1));
+    scene_leaves(r, SCENE_WORKER(2));
+    scene_must(r, SCENE_SERVER(0), WIRE_STOP);
+    scene_drop(r);
+}
+
+static void where_workers_are_fixed_one_that_leaves_changes_nothing(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 1, NULL, NULL);
+    scene_forget(r);
+    scene_leaves(r, SCENE_WORKER(0));
+    scene_pass(r, 5000);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 0);
+    scene_drop(r);
+}
+
+static void a_worker_that_goes_before_it_was_let_in_is_not_missed(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 1, "workers_max=3", NULL);
+    scene_worker_comes(r, 2, 21);
+    scene_forget(r);
+    scheduler_core_peer_down(r->core, SCENE_WORKER(2), r->now);
+    scene_exits(r, PEN_WORKER, 2, 1, "");
+    scene_pass(r, 5000);
+    assert_int_equal(scene_count(r, WIRE_VERDICT) + scene_count(r, WIRE_SEAL), 0);
+    scene_worker_comes(r, 2, 22);
+    scene_must(r, SCENE_WORKER(2), WIRE_WELCOME);
+    scene_drop(r);
+}
+
+static void a_worker_that_comes_while_the_last_one_leaves_is_turned_away(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 1, "workers_max=2", NULL);
+    scene_worker_comes(r, 1, 21);
+    scene_forget(r);
+    scene_leaves(r, SCENE_WORKER(0));
+    scene_must(r, SCENE_SERVER(0), WIRE_STOP);
+    const wire_control *c = scene_must(r, SCENE_WORKER(1), WIRE_VERDICT);
+    assert_int_equal(c->u.verdict.status, PEN_NOT_A_MEMBER);
+    assert_non_null(
+        strstr(c->u.verdict.text, "comes too late: all workers of the job have left it"));
+    assert_null(scene_last(r, SCENE_SERVER(0), WIRE_VERDICT));
+    scene_drop(r);
+}
+
+/* ---- more and fewer -------------------------------------------------------------------------- */
+static const wire_control *resized(scene *r, wire_control *ask)
+{
+    scene_guest_comes(r, WIRE_OBSERVER, SCENE_OBSERVER);
+    scene_forget(r);
+    scene_say(r, SCENE_OBSERVER, ask);
+    return scene_last(r, SCENE_OBSERVER, WIRE_RESIZED);
+}
+
+static wire_control scale_to(int32_t workers, int32_t servers)
+{
+    wire_control c    = {.kind = WIRE_SCALE};
+    c.u.scale.workers = workers;
+    c.u.scale.servers = servers;
+    return c;
+}
+
+static void launchers_hear_how_many_there_shall_be(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 1, "workers_max=4", "servers_max=2", NULL);
+    scene_guest_comes(r, WIRE_LAUNCHER, SCENE_LAUNCHER);
+    wire_control c = scale_to(4, -1);
+    assert_int_equal(resized(r, &c)->u.resized.status, PEN_OK);
+    const wire_control *relayed = scene_must(r, SCENE_LAUNCHER, WIRE_SCALE);
+    assert_int_equal(relayed->u.scale.workers, 4);
+    assert_int_equal(relayed->u.scale.servers, 1);
+    assert_int_equal(scene_count(r, WIRE_STOP), 0);
+    c = scale_to(1, -1);
+    assert_int_equal(resized(r, &c)->u.resized.status, PEN_OK);
+    scene_must(r, SCENE_WORKER(1), WIRE_STOP);
+    assert_int_equal(scene_count(r, WIRE_STOP), 1);
+    scene_drop(r);
+}
+
+static void what_cannot_be_is_answered_with_a_sentence(void **state)
+{
+    (void)state;
+    const struct {
+        int32_t workers, servers;
+        const char *text;
+    } cases[] = {
+        {5, -1, "the job has 1 .. 4 workers, not 5"},
+        {0, -1, "the job has 1 .. 4 workers, not 0"},
+        {-1, 3, "the job has 1 .. 2 servers, not 3; start it with --servers MIN:MAX for more"},
+    };
+    scene *r = scene_train(2, 1, "workers_max=4", "servers_max=2", NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        wire_control c = scale_to(cases[i].workers, cases[i].servers);
+        assert_string_equal(resized(r, &c)->u.resized.text, cases[i].text);
+    }
+    scene_drop(r);
+    r              = scene_train(2, 1, NULL, NULL);
+    wire_control c = scale_to(1, -1);
+    assert_string_equal(
+        resized(r, &c)->u.resized.text,
+        "the job has a fixed number of workers; start it with --nproc-per-node MIN:MAX");
+    c = (wire_control){.kind = WIRE_DRAIN, .u.drain.server = 0};
+    assert_string_equal(
+        resized(r, &c)->u.resized.text,
+        "server 0 is the only one; start another first (penstock scale --servers 2)");
+    c.u.drain.server = 7;
+    assert_string_equal(resized(r, &c)->u.resized.text, "there is no server 7 in the job");
+    scene_drop(r);
+}
+
+static void a_server_is_let_go_when_nothing_lies_on_it_any_more(void **state)
+{
+    (void)state;
+    scene *r       = scene_train(1, 3, NULL, NULL);
+    wire_control c = {.kind = WIRE_DRAIN, .u.drain.server = 1};
+    assert_null(resized(r, &c));
+    assert_int_equal(scene_count(r, WIRE_SEAL), 3);
+    scene_seals_all(r, 2);
+    const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_int_equal(scene_count_role(e, 1, WIRE_PRIMARY), 2);
+    assert_int_equal(scene_count(r, WIRE_STOP), 0);
+    scene_caught_up(r, e, 0);
+    scene_caught_up(r, e, 2);
+    scene_pass(r, 50);
+    scene_seals_all(r, 3);
+    e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_int_equal(scene_count_role(e, 1, 0), 0);
+    assert_int_equal(scene_count_role(e, 0, WIRE_PRIMARY), 3);
+    scene_must(r, SCENE_SERVER(1), WIRE_STOP);
+    assert_int_equal(scene_must(r, SCENE_OBSERVER, WIRE_RESIZED)->u.resized.status, PEN_OK);
+    scene_forget(r);
+    scene_leaves(r, SCENE_SERVER(1));
+    scene_exits(r, PEN_SERVER, 1, 0, "");
+    scene_pass(r, 500);
+    scene_seals_all(r, 4);
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_EPOCH)->u.epoch.n_servers, 2);
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    scene_drop(r);
+}
+
+/* ---- a scheduler that dies ------------------------------------------------------------------- */
+static void a_record_is_kept_before_anybody_hears_it(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 3, "replicas=1", "state=here", NULL);
+    scene_server_dies(r, 1);
+    scene_seals(r, 0, 5);
+    scene_forget(r);
+    r->keep_fails = true;
+    scene_seals(r, 2, 5);
+    assert_int_equal(scene_count(r, WIRE_EPOCH), 0);
+    const pen_error *why = &scene_must(r, SCENE_WORKER(0), WIRE_VERDICT)->u.verdict;
+    assert_int_equal(why->status, PEN_STORE);
+    assert_non_null(
+        strstr(why->text, "the scheduler cannot keep what it must know after a crash in here"));
+    scene_drop(r);
+}
+
+static void members_are_told_how_long_to_go_on_alone(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 1, "state=here", NULL);
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_WELCOME)->u.welcome.grace_ms, 60000);
+    scene_drop(r);
+    r = scene_train(1, 1, NULL, NULL);
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_WELCOME)->u.welcome.grace_ms, 0);
+    scene_drop(r);
+}
+
+static void a_scheduler_that_is_back_knows_everybody_and_begins_a_new_epoch(void **state)
+{
+    (void)state;
+    scene *r              = scene_train(2, 2, "replicas=1", "state=here", NULL);
+    const uint64_t before = r->incarnation[SCENE_WORKER(1)];
+    scene_restart(r);
+    scene_comes_back(r, SCENE_SERVER(0));
+    assert_int_equal(scene_must(r, SCENE_SERVER(0), WIRE_EPOCH)->u.epoch.term, 7); /* as it was */
+    const wire_control *seal = scene_must(r, SCENE_SERVER(0), WIRE_SEAL);
+    assert_int_equal(seal->u.seal.term, 8);
+    assert_int_equal(seal->u.seal.epoch, 2);
+    scene_comes_back(r, SCENE_WORKER(0));
+    scene_comes_back(r, SCENE_WORKER(1));
+    scene_comes_back(r, SCENE_SERVER(1));
+    assert_int_equal(r->incarnation[SCENE_WORKER(1)], before);
+    scene_seals(r, 0, 11);
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_EPOCH)->u.epoch.epoch, 1);
+    scene_seals(r, 1, 11);
+    const wire_control *e = scene_must(r, SCENE_WORKER(1), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.term, 8);
+    assert_int_equal(e->u.epoch.epoch, 2);
+    assert_int_equal(e->u.epoch.step, 11);
+    assert_false(e->u.epoch.members_changed);
+    assert_int_equal(e->u.epoch.n_replicas, 8);
+    scene_leaves(r, SCENE_WORKER(0));
+    scene_leaves(r, SCENE_WORKER(1));
+    scene_must(r, SCENE_SERVER(1), WIRE_STOP);
+    scene_drop(r);
+}
+
+static void nobody_dies_in_the_first_lease_of_a_scheduler_that_is_back(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 2, "replicas=1", "state=here", NULL);
+    scene_restart(r);
+    scene_comes_back(r, SCENE_WORKER(0));
+    scene_comes_back(r, SCENE_WORKER(1));
+    scene_comes_back(r, SCENE_SERVER(0));
+    scene_seals(r, 0, 4);
+    scene_forget(r);
+    scene_pass(r, 9900);
+    assert_int_equal(scene_count(r, WIRE_EPOCH) + scene_count(r, WIRE_VERDICT), 0);
+    scene_beat_all(r, 4);
+    scene_pass(r, 200); /* server 1 has not come back */
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_EPOCH)->u.epoch.n_servers, 1);
+    scene_drop(r);
+}
+
+static void a_record_that_was_kept_and_not_said_is_said_first(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 3, "replicas=1", "state=here", NULL);
+    scene_server_dies(r, 1);
+    scene_seals_all(r, 5); /* kept; let us say nobody heard */
+    scene_restart(r);
+    scene_comes_back(r, SCENE_SERVER(2));
+    const wire_control *e = scene_must(r, SCENE_SERVER(2), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.epoch, 2);
+    assert_int_equal(e->u.epoch.term, 7);
+    assert_int_equal(e->u.epoch.step, 5);
+    assert_int_equal(scene_must(r, SCENE_SERVER(2), WIRE_SEAL)->u.seal.epoch, 3);
+    assert_true(scene_position(r, SCENE_SERVER(2), WIRE_EPOCH) <
+                scene_position(r, SCENE_SERVER(2), WIRE_SEAL));
+    scene_drop(r);
+}
+
+static void what_was_set_and_added_is_there_after_a_restart_and_not_added_again(void **state)
+{
+    (void)state;
+    scene *r        = scene_train(1, 1, "state=here", NULL);
+    wire_control c  = {.kind = WIRE_STORE};
+    c.u.store.id    = 1;
+    c.u.store.op    = WIRE_STORE_ADD;
+    c.u.store.key   = "tickets";
+    c.u.store.delta = 5;
+    scene_say(r, SCENE_WORKER(0), &c);
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_STORED)->u.stored.value, 5);
+    scene_restart(r);
+    scene_comes_back(r, SCENE_WORKER(0));
+    scene_say(r, SCENE_WORKER(0), &c); /* the answer was lost */
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_STORED)->u.stored.value, 5);
+    c.u.store.id = 2;
+    scene_say(r, SCENE_WORKER(0), &c);
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_STORED)->u.stored.value, 10);
+    scene_drop(r);
+}
+
+static void a_verdict_is_the_same_after_a_restart(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 1, "state=here", NULL);
+    scene_server_dies(r, 0);
+    char text[640];
+    snprintf(text, sizeof text, "%s", scene_must(r, SCENE_WORKER(0), WIRE_VERDICT)->u.verdict.text);
+    scene_restart(r);
+    scene_comes_back(r, SCENE_WORKER(1));
+    assert_string_equal(scene_must(r, SCENE_WORKER(1), WIRE_VERDICT)->u.verdict.text, text);
+    scene_drop(r);
+}
+
+static void a_job_that_has_ended_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 1, "state=here", NULL);
+    assert_true(r->kept_size > 0);
+    scene_leaves(r, SCENE_WORKER(0));
+    scene_leaves(r, SCENE_SERVER(0));
+    assert_true(r->has_ended);
+    assert_int_equal(r->kept_size, 0);
+    scene_drop(r);
+}
+
+/* Cut off anywhere, or with any byte changed: read or refused, never believed blindly. */
+static void damaged_state_does_no_harm(void **state)
+{
+    (void)state;
+    scene *r         = scene_train(2, 2, "replicas=1", "state=here", NULL);
+    uint8_t *copy    = malloc(r->kept_size);
+    uint32_t refused = 0, tried = 0;
+    for (size_t i = 0; i < r->kept_size; i += 1 + i % 3) {
+        const size_t size = i % 2 ? r->kept_size : i;
+        memcpy(copy, r->kept, r->kept_size);
+        copy[i] ^= (uint8_t)(1u << i % 8);
+        refused += scene_load(r, copy, size) != PEN_OK;
+        tried++;
+    }
+    assert_true(refused > tried / 2); /* every one that was cut off among them */
+    assert_int_equal(scene_load(r, r->kept, r->kept_size), PEN_OK);
+    free(copy);
+    scene_drop(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_plan_says_where_all_copies_lie),
+        cmocka_unit_test(a_server_whose_copies_live_elsewhere_may_die),
+        cmocka_unit_test(a_server_with_the_only_copy_ends_the_job_as_ever),
+        cmocka_unit_test(a_server_that_dies_while_others_seal_is_left_out),
+        cmocka_unit_test(the_last_copy_dies_with_its_server),
+        cmocka_unit_test(a_server_that_does_not_seal_is_declared_dead),
+        cmocka_unit_test(reports_that_contradict_each_other_end_the_job),
+        cmocka_unit_test(a_server_that_comes_back_is_filled_and_then_serves_its_share),
+        cmocka_unit_test(a_process_that_takes_the_place_of_one_that_is_away_is_its_death),
+        cmocka_unit_test(only_a_primary_is_believed_about_its_copies),
+        cmocka_unit_test(with_continue_the_next_epoch_is_without_the_dead),
+        cmocka_unit_test(with_fewer_workers_than_it_must_have_a_job_fails),
+        cmocka_unit_test(with_wait_nothing_changes_until_the_worker_is_back),
+        cmocka_unit_test(a_worker_that_is_waited_for_stays_a_member_when_a_server_dies_with_it),
+        cmocka_unit_test(nobody_waits_for_ever),
+        cmocka_unit_test(a_worker_that_means_another_model_cannot_join),
+        cmocka_unit_test(one_who_was_declared_dead_and_lives_is_sent_away),
+        cmocka_unit_test(workers_may_come_and_go_in_a_job_that_said_so),
+        cmocka_unit_test(where_workers_are_fixed_one_that_leaves_changes_nothing),
+        cmocka_unit_test(a_worker_that_goes_before_it_was_let_in_is_not_missed),
+        cmocka_unit_test(a_worker_that_comes_while_the_last_one_leaves_is_turned_away),
+        cmocka_unit_test(launchers_hear_how_many_there_shall_be),
+        cmocka_unit_test(what_cannot_be_is_answered_with_a_sentence),
+        cmocka_unit_test(a_server_is_let_go_when_nothing_lies_on_it_any_more),
+        cmocka_unit_test(a_record_is_kept_before_anybody_hears_it),
+        cmocka_unit_test(members_are_told_how_long_to_go_on_alone),
+        cmocka_unit_test(a_scheduler_that_is_back_knows_everybody_and_begins_a_new_epoch),
+        cmocka_unit_test(nobody_dies_in_the_first_lease_of_a_scheduler_that_is_back),
+        cmocka_unit_test(a_record_that_was_kept_and_not_said_is_said_first),
+        cmocka_unit_test(what_was_set_and_added_is_there_after_a_restart_and_not_added_again),
+        cmocka_unit_test(a_verdict_is_the_same_after_a_restart),
+        cmocka_unit_test(a_job_that_has_ended_leaves_nothing_behind),
+        cmocka_unit_test(damaged_state_does_no_harm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,267 @@
+/* segment_test.c - memory that other processes can map. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/segment.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MANY = 3000, BIG = 40 << 20 };
+
+static bool is_zero(const unsigned char *data, size_t bytes)
+{
+    return bytes == 0 || (data[0] == 0 && memcmp(data, data + 1, bytes - 1) == 0);
+}
+
+static void memory_is_zeroed_and_aligned_also_when_used_again(void **state)
+{
+    (void)state;
+    const size_t sizes[] = {0, 1, 63, 65, 4096, 70000, 3 << 20, BIG};
+    for (int round = 0; round < 3; round++) {
+        unsigned char *data[8];
+        for (int i = 0; i < 8; i++) {
+            data[i] = segment_alloc(sizes[i], NULL);
+            assert_non_null(data[i]);
+            assert_int_equal((uintptr_t)data[i] % 64, 0);
+            assert_true(is_zero(data[i], sizes[i]));
+            memset(data[i], 0xa5, sizes[i]);
+        }
+        for (int i = 0; i < 8; i++) segment_free(data[(i * 5 + round) % 8]);
+    }
+    segment_free(NULL);
+}
+
+static void allocations_do_not_overlap_and_share_descriptors(void **state)
+{
+    (void)state;
+    static unsigned char *data[MANY];
+    segment_ref ref, first;
+    for (int i = 0; i < MANY; i++) {
+        data[i] = segment_alloc((size_t)(i % 977) + 8, NULL);
+        assert_non_null(data[i]);
+        memcpy(data[i], &i, sizeof i);
+    }
+    assert_true(segment_find(data[0], 8, &first));
+    for (int i = 0; i < MANY; i++) {
+        int read;
+        memcpy(&read, data[i], sizeof read);
+        assert_int_equal(read, i);
+        assert_true(segment_find(data[i], (size_t)(i % 977) + 8, &ref));
+        assert_int_equal(ref.fd, first.fd);
+    }
+    for (int i = 0; i < MANY; i += 2) segment_free(data[i]);
+    for (int i = 0; i < MANY; i += 2) assert_non_null(data[i] = segment_alloc(40, NULL));
+    for (int i = 0; i < MANY; i++) segment_free(data[i]);
+}
+
+static void only_what_lies_in_one_live_allocation_is_found(void **state)
+{
+    (void)state;
+    segment_ref ref;
+    unsigned char *data = segment_alloc(100000, NULL), local[8];
+    assert_true(segment_find(data + 99, 1000, &ref));
+    assert_false(segment_find(data + 99, 200000, &ref));
+    assert_false(segment_find(local, 1, &ref));
+    unsigned char *keep = segment_alloc(10, NULL);
+    segment_free(data);
+    assert_false(segment_find(data, 1, &ref));
+    segment_free(keep);
+}
+
+static void too_much_is_refused_in_a_sentence(void **state)
+{
+    (void)state;
+    pen_error why;
+    assert_null(segment_alloc(SIZE_MAX - 5, &why));
+    assert_int_equal(why.status, PEN_NO_MEMORY);
+    assert_null(segment_alloc((size_t)1 << 60, &why));
+    assert_string_equal(why.text, "no memory for 1152921504606846976 bytes");
+}
+
+/* Runs in a child: maps what the parent has, and writes into it. */
+static int write_into(const segment_ref *ref, unsigned char value)
+{
+    void *data, *again;
+    pen_error why;
+    if (segment_map(ref, 70000, &data, &why) != PEN_OK) return 1;
+    if (segment_map(ref, 70000, &again, &why) != PEN_OK || again != data) return 2;
+    memset(data, value, 70000);
+    segment_unmap(ref);
+    segment_unmap(ref);
+    segment_unmap_all_of(ref->pid);
+    return 0;
+}
+
+static int in_child(const segment_ref *ref, unsigned char value)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        _exit(write_into(ref, value));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void a_peer_that_maps_it_writes_where_the_owner_reads(void **state)
+{
+    (void)state;
+    segment_ref ref;
+    unsigned char *data = segment_alloc(70000, NULL);
+    assert_true(segment_find(data, 70000, &ref));
+    assert_int_equal(in_child(&ref, 9), 0);
+    assert_int_equal(data[0], 9);
+    assert_int_equal(data[69999], 9);
+    segment_free(data);
+}
+
+static void what_was_detached_keeps_its_contents_and_is_written_by_nobody_else(void **state)
+{
+    (void)state;
+    segment_ref ref;
+    unsigned char *data = segment_alloc(70000, NULL), *small = segment_alloc(10, NULL);
+    memset(data, 3, 70000);
+    assert_true(segment_find(data, 70000, &ref));
+    assert_true(segment_detach(data + 5000));
+    assert_true(segment_detach(data));
+    assert_false(segment_detach(small));
+    assert_false(segment_detach(&ref));
+    assert_int_equal(in_child(&ref, 9), 0);
+    assert_int_equal(data[0], 3);
+    assert_int_equal(data[69999], 3);
+    assert_false(segment_find(data, 1, &ref));
+    segment_free(data);
+    unsigned char *other = segment_alloc(70000, NULL);
+    assert_ptr_not_equal(other, data);
+    segment_free(other);
+    segment_free(small);
+}
+
+static void what_is_gone_or_is_no_segment_is_refused(void **state)
+{
+    (void)state;
+    segment_ref ref;
+    void *mapped;
+    pen_error why;
+    unsigned char *data = segment_alloc_apart(70000, NULL);
+    assert_true(segment_find(data, 70000, &ref));
+    assert_int_equal(segment_map(&ref, SIZE_MAX, &mapped, &why), PEN_CORRUPT);
+    segment_ref wrong = ref;
+    wrong.size        = 4096;
+    assert_int_equal(segment_map(&wrong, 10, &mapped, &why), PEN_CORRUPT);
+    wrong    = ref;
+    wrong.id = ref.id + 1;
+    assert_int_equal(segment_map(&wrong, 10, &mapped, &why), PEN_UNREACHABLE);
+    segment_free(data);
+    assert_int_equal(segment_map(&ref, 10, &mapped, &why), PEN_UNREACHABLE);
+}
+
+static void a_view_outlives_the_owner_and_goes_when_another_reference_tells(void **state)
+{
+    (void)state;
+    segment_ref gone, other;
+    void *view, *second;
+    unsigned char *data = segment_alloc_apart(70000, NULL);
+    memset(data, 7, 70000);
+    assert_true(segment_find(data, 70000, &gone));
+    assert_int_equal(segment_map(&gone, 70000, &view, NULL), PEN_OK);
+    segment_free(data);
+    assert_int_equal(((unsigned char *)view)[69999], 7);
+    segment_unmap(&gone);
+
+    unsigned char *next = segment_alloc_apart(70000, NULL), page;
+    assert_true(segment_find(next, 70000, &other));
+    assert_int_equal(segment_map(&other, 70000, &second, NULL), PEN_OK);
+    if (second != view) assert_int_equal(mincore(view, 4096, &page), -1);
+    segment_unmap(&other);
+    segment_unmap_all_of(getpid());
+    segment_free(next);
+}
+
+static void a_forked_child_harms_nothing_of_its_parent(void **state)
+{
+    (void)state;
+    int status;
+    segment_ref ref;
+    unsigned char *data = segment_alloc(70000, NULL);
+    memset(data, 5, 70000);
+    pid_t child = fork();
+    if (child == 0) {
+        unsigned char *own = segment_alloc(70000, NULL);
+        const bool apart   = own != NULL && !segment_find(data, 1, &ref);
+        if (own != NULL) memset(own, 6, 70000);
+        _exit(apart && segment_free(data) ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    unsigned char *next = segment_alloc(70000, NULL);
+    assert_true(is_zero(next, 70000));
+    for (int i = 0; i < 70000; i++) assert_int_equal(data[i], 5);
+    segment_free(next);
+    segment_free(data);
+}
+
+static atomic_bool is_over;
+
+static void *allocate_and_free(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&is_over)) segment_free(segment_alloc(100, NULL));
+    return NULL;
+}
+
+/* The child's segments are its own also where the parent's has room, and no lock stays behind. */
+static void a_child_forked_while_others_allocate_has_segments_of_its_own(void **state)
+{
+    (void)state;
+    int status;
+    pthread_t other;
+    segment_ref of_parent, of_child;
+    unsigned char *kept = segment_alloc(100, NULL);
+    assert_true(segment_find(kept, 100, &of_parent));
+    assert_int_equal(pthread_create(&other, NULL, allocate_and_free, NULL), 0);
+    for (int i = 0; i < 200; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(5);
+            unsigned char *own = segment_alloc(100, NULL);
+            const bool is_own  = own != NULL && segment_find(own, 100, &of_child) &&
+                                of_child.id != of_parent.id && of_child.pid == getpid();
+            segment_free(own);
+            _exit(is_own ? 0 : 1);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+    atomic_store(&is_over, true);
+    pthread_join(other, NULL);
+    segment_free(kept);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_zeroed_and_aligned_also_when_used_again),
+        cmocka_unit_test(allocations_do_not_overlap_and_share_descriptors),
+        cmocka_unit_test(only_what_lies_in_one_live_allocation_is_found),
+        cmocka_unit_test(too_much_is_refused_in_a_sentence),
+        cmocka_unit_test(a_peer_that_maps_it_writes_where_the_owner_reads),
+        cmocka_unit_test(what_was_detached_keeps_its_contents_and_is_written_by_nobody_else),
+        cmocka_unit_test(what_is_gone_or_is_no_segment_is_refused),
+        cmocka_unit_test(a_forked_child_harms_nothing_of_its_parent),
+        cmocka_unit_test(a_child_forked_while_others_allocate_has_segments_of_its_own),
+        cmocka_unit_test(a_view_outlives_the_owner_and_goes_when_another_reference_tells),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,556 @@
+/* transport_guard_test.c - who gets in, and what one bad peer can make a listener do: keys, half-open connections,
+ * messages without end, queues, nonsense. */
+#include "common/clock.h"
+#include "common/guard.h"
+#include "common/log.h"
+#include "common/secret.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PATIENCE_MS = 10000, MIB = 1 << 20 };
+
+/* ---- tools ----------------------------------------------------------------------------------- */
+
+static char path[2][64]; /* the secrets of two jobs */
+
+static uint64_t now_ms(void)
+{
+    return clock_ms(&clock_real);
+}
+
+static bool next(transport *t, transport_event *event, uint64_t wait_ms)
+{
+    const uint64_t until = now_ms() + wait_ms;
+    do {
+        if (transport_recv(t, event) == PEN_OK) {
+            buf_release(event->body);
+            return true;
+        }
+        struct pollfd fd = {.fd = transport_poll_fd(t), .events = POLLIN};
+        poll(&fd, 1, 10);
+    } while (now_ms() < until);
+    return false;
+}
+
+/* The next event of that kind; others are passed over. */
+static transport_event await(transport *t, transport_event_kind kind)
+{
+    transport_event event  = {0};
+    const uint64_t give_up = now_ms() + PATIENCE_MS;
+    while (now_ms() < give_up && next(t, &event, 100))
+        if (event.kind == kind) return event;
+    const uint64_t until = now_ms() + PATIENCE_MS;
+    while (now_ms() < until)
+        if (next(t, &event, 100) && event.kind == kind) return event;
+    fail_msg("event %d did not come", kind);
+    return event;
+}
+
+static guard *open_guard(int job, guard_role role, int32_t rank)
+{
+    guard *g;
+    pen_error why;
+    const guard_options o = {
+        .encryption = GUARD_ON, .secret_file = path[job], .role = role, .rank = rank};
+    if (guard_open(&o, &g, &why) != PEN_OK) fail_msg("%s", why.text);
+    return g;
+}
+
+static transport *listen_with(const guard *g, transport_options o)
+{
+    transport *t;
+    pen_error why;
+    guard_listen(g, &o);
+    if (transport_listen("tcp://127.0.0.1:0", &o, &t, &why) != PEN_OK) fail_msg("%s", why.text);
+    return t;
+}
+
+static transport *dial_with(const guard *g, guard_role listener, const transport *l)
+{
+    transport *t;
+    pen_error why;
+    transport_options o = {0};
+    guard_dial(g, listener, &o);
+    if (transport_dial(transport_address((transport *)(uintptr_t)l), &o, &t, &why) != PEN_OK)
+        fail_msg("%s", why.text);
+    return t;
+}
+
+static void check_talk(transport *l, transport *d)
+{
+    await(d, TRANSPORT_UP);
+    assert_int_equal(transport_send(d, 0, "ping", 4, buf_new(100000)), PEN_OK);
+    const uint32_t peer = await(l, TRANSPORT_MESSAGE).peer;
+    assert_int_equal(transport_send(l, peer, "pong", 4, buf_new(10)), PEN_OK);
+    await(d, TRANSPORT_MESSAGE);
+}
+
+static bool is_one_of(const char *note, const char *one, const char *other)
+{
+    return strcmp(note, one) == 0 || strcmp(note, other) == 0;
+}
+
+/* Which side finds out first is chance, and the other then sees only that the connection ended. */
+static void check_refused(transport *l, transport *d, const char *dialler_hears,
+                          const char *or_only)
+{
+    const transport_event event = await(l, TRANSPORT_REFUSED), heard = await(d, TRANSPORT_REFUSED);
+    if (!is_one_of(event.note, "a connection without a key of this job",
+                   "a connection that ended without a message"))
+        fail_msg("the listener says: %s", event.note);
+    if (!is_one_of(heard.note, dialler_hears, or_only))
+        fail_msg("the dialler hears: %s", heard.note);
+    assert_int_equal(transport_send(d, 0, "x", 1, NULL), PEN_AGAIN);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+static void test_transport_members_of_a_job_talk_and_strangers_do_not(void **state)
+{
+    (void)state;
+    guard *server = open_guard(0, GUARD_SERVER, 0), *worker = open_guard(0, GUARD_WORKER, 3),
+          *foreign = open_guard(1, GUARD_WORKER, 3);
+    transport *l   = listen_with(server, (transport_options){0});
+    transport *d   = dial_with(worker, GUARD_SERVER, l);
+    check_talk(l, d);
+
+    transport *other = dial_with(foreign, GUARD_SERVER, l);
+    check_refused(l, other, "what answers does not know this job's secret", "");
+    transport_close(other, 0);
+    transport *clear = dial_with(NULL, GUARD_SERVER, l);
+    check_refused(l, clear, "what answers encrypts, and this side does not",
+                  "what answers does not speak ZeroMQ, or encrypts while this side does not");
+    transport_close(clear, 0);
+
+    assert_int_equal(transport_send(d, 0, "still here", 10, NULL), PEN_OK);
+    await(l, TRANSPORT_MESSAGE);
+    transport_close(d, 0);
+    transport_close(l, 0);
+    guard_close(server);
+    guard_close(worker);
+    guard_close(foreign);
+}
+
+/* It knows the listener's key, for it knows the secret, but a worker's port is for workers. */
+static void test_transport_member_of_the_wrong_role_is_turned_away_by_its_key(void **state)
+{
+    (void)state;
+    guard *worker = open_guard(0, GUARD_WORKER, 0), *tool = open_guard(0, GUARD_TOOL, -1);
+    transport *l = listen_with(worker, (transport_options){0});
+    transport *d = dial_with(tool, GUARD_WORKER, l);
+    check_refused(l, d, "what answers does not let this key in",
+                  "what answers does not know this job's secret");
+    transport_close(d, 0);
+    transport_close(l, 0);
+    guard_close(worker);
+    guard_close(tool);
+}
+
+static void test_transport_encrypting_dialler_refuses_a_listener_in_clear_text(void **state)
+{
+    (void)state;
+    guard *worker = open_guard(0, GUARD_WORKER, 0);
+    transport *l  = listen_with(NULL, (transport_options){0}),
+              *d  = dial_with(worker, GUARD_SERVER, l);
+    check_refused(l, d, "what answers does not encrypt, and this side does",
+                  "what answers does not know this job's secret");
+    transport_close(d, 0);
+    transport_close(l, 0);
+    guard_close(worker);
+}
+
+/* The thread that answers for keys comes and goes with ZeroMQ's context; both kinds of listener share it. */
+static void test_transport_keys_work_in_every_context_and_beside_clear_text(void **state)
+{
+    (void)state;
+    guard *server = open_guard(0, GUARD_SERVER, 0), *worker = open_guard(0, GUARD_WORKER, 0);
+    for (int i = 0; i < 10; i++) {
+        transport *plain = listen_with(NULL, (transport_options){0});
+        transport *l     = listen_with(server, (transport_options){0}),
+                  *d     = dial_with(worker, GUARD_SERVER, l),
+                  *e     = dial_with(NULL, GUARD_SERVER, plain);
+        check_talk(l, d);
+        check_talk(plain, e);
+        transport_close(d, 0);
+        transport_close(e, 0);
+        transport_close(l, 0);
+        transport_close(plain, 0);
+    }
+    guard_close(server);
+    guard_close(worker);
+}
+
+static void test_transport_keys_work_in_a_forked_child(void **state)
+{
+    (void)state;
+    guard *server = open_guard(0, GUARD_SERVER, 0), *worker = open_guard(0, GUARD_WORKER, 0);
+    transport *l = listen_with(server, (transport_options){0});
+    transport *d = dial_with(worker, GUARD_SERVER, l);
+    check_talk(l, d);
+#ifdef __SANITIZE_THREAD__
+    skip(); /* it has no threads after a fork */
+#endif
+    const pid_t child = fork();
+    if (child == 0) {
+        transport_event event;
+        transport *mine  = listen_with(server, (transport_options){0});
+        transport *to    = dial_with(worker, GUARD_SERVER, mine);
+        const bool is_up = next(to, &event, PATIENCE_MS) && event.kind == TRANSPORT_UP;
+        _exit(is_up ? 0 : 1);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    assert_int_equal(transport_send(d, 0, "the parent goes on", 18, NULL), PEN_OK);
+    await(l, TRANSPORT_MESSAGE);
+    transport_close(d, 0);
+    transport_close(l, 0);
+    guard_close(server);
+    guard_close(worker);
+}
+
+/* ---- plain sockets that speak the protocol in clear text ----------------------------------------- */
+
+static int plain_connect(transport *l)
+{
+    const int port        = atoi(strrchr(transport_address(l), ':') + 1);
+    struct sockaddr_in to = {.sin_family      = AF_INET,
+                             .sin_port        = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int fd          = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    const struct timeval patience = {.tv_sec = 5};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    return fd;
+}
+
+static void shake_hands(int fd)
+{
+    static const uint8_t ready[] = "\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06"
+                                   "DEALER\x08Identity\x00\x00\x00\x00";
+    uint8_t greeting[64]         = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'},
+            sink[200];
+    assert_int_equal(send(fd, greeting, sizeof greeting, MSG_NOSIGNAL), sizeof greeting);
+    assert_int_equal(send(fd, ready, sizeof ready - 1, MSG_NOSIGNAL), sizeof ready - 1);
+    assert_int_equal(recv(fd, sink, sizeof greeting, MSG_WAITALL), sizeof greeting);
+    assert_int_equal(recv(fd, sink, 2, MSG_WAITALL), 2);
+    assert_int_equal(recv(fd, sink + 2, sink[1], MSG_WAITALL), sink[1]);
+}
+
+static bool is_open(int fd)
+{
+    char byte;
+    for (;;) {
+        const ssize_t n = recv(fd, &byte, 1, MSG_DONTWAIT);
+        if (n <= 0) return n < 0;
+    }
+}
+
+static bool closes_within(transport *l, int fd, uint64_t ms)
+{
+    transport_event event;
+    const uint64_t until = now_ms() + ms;
+    while (now_ms() < until && is_open(fd)) next(l, &event, 10);
+    return !is_open(fd);
+}
+
+static long resident_mib(void)
+{
+    long pages = 0;
+    FILE *f    = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%*d %ld", &pages), 1);
+    fclose(f);
+    return pages * sysconf(_SC_PAGESIZE) / MIB;
+}
+
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+static void test_transport_half_open_connections_are_closed(void **state)
+{
+    (void)state;
+    guard *server = open_guard(0, GUARD_SERVER, 0);
+    transport *l  = listen_with(server, (transport_options){.heartbeat_ms = 5000});
+    const int fd  = plain_connect(l);
+    assert_true(closes_within(l, fd, 8000));
+    close(fd);
+    transport_close(l, 0);
+    guard_close(server);
+}
+
+static void test_transport_flood_of_silent_connections_pushes_out_itself(void **state)
+{
+    (void)state;
+    enum { MAX = 16, FLOOD = 60 };
+    int fd[FLOOD];
+    transport *l = listen_with(NULL, (transport_options){.connections_max = MAX});
+    transport *d = dial_with(NULL, GUARD_SERVER, l);
+    check_talk(l, d);
+    for (int i = 0; i < FLOOD; i++) {
+        transport_event event;
+        fd[i] = plain_connect(l);
+        next(l, &event, 5);
+    }
+    assert_true(closes_within(l, fd[0], PATIENCE_MS));
+    assert_true(closes_within(l, fd[FLOOD - MAX - 4], PATIENCE_MS));
+    transport *e =
+        dial_with(NULL, GUARD_SERVER, l); /* there is room for who has something to say */
+    check_talk(l, e);
+    assert_int_equal(transport_send(d, 0, "still here", 10, NULL), PEN_OK);
+    await(l, TRANSPORT_MESSAGE);
+    for (int i = 0; i < FLOOD; i++) close(fd[i]);
+    transport_close(d, 0);
+    transport_close(e, 0);
+    transport_close(l, 0);
+}
+
+/* Connects so often, each connection for a while; whether it was told that this is too often. */
+static bool storm(transport *l, int times)
+{
+    enum { OPEN = 64, STORM_ENDS_MS = 2000 };
+    int fd[OPEN];
+    bool is_told = false;
+    transport_event event;
+    for (int i = 0; i < times && !is_told; i++) {
+        if (i >= OPEN) close(fd[i % OPEN]);
+        fd[i % OPEN] = plain_connect(l);
+        while (transport_recv(l, &event) == PEN_OK)
+            is_told |= strstr(event.note, "too many connections a second") != NULL;
+        if (is_told || i == times - 1)
+            for (int k = 0; k < OPEN; k++) close(fd[k]);
+    }
+    /* What was accepted is told a little later, on a slow machine much later. */
+    for (const uint64_t until = clock_ms(&clock_real) + STORM_ENDS_MS;
+         !is_told && clock_ms(&clock_real) < until;) {
+        if (transport_recv(l, &event) == PEN_OK)
+            is_told = strstr(event.note, "too many connections a second") != NULL;
+        else
+            poll(NULL, 0, 5);
+    }
+    return is_told;
+}
+
+/* As long as nobody has spoken from that address; a member that comes back is not kept out. */
+static void
+test_transport_address_that_connects_without_end_is_turned_away_at_the_door(void **state)
+{
+    (void)state;
+    enum { STORM = 16000 };
+    transport *l = listen_with(NULL, (transport_options){0});
+    assert_true(storm(l, STORM));
+    transport_close(l, 0);
+
+    l            = listen_with(NULL, (transport_options){0});
+    transport *d = dial_with(NULL, GUARD_SERVER, l);
+    check_talk(l, d);
+    assert_false(storm(l, STORM));
+    transport *back = dial_with(NULL, GUARD_SERVER, l);
+    check_talk(l, back);
+    transport_close(back, 0);
+    transport_close(d, 0);
+    transport_close(l, 0);
+}
+
+static void test_transport_message_without_end_costs_its_sender_the_connection(void **state)
+{
+    (void)state;
+    enum { PIECE = 64 << 10, GIVE_UP_MIB = 1500 };
+    static const char word[]        = "a message without end: its connection was ended";
+    bool is_told                    = false;
+    static uint8_t frame[9 + PIECE] = {3, 0, 0, 0, 0, 0, 1, 0, 0}; /* more to come, 64 KiB */
+    const transport_options o       = {.head_bytes_max = MIB, .body_bytes_max = MIB};
+    transport *l = listen_with(NULL, o), *d = dial_with(NULL, GUARD_SERVER, l);
+    transport_event event;
+    check_talk(l, d);
+    const long before = resident_mib();
+    long most = 0, sent = 0;
+    const int fd = plain_connect(l);
+    shake_hands(fd);
+    for (bool open = true; open && sent / (MIB / PIECE) < GIVE_UP_MIB; sent++) {
+        open = send(fd, frame, sizeof frame, MSG_NOSIGNAL) == sizeof frame;
+        if (sent % 64 != 0) continue;
+        while (transport_recv(l, &event) == PEN_OK) {
+            buf_release(event.body);
+            is_told |= event.kind == TRANSPORT_REFUSED && strcmp(event.note, word) == 0;
+        }
+        if (resident_mib() - before > most) most = resident_mib() - before;
+    }
+    print_message("ended after %ld MiB, of which %ld MiB were held\n", sent / (MIB / PIECE), most);
+    assert_true(sent / (MIB / PIECE) < GIVE_UP_MIB);
+    assert_true(is_told || strcmp(await(l, TRANSPORT_REFUSED).note, word) == 0);
+    assert_int_equal(transport_send(d, 0, "still here", 10, NULL), PEN_OK);
+    await(l, TRANSPORT_MESSAGE);
+    close(fd);
+    transport_close(d, 0);
+    transport_close(l, 0);
+}
+
+static void test_transport_peer_that_does_not_read_loses_its_connection(void **state)
+{
+    (void)state;
+    const transport_options o = {
+        .head_bytes_max = MIB, .body_bytes_max = MIB, .queue_bytes_max = MIB};
+    transport *l = listen_with(NULL, o), *d = dial_with(NULL, GUARD_SERVER, l);
+    check_talk(l, d);
+    const int fd = plain_connect(l);
+    shake_hands(fd);
+    assert_int_equal(send(fd, "\x00\x05hello", 7, MSG_NOSIGNAL), 7);
+    const uint32_t peer = await(l, TRANSPORT_MESSAGE).peer;
+    for (int i = 0; i < 150; i++) {
+        buf *body = buf_new(MIB);
+        if (transport_send(l, peer, "x", 1, body) != PEN_OK) buf_release(body);
+    }
+    const transport_event event = await(l, TRANSPORT_REFUSED);
+    assert_int_equal(event.peer, peer);
+    assert_string_equal(event.note, "it does not read, and more than queue_bytes_max waits: ended");
+    assert_int_equal(await(l, TRANSPORT_DOWN).peer, peer);
+    assert_int_equal(transport_send(d, 0, "still here", 10, NULL), PEN_OK);
+    await(l, TRANSPORT_MESSAGE);
+    close(fd);
+    transport_close(d, 0);
+    transport_close(l, 0);
+}
+
+static atomic_int left_here; /* bodies that have left the sender */
+
+static void count_leaving(void *memory)
+{
+    (void)memory;
+    atomic_fetch_add(&left_here, 1);
+}
+
+/* A listener whose owner does not look until all has arrived, and a peer that sent much. */
+static void test_transport_queue_of_one_peer_is_bounded(void **state)
+{
+    (void)state;
+    enum { SENT_MIB = 200, IN_THE_KERNEL_MIB = 16 };
+    static uint8_t body[MIB];
+    const transport_options o = {
+        .head_bytes_max = MIB, .body_bytes_max = MIB, .queue_bytes_max = MIB};
+    transport *l = listen_with(NULL, o), *d = dial_with(NULL, GUARD_SERVER, l);
+    transport_event event;
+    check_talk(l, d);
+    atomic_store(&left_here, 0);
+    for (int i = 0; i < SENT_MIB; i++) {
+        buf *b = buf_wrap(body, MIB, count_leaving, body);
+        assert_int_equal(transport_send(d, 0, "x", 1, b), PEN_OK);
+    }
+    const uint64_t until = now_ms() + 6 * PATIENCE_MS;
+    while (atomic_load(&left_here) < SENT_MIB - IN_THE_KERNEL_MIB && now_ms() < until)
+        poll(NULL, 0, 10);
+    assert_true(atomic_load(&left_here) >= SENT_MIB - IN_THE_KERNEL_MIB);
+    poll(NULL, 0, 300); /* a tick */
+    for (int i = 0; i < SENT_MIB && transport_recv(l, &event) == PEN_OK; i++) {
+        buf_release(event.body);
+        if (event.kind == TRANSPORT_REFUSED) break;
+    }
+    assert_int_equal(event.kind, TRANSPORT_REFUSED);
+    assert_string_equal(event.note,
+                        "more in its queue than queue_bytes_max: its connection was ended");
+    transport_close(d, 0);
+    transport_close(l, 0);
+}
+
+static void test_transport_peer_that_sends_nonsense_is_cut_off_and_others_are_not(void **state)
+{
+    (void)state;
+    transport *l = listen_with(NULL, (transport_options){0});
+    transport *d = dial_with(NULL, GUARD_SERVER, l), *bad = dial_with(NULL, GUARD_SERVER, l);
+    check_talk(l, d);
+    await(bad, TRANSPORT_UP);
+    uint32_t blamed = 0;
+    for (int i = 0; i < TRANSPORT_BLAMES + 20; i++)
+        assert_int_equal(transport_send(bad, 0, "nonsense", 8, NULL), PEN_OK);
+    for (int i = 0; i <= TRANSPORT_BLAMES; i++) {
+        blamed = await(l, TRANSPORT_MESSAGE).peer;
+        transport_blame(l, blamed);
+    }
+    const transport_event event = await(l, TRANSPORT_REFUSED);
+    assert_int_equal(event.peer, blamed);
+    assert_string_equal(event.note, "too much that was refused: its connection was ended");
+    assert_int_equal(await(l, TRANSPORT_DOWN).peer, blamed);
+    await(bad, TRANSPORT_DOWN);
+    assert_int_equal(transport_send(d, 0, "still here", 10, NULL), PEN_OK);
+    await(l, TRANSPORT_MESSAGE);
+    transport_close(bad, 0);
+    transport_close(d, 0);
+    transport_close(l, 0);
+}
+
+/* A burst of large messages in good order is no message without end. */
+static void test_transport_bursts_of_whole_messages_end_nothing(void **state)
+{
+    (void)state;
+    enum { SENT_MIB = 400 };
+    const transport_options o = {.head_bytes_max = MIB, .body_bytes_max = MIB};
+    transport *l = listen_with(NULL, o), *d = dial_with(NULL, GUARD_SERVER, l);
+    transport_event event;
+    check_talk(l, d);
+    for (int i = 0; i < SENT_MIB; i++)
+        assert_int_equal(transport_send(d, 0, "x", 1, buf_new(MIB)), PEN_OK);
+    for (int i = 0; i < SENT_MIB; i++) {
+        if (i % 100 == 0) poll(NULL, 0, 250);
+        assert_true(next(l, &event, PATIENCE_MS));
+        assert_int_equal(event.kind, TRANSPORT_MESSAGE);
+    }
+    assert_false(next(l, &event, 500));
+    transport_close(d, 0);
+    transport_close(l, 0);
+}
+
+/* ---- birth and death of the secrets ---------------------------------------------------------------- */
+
+static int make_secrets(void **state)
+{
+    (void)state;
+    log_level_set(-1);
+    for (int i = 0; i < 2; i++) {
+        secret s;
+        pen_error why;
+        snprintf(path[i], sizeof path[i], "/tmp/transport-guard-test-%d-%d.key", (int)getpid(), i);
+        if (secret_make(&s, &why) != PEN_OK || secret_write(path[i], &s, &why) != PEN_OK) return 1;
+    }
+    return 0;
+}
+
+static int remove_secrets(void **state)
+{
+    (void)state;
+    return unlink(path[0]) | unlink(path[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_transport_members_of_a_job_talk_and_strangers_do_not),
+        cmocka_unit_test(test_transport_member_of_the_wrong_role_is_turned_away_by_its_key),
+        cmocka_unit_test(test_transport_encrypting_dialler_refuses_a_listener_in_clear_text),
+        cmocka_unit_test(test_transport_keys_work_in_every_context_and_beside_clear_text),
+        cmocka_unit_test(test_transport_keys_work_in_a_forked_child),
+        cmocka_unit_test(test_transport_half_open_connections_are_closed),
+        cmocka_unit_test(test_transport_flood_of_silent_connections_pushes_out_itself),
+        cmocka_unit_test(
+            test_transport_address_that_connects_without_end_is_turned_away_at_the_door),
+        cmocka_unit_test(test_transport_message_without_end_costs_its_sender_the_connection),
+        cmocka_unit_test(test_transport_peer_that_does_not_read_loses_its_connection),
+        cmocka_unit_test(test_transport_queue_of_one_peer_is_bounded),
+        cmocka_unit_test(test_transport_peer_that_sends_nonsense_is_cut_off_and_others_are_not),
+        cmocka_unit_test(test_transport_bursts_of_whole_messages_end_nothing),
+    };
+    return cmocka_run_group_tests(tests, make_secrets, remove_secrets);
+}
