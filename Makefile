@@ -2,8 +2,10 @@
 #   make            builds into build/
 #   make demo       installs what is missing, builds, trains Fashion-MNIST with 2 servers and 2 workers
 #   make test       installs what is missing, builds, runs every test that needs no GPU
+#   make gpu-test   on a machine with an NVIDIA GPU: builds, runs the tests of tests/gpu
 #   make check      the quick tests only (under a minute, once built)
 #   make sanitize   builds with address and undefined, then with thread sanitizer, and runs what fits them
+#   make soak       SEEDS=5000: so many simulated clusters with faults, on all cores
 #   make bench      the figures of the README
 #   make install    PREFIX=/usr/local
 #   make setup      installs the Debian packages of packages.txt (DRY_RUN=1 shows the command)
@@ -16,8 +18,9 @@ CUDA     ?= AUTO
 WERROR   ?= OFF
 SETUP    ?= yes
 JOBS     ?= $(shell nproc)
+SEEDS    ?= 5000
 
-.PHONY: all configure setup build demo test check sanitize bench install docs format clean
+.PHONY: all configure setup build demo test gpu-test check sanitize soak bench install docs format clean
 
 all: build
 
@@ -44,6 +47,10 @@ test: setup
 	@$(MAKE) --no-print-directory build
 	@tests/run.sh $(BUILD) all
 
+gpu-test:
+	@$(MAKE) --no-print-directory build
+	@tests/run.sh $(BUILD) gpu
+
 check:
 	@$(MAKE) --no-print-directory build
 	@tests/run.sh $(BUILD) check
@@ -53,6 +60,10 @@ sanitize: setup
 	@tests/run.sh $(BUILD)-asan sanitize
 	@$(MAKE) --no-print-directory build BUILD=$(BUILD)-tsan SANITIZE=thread
 	@tests/run.sh $(BUILD)-tsan sanitize
+
+soak: setup
+	@$(MAKE) --no-print-directory build
+	@tests/sim/soak.sh $(BUILD) $(SEEDS)
 
 bench: setup
 	@$(MAKE) --no-print-directory build

@@ -16,7 +16,7 @@ echo
 measure() {
     echo "\$ penstock bench $*"
     "$penstock" bench "$@" --json 2>/dev/null | tee -a "$out/results.jsonl" | tr -d '{}"' | tr ',' '\n' |
-        grep -E '^ *(algbw_GBps|limit_GBps|limit_lanes|ratio|ratio_min|ratio_max|ops_per_s|time_us_p50|time_us_p99) *:' | sed 's/^ */    /'
+        grep -E '^ *(algbw_GBps|busbw_GBps|limit_GBps|limit_lanes|write_GBps|stall|stall_min|stall_max|quiet_us_p99|busy_us_p99|snapshots|ratio|ratio_min|ratio_max|ops_per_s|time_us_p50|time_us_p99) *:' | sed 's/^ */    /'
     echo
 }
 measure push-pull --servers 1 --ranks 1 --bytes 4194304 --keys 16 --transport tcp
@@ -25,3 +25,12 @@ measure push-pull --servers 1 --ranks 1 --bytes 4194304 --keys 16 --commit decid
 measure push-pull --servers 2 --ranks 2 --bytes 1048576 --keys 16
 measure optim --rule adamw --elements 16777216
 measure optim --rule adamw --elements 16777216 --threads 2
+measure snapshot --steps 200 --dir "$out"
+measure all-reduce --ranks 2 --bytes 1048576
+measure all-reduce --ranks 2 --bytes 16777216
+measure all-reduce --ranks 2 --bytes 16777216 --registered 0
+measure all-reduce --ranks 4 --bytes 16777216
+measure all-reduce --ranks 2 --bytes 16777216 --transport tcp
+measure all-to-all --ranks 2 --bytes 16777216
+# All sizes in a drawing.  Beside OpenMPI and Gloo, where they are installed: tests/bench/peers/compare.sh
+"$penstock" bench all-reduce --ranks 2 --plot "$out/all-reduce.png" 2>/dev/null
