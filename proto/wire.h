@@ -72,7 +72,8 @@ enum {
     WIRE_REPEATED    = 2, /* PUSH: this is a retry                                       */
     WIRE_INITIAL     = 4, /* of any kind: about first values (version 0 or restored)     */
     WIRE_FRESH       = 8, /* LOG: forget what you have, this stream begins with nothing  */
-    WIRE_SEALING     = 16 /* LOG: no entry comes after these before epoch `step`         */
+    WIRE_SEALING     = 16, /* LOG: no entry comes after these before epoch `step`        */
+    WIRE_RETURN      = 32 /* PUSH: the sender waits for its memory: keep no reference    */
 };
 
 typedef enum { /* what an entry of a shard's log says */
@@ -241,6 +242,13 @@ typedef struct {
     const wire_stat *stat;
 } wire_member_status;
 
+typedef struct { /* of STATUS: something happened; level as in common/log.h */
+    uint64_t number; /* from 1 on; a gap: some were forgotten */
+    double at_s;     /* on the clock of uptime_s */
+    int32_t level;
+    const char *text;
+} wire_event;
+
 typedef enum { WIRE_PRIMARY = 1, WIRE_BACKUP, WIRE_LEARNER } wire_replica_role;
 
 typedef struct
@@ -319,7 +327,7 @@ typedef struct {
             uint32_t n_stats;
             const wire_stat *stat;
         } beat;
-        struct { uint64_t seq; int64_t job_step; } beat_ack;
+        struct { uint64_t seq; int64_t job_step; uint64_t clock_ns; } beat_ack;
         struct {
             uint64_t generation, count;
             const char *label;
@@ -354,10 +362,13 @@ typedef struct {
             uint64_t term, epoch, refused;
             int64_t step, snapshot;
             double uptime_s;
-            uint32_t n_members, n_waiting, n_replicas;
+            uint32_t n_members, n_waiting, n_replicas, n_events, n_shards;
             const wire_member_status *member;
             const char *const *waiting;
             const wire_replica *replica;
+            const wire_event *event;     /* the newest, oldest first */
+            const uint64_t *shard_bytes; /* [n_shards] of the model */
+            wire_member scheduler;
         } status;
         struct { /* role, rank: whom it is for; once the scheduler passed it on: who asks */
             uint64_t id, asker, done_below;

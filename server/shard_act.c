@@ -134,19 +134,25 @@ static double factor_of(const wire_inputs *inputs)
     return inputs->is_node_sum && inputs->weight > 0 ? 1 : inputs->weight;
 }
 
+/* NULL: the sender waits for its memory, and may wait for it before it pushes what this chunk still needs. */
+static buf *holder_of(const shard_arrival *in)
+{
+    return in->d->flags & WIRE_RETURN ? NULL : in->payload;
+}
+
 /* ---- verbs ----------------------------------------------------------------------------------- */
 static void act_fold(shard *s, const server_core_action *a, const shard_arrival *in)
 {
     shard_chunk *k = &s->chunk[a->index];
     if (a->rank == in->d->rank)
-        shard_fold(s, k, a->rank, factor_of(&in->d->inputs), in->data, in->payload);
+        shard_fold(s, k, a->rank, factor_of(&in->d->inputs), in->data, holder_of(in));
     else
         shard_fold_kept(s, k, a->rank);
 }
 
 static void act_keep(shard *s, const server_core_action *a, const shard_arrival *in)
 {
-    shard_keep(s, &s->chunk[a->index], a->rank, factor_of(&in->d->inputs), in->data, in->payload);
+    shard_keep(s, &s->chunk[a->index], a->rank, factor_of(&in->d->inputs), in->data, holder_of(in));
 }
 
 static void act_summed(shard *s, const server_core_action *a, const shard_arrival *in)

@@ -311,7 +311,7 @@ void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decisi
 void shard_update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs);
 void shard_update_with_one(shard *s, shard_chunk *k, const wire_inputs *inputs, const void *data);
 
-/* shard_sum.c */
+/* shard_sum.c.  holder: of data, kept as long as the bytes are needed; NULL: they are copied. */
 void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data,
                 buf *holder);
 void shard_fold_kept(shard *s, shard_chunk *k, int32_t rank);

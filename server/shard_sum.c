@@ -29,7 +29,7 @@ static void start_sum(shard *s, shard_chunk *k, int32_t rank, double weight, con
                       buf *holder)
 {
     k->base_rank = rank;
-    if (weight == 1.0 && k->push_dtype == PEN_F32) {
+    if (weight == 1.0 && k->push_dtype == PEN_F32 && holder != NULL) {
         k->sum    = data;
         k->holder = buf_acquire(holder);
         return;
@@ -80,11 +80,11 @@ const float *shard_as_f32(shard *s, shard_chunk *k, const void *data)
 
 /* ---- waiting for the turn -------------------------------------------------------------------- */
 /* A small part of a large message is copied, for a reference would hold the whole message in
- * memory. */
+ * memory; so is what may not be held. */
 static buf *hold_part(const void *data, size_t size, buf *holder, const void **held)
 {
     *held = data;
-    if (size >= holder->size / 2) return buf_acquire(holder);
+    if (holder != NULL && size >= holder->size / 2) return buf_acquire(holder);
     buf *copy = buf_new(size);
     if (copy == NULL) return NULL;
     memcpy(copy->data, data, size);

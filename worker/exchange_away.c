@@ -1,7 +1,8 @@
 /* exchange_away.c - what a worker does not keep: gradients that a shard has, values that stay with the shards.
  *
  * DESIGN.  Gradients.  With gives_back a push is over for its bytes when its shard has them (RECEIPT or
- * PREPARED) and the transport has let go.  It is then asked about, never said again.
+ * PREPARED) and the transport has let go.  It is then asked about, never said again.  The shard is told to keep no reference (WIRE_RETURN): this rank may wait
+ * for the memory before it pushes what the sum still needs, and the others likewise.
  *   Values.  A step's operation with `to` NULL ends with the decision and brings no values.  The pull that it
  * would have sent carries the decision to the shard, so the shards are told by a pull of no chunk, on every
  * lane, so that it is there before what this rank pushes next.  It has no answer.  Where it is lost, with a

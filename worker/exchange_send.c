@@ -17,6 +17,7 @@ static uint32_t flags_of(const exchange *self, const op *o)
     if (o->verb == EXCHANGE_LOAD) flags |= WIRE_INITIAL;
     if (fused) flags |= WIRE_WANT_VALUES;
     if (o->tries > 0 && kind_of(o) == WIRE_PUSH) flags |= WIRE_REPEATED;
+    if (self->setup.gives_back && kind_of(o) == WIRE_PUSH) flags |= WIRE_RETURN;
     return flags;
 }
 

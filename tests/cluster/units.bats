@@ -73,6 +73,16 @@ biases=$((4 * 4 * 64))
     nothing_is_left
 }
 
+@test "gradients larger than the bucket come back as soon as a server has them, to a lone worker as well" {
+    units many -- mode=zero2 reduce_bucket=1000
+    units own -- mode=ps-bsp own=1
+    same_steps own many
+    units diverge -- mode=zero3 reduce_bucket=1000 diverge=1
+    units alone --nproc-per-node 1 -- mode=zero3 reduce_bucket=1000
+    grep -q '^rank 0 step 3 ' "$tmp/alone.out"
+    nothing_is_left
+}
+
 @test "zero3 holds the outermost unit, the one in use and the next, and pulls each unit when it is used" {
     units pre -- mode=zero3 max_reuse=0 steps=3
     units none -- mode=zero3 max_reuse=0 steps=3 prefetch_backward=none prefetch_forward=no
