@@ -381,6 +381,7 @@ static void test_server_leaves_when_it_is_asked_to(void **state)
     server_settings o;
     server *s;
     config_defaults(server_settings_rows, &o);
+    memcpy(o.master_addr, "127.0.0.1", sizeof "127.0.0.1");
     o.master_port = 1; /* nobody is there */
     assert_int_equal(server_start(&o, &s, &why), PEN_OK);
     server_leave(s);
@@ -393,6 +394,7 @@ static void test_server_says_that_no_scheduler_answers(void **state)
     pen_error why;
     server_settings o;
     config_defaults(server_settings_rows, &o);
+    memcpy(o.master_addr, "127.0.0.1", sizeof "127.0.0.1");
     o.master_port     = 1;
     o.init_timeout_ms = 100;
     assert_int_equal(server_run(&o, &why), PEN_UNREACHABLE);
