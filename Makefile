@@ -3,11 +3,13 @@
 #   make demo       installs what is missing, builds, trains Fashion-MNIST with 2 servers and 2 workers
 #   make test       installs what is missing, builds, runs every test that needs no GPU
 #   make gpu-test   on a machine with an NVIDIA GPU: builds, runs the tests of tests/gpu
+#   make fleet      containers, Kubernetes, Slurm, Prometheus, a browser: installs packages-fleet.txt and runs tests/fleet
 #   make check      the quick tests only (under a minute, once built)
 #   make sanitize   builds with address and undefined, then with thread sanitizer, and runs what fits them
 #   make soak       SEEDS=5000: so many simulated clusters with faults, on all cores
 #   make bench      the figures of the README
 #   make install    PREFIX=/usr/local
+#   make deb        Debian packages into build/deb (needs debhelper)
 #   make setup      installs the Debian packages of packages.txt (DRY_RUN=1 shows the command)
 #   make docs       writes the generated pages of docs/ anew
 #   make format     formats the C sources with the pinned clang-format
@@ -20,7 +22,7 @@ SETUP    ?= yes
 JOBS     ?= $(shell nproc)
 SEEDS    ?= 5000
 
-.PHONY: all configure setup build demo test gpu-test check sanitize soak bench install docs format clean
+.PHONY: all configure setup build demo test gpu-test fleet check sanitize soak bench install deb docs format clean
 
 all: build
 
@@ -51,6 +53,13 @@ gpu-test:
 	@$(MAKE) --no-print-directory build
 	@tests/run.sh $(BUILD) gpu
 
+fleet: setup
+ifeq ($(SETUP),yes)
+	@scripts/setup.sh packages-fleet.txt
+endif
+	@$(MAKE) --no-print-directory build
+	@tests/run.sh $(BUILD) fleet
+
 check:
 	@$(MAKE) --no-print-directory build
 	@tests/run.sh $(BUILD) check
@@ -71,6 +80,9 @@ bench: setup
 
 install: build
 	@cmake --install $(BUILD)
+
+deb:
+	@scripts/deb.sh $(BUILD)
 
 docs: build
 	@scripts/docs.sh $(BUILD)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# setup.sh - installs the Debian packages of packages.txt; does nothing when all are there.
+# setup.sh - installs the Debian packages of packages.txt; does nothing when all are there:  scripts/setup.sh [MORE_FILES]
 #   DRY_RUN=1     prints the command and stops
 #   ASSUME_YES=1  does not ask
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-wanted=$(sed 's/#.*//' packages.txt)
+wanted=$(sed -s 's/#.*//' packages.txt "$@")
 if ! command -v dpkg-query >/dev/null; then
     echo "setup   this is not Debian: install these libraries by your own means, then say make SETUP=no:" >&2
     echo "          $(echo $wanted)" >&2

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize|gpu
+# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize|gpu|fleet
 #   check     what is quick: everything in one process, and the rules of the house
 #   all       that, the command line, real jobs of many processes, and a short run of the fuzzers
 #   gpu       what needs an NVIDIA GPU; part of `all` where there is one
+#   fleet     containers, Kubernetes, Slurm, Prometheus, a browser, packages: what needs packages-fleet.txt
 #   sanitize  for builds with a sanitizer: everything in one process, and jobs without large programs
 # Every test speaks TAP (cmocka, bats, the fuzz driver), so one counter serves all.  The last line is
 # `N passed, N failed` and, when a test could not run, `, N skipped (names)`.
@@ -38,10 +39,29 @@ list=$log/list
 limit=180
 [ "$kind" != sanitize ] || limit=480 # a sanitizer makes some ten times as slow
 for program in "$build"/tests/*; do
-    [ "$kind" != gpu ] || break
+    [ "$kind" != gpu ] && [ "$kind" != fleet ] || break
     [ -x "$program" ] && [ -f "$program" ] && echo "$(basename "$program") $limit $program" >>"$list"
 done
-# What measures no time may run beside others, the longest first.
+case $kind in
+check) bats_files=$(ls tests/hygiene/*.bats) ;;
+all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/host.bats) ;;
+gpu) bats_files=tests/gpu/gpu.bats ;;
+sanitize) bats_files="tests/cluster/nonfinite.bats tests/cluster/shells.bats" ;;
+fleet) bats_files=$(ls tests/fleet/*.bats) ;;
+esac
+if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then bats_files="$bats_files tests/gpu/gpu.bats"; fi
+label_of() { echo "$(basename "$(dirname "$1")")_$(basename "$1" .bats)"; }
+
+# What measures no time may run beside others, the longest first.  Files of jobs that do say "# alone: why".
+if [ "$kind" = all ]; then
+    # shellcheck disable=SC2086
+    beside=$(ls -S $(grep -L '^# alone:' $bats_files))
+    bats_files=$(grep -l '^# alone:' $bats_files)
+    {
+        for file in $beside; do echo "$(label_of "$file") 600 bats --formatter tap $file"; done
+        cat "$list"
+    } >"$list.all" && mv "$list.all" "$list"
+fi
 if [ "$kind" = all ] && [ -x tests/fuzz/run.sh ]; then
     {
         echo "fuzz_wire 300 env FUZZ_TARGETS=wire_data,wire_control,wire_peer tests/fuzz/run.sh $build/fuzz_wire ${FUZZ_SECONDS:-10}"
@@ -55,15 +75,8 @@ serial() { # name, limit, command...: cluster tests measure time, so they run al
     echo "$1 $2 ${*:3}" >>"$list"
     run_one "$@"
 }
-case $kind in
-check) bats_files=$(ls tests/hygiene/*.bats) ;;
-all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/host.bats) ;;
-gpu) bats_files=tests/gpu/gpu.bats ;;
-sanitize) bats_files="tests/cluster/nonfinite.bats tests/cluster/shells.bats" ;;
-esac
-if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then bats_files="$bats_files tests/gpu/gpu.bats"; fi
 for file in $bats_files; do
-    serial "$(basename "$(dirname "$file")")_$(basename "$file" .bats)" 600 bats --formatter tap "$file"
+    serial "$(label_of "$file")" $([ "$kind" = fleet ] && echo 1800 || echo 600) bats --formatter tap "$file"
 done
 
 passed=0

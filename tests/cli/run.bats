@@ -1,4 +1,5 @@
 # run.bats - the launcher: what programs are given, what their ends become, and that nothing is left of them.
+# alone: it measures how soon a launcher ends.
 
 load ../support/job
 

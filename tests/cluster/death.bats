@@ -2,6 +2,7 @@
 #
 # Lease and deadline are the defaults: 10 s and 600 s.  The tests of silence take a lease each, so they are started
 # together when the file begins, with programs that mostly sleep, and looked at last.
+# alone: it measures how soon all have heard.
 
 load ../support/job
 

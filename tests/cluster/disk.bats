@@ -2,6 +2,7 @@
 #
 # The disk is a small one in memory, mounted where only the job sees it; where the kernel lets us mount nothing, files
 # may not grow beyond a limit instead, which is lifted later.
+# alone: it mounts.
 
 load ../support/job
 load ../support/netfault

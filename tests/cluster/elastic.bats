@@ -1,4 +1,5 @@
 # elastic.bats - servers and workers come and go while a job trains; nobody else is started again.
+# alone: members come and go between two looks at a job.
 
 load ../support/job
 

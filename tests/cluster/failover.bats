@@ -2,6 +2,7 @@
 # parameters of a training that nobody disturbed.  bench/failover.sh does the same at moments drawn at random, and measures.
 #
 # The scenarios mostly wait, so they run beside each other; each looks at itself, and the tests at what came of it.
+# alone: it measures a pause.
 
 load ../support/job
 load ../support/netfault

@@ -1,4 +1,5 @@
 # garbage.bats - what strangers send to our ports is counted, logged once, and changes nothing.
+# alone: it counts connections and steps in a second.
 
 load ../support/job
 

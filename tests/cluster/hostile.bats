@@ -1,5 +1,6 @@
 # hostile.bats - a job that trains while strangers work on every port of it: noise, wrong keys, floods, half-open
 # connections, messages without end.  tests/bench/hostile.sh measures what that costs; here: it changes nothing.
+# alone: it measures memory and looks at a job under siege.
 
 load ../support/job
 

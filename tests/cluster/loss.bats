@@ -1,4 +1,5 @@
 # loss.bats - jobs without servers: a worker is lost and the others go on, or the job fails; with real processes.
+# alone: silence is told by a clock.
 
 load ../support/job
 

@@ -3,6 +3,7 @@
 #
 # Everything is on loopback, and relays between the processes (support/netfault.bash) are the network.  The scenarios
 # mostly wait, so they run beside each other; each looks at itself, and the tests at what came of it.
+# alone: silence is told by a clock.
 
 load ../support/job
 load ../support/netfault

@@ -3,6 +3,7 @@
 #
 # Each host runs a launcher, a server and a worker, n0 the scheduler too, unless it is said otherwise.  The scenarios run
 # beside each other.
+# alone: hosts of the network are named.
 
 load ../support/job
 load ../support/netfault

@@ -1,4 +1,5 @@
 # snapshot.bats - a job that was killed goes on from its store as if nothing had been, on any number of servers.
+# alone: a job is killed between two looks at it.
 
 load ../support/job
 
