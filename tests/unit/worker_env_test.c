@@ -197,24 +197,6 @@ static void test_env_plain_beats_slurm(void **state)
     assert_int_equal(env.world_size, 2);
 }
 
-static void test_env_first_host_of_a_nodelist(void **state)
-{
-    (void)state;
-    static const char *const rows[][2] = {{"a", "a"},
-                                          {"a,b", "a"},
-                                          {"n[1-3]", "n1"},
-                                          {"n[07,09]", "n07"},
-                                          {"gpu-[001-128,200]", "gpu-001"},
-                                          {"x1,y[2-3]", "x1"}};
-    char host[64];
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        assert_true(worker_env_first_host(rows[i][0], host, sizeof host));
-        assert_string_equal(host, rows[i][1]);
-    }
-    assert_false(worker_env_first_host("", host, sizeof host));
-    assert_false(worker_env_first_host("far-too-long", host, 4));
-}
-
 /* ---- OpenMPI --------------------------------------------------------------------------------- */
 #define OMPI(local_size)                                                                           \
     "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_LOCAL_RANK", "1",   \
@@ -255,7 +237,6 @@ int main(void)
         cmocka_unit_test(test_env_slurm_step_is_understood),
         cmocka_unit_test(test_env_slurm_interactive_shell_is_alone),
         cmocka_unit_test(test_env_plain_beats_slurm),
-        cmocka_unit_test(test_env_first_host_of_a_nodelist),
         cmocka_unit_test(test_env_openmpi_on_one_host_needs_no_address),
         cmocka_unit_test(test_env_openmpi_on_two_hosts_needs_an_address),
     };

@@ -1,0 +1,123 @@
+/* command_env.c - `penstock env`: rank, world and address as a process started here would find them, and from what. */
+#include "cli/command.h"
+#include "cli/place.h"
+#include "common/why.h"
+#include "worker/worker_env.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    int role;
+    bool json;
+} env_settings;
+
+static const char *const roles[]         = {"worker", "server", "scheduler", NULL};
+static const launch_role role_of_index[] = {LAUNCH_WORKER, LAUNCH_SERVER, LAUNCH_SCHEDULER};
+
+/* clang-format off */
+static const config_row rows[] = {
+    {"role", CONFIG_ENUM, offsetof(env_settings, role), "worker", 0, 0, roles,
+     "Whose place: that of a worker, a server or the scheduler."},
+    {"json", CONFIG_BOOL, offsetof(env_settings, json), "no", 0, 0, NULL,
+     "JSON instead of lines."},
+    {0},
+};
+/* clang-format on */
+
+static pen_status load(const config_row *table, void *settings, pen_error *why)
+{
+    const config_row *known[8] = {worker_settings_foreign, table};
+    for (int i = 0; command_tables[i] != NULL; i++) known[i + 2] = command_tables[i];
+    config_defaults(table, settings);
+    return config_from_env(table, settings, known, why);
+}
+
+static pen_status tell(launch_role role, launch_told *told, pen_error *why)
+{
+    static worker_settings worker;
+    static server_settings server;
+    static scheduler_settings scheduler;
+    pen_status status;
+    if (role == LAUNCH_WORKER) {
+        status = worker_settings_load(&worker, NULL, why);
+        if (status == PEN_OK) worker_env_tell(&worker, config_env, told);
+    } else if (role == LAUNCH_SERVER) {
+        status = load(server_settings_rows, &server, why);
+        if (status == PEN_OK) place_tell_server(&server, told);
+    } else {
+        status = load(scheduler_settings_rows, &scheduler, why);
+        if (status == PEN_OK) place_tell_scheduler(&scheduler, told);
+    }
+    return status;
+}
+
+static json_t *as_json(const env_settings *s, const launch_place *p, bool is_whole)
+{
+    json_t *values = json_object(), *ignored = json_object();
+    for (int i = 0; i < LAUNCH_ITEMS; i++) {
+        const launch_value *v = &p->value[i];
+        if (v->text[0] == '\0') continue;
+        const bool is_text = i == LAUNCH_ADDR || i == LAUNCH_HOST;
+        json_t *value =
+            is_text ? json_string(v->text) : json_integer(launch_number(p, (launch_item)i, 0));
+        json_object_set_new(values, launch_item_name((launch_item)i),
+                            json_pack("{so ss}", "value", value, "from", v->from));
+    }
+    for (uint32_t i = 0; i < p->n_ignored; i++)
+        json_object_set_new(ignored, p->ignored[i].name, json_string(p->ignored[i].why));
+    return json_pack("{ss ss? sb so so}", "role", roles[s->role], "launcher", p->launcher, "alone",
+                     is_whole && p->is_alone, "values", values, "ignored", ignored);
+}
+
+static void print_json(const env_settings *s, const launch_place *p, const pen_error *why)
+{
+    json_t *all = as_json(s, p, why == NULL);
+    if (why != NULL) json_object_set_new(all, "error", json_string(why->text));
+    json_dumpf(all, stdout, JSON_INDENT(2));
+    printf("\n");
+    json_decref(all);
+}
+
+static void print_lines(const env_settings *s, const launch_place *p, bool is_whole)
+{
+    printf("role              %s\n", roles[s->role]);
+    printf("launcher          %s\n", p->launcher != NULL ? p->launcher : "none");
+    if (is_whole && p->is_alone) printf("alone             yes: it trains without others\n");
+    for (int i = 0; i < LAUNCH_ITEMS; i++)
+        if (p->value[i].text[0] != '\0')
+            printf("%-17s %-23s from %s\n", launch_item_name((launch_item)i), p->value[i].text,
+                   p->value[i].from);
+    for (uint32_t i = 0; i < p->n_ignored; i++) {
+        const char *reason = p->ignored[i].why;
+        const bool is_name = reason[0] != '\0' && strchr(reason, ' ') == NULL;
+        printf("ignored           %s%s%s%s\n", p->ignored[i].name, reason[0] != '\0' ? ": " : "",
+               reason, is_name ? " comes first" : "");
+    }
+}
+
+int command_env(int argc, char **argv)
+{
+    env_settings s;
+    launch_told told;
+    launch_place place;
+    pen_error why;
+    int rest;
+    const char *usage = "usage: penstock env [--role worker|server|scheduler] [--json]";
+    config_defaults(rows, &s);
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return command_help(usage, rows);
+    if (config_from_argv(rows, &s, argc, argv, &rest, &why) != PEN_OK)
+        return command_fail(EXIT_USAGE, "%s", why.text);
+    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (tell(role_of_index[s.role], &told, &why) != PEN_OK)
+        return command_fail(EXIT_USAGE, "%s", why.text);
+    const pen_status status = launch_resolve(&told, config_env, &place, &why);
+    if (s.json)
+        print_json(&s, &place, status != PEN_OK ? &why : NULL);
+    else
+        print_lines(&s, &place, status == PEN_OK);
+    return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
+}

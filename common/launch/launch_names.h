@@ -1,0 +1,40 @@
+/* launch_names.h - the table of launchers and of their variables; launch.c alone reads it. */
+#ifndef COMMON_LAUNCH_LAUNCH_NAMES_H
+#define COMMON_LAUNCH_LAUNCH_NAMES_H
+
+#include "common/launch/launch.h"
+
+typedef enum {
+    LAUNCHER_PLAIN, /* RANK and friends; the others follow in the order in which they are asked */
+    LAUNCHER_PET,
+    LAUNCHER_DMLC,
+    LAUNCHER_KUBERNETES,
+    LAUNCHER_SLURM,
+    LAUNCHER_OMPI,
+    LAUNCHER_PMI,
+    LAUNCHERS
+} launcher_id;
+
+typedef struct {
+    const char *name;
+    /* Whether this launcher started this process.  *ignored: why not, when variables of it are there all the same. */
+    bool (*is_there)(const launch_told *told, launch_get get, const char **ignored);
+    bool needs_rank; /* a worker of it has a rank: none is an error, not a program on its own */
+} launcher_row;
+
+typedef struct {
+    launcher_id launcher;
+    launch_item item;
+    int roles; /* of launch_role */
+    const char *name;
+    /* Makes the value out of the variable's text; NULL takes it as it is.  False: it says nothing. */
+    bool (*read)(const launch_told *told, launch_get get, const char *text, char *value,
+                 size_t size);
+    const char *how; /* what `read` does, for the documentation */
+} launch_name;
+
+extern const launcher_row launcher_rows[LAUNCHERS];
+extern const launch_name
+    launch_names[]; /* ends with a row of zeros; per item the first that speaks */
+
+#endif
