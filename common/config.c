@@ -576,8 +576,7 @@ const char *config_env(const char *name)
 
 /* ---- print-outs ------------------------------------------------------------------------------ */
 
-/* What a row accepts, for people: "100 to 600000", "yes or no", "sgd, adam". */
-static void describe_accepted(const config_row *row, char *text, size_t size)
+void config_accepted(const config_row *row, char *text, size_t size)
 {
     char min[NUMBER_SIZE], max[NUMBER_SIZE];
     switch (row->type) {
@@ -596,7 +595,7 @@ static void describe_accepted(const config_row *row, char *text, size_t size)
     }
 }
 
-static const char *describe_default(const config_row *row)
+const char *config_default(const config_row *row)
 {
     if (is_not_given(row)) return "none";
     return row->dfl[0] != '\0' ? row->dfl : "''";
@@ -621,7 +620,7 @@ void config_write_help(const config_row *rows, FILE *out)
     enum { DEFAULT_WIDTH_MAX = 16 };
     int name_width = 0, default_width = 0;
     for (const config_row *r = rows; r->name != NULL; r++) {
-        const int name = (int)strlen(r->name), dfl = (int)strlen(describe_default(r));
+        const int name = (int)strlen(r->name), dfl = (int)strlen(config_default(r));
         if (name > name_width) name_width = name;
         if (dfl > default_width && dfl <= DEFAULT_WIDTH_MAX) default_width = dfl;
     }
@@ -629,9 +628,9 @@ void config_write_help(const config_row *rows, FILE *out)
     const int column = 2 + 2 + name_width + 2 + default_width + 2;
     for (const config_row *r = rows; r->name != NULL; r++) {
         char accepted[512];
-        describe_accepted(r, accepted, sizeof accepted);
+        config_accepted(r, accepted, sizeof accepted);
         int at =
-            fprintf(out, "  --%-*s  %-*s", name_width, r->name, default_width, describe_default(r));
+            fprintf(out, "  --%-*s  %-*s", name_width, r->name, default_width, config_default(r));
         if (at > column - 2) at = fprintf(out, "\n") - 1; /* a long default has its line alone */
         fprintf(out, "%*s", column - at, "");
         at = column;
@@ -656,11 +655,11 @@ void config_write_markdown(const config_row *rows, FILE *out)
     fprintf(out, "| flag | environment | default | accepted | meaning |\n|---|---|---|---|---|\n");
     for (const config_row *r = rows; r->name != NULL; r++) {
         char accepted[512];
-        describe_accepted(r, accepted, sizeof accepted);
+        config_accepted(r, accepted, sizeof accepted);
         fprintf(out, "| `--%s` | `%s", r->name, env_prefix);
         for (const char *at = r->name; *at != '\0'; at++) fputc(toupper((unsigned char)*at), out);
         fprintf(out, "` | `");
-        write_cell(out, describe_default(r));
+        write_cell(out, config_default(r));
         fprintf(out, "` | ");
         write_cell(out, accepted);
         fprintf(out, " | ");

@@ -74,6 +74,10 @@ pen_status config_from_env(const config_row *rows, void *settings, const config_
 pen_status config_from_argv(const config_row *rows, void *settings, int argc, char **argv,
                             int *rest, pen_error *why);
 
+/* What a row accepts, for people: "100 to 600000", "yes or no", "sgd, adam"; and what it is without being set. */
+void config_accepted(const config_row *row, char *text, size_t size);
+const char *config_default(const config_row *row);
+
 void config_write_help(const config_row *rows, FILE *out);     /* for --help           */
 void config_write_markdown(const config_row *rows, FILE *out); /* for docs/settings.md */
 

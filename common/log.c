@@ -30,9 +30,25 @@ static pen_log_fn hook_fn;
 static void *hook_user;
 static atomic_int level_max = LOG_NOTICE;
 
+static atomic_int line_format = LOG_TEXT, own_rank = -1;
+static _Atomic(const char *) own_role;
+
 static _Thread_local bool in_hook;
 
 static const char *const level_names[] = {"error", "warning", "notice", "info", "debug"};
+
+const char *const log_formats[] = {"text", "json", NULL};
+
+void log_format_set(int format)
+{
+    atomic_store_explicit(&line_format, format, memory_order_relaxed);
+}
+
+void log_format_as(const char *role, int rank)
+{
+    atomic_store_explicit(&own_rank, rank, memory_order_relaxed);
+    atomic_store_explicit(&own_role, role, memory_order_relaxed);
+}
 
 void log_level_set(int level)
 {
@@ -66,9 +82,80 @@ static void make_printable(char *text)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
 }
 
+/* Bytes of the UTF-8 letter that `text` begins with; 0: it is none. */
+static size_t letter_size(const unsigned char *text)
+{
+    const size_t n = text[0] < 0x80                      ? 1
+                     : text[0] >= 0xc2 && text[0] < 0xe0 ? 2
+                     : text[0] >= 0xe0 && text[0] < 0xf0 ? 3
+                     : text[0] >= 0xf0 && text[0] < 0xf5 ? 4
+                                                         : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((text[i] & 0xc0) != 0x80) return 0;
+    const bool is_long = (text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xf0 && text[1] < 0x90);
+    const bool is_surrogate = text[0] == 0xed && text[1] >= 0xa0;
+    return is_long || is_surrogate || (text[0] == 0xf4 && text[1] >= 0x90) ? 0 : n;
+}
+
+/* At most `room` bytes; never half a letter. */
+static size_t quote(char *to, size_t room, const char *text)
+{
+    size_t used = 0;
+    while (*text != '\0') {
+        const size_t n = letter_size((const unsigned char *)text);
+        char one[8]    = "?";
+        size_t size    = 1;
+        if (*text == '"' || *text == '\\')
+            size = (size_t)snprintf(one, sizeof one, "\\%c", *text);
+        else if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            size = (size_t)snprintf(one, sizeof one, "\\u%04x", (unsigned char)*text);
+        else if (n > 0)
+            memcpy(one, text, size = n);
+        if (used + size > room) break;
+        memcpy(to + used, one, size);
+        used += size;
+        text += n > 0 ? n : 1;
+    }
+    return used;
+}
+
+size_t log_json(char *line, size_t size, int level, const char *role, int rank, const char *stream,
+                const char *text)
+{
+    enum { END = 3 }; /* "}\n */
+    char stamp[32], number[32] = "";
+    struct timespec now;
+    struct tm parts;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &parts);
+    strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &parts);
+    if (rank >= 0) snprintf(number, sizeof number, "\"rank\":%d,", rank);
+    const int head = snprintf(
+        line, size, "{\"time\":\"%s.%03dZ\",\"%s\":\"%.15s\",\"role\":\"%.15s\",%s\"text\":\"",
+        stamp, (int)(now.tv_nsec / 1000000), level < 0 ? "stream" : "level",
+        level < 0 ? stream : level_names[level], role != NULL ? role : "program", number);
+    if (head < 0 || (size_t)head + END >= size) return 0;
+    const size_t at = (size_t)head + quote(line + head, size - (size_t)head - END - 1, text);
+    memcpy(line + at, "\"}\n", END + 1);
+    return at + END;
+}
+
+static void write_json(int level, const char *text)
+{
+    char line[2 * LINE_BYTES];
+    const size_t length =
+        log_json(line, sizeof line, level, atomic_load_explicit(&own_role, memory_order_relaxed),
+                 atomic_load_explicit(&own_rank, memory_order_relaxed), NULL, text);
+    while (write(STDERR_FILENO, line, length) < 0 && errno == EINTR) continue;
+}
+
 static void write_stderr(int level, const char *text)
 {
     char stamp[16] = "", line[LINE_BYTES + 64];
+    if (atomic_load_explicit(&line_format, memory_order_relaxed) == LOG_JSON) {
+        write_json(level, text);
+        return;
+    }
     if (level >= LOG_INFO) {
         struct timespec now;
         struct tm parts;

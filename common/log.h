@@ -7,6 +7,8 @@
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
 
+#include <stddef.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { LOG_ERROR = 0, LOG_WARNING, LOG_NOTICE, LOG_INFO, LOG_DEBUG };
@@ -24,6 +26,18 @@ void log_line(int level, const char *format, ...) __attribute__((format(printf, 
 /* Level by name ("error".."debug", or "silent"); -2 when unknown. */
 int log_level_find(const char *name);
 void log_level_set(int level);
+
+/* How lines to stderr look: for people, or one JSON object a line with time, level, role, rank and text.  A process says
+ * who it is; rank -1: it has none. */
+enum { LOG_TEXT = 0, LOG_JSON };
+extern const char *const log_formats[]; /* "text", "json", NULL */
+void log_format_set(int format);
+void log_format_as(const char *role, int rank); /* role: BORROWED for ever */
+
+/* One such object, with its newline.  level < 0: a line of a program, with stream ("stdout") in its place.  Bytes that
+ * are no UTF-8 become '?'.  Returns its length; what does not fit is cut out of `text`. */
+size_t log_json(char *line, size_t size, int level, const char *role, int rank, const char *stream,
+                const char *text);
 
 /* True at most once per `key` and minute: for what a hostile or broken peer could repeat for ever. */
 int log_allowed(uint64_t key);

@@ -1,0 +1,290 @@
+/* http.c - the front over libmicrohttpd, whose one door this is.
+ *
+ * DESIGN.  The library parses, times out and bounds: one thread with epoll, so many connections, so many bytes
+ * of request.  What is ours: the listening socket (so that a taken port is a sentence), the gate
+ * (http_gate.h), the table of routes, and what every answer carries.  Nothing is kept between requests.
+ * A request's body is never read: an answer is queued as soon as the header is here.
+ */
+#include "common/http.h"
+
+#include "common/http_gate.h"
+#include "common/why.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    CONNECTIONS_MAX = 64,
+    SILENCE_S       = 10,       /* a connection may say nothing for */
+    HEADER_BYTES    = 16 << 10, /* of one request */
+    BACKLOG         = 64
+};
+
+struct http {
+    struct MHD_Daemon *daemon;
+    int listener; /* -1 once it is the daemon's */
+    const http_route *routes;
+    void *user;
+    http_gate gate;
+    char address[HTTP_HOST_BYTES + 8], cookie[32];
+};
+
+struct http_request {
+    struct MHD_Connection *connection;
+    const char *path;
+};
+
+/* ---- for handlers ---------------------------------------------------------------------------- */
+const char *http_path(const http_request *request)
+{
+    return request->path;
+}
+
+const char *http_query(const http_request *request, const char *name)
+{
+    const char *text = NULL;
+    if (MHD_lookup_connection_value_n(request->connection, MHD_GET_ARGUMENT_KIND, name,
+                                      strlen(name), &text, NULL) == MHD_NO)
+        return NULL;
+    return text != NULL ? text : "";
+}
+
+const char *http_header(const http_request *request, const char *name)
+{
+    return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
+}
+
+void http_say(http_reply *reply, int status, const char *text)
+{
+    reply->status = status;
+    reply->size   = 0;
+    if (asprintf(&reply->text, "%s\n", text) < 0)
+        reply->text = NULL;
+    else
+        reply->size = strlen(reply->text);
+}
+
+/* ---- answering ------------------------------------------------------------------------------- */
+static void add(struct MHD_Response *answer, const char *name, const char *value)
+{
+    (void)MHD_add_response_header(answer, name, value);
+}
+
+static struct MHD_Response *make_answer(const http_reply *reply)
+{
+    const void *data            = reply->fixed != NULL ? reply->fixed : reply->text;
+    struct MHD_Response *answer = MHD_create_response_from_buffer(
+        data != NULL ? reply->size : 0, (void *)(uintptr_t)data,
+        reply->fixed == NULL && data != NULL ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+    if (answer == NULL) {
+        free(reply->text);
+        return NULL;
+    }
+    add(answer, "Content-Type", reply->type != NULL ? reply->type : "text/plain; charset=utf-8");
+    add(answer, "Content-Security-Policy",
+        reply->policy != NULL ? reply->policy : "default-src 'none'; frame-ancestors 'none'");
+    add(answer, "Cache-Control", "no-store");
+    add(answer, "X-Content-Type-Options", "nosniff");
+    add(answer, "Referrer-Policy", "no-referrer");
+    add(answer, "Cross-Origin-Resource-Policy", "same-origin");
+    return answer;
+}
+
+static enum MHD_Result send_reply(const http *h, struct MHD_Connection *connection,
+                                  const http_reply *reply, bool keeps_token)
+{
+    char cookie[HTTP_TOKEN_BYTES + 96];
+    struct MHD_Response *answer = make_answer(reply);
+    if (answer == NULL) return MHD_NO;
+    if (reply->status == MHD_HTTP_METHOD_NOT_ALLOWED) add(answer, "Allow", "GET, HEAD");
+    if (reply->status == MHD_HTTP_UNAUTHORIZED) add(answer, "WWW-Authenticate", "Bearer");
+    snprintf(cookie, sizeof cookie, "%s=%s; Path=/; HttpOnly; SameSite=Strict", h->cookie,
+             h->gate.token);
+    if (keeps_token) add(answer, "Set-Cookie", cookie);
+    const enum MHD_Result result = MHD_queue_response(connection, (unsigned)reply->status, answer);
+    MHD_destroy_response(answer);
+    return result;
+}
+
+static void refuse(http_verdict verdict, http_reply *reply)
+{
+    if (verdict == HTTP_CLOSED)
+        http_say(reply, MHD_HTTP_FORBIDDEN,
+                 "this address is reached from other machines, and there is no token: give "
+                 "http_token_file");
+    else if (verdict == HTTP_WRONG_TOKEN)
+        http_say(reply, MHD_HTTP_UNAUTHORIZED,
+                 "the token is wrong or missing: send 'Authorization: Bearer TOKEN', or add "
+                 "?token=TOKEN");
+    else
+        http_say(reply, MHD_HTTP_MISDIRECTED_REQUEST,
+                 "this process is not called so: ask for localhost, or give http_token_file");
+}
+
+static const http_route *find_route(const http *h, const char *path)
+{
+    const http_route *route = h->routes;
+    while (route->path != NULL && strcmp(route->path, path) != 0) route++;
+    return route->path != NULL ? route : NULL;
+}
+
+static void make_reply(const http *h, const http_request *request, const char *method,
+                       http_reply *reply, bool *keeps_token)
+{
+    const http_route *route            = find_route(h, request->path);
+    const http_credentials credentials = {
+        .host          = http_header(request, MHD_HTTP_HEADER_HOST),
+        .authorization = http_header(request, MHD_HTTP_HEADER_AUTHORIZATION),
+        .query         = http_query(request, "token"),
+        .cookie = MHD_lookup_connection_value(request->connection, MHD_COOKIE_KIND, h->cookie)};
+    const http_verdict verdict =
+        route != NULL && route->is_open ? HTTP_IN : http_gate_ask(&h->gate, &credentials);
+    *keeps_token = verdict == HTTP_IN_KEEP;
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+        http_say(reply, MHD_HTTP_METHOD_NOT_ALLOWED, "here one can only look: GET and HEAD");
+    else if (verdict != HTTP_IN && verdict != HTTP_IN_KEEP)
+        refuse(verdict, reply);
+    else if (route == NULL)
+        http_say(reply, MHD_HTTP_NOT_FOUND, "there is nothing here");
+    else
+        route->handler(h->user, request, reply);
+}
+
+static enum MHD_Result answer_request(void *user, struct MHD_Connection *connection,
+                                      const char *path, const char *method, const char *version,
+                                      const char *data, size_t *size, void **state)
+{
+    const http *h              = user;
+    const http_request request = {connection, path};
+    http_reply reply           = {.status = MHD_HTTP_OK};
+    bool keeps_token;
+    (void)version, (void)data, (void)size, (void)state;
+    make_reply(h, &request, method, &reply, &keeps_token);
+    return send_reply(h, connection, &reply, keeps_token);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+static pen_status read_token(const char *path, http_gate *gate, pen_error *why)
+{
+    char text[HTTP_TOKEN_BYTES + 16];
+    if (path == NULL || path[0] == '\0') return PEN_OK;
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return why_set(why, PEN_BAD_SETTING, "http_token_file %.200s cannot be read: %m", path);
+    const size_t n = fread(text, 1, sizeof text, file);
+    fclose(file);
+    return http_token_take(text, n, path, gate->token, why);
+}
+
+static bool is_loopback(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
+    return a->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+}
+
+/* The port may have been ours a moment ago: SO_REUSEADDR. */
+static int listen_at(const struct addrinfo *a)
+{
+    const int one = 1;
+    const int fd  = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) return fd;
+    const int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static void name_address(http *h, const char *host)
+{
+    struct sockaddr_storage a;
+    socklen_t size = sizeof a;
+    char port[8]   = "0";
+    if (getsockname(h->listener, (struct sockaddr *)&a, &size) == 0) {
+        getnameinfo((struct sockaddr *)&a, size, NULL, 0, port, sizeof port, NI_NUMERICSERV);
+        h->gate.is_loopback = is_loopback((struct sockaddr *)&a);
+    }
+    snprintf(h->address, sizeof h->address, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
+    snprintf(h->cookie, sizeof h->cookie, "penstock-%s", port);
+}
+
+static pen_status open_listener(http *h, const char *address, pen_error *why)
+{
+    char host[HTTP_HOST_BYTES], port[8];
+    const struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found;
+    pen_status status = http_address_cut(address, host, port, why);
+    if (status != PEN_OK) return status;
+    const int error = getaddrinfo(strcmp(host, "*") == 0 ? NULL : host, port, &hints, &found);
+    if (error != 0)
+        return why_set(why, PEN_BAD_SETTING, "http %.200s: %s", address, gai_strerror(error));
+    h->listener = listen_at(found);
+    freeaddrinfo(found);
+    if (h->listener < 0)
+        return why_set(why, PEN_UNREACHABLE,
+                       "cannot listen at http %.200s: %m; port 0 takes a free one", address);
+    name_address(h, host);
+    return PEN_OK;
+}
+
+/* The program's signals are for its own threads. */
+static pen_status start(http *h, pen_error *why)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    h->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer_request, h,
+                                 MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT,
+                                 (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+                                 (unsigned)SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 (size_t)HEADER_BYTES, MHD_OPTION_END);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (h->daemon == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no thread for http at %s: %m", h->address);
+    h->listener = -1;
+    return PEN_OK;
+}
+
+pen_status http_open(const http_options *options, http **out, pen_error *why)
+{
+    http *h = calloc(1, sizeof *h);
+    if (h == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for http");
+    h->listener       = -1;
+    h->routes         = options->routes;
+    h->user           = options->user;
+    pen_status status = read_token(options->token_file, &h->gate, why);
+    if (status == PEN_OK) status = open_listener(h, options->address, why);
+    if (status == PEN_OK) status = start(h, why);
+    if (status != PEN_OK) {
+        http_close(h);
+        return status;
+    }
+    *out = h;
+    return PEN_OK;
+}
+
+void http_close(http *h)
+{
+    if (h == NULL) return;
+    if (h->daemon != NULL) MHD_stop_daemon(h->daemon);
+    if (h->listener >= 0) close(h->listener);
+    free(h);
+}
+
+const char *http_address(const http *h)
+{
+    return h->address;
+}
