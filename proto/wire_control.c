@@ -382,12 +382,14 @@ static Pen__Member *write_one_member(pass *p, const wire_member *ours)
 #define FIELDS_MEMBER_STATUS(F) \
     F(MEMBER, member) F(TEXT, state) F(NUMBER, last_seen_s) F(NUMBER, step) F(TEXT, call) \
     F(NUMBER, call_s) F(LIST, stat, stat, stat, n_stats)
+#define FIELDS_EVENT(F) F(NUMBER, number) F(NUMBER, at_s) F(NUMBER, level) F(TEXT, text)
 #define FIELDS_VERDICT(F) \
     F(STATUS, status) F(ROLE, role) F(RANK, rank) F(ABSENT, missing, missing_n) F(NUMBER, step) \
     F(NUMBER, last_seen_s) F(CHARS, tensor) F(CHARS, text)
 /* clang-format on */
 
 LISTED(member_status, MemberStatus, wire_member_status, FIELDS_MEMBER_STATUS)
+LISTED(event, Event, wire_event, FIELDS_EVENT)
 
 /* A failure is a verdict in an envelope; the functions of VERDICT are made with the other kinds. */
 static void read_verdict(pass *p, const Pen__Verdict *theirs, pen_error *ours);
@@ -434,7 +436,7 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 #define FIELDS_BEAT(F) \
     F(NUMBER, seq) F(NUMBER, step) F(TEXT, call) F(NUMBER, call_ms) \
     F(LIST, stat, stat, stat, n_stats)
-#define FIELDS_BEAT_ACK(F) F(NUMBER, seq) F(NUMBER, job_step)
+#define FIELDS_BEAT_ACK(F) F(NUMBER, seq) F(NUMBER, job_step) F(NUMBER, clock_ns)
 #define FIELDS_MEET(F) \
     F(NUMBER, generation) F(TEXT, label) F(OP, op) F(DTYPE, dtype) F(NUMBER, count) \
     F(BYTES, data, data_size)
@@ -458,7 +460,8 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     F(TEXT, job) F(TEXT, phase) F(NUMBER, term) F(NUMBER, epoch) F(NUMBER, step) \
     F(NUMBER, uptime_s) F(LIST, member_status, member, member, n_members) F(TEXT, mode) \
     F(NUMBER, snapshot) F(NUMBER, refused) F(TEXTS, waiting, n_waiting) \
-    F(LIST, replica, replica, replica, n_replicas)
+    F(LIST, replica, replica, replica, n_replicas) F(LIST, event, event, event, n_events) \
+    F(SHARDS, shard_bytes, n_shards) F(MEMBER, scheduler)
 #define FIELDS_WILL(F) FIELDS_VERDICT(F)
 #define FIELDS_COMMAND(F) \
     F(NUMBER, id) F(ROLE, role) F(RANK, rank) F(NUMBER, asker) F(NUMBER, head) \

@@ -64,6 +64,7 @@ pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t te
     made->actions         = *actions;
     made->term            = term;
     made->start_ms        = now_ms;
+    made->now_ms          = now_ms;
     made->job_step        = -1;
     made->restore         = -1;
     made->newest_snapshot = -1;
@@ -92,6 +93,7 @@ void scheduler_core_destroy(scheduler_core *core)
     core_fault_fini(core);
     core_shrink_fini(core);
     core_store_fini(core);
+    stuck_destroy(core->report);
     plan_destroy(core->plan);
     free(core->shard);
     free(core->peers);
@@ -148,6 +150,7 @@ void core_log(scheduler_core *core, int level, const char *format, ...)
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
     core->actions.log(core->actions.user, level, line);
+    if (level <= LOG_INFO) core_event(core, level, line);
 }
 
 void core_end(scheduler_core *core, pen_status status)
@@ -162,10 +165,11 @@ bool core_move(scheduler_core *core, seat *s, member_event event)
 {
     const member_state before = s->state;
     if (member_next(&s->state, event) != PEN_OK) return false;
+    if (s->state == before) return true;
     char name[SENTENCE_SEAT_BYTES];
-    if (s->state != before)
-        core_log(core, LOG_DEBUG, "%s: %s, was %s", sentence_seat(name, s),
-                 member_state_name(s->state), member_state_name(before));
+    core_log(core, LOG_DEBUG, "%s: %s, was %s", sentence_seat(name, s), member_state_name(s->state),
+             member_state_name(before));
+    core_event_moved(core, s);
     return true;
 }
 
@@ -176,6 +180,7 @@ static void beat(scheduler_core *core, seat *s, const wire_control *message, uin
     seat_beat(s, message, now_ms);
     if (s->role == PEN_WORKER && s->step > core->job_step) core->job_step = s->step;
     if (s->role == PEN_WORKER) core_slow_beat(core, s, since_ms, now_ms);
+    if (s->role == PEN_WORKER) core_history_beat(core, now_ms);
     core_will_heard_step(core, now_ms);
 
     wire_control ack        = {.kind = WIRE_BEAT_ACK};
@@ -259,11 +264,18 @@ static void forgive_pause(scheduler_core *core, uint64_t now_ms)
              sentence_span(span, now_ms - promised));
 }
 
+/* Every call from outside begins with it. */
+static void enter(scheduler_core *core, uint64_t now_ms)
+{
+    core->now_ms = now_ms;
+    forgive_pause(core, now_ms);
+}
+
 void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_control *message,
                             uint64_t now_ms)
 {
     if (core->phase == PHASE_ENDED) return;
-    forgive_pause(core, now_ms);
+    enter(core, now_ms);
     switch (message->kind) {
     case WIRE_HELLO: core_hello(core, peer, message, now_ms); break;
     case WIRE_STATUS_ASK: core_status(core, peer, now_ms); break;
@@ -274,7 +286,7 @@ void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_cont
 void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_ms)
 {
     if (core->phase == PHASE_ENDED) return;
-    forgive_pause(core, now_ms);
+    enter(core, now_ms);
     seat *s = roster_at_peer(&core->roster, peer);
     if (!s) return;
     if (s->rank < 0) {
@@ -314,7 +326,7 @@ static void lose_silent(scheduler_core *core, uint64_t now_ms)
 void scheduler_core_tick(scheduler_core *core, uint64_t now_ms)
 {
     if (core->phase == PHASE_ENDED) return;
-    forgive_pause(core, now_ms);
+    enter(core, now_ms);
     lose_silent(core, now_ms);
     core_join_tick(core, now_ms);
     core_wait_tick(core, now_ms);
@@ -348,6 +360,7 @@ uint64_t scheduler_core_next_ms(scheduler_core *core)
 
 void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t now_ms)
 {
+    core->now_ms = now_ms;
     if (core->phase != PHASE_ENDED) core_verdict(core, why, now_ms);
 }
 

@@ -24,6 +24,7 @@
 #ifndef SCHEDULER_CORE_H
 #define SCHEDULER_CORE_H
 
+#include "proto/stuck.h"
 #include "proto/wire.h"
 #include "scheduler/scheduler_settings.h"
 
@@ -77,6 +78,31 @@ void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t no
 /* What its will calls it: where it listens, "10.0.0.7:29500", and the host it runs on.  Before anybody
  * joins; else it is `master`. */
 void scheduler_core_introduce(scheduler_core *core, const char *address, const char *host);
+
+/* Tells the whole job, as STATUS does: once, before it returns; nothing it points to outlives the call.
+ * False: no memory, and nothing was told. */
+typedef void (*scheduler_status_fn)(void *user, const wire_control *status);
+bool scheduler_core_describe(const scheduler_core *core, uint64_t now_ms, scheduler_status_fn tell,
+                             void *user);
+
+enum { SCHEDULER_POINTS_MAX = 256, SCHEDULER_METRICS_MAX = 8 };
+typedef struct { /* of a job's curve; bytes since its beginning, of all workers */
+    double at_s, push_bytes, pull_bytes, coll_bytes;
+    int64_t step;
+    double metric[SCHEDULER_METRICS_MAX]; /* mean of the lowest ranks; no number: nobody said it */
+} scheduler_point;
+typedef struct {
+    uint32_t n, n_metrics;
+    const scheduler_point *point;              /* [n], oldest first */
+    const char *metric[SCHEDULER_METRICS_MAX]; /* [n_metrics] names */
+} scheduler_history;
+/* How the job went so far.  BORROWED until the next call of anything else. */
+void scheduler_core_history(const scheduler_core *core, scheduler_history *out);
+
+/* Asks all workers for their last calls.  What has come of that so far, merged: NULL before the first time;
+ * BORROWED until the next. */
+void scheduler_core_ask_records(scheduler_core *core, uint64_t now_ms);
+const stuck *scheduler_core_records(const scheduler_core *core);
 
 /* Counts a frame the caller could not decode; shown in STATUS. */
 void scheduler_core_refused(scheduler_core *core);

@@ -25,6 +25,7 @@ enum {
     CORE_STORES_AT_ONCE = 64,   /* of one worker: numbers from the oldest unanswered on */
     CORE_STORE_WAITERS_MAX = 4096,
     CORE_DRAINS_MAX        = 16,
+    CORE_EVENTS_MAX        = 128, /* that are remembered */
     CORE_GATHER_MS = 20,  /* learners that catch up one after another change the epoch once */
     CORE_LEAVE_MS  = 100, /* so long a worker that left is expected to be followed by others */
     CORE_SEAL_MS   = 10000
@@ -97,11 +98,24 @@ typedef struct { /* somebody waits for a server to be empty */
     int32_t server;
 } core_drain;
 
+typedef struct {
+    uint64_t at_ms;
+    int level;
+    char text[352];
+} core_event_note;
+
+typedef struct {
+    uint64_t due_ms, every_ms; /* 0: not begun */
+    uint32_t n, n_metrics;
+    scheduler_point point[SCHEDULER_POINTS_MAX];
+    char metric[SCHEDULER_METRICS_MAX][SEAT_STAT_BYTES];
+} core_history;
+
 struct scheduler_core {
     scheduler_settings settings;
     scheduler_actions actions;
     char master[256], address[256], host[256], job[64];
-    uint64_t term, start_ms, promised_ms;
+    uint64_t term, start_ms, promised_ms, now_ms; /* now_ms: of the newest call from outside */
     uint32_t incarnations;
     uint64_t refused;
 
@@ -157,6 +171,12 @@ struct scheduler_core {
     pen_error will; /* as it was last sent to all */
     uint64_t will_ms;
 
+    core_event_note event[CORE_EVENTS_MAX]; /* a ring */
+    uint64_t n_events;                      /* that there ever were */
+    core_history history;
+    stuck *report;    /* records that were asked for here; NULL: none */
+    uint64_t reports; /* so many were; the number of the newest */
+
     uint32_t *peers; /* scratch of core_send_all */
     uint32_t peers_capacity;
 };
@@ -177,6 +197,14 @@ void core_log(scheduler_core *core, int level, const char *format, ...)
 void core_end(scheduler_core *core, pen_status status);
 bool core_move(scheduler_core *core, seat *s,
                member_event event); /* false: refused; logs what changes */
+
+/* core_events.c: what has happened */
+void core_event(scheduler_core *core, int level, const char *text);
+void core_event_moved(scheduler_core *core, const seat *s);             /* its state is new */
+uint32_t core_events_fill(const scheduler_core *core, wire_event *out); /* [CORE_EVENTS_MAX] */
+
+/* core_history.c: a worker's beat has come */
+void core_history_beat(scheduler_core *core, uint64_t now_ms);
 
 /* core_join.c */
 void core_hello(scheduler_core *core, uint32_t peer, const wire_control *message, uint64_t now_ms);

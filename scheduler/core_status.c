@@ -16,6 +16,9 @@ typedef struct { /* what a STATUS points to while it is sent */
     wire_stat *stat;
     sentence *waiting;
     const char *text[WAITING_MAX];
+    wire_event event[CORE_EVENTS_MAX];
+    uint64_t shard_bytes[WIRE_PARTITIONS_MAX];
+    const char *address;
 } page;
 
 static void page_free(page *p)
@@ -96,13 +99,23 @@ static uint32_t fill_waiting(const scheduler_core *core, uint64_t now_ms, page *
     return n;
 }
 
-void core_status(scheduler_core *core, uint32_t peer, uint64_t now_ms)
+/* What the model's values take on each shard; nothing before it is cut. */
+static uint32_t fill_shards(const scheduler_core *core, page *p)
+{
+    if (!core->plan || !core->shard || core->n_shards > WIRE_PARTITIONS_MAX) return 0;
+    for (uint32_t i = 0; i < core->plan->n_partitions; i++)
+        if (core->shard[i] < core->n_shards)
+            p->shard_bytes[core->shard[i]] += core->plan->partition[i].bytes;
+    return core->n_shards;
+}
+
+bool scheduler_core_describe(const scheduler_core *core, uint64_t now_ms, scheduler_status_fn tell,
+                             void *user)
 {
     page p = {0};
     if (!page_reserve(core, &p)) {
         page_free(&p);
-        core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no memory to describe itself");
-        return;
+        return false;
     }
     const char *mode     = core_model_setting(&core->model, "mode");
     wire_control c       = {.kind = WIRE_STATUS};
@@ -122,6 +135,36 @@ void core_status(scheduler_core *core, uint32_t peer, uint64_t now_ms)
 
     c.u.status.n_replicas = core->record.u.epoch.n_replicas;
     c.u.status.replica    = core->record.u.epoch.replica;
-    core_send_peer(core, peer, &c);
+
+    p.address              = core->address;
+    c.u.status.n_events    = core_events_fill(core, p.event);
+    c.u.status.event       = p.event;
+    c.u.status.n_shards    = fill_shards(core, &p);
+    c.u.status.shard_bytes = p.shard_bytes;
+    c.u.status.scheduler   = (wire_member){.role        = PEN_SCHEDULER,
+                                           .rank        = -1,
+                                           .host        = core->host,
+                                           .n_addresses = 1,
+                                           .address     = &p.address};
+    tell(user, &c);
     page_free(&p);
+    return true;
+}
+
+typedef struct {
+    scheduler_core *core;
+    uint32_t peer;
+} asker;
+
+static void send_status(void *user, const wire_control *status)
+{
+    const asker *a = user;
+    wire_control c = *status;
+    core_send_peer(a->core, a->peer, &c);
+}
+
+void core_status(scheduler_core *core, uint32_t peer, uint64_t now_ms)
+{
+    if (!scheduler_core_describe(core, now_ms, send_status, &(asker){core, peer}))
+        core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no memory to describe itself");
 }

@@ -3,10 +3,12 @@
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/store/state.h"
+#include "common/trace.h"
 #include "common/why.h"
 #include "proto/wire.h"
 #include "scheduler/core.h"
 #include "scheduler/outbox.h"
+#include "scheduler/scheduler_http.h"
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <pthread.h>
@@ -33,7 +35,9 @@ struct scheduler {
     wire_out out;
     outbox outbox;
     loop_timer tick, retry;
-    state_file *state; /* NULL: nothing is kept */
+    state_file *state;    /* NULL: nothing is kept */
+    scheduler_http *http; /* NULL: nothing is shown */
+    uint64_t sealed_ns;   /* while an epoch ends, for the timeline; 0: none does */
 
     bool has_ended, has_why;
     pen_status status;
@@ -49,11 +53,23 @@ static void flush(void *user)
     loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + OUTBOX_MS, flush, s);
 }
 
+/* From the first SEAL until the record that follows it: members wait meanwhile. */
+static void note_epoch(scheduler *s, const wire_control *message)
+{
+    if (message->kind == WIRE_SEAL && s->sealed_ns == 0) s->sealed_ns = trace_begin();
+    if (message->kind != WIRE_EPOCH) return;
+    trace_span(TRACE_FAILOVER, s->sealed_ns, &(trace_note){0});
+    s->sealed_ns = 0;
+}
+
 static void send_all(void *user, const uint32_t *peers, uint32_t n, const wire_control *message)
 {
-    scheduler *s = user;
+    scheduler *s      = user;
+    wire_control told = *message;
     pen_error why;
-    if (wire_control_encode(message, &s->out, &why) != PEN_OK) {
+    note_epoch(s, message);
+    if (message->kind == WIRE_BEAT_ACK) told.u.beat_ack.clock_ns = trace_wall_ns();
+    if (wire_control_encode(&told, &s->out, &why) != PEN_OK) {
         log_error("%s could not be written: %s", wire_kind_name((int)message->kind), why.text);
         return;
     }
@@ -273,6 +289,7 @@ static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_e
     if (status == PEN_OK)
         status = loop_add(s->loop, transport_poll_fd(s->transport), drain, s, why);
     if (status == PEN_OK) status = loop_before_sleep(s->loop, arm_tick, s, why);
+    if (status == PEN_OK) status = scheduler_http_open(settings, s->core, s->loop, &s->http, why);
     return status;
 }
 
@@ -280,7 +297,14 @@ pen_status scheduler_open(const scheduler_settings *settings, scheduler **s, pen
 {
     scheduler *made = calloc(1, sizeof *made);
     if (!made) return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
-    const pen_status status = set_up(made, settings, why);
+    pen_status status = PEN_OK;
+    if (settings->trace[0])
+        status = trace_open(settings->trace, settings->trace_events, PEN_SCHEDULER, 0, why);
+    if (settings->trace[0] && status == PEN_OK) {
+        trace_who(PEN_SCHEDULER, 0, settings->job);
+        trace_clock_own();
+    }
+    if (status == PEN_OK) status = set_up(made, settings, why);
     if (status != PEN_OK) {
         scheduler_close(made);
         return status;
@@ -292,10 +316,12 @@ pen_status scheduler_open(const scheduler_settings *settings, scheduler **s, pen
 void scheduler_close(scheduler *s)
 {
     if (!s) return;
+    scheduler_http_stop(s->http);
     transport_close(s->transport, LINGER_MS);
     guard_close(s->guard);
     scheduler_core_destroy(s->core);
     if (s->loop) loop_destroy(s->loop);
+    scheduler_http_close(s->http);
     if (s->arena) wire_arena_destroy(s->arena);
     wire_out_free(&s->out);
     outbox_clear(&s->outbox);
@@ -306,6 +332,11 @@ void scheduler_close(scheduler *s)
 const char *scheduler_address(const scheduler *s)
 {
     return transport_address(s->transport);
+}
+
+const char *scheduler_http_at(const scheduler *s)
+{
+    return scheduler_http_address(s->http);
 }
 
 static void abort_job(scheduler *s)
@@ -328,6 +359,7 @@ static pen_status result(const scheduler *s, pen_error *why)
 
 static void serve(scheduler *s)
 {
+    trace_thread("scheduler", PEN_SCHEDULER, 0); /* also where a worker hosts it */
     loop_run(s->loop);
     if (!s->has_ended) abort_job(s);
 }

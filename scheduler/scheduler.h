@@ -20,6 +20,10 @@ void scheduler_close(scheduler *s); /* NULL is fine; not while it runs */
 /* Where it listens, with the real port: "tcp://127.0.0.1:43117".  BORROWED until close or join. */
 const char *scheduler_address(const scheduler *s);
 
+/* Where it shows its status and metrics: "127.0.0.1:43118"; "" where the setting http is empty.  BORROWED
+ * likewise. */
+const char *scheduler_http_at(const scheduler *s);
+
 /* Serves one job to its end.  PEN_OK: it ended in good order; else the verdict's status, and *why.
  * ABORTED when scheduler_stop() came first; then everybody is told so. */
 pen_status scheduler_run(scheduler *s, pen_error *why);

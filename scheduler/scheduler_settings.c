@@ -1,5 +1,7 @@
 #include "scheduler/scheduler_settings.h"
 
+#include "common/log.h"
+
 static const char *const scheduler_loss_choices[] = {"fail", "continue", "wait", NULL};
 
 const config_row scheduler_settings_rows[] = {

@@ -17,6 +17,11 @@ typedef char scheduler_text[CONFIG_TEXT_BYTES];
       "another job are turned away.")                                                              \
     X(scheduler_text, host,            TEXT, "127.0.0.1", 0,   0,        NULL,                     \
       "Name or address to listen at; anything but loopback lets other machines join.")             \
+    X(scheduler_text, trace,           TEXT, "",          0,   0,        NULL,                     \
+      "File of a timeline: this process writes its part into the folder FILE.parts, and "          \
+      "`penstock trace merge` makes FILE of the parts; empty writes none.")                        \
+    X(uint64_t,       trace_events,    U64,  "65536",     64,  16777216, NULL,                     \
+      "With trace: records kept of each thread, 48 bytes each; the oldest are lost.")              \
     X(uint64_t,       port,            U64,  "0",         0,   65535,    NULL,                     \
       "TCP port to listen at; 0 takes a free one.")                                                \
     X(uint64_t,       world_size,      U64,  "0",         0,   16384,    NULL,                     \
@@ -41,6 +46,10 @@ typedef char scheduler_text[CONFIG_TEXT_BYTES];
     X(scheduler_text, secret_file,     TEXT, "",          0,   0,        NULL,                     \
       "File with the secret of the job, the same for all its processes and readable by its owner " \
       "alone; penstock keygen makes one.")                                                         \
+    X(scheduler_text, http,            TEXT, "",          0,   0,        NULL,                     \
+      "Where the scheduler shows its metrics and health over HTTP, HOST:PORT; port 0 takes a free one, empty: nowhere.") \
+    X(scheduler_text, http_token_file, TEXT, "",          0,   0,        NULL,                     \
+      "File with the token that readers must bring; without it nothing but /healthz and /readyz is shown off loopback.") \
     X(uint64_t,       connections_max, U64,  "4096",      16,  1048576,  NULL,                     \
       "Connections to one port; beyond it the oldest that has said nothing ends for each new one; " \
       "raised, there is room for more members and for more strangers.")                            \
@@ -62,6 +71,8 @@ typedef char scheduler_text[CONFIG_TEXT_BYTES];
     X(uint64_t,       replicas,        U64,  "0",         0,   2,        NULL,                     \
       "Copies of every shard beside the one that serves it, each on another server; so many "      \
       "servers may die at once without a loss, and every push costs so many transfers more.")      \
+    X(int,            log_format,      ENUM, "text",      0,   0,        log_formats,               \
+      "text for people, or json: one object a line, with time, level, role and rank.")             \
     X(scheduler_text, state,           TEXT, "",          0,   0,        NULL,                     \
       "Folder in which the scheduler keeps what it must know after a crash; started again with "   \
       "it, on the same port, it goes on where it was.  Empty: its death ends the job.")            \

@@ -1,6 +1,6 @@
 /* stuck.h - who is in which collective, and who has not entered it: the records of all workers, merged. */
-#ifndef CLI_STUCK_H
-#define CLI_STUCK_H
+#ifndef PROTO_STUCK_H
+#define PROTO_STUCK_H
 
 #include "proto/wire.h"
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* stuck.c - merges the records of all workers: per group the last call of each rank. */
-#include "cli/stuck.h"
+#include "proto/stuck.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,0 +1,115 @@
+/* status_json.c - STATUS as JSON. */
+#include "proto/status_json.h"
+
+#include "common/log.h"
+#include "common/stat.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *status_role_name(int32_t role)
+{
+    switch (role) {
+    case PEN_WORKER: return "worker";
+    case PEN_SERVER: return "server";
+    case PEN_SCHEDULER: return "scheduler";
+    case WIRE_LAUNCHER: return "launcher";
+    default: return "observer";
+    }
+}
+
+static json_t *copies_json(const wire_control *answer)
+{
+    static const char *const roles[] = {"", "primary", "backup", "learner"};
+    json_t *copies                   = json_array();
+    for (uint32_t i = 0; i < answer->u.status.n_replicas; i++) {
+        const wire_replica *copy = &answer->u.status.replica[i];
+        json_array_append_new(copies, json_pack("{s:i, s:i, s:i, s:s}", "shard", (int)copy->shard,
+                                                "server", (int)copy->server, "place",
+                                                (int)copy->place, "role", roles[copy->role]));
+    }
+    return copies;
+}
+
+/* What the program itself reports: names that are no counters, nor made by the scheduler. */
+static bool is_metric(const char *name)
+{
+    return stat_find(name) < 0 && strcmp(name, "waited_for_s") != 0;
+}
+
+/* A loss that is no number is news, and JSON has no word for it. */
+static json_t *value_json(double value)
+{
+    if (isfinite(value)) return json_real(value);
+    return json_string(isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
+}
+
+static json_t *metrics_json(const wire_member_status *m)
+{
+    json_t *metrics = json_object();
+    for (uint32_t i = 0; i < m->n_stats; i++)
+        if (is_metric(m->stat[i].name))
+            json_object_set_new(metrics, m->stat[i].name, value_json(m->stat[i].value));
+    return metrics;
+}
+
+static json_t *member_json(const wire_member_status *m)
+{
+    json_t *stats = json_object(), *addresses = json_array();
+    for (uint32_t i = 0; i < m->n_stats; i++)
+        json_object_set_new(stats, m->stat[i].name, json_real(m->stat[i].value));
+    for (uint32_t i = 0; i < m->member.n_addresses; i++)
+        json_array_append_new(addresses, json_string(m->member.address[i]));
+    return json_pack("{s:s, s:i, s:s, s:i, s:s, s:I, s:f, s:s, s:f, s:o, s:o, s:o}", "role",
+                     status_role_name(m->member.role), "rank", m->member.rank, "host",
+                     m->member.host, "pid", m->member.pid, "state", m->state, "step",
+                     (json_int_t)m->step, "last_seen_s", m->last_seen_s, "call", m->call, "call_s",
+                     m->call_s, "addresses", addresses, "stats", stats, "metrics", metrics_json(m));
+}
+
+static json_t *events_json(const wire_control *answer)
+{
+    static const char *const levels[] = {"error", "warning", "notice", "info"};
+    json_t *events                    = json_array();
+    for (uint32_t i = 0; i < answer->u.status.n_events; i++) {
+        const wire_event *e = &answer->u.status.event[i];
+        const int level     = e->level < 0 ? 0 : e->level > LOG_INFO ? LOG_INFO : e->level;
+        json_array_append_new(events,
+                              json_pack("{s:I, s:f, s:s, s:s}", "number", (json_int_t)e->number,
+                                        "at_s", e->at_s, "level", levels[level], "text", e->text));
+    }
+    return events;
+}
+
+static json_t *scheduler_json(const wire_control *answer)
+{
+    const wire_member *m = &answer->u.status.scheduler;
+    return json_pack("{s:s, s:s}", "host", m->host, "address", m->n_addresses ? m->address[0] : "");
+}
+
+char *status_json(const wire_control *answer)
+{
+    json_t *members = json_array(), *waiting = json_array();
+    for (uint32_t i = 0; i < answer->u.status.n_members; i++)
+        json_array_append_new(members, member_json(&answer->u.status.member[i]));
+    for (uint32_t i = 0; i < answer->u.status.n_waiting; i++)
+        json_array_append_new(waiting, json_string(answer->u.status.waiting[i]));
+    json_t *shard_bytes = json_array();
+    for (uint32_t i = 0; i < answer->u.status.n_shards; i++)
+        json_array_append_new(shard_bytes,
+                              json_integer((json_int_t)answer->u.status.shard_bytes[i]));
+    json_t *all = json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "job",
+        answer->u.status.job, "phase", answer->u.status.phase, "mode", answer->u.status.mode,
+        "step", (json_int_t)answer->u.status.step, "term", (json_int_t)answer->u.status.term,
+        "epoch", (json_int_t)answer->u.status.epoch, "uptime_s", answer->u.status.uptime_s,
+        "snapshot", (json_int_t)answer->u.status.snapshot, "refused",
+        (json_int_t)answer->u.status.refused, "members", members, "waiting", waiting, "copies",
+        copies_json(answer), "scheduler", scheduler_json(answer), "shard_bytes", shard_bytes,
+        "events", events_json(answer));
+    char *text = json_dumps(all, JSON_COMPACT);
+    json_decref(all);
+    return text;
+}

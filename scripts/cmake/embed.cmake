@@ -1,0 +1,15 @@
+# pen_embed(OUT SYMBOL FILE...): writes OUT, a C source that defines the text of the files, with a line "---" between them, as
+# `const char SYMBOL[]`. Changes of a file are noticed by the build.
+function(pen_embed out symbol)
+    set(bytes "")
+    foreach(name ${ARGN})
+        set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${name})
+        file(READ ${name} hex HEX)
+        string(REGEX REPLACE "(..)" "0x\\1," hex "${hex}")
+        if(bytes)
+            string(PREPEND hex "0x2d,0x2d,0x2d,0x0a,")
+        endif()
+        string(APPEND bytes "${hex}\n")
+    endforeach()
+    file(CONFIGURE OUTPUT ${out} CONTENT "extern const char ${symbol}[];\nconst char ${symbol}[] = {${bytes}0};\n" @ONLY)
+endfunction()
