@@ -2,6 +2,8 @@
 #include "server/server_state.h"
 
 #include "common/log.h"
+#include "common/watch.h"
+#include "common/trace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -119,6 +121,10 @@ static pen_status open_guard(server *s, pen_error *why)
 
 static pen_status open_all(server *s, pen_error *why)
 {
+    if (s->settings.trace[0] != '\0' &&
+        trace_open(s->settings.trace, s->settings.trace_events, PEN_SERVER,
+                   (int32_t)s->settings.rank, why) != PEN_OK)
+        return why->status;
     s->loop = loop_create(why);
     if (s->loop == NULL) return PEN_NO_MEMORY;
     if (getrandom(&s->nonce, sizeof s->nonce, 0) != (ssize_t)sizeof s->nonce)
@@ -130,6 +136,7 @@ static pen_status open_all(server *s, pen_error *why)
     if (status == PEN_OK) status = server_settings_check(&s->settings, why);
     if (status == PEN_OK) status = admission_parse(s->settings.admission, &s->admission, why);
     if (status == PEN_OK) status = open_guard(s, why);
+    if (status == PEN_OK) status = server_http_open(s, why);
     if (status == PEN_OK) status = open_shards(s, why);
     if (status == PEN_OK) status = store_thread_start(s, &s->store, why);
     for (uint32_t i = 0; status == PEN_OK && i < s->settings.shards; i++)
@@ -168,6 +175,7 @@ pen_status server_serve(server *s, pen_error *why)
 void server_close(server *s)
 {
     if (s == NULL) return;
+    watch_stop(s->watch);
     for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
         server_shard_stop(&s->shard[i]);
     store_thread_stop(s->store);
@@ -185,6 +193,7 @@ void server_close(server *s)
     server_epoch_fini(s);
     server_plan_destroy(s->plan);
     loop_destroy(s->loop);
+    watch_close(s->watch);
     free(s->shard);
     free(s);
 }

@@ -2,10 +2,12 @@
 #include "server/server_state.h"
 
 #include "common/log.h"
+#include "common/trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -135,6 +137,7 @@ static void forgive_own_pause(server *s, uint64_t now)
 {
     if (s->beat_ms != 0 && now > s->beat_ms + s->lease_ms / 3) s->heard_ms = now;
     s->beat_ms = now + s->lease_ms / BEATS_PER_LEASE;
+    if (trace_on() && s->beat_ms > now + TRACE_BEAT_MS) s->beat_ms = now + TRACE_BEAT_MS;
 }
 
 /* A network that was gone for a while leaves connections behind that recover too late, or never. */
@@ -165,8 +168,15 @@ static void beat(void *user)
     c.u.beat.call    = s->is_ready ? "serving" : "starting";
     c.u.beat.n_stats = fill_stats(s, stat);
     c.u.beat.stat    = stat;
+    s->beat_ns       = trace_begin();
     if (s->is_up) server_send(s, &c);
     loop_timer_start(s->loop, &s->beat, s->beat_ms, beat, s);
+}
+
+static void on_beat_ack(const server *s, const wire_control *c)
+{
+    if (c->u.beat_ack.seq != s->beats || s->beat_ns == 0) return;
+    trace_clock_heard(s->beat_ns, c->u.beat_ack.clock_ns, trace_begin());
 }
 
 /* ---- joining --------------------------------------------------------------------------------- */
@@ -190,6 +200,7 @@ static void on_welcome(server *s, const wire_control *c)
     s->rank        = c->u.welcome.rank;
     s->lease_ms    = c->u.welcome.lease_ms < 100 ? 100 : c->u.welcome.lease_ms;
     snprintf(s->job, sizeof s->job, "%s", c->u.welcome.job);
+    trace_who(PEN_SERVER, s->rank, s->job);
     loop_timer_stop(s->loop, &s->hello);
     loop_timer_stop(s->loop, &s->lost);
     loop_timer_start(s->loop, &s->beat, loop_now_ms(s->loop), beat, s);
@@ -257,6 +268,7 @@ void server_part_written(void *user)
     c.u.snapshot_part.n_shards = part->n_shards;
     c.u.snapshot_part.shard    = part->shard;
     stat_add(&s->stats, part->status == PEN_OK ? STAT_SNAPSHOTS : STAT_SNAPSHOTS_FAILED, 1);
+    if (part->status == PEN_OK) stat_store(&s->stats, STAT_SNAPSHOT_TIME, (uint64_t)time(NULL));
     if (part->status != PEN_OK && (!part->is_late || log_allowed(LATE_KEY)))
         log_warning("the snapshot of step %" PRId64 " was not written: %s", part->step,
                     part->why.text);
@@ -317,6 +329,7 @@ static void receive(server *s, const transport_event *event)
     case WIRE_EPOCH: server_epoch_take(s, &c, event->head, event->head_size); break;
     case WIRE_PLAN: server_epoch_plan(s, event->head, event->head_size); break;
     case WIRE_SEAL: server_epoch_seal(s, &c); break;
+    case WIRE_BEAT_ACK: on_beat_ack(s, &c); break; /* that it came is all it has to say */
     case WIRE_ENQUIRE: on_enquire(s, &c); break;
     case WIRE_SNAPSHOT_DONE: on_snapshot_done(s, &c); break;
     case WIRE_NOTICE: log_notice("%s", c.u.notice.text); break;
@@ -324,7 +337,7 @@ static void receive(server *s, const transport_event *event)
     case WIRE_COMMAND: on_command(s, &c); break;
     case WIRE_VERDICT: server_end(s, &c.u.verdict); break;
     case WIRE_STOP: server_end(s, NULL); break;
-    default: break; /* BEAT_ACK was heard; the rest is for others */
+    default: break; /* for others */
     }
 }
 

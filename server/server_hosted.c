@@ -2,6 +2,7 @@
 #include "server/server_state.h"
 
 #include "common/log.h"
+#include "common/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,11 @@ server_hosted *server_shard_find(const server_shard *s, uint32_t number)
 
 void server_shard_flush(server_shard *s)
 {
-    for (uint32_t i = 0; i < s->n_hosted; i++) shard_flush(s->hosted[i]->shard);
+    for (uint32_t i = 0; i < s->n_hosted; i++) {
+        const uint64_t begun = trace_begin();
+        shard_flush(s->hosted[i]->shard);
+        trace_span(TRACE_REPLY, begun, &(trace_note){.shard = (int32_t)s->hosted[i]->number});
+    }
 }
 
 void server_shard_forget(server_shard *s)
@@ -110,8 +115,9 @@ static void nudge(void *user)
 
 void server_shard_news(void *user)
 {
-    server_news *n  = user;
-    server_shard *s = n->to;
+    server_news *n       = user;
+    server_shard *s      = n->to;
+    const uint64_t begun = trace_begin();
     adopt_fresh(s, n);
     drop_absent(s, n);
     server_links_mark(s);
@@ -128,6 +134,7 @@ void server_shard_news(void *user)
     }
     server_links_sweep(s);
     if (s->seal_epoch <= n->view.epoch) s->is_sealing = false;
+    trace_span(TRACE_INSTALL, begun, &(trace_note){0});
     server_shard_flush(s);
     nudge(s);
     server_news_destroy(n);

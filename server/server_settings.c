@@ -1,6 +1,7 @@
 /* server_settings.c - the rows of the settings table, and what some of them mean together. */
 #include "server/server_state.h"
 
+#include "common/log.h"
 #include "common/why.h"
 
 const config_row server_settings_rows[] = {

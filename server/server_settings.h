@@ -11,12 +11,13 @@ typedef char server_text[CONFIG_TEXT_BYTES];
 /* clang-format off */
 /*    field        name             kind  default      min  max       choices  meaning */
 #define SERVER_SETTINGS(X)                                                                         \
-    X(server_text, master_addr,     TEXT, "127.0.0.1", 0,   0,        NULL,                        \
-      "Name or address of the scheduler, or a whole address such as inproc://name.")               \
-    X(uint64_t,    master_port,     U64,  "29400",     1,   65535,    NULL,                        \
-      "TCP port of the scheduler.")                                                                \
+    X(server_text, master_addr,     TEXT, "",          0,   0,        NULL,                        \
+      "Name or address of the scheduler, or a whole address such as inproc://name; empty takes "   \
+      "MASTER_ADDR or what a launcher says, else 127.0.0.1.")                                      \
+    X(uint64_t,    master_port,     U64,  "0",         0,   65535,    NULL,                        \
+      "TCP port of the scheduler; 0 takes MASTER_PORT or what a launcher says, else 29400.")       \
     X(int64_t,     rank,            I64,  "-1",        -1,  1023,     NULL,                        \
-      "Rank of this server; -1 takes the lowest that is free.")                                    \
+      "Rank of this server; -1 takes what a launcher says, else the lowest that is free.")         \
     X(uint64_t,    shards,          U64,  "1",         1,   64,       NULL,                        \
       "Threads that hold parameters; more use more cores and cut the model finer.")                \
     X(server_text, job,             TEXT, "",          0,   0,        NULL,                        \
@@ -24,6 +25,11 @@ typedef char server_text[CONFIG_TEXT_BYTES];
     X(server_text, host,            TEXT, "",          0,   0,        NULL,                        \
       "Name or address workers reach this server by; empty is 127.0.0.1 when the scheduler is on " \
       "loopback, else this host's name.")                                                          \
+    X(server_text, trace,           TEXT, "",          0,   0,        NULL,                        \
+      "File of a timeline: this process writes its part into the folder FILE.parts, and "          \
+      "`penstock trace merge` makes FILE of the parts; empty writes none.")                        \
+    X(uint64_t,    trace_events,    U64,  "65536",     64,  16777216, NULL,                        \
+      "With trace: records kept of each thread, 48 bytes each; the oldest are lost.")              \
     X(server_text, store,           TEXT, "",          0,   0,        NULL,                        \
       "Directory of snapshots, one that all servers reach; empty keeps none.")                     \
     X(uint64_t,    snapshot_keep,   U64,  "2",         1,   64,       NULL,                        \
@@ -60,12 +66,18 @@ typedef char server_text[CONFIG_TEXT_BYTES];
     X(server_text, secret_file,     TEXT, "",          0,   0,        NULL,                        \
       "File with the secret of the job, the same for all its processes and readable by its owner " \
       "alone; penstock keygen makes one.")                                                         \
+    X(server_text, http,            TEXT, "",          0,   0,        NULL,                     \
+      "Where this server shows its metrics and health over HTTP, HOST:PORT; port 0 takes a free one, empty: nowhere.") \
+    X(server_text, http_token_file, TEXT, "",          0,   0,        NULL,                     \
+      "File with the token that readers must bring; without it nothing but /healthz and /readyz is shown off loopback.") \
     X(uint64_t,    connections_max, U64,  "4096",      16,  1048576,  NULL,                        \
       "Connections to one port; beyond it the oldest that has said nothing ends for each new one; " \
       "raised, there is room for more members and for more strangers.")                            \
     X(server_text, admission,       TEXT, "off",       0,   0,        NULL,                        \
       "Which gradients a server takes: off takes all, finite refuses infinities and NaN, "         \
       "norm:BOUND also any chunk whose norm is above the bound; checks cost one pass over each.")  \
+    X(int,         log_format,      ENUM, "text",      0,   0,        log_formats,                  \
+      "text for people, or json: one object a line, with time, level, role and rank.")             \
     X(uint64_t,    io_threads,      U64,  "1",         1,   16,       NULL,                        \
       "Threads that move bytes; more help when several lanes are faster than one core.")
 /* clang-format on */

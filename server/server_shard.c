@@ -3,6 +3,7 @@
 #include "server/server_state.h"
 
 #include "common/log.h"
+#include "common/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +52,7 @@ static void keep(server_shard *s, uint32_t peer, buf *payload)
     memcpy(u->head, s->out.data, s->out.size);
     *s->unsent_end = u;
     s->unsent_end  = &u->next;
+    stat_add(&s->server->stats, STAT_UNSENT, 1);
     if (s->n_unsent++ == 0)
         loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS, retry, s);
 }
@@ -62,6 +64,7 @@ static void unlink_unsent(server_shard *s, server_unsent **at)
     if (s->unsent_end == &u->next) s->unsent_end = at;
     buf_release(u->payload);
     free(u);
+    stat_add(&s->server->stats, STAT_UNSENT, (uint64_t)-1);
     s->n_unsent--;
 }
 
@@ -195,6 +198,17 @@ static void refused_message(server_shard *s, uint32_t peer, const char *what)
     transport_blame(s->endpoint, peer);
 }
 
+static void give(server_hosted *h, const transport_event *event, const wire_data *d)
+{
+    const uint64_t begun = d->kind == WIRE_PUSH && d->n > 0 ? trace_begin() : 0;
+    shard_receive(h->shard, event->peer, d, event->body);
+    trace_span(TRACE_SUM, begun,
+               &(trace_note){.step  = (int64_t)(d->seq != NULL && d->n > 0 ? d->seq[0] : d->step),
+                             .shard = (int32_t)h->number,
+                             .rank  = d->rank,
+                             .bytes = d->payload_bytes});
+}
+
 static void receive(server_shard *s, const transport_event *event)
 {
     wire_data d;
@@ -206,7 +220,7 @@ static void receive(server_shard *s, const transport_event *event)
     else if ((h = server_shard_find(s, d.shard)) == NULL)
         not_here(s, event->peer, &d);
     else
-        shard_receive(h->shard, event->peer, &d, event->body);
+        give(h, event, &d);
 }
 
 static void handle(server_shard *s, const transport_event *event)
@@ -288,6 +302,9 @@ pen_status server_shard_open(server_shard *s, pen_error *why)
 static void *run(void *user)
 {
     server_shard *s = user;
+    char name[32];
+    snprintf(name, sizeof name, "shards %u", s->index);
+    trace_thread(name, 0, 0);
     loop_run(s->loop);
     return NULL;
 }

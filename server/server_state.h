@@ -221,6 +221,7 @@ struct server {
     store_thread *store;
 
     guard *guard;
+    struct watch *watch; /* NULL: nothing is shown */
     admission admission;
     lifeline *scheduler;
     char scheduler_address[320];
@@ -229,6 +230,7 @@ struct server {
     wire_arena *arena;
     wire_out out;
     loop_timer hello, beat, lost;
+    uint64_t beat_ns; /* when the newest left, for the timeline */
     uint64_t nonce, started_ms, heard_ms, renewed_ms, beats,
         beat_ms;    /* beat_ms: when the next is due */
     pen_error will; /* what to say when the scheduler is gone; "" before it came */
@@ -271,6 +273,9 @@ shard_offload server_settings_offload(const server_settings *s);
 
 /* server.c */
 void server_end(server *s, const pen_error *error); /* NULL: in good order */
+
+/* server_http.c: by the setting http; s->watch */
+pen_status server_http_open(server *s, pen_error *why);
 
 /* server_epoch.c */
 void server_epoch_take(server *s, const wire_control *c, const void *head, size_t size);

@@ -3,6 +3,7 @@
 
 #include "common/plant.h"
 #include "common/simd/simd.h"
+#include "common/trace.h"
 #include "proto/decision.h"
 
 #include <string.h>
@@ -105,17 +106,28 @@ static void count_step(shard *s, uint64_t step, bool was_skipped)
     stat_max(s->options.stats, STAT_SKIPPED, s->skipped);
 }
 
+/* rank -1: of all. */
+static void trace_shard(const shard *s, trace_kind kind, uint64_t begun, uint64_t step,
+                        int32_t rank)
+{
+    const trace_note note = {
+        .step = (int64_t)step, .shard = (int32_t)shard_number(s), .rank = rank};
+    trace_span(kind, begun, &note);
+}
+
 void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision,
                   uint64_t cut)
 {
     const wire_inputs *inputs = server_core_step_inputs(s->core, step);
     const plan_partition *p   = &s->setup.plan->partition[s->partition[partition].number];
     const bool is_applied     = decision->outcome == PEN_APPLIED && inputs != NULL;
+    const uint64_t begun      = trace_begin();
     for (uint32_t i = 0; i < p->n_chunks && is_applied;) {
         const uint32_t index = s->index_of[p->chunk[i]];
         look_ahead(s, p, i + 1);
         i += s->chunk[index].decided ? commit_chunk(s, index, decision, inputs) : 1;
     }
+    if (is_applied) trace_shard(s, TRACE_APPLY, begun, step, -1);
     shard_log_commit(s, partition, step, decision);
     for (uint32_t i = 0; i < p->n_chunks; i++) {
         shard_chunk *k = &s->chunk[s->index_of[p->chunk[i]]];
@@ -126,6 +138,7 @@ void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decisi
     }
     shard_log_applied(s);
     count_step(s, step, !is_applied);
+    trace_shard(s, TRACE_COMMIT, begun, step, -1);
 }
 
 /* The sum of a node was weighted there; its weight says only whether there is anything in it. */
@@ -194,6 +207,8 @@ static void make_record(shard *s, uint32_t partition, uint64_t step)
     p->record.hash = decision_record_hash(step, &p->record, inputs, p->squares, p->blocks);
     server_core_record_is(s->core, partition, p->record.hash);
     p->is_fresh = s->has_fresh = true;
+    if (step == s->watch.step)
+        stat_took(s->options.stats, STAT_SPREAD_STRAGGLERS, s->watch.begun_ns);
     shard_log_prepared(s, partition, -1);
 }
 
@@ -227,7 +242,8 @@ void shard_update_with_one(shard *s, shard_chunk *k, const wire_inputs *inputs, 
 
 static void act_update(shard *s, const server_core_action *a, const shard_arrival *in)
 {
-    shard_chunk *k = &s->chunk[a->index];
+    shard_chunk *k       = &s->chunk[a->index];
+    const uint64_t begun = trace_begin();
     if (a->rank < 0) {
         shard_log_update(s, k, a->seq, &in->d->inputs);
         shard_update_with_mean(s, k, &in->d->inputs);
@@ -235,11 +251,13 @@ static void act_update(shard *s, const server_core_action *a, const shard_arriva
         shard_log_apply(s, k, a->rank, a->seq, &in->d->inputs, in->data, in->payload);
         shard_update_with_one(s, k, &in->d->inputs, in->data);
     }
+    trace_shard(s, TRACE_APPLY, begun, a->seq, a->rank);
     shard_log_changed(s, k);
     shard_log_applied(s);
     shard_drop_sum(s, k);
     count_step(s, a->seq, false);
     if (a->cut != 0) shard_cut_take(s, k, a->cut);
+    trace_shard(s, TRACE_COMMIT, begun, a->seq, a->rank);
 }
 
 static void act_drop(shard *s, const server_core_action *a, const shard_arrival *in)
@@ -253,8 +271,10 @@ static void act_serve(shard *s, const server_core_action *a, const shard_arrival
 {
     (void)in;
     if (a->repeated) stat_add(s->options.stats, STAT_REPEATS, 1);
-    if (!s->chunk[a->index].decided && !a->initial)
+    if (!s->chunk[a->index].decided && !a->initial) {
         stat_max(s->options.stats, STAT_GAP_MAX, a->staleness);
+        stat_observe(s->options.stats, STAT_SPREAD_STALENESS, a->staleness);
+    }
     shard_serve(s, a);
 }
 

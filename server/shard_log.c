@@ -351,12 +351,22 @@ void shard_log_trim(shard *s)
     }
 }
 
+void shard_log_tell_lag(shard *s)
+{
+    const uint64_t entries = s->log.n, bytes = shard_log_bytes(s);
+    stat_add(s->options.stats, STAT_LAG_ENTRIES, entries - s->watch.lag_entries);
+    stat_add(s->options.stats, STAT_LAG_BYTES, bytes - s->watch.lag_bytes);
+    s->watch.lag_entries = entries;
+    s->watch.lag_bytes   = bytes;
+}
+
 void shard_log_fini(shard *s)
 {
     for (uint32_t i = 0; i < s->log.n; i++) free_entry(place(s, i));
     free(s->log.entry);
     s->log.entry    = NULL;
     s->log.capacity = s->log.n = s->log.first = 0;
+    shard_log_tell_lag(s);
 }
 
 static shard_copy *copy_with(shard *s, uint64_t incarnation)

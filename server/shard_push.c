@@ -136,8 +136,17 @@ static bool push_chunk(shard *s, const shard_arrival *in, uint32_t i, size_t siz
     return true;
 }
 
+/* When the first push of a step came: from then on its others are waited for. */
+static void note_first(shard *s, const wire_data *d)
+{
+    if (s->watch.begun_ns != 0 && d->step <= s->watch.step) return;
+    s->watch.step     = d->step;
+    s->watch.begun_ns = stat_begin(s->options.stats);
+}
+
 void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
+    note_first(s, d);
     shard_states_take(s, d);
     if (d->n == 0 && shard_is_idle(s)) { /* see shard_is_idle() */
         if (server_core_is_first(s->core, d->rank) && d->has_inputs && d->inputs.snapshot)

@@ -341,6 +341,7 @@ void shard_flush(shard *s)
         send_receipts(s, box, SHARD_FIRST_RECEIPT);
     }
     if (s->n_copies > 0) shard_log_send(s);
+    if (s->log.n > 0 || s->watch.lag_entries > 0) shard_log_tell_lag(s);
 }
 
 void shard_reply_fini(shard *s)

@@ -224,6 +224,11 @@ struct shard {
     shard_open_cut cuts[SHARD_CUTS_MAX];
     struct shard_states *states; /* of the newest steps; shard_states.c */
     uint64_t ended, skipped;     /* steps since first_step */
+    struct {                     /* for the counters */
+        uint64_t step,
+            begun_ns; /* the newest step of which something came, and when; begun_ns 0: none */
+        uint64_t lag_entries, lag_bytes; /* as they were told */
+    } watch;
 };
 
 /* What is being handled: one message, and one chunk of it. */
@@ -268,6 +273,7 @@ bool shard_log_send_to(shard *s, shard_copy *copy); /* false: it cannot take mor
 void shard_log_mark(shard *s); /* nothing comes after this before the next epoch */
 void shard_log_heard(shard *s, const wire_data *d);
 void shard_log_trim(shard *s);
+void shard_log_tell_lag(shard *s); /* what copies have not acknowledged, to the counters */
 void shard_log_fini(shard *s);
 shard_entry *shard_log_at(shard *s, uint64_t index); /* NULL: gone, or not there yet */
 /* A reference to size bytes inside holder, as a buf of its own; NULL: no memory. */

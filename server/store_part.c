@@ -3,6 +3,7 @@
 
 #include "common/log.h"
 #include "common/store/bundle.h"
+#include "common/trace.h"
 #include "proto/describe.h"
 
 #include <inttypes.h>
@@ -195,12 +196,15 @@ static void set_writing(store_thread *t, int64_t step)
 
 void store_part_write(store_thread *t, pending *p)
 {
-    server_part *part = calloc(1, sizeof *part);
+    server_part *part    = calloc(1, sizeof *part);
+    const uint64_t begun = trace_begin(), since = stat_begin(&t->server->stats);
     set_writing(t, p->step);
     if (part != NULL) {
-        part->server   = t->server;
-        part->step     = p->step;
-        part->status   = write_pending(t, p, &part->bytes, &part->why);
+        part->server = t->server;
+        part->step   = p->step;
+        part->status = write_pending(t, p, &part->bytes, &part->why);
+        stat_took(&t->server->stats, STAT_SPREAD_SNAPSHOT, since);
+        trace_span(TRACE_SNAPSHOT, begun, &(trace_note){.step = p->step, .bytes = part->bytes});
         part->n_shards = p->n;
         part->shard    = p->shard;
         if (server_post(t->server->loop, server_part_written, part))

@@ -8,6 +8,7 @@
 #include "server/store_thread.h"
 
 #include "common/log.h"
+#include "common/trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -296,6 +297,7 @@ static void *run(void *user)
     store_thread *t = user;
     if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICENESS) != 0)
         log_info("the store's thread runs as eagerly as the others: %m");
+    trace_thread("store", 0, 0);
     loop_run(t->loop);
     return NULL;
 }

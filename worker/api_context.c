@@ -1,8 +1,10 @@
 /* api_context.c - pen_init to pen_finalize, and what a context says about itself. */
 #include "worker/api.h"
+#include "worker/worker_watch.h"
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/watch.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -52,6 +54,14 @@ static pen_status join(pen_ctx *ctx)
     return status == PEN_OK ? request_run(r, NULL, NULL) : status;
 }
 
+static void destroy(pen_ctx *ctx)
+{
+    watch_stop(ctx->watch);
+    ctx->engine->close(ctx);
+    watch_close(ctx->watch);
+    context_destroy(ctx);
+}
+
 pen_status pen_init(const char *const settings[], pen_ctx **out)
 {
     pen_ctx *ctx;
@@ -64,13 +74,13 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
     pen_status status = context_create(settings, &ctx, &why);
     if (status != PEN_OK) return last_error_set(&why);
     status = ctx->engine->open(ctx, &why);
+    if (status == PEN_OK) status = worker_watch_open(ctx, &why);
     if (status != PEN_OK)
         last_error_set(&why);
     else
         status = join(ctx);
     if (status != PEN_OK) {
-        ctx->engine->close(ctx);
-        context_destroy(ctx);
+        destroy(ctx);
         return status;
     }
     if (ctx->mode != MODE_LOCAL)
@@ -93,8 +103,7 @@ pen_status pen_finalize(pen_ctx *ctx)
     if (request_begin(ctx, REQUEST_LEAVE, NULL, NULL, &r) == PEN_OK)
         status = request_run(r, NULL, NULL);
     if (atomic_load(&ctx->has_failed)) status = last_error_set(&ctx->failure);
-    ctx->engine->close(ctx);
-    context_destroy(ctx);
+    destroy(ctx);
     return status;
 }
 

@@ -4,6 +4,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/trace.h"
 #include "worker/held.h"
 #include "worker/precision.h"
 #include "worker/step_open.h"
@@ -37,8 +38,10 @@ static void begin(pen_ctx *ctx, pen_step *step)
 {
     context_step *s = &ctx->step;
     progress_enter(&s->progress, PROGRESS_FORWARD, clock_ns(&clock_real));
+    s->since_ns = stat_begin(&ctx->stats);
     context_follow_members(ctx);
     step_describe(ctx, step);
+    s->begun_ns          = trace_begin();
     s->flags             = 0;
     s->given             = step;
     s->is_begun          = true;
@@ -186,6 +189,7 @@ static pen_status send_ready(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_
         if (accumulate_take(t, grad, &sum, why) != PEN_OK) return why->status;
         if (!ctx->step.is_open && step_open(ctx, why) != PEN_OK) return why->status;
         lend(t);
+        trace_moment(TRACE_READY, &(trace_note){.step = ctx->step.next_index, .label = t->name});
         ctx->engine->ready(ctx, t, sum);
         take_back(t, sum);
     }
@@ -370,6 +374,7 @@ static void fill_step(pen_ctx *ctx, pen_step *step, const pen_result *result)
     step->bad_tensor = NULL;
     if (o->has_bad) step->bad_tensor = ctx->model.tensor[o->bad_tensor];
     stat_add(&ctx->stats, STAT_STEPS, 1);
+    stat_observe(&ctx->stats, STAT_SPREAD_STALENESS, step->staleness);
     if (o->outcome == PEN_APPLIED) return;
     stat_add(&ctx->stats, STAT_SKIPPED, 1);
     if (o->outcome == PEN_SKIPPED_NONFINITE && o->has_bad)
@@ -441,8 +446,17 @@ pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
     pen_status status = context_enter(ctx, "pen_step_end", true);
     if (status != PEN_OK) return status;
     pthread_mutex_lock(&ctx->step.lock);
+    const trace_note note = {.step = ctx->step.next_index};
+    const uint64_t begun = trace_begin(), since = stat_begin(&ctx->stats);
     progress_enter(&ctx->step.progress, PROGRESS_EXCHANGE, clock_ns(&clock_real));
     status = end_step(ctx, step);
+    if (status == PEN_OK) {
+        stat_took(&ctx->stats, STAT_SPREAD_EXCHANGE, since);
+        stat_took(&ctx->stats, STAT_SPREAD_STEP, ctx->step.since_ns);
+    }
+    trace_span(TRACE_END, begun, &note);
+    trace_span(TRACE_STEP, ctx->step.begun_ns, &note);
+    ctx->step.begun_ns = 0;
     progress_enter(&ctx->step.progress, PROGRESS_OTHER, clock_ns(&clock_real));
     if (status == PEN_OK) tell_progress(ctx, step);
     pthread_mutex_unlock(&ctx->step.lock);

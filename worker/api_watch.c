@@ -1,7 +1,8 @@
-/* api_watch.c - counters and metrics. */
+/* api_watch.c - counters, metrics and marks. */
 #include "worker/api.h"
 
 #include "common/clock.h"
+#include "common/trace.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,11 +23,23 @@ pen_status pen_metric(pen_ctx *ctx, const char *name, double value)
         }
         ctx->metric[i].value = value;
     } else {
+        stat_add(&ctx->stats, STAT_METRICS_REFUSED, 1);
         status = last_error_say(PEN_TOO_SMALL, "pen_metric('%s'): there is room for %d names", name,
                                 CONTEXT_METRICS_MAX);
     }
     pthread_mutex_unlock(&ctx->watch_lock);
     return status;
+}
+
+pen_status pen_mark(pen_ctx *ctx, const char *name, int begin)
+{
+    pen_error why;
+    const pen_status status = context_check(ctx, "pen_mark");
+    if (status != PEN_OK) return status;
+    if (name == NULL || name[0] == '\0')
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_mark: name is NULL or empty");
+    if (!trace_on() || trace_mark(name, begin != 0, &why) == PEN_OK) return PEN_OK;
+    return last_error_set(&why);
 }
 
 /* Since pen_commit, so that a program sees the mean of its training. */

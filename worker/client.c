@@ -161,6 +161,7 @@ static void exchange_completed(void *user, void *token, pen_status status,
         dispute(c, r, why);
         return;
     }
+    if (r->kind == REQUEST_STEP) client_trace_step_over(c);
     if (r->kind == REQUEST_STEP && r->u.step.decided != NULL)
         request_end(r->u.step.decided, status, why);
     request_end(r, status, why);

@@ -47,6 +47,8 @@ typedef struct {    /* [n_shards] */
     char **server;  /* "server 1 (devbox)" */
 } client_routes;
 
+typedef struct client_trace client_trace;
+
 enum { CLIENT_DRAWN_MAX = 4 }; /* chunks of first values that are under way at a time */
 
 typedef struct {
@@ -107,6 +109,9 @@ struct client {
     pthread_mutex_t asks_lock; /* what collectives ask, on its way from other threads */
     struct client_ask *asks;
     loop_task asks_task;
+
+    uint64_t beat_seq, beat_ns; /* the newest, and when it left, for the timeline */
+    client_trace *trace;        /* client_trace.c; NULL: off */
 
     wire_stat beat_stat[STAT_COUNT + CONTEXT_METRICS_MAX];
     char beat_call[128];
@@ -182,6 +187,12 @@ typedef enum { CLIENT_DRAW_OVER, CLIENT_DRAW_UNDER_WAY, CLIENT_DRAW_FAILED } cli
 client_draw_state client_draw_next(client *c, pen_error *why); /* what was sent before is there */
 bool client_is_drawing(const client *c, const void *token);
 void client_draw_fini(client *c);
+
+/* client_trace.c: what is under way, for the timeline; all do nothing when it is off */
+void client_trace_sent(client *c, uint32_t shard, const wire_data *d, uint64_t begun_ns);
+void client_trace_came(client *c, uint32_t shard, const wire_data *d, uint64_t begun_ns);
+void client_trace_step_over(client *c);
+void client_trace_fini(client *c);
 
 /* client.c */
 extern const liaison_actions client_liaison_actions;    /* their user is the client */

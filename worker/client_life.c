@@ -4,6 +4,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/trace.h"
 #include "common/why.h"
 #include "scheduler/scheduler.h"
 
@@ -100,6 +101,7 @@ static pen_status make_liaison(client *c, pen_error *why)
                              .nonce           = draw_nonce(),
                              .lease_ms        = ctx->settings.lease_ms,
                              .init_timeout_ms = ctx->settings.init_timeout_ms,
+                             .beat_ms_max     = trace_on() ? TRACE_BEAT_MS : 0,
                              .host            = ctx->host,
                              .job             = ctx->settings.job,
                              .scheduler       = at != NULL ? at + 3 : c->control_address};
@@ -120,7 +122,8 @@ static pen_status build(client *c, pen_error *why)
 {
     c->loop = loop_create(why);
     if (c->loop == NULL) return why->status;
-    c->abort_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    c->ctx->io_loop = c->loop;
+    c->abort_fd     = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (c->abort_fd < 0) return why_set(why, PEN_INTERNAL, "no eventfd: %s", strerror(errno));
     c->arena = wire_arena_create(ARENA_BYTES_MAX);
     if (c->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for incoming messages");
@@ -203,6 +206,7 @@ static void free_client(client *c)
     client_coll_fini(c);
     client_draw_fini(c);
     client_units_fini(c);
+    client_trace_fini(c);
     exchange_destroy(c->exchange);
     liaison_destroy(c->liaison);
     calls_destroy(c->calls);

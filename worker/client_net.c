@@ -4,6 +4,7 @@
 #include "common/crc.h"
 #include "common/log.h"
 #include "common/simd/simd.h"
+#include "common/trace.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -22,6 +23,10 @@ void client_say(void *user, const wire_control *message)
 {
     client *c = user;
     pen_error why;
+    if (message->kind == WIRE_BEAT) {
+        c->beat_seq = message->u.beat.seq;
+        c->beat_ns  = trace_begin();
+    }
     if (wire_control_encode(message, &c->out, &why) != PEN_OK) {
         log_error("a message to the scheduler cannot be written: %s", why.text);
         return;
@@ -46,6 +51,8 @@ static void take_control(client *c, const transport_event *event, uint64_t now_m
         if (log_allowed(1)) log_warning("a message of the scheduler was refused: %s", why.text);
         return;
     }
+    if (message.kind == WIRE_BEAT_ACK && message.u.beat_ack.seq == c->beat_seq && c->beat_ns != 0)
+        trace_clock_heard(c->beat_ns, message.u.beat_ack.clock_ns, trace_begin());
     if (message.kind == WIRE_COMMAND || message.kind == WIRE_REPLY)
         calls_hear(c->calls, &message, now_ms);
     else
@@ -185,10 +192,11 @@ static buf *gather(client *c, const exchange_piece *pieces, uint32_t n, size_t s
 pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
                        const exchange_piece *pieces, uint32_t n)
 {
-    client *c      = user;
-    lane_link *l   = &c->links[shard * (uint32_t)c->ctx->settings.lanes + lane];
-    wire_data full = *d;
-    buf *body      = NULL;
+    client *c               = user;
+    lane_link *l            = &c->links[shard * (uint32_t)c->ctx->settings.lanes + lane];
+    wire_data full          = *d;
+    buf *body               = NULL;
+    const uint64_t begun_ns = trace_begin();
     if (l->t == NULL || l->is_cut) return PEN_AGAIN;
     for (uint32_t i = 0; i < n; i++) full.payload_bytes += pieces[i].size;
     if (n > 0) {
@@ -202,7 +210,10 @@ pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_dat
         status = transport_send(l->t, 0, c->out.data, c->out.size, body);
     else
         log_error("a message to %s cannot be written: %s", c->route.server[shard], why.text);
-    if (status != PEN_OK) buf_release(body);
+    if (status != PEN_OK)
+        buf_release(body);
+    else
+        client_trace_sent(c, shard, &full, begun_ns);
     return status;
 }
 
@@ -219,6 +230,7 @@ static void take_data(client *c, const lane_link *l, const transport_event *even
 {
     wire_data d;
     pen_error why;
+    const uint64_t begun_ns = trace_begin();
     wire_arena_reset(c->arena);
     pen_status status = wire_data_decode(event->head, event->head_size, c->arena, &d, &why);
     size_t size       = event->body != NULL ? event->body->size : 0;
@@ -227,6 +239,7 @@ static void take_data(client *c, const lane_link *l, const transport_event *even
                          (unsigned long long)d.payload_bytes);
     if (status == PEN_OK) {
         exchange_receive(c->exchange, l->shard, &d, event->body, now_ms);
+        client_trace_came(c, l->shard, &d, begun_ns);
         return;
     }
     stat_add(&c->ctx->stats, STAT_REFUSED, 1);

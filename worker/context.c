@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/simd/simd.h"
+#include "common/trace.h"
 #include "worker/api_store.h"
 #include "worker/calls.h"
 #include "worker/coll/engine.h"
@@ -160,14 +161,29 @@ static pen_status set_up(pen_ctx *ctx, const char *const *settings, pen_error *w
                            s->log_level);
         log_level_set(level);
     }
+    log_format_set(s->log_format);
     status = simd_choose(s->simd, why);
     if (status == PEN_OK) status = worker_env_resolve(s, config_env, &ctx->env, why);
+    if (status == PEN_OK) log_format_as("worker", ctx->env.rank);
+    if (status == PEN_OK && s->log_ranks == WORKER_LOG_FIRST && ctx->env.rank > 0)
+        log_level_set(LOG_ERROR);
+    if (status == PEN_OK) s->servers = ctx->env.servers;
     ctx->states.rank = ctx->env.rank;
     if (status == PEN_OK) status = choose_mode(ctx, why);
     if (status == PEN_OK) status = precision_set_up(ctx, why);
     if (status == PEN_OK) status = own_state_init(ctx, why);
     if (status == PEN_OK) status = model_init(&ctx->model, ctx, why);
     return status;
+}
+
+static pen_status open_trace(const pen_ctx *ctx, pen_error *why)
+{
+    const worker_settings *s = &ctx->settings;
+    if (s->trace[0] == '\0') return PEN_OK;
+    if (trace_open(s->trace, s->trace_events, PEN_WORKER, ctx->env.rank, why) != PEN_OK)
+        return why->status;
+    trace_who(PEN_WORKER, ctx->env.rank, ctx->job);
+    return PEN_OK;
 }
 
 pen_status context_create(const char *const *settings, pen_ctx **out, pen_error *why)
@@ -200,8 +216,10 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
     }
     ctx->requests.in_flight_max = ctx->settings.requests_max;
     name_job(ctx);
+    status     = open_trace(ctx, why);
     ctx->world = group_create_world(ctx, ctx->env.world_size, ctx->env.rank);
-    if (ctx->world == NULL) status = why_set(why, PEN_NO_MEMORY, "no memory for a group");
+    if (status == PEN_OK && ctx->world == NULL)
+        status = why_set(why, PEN_NO_MEMORY, "no memory for a group");
     if (status == PEN_OK && ctx->env.alone)
         status = coll_engine_create(ctx, NULL, NULL, &ctx->coll, why);
     if (status != PEN_OK) {

@@ -36,8 +36,10 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     pen_step *given; /* the program's; read at the first pen_ready */
     int64_t next_index;
     bool is_begun;
-    bool is_open;    /* something was sent: weight and rates are fixed */
-    int64_t applied; /* updates so far: what rates are a function of */
+    uint64_t begun_ns; /* for the timeline; 0: off */
+    bool is_open;      /* something was sent: weight and rates are fixed */
+    int64_t applied;   /* updates so far: what rates are a function of */
+    uint64_t since_ns; /* it began, for the counters; 0: nobody looks at them */
     loss_scale scale;
     double weight, lr_scale;
     int micro; /* micro-batch in progress */
@@ -70,7 +72,9 @@ struct pen_ctx {
     void *state;   /* the engine's */
     void *trainer; /* of train/allreduce.c and train/two_level.c, whose state is the client's */
     struct scheduler *hosted;
-    struct guard *guard; /* of its endpoints; NULL: clear text, or alone */
+    struct loop *io_loop; /* of "pen-io"; NULL: alone */
+    struct watch *watch;  /* worker_watch.h; NULL: nothing is shown */
+    struct guard *guard;  /* of its endpoints; NULL: clear text, or alone */
     context_phase phase;
     pthread_mutex_t held_lock; /* of memory that the SDK holds: held.h */
     pthread_cond_t held_returned;

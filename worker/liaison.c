@@ -200,7 +200,9 @@ static void say_beat(liaison *self, uint64_t now_ms)
     c.u.beat.seq = ++self->beat_seq;
     say(self, &c);
     uint64_t every = self->setup.lease_ms / 10;
-    self->beat_ms  = now_ms + (every > 0 ? every : 1);
+    if (self->setup.beat_ms_max > 0 && every > self->setup.beat_ms_max)
+        every = self->setup.beat_ms_max;
+    self->beat_ms = now_ms + (every > 0 ? every : 1);
 }
 
 /* Everything that waits for an answer. */

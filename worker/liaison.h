@@ -22,6 +22,7 @@ typedef struct {
     int32_t rank, world_size, servers, pid, local_rank, node;
     uint64_t nonce; /* drawn once per process */
     uint64_t lease_ms, init_timeout_ms;
+    uint64_t beat_ms_max;   /* longest time between beats; 0: what the lease makes of it */
     const char *host, *job; /* copied */
     const char *scheduler;  /* "10.0.0.7:29500", for sentences; copied */
     uint32_t n_addresses;

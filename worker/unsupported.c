@@ -12,7 +12,6 @@ static const struct {
     {"pen_kv_pull", "tables by key come later"},
     {"pen_kv_push_pull", "tables by key come later"},
     {"pen_serve", "handlers of your own on servers come later; `penstock server` serves tensors"},
-    {"pen_mark", "there is no timeline yet"},
 };
 
 pen_status api_unsupported(const char *function)
@@ -34,5 +33,4 @@ NOT_YET(pen_kv_push, pen_table *t, const pen_kv *kv, const pen_opts *o, pen_req 
 NOT_YET(pen_kv_pull, pen_table *t, const pen_kv *kv, const pen_opts *o, pen_req *req)
 NOT_YET(pen_kv_push_pull, pen_table *t, const pen_kv *kv, const pen_opts *o, pen_req *req)
 NOT_YET(pen_serve, const char *const settings[], const pen_handler *handlers, int n)
-NOT_YET(pen_mark, pen_ctx *ctx, const char *name, int begin)
 /* clang-format on */

@@ -1,6 +1,7 @@
 /* worker_settings.c - the table of a worker's settings, and the layers it is filled from. */
 #include "worker/worker_settings.h"
 
+#include "common/log.h"
 #include "common/why.h"
 #include "scheduler/scheduler_settings.h"
 
@@ -42,6 +43,7 @@ static const char *const worker_wire_choices[]         = {"raw", "bf16", "f16", 
 static const char *const worker_commit_choices[]       = {"decide", "eager", NULL};
 static const char *const worker_wrap_choices[]         = {"unit", "layer", "size", "none", NULL};
 static const char *const worker_prefetch_choices[]     = {"pre", "post", "none", NULL};
+static const char *const worker_log_choices[]          = {"all", "first", NULL};
 static const char *const worker_loss_choices[]         = {"fail", "continue", "wait", NULL};
 static const char *const worker_two_level_choices[]    = {"auto", "yes", "no", NULL};
 /* In the order of device_sync_choice. */

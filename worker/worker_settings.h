@@ -23,6 +23,7 @@ typedef enum {
 } worker_mode;
 typedef enum { COMMIT_DECIDE, COMMIT_EAGER } worker_commit;
 typedef enum { LOSS_FAIL, LOSS_CONTINUE, LOSS_WAIT } worker_loss_rule;
+typedef enum { WORKER_LOG_ALL, WORKER_LOG_FIRST } worker_log_rule;
 typedef enum { TWO_LEVEL_AUTO, TWO_LEVEL_YES, TWO_LEVEL_NO } worker_two_level;
 typedef enum { ACCUM_REDUCE_AUTO, ACCUM_REDUCE_LAST, ACCUM_REDUCE_EACH } worker_accum_reduce;
 typedef enum { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16 } worker_precision;
@@ -115,6 +116,10 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "Connections to each shard; more help where one cannot fill the link, and cost memory; 0 is 1, and encrypted as many as cores, up to 4.") \
     X(int,      encryption,       ENUM, "auto",   0,    0,        guard_choices,                       \
       "Whether traffic is encrypted and every process proves that it belongs to the job; auto does so off loopback and wherever secret_file is given, clear never does.") \
+    X(char,     http,             TEXT, "",       0,    0,        NULL,                                \
+      "Where this worker shows its metrics and health over HTTP, HOST:PORT; its local rank is added to the port, port 0 takes a free one, empty: nowhere.") \
+    X(char,     http_token_file,  TEXT, "",       0,    0,        NULL,                                \
+      "File with the token that readers must bring; without it nothing but /healthz and /readyz is shown off loopback.") \
     X(char,     secret_file,      TEXT, "",       0,    0,        NULL,                                \
       "File with the secret of the job, the same for all its processes and readable by its owner alone; penstock keygen makes one.") \
     X(uint64_t, lease_ms,         U64,  "10000",  200,  3600000,  NULL,                                \
@@ -156,9 +161,9 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(char,     host_id,          TEXT, "",       0,    0,        NULL,                                \
       "Workers with different names here count as on different hosts; empty takes the host's own identity.") \
     X(int64_t,  rank,             I64,  "-1",     -1,   1048576,  NULL,                                \
-      "This worker's rank; -1 takes RANK, or what Slurm or OpenMPI say.")                              \
+      "This worker's rank; -1 takes RANK, or what another launcher says.")                              \
     X(int64_t,  world_size,       I64,  "-1",     -1,   1048576,  NULL,                                \
-      "Number of workers; -1 takes WORLD_SIZE, or what Slurm or OpenMPI say.")                         \
+      "Number of workers; -1 takes WORLD_SIZE, or what another launcher says.")                         \
     X(int64_t,  local_rank,       I64,  "-1",     -1,   1048576,  NULL,                                \
       "Rank among the workers of this host; -1 takes LOCAL_RANK.")                                     \
     X(int64_t,  local_world_size, I64,  "-1",     -1,   1048576,  NULL,                                \
@@ -181,6 +186,14 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "Most workers the job may have at a time, of `penstock run --nproc-per-node MIN:MAX`; 0 means that their number is fixed.") \
     X(char,     simd,             TEXT, "auto",   0,    0,        NULL,                                \
       "Instruction set of the inner loops; all give the same bits.")                                   \
+    X(char,     trace,            TEXT, "",       0,    0,        NULL,                                \
+      "File of a timeline: this process writes its part into the folder FILE.parts, and `penstock trace merge` makes FILE of the parts; empty writes none.") \
+    X(uint64_t, trace_events,     U64,  "65536",  64,   16777216, NULL,                                \
+      "With trace: records kept of each thread, 48 bytes each; the oldest are lost.")                  \
+    X(int,      log_format,       ENUM, "text",   0,    0,        log_formats,                         \
+      "text for people, or json: one object a line, with time, level, role and rank.")                 \
+    X(int,      log_ranks,        ENUM, "all",    0,    0,        worker_log_choices,                  \
+      "Whose lines are written: those of all workers, or with first of rank 0, and of the others errors only.") \
     X(char,     log_level,        TEXT, "",       0,    0,        NULL,                                \
       "Least important lines that are logged: silent, error, warning, notice, info or debug.")         \
     X(char,     config,           TEXT, "",       0,    0,        NULL,                                \

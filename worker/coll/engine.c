@@ -34,7 +34,9 @@ static pen_status open_mesh(coll_engine *e, pen_error *why)
     if (ctx->settings.coll_algorithm[0] != '\0')
         status = schedule_table_parse(ctx->settings.coll_algorithm, &e->table, why);
     if (status != PEN_OK) return status;
-    engine_listen_address(ctx->env.addr, ctx->env.port, listen, sizeof listen);
+    status = engine_listen_address(ctx->env.addr, ctx->env.port, ctx->settings.init_timeout_ms,
+                                   listen, sizeof listen, why);
+    if (status != PEN_OK) return status;
     const mesh_options o = {.listen         = listen,
                             .lanes          = ctx->settings.coll_lanes,
                             .heartbeat_ms   = ctx->settings.lease_ms / 2,

@@ -3,6 +3,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/trace.h"
 #include "common/why.h"
 #include "worker/context.h"
 
@@ -108,6 +109,8 @@ void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint6
     c->counts       = NULL;
     c->out_counts   = NULL;
     c->begun_ms     = now_ms();
+    c->begun_ns     = trace_begin();
+    c->since_ns     = stat_begin(&g->engine->ctx->stats);
     /* The label is kept: the program's may be gone when a sentence needs it. */
     snprintf(c->label, sizeof c->label, "%s", call->label != NULL ? call->label : "");
     c->call.label  = c->label;
@@ -186,6 +189,16 @@ pen_status engine_call_begin(engine_call *c, pen_error *why)
 }
 
 /* ---- ending ---------------------------------------------------------------------------------- */
+static void trace_call(const engine_call *c)
+{
+    char name[TRACE_NAME_BYTES];
+    if (c->begun_ns == 0) return;
+    snprintf(name, sizeof name, "%.20s%s%.40s", coll_kind_name(c->call.kind),
+             c->label[0] != '\0' ? " " : "", c->label);
+    trace_span(TRACE_REDUCE, c->begun_ns,
+               &(trace_note){.bytes = c->call.n * plan_dtype_bytes(c->call.dtype), .label = name});
+}
+
 static void finish(coll_engine *e, engine_call *c, pen_status status, const pen_error *why)
 {
     pen_group *g = c->g;
@@ -195,6 +208,10 @@ static void finish(coll_engine *e, engine_call *c, pen_status status, const pen_
     c->status = status;
     if (why != NULL) c->why = *why;
     record_end(&e->record, c->entry, status, now_ms());
+    trace_call(c);
+    if (status == PEN_OK)
+        stat_took(&e->ctx->stats,
+                  engine_is_host(c->ops) ? STAT_SPREAD_COLL : STAT_SPREAD_COLL_DEVICE, c->since_ns);
     c->has_ended = true;
     if (c->done == NULL) return;
     engine_call **last = &e->over;

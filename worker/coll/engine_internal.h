@@ -63,8 +63,9 @@ typedef struct engine_call {
     int32_t can, all_can;       /* what it moves */
     bool is_one_sided;          /* a mismatch that others may not have found */
     uint64_t seq, begun_ms, deadline_ms, warn_at_ms, report_at_ms, fault_until_ms;
-    bool is_reported; /* the job knows that it failed here */
-    uint64_t entry;   /* of the record */
+    uint64_t begun_ns, since_ns; /* for the timeline, and for the counters; 0: off */
+    bool is_reported;            /* the job knows that it failed here */
+    uint64_t entry;              /* of the record */
     pen_status status;
     pen_error why;
     coll_done_fn done; /* NULL: a thread waits for it, who owns it */
@@ -211,8 +212,10 @@ pen_status engine_add_group(coll_engine *e, pen_group *g);      /* without the l
 void engine_remove_group(coll_engine *e, pen_group *g);
 
 /* ---- engine_address.c ---------------------------------------------------------------------------------------------- */
-/* "tcp://HOST:0", where HOST is the own address that the scheduler is reached from. */
-void engine_listen_address(const char *scheduler, uint32_t port, char *text, size_t size);
+/* "tcp://HOST:0", where HOST is the own address that the scheduler is reached from.  Waits until the scheduler's name
+ * resolves: TIMED_OUT after patience_ms. */
+pen_status engine_listen_address(const char *scheduler, uint32_t port, uint64_t patience_ms,
+                                 char *text, size_t size, pen_error *why);
 
 /* ---- engine_agree.c ------------------------------------------------------------------------------------------------- */
 /* "same:deterministic=yes|...": what is shown among the addresses. */

@@ -2,6 +2,7 @@
 #include "worker/train/keeper_internal.h"
 
 #include "common/log.h"
+#include "common/trace.h"
 #include "common/why.h"
 #include "proto/describe.h"
 
@@ -266,8 +267,10 @@ pen_status keeper_step(pen_ctx *ctx, int64_t step, bool is_wanted, pen_error *wh
     keeper *k = ctx->keeper;
     bool is_told;
     if (!is_wanted) return PEN_OK;
-    pen_error failure     = {0};
-    pen_status status     = write_part(k, step, &failure);
+    pen_error failure    = {0};
+    const uint64_t begun = trace_begin();
+    pen_status status    = write_part(k, step, &failure);
+    trace_span(TRACE_SNAPSHOT, begun, &(trace_note){.step = step});
     const bool is_written = status == PEN_OK;
     status                = keeper_agree(k, status, &is_told, &failure);
     stat_add(&ctx->stats, status == PEN_OK ? STAT_SNAPSHOTS : STAT_SNAPSHOTS_FAILED, 1);

@@ -2,6 +2,7 @@
 #include "worker/train/reducer.h"
 
 #include "common/segment.h"
+#include "common/trace.h"
 #include "common/why.h"
 
 #include <pthread.h>
@@ -372,6 +373,8 @@ static void sum_bucket(reducer *r, bucket *b)
                             .counts = b->counts,
                             .scale  = 1,
                             .label  = b->label};
+    trace_moment(TRACE_BUCKET,
+                 &(trace_note){.bytes = b->elements * sizeof(float), .label = b->label});
     pthread_mutex_lock(&r->lock);
     r->in_progress++;
     pthread_mutex_unlock(&r->lock);

@@ -2,6 +2,7 @@
 #include "worker/train/replica.h"
 
 #include "common/simd/simd.h"
+#include "common/trace.h"
 #include "common/why.h"
 #include "proto/decision.h"
 #include "worker/context.h"
@@ -421,8 +422,10 @@ void replica_carry_out(replica *r, const pen_tensor *t, const wire_inputs *input
 {
     double gscale;
     if (!replica_gscale(r, t, inputs, weight_sum, decision, &gscale)) return;
+    const uint64_t begun = trace_begin();
     replica_update(r, t, inputs->rate[t->desc.group], gscale);
     replica_values(r, t, t->param);
+    trace_span(TRACE_UPDATE, begun, &(trace_note){.label = t->name});
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */

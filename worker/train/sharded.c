@@ -17,6 +17,7 @@
  */
 #include "worker/train/sharded.h"
 
+#include "common/trace.h"
 #include "common/why.h"
 #include "worker/train/keeper.h"
 #include "worker/train/sharded_internal.h"
@@ -78,7 +79,9 @@ static pen_status finish_step(sharded *s, pen_error *why)
         replica_count_step(s->replica);
     else if (sharded_decide(s, weight_sum, &decision, why) != PEN_OK)
         return why->status;
+    const uint64_t begun = trace_begin();
     if (sharded_update(s, weight_sum, &decision, why) != PEN_OK) return why->status;
+    trace_span(TRACE_UPDATE, begun, &(trace_note){0});
     sharded_units_step_end(s);
     ctx->step.outcome.applied = replica_applied(s->replica);
     if (arrange(s, why) != PEN_OK) return why->status;

@@ -176,12 +176,15 @@ static bool register_tensors(trainer *t)
     return true;
 }
 
-/* Workers of one host share its cores; threads that wait for a core cost more than they compute. */
+/* Workers of one host share its cores; threads that wait for a core cost more than they compute.  OMP_NUM_THREADS, which
+ * OpenBLAS has read by now, may ask for fewer: their number decides the last bits of a product. */
 static int share_cores(const trainer *t)
 {
     cpu_set_t cores;
     const int mates = t->info.local_world_size > 0 ? t->info.local_world_size : 1;
-    const int n = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) / mates : 1;
+    const int most  = openblas_get_num_threads();
+    int n = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) / mates : 1;
+    if (n > most) n = most;
     openblas_set_num_threads(n > 1 ? n : 1);
     return n > 1 ? n : 1;
 }
@@ -239,7 +242,13 @@ static double train_part(trainer *t, const pen_step *step, int64_t at, int n, in
               to      = (int)((int64_t)n * (m + 1) / step->accum);
     const double part = n > 0 ? (double)(to - from) / n : 0;
     data_gather(&t->train, t->order + at + from, to - from, t->model.images, t->model.labels);
-    return model_train(&t->model, to - from, step->loss_scale * part, send_gradient, t);
+    pen_mark(t->ctx, "forward", 1); /* for `penstock run --trace FILE` */
+    const double loss = model_forward(&t->model, to - from, step->loss_scale * part);
+    pen_mark(t->ctx, "forward", 0);
+    pen_mark(t->ctx, "backward", 1);
+    model_backward(&t->model, to - from, send_gradient, t);
+    pen_mark(t->ctx, "backward", 0);
+    return loss;
 }
 
 static void dawdle(const trainer *t)

@@ -79,24 +79,37 @@ static double cross_entropy(float *z, int label, float scale)
     return log((double)sum) - (double)right;
 }
 
-static double train_nothing(model *m, model_ready_fn ready, void *user)
+static void zero_gradients(model *m, model_ready_fn ready, void *user)
 {
     for (int t = m->ops->tensor_count - 1; t >= 0; t--) {
         memset(m->grad[t], 0, model_tensor_values(&m->ops->tensors[t]) * sizeof *m->grad[t]);
         ready(user, t);
     }
-    return 0.0;
+}
+
+double model_forward(model *m, int n, double loss_scale)
+{
+    double loss = 0.0;
+    if (n == 0) return loss;
+    const float scale = (float)(loss_scale / n);
+    m->ops->forward(m, n);
+    for (int i = 0; i < n; i++)
+        loss += cross_entropy(m->logits + (size_t)i * DATA_CLASSES, m->labels[i], scale);
+    return loss;
+}
+
+void model_backward(model *m, int n, model_ready_fn ready, void *user)
+{
+    if (n == 0)
+        zero_gradients(m, ready, user);
+    else
+        m->ops->backward(m, n, ready, user);
 }
 
 double model_train(model *m, int n, double loss_scale, model_ready_fn ready, void *user)
 {
-    if (n == 0) return train_nothing(m, ready, user);
-    const float scale = (float)(loss_scale / n);
-    double loss       = 0.0;
-    m->ops->forward(m, n);
-    for (int i = 0; i < n; i++)
-        loss += cross_entropy(m->logits + (size_t)i * DATA_CLASSES, m->labels[i], scale);
-    m->ops->backward(m, n, ready, user);
+    const double loss = model_forward(m, n, loss_scale);
+    model_backward(m, n, ready, user);
     return loss;
 }
 

@@ -59,7 +59,10 @@ void model_fini(model *m);
 void model_start(model *m, uint64_t seed);
 
 /* One pass over the n samples in m->images: grad is the gradient of their mean loss (softmax cross
- * entropy) times loss_scale.  Returns the SUM of their losses.  n = 0: all gradients are zero. */
+ * entropy) times loss_scale.  Returns the SUM of their losses.  n = 0: all gradients are zero.
+ * The way there and the way back: model_backward() takes what model_forward() left. */
+double model_forward(model *m, int n, double loss_scale);
+void model_backward(model *m, int n, model_ready_fn ready, void *user);
 double model_train(model *m, int n, double loss_scale, model_ready_fn ready, void *user);
 
 /* How many of the n samples in m->images are classified right. */
