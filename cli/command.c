@@ -45,6 +45,26 @@ static bool asks_help(int argc, char **argv)
     return false;
 }
 
+static command_hear *hear_help;
+static void *hear_user;
+
+void command_listen(command_hear *hear, void *user)
+{
+    hear_help = hear;
+    hear_user = user;
+}
+
+int command_help(const char *usage, const config_row *rows)
+{
+    if (hear_help != NULL) {
+        hear_help(usage, rows, hear_user);
+        return 0;
+    }
+    printf(rows != NULL ? "%s\n\n" : "%s", usage);
+    if (rows != NULL) config_write_help(rows, stdout);
+    return 0;
+}
+
 int command_settings(const config_row *rows, void *settings, int argc, char **argv,
                      const char *usage, int *rest)
 {
@@ -52,11 +72,7 @@ int command_settings(const config_row *rows, void *settings, int argc, char **ar
     const config_row *known[8] = {worker_settings_foreign, rows};
     for (int i = 0; command_tables[i] != NULL; i++) known[i + 2] = command_tables[i];
 
-    if (asks_help(argc, argv)) {
-        printf("%s\n\n", usage);
-        config_write_help(rows, stdout);
-        return 0;
-    }
+    if (asks_help(argc, argv)) return command_help(usage, rows);
     config_defaults(rows, settings);
     if (config_from_env(rows, settings, known, &why) != PEN_OK ||
         config_from_argv(rows, settings, argc, argv, rest, &why) != PEN_OK)

@@ -6,16 +6,21 @@
 #include "common/store/store.h"
 #include "penstock.h"
 
-typedef struct {
+typedef struct command {
     const char *name;
     const char *doc;                    /* one line of `penstock --help` */
     int (*main)(int argc, char **argv); /* argv[0] is the subcommand; returns the exit code */
+    const struct command *verbs; /* `penstock snapshot list`; optional, ends with a row of zeros */
 } command;
+
+extern const command command_all[], command_snapshot_verbs[], command_bench_verbs[],
+    command_trace_verbs[]; /* end with a row of zeros */
 
 int command_run(int argc, char **argv);
 int command_scheduler(int argc, char **argv);
 int command_server(int argc, char **argv);
 int command_status(int argc, char **argv);
+int command_top(int argc, char **argv);
 int command_snapshot(int argc, char **argv);
 int command_export(int argc, char **argv);
 int command_import(int argc, char **argv);
@@ -24,9 +29,11 @@ int command_drain(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_docs(int argc, char **argv);
+int command_env(int argc, char **argv);
 int command_keygen(int argc, char **argv);
 int command_config(int argc, char **argv);
 int command_memory(int argc, char **argv);
+int command_trace(int argc, char **argv);
 int command_version(int argc, char **argv);
 
 enum { EXIT_USAGE = 2 };
@@ -41,6 +48,14 @@ int command_fail(int code, const char *format, ...) __attribute__((format(printf
  * word that is no flag; else the exit code (also after --help, which prints `usage` and the table). */
 int command_settings(const config_row *rows, void *settings, int argc, char **argv,
                      const char *usage, int *rest);
+
+/* What --help of a command prints: `usage`, and the table (NULL: it has none).  Returns the exit code. */
+int command_help(const char *usage, const config_row *rows);
+
+/* From now on command_help() tells `hear` instead of printing, so that man pages and the completion of shells say what
+ * --help says; NULL ends that. */
+typedef void command_hear(const char *usage, const config_row *rows, void *user);
+void command_listen(command_hear *hear, void *user);
 
 /* Refuses what processes of a job would refuse in the environment they inherit: BAD_SETTING. */
 pen_status command_check_environment(pen_error *why);

@@ -9,11 +9,17 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { KEYS_MAX = 256 };
+
 static const char usage[] =
     "usage: penstock config --out X.yml [--force] [--KEY VALUE]...\n\n"
     "Writes a configuration file of accelerate, as `accelerate config` does, but from flags: "
     "nothing is\n"
-    "asked.  Without --out it is printed.  A KEY is a key of that file, with - or _:\n\n";
+    "asked.  Without --out it is printed, and only with --force a file is written over.  A KEY is "
+    "a "
+    "key of\n"
+    "that file, with - or _.  The first key of a section deepspeed_config or fsdp_config chooses\n"
+    "distributed_type.";
 
 static const char *last_of(const char *path)
 {
@@ -26,20 +32,17 @@ static bool is_flag(const key_row *row)
     return strchr(row->path, '*') == NULL;
 }
 
+/* The keys as a table of settings, which is what help is written from. */
 static int print_help(void)
 {
-    printf("%s", usage);
-    for (const key_row *row = accelerate_keys; row->path != NULL; row++) {
-        char flag[DOCUMENT_PATH_BYTES];
-        if (!is_flag(row) || row->use == KEY_IDLE) continue;
-        snprintf(flag, sizeof flag, "%s", last_of(row->path));
-        for (char *c = flag; *c != '\0'; c++)
-            if (*c == '_') *c = '-';
-        printf("  --%-36s %s\n", flag, row->doc);
-    }
-    printf(
-        "\nThe first key of a section deepspeed_config or fsdp_config chooses distributed_type.\n");
-    return 0;
+    config_row rows[KEYS_MAX] = {
+        {"out", CONFIG_TEXT, 0, "", 0, 0, NULL, "The file to write."},
+        {"force", CONFIG_BOOL, 0, "no", 0, 0, NULL, "Write over it when it is there already."}};
+    size_t n = 2;
+    for (const key_row *row = accelerate_keys; row->path != NULL && n + 1 < KEYS_MAX; row++)
+        if (is_flag(row) && row->use != KEY_IDLE)
+            rows[n++] = (config_row){last_of(row->path), CONFIG_TEXT, 0, "", 0, 0, NULL, row->doc};
+    return command_help(usage, rows);
 }
 
 static const key_row *find_key(const char *name)

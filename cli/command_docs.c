@@ -1,12 +1,16 @@
 /* command_docs.c - `penstock docs PAGE`: the generated reference pages; scripts/docs.sh writes them to docs/. */
 #include "cli/command.h"
 #include "cli/config/keys.h"
+#include "cli/pages.h"
 #include "common/device/device.h"
+#include "common/launch/launch.h"
 #include "common/optim/optim.h"
+#include "common/metrics.h"
 #include "common/stat.h"
 #include "common/tier/tier.h"
 #include "common/transport/transport.h"
 #include "scheduler/member.h"
+#include "scheduler/scheduler_http.h"
 #include "scheduler/scheduler_settings.h"
 #include "server/server_settings.h"
 #include "server/sync/sync.h"
@@ -35,6 +39,34 @@ static void page_settings(FILE *out)
     config_write_markdown(scheduler_settings_rows, out);
 }
 
+static void page_environment(FILE *out)
+{
+    fprintf(out, "# Where rank and address come from\n\n%s", generated);
+    fprintf(
+        out,
+        "Workers, servers and the scheduler find their place in a job by one table. `penstock env` "
+        "prints "
+        "what a process started in the same place would find, which variable says so, and what is "
+        "ignored; `--role` takes the view of a server or of the scheduler.\n\n"
+        "The order, first wins:\n\n"
+        "1. flags and `PENSTOCK_*`;\n"
+        "2. the names of torchrun in the table below;\n"
+        "3. what the program itself says (`pen_init`), or the file of `PENSTOCK_CONFIG`;\n"
+        "4. one other launcher: the first in the order of the table that started this process.\n\n"
+        "A launcher that is not the one chosen says nothing at all, so two worlds are never mixed. "
+        "`WORLD_SIZE` may complete a launcher; when both name a number and they differ, the "
+        "process "
+        "ends with a sentence. So does a world that is only half described: a worker with a rank "
+        "and no "
+        "address, or with an address and no rank. A worker about which nothing is said trains "
+        "alone.\n\n"
+        "Slurm counts in a job step of several tasks that is no interactive shell; under `mpirun` "
+        "in a "
+        "Slurm job Open MPI counts. Where torchrun's agent owns `MASTER_PORT`, the scheduler's "
+        "port is the next one. `DMLC_ROLE` must agree with what is started.\n\n");
+    launch_write_markdown(out);
+}
+
 static void page_status(FILE *out)
 {
     static const char *const remedies[] = {
@@ -47,14 +79,31 @@ static void page_status(FILE *out)
 #undef PEN_X
 }
 
+static void write_stat(FILE *out, const stat_row *row, const char *kind)
+{
+    char metric[METRICS_NAME_BYTES];
+    metrics_name(row, metric);
+    if (kind == NULL) kind = row->kind == STAT_COUNTER ? "counter" : "gauge";
+    if (strcmp(kind, "histogram") == 0) metric[strlen(metric) - strlen("_total")] = '\0';
+    fprintf(out, "| `%s` | %s | %s | `%s` | %s |\n", row->name, kind, row->unit, metric, row->doc);
+}
+
 static void page_stats(FILE *out)
 {
     fprintf(out, "# Counters\n\n%sRead with `pen_stat()`; shown by `penstock status --json`.\n\n",
             generated);
-    fprintf(out, "| name | unit | meaning |\n|---|---|---|\n");
-    for (int i = 0; i < STAT_COUNT; i++)
-        fprintf(out, "| `%s` | %s | %s |\n", stat_rows[i].name, stat_rows[i].unit,
-                stat_rows[i].doc);
+    fprintf(out, "| name | kind | unit | metric of servers and workers | meaning |\n"
+                 "|---|---|---|---|---|\n");
+    for (int i = 0; i < STAT_COUNT; i++) write_stat(out, &stat_rows[i], NULL);
+    fprintf(out, "\n## Distributions\n\nMetrics of servers and workers only, in buckets that are "
+                 "powers of two, and counted while the setting `http` is given.\n\n"
+                 "| name | kind | unit | metric | meaning |\n|---|---|---|---|---|\n");
+    for (int i = 0; i < STAT_SPREADS; i++) write_stat(out, &stat_spread_rows[i], "histogram");
+    fprintf(out,
+            "\n## Of the scheduler\n\nMetrics only ([design/metrics.md](design/metrics.md)).\n\n"
+            "| name | kind | unit | metric | meaning |\n|---|---|---|---|---|\n");
+    for (const stat_row *row = scheduler_metric_rows; row->name != NULL; row++)
+        write_stat(out, row, NULL);
 }
 
 static void page_optim(FILE *out)
@@ -106,27 +155,62 @@ static void page_config_keys(FILE *out)
 
 /* clang-format off */
 static const struct { const char *name; void (*write)(FILE *out); } pages[] = {
-    {"settings.md", page_settings}, {"status.md", page_status}, {"stats.md", page_stats}, {"optim.md", page_optim},
+    {"settings.md", page_settings}, {"environment.md", page_environment}, {"status.md", page_status}, {"stats.md", page_stats}, {"optim.md", page_optim},
     {"schedules.md", page_schedules},
     {"families.md", page_families}, {"member.dot", member_write_dot}, {"config-keys.md", page_config_keys},
 };
 /* clang-format on */
 enum { N_PAGES = sizeof pages / sizeof *pages };
 
+static int print_help(void)
+{
+    char usage[2048];
+    int n = snprintf(usage, sizeof usage,
+                     "usage: penstock docs PAGE\n"
+                     "       penstock docs man DIR      writes the manual pages into DIR\n"
+                     "       penstock docs completion   prints the completion for bash\n\n"
+                     "Pages:\n\n");
+    for (size_t i = 0; i < N_PAGES; i++)
+        n += snprintf(usage + n, sizeof usage - (size_t)n, "  %s\n", pages[i].name);
+    return command_help(usage, NULL);
+}
+
+static int write_manual(const char *folder)
+{
+    size_t n;
+    page *all = pages_collect(&n);
+    pen_error why;
+    if (all == NULL) return command_fail(1, "no memory for the manual");
+    const pen_status status = pages_write_manuals(all, n, folder, &why);
+    pages_free(all, n);
+    return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
+}
+
+static int write_completion(void)
+{
+    size_t n;
+    page *all = pages_collect(&n);
+    if (all == NULL) return command_fail(1, "no memory for the completion");
+    pages_write_completion(all, n, stdout);
+    pages_free(all, n);
+    return 0;
+}
+
 int command_docs(int argc, char **argv)
 {
-    for (size_t i = 0; i < N_PAGES && argc > 1; i++) {
+    const char *names[N_PAGES];
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return print_help();
+    if (strcmp(argv[1], "completion") == 0) return write_completion();
+    if (strcmp(argv[1], "man") == 0 && argc == 3) return write_manual(argv[2]);
+    if (strcmp(argv[1], "man") == 0)
+        return command_fail(EXIT_USAGE, "say where to: penstock docs man DIR");
+    for (size_t i = 0; i < N_PAGES; i++) {
+        names[i] = pages[i].name;
         if (strcmp(argv[1], pages[i].name) != 0) continue;
         pages[i].write(stdout);
         return 0;
     }
-    if (argc > 1 && strcmp(argv[1], "--help") != 0 && strcmp(argv[1], "-h") != 0) {
-        const char *names[N_PAGES];
-        for (size_t i = 0; i < N_PAGES; i++) names[i] = pages[i].name;
-        return command_fail(EXIT_USAGE, "unknown page '%s'; did you mean '%s'?", argv[1],
-                            command_nearest(argv[1], names, N_PAGES));
-    }
-    printf("usage: penstock docs PAGE\n\n");
-    for (size_t i = 0; i < N_PAGES; i++) printf("  %s\n", pages[i].name);
-    return 0;
+    return command_fail(EXIT_USAGE, "unknown page '%s'; did you mean '%s'?", argv[1],
+                        command_nearest(argv[1], names, N_PAGES));
 }

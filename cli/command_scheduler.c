@@ -1,5 +1,7 @@
 /* command_scheduler.c - `penstock scheduler`: one scheduler, for one job. */
 #include "cli/command.h"
+#include "cli/place.h"
+#include "common/log.h"
 #include "common/why.h"
 #include "scheduler/scheduler.h"
 
@@ -17,7 +19,7 @@ static void stop(int signal_)
     scheduler_stop(running);
 }
 
-/* Takes "--announce-fd N" out of argv: the launcher's pipe, to which the real port is written. */
+/* Takes "--announce-fd N" out of argv: the launcher's pipe, to which real ports are written. */
 static int take_announce_fd(int *argc, char **argv)
 {
     for (int i = 1; i + 1 < *argc; i++) {
@@ -35,9 +37,11 @@ static void announce(int fd)
     const char *address = scheduler_address(running);
     if (fd < 0) {
         fprintf(stderr, "penstock: scheduler listens at %s\n", address);
+        if (scheduler_http_at(running)[0] != '\0')
+            fprintf(stderr, "penstock: watch the job at http://%s/\n", scheduler_http_at(running));
         return;
     }
-    dprintf(fd, "%s\n", strrchr(address, ':') + 1);
+    dprintf(fd, "%s %s\n", strrchr(address, ':') + 1, scheduler_http_at(running));
     close(fd);
 }
 
@@ -52,6 +56,10 @@ int command_scheduler(int argc, char **argv)
         &rest);
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (announce_fd < 0 && place_scheduler(&s, &why) != PEN_OK) /* a launcher has said all */
+        return command_fail(EXIT_USAGE, "%s", why.text);
+    log_format_set(s.log_format);
+    log_format_as("scheduler", -1);
     command_raise_files();
     if (scheduler_open(&s, &running, &why) != PEN_OK) return command_fail(1, "%s", why.text);
 

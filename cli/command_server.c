@@ -1,5 +1,7 @@
 /* command_server.c - `penstock server`: one parameter server, for one job. */
 #include "cli/command.h"
+#include "cli/place.h"
+#include "common/log.h"
 #include "server/server.h"
 
 #include <malloc.h>
@@ -29,10 +31,13 @@ int command_server(int argc, char **argv)
     int rest;
     int code = command_settings(
         server_settings_rows, &s, argc, argv,
-        "usage: penstock server --master-addr HOST --master-port PORT [--rank I] [--store DIR]",
+        "usage: penstock server [--master-addr HOST] [--master-port PORT] [--rank I] [--store DIR]",
         &rest);
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (place_server(&s, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
+    log_format_set(s.log_format);
+    log_format_as("server", (int)s.rank);
     command_raise_files();
     give_memory_back(&s);
     if (server_open(&s, &running, &why) != PEN_OK) return command_fail(1, "%s", why.text);

@@ -300,19 +300,22 @@ static int restore(int argc, char **argv)
 }
 
 /* ---- which of them --------------------------------------------------------------------------- */
-static const struct {
-    const char *name;
-    int (*main)(int argc, char **argv);
-} verbs[] = {{"list", list}, {"verify", verify}, {"restore", restore}};
-enum { N_VERBS = sizeof verbs / sizeof *verbs };
+const command command_snapshot_verbs[] = {
+    {"list", "what a store holds", list},
+    {"verify", "reads and checks all of it", verify},
+    {"restore", "makes a store to go on from", restore},
+    {0},
+};
+enum { N_VERBS = sizeof command_snapshot_verbs / sizeof *command_snapshot_verbs - 1 };
 
 int command_snapshot(int argc, char **argv)
 {
     const char *names[N_VERBS];
     if (argc < 2 || argv[1][0] == '-') return ask(argc, argv);
     for (size_t i = 0; i < N_VERBS; i++) {
-        if (strcmp(argv[1], verbs[i].name) == 0) return verbs[i].main(argc - 1, argv + 1);
-        names[i] = verbs[i].name;
+        if (strcmp(argv[1], command_snapshot_verbs[i].name) == 0)
+            return command_snapshot_verbs[i].main(argc - 1, argv + 1);
+        names[i] = command_snapshot_verbs[i].name;
     }
     return command_fail(EXIT_USAGE,
                         "snapshot can list, verify and restore, not '%s'; did you mean '%s'?",

@@ -1,15 +1,17 @@
 /* command_status.c - `penstock status`: asking a running job. */
 #include "cli/command.h"
 #include "cli/control.h"
-#include "cli/stuck.h"
+#include "cli/waits.h"
+#include "proto/stuck.h"
 #include "common/clock.h"
 #include "common/guard.h"
 #include "common/why.h"
+#include "proto/status_json.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
@@ -52,17 +54,6 @@ static int open_job(ask_settings *s, int argc, char **argv, const char *usage, c
     return -1;
 }
 
-static const char *role_name(int32_t role)
-{
-    switch (role) {
-    case PEN_WORKER: return "worker";
-    case PEN_SERVER: return "server";
-    case PEN_SCHEDULER: return "scheduler";
-    case WIRE_LAUNCHER: return "launcher";
-    default: return "observer";
-    }
-}
-
 static double stat_of(const wire_member_status *m, const char *name)
 {
     for (uint32_t i = 0; i < m->n_stats; i++)
@@ -92,19 +83,6 @@ static void print_copies(const wire_control *answer)
     }
 }
 
-static json_t *copies_json(const wire_control *answer)
-{
-    static const char *const roles[] = {"", "primary", "backup", "learner"};
-    json_t *copies                   = json_array();
-    for (uint32_t i = 0; i < answer->u.status.n_replicas; i++) {
-        const wire_replica *copy = &answer->u.status.replica[i];
-        json_array_append_new(copies, json_pack("{s:i, s:i, s:i, s:s}", "shard", (int)copy->shard,
-                                                "server", (int)copy->server, "place",
-                                                (int)copy->place, "role", roles[copy->role]));
-    }
-    return copies;
-}
-
 static void print_table(const wire_control *answer)
 {
     printf("job %s   %s   mode %s   step %" PRId64 "   epoch %" PRIu64 "   up %.0f s   snapshot %s",
@@ -118,48 +96,21 @@ static void print_table(const wire_control *answer)
     for (uint32_t i = 0; i < answer->u.status.n_members; i++) {
         const wire_member_status *m = &answer->u.status.member[i];
         printf("%-10s %4d  %-16.16s %8d  %-8s %8" PRId64 " %7.1f s %10.1f %10.1f %8.1f s  %s",
-               role_name(m->member.role), m->member.rank, m->member.host, m->member.pid, m->state,
-               m->step, m->last_seen_s, stat_of(m, "push.bytes") / 1e6,
+               status_role_name(m->member.role), m->member.rank, m->member.host, m->member.pid,
+               m->state, m->step, m->last_seen_s, stat_of(m, "push.bytes") / 1e6,
                stat_of(m, "pull.bytes") / 1e6, stat_of(m, "waited_for_s"), m->call);
         if (m->call[0] != '\0') printf(" for %.1f s", m->call_s);
         printf("\n");
     }
     print_copies(answer);
-    for (uint32_t i = 0; i < answer->u.status.n_waiting; i++)
-        printf("\nwaiting  %s\n", answer->u.status.waiting[i]);
-}
-
-static json_t *member_json(const wire_member_status *m)
-{
-    json_t *stats = json_object(), *addresses = json_array();
-    for (uint32_t i = 0; i < m->n_stats; i++)
-        json_object_set_new(stats, m->stat[i].name, json_real(m->stat[i].value));
-    for (uint32_t i = 0; i < m->member.n_addresses; i++)
-        json_array_append_new(addresses, json_string(m->member.address[i]));
-    return json_pack("{s:s, s:i, s:s, s:i, s:s, s:I, s:f, s:s, s:f, s:o, s:o}", "role",
-                     role_name(m->member.role), "rank", m->member.rank, "host", m->member.host,
-                     "pid", m->member.pid, "state", m->state, "step", (json_int_t)m->step,
-                     "last_seen_s", m->last_seen_s, "call", m->call, "call_s", m->call_s,
-                     "addresses", addresses, "stats", stats);
+    waits_print(answer, stdout);
 }
 
 static void print_json(const wire_control *answer)
 {
-    json_t *members = json_array(), *waiting = json_array();
-    for (uint32_t i = 0; i < answer->u.status.n_members; i++)
-        json_array_append_new(members, member_json(&answer->u.status.member[i]));
-    for (uint32_t i = 0; i < answer->u.status.n_waiting; i++)
-        json_array_append_new(waiting, json_string(answer->u.status.waiting[i]));
-    json_t *all = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:o, s:o, s:o}", "job", answer->u.status.job,
-        "phase", answer->u.status.phase, "mode", answer->u.status.mode, "step",
-        (json_int_t)answer->u.status.step, "term", (json_int_t)answer->u.status.term, "epoch",
-        (json_int_t)answer->u.status.epoch, "uptime_s", answer->u.status.uptime_s, "snapshot",
-        (json_int_t)answer->u.status.snapshot, "refused", (json_int_t)answer->u.status.refused,
-        "members", members, "waiting", waiting, "copies", copies_json(answer));
-    json_dumpf(all, stdout, JSON_COMPACT);
-    printf("\n");
-    json_decref(all);
+    char *text = status_json(answer);
+    printf("%s\n", text != NULL ? text : "{}");
+    free(text);
 }
 
 /* Whoever hangs may not answer: what has come by then is printed. */

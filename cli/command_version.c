@@ -3,6 +3,7 @@
 #include "common/device/device.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #ifndef PENSTOCK_GIT
 #define PENSTOCK_GIT ""
@@ -10,8 +11,12 @@
 
 int command_version(int argc, char **argv)
 {
-    (void)argc;
-    (void)argv;
+    if (argc > 1)
+        return strcmp(argv[1], "--help") == 0
+                   ? command_help("usage: penstock version\n\nPrints version, commit, and which "
+                                  "devices it was built for.\n",
+                                  NULL)
+                   : command_fail(EXIT_USAGE, "'%s' is one word too many", argv[1]);
     printf("penstock %d.%d.%d%s%s\n", PEN_VERSION_MAJOR, PEN_VERSION_MINOR, PEN_VERSION_PATCH,
            PENSTOCK_GIT[0] == '\0' ? "" : "  commit ", PENSTOCK_GIT);
     char note[256];

@@ -7,32 +7,36 @@
 #include <unistd.h>
 
 /* clang-format off */
-static const command commands[] = {
+const command command_all[] = {
     {"run",       "start a job: servers and workers on this machine, or one machine of many", command_run},
     {"status",    "show the members of a running job, and who waits for whom",                command_status},
-    {"snapshot",  "ask a running job for a snapshot now; list, verify, restore those on disk", command_snapshot},
+    {"top",       "watch a running job: rates of steps and bytes, and who waits for whom",     command_top},
+    {"snapshot",  "ask a running job for a snapshot now; list, verify, restore those on disk", command_snapshot, command_snapshot_verbs},
     {"scale",     "more or fewer workers and servers in a running job",                       command_scale},
     {"drain",     "empty a server of a running job and let it go",                            command_drain},
     {"export",    "write the parameters of a snapshot into a safetensors file",               command_export},
     {"import",    "make a store out of a safetensors file, to begin a job with",              command_import},
     {"config",    "write a configuration file of accelerate, for run --config",               command_config},
     {"memory",    "bytes each process holds of a model, by strategy and number of workers",   command_memory},
-    {"bench",     "measure: push-pull, optim",                                                command_bench},
+    {"bench",     "measure: push-pull, optim",                                                command_bench, command_bench_verbs},
     {"keygen",    "make the secret of a job that leaves this machine",                        command_keygen},
-    {"doctor",    "look at this machine and the way to a scheduler, and say what was found",  command_doctor},
+    {"doctor",    "what of this machine would make a job slow or fail, and what to do about it", command_doctor},
+    {"env",       "show rank, world and address of a process here, and what says so",         command_env},
     {"scheduler", "run a scheduler by hand (run starts one by itself)",                       command_scheduler},
     {"server",    "run a parameter server by hand",                                           command_server},
+    {"trace",     "make one timeline of what the processes of a job wrote down",              command_trace, command_trace_verbs},
     {"docs",      "print the generated reference pages",                                      command_docs},
     {"version",   "print the version",                                                        command_version},
+    {0},
 };
 /* clang-format on */
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
+enum { N_COMMANDS = sizeof command_all / sizeof *command_all - 1 };
 
 static void print_help(FILE *out)
 {
     fprintf(out, "usage: penstock COMMAND [ARGS]\n\nTrains models through parameter servers.\n\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].doc);
+        fprintf(out, "  %-10s %s\n", command_all[i].name, command_all[i].doc);
     fprintf(out, "\n`penstock COMMAND --help` says more.  First: penstock run --nproc-per-node 2 "
                  "--servers 1 PROG\n");
 }
@@ -56,8 +60,9 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--version") == 0) return command_version(argc - 1, argv + 1);
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].main(argc - 1, argv + 1);
-        names[i] = commands[i].name;
+        if (strcmp(argv[1], command_all[i].name) == 0)
+            return command_all[i].main(argc - 1, argv + 1);
+        names[i] = command_all[i].name;
     }
     return command_fail(EXIT_USAGE, "unknown command '%s'; did you mean '%s'?  (penstock --help)",
                         argv[1], command_nearest(argv[1], names, N_COMMANDS));

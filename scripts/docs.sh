@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 build=${1:-build}
 into=${2:-docs}
 mkdir -p "$into"
-for page in $("$build/bin/penstock" docs | sed -n 's/^  //p'); do
+for page in $("$build/bin/penstock" docs | sed -n 's/^  \([a-z]\)/\1/p'); do
     "$build/bin/penstock" docs "$page" >"$into/$page"
 done
 awk -f scripts/api_docs.awk include/penstock.h >"$into/api.md"

@@ -5,7 +5,7 @@
 #include "cli/control.h"
 #include "cli/run/options.h"
 #include "cli/run/process.h"
-#include "cli/stuck.h"
+#include "proto/stuck.h"
 
 typedef struct {
     run_options options;
@@ -13,6 +13,7 @@ typedef struct {
     char state[400];       /* where the scheduler keeps what survives it; "": nowhere */
     char address[300];     /* tcp://HOST:PORT of the scheduler */
     char secret_path[600]; /* of a secret that is thrown away with the job; "": none */
+    char http[300];        /* where the scheduler shows the job: "127.0.0.1:43118"; "": nowhere */
     int port, attempt, signals;
     process *
         all; /* scheduler (machine 0 only), servers, workers; a process that is started again keeps its place */
@@ -56,6 +57,10 @@ void launcher_scale(launcher *l, int workers, int servers);
  * Errors  BAD_SETTING  machines beyond the first need a secret that they were not given. */
 pen_status launcher_secure(launcher *l, pen_error *why);
 void launcher_forget_secret(launcher *l);
+
+/* timeline.c: --trace */
+pen_status launcher_begin_timeline(const launcher *l, pen_error *why);
+void launcher_end_timeline(const launcher *l); /* when all processes have ended */
 
 /* run.c */
 bool launcher_seeks_link(const launcher *l, uint64_t now);

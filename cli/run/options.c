@@ -32,11 +32,14 @@ enum {
     KEY_NO_PREFIX,
     KEY_GRACE,
     KEY_ON_LOSS,
+    KEY_EMIT,
+    KEY_IMAGE,
+    KEY_TRACE,
     KEY_SETTINGS
 };
 
 /* clang-format off */
-static const struct argp_option rows[] = {
+const struct argp_option run_options_rows[] = {
     {0, 0, 0, 0, "What to start", 1},
     {"nproc-per-node",     KEY_NPROC,        "N|auto", 0, "Workers on this machine (1); MIN:MAX, or MIN:N:MAX to begin with N: how many may come and go", 1},
     {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers, over all machines (0); MIN:MAX or MIN:N:MAX likewise", 1},
@@ -58,6 +61,9 @@ static const struct argp_option rows[] = {
     {"weight-decay",       FILES_WEIGHT_DECAY, "X",      0, "Weight decay that is auto in the file", 4},
     {"warmup-steps",       FILES_WARMUP_STEPS, "N",      0, "Length of the warm-up that is auto in the file", 4},
     {"total-steps",        FILES_TOTAL_STEPS,  "N",      0, "Steps of the schedule that are auto in the file", 4},
+    {0, 0, 0, 0, "In a cluster", 5},
+    {"emit",               KEY_EMIT,         "k8s",    0, "Starts nothing: prints manifests of Kubernetes that start this job", 5},
+    {"image",              KEY_IMAGE,        "NAME",   0, "Image of its containers: that of penstock, with PROG in it", 5},
     {0, 0, 0, 0, "When something fails", 2},
     {"max-restarts",       KEY_MAX_RESTARTS, "N",      0, "Starts all again this often after a failure, or with on-worker-loss=wait each worker (0)", 2},
     {"on-worker-loss",     KEY_ON_LOSS,      "RULE",   0, "When a worker dies: fail, continue without it, or wait for it to come back (fail; with MIN:MAX continue)", 2},
@@ -71,25 +77,31 @@ static const struct argp_option rows[] = {
     {"tee",                't',              "WHICH",  0, "Output to files and here; as --redirects", 3},
     {"local-ranks-filter", KEY_FILTER,       "LIST",   0, "Shows the output of these local ranks only", 3},
     {"no-prefix",          KEY_NO_PREFIX,    0,        0, "Leaves out the [rank] before each line", 3},
+    {"trace",              KEY_TRACE,        "FILE",   0, "Writes a timeline of all processes, for ui.perfetto.dev and chrome://tracing", 3},
     {"settings",           KEY_SETTINGS,     0,        0, "Lists the settings of a job; each is also a flag here", 3},
     {0}
 };
 /* clang-format on */
 
-static const char doc[] =
-    "Starts the servers and workers of a job on this machine and ends all when one fails.  Without "
-    "--servers workers train among themselves (allreduce).\v"
-    "Flags are those of torchrun, with - or _, and --servers.  Every setting of the job "
-    "(--settings lists them) "
-    "is accepted too, as in --lease-ms 5000, and reaches all processes as PENSTOCK_<NAME>.\n\n"
-    "With --on-worker-loss continue the others go on without a worker that died; the exit code is "
-    "0 when all of them end with 0.  With wait the step waits for it, and --max-restarts says how "
-    "often this command starts it again.  With --replicas a server that dies is replaced at once "
-    "by "
-    "its copies, and is started again.\n\n"
-    "SIGUSR1 to this command prints the last collective calls of every worker, as `penstock status "
-    "--stuck` does.\n\n"
-    "Exit code: 0; the code of the process that failed first; 128 + n when signal n ended it.";
+/* clang-format off */
+#define ABOUT \
+    "Starts the servers and workers of a job on this machine and ends all when one fails.  Without " \
+    "--servers workers train among themselves (allreduce)."
+#define MORE \
+    "Flags are those of torchrun, with - or _, and --servers.  Every setting of the job " \
+    "(--settings lists them) " \
+    "is accepted too, as in --lease-ms 5000, and reaches all processes as PENSTOCK_<NAME>.\n\n" \
+    "With --on-worker-loss continue the others go on without a worker that died; the exit code is " \
+    "0 when all of them end with 0.  With wait the step waits for it, and --max-restarts says how " \
+    "often this command starts it again.  With --replicas a server that dies is replaced at once " \
+    "by " \
+    "its copies, and is started again.\n\n" \
+    "SIGUSR1 to this command prints the last collective calls of every worker, as `penstock status " \
+    "--stuck` does.\n\n" \
+    "Exit code: 0; the code of the process that failed first; 128 + n when signal n ended it."
+/* clang-format on */
+static const char doc[]        = ABOUT "\v" MORE;
+const char run_options_usage[] = "usage: penstock run [FLAGS] PROG [ARGS...]\n\n" ABOUT "\n\n" MORE;
 
 /* "3" for all, or "0:1,2:3" per local rank. */
 static bool parse_which(const char *text, uint8_t *which)
@@ -225,7 +237,14 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
     case KEY_JOB: o->job = text; break;
     case KEY_JOIN: take_join(state, text, o); break;
     case KEY_NO_PREFIX: o->prefix = false; break;
+    case KEY_EMIT:
+        if (strcmp(text, "k8s") != 0)
+            argp_failure(state, EXIT_USAGE, 0, "--emit is '%s', but must be k8s", text);
+        o->emits = true;
+        break;
+    case KEY_IMAGE: o->image = text; break;
     case KEY_ON_LOSS: setenv("PENSTOCK_ON_WORKER_LOSS", text, 1); break;
+    case KEY_TRACE: setenv("PENSTOCK_TRACE", text, 1); break;
     case KEY_GRACE: o->grace_s = parse_number(state, "grace", text, 0, 3600); break;
     case KEY_SETTINGS:
         for (int i = 0; command_tables[i] != NULL; i++)
@@ -247,7 +266,8 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
     return 0;
 }
 
-static const struct argp parser = {rows, parse_row, "PROG [ARGS...]", doc, NULL, NULL, NULL};
+static const struct argp parser = {
+    run_options_rows, parse_row, "PROG [ARGS...]", doc, NULL, NULL, NULL};
 
 static const config_row *find_setting(const char *name)
 {
@@ -259,7 +279,7 @@ static const config_row *find_setting(const char *name)
 
 static const struct argp_option *find_flag(const char *name)
 {
-    for (const struct argp_option *r = rows; r->name != NULL || r->doc != NULL; r++)
+    for (const struct argp_option *r = run_options_rows; r->name != NULL || r->doc != NULL; r++)
         if (r->name != NULL && strcmp(r->name, name) == 0) return r;
     return NULL;
 }
@@ -272,7 +292,7 @@ static int refuse_flag(const char *name, const char *word)
                             word, word + 2);
     const char *names[512];
     size_t n = 0;
-    for (const struct argp_option *r = rows; r->name != NULL || r->doc != NULL; r++)
+    for (const struct argp_option *r = run_options_rows; r->name != NULL || r->doc != NULL; r++)
         if (r->name != NULL) names[n++] = r->name;
     for (int i = 0; command_tables[i] != NULL; i++)
         for (const config_row *r = command_tables[i]; r->name != NULL && n < 512; r++)

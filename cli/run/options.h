@@ -5,6 +5,7 @@
 #include "cli/config/resolve.h"
 #include "common/secret.h"
 #include "penstock.h"
+#include <argp.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -33,6 +34,9 @@ typedef struct {
     char **words;               /* of the command line, as long as the process lives */
     char **program;             /* PROG ARGS, NULL-terminated                                    */
 
+    bool emits;        /* --emit k8s: nothing is started */
+    const char *image; /* of its containers; NULL: none was said */
+
     const char *config, *ds_config; /* files of accelerate and DeepSpeed; NULL: none */
     resolve_flags autos;            /* what "auto" in them stands for */
     bool print_config;
@@ -40,6 +44,10 @@ typedef struct {
         [RUN_FLAGS_MAX]; /* settings that were flags; the others of the environment were there */
     int n_flags;
 } run_options;
+
+extern const struct argp_option
+    run_options_rows[]; /* the flags of its own; a row of zeros ends them */
+extern const char run_options_usage[];
 
 /* Reads argv; settings of the job (--lease-ms 5000) are put into the environment as PENSTOCK_*.
  * -1: go on; else the exit code. */

@@ -6,6 +6,7 @@
  * program starts and forgets it when it is reaped.
  */
 #include "cli/run/process.h"
+#include "cli/run/lines.h"
 #include "common/clock.h"
 #include "common/config.h"
 #include "common/why.h"
@@ -167,11 +168,7 @@ static void end_line(process *p, process_stream *s)
         fwrite(s->line, 1, s->line_size, s->file);
         fflush(s->file);
     }
-    if (s->terminal != NULL) {
-        fputs(p->prefix, s->terminal);
-        fwrite(s->line, 1, s->line_size, s->terminal);
-        fflush(s->terminal);
-    }
+    if (s->terminal != NULL) lines_show(p, s);
     s->line_size = 0;
 }
 

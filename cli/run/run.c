@@ -5,7 +5,9 @@
  * receives the verdict, whose sentence and culprit the report then gives.
  */
 #include "cli/command.h"
+#include "cli/emit/emit.h"
 #include "cli/run/launcher.h"
+#include "cli/run/lines.h"
 #include "cli/run/report.h"
 #include "common/clock.h"
 #include "common/why.h"
@@ -448,12 +450,16 @@ int command_run(int argc, char **argv)
     pen_error why;
     int code = run_options_parse(argc, argv, &l.options);
     if (code >= 0) return code;
+    if (l.options.emits) return emit_k8s(&l.options, stdout);
+    lines_begin(config_env("PENSTOCK_LOG_FORMAT"));
     ssize_t n = readlink("/proc/self/exe", l.self, sizeof l.self - 1);
     if (n <= 0) return command_fail(1, "cannot find this program's own file: %m");
     launcher_name_job(&l);
     l.signals = open_signals();
     if (l.signals < 0) return command_fail(1, "cannot watch signals: %m");
     if (launcher_secure(&l, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
+    if (launcher_begin_timeline(&l, &why) != PEN_OK)
+        return command_fail(EXIT_USAGE, "%s", why.text);
     if (process_guard_start(&why) != PEN_OK) return command_fail(1, "%s", why.text);
     bool again;
     for (;;) {
@@ -463,6 +469,7 @@ int command_run(int argc, char **argv)
         fprintf(stderr, "penstock: starting again, %d of %d\n", l.attempt, l.options.max_restarts);
     }
     process_guard_stop();
+    launcher_end_timeline(&l);
     launcher_forget_secret(&l);
     return code;
 }

@@ -133,9 +133,9 @@ void launcher_write_note(launcher *l)
                *file   = config_env("PENSTOCK_SECRET_FILE");
     dprintf(fd,
             "{\"job\": \"%s\", \"address\": \"%s\", \"pid\": %d, \"encryption\": \"%s\", "
-            "\"secret_file\": \"%s\"}\n",
+            "\"secret_file\": \"%s\", \"http\": \"%s%s\"}\n",
             l->job, l->address, (int)getpid(), choice != NULL ? choice : "auto",
-            file != NULL ? file : "");
+            file != NULL ? file : "", l->http[0] != '\0' ? "http://" : "", l->http);
     close(fd);
     if (rename(fresh, l->note) != 0)
         unlink(fresh); /* whoever reads half a note takes it for a dead job's */
@@ -175,10 +175,10 @@ static process *add(launcher *l, int32_t role, int32_t rank, int32_t local_rank,
     return p;
 }
 
-/* Reads the port the scheduler says on its announcement pipe. */
+/* Reads what the scheduler says on its announcement pipe: its port, and where it shows the job. */
 static pen_status read_announcement(launcher *l, process *scheduler, int fd, pen_error *why)
 {
-    char text[32]   = "";
+    char text[320]  = "";
     size_t n        = 0;
     struct pollfd p = {.fd = fd, .events = POLLIN};
     while (n < sizeof text - 1 && strchr(text, '\n') == NULL) {
@@ -188,7 +188,9 @@ static pen_status read_announcement(launcher *l, process *scheduler, int fd, pen
         n += (size_t)got;
         text[n] = '\0';
     }
-    l->port = atoi(text);
+    l->port    = 0;
+    l->http[0] = '\0';
+    sscanf(text, "%d %299s", &l->port, l->http);
     if (l->port > 0) return PEN_OK;
     process_signal(scheduler, SIGTERM);
     scheduler->err.terminal = NULL; /* its sentence is in ours */
@@ -211,12 +213,34 @@ static const char *number(numbers *all, long value)
     return all->text[all->n++];
 }
 
+/* The setting http is the scheduler's; a free port of loopback unless it is given.  One that is started again keeps
+ * its port. */
+static const char *http_of_scheduler(const launcher *l)
+{
+    const char *given = config_env("PENSTOCK_HTTP");
+    if (l->http[0] != '\0') return l->http;
+    return given != NULL ? given : "127.0.0.1:0";
+}
+
+/* Servers and workers take free ports of the same host, where it is given; other machines have other addresses. */
+static const char *http_of_others(const launcher *l, char address[320])
+{
+    const char *given = config_env("PENSTOCK_HTTP");
+    const char *colon = given != NULL ? strrchr(given, ':') : NULL;
+    if (colon == NULL) return given;
+    const bool is_ours = l->options.node_rank == 0 || guard_is_loopback(given);
+    snprintf(address, 320, "%.*s:0", is_ours ? (int)(colon - given) : 1, is_ours ? given : "*");
+    return address;
+}
+
 pen_status launcher_start_scheduler(launcher *l, pen_error *why)
 {
     const run_options *o = &l->options;
     const long workers   = (long)o->nproc * o->nnodes;
     numbers num          = {.n = 0};
     int announce[2], n = 0;
+    char http[320];
+    snprintf(http, sizeof http, "%s", http_of_scheduler(l));
     if (o->node_rank != 0) {
         l->port = o->master_port;
         return PEN_OK;
@@ -238,6 +262,8 @@ pen_status launcher_start_scheduler(launcher *l, pen_error *why)
     argv[n++] = (char *)number(&num, o->servers);
     argv[n++] = (char *)"--job";
     argv[n++] = l->job;
+    argv[n++] = (char *)"--http";
+    argv[n++] = http;
     argv[n++] = (char *)"--announce-fd";
     argv[n++] = (char *)number(&num, announce[1]);
     if (run_options_is_elastic(o)) {
@@ -301,11 +327,13 @@ pen_status launcher_start_server(launcher *l, int rank, pen_error *why)
     argv[n] = NULL;
     /* Values and messages are large and read from end to end: let malloc ask for large pages. */
     const char *tunables = config_env("GLIBC_TUNABLES");
-    process_env env[]    = {
-           {"PENSTOCK_ROLE", "server"},
-           {"GLIBC_TUNABLES", tunables != NULL ? tunables : "glibc.malloc.hugetlb=1"}};
+    char http[320];
+    process_env env[] = {
+        {"PENSTOCK_ROLE", "server"},
+        {"PENSTOCK_HTTP", http_of_others(l, http)},
+        {"GLIBC_TUNABLES", tunables != NULL ? tunables : "glibc.malloc.hugetlb=1"}};
     process *p = add(l, PEN_SERVER, rank, -1, "server", why);
-    return p != NULL ? process_start(p, argv, env, 2, why) : PEN_WRONG_STATE;
+    return p != NULL ? process_start(p, argv, env, sizeof env / sizeof *env, why) : PEN_WRONG_STATE;
 }
 
 pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_error *why)
@@ -321,7 +349,9 @@ pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_erro
     const char *node_text = number(&num, o->node_rank), *nodes_text = number(&num, o->nnodes);
     process *p = add(l, PEN_WORKER, rank, local_rank, "worker", why);
     if (p == NULL) return PEN_WRONG_STATE;
+    char http[320];
     process_env env[] = {
+        {"PENSTOCK_HTTP", http_of_others(l, http)},
         {"RANK", rank_text},
         {"WORLD_SIZE", world_text},
         {"LOCAL_RANK", local_text},

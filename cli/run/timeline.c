@@ -1,0 +1,89 @@
+/* timeline.c - `penstock run --trace FILE`: room for the parts before the job, and one file of them behind it.
+ *
+ * Parts of processes that were killed, or started again, are there as well: each wrote into its own as it went.
+ * With several machines each has the parts of its own; then all of them together are for `penstock trace merge`.
+ */
+#include "cli/run/launcher.h"
+#include "cli/trace/timeline.h"
+#include "common/why.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void folder_of(const char *file, char *folder, size_t size)
+{
+    snprintf(folder, size, "%.255s" TRACE_PARTS_SUFFIX, file);
+}
+
+/* Programs may change their folder before pen_init(). */
+static const char *make_absolute(const char *file, pen_error *why)
+{
+    char here[CONFIG_TEXT_BYTES], whole[2 * CONFIG_TEXT_BYTES + 2];
+    if (file[0] == '/') return file;
+    if (getcwd(here, sizeof here) == NULL) return file;
+    snprintf(whole, sizeof whole, "%s/%s", here, file);
+    if (strlen(whole) >= CONFIG_TEXT_BYTES) {
+        why_set(why, PEN_BAD_SETTING, "the name of the timeline is too long: %.300s", whole);
+        return NULL;
+    }
+    setenv("PENSTOCK_TRACE", whole, 1);
+    return config_env("PENSTOCK_TRACE");
+}
+
+/* What an earlier job left there is not of this one. */
+static void remove_parts(const char *folder)
+{
+    DIR *d = opendir(folder);
+    if (d == NULL) return;
+    for (struct dirent *entry = readdir(d); entry != NULL; entry = readdir(d)) {
+        const size_t n = strlen(entry->d_name), suffix = strlen(TRACE_PART_SUFFIX);
+        if (n > suffix && strcmp(entry->d_name + n - suffix, TRACE_PART_SUFFIX) == 0)
+            unlinkat(dirfd(d), entry->d_name, 0);
+    }
+    closedir(d);
+}
+
+pen_status launcher_begin_timeline(const launcher *l, pen_error *why)
+{
+    char folder[CONFIG_TEXT_BYTES + 16];
+    const char *file = config_env("PENSTOCK_TRACE");
+    if (file == NULL || file[0] == '\0') return PEN_OK;
+    file = make_absolute(file, why);
+    if (file == NULL) return PEN_BAD_SETTING;
+    folder_of(file, folder, sizeof folder);
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return why_set(why, PEN_STORE,
+                       "cannot make the folder %s for the parts of the timeline: %m; --trace names "
+                       "a file in a "
+                       "folder that is there",
+                       folder);
+    if (l->options.nnodes_max == 1) remove_parts(folder);
+    return PEN_OK;
+}
+
+void launcher_end_timeline(const launcher *l)
+{
+    char folder[CONFIG_TEXT_BYTES + 16], text[400];
+    char *from[]     = {folder};
+    const char *file = config_env("PENSTOCK_TRACE");
+    pen_error why;
+    if (file == NULL || file[0] == '\0') return;
+    folder_of(file, folder, sizeof folder);
+    if (l->options.nnodes_max > 1) {
+        fprintf(stderr,
+                "penstock: parts of the timeline are in %s; with those of all machines:  penstock "
+                "trace merge %s "
+                "PARTS...\n",
+                folder, file);
+    } else if (timeline_merge(file, from, 1, text, sizeof text, &why) != PEN_OK) {
+        fprintf(stderr, "penstock: no timeline: %s; its parts stay in %s\n", why.text, folder);
+    } else {
+        fprintf(stderr, "penstock: timeline %s: %s\n", file, text);
+        remove_parts(folder);
+        rmdir(folder);
+    }
+}

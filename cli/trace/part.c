@@ -1,0 +1,320 @@
+/* part.c - reading what a process left behind, and believing none of it. */
+#include "cli/trace/lanes.h"
+#include "cli/trace/timeline.h"
+#include "common/why.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TIME_MAX (UINT64_C(1) << 61) /* nanoseconds, bytes: beyond it nothing is */
+
+enum { JOB_LETTERS = 47 }; /* of a job's name that all its processes know */
+
+/* ---- checking -------------------------------------------------------------------------------- */
+static const char *what_is_wrong(const trace_head *h, uint64_t size)
+{
+    if (size < trace_pages(sizeof *h)) return "it is too short";
+    if (memcmp(h->magic, TRACE_PART_MAGIC, sizeof h->magic) != 0)
+        return "it is no part of a timeline";
+    if (h->version != TRACE_PART_VERSION) return "another version of Penstock wrote it";
+    const uint64_t events = h->ring_events;
+    if (h->head_bytes != trace_pages(sizeof *h) || events < TRACE_EVENTS_MIN ||
+        events > TRACE_EVENTS_MAX || (events & (events - 1)) != 0 ||
+        h->ring_bytes != TRACE_PAGE + trace_pages(events * sizeof(trace_event)))
+        return "its sizes make no sense";
+    return NULL;
+}
+
+static void end_texts(trace_head *h)
+{
+    h->host[sizeof h->host - 1] = h->job[sizeof h->job - 1] = '\0';
+    for (int i = 0; i < TRACE_LABELS_MAX; i++) h->label[i].text[TRACE_NAME_BYTES - 1] = '\0';
+}
+
+static trace_ring *ring_at(const timeline_part *p, uint32_t i)
+{
+    char *first = (char *)p->head + p->head->head_bytes;
+    return (trace_ring *)(void *)(first + i * p->head->ring_bytes);
+}
+
+static bool is_believable(const trace_clock_sample *s)
+{
+    return s->at_ns <= TIME_MAX && s->error_ns <= TIME_MAX && s->offset_ns <= (int64_t)TIME_MAX &&
+           s->offset_ns >= -(int64_t)TIME_MAX;
+}
+
+static pen_status look_at_clock(timeline_part *p, pen_error *why)
+{
+    trace_clock *c               = &p->head->clock;
+    uint32_t n                   = atomic_load(&c->n);
+    const trace_clock_sample own = {.offset_ns = p->head->own_offset_ns};
+    if (!is_believable(&own)) p->head->own_offset_ns = 0;
+    if (n > TRACE_CLOCK_SAMPLES) n = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (!is_believable(&c->sample[i])) n = 0;
+    p->clock = malloc((n + 1) * sizeof *p->clock);
+    if (p->clock == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a clock's samples");
+    memcpy(p->clock, c->sample, n * sizeof *p->clock);
+    p->n_samples = trace_clock_prune(p->clock, n);
+    return PEN_OK;
+}
+
+static pen_status map(const char *path, timeline_part *p, pen_error *why)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        why_set(why, PEN_STORE, "cannot read %s: %m", path);
+        if (fd >= 0) close(fd);
+        return PEN_STORE;
+    }
+    p->size = (uint64_t)st.st_size;
+    void *data =
+        p->size > 0 ? mmap(NULL, p->size, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    close(fd);
+    const char *wrong = data == MAP_FAILED ? "it is empty" : what_is_wrong(data, p->size);
+    if (wrong != NULL && data != MAP_FAILED) munmap(data, p->size);
+    if (wrong != NULL) return why_set(why, PEN_CORRUPT, "%s: %s", path, wrong);
+    p->head = data;
+    return PEN_OK;
+}
+
+static pen_status check_job(const timeline *t, const timeline_part *p, pen_error *why)
+{
+    for (uint32_t i = 0; i < t->n_parts; i++) {
+        const char *other = t->part[i].head->job;
+        if (other[0] == '\0' || p->head->job[0] == '\0' ||
+            strncmp(other, p->head->job, JOB_LETTERS) == 0)
+            continue;
+        return why_set(why, PEN_MISMATCH, "%s is of job %.63s, and %s of job %.63s",
+                       t->part[i].path, other, p->path, p->head->job);
+    }
+    return PEN_OK;
+}
+
+static void unmap(timeline_part *p)
+{
+    if (p->head != NULL) munmap(p->head, p->size);
+    free(p->clock);
+}
+
+pen_status timeline_add(timeline *t, const char *path, pen_error *why)
+{
+    timeline_part p     = {0}, *more;
+    const size_t places = (size_t)t->n_parts + 1;
+    snprintf(p.path, sizeof p.path, "%s", path);
+    if (map(path, &p, why) != PEN_OK) return why->status;
+    end_texts(p.head);
+    const uint64_t room = (p.size - p.head->head_bytes) / p.head->ring_bytes;
+    p.n_rings           = atomic_load(&p.head->n_rings);
+    if (p.n_rings > room) p.n_rings = (uint32_t)room;
+    if (p.n_rings > TRACE_RINGS_MAX) p.n_rings = TRACE_RINGS_MAX;
+    p.role = atomic_load(&p.head->role);
+    p.rank = atomic_load(&p.head->rank);
+    for (uint32_t i = 0; i < p.n_rings; i++) ring_at(&p, i)->name[TRACE_NAME_BYTES - 1] = '\0';
+    pen_status status = look_at_clock(&p, why);
+    if (status == PEN_OK) status = check_job(t, &p, why);
+    more = status == PEN_OK ? realloc(t->part, places * sizeof *more) : NULL;
+    if (more != NULL) {
+        t->part               = more;
+        t->part[t->n_parts++] = p;
+        return PEN_OK;
+    }
+    unmap(&p);
+    return status != PEN_OK ? status : why_set(why, PEN_NO_MEMORY, "no memory for %s", path);
+}
+
+static int is_part(const struct dirent *entry)
+{
+    const size_t n = strlen(entry->d_name), suffix = strlen(TRACE_PART_SUFFIX);
+    return n > suffix && strcmp(entry->d_name + n - suffix, TRACE_PART_SUFFIX) == 0;
+}
+
+pen_status timeline_add_folder(timeline *t, const char *path, pen_error *why)
+{
+    struct dirent **entry;
+    const int n       = scandir(path, &entry, is_part, alphasort);
+    pen_status status = PEN_OK;
+    if (n < 0) return why_set(why, PEN_STORE, "cannot read the folder %s: %m", path);
+    if (n == 0)
+        status = why_set(why, PEN_NOT_FOUND, "the folder %s has no parts of a timeline (*%s)", path,
+                         TRACE_PART_SUFFIX);
+    for (int i = 0; i < n; i++) {
+        char file[1200];
+        snprintf(file, sizeof file, "%.500s/%.255s", path, entry[i]->d_name);
+        if (status == PEN_OK) status = timeline_add(t, file, why);
+        free(entry[i]);
+    }
+    free(entry);
+    return status;
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+static uint64_t shifted(const timeline_part *p, uint64_t at_ns)
+{
+    const int64_t offset = p->n_samples > 0 ? trace_clock_offset(p->clock, p->n_samples, at_ns)
+                                            : p->head->own_offset_ns;
+    return at_ns + (uint64_t)offset;
+}
+
+static bool makes_sense(const trace_event *e)
+{
+    if (e->kind >= TRACE_KINDS || e->begun_ns == 0 || e->label > TRACE_LABELS_MAX) return false;
+    if (e->begun_ns > TIME_MAX || e->ended_ns > TIME_MAX || e->bytes > TIME_MAX) return false;
+    return trace_rows[e->kind].shape == TRACE_IS_MOMENT || e->ended_ns >= e->begun_ns;
+}
+
+static bool add_span(timeline *t, const timeline_span *s)
+{
+    if (t->n_spans == t->capacity) {
+        const uint64_t capacity = t->capacity == 0 ? 4096 : t->capacity * 2;
+        timeline_span *more     = realloc(t->span, capacity * sizeof *more);
+        if (more == NULL) return false;
+        t->span     = more;
+        t->capacity = capacity;
+    }
+    t->span[t->n_spans++] = *s;
+    return true;
+}
+
+/* That of the flights of one kind, or a new one: each thread has its own.  False: no memory. */
+static bool find_line(timeline *t, const timeline_line *wanted, uint32_t since, uint32_t *line)
+{
+    for (*line = since; *line < t->n_lines; ++*line) {
+        const timeline_line *l = &t->line[*line];
+        if (wanted->is_flights && l->is_flights && strcmp(l->name, wanted->name) == 0 &&
+            l->role == wanted->role && l->rank == wanted->rank)
+            return true;
+    }
+    timeline_line *more = realloc(t->line, ((size_t)t->n_lines + 1) * sizeof *more);
+    if (more == NULL) return false;
+    t->line               = more;
+    t->line[t->n_lines++] = *wanted;
+    return true;
+}
+
+static bool take_event(timeline *t, timeline_part *p, const trace_event *e, uint32_t thread_line,
+                       uint32_t first_line)
+{
+    const trace_row *row = &trace_rows[e->kind];
+    timeline_span s      = {.begun_ns = shifted(p, e->begun_ns),
+                            .step     = e->step,
+                            .bytes    = e->bytes,
+                            .label    = e->label > 0 ? p->head->label[e->label - 1].text : "",
+                            .shard    = e->shard,
+                            .rank     = e->rank,
+                            .line     = thread_line,
+                            .kind     = e->kind};
+    s.ended_ns           = row->shape == TRACE_IS_MOMENT ? s.begun_ns : shifted(p, e->ended_ns);
+    if (s.begun_ns > 2 * TIME_MAX || s.ended_ns > 2 * TIME_MAX || s.ended_ns < s.begun_ns) {
+        p->lost++; /* before all time, by a clock that is none */
+        return true;
+    }
+    const uint64_t last = row->shape == TRACE_IS_MOMENT ? e->begun_ns : e->ended_ns;
+    if (p->kept == 0 || e->begun_ns < p->begun_ns) p->begun_ns = e->begun_ns;
+    if (last > p->ended_ns) p->ended_ns = last;
+    p->kept++;
+    if (row->shape == TRACE_IS_FLIGHT) {
+        timeline_line l = t->line[thread_line];
+        l.is_flights    = true;
+        snprintf(l.name, sizeof l.name, "%s", row->name);
+        if (!find_line(t, &l, first_line, &s.line)) return false;
+    }
+    return add_span(t, &s);
+}
+
+/* The oldest of a full ring may be half overwritten by what was never finished: it is not looked at. */
+static bool take_ring(timeline *t, uint32_t part, uint32_t ring, uint32_t first_line)
+{
+    timeline_part *p         = &t->part[part];
+    const trace_ring *r      = ring_at(p, ring);
+    const trace_event *event = (const trace_event *)(const void *)((const char *)r + TRACE_PAGE);
+    const uint64_t room = p->head->ring_events, said = atomic_load(&r->written);
+    const uint64_t written = said < TIME_MAX ? said : 0;
+    const uint64_t first   = written < room ? 0 : written - room + 1;
+    timeline_line l        = {.part = part,
+                              .role = r->role != 0 ? r->role : p->role,
+                              .rank = r->role != 0 ? r->rank : p->rank};
+    uint32_t line;
+    snprintf(l.name, sizeof l.name, "%s", r->name);
+    if (!find_line(t, &l, first_line, &line)) return false;
+    p->lost += first;
+    for (uint64_t i = first; i < written; i++) {
+        const trace_event *e = &event[i & (room - 1)];
+        if (!makes_sense(e))
+            p->lost++;
+        else if (!take_event(t, p, e, line, first_line))
+            return false;
+    }
+    return true;
+}
+
+/* ---- lines and lanes ------------------------------------------------------------------------- */
+static int compare(const void *left, const void *right)
+{
+    const timeline_span *a = left, *b = right;
+    if (a->line != b->line) return a->line < b->line ? -1 : 1;
+    if (a->begun_ns != b->begun_ns) return a->begun_ns < b->begun_ns ? -1 : 1;
+    return a->ended_ns == b->ended_ns ? 0 : a->ended_ns > b->ended_ns ? -1 : 1;
+}
+
+/* Lanes of a line are numbered when all its spans are in some. */
+static pen_status place_spans(timeline *t, pen_error *why)
+{
+    lanes *l     = malloc(sizeof *l);
+    uint32_t tid = 1;
+    if (l == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to lay out a timeline");
+    for (uint64_t i = 0; i < t->n_spans;) {
+        timeline_line *line = &t->line[t->span[i].line];
+        const uint32_t here = t->span[i].line;
+        l->n                = 0;
+        line->first_tid     = tid;
+        for (; i < t->n_spans && t->span[i].line == here; i++) {
+            timeline_span *s     = &t->span[i];
+            const bool is_moment = trace_rows[s->kind].shape == TRACE_IS_MOMENT;
+            const int lane =
+                is_moment ? 0 : lanes_place(l, s->begun_ns, s->ended_ns, !line->is_flights);
+            t->crowded += lane < 0;
+            s->tid = lane < 0 ? 0 : tid + (uint32_t)lane;
+        }
+        line->n_lanes = l->n > 0 ? l->n : 1;
+        tid += line->n_lanes;
+    }
+    free(l);
+    return PEN_OK;
+}
+
+pen_status timeline_build(timeline *t, pen_error *why)
+{
+    for (uint32_t i = 0; i < t->n_parts; i++) {
+        const uint32_t first_line = t->n_lines;
+        for (uint32_t k = 0; k < t->part[i].n_rings; k++)
+            if (!take_ring(t, i, k, first_line))
+                return why_set(why, PEN_NO_MEMORY, "no memory for a timeline of %llu spans",
+                               (unsigned long long)t->n_spans);
+        timeline_part *p = &t->part[i];
+        if (p->kept > 0)
+            p->error_ns = trace_clock_error(p->clock, p->n_samples, p->begun_ns, p->ended_ns);
+        p->lost += atomic_load(&p->head->unwritten) % TIME_MAX;
+        p->unnamed = atomic_load(&p->head->unnamed) % TIME_MAX;
+    }
+    for (uint64_t i = 0; i < t->n_spans; i++)
+        if (i == 0 || t->span[i].begun_ns < t->begun_ns) t->begun_ns = t->span[i].begun_ns;
+    if (t->n_spans > 0) qsort(t->span, t->n_spans, sizeof *t->span, compare);
+    return place_spans(t, why);
+}
+
+void timeline_free(timeline *t)
+{
+    for (uint32_t i = 0; i < t->n_parts; i++) unmap(&t->part[i]);
+    free(t->part);
+    free(t->line);
+    free(t->span);
+    *t = (timeline){0};
+}
