@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 mkdir -p "${1:?usage: tests/fuzz/run.sh BUILD_DIR [SECONDS]}"
 build=$(realpath "$1")
 seconds=${2:-10}
-targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,store}
+targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,store,http}
 targets=${targets//,/ }
 clang=$(command -v clang || command -v clang-14)
 
@@ -50,6 +50,7 @@ for target in $targets; do
     wire_data | wire_peer) sources=$wire ;;
     wire_control) sources="$wire proto/plan.c proto/plan_compare.c" ;;
     config) sources=$common ;;
+    http) sources="common/http_gate.c common/metrics.c common/stat.c common/clock.c $common" ;;
     secret) sources="common/secret.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
     esac

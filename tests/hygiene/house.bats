@@ -39,6 +39,7 @@ no_include() {
     [ -z "$(grep -rlE '#include "common/transport/transport_zmq\.h"' common proto scheduler server worker cli | grep -v '^common/transport/transport_zmq')" ]
     [ "$(grep -rlE '#include <sodium' common proto scheduler server worker cli)" = common/secret.c ]
     [ "$(grep -rlE '#include <lmdb\.h>' common proto scheduler server worker cli)" = common/store/store_env.c ]
+    [ "$(grep -rlE '#include <microhttpd' common proto scheduler server worker cli)" = common/http.c ]
     [ -z "$(grep -rlE '\.pb-c\.h' common scheduler server worker cli --include='*.c' --include='*.h')" ]
     [ "$(grep -rlE '#include <cuda' common proto scheduler server worker cli)" = common/device/device_cuda.c ]
 }
@@ -135,12 +136,4 @@ no_include() {
     two=$("$build/bin/penstock" run --standalone --no-prefix --nproc-per-node 2 --servers 1 "$tmp/linear" 2>/dev/null)
     [ -n "$alone" ]
     [ "$alone" = "$two" ]
-}
-
-@test "every command block of the README runs" {
-    grep -q '^```sh run' README.md
-    ! grep -qE '^```sh *$' README.md
-    awk '/^```sh run/ {on = 1; next} /^```/ {on = 0} on' README.md >"$tmp/commands.sh"
-    sed -i "s|\. build/env|. $build/env|; s|build/linear|$tmp/linear|g" "$tmp/commands.sh"
-    bash -eu "$tmp/commands.sh"
 }

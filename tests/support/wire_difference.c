@@ -161,6 +161,15 @@ static const char *stat(const wire_stat *a, const wire_stat *b)
     return NULL;
 }
 
+static const char *event(const wire_event *a, const wire_event *b)
+{
+    FIELD(number);
+    NUMBER(at_s);
+    FIELD(level);
+    TEXT(text);
+    return NULL;
+}
+
 static const char *tensor(const wire_tensor *a, const wire_tensor *b)
 {
     FIELD(dtype);
@@ -419,7 +428,10 @@ static const char *watching(const wire_control *a, const wire_control *b)
         LIST(u.status.member, u.status.n_members, member_status);
         LIST(u.status.waiting, u.status.n_waiting, text);
         LIST(u.status.replica, u.status.n_replicas, replica);
-        return NULL;
+        LIST(u.status.event, u.status.n_events, event);
+        FIELD(u.status.n_shards);
+        COLUMN(u.status.shard_bytes, a->u.status.n_shards);
+        return member(&a->u.status.scheduler, &b->u.status.scheduler);
     default: return NULL;
     }
 }

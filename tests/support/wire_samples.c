@@ -115,6 +115,9 @@ static const uint32_t shards[]       = {0, 3, 1};
 static const wire_replica replicas[] = {
     {.shard = 0, .server = 5, .place = 1, .role = WIRE_PRIMARY},
     {.shard = 3, .server = 2, .place = 0, .role = WIRE_LEARNER}};
+static const wire_event events[]    = {{.number = 62, .at_s = 0.25, .level = 1, .text = "first"},
+                                       {.number = 63, .at_s = 1.5, .level = 3, .text = "second"}};
+static const uint64_t shard_bytes[] = {(uint64_t)1 << 40, 0};
 static const wire_decision decision = {
     .outcome = PEN_SKIPPED_NORM, .clip = 0.75, .gscale = 0.375, .norm = 9, .applied = 1231};
 static const wire_sealed_report reports[] = {
@@ -288,6 +291,7 @@ wire_control wire_sample_control(wire_control_kind kind)
     case WIRE_BEAT_ACK:
         c.u.beat_ack.seq      = 46;
         c.u.beat_ack.job_step = 47;
+        c.u.beat_ack.clock_ns = 1763800000000000001u;
         break;
     case WIRE_MEET:
         c.u.meet.generation = 48;
@@ -359,8 +363,17 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.status.n_waiting = 2;
         c.u.status.waiting   = waits;
 
-        c.u.status.n_replicas = 2;
-        c.u.status.replica    = replicas;
+        c.u.status.n_replicas  = 2;
+        c.u.status.replica     = replicas;
+        c.u.status.n_events    = 2;
+        c.u.status.event       = events;
+        c.u.status.n_shards    = 2;
+        c.u.status.shard_bytes = shard_bytes;
+        c.u.status.scheduler   = (wire_member){.role        = PEN_SCHEDULER,
+                                               .rank        = -1,
+                                               .host        = "devbox",
+                                               .n_addresses = 2,
+                                               .address     = waits};
         break;
     case WIRE_COMMAND:
         c.u.command.id         = 61;

@@ -49,6 +49,7 @@ static int reset(void **state)
 {
     (void)state;
     pen_log_set(NULL, NULL, LOG_NOTICE);
+    log_format_set(LOG_TEXT);
     return 0;
 }
 
@@ -129,6 +130,57 @@ static void test_log_knows_the_system_error_and_keeps_errno(void **state)
     const int after = errno;
     assert_string_equal(caught(), "penstock: cannot write: No space left on device\n");
     assert_int_equal(after, ENOSPC);
+}
+
+/* ---- JSON ---- */
+
+/* The line without the time it begins with, which is checked. */
+static const char *after_time(const char *line)
+{
+    int year, month, day, hour, minute, second, ms, end = 0;
+    assert_int_equal(sscanf(line, "{\"time\":\"%4d-%2d-%2dT%2d:%2d:%2d.%3dZ\",%n", &year, &month,
+                            &day, &hour, &minute, &second, &ms, &end),
+                     7);
+    assert_true(end > 0);
+    return line + end;
+}
+
+static void test_log_as_json_says_level_role_and_rank(void **state)
+{
+    (void)state;
+    log_format_set(LOG_JSON);
+    log_format_as("worker", 3);
+    catch_stderr();
+    log_warning("it is \"%s\"", "C:\\x");
+    const char *line = caught();
+    assert_string_equal(after_time(line), "\"level\":\"warning\",\"role\":\"worker\",\"rank\":3,"
+                                          "\"text\":\"it is \\\"C:\\\\x\\\"\"}\n");
+}
+
+static void test_log_json_keeps_letters_and_replaces_bytes_that_are_none(void **state)
+{
+    (void)state;
+    char line[256];
+    const char *text = "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\xff\xc3\xed\xa0\x80\t";
+    assert_true(log_json(line, sizeof line, -1, "server", -1, "stdout", text) < sizeof line);
+    assert_string_equal(after_time(line),
+                        "\"stream\":\"stdout\",\"role\":\"server\",\"text\":"
+                        "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80?\?\?\?\?\\u0009\"}\n");
+}
+
+static void test_log_json_cuts_text_between_letters_and_stays_an_object(void **state)
+{
+    (void)state;
+    char line[128], text[400] = "";
+    for (int i = 0; i < 100; i++) strcat(text, "\xe2\x82\xac");
+    for (size_t size = 100; size <= sizeof line; size++) {
+        const size_t n = log_json(line, size, LOG_ERROR, "worker", 0, NULL, text);
+        assert_true(n < size);
+        assert_int_equal(n, strlen(line));
+        assert_string_equal(line + n - 3, "\"}\n");
+        assert_int_equal((unsigned char)line[n - 4] == 0xac || line[n - 4] == '"', 1);
+    }
+    assert_int_equal(log_json(line, 40, LOG_ERROR, "worker", 0, NULL, text), 0);
 }
 
 /* ---- the hook ---- */
@@ -289,6 +341,11 @@ int main(void)
         cmocka_unit_test(test_log_one_line_stays_one_line),
         cmocka_unit_test(test_log_cuts_a_long_line_and_shows_it),
         cmocka_unit_test(test_log_knows_the_system_error_and_keeps_errno),
+        cmocka_unit_test_teardown(test_log_as_json_says_level_role_and_rank, reset),
+        cmocka_unit_test_teardown(test_log_json_keeps_letters_and_replaces_bytes_that_are_none,
+                                  reset),
+        cmocka_unit_test_teardown(test_log_json_cuts_text_between_letters_and_stays_an_object,
+                                  reset),
         cmocka_unit_test_teardown(test_log_hook_gets_the_bare_text_instead_of_stderr, reset),
         cmocka_unit_test_teardown(test_log_hook_cannot_change_errno_of_the_caller, reset),
         cmocka_unit_test_teardown(test_log_from_inside_the_hook_goes_to_stderr, reset),

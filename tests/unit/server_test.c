@@ -365,7 +365,8 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
     c.u.welcome.lease_ms    = 5000;
     assert_int_equal(wire_control_encode(&c, &j.out, &why), PEN_OK);
     assert_int_equal(transport_send(listener, event.peer, j.out.data, j.out.size, NULL), PEN_OK);
-    receive(listener, TRANSPORT_MESSAGE, &event, "BEAT", 0); /* the first BEAT: it took the answer */
+    receive(listener, TRANSPORT_MESSAGE, &event, "BEAT",
+            0); /* the first BEAT: it took the answer */
     transport_close(listener, 0);
     assert_int_equal(server_join(j.server, &why), PEN_UNREACHABLE);
     assert_int_equal(why.role, PEN_SCHEDULER);

@@ -136,6 +136,7 @@ static int train_step(pen_ctx *ctx, const choices *c, tensor *all, pen_step *ste
     step->lr_scale = c->lr_scale;
     step->lazy     = c->lazy != 0;
     if (c->loss_scale > 0) step->loss_scale = c->loss_scale;
+    TRY(pen_mark(ctx, "backward", 1));
     for (int t = TENSORS - 1; t >= 0; t--) {
         for (int64_t i = 0; i < all[t].n; i++)
             all[t].grad[i] = (float)step->loss_scale * gradient(c->rank, step->index, t, i);
@@ -143,6 +144,7 @@ static int train_step(pen_ctx *ctx, const choices *c, tensor *all, pen_step *ste
             all[t].grad[c->nan_element] = 0.0f / (float)(t - t);
         pen_ready(ctx, all[t].handle, PEN_ALL);
     }
+    TRY(pen_mark(ctx, "backward", 0));
     misbehave(c, step->index);
     TRY(pen_step_end(ctx, step));
     const char *bad = "-";

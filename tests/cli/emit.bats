@@ -1,0 +1,68 @@
+# emit.bats - `penstock run --emit k8s` and `penstock keygen --k8s`: what they print. tests/fleet/k8s.bats checks it against schemas.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+emit() {
+    pen run --emit k8s "$@" >"$tmp/out" 2>"$tmp/err"
+}
+
+# Lines that follow the line $2 of the manifest of kind $1 and name $3, flattened.
+manifest() {
+    awk -v kind="$1" -v name="$2" 'BEGIN {RS = "---\n"} $0 ~ "(^|\n)kind: " kind "\n" && $0 ~ "\n  name: " name "\n"' "$tmp/out"
+}
+
+@test "the manifests of a command line have its name, numbers, settings, image and program" {
+    emit --image registry/train:1 --nproc-per-node 3 --nnodes 2 --master-port 29500 --servers 4 --replicas 1 --mode ps-ssp --lease-ms 20000 \
+        --on-worker-loss wait --max-restarts 5 --job My_Job train --lr 0.1 "two words"
+    local settings
+    settings=$(manifest ConfigMap my-job-settings)
+    for line in 'PENSTOCK_WORLD_SIZE: "6"' 'PENSTOCK_SERVERS: "4"' 'PENSTOCK_REPLICAS: "1"' 'PENSTOCK_MODE: "ps-ssp"' \
+        'PENSTOCK_LEASE_MS: "20000"' 'PENSTOCK_ON_WORKER_LOSS: "wait"' 'PENSTOCK_JOB: "my-job"'; do
+        grep -qF "$line" <<<"$settings" || { echo "no $line in"; echo "$settings"; return 1; }
+    done
+    manifest StatefulSet my-job-server | grep -q '^  replicas: 4$'
+    manifest Job my-job-worker | grep -qF 'command: ["tini", "-g", "--", "train", "--lr", "0.1", "two words"]'
+    manifest Job my-job-worker | grep -q '^  completions: 6$'
+    manifest Job my-job-worker | grep -q '^  backoffLimitPerIndex: 5$'
+    [ "$(grep -c 'image: "registry/train:1"' "$tmp/out")" = 3 ]
+    ! grep -q 'penstock-[a-z]' "$tmp/out"
+    is_text "penstock: once, before:  penstock keygen --k8s my-job-secret | kubectl apply -f -" <"$tmp/err"
+    ! grep -q store "$tmp/out"
+}
+
+@test "without servers there are none, and the workers have the store if there is one" {
+    emit --image i:1 --nproc-per-node 2 --store /anywhere train
+    [ -z "$(manifest StatefulSet train-server)" ]
+    [ -z "$(manifest PodDisruptionBudget train-server)" ]
+    [ -n "$(manifest StatefulSet train-scheduler)" ]
+    manifest Job train-worker | grep -qF '{name: "store", persistentVolumeClaim: {claimName: "train-store"}}'
+    manifest Job train-worker | grep -qF '{name: "PENSTOCK_STORE", value: "/store"}'
+    [ -n "$(manifest PersistentVolumeClaim train-store)" ]
+}
+
+@test "manifests without an image, and of something else than Kubernetes, are refused with a sentence" {
+    run emit --nproc-per-node 2 train
+    [ "$status" = 2 ]
+    is_text "penstock: --emit k8s needs --image NAME: the image that holds train, built on that of penstock" <"$tmp/err"
+    run pen run --emit nomad train
+    [ "$status" = 2 ]
+    [[ $output == *"--emit is 'nomad', but must be k8s"* ]]
+}
+
+@test "keygen --k8s prints a Secret whose secret penstock reads, another each time, and refuses bad names" {
+    pen keygen --k8s job-secret >"$tmp/one"
+    pen keygen --k8s job-secret >"$tmp/two"
+    ! diff -q "$tmp/one" "$tmp/two"
+    grep -q '^kind: Secret$' "$tmp/one"
+    grep -q '^  name: job-secret$' "$tmp/one"
+    grep -qE '^  http-token: "[A-Za-z0-9_-]{48}"$' "$tmp/one"
+    pen keygen --k8s | grep -qx '  name: penstock-secret'
+    (umask 077; sed -n 's/^  secret: "\(.*\)"$/\1/p' "$tmp/one" >"$tmp/file")
+    [[ $(pen keygen --show "$tmp/file") =~ ^[0-9a-f]{16}$ ]]
+    run pen keygen --k8s Bad_Name
+    [ "$status" = 2 ]
+    [ "$output" = "penstock: 'Bad_Name' is no name for a Secret: small letters, digits and dashes" ]
+}

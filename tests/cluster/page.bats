@@ -1,0 +1,53 @@
+# page.bats - the live page as it is served; what it shows in a browser is tested by fleet/page.bats.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+# get PATH: asks the scheduler of the started job; -> $tmp/head, $tmp/body
+get() {
+    local at
+    at=$(sed -n 's|.*"http": *"http://\([^"]*\)".*|\1|p' "$tmp/penstock/$launched_job.json")
+    exec 9<>"/dev/tcp/${at%:*}/${at##*:}"
+    printf 'GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n' "$1" "$at" >&9
+    timeout 10 cat <&9 >"$tmp/answer"
+    exec 9>&-
+    sed '/^\r$/,$d' "$tmp/answer" | tr -d '\r' >"$tmp/head"
+    sed '1,/^\r$/d' "$tmp/answer" >"$tmp/body"
+}
+
+@test "the scheduler serves one page that refers to nothing outside, and what the page asks for" {
+    start one --servers 2 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    get /
+    cat "$tmp/head"
+    head -n 1 "$tmp/head" | grep -q ' 200 '
+    grep -qi '^content-type: text/html; charset=utf-8$' "$tmp/head"
+    grep -qi "^content-security-policy: default-src 'none'; .*connect-src 'self'" "$tmp/head"
+    cmp "$root/scheduler/page/page.html" "$tmp/body"
+    # The name of SVG is a name and not an address.
+    run grep -nE 'https?://|src=|url\(|@import|//[a-z]+\.' <(sed 's|http://www\.w3\.org/2000/svg||' "$tmp/body")
+    [ -z "$output" ] || { echo "$output"; false; }
+    run grep -oE 'href="[^"]*"' "$tmp/body"
+    [ "$(sort -u <<<"$output")" = $'href="#fleet"\nhref="data:,"' ]
+
+    get /history
+    grep -qE '^\[\{"t":[0-9.]+,"step":-?[0-9]+,"push":' "$tmp/body"
+    get /status
+    grep -qE '"shard_bytes":\[[0-9]+,[0-9]+\]' "$tmp/body"
+    grep -qE '"events":\[\{"number":1,"at_s":[0-9.]+,"level":"info","text":"[^"]+ has come"' "$tmp/body"
+    grep -q "\"text\":\"server 1 ($host) takes part\"" "$tmp/body"
+    grep -q "\"scheduler\":{\"host\":\"$host\"," "$tmp/body"
+    for _ in $(seq 50); do
+        get /stuck
+        ! grep -q '"without_record":\[{' "$tmp/body" && break
+        sleep 0.1
+    done
+    cat "$tmp/body"
+    grep -q '"without_record":\[\]' "$tmp/body"
+    grep -q "\"rank\":1,\"host\":\"$host\"" "$tmp/body"
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}

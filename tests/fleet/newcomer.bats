@@ -1,0 +1,56 @@
+# newcomer.bats - what the README promises somebody who has a bare Debian 12 and nothing else.
+#
+# The root is bootstrapped with essential packages only, the tree of this checkout is copied into it, and what is typed there is what the
+# README's first lines say.  Mounts and processes are in namespaces that end with the test.
+
+load support/world
+
+setup() {
+    world_needs mmdebstrap
+    world_store
+    root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+    tmp=$(mktemp -d "${BATS_TMPDIR:-/tmp}/newcomer-XXXXXX")
+}
+
+teardown() {
+    rm -rf "$tmp" # the mounts went with the namespace
+}
+
+# A clean root with the tree in /penstock:  -> $tmp/debian
+clean_root() {
+    world_base_tar
+    mkdir "$tmp/debian"
+    tar -xf "$fleet/base.tar" -C "$tmp/debian"
+    mkdir "$tmp/debian/penstock"
+    (cd "$root" && git ls-files -co --exclude-standard -z | tar -c --null --ignore-failed-read -T -) | tar -x -C "$tmp/debian/penstock"
+    cp -L /etc/resolv.conf "$tmp/debian/etc/resolv.conf"
+}
+
+# A command in that root, as its administrator.
+as_newcomer() {
+    unshare --mount --pid --fork --kill-child --propagation private bash -eu -c '
+        mount -t proc proc "$0/proc"
+        mount --rbind /dev "$0/dev"
+        mount -t tmpfs tmpfs "$0/dev/shm"
+        exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb chroot "$0" bash -eu -c "$1"' "$tmp/debian" "$1" 3>&-
+}
+
+# What the README says to type on a fresh Debian 12, without the words that explain it.
+first_commands() {
+    sed -n '/^On a fresh Debian 12/p' "$root/README.md" | grep -o '`apt-get [^`]*`' | tr -d '`'
+    echo "cd penstock"
+    grep -m1 -oE '^make demo' "$root/README.md"
+}
+
+@test "on a bare Debian 12 the README's first commands end with a trained model" {
+    local begun=$SECONDS
+    clean_root
+    first_commands >"$tmp/commands"
+    cat "$tmp/commands"
+    as_newcomer "export DEBIAN_FRONTEND=noninteractive; cd /; $(cat "$tmp/commands")" >"$tmp/out" 2>&1 </dev/null ||
+        { tail -n 40 "$tmp/out"; false; }
+    cat "$tmp/out"
+    grep -qE '^ok +test accuracy 0\.8[89]' "$tmp/out"
+    [ -s "$tmp/debian/penstock/build/demo/loss.png" ]
+    echo "# $(grep -E '^(setup +done|build |ok )' "$tmp/out" | tr -s ' ' | paste -sd ';'); all of it $((SECONDS - begun)) s" >&3
+}

@@ -1,0 +1,39 @@
+# systemd.bats - the units of deploy/systemd: systemd itself reads them, and finds little to attack.
+
+setup() {
+    command -v systemd-analyze >/dev/null || skip "needs systemd-analyze: apt install systemd"
+    root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+    units=$(mktemp -d "${TMPDIR:-/tmp}/units-XXXXXX")
+    # The program is where the build has put it, not where the package will.
+    for unit in "$root"/deploy/systemd/*.service; do
+        sed "s|/usr/bin/penstock|$(realpath "${BUILD:-$root/build}")/bin/penstock|" "$unit" >"$units/$(basename "$unit")"
+    done
+}
+
+teardown() { rm -rf "${units:-}"; }
+
+@test "systemd finds nothing wrong in the units" {
+    for unit in "$units"/*.service; do
+        run systemd-analyze verify --man=no "$unit"
+        [ "$status" = 0 ] && [ -z "$output" ] || { echo "$unit: $output"; return 1; }
+    done
+}
+
+@test "systemd finds something wrong in a unit with a typing error" {
+    sed -i 's/^PrivateTmp=/PrivatTmp=/' "$units/penstock-scheduler.service"
+    run systemd-analyze verify --man=no "$units/penstock-scheduler.service"
+    [[ $output == *PrivatTmp* ]]
+}
+
+@test "their exposure is at most 2.0 of 10" {
+    for unit in "$units"/*.service; do
+        systemd-analyze security --offline=true --threshold=20 --no-pager "$unit" >"$units/report" || { tail -n 3 "$units/report"; return 1; }
+    done
+}
+
+@test "every setting that a unit gives is one that its command knows" {
+    for name in $(grep -ohE 'PENSTOCK_[A-Z_]+=' "$units"/*.service | tr -d = | sort -u); do
+        env "$name=x" "$(realpath "${BUILD:-$root/build}")/bin/penstock" env --role server 2>&1 | grep -q 'unknown setting' && { echo "$name"; return 1; }
+    done
+    true
+}

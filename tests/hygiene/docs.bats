@@ -1,0 +1,71 @@
+# docs.bats - the documentation: what its blocks are, that its links lead somewhere, that no status is left out.
+
+setup() {
+    cd "$BATS_TEST_DIRNAME/../.."
+    tmp=$(mktemp -d "${TMPDIR:-/tmp}/hygiene-XXXXXX")
+}
+
+teardown() {
+    rm -rf "$tmp"
+}
+
+pages() { git ls-files -co --exclude-standard '*.md'; }
+
+@test "every block of the documentation says what it is, and every command is run or says why not" {
+    run awk -v want=problems -f tests/support/docs.awk $(pages)
+    [ -z "$output" ] || { echo "$output"; false; }
+    # The rule itself: each of these pages has one fault.
+    local fault faults=('```\nls\n```' '```sh\nls\n```' '```bash\nls\n```' '```sh needs luck\nls\n```' '```sh run fleet none\nls\n```'
+        '```output\nx\n```' '```c\nint main(void)\n```' '```c a/b.c\nint x;\n```' '    penstock run x' '```text\nx' '```elvish\nx\n```')
+    for fault in "${faults[@]}"; do
+        printf "$fault\n" >"$tmp/page.md"
+        [ "$(awk -v want=problems -f tests/support/docs.awk "$tmp/page.md" | wc -l)" = 1 ] || { echo "missed: $fault"; return 1; }
+    done
+}
+
+# What a heading is called in a link.
+headings() {
+    sed '/^```/,/^```/d' "$1" | sed -n 's/^#\{1,6\} //p' | tr 'A-Z ' 'a-z-' | sed 's/[^a-z0-9_-]//g'
+}
+
+@test "every link between pages leads to a file, and to a heading that it has" {
+    local page link file bad=0
+    for page in $(pages); do
+        for link in $(sed '/^```/,/^```/d' "$page" | grep -oE '\]\([^) ]+' | cut -c 3- | grep -vE '^[a-z]+:'); do
+            file=$page
+            [ "${link%%#*}" = "" ] || file=$(dirname "$page")/${link%%#*}
+            [ -e "$file" ] || { echo "$page: $link is not there"; bad=1; continue; }
+            [[ $link != *#* ]] || headings "$file" | grep -qxF -- "${link#*#}" || { echo "$page: $link: no such heading"; bad=1; }
+        done
+    done
+    [ "$bad" = 0 ]
+}
+
+@test "what the guides call is in the header" {
+    local name bad=0
+    for name in $(sed -E 's/\]\([^)]*\)//g' docs/guides/*.md | grep -oE '\b(pen|PEN)_[a-zA-Z0-9_]+\b' | sort -u); do
+        grep -qE "\b$name\b" include/penstock.h || grep -qE "X\(${name#PEN_}," include/penstock.h || { echo "$name"; bad=1; }
+    done
+    [ "$bad" = 0 ]
+}
+
+@test "the guide to failures has a section for every status, in the header's order and words" {
+    sed -nE 's/^ +X\(([A-Z_]+), *(-?[0-9]+), *[A-Z]+, *"(.*)"\).*/\1 \2 \3/p' include/penstock.h >"$tmp/header"
+    [ "$(wc -l <"$tmp/header")" -ge 21 ]
+    awk '/^### `PEN_/ {gsub(/[`(),]/, ""); name = substr($2, 5); value = $3; getline; getline; sub(/^\*/, ""); sub(/\*$/, ""); print name, value, $0}' \
+        docs/guides/failures.md | diff "$tmp/header" -
+}
+
+@test "sentences that the guides quote are those that tests ask for" {
+    local line piece bad=0
+    cat tests/cli/*.bats tests/cluster/*.bats >"$tmp/tests"
+    cat tests/unit/*_test.c tests/conformance/*_test.c | tr '\n' ' ' | sed 's/" *"//g; s/\\"/"/g' >>"$tmp/tests" # literals in one
+    awk '/^```text golden/ {on = 1; next} /^```/ {on = 0} on' docs/guides/*.md >"$tmp/golden"
+    [ -s "$tmp/golden" ]
+    while IFS= read -r line; do
+        while IFS= read -r piece; do # what stands between the dots
+            [ -z "$piece" ] || grep -qF -- "$piece" "$tmp/tests" || { echo "no test asks for:  $piece"; bad=1; }
+        done <<<"${line//.../$'\n'}"
+    done <"$tmp/golden"
+    [ "$bad" = 0 ]
+}

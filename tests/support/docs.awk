@@ -1,0 +1,98 @@
+# docs.awk - what the fenced blocks of the documentation are, and what can be run of them.
+#
+#   awk -v want=problems -f docs.awk PAGES...              lines "page:line: what is wrong"
+#   awk -v want=script [-v fleet=1] [-v name=N] -f docs.awk PAGE   a bash script that does what the page says
+#
+# The words after the three backticks say what a block is:
+#   sh run               commands: run by `make test`, all blocks of a page in order, in one folder
+#   sh run fleet [NAME]  commands: run by `make fleet`, in tests/fleet/docs.bats, or in tests/fleet/NAME.bats
+#   sh needs WHAT        commands that no test runs: WHAT is one of the words of `needs` below
+#   output               what the `sh run` block above it prints: every line has to come; ... stands for anything
+#   c FILE, yaml FILE .. the page writes this file before the commands that follow it
+#   c, text, yaml ..     to be read
+# A line  <!-- run: COMMAND -->  is what readers do with their eyes after the commands above it: waiting, comparing.
+BEGIN {
+    split("c cpp python text json yaml ini toml promql dockerfile diff make xml", w, " ")
+    for (i in w) reads[w[i]] = 1
+    needs["gpu"] = "an NVIDIA GPU"
+    needs["hosts"] = "several machines"
+    needs["cluster"] = "a cluster of the reader's"
+    needs["root"] = "rights of the administrator"
+    needs["files"] = "files of the reader's"
+    needs["time"] = "more than a test has"
+}
+
+function problem(text) {
+    if (want == "problems") print FILENAME ":" FNR ": " text
+}
+
+function opens(info) {
+    n = split(info, word, " ")
+    lang = n > 0 ? word[1] : ""
+    kind = "read"; file = ""; opened = FNR
+    if (lang == "") problem("a block without a word: say sh run, output, text, c ...")
+    else if (lang == "output") {
+        kind = ran ? "output" : "read"
+        if (!ever_commands) problem("output without commands above it: say text")
+    } else if (lang == "sh") opens_commands()
+    else if (lang ~ /^(bash|shell|console|zsh|shell-session|sh-session)$/) problem("say sh, not " lang)
+    else if (!(lang in reads)) problem("no block is of '" lang "'")
+    else if (n >= 2 && word[2] != "golden") {
+        file = word[2]
+        kind = "file"
+        if (file ~ /\//) problem("a page writes files into its own folder only")
+    }
+    if (kind == "read" && lang != "output") ran = 0
+    if (kind == "file" && want == "script") print "cat >" file " <<'END_OF_THE_BLOCK'"
+}
+
+function opens_commands() {
+    kind = "skip"
+    ever_commands = 1
+    if (n == 3 && word[2] == "needs" && (word[3] in needs)) ran = 0
+    else if (n == 2 && word[2] == "run") { kind = "run"; ran = name == "" }
+    else if (word[2] == "run" && word[3] == "fleet" && n <= 4) {
+        fleet_name = n == 4 ? word[4] : ""
+        ran = fleet && fleet_name == name
+        kind = ran ? "run" : "skip"
+        if (want == "problems") {
+            kind = "run"
+            if (n == 4 && system("grep -qsF '" FILENAME "' tests/fleet/" word[4] ".bats") != 0)
+                problem("tests/fleet/" word[4] ".bats does not name this page")
+        }
+    } else problem("'" lang " " word[2] "' is nothing that a block can be: sh run, sh run fleet [NAME], sh needs gpu|hosts|cluster|root|files|time")
+    if (kind == "run" && !ran) kind = want == "script" ? "skip" : "run"
+    command_ran = ran
+    if (kind == "run" && want == "script") print "block " FNR "\n{"
+}
+
+function closes() {
+    if (want == "script" && kind == "file") print "END_OF_THE_BLOCK"
+    if (want == "script" && kind == "run") print ":\n} >\"$printed\" 2>&1"
+    if (lang == "c" && kind == "read" && has_main) problem("a whole program needs a file name: c NAME.c")
+}
+
+FNR == 1 {
+    if (inside) print previous ": the last block does not end"
+    inside = 0; ran = 0; command_ran = 0; ever_commands = 0; previous = FILENAME
+}
+/^```/ {
+    if (inside) { closes(); inside = 0; next }
+    has_main = 0
+    inside = 1
+    opens(substr($0, 4))
+    next
+}
+inside && /^(int|void) main\(/ { has_main = 1 }
+inside && kind == "run" { commands = commands "\n" $0 }
+inside && want == "script" {
+    if (kind == "file" || kind == "run") print
+    else if (kind == "output" && $0 != "") { gsub(/'/, "'\\''"); print "prints '" $0 "'" }
+}
+inside { next }
+/^<!-- run: .* -->$/ && want == "script" && command_ran { sub(/^<!-- run: /, ""); sub(/ -->$/, ""); print }
+/^ +(```|~~~)/ || /^~~~/ { problem("a block has to begin in the first column, with three backticks") }
+/^    (\$ |\. build\/env|penstock [a-z]|make |cc |kubectl |sbatch |srun )/ { problem("commands belong in a block: ```sh run") }
+END {
+    if (inside) { print previous ": the last block does not end" }
+}

@@ -1,0 +1,302 @@
+/* http_test.c - who may look at a process over HTTP, and what it answers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/http_gate.h"
+#include "common/watch.h"
+
+#include <netdb.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define TOKEN "0123456789abcdef"
+
+static http_verdict asked(bool is_loopback, const char *token, http_credentials c)
+{
+    http_gate gate = {.is_loopback = is_loopback};
+    snprintf(gate.token, sizeof gate.token, "%s", token);
+    return http_gate_ask(&gate, &c);
+}
+
+static void test_http_gate_wants_the_token_wherever_there_is_one(void **state)
+{
+    (void)state;
+    for (int local = 0; local < 2; local++) {
+        assert_int_equal(asked(local, TOKEN, (http_credentials){.host = "localhost"}),
+                         HTTP_WRONG_TOKEN);
+        assert_int_equal(asked(local, TOKEN, (http_credentials){.authorization = "Bearer " TOKEN}),
+                         HTTP_IN);
+        assert_int_equal(asked(local, TOKEN, (http_credentials){.query = TOKEN}), HTTP_IN_KEEP);
+        assert_int_equal(asked(local, TOKEN, (http_credentials){.cookie = TOKEN}), HTTP_IN);
+        const char *wrong[] = {"", "0", TOKEN "0", "0123456789abcdee", "1123456789abcdef"};
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+            assert_int_equal(
+                asked(local, TOKEN, (http_credentials){.query = wrong[i], .cookie = wrong[i]}),
+                HTTP_WRONG_TOKEN);
+        assert_int_equal(asked(local, TOKEN, (http_credentials){.authorization = TOKEN}),
+                         HTTP_WRONG_TOKEN);
+    }
+}
+
+static void test_http_gate_without_a_token_is_for_this_machine_under_its_own_name(void **state)
+{
+    (void)state;
+    const char *good[] = {NULL,        "localhost", "LOCALHOST:80", "127.0.0.1:9400",
+                          "127.1.2.3", "[::1]:9400"};
+    const char *bad[]  = {
+         "",       "evil.example", "127.evil.example", "localhost.evil.example:80", "[::2]",
+         "[::1]x", ":80"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(asked(true, "", (http_credentials){.host = good[i]}), HTTP_IN);
+        assert_int_equal(asked(false, "", (http_credentials){.host = good[i]}), HTTP_CLOSED);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(asked(true, "", (http_credentials){.host = bad[i]}), HTTP_WRONG_HOST);
+}
+
+static void test_http_address_is_host_and_port(void **state)
+{
+    (void)state;
+    char host[HTTP_HOST_BYTES], port[8];
+    pen_error why;
+    assert_int_equal(http_address_cut("0.0.0.0:9464", host, port, &why), PEN_OK);
+    assert_string_equal(host, "0.0.0.0");
+    assert_string_equal(port, "9464");
+    assert_int_equal(http_address_cut("[::1]:0", host, port, &why), PEN_OK);
+    assert_string_equal(host, "::1");
+    const char *bad[] = {"",        ":",       ":80",    "host",        "host:", "host:65536",
+                         "host:-1", "host:8x", "::1:80", "host:000080", "[]:80", "[::1:80"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(http_address_cut(bad[i], host, port, &why), PEN_BAD_SETTING);
+        assert_non_null(strstr(why.text, "HOST:PORT"));
+    }
+}
+
+static void test_http_token_is_long_and_plain_and_never_repeated(void **state)
+{
+    (void)state;
+    char token[HTTP_TOKEN_BYTES];
+    pen_error why;
+    assert_int_equal(http_token_take(TOKEN "\n", strlen(TOKEN) + 1, "f", token, &why), PEN_OK);
+    assert_string_equal(token, TOKEN);
+    const char *bad[] = {"", "short", "0123456789 abcdef", "0123456789abcde;",
+                         "0123456789abcdef\nmore"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(http_token_take(bad[i], strlen(bad[i]), "f", token, &why),
+                         PEN_BAD_SETTING);
+        assert_null(strstr(why.text, "0123456789"));
+    }
+}
+
+/* ---- a process that is watched ----------------------------------------------------------------- */
+typedef struct {
+    loop *loop;
+    pthread_t thread;
+    watch *watch;
+    atomic_bool is_ready;
+} process;
+
+static void *turn(void *user)
+{
+    loop_run(((process *)user)->loop);
+    return NULL;
+}
+
+static void write_metrics(void *user, FILE *out, bool is_open)
+{
+    (void)user;
+    fprintf(out, "open %d\n", is_open);
+}
+
+static void write_page(void *user, FILE *out)
+{
+    assert_ptr_equal(pthread_self(), ((process *)user)->thread);
+    fputs("a page", out);
+}
+
+static bool is_ready(void *user, char *why, size_t size)
+{
+    snprintf(why, size, "not yet");
+    return atomic_load(&((process *)user)->is_ready);
+}
+
+static const watch_page pages[] = {
+    {"/page", "text/plain", .write = write_page},
+    {"/", "text/html; charset=utf-8", .fixed = "<p>fixed", .policy = "default-src 'self'"},
+    {0},
+};
+
+static void begin(process *p, const char *token_file)
+{
+    pen_error why = {0};
+    *p            = (process){.loop = loop_create(&why)};
+    assert_non_null(p->loop);
+    assert_int_equal(pthread_create(&p->thread, NULL, turn, p), 0);
+    const pen_status status = watch_open(&(watch_options){.address    = "127.0.0.1:0",
+                                                          .token_file = token_file,
+                                                          .loop       = p->loop,
+                                                          .pages      = pages,
+                                                          .metrics    = write_metrics,
+                                                          .is_ready   = is_ready,
+                                                          .user       = p},
+                                         &p->watch, &why);
+    if (status != PEN_OK) fail_msg("%s", why.text);
+    assert_true(watch_port(p->watch) > 0);
+}
+
+static void end(process *p)
+{
+    loop_stop(p->loop);
+    pthread_join(p->thread, NULL);
+    watch_stop(p->watch);
+    loop_destroy(p->loop);
+    watch_close(p->watch);
+}
+
+/* Sends these bytes and reads the answer to its end, "" when there is none. */
+static void talk(const process *p, const char *request, char *answer, size_t size)
+{
+    const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *a;
+    char port[8];
+    size_t n = 0;
+    snprintf(port, sizeof port, "%u", watch_port(p->watch));
+    assert_int_equal(getaddrinfo("127.0.0.1", port, &hints, &a), 0);
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, a->ai_addr, a->ai_addrlen), 0);
+    assert_int_equal(write(fd, request, strlen(request)), (ssize_t)strlen(request));
+    ssize_t got;
+    while (n + 1 < size && (got = read(fd, answer + n, size - 1 - n)) > 0) n += (size_t)got;
+    answer[n] = '\0';
+    close(fd);
+    freeaddrinfo(a);
+}
+
+static void expect(const process *p, const char *request, const char *status, const char *part)
+{
+    char text[1024], answer[4096];
+    snprintf(text, sizeof text, "%s\r\nConnection: close\r\n\r\n", request);
+    talk(p, text, answer, sizeof answer);
+    if (strncmp(answer + 9, status, 3) != 0 || strstr(answer, part) == NULL)
+        fail_msg("wanted %s with '%s', got: %s", status, part, answer);
+}
+
+#define HOST " HTTP/1.1\r\nHost: localhost"
+
+static void test_watch_answers_from_the_loop_and_looks_only(void **state)
+{
+    (void)state;
+    process p;
+    begin(&p, NULL);
+    expect(&p, "GET /healthz" HOST, "200", "ok");
+    expect(&p, "GET /readyz" HOST, "503", "not yet");
+    atomic_store(&p.is_ready, true);
+    expect(&p, "GET /readyz" HOST, "200", "ready");
+    expect(&p, "GET /metrics" HOST, "200", "open 0");
+    expect(&p, "GET /metrics" HOST "\r\nAccept: application/openmetrics-text", "200", "open 1");
+    expect(&p, "GET /page" HOST, "200", "a page");
+    expect(&p, "GET /page" HOST, "200", "Content-Security-Policy: default-src 'none'");
+    expect(&p, "GET /" HOST, "200", "<p>fixed");
+    expect(&p, "HEAD /" HOST, "200", "Content-Length: 8");
+    expect(&p, "GET /" HOST, "200", "Content-Security-Policy: default-src 'self'");
+    expect(&p, "GET /none" HOST, "404", "nothing here");
+    expect(&p, "POST /metrics" HOST "\r\nContent-Length: 5", "405", "Allow: GET, HEAD");
+    expect(&p, "GET /metrics HTTP/1.1\r\nHost: evil.example", "421", "not called so");
+    expect(&p, "GET /healthz HTTP/1.1\r\nHost: evil.example", "200", "ok");
+    end(&p);
+}
+
+static void test_watch_with_a_token_shows_nothing_without_it_but_health(void **state)
+{
+    (void)state;
+    process p;
+    char path[]  = "/tmp/http-token-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_int_equal(write(fd, TOKEN "\n", strlen(TOKEN) + 1), (ssize_t)strlen(TOKEN) + 1);
+    close(fd);
+    begin(&p, path);
+    unlink(path);
+    expect(&p, "GET /healthz" HOST, "200", "ok");
+    expect(&p, "GET /metrics" HOST, "401", "WWW-Authenticate: Bearer");
+    expect(&p, "GET /none" HOST, "401", "token");
+    expect(&p, "GET /metrics" HOST "\r\nAuthorization: Bearer " TOKEN, "200", "open");
+    expect(&p, "GET /metrics?token=" TOKEN HOST, "200", "HttpOnly; SameSite=Strict");
+    char request[200];
+    snprintf(request, sizeof request, "GET /metrics" HOST "\r\nCookie: penstock-%u=" TOKEN,
+             watch_port(p.watch));
+    expect(&p, request, "200", "open");
+    end(&p);
+}
+
+static void test_watch_says_when_the_loop_does_not_turn(void **state)
+{
+    (void)state;
+    process p;
+    begin(&p, NULL);
+    loop_stop(p.loop);
+    pthread_join(p.thread, NULL);
+    expect(&p, "GET /healthz" HOST, "503", "has not turned");
+    watch_stop(p.watch);
+    loop_destroy(p.loop);
+    watch_close(p.watch);
+}
+
+static void test_watch_goes_on_after_garbage(void **state)
+{
+    (void)state;
+    process p;
+    char answer[4096];
+    begin(&p, NULL);
+    const char *garbage[] = {
+        "GET\r\n\r\n", "\x16\x03\x01garbage\r\n\r\n", "GET / HTTP/9.9\r\n\r\n",
+        "GET /%00%ff?a=%zz&&=& HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"};
+    for (size_t i = 0; i < sizeof garbage / sizeof *garbage; i++) {
+        talk(&p, garbage[i], answer, sizeof answer);
+        if (answer[0] != '\0') assert_memory_equal(answer, "HTTP/1.", 7);
+    }
+    expect(&p, "GET /healthz" HOST, "200", "ok");
+    end(&p);
+}
+
+static void test_watch_of_a_taken_port_goes_on_without_and_of_a_bad_address_does_not(void **state)
+{
+    (void)state;
+    process p;
+    pen_error why = {0};
+    watch *second;
+    begin(&p, NULL);
+    watch_options o = {.address = watch_address(p.watch), .loop = p.loop, .metrics = write_metrics};
+    assert_int_equal(watch_open(&o, &second, &why), PEN_OK);
+    assert_null(second);
+    o.address = "nowhere";
+    assert_int_equal(watch_open(&o, &second, &why), PEN_BAD_SETTING);
+    o.address    = "127.0.0.1:0";
+    o.token_file = "/nonexistent/token";
+    assert_int_equal(watch_open(&o, &second, &why), PEN_BAD_SETTING);
+    assert_non_null(strstr(why.text, "http_token_file /nonexistent/token cannot be read"));
+    end(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_http_gate_wants_the_token_wherever_there_is_one),
+        cmocka_unit_test(test_http_gate_without_a_token_is_for_this_machine_under_its_own_name),
+        cmocka_unit_test(test_http_address_is_host_and_port),
+        cmocka_unit_test(test_http_token_is_long_and_plain_and_never_repeated),
+        cmocka_unit_test(test_watch_answers_from_the_loop_and_looks_only),
+        cmocka_unit_test(test_watch_with_a_token_shows_nothing_without_it_but_health),
+        cmocka_unit_test(test_watch_says_when_the_loop_does_not_turn),
+        cmocka_unit_test(test_watch_goes_on_after_garbage),
+        cmocka_unit_test(test_watch_of_a_taken_port_goes_on_without_and_of_a_bad_address_does_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
