@@ -118,6 +118,17 @@ static void refuse_taken(scheduler_core *core, const seat *s, uint32_t peer, con
                     text_of(c->u.hello.host));
 }
 
+/* Whoever is started again after a death can be quicker than the news of it.  So who sits here has a beat's time
+ * to show that it lives, and who wants the seat, and says HELLO again meanwhile, gets no answer. */
+static bool may_have_died(const scheduler_core *core, seat *s, const wire_control *c,
+                          uint64_t now_ms)
+{
+    if (s->state != MEMBER_ACTIVE || !core_may_replace(core, s)) return false;
+    if (s->rival != c->u.hello.nonce) s->rival_ms = now_ms;
+    s->rival = c->u.hello.nonce;
+    return s->last_seen_ms <= s->rival_ms;
+}
+
 static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_control *c,
                      uint64_t now_ms)
 {
@@ -134,7 +145,7 @@ static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
         return;
     }
     if (!is_same && !is_free && !is_late) {
-        refuse_taken(core, s, peer, c);
+        if (!may_have_died(core, s, c, now_ms)) refuse_taken(core, s, peer, c);
         return;
     }
     if (is_late) seat_vacate(s);

@@ -16,7 +16,7 @@ setup_file() {
     export FAULTS=$BATS_FILE_TMPDIR
     can_have_hosts >"$FAULTS/cannot" || return 0
     local name
-    for name in calm unplugged half_cut lossy moved lost_host half_lost_host; do
+    for name in calm unplugged half_cut lossy moved replaced lost_host half_lost_host; do
         (set +e; (set -eE; scenario "$name") >"$FAULTS/$name.log" 2>&1; echo "$?" >"$FAULTS/$name.rc") 3>&- &
     done
 }
@@ -61,7 +61,7 @@ is_undisturbed() {
 
 leave_hosts() {
     local pid
-    for pid in "$switch_pid" ${n0_pid:-} ${n1_pid:-} ${n2_pid:-} ${n3_pid:-} "$sw_pid"; do kill "$pid"; done
+    for pid in "$switch_pid" ${n0_pid:-} ${n1_pid:-} ${n2_pid:-} ${n3_pid:-} ${n4_pid:-} "$sw_pid"; do kill "$pid"; done
 }
 
 nothing_moves() {
@@ -118,6 +118,24 @@ moved() {
     until_true hosts_are_in_step 25
     move 3 10.78.0.73
     end_well 50 w0 w1 s0 s1 scheduler
+    is_undisturbed
+}
+
+# A server dies, and another of its rank comes at once, on another host: before the news of the death, if it can.
+replaced() {
+    local i
+    hosts_start 5
+    role_on n0 scheduler "$penstock" scheduler --host "*" --port 29400 --world-size 2 --servers 2 --replicas 1
+    for i in 0 1; do
+        role_on "n$((i + 2))" "s$i" "$penstock" server --master-addr n0 --master-port 29400 --rank "$i"
+        role_on n1 "w$i" env RANK=$i WORLD_SIZE=2 LOCAL_RANK=$i LOCAL_WORLD_SIZE=2 MASTER_ADDR=n0 MASTER_PORT=29400 \
+            PENSTOCK_SERVERS=2 PENSTOCK_SCHEDULER=external "$examples/fashion_mnist" "${example[@]}" --out "$tmp/faulty.json"
+    done
+    until_true hosts_are_in_step 5
+    kill -9 "$s1_pid"
+    role_on n4 s1 "$penstock" server --master-addr n0 --master-port 29400 --rank 1
+    end_well 50 w0 w1 s0 s1 scheduler
+    grep -q 'server 1 (n3) is gone; other servers took over' "$tmp/scheduler.err"
     is_undisturbed
 }
 
@@ -196,6 +214,10 @@ came_to_pass() {
 
 @test "the scheduler's host and a server's come back under new addresses and their old names: no bit changes" {
     came_to_pass moved
+}
+
+@test "a server that dies and comes back at once on another host, with a copy elsewhere, changes no bit" {
+    came_to_pass replaced
 }
 
 @test "a host that is unplugged ends the job by name within lease + 2 s" {

@@ -201,6 +201,33 @@ static void a_process_that_takes_the_place_of_one_that_is_away_is_its_death(void
     scene_drop(r);
 }
 
+/* The newcomer speaks from another connection: that of the dead may still seem to be there. */
+static void a_process_that_comes_before_the_news_of_a_death_is_heard_after_it(void **state)
+{
+    (void)state;
+    const uint32_t newcomer = SCENE_SERVER(9);
+    scene *r                = scene_train(2, 2, "replicas=1", NULL);
+    wire_control c          = scene_hello(PEN_SERVER, 1, 0, 0, 777);
+    scene_forget(r);
+    scene_say(r, newcomer, &c);
+    assert_null(scene_last(r, newcomer, WIRE_VERDICT));
+    assert_null(scene_last(r, newcomer, WIRE_WELCOME));
+    scheduler_core_peer_down(r->core, SCENE_SERVER(1), r->now);
+    scene_say(r, newcomer, &c);
+    assert_non_null(scene_last(r, newcomer, WIRE_WELCOME));
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    scene_drop(r);
+
+    r = scene_train(2, 2, "replicas=1", NULL);
+    scene_forget(r);
+    scene_say(r, newcomer, &c);
+    scene_pass(r, 1000); /* all who are there beat */
+    scene_say(r, newcomer, &c);
+    assert_non_null(strstr(scene_must(r, newcomer, WIRE_VERDICT)->u.verdict.text,
+                           "rank 1 of the servers is taken by process"));
+    scene_drop(r);
+}
+
 static void only_a_primary_is_believed_about_its_copies(void **state)
 {
     (void)state;
@@ -711,6 +738,7 @@ int main(void)
         cmocka_unit_test(reports_that_contradict_each_other_end_the_job),
         cmocka_unit_test(a_server_that_comes_back_is_filled_and_then_serves_its_share),
         cmocka_unit_test(a_process_that_takes_the_place_of_one_that_is_away_is_its_death),
+        cmocka_unit_test(a_process_that_comes_before_the_news_of_a_death_is_heard_after_it),
         cmocka_unit_test(only_a_primary_is_believed_about_its_copies),
         cmocka_unit_test(with_continue_the_next_epoch_is_without_the_dead),
         cmocka_unit_test(with_fewer_workers_than_it_must_have_a_job_fails),
