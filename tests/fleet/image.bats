@@ -22,7 +22,7 @@ teardown_file() {
 setup() {
     BUILD=${BUILD:-$BATS_TEST_DIRNAME/../../build}
     world_store
-    common=(--network fleet "${hardened[@]}" --volume "$world_dir/secret:/etc/penstock/secret:ro"
+    common=(--network fleet --no-healthcheck "${hardened[@]}" --volume "$world_dir/secret:/etc/penstock/secret:ro"
         --env PENSTOCK_SECRET_FILE=/etc/penstock/secret --env PENSTOCK_SERVERS=2 --env PENSTOCK_WORLD_SIZE=2
         --env PENSTOCK_REPLICAS=1 --env PENSTOCK_MASTER_ADDR=scheduler --env PENSTOCK_MASTER_PORT=29500)
 }
@@ -117,6 +117,7 @@ result() {
     says worker-0 '^.*(step|epoch|loss)'
     pod kill --signal KILL ps-1
     pod rm ps-1
+    says scheduler 'server 1 \(ps-1\) is gone; other servers took over' # the next one is another member, and knows nothing
     start_server 1 112
     ends_well worker-0 120
     ends_well worker-1 30

@@ -167,6 +167,9 @@ class Rehearsal:
         self.until(f"training is at step {self.arguments.at_step} or later", lambda: self.step() >= self.arguments.at_step)
         self.engine.call("kill", "--signal", "KILL", name)
         self.engine.remove(name)
+        actor.doomed = True
+        self.until(f"the scheduler has noticed that {name} is gone", lambda: f"({name}) is gone" in self.engine.logs(self.scheduler().pod.name))
+        actor.doomed = False
         actor.pod = make(self.fleet, actor.pod.owner, actor.pod.number)
         self.launch(actor)
         self.say(f"{name} was killed at {old}; comes back at {actor.ip}")
@@ -201,15 +204,18 @@ class Rehearsal:
 
     def step(self):
         """How far training is, as the scheduler's /status says; -1 while nobody answers."""
-        for actor in self.actors.values():
-            if actor.pod.container["name"] != "scheduler":
-                continue
-            token = next((v for s in self.fleet.kind("Secret") for k, v in self.fleet.values("Secret", s["metadata"]["name"], "").items()
-                          if k == "http-token"), b"").decode().strip()
-            url = f"http://{actor.ip}:{actor.pod.port('http')}/status"
-            code, body = http_status(url, {"Authorization": f"Bearer {token}"}, 3)
-            return int(json.loads(body).get("step", -1)) if code == 200 else -1
-        raise Failed("no container is named 'scheduler': nobody to ask how far training is")
+        actor = self.scheduler()
+        token = next((v for s in self.fleet.kind("Secret") for k, v in self.fleet.values("Secret", s["metadata"]["name"], "").items()
+                      if k == "http-token"), b"").decode().strip()
+        url = f"http://{actor.ip}:{actor.pod.port('http')}/status"
+        code, body = http_status(url, {"Authorization": f"Bearer {token}"}, 3)
+        return int(json.loads(body).get("step", -1)) if code == 200 else -1
+
+    def scheduler(self):
+        found = [a for a in self.actors.values() if a.pod.container["name"] == "scheduler"]
+        if not found:
+            raise Failed("no container is named 'scheduler': nobody to ask how far training is")
+        return found[0]
 
 
 def indent(text):
