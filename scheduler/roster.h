@@ -46,7 +46,7 @@ struct seat {
 
     uint64_t last_seen_ms, down_ms;
     uint64_t rival, rival_ms; /* nonce of another process that asks for this seat, and since when */
-    int64_t step; /* of its last beat; -1 = none */
+    int64_t step;             /* of its last beat; -1 = none */
     char call[SEAT_CALL_BYTES];
     uint64_t call_ms, beat_ms; /* it was in `call` for call_ms at beat_ms */
     uint32_t n_stats;
