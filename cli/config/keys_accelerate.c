@@ -72,7 +72,7 @@ const key_row accelerate_keys[] = {
     SETS("deepspeed_config.offload_optimizer_nvme_path", TEXT, "offload_path", 0, "Folder of what is offloaded to nvme."),
     WORD("deepspeed_config.offload_param_device", "offload_param", DEVICES, 3, "Where parameters lie; nvme needs stage 3."),
     SETS("deepspeed_config.offload_param_nvme_path", TEXT, "offload_path", 0, "Folder of what is offloaded to nvme; one for all of it."),
-    ALWAYS("deepspeed_config.zero3_init_flag", "yes", 3, "a tensor registered without memory is drawn where it is held"),
+    ALWAYS("deepspeed_config.zero3_init_flag", "yes", 3, "A tensor registered without memory is drawn where it is held."),
     SETS("deepspeed_config.zero3_save_16bit_model", SWITCH, "gather_16bit_on_save", 3, "Saving also writes one file of all parameters in 16 bits."),
     IDLE("deepspeed_config.deepspeed_hostfile", NULL, PDSH), IDLE("deepspeed_config.deepspeed_multinode_launcher", "standard", PDSH),
     IDLE("deepspeed_config.deepspeed_exclusion_filter", NULL, PDSH), IDLE("deepspeed_config.deepspeed_inclusion_filter", NULL, PDSH),
