@@ -59,14 +59,14 @@ static bool read_number(const char *text, double *value)
 
 static void write_number(double value, char text[static CONFIG_TEXT_BYTES])
 {
-    if (value == floor(value) && fabs(value) <= 9007199254740992.0) { /* 2^53 */
-        snprintf(text, CONFIG_TEXT_BYTES, "%.0f", value);
-        return;
+    char made[32];
+    const bool is_whole = value == floor(value) && fabs(value) <= 9007199254740992.0; /* 2^53 */
+    snprintf(made, sizeof made, "%.0f", is_whole ? value : 0);
+    for (int digits = 6; !is_whole && digits <= 17; digits++) {
+        snprintf(made, sizeof made, "%.*g", digits, value);
+        if (strtod(made, NULL) == value) break;
     }
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, CONFIG_TEXT_BYTES, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) return;
-    }
+    memcpy(text, made, strlen(made) + 1);
 }
 
 static int read_switch(const char *text)
