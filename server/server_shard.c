@@ -200,8 +200,12 @@ static void refused_message(server_shard *s, uint32_t peer, const char *what)
 
 static void give(server_hosted *h, const transport_event *event, const wire_data *d)
 {
+    stat_set *stats      = &h->place->server->stats;
+    const uint64_t since = stat_begin(stats);
     const uint64_t begun = d->kind == WIRE_PUSH && d->n > 0 ? trace_begin() : 0;
     shard_receive(h->shard, event->peer, d, event->body);
+    if (d->kind == WIRE_PUSH) stat_took(stats, STAT_SPREAD_PUSH, since);
+    if (d->kind == WIRE_PULL) stat_took(stats, STAT_SPREAD_PULL, since);
     trace_span(TRACE_SUM, begun,
                &(trace_note){.step  = (int64_t)(d->seq != NULL && d->n > 0 ? d->seq[0] : d->step),
                              .shard = (int32_t)h->number,

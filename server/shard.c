@@ -138,18 +138,11 @@ void shard_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
         turn_away(s, peer, d, &why);
         return;
     }
-    s->peer_of[d->rank]  = peer;
-    const uint64_t begun = stat_begin(s->options.stats);
+    s->peer_of[d->rank] = peer;
     switch (d->kind) {
-    case WIRE_PUSH:
-        shard_receive_push(s, peer, d, payload);
-        stat_took(s->options.stats, STAT_SPREAD_PUSH, begun);
-        return;
+    case WIRE_PUSH: shard_receive_push(s, peer, d, payload); return;
     case WIRE_INIT: shard_receive_init(s, peer, d, payload); return;
-    case WIRE_PULL:
-        shard_receive_pull(s, peer, d);
-        stat_took(s->options.stats, STAT_SPREAD_PULL, begun);
-        return;
+    case WIRE_PULL: shard_receive_pull(s, peer, d); return;
     case WIRE_INQUIRE: shard_receive_inquiry(s, peer, d); return;
     default: break;
     }

@@ -3,7 +3,8 @@
  * DESIGN.  A shard is one thread's share of the parameters: share-nothing, no lock.  It has no
  * socket, thread or clock: messages are handed in as structs and leave through three functions
  * (shard_outside).  So a test or a simulation drives it by hand, and nothing it does depends on
- * when it is done.
+ * when it is done.  (Where somebody watches, it notes how long updates and stragglers took, common/trace.h and
+ * stat_begin(); nobody does in a simulation, and nothing is decided by it.)
  *
  *   values   per chunk one buf of float32 and one per optimizer slot, COPY-ON-WRITE: an update
  *            writes in place if nobody else holds the buf and copies first if somebody does.  So a

@@ -23,6 +23,20 @@ struct scene_letter {
 enum { TERM = 7, BEAT_MS = 500 };
 
 /* ---- what it says ---------------------------------------------------------------------------- */
+void scene_assert_travels(const wire_control *message)
+{
+    wire_arena *arena = wire_arena_create(64 << 20);
+    wire_out out      = {0};
+    wire_control read;
+    pen_error why = {.text = ""};
+    if (wire_control_encode(message, &out, &why) != PEN_OK ||
+        wire_control_decode(out.data, out.size, arena, &read, &why) != PEN_OK)
+        fail_msg("%s does not travel: %s", wire_kind_name((int)message->kind), why.text);
+    assert_int_equal(read.kind, message->kind);
+    wire_out_free(&out);
+    wire_arena_destroy(arena);
+}
+
 static void note_copies(scene *r, const wire_replica *copy, uint32_t n)
 {
     assert_true(n <= sizeof r->copy / sizeof *r->copy);

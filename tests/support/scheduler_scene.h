@@ -31,6 +31,9 @@ typedef struct {
 scene *scene_train(int32_t workers, int32_t servers, ...);
 void scene_drop(scene *r);
 
+/* Whatever a core says can be said on the wire: fails the test if it cannot. */
+void scene_assert_travels(const wire_control *message);
+
 /* ---- what was said; BORROWED until scene_forget() ---------------------------------------------- */
 void scene_forget(scene *r);
 const wire_control *scene_last(const scene *r, uint32_t peer, wire_control_kind kind); /* or NULL */

@@ -9,6 +9,7 @@
 
 #include "common/why.h"
 #include "scheduler/core.h"
+#include "tests/support/scheduler_scene.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,24 +100,10 @@ static void read_letter(letter *l, const wire_control *m)
     }
 }
 
-/* Whatever the core says can be said on the wire. */
-static void assert_travels(const wire_control *message)
-{
-    wire_arena *arena = wire_arena_create(8 << 20);
-    wire_out out      = {0};
-    wire_control read;
-    pen_error why = {.text = ""};
-    if (wire_control_encode(message, &out, &why) != PEN_OK ||
-        wire_control_decode(out.data, out.size, arena, &read, &why) != PEN_OK)
-        fail_msg("%s does not travel: %s", wire_kind_name((int)message->kind), why.text);
-    wire_out_free(&out);
-    wire_arena_destroy(arena);
-}
-
 static void on_send(void *user, const uint32_t *peers, uint32_t n, const wire_control *message)
 {
     job *j = user;
-    assert_travels(message);
+    scene_assert_travels(message);
     for (uint32_t i = 0; i < n; i++) {
         assert_true(j->n_sent < LETTERS_MAX);
         letter *l = &j->sent[j->n_sent++];
