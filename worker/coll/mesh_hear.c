@@ -9,10 +9,9 @@
 
 enum {
     EVENTS      = 64,
-    LOG_REFUSED = 41, /* of log_allowed(); mesh_refuse() has 40 */
-    SILENT_MS =
-        500, /* no connection is left: it may have closed the last on purpose, and be dialling */
-    DOUBT_MS = 300 /* one of several ended: it may come back, or the goodbye may come */
+    LOG_REFUSED = 41,   /* of log_allowed(); mesh_refuse() has 40 */
+    REDIAL_MS   = 3000, /* it may have closed the connection on purpose, and be dialling */
+    GOODBYE_MS  = 1000  /* what this worker dialled ended: only its goodbye may still come */
 };
 
 static const char *fault_of(const mesh *m, const wire_peer *p, const buf *body)
@@ -66,22 +65,33 @@ static void clear(mesh *m, mesh_peer *p)
 }
 
 /* It closed its connection and opened another, and says what it has to say on that. */
-static void redialled(mesh *m, mesh_peer *p, uint32_t lane, uint32_t dial)
+static void redialled(mesh *m, mesh_peer *p, uint32_t lane)
 {
-    p->dial[lane] = dial;
     if (p->suspect_ms == 0) return;
     p->missed &= ~(UINT64_C(1) << lane);
     if (p->missed == 0 && !p->is_cut_off && !p->has_left) clear(m, p);
 }
 
-/* Not before what had arrived was read, and for a peer that may have left in good order not before
- * its goodbye had time to come. */
+/* What is left of a connection that it has replaced may be read after the first words on the next one: it is taken, but
+ * the end of that connection is no loss. */
+static void speaks_on(mesh *m, mesh_peer *p, const wire_peer *head, uint32_t number)
+{
+    if (head->dial < p->dial[head->lane]) return;
+    p->caller[head->lane] = (uint64_t)number + 1;
+    if (head->dial == p->dial[head->lane]) return;
+    p->dial[head->lane] = head->dial;
+    redialled(m, p, head->lane);
+}
+
+/* Not before what had arrived was read, and not before what would make it harmless had time to come:
+ * a goodbye, or the connection that replaces one that was closed on purpose.  Who is killed is told
+ * by both its ends, and by the scheduler; the longer time is for one that lives. */
 static void judge(mesh *m, int rank, uint64_t now)
 {
     mesh_peer *p           = &m->peer[rank];
     const bool is_silent   = !has_callers(m, p);
     const uint64_t doubted = now - p->suspect_ms;
-    if (p->has_left ? !is_silent : doubted < (is_silent ? SILENT_MS : DOUBT_MS)) return;
+    if (p->has_left ? !is_silent : doubted < (p->is_cut_off ? GOODBYE_MS : REDIAL_MS)) return;
     const mesh_loss loss = p->has_left                   ? MESH_LEFT
                            : is_silent || p->missed != 0 ? MESH_BROKE
                                                          : MESH_BROKE_OUT;
@@ -116,8 +126,7 @@ static void take(mesh *m, const transport_event *event)
     }
     mesh_peer *p = &m->peer[head.rank];
     if (p->is_lost) return;
-    p->caller[head.lane] = (uint64_t)event->peer + 1;
-    if (head.dial > p->dial[head.lane]) redialled(m, p, head.lane, head.dial);
+    speaks_on(m, p, &head, event->peer);
     if (head.kind == WIRE_WITHDRAWN && head.group == 0)
         leave(m, head.rank);
     else
