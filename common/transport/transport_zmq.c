@@ -35,10 +35,9 @@
  * Breaches.  After a breach of its protocol ZeroMQ dials no more; a dialler that does not hear of the next
  * attempt within REDIAL_MS dials again itself.
  *
- * Moves.  Names are resolved anew at each attempt, and an attempt ends after connect_ms, so a peer that
- * comes back under another address is found.  (Without a limit the kernel retries a dead address for
- * two minutes.)  ZMQ_IPV6 is on for literal IPv6 addresses only: with it "localhost" may mean ::1, and
- * ZeroMQ tries no second address.
+ * Moves.  An attempt ends after connect_ms, and then the name is asked for anew, so a peer that comes back under
+ * another address is found.  (Without a limit the kernel retries a dead address for two minutes.)  Names are not
+ * ZeroMQ's to ask for: transport_zmq_name.c.
  */
 #include "common/transport/transport_zmq.h"
 
@@ -126,8 +125,7 @@ static bool recv_monitor(endpoint *e, uint16_t *kind, int *value)
     return true;
 }
 
-/* Wakes the owner after so long; zero: not any more. */
-static void set_timer(endpoint *e, long ms)
+void endpoint_set_timer(endpoint *e, long ms)
 {
     const struct itimerspec once = {.it_value.tv_nsec = ms * 1000000};
     if (e->timer_fd < 0 && ms > 0) {
@@ -164,8 +162,11 @@ static void on_dialled_news(endpoint *e, uint16_t kind, int value)
 {
     dialled *l = &e->link;
     switch (kind) {
-    case ZMQ_EVENT_CONNECTED:
-    case ZMQ_EVENT_CONNECT_RETRIED: set_timer(e, 0); break;
+    case ZMQ_EVENT_CONNECTED: endpoint_set_timer(e, 0); break;
+    case ZMQ_EVENT_CONNECT_RETRIED:
+        endpoint_set_timer(e, 0);
+        dial_failed(e);
+        break;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         attach_queue(e);
         l->is_up = true;
@@ -177,7 +178,7 @@ static void on_dialled_news(endpoint *e, uint16_t kind, int value)
         if (!l->is_up && l->refused < REFUSED_MAX) l->refused++;
         l->broke |= l->is_up;
         l->is_up = false;
-        set_timer(e, REDIAL_MS);
+        endpoint_set_timer(e, REDIAL_MS);
     }
 }
 
@@ -515,12 +516,13 @@ static void count_message(endpoint *e)
 static void on_dry(endpoint *e)
 {
     if (!peers_has_ended(&e->peers)) {
-        if (e->is_ticking) set_timer(e, 0); /* a tick that nobody reads wakes the owner for ever */
+        if (e->is_ticking)
+            endpoint_set_timer(e, 0); /* a tick that nobody reads wakes the owner for ever */
         e->is_ticking = false;
         return;
     }
     end_round(e);
-    set_timer(e, ROUND_MS);
+    endpoint_set_timer(e, ROUND_MS);
     e->is_ticking = true;
 }
 
@@ -546,15 +548,14 @@ static void renew_if_broken(endpoint *e)
     if (!l->broke) return;
     l->is_up = false;
     l->broke = l->told_up;
-    if (!endpoint_renew(e)) zmq_disconnect(e->socket, e->address);
-    set_timer(e, RENEW_MS);
+    dial_hang_up(e);
+    (void)endpoint_renew(e);
+    endpoint_set_timer(e, RENEW_MS);
 }
 
 static void redial_if_due(endpoint *e)
 {
-    if (!has_timer_fired(e)) return;
-    zmq_disconnect(e->socket, e->address);
-    zmq_connect(e->socket, e->address);
+    if (has_timer_fired(e)) (void)dial_begin(e);
 }
 
 static pen_status recv_dialled(endpoint *e, transport_event *event)
@@ -562,6 +563,7 @@ static pen_status recv_dialled(endpoint *e, transport_event *event)
     if (!e->link
              .told_up) { /* it hears of its connection before the first message that came by it */
         read_monitor(e);
+        dial_heed_answer(e);
         if (tell_dialled(&e->link, e->has_keys, event)) return PEN_OK;
     }
     if (recv_message(e, event) || recv_last_message(e, event)) return PEN_OK;
@@ -602,6 +604,7 @@ static void socket_close(void *state, uint32_t linger_ms)
     if (e->epoll_fd >= 0) close(e->epoll_fd);
     if (e->timer_fd >= 0) close(e->timer_fd);
     watch_fini(e);
+    dial_end(e);
     if (!is_foreign(e)) close_sockets(e, linger_ms);
     peers_fini(&e->peers);
 }

@@ -39,25 +39,32 @@ typedef struct { /* of a dialler: how things are, and what its owner knows of it
     const char *fault; /* what the newest of them met; NULL: nothing that can be said  */
 } dialled;
 
+typedef struct name_question name_question;
+
+enum { DIAL_TARGET_MAX = 256 };
+
 typedef struct {
     void *socket, *monitor;
     int epoll_fd;
     unsigned generation, door; /* door: 0 = none */
     bool listens, has_context, has_head, has_keys;
-    char address[256];
+    char address[DIAL_TARGET_MAX];
     transport_options options;
     uint64_t head_max, body_max;
     zmq_msg_t head; /* of the last event; closed by the next recv */
 
     dialled link;
-    peers peers;       /* of a listener                       */
-    watch watch;       /* of a listener                       */
-    uint32_t unknown;  /* connections with a key that is not ours; not told */
-    bool is_telling;   /* ends that are ripe                  */
-    uint64_t round_ms; /* when this round began               */
-    size_t messages;   /* of this round                       */
-    int timer_fd;      /* wakes the owner; -1 until it has to */
-    bool is_ticking;   /* listening: the timer was set        */
+    char target[DIAL_TARGET_MAX]; /* of a dialler: the number that ZeroMQ dials; empty: none    */
+    name_question *asked;         /* what the name stands for; NULL: not asked now              */
+    bool must_dial;               /* when that is known, though it be the same                   */
+    peers peers;                  /* of a listener                       */
+    watch watch;                  /* of a listener                       */
+    uint32_t unknown;             /* connections with a key that is not ours; not told */
+    bool is_telling;              /* ends that are ripe                  */
+    uint64_t round_ms;            /* when this round began               */
+    size_t messages;              /* of this round                       */
+    int timer_fd;                 /* wakes the owner; -1 until it has to */
+    bool is_ticking;              /* listening: the timer was set        */
 } endpoint;
 
 static inline void set_int(void *socket, int option, int value)
@@ -66,6 +73,8 @@ static inline void set_int(void *socket, int option, int value)
 }
 
 bool endpoint_watch_fd(endpoint *e, int fd); /* its readability wakes the owner */
+/* Wakes the owner after so long, less than a second; 0: not any more. */
+void endpoint_set_timer(endpoint *e, long ms);
 
 /* ---- the one context of the process: transport_zmq_context.c ----------------------------------- */
 unsigned zmqctx_generation(void); /* how many forks lie between this process and the first one */
@@ -90,6 +99,14 @@ pen_status endpoint_dial(void *state, const char *address, const transport_optio
 /* Another socket, not connected yet, in place of the one that dialled: what that has queued is released.  False: all is
  * as it was. */
 bool endpoint_renew(endpoint *e);
+
+/* ---- where a dialler dials: transport_zmq_name.c ------------------------------------------------ */
+/* At once where the address is a number; a name is asked for first.  False: errno says what is wrong with the address. */
+bool dial_begin(endpoint *e);
+void dial_failed(endpoint *e); /* an attempt failed: its name may stand for another number by now */
+void dial_heed_answer(endpoint *e); /* if it has come; of a dialler that is not connected */
+void dial_hang_up(endpoint *e);
+void dial_end(endpoint *e); /* nobody waits for an answer any more */
 
 /* ---- limits: transport_zmq_watch.c -------------------------------------------------------------- */
 void watch_init(endpoint *e, const transport_options *o);

@@ -206,7 +206,7 @@ pen_status endpoint_dial(void *state, const char *address, const transport_optio
     if (!has_port(address, 1) || strlen(address) >= sizeof e->address)
         return tell_failed("dial", address, EINVAL, why);
     snprintf(e->address, sizeof e->address, "%s", address);
-    if (zmq_connect(e->socket, address) != 0) return tell_failed("dial", address, errno, why);
+    if (!dial_begin(e)) return tell_failed("dial", address, errno, why);
     return PEN_OK;
 }
 
