@@ -68,6 +68,7 @@ static void *look_up(void *question)
     name_question *q            = question;
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *list       = NULL;
+    pthread_setname_np(pthread_self(), "pen-name");
     if (getaddrinfo(q->host, NULL, &hints, &list) == 0) write_answer(q, list);
     if (list != NULL) freeaddrinfo(list);
     atomic_store(&q->is_answered, true);
