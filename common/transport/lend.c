@@ -81,7 +81,7 @@ typedef struct {
 struct lend {
     const transport_ops *ops;
     void *state;
-    uint64_t body_bytes_max, lent;
+    uint64_t body_bytes_max;
     pid_t owner; /* a forked child gives nothing back */
     peer_row *peer;
     size_t n_peers;
@@ -218,11 +218,6 @@ void lend_destroy(lend *self)
     free(self->scratch);
     free(self->due);
     free(self);
-}
-
-uint64_t lend_count(const lend *self)
-{
-    return self->lent;
 }
 
 /* ---- peers ------------------------------------------------------------------------------------------------ */
@@ -428,9 +423,7 @@ static pen_status send_lent(lend *self, uint32_t peer, const void *head, size_t 
     const pen_status status = say(self, peer, self->scratch, size);
     s->peer                 = peer;
     s->body                 = status == PEN_OK ? body : NULL;
-    if (status == PEN_OK) {
-        self->lent++;
-    } else {
+    if (status != PEN_OK) {
         s->next_free    = self->free_slot;
         self->free_slot = i;
     }

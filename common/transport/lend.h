@@ -38,6 +38,4 @@ pen_status lend_recv(lend *self, transport_event *event);
 /* A buffer of `size` bytes that can be lent when it is large enough, else a plain one.  NULL: no memory. */
 buf *lend_buf_new(size_t size);
 
-uint64_t lend_count(const lend *self); /* bodies lent so far, for tests */
-
 #endif

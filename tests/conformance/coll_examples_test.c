@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <unistd.h>
 
-enum { RANKS = 4, EXAMPLES = 32, LIMIT_S = 100 };
+enum { RANKS = 4, EXAMPLES = 32, LIMIT_S = 400 };
 
 /* What one member says of one example on one path. */
 typedef struct {

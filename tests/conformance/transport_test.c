@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { PATIENCE_MS = 3000, PEERS = 8, MESSAGES = 200 };
+enum { PATIENCE_MS = 20000, PEERS = 8, MESSAGES = 200 };
 
 /* ---- tools ----------------------------------------------------------------------------------- */
 

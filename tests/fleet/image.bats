@@ -22,7 +22,7 @@ teardown_file() {
 setup() {
     BUILD=${BUILD:-$BATS_TEST_DIRNAME/../../build}
     world_store
-    common=(--network fleet --no-healthcheck "${hardened[@]}" --volume "$world_dir/secret:/etc/penstock/secret:ro"
+    common=(--network fleet "${hardened[@]}" --volume "$world_dir/secret:/etc/penstock/secret:ro"
         --env PENSTOCK_SECRET_FILE=/etc/penstock/secret --env PENSTOCK_SERVERS=2 --env PENSTOCK_WORLD_SIZE=2
         --env PENSTOCK_REPLICAS=1 --env PENSTOCK_MASTER_ADDR=scheduler --env PENSTOCK_MASTER_PORT=29500)
 }

@@ -18,7 +18,7 @@ static pen_ctx *ctx;
 static int set_up(void **state)
 {
     (void)state;
-    alarm(30);
+    alarm(200);
     unsetenv("RANK");
     return pen_init((const char *const[]){"log_level=error", NULL}, &ctx) == PEN_OK ? 0 : -1;
 }

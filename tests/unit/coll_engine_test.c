@@ -628,6 +628,6 @@ int main(void)
         cmocka_unit_test(the_end_of_the_job_ends_calls_without_a_deadline),
         cmocka_unit_test(the_record_keeps_the_last_thousand_calls),
     };
-    alarm(100);
+    alarm(400);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -333,7 +333,7 @@ static int meet(pen_ctx *ctx, void *arg)
     const int n  = *(int *)arg;
     pen_group *w = pen_world(ctx);
     double x = pen_rank(w) + 1, sum = 0;
-    alarm(30);
+    alarm(200);
     if (pen_size(w) != n) return 11;
     if (pen_all_reduce(w, &x, &sum, 1, PEN_F64, PEN_SUM, NULL, NULL) != PEN_OK) return 12;
     return sum == n * (n + 1) / 2 ? 0 : 13;
@@ -348,7 +348,7 @@ static void spawned_ranks_find_each_other(void **state)
 static int fail_on_one(pen_ctx *ctx, void *arg)
 {
     (void)arg;
-    alarm(30);
+    alarm(200);
     if (pen_rank(pen_world(ctx)) == 1) _exit(37);
     (void)!pen_barrier(pen_world(ctx), NULL, NULL);
     return 0;
@@ -357,7 +357,7 @@ static int fail_on_one(pen_ctx *ctx, void *arg)
 static int die_on_one(pen_ctx *ctx, void *arg)
 {
     (void)arg;
-    alarm(30);
+    alarm(200);
     if (pen_rank(pen_world(ctx)) == 1) raise(SIGKILL);
     pause();
     return 0;
@@ -379,7 +379,7 @@ static int send_round_and_leave(pen_ctx *ctx, void *arg)
     static float mail[10000]; /* 40 KB: sent from where they lie */
     const size_t n = *(const size_t *)arg;
     pen_group *w   = pen_world(ctx);
-    alarm(30);
+    alarm(200);
     if (pen_rank(w) == 1) return pen_recv(w, mail, n, PEN_F32, 0, 7, NULL, NULL) != PEN_OK;
     return pen_rank(w) == 0 && pen_send(w, mail, n, PEN_F32, 1, 7, NULL, NULL) != PEN_OK;
 }
@@ -387,7 +387,7 @@ static int send_round_and_leave(pen_ctx *ctx, void *arg)
 static int meet_and_leave(pen_ctx *ctx, void *arg)
 {
     (void)arg;
-    alarm(30);
+    alarm(200);
     return pen_barrier(pen_world(ctx), NULL, NULL) != PEN_OK;
 }
 
@@ -420,6 +420,6 @@ int main(void)
         cmocka_unit_test(who_finalizes_after_its_last_call_or_message_fails_nobody),
         cmocka_unit_test(the_first_failure_is_what_a_spawn_returns),
     };
-    alarm(100);
+    alarm(400);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

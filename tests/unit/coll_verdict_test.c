@@ -196,6 +196,6 @@ int main(void)
         cmocka_unit_test(a_late_verdict_is_still_everybodys_sentence),
         cmocka_unit_test(settings_that_differ_are_named_with_two_ranks),
     };
-    alarm(100);
+    alarm(400);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -855,7 +855,7 @@ static void members_in_processes_of_their_own_agree(void **state)
             pid[i] = fork();
             if (pid[i] != 0) continue;
             pen_error why = {0};
-            alarm(30);
+            alarm(200);
             const int result = member(m, i, &ways[w], &why);
             if (result != 0) fprintf(stderr, "way %d, member %d, %d: %s\n", w, i, result, why.text);
             _exit(result);
@@ -891,6 +891,6 @@ int main(void)
         cmocka_unit_test(nccl_that_a_rank_lacks_or_that_does_not_start_is_named),
         cmocka_unit_test(only_exact_or_allowed_sums_fit_nccl),
     };
-    alarm(100);
+    alarm(400);
     return cmocka_run_group_tests(tests, NULL, memory_down);
 }

@@ -218,6 +218,6 @@ int main(void)
         cmocka_unit_test(a_wait_for_flags_ends_when_all_have_come_or_at_the_abort_word),
         cmocka_unit_test(uuids_tell_devices_apart_and_are_stable),
     };
-    alarm(60);
+    alarm(300);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

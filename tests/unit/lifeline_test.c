@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { WAIT_MS = 10000 };
+enum { WAIT_MS = 20000 };
 
 typedef struct {
     transport *listener;

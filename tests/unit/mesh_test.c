@@ -1278,6 +1278,6 @@ int main(void)
         cmocka_unit_test(a_letter_that_came_is_sent_although_its_receiver_leaves_at_once),
         cmocka_unit_test(the_descriptor_tells_when_there_is_something_to_do),
     };
-    alarm(110);
+    alarm(400);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MEMBERS_MAX = 9, ALARM_S = 60, DEADLINE_MS = 20000 };
+enum { MEMBERS_MAX = 9, ALARM_S = 300, DEADLINE_MS = 20000 };
 
 typedef struct {
     char address[MEMBERS_MAX][192];

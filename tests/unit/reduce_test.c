@@ -527,7 +527,7 @@ static void copies_are_copies_of_any_size_and_alignment(void **state)
 
 int main(void)
 {
-    alarm(100);
+    alarm(400);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arithmetic_is_for_all_types_and_logic_for_integers),
         cmocka_unit_test(folds_are_those_of_one_element_at_a_time),

@@ -343,6 +343,6 @@ int main(void)
         cmocka_unit_test(parts_that_cannot_be_are_wrong),
         cmocka_unit_test(bytes_sent_are_those_of_the_formula),
     };
-    alarm(60);
+    alarm(300);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SIZES = 64, LIMIT_S = 100 };
+enum { SIZES = 64, LIMIT_S = 400 };
 
 /* ---- symbols --------------------------------------------------------------------------------- */
 typedef struct {

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATIENCE_MS = 10000 };
+enum { PATIENCE_MS = 20000 };
 
 typedef struct {
     transport *transport;

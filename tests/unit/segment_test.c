@@ -107,7 +107,7 @@ static int in_child(const segment_ref *ref, unsigned char value)
     int status;
     pid_t child = fork();
     if (child == 0) {
-        alarm(10);
+        alarm(60);
         _exit(write_into(ref, value));
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -234,7 +234,7 @@ static void a_child_forked_while_others_allocate_has_segments_of_its_own(void **
     for (int i = 0; i < 200; i++) {
         pid_t child = fork();
         if (child == 0) {
-            alarm(5);
+            alarm(60);
             unsigned char *own = segment_alloc(100, NULL);
             const bool is_own  = own != NULL && segment_find(own, 100, &of_child) &&
                                 of_child.id != of_parent.id && of_child.pid == getpid();

@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { ELEMENTS = 5000, PATIENCE_MS = 10000, SHARDS = 3 }; /* two chunks: one shard has none */
+enum { ELEMENTS = 5000, PATIENCE_MS = 20000, SHARDS = 3 }; /* two chunks: one shard has none */
 
 typedef struct {
     scheduler *scheduler;

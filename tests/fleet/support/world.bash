@@ -103,5 +103,5 @@ pod() {
 }
 
 # What every container of a test is run with: nothing it may do, nothing it may write but what is mounted.
-hardened=(--pull=never --cgroups=disabled --ulimit nofile=1024:1024 --ulimit nproc=4096:4096 --user 10001:10001
+hardened=(--pull=never --cgroups=disabled --no-healthcheck --ulimit nofile=1024:1024 --ulimit nproc=4096:4096 --user 10001:10001
     --cap-drop=all --security-opt no-new-privileges --read-only --read-only-tmpfs=false --tmpfs /tmp:rw,size=64m)
