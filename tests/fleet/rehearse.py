@@ -168,7 +168,6 @@ class Rehearsal:
         self.engine.call("kill", "--signal", "KILL", name)
         self.engine.remove(name)
         actor.doomed = True
-        self.until(f"the scheduler has noticed that {name} is gone", lambda: f"({name}) is gone" in self.engine.logs(self.scheduler().pod.name))
         actor.doomed = False
         actor.pod = make(self.fleet, actor.pod.owner, actor.pod.number)
         self.launch(actor)
