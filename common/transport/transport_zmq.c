@@ -560,12 +560,10 @@ static void redial_if_due(endpoint *e)
 
 static pen_status recv_dialled(endpoint *e, transport_event *event)
 {
-    if (!e->link
-             .told_up) { /* it hears of its connection before the first message that came by it */
-        read_monitor(e);
-        dial_heed_answer(e);
-        if (tell_dialled(&e->link, e->has_keys, event)) return PEN_OK;
-    }
+    /* It hears of its connection before the first message that came by it. */
+    if (!e->link.told_up) read_monitor(e);
+    dial_heed_answer(e);
+    if (!e->link.told_up && tell_dialled(&e->link, e->has_keys, event)) return PEN_OK;
     if (recv_message(e, event) || recv_last_message(e, event)) return PEN_OK;
     renew_if_broken(e);
     redial_if_due(e);

@@ -104,7 +104,7 @@ bool endpoint_renew(endpoint *e);
 /* At once where the address is a number; a name is asked for first.  False: errno says what is wrong with the address. */
 bool dial_begin(endpoint *e);
 void dial_failed(endpoint *e); /* an attempt failed: its name may stand for another number by now */
-void dial_heed_answer(endpoint *e); /* if it has come; of a dialler that is not connected */
+void dial_heed_answer(endpoint *e); /* if it has come */
 void dial_hang_up(endpoint *e);
 void dial_end(endpoint *e); /* nobody waits for an answer any more */
 

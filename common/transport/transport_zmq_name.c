@@ -144,12 +144,10 @@ void dial_hang_up(endpoint *e)
 static bool dial_number(endpoint *e, const char *number)
 {
     dial_hang_up(e);
-    e->must_dial = false;
-    snprintf(e->target, sizeof e->target, "%s", number);
     if (strchr(number, '[') != NULL) set_int(e->socket, ZMQ_IPV6, 1);
-    if (zmq_connect(e->socket, number) == 0) return true;
-    e->target[0] = '\0';
-    return false;
+    e->must_dial = zmq_connect(e->socket, number) != 0;
+    if (!e->must_dial) snprintf(e->target, sizeof e->target, "%s", number);
+    return !e->must_dial;
 }
 
 static void ask_if_not_asking(endpoint *e)
@@ -178,8 +176,10 @@ void dial_heed_answer(endpoint *e)
     if (q == NULL || !atomic_load(&q->is_answered)) return;
     e->asked = NULL;
     epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, q->fd, NULL);
-    const bool is_new = q->answer[0] != '\0' && strcmp(q->answer, e->target) != 0;
-    if (!e->link.is_up && q->answer[0] != '\0' && (e->must_dial || is_new))
+    const bool is_other = strcmp(q->answer, e->target) != 0;
+    if (e->link.is_up) /* it got there meanwhile */
+        e->must_dial = false;
+    else if (q->answer[0] != '\0' && (e->must_dial || is_other))
         (void)dial_number(e, q->answer);
     if (e->must_dial) endpoint_set_timer(e, AGAIN_MS);
     drop(q);
