@@ -12,9 +12,11 @@ if ! command -v dpkg-query >/dev/null; then
     exit 1
 fi
 
+# What another installed package provides is there too: a nodejs from elsewhere may bring its own npm.
+have=$(dpkg-query -W -f '${db:Status-Status} ${Package}, ${Provides}\n' | sed -n 's/^installed //p' | sed 's/([^)]*)//g; s/, */\n/g' | tr -d ' ')
 missing=""
 for package in $wanted; do
-    dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing="$missing $package"
+    grep -qxF "$package" <<<"$have" || missing="$missing $package"
 done
 if [ -z "$missing" ]; then
     echo "setup   nothing to install"
