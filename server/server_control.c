@@ -16,7 +16,6 @@ enum {
     ARENA_BYTES_MAX    = 32 << 20,
     LINGER_MS          = 1000,
     BEATS_PER_LEASE    = 10,
-    RECONNECT_MS_MAX   = 200,    /* the lease runs */
     SILENCES_PER_LEASE = 4,      /* so long nothing is heard before another connection is tried */
     LATE_KEY           = 0x536e, /* of what is logged once a minute */
     BACK_MS            = 800     /* a connection that is back must have brought WELCOME by then */
@@ -382,11 +381,8 @@ static bool drain(void *user)
  */
 pen_status server_control_open(server *s, pen_error *why)
 {
-    transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX,
-                                 /* three of them in silence break a connection: that is
-                                          the lease's business */
-                                 .heartbeat_ms     = (uint32_t)s->settings.lease_ms / 2,
-                                 .reconnect_ms_max = RECONNECT_MS_MAX};
+    transport_options options = lifeline_options(s->settings.lease_ms);
+    options.head_bytes_max    = WIRE_HEAD_BYTES_MAX;
     s->arena                  = wire_arena_create(ARENA_BYTES_MAX);
     if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the control plane");
     guard_dial(s->guard, GUARD_SCHEDULER, &options);

@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BATCH = 64, ALONE_BYTES = 64 << 10, PROBE_MS = 1000, CONTROL_RECONNECT_MS_MAX = 200 };
+enum { BATCH = 64, ALONE_BYTES = 64 << 10, PROBE_MS = 1000 };
 
 /* ---- control --------------------------------------------------------------------------------- */
 void client_say(void *user, const wire_control *message)
@@ -88,12 +88,8 @@ static bool drain_control(void *user)
 pen_status client_dial_control(client *c, pen_error *why)
 {
     const worker_env *env = &c->ctx->env;
-    transport_options o   = {
-          .head_bytes_max = WIRE_HEAD_BYTES_MAX,
-          /* three of them in silence break a connection: that is the lease's business */
-          .heartbeat_ms     = (uint32_t)c->ctx->settings.lease_ms / 2,
-          .reconnect_ms_max = CONTROL_RECONNECT_MS_MAX, /* the lease runs */
-    };
+    transport_options o   = lifeline_options(c->ctx->settings.lease_ms);
+    o.head_bytes_max      = WIRE_HEAD_BYTES_MAX;
     if (strstr(env->addr, "://") != NULL)
         snprintf(c->control_address, sizeof c->control_address, "%s", env->addr);
     else

@@ -90,7 +90,8 @@ const struct argp_option run_options_rows[] = {
 #define MORE \
     "Flags are those of torchrun, with - or _, and --servers.  Every setting of the job " \
     "(--settings lists them) " \
-    "is accepted too, as in --lease-ms 5000, and reaches all processes as PENSTOCK_<NAME>.\n\n" \
+    "is accepted too, as in --lease-ms 5000, and reaches all processes as PENSTOCK_<NAME>.  What " \
+    "no flag says PET_NNODES and its like may say: torchrun's flags as variables.\n\n" \
     "With --on-worker-loss continue the others go on without a worker that died; the exit code is " \
     "0 when all of them end with 0.  With wait the step waits for it, and --max-restarts says how " \
     "often this command starts it again.  With --replicas a server that dies is replaced at once " \
@@ -140,15 +141,22 @@ static bool parse_list(const char *text, bool *shown)
     return true;
 }
 
+/* The flag, or the variable that is read in its place. */
+static const char *name_of(const struct argp_state *state, const char *flag, char name[64])
+{
+    if (state->hook != NULL) return state->hook;
+    snprintf(name, 64, "--%s", flag);
+    return name;
+}
+
 static int parse_number(struct argp_state *state, const char *flag, const char *text, long min,
                         long max)
 {
-    char *end;
+    char *end, name[64];
     long value = strtol(text, &end, 10);
     if (end == text || *end != '\0' || value < min || value > max)
-        argp_failure(state, EXIT_USAGE, 0,
-                     "--%s is '%s', but must be a whole number from %ld to %ld", flag, text, min,
-                     max);
+        argp_failure(state, EXIT_USAGE, 0, "%s is '%s', but must be a whole number from %ld to %ld",
+                     name_of(state, flag, name), text, min, max);
     return (int)value;
 }
 
@@ -163,9 +171,11 @@ static void parse_range(struct argp_state *state, const char *flag, const char *
     *min              = parse_number(state, flag, first, floor, ceiling);
     *max              = n == 1 ? *min : parse_number(state, flag, part[n - 1], floor, ceiling);
     *now              = n == 3 ? parse_number(state, flag, part[1], floor, ceiling) : *max;
+    char name[64];
     if (*min > *now || *now > *max)
         argp_failure(state, EXIT_USAGE, 0,
-                     "--%s is '%s', but must be MIN:MAX or MIN:N:MAX in rising order", flag, text);
+                     "%s is '%s', but must be MIN:MAX or MIN:N:MAX in rising order",
+                     name_of(state, flag, name), text);
 }
 
 static void parse_nproc(struct argp_state *state, const char *text, run_options *o)
@@ -199,10 +209,31 @@ static void take_join(struct argp_state *state, char *text, run_options *o)
     o->has_join    = true;
 }
 
+static error_t parse_row(int key, char *text, struct argp_state *state);
+
+/* torchrun's flags as variables, as Kubeflow sets them.  Read first, so that flags overrule them. */
+static void parse_variables(struct argp_state *state)
+{
+    static const struct {
+        const char *name;
+        int key;
+    } rows[] = {{"PET_NNODES", KEY_NNODES},           {"PET_NPROC_PER_NODE", KEY_NPROC},
+                {"PET_NODE_RANK", KEY_NODE_RANK},     {"PET_MASTER_ADDR", KEY_MASTER_ADDR},
+                {"PET_MASTER_PORT", KEY_MASTER_PORT}, {"PET_MAX_RESTARTS", KEY_MAX_RESTARTS}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *text = getenv(rows[i].name);
+        if (text == NULL || text[0] == '\0') continue;
+        state->hook = (void *)(uintptr_t)rows[i].name;
+        (void)parse_row(rows[i].key, text, state);
+    }
+    state->hook = NULL;
+}
+
 static error_t parse_row(int key, char *text, struct argp_state *state)
 {
     run_options *o = state->input;
     switch (key) {
+    case ARGP_KEY_INIT: parse_variables(state); break;
     case KEY_NPROC: parse_nproc(state, text, o); break;
     case KEY_NNODES: { /* others may come: it begins with the fewest */
         int most;
@@ -487,6 +518,7 @@ int run_options_parse(int argc, char **argv, run_options *o)
         o->nnodes = o->nnodes_max = 1;
         o->node_rank              = 0;
         o->master_port            = 0;
+        snprintf(o->master_addr, sizeof o->master_addr, "127.0.0.1");
     }
     if (o->master_port < 0) o->master_port = o->nnodes > 1 ? 29500 : 0;
     const int refused = check(o);

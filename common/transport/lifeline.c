@@ -8,12 +8,24 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+enum { TRIES_PER_LEASE = 12, CONNECT_MS_MIN = 200, CONNECT_MS_MAX = 1000, RECONNECT_MS_MAX = 200 };
+
 struct lifeline {
     transport *now, *next; /* next: NULL unless a renewal is under way */
     transport_options options;
     int epoll_fd; /* of both; -1: the transport has no descriptor */
     char address[];
 };
+
+transport_options lifeline_options(uint64_t lease_ms)
+{
+    const uint64_t ms = lease_ms / TRIES_PER_LEASE;
+    return (transport_options){.heartbeat_ms     = (uint32_t)lease_ms / 2,
+                               .connect_ms       = ms < CONNECT_MS_MIN   ? CONNECT_MS_MIN
+                                                   : ms > CONNECT_MS_MAX ? CONNECT_MS_MAX
+                                                                         : (uint32_t)ms,
+                               .reconnect_ms_max = RECONNECT_MS_MAX};
+}
 
 static bool watch(lifeline *self, transport *t)
 {

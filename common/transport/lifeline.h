@@ -17,6 +17,10 @@
 
 typedef struct lifeline lifeline;
 
+/* For a connection on which a lease of so long runs: many attempts fit into it, and that three heartbeats in silence break
+ * a connection never comes before it ends. */
+transport_options lifeline_options(uint64_t lease_ms);
+
 /* As transport_dial(); options are copied, what they point to is BORROWED until it is closed, and
  * NULL is fine. */
 pen_status lifeline_dial(const char *address, const transport_options *options, lifeline **out,

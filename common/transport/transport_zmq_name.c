@@ -7,7 +7,7 @@
  * Asking.    Each question has a thread of its own, for getaddrinfo() cannot be ended early.  Nobody waits for it: the
  *            last of thread and asker frees the question, and its descriptor wakes the asker.
  * Again.     A name is asked for anew after each attempt that failed, so a peer that comes back under another address
- *            is found.  Of several numbers the first of IPv4 is taken, or else the first: ZeroMQ tries no second one.
+ *            is found.  The first number of IPv4 is taken, or else the first of IPv6: ZeroMQ tries no second one.
  */
 #include "common/transport/transport_zmq.h"
 
@@ -24,7 +24,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 256 << 10, AGAIN_MS = 500, PREFIX = 6 /* tcp:// */ };
+enum { STACK_BYTES = 256 << 10, AGAIN_MS = 500 /* at most */, PREFIX = 6 /* tcp:// */ };
 
 struct name_question {
     atomic_int users; /* the asker, and the thread */
@@ -43,34 +43,33 @@ static void drop(name_question *q)
     free(q);
 }
 
-static const struct addrinfo *choose(const struct addrinfo *list)
-{
-    const struct addrinfo *at = list;
-    while (at != NULL && at->ai_family != AF_INET) at = at->ai_next;
-    return at != NULL ? at : list;
-}
-
 static void write_answer(name_question *q, const struct addrinfo *list)
 {
-    const struct addrinfo *at = choose(list);
     char number[NI_MAXHOST]; /* with the interface of a local one */
-    if (at == NULL || getnameinfo(at->ai_addr, at->ai_addrlen, number, sizeof number, NULL, 0,
-                                  NI_NUMERICHOST) != 0)
+    if (getnameinfo(list->ai_addr, list->ai_addrlen, number, sizeof number, NULL, 0,
+                    NI_NUMERICHOST) != 0)
         return;
     const int n =
         snprintf(q->answer, sizeof q->answer,
-                 at->ai_family == AF_INET6 ? "tcp://[%s]:%s" : "tcp://%s:%s", number, q->port);
+                 list->ai_family == AF_INET6 ? "tcp://[%s]:%s" : "tcp://%s:%s", number, q->port);
     if (n < 0 || (size_t)n >= sizeof q->answer) q->answer[0] = '\0';
+}
+
+static bool look_up_in(name_question *q, int family)
+{
+    const struct addrinfo hints = {.ai_family = family, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list       = NULL;
+    if (getaddrinfo(q->host, NULL, &hints, &list) != 0) return false;
+    write_answer(q, list);
+    freeaddrinfo(list);
+    return true;
 }
 
 static void *look_up(void *question)
 {
-    name_question *q            = question;
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *list       = NULL;
+    name_question *q = question;
     pthread_setname_np(pthread_self(), "pen-name");
-    if (getaddrinfo(q->host, NULL, &hints, &list) == 0) write_answer(q, list);
-    if (list != NULL) freeaddrinfo(list);
+    if (!look_up_in(q, AF_INET)) (void)look_up_in(q, AF_INET6);
     atomic_store(&q->is_answered, true);
     eventfd_write(q->fd, 1);
     drop(q);
@@ -150,11 +149,17 @@ static bool dial_number(endpoint *e, const char *number)
     return !e->must_dial;
 }
 
+static void ask_later(endpoint *e)
+{
+    const uint32_t most = e->options.reconnect_ms_max;
+    endpoint_set_timer(e, most < AGAIN_MS ? most : AGAIN_MS);
+}
+
 static void ask_if_not_asking(endpoint *e)
 {
     if (e->asked != NULL) return;
     e->asked = ask(e);
-    if (e->asked == NULL) endpoint_set_timer(e, AGAIN_MS);
+    if (e->asked == NULL) ask_later(e);
 }
 
 bool dial_begin(endpoint *e)
@@ -181,7 +186,7 @@ void dial_heed_answer(endpoint *e)
         e->must_dial = false;
     else if (q->answer[0] != '\0' && (e->must_dial || is_other))
         (void)dial_number(e, q->answer);
-    if (e->must_dial) endpoint_set_timer(e, AGAIN_MS);
+    if (e->must_dial) ask_later(e);
     drop(q);
 }
 

@@ -105,6 +105,21 @@ WORLD_SIZE=2"
     is_text "no yes" <"$tmp/bare.out"
 }
 
+@test "torchrun's flags may be variables, which flags overrule and a wrong one of which is named" {
+    local show='echo $RANK $WORLD_SIZE $MASTER_ADDR $TORCHELASTIC_MAX_RESTARTS'
+    export PET_NNODES=1 PET_NODE_RANK=0 PET_NPROC_PER_NODE=2 PET_MASTER_ADDR=localhost PET_MASTER_PORT=0 PET_MAX_RESTARTS=4
+    ends_with 0 variables sh -c "$show"
+    sort "$tmp/variables.out" | is_text "[0] 0 2 localhost 4
+[1] 1 2 localhost 4"
+    ends_with 0 flags --nproc-per-node 1 --max-restarts 3 sh -c "$show"
+    is_text "[0] 0 1 localhost 3" <"$tmp/flags.out"
+    ends_with 0 alone --standalone sh -c "$show"
+    sort "$tmp/alone.out" | is_text "[0] 0 2 127.0.0.1 4
+[1] 1 2 127.0.0.1 4"
+    PET_NNODES=some ends_with 2 wrong true
+    grep -qF "PET_NNODES is 'some', but must be a whole number from 1 to 100000" "$tmp/wrong.err"
+}
+
 @test "the master address may be a name" {
     ends_with 0 name --master-addr localhost --servers 1 --nproc-per-node 2 "$programs/stepper" steps=1
     [ "$(grep -c ' APPLIED ' "$tmp/name.out")" = 2 ]

@@ -48,9 +48,21 @@ listening_port() {
 until_true() {
     local end=$((${EPOCHREALTIME/[.,]/} + 20000000))
     until "$@"; do
-        [ "${EPOCHREALTIME/[.,]/}" -lt "$end" ] || { echo "never: $*"; return 1; }
+        [ "${EPOCHREALTIME/[.,]/}" -lt "$end" ] || { echo "never: $*"; tail -n 4 "$tmp"/*.err; return 1; }
         sleep 0.02
     done
+}
+
+# Lets an outage that has begun last $outage_s in all.  Meanwhile the job comes no further than a step, or nothing would
+# have been tested:  nothing_moves WHAT_PRINTS_THE_STEP
+nothing_moves() {
+    local end=$((${EPOCHREALTIME/[.,]/} + $(awk "BEGIN { print int(1000000 * $outage_s) }"))) before after
+    sleep 0.5
+    before=$("$1")
+    while [ "${EPOCHREALTIME/[.,]/}" -lt "$end" ]; do sleep 0.02; done
+    after=$("$1")
+    echo "step $before before, $after after"
+    [ "$after" -le $((before + 1)) ]
 }
 
 scheduler_port() {
