@@ -221,10 +221,10 @@ static void parse_variables(struct argp_state *state)
                 {"PET_NODE_RANK", KEY_NODE_RANK},     {"PET_MASTER_ADDR", KEY_MASTER_ADDR},
                 {"PET_MASTER_PORT", KEY_MASTER_PORT}, {"PET_MAX_RESTARTS", KEY_MAX_RESTARTS}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *text = getenv(rows[i].name);
+        const char *text = config_env(rows[i].name);
         if (text == NULL || text[0] == '\0') continue;
         state->hook = (void *)(uintptr_t)rows[i].name;
-        (void)parse_row(rows[i].key, text, state);
+        (void)parse_row(rows[i].key, (char *)(uintptr_t)text, state); /* only read */
     }
     state->hook = NULL;
 }
