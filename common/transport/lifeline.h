@@ -17,8 +17,8 @@
 
 typedef struct lifeline lifeline;
 
-/* For a connection on which a lease of so long runs: many attempts fit into it, and that three heartbeats in silence break
- * a connection never comes before it ends. */
+/* For a connection on which a lease of so long runs: many attempts to dial fit into it, and three heartbeats do not, for
+ * what silence means is the lease's business. */
 transport_options lifeline_options(uint64_t lease_ms);
 
 /* As transport_dial(); options are copied, what they point to is BORROWED until it is closed, and

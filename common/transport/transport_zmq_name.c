@@ -24,7 +24,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 256 << 10, AGAIN_MS = 500 /* at most */, PREFIX = 6 /* tcp:// */ };
+enum { STACK_BYTES = 1 << 20, AGAIN_MS = 500 /* at most */, PREFIX = 6 /* tcp:// */ };
 
 struct name_question {
     atomic_int users; /* the asker, and the thread */
