@@ -137,6 +137,17 @@ static void test_lifeline_tells_what_transport_dial_tells_of_a_bad_address(void 
     assert_null(line);
 }
 
+static void test_lifeline_options_fit_attempts_into_a_lease_and_leave_silence_to_it(void **state)
+{
+    (void)state;
+    for (uint64_t lease_ms = 2000; lease_ms <= 600000; lease_ms += 500) {
+        const transport_options o = lifeline_options(lease_ms);
+        assert_true(5 * ((uint64_t)o.connect_ms + o.reconnect_ms_max) <= lease_ms);
+        assert_in_range(o.connect_ms, 200, 1000);
+        assert_true(3 * (uint64_t)o.heartbeat_ms > lease_ms);
+    }
+}
+
 int main(void)
 {
 #define IN_WORLD(test) cmocka_unit_test_setup_teardown(test, open_world, close_world)
@@ -145,6 +156,7 @@ int main(void)
         IN_WORLD(test_lifeline_moves_without_a_down_and_the_other_end_sees_the_old_one_go),
         IN_WORLD(test_lifeline_moves_as_often_as_it_is_told_to),
         IN_WORLD(test_lifeline_keeps_its_descriptor),
+        cmocka_unit_test(test_lifeline_options_fit_attempts_into_a_lease_and_leave_silence_to_it),
         cmocka_unit_test(test_lifeline_tells_what_transport_dial_tells_of_a_bad_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
