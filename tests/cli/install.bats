@@ -98,22 +98,34 @@ END
         '"$tmp"'/linear 2>/dev/null | grep -q .'
 }
 
-# A dpkg-query that has all packages but these:  without PACKAGE...
+# A dpkg-query that has all packages but these, and one that provides what $provided says:  without PACKAGE...
 without() {
+    local package
     mkdir -p "$tmp/bin"
-    printf '#!/bin/sh\nfor last; do :; done\nfor p in %s; do [ "$p" = "$last" ] && exit 1; done\necho installed\n' "$*" \
-        >"$tmp/bin/dpkg-query"
+    {
+        echo '#!/bin/sh'
+        for package in $(sed 's/#.*//' packages.txt); do
+            [[ " $* " == *" $package "* ]] || echo "echo 'installed $package, '"
+        done
+        echo "echo 'installed elsewhere, ${provided:-}'"
+        echo "echo 'deinstalled ${1:-none}, '"
+    } >"$tmp/bin/dpkg-query"
     chmod +x "$tmp/bin/dpkg-query"
 }
 
 @test "setup.sh installs nothing when nothing is missing, and with DRY_RUN=1 shows the command" {
     without
-    PATH=$tmp/bin:$PATH scripts/setup.sh | is_text "setup   nothing to install"
+    PATH=$tmp/bin:$PATH DRY_RUN=1 scripts/setup.sh | is_text "setup   nothing to install"
     without libzmq3-dev gnuplot-nox
     PATH=$tmp/bin:$PATH DRY_RUN=1 scripts/setup.sh >"$tmp/out"
     sed -E 's/^(sudo)? *apt-get/apt-get/; s/ *$//' "$tmp/out" | is_text "setup   missing 2 Debian packages:
           libzmq3-dev gnuplot-nox
 apt-get install -y --no-install-recommends libzmq3-dev gnuplot-nox"
+}
+
+@test "setup.sh does not want what another package provides" {
+    provided='libzmq-dev, libzmq3-dev (= 4.3.4), gnuplot-nox' without libzmq3-dev gnuplot-nox
+    PATH=$tmp/bin:$PATH DRY_RUN=1 scripts/setup.sh | is_text "setup   nothing to install"
 }
 
 @test "setup.sh on another system lists what it would have installed" {

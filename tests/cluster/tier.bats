@@ -50,13 +50,14 @@ by_hand() {
     cat "$tmp/$name.err" "$tmp/$name-server.err"
 }
 
-# Keeps the last of what /proc knows of a process, and the most of its own memory:  watch PID  -> $tmp/watched, $most_kib
+# Keeps the last of what a process has read and written, and the most of its own memory:  watch PID  -> $tmp/watched, $most_kib
+# Its own is what it wrote to, and what it has of files in $disk: not the code it shares with others.
 watch() {
-    local now own
+    local own
     most_kib=0
-    while grep -hE '^(VmRSS|RssAnon|RssFile|read_bytes|write_bytes):' "/proc/$1/status" "/proc/$1/io" >"$tmp/now" 2>/dev/null &&
-        grep -q RssAnon "$tmp/now"; do
-        own=$(awk '/^Rss(Anon|File):/ {n += $2} END {print n}' "$tmp/now")
+    while own=$(awk -v disk="${disk:-none}" '/^[0-9a-f]+-/ { path = $6 } /^Rss:/ { rss = $2 }
+            /^Anonymous:/ { n += index(path, disk) == 1 ? rss : $2 } END { print n + 0 }' "/proc/$1/smaps" 2>/dev/null) &&
+        [ "$own" -gt 0 ] && grep -hE '^(read|write)_bytes:' "/proc/$1/io" >"$tmp/now" 2>/dev/null; do
         [ "$own" -le "$most_kib" ] || most_kib=$own
         mv "$tmp/now" "$tmp/watched"
         sleep 0.02
@@ -117,6 +118,8 @@ make_group() {
     [ "$code" = 0 ]
     # Masters and both moments in float32: 12 bytes for each of 784 x 10000 + 10000 + 50101 numbers.
     state_kib=$((12 * (784 * 10000 + 10000 + 50101) / 1024))
+    echo "$most_kib KiB of its own where all is in memory" # both moments; masters are in memory that the worker reads, too
+    [ "$most_kib" -ge $((state_kib * 2 / 3)) ]
     limit_kib=$((state_kib / 4))
     server_by=(env "${everything[@]}" PENSTOCK_OFFLOAD_PATH="$disk" bash -c)
     if make_group; then
