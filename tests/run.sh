@@ -64,8 +64,8 @@ if [ "$kind" = all ]; then
 fi
 if [ "$kind" = all ] && [ -x tests/fuzz/run.sh ]; then
     {
-        echo "fuzz_wire 300 env FUZZ_TARGETS=wire_data,wire_control,wire_peer tests/fuzz/run.sh $build/fuzz_wire ${FUZZ_SECONDS:-10}"
-        echo "fuzz_files 300 env FUZZ_TARGETS=config,secret,store,http tests/fuzz/run.sh $build/fuzz_files ${FUZZ_SECONDS:-10}"
+        echo "fuzz_wire 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=wire_data,wire_control,wire_peer tests/fuzz/run.sh $build/fuzz_wire ${FUZZ_SECONDS:-10}"
+        echo "fuzz_files 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=config,secret,store,http tests/fuzz/run.sh $build/fuzz_files ${FUZZ_SECONDS:-10}"
         cat "$list"
     } >"$list.all" && mv "$list.all" "$list"
 fi

@@ -222,16 +222,21 @@ const reader_value *store_reader_first(const reader_snapshot *s, uint32_t tensor
         else
             high = middle;
     }
-    return &s->value[low];
+    return s->n_values > 0 ? &s->value[low] : s->value; /* of nothing there is no place */
+}
+
+const reader_value *store_reader_end(const reader_snapshot *s)
+{
+    return s->n_values > 0 ? s->value + s->n_values : s->value;
 }
 
 /* How far the values of one tensor reach without a gap. */
 static uint64_t covered(const reader_snapshot *s, uint32_t tensor, int what)
 {
-    uint64_t to = 0;
+    uint64_t to             = 0;
+    const reader_value *end = store_reader_end(s);
     for (const reader_value *v = store_reader_first(s, tensor, what);
-         v < s->value + s->n_values && v->tensor == tensor && v->what == what && v->start <= to;
-         v++)
+         v < end && v->tensor == tensor && v->what == what && v->start <= to; v++)
         if (v->start + v->count > to) to = v->start + v->count;
     return to;
 }

@@ -48,6 +48,7 @@ pen_status store_reader_find(const store_reader *r, int64_t step, const reader_s
 
 /* The first value of a tensor; another's, or the end of all, when it has none. */
 const reader_value *store_reader_first(const reader_snapshot *s, uint32_t tensor, int what);
+const reader_value *store_reader_end(const reader_snapshot *s);
 
 /* CORRUPT names tensor and file. */
 pen_status store_value_check(const store_reader *r, const reader_snapshot *s, const reader_value *v,

@@ -69,7 +69,7 @@ pen_status store_read(store_reader *r, int64_t step, const char *tensor, const c
     uint64_t at             = start;
     const uint64_t end      = start + count;
     const reader_value *v   = store_reader_first(s, (uint32_t)t, w);
-    const reader_value *all = s->value + s->n_values;
+    const reader_value *all = store_reader_end(s);
     for (; at < end && v < all && v->tensor == (uint32_t)t && v->what == w && v->start <= at; v++) {
         if (v->start + v->count <= at) continue;
         status = store_value_check(r, s, v, why);

@@ -2,6 +2,7 @@
 # run.sh - builds the libFuzzer targets with clang and runs each for some seconds; speaks TAP.
 #   tests/fuzz/run.sh BUILD_DIR [SECONDS]     10 seconds each by default
 #   FUZZ_TARGETS=config,store                only these
+#   FUZZ_SEED=1                              the same inputs each time; otherwise others
 #   tests/fuzz/run.sh BUILD_DIR --corpus      writes tests/fuzz/corpus/{wire_*,secret,store}/ anew
 # An input that breaks a promise is kept in BUILD_DIR/failed/; give it to BUILD_DIR/fuzz_<target> to see it again.
 set -u
@@ -62,7 +63,7 @@ for target in $targets; do
         continue
     fi
     mkdir -p "$build/corpus/$target" # what is found is kept here and tried again by the next run
-    if "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=$max_bytes -print_final_stats=1 \
+    if "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=$max_bytes -seed="${FUZZ_SEED:-0}" -print_final_stats=1 \
         -artifact_prefix="$build/failed/$target-" "$build/corpus/$target" "tests/fuzz/corpus/$target" >"$log" 2>&1; then
         echo "ok fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs"
     else
