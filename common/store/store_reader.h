@@ -46,7 +46,7 @@ struct store_reader {
 pen_status store_reader_find(const store_reader *r, int64_t step, const reader_snapshot **s,
                              pen_error *why);
 
-/* The first value of a tensor; another's, or the end of all, when it has none. */
+/* The first value of a tensor; another's, or the end of all, when it has none.  Both are NULL of a snapshot without values. */
 const reader_value *store_reader_first(const reader_snapshot *s, uint32_t tensor, int what);
 const reader_value *store_reader_end(const reader_snapshot *s);
 

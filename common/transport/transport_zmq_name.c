@@ -1,4 +1,4 @@
-/* transport_zmq_name.c - where a dialler dials: the number that its name stands for now.
+/* transport_zmq_name.c - where a dialler dials: the address behind a name, which may change while it dials.
  *
  * DESIGN
  * Why.       ZeroMQ would ask the name server itself, in the thread that moves all messages of the process.  While that

@@ -94,17 +94,22 @@ lossy() {
     finish
 }
 
-# Both workers on n1, each server on a host of its own; the scheduler's host moves, and then a server's.
-moved() {
+# The scheduler on n0, both workers on n1, each server on a host of its own, until they train:  spread SCHEDULER_FLAGS...
+spread() {
     local i
-    hosts_start 4
-    role_on n0 scheduler "$penstock" scheduler --host "*" --port 29400 --world-size 2 --servers 2
+    role_on n0 scheduler "$penstock" scheduler --host "*" --port 29400 --world-size 2 --servers 2 "$@"
     for i in 0 1; do
         role_on "n$((i + 2))" "s$i" "$penstock" server --master-addr n0 --master-port 29400 --rank "$i"
         role_on n1 "w$i" env RANK=$i WORLD_SIZE=2 LOCAL_RANK=$i LOCAL_WORLD_SIZE=2 MASTER_ADDR=n0 MASTER_PORT=29400 \
             PENSTOCK_SERVERS=2 PENSTOCK_SCHEDULER=external "$examples/fashion_mnist" "${example[@]}" --out "$tmp/faulty.json"
     done
     until_true hosts_are_in_step 5
+}
+
+# The scheduler's host moves, and then a server's.
+moved() {
+    hosts_start 4
+    spread
     move 0 10.78.0.70
     until_true hosts_are_in_step 25
     move 3 10.78.0.73
@@ -114,15 +119,8 @@ moved() {
 
 # A server dies, and another of its rank comes at once, on another host: before the news of the death, if it can.
 replaced() {
-    local i
     hosts_start 5
-    role_on n0 scheduler "$penstock" scheduler --host "*" --port 29400 --world-size 2 --servers 2 --replicas 1
-    for i in 0 1; do
-        role_on "n$((i + 2))" "s$i" "$penstock" server --master-addr n0 --master-port 29400 --rank "$i"
-        role_on n1 "w$i" env RANK=$i WORLD_SIZE=2 LOCAL_RANK=$i LOCAL_WORLD_SIZE=2 MASTER_ADDR=n0 MASTER_PORT=29400 \
-            PENSTOCK_SERVERS=2 PENSTOCK_SCHEDULER=external "$examples/fashion_mnist" "${example[@]}" --out "$tmp/faulty.json"
-    done
-    until_true hosts_are_in_step 5
+    spread --replicas 1
     kill -9 "$s1_pid"
     role_on n4 s1 "$penstock" server --master-addr n0 --master-port 29400 --rank 1
     end_well 50 w0 w1 s0 s1 scheduler
