@@ -78,6 +78,14 @@ typedef struct {
     /* Host memory that the device reads and writes without a copy through the host's caches; zeroed. */
     void *(*host_alloc)(size_t bytes, pen_error *why);
     void (*host_free)(void *data);
+    /* Host memory of anybody's, from here on as good as host_alloc()'s; until unpin(), which comes before it is freed. */
+    pen_status (*pin)(void *data, size_t bytes, pen_error *why);
+    void (*unpin)(void *data);
+
+    /* ---- streams: what is on one runs beside what is on others; any thread ---- */
+    /* *stream is the caller's; it does not wait for the default stream, nor that for it. */
+    pen_status (*stream_new)(int device, device_stream *stream, pen_error *why);
+    void (*stream_free)(device_stream stream); /* what is enqueued is still done */
 
     /* ---- work, in the order of its stream; the host does at once what it is told ---- */
     pen_status (*copy)(void *to, const void *from, size_t bytes, device_stream stream,
@@ -85,6 +93,13 @@ typedef struct {
     /* At most DEVICE_ARRAYS_MAX inputs and outputs. */
     pen_status (*reduce)(const reduce_args *args, size_t begin, size_t count, device_stream stream,
                          pen_error *why);
+    /* Sums of micro-batches: sum[i] = in[i] (is_first), or sum[i] + in[i], in float32; f32, f16 and bf16. */
+    pen_status (*accumulate)(float *sum, const void *in, pen_dtype dtype, size_t n, bool is_first,
+                             device_stream stream, pen_error *why);
+    /* to[i] = sum[i] rounded to nearest even; f16 and bf16. */
+    pen_status (*narrow)(void *to, const float *sum, pen_dtype dtype, size_t n,
+                         device_stream stream, pen_error *why);
+    pen_status (*zero)(void *to, size_t bytes, device_stream stream, pen_error *why);
     device_event *(*event_new)(void); /* NULL: no memory */
     void (*event_free)(device_event *event);
     pen_status (*event_record)(device_event *event, device_stream stream, pen_error *why);
@@ -104,6 +119,7 @@ typedef struct {
 
     /* 16 bytes that are equal for two processes exactly if they use the same device. */
     void (*uuid)(int device, uint8_t out[16]);
+    int (*count)(void);                 /* devices that there are; wakes the driver */
     int (*current)(void);               /* device of the calling thread; -1: host */
     int (*device)(const void *pointer); /* where it lies; -1: host */
 } device_ops;

@@ -6,6 +6,7 @@
 #include "common/device/device.h"
 
 #include "common/segment.h"
+#include "common/simd/simd.h"
 #include "common/why.h"
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -127,7 +128,30 @@ static void *cpu_host_alloc(size_t bytes, pen_error *why)
     return memset(data, 0, size);
 }
 
+static pen_status cpu_pin(void *data, size_t bytes, pen_error *why)
+{
+    (void)data, (void)bytes, (void)why;
+    return PEN_OK;
+}
+
+static void cpu_unpin(void *data)
+{
+    (void)data;
+}
+
 /* ---- work ---------------------------------------------------------------------------------------- */
+
+static pen_status cpu_stream_new(int device, device_stream *stream, pen_error *why)
+{
+    (void)device, (void)why;
+    *stream = NULL;
+    return PEN_OK;
+}
+
+static void cpu_stream_free(device_stream stream)
+{
+    (void)stream;
+}
 
 static pen_status cpu_copy(void *to, const void *from, size_t bytes, device_stream stream,
                            pen_error *why)
@@ -145,6 +169,32 @@ static pen_status cpu_reduce(const reduce_args *args, size_t begin, size_t count
         return why_set(why, PEN_INVALID_ARGUMENT, "there is no reduction %d of type %d", args->op,
                        args->dtype);
     reduce(args, begin, count);
+    return PEN_OK;
+}
+
+static pen_status cpu_accumulate(float *sum, const void *in, pen_dtype dtype, size_t n,
+                                 bool is_first, device_stream stream, pen_error *why)
+{
+    (void)stream, (void)why;
+    if (is_first)
+        simd()->decode(sum, in, dtype, n);
+    else
+        simd()->fold_add(sum, sum, in, dtype, 1, n);
+    return PEN_OK;
+}
+
+static pen_status cpu_narrow(void *to, const float *sum, pen_dtype dtype, size_t n,
+                             device_stream stream, pen_error *why)
+{
+    (void)stream, (void)why;
+    simd()->encode(to, sum, dtype, n);
+    return PEN_OK;
+}
+
+static pen_status cpu_zero(void *to, size_t bytes, device_stream stream, pen_error *why)
+{
+    (void)stream, (void)why;
+    memset(to, 0, bytes);
     return PEN_OK;
 }
 
@@ -232,6 +282,11 @@ static void cpu_uuid(int device, uint8_t out[16])
     if (device >= 0) out[15] = (uint8_t)(out[15] + device + 1);
 }
 
+static int cpu_count(void)
+{
+    return 0;
+}
+
 static int cpu_current(void)
 {
     return -1;
@@ -257,8 +312,15 @@ const device_ops device_cpu = {
     .unmap        = cpu_unmap,
     .host_alloc   = cpu_host_alloc,
     .host_free    = free,
+    .pin          = cpu_pin,
+    .unpin        = cpu_unpin,
+    .stream_new   = cpu_stream_new,
+    .stream_free  = cpu_stream_free,
     .copy         = cpu_copy,
     .reduce       = cpu_reduce,
+    .accumulate   = cpu_accumulate,
+    .narrow       = cpu_narrow,
+    .zero         = cpu_zero,
     .event_new    = cpu_event_new,
     .event_free   = cpu_event_free,
     .event_record = cpu_event_record,
@@ -269,6 +331,7 @@ const device_ops device_cpu = {
     .flag_set     = cpu_flag_set,
     .flag_wait    = cpu_flag_wait,
     .uuid         = cpu_uuid,
+    .count        = cpu_count,
     .current      = cpu_current,
     .device       = cpu_device,
 };

@@ -6,8 +6,8 @@
  *            loaded driver (RTLD_NOLOAD) and never loads one.  Once found it stays.
  * Kernels.   kernels/<name>.cu are compiled to one image each, which lies in this library as bytes and is loaded into
  *            a context when its first kernel is launched there.
- * Contexts.  Work is done in the context of its stream; for stream 0 in that of its pointer's device.  A context that
- *            the caller's thread has is left as it was.  Without one the primary context is used, as CUDA's own
+ * Contexts.  Work is done in the context of its stream; for stream 0 in the one that was entered, or else in that of
+ *            its pointer's device.  A context that the caller's thread has is left as it was.  Without one the primary context is used, as CUDA's own
  *            runtime does.
  * Sharing.   Legacy IPC handles name whole allocations; the offset of a pointer in it travels beside it.  A handle can
  *            be opened once per context: openings are counted.
@@ -40,8 +40,9 @@
     X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyAsync) X(cuIpcGetMemHandle)                       \
     X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle)    \
     X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuStreamWaitEvent)       \
-    X(cuStreamSynchronize) X(cuStreamGetCtx) X(cuModuleLoadData) X(cuModuleGetFunction)            \
-    X(cuLaunchKernel) X(cuGetErrorString)
+    X(cuStreamSynchronize) X(cuStreamGetCtx) X(cuStreamCreate) X(cuStreamDestroy)                  \
+    X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemsetD8Async) X(cuModuleLoadData)             \
+    X(cuModuleGetFunction) X(cuLaunchKernel) X(cuGetErrorString)
 /* clang-format on */
 
 /* cuda.h gives many functions the name of their newest version: the name is taken after that. */
@@ -139,6 +140,13 @@ static int cuda_current(void)
     return device;
 }
 
+static int cuda_count(void)
+{
+    int devices = 0;
+    if (!has_driver(0) || driver.cuInit(0) != CUDA_SUCCESS) return 0;
+    return driver.cuDeviceGetCount(&devices) == CUDA_SUCCESS ? devices : 0;
+}
+
 static void cuda_uuid(int device, uint8_t out[16])
 {
     CUuuid uuid = {{0}};
@@ -173,6 +181,15 @@ static pen_status primary_context(int device, CUcontext *context, pen_error *why
     return failed(result, "taking the device's context", why);
 }
 
+static _Thread_local int entered; /* enter() and enter_for() that are not left yet */
+
+static pen_status push(CUcontext context, const char *what, pen_error *why)
+{
+    pen_status status = failed(driver.cuCtxPushCurrent(context), what, why);
+    if (status == PEN_OK) entered++;
+    return status;
+}
+
 static pen_status cuda_enter(int wanted, pen_error *why)
 {
     CUcontext context = NULL;
@@ -183,13 +200,14 @@ static pen_status cuda_enter(int wanted, pen_error *why)
         pen_status status = primary_context(device, &context, why);
         if (status != PEN_OK) return status;
     }
-    return failed(driver.cuCtxPushCurrent(context), "entering the device", why);
+    return push(context, "entering the device", why);
 }
 
 static void cuda_leave(void)
 {
     CUcontext context;
     driver.cuCtxPopCurrent(&context);
+    entered--;
 }
 
 /* Streams 0, 1 and 2 are CUDA's own and belong to whatever context is current. */
@@ -209,10 +227,10 @@ static pen_status enter_for(device_stream stream, const void *pointer, pen_error
         pen_status status =
             failed(driver.cuStreamGetCtx((CUstream)stream, &context), "asking for a stream", why);
         if (status != PEN_OK) return status;
-        return failed(driver.cuCtxPushCurrent(context), "entering a stream's context", why);
+        return push(context, "entering a stream's context", why);
     }
-    if (cuda_current() >= 0 && (device < 0 || device == cuda_current()))
-        return cuda_enter(cuda_current(), why);
+    /* Inside of enter() the default stream is that of the device entered, also for memory of another. */
+    if (cuda_current() >= 0 && (entered > 0 || device < 0)) return cuda_enter(cuda_current(), why);
     return cuda_enter(device, why);
 }
 
@@ -257,6 +275,46 @@ static void cuda_host_free(void *data)
     driver.cuMemFreeHost(data);
     cuda_leave();
 }
+
+static pen_status cuda_pin(void *data, size_t bytes, pen_error *why)
+{
+    if (bytes == 0) return PEN_OK;
+    pen_status status = enter_for(NULL, NULL, why);
+    if (status != PEN_OK) return status;
+    CUresult result = driver.cuMemHostRegister(data, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    cuda_leave();
+    return failed(result, "pinning host memory", why);
+}
+
+/* What was of no bytes was never pinned: the driver says so, and nothing is done. */
+static void cuda_unpin(void *data)
+{
+    if (data == NULL || enter_for(NULL, NULL, NULL) != PEN_OK) return;
+    driver.cuMemHostUnregister(data);
+    cuda_leave();
+}
+
+/* ---- streams ------------------------------------------------------------------------------------- */
+
+static pen_status cuda_stream_new(int device, device_stream *stream, pen_error *why)
+{
+    CUstream made     = NULL;
+    pen_status status = cuda_enter(device, why);
+    if (status != PEN_OK) return status;
+    CUresult result = driver.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
+    cuda_leave();
+    *stream = made;
+    return failed(result, "making a stream", why);
+}
+
+static void cuda_stream_free(device_stream stream)
+{
+    if (!is_own_stream(stream) || enter_for(stream, NULL, NULL) != PEN_OK) return;
+    driver.cuStreamDestroy((CUstream)stream);
+    cuda_leave();
+}
+
+/* ---- memory that other processes map --------------------------------------------------------------- */
 
 /* Asking for a handle enters the kernel; the answer for an allocation never changes. */
 enum { HANDLES = 64 };
@@ -422,11 +480,15 @@ static void cuda_unmap(const device_ref *ref)
 IMAGE(fold);
 IMAGE(copy);
 IMAGE(flag);
+IMAGE(sum);
 
+enum { IMAGES = 4 };
 enum {
     FOLD_ANY,
     FOLD_TWO   = PEN_U64 + 1,
-    COPY_BYTES = FOLD_TWO + PEN_U64 + 1,
+    ACCUMULATE = FOLD_TWO + PEN_U64 + 1,
+    NARROW     = ACCUMULATE + PEN_BF16 + 1,
+    COPY_BYTES = NARROW + PEN_BF16 + 1,
     FLAG_SET,
     FLAG_WAIT,
     KERNELS
@@ -436,22 +498,27 @@ static const struct {
     const unsigned char *image;
     const char *name;
 } kernel_table[KERNELS] = {
-    [FOLD_ANY + PEN_F32]  = {device_image_fold, "fold_f32_0"},
-    [FOLD_ANY + PEN_F16]  = {device_image_fold, "fold_f16_0"},
-    [FOLD_ANY + PEN_BF16] = {device_image_fold, "fold_bf16_0"},
-    [FOLD_ANY + PEN_F64]  = {device_image_fold, "fold_f64_0"},
-    [FOLD_ANY + PEN_I8]   = {device_image_fold, "fold_i8_0"},
-    [FOLD_ANY + PEN_U8]   = {device_image_fold, "fold_u8_0"},
-    [FOLD_ANY + PEN_I32]  = {device_image_fold, "fold_i32_0"},
-    [FOLD_ANY + PEN_U32]  = {device_image_fold, "fold_u32_0"},
-    [FOLD_ANY + PEN_I64]  = {device_image_fold, "fold_i64_0"},
-    [FOLD_ANY + PEN_U64]  = {device_image_fold, "fold_u64_0"},
-    [FOLD_TWO + PEN_F32]  = {device_image_fold, "fold_f32_2"},
-    [FOLD_TWO + PEN_F16]  = {device_image_fold, "fold_f16_2"},
-    [FOLD_TWO + PEN_BF16] = {device_image_fold, "fold_bf16_2"},
-    [COPY_BYTES]          = {device_image_copy, "copy_bytes"},
-    [FLAG_SET]            = {device_image_flag, "flag_set"},
-    [FLAG_WAIT]           = {device_image_flag, "flag_wait"},
+    [FOLD_ANY + PEN_F32]    = {device_image_fold, "fold_f32_0"},
+    [FOLD_ANY + PEN_F16]    = {device_image_fold, "fold_f16_0"},
+    [FOLD_ANY + PEN_BF16]   = {device_image_fold, "fold_bf16_0"},
+    [FOLD_ANY + PEN_F64]    = {device_image_fold, "fold_f64_0"},
+    [FOLD_ANY + PEN_I8]     = {device_image_fold, "fold_i8_0"},
+    [FOLD_ANY + PEN_U8]     = {device_image_fold, "fold_u8_0"},
+    [FOLD_ANY + PEN_I32]    = {device_image_fold, "fold_i32_0"},
+    [FOLD_ANY + PEN_U32]    = {device_image_fold, "fold_u32_0"},
+    [FOLD_ANY + PEN_I64]    = {device_image_fold, "fold_i64_0"},
+    [FOLD_ANY + PEN_U64]    = {device_image_fold, "fold_u64_0"},
+    [FOLD_TWO + PEN_F32]    = {device_image_fold, "fold_f32_2"},
+    [FOLD_TWO + PEN_F16]    = {device_image_fold, "fold_f16_2"},
+    [FOLD_TWO + PEN_BF16]   = {device_image_fold, "fold_bf16_2"},
+    [ACCUMULATE + PEN_F32]  = {device_image_sum, "accumulate_f32"},
+    [ACCUMULATE + PEN_F16]  = {device_image_sum, "accumulate_f16"},
+    [ACCUMULATE + PEN_BF16] = {device_image_sum, "accumulate_bf16"},
+    [NARROW + PEN_F16]      = {device_image_sum, "narrow_f16"},
+    [NARROW + PEN_BF16]     = {device_image_sum, "narrow_bf16"},
+    [COPY_BYTES]            = {device_image_copy, "copy_bytes"},
+    [FLAG_SET]              = {device_image_flag, "flag_set"},
+    [FLAG_WAIT]             = {device_image_flag, "flag_wait"},
 };
 
 static struct loaded {
@@ -460,14 +527,14 @@ static struct loaded {
     struct {
         const unsigned char *image;
         CUmodule module;
-    } modules[3];
+    } modules[IMAGES];
     CUfunction kernel[KERNELS];
 } contexts[CONTEXTS_MAX];
 
 static CUresult load_module(struct loaded *l, const unsigned char *image, CUmodule *module)
 {
     int i = 0;
-    while (l->modules[i].image != NULL && l->modules[i].image != image) i++; /* there are three */
+    while (l->modules[i].image != NULL && l->modules[i].image != image) i++; /* at most IMAGES */
     if (l->modules[i].image == NULL) {
         CUresult result = driver.cuModuleLoadData(&l->modules[i].module, image);
         if (result != CUDA_SUCCESS) return result;
@@ -598,6 +665,63 @@ static pen_status cuda_reduce(const reduce_args *args, size_t begin, size_t coun
     return status;
 }
 
+/* ---- sums ---------------------------------------------------------------------------------------- */
+
+/* Both arrays come to whole 16 bytes after the same elements, or go element by element. */
+static void set_sum_lie(kernel_sum *k, size_t width)
+{
+    const uintptr_t sum = (uintptr_t)k->sum, numbers = (uintptr_t)k->numbers;
+    k->head             = (16 - numbers % 16) % 16 / width;
+    const bool is_wide  = (sum + k->head * sizeof(float)) % 16 == 0;
+    const bool is_whole = sum % sizeof(float) == 0 && numbers % width == 0;
+    k->lie              = !is_whole ? KERNEL_BYTES : is_wide ? KERNEL_WIDE : KERNEL_ELEMENTS;
+    if (k->head > k->count) k->head = k->count;
+}
+
+static pen_status launch_sum(int first, kernel_sum *k, pen_dtype dtype, device_stream stream,
+                             pen_error *why)
+{
+    if (dtype < PEN_F32 || dtype > PEN_BF16 || kernel_table[first + (int)dtype].name == NULL)
+        return why_set(why, PEN_INVALID_ARGUMENT, "sums are not made of, or rounded to, type %d",
+                       dtype);
+    if (k->count == 0) return PEN_OK;
+    const size_t width = element_bytes(dtype);
+    set_sum_lie(k, width);
+    const uint64_t work = k->lie == KERNEL_WIDE ? (k->count * width + 15) / 16 : k->count;
+    pen_status status   = enter_for(stream, k->sum, why);
+    if (status != PEN_OK) return status;
+    status = launch(first + (int)dtype, k, work, stream, why);
+    cuda_leave();
+    return status;
+}
+
+static pen_status cuda_accumulate(float *sum, const void *in, pen_dtype dtype, size_t n,
+                                  bool is_first, device_stream stream, pen_error *why)
+{
+    kernel_sum k = {.sum = sum, .numbers = (void *)in, .count = n, .is_first = is_first};
+    return launch_sum(ACCUMULATE, &k, dtype, stream, why);
+}
+
+static pen_status cuda_narrow(void *to, const float *sum, pen_dtype dtype, size_t n,
+                              device_stream stream, pen_error *why)
+{
+    kernel_sum k = {.sum = (float *)sum, .numbers = to, .count = n};
+    return launch_sum(NARROW, &k, dtype, stream, why);
+}
+
+static pen_status cuda_zero(void *to, size_t bytes, device_stream stream, pen_error *why)
+{
+    if (bytes == 0) return PEN_OK;
+    pen_status status = enter_for(stream, to, why);
+    if (status != PEN_OK) return status;
+    status =
+        failed(driver.cuMemsetD8Async((CUdeviceptr)to, 0, bytes, (CUstream)stream), "zeroing", why);
+    cuda_leave();
+    return status;
+}
+
+/* ---- copies -------------------------------------------------------------------------------------- */
+
 /* Inside of one device our own kernel: it runs while the copy engines are busy with the host, and does not change
  * between drivers.  Everything else is the driver's, which knows the way. */
 static pen_status cuda_copy(void *to, const void *from, size_t bytes, device_stream stream,
@@ -671,11 +795,10 @@ static pen_status cuda_event_record(device_event *event, device_stream stream, p
 static pen_status cuda_event_done(device_event *event, pen_error *why)
 {
     if (event->handle == NULL) return PEN_OK; /* nothing was recorded */
-    CUresult result = driver.cuCtxPushCurrent(event->context);
-    if (result == CUDA_SUCCESS) {
-        result = driver.cuEventQuery(event->handle);
-        cuda_leave();
-    }
+    pen_status status = push(event->context, "entering an event's context", why);
+    if (status != PEN_OK) return status;
+    CUresult result = driver.cuEventQuery(event->handle);
+    cuda_leave();
     return result == CUDA_ERROR_NOT_READY ? PEN_AGAIN : failed(result, "work of the device", why);
 }
 
@@ -791,8 +914,15 @@ const device_ops device_cuda = {
     .unmap        = cuda_unmap,
     .host_alloc   = cuda_host_alloc,
     .host_free    = cuda_host_free,
+    .pin          = cuda_pin,
+    .unpin        = cuda_unpin,
+    .stream_new   = cuda_stream_new,
+    .stream_free  = cuda_stream_free,
     .copy         = cuda_copy,
     .reduce       = cuda_reduce,
+    .accumulate   = cuda_accumulate,
+    .narrow       = cuda_narrow,
+    .zero         = cuda_zero,
     .event_new    = cuda_event_new,
     .event_free   = cuda_event_free,
     .event_record = cuda_event_record,
@@ -803,6 +933,7 @@ const device_ops device_cuda = {
     .flag_set     = cuda_flag_set,
     .flag_wait    = cuda_flag_wait,
     .uuid         = cuda_uuid,
+    .count        = cuda_count,
     .current      = cuda_current,
     .device       = cuda_device,
 };
@@ -846,6 +977,23 @@ static pen_status cuda_enter(int device, pen_error *why)
     return off(why);
 }
 
+static pen_status cuda_pin(void *data, size_t bytes, pen_error *why)
+{
+    (void)data, (void)bytes;
+    return off(why);
+}
+
+static pen_status cuda_stream_new(int device, device_stream *stream, pen_error *why)
+{
+    (void)device, (void)stream;
+    return off(why);
+}
+
+static int cuda_count(void)
+{
+    return 0;
+}
+
 static int cuda_current(void)
 {
     return -1;
@@ -866,6 +1014,9 @@ const device_ops device_cuda = {
     .enter      = cuda_enter,
     .alloc      = cuda_alloc,
     .host_alloc = cuda_host_alloc,
+    .pin        = cuda_pin,
+    .stream_new = cuda_stream_new,
+    .count      = cuda_count,
     .current    = cuda_current,
     .device     = cuda_device,
 };

@@ -5,17 +5,25 @@
  */
 #include "common/device/kernels/kernels.h"
 
-__device__ uint64_t now_ns()
+#ifdef __CUDACC__ /* else tests compile the kernels for the host, and say what these are there */
+#define KERNEL_NOW_NS(ns) asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns))
+#define KERNEL_LOAD_ACQUIRE(value, at)                                                             \
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory")
+#define KERNEL_STORE_RELEASE(at, value)                                                            \
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory")
+#endif
+
+__device__ inline uint64_t now_ns()
 {
     uint64_t ns;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    KERNEL_NOW_NS(ns);
     return ns;
 }
 
-__device__ uint64_t flag_load(const void *flag)
+__device__ inline uint64_t flag_load(const void *flag)
 {
     uint64_t value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
+    KERNEL_LOAD_ACQUIRE(value, flag);
     return value;
 }
 
@@ -24,7 +32,7 @@ extern "C" __global__ void flag_set(const __grid_constant__ kernel_flag_set k)
     const int i = threadIdx.x;
     if (i >= k.n) return;
     __threadfence_system(); /* what earlier kernels of this stream wrote is seen before the flag */
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(k.flag[i]), "l"(k.value) : "memory");
+    KERNEL_STORE_RELEASE(k.flag[i], k.value);
 }
 
 extern "C" __global__ void flag_wait(const __grid_constant__ kernel_flag_wait k)

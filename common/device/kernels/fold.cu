@@ -11,21 +11,9 @@
  * Numbers.   16-bit floats widen to float32 and are rounded once.  No fused multiply-add, no flushing to zero, exact
  *            division: the file is compiled with -fmad=false and nothing faster.
  */
-#include "common/device/kernels/kernels.h"
+#include "common/device/kernels/numbers.cuh"
 
 enum fold_op { SUM, AVG, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR }; /* as pen_op */
-
-struct f16 {
-    uint16_t bits;
-};
-struct bf16 {
-    uint16_t bits;
-};
-
-#ifdef __CUDACC__ /* else a test compiles this file for the host, and says what these are there */
-#define KERNEL_F32_OF_F16(y, bits) asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(bits))
-#define KERNEL_F16_OF_F32(bits, x) asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x))
-#endif
 
 /* ---- the type a fold is done in ---------------------------------------------------------------- */
 template <typename T> struct folded {
@@ -37,40 +25,6 @@ template <> struct folded<f16> {
 template <> struct folded<bf16> {
     typedef float type;
 };
-
-template <typename T> __device__ T widen(T x)
-{
-    return x;
-}
-
-__device__ float widen(f16 x)
-{
-    float y;
-    KERNEL_F32_OF_F16(y, x.bits);
-    return y;
-}
-
-__device__ float widen(bf16 x)
-{
-    return __uint_as_float((uint32_t)x.bits << 16);
-}
-
-template <typename T> __device__ void narrow(T x, T *y)
-{
-    *y = x;
-}
-
-__device__ void narrow(float x, f16 *y)
-{
-    KERNEL_F16_OF_F32(y->bits, x);
-}
-
-__device__ void narrow(float x, bf16 *y)
-{
-    const uint32_t bits = __float_as_uint(x), odd = bits >> 16 & 1u;
-    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    y->bits           = (uint16_t)(is_nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + odd) >> 16);
-}
 
 /* ---- what is done to one number ---------------------------------------------------------------- */
 __device__ float scaled(float x, double by)
@@ -216,11 +170,6 @@ template <typename W, int V> __device__ void fold_step(int op, W (&acc)[V], cons
 }
 
 /* ---- elements from and to memory ----------------------------------------------------------------- */
-template <typename T, int V> union vec {
-    uint4 whole;
-    T element[V];
-};
-
 template <typename T, int V, typename W>
 __device__ void take(const kernel_fold &k, int r, const T (&from)[V], W (&x)[V])
 {
@@ -247,32 +196,13 @@ __device__ void finish(const kernel_fold &k, W (&acc)[V], T (&to)[V])
     for (int i = 0; i < V; i++) narrow(acc[i], &to[i]);
 }
 
-template <typename T> __device__ T load_one(const kernel_fold &k, int r, uint64_t i)
-{
-    if (k.lie != KERNEL_BYTES) return ((const T *)k.in[r])[i];
-    T x;
-    for (unsigned b = 0; b < sizeof(T); b++)
-        ((unsigned char *)&x)[b] = ((const unsigned char *)k.in[r])[i * sizeof(T) + b];
-    return x;
-}
-
-template <typename T> __device__ void store_one(const kernel_fold &k, int o, uint64_t i, T x)
-{
-    if (k.lie != KERNEL_BYTES) {
-        ((T *)k.out[o])[i] = x;
-        return;
-    }
-    for (unsigned b = 0; b < sizeof(T); b++)
-        ((unsigned char *)k.out[o])[i * sizeof(T) + b] = ((const unsigned char *)&x)[b];
-}
-
 template <typename T> __device__ void fold_one(const kernel_fold &k, uint64_t i)
 {
     typedef typename folded<T>::type W;
     W acc[1], x[1];
     T element[1];
     for (int r = 0; r < k.n_in; r++) {
-        element[0] = load_one<T>(k, r, i);
+        element[0] = load_at<T>(k.in[r], i, k.lie);
         take<T, 1, W>(k, r, element, x);
         if (r == 0)
             acc[0] = x[0];
@@ -280,7 +210,7 @@ template <typename T> __device__ void fold_one(const kernel_fold &k, uint64_t i)
             fold_step<W, 1>(k.op, acc, x);
     }
     finish<T, 1, W>(k, acc, element);
-    for (int o = 0; o < k.n_out; o++) store_one<T>(k, o, i, element[0]);
+    for (int o = 0; o < k.n_out; o++) store_at<T>(k.out[o], i, k.lie, element[0]);
 }
 
 template <typename T, int V, int U>

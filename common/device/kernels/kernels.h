@@ -1,7 +1,8 @@
 /* kernels.h - what the host hands to a kernel; included by C and by CUDA C++.
  *
  * A kernel is found by its name: "fold_f32_0" and so on for every type, "fold_f32_2" (f16, bf16) for exactly two
- * inputs, "copy_bytes", "flag_set", "flag_wait".  All take one struct by value.
+ * inputs, "copy_bytes", "accumulate_f32" (f16, bf16), "narrow_f16" (bf16), "flag_set", "flag_wait".  All take one struct
+ * by value.
  */
 #ifndef COMMON_DEVICE_KERNELS_KERNELS_H
 #define COMMON_DEVICE_KERNELS_KERNELS_H
@@ -14,7 +15,7 @@ enum {
     KERNEL_FLAG_BYTES = 64 /* from one flag to the next */
 };
 
-/* How the arrays of a fold lie: all alike within 16 bytes; on whole elements; anyhow. */
+/* How the arrays of a fold or of a sum lie: all alike within 16 bytes; on whole elements; anyhow. */
 enum { KERNEL_WIDE, KERNEL_ELEMENTS, KERNEL_BYTES };
 
 /* Operations have the numbers of pen_op. */
@@ -32,6 +33,15 @@ typedef struct {
     void *out;
     uint64_t bytes;
 } kernel_copy;
+
+/* numbers: f32, f16 or bf16; what accumulate_* adds to the sum, or where narrow_* puts the rounded sum. */
+typedef struct {
+    float *sum;
+    void *numbers;
+    uint64_t count;        /* elements */
+    uint64_t head;         /* WIDE: elements before both arrays come to whole 16 bytes */
+    int32_t is_first, lie; /* is_first: the sum begins with these numbers */
+} kernel_sum;
 
 /* Flags are 64-bit numbers that only grow. */
 typedef struct {
