@@ -18,6 +18,9 @@ pen_status api_unsupported(const char *function);
  * before. */
 pen_status api_wait_for_values(pen_ctx *ctx, const char *call);
 
+/* A gradient that was on a device is in host memory: what is left of its pen_ready(); see mirror.h. */
+void api_deliver(pen_ctx *ctx, pen_tensor *t, const void *grad, const pen_error *failure);
+
 /* pen_ready() was said of this tensor in this micro-batch. */
 bool api_is_ready(pen_ctx *ctx, const pen_tensor *t);
 

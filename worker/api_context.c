@@ -1,5 +1,6 @@
 /* api_context.c - pen_init to pen_finalize, and what a context says about itself. */
 #include "worker/api.h"
+#include "worker/mirror.h"
 #include "worker/worker_watch.h"
 
 #include "common/clock.h"
@@ -57,6 +58,7 @@ static pen_status join(pen_ctx *ctx)
 static void destroy(pen_ctx *ctx)
 {
     watch_stop(ctx->watch);
+    mirror_stop(ctx);
     ctx->engine->close(ctx);
     watch_close(ctx->watch);
     context_destroy(ctx);
@@ -148,7 +150,7 @@ pen_status pen_info_get(pen_ctx *ctx, pen_info *info)
                                        .node             = env->node,
                                        .nodes            = env->nodes,
                                        .servers          = servers,
-                                       .device           = -1,
+                                       .device           = mirror_device(ctx),
                                        .live             = count_live(ctx),
                                        .accum            = (int32_t)ctx->settings.accum,
                                        .micro_batch      = (int64_t)ctx->settings.micro_batch,

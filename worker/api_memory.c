@@ -1,14 +1,21 @@
 /* api_memory.c - memory of the host in segments that its workers can map, or of a device. */
 #include "worker/api.h"
+#include "worker/mirror.h"
 
 #include "common/device/device.h"
 #include "common/segment.h"
 
 #include <stdlib.h>
 
-/* The device of the calling thread, or the first: a program with several calls cudaSetDevice()
- * before. */
-static void *alloc_on_device(size_t bytes)
+/* The device of the context, else of the calling thread, else the first: a program with several calls
+ * cudaSetDevice() before. */
+static int device_for(const pen_ctx *ctx, const device_ops *device)
+{
+    if (ctx != NULL && mirror_device(ctx) >= 0) return mirror_device(ctx);
+    return device->current() >= 0 ? device->current() : 0;
+}
+
+static void *alloc_on_device(const pen_ctx *ctx, size_t bytes)
 {
     const device_ops *device = device_all[0];
     char note[256];
@@ -17,7 +24,7 @@ static void *alloc_on_device(size_t bytes)
         last_error_say(PEN_UNSUPPORTED, "CUDA: this build has no CUDA device");
         return NULL;
     }
-    void *data = device->alloc(bytes, device->current() >= 0 ? device->current() : 0, &why);
+    void *data = device->alloc(bytes, device_for(ctx, device), &why);
     if (data == NULL) last_error_set(&why);
     return data;
 }
@@ -26,7 +33,7 @@ void *pen_alloc(pen_ctx *ctx, size_t bytes, pen_space where)
 {
     pen_error why;
     if (ctx != NULL && context_check(ctx, "pen_alloc") != PEN_OK) return NULL;
-    if (where == PEN_CUDA) return alloc_on_device(bytes);
+    if (where == PEN_CUDA) return alloc_on_device(ctx, bytes);
     if (where != PEN_HOST && where != PEN_HOST_PINNED) {
         last_error_say(PEN_INVALID_ARGUMENT, "pen_alloc: %d is no place for memory", (int)where);
         return NULL;

@@ -5,6 +5,7 @@
 #include "common/why.h"
 #include "worker/api.h"
 #include "worker/export.h"
+#include "worker/mirror.h"
 #include "worker/train/keeper.h"
 
 #include <string.h>
@@ -51,6 +52,7 @@ static pen_status run_restore(pen_ctx *ctx, int64_t step)
                          (long long)ctx->step.next_index);
     else
         status = keeper_go_back(ctx, step, &why);
+    if (status == PEN_OK) status = mirror_changed(ctx, true, &why);
     pthread_mutex_unlock(&ctx->step.lock);
     return status == PEN_OK ? status : last_error_set(&why);
 }

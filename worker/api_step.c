@@ -6,6 +6,7 @@
 #include "common/log.h"
 #include "common/trace.h"
 #include "worker/held.h"
+#include "worker/mirror.h"
 #include "worker/precision.h"
 #include "worker/step_open.h"
 #include "worker/tied.h"
@@ -52,6 +53,7 @@ static void begin(pen_ctx *ctx, pen_step *step)
     for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
         pen_tensor *t = model_name(&ctx->model, i);
         t->is_ready = t->has_accumulated = false;
+        if (t->mirror != NULL) t->mirror->has_sum = false;
         held_grad_begin(t);
     }
 }
@@ -69,6 +71,7 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
     if (steps > 0 && (uint64_t)ctx->step.next_index >= steps) return PEN_END;
     if (atomic_load(&ctx->stop_wanted)) return PEN_END;
 
+    mirror_drain(ctx);
     status = lock_step(ctx, "pen_step_begin");
     if (status != PEN_OK) return status;
     if (ctx->step.is_open)
@@ -152,7 +155,9 @@ pen_status pen_step_micro(pen_ctx *ctx, int m)
 {
     pen_error why;
     pen_status status = context_enter(ctx, "pen_step_micro", false);
-    if (status == PEN_OK) status = lock_step(ctx, "pen_step_micro");
+    if (status != PEN_OK) return status;
+    mirror_drain(ctx);
+    status = lock_step(ctx, "pen_step_micro");
     if (status != PEN_OK) return status;
     status = begin_micro(ctx, m, &why);
     if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
@@ -209,6 +214,59 @@ static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error
     return send_ready(ctx, base, sum, why);
 }
 
+/* ---- gradients on a device: mirror.h ----------------------------------------------------------- */
+static pen_status add_on_device(pen_ctx *ctx, pen_tensor *t, pen_error *why)
+{
+    if (mirror_accumulate(t, why) != PEN_OK) return why->status;
+    t->offered  = t->grad != NULL ? t->grad : held_grad_seen(t);
+    t->is_ready = true;
+    ctx->step.n_ready++;
+    if (ctx->stage < 2) return PEN_OK;
+    lend(t); /* the sum is all that is kept */
+    take_back(t, NULL);
+    return PEN_OK;
+}
+
+static pen_status ready_on_device(pen_ctx *ctx, pen_tensor *t, pen_error *why)
+{
+    const bool has_one_name = t->tied_to == NULL && t->next_alias == NULL;
+    if (has_one_name && !is_last_micro(ctx) && !ctx->reduces_each)
+        return add_on_device(ctx, t, why);
+    return mirror_copy(t, true, why);
+}
+
+void api_deliver(pen_ctx *ctx, pen_tensor *t, const void *grad, const pen_error *failure)
+{
+    pen_error why;
+    pen_status status = PEN_OK;
+    pthread_mutex_lock(&ctx->step.lock);
+    t->mirror->is_copying = false;
+    if (failure != NULL)
+        status = context_remember(&ctx->step.remembered, failure);
+    else if (!atomic_load(&ctx->has_failed))
+        status = offer(ctx, t, grad, &why);
+    if (status != PEN_OK && failure == NULL) context_remember(&ctx->step.remembered, &why);
+    pthread_mutex_unlock(&ctx->step.lock);
+}
+
+/* Sums of earlier micro-batches whose tensors had no gradient in the last one. */
+static void send_sums(pen_ctx *ctx)
+{
+    pen_error why;
+    pthread_mutex_lock(&ctx->step.lock);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        pen_tensor *t = ctx->model.tensor[i];
+        if (t->mirror == NULL || !t->mirror->has_sum || t->is_ready || t->mirror->is_copying ||
+            !is_last_micro(ctx) || (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
+            continue;
+        pen_status status = PEN_OK;
+        if (t->grad == NULL && held_grad(t, &why) == NULL) status = why.status;
+        if (status == PEN_OK) status = mirror_copy(t, false, &why);
+        if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
+    }
+    pthread_mutex_unlock(&ctx->step.lock);
+}
+
 static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 {
     const long long index = ctx->step.next_index;
@@ -216,7 +274,7 @@ static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, pen_error *why)
     if (!t->trained)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "pen_ready('%s'): a frozen tensor has no gradient", t->name);
-    if (t->is_ready)
+    if (t->is_ready || mirror_is_copying(t))
         return why_set(why, PEN_WRONG_STATE, "pen_ready('%s') was called twice in step %lld",
                        t->name, index);
     const void *grad = t->grad != NULL ? t->grad : held_grad_seen(t);
@@ -226,6 +284,7 @@ static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, pen_error *why)
             "pen_ready('%s'): it has no gradient buffer; give one at pen_register or pen_bind, or "
             "write to pen_view(PEN_GRAD)",
             t->name);
+    if (grad != NULL && mirror_has_grad(t)) return ready_on_device(ctx, t, why);
     return offer(ctx, t, grad, why);
 }
 
@@ -234,7 +293,7 @@ static pen_status ready_rest(pen_ctx *ctx, pen_error *why)
     pen_status status = PEN_OK;
     for (uint32_t i = 0; i < model_names(&ctx->model) && status == PEN_OK; i++) {
         pen_tensor *t = model_name(&ctx->model, i);
-        if (t->trained && !t->is_ready) status = ready_one(ctx, t, why);
+        if (t->trained && !t->is_ready && !mirror_is_copying(t)) status = ready_one(ctx, t, why);
     }
     return status;
 }
@@ -294,7 +353,7 @@ pen_status pen_ready(pen_ctx *ctx, pen_tensor *t, int64_t slice)
 bool api_is_ready(pen_ctx *ctx, const pen_tensor *t)
 {
     pthread_mutex_lock(&ctx->step.lock);
-    const bool is_ready = t->is_ready;
+    const bool is_ready = t->is_ready || mirror_is_copying(t);
     pthread_mutex_unlock(&ctx->step.lock);
     return is_ready;
 }
@@ -420,6 +479,7 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
     fill_step(ctx, step, &result);
     ctx->step.applied = ctx->step.outcome.applied;
     status            = precision_step_ended(ctx, &why);
+    if (status == PEN_OK) status = mirror_changed(ctx, step->lazy == 0, &why);
     ctx->step.next_index++;
     atomic_store(&ctx->step_index, ctx->step.next_index);
     ctx->step.is_begun = ctx->step.is_open = false;
@@ -445,6 +505,8 @@ pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
 {
     pen_status status = context_enter(ctx, "pen_step_end", true);
     if (status != PEN_OK) return status;
+    if (ctx->mirror != NULL) send_sums(ctx);
+    mirror_drain(ctx);
     pthread_mutex_lock(&ctx->step.lock);
     const trace_note note = {.step = ctx->step.next_index};
     const uint64_t begun = trace_begin(), since = stat_begin(&ctx->stats);

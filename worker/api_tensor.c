@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/why.h"
 #include "worker/held.h"
+#include "worker/mirror.h"
 
 #include <stdlib.h>
 
@@ -61,6 +62,7 @@ static pen_status freeze(pen_ctx *ctx)
         return last_error_say(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
     const char *mode  = context_mode_name(ctx);
     pen_status status = model_freeze(&ctx->model, &ctx->settings, mode, ctx->sync, &why);
+    if (status == PEN_OK) status = mirror_commit(ctx, api_deliver, &why);
     if (status == PEN_OK) status = model_first_values(&ctx->model, &why);
     return status == PEN_OK ? status : last_error_set(&why);
 }
@@ -78,10 +80,13 @@ static pen_status run_commit(pen_ctx *ctx)
 
 pen_status pen_commit(pen_ctx *ctx)
 {
+    pen_error why;
     pen_status status = context_enter(ctx, "pen_commit", true);
     if (status != PEN_OK) return status;
     status = freeze(ctx);
     if (status == PEN_OK) status = run_commit(ctx);
+    if (status == PEN_OK && mirror_changed(ctx, true, &why) != PEN_OK)
+        status = last_error_set(&why);
     if (status == PEN_OK) {
         ctx->phase        = CONTEXT_COMMITTED;
         ctx->committed_ms = clock_ms(&clock_real);
@@ -94,7 +99,7 @@ pen_status pen_commit(pen_ctx *ctx)
 
 static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *why)
 {
-    if (t->is_ready)
+    if (t->is_ready || mirror_is_copying(t))
         return why_set(why, PEN_WRONG_STATE,
                        "pen_bind('%s'): its gradient is on its way; bind between steps, or before "
                        "its first pen_ready()",
@@ -111,13 +116,11 @@ static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *wh
     if (param != NULL) {
         held_param_drop(t);
         t->holds_param = false;
-        t->param       = param;
+        if (mirror_place_param(t, param, why) != PEN_OK) return why->status;
     }
-    if (grad != NULL) {
-        held_grad_step_end(t, false);
-        t->grad = grad;
-    }
-    return PEN_OK;
+    if (grad == NULL) return PEN_OK;
+    held_grad_step_end(t, false);
+    return mirror_place_grad(t, grad, why);
 }
 
 /* Two flat buffers, in registration order without gaps. */

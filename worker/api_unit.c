@@ -7,6 +7,7 @@
 #include "common/why.h"
 #include "worker/held.h"
 #include "worker/last_error.h"
+#include "worker/mirror.h"
 
 /* ---- units ----------------------------------------------------------------------------------- */
 pen_unit *pen_unit_get(pen_ctx *ctx, const char *unit, int64_t index)
@@ -122,7 +123,10 @@ static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *st
         pen_last_error(why);
         return why->status;
     }
-    return use_units(ctx, handle, phase, step_in_progress(ctx), why);
+    const pen_status status = use_units(ctx, handle, phase, step_in_progress(ctx), why);
+    if (status != PEN_OK || mirror_use(ctx, handle, stream, why) == PEN_OK) return status;
+    release_units(ctx, handle, phase);
+    return why->status;
 }
 
 pen_status pen_use(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
@@ -152,11 +156,11 @@ static pen_status ready_all(pen_ctx *ctx, const pen_unit *handle)
 pen_status pen_release(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
 {
     pen_error why;
-    (void)stream;
     pen_status status = context_enter(ctx, "pen_release", false);
     if (status != PEN_OK) return status;
     const pen_unit *handle = handle_of(ctx, u, "pen_release", &why);
-    if (handle == NULL || check_phase(phase, "pen_release", &why) != PEN_OK)
+    if (handle == NULL || check_phase(phase, "pen_release", &why) != PEN_OK ||
+        mirror_release(ctx, handle, stream, &why) != PEN_OK)
         return remember(ctx, &why);
     release_units(ctx, handle, phase);
     return phase == PEN_BACKWARD ? ready_all(ctx, handle) : PEN_OK;
@@ -166,9 +170,9 @@ pen_status pen_release(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
 static void *view_param(pen_ctx *ctx, pen_tensor *name, pen_error *why)
 {
     pen_tensor *t = name->tied_to != NULL ? name->tied_to : name;
-    if (ctx->phase == CONTEXT_OPEN) return held_param(t, why) == PEN_OK ? t->param : NULL;
+    if (ctx->phase == CONTEXT_OPEN) return held_param(t, why) == PEN_OK ? mirror_param_of(t) : NULL;
     pthread_mutex_lock(&ctx->held_lock);
-    void *data = t->param;
+    void *data = mirror_param_of(t);
     pthread_mutex_unlock(&ctx->held_lock);
     if (data != NULL) return data;
     const unit_set *set = &ctx->model.units;
@@ -181,7 +185,7 @@ static void *view_param(pen_ctx *ctx, pen_tensor *name, pen_error *why)
 
 static void *view_grad(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 {
-    if (t->grad != NULL) return t->grad;
+    if (t->grad != NULL) return mirror_grad_of(t);
     if (!t->trained) {
         why_set(why, PEN_INVALID_ARGUMENT, "pen_view('%s'): a frozen tensor has no gradient",
                 t->name);

@@ -1,5 +1,6 @@
 /* api_verbs.c - explicit push and pull of one tensor. */
 #include "worker/api.h"
+#include "worker/mirror.h"
 
 #include <string.h>
 
@@ -44,6 +45,62 @@ static pen_status check(const pen_ctx *ctx, const char *call, bool pushes, const
     return PEN_OK;
 }
 
+/* ---- memory of a device ------------------------------------------------------------------------ */
+/* What a verb reads and writes, as the engine gets it: host memory. */
+typedef struct {
+    twin *from, *to; /* NULL: that is host memory already */
+} loans;
+
+static bool is_on_device(const pen_tensor *t, const void *from, const void *to)
+{
+    return t->mirror != NULL || (from != NULL && strcmp(device_of(from)->name, "cpu") != 0) ||
+           (to != NULL && strcmp(device_of(to)->name, "cpu") != 0);
+}
+
+static pen_status borrow(request *r, loans *l, void *stream, pen_error *why)
+{
+    pen_tensor *t     = r->u.verb.tensor;
+    const bool pushes = r->u.verb.verb != EXCHANGE_PULL, pulls = r->u.verb.verb != EXCHANGE_PUSH;
+    why->status = PEN_OK;
+    if (pushes && r->u.verb.from == t->grad) {
+        if (mirror_fetch_grad(t, stream, why) != PEN_OK) return why->status;
+    } else if (pushes) {
+        l->from =
+            mirror_lend(t, (void *)(uintptr_t)r->u.verb.from, t->grad_bytes, true, stream, why);
+        if (l->from != NULL) r->u.verb.from = l->from->host;
+    }
+    if (why->status == PEN_OK && pulls && r->u.verb.to != t->param) {
+        l->to = mirror_lend(t, r->u.verb.to, t->bytes, false, stream, why);
+        if (l->to != NULL) r->u.verb.to = l->to->host;
+    }
+    return why->status;
+}
+
+static pen_status give_back(pen_tensor *t, const loans *l, bool is_written, pen_error *why)
+{
+    const pen_status status = mirror_unlend(t, l->from, false, why);
+    const pen_status later  = mirror_unlend(t, l->to, is_written, why);
+    if (status != PEN_OK || later != PEN_OK) return status != PEN_OK ? status : later;
+    return is_written ? mirror_changed_one(t, why) : PEN_OK;
+}
+
+static pen_status run_on_device(request *r, const pen_opts *o)
+{
+    pen_tensor *t = r->u.verb.tensor;
+    loans l       = {NULL, NULL};
+    pen_error why, later;
+    pen_status status = borrow(r, &l, o != NULL ? o->stream : NULL, &why);
+    if (status != PEN_OK) {
+        request_abandon(r);
+        last_error_set(&why);
+    } else {
+        status = request_run(r, o, NULL);
+    }
+    if (give_back(t, &l, status == PEN_OK, &later) != PEN_OK && status == PEN_OK)
+        status = last_error_set(&later);
+    return status;
+}
+
 static pen_status run(pen_ctx *ctx, const char *call, exchange_verb verb, pen_tensor *t,
                       const void *from, void *to, const pen_opts *o, pen_req *req)
 {
@@ -53,6 +110,12 @@ static pen_status run(pen_ctx *ctx, const char *call, exchange_verb verb, pen_te
             PEN_WRONG_STATE,
             "%s('%s'): it has no gradient buffer; give one here, at pen_register or pen_bind", call,
             t->name);
+    const bool on_device = is_on_device(t, from, to);
+    if (on_device && req != NULL)
+        return last_error_say(PEN_UNSUPPORTED,
+                              "%s('%s'): what lies on a device is pushed and pulled by calls that "
+                              "wait (req NULL); pen_ready() and pen_step_end() overlap",
+                              call, t->name);
     pen_status status = api_check_opts(o);
     if (status == PEN_OK) status = request_begin(ctx, REQUEST_VERB, o, req, &r);
     if (status != PEN_OK) return status;
@@ -60,7 +123,7 @@ static pen_status run(pen_ctx *ctx, const char *call, exchange_verb verb, pen_te
     r->u.verb.tensor = t;
     r->u.verb.from   = from != NULL ? from : t->grad;
     r->u.verb.to     = to != NULL ? to : t->param;
-    return request_run(r, o, req);
+    return on_device ? run_on_device(r, o) : request_run(r, o, req);
 }
 
 static pen_status verb(pen_ctx *ctx, const char *call, exchange_verb what, pen_tensor *t,

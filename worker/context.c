@@ -10,6 +10,7 @@
 #include "worker/calls.h"
 #include "worker/coll/engine.h"
 #include "worker/last_error.h"
+#include "worker/mirror.h"
 #include "worker/precision.h"
 
 #include <errno.h>
@@ -172,6 +173,7 @@ static pen_status set_up(pen_ctx *ctx, const char *const *settings, pen_error *w
     if (status == PEN_OK) status = choose_mode(ctx, why);
     if (status == PEN_OK) status = precision_set_up(ctx, why);
     if (status == PEN_OK) status = own_state_init(ctx, why);
+    if (status == PEN_OK) status = mirror_open(ctx, why);
     if (status == PEN_OK) status = model_init(&ctx->model, ctx, why);
     return status;
 }
@@ -245,6 +247,7 @@ void context_destroy(pen_ctx *ctx)
     api_values_destroy(ctx->values);
     request_table_fini(&ctx->requests);
     model_fini(&ctx->model);
+    mirror_destroy(ctx);
     free(ctx->step.rate);
     free(ctx->step.states);
     pthread_mutex_destroy(&ctx->step.lock);

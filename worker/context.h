@@ -76,6 +76,7 @@ struct pen_ctx {
     struct watch *watch;  /* worker_watch.h; NULL: nothing is shown */
     struct guard *guard;  /* of its endpoints; NULL: clear text, or alone */
     context_phase phase;
+    struct mirror *mirror;     /* mirror.h: tensors in memory of a device; NULL: there are none */
     pthread_mutex_t held_lock; /* of memory that the SDK holds: held.h */
     pthread_cond_t held_returned;
     uint64_t lent_bytes;      /* gradients that engines have been lent */

@@ -1,5 +1,6 @@
 /* export_read.c - parameters from a safetensors file, by name. */
 #include "worker/export.h"
+#include "worker/mirror.h"
 
 #include "common/log.h"
 #include "common/simd/simd.h"
@@ -99,19 +100,19 @@ static pen_status read_tensor(pen_ctx *ctx, safetensors_reader *r, const safeten
                               pen_tensor *t, float *piece, pen_error *why)
 {
     const size_t width = t->desc.dtype == PEN_F32 ? 4 : 2;
-    char *to           = t->param != NULL ? t->param : pen_view(ctx, t, PEN_ALL, PEN_PARAM);
-    pen_status status  = PEN_OK;
-    if (to == NULL) {
+    if (t->param == NULL && pen_view(ctx, t, PEN_ALL, PEN_PARAM) == NULL) {
         pen_last_error(why);
         return why->status;
     }
+    char *to          = t->param;
+    pen_status status = PEN_OK;
     for (uint64_t at = 0; at < t->elements && status == PEN_OK; at += SAFETENSORS_PIECE) {
         const uint64_t left = t->elements - at;
         const size_t n      = left < SAFETENSORS_PIECE ? (size_t)left : SAFETENSORS_PIECE;
         status              = safetensors_read(r, row, at, n, piece, why);
         if (status == PEN_OK) simd()->encode(to + at * width, piece, t->desc.dtype, n);
     }
-    return status;
+    return status == PEN_OK ? mirror_changed_one(t, why) : status;
 }
 
 static pen_status read_all(pen_ctx *ctx, const char *path, safetensors_reader *r, pen_error *why)

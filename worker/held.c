@@ -5,6 +5,7 @@
 #include "common/simd/simd.h"
 #include "common/why.h"
 #include "worker/context.h"
+#include "worker/mirror.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +13,33 @@
 struct held_lent { /* a gradient that an engine reads */
     struct held_lent *next;
     void *data;
+    twin *twin; /* of which data is the host's side; NULL: it is memory of the host alone */
 };
+
+static pen_status no_memory(const pen_tensor *t, const char *of, size_t bytes, pen_error *why)
+{
+    return why_set(why, PEN_NO_MEMORY, "no memory for the %zu bytes of %s'%s'", bytes, of, t->name);
+}
 
 static void count(const pen_tensor *t, stat_id level, size_t bytes, bool is_taken)
 {
     stat_hold(&t->ctx->stats, level, is_taken ? (int64_t)bytes : -(int64_t)bytes);
+}
+
+/* Memory of the host; with the setting device=cuda it has a side on the device, which is left in *w. */
+static void *take(pen_tensor *t, size_t bytes, twin **w, pen_error *why)
+{
+    *w = mirror_holds(t->ctx) ? mirror_take(t, bytes, why) : NULL;
+    if (*w != NULL) return (*w)->host;
+    return mirror_holds(t->ctx) ? NULL : segment_alloc(bytes, why);
+}
+
+static void give_back(pen_tensor *t, void *data, twin *w)
+{
+    if (w != NULL)
+        mirror_put(t, w);
+    else
+        segment_free(data);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -25,10 +48,11 @@ pen_status held_param(pen_tensor *t, pen_error *why)
     pen_status status = PEN_OK;
     pthread_mutex_lock(&t->ctx->held_lock);
     if (t->param == NULL && t->holds_param) {
-        t->param = segment_alloc(t->bytes, why);
+        twin *w;
+        t->param = take(t, t->bytes, &w, why);
+        if (w != NULL) t->mirror->values = w;
         if (t->param == NULL)
-            status = why_set(why, PEN_NO_MEMORY, "no memory for the %zu bytes of '%s'", t->bytes,
-                             t->name);
+            status = no_memory(t, "", t->bytes, why);
         else
             count(t, STAT_PARAM_BYTES, t->bytes, true);
     }
@@ -39,7 +63,9 @@ pen_status held_param(pen_tensor *t, pen_error *why)
 static void drop_param(pen_tensor *t)
 {
     if (t->param == NULL || !t->holds_param) return;
-    segment_free(t->param);
+    twin *w = t->mirror != NULL ? t->mirror->values : NULL;
+    if (w != NULL) t->mirror->values = NULL;
+    give_back(t, t->param, w);
     t->param = NULL;
     count(t, STAT_PARAM_BYTES, t->bytes, false);
 }
@@ -52,30 +78,54 @@ void held_param_drop(pen_tensor *t)
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
-static void free_grad(pen_tensor *t, void *data)
+static void free_grad(pen_tensor *t, void *data, twin *w)
 {
     if (data == NULL) return;
-    segment_free(data);
+    give_back(t, data, w);
     count(t, STAT_GRAD_BYTES, t->grad_bytes, false);
+}
+
+/* The twin of the buffer at hand. */
+static twin *grad_twin(const pen_tensor *t)
+{
+    return t->held_grad != NULL && t->mirror != NULL ? t->mirror->grad : NULL;
+}
+
+static void set_grad(pen_tensor *t, void *data, twin *w)
+{
+    t->held_grad = data;
+    if (t->mirror != NULL && t->grad == NULL) t->mirror->grad = w;
+}
+
+static pen_status make_grad(pen_tensor *t, pen_error *why)
+{
+    twin *w;
+    void *data = take(t, t->grad_bytes, &w, why);
+    if (data == NULL) return no_memory(t, "the gradient of ", t->grad_bytes, why);
+    set_grad(t, data, w);
+    count(t, STAT_GRAD_BYTES, t->grad_bytes, true);
+    return w != NULL ? mirror_zero(t, w, why) : PEN_OK;
+}
+
+static pen_status clear_grad(pen_tensor *t, pen_error *why)
+{
+    if (grad_twin(t) != NULL) return mirror_zero(t, grad_twin(t), why);
+    memset(t->held_grad, 0, t->grad_bytes);
+    return PEN_OK;
 }
 
 void *held_grad(pen_tensor *t, pen_error *why)
 {
+    pen_status status = PEN_OK;
     pthread_mutex_lock(&t->ctx->held_lock);
-    if (t->held_grad == NULL) {
-        t->held_grad = segment_alloc(t->grad_bytes, why);
-        if (t->held_grad == NULL)
-            why_set(why, PEN_NO_MEMORY, "no memory for the %zu bytes of the gradient of '%s'",
-                    t->grad_bytes, t->name);
-        else
-            count(t, STAT_GRAD_BYTES, t->grad_bytes, true);
-    } else if (!t->is_grad_seen) {
-        memset(t->held_grad, 0, t->grad_bytes);
-    }
-    t->is_grad_seen = t->held_grad != NULL;
-    void *data      = t->held_grad;
+    if (t->held_grad == NULL)
+        status = make_grad(t, why);
+    else if (!t->is_grad_seen)
+        status = clear_grad(t, why);
+    t->is_grad_seen = status == PEN_OK;
+    void *data      = grad_twin(t) != NULL ? grad_twin(t)->device : t->held_grad;
     pthread_mutex_unlock(&t->ctx->held_lock);
-    return data;
+    return status == PEN_OK ? data : NULL;
 }
 
 void *held_grad_seen(pen_tensor *t)
@@ -92,23 +142,24 @@ void held_grad_lend(pen_tensor *t)
     pthread_mutex_lock(&t->ctx->held_lock);
     struct held_lent *lent = t->held_grad != NULL ? malloc(sizeof *lent) : NULL;
     if (lent != NULL) {
-        *lent   = (struct held_lent){t->lent, t->held_grad};
+        *lent   = (struct held_lent){t->lent, t->held_grad, grad_twin(t)};
         t->lent = lent;
         t->ctx->lent_bytes += t->grad_bytes;
-        t->held_grad = NULL;
+        set_grad(t, NULL, NULL);
     }
     t->is_grad_seen = false;
     pthread_mutex_unlock(&t->ctx->held_lock);
 }
 
 /* Out of the list; NULL when it is not in it. */
-static void *take_lent(pen_tensor *t, const void *grad)
+static void *take_lent(pen_tensor *t, const void *grad, twin **w)
 {
     for (struct held_lent **at = &t->lent; *at != NULL; at = &(*at)->next) {
         struct held_lent *lent = *at;
         void *data             = lent->data;
         if (grad != NULL && data != grad) continue;
         *at = lent->next;
+        *w  = lent->twin;
         free(lent);
         t->ctx->lent_bytes -= t->grad_bytes;
         pthread_cond_broadcast(&t->ctx->held_returned);
@@ -121,9 +172,19 @@ void held_grad_return(pen_tensor *t, const void *grad)
 {
     if (grad == NULL) return;
     pthread_mutex_lock(&t->ctx->held_lock);
-    for (pen_tensor *name = t; name != NULL; name = name->next_alias)
-        free_grad(name, take_lent(name, grad));
+    for (pen_tensor *name = t; name != NULL; name = name->next_alias) {
+        twin *w    = NULL;
+        void *data = take_lent(name, grad, &w);
+        free_grad(name, data, w);
+    }
     pthread_mutex_unlock(&t->ctx->held_lock);
+}
+
+static void drop_grad(pen_tensor *t)
+{
+    if (t->held_grad == NULL) return;
+    free_grad(t, t->held_grad, grad_twin(t));
+    set_grad(t, NULL, NULL);
 }
 
 void held_grad_begin(pen_tensor *t)
@@ -135,17 +196,15 @@ void held_grad_begin(pen_tensor *t)
 
 void held_grad_step_end(pen_tensor *t, bool keeps)
 {
+    twin *w = NULL;
     pthread_mutex_lock(&t->ctx->held_lock);
-    for (void *data; (data = take_lent(t, NULL)) != NULL;) {
+    for (void *data; (data = take_lent(t, NULL, &w)) != NULL;) {
         if (t->held_grad == NULL && keeps)
-            t->held_grad = data;
+            set_grad(t, data, w);
         else
-            free_grad(t, data);
+            free_grad(t, data, w);
     }
-    if (!keeps) {
-        free_grad(t, t->held_grad);
-        t->held_grad = NULL;
-    }
+    if (!keeps) drop_grad(t);
     t->is_grad_seen = false;
     pthread_mutex_unlock(&t->ctx->held_lock);
 }
@@ -190,10 +249,10 @@ pen_status held_grad_wait(pen_ctx *ctx, uint64_t bytes, uint64_t most, pen_error
 
 void held_free(pen_tensor *t)
 {
+    twin *w = NULL;
     drop_param(t);
-    for (void *data; (data = take_lent(t, NULL)) != NULL;) free_grad(t, data);
-    free_grad(t, t->held_grad);
-    t->held_grad = NULL;
+    for (void *data; (data = take_lent(t, NULL, &w)) != NULL;) free_grad(t, data, w);
+    drop_grad(t);
 }
 
 /* ---- first values ---------------------------------------------------------------------------- */

@@ -8,6 +8,8 @@
  *   Gradients.  A buffer is made at its first pen_view() in a step, zero; pen_ready() lends it to the
  *   engine, which may return it as soon as nobody can ask for its bytes any more (held_grad_return).  One
  *   that comes back no earlier than the step's end serves the next step.
+ *   With the setting device=cuda both are twins (mirror.h): what the SDK reads and writes is the host's side, what the
+ * program gets from held_grad() is the device's.
  * Threads: any; a tensor's buffers are under its context's lock `held`.
  */
 #ifndef WORKER_HELD_H
@@ -22,7 +24,7 @@ void held_param_drop(pen_tensor *t); /* t->param is NULL then; nothing where it 
 
 /* Where a held gradient is: zero at the first call of a micro-batch.  NULL and *why: no memory. */
 void *held_grad(pen_tensor *t, pen_error *why);
-void *held_grad_seen(pen_tensor *t); /* the same, and NULL before that first call */
+void *held_grad_seen(pen_tensor *t); /* where the SDK reads it; NULL before that first call */
 
 /* pen_ready(): what held_grad_seen() gave is the engine's from here on. */
 void held_grad_lend(pen_tensor *t);

@@ -1,12 +1,12 @@
 /* model.c - checks what a program registers, and turns it into what REGISTER carries. */
 #include "worker/model.h"
 
-#include "common/device/device.h"
 #include "common/why.h"
 #include "proto/plan.h"
 #include "worker/context.h"
 #include "worker/precision.h"
 #include "worker/held.h"
+#include "worker/mirror.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,20 +140,6 @@ static bool is_trainable(pen_dtype t)
     return t == PEN_F32 || t == PEN_F16 || t == PEN_BF16;
 }
 
-/* Frozen ones too: all ranks get rank 0's values, from and into the memory that is given here. */
-static pen_status check_memory(const char *name, const char *field, const void *data,
-                               pen_error *why)
-{
-    const device_ops *device = data != NULL ? device_of(data) : NULL;
-    if (device == NULL || strcmp(device->name, "cpu") == 0) return PEN_OK;
-    return why_set(
-        why, PEN_UNSUPPORTED,
-        "'%s': %s lies in memory of a device (%s), and what is trained lies in host memory "
-        "in this version; register a copy of pen_alloc(PEN_HOST_PINNED), and copy to and "
-        "from it around each step",
-        name, field, device->name);
-}
-
 static bool has_name(pen_tensor *const *all, uint32_t n, const char *name)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -184,9 +170,7 @@ static pen_status check_tensor(const model *m, const pen_tensor_desc *d, pen_err
                        d->name);
     if (m->n_tensors == MODEL_TENSORS_MAX)
         return why_set(why, PEN_INVALID_ARGUMENT, "more than %d tensors", MODEL_TENSORS_MAX);
-    if (check_unsupported(d, why) != PEN_OK) return why->status;
-    if (check_memory(d->name, "param", d->param, why) != PEN_OK) return why->status;
-    return check_memory(d->name, "grad", d->grad, why);
+    return check_unsupported(d, why);
 }
 
 static pen_status describe(const pen_tensor_desc *d, pen_tensor *t, pen_error *why)
@@ -234,6 +218,7 @@ static void free_tensor(pen_tensor *t)
 {
     if (t == NULL) return;
     if (t->ctx != NULL) held_free(t);
+    if (t->ctx != NULL) mirror_forget(t);
     free(t->tied_sum);
     free(t->accumulated);
     free(t->rounded);
@@ -245,9 +230,10 @@ static void free_tensor(pen_tensor *t)
 
 static pen_status take_memory(pen_tensor *t, const pen_tensor_desc *d, pen_error *why)
 {
-    t->param       = d->param;
-    t->grad        = d->grad;
     t->holds_param = d->param == NULL;
+    if (mirror_place_param(t, d->param, why) != PEN_OK ||
+        mirror_place_grad(t, d->grad, why) != PEN_OK)
+        return why->status;
     if (t->init[0] == '\0') return PEN_OK;
     if (draw_parse(t->init, &t->draw, why) != PEN_OK) {
         const pen_error found = *why;
@@ -263,6 +249,7 @@ static pen_status make_tensor(const pen_tensor_desc *d, pen_ctx *ctx, pen_tensor
 {
     pen_tensor *t = calloc(1, sizeof *t);
     if (t == NULL) return no_memory(why);
+    t->ctx            = ctx;
     t->name           = copy(d->name);
     t->unit           = copy(d->unit);
     t->init           = copy(d->init);
@@ -273,8 +260,7 @@ static pen_status make_tensor(const pen_tensor_desc *d, pen_ctx *ctx, pen_tensor
         free_tensor(t);
         return status;
     }
-    t->ctx = ctx;
-    *out   = t;
+    *out = t;
     return PEN_OK;
 }
 

@@ -41,7 +41,8 @@ struct pen_tensor {
     bool holds_param, is_grad_seen;
     void *held_grad;
     struct held_lent *lent;
-    char *init; /* as registered; "": rank 0's values */
+    struct mirror_tensor *mirror; /* mirror.h; NULL: nothing of it lies on a device */
+    char *init;                   /* as registered; "": rank 0's values */
     bool has_draw;
     draw_rule draw;
 

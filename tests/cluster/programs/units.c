@@ -9,11 +9,14 @@
  *     lazy=1                           goes on with the verdict of a step, before its values are there
  *     pause_ms=N                       sleeps so long in every step
  *     late=1                           uses a unit again whose gradients were sent
+ *     device=cuda                      of the SDK; then all is computed in the order of a stream of the device, which the
+ *                                      program waits for only before it prints
  *   Everything else is a setting of the SDK: steps=4 clip=0.1
  * A gradient is a pure function of (rank, step, element) and of the value there, so the lines are the same for every
  * mode and number of servers, and only if the values that are seen are right.
  */
 #include "penstock.h"
+#include "cuda_lite.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +28,8 @@ typedef struct {
     const char *settings[WORDS_MAX + 2];
     int n_settings, rank;
     long own, diverge, rows, look, lazy, pause_ms, late;
+    int on_device;
+    void *stream; /* of the device; NULL: all is done at once, on the host */
 } choices;
 
 typedef struct {
@@ -61,6 +66,7 @@ static void read_words(choices *c, int argc, char **argv)
             word = colon + 1;
         }
         if (take_own(c, word)) continue;
+        c->on_device |= strcmp(word, "device=cuda") == 0;
         const int is_steps = strncmp(word, "steps=", 6) == 0,
                   is_optim = strncmp(word, "optim=", 6) == 0;
         c->settings[is_steps ? 1 : is_optim ? 0 : c->n_settings++] = word;
@@ -82,10 +88,10 @@ static int add(pen_ctx *ctx, const choices *c, tensor *t, const char *name, int6
                const char *unit, const char *init, uint32_t flags, pen_tensor *tied_to)
 {
     snprintf(t->name, sizeof t->name, "%s", name);
-    t->n = n;
-    if (c->own && tied_to == NULL) t->param = pen_alloc(ctx, (size_t)n * sizeof(float), PEN_HOST);
-    if (c->own && !(flags & PEN_FROZEN))
-        t->grad = pen_alloc(ctx, (size_t)n * sizeof(float), PEN_HOST);
+    t->n                  = n;
+    const pen_space where = c->on_device ? PEN_CUDA : PEN_HOST;
+    if (c->own && tied_to == NULL) t->param = pen_alloc(ctx, (size_t)n * sizeof(float), where);
+    if (c->own && !(flags & PEN_FROZEN)) t->grad = pen_alloc(ctx, (size_t)n * sizeof(float), where);
     TRY(pen_register(ctx,
                      &(pen_tensor_desc){.name    = t->name,
                                         .ndim    = 1,
@@ -129,25 +135,78 @@ static float noise(int rank, int64_t step, const char *name, int64_t i)
     return (float)((double)(x >> 40) / (1 << 23) - 1) / (float)(1 + step * step);
 }
 
+/* What is computed on one tensor: a gradient (g), or a sum of values (sum). */
+typedef struct {
+    const choices *c;
+    const tensor *t;
+    int64_t step;
+    const float *w;
+    float *g;
+    double *sum;
+} work;
+
+static void compute(const work *k)
+{
+    for (int64_t i = 0; k->sum != NULL && i < k->t->n; i++) *k->sum += k->w[i];
+    if (k->g == NULL) return;
+    if (k->c->own) memset(k->g, 0, (size_t)k->t->n * sizeof *k->g);
+    for (int64_t i = 0; i < k->t->n; i++)
+        k->g[i] += 0.5f * k->w[i] + noise(k->c->rank, k->step, k->t->name, i);
+}
+
+static void compute_in_stream(void *user)
+{
+    compute(user);
+}
+
+static void free_in_stream(void *user)
+{
+    work *k = user;
+    free((void *)(uintptr_t)k->w);
+    free(k->g);
+    free(k);
+}
+
+/* Nothing here is waited for: the values are read, and the gradient written, when the stream comes to it. */
+static int enqueue(const choices *c, const work *k)
+{
+    const size_t bytes = (size_t)k->t->n * sizeof(float);
+    work *later        = malloc(sizeof *later);
+    float *w = malloc(bytes), *g = k->g != NULL ? malloc(bytes) : NULL;
+    if (later == NULL || w == NULL || (k->g != NULL && g == NULL)) return 1;
+    *later = *k;
+    cuda_lite_copy(w, k->w, bytes, c->stream);
+    if (g != NULL) cuda_lite_copy(g, k->g, bytes, c->stream);
+    later->w = w;
+    later->g = g;
+    cuda_lite_must(cuda_lite.call(c->stream, compute_in_stream, later), "cuLaunchHostFunc");
+    if (g != NULL) cuda_lite_copy(k->g, g, bytes, c->stream);
+    cuda_lite_must(cuda_lite.call(c->stream, free_in_stream, later), "cuLaunchHostFunc");
+    return 0;
+}
+
+static int run(const choices *c, const work *k)
+{
+    if (c->stream != NULL) return enqueue(c, k);
+    compute(k);
+    return 0;
+}
+
 /* Reads the values and adds the gradient; a held gradient is zero before. */
 static int differentiate(pen_ctx *ctx, const choices *c, const pen_step *step, tensor *t)
 {
     const float *w = pen_view(ctx, t->handle, PEN_ALL, PEN_PARAM);
     float *g       = pen_view(ctx, t->handle, PEN_ALL, PEN_GRAD);
     if (w == NULL || g == NULL) return fail();
-    if (c->own) memset(g, 0, (size_t)t->n * sizeof *g);
-    for (int64_t i = 0; i < t->n; i++)
-        g[i] += 0.5f * w[i] + noise(c->rank, step->index, t->name, i);
-    return 0;
+    return run(c, &(work){.c = c, .t = t, .step = step->index, .w = w, .g = g});
 }
 
 /* Values of the forward pass: a sum, so that they are read. */
-static int read_values(pen_ctx *ctx, tensor *t, double *sum)
+static int read_values(pen_ctx *ctx, const choices *c, tensor *t, double *sum)
 {
     const float *w = pen_view(ctx, t->handle, PEN_ALL, PEN_PARAM);
     if (w == NULL) return fail();
-    for (int64_t i = 0; i < t->n; i++) *sum += w[i];
-    return 0;
+    return run(c, &(work){.c = c, .t = t, .w = w, .sum = sum});
 }
 
 /* Which layers this rank goes through, in which order. */
@@ -166,37 +225,37 @@ static int plan_layers(const choices *c, int64_t step, int order[LAYERS])
 static int pass(pen_ctx *ctx, const choices *c, network *net, pen_step *step, double *sum)
 {
     int order[LAYERS], n = plan_layers(c, step->index, order);
-    TRY(pen_use(ctx, NULL, PEN_FORWARD, NULL));
-    if (read_values(ctx, &net->embed, sum) || read_values(ctx, &net->table, sum)) return 1;
+    TRY(pen_use(ctx, NULL, PEN_FORWARD, c->stream));
+    if (read_values(ctx, c, &net->embed, sum) || read_values(ctx, c, &net->table, sum)) return 1;
     for (int i = 0; i < n; i++) {
         pen_unit *u = pen_unit_get(ctx, "h", order[i]);
-        if (u == NULL || pen_use(ctx, u, PEN_FORWARD, NULL) != PEN_OK) return fail();
-        if (read_values(ctx, &net->weight[order[i]], sum)) return 1;
-        TRY(pen_release(ctx, u, PEN_FORWARD, NULL));
+        if (u == NULL || pen_use(ctx, u, PEN_FORWARD, c->stream) != PEN_OK) return fail();
+        if (read_values(ctx, c, &net->weight[order[i]], sum)) return 1;
+        TRY(pen_release(ctx, u, PEN_FORWARD, c->stream));
     }
     if (differentiate(ctx, c, step, &net->head)) return 1;
     TRY(pen_ready(ctx, net->head.handle, PEN_ALL));
     for (int i = n; i-- > 0;) {
         pen_unit *u = pen_unit_get(ctx, "h", order[i]);
-        TRY(pen_use(ctx, u, PEN_BACKWARD, NULL));
+        TRY(pen_use(ctx, u, PEN_BACKWARD, c->stream));
         if (differentiate(ctx, c, step, &net->weight[order[i]])) return 1;
         if (differentiate(ctx, c, step, &net->bias[order[i]])) return 1;
-        TRY(pen_release(ctx, u, PEN_BACKWARD, NULL));
+        TRY(pen_release(ctx, u, PEN_BACKWARD, c->stream));
     }
-    if (c->late) TRY(pen_use(ctx, pen_unit_get(ctx, "h", 0), PEN_FORWARD, NULL));
+    if (c->late) TRY(pen_use(ctx, pen_unit_get(ctx, "h", 0), PEN_FORWARD, c->stream));
     if (differentiate(ctx, c, step, &net->embed)) return 1;
     /* The outermost unit's: those that a divergent rank left out are not ready, and zeros. */
     TRY(pen_ready(ctx, net->embed.handle, PEN_ALL));
     return 0;
 }
 
-static int look(pen_ctx *ctx, network *net, double *sum)
+static int look(pen_ctx *ctx, const choices *c, network *net, double *sum)
 {
     for (int l = LAYERS - 1; l >= 0; l--) {
         pen_unit *u = pen_unit_get(ctx, "h", l);
-        TRY(pen_use(ctx, u, PEN_FORWARD, NULL));
-        if (read_values(ctx, &net->weight[l], sum)) return 1;
-        TRY(pen_release(ctx, u, PEN_FORWARD, NULL));
+        TRY(pen_use(ctx, u, PEN_FORWARD, c->stream));
+        if (read_values(ctx, c, &net->weight[l], sum)) return 1;
+        TRY(pen_release(ctx, u, PEN_FORWARD, c->stream));
     }
     return 0;
 }
@@ -211,10 +270,11 @@ static int train_step(pen_ctx *ctx, const choices *c, network *net, pen_step *st
     for (int m = 0; m < step->accum; m++) {
         TRY(pen_step_micro(ctx, m));
         if (pass(ctx, c, net, step, &sum)) return 1;
-        TRY(pen_release(ctx, NULL, PEN_FORWARD, NULL));
+        TRY(pen_release(ctx, NULL, PEN_FORWARD, c->stream));
     }
     TRY(pen_step_end(ctx, step));
-    if (c->look && look(ctx, net, &seen)) return 1;
+    if (c->look && look(ctx, c, net, &seen)) return 1;
+    if (c->stream != NULL) cuda_lite_must(cuda_lite.wait(c->stream), "cuStreamSynchronize");
     TRY(pen_digest(ctx, &crc));
     printf("rank %d step %lld outcome %d norm %.17g clip %.17g sum %.17g crc %08x\n", c->rank,
            (long long)step->index, step->outcome, step->grad_norm, step->clip, sum, crc);
@@ -239,10 +299,13 @@ int main(int argc, char **argv)
     choices c;
     static network net; /* as long as the process: no leak to a sanitizer */
     pen_ctx *ctx;
+    pen_info info;
     pen_step step;
     pen_status s;
     read_words(&c, argc, argv);
     TRY(pen_init(c.settings, &ctx));
+    TRY(pen_info_get(ctx, &info));
+    if (c.on_device) c.stream = cuda_lite_open(info.device);
     if (make(ctx, &c, &net) != 0) return 1;
     TRY(pen_commit(ctx));
     while ((s = pen_step_begin(ctx, &step)) == PEN_OK)

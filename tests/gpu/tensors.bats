@@ -1,0 +1,129 @@
+# tensors.bats - training tensors that lie on a device, with the CUDA driver that is played on the host (driver/): its
+# memory cannot be touched by the host, and its streams run when they like.
+
+load ../support/job
+
+setup() {
+    job_setup
+    [ -e "$build/tests/gpu/driver/libcuda.so.1" ] || skip "built without CUDA"
+    LD_LIBRARY_PATH=$build/tests/gpu/driver:$build/lib
+}
+teardown() { job_teardown; }
+
+# Runs programs/units on two workers:  units NAME LAUNCHER_FLAGS... -- WORDS...
+units() {
+    local name=$1 flags=()
+    shift
+    while [ "$1" != -- ]; do
+        flags+=("$1")
+        shift
+    done
+    shift
+    pen run --standalone --no-prefix --job "$job-$name" --nproc-per-node 2 "${flags[@]}" \
+        "$programs/units" steps=3 rows=40 clip=60 persistence_threshold=1000 "$@" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+        { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
+}
+
+# What every step came to is the same in these jobs, on both ranks.
+same_steps() {
+    local name rank
+    for name in "$@"; do
+        for rank in 0 1; do
+            grep -q "^rank $rank " "$tmp/$1.out"
+            diff <(grep "^rank $rank " "$tmp/$1.out") <(grep "^rank $rank " "$tmp/$name.out") ||
+                { echo "rank $rank: $1 and $name differ"; return 1; }
+        done
+    done
+}
+
+@test "every mode trains tensors of a device with the bits of tensors of the host, clipped" {
+    units host --servers 2 -- mode=ps-bsp own=1
+    grep -q 'clip 0\.' "$tmp/host.out"
+    grep -q 'clip 1 ' "$tmp/host.out"
+    units ps --servers 2 -- mode=ps-bsp own=1 device=cuda
+    units ps-held --servers 1 -- mode=ps-bsp device=cuda
+    units hier --servers 2 -- mode=ps-hier device=cuda
+    units ddp -- mode=allreduce own=1 device=cuda
+    units zero1 -- mode=zero1 device=cuda
+    units zero2 -- mode=zero2 device=cuda
+    units zero3 -- mode=zero3 device=cuda
+    units zero2-servers --servers 2 -- mode=zero2 device=cuda
+    units zero3-servers --servers 2 -- mode=zero3 device=cuda
+    same_steps host ps ps-held hier ddp zero1 zero2 zero3 zero2-servers zero3-servers
+    nothing_is_left
+}
+
+@test "streams in whatever order: values come before they are used, and gradients are whole before they are sent" {
+    units host --servers 2 -- mode=ps-bsp own=1
+    for seed in 1 2 3; do
+        export CUDA_ON_HOST_SEED=$seed
+        units "ps-$seed" --servers 2 -- mode=ps-bsp own=1 device=cuda lazy=1 look=1
+        units "zero3-$seed" --servers 1 -- mode=zero3 device=cuda lazy=1 max_reuse=0 prefetch_backward=post look=1
+        units "full-$seed" -- mode=full_shard device=cuda lazy=1 max_reuse=0
+        same_steps host "ps-$seed" "zero3-$seed" "full-$seed"
+    done
+    nothing_is_left
+}
+
+@test "gradients of micro-batches are added up on the device with the bits of the host" {
+    units host --servers 1 -- mode=ps-bsp own=1 accum=3
+    units ps --servers 1 -- mode=ps-bsp own=1 accum=3 device=cuda lazy=1
+    units zero2 --servers 1 -- mode=zero2 accum=3 device=cuda
+    units last -- mode=zero2 accum=3 accum_reduce=last device=cuda
+    same_steps host ps zero2 last
+    units each-host -- mode=zero3 accum=3
+    units each -- mode=zero3 accum=3 device=cuda
+    same_steps each-host each
+    units diverge-host --servers 1 -- mode=zero3 accum=2 diverge=1
+    units diverge --servers 1 -- mode=zero3 accum=2 diverge=1 device=cuda
+    same_steps diverge-host diverge
+    nothing_is_left
+}
+
+@test "tensors of a device are pushed and pulled one by one, by calls that wait" {
+    "$programs/on_device" verbs commit=eager >"$tmp/alone"
+    cat "$tmp/alone"
+    diff - "$tmp/alone" <<-END
+	committed 1.5 4.5 sum 275000
+	own 0.5 0.5 sum 50000
+	other 1 1 sum 100000
+	pulled 1 1 sum 100000
+	pen_push('t'): what lies on a device is pushed and pulled by calls that wait (req NULL); pen_ready() and pen_step_end() overlap
+	END
+    pen run --standalone --no-prefix --job "$job" --servers 1 --nproc-per-node 1 "$programs/on_device" verbs commit=eager >"$tmp/served"
+    diff "$tmp/alone" "$tmp/served"
+}
+
+@test "values and gradients may move on the device while the program trains" {
+    "$programs/on_device" stay >"$tmp/stay"
+    "$programs/on_device" bind | diff "$tmp/stay" -
+    grep -q 'bound -5 -17 sum -1000000' "$tmp/stay"
+}
+
+@test "going back to a snapshot brings its values to the device" {
+    run "$programs/on_device" restore "store=$tmp/store"
+    echo "$output"
+    [ "$status" = 0 ]
+    [ "$(grep -c '^kept -1.5 -7.5 sum -400000$' <<<"$output")" = 2 ]
+    [ "$(grep -c '^end -5 -17 sum -1000000$' <<<"$output")" = 2 ]
+}
+
+@test "a device that cannot be is refused in a sentence: a second one, none at all" {
+    CUDA_ON_HOST_DEVICES=2 "$programs/on_device" two | grep -Fx \
+        "'second' lies on cuda device 1, and this context works on device 0; one process for each device is usual"
+    run env CUDA_VISIBLE_DEVICES= "$programs/units" device=cuda
+    echo "$output"
+    [ "$status" = 1 ]
+    grep -q "device=cuda: built with CUDA .*; say device=host, or see .penstock doctor." <<<"$output"
+}
+
+@test "a gradient that a device never computes ends the step at its deadline, by name" {
+    "$programs/on_device" stuck | grep -Fx "the gradient of 't': waited 0.1 s for cuda device 0 to do what was enqueued on it: \
+a kernel of the program does not end, or raise deadline_ms"
+}
+
+@test "each worker of a node takes the device of its local rank" {
+    CUDA_ON_HOST_DEVICES=2 units two --servers 1 -- mode=ps-bsp device=cuda
+    units host --servers 1 -- mode=ps-bsp
+    same_steps host two
+}
