@@ -52,7 +52,7 @@ static pen_status run_restore(pen_ctx *ctx, int64_t step)
                          (long long)ctx->step.next_index);
     else
         status = keeper_go_back(ctx, step, &why);
-    if (status == PEN_OK) status = mirror_changed(ctx, true, &why);
+    if (status == PEN_OK) status = mirror_changed(ctx, &why);
     pthread_mutex_unlock(&ctx->step.lock);
     return status == PEN_OK ? status : last_error_set(&why);
 }

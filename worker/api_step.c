@@ -479,7 +479,7 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
     fill_step(ctx, step, &result);
     ctx->step.applied = ctx->step.outcome.applied;
     status            = precision_step_ended(ctx, &why);
-    if (status == PEN_OK) status = mirror_changed(ctx, step->lazy == 0, &why);
+    if (status == PEN_OK) status = mirror_stepped(ctx, step->lazy == 0, &why);
     ctx->step.next_index++;
     atomic_store(&ctx->step_index, ctx->step.next_index);
     ctx->step.is_begun = ctx->step.is_open = false;

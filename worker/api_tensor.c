@@ -85,8 +85,7 @@ pen_status pen_commit(pen_ctx *ctx)
     if (status != PEN_OK) return status;
     status = freeze(ctx);
     if (status == PEN_OK) status = run_commit(ctx);
-    if (status == PEN_OK && mirror_changed(ctx, true, &why) != PEN_OK)
-        status = last_error_set(&why);
+    if (status == PEN_OK && mirror_changed(ctx, &why) != PEN_OK) status = last_error_set(&why);
     if (status == PEN_OK) {
         ctx->phase        = CONTEXT_COMMITTED;
         ctx->committed_ms = clock_ms(&clock_real);

@@ -101,8 +101,10 @@ void mirror_drain(pen_ctx *ctx);
 pen_status mirror_use(pen_ctx *ctx, const pen_unit *handle, void *stream, pen_error *why);
 pen_status mirror_release(pen_ctx *ctx, const pen_unit *handle, void *stream, pen_error *why);
 
-/* The host has newer values of all tensors, or of one.  waits: they are on the device when this returns. */
-pen_status mirror_changed(pen_ctx *ctx, bool waits, pen_error *why);
+/* A step has ended: the host has newer values of what is trained.  waits: the device has them when this returns. */
+pen_status mirror_stepped(pen_ctx *ctx, bool waits, pen_error *why);
+/* The host has newer values of all tensors, or of one: they are on the device when this returns. */
+pen_status mirror_changed(pen_ctx *ctx, pen_error *why);
 pen_status mirror_changed_one(pen_tensor *t, pen_error *why);
 
 /* An explicit push or pull: host memory for `data` of a device, with what is there if it is read; NULL and why->status PEN_OK:

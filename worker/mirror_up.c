@@ -78,13 +78,14 @@ pen_status mirror_release(pen_ctx *ctx, const pen_unit *handle, void *stream, pe
 }
 
 /* The program's stream may still read what it was told to read before. */
-static pen_status age(mirror *m, pen_ctx *ctx, pen_error *why)
+static pen_status age(mirror *m, pen_ctx *ctx, bool frozen_too, pen_error *why)
 {
     pen_status status = PEN_OK;
     pthread_mutex_lock(&ctx->held_lock); /* units in use may be dropped meanwhile */
     for (uint32_t i = 0; i < ctx->model.n_tensors && status == PEN_OK; i++) {
-        twin *w = values_of(ctx->model.tensor[i]);
-        if (w == NULL) continue;
+        const pen_tensor *t = ctx->model.tensor[i];
+        twin *w             = values_of(t);
+        if (w == NULL || (!t->trained && !frozen_too)) continue;
         w->is_old = true;
         status    = twin_note_use(&m->twins, w, m->stream, why);
     }
@@ -92,18 +93,28 @@ static pen_status age(mirror *m, pen_ctx *ctx, pen_error *why)
     return status;
 }
 
-pen_status mirror_changed(pen_ctx *ctx, bool waits, pen_error *why)
+static pen_status changed(pen_ctx *ctx, bool frozen_too, bool waits, pen_error *why)
 {
     mirror *m    = ctx->mirror;
     twin *newest = NULL;
     if (m == NULL) return PEN_OK;
     pthread_mutex_lock(&m->lock);
-    pen_status status = age(m, ctx, why);
+    pen_status status = age(m, ctx, frozen_too, why);
     if (status == PEN_OK && waits) status = bring_all(m, &ctx->model, &newest, why);
     pthread_mutex_unlock(&m->lock);
     if (status == PEN_OK && newest != NULL)
         status = twin_wait(&m->twins, newest->moved, ctx->settings.deadline_ms, why);
     return status;
+}
+
+pen_status mirror_stepped(pen_ctx *ctx, bool waits, pen_error *why)
+{
+    return changed(ctx, false, waits, why);
+}
+
+pen_status mirror_changed(pen_ctx *ctx, pen_error *why)
+{
+    return changed(ctx, true, true, why);
 }
 
 pen_status mirror_changed_one(pen_tensor *t, pen_error *why)
