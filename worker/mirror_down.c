@@ -89,6 +89,7 @@ void mirror_stop(pen_ctx *ctx)
     if (m == NULL || !m->has_thread) return;
     pthread_mutex_lock(&m->lock);
     m->is_stopping = true;
+    twins_hurry(&m->twins);
     pthread_cond_broadcast(&m->comes);
     pthread_cond_broadcast(&m->drained);
     pthread_mutex_unlock(&m->lock);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { POLL_NS = 20000 };
+enum { POLL_NS = 20000, LAST_WAIT_MS = 10000 };
 
 /* ---- all of them ------------------------------------------------------------------------------- */
 pen_status twins_open(twin_set *set, const device_ops *ops, int device, pen_error *why)
@@ -31,6 +31,37 @@ void twins_close(twin_set *set)
     set->ops->stream_free(set->down);
     pthread_mutex_destroy(&set->lock);
     set->ops = NULL;
+}
+
+/* ---- waiting ------------------------------------------------------------------------------------- */
+static pen_status await(const twin_set *set, device_event *event, int64_t deadline_ms, bool hurries,
+                        pen_error *why)
+{
+    const struct timespec pause = {.tv_nsec = POLL_NS};
+    const uint64_t begun        = clock_ms(&clock_real);
+    pen_status status;
+    while ((status = set->ops->event_done(event, why)) == PEN_AGAIN) {
+        if (hurries && atomic_load(&set->is_closing))
+            return why_set(why, PEN_ABORTED, "the context ends");
+        if (deadline_ms >= 0 && clock_ms(&clock_real) - begun > (uint64_t)deadline_ms)
+            return why_set(
+                why, PEN_TIMED_OUT,
+                "waited %.3g s for %s device %d to do what was enqueued on it: a kernel of "
+                "the program does not end, or raise deadline_ms",
+                (double)deadline_ms / 1000, set->ops->name, set->device);
+        nanosleep(&pause, NULL);
+    }
+    return status;
+}
+
+pen_status twin_wait(const twin_set *set, device_event *event, int64_t deadline_ms, pen_error *why)
+{
+    return await(set, event, deadline_ms, true, why);
+}
+
+void twins_hurry(twin_set *set)
+{
+    atomic_store(&set->is_closing, true);
 }
 
 /* ---- one ----------------------------------------------------------------------------------------- */
@@ -88,13 +119,18 @@ static void give_host_back(const twin_set *set, twin *t)
     segment_free(t->host);
 }
 
-void twin_free(twin_set *set, twin *t)
+/* A device that hangs may yet write: then what it writes to stays. */
+static bool has_let_go(const twin_set *set, const twin *t)
 {
     pen_error why;
-    if (t == NULL) return;
-    if (t->is_moving) (void)twin_wait(set, t->moved, -1, &why);
+    return !t->is_moving || await(set, t->moved, LAST_WAIT_MS, false, &why) != PEN_TIMED_OUT;
+}
+
+void twin_free(twin_set *set, twin *t)
+{
+    if (t == NULL || !has_let_go(set, t)) return;
     give_host_back(set, t);
-    if (t->owns_device) set->ops->free(t->device); /* the device frees it after what uses it */
+    if (t->owns_device) set->ops->free(t->device); /* after what is enqueued on it */
     set->ops->event_free(t->used);
     set->ops->event_free(t->moved);
     free(t);
@@ -179,22 +215,5 @@ pen_status twin_see(twin_set *set, twin *t, device_stream stream, pen_error *why
     if (status != PEN_OK) return status;
     status = set->ops->stream_wait(stream, t->moved, why);
     set->ops->leave();
-    return status;
-}
-
-pen_status twin_wait(const twin_set *set, device_event *event, int64_t deadline_ms, pen_error *why)
-{
-    const struct timespec pause = {.tv_nsec = POLL_NS};
-    const uint64_t begun        = clock_ms(&clock_real);
-    pen_status status;
-    while ((status = set->ops->event_done(event, why)) == PEN_AGAIN) {
-        if (deadline_ms >= 0 && clock_ms(&clock_real) - begun > (uint64_t)deadline_ms)
-            return why_set(
-                why, PEN_TIMED_OUT,
-                "waited %.3g s for %s device %d to do what was enqueued on it: a kernel of "
-                "the program does not end, or raise deadline_ms",
-                (double)deadline_ms / 1000, set->ops->name, set->device);
-        nanosleep(&pause, NULL);
-    }
     return status;
 }

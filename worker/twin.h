@@ -17,6 +17,7 @@
 #include "common/device/device.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 typedef struct twin {
     struct twin *next; /* while it is kept */
@@ -34,14 +35,17 @@ typedef struct {
     device_stream up, down;
     pthread_mutex_t lock;
     twin *kept; /* under the lock; in the order in which they were given back */
+    atomic_bool is_closing;
 } twin_set;
 
 pen_status twins_open(twin_set *set, const device_ops *ops, int device, pen_error *why);
+void twins_hurry(twin_set *set); /* twin_wait() waits no longer: ABORTED */
 void twins_close(twin_set *set); /* none is used any more, and all were freed or given back */
 
 /* device: the program's, BORROWED; NULL: memory of our own, zeroed.  NULL and *why: there is none. */
 twin *twin_new(twin_set *set, void *device, size_t bytes, pen_error *why);
-void twin_free(twin_set *set, twin *t); /* its copies are waited for; NULL is fine */
+/* NULL is fine.  Its copies are waited for; memory that a device does not let go of is left to it. */
+void twin_free(twin_set *set, twin *t);
 
 /* One of our own with anything in it, is_old.  twin_put() gives it back; NULL is fine. */
 twin *twin_take(twin_set *set, size_t bytes, pen_error *why);
@@ -58,7 +62,7 @@ pen_status twin_up(twin_set *set, twin *t, pen_error *why);
 /* What is enqueued on `stream` from here on finds what twin_up() brings. */
 pen_status twin_see(twin_set *set, twin *t, device_stream stream, pen_error *why);
 
-/* Until the event has come.  TIMED_OUT after deadline_ms, -1: none; DEVICE. */
+/* Until the event has come.  TIMED_OUT after deadline_ms, -1: none; ABORTED; DEVICE. */
 pen_status twin_wait(const twin_set *set, device_event *event, int64_t deadline_ms, pen_error *why);
 
 #endif

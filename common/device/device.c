@@ -1,8 +1,10 @@
 /* device.c - the table of devices. */
 #include "common/device/device.h"
 
+#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -10,10 +12,40 @@ extern const device_ops device_cuda, device_cpu;
 
 const device_ops *const device_all[] = {&device_cuda, &device_cpu, NULL};
 
+/* ---- whether there may be any ------------------------------------------------------------------- */
+/* How many libraries the process had loaded when there was no driver among them, plus one; 0: nobody looked. */
+static _Atomic unsigned long long looked_at;
+
+static int look_for_driver(struct dl_phdr_info *info, size_t size, void *user)
+{
+    (void)size;
+    *(bool *)user = info->dlpi_name != NULL && strstr(info->dlpi_name, "libcuda.so") != NULL;
+    return *(bool *)user;
+}
+
+static int count_libraries(struct dl_phdr_info *info, size_t size, void *user)
+{
+    (void)size;
+    *(unsigned long long *)user = info->dlpi_adds;
+    return 1;
+}
+
+bool device_is_loaded(void)
+{
+    unsigned long long loaded = 0;
+    bool is_there             = false;
+    dl_iterate_phdr(count_libraries, &loaded);
+    if (atomic_load(&looked_at) == loaded + 1) return false;
+    dl_iterate_phdr(look_for_driver, &is_there);
+    if (!is_there) atomic_store(&looked_at, loaded + 1);
+    return is_there;
+}
+
 const device_ops *device_of(const void *pointer)
 {
-    int i = 0;
-    while (device_all[i + 1] != NULL && !device_all[i]->owns(pointer)) i++;
+    int i             = 0;
+    const bool is_any = device_is_loaded();
+    while (device_all[i + 1] != NULL && (!is_any || !device_all[i]->owns(pointer))) i++;
     return device_all[i];
 }
 

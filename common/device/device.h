@@ -131,6 +131,10 @@ extern const device_ops
 /* Events are done when they have been asked about so often; 0: at once. */
 void device_cpu_set_event_polls(int polls);
 
+/* Whether a driver is in this process: without one no pointer can be a device's.  A driver can only come with another
+ * library that is loaded, so this costs a look at a counter; asking a device would search for its driver. */
+bool device_is_loaded(void);
+
 /* The device whose memory `pointer` is; never NULL. */
 const device_ops *device_of(const void *pointer);
 

@@ -16,7 +16,6 @@
 #include "proto/plan.h"
 #include "worker/context.h"
 
-#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -45,33 +44,6 @@ static const device_ops *host(void)
 }
 
 /* ---- whose memory ---------------------------------------------------------------------------- */
-/* Asking the device costs a search for its driver while that is not loaded; this costs a look at a counter.  A driver
- * can only come with another library that is loaded. */
-static int look_for_driver(struct dl_phdr_info *info, size_t size, void *user)
-{
-    (void)size;
-    *(bool *)user = info->dlpi_name != NULL && strstr(info->dlpi_name, "libcuda.so") != NULL;
-    return *(bool *)user;
-}
-
-static int count_libraries(struct dl_phdr_info *info, size_t size, void *user)
-{
-    (void)size;
-    *(unsigned long long *)user = info->dlpi_adds;
-    return 1;
-}
-
-static bool may_be_of_a_device(coll_engine *e)
-{
-    unsigned long long loaded = 0;
-    bool is_there             = false;
-    dl_iterate_phdr(count_libraries, &loaded);
-    if (atomic_load(&e->libraries_without_driver) == loaded) return false;
-    dl_iterate_phdr(look_for_driver, &is_there);
-    if (!is_there) atomic_store(&e->libraries_without_driver, loaded);
-    return is_there;
-}
-
 /* A member without elements has no buffer to go by: then its stream says that it means a device, or else the call
  * before. */
 static const device_ops *ops_of(engine_call *c)
@@ -81,7 +53,7 @@ static const device_ops *ops_of(engine_call *c)
     const void *data   = NULL;
     if (coll_in_elements(call, g->size, g->rank) > 0) data = call->in;
     if (data == NULL && coll_out_elements(call, g->size, g->rank) > 0) data = call->out;
-    if (!may_be_of_a_device(g->engine)) return host();
+    if (!device_is_loaded()) return host();
     if (data != NULL) return device_of(data);
     call->any_memory = call->stream == NULL;
     return call->stream != NULL || g->was_on_device ? device_all[0] : host();

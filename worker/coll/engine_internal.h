@@ -101,10 +101,9 @@ struct coll_engine {
         news_fd; /* to sleep on; news_fd: an eventfd that wakes those who sleep on the mesh */
     atomic_int mesh_sleepers;
     schedule_table *table;
-    node_place *place;                      /* NULL: no shared memory */
-    device_place *device_place;             /* NULL: a build without devices, or no shared memory */
-    engine_pretence pretence;               /* for tests: host memory counts as a device's */
-    atomic_ullong libraries_without_driver; /* how many were ever loaded when none was a driver */
+    node_place *place;          /* NULL: no shared memory */
+    device_place *device_place; /* NULL: a build without devices, or no shared memory */
+    engine_pretence pretence;   /* for tests: host memory counts as a device's */
     char address_text[ENGINE_ADDRESSES][ENGINE_ADDRESS_SIZE];
     const char *address[ENGINE_ADDRESSES];
     uint32_t n_addresses;
