@@ -68,14 +68,18 @@ watched() {
     sed -n "s/^$1:[[:space:]]*\([0-9]*\).*/\1/p" "$tmp/watched"
 }
 
-# A cgroup of this test, where the kernel lets us make one with a limit of memory:  -> $group; fails where it does not.
+# A cgroup of this test, of version 2 or 1, where the kernel lets us make one with a limit of memory:
+# -> $group, $group_limit and $group_peak, its files; fails where it does not.
 make_group() {
     local above
-    above=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)
-    group=$above/$mark
-    [ -w "$above/cgroup.procs" ] && mkdir "$group" 2>/dev/null || return 1
-    [ -w "$group/memory.max" ] && [ -r "$group/memory.peak" ] && return
-    rmdir "$group"
+    for above in "/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup) memory.max memory.peak" \
+        "/sys/fs/cgroup/memory$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup) memory.limit_in_bytes memory.max_usage_in_bytes"; do
+        read -r above group_limit group_peak <<<"$above"
+        group=${above%/}/$mark group_limit=$group/$group_limit group_peak=$group/$group_peak
+        [ -w "$above/cgroup.procs" ] && mkdir "$group" 2>/dev/null || continue
+        [ -w "$group_limit" ] && [ -r "$group_peak" ] && return
+        rmdir "$group"
+    done
     return 1
 }
 
@@ -123,9 +127,9 @@ make_group() {
     limit_kib=$((state_kib / 4))
     server_by=(env "${everything[@]}" PENSTOCK_OFFLOAD_PATH="$disk" bash -c)
     if make_group; then
-        echo "$limit_kib KiB of memory.max for $state_kib KiB of state"
-        echo "$limit_kib"K >"$group/memory.max"
-        echo 0 >"$group/memory.swap.max" 2>/dev/null || :
+        echo "$limit_kib KiB of $(basename "$group_limit") for $state_kib KiB of state"
+        echo "$limit_kib"K >"$group_limit"
+        [ ! -w "$group/memory.swap.max" ] || echo 0 >"$group/memory.swap.max"
         server_by+=("echo \$\$ >$group/cgroup.procs; exec \"\$@\"" limited)
     else
         echo "$limit_kib KiB of RLIMIT_DATA for $state_kib KiB of state"
@@ -136,7 +140,8 @@ make_group() {
     cmp "$tmp/memory.steps" "$tmp/file.steps"
     echo "most of its own memory $most_kib KiB; read $(watched read_bytes) and wrote $(watched write_bytes) bytes"
     if [ -n "$group" ] && [ -d "$group" ]; then
-        [ "$(cat "$group/memory.peak")" -le $((limit_kib * 1024)) ]
+        echo "$(basename "$group_peak"): $(cat "$group_peak") bytes"
+        [ "$(cat "$group_peak")" -le $((limit_kib * 1024)) ]
         rmdir "$group"
     fi
     [ "$most_kib" -le "$limit_kib" ]
