@@ -1,5 +1,7 @@
-/* collectives.c - every collective, every type, all members on one device: collectives MEMBERS hostflag|stream
+/* collectives.c - every collective, every type: collectives MEMBERS hostflag|stream|spin [DEVICES [SHARE]]
  *
+ * Members are spread over that many devices; one, unless it is said.  spin is refused where two share one: a kernel that
+ * waits for another of the same device may wait for ever.  SHARE: only every so-manieth call.
  * Inputs are random and known to all, so every member works out with the host's reduce() what it must get, and compares
  * bit for bit. */
 #include "members.h"
@@ -17,18 +19,20 @@ static const size_t width[] = {
 
 static char *inputs[MEMBERS_MAX], *want, *got; /* host */
 static char *in, *out;                         /* device */
+static device_stream own_stream; /* does not wait for the default stream, nor that for it */
 
-static bool make_memory(int size)
+static bool make_memory(const member *self)
 {
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < self->size; r++) {
         inputs[r] = calloc(1, BYTES);
         if (inputs[r] == NULL) return false;
     }
     want = malloc(BYTES);
     got  = malloc(BYTES);
-    in   = device_cuda.alloc(BYTES, 0, NULL);
-    out  = device_cuda.alloc(BYTES, 0, NULL);
-    return want != NULL && got != NULL && in != NULL && out != NULL;
+    in   = device_cuda.alloc(BYTES, self->device, NULL);
+    out  = device_cuda.alloc(BYTES, self->device, NULL);
+    return want != NULL && got != NULL && in != NULL && out != NULL &&
+           device_cuda.stream_new(self->device, &own_stream, NULL) == PEN_OK;
 }
 
 /* Numbers of moderate size, so that no type meets infinities or NaN. */
@@ -100,14 +104,23 @@ static bool check(const coll_call *c, const member *self)
     return false;
 }
 
+static int share = 1;
+
+static bool is_chosen(void)
+{
+    static int calls;
+    return calls++ % share == 0;
+}
+
 static bool try_one(member *self, device_team *team, coll_call *c, uint64_t seq, size_t skew,
                     bool in_place)
 {
     const size_t bytes = coll_in_elements(c, self->size, self->rank) * width[c->dtype];
     c->in              = in + skew;
     c->out             = in_place || c->kind == COLL_BROADCAST ? in + skew : out + skew;
-    c->scale           = 1;
-    c->label           = "gpu";
+    c->stream = seq % 2 == 0 ? own_stream : NULL; /* what is done is read on the default stream */
+    c->scale  = 1;
+    c->label  = "gpu";
     if (bytes > 0 && !members_copy(in + skew, inputs[self->rank], bytes)) return false;
     return members_call(team, c, seq) && check(c, self);
 }
@@ -121,6 +134,7 @@ static bool every_type(member *self, device_team *team, coll_kind kind, uint64_t
             if (!reduce_is_legal((pen_op)op, (pen_dtype)dtype) || (op > 0 && !coll_reduces(kind)))
                 continue;
             for (int s = 0; s < 3; s++) {
+                if (!is_chosen()) continue; /* by all members alike */
                 const bool in_place = s == 1 && (kind == COLL_REDUCE || kind == COLL_ALL_REDUCE);
                 coll_call c         = {.kind  = kind,
                                        .op    = (pen_op)op,
@@ -138,7 +152,7 @@ static bool every_type(member *self, device_team *team, coll_kind kind, uint64_t
 static int run(member *self, const void *arg)
 {
     const device_sync_choice sync = *(const device_sync_choice *)arg;
-    if (!make_memory(self->size)) return 1;
+    if (!make_memory(self)) return 1;
     for (uint64_t way = 0; way < 2;
          way++) { /* everything through mapped memory; what is small through the pools */
         uint64_t seq      = 0;
@@ -160,6 +174,9 @@ int main(int argc, char **argv)
     device_sync_choice sync = DEVICE_SYNC_AUTO;
     if (argc > 2 && strcmp(argv[2], "hostflag") == 0) sync = DEVICE_SYNC_HOSTFLAG;
     if (argc > 2 && strcmp(argv[2], "stream") == 0) sync = DEVICE_SYNC_STREAM;
-    if (size < 1 || size > MEMBERS_MAX) return 2;
+    if (argc > 2 && strcmp(argv[2], "spin") == 0) sync = DEVICE_SYNC_SPIN;
+    if (argc > 3) members_devices = atoi(argv[3]);
+    if (argc > 4) share = atoi(argv[4]);
+    if (size < 1 || size > MEMBERS_MAX || members_devices < 1 || share < 1) return 2;
     return members_run(size, 280, run, &sync);
 }

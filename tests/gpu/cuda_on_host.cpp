@@ -2,6 +2,7 @@
 #include "cuda_on_host.h"
 
 #include <csetjmp>
+#include <deque>
 #include <ucontext.h>
 #include <vector>
 
@@ -19,32 +20,38 @@ struct barrier {
     }
 };
 
-/* A context begins a fiber; later it is entered by longjmp, which unlike swapcontext makes no system call. */
+/* A context begins a fiber, once; later it is entered by longjmp, which unlike swapcontext makes no system call. */
 struct fiber {
     ucontext_t context;
     jmp_buf here;
-    bool has_begun;
+    bool has_begun; /* it waits in run_fiber() for the thread it plays next */
     host_thread self;
     std::vector<char> stack;
     bool ended;
+    unsigned slots; /* 0 or 1: which it is at */
 };
 
-static std::vector<fiber> fibers;
+static std::deque<fiber> fibers;
 static std::vector<barrier> warps;
 static barrier block;
 static size_t running;
 static jmp_buf caller;
 static const std::function<void()> *body;
-static uint32_t slots[64][LANES][SLOT_WORDS];
-
-const host_thread &host_self()
-{
-    return fibers[running].self;
-}
+static uint32_t slots[2][64][LANES][SLOT_WORDS];
 
 uint32_t *host_slot(unsigned lane)
 {
-    return slots[running / LANES][lane];
+    return slots[fibers[running].slots][running / LANES][lane];
+}
+
+void host_next_slots()
+{
+    fibers[running].slots ^= 1;
+}
+
+static void leave()
+{
+    if (_setjmp(fibers[running].here) == 0) _longjmp(caller, 1);
 }
 
 static void wait_at(barrier &b)
@@ -52,8 +59,7 @@ static void wait_at(barrier &b)
     const unsigned turn = b.turn;
     b.arrived++;
     b.look();
-    while (b.turn == turn)
-        if (_setjmp(fibers[running].here) == 0) _longjmp(caller, 1);
+    while (b.turn == turn) leave();
 }
 
 void host_sync_block()
@@ -66,44 +72,59 @@ void host_sync_warp()
     wait_at(warps[running / LANES]);
 }
 
-static void run_fiber()
+static void end_thread()
 {
-    (*body)();
     fibers[running].ended = true;
     block.live--;
     block.look();
     barrier &warp = warps[running / LANES];
     warp.live--;
     warp.look();
-    _longjmp(caller, 1);
+    leave();
+}
+
+/* One thread after the other. */
+static void run_fiber()
+{
+    for (;;) {
+        (*body)();
+        end_thread();
+    }
 }
 
 static void enter(fiber &f)
 {
     if (_setjmp(caller) != 0) return;
+    host_now = f.self;
     if (f.has_begun) _longjmp(f.here, 1);
     f.has_begun = true;
     setcontext(&f.context);
 }
 
+static void make_fiber(fiber &f)
+{
+    f.stack.resize(STACK);
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp   = f.stack.data();
+    f.context.uc_stack.ss_size = f.stack.size();
+    f.context.uc_link          = NULL;
+    makecontext(&f.context, run_fiber, 0);
+}
+
 static void open_block(const host_thread &of, size_t n)
 {
-    if (fibers.size() < n) fibers.resize(n);
+    while (fibers.size() < n) {
+        fibers.emplace_back();
+        make_fiber(fibers.back());
+    }
     warps.assign((n + LANES - 1) / LANES, {0, 0, 0});
     block = {(int)n, 0, 0};
     for (size_t i = 0; i < n; i++) {
-        fiber &f        = fibers[i];
-        f.self          = of;
-        f.self.thread.x = (unsigned)i;
-        f.ended         = false;
-        f.has_begun     = false;
-        f.stack.resize(STACK);
+        fibers[i].self          = of;
+        fibers[i].self.thread.x = (unsigned)i;
+        fibers[i].ended         = false;
+        fibers[i].slots         = 0;
         warps[i / LANES].live++;
-        getcontext(&f.context);
-        f.context.uc_stack.ss_sp   = f.stack.data();
-        f.context.uc_stack.ss_size = f.stack.size();
-        f.context.uc_link          = NULL;
-        makecontext(&f.context, run_fiber, 0);
     }
 }
 

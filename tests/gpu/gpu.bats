@@ -10,17 +10,23 @@ setup() {
 on_gpu() {
     run timeout --kill-after=10 300 "$programs/$1" "${@:2}"
     echo "$output"
-    [ "$status" != 77 ] || skip "no CUDA device"
+    [ "$status" != 77 ] || skip "${lines[0]}"
     [ "$status" = 0 ]
 }
 
 @test "folds on the device are the host's, bit for bit" { on_gpu kernels fold; }
+@test "sums on the device are the host's, bit for bit" { on_gpu kernels sum; }
+@test "memory of the device is out of the host's reach" { on_gpu kernels touch; }
+@test "one stream of the device waits for another's event" { on_gpu kernels stream; }
+@test "a device folds what lies on another of the same process" { on_gpu kernels peer; }
 @test "copies on the device are right" { on_gpu kernels copy; }
 @test "every wait of a kernel ends: by its flags, the abort word, or its deadline" { on_gpu kernels flag; }
 @test "every collective is right for every type: 2 processes on one device, hostflag" { on_gpu collectives 2 hostflag; }
 @test "every collective is right for every type: 4 processes on one device, hostflag" { on_gpu collectives 4 hostflag; }
 @test "every collective is right for every type: 2 processes on one device, stream" { on_gpu collectives 2 stream; }
 @test "every collective is right for every type: 4 processes on one device, stream" { on_gpu collectives 4 stream; }
+@test "every collective is right for every type: 2 processes on two devices, stream" { on_gpu collectives 2 stream 2; }
+@test "every collective is right for every type: 2 processes on two devices, spin" { on_gpu collectives 2 spin 2; }
 @test "all_reduce of 256 MiB by 2 processes reaches 0.8 of the memory's bound" { on_gpu bandwidth 2 0.8; }
 @test "all_reduce of 256 MiB by 4 processes is measured" { on_gpu bandwidth 4; }
 

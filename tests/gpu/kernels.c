@@ -1,14 +1,24 @@
 /* kernels.c - the kernels against the host code: every type, operation and layout, bit for bit; NaNs may differ in
- * what they carry.  One process. */
+ * what they carry.  And what else a device does for one process: streams, pinned memory. */
 #include "members.h"
 
 #include <math.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { ARRAY_BYTES = 1 << 20, ARRAYS = 6, OUTS = 2, TRIALS = 4000 };
+enum {
+    ARRAY_BYTES = 1 << 20,
+    ARRAYS      = 6,
+    OUTS        = 2,
+    TRIALS      = 4000,
+    SUM_BYTES   = 1 << 17,
+    SUM_TRIALS  = 1000
+};
 
 static const size_t width[] = {
     [PEN_F32] = 4, [PEN_F16] = 2, [PEN_BF16] = 2, [PEN_F64] = 8, [PEN_I8] = 1,
@@ -173,12 +183,238 @@ static int flag_trials(member *self, const void *arg)
     return ok ? 0 : 1;
 }
 
+/* ---- sums ------------------------------------------------------------------------------------------ */
+
+extern const device_ops device_cpu;
+
+typedef struct {
+    char *sum, *numbers; /* SUM_BYTES each */
+} sum_arrays;
+
+/* Any bits, or numbers of moderate size. */
+static void draw_bits(char *to, pen_dtype dtype)
+{
+    const bool is_tame = rand() % 2;
+    for (int i = 0; i < SUM_BYTES / 4; i++) {
+        float x       = (float)(rand() % 20001 - 10000) / 64;
+        uint32_t bits = (uint32_t)rand() << 1 ^ (uint32_t)rand();
+        if (is_tame && dtype == PEN_F16) bits = (bits & 0x83ff83ff) | 0x38003800;
+        if (is_tame && dtype != PEN_F16) memcpy(&bits, &x, sizeof bits);
+        memcpy(to + 4 * (size_t)i, &bits, 4);
+    }
+}
+
+static bool is_alike(pen_dtype dtype, const char *want, const char *got)
+{
+    for (size_t i = 0; i < SUM_BYTES; i += width[dtype])
+        if (memcmp(want + i, got + i, width[dtype]) != 0 &&
+            !(is_nan(dtype, want + i) && is_nan(dtype, got + i)))
+            return false;
+    return true;
+}
+
+typedef struct {
+    pen_dtype dtype;
+    size_t n, sum_at, at; /* bytes */
+    int what; /* 0: the sum begins; 1: it goes on; 2: it is rounded; 3: the numbers become zero */
+} sum_trial;
+
+static pen_status do_sum(const device_ops *ops, const sum_arrays *a, const sum_trial *t,
+                         pen_error *why)
+{
+    float *sum    = (float *)(void *)(a->sum + t->sum_at);
+    char *numbers = a->numbers + t->at;
+    if (t->what == 3) return ops->zero(numbers, t->n, NULL, why);
+    if (t->what == 2) return ops->narrow(numbers, sum, t->dtype, t->n, NULL, why);
+    return ops->accumulate(sum, numbers, t->dtype, t->n, t->what == 0, NULL, why);
+}
+
+static void draw_sum(sum_trial *t)
+{
+    const int lie =
+        rand() % 3; /* whole words together, on elements, on elements but mostly alike */
+    t->what   = rand() % 4;
+    t->dtype  = (pen_dtype)((t->what == 2 ? PEN_F16 : PEN_F32) + rand() % (t->what == 2 ? 2 : 3));
+    t->n      = (size_t)rand() % (rand() % 8 == 0 ? 30000 : 300);
+    t->sum_at = lie == 0 ? 0 : (size_t)(rand() % 5) * 4;
+    t->at     = lie == 0   ? 0
+                : lie == 1 ? (size_t)(rand() % 9) * width[t->dtype]
+                           : t->sum_at * width[t->dtype] / 4 % 16;
+}
+
+/* Whole arrays are compared: what lies around the results is left alone. */
+static int sum_trials(member *self, const void *arg)
+{
+    (void)self, (void)arg;
+    pen_error why      = {0};
+    sum_arrays at_host = {malloc(SUM_BYTES), malloc(SUM_BYTES)},
+               at_gpu  = {device_cuda.alloc(SUM_BYTES, 0, NULL),
+                          device_cuda.alloc(SUM_BYTES, 0, NULL)};
+    char *back         = malloc(SUM_BYTES);
+    srand(13);
+    if (!at_host.sum || !at_host.numbers || !at_gpu.sum || !at_gpu.numbers || !back) return 1;
+    for (int i = 0; i < SUM_TRIALS; i++) {
+        sum_trial t;
+        draw_sum(&t);
+        draw_bits(at_host.numbers, t.dtype);
+        draw_bits(at_host.sum, PEN_F32);
+        if (!members_copy(at_gpu.sum, at_host.sum, SUM_BYTES) ||
+            !members_copy(at_gpu.numbers, at_host.numbers, SUM_BYTES))
+            return 1;
+        if (do_sum(&device_cuda, &at_gpu, &t, &why) != PEN_OK) return printf("%s\n", why.text), 1;
+        (void)do_sum(&device_cpu, &at_host, &t, &why);
+        const bool ok = members_copy(back, at_gpu.sum, SUM_BYTES) &&
+                        is_alike(PEN_F32, at_host.sum, back) &&
+                        members_copy(back, at_gpu.numbers, SUM_BYTES) &&
+                        is_alike(t.dtype, at_host.numbers, back);
+        if (ok) continue;
+        printf("operation %d of %zu, type %d, sum at %zu, numbers at %zu: differs\n", t.what, t.n,
+               t.dtype, t.sum_at, t.at);
+        return 1;
+    }
+    printf("%d sums are the host's, bit for bit\n", SUM_TRIALS);
+    return 0;
+}
+
+/* ---- streams --------------------------------------------------------------------------------------- */
+
+static bool wait_for(device_event *event)
+{
+    pen_error why     = {0};
+    pen_status status = PEN_AGAIN;
+    while ((status = device_cuda.event_done(event, &why)) == PEN_AGAIN) sched_yield();
+    if (status != PEN_OK) printf("%s\n", why.text);
+    return status == PEN_OK;
+}
+
+typedef struct {
+    device_stream stream[2];
+    device_event *came, *done;
+    char *in, *out, *device[2];
+} relay;
+
+/* Host to device on one stream, device to device and back on the other, which waits for the first; the host waits
+ * once. */
+static bool pass(const relay *r, size_t n)
+{
+    pen_error why = {0};
+    const bool ok = device_cuda.copy(r->device[0], r->in, n, r->stream[0], &why) == PEN_OK &&
+                    device_cuda.event_record(r->came, r->stream[0], &why) == PEN_OK &&
+                    device_cuda.stream_wait(r->stream[1], r->came, &why) == PEN_OK &&
+                    device_cuda.copy(r->device[1], r->device[0], n, r->stream[1], &why) == PEN_OK &&
+                    device_cuda.copy(r->out, r->device[1], n, r->stream[1], &why) == PEN_OK &&
+                    device_cuda.event_record(r->done, r->stream[1], &why) == PEN_OK;
+    if (!ok) printf("%s\n", why.text);
+    return ok && wait_for(r->done);
+}
+
+/* Streams that are given back with work in them still do it. */
+static bool give_back(relay *r)
+{
+    memset(r->out, 1, ARRAY_BYTES);
+    bool ok = device_cuda.zero(r->device[1], ARRAY_BYTES, r->stream[1], NULL) == PEN_OK &&
+              device_cuda.copy(r->out, r->device[1], ARRAY_BYTES, r->stream[1], NULL) == PEN_OK &&
+              device_cuda.event_record(r->done, r->stream[1], NULL) == PEN_OK;
+    for (int i = 0; i < 2; i++) device_cuda.stream_free(r->stream[i]);
+    ok = ok && wait_for(r->done);
+    for (size_t i = 0; ok && i < ARRAY_BYTES; i++) ok = r->out[i] == 0;
+    return ok;
+}
+
+static int stream_trials(member *self, const void *arg)
+{
+    (void)self, (void)arg;
+    pen_error why = {0};
+    relay r       = {.came = device_cuda.event_new(), .done = device_cuda.event_new()};
+    r.in          = aligned_alloc(4096, ARRAY_BYTES); /* memory of anybody's, which is pinned */
+    r.out         = device_cuda.host_alloc(ARRAY_BYTES, &why);
+    if (!r.in || !r.out || !r.came || !r.done) return 1;
+    for (int i = 0; i < 2; i++) {
+        r.device[i] = device_cuda.alloc(ARRAY_BYTES, 0, &why);
+        if (!r.device[i] || device_cuda.stream_new(0, &r.stream[i], &why) != PEN_OK) return 1;
+    }
+    bool ok = r.stream[0] != r.stream[1] && device_cuda.pin(r.in, ARRAY_BYTES, &why) == PEN_OK &&
+              device_cuda.pin(r.in, 0, &why) == PEN_OK;
+    for (int i = 0; ok && i < 200; i++) {
+        const size_t n = 1 + (size_t)rand() % ARRAY_BYTES;
+        for (size_t k = 0; k < n; k++) r.in[k] = (char)(k * 31 + (size_t)i * 7);
+        ok = pass(&r, n) && memcmp(r.in, r.out, n) == 0;
+    }
+    ok = ok && give_back(&r);
+    device_cuda.unpin(r.in);
+    printf(ok ? "streams wait for each other\n" : "what came out is not what went in (%s)\n",
+           why.text);
+    return ok ? 0 : 1;
+}
+
+/* ---- two devices of one process -------------------------------------------------------------------- */
+
+/* A fold on device 0 of an array there and one of device 1, once that is mapped. */
+static int peer_trial(member *self, const void *arg)
+{
+    enum { N = 5000 };
+    (void)self, (void)arg;
+    pen_error why  = {0};
+    device_ref ref = {0};
+    void *mapped   = NULL;
+    float numbers[N], got[N];
+    float *near = device_cuda.alloc(sizeof numbers, 0, &why),
+          *out  = device_cuda.alloc(sizeof numbers, 0, &why),
+          *far  = device_cuda.alloc(sizeof numbers, 1, &why);
+    for (int i = 0; i < N; i++) numbers[i] = (float)i;
+    if (!near || !out || !far || !members_copy(near, numbers, sizeof numbers) ||
+        !members_copy(far, numbers, sizeof numbers) || device_cuda.device(far) != 1)
+        return printf("%s\n", why.text), 1;
+    bool ok = device_cuda.share(far, sizeof numbers, &ref, &why) == PEN_OK &&
+              device_cuda.map(&ref, &mapped, &why) == PEN_OK && mapped == far;
+    const reduce_args args = {.op    = PEN_SUM,
+                              .dtype = PEN_F32,
+                              .n_in  = 2,
+                              .n_out = 1,
+                              .in    = (const void *[]){near, mapped},
+                              .out   = (void *[]){out}};
+    ok                     = ok && device_cuda.reduce(&args, 0, N, NULL, &why) == PEN_OK &&
+         members_copy(got, out, sizeof got);
+    for (int i = 0; ok && i < N; i++) ok = got[i] == (float)(2 * i);
+    printf(ok ? "a device folds what lies on another\n" : "the fold is wrong (%s)\n", why.text);
+    return ok ? 0 : 1;
+}
+
+/* ---- what the host may not do ---------------------------------------------------------------------- */
+
+static sigjmp_buf after_touch;
+
+static void on_fault(int signal)
+{
+    (void)signal;
+    siglongjmp(after_touch, 1);
+}
+
+static int touch_trial(member *self, const void *arg)
+{
+    (void)self, (void)arg;
+    volatile char *data = device_cuda.alloc(64, 0, NULL);
+    if (data == NULL || !members_drain()) return 1;
+    signal(SIGSEGV, on_fault);
+    if (sigsetjmp(after_touch, 1) == 0) {
+        printf("the host reads %d in memory of the device\n", data[0]);
+        return 1;
+    }
+    printf("the host cannot touch memory of the device\n");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "fold") == 0) return members_run(1, 120, fold_trials, NULL);
     if (strcmp(what, "copy") == 0) return members_run(1, 60, copy_trials, NULL);
     if (strcmp(what, "flag") == 0) return members_run(1, 60, flag_trials, NULL);
-    fprintf(stderr, "usage: kernels fold|copy|flag\n");
+    if (strcmp(what, "sum") == 0) return members_run(1, 120, sum_trials, NULL);
+    if (strcmp(what, "stream") == 0) return members_run(1, 60, stream_trials, NULL);
+    members_devices = strcmp(what, "peer") == 0 ? 2 : 1;
+    if (members_devices == 2) return members_run(1, 60, peer_trial, NULL);
+    if (strcmp(what, "touch") == 0) return members_run(1, 60, touch_trial, NULL);
+    fprintf(stderr, "usage: kernels fold|sum|copy|flag|stream|peer|touch\n");
     return 2;
 }

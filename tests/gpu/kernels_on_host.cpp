@@ -1,36 +1,9 @@
 /* kernels_on_host.cpp - fold.cu compiled for the host, its threads one after the other, against reduce(): every type,
  * operation, alignment, tail and scale, bit for bit; NaNs may differ in what they carry. */
+#include "cuda_on_host.h"
 extern "C" {
-#include "common/device/kernels/kernels.h"
 #include "common/simd/reduce.h"
 }
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-
-/* ---- what CUDA has and the host has not ---- */
-#define __device__
-#define __global__
-#define __grid_constant__
-#define __launch_bounds__(threads)
-struct three { unsigned x; };
-static const three gridDim = {3}, blockDim = {5};
-static three blockIdx, threadIdx;
-struct alignas(16) uint4 { unsigned x, y, z, w; };
-static uint4 __ldcs(const uint4 *p) { return *p; }
-static void __stcs(uint4 *p, uint4 v) { *p = v; }
-template <typename To, typename From> static To bits_as(From x)
-{
-    To y;
-    static_assert(sizeof x == sizeof y, "as wide");
-    memcpy(&y, &x, sizeof y);
-    return y;
-}
-static float __uint_as_float(uint32_t x) { return bits_as<float>(x); }
-static uint32_t __float_as_uint(float x) { return bits_as<uint32_t>(x); }
-#define KERNEL_F32_OF_F16(y, bits) ((y) = (float)bits_as<_Float16>(bits))
-#define KERNEL_F16_OF_F32(bits, x) ((bits) = bits_as<uint16_t>((_Float16)(x)))
 #include "common/device/kernels/fold.cu"
 
 /* ---- types ---- */
@@ -88,12 +61,6 @@ static void fill(int dtype)
     memset(got, UNTOUCHED, sizeof got);
 }
 
-static void run(kernel_fn *kernel, const kernel_fold &k)
-{
-    for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
-        for (threadIdx.x = 0; threadIdx.x < blockDim.x; threadIdx.x++) kernel(k);
-}
-
 static bool trial()
 {
     const int dtype = 1 + rand() % 10;
@@ -129,7 +96,8 @@ static bool trial()
     args.in = ins, args.out = outs, args.divide_by = divide;
     args.scale = k.has_scale ? k.scale : nullptr;
     reduce(&args, 0, k.count);
-    run(k.n_in == 2 && types[dtype].two != nullptr ? types[dtype].two : types[dtype].any, k);
+    kernel_fn *kernel = k.n_in == 2 && types[dtype].two != nullptr ? types[dtype].two : types[dtype].any;
+    host_each(3, 5, [&] { kernel(k); });
     for (int o = 0; o < k.n_out; o++) /* NaNs are alike whatever they carry */
         for (size_t i = 0; i < k.count; i++) {
             unsigned char *a = (unsigned char *)outs[o] + i * width, *b = (unsigned char *)k.out[o] + i * width;

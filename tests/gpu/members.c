@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+int members_devices = 1;
+
 static int run_one(member *self, unsigned limit_s, int (*fn)(member *self, const void *arg),
                    const void *arg)
 {
@@ -19,7 +21,13 @@ static int run_one(member *self, unsigned limit_s, int (*fn)(member *self, const
         if (self->rank == 0) printf("no CUDA device: %s\n", note);
         return MEMBERS_SKIP;
     }
-    if (device_cuda.enter(0, &why) != PEN_OK || device_place_create(&self->place, &why) != PEN_OK) {
+    if (device_cuda.count() < members_devices) {
+        if (self->rank == 0) printf("%d CUDA devices are wanted\n", members_devices);
+        return MEMBERS_SKIP;
+    }
+    self->device = self->rank % members_devices;
+    if (device_cuda.enter(self->device, &why) != PEN_OK ||
+        device_place_create(&self->place, &why) != PEN_OK) {
         fprintf(stderr, "member %d: %s\n", self->rank, why.text);
         return 1;
     }

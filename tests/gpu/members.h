@@ -17,11 +17,14 @@ typedef struct {
 } members_board;
 
 typedef struct {
-    int rank, size;
+    int rank, size, device;
     members_board *board; /* shared by all */
     device_place *place;
     int met;
 } member;
+
+/* Member r lies on device r % members_devices; 1 unless a program says more.  Too few there: MEMBERS_SKIP. */
+extern int members_devices;
 
 /* Runs fn in `size` new processes and returns the first code that is not 0.  Nothing may have used CUDA before.  A
  * member that takes longer than limit_s is ended. */

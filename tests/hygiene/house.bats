@@ -41,7 +41,8 @@ no_include() {
     [ "$(grep -rlE '#include <lmdb\.h>' common proto scheduler server worker cli)" = common/store/store_env.c ]
     [ "$(grep -rlE '#include <microhttpd' common proto scheduler server worker cli)" = common/http.c ]
     [ -z "$(grep -rlE '\.pb-c\.h' common scheduler server worker cli --include='*.c' --include='*.h')" ]
-    [ "$(grep -rlE '#include <cuda' common proto scheduler server worker cli)" = common/device/device_cuda.c ]
+    [ "$(grep -rlE '#include <cuda' common proto scheduler server worker cli)" = common/device/device_cuda.h ]
+    [ -z "$(grep -rlE '#include "common/device/device_cuda\.h"' common proto scheduler server worker cli | grep -v '^common/device/device_cuda')" ]
 }
 
 @test "only common/config.c reads the environment" {

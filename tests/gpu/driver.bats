@@ -1,0 +1,50 @@
+# driver.bats - what lies above the CUDA driver, on a driver that is played on the host.
+
+setup() {
+    cd "$BATS_TEST_DIRNAME/../.."
+    programs=${BUILD:-$PWD/build}/tests/gpu
+    [ -e "$programs/driver/libcuda.so.1" ] || skip "built without CUDA"
+}
+
+# Runs a program of this folder on so many played devices.
+played() {
+    run timeout --kill-after=10 120 env LD_LIBRARY_PATH="$programs/driver" CUDA_ON_HOST_DEVICES="$1" "$programs/$2" "${@:3}"
+    echo "$output"
+    [ "$status" = 0 ]
+}
+
+@test "only who names its folder finds the played driver" {
+    [ ! -e /dev/nvidiactl ] || skip "there is a real one"
+    run env -u LD_LIBRARY_PATH "$programs/kernels" touch
+    [ "$status" = 77 ]
+    played 1 kernels touch
+}
+
+@test "memory of the played device is out of the host's reach" { played 1 kernels touch; }
+@test "folds on the played device are the host's, bit for bit" { played 1 kernels fold; }
+@test "sums on the played device are the host's, bit for bit" { played 1 kernels sum; }
+@test "a played device folds what lies on another of the same process" { played 2 kernels peer; }
+@test "copies on the played device are right" { played 1 kernels copy; }
+@test "every wait of a kernel ends, played: by its flags, the abort word, or its deadline" { played 1 kernels flag; }
+
+@test "one stream waits for another's event, whatever order the device takes" {
+    for seed in 1 2 3 4 5; do CUDA_ON_HOST_SEED=$seed played 1 kernels stream; done
+}
+
+# All kinds and types, but not each with each: the whole of it is for a GPU (gpu.bats).
+some_collectives() { played "$3" collectives "$1" "$2" "$3" $((2 * $1 + 1)); }
+
+@test "collectives are right on one played device: 2 processes, hostflag" { some_collectives 2 hostflag 1; }
+@test "collectives are right on one played device: 4 processes, hostflag" { some_collectives 4 hostflag 1; }
+@test "collectives are right on one played device: 2 processes, stream" { some_collectives 2 stream 1; }
+@test "collectives are right on one played device: 4 processes, stream" { some_collectives 4 stream 1; }
+@test "collectives are right on two played devices: 2 processes, stream" { some_collectives 2 stream 2; }
+@test "collectives are right on two played devices: 4 processes, stream" { some_collectives 4 stream 2; }
+@test "collectives are right on two played devices: 2 processes, spin" { some_collectives 2 spin 2; }
+
+@test "spin is refused where two processes share a played device" {
+    run timeout 60 env LD_LIBRARY_PATH="$programs/driver" "$programs/collectives" 2 spin
+    echo "$output"
+    [ "$status" = 1 ]
+    [[ $output == *"needs a device for each member"* ]]
+}

@@ -1,0 +1,196 @@
+/* events.cpp - events of the played driver, also those that processes share. */
+#include "driver.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <set>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { RING = 64, SLOTS = 4096 };
+
+/* The n-th record of an event is done when done[n % RING] >= n; waits are for one record, whatever follows it. */
+struct event_words {
+    std::atomic<uint64_t> recorded, done[RING];
+    bool is_done(uint64_t n) const
+    {
+        return n == 0 || done[n % RING].load() >= n;
+    }
+};
+
+struct CUevent_st {
+    CUcontext context;
+    int slot; /* in the table that other processes map; -1: not shared */
+    std::shared_ptr<event_words> words;
+};
+
+static std::set<CUevent> events;
+static int table_file = -1;
+static event_words *table;
+static std::atomic<bool> is_taken[SLOTS];
+
+static bool open_table()
+{
+    if (table != nullptr) return true;
+    table_file = memfd_create("events of the played driver", MFD_CLOEXEC);
+    if (table_file < 0 || ftruncate(table_file, SLOTS * sizeof *table) != 0) return false;
+    void *at =
+        mmap(nullptr, SLOTS * sizeof *table, PROT_READ | PROT_WRITE, MAP_SHARED, table_file, 0);
+    table = at != MAP_FAILED ? (event_words *)at : nullptr;
+    return table != nullptr;
+}
+
+static CUresult make_shared_words(CUevent event)
+{
+    int slot = 0;
+    if (!open_table()) return CUDA_ERROR_OUT_OF_MEMORY;
+    while (slot < SLOTS && is_taken[slot]) slot++;
+    if (slot == SLOTS) return CUDA_ERROR_OUT_OF_MEMORY;
+    is_taken[slot] = true;
+    event_words *w = table + slot;
+    w->recorded    = 0;
+    for (auto &d : w->done) d = 0;
+    event->slot  = slot;
+    event->words = std::shared_ptr<event_words>(w, [=](event_words *) { is_taken[slot] = false; });
+    return CUDA_SUCCESS;
+}
+
+API cuEventCreate(CUevent *event, unsigned flags)
+{
+    CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    const bool is_shared = (flags & CU_EVENT_INTERPROCESS) != 0;
+    if (is_shared && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+    guard held(driver.lock);
+    CUevent made = new CUevent_st{context_now(), -1, nullptr};
+    if (is_shared)
+        result = make_shared_words(made);
+    else
+        made->words = std::shared_ptr<event_words>(new event_words());
+    if (result != CUDA_SUCCESS) {
+        delete made;
+        return result;
+    }
+    events.insert(made);
+    *event = made;
+    return CUDA_SUCCESS;
+}
+
+/* Waits for it that are enqueued keep what they look at. */
+API cuEventDestroy(CUevent event)
+{
+    const CUresult result = usable(false);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    if (events.erase(event) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    delete event;
+    return CUDA_SUCCESS;
+}
+
+API cuEventRecord(CUevent event, CUstream handle)
+{
+    CUresult result = usable(false);
+    guard held(driver.lock);
+    CUstream s;
+    if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (events.count(event) == 0 || event->context != s->context) return CUDA_ERROR_INVALID_HANDLE;
+    const auto words = event->words;
+    const uint64_t n = ++words->recorded;
+    enqueue(s, {}, [=] { words->done[n % RING] = n; });
+    return CUDA_SUCCESS;
+}
+
+/* For the record that is the newest now; an event that was never recorded is nothing to wait for. */
+API cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
+{
+    CUresult result = usable(false);
+    guard held(driver.lock);
+    CUstream s;
+    if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (events.count(event) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    const auto words = event->words;
+    const uint64_t n = words->recorded;
+    enqueue(s, {}, {}, [=] { return words->is_done(n); });
+    return CUDA_SUCCESS;
+}
+
+API cuEventQuery(CUevent event)
+{
+    const CUresult result = usable(false);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    if (events.count(event) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    return event->words->is_done(event->words->recorded) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+API cuEventSynchronize(CUevent event)
+{
+    const CUresult result = usable(false);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    if (events.count(event) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    const auto words = event->words;
+    const uint64_t n = words->recorded;
+    while (!words->is_done(n) && driver.lost == CUDA_SUCCESS)
+        driver.changed.wait_for(held, std::chrono::microseconds(50));
+    return driver.lost;
+}
+
+/* ---- shared with other processes ------------------------------------------------------------------- */
+
+struct event_handle {
+    int32_t pid, file, slot;
+    uint64_t inode;
+};
+static_assert(sizeof(event_handle) <= sizeof(CUipcEventHandle), "fits");
+
+API cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
+{
+    const CUresult result = usable(false);
+    if (result != CUDA_SUCCESS) return result;
+    struct stat about;
+    guard held(driver.lock);
+    if (events.count(event) == 0 || event->slot < 0) return CUDA_ERROR_INVALID_HANDLE;
+    if (fstat(table_file, &about) != 0) return CUDA_ERROR_UNKNOWN;
+    const event_handle mine = {(int32_t)getpid(), table_file, event->slot, about.st_ino};
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &mine, sizeof mine);
+    return CUDA_SUCCESS;
+}
+
+static event_words *map_table(const event_handle &theirs)
+{
+    char path[64];
+    struct stat about;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", theirs.pid, theirs.file);
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return nullptr;
+    void *at = MAP_FAILED;
+    if (fstat(file, &about) == 0 && about.st_ino == theirs.inode)
+        at = mmap(nullptr, SLOTS * sizeof *table, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    return at != MAP_FAILED ? (event_words *)at : nullptr;
+}
+
+API cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
+{
+    event_handle theirs;
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    memcpy(&theirs, &handle, sizeof theirs);
+    if (theirs.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
+    event_words *mapped = map_table(theirs);
+    if (mapped == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    guard held(driver.lock);
+    const auto unmap = [=](event_words *) { munmap(mapped, SLOTS * sizeof *mapped); };
+    *event           = new CUevent_st{context_now(), -1,
+                            std::shared_ptr<event_words>(mapped + theirs.slot, unmap)};
+    events.insert(*event);
+    return CUDA_SUCCESS;
+}

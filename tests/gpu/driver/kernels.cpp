@@ -1,0 +1,178 @@
+/* kernels.cpp - the kernels of common/device/kernels, compiled for the host, as the played driver launches them. */
+#include "../cuda_on_host.h"
+#include "common/device/kernels/kernels.h"
+#include "driver.h"
+
+/* ---- what a kernel touches ------------------------------------------------------------------------- */
+
+static extent array(const void *at, uint64_t bytes)
+{
+    return {(uintptr_t)at, bytes};
+}
+
+static extents reach(const kernel_fold &k, size_t width)
+{
+    extents all;
+    for (int i = 0; i < k.n_in; i++) all.push_back(array(k.in[i], k.count * width));
+    for (int i = 0; i < k.n_out; i++) all.push_back(array(k.out[i], k.count * width));
+    return all;
+}
+
+static extents reach(const kernel_sum &k, size_t width)
+{
+    return {array(k.sum, k.count * sizeof(float)), array(k.numbers, k.count * width)};
+}
+
+static extents reach(const kernel_copy &k, size_t)
+{
+    return {array(k.in, k.bytes), array(k.out, k.bytes)};
+}
+
+static extents reach(const kernel_flag_set &k, size_t)
+{
+    extents all;
+    for (int i = 0; i < k.n; i++) all.push_back(array(k.flag[i], sizeof(uint64_t)));
+    return all;
+}
+
+static extents reach(const kernel_flag_wait &k, size_t)
+{
+    return {array(k.flags, (uint64_t)k.n * KERNEL_FLAG_BYTES), array(k.abort, 8),
+            array(k.result, 4)};
+}
+
+/* ---- the table ------------------------------------------------------------------------------------- */
+struct kernel_row {
+    const char *file, *name;
+    size_t bytes; /* of its argument */
+    extents (*reach)(const void *argument);
+    void (*run)(const void *argument, dim3 grid, dim3 block);
+};
+
+/* A template for one function, so that the table needs its name alone. */
+template <typename A, void (*kernel)(const A), size_t width> struct played {
+    static extents touched(const void *argument)
+    {
+        return reach(*(const A *)argument, width);
+    }
+    static void run(const void *argument, dim3 grid, dim3 block)
+    {
+        const A &k = *(const A *)argument;
+        host_each(grid, block, [&] { kernel(k); });
+    }
+};
+
+/* The file it is in, its name, its argument, the width of an element. */
+#define KERNELS(X)                                                                                 \
+    X(fold, fold_f32_0, kernel_fold, 4)                                                            \
+    X(fold, fold_f16_0, kernel_fold, 2)                                                            \
+    X(fold, fold_bf16_0, kernel_fold, 2)                                                           \
+    X(fold, fold_f64_0, kernel_fold, 8)                                                            \
+    X(fold, fold_i8_0, kernel_fold, 1)                                                             \
+    X(fold, fold_u8_0, kernel_fold, 1)                                                             \
+    X(fold, fold_i32_0, kernel_fold, 4)                                                            \
+    X(fold, fold_u32_0, kernel_fold, 4)                                                            \
+    X(fold, fold_i64_0, kernel_fold, 8)                                                            \
+    X(fold, fold_u64_0, kernel_fold, 8)                                                            \
+    X(fold, fold_f32_2, kernel_fold, 4)                                                            \
+    X(fold, fold_f16_2, kernel_fold, 2)                                                            \
+    X(fold, fold_bf16_2, kernel_fold, 2)                                                           \
+    X(sum, accumulate_f32, kernel_sum, 4)                                                          \
+    X(sum, accumulate_f16, kernel_sum, 2)                                                          \
+    X(sum, accumulate_bf16, kernel_sum, 2)                                                         \
+    X(sum, narrow_f16, kernel_sum, 2)                                                              \
+    X(sum, narrow_bf16, kernel_sum, 2)                                                             \
+    X(copy, copy_bytes, kernel_copy, 1)                                                            \
+    X(flag, flag_set, kernel_flag_set, 1)                                                          \
+    X(flag, flag_wait, kernel_flag_wait, 1)
+
+#define DECLARE(file, name, type, width) extern "C" void name(const type k);
+#define ROW(file, name, type, width)                                                               \
+    {#file, #name, sizeof(type), played<type, name, width>::touched,                               \
+     played<type, name, width>::run},
+
+KERNELS(DECLARE)
+static const kernel_row table[] = {KERNELS(ROW)};
+
+/* ---- modules --------------------------------------------------------------------------------------- */
+struct CUmod_st {
+    CUcontext context;
+    const char *file; /* NULL until a function was found: all others are of the same file */
+};
+struct CUfunc_st {
+    CUcontext context;
+    const kernel_row *row;
+};
+
+static std::list<CUmod_st> modules; /* for as long as the process lives */
+static std::list<CUfunc_st> functions;
+
+/* What nvcc -fatbin makes begins with this; the machine code in it stays unread. */
+API cuModuleLoadData(CUmodule *module, const void *image)
+{
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    if (*(const uint32_t *)image != 0xba55ed50u) return CUDA_ERROR_INVALID_IMAGE;
+    guard held(driver.lock);
+    modules.push_back({context_now(), nullptr});
+    *module = &modules.back();
+    return CUDA_SUCCESS;
+}
+
+API cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    for (const kernel_row &row : table) {
+        if (strcmp(row.name, name) != 0) continue;
+        if (module->file != nullptr && strcmp(module->file, row.file) != 0) break;
+        module->file = row.file;
+        functions.push_back({module->context, &row});
+        *function = &functions.back();
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+/* ---- launches -------------------------------------------------------------------------------------- */
+
+/* With the lock held. */
+static bool may_touch(CUcontext context, const extent &e)
+{
+    const block *b = memory_find(e.at, e.bytes);
+    if (e.bytes == 0) return true;
+    if (b == nullptr) return false;
+    return b->kind != OWN || b->device == context->device || context->peers >> b->device & 1;
+}
+
+/* The check is at the time of the work, as on the device: memory may be gone by then. */
+static bool may_run(CUfunction f, const extents &touched)
+{
+    guard held(driver.lock);
+    for (const extent &e : touched)
+        if (!may_touch(f->context, e)) driver.lost = CUDA_ERROR_ILLEGAL_ADDRESS;
+    return driver.lost == CUDA_SUCCESS;
+}
+
+API cuLaunchKernel(CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                   CUstream handle, void **arguments, void **)
+{
+    CUresult result = usable(true);
+    guard held(driver.lock);
+    CUstream s;
+    if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (f->context != s->context) return CUDA_ERROR_INVALID_HANDLE;
+    if (grid_x == 0 || block_x == 0 || block_x > 1024 || grid_y * grid_z * block_y * block_z != 1 ||
+        shared != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    const char *from = (const char *)arguments[0];
+    const std::vector<char> argument(from, from + f->row->bytes);
+    const extents touched = f->row->reach(from);
+    enqueue(s, touched, [=] {
+        if (may_run(f, touched)) f->row->run(argument.data(), dim3(grid_x), dim3(block_x));
+    });
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,358 @@
+/* memory.cpp - memory of the played devices, and pinned memory of the host. */
+#include "driver.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+static const size_t RANGE = (size_t)64 << 30; /* of addresses */
+
+static uintptr_t range, next_place;
+static int file = -1;
+static uint64_t file_inode, ids;
+static std::map<uintptr_t, block> blocks; /* by their beginning; they do not overlap */
+static size_t used[DEVICES_MAX];
+
+static size_t whole_pages(size_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+CUresult memory_start()
+{
+    struct stat about;
+    file = memfd_create("memory of the played devices", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, (off_t)RANGE) != 0 || fstat(file, &about) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    void *at = mmap(nullptr, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    range = next_place = (uintptr_t)at;
+    file_inode         = about.st_ino;
+    ids                = (uint64_t)getpid() << 32;
+    return CUDA_SUCCESS;
+}
+
+/* ---- which block ----------------------------------------------------------------------------------- */
+
+bool memory_is_of_device(uintptr_t at)
+{
+    return at >= range && at < range + RANGE;
+}
+
+static block *block_of(uintptr_t at)
+{
+    auto after = blocks.upper_bound(at);
+    if (after == blocks.begin()) return nullptr;
+    block &b = std::prev(after)->second;
+    return at < b.at + b.bytes ? &b : nullptr;
+}
+
+const block *memory_find(uintptr_t at, size_t bytes)
+{
+    const block *b = block_of(at);
+    return b != nullptr && bytes <= b->at + b->bytes - at ? b : nullptr;
+}
+
+static bool is_on_device(const block &b)
+{
+    return b.kind == OWN || b.kind == IMPORTED;
+}
+
+/* The block that begins there and is of that kind; NULL: none. */
+static block *block_at(uintptr_t at, kind_of_memory kind)
+{
+    const auto found = blocks.find(at);
+    return found != blocks.end() && found->second.kind == kind ? &found->second : nullptr;
+}
+
+/* What lies in memory of the device of each extent, in whole pages. */
+static void protect(const extents &touched, int protection)
+{
+    for (const extent &e : touched)
+        for (const auto &[at, b] : blocks) {
+            const uintptr_t begin = std::max(e.at, at) / PAGE * PAGE;
+            const uintptr_t end   = e.bytes < at + b.bytes - e.at ? e.at + e.bytes : at + b.bytes;
+            if (is_on_device(b) && begin < end && e.at < at + b.bytes)
+                mprotect((void *)begin, whole_pages(end) - begin, protection);
+        }
+}
+
+void memory_open(const extents &touched)
+{
+    protect(touched, PROT_READ | PROT_WRITE);
+}
+
+void memory_close(const extents &touched)
+{
+    protect(touched, PROT_NONE);
+}
+
+/* ---- places ---------------------------------------------------------------------------------------- */
+
+/* With a page behind it that nobody may touch.  What was freed is used again only after all the rest. */
+static uintptr_t find_place(size_t bytes)
+{
+    const size_t wanted = whole_pages(bytes) + PAGE;
+    for (int rounds = 0; rounds < 2; next_place = range, rounds++) {
+        while (next_place + wanted <= range + RANGE) {
+            const auto after = blocks.lower_bound(next_place);
+            if (const block *before = block_of(next_place); before != nullptr)
+                next_place = before->at + whole_pages(before->bytes) + PAGE;
+            else if (after != blocks.end() && after->first < next_place + wanted)
+                next_place = after->first + whole_pages(after->second.bytes) + PAGE;
+            else
+                return std::exchange(next_place, next_place + wanted);
+        }
+    }
+    return 0;
+}
+
+static bool put(const block &b, int from)
+{
+    if (mmap((void *)b.at, whole_pages(b.bytes), PROT_NONE, MAP_SHARED | MAP_FIXED, from,
+             (off_t)b.offset) == MAP_FAILED)
+        return false;
+    blocks[b.at] = b;
+    return true;
+}
+
+static void take_away(const block &b)
+{
+    mmap((void *)b.at, whole_pages(b.bytes), PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    blocks.erase(b.at);
+}
+
+/* All ones: a float of it is NaN. */
+static bool fill(uint64_t offset, size_t bytes)
+{
+    static const auto *ones = (const char *)memset(malloc(1 << 20), 0xff, 1 << 20);
+    for (size_t done = 0; done < bytes;) {
+        const size_t part = bytes - done < 1 << 20 ? bytes - done : 1 << 20;
+        const ssize_t n   = pwrite(file, ones, part, (off_t)(offset + done));
+        if (n <= 0) return false;
+        done += (size_t)n;
+    }
+    return true;
+}
+
+API cuMemAlloc(CUdeviceptr *to, size_t bytes)
+{
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    guard held(driver.lock);
+    const int device = context_now()->device;
+    if (bytes > driver.device_bytes - used[device]) return CUDA_ERROR_OUT_OF_MEMORY;
+    const uintptr_t at = find_place(bytes);
+    const block b      = {at, bytes, OWN, device, ++ids, at - range, file_inode, 0};
+    if (at == 0 || !fill(b.offset, bytes) || !put(b, file)) return CUDA_ERROR_OUT_OF_MEMORY;
+    used[device] += bytes;
+    *to = at;
+    return CUDA_SUCCESS;
+}
+
+/* The driver waits for the device before it takes memory away. */
+API cuMemFree(CUdeviceptr at)
+{
+    CUresult result = usable(true);
+    if (result != CUDA_SUCCESS || at == 0) return result;
+    guard held(driver.lock);
+    if (block_at(at, OWN) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    result         = drain_all(held, nullptr);
+    const block *b = block_at(at, OWN);
+    if (b == nullptr) return CUDA_ERROR_INVALID_VALUE; /* somebody else was faster */
+    used[b->device] -= b->bytes;
+    fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)b->offset,
+              (off_t)whole_pages(b->bytes));
+    take_away(block(*b));
+    return result;
+}
+
+API cuMemGetInfo(size_t *free, size_t *total)
+{
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    *total = driver.device_bytes;
+    *free  = *total - used[context_now()->device];
+    return CUDA_SUCCESS;
+}
+
+API cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr at)
+{
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    const block *b = block_of(at);
+    if (b == nullptr) return CUDA_ERROR_NOT_FOUND;
+    if (base != nullptr) *base = b->at;
+    if (bytes != nullptr) *bytes = b->bytes;
+    return CUDA_SUCCESS;
+}
+
+API cuPointerGetAttribute(void *value, CUpointer_attribute name, CUdeviceptr at)
+{
+    const CUresult result = usable(false);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    const block *b = block_of(at);
+    if (b == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    switch (name) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)value = is_on_device(*b) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)value = b->device; break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)value = b->id; break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(bool *)value = b->kind == OWN; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* ---- shared with other processes ------------------------------------------------------------------- */
+
+struct memory_handle {
+    int32_t pid, file, physical;
+    uint64_t inode, offset, bytes;
+};
+static_assert(sizeof(memory_handle) <= sizeof(CUipcMemHandle), "fits");
+
+API cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
+{
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    const block *b = block_at(at, OWN);
+    if (b == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const memory_handle mine = {(int32_t)getpid(), file,      driver.physical[b->device],
+                                file_inode,        b->offset, b->bytes};
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &mine, sizeof mine);
+    return CUDA_SUCCESS;
+}
+
+static int visible(int physical)
+{
+    for (int i = 0; i < driver.devices; i++)
+        if (driver.physical[i] == physical) return i;
+    return -1;
+}
+
+static CUresult import(const memory_handle &theirs, uintptr_t *to)
+{
+    char path[64];
+    struct stat about;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", theirs.pid, theirs.file);
+    const int from = open(path, O_RDWR | O_CLOEXEC);
+    *to            = find_place(theirs.bytes);
+    const block b  = {*to,   theirs.bytes,  IMPORTED,     visible(theirs.physical),
+                      ++ids, theirs.offset, theirs.inode, 1};
+    const bool ok  = from >= 0 && *to != 0 && b.device >= 0 && fstat(from, &about) == 0 &&
+                    about.st_ino == theirs.inode && put(b, from);
+    if (from >= 0) close(from);
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+API cuIpcOpenMemHandle(CUdeviceptr *to, CUipcMemHandle handle, unsigned flags)
+{
+    memory_handle theirs;
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    memcpy(&theirs, &handle, sizeof theirs);
+    if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
+    if (theirs.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT; /* not where it was made */
+    guard held(driver.lock);
+    for (auto &[at, b] : blocks) {
+        if (b.kind != IMPORTED || b.file != theirs.inode || b.offset != theirs.offset) continue;
+        b.opened++;
+        *to = at;
+        return CUDA_SUCCESS;
+    }
+    uintptr_t at            = 0;
+    const CUresult imported = import(theirs, &at);
+    *to                     = at;
+    return imported;
+}
+
+API cuIpcCloseMemHandle(CUdeviceptr at)
+{
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    block *b = block_at(at, IMPORTED);
+    if (b == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (--b->opened == 0) take_away(block(*b));
+    return CUDA_SUCCESS;
+}
+
+/* ---- pinned memory of the host ----------------------------------------------------------------------- */
+
+static void pin(uintptr_t at, size_t bytes, kind_of_memory kind)
+{
+    blocks[at] = {at, bytes, kind, context_now()->device, ++ids, 0, 0, 0};
+}
+
+API cuMemHostAlloc(void **to, size_t bytes, unsigned)
+{
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    *to = aligned_alloc(PAGE, whole_pages(bytes));
+    if (*to == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    memset(*to, 0xff, bytes);
+    guard held(driver.lock);
+    pin((uintptr_t)*to, bytes, ALLOCATED_HOST);
+    return CUDA_SUCCESS;
+}
+
+API cuMemFreeHost(void *at)
+{
+    CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    if (block_at((uintptr_t)at, ALLOCATED_HOST) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    result = drain_all(held, nullptr);
+    if (blocks.erase((uintptr_t)at) > 0) free(at);
+    return result;
+}
+
+/* Whole pages are pinned: two that share a page are not taken. */
+static bool is_registered(uintptr_t at, size_t bytes)
+{
+    const uintptr_t begin = at / PAGE * PAGE, end = whole_pages(at + bytes);
+    const auto after = blocks.lower_bound(begin);
+    if (after != blocks.end() && after->first < end) return true;
+    if (after == blocks.begin()) return false;
+    const block &before = std::prev(after)->second;
+    return whole_pages(before.at + before.bytes) > begin;
+}
+
+API cuMemHostRegister(void *at, size_t bytes, unsigned)
+{
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    if (at == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    guard held(driver.lock);
+    if (memory_is_of_device((uintptr_t)at)) return CUDA_ERROR_INVALID_VALUE;
+    if (is_registered((uintptr_t)at, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    pin((uintptr_t)at, bytes, REGISTERED_HOST);
+    return CUDA_SUCCESS;
+}
+
+API cuMemHostUnregister(void *at)
+{
+    const CUresult result = usable(true);
+    if (result != CUDA_SUCCESS) return result;
+    guard held(driver.lock);
+    if (block_at((uintptr_t)at, REGISTERED_HOST) == nullptr)
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    blocks.erase((uintptr_t)at);
+    return CUDA_SUCCESS;
+}
