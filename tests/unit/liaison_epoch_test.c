@@ -1,7 +1,7 @@
 /* liaison_epoch_test.c - a worker whose scheduler may be away for a while, and whose job changes: with
  * a hand-held clock and no network. */
+#include "liaison_pass.h"
 #include "common/why.h"
-#include "worker/liaison.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -166,14 +166,7 @@ static void joined(world *w)
 
 static void pass(world *w, uint64_t ms, bool answers)
 {
-    const uint64_t until = w->now + ms;
-    while (w->now < until) {
-        const uint64_t due = liaison_due(w->liaison);
-        w->now             = due > until ? until : due > w->now ? due : w->now + 1;
-        const int beats    = w->sent[WIRE_BEAT];
-        liaison_tick(w->liaison, w->now);
-        if (answers && w->sent[WIRE_BEAT] > beats) hear(w, (wire_control){.kind = WIRE_BEAT_ACK});
-    }
+    liaison_pass(w->liaison, &w->now, &w->sent[WIRE_BEAT], ms, answers);
 }
 
 /* ---- the scheduler is away ------------------------------------------------------------------- */

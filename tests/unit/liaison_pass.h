@@ -1,0 +1,22 @@
+/* liaison_pass.h - time goes by for a liaison that a test has in its hand. */
+#ifndef TESTS_UNIT_LIAISON_PASS_H
+#define TESTS_UNIT_LIAISON_PASS_H
+
+#include "worker/liaison.h"
+
+/* Lets time pass as a shell would; the scheduler answers beats, which the test counts, or is silent. */
+static inline void liaison_pass(liaison *l, uint64_t *now, const int *beats, uint64_t ms,
+                                bool answers)
+{
+    const uint64_t until = *now + ms;
+    while (*now < until) {
+        const uint64_t due = liaison_due(l);
+        const int before   = *beats;
+        *now               = due > until ? until : due > *now ? due : *now + 1;
+        liaison_tick(l, *now);
+        if (answers && *beats > before)
+            liaison_receive(l, &(wire_control){.kind = WIRE_BEAT_ACK}, *now);
+    }
+}
+
+#endif

@@ -1,0 +1,220 @@
+/* scheduler_end_test.c - the scheduler's rules, one by one: how a job ends, and what its members hear. */
+#include "scheduler_job.h"
+
+/* ---- who says what --------------------------------------------------------------------------- */
+static void server_leaves(job *j, int32_t rank)
+{
+    wire_control c = {.kind = WIRE_BYE};
+    say_server(j, rank, &c);
+}
+
+/* ---- verdicts and goodbyes ------------------------------------------------------------------- */
+static void test_core_passes_a_failure_on_to_all_and_the_first_one_wins(void **state)
+{
+    (void)state;
+    job *j         = training(2, 1);
+    wire_control c = {.kind = WIRE_FAILURE};
+    c.u.verdict =
+        (pen_error){.status = PEN_DEVICE, .rank = -1, .step = -1, .text = "out of memory on GPU 0"};
+    say_worker(j, 1, &c);
+    copy(c.u.verdict.text, sizeof c.u.verdict.text, "something else");
+    say_worker(j, 0, &c);
+    assert_verdict(j, WORKER_PEER, PEN_DEVICE, "out of memory on GPU 0");
+    assert_verdict(j, SERVER_PEER, PEN_DEVICE, "out of memory on GPU 0");
+    assert_int_equal(must(j, WORKER_PEER, WIRE_VERDICT)->rank, 1);
+    drop_job(j);
+}
+
+static void test_core_bounds_what_a_failure_claims(void **state)
+{
+    (void)state;
+    job *j         = training(1, 1);
+    wire_control c = {.kind = WIRE_FAILURE};
+    memset(&c.u.verdict, 0x7f,
+           sizeof c.u.verdict); /* no NUL anywhere, 2,139,062,143 missing ranks */
+    say_worker(j, 0, &c);
+    const letter *l = must(j, SERVER_PEER, WIRE_VERDICT);
+    assert_int_equal(l->status, PEN_INTERNAL);
+    assert_int_equal(strlen(l->text), sizeof(pen_error){0}.text - 1);
+    drop_job(j);
+}
+
+static void test_core_tells_the_verdict_to_who_comes_back_and_not_a_member_to_the_dead(void **state)
+{
+    (void)state;
+    job *j = training(3, 1);
+    launcher_comes(j);
+    breaks(j, WORKER_PEER + 2);
+    exits(j, PEN_WORKER, 1, 0, 9);
+    owes(j, 0, 1, 418, "fc1.weight");
+    assert_null(last(j, WORKER_PEER + 2, WIRE_VERDICT));
+    assert_int_equal(must(j, WORKER_PEER + 1, WIRE_VERDICT)->status, PEN_NOT_A_MEMBER);
+
+    worker_comes(j, 2, 3, 1);
+    assert_int_equal(must(j, WORKER_PEER + 2, WIRE_VERDICT)->status, PEN_PEER_LOST);
+    forget(j);
+    enters(j, 2, 1); /* whoever still asks is told again */
+    assert_int_equal(must(j, WORKER_PEER + 2, WIRE_VERDICT)->status, PEN_PEER_LOST);
+
+    breaks(j, WORKER_PEER + 1);
+    worker_comes(j, 1, 3, 1);
+    assert_verdict(
+        j, WORKER_PEER + 1, PEN_NOT_A_MEMBER,
+        "worker 1 (devbox) was removed from the job: worker 1 (devbox) is gone: it has not pushed "
+        "'fc1.weight' for step 418; last seen 0.0 s ago");
+    drop_job(j);
+}
+
+static void test_core_ends_with_the_verdict_when_all_who_were_told_have_gone(void **state)
+{
+    (void)state;
+    job *j = training(2, 1);
+    launcher_comes(j);
+    exits(j, PEN_WORKER, 1, 0, 9);
+    owes(j, 0, 1, 418, "fc1.weight");
+    breaks(j, WORKER_PEER);
+    assert_false(j->has_ended);
+    server_leaves(j, 0);
+    assert_false(j->has_ended); /* the launcher may not have read it yet */
+    breaks(j, LAUNCHER_PEER);
+    assert_true(j->has_ended);
+    assert_int_equal(j->status, PEN_PEER_LOST);
+    assert_non_null(strstr(j->ended_with, "worker 1 (devbox) is gone"));
+    drop_job(j);
+}
+
+static void test_core_ends_five_seconds_after_the_verdict_at_the_latest(void **state)
+{
+    (void)state;
+    job *j = training(2, 1);
+    launcher_comes(j);
+    exits(j, PEN_WORKER, 1, 0, 9);
+    owes(j, 0, 1, 418, "fc1.weight");
+    pass(j, 4999);
+    assert_false(j->has_ended);
+    pass(j, 1);
+    assert_true(j->has_ended);
+    assert_true(scheduler_core_next_ms(j->core) == UINT64_MAX);
+    drop_job(j);
+}
+
+static void test_core_stops_the_servers_when_the_last_worker_has_left(void **state)
+{
+    (void)state;
+    job *j = training(2, 2);
+    leaves(j, 1);
+    must(j, WORKER_PEER + 1, WIRE_BYED);
+    leaves(j, 1); /* the answer was lost */
+    assert_int_equal(count(j, WIRE_BYED), 2);
+    assert_int_equal(count(j, WIRE_STOP), 0);
+    leaves(j, 0);
+    assert_int_equal(count(j, WIRE_STOP), 2);
+    server_leaves(j, 0);
+    assert_false(j->has_ended);
+    breaks(j, SERVER_PEER + 1);
+    pass(j, 1000);
+    assert_true(j->has_ended);
+    assert_int_equal(j->status, PEN_OK);
+    drop_job(j);
+}
+
+static job *two_workers_are_expected(void)
+{
+    job *j = make_job((const char *const[]){"world_size=2", "servers=1", NULL});
+    launcher_comes(j);
+    assert_true(server_comes(j, 0) != 0);
+    return j;
+}
+
+static void test_core_ends_a_job_whose_programs_never_joined(void **state)
+{
+    (void)state;
+    job *j = two_workers_are_expected();
+    exits(j, PEN_WORKER, 1, 0, 0);
+    exits(j, PEN_WORKER, 1, 0, 0);
+    assert_int_equal(count(j, WIRE_STOP), 0);
+    exits(j, PEN_WORKER, 0, 0, 0);
+    must(j, SERVER_PEER, WIRE_STOP);
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    server_leaves(j, 0);
+    assert_true(j->has_ended);
+    assert_int_equal(j->status, PEN_OK);
+    drop_job(j);
+}
+
+static void test_core_names_a_program_that_ended_without_joining_when_another_joins(void **state)
+{
+    (void)state;
+    static const char text[] = "worker 1 exited with code 0 before it joined";
+    job *before              = two_workers_are_expected();
+    worker_comes(before, 0, 2, 1);
+    exits(before, PEN_WORKER, 1, 0, 0);
+    assert_verdict(before, WORKER_PEER, PEN_PEER_LOST, text);
+    drop_job(before);
+
+    job *after = two_workers_are_expected();
+    exits(after, PEN_WORKER, 1, 0, 0);
+    worker_comes(after, 0, 2, 1);
+    assert_verdict(after, WORKER_PEER, PEN_PEER_LOST, text);
+    drop_job(after);
+}
+
+static void test_core_sends_who_comes_after_the_end_home(void **state)
+{
+    (void)state;
+    job *j = make_job((const char *const[]){"world_size=1", "servers=2", NULL});
+    launcher_comes(j);
+    server_comes(j, 0);
+    exits(j, PEN_WORKER, 0, 0, 0);
+    assert_true(server_comes(j, 1) != 0);
+    must(j, SERVER_PEER + 1, WIRE_STOP);
+    assert_int_equal(worker_comes(j, 0, 1, 2), 0);
+    assert_verdict(j, WORKER_PEER, PEN_WRONG_STATE, "worker 0 has come after the job was over");
+    server_leaves(j, 0);
+    assert_false(j->has_ended);
+    server_leaves(j, 1);
+    assert_true(j->has_ended);
+    assert_int_equal(j->status, PEN_OK);
+    drop_job(j);
+}
+
+static void test_core_does_not_wait_for_ever_for_a_server_that_was_asked_to_end(void **state)
+{
+    (void)state;
+    job *j = training(1, 1);
+    leaves(j, 0);
+    pass(j, 5000);
+    assert_true(j->has_ended);
+    assert_int_equal(j->status, PEN_OK);
+    assert_string_equal(j->logged, "server 0 (devbox) has not ended 5 s after it was asked to");
+    drop_job(j);
+}
+
+static void test_core_calls_a_server_that_leaves_in_the_middle_gone(void **state)
+{
+    (void)state;
+    job *j = training(1, 2);
+    server_leaves(j, 1);
+    assert_int_equal(must(j, WORKER_PEER, WIRE_VERDICT)->status, PEN_PEER_LOST);
+    assert_int_equal(must(j, WORKER_PEER, WIRE_VERDICT)->rank, 1);
+    drop_job(j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_core_passes_a_failure_on_to_all_and_the_first_one_wins),
+        cmocka_unit_test(test_core_bounds_what_a_failure_claims),
+        cmocka_unit_test(
+            test_core_tells_the_verdict_to_who_comes_back_and_not_a_member_to_the_dead),
+        cmocka_unit_test(test_core_ends_with_the_verdict_when_all_who_were_told_have_gone),
+        cmocka_unit_test(test_core_ends_five_seconds_after_the_verdict_at_the_latest),
+        cmocka_unit_test(test_core_stops_the_servers_when_the_last_worker_has_left),
+        cmocka_unit_test(test_core_ends_a_job_whose_programs_never_joined),
+        cmocka_unit_test(test_core_names_a_program_that_ended_without_joining_when_another_joins),
+        cmocka_unit_test(test_core_sends_who_comes_after_the_end_home),
+        cmocka_unit_test(test_core_does_not_wait_for_ever_for_a_server_that_was_asked_to_end),
+        cmocka_unit_test(test_core_calls_a_server_that_leaves_in_the_middle_gone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

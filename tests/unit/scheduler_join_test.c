@@ -1,0 +1,265 @@
+/* scheduler_join_test.c - the scheduler's rules, one by one: who may join, as whom, and who has not come. */
+#include "scheduler_job.h"
+
+#include <time.h>
+
+/* ---- joining --------------------------------------------------------------------------------- */
+static void test_core_sends_the_epoch_when_the_last_has_joined(void **state)
+{
+    (void)state;
+    job *j = make_job(nothing);
+    server_comes(j, 0);
+    server_comes(j, 1);
+    worker_comes(j, 1, 2, 2);
+    assert_int_equal(count(j, WIRE_EPOCH), 0);
+    worker_comes(j, 0, 2, 2);
+    assert_int_equal(count(j, WIRE_EPOCH), 4);
+    assert_int_equal(must(j, SERVER_PEER + 1, WIRE_EPOCH)->n, 2);
+    drop_job(j);
+}
+
+static void test_core_gives_servers_the_lowest_free_rank(void **state)
+{
+    (void)state;
+    job *j         = make_job(nothing);
+    wire_control c = hello_of(PEN_SERVER, 1, 0, 0, 1);
+    assert_true(hello(j, 1, &c) != 0);
+    c = hello_of(PEN_SERVER, -1, 0, 0, 2);
+    assert_true(hello(j, 2, &c) != 0);
+    assert_int_equal(must(j, 2, WIRE_WELCOME)->rank, 0);
+    c = hello_of(PEN_SERVER, -1, 0, 0, 3);
+    hello(j, 3, &c);
+    assert_int_equal(must(j, 3, WIRE_WELCOME)->rank, 2);
+    drop_job(j);
+}
+
+static void test_core_turns_away_servers_beyond_what_the_first_worker_says(void **state)
+{
+    (void)state;
+    job *j = make_job(nothing);
+    server_comes(j, 0);
+    server_comes(j, 1);
+    worker_comes(j, 0, 1, 1);
+    assert_verdict(j, SERVER_PEER + 1, PEN_MISMATCH, "the job has 1 servers and this is one more");
+    assert_int_equal(must(j, WORKER_PEER, WIRE_EPOCH)->n, 1);
+    drop_job(j);
+}
+
+static void test_core_answers_a_repeated_hello_with_the_same_incarnation(void **state)
+{
+    (void)state;
+    job *j               = make_job(nothing);
+    const uint64_t first = worker_comes(j, 0, 2, 1);
+    assert_int_equal(first >> 24, 7);
+    assert_true(worker_comes(j, 0, 2, 1) == first);
+    drop_job(j);
+}
+
+static void test_core_gives_a_process_that_restarts_while_joining_its_rank_anew(void **state)
+{
+    (void)state;
+    job *j               = make_job(nothing);
+    const uint64_t first = worker_comes(j, 1, 2, 1);
+    breaks(j, WORKER_PEER + 1);
+    wire_control c        = hello_of(PEN_WORKER, 1, 2, 1, 777);
+    const uint64_t second = hello(j, 5, &c);
+    assert_true(second != 0 && second != first);
+    assert_int_equal(must(j, 5, WIRE_WELCOME)->rank, 1);
+    drop_job(j);
+}
+
+static void test_core_refuses_a_rank_that_is_taken_to_that_process_alone(void **state)
+{
+    (void)state;
+    job *j = make_job(nothing);
+    worker_comes(j, 1, 2, 1);
+    wire_control c = hello_of(PEN_WORKER, 1, 2, 1, 777);
+    assert_int_equal(hello(j, 5, &c), 0);
+    assert_verdict(j, 5, PEN_MISMATCH,
+                   "rank 1 of the workers is taken by process 4001 on devbox; process 4001 on "
+                   "devbox needs a RANK of "
+                   "its own");
+    assert_int_equal(count(j, WIRE_VERDICT), 1);
+    drop_job(j);
+}
+
+static void test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_alone(void **state)
+{
+    (void)state;
+    job *j = make_job(nothing);
+    worker_comes(j, 0, 2, 1);
+    wire_control c = hello_of(PEN_WORKER, 1, 3, 1, 1);
+    hello(j, 5, &c);
+    assert_verdict(j, 5, PEN_MISMATCH,
+                   "worker 1 (devbox) has a world size of 3, the job has 2 workers");
+    c = hello_of(PEN_WORKER, 2, 2, 1, 1);
+    hello(j, 5, &c);
+    assert_verdict(j, 5, PEN_INVALID_ARGUMENT, "rank 2 (b) is outside the job's 0 .. 1");
+    c             = hello_of(PEN_WORKER, 1, 2, 1, 1);
+    c.u.hello.job = "yours";
+    hello(j, 5, &c);
+    assert_verdict(j, 5, PEN_BAD_SETTING, "the scheduler at a runs the job 'mine', not 'yours'");
+    drop_job(j);
+}
+
+static void test_core_refuses_sizes_that_nobody_can_have(void **state)
+{
+    (void)state;
+    const int32_t worlds[] = {0, -1, INT32_MIN, INT32_MAX};
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        job *j = make_job(nothing);
+        assert_int_equal(worker_comes(j, 0, worlds[i], 1), 0);
+        assert_int_equal(must(j, WORKER_PEER, WIRE_VERDICT)->status, PEN_BAD_SETTING);
+        drop_job(j);
+    }
+    job *j = make_job(nothing);
+    assert_int_equal(worker_comes(j, 0, 2, -1), 0);
+    assert_verdict(j, WORKER_PEER, PEN_BAD_SETTING,
+                   "worker 0 (devbox) asks for -1 servers and a job has 0 .. 1024; say how many "
+                   "with --servers, on the "
+                   "scheduler or on all workers");
+    drop_job(j);
+}
+
+static void test_core_names_the_worker_that_has_not_joined(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {"a", "a", "b"};
+    job *j                           = make_job(nothing);
+    server_comes(j, 0);
+    for (int32_t w = 0; w < 3; w++) {
+        wire_control c = hello_of(PEN_WORKER, w, 4, 1, 10 + (uint64_t)w);
+        c.u.hello.host = hosts[w];
+        assert_true(hello(j, WORKER_PEER + (uint32_t)w, &c) != 0);
+    }
+    pass(j, 299999);
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    pass(j, 1);
+    assert_verdict(
+        j, WORKER_PEER, PEN_TIMED_OUT,
+        "1 of 4 workers has not joined after 300 s: rank 3.  Joined: 0 (a) 1 (a) 2 (b).  "
+        "`penstock doctor --master-addr a` on its host tests the way");
+    assert_int_equal(must(j, WORKER_PEER, WIRE_VERDICT)->rank, 3);
+    assert_int_equal(count(j, WIRE_VERDICT), 4);
+    drop_job(j);
+}
+
+static void test_core_names_the_servers_that_have_not_joined(void **state)
+{
+    (void)state;
+    job *j = make_job(nothing);
+    server_comes(j, 0);
+    worker_comes(j, 0, 1, 3);
+    pass(j, 300000);
+    assert_verdict(j, WORKER_PEER, PEN_TIMED_OUT,
+                   "2 of 3 servers have not joined after 300 s: servers 1 2.  Joined: 0 (devbox).  "
+                   "`penstock doctor --master-addr a` on their hosts tests the way");
+    drop_job(j);
+}
+
+static void test_core_cuts_a_list_of_missing_ranks_that_would_not_fit(void **state)
+{
+    (void)state;
+    job *j = make_job(nothing);
+    worker_comes(j, 0, 2000, 1);
+    pass(j, 300000);
+    const char *text = must(j, WORKER_PEER, WIRE_VERDICT)->text;
+    assert_non_null(strstr(text, "1999 of 2000 workers have not joined"));
+    assert_non_null(strstr(text, " more"));
+    assert_non_null(strstr(text, "on their hosts tests the way"));
+    drop_job(j);
+}
+
+static void test_core_lets_1000_workers_join_register_and_meet_in_a_second(void **state)
+{
+    (void)state;
+    const struct timespec zero = {0};
+    struct timespec begin = zero, end = zero;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    job *j = make_job(nothing);
+    all_come(j, 1000, 8);
+    assert_int_equal(count(j, WIRE_EPOCH), 1008);
+    forget(j);
+    for (int32_t w = 0; w < 1000; w++) registers(j, w, NULL, 0);
+    assert_int_equal(count(j, WIRE_PLAN), 1008);
+    for (int32_t s = 0; s < 8; s++) ready(j, s, -1);
+    for (int32_t w = 0; w < 1000; w++) enters(j, w, 1);
+    for (int32_t w = 0; w < 1000; w++) beat(j, w, 1, "", 0);
+    assert_int_equal(count(j, WIRE_MET), 1000);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    const double seconds =
+        (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+    print_message("1,000 workers in %.3f s\n", seconds);
+    assert_true(seconds < 5);
+    drop_job(j);
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+static void test_core_refuses_settings_that_no_job_can_have(void **state)
+{
+    (void)state;
+    const struct {
+        const char *set[4], *text;
+    } cases[] = {
+        {{"servers=1", "replicas=1", NULL},
+         "replicas=1 needs at least 2 servers, for copies lie on different ones; the job has 1"},
+        {{"servers=3", "servers_max=2", NULL}, "servers_max=2 is less than servers=3"},
+        {{"world_size=3", "workers_max=2", NULL}, "workers_max=2 is less than world_size=3"},
+        {{"world_size=3", "workers_min=4", NULL},
+         "workers_min=4 is more than the 3 workers there are"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        scheduler_settings settings;
+        pen_error why;
+        scheduler_core *core            = NULL;
+        const scheduler_actions actions = {on_send, on_log, on_ended, NULL, NULL};
+        config_defaults(scheduler_settings_rows, &settings);
+        assert_int_equal(
+            config_from_strings(scheduler_settings_rows, &settings, cases[i].set, &why), PEN_OK);
+        assert_int_equal(scheduler_core_create(&settings, 1, "a", &actions, 0, &core, &why),
+                         PEN_BAD_SETTING);
+        assert_string_equal(why.text, cases[i].text);
+        assert_null(core);
+    }
+}
+
+static void test_core_turns_workers_without_servers_away_where_only_servers_can_help(void **state)
+{
+    (void)state;
+    const char *const cases[][2] = {
+        {"on_worker_loss=wait", "on_worker_loss=wait needs servers: they keep the model for who "
+                                "comes back; add --servers, or "
+                                "say 'fail' or 'continue'"},
+        {"replicas=1", "replicas=1 are copies on servers, and the job has none; add --servers"},
+        {"workers_max=3",
+         "workers that come while the job trains need servers, which have the model "
+         "for them; add --servers, or leave out workers_max=3"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        job *j = make_job((const char *const[]){cases[i][0], NULL});
+        assert_int_equal(worker_comes(j, 0, 2, 0), 0);
+        assert_verdict(j, WORKER_PEER, PEN_BAD_SETTING, cases[i][1]);
+        drop_job(j);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_core_sends_the_epoch_when_the_last_has_joined),
+        cmocka_unit_test(test_core_gives_servers_the_lowest_free_rank),
+        cmocka_unit_test(test_core_turns_away_servers_beyond_what_the_first_worker_says),
+        cmocka_unit_test(test_core_answers_a_repeated_hello_with_the_same_incarnation),
+        cmocka_unit_test(test_core_gives_a_process_that_restarts_while_joining_its_rank_anew),
+        cmocka_unit_test(test_core_refuses_a_rank_that_is_taken_to_that_process_alone),
+        cmocka_unit_test(test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_alone),
+        cmocka_unit_test(test_core_refuses_sizes_that_nobody_can_have),
+        cmocka_unit_test(test_core_names_the_worker_that_has_not_joined),
+        cmocka_unit_test(test_core_names_the_servers_that_have_not_joined),
+        cmocka_unit_test(test_core_cuts_a_list_of_missing_ranks_that_would_not_fit),
+        cmocka_unit_test(test_core_lets_1000_workers_join_register_and_meet_in_a_second),
+        cmocka_unit_test(test_core_refuses_settings_that_no_job_can_have),
+        cmocka_unit_test(test_core_turns_workers_without_servers_away_where_only_servers_can_help),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
