@@ -44,7 +44,7 @@ for program in "$build"/tests/*; do
 done
 case $kind in
 check) bats_files=$(ls tests/hygiene/*.bats) ;;
-all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/host.bats) ;;
+all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/*.bats | grep -v /gpu.bats) ;;
 gpu) bats_files=tests/gpu/gpu.bats ;;
 sanitize) bats_files="tests/cluster/nonfinite.bats tests/cluster/shells.bats" ;;
 fleet) bats_files=$(ls tests/fleet/*.bats) ;;
@@ -52,23 +52,29 @@ esac
 if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then bats_files="$bats_files tests/gpu/gpu.bats"; fi
 label_of() { echo "$(basename "$(dirname "$1")")_$(basename "$1" .bats)"; }
 
-# What measures no time may run beside others, the longest first.  Files of jobs that do say "# alone: why".
+# What measures no time may run beside others.  Files of jobs that do say "# alone: why".
 if [ "$kind" = all ]; then
     # shellcheck disable=SC2086
-    beside=$(ls -S $(grep -L '^# alone:' $bats_files))
+    beside=$(grep -L '^# alone:' $bats_files)
+    # shellcheck disable=SC2086
     bats_files=$(grep -l '^# alone:' $bats_files)
-    {
-        for file in $beside; do echo "$(label_of "$file") 600 bats --formatter tap $file"; done
-        cat "$list"
-    } >"$list.all" && mv "$list.all" "$list"
-fi
-if [ "$kind" = all ] && [ -x tests/fuzz/run.sh ]; then
-    {
+    for file in $beside; do echo "$(label_of "$file") 600 bats --formatter tap $file"; done >>"$list"
+    if [ -x tests/fuzz/run.sh ]; then
         echo "fuzz_wire 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=wire_data,wire_control,wire_peer tests/fuzz/run.sh $build/fuzz_wire ${FUZZ_SECONDS:-10}"
         echo "fuzz_files 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=config,secret,store,http tests/fuzz/run.sh $build/fuzz_files ${FUZZ_SECONDS:-10}"
-        cat "$list"
-    } >"$list.all" && mv "$list.all" "$list"
+    fi >>"$list"
+    jobs=$((jobs + 1)) # jobs of many processes wait for each other much of the time
 fi
+
+# The longest first, so that nothing long is left over at the end when all else is done.
+longest="conformance_coll_test gpu_driver fuzz_wire cli_docs fuzz_files cluster_training conformance_coll_fault_test cluster_modes
+    cluster_elastic sim_plant_test cluster_snapshot cli_run sim_lively_test cluster_failover hygiene_house cli_snapshot
+    gpu_host cluster_gpt2 cluster_tier cluster_units cluster_encrypted cluster_garbage unit_transport_guard_test cli_sentences"
+{
+    for name in $longest; do grep "^$name " "$list"; done
+    grep -vE "^($(echo $longest | tr ' ' '|')) " "$list"
+} >"$list.sorted"
+mv "$list.sorted" "$list"
 xargs -r -a "$list" -P "$jobs" -L 1 bash -c 'run_one "$@"' _
 
 serial() { # name, limit, command...: cluster tests measure time, so they run alone

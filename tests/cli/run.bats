@@ -1,42 +1,11 @@
 # run.bats - the launcher: what programs are given, what their ends become, and that nothing is left of them.
-# alone: it measures how soon a launcher ends.
+# How soon it ends is in run_end.bats.
 
 load ../support/job
+load ../support/launch
 
 setup() { job_setup; }
 teardown() { job_teardown; }
-
-# Runs a job to its end:  launch NAME ARGS_OF_RUN...   -> $code, $took_ms, $tmp/NAME.{out,err}
-launch() {
-    local begun=${EPOCHREALTIME/[.,]/}
-    code=0
-    pen run --job "$job-$1" "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" || code=$?
-    took_ms=$(((${EPOCHREALTIME/[.,]/} - begun) / 1000))
-}
-
-# The same, and the job must end with code $1:  ends_with CODE NAME ARGS_OF_RUN...
-ends_with() {
-    launch "${@:2}"
-    [ "$code" = "$1" ] || { echo "exit $code, not $1, after $took_ms ms"; cat "$tmp/$2.out" "$tmp/$2.err"; return 1; }
-}
-
-# What the launcher said at the end of a job, without times that differ.
-report() {
-    sed -n '/^  cause  /,$p' "$tmp/$1.err" | sed -E "s/after [0-9.]+ s/after T s/; s/host $host/host H/"
-}
-
-# Waits until all of these were made in $tmp.
-wait_for_files() {
-    local name
-    for name in "$@"; do
-        for _ in $(seq 500); do
-            [ -e "$tmp/$name" ] && continue 2
-            sleep 0.02
-        done
-        echo "$name was not made"
-        return 1
-    done
-}
 
 # ---- what programs are given ---------------------------------------------------------------------------------
 
@@ -289,26 +258,6 @@ penstock: starting again, 2 of 3"
     nothing_is_left
 }
 
-@test "a program that never calls us is run with servers, and they end with it" {
-    ends_with 0 alien --nproc-per-node 2 --servers 2 sh -c 'sleep 0.5'
-    echo "$took_ms ms, 500 of them asleep"
-    [ "$took_ms" -lt 1500 ]
-    [ "$(wc -l <"$tmp/alien.err")" = 1 ]
-    ends_with 0 short --nproc-per-node 2 --servers 2 true
-    echo "$took_ms ms"
-    [ "$took_ms" -lt 1500 ]
-    [ "$(wc -l <"$tmp/short.err")" = 1 ]
-    nothing_is_left
-}
-
-@test "a job in which only some programs join ends at once and says which one did not" {
-    ends_with 1 some --nproc-per-node 2 --servers 1 sh -c '[ $RANK = 1 ] || exec '"$programs/stepper"
-    [ "$took_ms" -lt 3000 ]
-    grep -qxF "[0] stepper: worker 1 exited with code 0 before it joined" "$tmp/some.err"
-    report some | grep -qxF "  verdict  worker 1 exited with code 0 before it joined"
-    nothing_is_left
-}
-
 @test "a port in use is named, once, and nothing is started" {
     local port
     MARK=$mark "$penstock" scheduler --port 0 2>"$tmp/other" 3>&- &
@@ -335,75 +284,4 @@ penstock: starting again, 2 of 3"
     MARK=$mark "$penstock" run sh -c "exit 4" <&- >&- 2>&- 3>&- || code=$?
     [ "$code" = 4 ]
     nothing_is_left
-}
-
-# ---- stopping ------------------------------------------------------------------------------------------------
-
-# A job in the middle of its training, with a child of a worker that hears nothing.
-busy() {
-    start busy --grace 1 --servers 2 --nproc-per-node 2 sh -c '
-        [ $RANK = 0 ] && exec '"$programs/stepper"' steps=100000 pause_ms=10
-        '"$programs/stepper"' steps=100000 pause_ms=10 &
-        trap "" TERM
-        sleep 1000 &
-        touch '"$tmp"'/up
-        wait
-        wait'
-    wait_for_files up
-    wait_for_step 5
-    [ "$(marked | wc -l)" -ge 8 ]
-}
-
-@test "SIGINT, SIGTERM and SIGHUP leave no process, not even a grandchild that ignores SIGTERM" {
-    local name
-    for name in INT TERM HUP; do
-        busy
-        kill -"$name" "$launcher"
-        wait_for_end 5
-        echo "$name: $took_ms ms, 1000 of them the grace"
-        [ "$code" = $((128 + $(kill -l "$name"))) ]
-        tail -n 1 "$tmp/busy.err" | is_text "penstock: interrupted by SIG$name; nothing kept (no --store)"
-        [ "$took_ms" -lt 2500 ]
-        nothing_is_left 0
-        rm "$tmp/up"
-    done
-}
-
-@test "SIGKILL leaves no process either" {
-    busy
-    kill -KILL "$launcher"
-    wait_for_end 5
-    [ "$code" = 137 ]
-    nothing_is_left 1
-}
-
-@test "a second Ctrl-C does not wait for the grace" {
-    start stubborn --grace 60 sh -c 'trap "" TERM; sleep 1000 & touch '"$tmp"'/up; wait; sleep 1000'
-    wait_for_files up
-    kill -INT "$launcher"
-    sleep 0.5
-    kill -0 "$launcher"
-    kill -INT "$launcher"
-    wait_for_end 2
-    [ "$code" = 130 ]
-    nothing_is_left 0
-}
-
-@test "a worker that is stopped is ended too" {
-    start stopped --grace 60 sh -c 'touch '"$tmp"'/up; kill -STOP $$; sleep 1000'
-    wait_for_files up
-    kill -TERM "$launcher"
-    wait_for_end 5
-    [ "$code" = 143 ]
-    nothing_is_left 0
-}
-
-@test "machine 1 that finds no machine 0 can be interrupted" {
-    MARK=$mark "$penstock" run --nnodes 2 --node-rank 1 --master-port "$(free_port)" touch "$tmp/up" 2>"$tmp/lonely.err" 3>&- &
-    launcher=$!
-    wait_for_files up
-    kill -INT "$launcher"
-    wait_for_end 5
-    [ "$code" = 130 ]
-    nothing_is_left 0
 }

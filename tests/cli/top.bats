@@ -83,7 +83,7 @@ is_json_lines() {
 }
 
 @test "the progress bar of an example is for terminals: nothing is drawn over in a pipe" {
-    pen run --standalone --job "$job" --nproc-per-node 1 "$examples/fashion_mnist" --steps 20 >"$tmp/out" 2>"$tmp/err"
+    pen run --standalone --job "$job" --nproc-per-node 1 "${fashion[@]}" --steps 20 >"$tmp/out" 2>"$tmp/err"
     [ -s "$tmp/out" ]
     ! grep -q $'\r' "$tmp/out" "$tmp/err" || false
     ! grep -q $'\033' "$tmp/out" "$tmp/err" || false

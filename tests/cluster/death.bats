@@ -19,7 +19,7 @@ teardown() { job_teardown; }
 
 # Three workers and two servers that train for long and need little of the processor.
 start_long() {
-    start "$1" --servers 2 --nproc-per-node 3 --log-dir "$tmp/log" "${@:2}" "$programs/stepper" steps=100000 pause_ms=20
+    start "$1" --servers 2 --nproc-per-node 3 --log-dir "$tmp/log" "${@:2}" "$programs/stepper" steps=100000 pause_ms=40
     wait_for_step 2
 }
 
@@ -156,9 +156,9 @@ silence() {
     trap job_teardown EXIT
     case $1 in
     sleeper)
-        pen run --standalone --job "$job" --servers 1 --nproc-per-node 2 "$programs/stepper" steps=2 1:pause_ms=15000 \
+        pen run --standalone --job "$job" --servers 1 --nproc-per-node 2 "$programs/stepper" steps=1 1:pause_ms=15000 \
             >"$tmp/out" 2>"$tmp/err"
-        [ "$(grep -c ' step 1 APPLIED ' "$tmp/out")" = 2 ]
+        [ "$(grep -c ' step 0 APPLIED ' "$tmp/out")" = 2 ]
         ;;
     worker)
         strike silent STOP 12000 worker 1

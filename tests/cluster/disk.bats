@@ -2,7 +2,6 @@
 #
 # The disk is a small one in memory, mounted where only the job sees it; where the kernel lets us mount nothing, files
 # may not grow beyond a limit instead, which is lifted later.
-# alone: it mounts.
 
 load ../support/job
 load ../support/netfault
@@ -64,7 +63,7 @@ snapshot_is_of() {
     train whole --servers 2 --nproc-per-node 2 -- "${example[@]}"
     disk_start
     MARK=$mark "${there[@]}" "$penstock" run --standalone --job "$job-full" --servers 2 --nproc-per-node 2 \
-        --store "$disk/store" --snapshot-every 10 "$examples/fashion_mnist" "${example[@]}" --slow-ms 40 \
+        --store "$disk/store" --snapshot-every 10 "${fashion[@]}" "${example[@]}" --slow-ms 40 \
         --out "$tmp/full.json" >"$tmp/full.out" 2>"$tmp/full.err" 3>&- &
     launcher=$!
     launched_job=$job-full
@@ -80,7 +79,7 @@ snapshot_is_of() {
     [ "$code" = 0 ]
     same_crc whole full
     MARK=$mark "${there[@]}" "$penstock" run --standalone --job "$job-again" --servers 1 --nproc-per-node 2 \
-        --store "$disk/store" --resume "$examples/fashion_mnist" "${example[@]}" --out "$tmp/again.json" \
+        --store "$disk/store" --resume "${fashion[@]}" "${example[@]}" --out "$tmp/again.json" \
         >"$tmp/again.out" 2>&1 3>&-
     same_crc whole again
     [ -z "$disk_pid" ] || kill "$disk_pid"

@@ -1,12 +1,19 @@
 # elastic.bats - servers and workers come and go while a job trains; nobody else is started again.
-# alone: members come and go between two looks at a job.
 
 load ../support/job
 
+example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --seed 5 --steps 400)
+
+# What two workers train when nobody comes or goes; the number of servers changes no bit of it.
+setup_file() ( # of its own: a job exports where its files are
+    job_setup
+    train still --servers 2 --nproc-per-node 2 -- "${example[@]}"
+    cp "$tmp/still.json" "$BATS_FILE_TMPDIR"
+    job_teardown
+)
+
 setup() { job_setup; }
 teardown() { job_teardown; }
-
-example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --seed 5 --steps 400)
 
 # Starts Fashion-MNIST and comes back when it trains:  begin NAME RUN_FLAGS... -- EXAMPLE_FLAGS...
 begin() {
@@ -17,7 +24,7 @@ begin() {
         shift
     done
     shift
-    start "$name" "${flags[@]}" "$examples/fashion_mnist" "$@" --out "$tmp/$name.json" --loss-log "$tmp/$name.loss"
+    start "$name" "${flags[@]}" "${fashion[@]}" "$@" --out "$tmp/$name.json" --loss-log "$tmp/$name.loss"
     wait_for_step 20
 }
 
@@ -30,7 +37,7 @@ active() {
 settles() {
     for _ in $(seq 400); do
         [ "$(active "$1")" = "$2" ] && return
-        sleep 0.05
+        sleep 0.1
     done
     echo "there are $(active "$1") of $1, not $2"
     status
@@ -51,7 +58,7 @@ resize() {
 }
 
 @test "servers go from 2 to 4 to 3 while a job trains, and the parameters are those of two servers all along" {
-    train still --servers 2 --nproc-per-node 2 -- "${example[@]}"
+    cp "$BATS_FILE_TMPDIR/still.json" "$tmp"
     begin moved --servers 2:2:4 --nproc-per-node 2 -- "${example[@]}"
     resize scale --servers 4
     settles server 4
@@ -62,7 +69,7 @@ resize() {
 }
 
 @test "a server is emptied by drain, without an error, and the parameters stay" {
-    train still --servers 3 --nproc-per-node 2 -- "${example[@]}"
+    cp "$BATS_FILE_TMPDIR/still.json" "$tmp"
     begin drained --servers 2:3:3 --nproc-per-node 2 -- "${example[@]}"
     resize drain 1
     settles server 2
@@ -96,7 +103,7 @@ same_curve() {
 }
 
 @test "a job of a fixed size says that it cannot be scaled, and goes on" {
-    begin fixed --servers 1 --nproc-per-node 1 -- "${example[@]}"
+    begin fixed --servers 1 --nproc-per-node 1 -- "${example[@]}" --steps 200 --slow-ms 5
     ! resize scale --servers 2 2>"$tmp/said"
     is_text "penstock: the job has 1 .. 1 servers, not 2; start it with --servers MIN:MAX for more" <"$tmp/said"
     ends_well fixed

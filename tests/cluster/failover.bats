@@ -2,7 +2,6 @@
 # parameters of a training that nobody disturbed.  bench/failover.sh does the same at moments drawn at random, and measures.
 #
 # The scenarios mostly wait, so they run beside each other; each looks at itself, and the tests at what came of it.
-# alone: it measures a pause.
 
 load ../support/job
 load ../support/netfault
@@ -34,7 +33,7 @@ calm() {
 
 # Starts the training with these flags of the launcher and returns when it is in its first steps.
 begin() {
-    start hurt --servers 2 --nproc-per-node 2 "$@" "$examples/fashion_mnist" "${example[@]}" --slow-ms 35 \
+    start hurt --servers 2 --nproc-per-node 2 "$@" "${fashion[@]}" "${example[@]}" --slow-ms 35 \
         --out "$tmp/hurt.json"
     wait_for_step 5
 }

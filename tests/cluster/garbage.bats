@@ -1,5 +1,4 @@
 # garbage.bats - what strangers send to our ports is counted, logged once, and changes nothing.
-# alone: it counts connections and steps in a second.
 
 load ../support/job
 
@@ -15,7 +14,7 @@ ports() {
 @test "noise, HTTP, a frame of 2^60 bytes and half a greeting on every port change nothing and are counted" {
     local flags=(--mode ps-bsp --optim "adamw lr=0.002" --clip 0.5 --steps 150) kind port before after
     train clean --servers 2 --nproc-per-node 2 -- "${flags[@]}"
-    start dirty --servers 2 --nproc-per-node 2 --log-dir "$tmp/log" "$examples/fashion_mnist" "${flags[@]}" --slow-ms 40 \
+    start dirty --servers 2 --nproc-per-node 2 --log-dir "$tmp/log" "${fashion[@]}" "${flags[@]}" --slow-ms 40 \
         --out "$tmp/dirty.json"
     wait_for_step 2
     ports >"$tmp/ports"

@@ -27,7 +27,7 @@ most_resident() {
 besieged() {
     local name=$1
     shift
-    start "$name" --servers 2 --nproc-per-node 2 --log-dir "$tmp/log" "$@" "$examples/fashion_mnist" "${flags[@]}" --slow-ms 60 \
+    start "$name" --servers 2 --nproc-per-node 2 --log-dir "$tmp/log" "$@" "${fashion[@]}" "${flags[@]}" --slow-ms 60 \
         --out "$tmp/$name.json"
     wait_for_step 2
     ports >"$tmp/ports"

@@ -19,7 +19,7 @@ same_losses() {
 calm=(--optim "sgd lr=0.001" --lr-schedule constant --steps 100)
 
 @test "allreduce, ps-bsp and ps-hier lose what one process with the same global batch loses, to 1e-4 for 100 steps" {
-    "$examples/fashion_mnist" --mode local "${calm[@]}" --loss-log "$tmp/alone.loss"
+    "${fashion[@]}" --mode local "${calm[@]}" --loss-log "$tmp/alone.loss"
     train allreduce --nproc-per-node 2 -- --mode allreduce "${calm[@]}"
     train ps-bsp --servers 2 --nproc-per-node 2 -- --mode ps-bsp "${calm[@]}"
     train ps-hier --servers 2 --nproc-per-node 2 -- --mode ps-hier "${calm[@]}"
@@ -83,16 +83,16 @@ train_on_two_nodes() {
     port=$(free_port)
     local flags=(run --job "$job-$name" --nnodes 2 --master-addr 127.0.0.1 --master-port "$port" --servers "$servers"
         --nproc-per-node 2)
-    pen "${flags[@]}" --node-rank 1 "$examples/fashion_mnist" "$@" >"$tmp/$name.1.out" 2>"$tmp/$name.1.err" &
+    pen "${flags[@]}" --node-rank 1 "${fashion[@]}" "$@" >"$tmp/$name.1.out" 2>"$tmp/$name.1.err" &
     second=$!
-    pen "${flags[@]}" --node-rank 0 "$examples/fashion_mnist" "$@" --out "$tmp/$name.json" --loss-log "$tmp/$name.loss" \
+    pen "${flags[@]}" --node-rank 0 "${fashion[@]}" "$@" --out "$tmp/$name.json" --loss-log "$tmp/$name.loss" \
         >"$tmp/$name.out" 2>"$tmp/$name.err" || code=$?
     wait "$second" || code=$?
     [ "$code" = 0 ] || { cat "$tmp/$name".*err; return 1; }
 }
 
 @test "two nodes of two workers lose what one process loses, with sums of nodes and without servers" {
-    "$examples/fashion_mnist" --mode local "${calm[@]}" --loss-log "$tmp/alone.loss"
+    "${fashion[@]}" --mode local "${calm[@]}" --loss-log "$tmp/alone.loss"
     train_on_two_nodes hier 2 --mode ps-hier "${calm[@]}"
     train_on_two_nodes allreduce 0 --mode allreduce "${calm[@]}"
     same_losses alone hier

@@ -33,7 +33,7 @@ scenario() {
 }
 
 calm() {
-    taskset -c 0 "$penstock" run --standalone --servers 2 --nproc-per-node 2 "$examples/fashion_mnist" "${example[@]}" \
+    taskset -c 0 "$penstock" run --standalone --servers 2 --nproc-per-node 2 "${fashion[@]}" "${example[@]}" \
         --slow-ms 0 --out "$tmp/calm.json"
     crc calm >"$FAULTS/crc"
 }
@@ -42,7 +42,7 @@ calm() {
 
 begin() {
     hosts_start 2
-    hosts_job 2 "$examples/fashion_mnist" "${example[@]}" --out "$tmp/faulty.json"
+    hosts_job 2 "${fashion[@]}" "${example[@]}" --out "$tmp/faulty.json"
     until_true hosts_are_in_step 5
 }
 
@@ -101,7 +101,7 @@ spread() {
     for i in 0 1; do
         role_on "n$((i + 2))" "s$i" "$penstock" server --master-addr n0 --master-port 29400 --rank "$i"
         role_on n1 "w$i" env RANK=$i WORLD_SIZE=2 LOCAL_RANK=$i LOCAL_WORLD_SIZE=2 MASTER_ADDR=n0 MASTER_PORT=29400 \
-            PENSTOCK_SERVERS=2 PENSTOCK_SCHEDULER=external "$examples/fashion_mnist" "${example[@]}" --out "$tmp/faulty.json"
+            PENSTOCK_SERVERS=2 PENSTOCK_SCHEDULER=external "${fashion[@]}" "${example[@]}" --out "$tmp/faulty.json"
     done
     until_true hosts_are_in_step 5
 }

@@ -32,7 +32,7 @@ all_end_well() {
     port=$(free_port)
     shell server "$penstock" server --master-addr 127.0.0.1 --master-port "$port"
     for rank in 3 2 1 0; do
-        bare "$rank" 4 "$port" 1 "$examples/fashion_mnist" "${example[@]}" --out "$tmp/bare.json"
+        bare "$rank" 4 "$port" 1 "${fashion[@]}" "${example[@]}" --out "$tmp/bare.json"
     done
     all_end_well
     train launched --servers 1 --nproc-per-node 4 -- "${example[@]}"
@@ -61,11 +61,11 @@ all_end_well() {
     port=$(free_port)
     for i in 1 0; do
         shell "node-$i" taskset -c 0 "$penstock" run --nnodes 2 --node-rank "$i" --master-port "$port" --servers 2 \
-            --nproc-per-node 1 --job "$job" "$examples/fashion_mnist" "${example[@]}" --out "$tmp/two.json"
+            --nproc-per-node 1 --job "$job" "${fashion[@]}" "${example[@]}" --out "$tmp/two.json"
         sleep 0.2 # machine 1 is there first, and waits
     done
     all_end_well
-    taskset -c 0 "$penstock" run --standalone --servers 2 --nproc-per-node 2 "$examples/fashion_mnist" "${example[@]}" \
+    taskset -c 0 "$penstock" run --standalone --servers 2 --nproc-per-node 2 "${fashion[@]}" "${example[@]}" \
         --out "$tmp/one.json" >"$tmp/one.out" 2>&1 3>&-
     same_crc two one
 }

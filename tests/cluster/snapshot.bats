@@ -1,5 +1,4 @@
 # snapshot.bats - a job that was killed goes on from its store as if nothing had been, on any number of servers.
-# alone: a job is killed between two looks at it.
 
 load ../support/job
 
@@ -11,13 +10,13 @@ example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --s
 # Starts a training that keeps snapshots and kills all of it in the middle:  killed_in_the_middle NAME SERVERS -> $kept
 killed_in_the_middle() {
     start "$1" --servers "$2" --nproc-per-node 2 --store "$tmp/store" --snapshot-every 20 \
-        "$examples/fashion_mnist" "${example[@]}" --slow-ms 25
+        "${fashion[@]}" "${example[@]}" --slow-ms 25
     kept=-1
     for _ in $(seq 400); do
         kept=$(status_value snapshot)
         [ "${kept:--1}" -ge 40 ] && break
         kill -0 "$launcher"
-        sleep 0.02
+        sleep 0.05
     done
     [ "$kept" -ge 40 ]
     [ "$(status_value step)" -lt 110 ]
@@ -49,12 +48,12 @@ killed_in_the_middle() {
     killed_in_the_middle cut 2
     local from=$kept
     start again --servers 3 --nproc-per-node 2 --store "$tmp/store" --snapshot-every 20 --resume \
-        "$examples/fashion_mnist" "${example[@]}" --slow-ms 25
+        "${fashion[@]}" "${example[@]}" --slow-ms 25
     for _ in $(seq 400); do
         kept=$(status_value snapshot)
         [ "${kept:--1}" -gt "$from" ] && break
         kill -0 "$launcher"
-        sleep 0.02
+        sleep 0.05
     done
     [ "$kept" -gt "$from" ]
     kill -9 "$launcher"
@@ -87,7 +86,7 @@ killed_in_the_middle() {
 }
 
 @test "penstock snapshot asks the running job for one, and it can be resumed from" {
-    start run --servers 2 --nproc-per-node 2 --store "$tmp/store" "$examples/fashion_mnist" "${example[@]}" --slow-ms 20
+    start run --servers 2 --nproc-per-node 2 --store "$tmp/store" "${fashion[@]}" "${example[@]}" --slow-ms 20
     wait_for_step 5
     pen snapshot >"$tmp/said"
     cat "$tmp/said"

@@ -62,7 +62,7 @@ with_1_2_and_3_servers() {
     for model in mlp cnn; do
         flags=(--model "$model" --optim "$adamw" --clip 0.1 --steps 15)
         train "ps-$model" --servers 2 --nproc-per-node 1 -- --mode ps-bsp "${flags[@]}"
-        "$examples/fashion_mnist" --mode local "${flags[@]}" --out "$tmp/alone-$model.json" --loss-log "$tmp/alone-$model.loss"
+        "${fashion[@]}" --mode local "${flags[@]}" --out "$tmp/alone-$model.json" --loss-log "$tmp/alone-$model.loss"
         same_crc "ps-$model" "alone-$model"
         cmp "$tmp/ps-$model.loss" "$tmp/alone-$model.loss"
     done
@@ -106,7 +106,7 @@ servers_stat() {
 @test "ssp: the fast worker's lead is exactly s, and it is held there, as the servers count" {
     local s state last held pulls
     for s in 2 8; do
-        start "s$s" --servers 2 --nproc-per-node 2 --lease-ms 2000 --sync "ssp s=$s" "$examples/fashion_mnist" \
+        start "s$s" --servers 2 --nproc-per-node 2 --lease-ms 2000 --sync "ssp s=$s" "${fashion[@]}" \
             --mode ps-ssp --steps 90 --slow-ms 45 --slow-rank 1
         last=
         while state=$(status) || kill -0 "$launcher" 2>/dev/null; do
@@ -126,9 +126,9 @@ servers_stat() {
 
 @test "two jobs run side by side and do not meet" {
     train alone --servers 1 --nproc-per-node 1 -- --mode ps-bsp --steps 60 --seed 3
-    start left --servers 1 --nproc-per-node 1 "$examples/fashion_mnist" --steps 60 --seed 3 --out "$tmp/left.json"
+    start left --servers 1 --nproc-per-node 1 "${fashion[@]}" --steps 60 --seed 3 --out "$tmp/left.json"
     local left=$launcher
-    start right --servers 1 --nproc-per-node 1 "$examples/fashion_mnist" --steps 60 --seed 3 --out "$tmp/right.json"
+    start right --servers 1 --nproc-per-node 1 "${fashion[@]}" --steps 60 --seed 3 --out "$tmp/right.json"
     wait_for_end 30
     [ "$code" = 0 ]
     launcher=$left

@@ -23,11 +23,21 @@ skip_all() { # why
 echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n ? 0 : 0; }' >"$build/probe.c"
 "$clang" -fsanitize=fuzzer,address "$build/probe.c" -o "$build/probe" 2>/dev/null || skip_all "clang has no libFuzzer"
 
+# Each source is compiled once, whatever many programs need it.
+objects=$(mktemp -d "$build/objects-XXXXXX")
+trap 'rm -r "$objects"' EXIT
+
 compile() { # output, sanitizers, sources...
-    local output=$1 sanitizers=$2
+    local output=$1 sanitizers=$2 source object all=()
     shift 2
-    "$clang" -std=c11 -D_GNU_SOURCE -O1 -g -w -fsanitize="$sanitizers" -fno-sanitize-recover=all -ffp-contract=off \
-        -I. -Iinclude -I"$build" "$@" -o "$output" $(pkg-config --libs libprotobuf-c libisal libsodium lmdb) -pthread -lm
+    for source in "$@"; do
+        object=$objects/${source//\//_}.o
+        all+=("$object")
+        [ -e "$object" ] ||
+            "$clang" -std=c11 -D_GNU_SOURCE -O1 -g -w -fsanitize="$sanitizers" -fno-sanitize-recover=all -ffp-contract=off \
+                -I. -Iinclude -I"$build" -c "$source" -o "$object" || return 1
+    done
+    "$clang" -fsanitize="$sanitizers" "${all[@]}" -o "$output" $(pkg-config --libs libprotobuf-c libisal libsodium lmdb) -pthread -lm
 }
 
 for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
@@ -40,7 +50,8 @@ if [ "$seconds" = --corpus ]; then
     compile "$build/make_corpus" address,undefined tests/fuzz/make_corpus.c tests/support/wire_samples.c $wire || exit 1
     mkdir -p tests/fuzz/corpus/{secret,store}
     compile "$build/make_seeds" address,undefined tests/fuzz/make_seeds.c $store common/secret.c $common || exit 1
-    "$build/make_corpus" tests/fuzz/corpus && exec "$build/make_seeds" tests/fuzz/corpus
+    "$build/make_corpus" tests/fuzz/corpus && "$build/make_seeds" tests/fuzz/corpus
+    exit
 fi
 
 failed=0
