@@ -2,7 +2,7 @@
  *
  * check    loss and all gradients of the preset tiny against the network for the CPU, in both types.
  * time     steps of training with AdamW, everything on the device: one line of JSON.  A step's time is from its first call
- *          to its loss on the host; the median after three.  MFU is 6 N + 6 L C T flops a token (llm.c's count) over
+ *          until all of it is done; the median after three.  MFU is 6 N + 6 L C T flops a token (llm.c's count) over
  *          what products of two 8192 x 8192 matrices reach in the same run, zeros, the same type.
  * Exit codes: 0 right, 77 no device, else wrong.
  */
@@ -91,7 +91,7 @@ static const char *open_run(run *r)
     const int rows = r->options.batch * r->options.length;
     r->tensors     = gpt2_tensors(&r->config);
     r->wide        = r->options.type == GPT2_F32 ? 4 : 2;
-    r->m           = gpt2_cuda_new(&r->config, &r->options, &why);
+    r->m           = gpt2_cuda_new(&r->config, &r->options, NULL, &why);
     if (!r->m) return why;
     r->tokens  = malloc((size_t)rows * sizeof *r->tokens);
     r->targets = malloc((size_t)rows * sizeof *r->targets);
@@ -170,7 +170,8 @@ static int check(gpt2_type type, double tolerance)
     const char *why = open_run(&r);
     if (why) return fail(why);
     pass(&r);
-    const double loss = gpt2_cuda_loss(r.m, &why), right = loss_on_cpu(&r, want);
+    const double loss = gpt2_cuda_loss(r.m), right = loss_on_cpu(&r, want);
+    why = gpt2_cuda_wrong(r.m);
     if (why) return fail(why);
     double most = fabs(loss - right) / right;
     for (int i = 0; i < r.tensors; i++) {
@@ -221,7 +222,9 @@ static int measure(run *r, const char *preset, int steps)
         const double begun = now_s();
         pass(r);
         update(r, i + WARM);
-        last = gpt2_cuda_loss(r->m, &why);
+        gpt2_cuda_wait(r->m);
+        last = gpt2_cuda_loss(r->m);
+        why  = gpt2_cuda_wrong(r->m);
         if (why) return fail(why);
         if (i == -WARM) first = last;
         if (i >= 0) seconds[i] = now_s() - begun;

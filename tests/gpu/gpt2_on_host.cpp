@@ -1,48 +1,10 @@
 /* gpt2_on_host.cpp - the CUDA network of gpt2 with its kernels run on the host, against the network for the CPU: loss and
- * all gradients.  cuBLASLt's part is played by plain loops. */
+ * all gradients.  cuBLASLt's part is played by gpt2_products_on_host.cpp. */
 #include "launch.h"
 #include "device.h"
 
 #include <cmath>
 #include <vector>
-
-/* ---- products ---------------------------------------------------------------------------------- */
-struct products {
-    int nothing;
-};
-
-products *products_new(void)
-{
-    return (products *)calloc(1, sizeof(products));
-}
-
-void products_free(products *p)
-{
-    free(p);
-}
-
-template <typename T> static float at(const matrix<const T> &m, int row, int column)
-{
-    return widen(m.at[m.is_turned ? (size_t)column * m.ld + row : (size_t)row * m.ld + column]);
-}
-
-template <typename T> bool product(products *, int m, int n, int k, matrix<const T> a,
-                                   matrix<const T> b, float beta, matrix<T> out, const T *bias,
-                                   void *)
-{
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) {
-            T *to     = out.at + (size_t)i * out.ld + j;
-            float sum = bias ? widen(bias[j]) : 0.0f;
-            for (int l = 0; l < k; l++) sum += at(a, i, l) * at(b, l, j);
-            narrow(beta == 0.0f ? sum : sum + beta * widen(*to), to);
-        }
-    return true;
-}
-template bool product<float>(products *, int, int, int, matrix<const float>, matrix<const float>,
-                             float, matrix<float>, const float *, void *);
-template bool product<bf16>(products *, int, int, int, matrix<const bf16>, matrix<const bf16>, float,
-                            matrix<bf16>, const bf16 *, void *);
 
 /* ---- one network on each side ------------------------------------------------------------------ */
 struct scene {
@@ -106,20 +68,28 @@ static double on_cpu(scene *s)
     return loss;
 }
 
-template <typename T> static double on_device(scene *s, bool again)
+/* Values and gradients in device memory, two pointers a tensor. */
+template <typename T> static std::vector<void *> place(gpt2_cuda *m, const scene *s)
 {
-    const char *why;
-    gpt2_cuda *m = gpt2_cuda_new(&s->config, &s->options, &why);
-    if (!m) return check(false, why), NAN;
-    std::vector<T> value(s->value.size()), grad(s->value.size());
-    for (size_t i = 0; i < value.size(); i++) narrow(s->value[i], &value[i]);
+    std::vector<T> value(s->value.size());
     std::vector<void *> memory;
+    for (size_t i = 0; i < value.size(); i++) narrow(s->value[i], &value[i]);
     for (int i = 0; i < gpt2_tensors(&s->config); i++) {
         const size_t n = s->begin[i + 1] - s->begin[i];
         for (int part = 0; part < 2; part++) memory.push_back(gpt2_cuda_memory(n * sizeof(T)));
         gpt2_cuda_upload(m, memory[2 * i], &value[s->begin[i]], n * sizeof(T));
         gpt2_cuda_place(m, i, memory[2 * i], memory[2 * i + 1]);
     }
+    return memory;
+}
+
+template <typename T> static double on_device(scene *s, bool again)
+{
+    const char *why;
+    gpt2_cuda *m = gpt2_cuda_new(&s->config, &s->options, NULL, &why);
+    if (!m) return check(false, why), NAN;
+    const std::vector<void *> memory = place<T>(m, s);
+    std::vector<T> grad(s->value.size());
     double loss = 0.0;
     for (int turn = 0; turn <= again; turn++) {
         gpt2_cuda_add_gradients(m, turn > 0);
@@ -128,7 +98,8 @@ template <typename T> static double on_device(scene *s, bool again)
         gpt2_cuda_head(m, s->targets.data(), 3.0f);
         for (int l = s->config.layers - 1; l >= 0; l--) gpt2_cuda_block_backward(m, l);
         gpt2_cuda_embed_backward(m);
-        loss = gpt2_cuda_loss(m, &why);
+        loss = gpt2_cuda_loss(m);
+        why  = gpt2_cuda_wrong(m);
         check(why == NULL, why ? why : "");
     }
     s->got.resize(grad.size());
@@ -143,7 +114,8 @@ template <typename T> static double on_device(scene *s, bool again)
 }
 
 /* ---- attention alone: tensor cores against plain arithmetic in float32 ------------------------------ */
-static void compare_parts(const char *name, const std::vector<bf16> &got, const std::vector<float> &want)
+static void compare_parts(const char *name, const std::vector<bf16> &got,
+                          const std::vector<float> &want)
 {
     double apart = 0.0, square = 0.0;
     for (size_t i = 0; i < got.size(); i++) {
@@ -172,8 +144,8 @@ static void check_attention(int size)
     attention_forward<bf16>(att.data(), lse.data(), qkv.data(), 1, T, heads, C, NULL);
     attention_forward<float>(wide_att.data(), wide_lse.data(), wide.data(), 1, T, heads, C, NULL);
     compare_parts("attention", att, wide_att);
-    attention_backward<bf16>(dqkv.data(), dot.data(), qkv.data(), att.data(), datt.data(), lse.data(),
-                             1, T, heads, C, NULL);
+    attention_backward<bf16>(dqkv.data(), dot.data(), qkv.data(), att.data(), datt.data(),
+                             lse.data(), 1, T, heads, C, NULL);
     attention_backward<float>(wide_dqkv.data(), dot.data(), wide.data(), wide_att.data(),
                               wide_datt.data(), wide_lse.data(), 1, T, heads, C, NULL);
     compare_parts("its gradient", dqkv, wide_dqkv);
@@ -210,13 +182,59 @@ static void compare(const char *name, const gpt2_config &config, gpt2_type type,
     check(loss < 1.0 && most < 1.0, name);
 }
 
+/* With `recompute` the rows of a layer are made again: the same bits. */
+static void check_recompute(const gpt2_config &config)
+{
+    scene s;
+    s.config  = config;
+    s.options = {.batch = 2, .length = 18};
+    fill(&s);
+    const double kept             = on_device<float>(&s, false);
+    const std::vector<float> want = s.got;
+    s.options.recompute           = true;
+    check(on_device<float>(&s, false) == kept && s.got == want, "recompute gives other bits");
+}
+
+/* Loss and logits of a network that only looks, with fewer rows than it has room for, against the CPU's. */
+static void check_looking(const gpt2_config &config)
+{
+    scene s;
+    const char *why;
+    const int length = 17, V = config.vocab;
+    s.config  = config;
+    s.options = {.batch = 2, .length = 18, .forward_only = true};
+    fill(&s);
+    gpt2 *cpu       = gpt2_new(&s.config, &s.options, &why);
+    gpt2_cuda *with = gpt2_cuda_new(&s.config, &s.options, NULL, &why);
+    gpt2_cuda *m    = gpt2_cuda_new(&s.config, &s.options, with, &why);
+    check(gpt2_cuda_stream(m) == gpt2_cuda_stream(with),
+          "networks beside each other share a stream");
+    const std::vector<void *> memory = place<float>(m, &s);
+    for (int i = 0; i < gpt2_tensors(&config); i++) gpt2_place(cpu, i, &s.value[s.begin[i]], NULL);
+    gpt2_embed(cpu, s.tokens.data(), 1, length, 0);
+    gpt2_cuda_embed(m, s.tokens.data(), 1, length);
+    for (int l = 0; l < config.layers; l++) gpt2_block(cpu, l), gpt2_cuda_block(m, l);
+    const double want = gpt2_head_loss(cpu, s.targets.data());
+    gpt2_cuda_head(m, s.targets.data(), 0.0f);
+    check(fabs(gpt2_cuda_loss(m) - want) < 1e-5 * want, "the loss of a network that only looks");
+    std::vector<float> right(V), got(V);
+    gpt2_logits(cpu, 0, length - 1, right.data());
+    gpt2_cuda_logits(m, length - 1, got.data());
+    for (int i = 0; i < V; i++) check(fabsf(got[i] - right[i]) < 1e-4f, "the logits");
+    check(gpt2_cuda_wrong(m) == NULL, "nothing went wrong");
+    for (void *one : memory) gpt2_cuda_memory_free(one);
+    gpt2_cuda_free(m);
+    gpt2_cuda_free(with);
+    gpt2_free(cpu);
+}
+
 /* One step of AdamW of a few values against the formula in double. */
 static void check_update()
 {
     const gpt2_config c  = {.vocab = 8, .block = 8, .layers = 1, .heads = 1, .channels = 8};
     const gpt2_options o = {.batch = 1, .length = 8};
     const char *why;
-    gpt2_cuda *m               = gpt2_cuda_new(&c, &o, &why);
+    gpt2_cuda *m               = gpt2_cuda_new(&c, &o, NULL, &why);
     const gpt2_cuda_adamw rule = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.19f, 0.0975f, 0.5f};
     float value[3] = {}, master[] = {1, -2, 3}, m1[] = {0.1f, 0, -0.2f}, m2[] = {0.1f, 0, 0.2f};
     const float grad[] = {0.5f, -0.25f, 0}, first[] = {1, -2, 3}, before[] = {0.1f, 0, -0.2f};
@@ -238,6 +256,8 @@ int main()
     for (int size = 32; size <= 128; size *= 2) check_attention(size);
     compare("float32", two_layers, GPT2_F32, true, 1e-4);
     compare("bf16", one_layer, GPT2_BF16, false, 6e-2);
+    check_recompute(two_layers);
+    check_looking(two_layers);
     check_update();
     return failed;
 }

@@ -53,7 +53,7 @@ bool look_validate(trainer *t)
         int count;
         double loss = 0;
         if (!fill(t, &s, s.from + i * TRAINER_LOOK_BATCH, &count)) return false;
-        TRY(passes_loss(&t->passes, t->tokens, t->targets, TRAINER_LOOK_BATCH, &loss));
+        TRY_PASSES(t, passes_loss(&t->passes, t->tokens, t->targets, TRAINER_LOOK_BATCH, &loss));
         if (count > 0) sum += loss * count;
     }
     if (!t->is_elastic)
@@ -131,7 +131,7 @@ static bool write_tokens(trainer *t, writer *w)
     rng r = rng_seeded(t->o.sample_seed, 0x73616d706c65);
     for (int64_t i = 0; i < t->o.sample; i++) {
         size_t n;
-        TRY(passes_logits(&t->passes, w->token, w->count, w->from, w->logits));
+        TRY_PASSES(t, passes_logits(&t->passes, w->token, w->count, w->from, w->logits));
         const int token =
             sample_draw(w->logits, t->o.config.vocab, &t->o.rule, rng_unit(&r), w->scratch);
         const uint8_t *bytes = tokenizer_bytes(t->tokenizer, token, &n);

@@ -3,8 +3,8 @@
  *     gpt2 --preset tiny                                                alone
  *     penstock run --nproc-per-node 2 --servers 2 gpt2 --preset tiny    two workers, two servers
  *     penstock run --nproc-per-node 4 --mode zero3 gpt2 --preset 10m    four workers, each a quarter of the state
+ *     gpt2 --preset 124m --precision bf16 --device cuda                 on a GPU
  */
-#include "peak.h"
 #include "trainer.h"
 
 #include <errno.h>
@@ -49,8 +49,8 @@ static bool load_data(trainer *t)
 
 /* ---- context --------------------------------------------------------------------------------- */
 typedef struct {
-    char text[10][OPTIONS_TEXT_BYTES + 32];
-    const char *list[11];
+    char text[12][OPTIONS_TEXT_BYTES + 32];
+    const char *list[13];
     int n;
 } settings;
 
@@ -80,6 +80,7 @@ static bool open_context(trainer *t)
     add(&s, "accum", o->accum);
     add(&s, "mode", o->mode);
     add(&s, "precision", o->precision);
+    add(&s, "device", o->device);
     add(&s, "schedule", o->schedule ? o->schedule : schedule);
     TRY(pen_init(s.list, &t->ctx));
     TRY(pen_info_get(t->ctx, &t->info));
@@ -144,6 +145,23 @@ static bool is_held(const trainer *t)
     return false;
 }
 
+/* The SDK says whose memory values lie in, for the setting need not come from a flag. */
+static const backend *choose_backend(const trainer *t, const char **why)
+{
+    return t->info.device < 0 ? &backend_cpu : backend_cuda(t->o.plugin, why);
+}
+
+static bool sum_peak(trainer *t)
+{
+    t->peak = t->passes.peak;
+    if (!t->is_elastic)
+        TRY(pen_all_reduce(pen_world(t->ctx), &t->peak, &t->peak, 1, PEN_F64, PEN_SUM,
+                           &(pen_opts){.label = "peak"}, NULL));
+    else
+        t->peak *= t->info.world_size;
+    return true;
+}
+
 static bool open_network(trainer *t)
 {
     const char *why;
@@ -153,6 +171,8 @@ static bool open_network(trainer *t)
         .length      = t->o.length,
         .look_batch  = TRAINER_LOOK_BATCH,
         .threads     = share_cores(t),
+        .network     = choose_backend(t, &why),
+        .device      = t->info.device,
         .is_held     = is_held(t),
         .recompute   = t->o.recompute,
         .starts_here = t->o.starts_here,
@@ -160,22 +180,33 @@ static bool open_network(trainer *t)
         .import      = t->o.import,
         .precision   = t->info.precision,
     };
-    t->peak =
-        peak_flops(plan.threads); /* all ranks have just met in pen_init(): they measure at once */
-    if (!passes_open(&t->passes, t->ctx, &plan, &why)) return report_fail("%s", why);
+    if (!plan.network || !passes_open(&t->passes, t->ctx, &plan, &why))
+        return report_fail("%s", why);
     TRY(pen_info_get(t->ctx, &t->info)); /* step: where a restored run continues */
-    if (!t->is_elastic)
-        TRY(pen_all_reduce(pen_world(t->ctx), &t->peak, &t->peak, 1, PEN_F64, PEN_SUM,
-                           &(pen_opts){.label = "peak"}, NULL));
+    return sum_peak(t);
+}
+
+/* Who computes, and what they can do at best. */
+static void introduce_workers(trainer *t)
+{
+    const int n = t->info.world_size, threads = t->passes.plan.threads;
+    const char *workers = n == 1 ? "" : "s";
+    char batch[96];
+    snprintf(batch, sizeof batch, "%s: %lld sequences of %d tokens a step", t->info.mode,
+             (long long)t->o.batch, t->o.length);
+    if (t->info.device < 0)
+        report_line(&t->report,
+                    "%s, %d worker%s with %d thread%s each, %.0f GFLOP/s of sgemm in all", batch, n,
+                    workers, threads, threads == 1 ? "" : "s", t->peak / 1e9);
     else
-        t->peak *= t->info.world_size;
-    return true;
+        report_line(&t->report,
+                    "%s, %d worker%s, this one on GPU %d, %.3f TFLOP/s of matrix products in all",
+                    batch, n, workers, t->info.device, t->peak / 1e12);
 }
 
 static void introduce(trainer *t)
 {
     const gpt2_config *c = &t->o.config;
-    const passes_plan *p = &t->passes.plan;
     char values[32], tokens[32];
     report_line(&t->report,
                 "gpt2 %s: %d layers, %d heads, %d channels, %d tokens: %s parameters, %s",
@@ -183,12 +214,7 @@ static void introduce(trainer *t)
                 report_grouped((int64_t)gpt2_values(c), values), t->info.precision);
     report_line(&t->report, "data: %s, %s of them to train on", t->data.from,
                 report_grouped((int64_t)t->data.train.n, tokens));
-    report_line(&t->report,
-                "%s: %lld sequences of %d tokens a step, %d worker%s with %d thread%s each, %.0f "
-                "GFLOP/s of sgemm in all",
-                t->info.mode, (long long)t->o.batch, t->o.length, t->info.world_size,
-                t->info.world_size == 1 ? "" : "s", p->threads, p->threads == 1 ? "" : "s",
-                t->peak / 1e9);
+    introduce_workers(t);
     if (t->info.step > 0)
         report_line(&t->report, "goes on from step %lld", (long long)t->info.step);
     report_head(&t->report, t->data.held_bytes > 0);
@@ -220,6 +246,7 @@ static void sum_up(trainer *t)
     r->seed          = t->info.seed;
     r->mode          = t->info.mode;
     r->precision     = t->info.precision;
+    r->device        = t->info.device < 0 ? "host" : "cuda";
     r->preset        = t->o.preset;
     r->optim         = t->o.optim;
     r->layers        = t->o.config.layers;

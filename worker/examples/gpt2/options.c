@@ -8,7 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PRESET = 256, LAYERS, HEADS, CHANNELS, BLOCK, RECOMPUTE, HELD, STARTS_HERE, IMPORT };
+enum {
+    PRESET = 256,
+    LAYERS,
+    HEADS,
+    CHANNELS,
+    BLOCK,
+    RECOMPUTE,
+    HELD,
+    STARTS_HERE,
+    IMPORT,
+    DEVICE,
+    PLUGIN
+};
 enum { DATA = 300, TOKENS, HELD_TOKENS, VOCAB, MERGES, SHUFFLE };
 enum { STEPS = 400, BATCH, LENGTH, ACCUM, OPTIM, SCHEDULE, CLIP, MODE, PRECISION, SEED };
 enum {
@@ -34,6 +46,8 @@ static const struct argp_option rows[] = {
     {"recompute",   RECOMPUTE,  NULL,   0, "keep only the input of each block, and compute the rest twice: less memory", 1},
     {"held",        HELD,       "WHO",  0, "yes: the SDK holds parameters and gradients; no: this program does; auto: yes where they are sharded (default auto)", 1},
     {"starts-here", STARTS_HERE, NULL,  0, "draw the first values in this program, as tests/bench/peers/gpt2_torch.py does, and not in the SDK; not with --held", 1},
+    {"device",      DEVICE,     "NAME", 0, "host, or cuda: a GPU computes, and has values and gradients in its memory; fp32 or bf16 (default: PENSTOCK_DEVICE, else host)", 1},
+    {"plugin",      PLUGIN,     "FILE", 0, "the library with the network for a GPU (default: libgpt2_cuda.so beside this program)", 1},
     {"import",      IMPORT,     "FILE", 0, "begin with the values of a safetensors file, as Hugging Face's gpt2 has", 1},
     {0, 0, 0, 0, "The text:", 2},
     {"data",        DATA,       "FILE", 0, "any text, plain, .gz or .Z (default: the King James Bible of the Debian package bible-kjv-text)", 2},
@@ -251,6 +265,8 @@ static error_t take(int key, char *arg, struct argp_state *state)
     case BLOCK: o->config.block = (int)whole(state, "block", arg, 1, 65536); return 0;
     case RECOMPUTE: o->recompute = true; return 0;
     case HELD: o->held = choice(state, "held", arg); return 0;
+    case DEVICE: o->device = one_line(state, "device", arg); return 0;
+    case PLUGIN: o->plugin = arg; return 0;
     case STARTS_HERE: o->starts_here = true; return 0;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not a flag", arg); return 0;
     case ARGP_KEY_SUCCESS: fill_in(o, state); return 0;

@@ -22,6 +22,8 @@ typedef struct {
     const char *optim, *clip, *mode, *precision,
         *schedule; /* handed to the SDK; NULL: its own setting */
     uint64_t seed;
+    const char *device,
+        *plugin; /* "host", "cuda"; the library with the network for a GPU; NULL: not given */
     options_choice held; /* the SDK holds parameters and gradients */
     bool starts_here;    /* first values are drawn by this program, not by the SDK */
     bool recompute;

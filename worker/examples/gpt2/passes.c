@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 64 };
+enum { ALIGN = 256 };
 
 /* ---- memory, names, units -------------------------------------------------------------------- */
 static gpt2_type type_of(const char *precision)
@@ -41,6 +41,11 @@ static bool make_lists(passes *p)
     return true;
 }
 
+static void *open_one(const passes *p, const gpt2_options *o, void *beside, const char **why)
+{
+    return p->plan.network->open(&p->plan.config, o, p->plan.device, beside, why);
+}
+
 static bool make_networks(passes *p, const char **why)
 {
     const passes_plan *plan = &p->plan;
@@ -49,11 +54,11 @@ static bool make_networks(passes *p, const char **why)
                                .type      = type_of(plan->precision),
                                .threads   = plan->threads,
                                .recompute = plan->recompute};
-    p->trained              = gpt2_new(&plan->config, &o, why);
+    p->trained              = open_one(p, &o, NULL, why);
     o.batch                 = plan->look_batch;
     o.recompute             = false;
     o.forward_only          = true;
-    p->looked               = p->trained ? gpt2_new(&plan->config, &o, why) : NULL;
+    p->looked               = p->trained ? open_one(p, &o, p->trained, why) : NULL;
     return p->looked != NULL;
 }
 
@@ -65,36 +70,42 @@ static uint16_t to_bf16(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static void store(gpt2_type type, const float *from, size_t n, void *to)
+/* n float32 values, in their own place. */
+static void narrow(gpt2_type type, void *values, size_t n)
 {
-    if (type == GPT2_F32) {
-        memcpy(to, from, n * sizeof *from);
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        const _Float16 half = (_Float16)from[i];
-        uint16_t bits       = to_bf16(from[i]);
+    for (size_t i = 0; type != GPT2_F32 && i < n; i++) {
+        float x;
+        memcpy(&x, (char *)values + 4 * i, sizeof x);
+        const _Float16 half = (_Float16)x;
+        uint16_t bits       = to_bf16(x);
         if (type == GPT2_F16) memcpy(&bits, &half, sizeof bits);
-        memcpy((char *)to + 2 * i, &bits, sizeof bits);
+        memcpy((char *)values + 2 * i, &bits, sizeof bits);
     }
 }
 
-static bool make_values(passes *p)
+static const char *start_tensor(passes *p, int index)
 {
-    const gpt2_config *c = &p->plan.config;
-    p->value             = pen_alloc(p->ctx, p->at[p->tensors], PEN_HOST);
-    p->grad              = pen_alloc(p->ctx, p->at[p->tensors], PEN_HOST);
-    for (int i = 0; p->plan.starts_here && p->value && i < p->tensors; i++) {
-        gpt2_tensor t;
-        gpt2_tensor_get(c, i, &t);
-        const size_t n = gpt2_tensor_values(&t);
-        float *first   = malloc(n * sizeof *first);
-        if (!first) return false;
-        gpt2_start(c, i, p->plan.seed, first);
-        store(type_of(p->plan.precision), first, n, p->value + p->at[i]);
-        free(first);
-    }
-    return p->value && p->grad;
+    gpt2_tensor t;
+    gpt2_tensor_get(&p->plan.config, index, &t);
+    const size_t n = gpt2_tensor_values(&t);
+    float *first   = malloc(n * sizeof *first);
+    if (!first) return "no memory for first values";
+    gpt2_start(&p->plan.config, index, p->plan.seed, first);
+    narrow(type_of(p->plan.precision), first, n);
+    const char *wrong =
+        p->plan.network->fill(p->trained, p->value + p->at[index], first, n * value_bytes(p));
+    free(first);
+    return wrong;
+}
+
+static bool make_values(passes *p, const char **why)
+{
+    const pen_space space = p->plan.device < 0 ? PEN_HOST : PEN_CUDA;
+    p->value              = pen_alloc(p->ctx, p->at[p->tensors], space);
+    p->grad               = p->value ? pen_alloc(p->ctx, p->at[p->tensors], space) : NULL;
+    *why                  = p->grad ? NULL : pen_last_error(NULL);
+    for (int i = 0; p->plan.starts_here && !*why && i < p->tensors; i++) *why = start_tensor(p, i);
+    return !*why;
 }
 
 /* Errors are remembered by the SDK: pen_commit() returns them. */
@@ -124,8 +135,10 @@ bool passes_open(passes *p, pen_ctx *ctx, const passes_plan *plan, const char **
 {
     *p = (passes){.ctx = ctx, .plan = *plan};
     if (!make_networks(p, why)) return false;
-    *why = "no memory for the parameters";
-    if (!make_lists(p) || (!plan->is_held && !make_values(p))) return false;
+    /* All ranks have just met in pen_init(), so they measure at once; and nobody waits for it after pen_commit(). */
+    p->peak = plan->network->peak(p->trained, plan->threads);
+    *why    = "no memory for the parameters";
+    if (!make_lists(p) || (!plan->is_held && !make_values(p, why))) return false;
     register_tensors(p);
     if ((plan->import && pen_import(ctx, plan->import, NULL) != PEN_OK) ||
         pen_commit(ctx) != PEN_OK) {
@@ -138,8 +151,10 @@ bool passes_open(passes *p, pen_ctx *ctx, const passes_plan *plan, const char **
 
 void passes_close(passes *p, bool is_safe)
 {
-    gpt2_free(p->trained);
-    gpt2_free(p->looked);
+    if (p->plan.network) {
+        p->plan.network->close(p->looked);
+        p->plan.network->close(p->trained);
+    }
     free(p->tensor);
     free(p->layer);
     free(p->at);
@@ -160,7 +175,7 @@ static pen_status last_status(void)
 
 /* ---- units ----------------------------------------------------------------------------------- */
 /* Tells the network where the tensors of a unit are; gradients too when they are about to be made. */
-static pen_status place(passes *p, gpt2 *m, int layer, bool with_grad)
+static pen_status place(passes *p, void *m, int layer, bool with_grad)
 {
     for (int i = 0; i < p->tensors; i++) {
         if (p->layer[i] != layer) continue;
@@ -171,7 +186,7 @@ static pen_status place(passes *p, gpt2 *m, int layer, bool with_grad)
         if (with_grad)
             grad = held ? pen_view(p->ctx, p->tensor[i], PEN_ALL, PEN_GRAD) : p->grad + p->at[i];
         if (!value || (with_grad && !grad)) return last_status();
-        gpt2_place(m, i, value, grad);
+        p->plan.network->place(m, i, value, grad);
     }
     return PEN_OK;
 }
@@ -181,61 +196,80 @@ static pen_unit *unit_of(const passes *p, int layer)
     return layer < 0 ? NULL : p->unit[layer];
 }
 
-static pen_status use(passes *p, gpt2 *m, int layer, pen_phase phase, bool with_grad)
+static pen_status use(passes *p, void *m, int layer, pen_phase phase, bool with_grad)
 {
     pen_unit *unit = unit_of(p, layer);
     if (layer < 0 || unit) {
-        const pen_status s = pen_use(p->ctx, unit, phase, NULL);
+        const pen_status s = pen_use(p->ctx, unit, phase, p->plan.network->stream(m));
         if (s != PEN_OK) return s;
     }
     return place(p, m, layer, with_grad);
 }
 
 /* A block without a unit of its own belongs to the outermost, which is released last: its gradients are ready now. */
-static void give_back(passes *p, int layer, pen_phase phase)
+static void give_back(passes *p, void *m, int layer, pen_phase phase)
 {
     pen_unit *unit = unit_of(p, layer);
     if (layer < 0 || unit) {
-        pen_release(p->ctx, unit, phase, NULL);
+        pen_release(p->ctx, unit, phase, p->plan.network->stream(m));
         return;
     }
     for (int i = 0; phase == PEN_BACKWARD && i < p->tensors; i++)
         if (p->layer[i] == layer) pen_ready(p->ctx, p->tensor[i], PEN_ALL);
 }
 
-static pen_status forward(passes *p, gpt2 *m, const int32_t *tokens, int batch, int length,
+/* m: the network; the values that it is told of are used on its stream. */
+static pen_status forward(passes *p, void *m, const int32_t *tokens, int batch, int length,
                           int from)
 {
     pen_status s = use(p, m, -1, PEN_FORWARD, false);
     if (s != PEN_OK) return s;
-    gpt2_embed(m, tokens, batch, length, from);
+    p->plan.network->embed(m, tokens, batch, length, from);
     for (int l = 0; l < p->plan.config.layers; l++) {
         if ((s = use(p, m, l, PEN_FORWARD, false)) != PEN_OK) return s;
-        gpt2_block(m, l);
-        give_back(p, l, PEN_FORWARD);
+        p->plan.network->block(m, l);
+        give_back(p, m, l, PEN_FORWARD);
     }
     return PEN_OK;
 }
 
+static pen_status backward(passes *p, void *m)
+{
+    for (int l = p->plan.config.layers - 1; l >= 0; l--) {
+        const pen_status s = use(p, m, l, PEN_BACKWARD, true);
+        if (s != PEN_OK) return s;
+        p->plan.network->block_backward(m, l);
+        give_back(p, m, l, PEN_BACKWARD);
+    }
+    p->plan.network->embed_backward(m);
+    give_back(p, m, -1, PEN_BACKWARD);
+    return PEN_OK;
+}
+
 /* ---- passes ---------------------------------------------------------------------------------- */
+static pen_status heard(passes *p, const char *wrong)
+{
+    p->wrong = wrong;
+    return wrong ? PEN_DEVICE : PEN_OK;
+}
+
+const char *passes_why(const passes *p)
+{
+    return p->wrong ? p->wrong : pen_last_error(NULL);
+}
+
+/* The loss is asked for last: a GPU has its backward pass before it then, and more work comes while it is at it. */
 pen_status passes_train(passes *p, const pen_step *step, int micro, const int32_t *tokens,
                         const int32_t *targets, double *loss)
 {
-    gpt2 *m      = p->trained;
+    void *m      = p->trained;
     pen_status s = pen_step_micro(p->ctx, micro);
     if (s == PEN_OK) s = forward(p, m, tokens, p->plan.batch, p->plan.length, 0);
     if (s == PEN_OK) s = place(p, m, -1, true);
     if (s != PEN_OK) return s;
-
-    *loss = gpt2_head(m, targets, (float)(step->loss_scale / step->accum));
-    for (int l = p->plan.config.layers - 1; l >= 0; l--) {
-        if ((s = use(p, m, l, PEN_BACKWARD, true)) != PEN_OK) return s;
-        gpt2_block_backward(m, l);
-        give_back(p, l, PEN_BACKWARD);
-    }
-    gpt2_embed_backward(m);
-    give_back(p, -1, PEN_BACKWARD);
-    return PEN_OK;
+    p->plan.network->head(m, targets, (float)(step->loss_scale / step->accum));
+    s = backward(p, m);
+    return s == PEN_OK ? heard(p, p->plan.network->loss(m, loss)) : s;
 }
 
 pen_status passes_loss(passes *p, const int32_t *tokens, const int32_t *targets, int batch,
@@ -243,16 +277,16 @@ pen_status passes_loss(passes *p, const int32_t *tokens, const int32_t *targets,
 {
     const pen_status s = forward(p, p->looked, tokens, batch, p->plan.length, 0);
     if (s != PEN_OK) return s;
-    *loss = gpt2_head_loss(p->looked, targets);
-    give_back(p, -1, PEN_FORWARD);
-    return PEN_OK;
+    p->plan.network->head_loss(p->looked, targets);
+    give_back(p, p->looked, -1, PEN_FORWARD);
+    return heard(p, p->plan.network->loss(p->looked, loss));
 }
 
 pen_status passes_logits(passes *p, const int32_t *tokens, int count, int from, float *logits)
 {
-    const pen_status s = forward(p, p->looked, tokens, 1, count, from);
+    pen_status s = forward(p, p->looked, tokens, 1, count, from);
     if (s != PEN_OK) return s;
-    gpt2_logits(p->looked, 0, count - 1, logits);
-    give_back(p, -1, PEN_FORWARD);
-    return PEN_OK;
+    s = heard(p, p->plan.network->logits(p->looked, count - 1, logits));
+    give_back(p, p->looked, -1, PEN_FORWARD);
+    return s;
 }

@@ -6,7 +6,7 @@
 #ifndef GPT2_PASSES_H
 #define GPT2_PASSES_H
 
-#include "model.h"
+#include "backend.h"
 #include "penstock.h"
 
 #include <stdbool.h>
@@ -17,6 +17,8 @@ typedef struct {
     int batch, length; /* of a micro-batch of training */
     int look_batch;    /* of a batch of validation */
     int threads;
+    const backend *network;
+    int device;   /* -1: the host's memory */
     bool is_held; /* the SDK holds values and gradients */
     bool recompute;
     bool
@@ -29,7 +31,9 @@ typedef struct {
 typedef struct {
     pen_ctx *ctx;
     passes_plan plan;
-    gpt2 *trained, *looked; /* the second without backward */
+    void *trained, *looked; /* of plan.network, the second without backward */
+    const char *wrong;      /* what the network said, or NULL */
+    double peak;            /* flops a second of matrix products where the network is */
     int tensors;
     pen_tensor **tensor; /* [tensors] */
     int *layer;          /* [tensors] -1: of the outermost unit */
@@ -41,10 +45,14 @@ typedef struct {
 /* Makes the network, registers its tensors and agrees with all other ranks.  False: *why is a sentence. */
 bool passes_open(passes *p, pen_ctx *ctx, const passes_plan *plan, const char **why);
 
+/* After a call below that failed: why, as a sentence. */
+const char *passes_why(const passes *p);
+
 /* Values live until here.  After a failure (is_safe false) the SDK may still read them, and they stay. */
 void passes_close(passes *p, bool is_safe);
 
-/* One micro-batch of a step: afterwards its gradients are ready.  *loss: nats per token, the mean. */
+/* One micro-batch of a step: afterwards its gradients are ready, as soon as they are computed.  *loss: nats per token,
+ * the mean. */
 pen_status passes_train(passes *p, const pen_step *step, int micro, const int32_t *tokens,
                         const int32_t *targets, double *loss);
 

@@ -150,6 +150,7 @@ static json_t *to_json(const report_result *x)
     put_count(o, "threads", x->threads);
     put_word(o, "mode", x->mode);
     put_word(o, "precision", x->precision);
+    put_word(o, "device", x->device);
     put_word(o, "preset", x->preset);
     put_word(o, "optim", x->optim);
     put_word(o, "params_crc32c", crc);

@@ -30,11 +30,11 @@ typedef struct {
     double seconds;              /* training only                                      */
     double tokens_per_s;
     double step_p50_s, step_max_s;
-    double peak_gflops, mfu; /* sgemm of all ranks at once; model flops over it    */
+    double peak_gflops, mfu; /* matrix products of all ranks; model flops over it */
     int64_t steps, from, batch, length, accum;
     int64_t parameters, clipped, skipped;
     uint64_t seed;
-    const char *mode, *precision, *preset, *optim;
+    const char *mode, *precision, *device, *preset, *optim;
     int layers, heads, channels, vocab;
     int workers, servers, threads;
     uint32_t params_crc32c;

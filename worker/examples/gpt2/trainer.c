@@ -154,7 +154,7 @@ static bool train_parts(trainer *t, const pen_step *step, double *loss)
         for (int i = 0; i < t->micro_batch; i++)
             if (!trainer_read(t, &t->data.train, reader_start(&t->order, first + i), i))
                 return false;
-        TRY(passes_train(&t->passes, step, m, t->tokens, t->targets, &part));
+        TRY_PASSES(t, passes_train(&t->passes, step, m, t->tokens, t->targets, &part));
         *loss += part / step->accum;
     }
     return true;

@@ -51,6 +51,11 @@ typedef struct {
         if ((call) != PEN_OK) return report_fail("%s", pen_last_error(NULL));                      \
     } while (0)
 
+#define TRY_PASSES(t, call)                                                                        \
+    do {                                                                                           \
+        if ((call) != PEN_OK) return report_fail("%s", passes_why(&(t)->passes));                  \
+    } while (0)
+
 /* All return false after a sentence on stderr. */
 bool trainer_begin(trainer *t);
 bool trainer_run(trainer *t); /* to the last step */

@@ -4,7 +4,7 @@
 
 #include "gpt2_cuda.h"
 
-enum { GPT2_CUDA_PARTS = 64 }; /* that sums over rows are made in */
+enum { GPT2_CUDA_PARTS = 64 }; /* that sums over rows are made in, at most */
 
 /* Rows of the batch in order of their token: token[i] is in row[first[i]] to row[first[i + 1] - 1]. */
 typedef struct {

@@ -2,6 +2,10 @@
  *
  * A layer keeps its input, both norms, qkv, the result of attention, the stream between attention and MLP, and the MLP
  * before GELU.  The projection that ends a layer stays in `d` and is added by the next norm, which reads it anyway.
+ * forward_only: all layers share their rows; recompute: all but their input, and a layer's rows are made again.
+ *
+ * The host runs ahead of the GPU: what it sends lies in pinned memory and is sent at the beginning of a pass, and the
+ * losses come back right after the head, so that who asks for them has the backward pass enqueued behind it.
  */
 #include "launch.h"
 #include "device.h"
@@ -27,6 +31,8 @@ struct gpt2_cuda {
     const void **value;
     void **grad;
     cudaStream_t stream;
+    bool owns_stream;
+    cudaEvent_t read; /* the GPU has read and written all of `pinned` that it was told to */
     products *multiplier;
     const char *wrong; /* the first failure */
 
@@ -37,10 +43,14 @@ struct gpt2_cuda {
     void *last, *y, *d, *h; /* h [4C] */
     void *dx, *dmid, *dy, *datt, *dqkv, *dfc;
     void *logits;
-    float *mean, *rstd, *losses, *part, *dot;
+    float *mean, *rstd, *losses, *part, *dot, *wide; /* wide [V] */
+    rows_by_token by;
     int32_t *tokens, *targets, *sorted; /* sorted: different tokens, where they begin, rows */
-    int32_t *host; /* [4 rows + V + 2] the same on the host, and places to count in */
-    float *host_losses;
+    struct {
+        int32_t *tokens, *targets, *sorted;
+        float *losses;
+    } pinned;
+    int32_t *count; /* [V + 1] places to count in */
 };
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -56,21 +66,40 @@ static void *take(arena *a, size_t bytes)
     return p;
 }
 
+static void lay_layer(gpt2_cuda *m, arena *a, layer_rows *r, size_t rows, size_t row)
+{
+    r->x        = take(a, rows * row);
+    r->y_1      = take(a, rows * row);
+    r->qkv      = take(a, rows * 3 * row);
+    r->att      = take(a, rows * row);
+    r->mid      = take(a, rows * row);
+    r->y_2      = take(a, rows * row);
+    r->fc       = take(a, rows * 4 * row);
+    float **f[] = {&r->mean_1, &r->rstd_1, &r->mean_2, &r->rstd_2};
+    for (float **one : f) *one = (float *)take(a, rows * sizeof(float));
+    r->lse = (float *)take(a, rows * m->H * sizeof(float));
+}
+
 static void lay_layers(gpt2_cuda *m, arena *a, size_t rows, size_t row)
 {
-    for (int l = 0; l < m->config.layers; l++) {
-        layer_rows *r = &m->layer[l];
-        r->x          = take(a, rows * row);
-        r->y_1        = take(a, rows * row);
-        r->qkv        = take(a, rows * 3 * row);
-        r->att        = take(a, rows * row);
-        r->mid        = take(a, rows * row);
-        r->y_2        = take(a, rows * row);
-        r->fc         = take(a, rows * 4 * row);
-        float **f[]   = {&r->mean_1, &r->rstd_1, &r->mean_2, &r->rstd_2};
-        for (float **one : f) *one = (float *)take(a, rows * sizeof(float));
-        r->lse = (float *)take(a, rows * m->H * sizeof(float));
+    const bool share = m->options.forward_only || m->options.recompute;
+    lay_layer(m, a, &m->layer[0], rows, row);
+    for (int l = 1; l < m->config.layers; l++) {
+        m->layer[l] = m->layer[0];
+        if (!share) lay_layer(m, a, &m->layer[l], rows, row);
+        if (!m->options.forward_only && share) m->layer[l].x = take(a, rows * row);
     }
+}
+
+static void lay_backward(gpt2_cuda *m, arena *a, size_t rows, size_t row)
+{
+    void **one[] = {&m->dx, &m->dmid, &m->dy, &m->datt};
+    for (void **p : one) *p = take(a, rows * row);
+    m->dfc    = take(a, rows * 4 * row);
+    m->dqkv   = take(a, rows * 3 * row);
+    m->dot    = (float *)take(a, rows * m->H * sizeof(float));
+    m->part   = (float *)take(a, sizeof(float) * GPT2_CUDA_PARTS * 4 * m->C);
+    m->sorted = (int32_t *)take(a, (3 * rows + 1) * sizeof(int32_t));
 }
 
 static void lay_out(gpt2_cuda *m, arena *a)
@@ -79,20 +108,17 @@ static void lay_out(gpt2_cuda *m, arena *a)
     const size_t wide = m->options.type == GPT2_F32 ? sizeof(float) : sizeof(bf16);
     const size_t row  = m->C * wide;
     lay_layers(m, a, rows, row);
-    void **one[]  = {&m->last, &m->y, &m->d, &m->dx, &m->dmid, &m->dy, &m->datt};
-    void **four[] = {&m->h, &m->dfc};
+    if (!m->options.forward_only) lay_backward(m, a, rows, row);
+    void **one[] = {&m->last, &m->y, &m->d};
     for (void **p : one) *p = take(a, rows * row);
-    for (void **p : four) *p = take(a, rows * 4 * row);
-    m->dqkv    = take(a, rows * 3 * row);
+    m->h       = take(a, rows * 4 * row);
     m->logits  = take(a, m->logit_rows * m->ld * wide);
     m->mean    = (float *)take(a, rows * sizeof(float));
     m->rstd    = (float *)take(a, rows * sizeof(float));
     m->losses  = (float *)take(a, rows * sizeof(float));
-    m->dot     = (float *)take(a, rows * m->H * sizeof(float));
-    m->part    = (float *)take(a, sizeof(float) * GPT2_CUDA_PARTS * 4 * m->C);
+    m->wide    = (float *)take(a, m->V * sizeof(float));
     m->tokens  = (int32_t *)take(a, rows * sizeof(int32_t));
     m->targets = (int32_t *)take(a, rows * sizeof(int32_t));
-    m->sorted  = (int32_t *)take(a, (3 * rows + 1) * sizeof(int32_t));
 }
 
 static const char *wrong_for_cuda(const gpt2_config *c, const gpt2_options *o)
@@ -111,7 +137,49 @@ static const char *wrong_for_cuda(const gpt2_config *c, const gpt2_options *o)
     return NULL;
 }
 
-static const char *open_network(gpt2_cuda *m)
+static const char *open_lists(gpt2_cuda *m)
+{
+    m->value = (const void **)calloc(gpt2_tensors(&m->config), sizeof *m->value);
+    m->grad  = (void **)calloc(gpt2_tensors(&m->config), sizeof *m->grad);
+    m->layer = (layer_rows *)calloc(m->config.layers, sizeof *m->layer);
+    m->count = (int32_t *)calloc(m->V + 1, sizeof *m->count);
+    return m->value && m->grad && m->layer && m->count
+               ? NULL
+               : "there is not enough memory for the network";
+}
+
+static const char *open_stream(gpt2_cuda *m, const gpt2_cuda *beside)
+{
+    m->owns_stream = beside == NULL;
+    if (beside)
+        m->stream = beside->stream;
+    else if (cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking) != cudaSuccess)
+        return "there is no CUDA device";
+    /* who waits for it leaves its core to others: a server may be on this host */
+    return cudaEventCreateWithFlags(&m->read, cudaEventDisableTiming | cudaEventBlockingSync) ==
+                   cudaSuccess
+               ? NULL
+               : "CUDA made no event";
+}
+
+static const char *open_rows(gpt2_cuda *m)
+{
+    const size_t rows = (size_t)m->options.batch * m->options.length;
+    arena a           = {NULL, 0};
+    lay_out(m, &a);
+    if (cudaMalloc(&m->memory, a.used) != cudaSuccess)
+        return "the GPU has not enough memory for the network's activations";
+    a = {(char *)m->memory, 0};
+    lay_out(m, &a);
+    if (cudaMallocHost((void **)&m->pinned.tokens, (6 * rows + 1) * sizeof(int32_t)) != cudaSuccess)
+        return "there is not enough pinned memory for a batch";
+    m->pinned.targets = m->pinned.tokens + rows;
+    m->pinned.losses  = (float *)(m->pinned.targets + rows);
+    m->pinned.sorted  = m->pinned.targets + 2 * rows;
+    return NULL;
+}
+
+static const char *open_network(gpt2_cuda *m, const gpt2_cuda *beside)
 {
     const size_t rows = (size_t)m->options.batch * m->options.length;
     m->C              = m->config.channels;
@@ -119,26 +187,22 @@ static const char *open_network(gpt2_cuda *m)
     m->V              = m->config.vocab;
     m->ld             = (m->V + 63) / 64 * 64;
     m->logit_rows     = logit_values / m->ld < rows ? logit_values / m->ld : rows;
-    m->value          = (const void **)calloc(gpt2_tensors(&m->config), sizeof *m->value);
-    m->grad           = (void **)calloc(gpt2_tensors(&m->config), sizeof *m->grad);
-    m->layer          = (layer_rows *)calloc(m->config.layers, sizeof *m->layer);
-    m->host           = (int32_t *)calloc(4 * rows + m->V + 2, sizeof *m->host);
-    m->host_losses    = (float *)calloc(rows, sizeof *m->host_losses);
-    if (!m->value || !m->grad || !m->layer || !m->host || !m->host_losses)
-        return "there is not enough memory for the network";
-    arena a = {NULL, 0};
-    lay_out(m, &a);
-    if (cudaStreamCreate(&m->stream) != cudaSuccess) return "there is no CUDA device";
-    if (cudaMalloc(&m->memory, a.used) != cudaSuccess)
-        return "the GPU has not enough memory for the network's activations";
-    a = {(char *)m->memory, 0};
-    lay_out(m, &a);
+    const char *why   = open_lists(m);
+    if (!why) why = open_stream(m, beside);
+    if (!why) why = open_rows(m);
+    if (why) return why;
     m->multiplier = products_new();
     return m->multiplier ? NULL : "cuBLASLt could not be opened";
 }
 
+extern "C" const char *gpt2_cuda_device(int device)
+{
+    return cudaSetDevice(device) == cudaSuccess ? NULL
+                                                : "there is no such CUDA device, or no driver";
+}
+
 extern "C" gpt2_cuda *gpt2_cuda_new(const gpt2_config *config, const gpt2_options *options,
-                                    const char **why)
+                                    gpt2_cuda *beside, const char **why)
 {
     *why         = wrong_for_cuda(config, options);
     gpt2_cuda *m = *why ? NULL : (gpt2_cuda *)calloc(1, sizeof *m);
@@ -148,7 +212,7 @@ extern "C" gpt2_cuda *gpt2_cuda_new(const gpt2_config *config, const gpt2_option
     }
     m->config  = *config;
     m->options = *options;
-    *why       = open_network(m);
+    *why       = open_network(m, beside);
     if (!*why) return m;
     gpt2_cuda_free(m);
     return NULL;
@@ -160,13 +224,19 @@ extern "C" void gpt2_cuda_free(gpt2_cuda *m)
     if (m->stream) cudaStreamSynchronize(m->stream);
     products_free(m->multiplier);
     cudaFree(m->memory);
-    if (m->stream) cudaStreamDestroy(m->stream);
+    cudaFreeHost(m->pinned.tokens);
+    if (m->read) cudaEventDestroy(m->read);
+    if (m->stream && m->owns_stream) cudaStreamDestroy(m->stream);
     free(m->value);
     free(m->grad);
     free(m->layer);
-    free(m->host);
-    free(m->host_losses);
+    free(m->count);
     free(m);
+}
+
+extern "C" void *gpt2_cuda_stream(gpt2_cuda *m)
+{
+    return m->stream;
 }
 
 extern "C" void *gpt2_cuda_memory(size_t bytes)
@@ -174,6 +244,7 @@ extern "C" void *gpt2_cuda_memory(size_t bytes)
     void *memory = NULL;
     if (cudaMalloc(&memory, bytes) != cudaSuccess) return NULL;
     cudaMemset(memory, 0, bytes);
+    cudaStreamSynchronize(NULL); /* networks do not wait for the default stream */
     return memory;
 }
 
@@ -187,22 +258,33 @@ static void note(gpt2_cuda *m, bool ok, const char *what)
     if (!ok && !m->wrong) m->wrong = what;
 }
 
+static void copy(gpt2_cuda *m, void *to, const void *from, size_t bytes, cudaMemcpyKind way)
+{
+    note(m, cudaMemcpyAsync(to, from, bytes, way, m->stream) == cudaSuccess,
+         "a copy to or from the GPU failed");
+}
+
+extern "C" void gpt2_cuda_wait(gpt2_cuda *m)
+{
+    note(m, cudaStreamSynchronize(m->stream) == cudaSuccess, "a kernel failed on the GPU");
+}
+
 extern "C" void gpt2_cuda_upload(gpt2_cuda *m, void *to, const void *from, size_t bytes)
 {
-    note(m, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, m->stream) == cudaSuccess,
-         "a copy to the GPU failed");
+    copy(m, to, from, bytes, cudaMemcpyHostToDevice);
+    gpt2_cuda_wait(m);
 }
 
 extern "C" void gpt2_cuda_download(gpt2_cuda *m, void *to, const void *from, size_t bytes)
 {
-    note(m,
-         cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, m->stream) == cudaSuccess &&
-             cudaStreamSynchronize(m->stream) == cudaSuccess,
-         "a copy from the GPU failed");
+    copy(m, to, from, bytes, cudaMemcpyDeviceToHost);
+    gpt2_cuda_wait(m);
 }
 
+/* Rows are read 16 bytes at a time, and so does cuBLASLt (products.cu). */
 extern "C" void gpt2_cuda_place(gpt2_cuda *m, int index, const void *value, void *grad)
 {
+    note(m, ((uintptr_t)value | (uintptr_t)grad) % 16 == 0, "a tensor does not begin at 16 bytes");
     m->value[index] = value;
     m->grad[index]  = grad;
 }
@@ -291,6 +373,13 @@ template <typename T> struct network {
         const T *before = (const T *)(l ? m->layer[l - 1].mid : r->x), *d = (const T *)m->d;
         norm(of_layer(l, GPT2_LN_1_W), (T *)r->y_1, (T *)r->x, r->mean_1, r->rstd_1, before,
              l ? d : NULL);
+        block_normed(l);
+    }
+
+    void block_normed(int l)
+    {
+        const layer_rows *r = &m->layer[l];
+        const T *d          = (const T *)m->d;
         linear((const T *)r->y_1, C, of_layer(l, GPT2_ATTN_W), 3 * C, (T *)r->qkv);
         attention_forward<T>((T *)r->att, r->lse, (const T *)r->qkv, m->batch, m->length, m->H, C,
                              m->stream);
@@ -302,8 +391,19 @@ template <typename T> struct network {
         linear((const T *)m->h, 4 * C, of_layer(l, GPT2_PROJ_W), C, (T *)m->d);
     }
 
+    /* Of the last layer all is there still. */
+    void block_again(int l)
+    {
+        const layer_rows *r = &m->layer[l];
+        if (!m->options.recompute || l == m->config.layers - 1) return;
+        norm(of_layer(l, GPT2_LN_1_W), (T *)r->y_1, NULL, r->mean_1, r->rstd_1, (const T *)r->x,
+             NULL);
+        block_normed(l);
+    }
+
     void block_back(int l)
     {
+        block_again(l);
         const layer_rows *r = &m->layer[l];
         T *dx = (T *)m->dx, *dmid = (T *)m->dmid, *dy = (T *)m->dy, *dfc = (T *)m->dfc;
         const int proj = of_layer(l, GPT2_PROJ_W);
@@ -350,6 +450,15 @@ template <typename T> struct network {
         norm_back(ln_f(), (T *)m->dx, NULL, (const T *)m->dy, (const T *)m->last, m->mean, m->rstd);
     }
 
+    void logits_of(size_t row)
+    {
+        const layer_rows *r = &m->layer[m->config.layers - 1];
+        norm(ln_f(), (T *)m->y, (T *)m->last, m->mean, m->rstd, (const T *)r->mid, (const T *)m->d);
+        multiply(1, m->V, C, (const T *)m->y + row * C, false, C, value(WTE), true, C, 0.0f,
+                 (T *)m->logits, m->ld, NULL);
+        rows_widen<T>(m->wide, (const T *)m->logits, m->V, m->stream);
+    }
+
     void embed()
     {
         rows_embed<T>((T *)m->layer[0].x, m->tokens, value(WTE), value(WPE), rows, m->length, C,
@@ -374,13 +483,48 @@ template <typename T> struct network {
             network<bf16>(m).call;                                                                 \
     } while (0)
 
+/* Rows by their token, by counting: [different tokens, where each begins, rows], as rows_by_token. */
+static void sort_tokens(gpt2_cuda *m)
+{
+    const int rows       = (int)m->rows;
+    const int32_t *given = m->pinned.tokens;
+    int32_t *token = m->pinned.sorted, *first = token + rows, *row = first + rows + 1;
+    int32_t *count = m->count;
+    memset(count, 0, ((size_t)m->V + 1) * sizeof *count);
+    for (int i = 0; i < rows; i++) count[given[i] + 1]++;
+    int different = 0, at = 0;
+    for (int v = 0; v < m->V; v++) {
+        const int here = count[v + 1];
+        if (here) token[different] = v, first[different++] = at;
+        count[v] = at;
+        at += here;
+    }
+    first[different] = at;
+    for (int i = 0; i < rows; i++) row[count[given[i]]++] = i;
+    m->by = {different, m->sorted, m->sorted + rows, m->sorted + 2 * rows + 1};
+    copy(m, m->sorted, token, (size_t)(3 * rows + 1) * sizeof *token, cudaMemcpyHostToDevice);
+}
+
+static void mark_read(gpt2_cuda *m)
+{
+    note(m, cudaEventRecord(m->read, m->stream) == cudaSuccess, "CUDA recorded no event");
+}
+
+static void wait_until_read(gpt2_cuda *m)
+{
+    note(m, cudaEventSynchronize(m->read) == cudaSuccess, "a kernel failed on the GPU");
+}
+
 extern "C" void gpt2_cuda_embed(gpt2_cuda *m, const int32_t *tokens, int batch, int length)
 {
+    wait_until_read(m);
     m->batch  = batch;
     m->length = length;
     m->rows   = (size_t)batch * length;
-    memcpy(m->host, tokens, m->rows * sizeof *tokens);
-    gpt2_cuda_upload(m, m->tokens, m->host, m->rows * sizeof *tokens);
+    memcpy(m->pinned.tokens, tokens, m->rows * sizeof *tokens);
+    copy(m, m->tokens, m->pinned.tokens, m->rows * sizeof *tokens, cudaMemcpyHostToDevice);
+    if (!m->options.forward_only) sort_tokens(m);
+    mark_read(m);
     BY_TYPE(m, embed());
 }
 
@@ -393,8 +537,11 @@ extern "C" void gpt2_cuda_head(gpt2_cuda *m, const int32_t *targets, float scale
 {
     m->given = 0;
     for (size_t i = 0; i < m->rows; i++) m->given += targets[i] >= 0;
-    gpt2_cuda_upload(m, m->targets, targets, m->rows * sizeof *targets);
+    memcpy(m->pinned.targets, targets, m->rows * sizeof *targets);
+    copy(m, m->targets, m->pinned.targets, m->rows * sizeof *targets, cudaMemcpyHostToDevice);
     BY_TYPE(m, head(scale / (m->given ? (float)m->given : 1.0f)));
+    copy(m, m->pinned.losses, m->losses, m->rows * sizeof(float), cudaMemcpyDeviceToHost);
+    mark_read(m);
 }
 
 extern "C" void gpt2_cuda_block_backward(gpt2_cuda *m, int layer)
@@ -402,42 +549,31 @@ extern "C" void gpt2_cuda_block_backward(gpt2_cuda *m, int layer)
     BY_TYPE(m, block_back(layer));
 }
 
-/* Rows by their token, by counting: [different tokens, where each begins, rows], as rows_by_token. */
-static rows_by_token sort_tokens(gpt2_cuda *m)
-{
-    const int rows = (int)m->rows;
-    int32_t *token = m->host + rows, *first = token + rows, *row = first + rows + 1;
-    int32_t *count = row + rows; /* [V + 1] */
-    memset(count, 0, ((size_t)m->V + 1) * sizeof *count);
-    for (int i = 0; i < rows; i++) count[m->host[i] + 1]++;
-    int different = 0, at = 0;
-    for (int v = 0; v < m->V; v++) {
-        const int here = count[v + 1];
-        if (here) token[different] = v, first[different++] = at;
-        count[v] = at;
-        at += here;
-    }
-    first[different] = at;
-    for (int i = 0; i < rows; i++) row[count[m->host[i]]++] = i;
-    gpt2_cuda_upload(m, m->sorted, token, (size_t)(3 * rows + 1) * sizeof *token);
-    return {different, m->sorted, m->sorted + rows, m->sorted + 2 * rows + 1};
-}
-
 extern "C" void gpt2_cuda_embed_backward(gpt2_cuda *m)
 {
-    const rows_by_token by = sort_tokens(m);
-    BY_TYPE(m, embed_back(by));
+    BY_TYPE(m, embed_back(m->by));
 }
 
-extern "C" double gpt2_cuda_loss(gpt2_cuda *m, const char **why)
+extern "C" double gpt2_cuda_loss(gpt2_cuda *m)
 {
     double sum = 0.0;
-    gpt2_cuda_download(m, m->host_losses, m->losses, m->rows * sizeof(float));
-    for (size_t i = 0; i < m->rows; i++) sum += m->host_losses[i];
-    note(m, cudaGetLastError() == cudaSuccess, "a kernel failed on the GPU");
-    *why     = m->wrong;
-    m->wrong = NULL;
+    wait_until_read(m);
+    for (size_t i = 0; i < m->rows; i++) sum += m->pinned.losses[i];
     return m->given ? sum / m->given : 0.0;
+}
+
+extern "C" void gpt2_cuda_logits(gpt2_cuda *m, int row, float *logits)
+{
+    BY_TYPE(m, logits_of((size_t)row));
+    gpt2_cuda_download(m, logits, m->wide, m->V * sizeof *logits);
+}
+
+extern "C" const char *gpt2_cuda_wrong(gpt2_cuda *m)
+{
+    note(m, cudaGetLastError() == cudaSuccess, "a kernel failed on the GPU");
+    const char *wrong = m->wrong;
+    m->wrong          = NULL;
+    return wrong;
 }
 
 extern "C" void gpt2_cuda_update(gpt2_cuda *m, void *value, float *master, float *m1, float *m2,
@@ -490,4 +626,19 @@ extern "C" double gpt2_cuda_ceiling(gpt2_cuda *m, int n, int rounds)
 {
     return m->options.type == GPT2_F32 ? square_products<float>(m, n, rounds)
                                        : square_products<bf16>(m, n, rounds);
+}
+
+extern "C" double gpt2_cuda_peak(gpt2_cuda *m)
+{
+    const double enough = 1e-3, all = 2e-2; /* seconds of one product, of those that are timed */
+    double best = 0.0;
+    for (int n = 64; n <= 8192; n *= 2) {
+        const double one = gpt2_cuda_ceiling(m, n, 1), seconds = 2.0 * n * n * n / one;
+        if (!(one > 0.0)) break;
+        const int rounds  = seconds * 20 < all ? 20 : 1 + (int)(all / seconds);
+        const double many = gpt2_cuda_ceiling(m, n, rounds);
+        best              = many > best ? many : best;
+        if (seconds > enough) break;
+    }
+    return best;
 }

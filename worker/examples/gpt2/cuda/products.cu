@@ -99,6 +99,22 @@ static bool is_same(const choice *x, const choice *y)
            x->ld[0] == y->ld[0] && x->ld[1] == y->ld[1] && x->ld[2] == y->ld[2];
 }
 
+/* How much room an algorithm may take, and how matrices lie: gpt2_cuda_place() sees to it. */
+static bool describe(cublasLtMatmulPreference_t rule)
+{
+    const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const uint32_t bytes = 16;
+    for (cublasLtMatmulPreferenceAttributes_t one : alignments)
+        if (cublasLtMatmulPreferenceSetAttribute(rule, one, &bytes, sizeof bytes) !=
+            CUBLAS_STATUS_SUCCESS)
+            return false;
+    return cublasLtMatmulPreferenceSetAttribute(rule, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                &room_bytes,
+                                                sizeof room_bytes) == CUBLAS_STATUS_SUCCESS;
+}
+
 /* The library's first suggestion, asked for once for each kind of product. */
 static const choice *choose(products *p, const problem *by, choice wanted)
 {
@@ -108,10 +124,7 @@ static const choice *choose(products *p, const problem *by, choice wanted)
     cublasLtMatmulHeuristicResult_t found;
     int n = 0;
     const bool ok =
-        cublasLtMatmulPreferenceCreate(&rule) == CUBLAS_STATUS_SUCCESS &&
-        cublasLtMatmulPreferenceSetAttribute(rule, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                             &room_bytes,
-                                             sizeof room_bytes) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatmulPreferenceCreate(&rule) == CUBLAS_STATUS_SUCCESS && describe(rule) &&
         cublasLtMatmulAlgoGetHeuristic(p->handle, by->what, by->a, by->b, by->out, by->out, rule, 1,
                                        &found, &n) == CUBLAS_STATUS_SUCCESS;
     if (rule) cublasLtMatmulPreferenceDestroy(rule);

@@ -133,12 +133,12 @@ __global__ void norm_back_kernel(T *dx, const T *plus, const T *dy, const T *x, 
 /* part[blockIdx.y][column] = the sum of this part's rows of d; with x of d * (x - mean) * rstd. */
 template <typename T>
 __global__ void columns_kernel(float *part, const T *d, const T *x, const float *mean,
-                               const float *rstd, size_t rows, int columns)
+                               const float *rstd, size_t rows, int columns, unsigned parts)
 {
     __shared__ float sums[WARPS][WARP];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const int c       = (int)blockIdx.x * WARP + lane;
-    const size_t each = (rows + PARTS - 1) / PARTS, first = each * blockIdx.y;
+    const size_t each = (rows + parts - 1) / parts, first = each * blockIdx.y;
     const size_t end = first + each < rows ? first + each : rows;
     float sum        = 0.0f;
     for (size_t r = first + warp; r < end && c < columns; r += WARPS) {
@@ -153,12 +153,12 @@ __global__ void columns_kernel(float *part, const T *d, const T *x, const float 
 }
 
 template <typename T>
-__global__ void columns_end_kernel(T *grad, const float *part, int columns, int add)
+__global__ void columns_end_kernel(T *grad, const float *part, int columns, unsigned parts, int add)
 {
     const int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (c >= columns) return;
     float sum = 0.0f;
-    for (int i = 0; i < PARTS; i++) sum += part[(size_t)i * columns + c];
+    for (unsigned i = 0; i < parts; i++) sum += part[(size_t)i * columns + c];
     narrow(add ? widen(grad[c]) + sum : sum, grad + c);
 }
 
@@ -301,10 +301,11 @@ template <typename T>
 void rows_columns(T *grad, float *part, const T *d, const T *x, const float *mean,
                   const float *rstd, size_t rows, int columns, int add, void *stream)
 {
-    const dim3 grid(blocks_for((size_t)columns, WARP), PARTS);
-    LAUNCH(columns_kernel<T>, grid, THREADS, stream, part, d, x, mean, rstd, rows, columns);
+    const unsigned most = blocks_for(rows, WARPS), parts = most < PARTS ? most : (unsigned)PARTS;
+    const dim3 grid(blocks_for((size_t)columns, WARP), parts);
+    LAUNCH(columns_kernel<T>, grid, THREADS, stream, part, d, x, mean, rstd, rows, columns, parts);
     LAUNCH(columns_end_kernel<T>, blocks_for((size_t)columns, THREADS), THREADS, stream, grad, part,
-           columns, add);
+           columns, parts, add);
 }
 
 template <typename T> void rows_gelu(T *out, const T *x, size_t n, void *stream)

@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# gpt2_gpu.sh - gpt2 on one GPU: alone, and with a server on the host:  tests/bench/gpt2_gpu.sh [--dry] [B [T [ACCUM]]]
+#
+# The preset 124m in bf16 with ACCUM (4) micro-batches of B (32) sequences of T (1024) tokens a step, RUNS (3) times by turns:
+# gpt2 alone; with one server on this host (ps, zero2), which has masters and state and runs AdamW; and PyTorch with
+# torch.compile, fused AdamW and its own attention, where PYTHON has a torch that sees the GPU.  Prints of each run the
+# tokens a second of its median step and MFU, which is 6 N + 6 L C T flops a token over what matrix products of cuBLASLt
+# reached in the same process (PyTorch's: in the run alone before it); then the medians with the smallest and the largest, and how long a step with a server takes
+# against one without.  Tokens are drawn at random: what is learned does not matter here.
+# --dry: a tiny model on the driver that tests/gpu plays on the host; the figures then mean nothing.
+#   BUILD=DIR  the build (build)   RUNS=3   STEPS=20 of a run   MODES="ps zero2"   PRESET=124m   PYTHON=python3
+set -u
+BATS_TEST_DIRNAME=$(cd "$(dirname "$0")" && pwd)
+. "$BATS_TEST_DIRNAME/../support/job.bash"
+job_setup
+trap job_teardown EXIT
+export LIMIT=1800 PENSTOCK_LOG_LEVEL=error
+is_dry=no
+[ "${1:-}" = --dry ] && { is_dry=yes; shift; }
+python=${PYTHON:-python3} runs=${RUNS:-3} modes=${MODES:-ps zero2}
+if [ $is_dry = yes ]; then
+    rows=${1:-2} length=${2:-16} accum=${3:-2} steps=${STEPS:-3} preset=tiny vocab=256
+    size=(--layers 2 --heads 2 --channels 32 --block "$length")
+    flags=(--plugin "$build/tests/gpu/plugin/libgpt2_cuda.so")
+    export LD_LIBRARY_PATH=$build/tests/gpu/driver:$build/lib
+else
+    rows=${1:-32} length=${2:-1024} accum=${3:-4} steps=${STEPS:-20} preset=${PRESET:-124m} vocab=50257
+    size=() flags=()
+    [ -e /dev/nvidiactl ] || { echo "there is no NVIDIA GPU here; --dry runs everything else"; exit 1; }
+fi
+
+# A token file as reader.h has it: 4 million tokens below $vocab.
+"$python" - "$tmp/tokens" "$vocab" <<'PY' || { echo "$python is missing, or could not write the tokens"; exit 1; }
+import array, random, struct, sys
+n, draw = 1 << 22, random.Random(1)
+pool = array.array("H", (draw.randrange(int(sys.argv[2])) for _ in range(1 << 16)))
+with open(sys.argv[1], "wb") as file:
+    file.write(struct.pack("<256i", 20240520, 1, n, *[0] * 253))
+    for _ in range(n >> 16):
+        pool.tofile(file)
+        pool = pool[1009:] + pool[:1009]
+PY
+
+# One run:  by_us NAME [LAUNCHER_FLAGS...]  -> $tmp/NAME.json
+by_us() {
+    local name=$1 start=()
+    shift
+    [ $# = 0 ] || start=("$penstock" run --standalone --job "$job-$name" --nproc-per-node 1 "$@")
+    MARK=$mark timeout -k 5 "$LIMIT" "${start[@]}" "$examples/gpt2" --preset "$preset" "${size[@]}" --device cuda "${flags[@]}" \
+        --precision bf16 --tokens "$tmp/tokens" --length "$length" --batch $((rows * accum)) --grad-accum "$accum" \
+        --steps "$steps" --eval-sequences 8 --sample 0 --out "$tmp/$name.json" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+        { echo "$name failed:"; cat "$tmp/$name.out" "$tmp/$name.err"; exit 1; }
+}
+
+# The same network, batch and precision in PyTorch: median seconds of a step.  NaN: there is none that sees a GPU.
+by_torch() {
+    LD_LIBRARY_PATH='' MARK=$mark timeout -k 5 "$LIMIT" "$python" - "$is_dry" "$1" "$2" "$3" "$4" "$rows" "$length" "$accum" "$steps" \
+        "$vocab" <<'PY'
+import statistics, sys, time
+try:
+    import torch
+    from torch import nn
+    from torch.nn import functional
+except ImportError:
+    sys.exit("no torch")
+dry, (layers, heads, channels, block, rows, length, accum, steps, vocab) = sys.argv[1] == "yes", map(int, sys.argv[2:])
+place = "cpu" if dry else "cuda"
+if not dry and not torch.cuda.is_available():
+    sys.exit("no GPU for torch")
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.qkv, self.proj = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+        self.fc, self.out = nn.Linear(channels, 4 * channels), nn.Linear(4 * channels, channels)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (y.view(b, t, heads, c // heads).transpose(1, 2) for y in self.qkv(self.ln_1(x)).split(c, 2))
+        if hasattr(functional, "scaled_dot_product_attention"):
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            hidden = torch.ones(t, t, dtype=torch.bool, device=x.device).triu(1)
+            y = ((q @ k.transpose(2, 3)) * (c // heads) ** -0.5).masked_fill(hidden, -1e30).softmax(3) @ v
+        x = x + self.proj(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.out(functional.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+class Gpt2(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding((vocab + 127) // 128 * 128, channels), nn.Embedding(block, channels)
+        self.blocks, self.ln_f = nn.ModuleList(Block() for _ in range(layers)), nn.LayerNorm(channels)
+
+    def forward(self, tokens, targets):
+        x = self.wte(tokens) + self.wpe.weight[:tokens.shape[1]]
+        for one in self.blocks:
+            x = one(x)
+        logits = functional.linear(self.ln_f(x), self.wte.weight)
+        return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+torch.manual_seed(1)
+torch.set_float32_matmul_precision("high")
+model = Gpt2().to(place)
+faster = torch.compile(model) if hasattr(torch, "compile") and not dry else model
+optim = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, **({} if dry else {"fused": True}))
+data = torch.randint(vocab, (accum, rows, length + 1), device=place)
+seconds = []
+for step in range(steps + 3):
+    if not dry:
+        torch.cuda.synchronize()
+    begun = time.perf_counter()
+    for part in data:
+        with torch.autocast(place, dtype=torch.bfloat16):
+            loss = faster(part[:, :-1].contiguous(), part[:, 1:].contiguous()) / accum
+        loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optim.step()
+    optim.zero_grad(set_to_none=True)
+    loss.item()
+    seconds.append(time.perf_counter() - begun)
+print(statistics.median(seconds[3:]))
+PY
+}
+
+# A line of a run, and its seconds a step for later:  note NAME SECONDS MFU
+note() {
+    echo "$1 $2 $3" >>"$tmp/all"
+    awk -v n="$1" -v s="$2" -v mfu="$3" -v tokens=$((rows * accum * length)) 'BEGIN {
+        printf "%-8s %10.0f tokens/s   %9.2f ms a step   MFU %.2f %%\n", n, tokens / s, s * 1e3, mfu * 100}'
+}
+
+# MFU of a step that took $2 seconds, by what run $1 says of the network and of the GPU.
+mfu_of() {
+    awk -v s="$2" -v n="$(value "$1" parameters)" -v l="$(value "$1" layers)" -v c="$(value "$1" channels)" -v t="$length" \
+        -v tokens=$((rows * accum * length)) -v peak="$(value "$1" peak_gflops)" \
+        'BEGIN {print (peak > 0 ? tokens * (6 * n + 6 * l * c * t) / s / (peak * 1e9) : 0)}'
+}
+
+has_torch=yes
+for _ in $(seq "$runs"); do
+    by_us alone
+    seconds=$(value alone step_p50_s)
+    note alone "$seconds" "$(mfu_of alone "$seconds")"
+    for mode in $modes; do
+        by_us "$mode" --servers 1 --mode "$mode"
+        seconds=$(value "$mode" step_p50_s)
+        note "$mode" "$seconds" "$(mfu_of "$mode" "$seconds")"
+    done
+    [ $has_torch = no ] && continue
+    if seconds=$(by_torch "$(value alone layers)" "$(value alone heads)" "$(value alone channels)" "$length" 2>"$tmp/torch.err"); then
+        note torch "$seconds" "$(mfu_of alone "$seconds")"
+    else
+        echo "torch    is not compared: $(tail -n 1 "$tmp/torch.err")"
+        has_torch=no
+    fi
+done
+
+# Median, smallest and largest of the numbers on standard input, each times $1.
+spread() {
+    sort -g | awk -v by="$1" '{x[NR] = $1 * by}
+        END {printf "%.4g (%.4g to %.4g, n = %d)", NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2, x[1], x[NR], NR}'
+}
+
+echo
+echo "$preset, bf16, $accum x $rows x $length tokens a step, $(value alone parameters) parameters, peak $(value alone peak_gflops) GFLOP/s"
+for name in alone $modes torch; do
+    grep -q "^$name " "$tmp/all" || continue
+    echo "$name: tokens/s $(awk -v n="$name" -v tokens=$((rows * accum * length)) '$1 == n {print tokens / $2}' "$tmp/all" | spread 1)" \
+        "  MFU % $(awk -v n="$name" '$1 == n {print $3}' "$tmp/all" | spread 100)"
+done
+for mode in $modes; do # each run against the one before it
+    echo "a step of $mode takes $(awk -v n="$mode" '$1 == "alone" {a = $2} $1 == n {print $2 / a}' "$tmp/all" | spread 1) times as long as alone"
+done
