@@ -46,7 +46,7 @@ case $kind in
 check) bats_files=$(ls tests/hygiene/*.bats) ;;
 all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/*.bats | grep -v /gpu.bats) ;;
 gpu) bats_files=tests/gpu/gpu.bats ;;
-sanitize) bats_files="tests/cluster/nonfinite.bats tests/cluster/shells.bats" ;;
+sanitize) bats_files="tests/cluster/nonfinite.bats tests/cluster/shells.bats tests/gpu/tensors.bats" ;;
 fleet) bats_files=$(ls tests/fleet/*.bats) ;;
 esac
 if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then bats_files="$bats_files tests/gpu/gpu.bats"; fi
@@ -68,7 +68,7 @@ fi
 
 # The longest first, so that nothing long is left over at the end when all else is done.
 longest="conformance_coll_test gpu_driver fuzz_wire cli_docs fuzz_files cluster_training conformance_coll_fault_test cluster_modes
-    cluster_elastic sim_plant_test cluster_snapshot cli_run sim_lively_test cluster_failover hygiene_house cli_snapshot
+    cluster_elastic gpu_train sim_plant_test cluster_snapshot cli_run sim_lively_test cluster_failover hygiene_house cli_snapshot
     gpu_host cluster_gpt2 cluster_tier cluster_units cluster_encrypted cluster_garbage unit_transport_guard_test cli_sentences"
 {
     for name in $longest; do grep "^$name " "$list"; done
