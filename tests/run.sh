@@ -45,10 +45,11 @@ done
 case $kind in
 check) bats_files=$(ls tests/hygiene/*.bats) ;;
 all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/*.bats | grep -v /gpu.bats) ;;
-gpu) bats_files=tests/gpu/gpu.bats ;;
+gpu) bats_files="tests/gpu/gpu.bats tests/gpu/tensors.bats tests/gpu/train.bats" ;;
 sanitize) bats_files="tests/cluster/nonfinite.bats tests/cluster/shells.bats tests/gpu/tensors.bats" ;;
 fleet) bats_files=$(ls tests/fleet/*.bats) ;;
 esac
+[ "$kind" != gpu ] || export ON_GPU=1 # not on the played driver
 if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then bats_files="$bats_files tests/gpu/gpu.bats"; fi
 label_of() { echo "$(basename "$(dirname "$1")")_$(basename "$1" .bats)"; }
 

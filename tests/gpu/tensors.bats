@@ -1,12 +1,13 @@
 # tensors.bats - training tensors that lie on a device, with the CUDA driver that is played on the host (driver/): its
 # memory cannot be touched by the host, and its streams run when they like.
+#   ON_GPU=1  with the real driver and a real GPU
 
 load ../support/job
 
 setup() {
     job_setup
     [ -e "$build/tests/gpu/driver/libcuda.so.1" ] || skip "built without CUDA"
-    LD_LIBRARY_PATH=$build/tests/gpu/driver:$build/lib
+    [ -n "${ON_GPU:-}" ] || LD_LIBRARY_PATH=$build/tests/gpu/driver:$build/lib
 }
 teardown() { job_teardown; }
 
@@ -109,7 +110,7 @@ same_steps() {
 }
 
 @test "a device that cannot be is refused in a sentence: a second one, none at all" {
-    CUDA_ON_HOST_DEVICES=2 "$programs/on_device" two | grep -Fx \
+    [ -n "${ON_GPU:-}" ] || CUDA_ON_HOST_DEVICES=2 "$programs/on_device" two | grep -Fx \
         "'second' lies on cuda device 1, and this context works on device 0; one process for each device is usual"
     run env CUDA_VISIBLE_DEVICES= "$programs/units" device=cuda
     echo "$output"
@@ -123,6 +124,7 @@ a kernel of the program does not end, or raise deadline_ms"
 }
 
 @test "each worker of a node takes the device of its local rank" {
+    [ -z "${ON_GPU:-}" ] || skip "needs two devices"
     CUDA_ON_HOST_DEVICES=2 units two --servers 1 -- mode=ps-bsp device=cuda
     units host --servers 1 -- mode=ps-bsp
     same_steps host two
