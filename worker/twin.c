@@ -65,22 +65,25 @@ void twins_hurry(twin_set *set)
 }
 
 /* ---- one ----------------------------------------------------------------------------------------- */
-/* Pages are locked as wholes, and small segments share theirs. */
-static bool is_small(const twin *t)
+/* Segments can be mapped by the other workers of the host.  Pages are locked as wholes, and small segments share theirs. */
+static bool take_segment(twin_set *set, twin *t)
 {
-    return t->bytes < SEGMENT_ALONE_BYTES;
+    pen_error why;
+    if (t->bytes < SEGMENT_ALONE_BYTES) return false;
+    t->host = segment_alloc(t->bytes, &why);
+    if (t->host == NULL) return false;
+    t->is_segment = set->ops->pin(t->host, t->bytes, &why) == PEN_OK;
+    if (!t->is_segment) segment_free(t->host);
+    return t->is_segment;
 }
 
 static pen_status take_host(twin_set *set, twin *t, pen_error *why)
 {
-    t->host = is_small(t) ? set->ops->host_alloc(t->bytes, why) : segment_alloc(t->bytes, why);
-    if (t->host == NULL) return why->status;
-    if (is_small(t)) return PEN_OK;
-    const pen_status status = set->ops->pin(t->host, t->bytes, why);
-    if (status == PEN_OK) return PEN_OK;
-    segment_free(t->host);
-    t->host = NULL;
-    return status;
+    pen_status status = set->ops->enter(set->device, why);
+    if (status != PEN_OK) return status;
+    if (!take_segment(set, t)) t->host = set->ops->host_alloc(t->bytes, why);
+    set->ops->leave();
+    return t->host != NULL ? PEN_OK : why->status;
 }
 
 static pen_status take_device(twin_set *set, twin *t, void *device, pen_error *why)
@@ -110,13 +113,14 @@ twin *twin_new(twin_set *set, void *device, size_t bytes, pen_error *why)
 
 static void give_host_back(const twin_set *set, twin *t)
 {
-    if (t->host == NULL) return;
-    if (is_small(t)) {
+    pen_error why;
+    if (t->host == NULL || set->ops->enter(set->device, &why) != PEN_OK) return;
+    if (t->is_segment)
+        set->ops->unpin(t->host);
+    else
         set->ops->host_free(t->host);
-        return;
-    }
-    set->ops->unpin(t->host);
-    segment_free(t->host);
+    set->ops->leave();
+    if (t->is_segment) segment_free(t->host);
 }
 
 /* A device that hangs may yet write: then what it writes to stays. */

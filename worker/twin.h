@@ -24,7 +24,7 @@ typedef struct twin {
     void *host, *device;
     size_t bytes;
     device_event *used, *moved;
-    bool owns_device;
+    bool owns_device, is_segment;
     bool is_old;    /* the host's side is newer */
     bool is_moving; /* `moved` may not have ended */
 } twin;

@@ -48,3 +48,12 @@ some_collectives() { played "$3" collectives "$1" "$2" "$3" $((2 * $1 + 1)); }
     [ "$status" = 1 ]
     [[ $output == *"needs a device for each member"* ]]
 }
+
+@test "penstock bench measures a collective on memory of a played device, and looks at what came of it" {
+    local build=${programs%/tests/gpu}
+    run timeout 60 env LD_LIBRARY_PATH="$programs/driver" "$build/bin/penstock" bench all-reduce --ranks 2 --bytes 65536 \
+        --device cuda --seconds 0.05 --json
+    echo "$output"
+    [ "$status" = 0 ]
+    [[ $output == *'"device":"cuda"'*'"verified":true'* ]]
+}
