@@ -1,6 +1,7 @@
 /* lifeline.c - two endpoints, of which the second takes over when it is up. */
 #include "common/transport/lifeline.h"
 
+#include "common/clock.h"
 #include "common/why.h"
 
 #include <stdlib.h>
@@ -8,10 +9,17 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { TRIES_PER_LEASE = 12, CONNECT_MS_MIN = 200, CONNECT_MS_MAX = 1000, RECONNECT_MS_MAX = 200 };
+enum {
+    TRIES_PER_LEASE  = 12,
+    CONNECT_MS_MIN   = 200,
+    CONNECT_MS_MAX   = 1000,
+    RECONNECT_MS_MAX = 200,
+    NEXT_MS          = 1000 /* a renewal gets so long before a later one takes its place */
+};
 
 struct lifeline {
     transport *now, *next; /* next: NULL unless a renewal is under way */
+    uint64_t next_ms;      /* when it began */
     transport_options options;
     int epoll_fd; /* of both; -1: the transport has no descriptor */
     char address[];
@@ -66,11 +74,23 @@ pen_status lifeline_send(lifeline *self, const void *head, size_t head_size, buf
 }
 
 /* Taken out by name: a child of a fork may hold the descriptor too, and then closing it is not enough. */
+static void end_one(const lifeline *self, transport *t)
+{
+    const int fd = transport_poll_fd(t);
+    if (fd >= 0) epoll_ctl(self->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    transport_close(t, 0);
+}
+
+/* An address that goes away in the middle of a handshake leaves one behind that waits for longer than a lease. */
+static void drop_next(lifeline *self)
+{
+    if (self->next != NULL) end_one(self, self->next);
+    self->next = NULL;
+}
+
 static void move(lifeline *self)
 {
-    const int fd = transport_poll_fd(self->now);
-    if (fd >= 0) epoll_ctl(self->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-    transport_close(self->now, 0);
+    end_one(self, self->now);
     self->now  = self->next;
     self->next = NULL;
 }
@@ -100,11 +120,12 @@ int lifeline_poll_fd(lifeline *self)
 
 void lifeline_renew(lifeline *self)
 {
-    if (self->next != NULL) return;
+    const uint64_t now_ms = clock_ms(&clock_real);
+    if (self->next != NULL && now_ms - self->next_ms < NEXT_MS) return;
+    drop_next(self);
     if (transport_dial(self->address, &self->options, &self->next, NULL) != PEN_OK) return;
-    if (watch(self, self->next)) return;
-    transport_close(self->next, 0);
-    self->next = NULL;
+    self->next_ms = now_ms;
+    if (!watch(self, self->next)) drop_next(self);
 }
 
 void lifeline_close(lifeline *self, uint32_t linger_ms)

@@ -33,8 +33,8 @@ pen_status lifeline_recv(lifeline *self, transport_event *event);
 /* For loop_add(); the same for as long as it lives.  -1: has none, call recv. */
 int lifeline_poll_fd(lifeline *self);
 
-/* Dials beside the present connection, by name anew; nothing while that is under way already.  When
- * there is no memory or descriptor for it, all stays as it is. */
+/* Dials beside the present connection, by name anew; nothing while that has been under way for less than a second, and
+ * else instead of it.  When there is no memory or descriptor for it, the present connection stays. */
 void lifeline_renew(lifeline *self);
 
 void lifeline_close(lifeline *self, uint32_t linger_ms); /* as transport_close(); NULL is fine */

@@ -2,12 +2,15 @@
 #include "common/clock.h"
 #include "common/transport/lifeline.h"
 
+#include <arpa/inet.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -137,6 +140,37 @@ static void test_lifeline_tells_what_transport_dial_tells_of_a_bad_address(void 
     assert_null(line);
 }
 
+/* One that takes connections and never says a word, as an address does that has gone away meanwhile. */
+static void test_lifeline_gives_up_a_renewal_that_hangs_for_another(void **state)
+{
+    (void)state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size        = sizeof at;
+    const int fd          = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    char address[64];
+    int accepted[8], n = 0;
+    lifeline *line;
+    pen_error why;
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &size), 0);
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    const transport_options patient = lifeline_options(60000);
+    assert_int_equal(lifeline_dial(address, &patient, &line, &why), PEN_OK);
+    const uint64_t begun = clock_ms(&clock_real);
+    while (n < 3) { /* the connection, its renewal, and another one in place of that */
+        lifeline_renew(line);
+        const int one = accept(fd, NULL, NULL);
+        if (one >= 0) accepted[n++] = one;
+        if (one < 0) wait_ms(1);
+        assert_true(clock_ms(&clock_real) - begun < WAIT_MS);
+    }
+    assert_true(clock_ms(&clock_real) - begun >= 900);
+    lifeline_close(line, 0);
+    while (n > 0) close(accepted[--n]);
+    close(fd);
+}
+
 static void test_lifeline_options_fit_attempts_into_a_lease_and_leave_silence_to_it(void **state)
 {
     (void)state;
@@ -156,6 +190,7 @@ int main(void)
         IN_WORLD(test_lifeline_moves_without_a_down_and_the_other_end_sees_the_old_one_go),
         IN_WORLD(test_lifeline_moves_as_often_as_it_is_told_to),
         IN_WORLD(test_lifeline_keeps_its_descriptor),
+        cmocka_unit_test(test_lifeline_gives_up_a_renewal_that_hangs_for_another),
         cmocka_unit_test(test_lifeline_options_fit_attempts_into_a_lease_and_leave_silence_to_it),
         cmocka_unit_test(test_lifeline_tells_what_transport_dial_tells_of_a_bad_address),
     };
