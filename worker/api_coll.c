@@ -467,7 +467,7 @@ bool api_has_device(void)
 {
     char note[128];
     for (const device_ops *const *d = device_all; *d != NULL; d++)
-        if (!engine_is_host(*d) && (*d)->available(note, sizeof note)) return true;
+        if (!device_is_host(*d) && (*d)->available(note, sizeof note)) return true;
     return false;
 }
 

@@ -53,8 +53,7 @@ typedef struct {
 
 static bool is_on_device(const pen_tensor *t, const void *from, const void *to)
 {
-    return t->mirror != NULL || (from != NULL && strcmp(device_of(from)->name, "cpu") != 0) ||
-           (to != NULL && strcmp(device_of(to)->name, "cpu") != 0);
+    return t->mirror != NULL || !device_is_host(device_of(from)) || !device_is_host(device_of(to));
 }
 
 static pen_status borrow(request *r, loans *l, void *stream, pen_error *why)

@@ -73,8 +73,8 @@ int mirror_device(const pen_ctx *ctx)
 /* The device of `data`, made known to the context; *is_host: it needs none. */
 static pen_status meet_device(pen_tensor *t, const void *data, bool *is_host, pen_error *why)
 {
-    const device_ops *ops = data != NULL ? device_of(data) : NULL;
-    *is_host              = ops == NULL || strcmp(ops->name, "cpu") == 0;
+    const device_ops *ops = device_of(data);
+    *is_host              = device_is_host(ops);
     if (*is_host) return PEN_OK;
     const int device = ops->device(data);
     if (mirror_of(t) == NULL) return create(t->ctx, ops, device, why);

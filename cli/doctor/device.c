@@ -11,7 +11,7 @@ static void look_at_devices(doctor *d)
     char note[256];
     for (int i = 0; device_all[i] != NULL; i++) {
         const bool there = device_all[i]->available(note, sizeof note);
-        if (strcmp(device_all[i]->name, "cpu") != 0)
+        if (!device_is_host(device_all[i]))
             finding_add(d, there ? FINDING_OK : FINDING_NOTE, NULL, "%s: %s", device_all[i]->name,
                         note);
     }

@@ -49,6 +49,11 @@ const device_ops *device_of(const void *pointer)
     return device_all[i];
 }
 
+bool device_is_host(const device_ops *ops)
+{
+    return strcmp(ops->name, "cpu") == 0;
+}
+
 static pthread_once_t process_once = PTHREAD_ONCE_INIT;
 static _Atomic uint64_t process;
 

@@ -138,6 +138,9 @@ bool device_is_loaded(void);
 /* The device whose memory `pointer` is; never NULL. */
 const device_ops *device_of(const void *pointer);
 
+/* Whether it is the host itself. */
+bool device_is_host(const device_ops *ops);
+
 /* What this process is called in a device_ref. */
 uint64_t device_process(void);
 

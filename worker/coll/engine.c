@@ -68,7 +68,7 @@ static pen_status open_links(coll_engine *e, pen_error *why)
             log_notice("no shared memory, sockets carry collectives: %s", reason.text);
     }
     /* Without a look at the driver: a process that uses no device gets nothing of it. */
-    if (e->place != NULL && device_all[0]->event_new != NULL && !engine_is_host(device_all[0]) &&
+    if (e->place != NULL && device_all[0]->event_new != NULL && !device_is_host(device_all[0]) &&
         device_place_create(&e->device_place, &reason) == PEN_OK)
         add_address(e, device_place_address(e->device_place));
     if (e->ctx->settings.host_id[0] != '\0') {

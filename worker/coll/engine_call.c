@@ -211,7 +211,7 @@ static void finish(coll_engine *e, engine_call *c, pen_status status, const pen_
     trace_call(c);
     if (status == PEN_OK)
         stat_took(&e->ctx->stats,
-                  engine_is_host(c->ops) ? STAT_SPREAD_COLL : STAT_SPREAD_COLL_DEVICE, c->since_ns);
+                  device_is_host(c->ops) ? STAT_SPREAD_COLL : STAT_SPREAD_COLL_DEVICE, c->since_ns);
     c->has_ended = true;
     if (c->done == NULL) return;
     engine_call **last = &e->over;

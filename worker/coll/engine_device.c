@@ -31,11 +31,6 @@ struct engine_stage {
     device_stream stream;
 };
 
-bool engine_is_host(const device_ops *ops)
-{
-    return strcmp(ops->name, "cpu") == 0;
-}
-
 static const device_ops *host(void)
 {
     int i = 0;
@@ -79,7 +74,7 @@ static device_options options_of(const coll_engine *e, const device_ops *ops)
                         .may_reorder = !e->is_deterministic};
     const bool is_wanted =
         o.sync == DEVICE_SYNC_NCCL || (o.sync == DEVICE_SYNC_AUTO && o.may_reorder);
-    if (is_wanted && !engine_is_host(ops)) o.nccl = nccl_find();
+    if (is_wanted && !device_is_host(ops)) o.nccl = nccl_find();
     return o;
 }
 
@@ -221,7 +216,7 @@ pen_status engine_choose_path(engine_call *c, pen_error *why)
     const coll_engine *e    = g->engine;
     const bool is_barrier   = c->call.kind == COLL_BARRIER;
     c->ops                  = is_barrier ? host() : ops_of(c);
-    const bool is_on_device = !engine_is_host(c->ops) || e->pretence != PRETEND_NOTHING;
+    const bool is_on_device = !device_is_host(c->ops) || e->pretence != PRETEND_NOTHING;
     c->call.on_device       = is_on_device && !is_barrier;
     if (!is_barrier) g->was_on_device = c->call.on_device;
     if (g->device != NULL) device_team_mark(g->device, c->seq, c->call.on_device);

@@ -162,7 +162,6 @@ void engine_wake(
         *e); /* everyone who sleeps in engine_nap() or waits for work; any lock but mesh_lock */
 
 /* ---- engine_device.c ---- */
-bool engine_is_host(const device_ops *ops);
 /* Sets path, team and on_mesh, and the state that the call is in next: AGREEING (c->vote is to be carried out), STAGING,
  * or RUNNING, when it can be started. */
 pen_status engine_choose_path(engine_call *c, pen_error *why);
