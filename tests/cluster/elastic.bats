@@ -17,13 +17,9 @@ teardown() { job_teardown; }
 
 # Starts Fashion-MNIST and comes back when it trains:  begin NAME RUN_FLAGS... -- EXAMPLE_FLAGS...
 begin() {
-    local name=$1 flags=()
-    shift
-    while [ "$1" != -- ]; do
-        flags+=("$1")
-        shift
-    done
-    shift
+    local name=$1 flags
+    take_flags "${@:2}"
+    shift $((${#flags[@]} + 2))
     start "$name" "${flags[@]}" "${fashion[@]}" "$@" --out "$tmp/$name.json" --loss-log "$tmp/$name.loss"
     wait_for_step 20
 }

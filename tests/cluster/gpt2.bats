@@ -12,13 +12,9 @@ small=(--layers 2 --channels 32 --heads 2 --block 32 --batch 8 --eval-sequences 
 
 # Trains to its end:  gpt2 NAME LAUNCHER_FLAGS... -- EXAMPLE_FLAGS...   -> $tmp/NAME.{json,loss,out,err}
 gpt2() {
-    local name=$1 flags=()
-    shift
-    while [ "$1" != -- ]; do
-        flags+=("$1")
-        shift
-    done
-    shift
+    local name=$1 flags
+    take_flags "${@:2}"
+    shift $((${#flags[@]} + 2))
     pen run --standalone --job "$job-$name" "${flags[@]}" "$examples/gpt2" "$@" \
         --out "$tmp/$name.json" --loss-log "$tmp/$name.loss" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
         { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }

@@ -7,13 +7,9 @@ teardown() { job_teardown; }
 
 # Runs survivor on four ranks:  survive NAME RUN_FLAGS... -- RANK HOW AT   -> $code, $tmp/NAME.{out,err}
 survive() {
-    local name=$1 flags=()
-    shift
-    while [ "$1" != -- ]; do
-        flags+=("$1")
-        shift
-    done
-    shift
+    local name=$1 flags
+    take_flags "${@:2}"
+    shift $((${#flags[@]} + 2))
     code=0
     pen run --standalone --job "$job-$name" --nproc-per-node 4 "${flags[@]}" "$programs/survivor" 40 5 "$@" \
         >"$tmp/$name.out" 2>"$tmp/$name.err" || code=$?

@@ -8,13 +8,9 @@ teardown() { job_teardown; }
 
 # Trains keeper.c from where the store is:  keep NAME WORDS_OF_RUN... -- WORDS_OF_KEEPER...   -> $tmp/NAME, sorted
 keep() {
-    local name=$1 flags=()
-    shift
-    while [ "$1" != -- ]; do
-        flags+=("$1")
-        shift
-    done
-    shift
+    local name=$1 flags
+    take_flags "${@:2}"
+    shift $((${#flags[@]} + 2))
     pen run --standalone --no-prefix --job "$job-$name" "${flags[@]}" "$programs/keeper" "$@" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
         { code=$?; cat "$tmp/$name.err"; return "$code"; }
     sort "$tmp/$name.out" >"$tmp/$name"

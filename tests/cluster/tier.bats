@@ -19,13 +19,9 @@ shell() {
 
 # What all ranks print of every step, in order:  steps NAME LAUNCHER_FLAGS... -- STEPPER_WORDS...  -> $tmp/NAME.steps
 steps() {
-    local name=$1 flags=()
-    shift
-    while [ "$1" != -- ]; do
-        flags+=("$1")
-        shift
-    done
-    shift
+    local name=$1 flags
+    take_flags "${@:2}"
+    shift $((${#flags[@]} + 2))
     pen run --standalone --no-prefix "${flags[@]}" "$programs/stepper" "$rule" "$@" \
         >"$tmp/$name.out" 2>"$tmp/$name.err" || { echo "exit $? of $name"; cat "$tmp/$name.err"; return 1; }
     sort "$tmp/$name.out" >"$tmp/$name.steps"

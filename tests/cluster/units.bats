@@ -2,35 +2,13 @@
 # a server has, and values outside of the units in use.
 
 load ../support/job
+load ../support/units
+
+unit_flags=(--servers 2)
+unit_words=(clip=100)
 
 setup() { job_setup; }
 teardown() { job_teardown; }
-
-# Runs programs/units on two workers and two servers:  units NAME LAUNCHER_FLAGS... -- WORDS...
-units() {
-    local name=$1 flags=()
-    shift
-    while [ "$1" != -- ]; do
-        flags+=("$1")
-        shift
-    done
-    shift
-    pen run --standalone --no-prefix --job "$job-$name" --servers 2 --nproc-per-node 2 "${flags[@]}" \
-        "$programs/units" "${clip:-clip=100}" "$@" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
-        { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
-}
-
-# What every step came to, on rank 0 and on rank 1, is the same in all these jobs.
-same_steps() {
-    local name rank
-    for name in "$@"; do
-        for rank in 0 1; do
-            [ -s "$tmp/$1.out" ]
-            diff <(grep "^rank $rank " "$tmp/$1.out") <(grep "^rank $rank " "$tmp/$name.out") ||
-                { echo "rank $rank: $1 and $name differ"; return 1; }
-        done
-    done
-}
 
 # A counter at the end:  memory NAME RANK COUNTER
 memory() {
@@ -140,7 +118,7 @@ biases=$((4 * 4 * 64))
     grep -q "units: pen_use: the gradient of 'h.0.weight' was sent in this step, and its values are not here any more; use its unit before, or after pen_step_end()" "$tmp/late.err"
     ! units elastic --on-worker-loss continue -- mode=zero3
     grep -q 'units: mode=zero3 and workers that come and go contradict each other: ' "$tmp/elastic.err"
-    clip=clip=0
+    unit_words=(clip=0)
     ! units eager -- mode=zero3 commit=eager
     grep -q 'units: mode=zero3 and commit=eager contradict each other: ' "$tmp/eager.err"
     nothing_is_left

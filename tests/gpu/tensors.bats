@@ -3,6 +3,9 @@
 #   ON_GPU=1  with the real driver and a real GPU
 
 load ../support/job
+load ../support/units
+
+unit_words=(steps=3 rows=40 clip=60 persistence_threshold=1000)
 
 setup() {
     job_setup
@@ -10,32 +13,6 @@ setup() {
     [ -n "${ON_GPU:-}" ] || LD_LIBRARY_PATH=$build/tests/gpu/driver:$build/lib
 }
 teardown() { job_teardown; }
-
-# Runs programs/units on two workers:  units NAME LAUNCHER_FLAGS... -- WORDS...
-units() {
-    local name=$1 flags=()
-    shift
-    while [ "$1" != -- ]; do
-        flags+=("$1")
-        shift
-    done
-    shift
-    pen run --standalone --no-prefix --job "$job-$name" --nproc-per-node 2 "${flags[@]}" \
-        "$programs/units" steps=3 rows=40 clip=60 persistence_threshold=1000 "$@" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
-        { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
-}
-
-# What every step came to is the same in these jobs, on both ranks.
-same_steps() {
-    local name rank
-    for name in "$@"; do
-        for rank in 0 1; do
-            grep -q "^rank $rank " "$tmp/$1.out"
-            diff <(grep "^rank $rank " "$tmp/$1.out") <(grep "^rank $rank " "$tmp/$name.out") ||
-                { echo "rank $rank: $1 and $name differ"; return 1; }
-        done
-    done
-}
 
 @test "every mode trains tensors of a device with the bits of tensors of the host, clipped" {
     units host --servers 2 -- mode=ps-bsp own=1

@@ -22,13 +22,9 @@ small=(--layers 2 --channels 32 --heads 2 --block 8 --batch 4 --eval-sequences 8
 
 # Trains to its end:  gpt2 NAME LAUNCHER_FLAGS... -- EXAMPLE_FLAGS...   -> $tmp/NAME.{json,loss,out,err}
 gpt2() {
-    local name=$1 flags=()
-    shift
-    while [ "$1" != -- ]; do
-        flags+=("$1")
-        shift
-    done
-    shift
+    local name=$1 flags
+    take_flags "${@:2}"
+    shift $((${#flags[@]} + 2))
     seed=$((seed + 1))
     CUDA_ON_HOST_SEED=$seed pen run --standalone --job "$job-$name" "${flags[@]}" "$examples/gpt2" --data "$tmp/text" \
         --plugin "$plugin" "${small[@]}" "$@" --out "$tmp/$name.json" --loss-log "$tmp/$name.loss" >"$tmp/$name.out" 2>"$tmp/$name.err" ||

@@ -66,15 +66,20 @@ pen() {
     MARK=$mark timeout --foreground -k 5 "${LIMIT:-60}" "$penstock" "$@" 3>&-
 }
 
-# Trains Fashion-MNIST to its end:  train NAME LAUNCHER_FLAGS... -- EXAMPLE_FLAGS...   -> $tmp/NAME.{json,loss,err}
-train() {
-    local name=$1 flags=()
-    shift
+# The words before `--` into the caller's array $flags.
+take_flags() {
+    flags=()
     while [ "$1" != -- ]; do
         flags+=("$1")
         shift
     done
-    shift
+}
+
+# Trains Fashion-MNIST to its end:  train NAME LAUNCHER_FLAGS... -- EXAMPLE_FLAGS...   -> $tmp/NAME.{json,loss,err}
+train() {
+    local name=$1 flags
+    take_flags "${@:2}"
+    shift $((${#flags[@]} + 2))
     pen run --standalone --job "$job-$name" "${flags[@]}" "${fashion[@]}" "$@" \
         --out "$tmp/$name.json" --loss-log "$tmp/$name.loss" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
         { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }

@@ -1,0 +1,26 @@
+# units.bash - jobs of programs/units, and whether they came to the same; load it after job.bash.
+
+unit_flags=() # of the launcher, in every job
+unit_words=() # of the program
+
+# Runs programs/units on two workers:  units NAME LAUNCHER_FLAGS... -- WORDS...
+units() {
+    local name=$1 flags
+    take_flags "${@:2}"
+    shift $((${#flags[@]} + 2))
+    pen run --standalone --no-prefix --job "$job-$name" --nproc-per-node 2 "${unit_flags[@]}" "${flags[@]}" \
+        "$programs/units" "${unit_words[@]}" "$@" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+        { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
+}
+
+# What every step came to, on rank 0 and on rank 1, is the same in all these jobs.
+same_steps() {
+    local name rank
+    for name in "$@"; do
+        for rank in 0 1; do
+            grep -q "^rank $rank " "$tmp/$1.out"
+            diff <(grep "^rank $rank " "$tmp/$1.out") <(grep "^rank $rank " "$tmp/$name.out") ||
+                { echo "rank $rank: $1 and $name differ"; return 1; }
+        done
+    done
+}
