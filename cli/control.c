@@ -4,6 +4,7 @@
 #include "common/config.h"
 #include "common/guard.h"
 #include "common/transport/transport.h"
+#include "common/user_folder.h"
 #include "common/why.h"
 
 #include <dirent.h>
@@ -16,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct control {
@@ -214,22 +214,6 @@ int control_fd(control *c)
     return transport_poll_fd(c->link);
 }
 
-pen_status control_jobs_folder(char *path, size_t size, pen_error *why)
-{
-    const char *runtime = config_env("XDG_RUNTIME_DIR");
-    if (runtime != NULL && access(runtime, W_OK) == 0)
-        snprintf(path, size, "%s/penstock", runtime);
-    else
-        snprintf(path, size, "/tmp/penstock-%u", (unsigned)getuid());
-    struct stat st;
-    if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return why_set(why, PEN_STORE, "cannot make the folder %s: %m", path);
-    if (lstat(path, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != getuid())
-        return why_set(why, PEN_STORE,
-                       "%s is not a folder of yours; remove it, or set XDG_RUNTIME_DIR", path);
-    return PEN_OK;
-}
-
 typedef struct { /* what `penstock run` wrote down of a job */
     char address[256], secret_file[CONFIG_TEXT_BYTES], encryption[16];
     pid_t pid;
@@ -283,8 +267,8 @@ typedef struct {
 /* Those of one port, ":4711", or with NULL all. */
 static pen_status read_notes(const char *port, notes *all, pen_error *why)
 {
-    char folder[256], path[600];
-    pen_status status = control_jobs_folder(folder, sizeof folder, why);
+    char folder[USER_FOLDER_BYTES], path[600];
+    pen_status status = user_folder(folder, why);
     if (status != PEN_OK) return status;
     DIR *dir = opendir(folder);
     if (dir == NULL) return why_set(why, PEN_STORE, "cannot read %s: %m", folder);

@@ -30,11 +30,8 @@ pen_status control_ask(control *c, wire_control *question, wire_control_kind kin
 int control_fd(control *c); /* readable when control_receive(c, 0, ...) may succeed */
 
 /* "tcp://ADDR:PORT" of the job meant: master_addr and master_port when given, else the only job that
- * `penstock run` wrote down on this machine. */
+ * `penstock run` wrote down on this machine, in the folder of common/user_folder.h. */
 pen_status control_find_job(const char *master_addr, uint64_t master_port, char *address,
                             size_t size, pen_error *why);
-
-/* The folder of those notes: $XDG_RUNTIME_DIR/penstock, else /tmp/penstock-<uid>.  Made when absent. */
-pen_status control_jobs_folder(char *path, size_t size, pen_error *why);
 
 #endif

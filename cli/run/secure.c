@@ -9,6 +9,7 @@
 #include "cli/run/launcher.h"
 #include "common/config.h"
 #include "common/guard.h"
+#include "common/user_folder.h"
 #include "common/why.h"
 
 #include <stdio.h>
@@ -43,8 +44,8 @@ static void say_clear(bool is_far)
 
 static pen_status keep_secret(launcher *l, const secret *s, pen_error *why)
 {
-    char folder[300];
-    pen_status status = control_jobs_folder(folder, sizeof folder, why);
+    char folder[USER_FOLDER_BYTES];
+    pen_status status = user_folder(folder, why);
     if (status != PEN_OK) return status;
     snprintf(l->secret_path, sizeof l->secret_path, "%s/%s-%d.key", folder, l->job, (int)getpid());
     unlink(l->secret_path); /* of a launcher that was killed and had our number */

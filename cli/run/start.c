@@ -3,6 +3,7 @@
 #include "cli/run/launcher.h"
 #include "common/clock.h"
 #include "common/guard.h"
+#include "common/user_folder.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -121,9 +122,9 @@ static void open_stream(launcher *l, process *p, process_stream *s, const char *
 /* The note by which `penstock status` finds this job. */
 void launcher_write_note(launcher *l)
 {
-    char folder[300];
+    char folder[USER_FOLDER_BYTES];
     pen_error why;
-    if (control_jobs_folder(folder, sizeof folder, &why) != PEN_OK) return;
+    if (user_folder(folder, &why) != PEN_OK) return;
     char fresh[sizeof l->note + 8];
     snprintf(l->note, sizeof l->note, "%s/%s.json", folder, l->job);
     snprintf(fresh, sizeof fresh, "%s.%d", l->note, (int)getpid());
