@@ -19,13 +19,15 @@ bool core_is_late(const scheduler_core *core, const seat *s)
            seat_is_here(s) && s->in_record != s->incarnation;
 }
 
-/* Whether another process may take this seat while the job trains. */
+/* Whether another process may take this seat while the job trains.  Who came in a dead worker's place and died before
+ * the epoch named it left the seat as it was: free for the next one. */
 bool core_may_sit(const scheduler_core *core, const seat *s)
 {
     if (core->phase != PHASE_TRAINING || !core->n_servers || core->inquest.dead) return false;
     if (seat_is_here(s)) return false;
     if (s->role == PEN_SERVER) return true;
-    if (s->state == MEMBER_LEFT || s->state == MEMBER_ABSENT) return core_is_elastic(core);
+    if (s->state == MEMBER_LEFT) return core_is_elastic(core);
+    if (s->state == MEMBER_ABSENT) return core_is_elastic(core) || s->has_come_back;
     return true; /* dead, and the job goes on */
 }
 

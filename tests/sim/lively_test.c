@@ -291,6 +291,17 @@ static void sim_every_lively_swarm_ends_as_its_faults_allow(void **state)
     assert_true(t.in_order > 0 || runs_is_replay());
 }
 
+/* 11502: a newcomer in a dead worker's place died before the epoch named it, and nobody else could take the place. */
+static void sim_seeds_that_failed_once_do_not_fail_again(void **state)
+{
+    (void)state;
+    static const uint64_t seeds[] = {11502};
+    for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+        const sim_plan p = sim_plan_lively(seeds[i]);
+        runs_one("sim_every_lively_swarm_ends_as_its_faults_allow", &p, RUNS_EITHER);
+    }
+}
+
 static void sim_same_seed_same_lively_run(void **state)
 {
     (void)state;
@@ -320,6 +331,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_workers_come_and_go_while_others_train),
         cmocka_unit_test(sim_a_server_joins_and_another_is_drained),
         cmocka_unit_test(sim_every_lively_swarm_ends_as_its_faults_allow),
+        cmocka_unit_test(sim_seeds_that_failed_once_do_not_fail_again),
         cmocka_unit_test(sim_same_seed_same_lively_run),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);

@@ -347,6 +347,26 @@ static void a_worker_that_is_waited_for_stays_a_member_when_a_server_dies_with_i
     scene_drop(r);
 }
 
+static void a_newcomer_that_dies_before_it_is_ready_leaves_its_place_to_the_next(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 1, "on_worker_loss=wait", NULL);
+    scene_worker_dies(r, 1);
+    scene_worker_comes(r, 1, 888);
+    scheduler_core_peer_down(r->core, SCENE_WORKER(1), r->now);
+    scene_forget(r);
+    scene_worker_comes(r, 1, 889);
+    assert_null(scene_last(r, SCENE_WORKER(1), WIRE_VERDICT));
+    scene_must(r, SCENE_WORKER(1), WIRE_WELCOME);
+    scene_registers(r, 1, false);
+    scene_seals_all(r, 17);
+    const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    assert_true(e->u.epoch.worker[1].incarnation == r->incarnation[SCENE_WORKER(1)]);
+    scene_pass(r, 400000);
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    scene_drop(r);
+}
+
 static void nobody_waits_for_ever(void **state)
 {
     (void)state;
@@ -744,6 +764,7 @@ int main(void)
         cmocka_unit_test(with_fewer_workers_than_it_must_have_a_job_fails),
         cmocka_unit_test(with_wait_nothing_changes_until_the_worker_is_back),
         cmocka_unit_test(a_worker_that_is_waited_for_stays_a_member_when_a_server_dies_with_it),
+        cmocka_unit_test(a_newcomer_that_dies_before_it_is_ready_leaves_its_place_to_the_next),
         cmocka_unit_test(nobody_waits_for_ever),
         cmocka_unit_test(a_worker_that_means_another_model_cannot_join),
         cmocka_unit_test(one_who_was_declared_dead_and_lives_is_sent_away),
