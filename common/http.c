@@ -1,13 +1,17 @@
 /* http.c - the front over libmicrohttpd, whose one door this is.
  *
- * DESIGN.  The library parses, times out and bounds: one thread with epoll, so many connections, so many bytes
- * of request.  What is ours: the listening socket (so that a taken port is a sentence), the gate
- * (http_gate.h), the table of routes, and what every answer carries.  Nothing is kept between requests.
- * A request's body is never read: an answer is queued as soon as the header is here.
+ * DESIGN.  The library parses and bounds the bytes of a request.  What is ours: the listening socket (so that a
+ * taken port is a sentence), the thread, who may stay how long (http_places.h; the library knows silence only, and
+ * refuses the newest, so that a few drippers would keep a probe out), the gate (http_gate.h), the table of routes,
+ * and what every answer carries.  Nothing is kept between requests.  A request's body is never read: an answer is
+ * queued as soon as the header is here.  The kernel's buffers of a connection are small: what a reader does not
+ * read is in the answer, which is counted.
  */
 #include "common/http.h"
 
+#include "common/clock.h"
 #include "common/http_gate.h"
+#include "common/http_places.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -15,27 +19,35 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum {
-    CONNECTIONS_MAX = 64,
-    SILENCE_S       = 10,       /* a connection may say nothing for */
-    HEADER_BYTES    = 16 << 10, /* of one request */
-    BACKLOG         = 64
+    SILENCE_S    = 10,       /* a connection may say nothing for */
+    HEADER_BYTES = 16 << 10, /* of one request */
+    SOCKET_BYTES = 64 << 10, /* of one connection in the kernel, each way */
+    BACKLOG      = 64
 };
 
 struct http {
     struct MHD_Daemon *daemon;
     int listener; /* -1 once it is the daemon's */
+    int wake;     /* -1: none */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool must_end;
     const http_route *routes;
     void *user;
     http_gate gate;
+    http_places places; /* of the thread */
     char address[HTTP_HOST_BYTES + 8], cookie[32];
 };
 
@@ -160,16 +172,92 @@ static void make_reply(const http *h, const http_request *request, const char *m
         route->handler(h->user, request, reply);
 }
 
+/* ---- connections ----------------------------------------------------------------------------- */
+/* The library finds it closed and takes it away; what the kernel holds for it goes then, too. */
+static void end_place(const http_place *p)
+{
+    const struct linger none = {.l_onoff = 1};
+    if (p == NULL) return;
+    setsockopt(p->fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    shutdown(p->fd, SHUT_RDWR);
+}
+
+/* An address without its port as one number; 0: it has none. */
+static uint64_t address_of(const struct sockaddr *a)
+{
+    uint64_t number = 14695981039346656037u; /* FNV-1a */
+    const bool is_4 = a != NULL && a->sa_family == AF_INET;
+    if (a == NULL || (!is_4 && a->sa_family != AF_INET6)) return 0;
+    const void *bytes = is_4
+                            ? (const void *)&((const struct sockaddr_in *)(const void *)a)->sin_addr
+                            : &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
+    const size_t n    = is_4 ? sizeof(struct in_addr) : sizeof(struct in6_addr);
+    for (size_t i = 0; i < n; i++) number = (number ^ ((const uint8_t *)bytes)[i]) * 1099511628211u;
+    return number | 1;
+}
+
+static void on_connection(void *user, struct MHD_Connection *connection, void **place,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    http *h = user;
+    http_place *goes;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (*place != NULL) http_place_leave(*place);
+        *place = NULL;
+        return;
+    }
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *client =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const uint64_t now = clock_ms(&clock_real);
+    *place =
+        http_places_take(&h->places, fd->connect_fd, address_of(client->client_addr), now, &goes);
+    if (*place == NULL) end_place(&(http_place){.fd = fd->connect_fd});
+    end_place(goes);
+}
+
+static http_place *place_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info != NULL ? info->socket_context : NULL;
+}
+
+static void on_sent(void *user, struct MHD_Connection *connection, void **state,
+                    enum MHD_RequestTerminationCode how)
+{
+    http_place *place = place_of(connection);
+    (void)user, (void)state, (void)how;
+    if (place != NULL) http_place_wait(place, clock_ms(&clock_real));
+}
+
+/* What others do not read must not pile up: then this reader is asked to come again. */
+static void bound_answers(http *h, http_reply *reply)
+{
+    http_place *goes;
+    if (http_places_has_room(&h->places, reply->fixed != NULL ? 0 : reply->size, &goes)) return;
+    end_place(goes);
+    free(reply->text);
+    *reply = (http_reply){0};
+    http_say(reply, MHD_HTTP_SERVICE_UNAVAILABLE,
+             "other readers have not read their answers yet: ask again in a second");
+}
+
 static enum MHD_Result answer_request(void *user, struct MHD_Connection *connection,
                                       const char *path, const char *method, const char *version,
                                       const char *data, size_t *size, void **state)
 {
-    const http *h              = user;
+    http *h                    = user;
     const http_request request = {connection, path};
     http_reply reply           = {.status = MHD_HTTP_OK};
+    http_place *place          = place_of(connection);
     bool keeps_token;
     (void)version, (void)data, (void)size, (void)state;
+    if (place == NULL || place->is_ended) return MHD_NO;
     make_reply(h, &request, method, &reply, &keeps_token);
+    bound_answers(h, &reply);
+    http_place_answer(place, reply.fixed != NULL ? 0 : reply.size, clock_ms(&clock_real));
     return send_reply(h, connection, &reply, keeps_token);
 }
 
@@ -197,10 +285,12 @@ static bool is_loopback(const struct sockaddr *a)
 /* The port may have been ours a moment ago: SO_REUSEADDR. */
 static int listen_at(const struct addrinfo *a)
 {
-    const int one = 1;
-    const int fd  = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int one = 1, bytes = SOCKET_BYTES;
+    const int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes); /* its connections inherit them */
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
     if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) return fd;
     const int error = errno;
     close(fd);
@@ -240,21 +330,57 @@ static pen_status open_listener(http *h, const char *address, pen_error *why)
     return PEN_OK;
 }
 
+/* How long the thread may sleep; -1: until something happens. */
+static int sleep_ms(http *h)
+{
+    MHD_UNSIGNED_LONG_LONG library = 0;
+    const bool has_any             = MHD_get_timeout(h->daemon, &library) == MHD_YES;
+    const uint64_t next = http_places_next_ms(&h->places), now = clock_ms(&clock_real);
+    uint64_t ms = next == UINT64_MAX ? UINT64_MAX : next > now ? next - now : 0;
+    if (has_any && library < ms) ms = library;
+    return ms > HTTP_ANSWER_MS ? -1 : (int)ms;
+}
+
+static void *serve(void *user)
+{
+    http *h              = user;
+    struct pollfd fds[2] = {
+        {.fd     = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
+         .events = POLLIN},
+        {.fd = h->wake, .events = POLLIN}};
+    while (!atomic_load(&h->must_end)) {
+        poll(fds, 2, sleep_ms(h));
+        MHD_run(h->daemon);
+        const uint64_t now = clock_ms(&clock_real);
+        for (http_place *p; (p = http_places_overdue(&h->places, now)) != NULL;) end_place(p);
+    }
+    return NULL;
+}
+
 /* The program's signals are for its own threads. */
-static pen_status start(http *h, pen_error *why)
+static bool start_thread(http *h)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    h->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer_request, h,
-                                 MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT,
-                                 (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
-                                 (unsigned)SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                                 (size_t)HEADER_BYTES, MHD_OPTION_END);
+    h->has_thread = pthread_create(&h->thread, NULL, serve, h) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (h->daemon == NULL)
+    if (h->has_thread) pthread_setname_np(h->thread, "pen-http");
+    return h->has_thread;
+}
+
+static pen_status start(http *h, pen_error *why)
+{
+    h->wake   = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    h->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL, 0, NULL, NULL, answer_request, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(HTTP_PLACES + HTTP_PLACES_SPARE),
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)HEADER_BYTES, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+        MHD_OPTION_NOTIFY_COMPLETED, on_sent, h, MHD_OPTION_END);
+    if (h->daemon != NULL) h->listener = -1;
+    if (h->wake < 0 || h->daemon == NULL || !start_thread(h))
         return why_set(why, PEN_NO_MEMORY, "no thread for http at %s: %m", h->address);
-    h->listener = -1;
     return PEN_OK;
 }
 
@@ -262,10 +388,10 @@ pen_status http_open(const http_options *options, http **out, pen_error *why)
 {
     http *h = calloc(1, sizeof *h);
     if (h == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for http");
-    h->listener       = -1;
-    h->routes         = options->routes;
-    h->user           = options->user;
-    pen_status status = read_token(options->token_file, &h->gate, why);
+    h->listener = h->wake = -1;
+    h->routes             = options->routes;
+    h->user               = options->user;
+    pen_status status     = read_token(options->token_file, &h->gate, why);
     if (status == PEN_OK) status = open_listener(h, options->address, why);
     if (status == PEN_OK) status = start(h, why);
     if (status != PEN_OK) {
@@ -279,8 +405,14 @@ pen_status http_open(const http_options *options, http **out, pen_error *why)
 void http_close(http *h)
 {
     if (h == NULL) return;
+    atomic_store(&h->must_end, true);
+    if (h->has_thread) {
+        eventfd_write(h->wake, 1);
+        pthread_join(h->thread, NULL);
+    }
     if (h->daemon != NULL) MHD_stop_daemon(h->daemon);
     if (h->listener >= 0) close(h->listener);
+    if (h->wake >= 0) close(h->wake);
     free(h);
 }
 

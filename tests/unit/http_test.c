@@ -6,7 +6,9 @@
 
 #include <cmocka.h>
 
+#include "common/clock.h"
 #include "common/http_gate.h"
+#include "common/http_places.h"
 #include "common/watch.h"
 
 #include <netdb.h>
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #define TOKEN "0123456789abcdef"
@@ -128,8 +131,17 @@ static bool is_ready(void *user, char *why, size_t size)
     return atomic_load(&((process *)user)->is_ready);
 }
 
+enum { LARGE_BYTES = 8 << 20 };
+
+static void write_large(void *user, FILE *out)
+{
+    (void)user;
+    for (size_t i = 0; i < LARGE_BYTES / 16; i++) fputs("0123456789abcdef", out);
+}
+
 static const watch_page pages[] = {
     {"/page", "text/plain", .write = write_page},
+    {"/large", "text/plain", .write = write_large},
     {"/", "text/html; charset=utf-8", .fixed = "<p>fixed", .policy = "default-src 'self'"},
     {0},
 };
@@ -161,23 +173,38 @@ static void end(process *p)
     watch_close(p->watch);
 }
 
-/* Sends these bytes and reads the answer to its end, "" when there is none. */
-static void talk(const process *p, const char *request, char *answer, size_t size)
+/* A connection whose reads and writes give up after 5 s. */
+static int dial(const process *p)
 {
-    const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    const struct addrinfo hints   = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    const struct timeval patience = {.tv_sec = 5};
     struct addrinfo *a;
     char port[8];
-    size_t n = 0;
     snprintf(port, sizeof port, "%u", watch_port(p->watch));
     assert_int_equal(getaddrinfo("127.0.0.1", port, &hints, &a), 0);
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     assert_int_equal(connect(fd, a->ai_addr, a->ai_addrlen), 0);
-    assert_int_equal(write(fd, request, strlen(request)), (ssize_t)strlen(request));
+    freeaddrinfo(a);
+    return fd;
+}
+
+static void say(int fd, const char *text)
+{
+    assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), (ssize_t)strlen(text));
+}
+
+/* Sends these bytes and reads the answer to its end, "" when there is none. */
+static void talk(const process *p, const char *request, char *answer, size_t size)
+{
+    size_t n     = 0;
+    const int fd = dial(p);
+    say(fd, request);
     ssize_t got;
     while (n + 1 < size && (got = read(fd, answer + n, size - 1 - n)) > 0) n += (size_t)got;
     answer[n] = '\0';
     close(fd);
-    freeaddrinfo(a);
 }
 
 static void expect(const process *p, const char *request, const char *status, const char *part)
@@ -285,6 +312,128 @@ static void test_watch_of_a_taken_port_goes_on_without_and_of_a_bad_address_does
     end(&p);
 }
 
+/* ---- who stays how long ------------------------------------------------------------------------ */
+static void test_http_a_connection_has_so_long_for_a_request_however_steadily_it_drips(void **state)
+{
+    (void)state;
+    http_places all = {0};
+    http_place *goes, *p = http_places_take(&all, 7, 1, 1000, &goes);
+    assert_null(goes);
+    assert_int_equal(http_places_next_ms(&all), 1000 + HTTP_REQUEST_MS);
+    assert_null(http_places_overdue(&all, 999 + HTTP_REQUEST_MS));
+    http_place_answer(p, 100, 2000);
+    assert_null(http_places_overdue(&all, 1999 + HTTP_ANSWER_MS));
+    http_place_wait(p, 3000); /* it may ask again */
+    assert_ptr_equal(http_places_overdue(&all, 3000 + HTTP_REQUEST_MS), p);
+    assert_null(http_places_overdue(&all, 3000 + HTTP_REQUEST_MS)); /* once */
+    assert_int_equal(http_places_next_ms(&all), UINT64_MAX);
+    http_place_leave(p);
+}
+
+static void test_http_the_oldest_of_an_address_makes_room_and_no_other_address_suffers(void **state)
+{
+    (void)state;
+    http_places all = {0};
+    http_place *goes, *first = NULL, *probe;
+    for (int i = 0; i < HTTP_PLACES_EACH; i++) {
+        http_place *p = http_places_take(&all, i, 1, (uint64_t)i, &goes);
+        if (i == 0) first = p;
+        assert_null(goes);
+    }
+    probe = http_places_take(&all, 50, 2, 0, &goes);
+    assert_null(goes);
+    assert_non_null(http_places_take(&all, 51, 1, 100, &goes));
+    assert_ptr_equal(goes, first);
+    assert_false(probe->is_ended);
+}
+
+static void test_http_of_all_who_waits_for_a_request_goes_before_who_reads(void **state)
+{
+    (void)state;
+    http_places all = {0};
+    http_place *goes, *p[HTTP_PLACES];
+    for (int i = 0; i < HTTP_PLACES; i++) {
+        p[i] = http_places_take(&all, i, (uint64_t)i + 1, (uint64_t)i, &goes);
+        assert_null(goes);
+    }
+    http_place_answer(p[0], 10, 0);
+    assert_non_null(http_places_take(&all, 64, 1000, 100, &goes));
+    assert_ptr_equal(goes, p[1]);
+    for (int i = 0; i < HTTP_PLACES_SPARE - 1; i++) {
+        assert_non_null(http_places_take(&all, 65 + i, 2000 + (uint64_t)i, 100, &goes));
+        assert_non_null(goes);
+    }
+    assert_null(http_places_take(&all, 999, 3000, 100, &goes)); /* none of them was closed yet */
+}
+
+static void test_http_answers_that_nobody_reads_are_bounded_together(void **state)
+{
+    (void)state;
+    http_places all = {0};
+    http_place *goes;
+    const size_t half = HTTP_ANSWERS_BYTES / 2;
+    assert_true(http_places_has_room(&all, 3 * half, &goes)); /* alone, any answer is made */
+    http_place *a = http_places_take(&all, 1, 1, 0, &goes);
+    http_place_answer(a, half, 0);
+    http_place *b = http_places_take(&all, 2, 2, 1, &goes);
+    assert_true(http_places_has_room(&all, half, &goes));
+    http_place_answer(b, half, 1);
+    assert_true(http_places_has_room(&all, HTTP_SMALL_BYTES, &goes));
+    assert_false(http_places_has_room(&all, HTTP_SMALL_BYTES + 1, &goes));
+    assert_ptr_equal(goes, a);
+    assert_false(http_places_has_room(&all, half, &goes)); /* it is not closed yet */
+    assert_ptr_equal(goes, b);
+    http_place_leave(a);
+    assert_true(http_places_has_room(&all, half, &goes));
+}
+
+static void test_watch_answers_a_probe_while_64_others_drip(void **state)
+{
+    (void)state;
+    process p;
+    int fd[64];
+    begin(&p, NULL);
+    for (int i = 0; i < 64; i++) say(fd[i] = dial(&p), "GET /healthz HTTP/1.1\r\nHost: l");
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 64; i++) send(fd[i], "x", 1, MSG_NOSIGNAL);
+        const uint64_t before = clock_ms(&clock_real);
+        expect(&p, "GET /healthz" HOST, "200", "ok");
+        assert_true(clock_ms(&clock_real) - before < 2000);
+    }
+    for (int i = 0; i < 64; i++) close(fd[i]);
+    end(&p);
+}
+
+static long resident_mib(void)
+{
+    long pages_all = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%ld %ld", &pages_all, &resident), 2);
+    fclose(f);
+    return resident * (sysconf(_SC_PAGESIZE) >> 10) >> 10;
+}
+
+static void
+test_watch_holds_so_much_for_20_readers_that_never_read_and_goes_on_answering(void **state)
+{
+    (void)state;
+    process p;
+    int fd[20];
+    begin(&p, NULL);
+    expect(&p, "HEAD /large" HOST, "200", "Content-Length");
+    const long before = resident_mib();
+    for (int i = 0; i < 20; i++) say(fd[i] = dial(&p), "GET /large" HOST "\r\n\r\n");
+    expect(&p, "GET /healthz" HOST, "200", "ok"); /* all of them were answered before */
+    assert_true(resident_mib() - before < (HTTP_ANSWERS_BYTES + 2 * LARGE_BYTES) >> 20);
+    char answer[64];
+    talk(&p, "GET /large" HOST "\r\nConnection: close\r\n\r\n", answer, sizeof answer);
+    talk(&p, "GET /large" HOST "\r\nConnection: close\r\n\r\n", answer, sizeof answer);
+    assert_memory_equal(answer + 9, "200", 3); /* the second at the latest: the oldest has gone */
+    for (int i = 0; i < 20; i++) close(fd[i]);
+    end(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +441,15 @@ int main(void)
         cmocka_unit_test(test_http_gate_without_a_token_is_for_this_machine_under_its_own_name),
         cmocka_unit_test(test_http_address_is_host_and_port),
         cmocka_unit_test(test_http_token_is_long_and_plain_and_never_repeated),
+        cmocka_unit_test(
+            test_http_a_connection_has_so_long_for_a_request_however_steadily_it_drips),
+        cmocka_unit_test(
+            test_http_the_oldest_of_an_address_makes_room_and_no_other_address_suffers),
+        cmocka_unit_test(test_http_of_all_who_waits_for_a_request_goes_before_who_reads),
+        cmocka_unit_test(test_http_answers_that_nobody_reads_are_bounded_together),
+        cmocka_unit_test(test_watch_answers_a_probe_while_64_others_drip),
+        cmocka_unit_test(
+            test_watch_holds_so_much_for_20_readers_that_never_read_and_goes_on_answering),
         cmocka_unit_test(test_watch_answers_from_the_loop_and_looks_only),
         cmocka_unit_test(test_watch_with_a_token_shows_nothing_without_it_but_health),
         cmocka_unit_test(test_watch_says_when_the_loop_does_not_turn),
