@@ -1,6 +1,7 @@
 /* command_status.c - `penstock status`: asking a running job. */
 #include "cli/command.h"
 #include "cli/control.h"
+#include "cli/member_pid.h"
 #include "cli/waits.h"
 #include "proto/stuck.h"
 #include "common/clock.h"
@@ -18,6 +19,7 @@ typedef struct {
     char master_addr[CONFIG_TEXT_BYTES];
     uint64_t master_port, timeout_ms;
     bool json, stuck;
+    char pid[CONFIG_TEXT_BYTES];
     int encryption;
     char secret_file[CONFIG_TEXT_BYTES];
 } ask_settings;
@@ -32,6 +34,9 @@ static const config_row ask_rows[] = {
     {"json", CONFIG_BOOL, offsetof(ask_settings, json), "no", 0, 0, NULL, "Print JSON."},
     {"stuck", CONFIG_BOOL, offsetof(ask_settings, stuck), "no", 0, 0, NULL,
      "The last collective call of each worker, and who has not entered it."},
+    {"pid", CONFIG_TEXT, offsetof(ask_settings, pid), "", 0, 0, NULL,
+     "worker or server, followed by a rank: print the number of its process, if that runs on this "
+     "host."},
     {"encryption", CONFIG_ENUM, offsetof(ask_settings, encryption), "auto", 0, 0, guard_choices,
      "How the job is reached: auto as `penstock run` wrote down, on, or clear."},
     {"secret_file", CONFIG_TEXT, offsetof(ask_settings, secret_file), "", 0, 0, NULL,
@@ -39,17 +44,26 @@ static const config_row ask_rows[] = {
     {0},
 };
 
-static int open_job(ask_settings *s, int argc, char **argv, const char *usage, control **link)
+typedef struct {
+    ask_settings s;
+    const char *rank;  /* the word after --pid ROLE; NULL: none */
+    char address[400]; /* of the scheduler */
+    control *link;
+} asking;
+
+static int open_job(asking *a, int argc, char **argv, const char *usage)
 {
-    char address[400];
     pen_error why;
     int rest;
-    int code = command_settings(ask_rows, s, argc, argv, usage, &rest);
+    ask_settings *s = &a->s;
+    int code        = command_settings(ask_rows, s, argc, argv, usage, &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (s->pid[0] != '\0' && rest < argc) a->rank = argv[rest++];
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     control_protect(s->encryption, s->secret_file);
-    if (control_find_job(s->master_addr, s->master_port, address, sizeof address, &why) != PEN_OK ||
-        control_open(address, WIRE_OBSERVER, s->timeout_ms, link, &why) != PEN_OK)
+    if (control_find_job(s->master_addr, s->master_port, a->address, sizeof a->address, &why) !=
+            PEN_OK ||
+        control_open(a->address, WIRE_OBSERVER, s->timeout_ms, &a->link, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     return -1;
 }
@@ -134,23 +148,39 @@ static pen_status ask_stuck(control *link, const wire_control *status, const ask
     return result;
 }
 
+static pen_status print_pid(const asking *a, const wire_control *status, pen_error *why)
+{
+    pid_t pid;
+    const char *colon       = strrchr(a->address, ':');
+    const uint16_t port     = (uint16_t)(colon != NULL ? atoi(colon + 1) : 0);
+    const pen_status result = member_pid(status, a->s.pid, a->rank, port, &pid, why);
+    if (result == PEN_OK) printf("%d\n", (int)pid);
+    return result;
+}
+
+static pen_status answer_user(const asking *a, const wire_control *status, pen_error *why)
+{
+    if (a->s.pid[0] != '\0') return print_pid(a, status, why);
+    if (a->s.stuck) return ask_stuck(a->link, status, &a->s, why);
+    a->s.json ? print_json(status) : print_table(status);
+    return PEN_OK;
+}
+
 int command_status(int argc, char **argv)
 {
-    ask_settings s;
-    control *link;
+    asking a              = {0};
     wire_control question = {.kind = WIRE_STATUS_ASK}, answer;
     pen_error why         = {0};
-    int code              = open_job(
-                     &s, argc, argv,
-                     "usage: penstock status [--stuck] [--json] [--master-addr HOST --master-port PORT]", &link);
+    const int code        = open_job(&a, argc, argv,
+                                     "usage: penstock status [--stuck] [--json] [--pid ROLE RANK] "
+                                            "[--master-addr HOST --master-port PORT]");
     if (code >= 0) return code;
-    pen_status status = control_ask(link, &question, WIRE_STATUS, s.timeout_ms, &answer, &why);
-    if (status == PEN_OK && s.stuck)
-        status = ask_stuck(link, &answer, &s, &why);
-    else if (status == PEN_OK)
-        s.json ? print_json(&answer) : print_table(&answer);
-    control_close(link, 0);
+    pen_status status = control_ask(a.link, &question, WIRE_STATUS, a.s.timeout_ms, &answer, &why);
+    if (status == PEN_OK) status = answer_user(&a, &answer, &why);
+    control_close(a.link, 0);
     if (status == PEN_AGAIN)
-        return command_fail(1, "the scheduler did not answer within %" PRIu64 " ms", s.timeout_ms);
+        return command_fail(1, "the scheduler did not answer within %" PRIu64 " ms",
+                            a.s.timeout_ms);
+    if (status == PEN_INVALID_ARGUMENT) return command_fail(EXIT_USAGE, "%s", why.text);
     return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
 }

@@ -38,3 +38,45 @@ teardown() { job_teardown; }
     wait_for_end 8
     nothing_is_left
 }
+
+@test "--pid is the process of one member, also beside lines on copies, and what has none here is a sentence" {
+    local role rank
+    start pid --servers 2 --replicas 1 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    pen status | grep -q '^server 0 serves 1 shard' # what a reader of the table's columns took for a process
+    for role in server worker; do
+        for rank in 0 1; do
+            [ "$(pen status --pid $role $rank)" = "$(member $role $rank)" ]
+            status | grep -q "{\"role\":\"$role\",\"rank\":$rank,\"host\":\"$host\",\"pid\":$(member $role $rank),"
+        done
+    done
+    run pen status --pid server 2
+    [ "$status" = 1 ]
+    [ "$output" = "penstock: job '$launched_job' has no server 2; it has 2" ]
+    for role in "server" "observer 0" "server x" "server -1"; do
+        # shellcheck disable=SC2086
+        run pen status --pid $role
+        [ "$status" = 2 ]
+        [[ $output == "penstock: --pid takes a role, worker or server, and a rank: "* ]]
+    done
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}
+
+@test "--pid of a member on another host, or on another host of the same name, is a sentence and no number" {
+    unshare -mup --fork true 2>/dev/null || skip "namespaces are not allowed here"
+    start there --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    run unshare -u bash -c "hostname elsewhere; '$penstock' status --pid server 0"
+    [ "$status" = 1 ]
+    [ "$output" = "penstock: server 0 is process $(member server 0) on host $host, and this host is elsewhere; ask there" ]
+    port=$(sed -n 's/.*"address": "tcp:[^"]*:\([0-9]*\)".*/\1/p' "$tmp/penstock/$launched_job.json")
+    # in a container: same name, other processes; the note's launcher is not there, so the port is given
+    run unshare -mp --fork --mount-proc "$penstock" status --master-port "$port" --pid server 0
+    [ "$status" = 1 ]
+    [[ $output == "penstock: server 0 is process "*" on a host named $host, but no process of that number here is connected to the scheduler; "* ]]
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}

@@ -69,3 +69,7 @@ headings() {
     done <"$tmp/golden"
     [ "$bad" = 0 ]
 }
+
+@test "no recipe reads the number of a process out of a table: penstock status --pid says it" {
+    ! grep -rnE 'penstock (status|top)[^|]*\| *(awk|cut|sed|grep -o)' README.md docs deploy
+}
