@@ -26,6 +26,7 @@ struct control {
     wire_out out;
     uint64_t incarnation;
     char address[256];
+    char job[64];     /* of the scheduler, once it has answered */
     char refusal[96]; /* what the newest attempt met; "": nothing that tells */
 };
 
@@ -36,25 +37,32 @@ enum {
     HEARTBEAT_MS    = 20000
 };
 
-static pen_status say_hello(control *c, int32_t role, uint64_t nonce, pen_error *why)
+typedef struct { /* as what this process speaks to the scheduler */
+    int32_t role;
+    const char *job;
+    uint64_t nonce;
+} caller;
+
+static pen_status say_hello(control *c, const caller *who, pen_error *why)
 {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
     wire_control hello  = {.kind = WIRE_HELLO};
-    hello.u.hello.role  = role;
+    hello.u.hello.role  = who->role;
     hello.u.hello.rank  = -1;
-    hello.u.hello.nonce = nonce;
+    hello.u.hello.nonce = who->nonce;
     hello.u.hello.host  = host;
     hello.u.hello.pid   = (int32_t)getpid();
-    hello.u.hello.job   = "";
+    hello.u.hello.job   = who->job;
     hello.u.hello.store = "";
     return control_send(c, &hello, why);
 }
 
-static pen_status join(control *c, int32_t role, uint64_t timeout_ms, pen_error *why)
+static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *why)
 {
-    uint64_t nonce, start = clock_ms(&clock_real), said = 0;
-    if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) nonce = start ^ (uint64_t)getpid();
+    uint64_t start = clock_ms(&clock_real), said = 0;
+    if (getrandom(&who->nonce, sizeof who->nonce, 0) != sizeof who->nonce)
+        who->nonce = start ^ (uint64_t)getpid();
     for (;;) {
         uint64_t now = clock_ms(&clock_real);
         if (now - start >= timeout_ms && c->refusal[0] != '\0')
@@ -67,7 +75,7 @@ static pen_status join(control *c, int32_t role, uint64_t timeout_ms, pen_error 
                            "the address right?",
                            c->address + strlen("tcp://"));
         if (said == 0 || now - said >= HELLO_EVERY_MS) {
-            pen_status status = say_hello(c, role, nonce, why);
+            pen_status status = say_hello(c, who, why);
             if (status != PEN_OK && status != PEN_AGAIN) return status;
             if (status == PEN_OK) said = now;
         }
@@ -75,6 +83,7 @@ static pen_status join(control *c, int32_t role, uint64_t timeout_ms, pen_error 
         pen_status status = control_receive(c, said == 0 ? CONNECT_LOOK_MS : 100, &answer, why);
         if (status == PEN_OK && answer.kind == WIRE_WELCOME) {
             c->incarnation = answer.u.welcome.incarnation;
+            snprintf(c->job, sizeof c->job, "%s", answer.u.welcome.job);
             return PEN_OK;
         }
         if (status == PEN_OK && answer.kind == WIRE_VERDICT) {
@@ -127,8 +136,8 @@ static pen_status dial(control *c, pen_error *why)
     return transport_dial(c->address, &patient, &c->link, why);
 }
 
-pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, control **out,
-                        pen_error *why)
+static pen_status open_as(const char *address, caller *who, uint64_t timeout_ms, control **out,
+                          pen_error *why)
 {
     control *c = calloc(1, sizeof *c);
     if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to dial %s", address);
@@ -137,13 +146,30 @@ pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, 
     pen_status status = c->arena == NULL
                             ? why_set(why, PEN_NO_MEMORY, "no memory to dial %s", address)
                             : dial(c, why);
-    if (status == PEN_OK) status = join(c, role, timeout_ms, why);
+    if (status == PEN_OK) status = join(c, who, timeout_ms, why);
     if (status != PEN_OK) {
         control_close(c, 0);
         return status;
     }
     *out = c;
     return PEN_OK;
+}
+
+pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, control **out,
+                        pen_error *why)
+{
+    return open_as(address, &(caller){.role = role, .job = ""}, timeout_ms, out, why);
+}
+
+pen_status control_join(const char *address, const char *job, uint64_t timeout_ms, control **out,
+                        pen_error *why)
+{
+    return open_as(address, &(caller){.role = WIRE_LAUNCHER, .job = job}, timeout_ms, out, why);
+}
+
+const char *control_job(const control *c)
+{
+    return c->job;
 }
 
 void control_close(control *c, uint32_t linger_ms)

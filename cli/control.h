@@ -14,6 +14,10 @@ void control_protect(int encryption, const char *secret_file);
  * Waits at most timeout_ms for the answer: UNREACHABLE with a sentence that says what was found. */
 pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, control **c,
                         pen_error *why);
+/* The same as a launcher of the job `job`; "" takes part in whatever job that is.  BAD_SETTING: it is another one. */
+pen_status control_join(const char *address, const char *job, uint64_t timeout_ms, control **c,
+                        pen_error *why);
+const char *control_job(const control *c); /* as the scheduler said it; "": it has no name */
 void control_close(control *c, uint32_t linger_ms); /* NULL is fine */
 
 pen_status control_send(control *c, wire_control *message, pen_error *why);

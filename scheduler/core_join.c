@@ -351,8 +351,9 @@ void core_hello(scheduler_core *core, uint32_t peer, const wire_control *c, uint
     const char *job = text_of(c->u.hello.job);
     if (is_other_job(core, job)) {
         core_refuse(core, peer, PEN_BAD_SETTING,
-                    "the scheduler at %s runs the job '%s', not '%.64s'", core->master, core->job,
-                    job);
+                    "the scheduler at %s runs the job '%s', not '%.64s'; leave out --job, or say "
+                    "--job %s (PENSTOCK_JOB)",
+                    core->master, core->job, job, core->job);
         return;
     }
     if (!core->job[0] && c->u.hello.role != WIRE_OBSERVER)

@@ -14,6 +14,8 @@ typedef struct {
     char address[300];     /* tcp://HOST:PORT of the scheduler */
     char secret_path[600]; /* of a secret that is thrown away with the job; "": none */
     char http[300];        /* where the scheduler shows the job: "127.0.0.1:43118"; "": nowhere */
+    bool
+        is_named; /* `job` is what the scheduler calls it; false: only files here are named by it */
     int port, attempt, signals;
     process *
         all; /* scheduler (machine 0 only), servers, workers; a process that is started again keeps its place */
@@ -32,7 +34,10 @@ typedef struct {
 
 /* start.c: names, files, and processes.  Each *_start takes the place of an ended process of that role and rank,
  * or a new one. */
-void launcher_name_job(launcher *l);
+/* The name of --job, or one that is made up.  BAD_SETTING: it names no file. */
+pen_status launcher_name_job(launcher *l, pen_error *why);
+/* The name of the scheduler's job in its place, from a link that was just opened; "": it has none. */
+pen_status launcher_take_name(launcher *l, const char *job, pen_error *why);
 pen_status launcher_make_folders(launcher *l, pen_error *why);
 void launcher_remove_folders(launcher *l); /* of the state; when the job is over */
 void launcher_write_note(launcher *l);
@@ -62,7 +67,7 @@ void launcher_forget_secret(launcher *l);
 pen_status launcher_begin_timeline(const launcher *l, pen_error *why);
 void launcher_end_timeline(const launcher *l); /* when all processes have ended */
 
-/* run.c */
+/* run.c: the link broke in a job that outlives its scheduler, which may be started again. */
 bool launcher_seeks_link(const launcher *l, uint64_t now);
 
 #endif

@@ -51,7 +51,7 @@ const struct argp_option run_options_rows[] = {
     {"master-port",        KEY_MASTER_PORT,  "PORT",   0, "Port of the scheduler there; 0 picks a free one (29500; 0 on one machine)", 1},
     {"join",               KEY_JOIN,         "LINE",   0, "What machine 0 printed: its address and the job's secret; - reads it from stdin", 1},
     {"standalone",         KEY_STANDALONE,   0,        0, "One machine, a free port, whatever else was said", 1},
-    {"job",                KEY_JOB,          "NAME",   0, "Name of the job (the program's name and four digits)", 1},
+    {"job",                KEY_JOB,          "NAME",   0, "Name of the job (that of machine 0; there the program's name and four digits)", 1},
     {0, 0, 0, 0, "Configuration files", 4},
     {"config",             FILES_CONFIG,       "FILE",   0, "Of accelerate when it ends in .yml, .yaml or .json, else lines  name = value  of settings", 4},
     {"ds-config",          FILES_DS_CONFIG,    "FILE",   0, "JSON of DeepSpeed", 4},

@@ -11,6 +11,7 @@
 #include "cli/run/report.h"
 #include "common/clock.h"
 #include "common/why.h"
+#include "scheduler/scheduler_settings.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -26,7 +27,7 @@ enum {
     SERVERS_MS  = 10000, /* servers and scheduler after the last worker          */
     OVER_MS     = 300,   /* servers after the last worker and the scheduler      */
     VERDICT_MS  = 500,   /* the verdict of a scheduler that has ended            */
-    LINK_MS     = 60000, /* machine 0 may start that much later than another     */
+    LINK_MS     = 60000, /* a scheduler that is started again                    */
     LINK_TRY_MS = 1000,
     STUCK_MS    = 2000, /* workers may take that long to say where they are     */
     CODES       = 16
@@ -59,8 +60,9 @@ static void report_exit(launcher *l, const process *p)
 /* Without a link deaths are found by the scheduler itself.  One that has ended the job says so at once. */
 static void open_link(launcher *l, uint64_t timeout_ms)
 {
-    pen_status status = control_open(l->address, WIRE_LAUNCHER, timeout_ms, &l->link, &l->verdict);
-    l->had_link       = status == PEN_OK;
+    pen_status status =
+        control_join(l->address, l->is_named ? l->job : "", timeout_ms, &l->link, &l->verdict);
+    l->had_link = status == PEN_OK;
     if (status != PEN_OK) l->link = NULL;
     l->has_verdict = status != PEN_OK && status != PEN_UNREACHABLE;
     for (size_t i = 0; i < l->n; i++)
@@ -84,29 +86,6 @@ static pen_status start_servers(launcher *l, pen_error *why)
     for (int i = 0; i < o->servers && status == PEN_OK; i++)
         if (launcher_node_of_server(o, i) == o->node_rank)
             status = launcher_start_server(l, i, why);
-    return status;
-}
-
-static pen_status start_all(launcher *l, pen_error *why)
-{
-    const run_options *o = &l->options;
-    l->n                 = 0;
-    l->capacity          = launcher_capacity(o);
-    l->all               = calloc(l->capacity, sizeof *l->all);
-    if (l->all == NULL)
-        return why_set(why, PEN_NO_MEMORY, "no memory for %zu processes", l->capacity);
-    l->port           = o->node_rank == 0 ? 0 : o->master_port;
-    pen_status status = launcher_make_folders(l, why);
-    if (status == PEN_OK && o->node_rank == 0) status = launcher_start_scheduler(l, why);
-    if (status != PEN_OK) return status;
-    snprintf(l->address, sizeof l->address, "tcp://%s:%d", o->master_addr, l->port);
-    say_start(l);
-    if (o->node_rank == 0) launcher_write_note(l);
-    if (o->node_rank == 0)
-        open_link(l, 5000); /* before anything can fail: its verdict would be missed */
-    status = start_servers(l, why);
-    if (status == PEN_OK) status = start_workers(l, why);
-    if (o->node_rank != 0) l->link_until_ms = clock_ms(&clock_real) + LINK_MS;
     return status;
 }
 
@@ -167,12 +146,6 @@ static void take_lost(launcher *l, const wire_control *m)
     fprintf(stderr, "penstock: %s; the job goes on without it\n", m->u.lost.why.text);
 }
 
-/* Not on machine 0, whose link is there from the start. */
-bool launcher_seeks_link(const launcher *l, uint64_t now)
-{
-    return !l->had_link && !l->has_verdict && !l->stopping && now < l->link_until_ms;
-}
-
 /* A worker failed, and whether the job goes on without it has not been heard. */
 static bool has_unexplained(const launcher *l)
 {
@@ -183,6 +156,12 @@ static bool has_unexplained(const launcher *l)
             return true;
     }
     return false;
+}
+
+bool launcher_seeks_link(const launcher *l, uint64_t now)
+{
+    const bool is_over = alive(l, PEN_WORKER) + alive(l, PEN_SERVER) == 0 && !has_unexplained(l);
+    return !l->had_link && !l->has_verdict && !l->stopping && !is_over && now < l->link_until_ms;
 }
 
 /* ---- SIGUSR1: where is everybody? ------------------------------------------------------------------------ */
@@ -297,6 +276,67 @@ static void read_signals(launcher *l, uint64_t now)
         stop_all(l, now);
         if (++l->interrupts > 1) l->kill_at_ms = now;
     }
+}
+
+/* Of the others: how long this machine waits for machine 0. */
+static uint64_t init_timeout_ms(void)
+{
+    scheduler_settings s;
+    const char *given = config_env("PENSTOCK_INIT_TIMEOUT_MS");
+    config_defaults(scheduler_settings_rows, &s);
+    if (given != NULL)
+        (void)config_set(scheduler_settings_rows, &s, "init_timeout_ms", given, NULL);
+    return s.init_timeout_ms;
+}
+
+/* A machine beyond the first meets the scheduler before it starts anything: the job has its name from there, and cannot
+ * end unheard.  PEN_OK also when the user does not want to wait. */
+static pen_status meet_scheduler(launcher *l, pen_error *why)
+{
+    const uint64_t begun = clock_ms(&clock_real), patience = init_timeout_ms();
+    pen_status status = PEN_UNREACHABLE;
+    for (int tries = 0; !l->stopping && status == PEN_UNREACHABLE; tries++) {
+        const char *at = l->address + strlen("tcp://");
+        status = control_join(l->address, l->is_named ? l->job : "", LINK_TRY_MS, &l->link, why);
+        const uint64_t now = clock_ms(&clock_real);
+        if (tries == 0 && status == PEN_UNREACHABLE)
+            fprintf(stderr, "penstock: waiting for machine 0, whose scheduler is to be at %s\n",
+                    at);
+        if (status == PEN_UNREACHABLE && now - begun >= patience)
+            return why_set(why, PEN_UNREACHABLE,
+                           "machine 0 has not answered at %s for %.3g s; `penstock doctor "
+                           "--master-addr %s` tests the way",
+                           at, (double)(now - begun) / 1000, l->options.master_addr);
+        read_signals(l, now);
+    }
+    if (status != PEN_OK) return l->stopping ? PEN_OK : status;
+    l->had_link = true;
+    return launcher_take_name(l, control_job(l->link), why);
+}
+
+static pen_status start_all(launcher *l, pen_error *why)
+{
+    const run_options *o = &l->options;
+    l->n                 = 0;
+    l->capacity          = launcher_capacity(o);
+    l->all               = calloc(l->capacity, sizeof *l->all);
+    if (l->all == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %zu processes", l->capacity);
+    l->port           = o->node_rank == 0 ? 0 : o->master_port;
+    pen_status status = PEN_OK;
+    snprintf(l->address, sizeof l->address, "tcp://%s:%d", o->master_addr, l->port);
+    if (o->node_rank != 0) status = meet_scheduler(l, why);
+    if (status != PEN_OK || l->stopping) return status;
+    status = launcher_make_folders(l, why);
+    if (status == PEN_OK && o->node_rank == 0) status = launcher_start_scheduler(l, why);
+    if (status != PEN_OK) return status;
+    snprintf(l->address, sizeof l->address, "tcp://%s:%d", o->master_addr, l->port);
+    say_start(l);
+    if (o->node_rank == 0) launcher_write_note(l);
+    if (o->node_rank == 0)
+        open_link(l, 5000); /* before anything can fail: its verdict would be missed */
+    status = start_servers(l, why);
+    return status == PEN_OK ? start_workers(l, why) : status;
 }
 
 static int poll_timeout(const launcher *l, uint64_t now)
@@ -454,7 +494,7 @@ int command_run(int argc, char **argv)
     lines_begin(config_env("PENSTOCK_LOG_FORMAT"));
     ssize_t n = readlink("/proc/self/exe", l.self, sizeof l.self - 1);
     if (n <= 0) return command_fail(1, "cannot find this program's own file: %m");
-    launcher_name_job(&l);
+    if (launcher_name_job(&l, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
     l.signals = open_signals();
     if (l.signals < 0) return command_fail(1, "cannot watch signals: %m");
     if (launcher_secure(&l, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);

@@ -6,6 +6,7 @@
 #include "common/user_folder.h"
 #include "common/why.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -17,20 +18,64 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ANNOUNCE_MS = 20000, /* the scheduler's port */ NUMBERS_MAX = 16 };
+enum {
+    ANNOUNCE_MS    = 20000, /* the scheduler's port */
+    NUMBERS_MAX    = 16,
+    NAME_MAX_BYTES = 63, /* of a job, as the scheduler keeps it */
+    INVENTED_BYTES = 58  /* of them the program's */
+};
 
 /* ---- names and files -------------------------------------------------------------------------------- */
 
-void launcher_name_job(launcher *l)
+/* It names files, stands in their JSON, and has to fit into the scheduler. */
+static bool is_name(const char *job)
+{
+    const size_t n = strlen(job);
+    for (const char *c = job; *c != '\0'; c++)
+        if ((unsigned char)*c < ' ' || *c == 127 || strchr("/\\\"", *c) != NULL) return false;
+    return n > 0 && n <= NAME_MAX_BYTES && job[0] != '.';
+}
+
+/* Of a program's name too: what is not fit for one is left out. */
+static void invent_name(launcher *l)
+{
+    size_t n = 0;
+    for (const char *c = l->program; *c != '\0' && n < INVENTED_BYTES; c++)
+        if (isalnum((unsigned char)*c) || strchr("._-", *c) != NULL) l->job[n++] = *c;
+    if (l->job[0] == '.') l->job[0] = '_';
+    snprintf(l->job + n, sizeof l->job - n, "-%04x",
+             (unsigned)((clock_ns(&clock_real) / 1000 ^ (uint64_t)getpid() << 4) & 0xffff));
+}
+
+pen_status launcher_name_job(launcher *l, pen_error *why)
 {
     char copy[512];
     snprintf(copy, sizeof copy, "%s", l->options.program[0]);
     snprintf(l->program, sizeof l->program, "%s", basename(copy));
-    if (l->options.job != NULL)
+    l->is_named = l->options.job != NULL || l->options.node_rank == 0;
+    if (l->options.job == NULL)
+        invent_name(l);
+    else if (is_name(l->options.job))
         snprintf(l->job, sizeof l->job, "%s", l->options.job);
     else
-        snprintf(l->job, sizeof l->job, "%.100s-%04x", l->program,
-                 (unsigned)((clock_ns(&clock_real) / 1000 ^ (uint64_t)getpid() << 4) & 0xffff));
+        return why_set(why, PEN_BAD_SETTING,
+                       "--job is '%.100s', but must have 1 to %d bytes, none of them / \\ \" or a "
+                       "control character, and no dot in front",
+                       l->options.job, NAME_MAX_BYTES);
+    return PEN_OK;
+}
+
+pen_status launcher_take_name(launcher *l, const char *job, pen_error *why)
+{
+    if (l->options.job != NULL || job[0] == '\0') return PEN_OK;
+    if (!is_name(job))
+        return why_set(why, PEN_BAD_SETTING,
+                       "the job of the scheduler at %s has a name that cannot name files; say "
+                       "another --job on machine 0",
+                       l->address + strlen("tcp://"));
+    snprintf(l->job, sizeof l->job, "%s", job);
+    l->is_named = true;
+    return PEN_OK;
 }
 
 static bool keeps_files(const run_options *o)
@@ -332,6 +377,7 @@ pen_status launcher_start_server(launcher *l, int rank, pen_error *why)
     process_env env[] = {
         {"PENSTOCK_ROLE", "server"},
         {"PENSTOCK_HTTP", http_of_others(l, http)},
+        {"PENSTOCK_JOB", l->is_named ? l->job : NULL},
         {"GLIBC_TUNABLES", tunables != NULL ? tunables : "glibc.malloc.hugetlb=1"}};
     process *p = add(l, PEN_SERVER, rank, -1, "server", why);
     return p != NULL ? process_start(p, argv, env, sizeof env / sizeof *env, why) : PEN_WRONG_STATE;
@@ -369,7 +415,7 @@ pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_erro
         {"TORCHELASTIC_MAX_RESTARTS", number(&num, o->max_restarts)},
         {"PENSTOCK_ROLE", "worker"},
         {"PENSTOCK_SCHEDULER", "external"},
-        {"PENSTOCK_JOB", l->job},
+        {"PENSTOCK_JOB", l->is_named ? l->job : NULL},
         {"PENSTOCK_SERVERS", number(&num, o->servers)},
         {"PENSTOCK_WORKERS_MAX", run_options_is_elastic(o)
                                      ? number(&num, (long)o->nproc_max * o->nnodes_max)

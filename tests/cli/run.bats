@@ -34,7 +34,7 @@ WORLD_SIZE=2"
     local port node pids=()
     port=$(free_port)
     for node in 1 0; do # machine 1 is there first, and waits
-        MARK=$mark "$penstock" run --job "$job" --nnodes 2 --node-rank "$node" --master-port "$port" --nproc-per-node 2 \
+        MARK=$mark "$penstock" run --nnodes 2 --node-rank "$node" --master-port "$port" --nproc-per-node 2 \
             --servers 2 --no-prefix sh -c 'echo $RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_PORT' \
             >"$tmp/node$node.out" 2>"$tmp/node$node.err" 3>&- &
         pids+=($!)
@@ -51,7 +51,7 @@ WORLD_SIZE=2"
 @test "a machine whose workers have ended waits for those of others" {
     local port=$(free_port) node pids=()
     for node in 0 1; do
-        MARK=$mark "$penstock" run --job "$job" --nnodes 2 --node-rank "$node" --master-port "$port" --servers 2 \
+        MARK=$mark "$penstock" run --nnodes 2 --node-rank "$node" --master-port "$port" --servers 2 \
             sh -c '[ $RANK = 0 ] || sleep 11' 2>"$tmp/node$node.err" 3>&- &
         pids+=($!)
     done

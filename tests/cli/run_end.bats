@@ -93,9 +93,10 @@ busy() {
 @test "machine 1 that finds no machine 0 can be interrupted" {
     MARK=$mark "$penstock" run --nnodes 2 --node-rank 1 --master-port "$(free_port)" touch "$tmp/up" 2>"$tmp/lonely.err" 3>&- &
     launcher=$!
-    wait_for_files up
+    for _ in $(seq 500); do grep -q 'waiting for machine 0' "$tmp/lonely.err" && break || sleep 0.02; done
     kill -INT "$launcher"
     wait_for_end 5
     [ "$code" = 130 ]
+    [ ! -e "$tmp/up" ]
     nothing_is_left 0
 }

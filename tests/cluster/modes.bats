@@ -81,7 +81,7 @@ train_on_two_nodes() {
     local name=$1 servers=$2 port second code=0
     shift 2
     port=$(free_port)
-    local flags=(run --job "$job-$name" --nnodes 2 --master-addr 127.0.0.1 --master-port "$port" --servers "$servers"
+    local flags=(run --nnodes 2 --master-addr 127.0.0.1 --master-port "$port" --servers "$servers"
         --nproc-per-node 2)
     pen "${flags[@]}" --node-rank 1 "${fashion[@]}" "$@" >"$tmp/$name.1.out" 2>"$tmp/$name.1.err" &
     second=$!

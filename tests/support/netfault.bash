@@ -236,7 +236,7 @@ role_on() {
 hosts_job() {
     local i
     for ((i = 0; i < $1; i++)); do
-        role_on "n$i" "run$i" "$penstock" run --job "$job" --nnodes "$1" --node-rank "$i" --master-addr n0 \
+        role_on "n$i" "run$i" "$penstock" run --nnodes "$1" --node-rank "$i" --master-addr n0 \
             --master-port 29400 --servers "$1" --nproc-per-node 1 "${@:2}"
     done
 }

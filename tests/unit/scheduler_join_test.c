@@ -98,7 +98,9 @@ static void test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_alone(v
     c             = hello_of(PEN_WORKER, 1, 2, 1, 1);
     c.u.hello.job = "yours";
     hello(j, 5, &c);
-    assert_verdict(j, 5, PEN_BAD_SETTING, "the scheduler at a runs the job 'mine', not 'yours'");
+    assert_verdict(j, 5, PEN_BAD_SETTING,
+                   "the scheduler at a runs the job 'mine', not 'yours'; leave out --job, or say "
+                   "--job mine (PENSTOCK_JOB)");
     drop_job(j);
 }
 
