@@ -48,9 +48,8 @@ int main() { return pen_version() >> 16 == PEN_VERSION_MAJOR ? 0 : 1; }' >"$tmp/
 
 @test "a program builds against the installed static library" {
     install_here
-    cc "${flags[@]}" -o "$tmp/linear" "$source" $(pkg-config --cflags penstock) "$(libdir)/libpenstock.a" \
-        $(pkg-config --static --libs-only-l penstock | sed 's/-lpenstock//')
-    ! ldd "$tmp/linear" | grep libpenstock
+    cc "${flags[@]}" -o "$tmp/linear" "$source" $(pkg-config --cflags --libs penstock-static)
+    [ -z "$(ldd "$tmp/linear" | grep libpenstock)" ]
     trains "$tmp/linear"
 }
 
@@ -66,10 +65,16 @@ add_executable(linear linear.c)
 target_compile_options(linear PRIVATE $sanitize)
 target_link_options(linear PRIVATE $sanitize)
 target_link_libraries(linear PRIVATE penstock::penstock)
+add_executable(whole linear.c)
+target_compile_options(whole PRIVATE $sanitize)
+target_link_options(whole PRIVATE $sanitize)
+target_link_libraries(whole PRIVATE penstock::static)
 END
     cmake -S "$tmp/project" -B "$tmp/made" -DCMAKE_PREFIX_PATH="$tmp/usr" >"$tmp/cmake.log"
     cmake --build "$tmp/made" >>"$tmp/cmake.log"
     trains "$tmp/made/linear"
+    [ -z "$(ldd "$tmp/made/whole" | grep libpenstock)" ]
+    trains "$tmp/made/whole"
     sed -i 's/penstock 1.0/penstock 2.0/' "$tmp/project/CMakeLists.txt"
     ! cmake -S "$tmp/project" -B "$tmp/other" -DCMAKE_PREFIX_PATH="$tmp/usr" >"$tmp/cmake.log" 2>&1
 }
