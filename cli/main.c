@@ -1,6 +1,8 @@
 /* main.c - the `penstock` command: picks the subcommand. */
 #include "cli/command.h"
 
+#include "common/fp_env.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -52,6 +54,7 @@ static void hold_standard_files(void)
 int main(int argc, char **argv)
 {
     hold_standard_files();
+    fp_env_set_ours();
     const char *names[N_COMMANDS];
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {

@@ -1,5 +1,6 @@
 #include "scheduler/scheduler.h"
 #include "common/clock.h"
+#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/store/state.h"
@@ -377,6 +378,7 @@ void scheduler_stop(scheduler *s)
 
 static void *run_thread(void *user)
 {
+    fp_env_set_ours();
     serve(user);
     return NULL;
 }

@@ -1,6 +1,7 @@
 /* server.c - a server process's life: threads up, one job, threads down. */
 #include "server/server_state.h"
 
+#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/watch.h"
 #include "common/trace.h"
@@ -212,6 +213,7 @@ pen_status server_run(const server_settings *settings, pen_error *why)
 static void *serve(void *user)
 {
     server *s = user;
+    fp_env_set_ours();
     (void)server_serve(s, NULL);
     return NULL;
 }

@@ -2,6 +2,7 @@
  * take. */
 #include "server/server_state.h"
 
+#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/trace.h"
 
@@ -307,6 +308,7 @@ static void *run(void *user)
 {
     server_shard *s = user;
     char name[32];
+    fp_env_set_ours();
     snprintf(name, sizeof name, "shards %u", s->index);
     trace_thread(name, 0, 0);
     loop_run(s->loop);

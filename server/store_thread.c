@@ -7,6 +7,7 @@
  */
 #include "server/store_thread.h"
 
+#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/trace.h"
 
@@ -295,6 +296,7 @@ pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint
 static void *run(void *user)
 {
     store_thread *t = user;
+    fp_env_set_ours();
     if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICENESS) != 0)
         log_info("the store's thread runs as eagerly as the others: %m");
     trace_thread("store", 0, 0);

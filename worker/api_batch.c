@@ -11,6 +11,7 @@
 #include "worker/api_coll.h"
 
 #include "common/clock.h"
+#include "common/fp_env.h"
 #include "common/why.h"
 #include "proto/plan.h"
 
@@ -129,6 +130,7 @@ pen_status api_batch_add_transfer(pen_group *g, const engine_transfer *t, uint64
 
 pen_status pen_batch_begin(pen_ctx *ctx)
 {
+    FP_ENV_OURS();
     pen_status status = context_check(ctx, "pen_batch_begin");
     if (status != PEN_OK) return status;
     if (open_batch != NULL)
@@ -343,6 +345,7 @@ static pen_status run_batch(batch *b, const pen_opts *o, pen_req *req)
 
 pen_status pen_batch_end(pen_ctx *ctx, const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     const bool waits  = req == NULL;
     pen_status status = context_enter(ctx, "pen_batch_end", waits);
     if (status != PEN_OK && (ctx == NULL || ctx->pid != getpid())) return status;

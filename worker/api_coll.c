@@ -3,6 +3,7 @@
 
 #include "common/clock.h"
 #include "common/device/device.h"
+#include "common/fp_env.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -111,6 +112,7 @@ static pen_status run(pen_group *g, const char *function, coll_call *call, const
 /* ---- collectives ----------------------------------------------------------------------------- */
 pen_status pen_barrier(pen_group *g, const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     coll_call call = {.kind = COLL_BARRIER, .dtype = PEN_U8};
     return run(g, "pen_barrier", &call, o, req);
 }
@@ -118,6 +120,7 @@ pen_status pen_barrier(pen_group *g, const pen_opts *o, pen_req *req)
 pen_status pen_broadcast(pen_group *g, void *data, size_t n, pen_dtype t, int root,
                          const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     coll_call call = {
         .kind = COLL_BROADCAST, .dtype = t, .root = root, .n = n, .in = data, .out = data};
     return run(g, "pen_broadcast", &call, o, req);
@@ -126,6 +129,7 @@ pen_status pen_broadcast(pen_group *g, void *data, size_t n, pen_dtype t, int ro
 pen_status pen_reduce(pen_group *g, const void *in, void *out, size_t n, pen_dtype t, pen_op op,
                       int root, const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     coll_call call = {
         .kind = COLL_REDUCE, .op = op, .dtype = t, .root = root, .n = n, .in = in, .out = out};
     return run(g, "pen_reduce", &call, o, req);
@@ -134,6 +138,7 @@ pen_status pen_reduce(pen_group *g, const void *in, void *out, size_t n, pen_dty
 pen_status pen_all_reduce(pen_group *g, const void *in, void *out, size_t n, pen_dtype t, pen_op op,
                           const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     coll_call call = {.kind = COLL_ALL_REDUCE, .op = op, .dtype = t, .n = n, .in = in, .out = out};
     return run(g, "pen_all_reduce", &call, o, req);
 }
@@ -142,6 +147,7 @@ pen_status pen_all_reduce(pen_group *g, const void *in, void *out, size_t n, pen
 pen_status pen_gather(pen_group *g, const void *in, size_t n, void *out, const size_t *counts,
                       pen_dtype t, int root, const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     coll_call call = {.kind   = root == PEN_EVERY ? COLL_ALL_GATHER : COLL_GATHER,
                       .dtype  = t,
                       .root   = root == PEN_EVERY ? 0 : root,
@@ -155,6 +161,7 @@ pen_status pen_gather(pen_group *g, const void *in, size_t n, void *out, const s
 pen_status pen_all_gather(pen_group *g, const void *in, size_t n, void *out, const size_t *counts,
                           pen_dtype t, const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     coll_call call = {
         .kind = COLL_ALL_GATHER, .dtype = t, .n = n, .in = in, .out = out, .counts = counts};
     return run(g, "pen_all_gather", &call, o, req);
@@ -163,6 +170,7 @@ pen_status pen_all_gather(pen_group *g, const void *in, size_t n, void *out, con
 pen_status pen_scatter(pen_group *g, const void *in, const size_t *counts, void *out, size_t n,
                        pen_dtype t, int root, const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     coll_call call = {.kind   = COLL_SCATTER,
                       .dtype  = t,
                       .root   = root,
@@ -176,6 +184,7 @@ pen_status pen_scatter(pen_group *g, const void *in, const size_t *counts, void 
 pen_status pen_reduce_scatter(pen_group *g, const void *in, const size_t *counts, void *out,
                               size_t n, pen_dtype t, pen_op op, const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     coll_call call = {.kind   = COLL_REDUCE_SCATTER,
                       .op     = op,
                       .dtype  = t,
@@ -190,6 +199,7 @@ pen_status pen_all_to_all(pen_group *g, const void *in, const size_t *in_counts,
                           const size_t *out_counts, size_t n, pen_dtype t, const pen_opts *o,
                           pen_req *req)
 {
+    FP_ENV_OURS();
     coll_call call = {.kind       = COLL_ALL_TO_ALL,
                       .dtype      = t,
                       .n          = n,
@@ -286,6 +296,7 @@ static pen_status transfer(pen_group *g, const char *function, const engine_tran
 pen_status pen_send(pen_group *g, const void *data, size_t n, pen_dtype t, int to, int tag,
                     const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     const engine_transfer one = {.is_send = true,
                                  .peer    = to,
                                  .tag     = tag,
@@ -299,6 +310,7 @@ pen_status pen_send(pen_group *g, const void *data, size_t n, pen_dtype t, int t
 pen_status pen_recv(pen_group *g, void *data, size_t n, pen_dtype t, int from, int tag,
                     const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     const engine_transfer one = {
         .peer = from, .tag = tag, .data = data, .n = n, .dtype = t, .label = label_of(o)};
     return transfer(g, "pen_recv", &one, o, req);
@@ -357,6 +369,7 @@ static pen_status refuse_batch(const pen_group *g, const char *function)
 
 pen_status pen_broadcast_bytes(pen_group *g, pen_bytes *io, int root, const pen_opts *o)
 {
+    FP_ENV_OURS();
     pen_status status = api_coll_enter(g, "pen_broadcast_bytes", o, true);
     if (status != PEN_OK) return status;
     status = refuse_batch(g, "pen_broadcast_bytes");
@@ -445,6 +458,7 @@ static pen_status check_gather(const pen_group *g, const void *in, size_t size,
 pen_status pen_gather_bytes(pen_group *g, const void *in, size_t size, pen_bytes *out, int root,
                             const pen_opts *o)
 {
+    FP_ENV_OURS();
     pen_status status = api_coll_enter(g, "pen_gather_bytes", o, true);
     if (status != PEN_OK) return status;
     status      = check_gather(g, in, size, out, root);
@@ -473,6 +487,7 @@ bool api_has_device(void)
 
 pen_status pen_wait_stream(pen_req *req, void *stream)
 {
+    FP_ENV_OURS();
     (void)stream; /* what blocks the host is done before anything that is enqueued later */
     if (req == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_stream: req is NULL");
     if (!api_has_device())

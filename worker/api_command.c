@@ -2,6 +2,8 @@
  * processes. */
 #include "worker/api.h"
 
+#include "common/fp_env.h"
+
 #include "worker/calls.h"
 
 #include <stdlib.h>
@@ -85,6 +87,7 @@ static pen_status command(pen_ctx *ctx, request *r, pen_node to, int head, const
 pen_status pen_command(pen_ctx *ctx, pen_node to, int head, const void *body, size_t size,
                        pen_bytes *replies, int cap, const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     request *r;
     pen_status status = context_enter(ctx, "pen_command", req == NULL);
     if (status != PEN_OK) return status;
@@ -101,6 +104,7 @@ pen_status pen_command(pen_ctx *ctx, pen_node to, int head, const void *body, si
 /* ---- answering ------------------------------------------------------------------------------- */
 pen_status pen_on_command(pen_ctx *ctx, pen_command_fn fn, void *user)
 {
+    FP_ENV_OURS();
     pen_status status = context_check(ctx, "pen_on_command");
     if (status != PEN_OK) return status;
     pthread_mutex_lock(&ctx->watch_lock);
@@ -113,6 +117,7 @@ pen_status pen_on_command(pen_ctx *ctx, pen_command_fn fn, void *user)
 pen_status pen_reply(pen_call *call, pen_status answer, const void *data, size_t n,
                      const uint32_t *lens)
 {
+    FP_ENV_OURS();
     if (call == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_reply: call is NULL");
     pen_status status = context_check(call->ctx, "pen_reply");
     if (status != PEN_OK) return status;

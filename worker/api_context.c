@@ -4,6 +4,7 @@
 #include "worker/worker_watch.h"
 
 #include "common/clock.h"
+#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/watch.h"
 
@@ -66,6 +67,7 @@ static void destroy(pen_ctx *ctx)
 
 pen_status pen_init(const char *const settings[], pen_ctx **out)
 {
+    FP_ENV_OURS();
     pen_ctx *ctx;
     pen_error why;
     if (out == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_init: ctx is NULL");
@@ -95,6 +97,7 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
 
 pen_status pen_finalize(pen_ctx *ctx)
 {
+    FP_ENV_OURS();
     if (ctx == NULL || ctx->pid != getpid()) return PEN_OK;
     if (request_is_sdk_thread())
         return last_error_say(PEN_WRONG_STATE,
@@ -138,6 +141,7 @@ static uint32_t caps_of(const pen_ctx *ctx)
 
 pen_status pen_info_get(pen_ctx *ctx, pen_info *info)
 {
+    FP_ENV_OURS();
     pen_status status = context_check(ctx, "pen_info_get");
     if (status != PEN_OK) return status;
     if (info == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_info_get: info is NULL");
@@ -168,6 +172,7 @@ pen_status pen_info_get(pen_ctx *ctx, pen_info *info)
 
 pen_status pen_setting_set(pen_ctx *ctx, const char *name, const char *value)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = context_check(ctx, "pen_setting_set");
     if (status != PEN_OK) return status;

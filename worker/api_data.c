@@ -1,6 +1,8 @@
 /* api_data.c - samplers, and the rate of a schedule. */
 #include "worker/api.h"
 
+#include "common/fp_env.h"
+
 #include "worker/data/sampler.h"
 #include "worker/state_table.h"
 #include "worker/train/lr_schedule.h"
@@ -98,6 +100,7 @@ static void free_sampler(pen_sampler *s)
 
 pen_status pen_sampler_new(pen_ctx *ctx, const pen_sampler_desc *d, pen_sampler **out)
 {
+    FP_ENV_OURS();
     pen_status status = ctx != NULL ? context_check(ctx, "pen_sampler_new") : PEN_OK;
     if (status != PEN_OK) return status;
     if (d == NULL || out == NULL)
@@ -125,6 +128,7 @@ pen_status pen_sampler_new(pen_ctx *ctx, const pen_sampler_desc *d, pen_sampler 
 
 void pen_sampler_free(pen_sampler *s)
 {
+    FP_ENV_OURS();
     if (s == NULL) return;
     if (s->state[0] != '\0') state_table_remove(&s->ctx->states, s->state);
     free_sampler(s);
@@ -148,6 +152,7 @@ static pen_status find_place(const pen_sampler *s, int *world, int *rank)
 
 pen_status pen_sampler_next(pen_sampler *s, int64_t *index, size_t want, size_t *got)
 {
+    FP_ENV_OURS();
     pen_error why;
     int world, rank;
     if (s == NULL || got == NULL || (index == NULL && want > 0))
@@ -163,6 +168,7 @@ pen_status pen_sampler_next(pen_sampler *s, int64_t *index, size_t want, size_t 
 
 pen_status pen_sampler_seek(pen_sampler *s, int64_t epoch, int64_t consumed)
 {
+    FP_ENV_OURS();
     if (s == NULL || epoch < 0 || consumed < 0)
         return last_error_say(
             PEN_INVALID_ARGUMENT,
@@ -176,6 +182,7 @@ pen_status pen_sampler_seek(pen_sampler *s, int64_t epoch, int64_t consumed)
 
 pen_status pen_sampler_tell(const pen_sampler *s, int64_t *epoch, int64_t *consumed)
 {
+    FP_ENV_OURS();
     if (s == NULL || epoch == NULL || consumed == NULL)
         return last_error_say(PEN_INVALID_ARGUMENT,
                               "pen_sampler_tell: s, epoch or consumed is NULL");
@@ -190,6 +197,7 @@ pen_status pen_sampler_tell(const pen_sampler *s, int64_t *epoch, int64_t *consu
 /* ---- the rate of a schedule ------------------------------------------------------------------ */
 pen_status pen_lr(const char *schedule, int64_t applied, double *lr)
 {
+    FP_ENV_OURS();
     pen_error why;
     lr_schedule parsed;
     if (lr == NULL || applied < 0)

@@ -1,6 +1,8 @@
 /* api_group.c - groups: those that every job has, and those that programs make. */
 #include "worker/api_coll.h"
 
+#include "common/fp_env.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -51,6 +53,7 @@ static pen_group *get_kind(coll_engine *e, pen_group_kind kind)
 
 pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
 {
+    FP_ENV_OURS();
     /* Also of a context that has failed: then every call on the group says how. */
     if (ctx == NULL || ctx->pid != getpid()) {
         context_check(ctx, "pen_group_get");
@@ -161,6 +164,7 @@ static pen_status meet(pen_group **g)
 
 pen_status pen_group_new(pen_group *parent, const int *ranks, int n, pen_group **g)
 {
+    FP_ENV_OURS();
     pen_status status = enter(parent, "pen_group_new", g);
     if (status != PEN_OK) return status;
     status = check_ranks(parent, ranks, n);
@@ -208,6 +212,7 @@ static pen_status split(pen_group *parent, const choice *own, choice *all, int *
 
 pen_status pen_group_split(pen_group *parent, int color, int key, pen_group **g)
 {
+    FP_ENV_OURS();
     pen_status status = enter(parent, "pen_group_split", g);
     if (status != PEN_OK) return status;
     const choice own = {color, key};
@@ -228,6 +233,7 @@ pen_status pen_group_split(pen_group *parent, int color, int key, pen_group **g)
 /* ---- after a failure ------------------------------------------------------------------------- */
 pen_status pen_group_shrink(pen_group *g, pen_group **survivors)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = enter(g, "pen_group_shrink", survivors);
     if (status != PEN_OK) return status;
@@ -239,6 +245,7 @@ pen_status pen_group_shrink(pen_group *g, pen_group **survivors)
 /* The groups of every job belong to their context. */
 void pen_group_free(pen_group *g)
 {
+    FP_ENV_OURS();
     if (g == NULL || g->ctx->pid != getpid() || g == g->ctx->world) return;
     if (g->engine != NULL && (g == g->engine->node_group || g == g->engine->across_group)) return;
     group_destroy(g);

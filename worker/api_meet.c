@@ -3,6 +3,7 @@
 #include "worker/api_unit.h"
 
 #include "common/crc.h"
+#include "common/fp_env.h"
 #include "common/why.h"
 
 #include <stdio.h>
@@ -11,6 +12,7 @@
 /* ---- snapshot -------------------------------------------------------------------------------- */
 pen_status pen_snapshot(pen_ctx *ctx, const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     pen_status status = context_check(ctx, "pen_snapshot");
     if (status != PEN_OK) return status;
     if (req == NULL && ctx->mode != MODE_LOCAL)
@@ -113,6 +115,7 @@ static pen_status compare_all(pen_ctx *ctx, uint32_t crc)
 
 pen_status pen_digest(pen_ctx *ctx, uint32_t *crc32c_out)
 {
+    FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_digest", true);
     if (status != PEN_OK) return status;
     if (crc32c_out == NULL)

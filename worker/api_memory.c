@@ -3,6 +3,7 @@
 #include "worker/mirror.h"
 
 #include "common/device/device.h"
+#include "common/fp_env.h"
 #include "common/segment.h"
 
 #include <stdlib.h>
@@ -31,6 +32,7 @@ static void *alloc_on_device(const pen_ctx *ctx, size_t bytes)
 
 void *pen_alloc(pen_ctx *ctx, size_t bytes, pen_space where)
 {
+    FP_ENV_OURS();
     pen_error why;
     if (ctx != NULL && context_check(ctx, "pen_alloc") != PEN_OK) return NULL;
     if (where == PEN_CUDA) return alloc_on_device(ctx, bytes);
@@ -48,6 +50,7 @@ void *pen_alloc(pen_ctx *ctx, size_t bytes, pen_space where)
 
 void pen_free(void *data)
 {
+    FP_ENV_OURS();
     if (data == NULL || segment_free(data)) return;
     const device_ops *device = device_of(data);
     if (device_all[1] != NULL && device == device_all[0])

@@ -1,6 +1,7 @@
 /* api_state.c - what outlives a job: states of the program's own in snapshots, parameters in files. */
 #include "worker/api_state.h"
 
+#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/why.h"
 #include "worker/api.h"
@@ -13,6 +14,7 @@
 /* ---- states ---------------------------------------------------------------------------------- */
 pen_status pen_state_add(pen_ctx *ctx, const char *name, void *data, size_t size, int per_rank)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = context_check(ctx, "pen_state_add");
     if (status != PEN_OK) return status;
@@ -59,6 +61,7 @@ static pen_status run_restore(pen_ctx *ctx, int64_t step)
 
 pen_status pen_restore(pen_ctx *ctx, int64_t step, const pen_opts *o)
 {
+    FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_restore", true);
     if (status != PEN_OK) return status;
     status = api_check_opts(o);
@@ -87,6 +90,7 @@ static pen_status run_export(pen_ctx *ctx, const char *path, const char *format)
 
 pen_status pen_export(pen_ctx *ctx, const char *path, const char *format, const pen_opts *o)
 {
+    FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_export", true);
     if (status != PEN_OK) return status;
     status = api_check_opts(o);
@@ -114,6 +118,7 @@ static pen_status run_import(pen_ctx *ctx, const char *path)
 
 pen_status pen_import(pen_ctx *ctx, const char *path, const pen_opts *o)
 {
+    FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_import", true);
     if (status != PEN_OK) return status;
     status = api_check_opts(o);

@@ -3,6 +3,7 @@
 #include "worker/api_state.h"
 
 #include "common/clock.h"
+#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/trace.h"
 #include "worker/held.h"
@@ -60,6 +61,7 @@ static void begin(pen_ctx *ctx, pen_step *step)
 
 pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
 {
+    FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_step_begin", false);
     if (status != PEN_OK) return status;
     if (step == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_step_begin: step is NULL");
@@ -153,6 +155,7 @@ static pen_status begin_micro(pen_ctx *ctx, int m, pen_error *why)
 
 pen_status pen_step_micro(pen_ctx *ctx, int m)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = context_enter(ctx, "pen_step_micro", false);
     if (status != PEN_OK) return status;
@@ -334,6 +337,7 @@ pen_status api_wait_for_values(pen_ctx *ctx, const char *call)
 
 pen_status pen_ready(pen_ctx *ctx, pen_tensor *t, int64_t slice)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = context_enter(ctx, "pen_ready", false);
     if (status != PEN_OK) return status;
@@ -503,6 +507,7 @@ static void tell_progress(pen_ctx *ctx, const pen_step *step)
 
 pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
 {
+    FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_step_end", true);
     if (status != PEN_OK) return status;
     if (ctx->mirror != NULL) send_sums(ctx);

@@ -3,6 +3,7 @@
 #include "worker/api_store.h"
 
 #include "common/clock.h"
+#include "common/fp_env.h"
 #include "common/why.h"
 #include "scheduler/value_table.h"
 
@@ -166,6 +167,7 @@ static pen_status change(pen_ctx *ctx, wire_store_op op, const char *key, const 
 
 pen_status pen_store_set(pen_ctx *ctx, const char *key, const void *data, size_t size)
 {
+    FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_store_set", true);
     if (status != PEN_OK) return status;
     status = check_key("pen_store_set", key);
@@ -183,6 +185,7 @@ pen_status pen_store_set(pen_ctx *ctx, const char *key, const void *data, size_t
 
 pen_status pen_store_get(pen_ctx *ctx, const char *key, pen_bytes *data, const pen_opts *o)
 {
+    FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_store_get", true);
     if (status != PEN_OK) return status;
     status = api_check_opts(o);
@@ -198,6 +201,7 @@ pen_status pen_store_get(pen_ctx *ctx, const char *key, pen_bytes *data, const p
 
 pen_status pen_store_add(pen_ctx *ctx, const char *key, int64_t delta, int64_t *value)
 {
+    FP_ENV_OURS();
     int64_t unwanted;
     pen_status status = context_enter(ctx, "pen_store_add", true);
     if (status != PEN_OK) return status;

@@ -2,6 +2,7 @@
 #include "worker/api.h"
 
 #include "common/clock.h"
+#include "common/fp_env.h"
 #include "common/why.h"
 #include "worker/held.h"
 #include "worker/mirror.h"
@@ -20,6 +21,7 @@ static pen_status check_open(pen_ctx *ctx, const char *call, pen_error *why)
 
 pen_status pen_params_new(pen_ctx *ctx, const pen_params_desc *d, pen_params **p)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = context_check(ctx, "pen_params_new");
     if (status != PEN_OK) return status;
@@ -33,6 +35,7 @@ pen_status pen_params_new(pen_ctx *ctx, const pen_params_desc *d, pen_params **p
 
 pen_status pen_register(pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = context_check(ctx, "pen_register");
     if (status != PEN_OK) return status;
@@ -80,6 +83,7 @@ static pen_status run_commit(pen_ctx *ctx)
 
 pen_status pen_commit(pen_ctx *ctx)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = context_enter(ctx, "pen_commit", true);
     if (status != PEN_OK) return status;
@@ -137,6 +141,7 @@ static pen_status bind_all(model *m, char *param, char *grad, pen_error *why)
 
 pen_status pen_bind(pen_ctx *ctx, pen_tensor *t, void *param, void *grad)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = context_check(ctx, "pen_bind");
     if (status != PEN_OK) return status;

@@ -4,6 +4,7 @@
  */
 #include "worker/api_unit.h"
 
+#include "common/fp_env.h"
 #include "common/why.h"
 #include "worker/held.h"
 #include "worker/last_error.h"
@@ -12,6 +13,7 @@
 /* ---- units ----------------------------------------------------------------------------------- */
 pen_unit *pen_unit_get(pen_ctx *ctx, const char *unit, int64_t index)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_unit *found;
     if (context_check(ctx, "pen_unit_get") != PEN_OK) return NULL;
@@ -131,6 +133,7 @@ static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *st
 
 pen_status pen_use(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = context_enter(ctx, "pen_use", true);
     if (status != PEN_OK) return status;
@@ -155,6 +158,7 @@ static pen_status ready_all(pen_ctx *ctx, const pen_unit *handle)
 
 pen_status pen_release(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
 {
+    FP_ENV_OURS();
     pen_error why;
     pen_status status = context_enter(ctx, "pen_release", false);
     if (status != PEN_OK) return status;
@@ -206,6 +210,7 @@ static void *view_grad(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 
 void *pen_view(pen_ctx *ctx, pen_tensor *t, int64_t slice, pen_what what)
 {
+    FP_ENV_OURS();
     pen_error why;
     void *data = NULL;
     if (context_enter(ctx, "pen_view", true) != PEN_OK) return NULL;

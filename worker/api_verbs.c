@@ -1,5 +1,7 @@
 /* api_verbs.c - explicit push and pull of one tensor. */
 #include "worker/api.h"
+
+#include "common/fp_env.h"
 #include "worker/mirror.h"
 
 #include <string.h>
@@ -139,17 +141,20 @@ static pen_status verb(pen_ctx *ctx, const char *call, exchange_verb what, pen_t
 pen_status pen_push(pen_ctx *ctx, pen_tensor *t, int64_t slice, const void *grad, const pen_opts *o,
                     pen_req *req)
 {
+    FP_ENV_OURS();
     return verb(ctx, "pen_push", EXCHANGE_PUSH, t, slice, grad, NULL, o, req);
 }
 
 pen_status pen_pull(pen_ctx *ctx, pen_tensor *t, int64_t slice, void *param, const pen_opts *o,
                     pen_req *req)
 {
+    FP_ENV_OURS();
     return verb(ctx, "pen_pull", EXCHANGE_PULL, t, slice, NULL, param, o, req);
 }
 
 pen_status pen_push_pull(pen_ctx *ctx, pen_tensor *t, int64_t slice, const void *grad, void *param,
                          const pen_opts *o, pen_req *req)
 {
+    FP_ENV_OURS();
     return verb(ctx, "pen_push_pull", EXCHANGE_PUSH_PULL, t, slice, grad, param, o, req);
 }

@@ -2,6 +2,7 @@
 #include "worker/api.h"
 
 #include "common/clock.h"
+#include "common/fp_env.h"
 #include "common/trace.h"
 
 #include <stdio.h>
@@ -9,6 +10,7 @@
 
 pen_status pen_metric(pen_ctx *ctx, const char *name, double value)
 {
+    FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_metric", false);
     if (status != PEN_OK) return status;
     if (name == NULL || name[0] == '\0' || strlen(name) >= sizeof ctx->metric[0].name)
@@ -33,6 +35,7 @@ pen_status pen_metric(pen_ctx *ctx, const char *name, double value)
 
 pen_status pen_mark(pen_ctx *ctx, const char *name, int begin)
 {
+    FP_ENV_OURS();
     pen_error why;
     const pen_status status = context_check(ctx, "pen_mark");
     if (status != PEN_OK) return status;
@@ -52,6 +55,7 @@ static double rate_of(const pen_ctx *ctx, stat_id bytes)
 
 pen_status pen_stat(pen_ctx *ctx, const char *name, double *value)
 {
+    FP_ENV_OURS();
     /* Also after a failure: that is when one looks. */
     if (ctx == NULL || name == NULL || value == NULL)
         return last_error_say(PEN_INVALID_ARGUMENT, "pen_stat: an argument is NULL");

@@ -1,12 +1,15 @@
 /* client_event.c - what the program is told of the job, apart from what it asks: pen_on_event(). */
 #include "worker/client.h"
 
+#include "common/fp_env.h"
+
 #include "worker/api.h"
 
 #include <stdio.h>
 
 pen_status pen_on_event(pen_ctx *ctx, void (*fn)(pen_ctx *, const pen_event *, void *), void *user)
 {
+    FP_ENV_OURS();
     pen_status status = context_check(ctx, "pen_on_event");
     if (status != PEN_OK) return status;
     pthread_mutex_lock(&ctx->watch_lock);

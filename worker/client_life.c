@@ -3,6 +3,7 @@
 #include "worker/client.h"
 
 #include "common/clock.h"
+#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/trace.h"
 #include "common/why.h"
@@ -75,6 +76,7 @@ static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
 static void *run(void *user)
 {
     client *c = user;
+    fp_env_set_ours();
     request_mark_sdk_thread();
     loop_run(c->loop);
     return NULL;

@@ -1,6 +1,7 @@
 /* mirror_down.c - gradients, from a device to the host. */
 #include "worker/mirror_internal.h"
 
+#include "common/fp_env.h"
 #include "common/trace.h"
 #include "common/why.h"
 
@@ -62,6 +63,7 @@ static void *copier(void *arg)
     pen_ctx *ctx = arg;
     mirror *m    = ctx->mirror;
     pen_error why;
+    fp_env_set_ours();
     trace_thread("pen-copy", PEN_WORKER, ctx->env.rank);
     for (mirror_job *j; (j = next_job(m)) != NULL; end_job(m, j)) {
         const pen_status status = await_job(ctx, j, &why);

@@ -2,6 +2,7 @@
 #include "worker/request.h"
 
 #include "common/clock.h"
+#include "common/fp_env.h"
 #include "worker/coll/engine_internal.h"
 #include "worker/context.h"
 #include "worker/last_error.h"
@@ -280,6 +281,7 @@ pen_status request_run(request *r, const pen_opts *o, pen_req *req)
 
 pen_status pen_wait(pen_req *req, pen_result *result)
 {
+    FP_ENV_OURS();
     if (req == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: req is NULL");
     if (result != NULL) *result = (pen_result){0};
     if (req->ctx == NULL) return PEN_OK;
@@ -373,6 +375,7 @@ static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n,
 pen_status pen_wait_any(pen_req *reqs, size_t n, int64_t timeout_ms, size_t *index,
                         pen_result *result)
 {
+    FP_ENV_OURS();
     pen_ctx *ctx = NULL;
     if (reqs == NULL && n > 0)
         return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_any: reqs is NULL");

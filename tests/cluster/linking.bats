@@ -1,4 +1,4 @@
-# linking.bats - what a program sees of the libraries that it links.
+# linking.bats - programs that were linked in other ways, with other flags, or with names like ours, train to the same bits.
 
 load ../support/job
 
@@ -6,9 +6,40 @@ setup() {
     job_setup
     cd "$root"
     export PKG_CONFIG_PATH=$build/lib/pkgconfig
+    source=tests/cluster/programs/odd_program.c
     sanitize=$(sed -n 's/^PENSTOCK_SANITIZE:STRING=\(.\)/-fsanitize=\1/p' "$build/CMakeCache.txt")
 }
 teardown() { job_teardown; }
+
+# Compiles it:  compile NAME PACKAGE FLAGS...
+compile() {
+    cc ${sanitize:+"$sanitize"} "${@:3}" -o "$tmp/$1" "$source" $(pkg-config --cflags --libs "$2")
+}
+
+# Its digest alone, without servers and with one:  digests NAME [up]
+digests() {
+    local name=$1
+    "$tmp/$name" "${@:2}" >"$tmp/$name.alone"
+    pen run --standalone --no-prefix --nproc-per-node 2 --job "$job" "$tmp/$name" "${@:2}" >"$tmp/$name.ddp"
+    pen run --standalone --no-prefix --nproc-per-node 2 --servers 1 --job "$job" "$tmp/$name" "${@:2}" >"$tmp/$name.ps"
+    grep -qxE '[0-9a-f]{8}' "$tmp/$name.ddp"
+    cmp "$tmp/$name.ddp" "$tmp/$name.ps"
+}
+
+@test "a program that flushes denormal numbers or rounds up, and has names of ours, trains to the bits of one that does not" {
+    local how name
+    compile plain penstock -O2
+    compile fast penstock -Ofast
+    compile fast_static penstock-static -Ofast
+    [ -z "$(ldd "$tmp/fast_static" | grep libpenstock)" ]
+    digests plain
+    cat "$tmp/plain.alone" "$tmp/plain.ddp" >"$tmp/want"
+    for how in fast fast_static "fast_static up"; do
+        name=${how% up}
+        digests $how
+        cat "$tmp/$name.alone" "$tmp/$name.ddp" | cmp - "$tmp/want" || { echo "$how differs"; return 1; }
+    done
+}
 
 @test "only pen_* is seen from outside, in the shared library and in the static one" {
     nm -g --defined-only "$build/lib/libpenstock.a" 2>/dev/null | awk 'NF == 3 {print $3}' | sort >"$tmp/static"

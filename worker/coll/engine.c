@@ -2,6 +2,7 @@
 #include "worker/coll/engine.h"
 
 #include "common/clock.h"
+#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/why.h"
 #include "worker/coll/engine_internal.h"
@@ -326,6 +327,7 @@ static bool has_work(const coll_engine *e)
 static void *run(void *user)
 {
     coll_engine *e = user;
+    fp_env_set_ours();
     request_mark_sdk_thread();
     pthread_mutex_lock(&e->lock);
     while (!e->is_stopping) {

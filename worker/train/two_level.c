@@ -22,6 +22,7 @@
  */
 #include "worker/train/two_level.h"
 
+#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/segment.h"
 #include "common/simd/simd.h"
@@ -520,6 +521,7 @@ static void end_step(pen_ctx *ctx, request *r)
 static void *end_lazy_steps(void *user)
 {
     two_level *l = user;
+    fp_env_set_ours();
     pthread_mutex_lock(&l->lock);
     for (;;) {
         while (l->lazy == NULL && !l->is_closing) pthread_cond_wait(&l->changed, &l->lock);
