@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/http_gate.h"
 #include "common/http_places.h"
+#include "common/rate.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -31,10 +32,13 @@
 #include <unistd.h>
 
 enum {
-    SILENCE_S    = 10,       /* a connection may say nothing for */
-    HEADER_BYTES = 16 << 10, /* of one request */
-    SOCKET_BYTES = 64 << 10, /* of one connection in the kernel, each way */
-    BACKLOG      = 64
+    SILENCE_S     = 10,       /* a connection may say nothing for */
+    HEADER_BYTES  = 16 << 10, /* of one request */
+    SOCKET_BYTES  = 64 << 10, /* of one connection in the kernel, each way */
+    BACKLOG       = 64,
+    ASKS_BURST    = 100, /* of one address; health is not counted */
+    ASKS_A_SECOND = 50,
+    ASKS_PLACES   = 61
 };
 
 struct http {
@@ -47,13 +51,15 @@ struct http {
     const http_route *routes;
     void *user;
     http_gate gate;
-    http_places places; /* of the thread */
+    http_places places;     /* of the thread, as what follows */
+    rate asks[ASKS_PLACES]; /* by address */
     char address[HTTP_HOST_BYTES + 8], cookie[32];
 };
 
 struct http_request {
     struct MHD_Connection *connection;
     const char *path;
+    uint64_t from; /* address of the reader, as one number */
 };
 
 /* ---- for handlers ---------------------------------------------------------------------------- */
@@ -150,8 +156,15 @@ static const http_route *find_route(const http *h, const char *path)
     return route->path != NULL ? route : NULL;
 }
 
-static void make_reply(const http *h, const http_request *request, const char *method,
-                       http_reply *reply, bool *keeps_token)
+/* What is shown takes time of the loop that is asked. */
+static bool asks_too_often(http *h, const http_request *request)
+{
+    rate *r = &h->asks[request->from % ASKS_PLACES];
+    return !rate_take(r, ASKS_BURST, ASKS_A_SECOND, clock_ms(&clock_real));
+}
+
+static void make_reply(http *h, const http_request *request, const char *method, http_reply *reply,
+                       bool *keeps_token)
 {
     const http_route *route            = find_route(h, request->path);
     const http_credentials credentials = {
@@ -168,6 +181,9 @@ static void make_reply(const http *h, const http_request *request, const char *m
         refuse(verdict, reply);
     else if (route == NULL)
         http_say(reply, MHD_HTTP_NOT_FOUND, "there is nothing here");
+    else if (!route->is_open && asks_too_often(h, request))
+        http_say(reply, MHD_HTTP_TOO_MANY_REQUESTS,
+                 "this address asks too often: at most 50 times a second");
     else
         route->handler(h->user, request, reply);
 }
@@ -248,13 +264,13 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
                                       const char *path, const char *method, const char *version,
                                       const char *data, size_t *size, void **state)
 {
-    http *h                    = user;
-    const http_request request = {connection, path};
-    http_reply reply           = {.status = MHD_HTTP_OK};
-    http_place *place          = place_of(connection);
+    http *h           = user;
+    http_reply reply  = {.status = MHD_HTTP_OK};
+    http_place *place = place_of(connection);
     bool keeps_token;
     (void)version, (void)data, (void)size, (void)state;
     if (place == NULL || place->is_ended) return MHD_NO;
+    const http_request request = {connection, path, place->address};
     make_reply(h, &request, method, &reply, &keeps_token);
     bound_answers(h, &reply);
     http_place_answer(place, reply.fixed != NULL ? 0 : reply.size, clock_ms(&clock_real));

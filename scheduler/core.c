@@ -278,7 +278,12 @@ void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_cont
     enter(core, now_ms);
     switch (message->kind) {
     case WIRE_HELLO: core_hello(core, peer, message, now_ms); break;
-    case WIRE_STATUS_ASK: core_status(core, peer, now_ms); break;
+    case WIRE_STATUS_ASK:
+        if (scheduler_core_is_member(core, peer)) /* whose connection nothing bounds so tightly */
+            core->refused++;
+        else
+            core_status(core, peer, now_ms);
+        break;
     default: hear(core, peer, message, now_ms); break;
     }
 }
@@ -369,6 +374,12 @@ void scheduler_core_introduce(scheduler_core *core, const char *address, const c
     snprintf(core->address, sizeof core->address, "%s", address);
     snprintf(core->host, sizeof core->host, "%s", host);
     core_will_write(core);
+}
+
+bool scheduler_core_is_member(const scheduler_core *core, uint32_t peer)
+{
+    const seat *s = roster_at_peer(&core->roster, peer);
+    return s && s->rank >= 0;
 }
 
 void scheduler_core_refused(scheduler_core *core)

@@ -104,6 +104,9 @@ void scheduler_core_history(const scheduler_core *core, scheduler_history *out);
 void scheduler_core_ask_records(scheduler_core *core, uint64_t now_ms);
 const stuck *scheduler_core_records(const scheduler_core *core);
 
+/* Whether this connection is that of a worker or server of the job. */
+bool scheduler_core_is_member(const scheduler_core *core, uint32_t peer);
+
 /* Counts a frame the caller could not decode; shown in STATUS. */
 void scheduler_core_refused(scheduler_core *core);
 

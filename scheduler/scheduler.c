@@ -7,6 +7,7 @@
 #include "common/trace.h"
 #include "common/why.h"
 #include "proto/wire.h"
+#include "scheduler/askers.h"
 #include "scheduler/core.h"
 #include "scheduler/outbox.h"
 #include "scheduler/scheduler_http.h"
@@ -24,7 +25,8 @@ enum {
     OUTBOX_MS   = 10,
     LINGER_MS   = 1000, /* at most, for the last answers to leave */
     ARENA_BYTES = 64 << 20,
-    QUEUE_BYTES = 256 << 20 /* that wait for or from one member; what is said here is small */
+    QUEUE_BYTES = 256 << 20, /* that wait for or from one member; what is said here is small */
+    GUEST_BYTES = 32 << 20   /* that wait for all who are no members together */
 };
 
 struct scheduler {
@@ -35,6 +37,7 @@ struct scheduler {
     wire_arena *arena;
     wire_out out;
     outbox outbox;
+    askers askers;
     loop_timer tick, retry;
     state_file *state;    /* NULL: nothing is kept */
     scheduler_http *http; /* NULL: nothing is shown */
@@ -121,6 +124,19 @@ static void refuse_message(scheduler *s, uint32_t peer, const char *what)
     transport_blame(s->transport, peer);
 }
 
+static bool may_speak(scheduler *s, uint32_t peer, const wire_control *message)
+{
+    return scheduler_core_is_member(s->core, peer) ||
+           askers_hear(&s->askers, peer, message, loop_now_ms(s->loop));
+}
+
+static void hear(scheduler *s, uint32_t peer, const wire_control *message)
+{
+    scheduler_core_receive(s->core, peer, message, loop_now_ms(s->loop));
+    if (message->kind == WIRE_HELLO && scheduler_core_is_member(s->core, peer))
+        transport_trust(s->transport, peer);
+}
+
 static void take_message(scheduler *s, const transport_event *event)
 {
     pen_error why;
@@ -130,8 +146,10 @@ static void take_message(scheduler *s, const transport_event *event)
         refuse_message(s, event->peer, "it has a payload");
     else if (wire_control_decode(event->head, event->head_size, s->arena, &message, &why) != PEN_OK)
         refuse_message(s, event->peer, why.text);
+    else if (may_speak(s, event->peer, &message))
+        hear(s, event->peer, &message);
     else
-        scheduler_core_receive(s->core, event->peer, &message, loop_now_ms(s->loop));
+        refuse_message(s, event->peer, "it asks too often");
 }
 
 static void take_event(scheduler *s, transport_event *event)
@@ -226,10 +244,11 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
                                  .rank        = 0,
                                  .address     = {settings->host}};
     transport_options options = {
-        .head_bytes_max  = WIRE_HEAD_BYTES_MAX,
-        .body_bytes_max  = 1,
-        .connections_max = (uint32_t)settings->connections_max,
-        .queue_bytes_max = QUEUE_BYTES,
+        .head_bytes_max   = WIRE_HEAD_BYTES_MAX,
+        .body_bytes_max   = 1,
+        .connections_max  = (uint32_t)settings->connections_max,
+        .queue_bytes_max  = QUEUE_BYTES,
+        .guests_bytes_max = GUEST_BYTES,
         /* a silent connection is given up after the lease, not before: a stall is not a death */
         .heartbeat_ms = (uint32_t)settings->lease_ms / 2,
     };

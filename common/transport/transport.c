@@ -116,6 +116,11 @@ void transport_blame(transport *t, uint32_t peer)
     if (t->ops->blame != NULL) t->ops->blame(t->state, peer);
 }
 
+void transport_trust(transport *t, uint32_t peer)
+{
+    if (t->ops->trust != NULL) t->ops->trust(t->state, peer);
+}
+
 void transport_set_queue(transport *t, uint64_t bytes_max)
 {
     if (t->ops->set_queue != NULL) t->ops->set_queue(t->state, bytes_max);

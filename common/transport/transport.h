@@ -54,6 +54,9 @@ typedef struct {
     uint32_t connections_max;
     /* Listening.  More bytes waiting for or from one peer: its connection is ended; 0 = any number. */
     uint64_t queue_bytes_max;
+    /* Listening.  More bytes waiting for all peers together that are not trusted (transport_trust()): connections of
+     * those that are furthest behind are ended, until half of it waits; 0 = any number. */
+    uint64_t guests_bytes_max;
 
     uint32_t heartbeat_ms; /* of the connection; 0 = 2000.  Silent for 3 of them: DOWN           */
     uint32_t connect_ms;   /* time-out of one attempt; 0 = 1000                                  */
@@ -105,6 +108,9 @@ typedef struct {
     /* What this peer sent last was no good.  Who goes on like that loses its connection.  Optional. */
     void (*blame)(void *state, uint32_t peer);
 
+    /* What waits for this peer is bounded by queue_bytes_max alone.  Optional. */
+    void (*trust)(void *state, uint32_t peer);
+
     /* Changes queue_bytes_max.  Optional. */
     void (*set_queue)(void *state, uint64_t bytes_max);
 
@@ -138,6 +144,9 @@ pen_status transport_recv(transport *t, transport_event *event);
  * said more than TRANSPORT_BLAMES times, and more than ten times a second, loses its connection. */
 enum { TRANSPORT_BLAMES = 100 };
 void transport_blame(transport *t, uint32_t peer);
+
+/* This peer of a listener is known to be one of ours: guests_bytes_max is not about it any more. */
+void transport_trust(transport *t, uint32_t peer);
 
 /* Another queue_bytes_max of a listener, once it is known what its peers will send. */
 void transport_set_queue(transport *t, uint64_t bytes_max);

@@ -324,6 +324,12 @@ static void socket_set_queue(void *state, uint64_t bytes_max)
     ((endpoint *)state)->watch.queue_bytes_max = bytes_max;
 }
 
+static void socket_trust(void *state, uint32_t number)
+{
+    endpoint *e = state;
+    if (e->listens && !is_foreign(e)) watch_trust(e, number);
+}
+
 static void socket_blame(void *state, uint32_t number)
 {
     endpoint *e = state;
@@ -613,7 +619,7 @@ static void socket_close(void *state, uint32_t linger_ms)
      .crosses_processes = true, .state_size = sizeof(endpoint), .listen = endpoint_listen,          \
      .dial = endpoint_dial,                                                                         \
      .address = socket_address, .send = socket_send, .recv = socket_recv,                           \
-     .poll_fd = socket_poll_fd, .blame = socket_blame, .set_queue = socket_set_queue,              \
+     .poll_fd = socket_poll_fd, .blame = socket_blame, .trust = socket_trust, .set_queue = socket_set_queue,              \
      .close = socket_close}
 
 const transport_ops transport_tcp = ROW("tcp",

@@ -2,6 +2,7 @@
 #ifndef COMMON_TRANSPORT_ZMQ_H
 #define COMMON_TRANSPORT_ZMQ_H
 
+#include "common/rate.h"
 #include "common/transport/peers.h"
 #include "common/transport/transport.h"
 
@@ -12,10 +13,6 @@ typedef struct watched watched;
 
 enum { WATCH_NOTES = 8, WATCH_RATES = 251 };
 
-typedef struct { /* how often an address has connected lately */
-    uint64_t count, since_ms;
-} watch_rate;
-
 typedef struct {
     watched *at; /* [n] by descriptor */
     size_t n;
@@ -23,13 +20,15 @@ typedef struct {
     uint64_t accepted;          /* connections so far */
     uint64_t message_bytes_max; /* what one message may take while it is not whole  */
     uint64_t queue_bytes_max;   /* 0: any */
+    uint64_t guests_bytes_max;  /* 0: any */
+    uint64_t guests_bytes;      /* that wait for them, at most */
     int timer_fd;               /* ticks while there are connections; -1: none yet */
     struct {
         uint32_t peer;
         const char *text;
     } note[WATCH_NOTES]; /* of connections that were ended, not told yet */
     size_t n_notes;
-    watch_rate rate[WATCH_RATES]; /* by address */
+    rate rate[WATCH_RATES]; /* of connections, by address */
 } watch;
 
 /* ---- one endpoint ------------------------------------------------------------------------------ */
@@ -116,6 +115,7 @@ void watch_ended(endpoint *e, int fd);
 void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_blame(endpoint *e, uint32_t peer);
+void watch_trust(endpoint *e, uint32_t peer);
 /* After the queue of messages was found dry (or not), when the timer has ticked. */
 void watch_look(endpoint *e, bool is_dry);
 bool watch_take_note(endpoint *e, uint32_t *peer, const char **text);

@@ -20,6 +20,9 @@
  * connection ends before a handshake is worked on, unless a peer that has spoken lives at the same address: then it
  * may be a member that comes back, and a stranger beside it is bounded by the other limits alone.
  *
+ * Guests.  What waits for those who are no members has a bound for all together, and is counted when it is given,
+ * not on a tick: an answer to a small question may be large.
+ *
  * Silent ones.  Who connects and says nothing costs a descriptor until the handshake's time is over.  Beyond
  * connections_max the oldest silent one is ended for each new one, so a flood pushes out itself.
  */
@@ -46,19 +49,19 @@ enum {
     SHORT_FRAME     = 255,
     BLAMES_A_SECOND = 10,
     RATE_BURST      = 8192, /* as many as dial at once from one host when a large job starts */
-    RATE_A_SECOND   = 100,
-    MS_OF_A_SECOND  = 1000
+    RATE_A_SECOND   = 100
 };
 
 struct watched {
     bool lives, is_ended; /* is_ended: by us */
-    bool has_look;        /* `look` was taken at the last tick */
-    uint64_t cookie;      /* of the socket */
-    uint64_t order;       /* of acceptance */
-    uint64_t address;     /* of the other side, as one number; 0: none */
-    uint64_t took, gave;  /* bytes on the wire, as far as we know */
-    uint64_t look;        /* received at the last tick */
-    uint64_t blames, blamed_ms;
+    bool is_trusted;
+    bool has_look;       /* `look` was taken at the last tick */
+    uint64_t cookie;     /* of the socket */
+    uint64_t order;      /* of acceptance */
+    uint64_t address;    /* of the other side, as one number; 0: none */
+    uint64_t took, gave; /* bytes on the wire, as far as we know */
+    uint64_t look;       /* received at the last tick */
+    rate blames;
 };
 
 void watch_init(endpoint *e, const transport_options *o)
@@ -70,6 +73,7 @@ void watch_init(endpoint *e, const transport_options *o)
     w->timer_fd          = -1;
     w->connections_max   = o->connections_max;
     w->queue_bytes_max   = o->queue_bytes_max;
+    w->guests_bytes_max  = o->guests_bytes_max;
     w->message_bytes_max = largest > INT64_MAX / 4 ? INT64_MAX / 2 : 2 * largest + SLACK_BYTES;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 2 < w->connections_max)
         w->connections_max = (uint32_t)(files.rlim_cur / 2); /* others need descriptors too */
@@ -194,18 +198,9 @@ static bool has_peer_at(const endpoint *e, uint64_t address)
 /* Whether this address has connected too often.  Two that share a place in the table share their allowance. */
 static bool comes_too_often(endpoint *e, uint64_t address, uint64_t now_ms)
 {
-    watch_rate *r = &e->watch.rate[address % WATCH_RATES];
-    if (address == 0) return false;
-    const uint64_t forgiven = (now_ms - r->since_ms) * RATE_A_SECOND / MS_OF_A_SECOND;
-    if (forgiven > 0) {
-        r->count    = r->count > forgiven ? r->count - forgiven : 0;
-        r->since_ms = now_ms;
-    }
-    if (r->count < RATE_BURST) {
-        r->count++;
-        return false;
-    }
-    return !has_peer_at(e, address);
+    rate *r = &e->watch.rate[address % WATCH_RATES];
+    return address != 0 && !rate_take(r, RATE_BURST, RATE_A_SECOND, now_ms) &&
+           !has_peer_at(e, address);
 }
 
 void watch_accepted(endpoint *e, int fd)
@@ -244,6 +239,66 @@ static uint64_t wire_bytes(const endpoint *e, uint64_t bytes, int frames)
     return bytes + each > SHORT_FRAME ? all + 7 : all;
 }
 
+static bool counts_of(int fd, const watched *c, uint64_t *received, uint64_t *acked)
+{
+    struct tcp_info info = {0};
+    socklen_t size       = sizeof info;
+    if (cookie_of(fd) != c->cookie) return false;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+    if (size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
+        return false;
+    *received = info.tcpi_bytes_received;
+    *acked    = info.tcpi_bytes_acked;
+    return true;
+}
+
+static bool exceeds(uint64_t more, uint64_t less, uint64_t limit)
+{
+    return more > less && more - less > limit;
+}
+
+/* ---- what waits for those who are not trusted -------------------------------------------------- */
+
+/* Given, and not acknowledged by the other side's kernel.  Where nobody counts that (a Unix-domain socket), nothing. */
+static uint64_t waiting_for(int fd, const watched *c)
+{
+    uint64_t received, acked;
+    if (!counts_of(fd, c, &received, &acked)) return 0;
+    return c->gave > acked ? c->gave - acked : 0;
+}
+
+/* Of all; the one for which most waits: *worst, or -1. */
+static uint64_t count_guests(endpoint *e, int *worst, uint64_t *most)
+{
+    uint64_t all = 0;
+    *worst       = -1;
+    *most        = 0;
+    for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
+        const watched *c = find(e, fd);
+        if (c == NULL || c->is_ended || c->is_trusted) continue;
+        const uint64_t waiting = waiting_for(fd, c);
+        all += waiting;
+        if (waiting <= *most) continue;
+        *most  = waiting;
+        *worst = fd;
+    }
+    return all;
+}
+
+/* The sum that is kept forgets no byte that has arrived; it is counted anew only after so many more. */
+static void relieve(endpoint *e)
+{
+    watch *w = &e->watch;
+    int worst;
+    uint64_t most;
+    while ((w->guests_bytes = count_guests(e, &worst, &most)) > w->guests_bytes_max / 2 &&
+           worst >= 0)
+        end_peer(e, worst,
+                 "it does not read, and too much waits for observers and strangers: ended");
+}
+
+/* ---- counts of messages ------------------------------------------------------------------------ */
+
 void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
 {
     watched *c = find(e, peers_fd(&e->peers, peer));
@@ -252,8 +307,19 @@ void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
 
 void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
 {
+    watched *c         = find(e, peers_fd(&e->peers, peer));
+    const uint64_t now = wire_bytes(e, bytes, frames);
+    if (c == NULL) return;
+    c->gave += now;
+    if (c->is_trusted || e->watch.guests_bytes_max == 0) return;
+    e->watch.guests_bytes += now;
+    if (e->watch.guests_bytes > e->watch.guests_bytes_max) relieve(e);
+}
+
+void watch_trust(endpoint *e, uint32_t peer)
+{
     watched *c = find(e, peers_fd(&e->peers, peer));
-    if (c != NULL) c->gave += wire_bytes(e, bytes, frames);
+    if (c != NULL) c->is_trusted = true;
 }
 
 /* ---- what is told ------------------------------------------------------------------------------ */
@@ -272,35 +338,11 @@ void watch_blame(endpoint *e, uint32_t peer)
     const int fd = peers_fd(&e->peers, peer);
     watched *c   = find(e, fd);
     if (c == NULL) return;
-    const uint64_t now     = clock_ms(&clock_real);
-    const uint64_t forgive = (now - c->blamed_ms) * BLAMES_A_SECOND / MS_OF_A_SECOND;
-    if (forgive > 0) {
-        c->blames    = c->blames > forgive ? c->blames - forgive : 0;
-        c->blamed_ms = now;
-    }
-    if (++c->blames > TRANSPORT_BLAMES)
+    if (!rate_take(&c->blames, TRANSPORT_BLAMES, BLAMES_A_SECOND, clock_ms(&clock_real)))
         end_peer(e, fd, "too much that was refused: its connection was ended");
 }
 
 /* ---- looking ---------------------------------------------------------------------------------- */
-
-static bool counts_of(int fd, const watched *c, uint64_t *received, uint64_t *acked)
-{
-    struct tcp_info info = {0};
-    socklen_t size       = sizeof info;
-    if (cookie_of(fd) != c->cookie) return false;
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-    if (size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
-        return false;
-    *received = info.tcpi_bytes_received;
-    *acked    = info.tcpi_bytes_acked;
-    return true;
-}
-
-static bool exceeds(uint64_t more, uint64_t less, uint64_t limit)
-{
-    return more > less && more - less > limit;
-}
 
 /* They are received and never taken.  A peer that sends as little as that of something else gains as little. */
 static void forgive_heartbeats(watched *c, uint64_t received)

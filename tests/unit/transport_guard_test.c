@@ -434,6 +434,52 @@ static void count_leaving(void *memory)
     atomic_fetch_add(&left_here, 1);
 }
 
+/* Twenty silent ones cost together what one may; who is trusted is bounded by itself, and who reads lives. */
+static void test_transport_what_waits_for_all_who_are_not_trusted_is_bounded_together(void **state)
+{
+    (void)state;
+    enum { SILENT = 20, EACH_MIB = 12, BOUND_MIB = 32, OF_ONE_OF_US_MIB = 64 };
+    static uint8_t body[MIB];
+    const transport_options o = {
+        .head_bytes_max = MIB, .body_bytes_max = MIB, .guests_bytes_max = BOUND_MIB * MIB};
+    transport *l = listen_with(NULL, o), *d = dial_with(NULL, GUARD_SERVER, l);
+    int fd[SILENT + 1], sent                = 0;
+    uint32_t peer[SILENT + 1];
+    check_talk(l, d);
+    for (int i = 0; i <= SILENT; i++) {
+        shake_hands(fd[i] = plain_connect(l));
+        assert_int_equal(send(fd[i], "\x00\x05hello", 7, MSG_NOSIGNAL), 7);
+        peer[i] = await(l, TRANSPORT_MESSAGE).peer;
+    }
+    transport_trust(l, peer[SILENT]);
+    atomic_store(&left_here, 0);
+    for (int n = 0; n < OF_ONE_OF_US_MIB; n++)
+        for (int i = 0; i <= SILENT; i++) {
+            if (i < SILENT && n >= EACH_MIB) continue;
+            buf *b = buf_wrap(body, MIB, count_leaving, body);
+            if (transport_send(l, peer[i], "x", 1, b) != PEN_OK) buf_release(b);
+            sent++;
+        }
+    const uint64_t until  = now_ms() + PATIENCE_MS;
+    transport_event event = {0};
+    int told              = 0;
+    while (sent - atomic_load(&left_here) > BOUND_MIB + OF_ONE_OF_US_MIB && now_ms() < until) {
+        if (!next(l, &event, 10) || event.kind != TRANSPORT_REFUSED) continue;
+        told++;
+        assert_int_not_equal(event.peer, peer[SILENT]);
+        assert_string_equal(
+            event.note, "it does not read, and too much waits for observers and strangers: ended");
+    }
+    assert_in_range(sent - atomic_load(&left_here), 1, BOUND_MIB + OF_ONE_OF_US_MIB);
+    assert_true(told > 0);
+    assert_int_equal(transport_send(d, 0, "still here", 10, NULL), PEN_OK);
+    await(l, TRANSPORT_MESSAGE);
+    assert_int_equal(transport_send(l, peer[SILENT], "still here", 10, NULL), PEN_OK);
+    for (int i = 0; i <= SILENT; i++) close(fd[i]);
+    transport_close(d, 0);
+    transport_close(l, 0);
+}
+
 /* A listener whose owner does not look until all has arrived, and a peer that sent much. */
 static void test_transport_queue_of_one_peer_is_bounded(void **state)
 {
@@ -548,6 +594,7 @@ int main(void)
             test_transport_address_that_connects_without_end_is_turned_away_at_the_door),
         cmocka_unit_test(test_transport_message_without_end_costs_its_sender_the_connection),
         cmocka_unit_test(test_transport_peer_that_does_not_read_loses_its_connection),
+        cmocka_unit_test(test_transport_what_waits_for_all_who_are_not_trusted_is_bounded_together),
         cmocka_unit_test(test_transport_queue_of_one_peer_is_bounded),
         cmocka_unit_test(test_transport_peer_that_sends_nonsense_is_cut_off_and_others_are_not),
         cmocka_unit_test(test_transport_bursts_of_whole_messages_end_nothing),
