@@ -343,16 +343,30 @@ bool segment_detach(const void *data)
 }
 
 /* ---- segments of peers ----------------------------------------------------------------------- */
+/* How the kernel names the file of a segment that has no other name. */
+static void link_of(uint64_t id, char link[2 * NAME_BYTES])
+{
+    char name[NAME_BYTES];
+    name_of(id, name);
+    snprintf(link, 2 * NAME_BYTES, "/memfd:%s (deleted)", name);
+}
+
+static bool leads_to(int folder, const char *path, uint64_t id)
+{
+    char meant[2 * NAME_BYTES], link[2 * NAME_BYTES];
+    const ssize_t length = readlinkat(folder, path, link, sizeof link - 1);
+    if (length < 0) return false;
+    link[length] = '\0';
+    link_of(id, meant);
+    return strcmp(link, meant) == 0;
+}
+
 /* Whether the descriptor of a reference is, by its name, the segment that was meant. */
 static bool is_still_there(const segment_ref *ref)
 {
-    char path[NAME_BYTES], name[NAME_BYTES], link[2 * NAME_BYTES];
+    char path[NAME_BYTES];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)ref->pid, (int)ref->fd);
-    const ssize_t length = readlink(path, link, sizeof link - 1);
-    if (length < 0) return false;
-    link[length] = '\0';
-    name_of(ref->id, name);
-    return strstr(link, name) != NULL;
+    return leads_to(AT_FDCWD, path, ref->id);
 }
 
 static void mapping_drop(mapping **link)
@@ -391,25 +405,56 @@ static void forget_oldest(void)
     if (idle > IDLE_MAPPINGS_MAX) mapping_drop(oldest);
 }
 
-static pen_status open_peer(const segment_ref *ref, int *fd, pen_error *why)
+/* The folder of that very process, which must be this user's; -1: it is not, or has ended. */
+static int open_process(pid_t pid)
 {
     char path[NAME_BYTES];
     struct stat is;
-    if (!is_still_there(ref))
+    snprintf(path, sizeof path, "/proc/%d", (int)pid);
+    const int folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return -1;
+    if (fstat(folder, &is) == 0 && is.st_uid == geteuid()) return folder;
+    close(folder);
+    return -1;
+}
+
+/* The file is looked at before it is opened: what is no segment may be a device or a pipe. */
+static int open_named(int process, const segment_ref *ref)
+{
+    char path[NAME_BYTES];
+    struct stat is;
+    snprintf(path, sizeof path, "fd/%d", (int)ref->fd);
+    const int found = openat(process, path, O_PATH | O_CLOEXEC);
+    if (found < 0) return -1;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", found);
+    const bool is_meant = fstat(found, &is) == 0 && S_ISREG(is.st_mode) && is.st_uid == geteuid() &&
+                          leads_to(AT_FDCWD, path, ref->id);
+    const int fd = is_meant ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    close(found);
+    return fd;
+}
+
+/* As long as was said, and never shorter: touching pages beyond the end of a file kills. */
+static bool is_sealed(int fd, uint64_t size)
+{
+    struct stat is;
+    const int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &is) == 0 && is.st_size > 0 &&
+           (uint64_t)is.st_size == size;
+}
+
+static pen_status open_peer(const segment_ref *ref, int *fd, pen_error *why)
+{
+    const int process = open_process(ref->pid);
+    *fd               = process >= 0 ? open_named(process, ref) : -1;
+    if (process >= 0) close(process);
+    if (*fd < 0)
         return why_set(why, PEN_UNREACHABLE,
                        "the memory of process %d cannot be opened: it has ended or freed it, or "
                        "belongs to another user or container; let all workers of a host run as one "
                        "user in one pid namespace",
                        (int)ref->pid);
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)ref->pid, (int)ref->fd);
-    *fd = open(path, O_RDWR | O_CLOEXEC);
-    if (*fd < 0)
-        return why_set(why, PEN_UNREACHABLE, "the memory of process %d cannot be opened: %m",
-                       (int)ref->pid);
-    const int seals = fcntl(*fd, F_GET_SEALS);
-    if (fstat(*fd, &is) == 0 && (uint64_t)is.st_size == ref->size && seals >= 0 &&
-        (seals & F_SEAL_SHRINK) != 0)
-        return PEN_OK;
+    if (is_sealed(*fd, ref->size)) return PEN_OK;
     close(*fd);
     return why_set(why, PEN_CORRUPT, "process %d has no segment of %llu bytes where it said",
                    (int)ref->pid, (unsigned long long)ref->size);
@@ -435,17 +480,24 @@ static pen_status mapping_open(const segment_ref *ref, mapping **made, pen_error
     return PEN_OK;
 }
 
-static mapping *find_mapping(uint64_t id)
+/* What was seen when it was mapped is all that a reference may say of it. */
+static bool is_of(const mapping *m, const segment_ref *ref)
+{
+    return m->ref.id == ref->id && m->ref.pid == ref->pid && m->ref.fd == ref->fd &&
+           m->ref.size == ref->size;
+}
+
+static mapping *find_mapping(const segment_ref *ref)
 {
     mapping *m = mappings;
-    while (m != NULL && m->ref.id != id) m = m->next;
+    while (m != NULL && !is_of(m, ref)) m = m->next;
     return m;
 }
 
 static pen_status map_locked(const segment_ref *ref, void **data, pen_error *why)
 {
     forget_gone(ref);
-    mapping *m = find_mapping(ref->id);
+    mapping *m = find_mapping(ref);
     if (m == NULL) {
         forget_oldest();
         pen_status status = mapping_open(ref, &m, why);
@@ -457,14 +509,22 @@ static pen_status map_locked(const segment_ref *ref, void **data, pen_error *why
     return PEN_OK;
 }
 
-pen_status segment_map(const segment_ref *ref, size_t bytes, void **data, pen_error *why)
+/* Inside of what is mapped, if the size is true: mapping_open() and is_of() see to that. */
+static bool is_inside(const segment_ref *ref, size_t bytes)
 {
-    if (ref->offset > ref->size || bytes > ref->size - ref->offset || ref->size > PTRDIFF_MAX / 2)
+    return ref->size <= PTRDIFF_MAX / 2 && ref->offset <= ref->size &&
+           bytes <= ref->size - ref->offset;
+}
+
+pen_status segment_map(const segment_ref *given, size_t bytes, void **data, pen_error *why)
+{
+    const segment_ref ref = *given; /* it may lie where a peer writes */
+    if (ref.pid <= 0 || ref.fd < 0 || !is_inside(&ref, bytes))
         return why_set(
             why, PEN_CORRUPT, "process %d names %zu bytes at %llu of a segment of %llu bytes",
-            (int)ref->pid, bytes, (unsigned long long)ref->offset, (unsigned long long)ref->size);
+            (int)ref.pid, bytes, (unsigned long long)ref.offset, (unsigned long long)ref.size);
     pthread_mutex_lock(&lock);
-    pen_status status = map_locked(ref, data, why);
+    pen_status status = map_locked(&ref, data, why);
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -472,7 +532,7 @@ pen_status segment_map(const segment_ref *ref, size_t bytes, void **data, pen_er
 void segment_unmap(const segment_ref *ref)
 {
     pthread_mutex_lock(&lock);
-    mapping *m = find_mapping(ref->id);
+    mapping *m = find_mapping(ref);
     if (m != NULL && m->users > 0) m->users--;
     pthread_mutex_unlock(&lock);
 }

@@ -46,10 +46,15 @@ enum { SEGMENT_ALONE_BYTES = 64 << 10 };
 bool segment_detach(const void *data);
 
 /* Maps a peer's segment for reading and writing, or returns the mapping it already has (counted).  The pointer is to
- * ref->offset.  UNREACHABLE: no such process or descriptor any more, another user, another pid namespace.
+ * ref->offset.  Nothing that *ref says is believed: the process and the file must be this user's, the file a sealed
+ * segment of that id and of exactly that size, and [offset, offset + bytes) lies inside what the kernel says of it.
+ * A mapping that is there already serves only a reference of the same process, descriptor, id and size.
+ * UNREACHABLE: no such process or descriptor any more, another user, another pid namespace.
  * CORRUPT: what is there is no segment of this size. */
 pen_status segment_map(const segment_ref *ref, size_t bytes, void **data, pen_error *why);
-void segment_unmap(const segment_ref *ref);
+void segment_unmap(
+    const segment_ref
+        *ref); /* the same reference, also when it lay where a peer writes: keep a copy */
 void segment_unmap_all_of(int32_t pid); /* a peer is gone */
 
 #endif

@@ -1,6 +1,7 @@
 /* core_status.c - STATUS: the whole job on one page, for `penstock status` and the exporter. */
 #include "scheduler/core_state.h"
 #include <stdlib.h>
+#include <string.h>
 
 enum { WAITING_MAX = MEET_SLOTS + CORE_OVERDUES_MAX + 1 };
 
@@ -18,6 +19,8 @@ typedef struct { /* what a STATUS points to while it is sent */
     const char *text[WAITING_MAX];
     wire_event event[CORE_EVENTS_MAX];
     uint64_t shard_bytes[WIRE_PARTITIONS_MAX];
+    const char **addresses; /* of all members, one after the other */
+    uint32_t n_addresses;
     const char *address;
 } page;
 
@@ -26,17 +29,32 @@ static void page_free(page *p)
     free(p->member);
     free(p->stat);
     free(p->waiting);
+    free(p->addresses);
 }
 
 static bool page_reserve(const scheduler_core *core, page *p)
 {
-    uint32_t members = 0, stats = 0;
+    uint32_t members = 0, stats = 0, addresses = 0;
     const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i)); members++) stats += s->n_stats + 1;
-    p->member  = calloc(members + 1, sizeof *p->member);
-    p->stat    = calloc(stats + 1, sizeof *p->stat);
-    p->waiting = calloc(WAITING_MAX, sizeof *p->waiting);
-    return p->member && p->stat && p->waiting;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i)); members++) {
+        stats += s->n_stats + 1;
+        addresses += s->n_addresses;
+    }
+    p->member    = calloc(members + 1, sizeof *p->member);
+    p->stat      = calloc(stats + 1, sizeof *p->stat);
+    p->waiting   = calloc(WAITING_MAX, sizeof *p->waiting);
+    p->addresses = calloc(addresses + 1, sizeof *p->addresses);
+    return p->member && p->stat && p->waiting && p->addresses;
+}
+
+/* Where members listen.  Where their memory lies is for members alone: it has no "://". */
+static void fill_addresses(const seat *s, page *p, wire_member *m)
+{
+    m->address = p->addresses + p->n_addresses;
+    for (uint32_t i = 0; i < s->n_addresses; i++)
+        if (strstr(s->address[i], "://"))
+            p->addresses[p->n_addresses + m->n_addresses++] = s->address[i];
+    p->n_addresses += m->n_addresses;
 }
 
 static double seconds(uint64_t from_ms, uint64_t to_ms)
@@ -52,9 +70,7 @@ static void fill_member(const seat *s, uint64_t now_ms, wire_member_status *m, w
                                    .host        = s->host,
                                    .pid         = s->pid,
                                    .local_rank  = s->local_rank,
-                                   .node        = s->node,
-                                   .n_addresses = s->n_addresses,
-                                   .address     = s->address};
+                                   .node        = s->node};
     m->state       = s->rank < 0 ? "guest" : member_state_name(s->state);
     m->call        = s->call;
     m->last_seen_s = s->incarnation ? seconds(s->last_seen_ms, now_ms) : -1;
@@ -75,6 +91,7 @@ static uint32_t fill_members(const scheduler_core *core, uint64_t now_ms, page *
     const seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i)); n++) {
         fill_member(s, now_ms, &p->member[n], stat);
+        fill_addresses(s, p, &p->member[n].member);
         stat += p->member[n].n_stats;
     }
     return n;

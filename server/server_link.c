@@ -48,7 +48,8 @@ static void receive(server_link *l, const transport_event *event)
         return;
     }
     server_hosted *h = server_shard_find(s, d.shard);
-    if (h != NULL && d.kind == WIRE_LOGGED) shard_receive(h->shard, UINT32_MAX, &d, event->body);
+    if (h != NULL && d.kind == WIRE_LOGGED)
+        (void)shard_receive(h->shard, UINT32_MAX, &d, event->body);
 }
 
 static bool drain(void *user)

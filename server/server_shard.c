@@ -204,7 +204,8 @@ static void give(server_hosted *h, const transport_event *event, const wire_data
     stat_set *stats      = &h->place->server->stats;
     const uint64_t since = stat_begin(stats);
     const uint64_t begun = d->kind == WIRE_PUSH && d->n > 0 ? trace_begin() : 0;
-    shard_receive(h->shard, event->peer, d, event->body);
+    if (shard_receive(h->shard, event->peer, d, event->body))
+        transport_trust(h->place->endpoint, event->peer);
     if (d->kind == WIRE_PUSH) stat_took(stats, STAT_SPREAD_PUSH, since);
     if (d->kind == WIRE_PULL) stat_took(stats, STAT_SPREAD_PULL, since);
     trace_span(TRACE_SUM, begun,

@@ -92,7 +92,7 @@ void shard_destroy(shard *s)
 
 /* ---- work ------------------------------------------------------------------------------------ */
 static pen_status check_sender(const shard *s, const wire_data *d, const buf *payload,
-                               pen_error *why)
+                               bool *is_member, pen_error *why)
 {
     const size_t size = payload != NULL ? payload->size : 0;
     if (d->payload_bytes != size)
@@ -100,6 +100,7 @@ static pen_status check_sender(const shard *s, const wire_data *d, const buf *pa
                        "a payload of %" PRIu64 " bytes was announced and %zu came",
                        d->payload_bytes, size);
     const pen_status status = server_core_admit(s->core, d->rank, d->from, d->term, d->epoch, why);
+    *is_member              = status == PEN_OK;
     if (status != PEN_OK) return status;
     if (d->to != s->setup.incarnation && !plant(PLANT_NO_INCARNATION_CHECK) &&
         !plant(PLANT_NO_FENCE))
@@ -122,22 +123,9 @@ static void turn_away(shard *s, uint32_t peer, const wire_data *d, const pen_err
     shard_refuse(s, peer, d, why->status, why->text);
 }
 
-void shard_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
+static void take(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
-    if (s->core == NULL || s->has_failed) return;
-    if (d->kind == WIRE_LOG) {
-        shard_follow_receive(s, peer, d, payload);
-        return;
-    }
-    if (d->kind == WIRE_LOGGED) {
-        shard_log_heard(s, d);
-        return;
-    }
     pen_error why;
-    if (check_sender(s, d, payload, &why) != PEN_OK) {
-        turn_away(s, peer, d, &why);
-        return;
-    }
     s->peer_of[d->rank] = peer;
     switch (d->kind) {
     case WIRE_PUSH: shard_receive_push(s, peer, d, payload); return;
@@ -148,6 +136,22 @@ void shard_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
     }
     why_set(&why, PEN_INVALID_ARGUMENT, "%s is not for a server", wire_kind_name((int)d->kind));
     turn_away(s, peer, d, &why);
+}
+
+bool shard_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
+{
+    bool is_member = false;
+    pen_error why;
+    if (s->core == NULL || s->has_failed) return false;
+    if (d->kind == WIRE_LOG)
+        shard_follow_receive(s, peer, d, payload);
+    else if (d->kind == WIRE_LOGGED)
+        shard_log_heard(s, d);
+    else if (check_sender(s, d, payload, &is_member, &why) != PEN_OK)
+        turn_away(s, peer, d, &why);
+    else
+        take(s, peer, d, payload);
+    return is_member;
 }
 
 /* ---- being asked ----------------------------------------------------------------------------- */

@@ -184,8 +184,8 @@ void shard_epoch(shard *self, uint64_t term, uint64_t epoch, const wire_member *
                  uint32_t n_workers);
 
 /* One message of the data plane, also LOG and LOGGED of other servers.  payload may be NULL, is
- * BORROWED, and is referenced as long as it is needed. */
-void shard_receive(shard *self, uint32_t peer, const wire_data *d, buf *payload);
+ * BORROWED, and is referenced as long as it is needed.  True: its sender is a worker of this epoch. */
+bool shard_receive(shard *self, uint32_t peer, const wire_data *d, buf *payload);
 
 /* Sends what was gathered; before the thread sleeps. */
 void shard_flush(shard *self);

@@ -11,7 +11,16 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { RETURNS_MAX = 1024, BOOKS_MAX = 1 << 20, NO_SLOT = -1 };
+/* Without memory a peer is not added, instead of exit(). */
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+enum {
+    RETURNS_MAX = 1024,
+    BOOKS_MAX   = 1 << 20,
+    PRIVATE_MAX = 1024, /* messages of this layer in a row, before the owner gets its turn */
+    NO_SLOT     = -1
+};
 
 typedef enum { PROBE = 1, MAPPED, LENT, RETURN } kind;
 
@@ -23,15 +32,23 @@ typedef struct { /* what every internal head begins with */
 
 #define MARK "\0PenLend"
 
+/* What a process shows to one peer, in a segment, to prove that it is on this host, and which process it is.  It says
+ * `shown`, so that nothing is read out for who does not know already what lies there; who maps it answers with
+ * `secret`, and shows in a proof of its own, as `echo`, that it is the process that has read it. */
+typedef struct {
+    uint64_t shown, secret, echo; /* none is 0 */
+} proof;
+
 typedef struct {
     preface p;
-    segment_ref place;
+    uint64_t shown;
+    segment_ref place; /* of a proof */
 } probe_head;
 
 typedef struct {
     preface p;
-    uint64_t number; /* 0: cannot be mapped */
-    int64_t pid;     /* of who says it */
+    uint64_t secret;   /* 0: cannot be mapped */
+    segment_ref place; /* of a proof, whose echo is the secret */
 } mapped_head;
 
 typedef struct { /* the head of the message follows */
@@ -67,9 +84,12 @@ typedef enum { UNKNOWN, ASKED, MAPS, MAPS_NOT } standing;
 
 typedef struct {
     uint32_t number, generation;
-    bool is_used;
-    standing standing;
-    pid_t pid;
+    standing standing; /* whether it maps what is here */
+    uint32_t unlent;   /* bodies that travelled meanwhile */
+    pid_t reader;      /* it, when it MAPS: proven */
+    pid_t lender;      /* it, when what it has was mapped here: proven; 0: it lends nothing */
+    proof *proof;      /* in a segment; NULL before it is needed */
+    UT_hash_handle hh;
 } peer_row;
 
 typedef struct {
@@ -83,13 +103,12 @@ struct lend {
     void *state;
     uint64_t body_bytes_max;
     pid_t owner; /* a forked child gives nothing back */
-    peer_row *peer;
-    size_t n_peers;
+    bool admits_all;
+    peer_row *peers;
     uint32_t generations;
     slot *slot;
     size_t n_slots;
     int free_slot;
-    uint64_t *probe; /* the number, in a segment; NULL before it is needed */
     book *book;
     uint8_t *scratch; /* an internal head */
     size_t scratch_size;
@@ -150,12 +169,13 @@ static bool book_enter(book *b)
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------- */
-lend *lend_create(const transport_ops *ops, void *state, uint64_t body_bytes_max)
+lend *lend_create(const transport_ops *ops, void *state, bool listens, uint64_t body_bytes_max)
 {
     lend *self = calloc(1, sizeof *self);
     if (self == NULL) return NULL;
     *self = (lend){.ops            = ops,
                    .state          = state,
+                   .admits_all     = !listens,
                    .body_bytes_max = body_bytes_max,
                    .free_slot      = NO_SLOT,
                    .book           = book_create(),
@@ -203,17 +223,24 @@ static void take_back(lend *self, uint32_t peer, pid_t pid)
     }
 }
 
+static void free_row(lend *self, peer_row *row)
+{
+    if (self->owner == getpid()) {
+        take_back(self, row->number, row->reader);
+        segment_free(row->proof);
+    }
+    HASH_DEL(self->peers, row);
+    free(row);
+}
+
 void lend_destroy(lend *self)
 {
+    peer_row *row, *next;
     if (self == NULL) return;
-    const bool is_owner = self->owner == getpid();
-    for (size_t i = 0; is_owner && i < self->n_peers; i++)
-        if (self->peer[i].is_used) take_back(self, self->peer[i].number, self->peer[i].pid);
+    HASH_ITER(hh, self->peers, row, next) free_row(self, row);
     pthread_mutex_lock(&self->book->lock);
     self->book->is_closed = true;
     book_leave(self->book);
-    if (is_owner) segment_free(self->probe);
-    free(self->peer);
     free(self->slot);
     free(self->scratch);
     free(self->due);
@@ -223,34 +250,39 @@ void lend_destroy(lend *self)
 /* ---- peers ------------------------------------------------------------------------------------------------ */
 static peer_row *find_peer(const lend *self, uint32_t number)
 {
-    for (size_t i = 0; i < self->n_peers; i++)
-        if (self->peer[i].is_used && self->peer[i].number == number) return &self->peer[i];
-    return NULL;
+    peer_row *row;
+    HASH_FIND(hh, self->peers, &number, sizeof number, row);
+    return row;
 }
 
 /* NULL: no memory. */
-static peer_row *meet_peer(lend *self, uint32_t number)
+static peer_row *add_peer(lend *self, uint32_t number)
+{
+    peer_row *row = calloc(1, sizeof *row);
+    if (row == NULL) return NULL;
+    *row = (peer_row){.number = number, .generation = ++self->generations};
+    HASH_ADD(hh, self->peers, number, sizeof row->number, row);
+    if (row->hh.tbl != NULL) return row;
+    free(row);
+    return NULL;
+}
+
+/* NULL: no member, or no memory. */
+static peer_row *member(lend *self, uint32_t number)
 {
     peer_row *row = find_peer(self, number);
-    for (size_t i = 0; row == NULL && i < self->n_peers; i++)
-        if (!self->peer[i].is_used) row = &self->peer[i];
-    if (row != NULL && row->is_used) return row;
-    if (row == NULL) {
-        peer_row *more = realloc(self->peer, (self->n_peers + 1) * sizeof *more);
-        if (more == NULL) return NULL;
-        self->peer = more;
-        row        = &more[self->n_peers++];
-    }
-    *row = (peer_row){.number = number, .generation = ++self->generations, .is_used = true};
-    return row;
+    return row == NULL && self->admits_all ? add_peer(self, number) : row;
+}
+
+void lend_admit(lend *self, uint32_t peer)
+{
+    if (find_peer(self, peer) == NULL) (void)add_peer(self, peer);
 }
 
 static void forget_peer(lend *self, uint32_t number)
 {
     peer_row *row = find_peer(self, number);
-    if (row == NULL) return;
-    take_back(self, number, row->pid);
-    row->is_used = false;
+    if (row != NULL) free_row(self, row);
 }
 
 /* ---- internal heads --------------------------------------------------------------------------------------- */
@@ -269,49 +301,91 @@ static pen_status say(lend *self, uint32_t peer, const void *head, size_t size)
     return self->ops->send(self->state, peer, head, size, NULL);
 }
 
-static bool make_probe(lend *self, segment_ref *place)
+/* ---- proofs ----------------------------------------------------------------------------------------------- */
+static uint64_t draw(void)
 {
-    if (self->probe == NULL) {
-        self->probe = segment_alloc(sizeof *self->probe, NULL);
-        if (self->probe == NULL || getrandom(self->probe, sizeof *self->probe, 0) < 0) return false;
-        *self->probe |= 1; /* not 0 */
+    uint64_t number = 0;
+    if (getrandom(&number, sizeof number, 0) != sizeof number) return 0;
+    return number | 1;
+}
+
+/* Where this process's proof for a peer lies. */
+static bool show_proof(peer_row *row, segment_ref *place)
+{
+    if (row->proof == NULL) {
+        const proof fresh = {.shown = draw(), .secret = draw()};
+        if (fresh.shown == 0 || fresh.secret == 0) return false;
+        row->proof = segment_alloc(sizeof *row->proof, NULL);
+        if (row->proof == NULL) return false;
+        *row->proof = fresh;
     }
-    return segment_find(self->probe, sizeof *self->probe, place);
+    return segment_find(row->proof, sizeof *row->proof, place);
+}
+
+static bool read_proof(const segment_ref *place, proof *read)
+{
+    void *at;
+    if (segment_map(place, sizeof *read, &at, NULL) != PEN_OK) return false;
+    memcpy(read, at, sizeof *read);
+    segment_unmap(place);
+    return true;
 }
 
 static void ask(lend *self, peer_row *row)
 {
     probe_head head = {.p = {.mark = MARK, .kind = PROBE}};
-    if (!make_probe(self, &head.place)) {
+    if (!show_proof(row, &head.place)) {
         row->standing = MAPS_NOT;
         return;
     }
+    head.shown = row->proof->shown;
     if (say(self, row->number, &head, sizeof head) == PEN_OK) row->standing = ASKED;
+}
+
+/* A question that comes before its asker is known as a member is passed over; so it comes again, ever more seldom. */
+static void ask_in_time(lend *self, peer_row *row)
+{
+    if (row->standing != UNKNOWN && row->standing != ASKED) return;
+    if (row->standing == UNKNOWN || (row->unlent & (row->unlent - 1)) == 0) ask(self, row);
+    row->unlent++;
 }
 
 static void on_probe(lend *self, uint32_t peer, const void *data, size_t size)
 {
     probe_head head;
-    mapped_head answer = {.p = {.mark = MARK, .kind = MAPPED}, .pid = getpid()};
-    void *at;
-    if (size != sizeof head) return;
+    proof its;
+    mapped_head answer = {.p = {.mark = MARK, .kind = MAPPED}};
+    peer_row *row      = member(self, peer);
+    if (size != sizeof head || row == NULL) return;
     memcpy(&head, data, sizeof head);
-    if (segment_map(&head.place, sizeof answer.number, &at, NULL) == PEN_OK) {
-        memcpy(&answer.number, at, sizeof answer.number);
-        segment_unmap(&head.place);
+    row->lender = 0;
+    if (read_proof(&head.place, &its) && its.shown == head.shown && its.shown != 0 &&
+        show_proof(row, &answer.place)) {
+        answer.secret    = its.secret;
+        row->proof->echo = its.secret;
+        row->lender      = head.place.pid;
     }
-    (void)say(self, peer, &answer,
-              sizeof answer); /* lost: it is not asked again before it reconnects */
+    (void)say(self, peer, &answer, sizeof answer); /* lost: it is asked again */
 }
 
 static void on_mapped(lend *self, uint32_t peer, const void *data, size_t size)
 {
     mapped_head head;
+    proof its;
     peer_row *row = find_peer(self, peer);
-    if (size != sizeof head || row == NULL || self->probe == NULL) return;
+    if (size != sizeof head || row == NULL || row->proof == NULL) return;
     memcpy(&head, data, sizeof head);
-    row->standing = head.number == *self->probe ? MAPS : MAPS_NOT;
-    row->pid      = (pid_t)head.pid;
+    if (head.secret == 0) {
+        row->standing = MAPS_NOT;
+        return;
+    }
+    if (row->standing != ASKED) return;
+    row->standing = MAPS_NOT;
+    if (head.secret != row->proof->secret || !read_proof(&head.place, &its) ||
+        its.echo != head.secret)
+        return;
+    row->standing = MAPS;
+    row->reader   = head.place.pid;
 }
 
 /* ---- returning -------------------------------------------------------------------------------------------- */
@@ -436,19 +510,20 @@ pen_status lend_send(lend *self, uint32_t peer, const void *head, size_t head_si
     settle(self);
     const bool may_be_lent = body != NULL && body->size >= LEND_BYTES_MIN &&
                              segment_find(body->data, body->size, &place);
-    peer_row *row = may_be_lent ? meet_peer(self, peer) : NULL;
+    peer_row *row = may_be_lent ? member(self, peer) : NULL;
     if (row != NULL && row->standing == MAPS) {
         const pen_status status = send_lent(self, peer, head, head_size, body, &place);
         if (status != PEN_UNSUPPORTED) return status;
     }
     const pen_status status = self->ops->send(self->state, peer, head, head_size, body);
-    if (status == PEN_OK && row != NULL && row->standing == UNKNOWN) ask(self, row);
+    if (status == PEN_OK && row != NULL) ask_in_time(self, row);
     return status;
 }
 
 /* ---- borrowing -------------------------------------------------------------------------------------------- */
-static void refuse(transport_event *event, const char *note)
+static void refuse(lend *self, transport_event *event, const char *note)
 {
+    if (self->ops->blame != NULL) self->ops->blame(self->state, event->peer);
     event->kind      = TRANSPORT_REFUSED;
     event->head      = NULL;
     event->head_size = 0;
@@ -456,40 +531,51 @@ static void refuse(transport_event *event, const char *note)
     snprintf(event->note, sizeof event->note, "%s", note);
 }
 
-/* Of what cannot be mapped any more the sender hears that it should not lend. */
+/* Maps what was lent; NULL, or why not.  What cannot be mapped any more its sender should not lend. */
+static const char *borrow(lend *self, const peer_row *row, const lent_head *lent, borrowed **made)
+{
+    void *at       = NULL;
+    borrowed *mine = malloc(sizeof *mine);
+    *made          = mine;
+    if (mine == NULL || !book_enter(self->book)) return "no memory for a lent body";
+    if (segment_map(&lent->place, lent->bytes, &at, NULL) != PEN_OK) {
+        const mapped_head no = {.p = {.mark = MARK, .kind = MAPPED}};
+        (void)say(self, row->number, &no, sizeof no);
+        pthread_mutex_lock(&self->book->lock);
+        book_leave(self->book);
+        return "a lent body that cannot be mapped";
+    }
+    *mine = (borrowed){.place = lent->place,
+                       .book  = self->book,
+                       .what  = {row->number, row->generation, lent->token}};
+    buf_init(&mine->base, at, lent->bytes, give_back);
+    return NULL;
+}
+
 static void on_lent(lend *self, transport_event *event)
 {
     lent_head lent;
+    borrowed *mine    = NULL;
     const char *wrong = NULL;
-    void *at          = NULL;
     if (event->head_size <= sizeof lent) {
-        refuse(event, "a lent message without a head");
+        refuse(self, event, "a lent message without a head");
         return;
     }
     memcpy(&lent, event->head, sizeof lent);
-    peer_row *row  = meet_peer(self, event->peer);
-    borrowed *mine = row != NULL ? malloc(sizeof *mine) : NULL;
-    if (lent.bytes > self->body_bytes_max || lent.bytes > lent.place.size ||
-        lent.place.offset > lent.place.size - lent.bytes)
+    const peer_row *row = find_peer(self, event->peer);
+    if (row == NULL || row->lender == 0)
+        wrong = "a lent body of a peer whose memory was not mapped before";
+    else if (lent.place.pid != row->lender)
+        wrong = "a lent body in the memory of another process";
+    else if (lent.bytes > self->body_bytes_max)
         wrong = "a lent body that is larger than allowed";
-    else if (mine == NULL || !book_enter(self->book))
-        wrong = "no memory for a lent body";
-    else if (segment_map(&lent.place, lent.bytes, &at, NULL) != PEN_OK) {
-        const mapped_head no = {.p = {.mark = MARK, .kind = MAPPED}, .pid = getpid()};
-        (void)say(self, event->peer, &no, sizeof no);
-        pthread_mutex_lock(&self->book->lock);
-        book_leave(self->book);
-        wrong = "a lent body that cannot be mapped";
-    }
+    else
+        wrong = borrow(self, row, &lent, &mine);
     if (wrong != NULL) {
         free(mine);
-        refuse(event, wrong);
+        refuse(self, event, wrong);
         return;
     }
-    mine->place = lent.place;
-    mine->book  = self->book;
-    mine->what  = (returned){event->peer, row->generation, lent.token};
-    buf_init(&mine->base, at, lent.bytes, give_back);
     event->body = &mine->base;
     event->head = (const uint8_t *)event->head + sizeof lent;
     event->head_size -= sizeof lent;
@@ -510,7 +596,7 @@ static bool is_for_owner(lend *self, transport_event *event)
     preface p;
     if (event->body != NULL || event->head_size < sizeof p) {
         buf_release(event->body);
-        refuse(event, "a message about lent bodies that makes no sense");
+        refuse(self, event, "a message about lent bodies that makes no sense");
         return true;
     }
     memcpy(&p, event->head, sizeof p);
@@ -519,18 +605,20 @@ static bool is_for_owner(lend *self, transport_event *event)
     case MAPPED: on_mapped(self, event->peer, event->head, event->head_size); return false;
     case RETURN: on_return(self, event->peer, event->head, event->head_size); return false;
     case LENT: on_lent(self, event); return true;
-    default: refuse(event, "a message about lent bodies that makes no sense"); return true;
+    default: refuse(self, event, "a message about lent bodies that makes no sense"); return true;
     }
 }
 
 pen_status lend_recv(lend *self, transport_event *event)
 {
     settle(self);
-    for (;;) {
+    for (int n = 0; n < PRIVATE_MAX; n++) {
+        *event                  = (transport_event){0};
         const pen_status status = self->ops->recv(self->state, event);
         if (status != PEN_OK || is_for_owner(self, event)) return status;
-        *event = (transport_event){0};
     }
+    refuse(self, event, "messages about lent bodies without an end");
+    return PEN_OK;
 }
 
 /* ---- buffers ---------------------------------------------------------------------------------------------- */

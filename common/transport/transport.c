@@ -66,7 +66,7 @@ static pen_status open_with(bool listens, const char *address, const transport_o
     const transport_options o = fill_in(given);
     pen_status status = (listens ? t->ops->listen : t->ops->dial)(t->state, address, &o, why);
     if (status == PEN_OK && o.lends && t->ops->crosses_processes) {
-        t->lend = lend_create(t->ops, t->state, o.body_bytes_max);
+        t->lend = lend_create(t->ops, t->state, listens, o.body_bytes_max);
         if (t->lend == NULL)
             status = why_set(why, PEN_NO_MEMORY, "no memory for a connection to %.200s", address);
     }
@@ -119,6 +119,7 @@ void transport_blame(transport *t, uint32_t peer)
 void transport_trust(transport *t, uint32_t peer)
 {
     if (t->ops->trust != NULL) t->ops->trust(t->state, peer);
+    if (t->lend != NULL) lend_admit(t->lend, peer);
 }
 
 void transport_set_queue(transport *t, uint64_t bytes_max)

@@ -145,7 +145,9 @@ pen_status transport_recv(transport *t, transport_event *event);
 enum { TRANSPORT_BLAMES = 100 };
 void transport_blame(transport *t, uint32_t peer);
 
-/* This peer of a listener is known to be one of ours: guests_bytes_max is not about it any more. */
+/* This peer of a listener is a member of the job, as the layer above knows by now: guests_bytes_max is not about it any
+ * more, bodies may be lent to it, and it may lend some.  Until then all bytes travel.  Cheap enough for each message;
+ * forgotten with the connection. */
 void transport_trust(transport *t, uint32_t peer);
 
 /* Another queue_bytes_max of a listener, once it is known what its peers will send. */

@@ -58,6 +58,7 @@ static pair open_pair(bool listener_lends, bool dialler_lends)
     (void)await_with(p.dialler, TRANSPORT_UP, p.listener);
     assert_int_equal(transport_send(p.dialler, 0, "hello", 5, NULL), PEN_OK);
     p.number = await_with(p.listener, TRANSPORT_MESSAGE, p.dialler).peer;
+    transport_trust(p.listener, p.number);
     return p;
 }
 
@@ -287,7 +288,8 @@ static void what_a_killed_peer_had_is_taken_back_and_stays_lendable(void **state
     address = (char *)(uintptr_t)transport_address(l);
     assert_true(write(ends[1], address, strlen(address)) > 0);
     const uint32_t number = await_with(l, TRANSPORT_MESSAGE, NULL).peer;
-    uint8_t *data         = segment_alloc(BYTES, NULL);
+    transport_trust(l, number);
+    uint8_t *data = segment_alloc(BYTES, NULL);
     watched w[SENT_MAX];
     int last = -1;
     do watch(&w[++last], data, BYTES); /* it is lent none before it has said that it can map them */
@@ -335,6 +337,163 @@ static void nonsense_about_lent_bodies_is_refused(void **state)
     close_pair(&p);
 }
 
+/* ---- liars ------------------------------------------------------------------------------------------------ */
+/* The layer's heads, as somebody writes them who has only read what they look like. */
+typedef struct {
+    char mark[8];
+    uint32_t kind, n;
+    uint64_t shown; /* MAPPED: the secret */
+    segment_ref place;
+} question;
+
+typedef struct {
+    char mark[8];
+    uint32_t kind, n;
+    uint64_t token, bytes;
+    segment_ref place;
+    char head[8];
+} lent_message;
+
+enum { PROBE = 1, MAPPED, LENT, RETURN };
+#define HEAD(which) .mark = "\0PenLend", .kind = which
+
+static transport *dial_liar(pair *p, uint32_t *number)
+{
+    transport *liar;
+    const transport_options plain = {.lends = false};
+    assert_int_equal(transport_dial(transport_address(p->listener), &plain, &liar, NULL), PEN_OK);
+    (void)await_with(liar, TRANSPORT_UP, p->listener);
+    assert_int_equal(transport_send(liar, 0, "hello", 5, NULL), PEN_OK);
+    *number = await_with(p->listener, TRANSPORT_MESSAGE, liar).peer;
+    return liar;
+}
+
+/* The listener is looked after meanwhile: what the liar's next word overtakes is not there. */
+static void say_and_pass(pair *p, transport *liar, const void *head, size_t size)
+{
+    assert_int_equal(transport_send(liar, 0, head, size, NULL), PEN_OK);
+    assert_int_equal(transport_send(liar, 0, "next", 4, NULL), PEN_OK);
+    const transport_event event = await_with(p->listener, TRANSPORT_MESSAGE, liar);
+    assert_int_equal(event.head_size, 4);
+    assert_null(event.body);
+}
+
+/* A place that this process, which is the listener's too, has mapped already. */
+static segment_ref mapped_place(const uint64_t *numbers, size_t bytes)
+{
+    segment_ref place;
+    void *view;
+    assert_true(segment_find(numbers, bytes, &place));
+    assert_int_equal(segment_map(&place, bytes, &view, NULL), PEN_OK);
+    segment_unmap(&place);
+    return place;
+}
+
+static void a_stranger_proves_nothing_and_lends_nothing(void **state)
+{
+    (void)state;
+    pair p = open_pair(true, true);
+    uint32_t number;
+    transport *liar   = dial_liar(&p, &number);
+    uint64_t *numbers = segment_alloc_apart(70000, NULL);
+    question probe    = {HEAD(PROBE), .shown = 5, .place = mapped_place(numbers, 70000)};
+    lent_message lent = {HEAD(LENT), .bytes = 70000, .place = probe.place, .head = "gradient"};
+    numbers[0]        = 5;
+    numbers[1]        = 6;
+    say_and_pass(&p, liar, &probe, sizeof probe);
+    assert_int_equal(transport_send(liar, 0, &lent, sizeof lent, NULL), PEN_OK);
+    const transport_event event = await_with(p.listener, TRANSPORT_REFUSED, liar);
+    assert_null(event.body);
+    assert_string_equal(event.note, "a lent body of a peer whose memory was not mapped before");
+    transport_close(liar, 0);
+    close_pair(&p);
+    segment_free(numbers);
+}
+
+/* A member, too, gets no byte of what it did not know, and what it lends lies in its own process and inside of it. */
+static void a_member_that_lies_about_places_is_refused(void **state)
+{
+    (void)state;
+    pair p = open_pair(true, true);
+    uint32_t number;
+    transport *liar   = dial_liar(&p, &number);
+    uint64_t *numbers = segment_alloc_apart(70000, NULL);
+    numbers[0]        = 5;
+    question probe    = {HEAD(PROBE), .shown = 5, .place = mapped_place(numbers, 70000)};
+    lent_message lent = {HEAD(LENT), .bytes = 70000, .place = probe.place, .head = "gradient"};
+    transport_trust(p.listener, number);
+    question lies[]      = {probe, probe, probe, probe, probe, probe};
+    lies[0].shown        = 4;
+    lies[1].place.size   = (uint64_t)1 << 40;
+    lies[1].place.offset = (uint64_t)1 << 39;
+    lies[2].place.offset = probe.place.size - 8;
+    lies[3].place.fd++;
+    lies[4].place.pid = getppid();
+    lies[5].place.id  = 0;
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++)
+        say_and_pass(&p, liar, &lies[i], sizeof lies[i]);
+    assert_int_equal(transport_send(liar, 0, &lent, sizeof lent, NULL), PEN_OK);
+    assert_null(await_with(p.listener, TRANSPORT_REFUSED, liar).body); /* it has proven nothing */
+
+    say_and_pass(&p, liar, &probe, sizeof probe);
+    lent_message wrong[] = {lent, lent, lent, lent, lent};
+    wrong[0].bytes       = UINT64_MAX;
+    wrong[1].place.size = wrong[1].place.offset = (uint64_t)1 << 40;
+    wrong[2].place.offset                       = 4096; /* and so some bytes too far */
+    wrong[3].place.pid                          = getppid();
+    wrong[4].place.id++;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(transport_send(liar, 0, &wrong[i], sizeof wrong[i], NULL), PEN_OK);
+        assert_null(await_with(p.listener, TRANSPORT_REFUSED, liar).body);
+    }
+    assert_int_equal(transport_send(liar, 0, &lent, sizeof lent, NULL), PEN_OK);
+    const transport_event event = await_with(p.listener, TRANSPORT_MESSAGE, liar);
+    assert_int_equal(event.body->size, 70000);
+    assert_memory_equal(event.body->data, numbers, 70000);
+    buf_release(event.body);
+    transport_close(liar, 0);
+    close_pair(&p);
+    segment_free(numbers);
+}
+
+/* Nobody is lent to who did not read the number, and nothing is given back that a peer did not have. */
+static void an_answer_that_was_guessed_is_not_believed(void **state)
+{
+    (void)state;
+    pair p = open_pair(true, true);
+    uint32_t number;
+    transport *liar = dial_liar(&p, &number);
+    transport_trust(p.listener, number);
+    watched w;
+    uint8_t *data = segment_alloc(BYTES, NULL);
+    for (int i = 0; i < 3; i++) {
+        const question guess = {HEAD(MAPPED), .shown = (uint64_t)i, .place = {.pid = getpid()}};
+        watch(&w, data, BYTES);
+        assert_int_equal(transport_send(p.listener, number, "v", 1, w.body), PEN_OK);
+        const transport_event event = await_with(liar, TRANSPORT_MESSAGE, p.listener);
+        ((uint8_t *)event.body->data)[3] ^= 0xff; /* a copy: it travelled */
+        assert_int_equal(data[3], 0);
+        buf_release(event.body);
+        say_and_pass(&p, liar, &guess, sizeof guess);
+    }
+    acquaint(&p);
+    watch(&w, data, BYTES);
+    assert_int_equal(transport_send(p.listener, p.number, "v", 1, w.body), PEN_OK);
+    const transport_event event = await_with(p.dialler, TRANSPORT_MESSAGE, p.listener);
+    struct {
+        char mark[8];
+        uint32_t kind, n;
+        uint64_t token[64];
+    } back = {HEAD(RETURN), .n = 64};
+    for (uint64_t i = 0; i < 64; i++) back.token[i] = (uint64_t)1 << 32 | i;
+    say_and_pass(&p, liar, &back, sizeof back);
+    assert_int_equal(atomic_load(&w.released), 0); /* it is not the liar's */
+    buf_release(event.body);
+    transport_close(liar, 0);
+    close_pair(&p);
+    segment_free(data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -346,6 +505,9 @@ int main(void)
         cmocka_unit_test(a_connection_that_ends_gives_back_what_a_live_reader_still_sees_unchanged),
         cmocka_unit_test(heads_are_any_bytes),
         cmocka_unit_test(nonsense_about_lent_bodies_is_refused),
+        cmocka_unit_test(a_stranger_proves_nothing_and_lends_nothing),
+        cmocka_unit_test(a_member_that_lies_about_places_is_refused),
+        cmocka_unit_test(an_answer_that_was_guessed_is_not_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

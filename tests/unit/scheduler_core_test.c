@@ -35,6 +35,30 @@ static void test_core_describes_the_job_and_its_waits_to_who_asks(void **state)
     drop_job(j);
 }
 
+static void note_addresses(void *user, const wire_control *status)
+{
+    const wire_member *m = &status->u.status.member[0].member;
+    for (uint32_t i = 0; i < m->n_addresses; i++) strcat(strcat(user, m->address[i]), " ");
+}
+
+/* Whoever asks: a guest, a tool, a reader of /status. */
+static void test_core_does_not_tell_where_the_memory_of_members_lies(void **state)
+{
+    (void)state;
+    static const char *const none[] = {NULL};
+    static const char *const own[]  = {"node:b-1:9:0:41:5:ab:4096", "tcp://devbox:7", "host:a",
+                                       "cuda:41:6:cd:8192:0"};
+    char told[256]                  = "";
+    job *j                          = make_job(none);
+    wire_control c                  = hello_of(PEN_WORKER, 0, 2, 0, 10);
+    c.u.hello.n_addresses           = 4;
+    c.u.hello.address               = own;
+    assert_true(hello(j, WORKER_PEER, &c) != 0);
+    assert_true(scheduler_core_describe(j->core, j->now, note_addresses, told));
+    assert_string_equal(told, "tcp://devbox:7 ");
+    drop_job(j);
+}
+
 static void test_core_answers_beats_with_the_furthest_step(void **state)
 {
     (void)state;
@@ -276,6 +300,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_core_describes_the_job_and_its_waits_to_who_asks),
+        cmocka_unit_test(test_core_does_not_tell_where_the_memory_of_members_lies),
         cmocka_unit_test(test_core_answers_beats_with_the_furthest_step),
         cmocka_unit_test(test_core_shrugs_off_every_message_out_of_turn),
         cmocka_unit_test(test_core_survives_any_message_from_anybody_at_any_time),

@@ -10,7 +10,9 @@
 
 #include "common/segment.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -167,6 +169,90 @@ static void what_is_gone_or_is_no_segment_is_refused(void **state)
     assert_int_equal(segment_map(&ref, 10, &mapped, &why), PEN_UNREACHABLE);
 }
 
+/* A view that is there already is not reached by numbers that somebody made up. */
+static void a_mapping_that_is_there_serves_only_its_own_reference(void **state)
+{
+    (void)state;
+    segment_ref ref;
+    void *view, *mapped;
+    pen_error why;
+    unsigned char *data = segment_alloc_apart(70000, NULL);
+    assert_true(segment_find(data, 70000, &ref));
+    assert_int_equal(segment_map(&ref, 70000, &view, &why), PEN_OK);
+    segment_ref wrong[] = {ref, ref, ref, ref, ref};
+    wrong[0].size       = (uint64_t)1 << 40; /* in which this place would be fine */
+    wrong[0].offset     = (uint64_t)1 << 39;
+    wrong[1].size += 4096;
+    wrong[2].fd++;
+    wrong[3].pid    = getppid();
+    wrong[4].offset = ref.size - 8;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_not_equal(segment_map(&wrong[i], 9, &mapped, &why), PEN_OK);
+    assert_int_equal(segment_map(&wrong[4], 8, &mapped, &why), PEN_OK);
+    assert_ptr_equal(mapped, (unsigned char *)view + ref.size - 8);
+    segment_unmap(&wrong[4]);
+    segment_unmap(&ref);
+    segment_unmap_all_of(getpid());
+    segment_free(data);
+}
+
+/* Named as a segment is, as somebody else could; {0} when there is none. */
+static segment_ref look_alike(const char *before, uint64_t id, int seals)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%spenstock-%016llx", before, (unsigned long long)id);
+    const int fd = memfd_create(text, MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, 8192) != 0) return (segment_ref){0};
+    if (seals != 0 && fcntl(fd, F_ADD_SEALS, seals) != 0) return (segment_ref){0};
+    return (segment_ref){.id = id, .size = 8192, .pid = getpid(), .fd = fd};
+}
+
+static void memory_that_could_shrink_or_has_another_name_is_refused(void **state)
+{
+    (void)state;
+    void *mapped;
+    pen_error why;
+    segment_ref shrinks = look_alike("", 77, F_SEAL_GROW);
+    segment_ref good    = look_alike("", 77, F_SEAL_SHRINK);
+    segment_ref other   = look_alike("my-", 77, F_SEAL_SHRINK);
+    assert_int_equal(segment_map(&shrinks, 8, &mapped, &why), PEN_CORRUPT);
+    assert_int_equal(segment_map(&other, 8, &mapped, &why), PEN_UNREACHABLE);
+    assert_int_equal(segment_map(&good, 8192, &mapped, &why), PEN_OK);
+    segment_unmap(&good);
+    segment_unmap_all_of(getpid());
+    close(shrinks.fd);
+    close(other.fd);
+    close(good.fd);
+}
+
+static void memory_of_another_user_is_refused(void **state)
+{
+    (void)state;
+    if (geteuid() != 0) skip(); /* nobody else can become somebody else */
+    int ends[2], stay[2];
+    segment_ref ref = {0};
+    void *mapped;
+    pen_error why;
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(pipe(stay), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        close(stay[1]);
+        if (setgid(65534) != 0 || setuid(65534) != 0) _exit(1);
+        ref = look_alike("", 78, F_SEAL_SHRINK);
+        if (write(ends[1], &ref, sizeof ref) != (ssize_t)sizeof ref) _exit(1);
+        _exit((int)read(stay[0], &ref, 1)); /* until it is ended */
+    }
+    close(stay[0]);
+    assert_int_equal(read(ends[0], &ref, sizeof ref), sizeof ref);
+    assert_int_equal(ref.pid, child);
+    assert_int_equal(segment_map(&ref, 8, &mapped, &why), PEN_UNREACHABLE);
+    close(stay[1]);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static void a_view_outlives_the_owner_and_goes_when_another_reference_tells(void **state)
 {
     (void)state;
@@ -259,6 +345,9 @@ int main(void)
         cmocka_unit_test(a_peer_that_maps_it_writes_where_the_owner_reads),
         cmocka_unit_test(what_was_detached_keeps_its_contents_and_is_written_by_nobody_else),
         cmocka_unit_test(what_is_gone_or_is_no_segment_is_refused),
+        cmocka_unit_test(a_mapping_that_is_there_serves_only_its_own_reference),
+        cmocka_unit_test(memory_that_could_shrink_or_has_another_name_is_refused),
+        cmocka_unit_test(memory_of_another_user_is_refused),
         cmocka_unit_test(a_forked_child_harms_nothing_of_its_parent),
         cmocka_unit_test(a_child_forked_while_others_allocate_has_segments_of_its_own),
         cmocka_unit_test(a_view_outlives_the_owner_and_goes_when_another_reference_tells),

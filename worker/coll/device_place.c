@@ -70,9 +70,8 @@ static pen_status open_peer(device_team *team, int who, const char *address, pen
     segment_ref ref = {0};
     void *data      = NULL;
     if (!parse(address, &ref))
-        return why_set(why, PEN_UNREACHABLE,
-                       "rank %d gives '%.80s', which is no address of its devices",
-                       team->ranks[who], address);
+        return why_set(why, PEN_UNREACHABLE, "rank %d gives no address of its devices",
+                       team->ranks[who]);
     pen_status status = segment_map(&ref, sizeof(device_control), &data, why);
     if (status != PEN_OK) return status;
     team->peer_ref[who] = ref;

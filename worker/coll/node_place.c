@@ -127,7 +127,7 @@ pen_status node_open_peer(const char *address, node_peer *peer, pen_error *why)
     segment_ref ref   = {0};
     if (skip == 0 || sscanf(address + skip, "%" SCNd32 ":%" SCNd32 ":%" SCNx64 ":%" SCNu64,
                             &ref.pid, &ref.fd, &ref.id, &ref.size) != 4)
-        return why_set(why, PEN_UNREACHABLE, "'%.128s' is no address of shared memory", address);
+        return why_set(why, PEN_UNREACHABLE, "a worker gives no address of its shared memory");
     if (ref.size < sizeof *peer->control)
         return why_set(why, PEN_UNREACHABLE,
                        "process %d has shared memory of another version; use one version of "
