@@ -45,6 +45,13 @@ uint64_t decision_record_hash(uint64_t step, const wire_record *record, const wi
     if (inputs->n_rates > 0)
         XXH3_64bits_update(&state, inputs->rate, inputs->n_rates * sizeof(double));
     if (n_sums > 0) XXH3_64bits_update(&state, sums, n_sums * sizeof(double));
+    for (uint32_t i = 0; i < record->scalars.n; i++) {
+        const wire_scalars *s = &record->scalars;
+        const uint64_t ranks  = s->ranks[i];
+        XXH3_64bits_update(&state, &s->name[i], sizeof s->name[i]);
+        XXH3_64bits_update(&state, &s->sum[i], sizeof s->sum[i]);
+        XXH3_64bits_update(&state, &ranks, sizeof ranks);
+    }
     return XXH3_64bits_digest(&state);
 }
 

@@ -8,8 +8,8 @@
 
 #include "proto/plan.h"
 
-/* XXH3-64 of one record: every field but the hash, then the inputs that all ranks share (weight and
- * snapshot left out), then the sums of squares.  proto/README.md has the bytes. */
+/* XXH3-64 of one record: every field but the hash, then the inputs that all ranks share (weight,
+ * snapshot and scalars left out), then the sums of squares, then the record's scalars.  proto/README.md has the bytes. */
 uint64_t decision_record_hash(uint64_t step, const wire_record *record, const wire_inputs *inputs,
                               const double *sums, uint32_t n_sums);
 

@@ -30,6 +30,7 @@ enum {
     WIRE_PARTITIONS_MAX = 256,
     WIRE_ENTRIES_MAX    = 128, /* of one LOG */
     WIRE_MEET_BYTES_MAX = 65536,
+    WIRE_SCALARS_MAX    = 8,
     WIRE_BLOB_BYTES_MAX = 1 << 20, /* a value of the store, a record of calls */
     WIRE_LAUNCHER       = 4,       /* roles beyond pen_role */
     WIRE_OBSERVER       = 5
@@ -92,6 +93,13 @@ typedef enum { /* what an entry of a shard's log says */
 } wire_entry_kind;
 /* clang-format on */
 
+typedef struct { /* numbers of the program, summed over ranks: proto/scalars.h */
+    uint32_t n;
+    uint32_t ranks[WIRE_SCALARS_MAX]; /* that are in the sum */
+    uint64_t name[WIRE_SCALARS_MAX];
+    double sum[WIRE_SCALARS_MAX];
+} wire_scalars;
+
 typedef struct {
     double loss_scale, clip, weight;
     bool skip, snapshot;
@@ -101,6 +109,7 @@ typedef struct {
     const double *rate;
     const void *states; /* of PUSH only: a bundle, for a snapshot of this step */
     size_t states_bytes;
+    wire_scalars scalars; /* each rank's own; a sum of a node: of its ranks */
 } wire_inputs;
 
 typedef struct {
@@ -110,6 +119,7 @@ typedef struct {
     bool finite;
     uint32_t bad_chunk;
     int32_t bad_rank;
+    wire_scalars scalars; /* of all ranks; of the partition of scalars_chunk() only */
 } wire_record;
 
 typedef struct {

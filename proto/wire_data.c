@@ -21,6 +21,11 @@ static pen_status check(const wire_data *d, pen_status blame, pen_error *why)
     if (d->n > WIRE_ITEMS_MAX || d->n_missing > WIRE_ITEMS_MAX ||
         d->inputs.n_rates > WIRE_ITEMS_MAX)
         return why_set(why, blame, "%s has a list of more than %d entries", kind, WIRE_ITEMS_MAX);
+    for (uint32_t i = 0; i < d->n_records && i < WIRE_PARTITIONS_MAX; i++)
+        if (!wire_are_scalars(&d->record[i].scalars))
+            return why_set(why, blame, "%s has a record with bad scalars", kind);
+    if (!wire_are_scalars(&d->inputs.scalars))
+        return why_set(why, blame, "%s brings bad scalars", kind);
     if (d->inputs.states_bytes > WIRE_BLOB_BYTES_MAX)
         return why_set(why, blame, "%s carries %zu bytes of states; %d are allowed", kind,
                        d->inputs.states_bytes, WIRE_BLOB_BYTES_MAX);
@@ -94,6 +99,27 @@ static void read_columns(const Pen__Data *m, wire_data *d)
     d->missing      = m->missing;
 }
 
+/* Columns that do not fit are more than there may be: the check that follows says so. */
+static void read_sums(size_t n_names, const uint64_t *name, size_t n_sums, const double *sum,
+                      size_t n_ranks, const uint32_t *ranks, wire_scalars *s)
+{
+    const bool fits = n_names <= WIRE_SCALARS_MAX && n_sums == n_names && n_ranks == n_names;
+    s->n            = fits ? count(n_names) : WIRE_SCALARS_MAX + 1;
+    for (uint32_t i = 0; fits && i < s->n; i++) {
+        s->name[i]  = name[i];
+        s->sum[i]   = sum[i];
+        s->ranks[i] = ranks[i];
+    }
+}
+
+bool wire_are_scalars(const wire_scalars *s)
+{
+    if (s->n > WIRE_SCALARS_MAX) return false;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->ranks[i] == 0 || s->ranks[i] > WIRE_ITEMS_MAX) return false;
+    return true;
+}
+
 void wire_read_inputs(const Pen__Inputs *m, bool *is_there, wire_inputs *in)
 {
     *is_there = m != NULL;
@@ -108,6 +134,8 @@ void wire_read_inputs(const Pen__Inputs *m, bool *is_there, wire_inputs *in)
                         .rate         = m->rate,
                         .states       = m->states.len > 0 ? m->states.data : NULL,
                         .states_bytes = m->states.len};
+    read_sums(m->n_scalar_name, m->scalar_name, m->n_scalar_sum, m->scalar_sum, m->n_scalar_ranks,
+              m->scalar_ranks, &in->scalars);
 }
 
 void wire_read_decision(const Pen__Decision *m, bool *is_there, wire_decision *decision)
@@ -130,6 +158,8 @@ void wire_read_record(const Pen__Record *m, wire_record *record)
                             .finite     = m->finite != 0,
                             .bad_chunk  = m->bad_chunk,
                             .bad_rank   = m->bad_rank};
+    read_sums(m->n_scalar_name, m->scalar_name, m->n_scalar_sum, m->scalar_sum, m->n_scalar_ranks,
+              m->scalar_ranks, &record->scalars);
 }
 
 static pen_status read_records(const Pen__Data *m, wire_data *d, wire_arena *arena, pen_error *why)
@@ -191,15 +221,19 @@ Pen__Inputs *wire_write_inputs(bool is_there, const wire_inputs *in, Pen__Inputs
 {
     if (!is_there) return NULL;
     pen__inputs__init(m);
-    m->loss_scale = in->loss_scale;
-    m->clip       = in->clip;
-    m->weight     = in->weight;
-    m->skip       = in->skip;
-    m->snapshot   = in->snapshot;
-    m->node_sum   = in->is_node_sum;
-    m->n_rate     = in->n_rates;
-    m->rate       = WIRE_COLUMN(double, in->rate);
-    m->states     = (ProtobufCBinaryData){in->states_bytes, WIRE_COLUMN(uint8_t, in->states)};
+    m->loss_scale    = in->loss_scale;
+    m->clip          = in->clip;
+    m->weight        = in->weight;
+    m->skip          = in->skip;
+    m->snapshot      = in->snapshot;
+    m->node_sum      = in->is_node_sum;
+    m->n_rate        = in->n_rates;
+    m->rate          = WIRE_COLUMN(double, in->rate);
+    m->states        = (ProtobufCBinaryData){in->states_bytes, WIRE_COLUMN(uint8_t, in->states)};
+    m->n_scalar_name = m->n_scalar_sum = m->n_scalar_ranks = in->scalars.n;
+    m->scalar_name  = WIRE_COLUMN(uint64_t, in->scalars.name);
+    m->scalar_sum   = WIRE_COLUMN(double, in->scalars.sum);
+    m->scalar_ranks = WIRE_COLUMN(uint32_t, in->scalars.ranks);
     return m;
 }
 
@@ -219,12 +253,16 @@ Pen__Record *wire_write_record(bool is_there, const wire_record *in, Pen__Record
 {
     if (!is_there) return NULL;
     pen__record__init(m);
-    m->partition  = in->partition;
-    m->hash       = in->hash;
-    m->weight_sum = in->weight_sum;
-    m->finite     = in->finite;
-    m->bad_chunk  = in->bad_chunk;
-    m->bad_rank   = in->bad_rank;
+    m->partition     = in->partition;
+    m->hash          = in->hash;
+    m->weight_sum    = in->weight_sum;
+    m->finite        = in->finite;
+    m->bad_chunk     = in->bad_chunk;
+    m->bad_rank      = in->bad_rank;
+    m->n_scalar_name = m->n_scalar_sum = m->n_scalar_ranks = in->scalars.n;
+    m->scalar_name  = WIRE_COLUMN(uint64_t, in->scalars.name);
+    m->scalar_sum   = WIRE_COLUMN(double, in->scalars.sum);
+    m->scalar_ranks = WIRE_COLUMN(uint32_t, in->scalars.ranks);
     return m;
 }
 

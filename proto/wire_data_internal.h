@@ -13,6 +13,8 @@ typedef struct Pen__Record Pen__Record;
 /* The generated structs have no const; packing only reads. */
 #define WIRE_COLUMN(type, pointer) ((type *)(uintptr_t)(pointer))
 
+bool wire_are_scalars(const wire_scalars *s); /* within bounds */
+
 /* Optional parts: absent is NULL there and a flag here. */
 void wire_read_inputs(const Pen__Inputs *m, bool *is_there, wire_inputs *in);
 void wire_read_decision(const Pen__Decision *m, bool *is_there, wire_decision *decision);

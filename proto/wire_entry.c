@@ -15,6 +15,8 @@ static pen_status check_entry(const wire_entry *e, pen_status blame, pen_error *
         return why_set(why, blame, "LOG names rank %d, which cannot be", e->rank);
     if (e->n_numbers > WIRE_ITEMS_MAX || e->inputs.n_rates > WIRE_ITEMS_MAX)
         return why_set(why, blame, "LOG has a list of more than %d entries", WIRE_ITEMS_MAX);
+    if (!wire_are_scalars(&e->inputs.scalars) || !wire_are_scalars(&e->record.scalars))
+        return why_set(why, blame, "LOG has an entry with bad scalars");
     if (e->has_decision && (e->decision.outcome < 0 || e->decision.outcome > PEN_SKIPPED_EMPTY))
         return why_set(why, blame, "LOG decides %d, which is no outcome", e->decision.outcome);
     if ((e->n_numbers > 0 && e->number == NULL) ||

@@ -149,6 +149,7 @@ void server_core_destroy(server_core *c)
     for (int i = 0; i < 2; i++) {
         free(c->steps[i].rate);
         free(c->steps[i].weight);
+        free(c->steps[i].scalars);
     }
     free(c->action);
     free(c->chunk);

@@ -211,6 +211,8 @@ void server_core_record_is(server_core *c, uint32_t partition, uint64_t hash);
 const wire_inputs *server_core_step_inputs(const server_core *c,
                                            uint64_t step);          /* NULL: not open */
 double server_core_weight_sum(const server_core *c, uint64_t step); /* added in rank order */
+/* The program's numbers, likewise; *sum is zero before. */
+void server_core_scalars(const server_core *c, uint64_t step, wire_scalars *sum);
 bool server_core_is_prepared(const server_core *c, uint32_t partition, uint64_t step); /* or over */
 uint64_t server_core_partition_step(const server_core *c, uint32_t partition);
 bool server_core_has_record(const server_core *c, uint32_t partition); /* of its open step */

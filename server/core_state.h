@@ -46,8 +46,9 @@ typedef struct { /* what all ranks gave for one step */
     uint64_t step;
     int32_t first; /* rank whose inputs are kept */
     wire_inputs inputs;
-    double *rate;   /* [n_groups]   */
-    double *weight; /* [world_size] NaN: not given yet */
+    double *rate;          /* [n_groups]   */
+    double *weight;        /* [world_size] NaN: not given yet */
+    wire_scalars *scalars; /* [world_size]; NULL: nobody has given any yet */
 } server_core_inputs_of_step;
 
 struct server_core {

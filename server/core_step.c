@@ -2,9 +2,11 @@
 #include "server/core_state.h"
 
 #include "proto/decision.h"
+#include "proto/scalars.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
@@ -28,6 +30,17 @@ void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wi
     s->inputs.states       = NULL; /* the shard has them */
     s->inputs.states_bytes = 0;
     for (uint32_t r = 0; r < c->world_size; r++) s->weight[r] = NAN;
+    if (s->scalars != NULL) memset(s->scalars, 0, c->world_size * sizeof *s->scalars);
+}
+
+/* Room for them is made when somebody gives any. */
+static bool keep_scalars(const server_core *c, server_core_inputs_of_step *s, int32_t rank,
+                         const wire_scalars *scalars)
+{
+    if (scalars->n == 0) return true;
+    if (s->scalars == NULL) s->scalars = calloc(c->world_size, sizeof *s->scalars);
+    if (s->scalars != NULL) s->scalars[rank] = *scalars;
+    return s->scalars != NULL;
 }
 
 pen_status server_core_inputs(server_core *c, int32_t rank, uint64_t step,
@@ -40,6 +53,8 @@ pen_status server_core_inputs(server_core *c, int32_t rank, uint64_t step,
         if (why != NULL) why->step = (int64_t)step;
         return PEN_MISMATCH;
     }
+    if (isnan(s->weight[rank]) && !keep_scalars(c, s, rank, &inputs->scalars))
+        return why_set(why, PEN_NO_MEMORY, "no memory for the scalars of %u ranks", c->world_size);
     if (isnan(s->weight[rank])) s->weight[rank] = inputs->weight;
     if (s->weight[rank] == inputs->weight) return PEN_OK;
     why_set(why, PEN_MISMATCH,
@@ -72,6 +87,13 @@ double server_core_weight_sum(const server_core *c, uint64_t step)
     for (uint32_t r = 0; r < c->world_size; r++)
         if (c->incarnation[r] != 0 && counts(c, s, r)) sum += s->weight[r];
     return sum;
+}
+
+void server_core_scalars(const server_core *c, uint64_t step, wire_scalars *sum)
+{
+    const server_core_inputs_of_step *s = &c->steps[step & 1];
+    for (uint32_t r = 0; s->scalars != NULL && r < c->world_size; r++)
+        if (c->incarnation[r] != 0 && counts(c, s, r)) scalars_add(sum, &s->scalars[r]);
 }
 
 /* ---- prepared -------------------------------------------------------------------------------- */

@@ -65,6 +65,7 @@ void shard_destroy(shard *s)
     if (s == NULL) return;
     shard_cut_fini(s);
     shard_states_fini(s);
+    shard_scalars_fini(s);
     shard_gate_forget(s);
     shard_log_fini(s);
     for (uint32_t i = 0; s->chunk != NULL && i < s->n_chunks; i++) free_chunk(s, &s->chunk[i]);

@@ -157,6 +157,7 @@ static buf *holder_of(const shard_arrival *in)
 static void act_fold(shard *s, const server_core_action *a, const shard_arrival *in)
 {
     shard_chunk *k = &s->chunk[a->index];
+    if (a->rank == in->d->rank) shard_scalars_take(s, k, a->rank, &in->d->inputs);
     if (a->rank == in->d->rank)
         shard_fold(s, k, a->rank, factor_of(&in->d->inputs), in->data, holder_of(in));
     else
@@ -165,6 +166,7 @@ static void act_fold(shard *s, const server_core_action *a, const shard_arrival 
 
 static void act_keep(shard *s, const server_core_action *a, const shard_arrival *in)
 {
+    shard_scalars_take(s, &s->chunk[a->index], a->rank, &in->d->inputs);
     shard_keep(s, &s->chunk[a->index], a->rank, factor_of(&in->d->inputs), in->data, holder_of(in));
 }
 
@@ -204,6 +206,9 @@ static void make_record(shard *s, uint32_t partition, uint64_t step)
                                               .finite     = true,
                                               .bad_rank   = -1};
     find_bad(s, &s->setup.plan->partition[p->number], &p->record);
+    if (s->scalars.chunk != SHARD_NONE &&
+        s->setup.plan->chunk[s->chunk[s->scalars.chunk].number].partition == p->number)
+        server_core_scalars(s->core, step, &p->record.scalars);
     p->record.hash = decision_record_hash(step, &p->record, inputs, p->squares, p->blocks);
     server_core_record_is(s->core, partition, p->record.hash);
     p->is_fresh = s->has_fresh = true;
@@ -244,6 +249,8 @@ static void act_update(shard *s, const server_core_action *a, const shard_arriva
 {
     shard_chunk *k       = &s->chunk[a->index];
     const uint64_t begun = trace_begin();
+    if (a->rank >= 0) shard_scalars_take(s, k, a->rank, &in->d->inputs);
+    shard_scalars_close(s, k);
     if (a->rank < 0) {
         shard_log_update(s, k, a->seq, &in->d->inputs);
         shard_update_with_mean(s, k, &in->d->inputs);

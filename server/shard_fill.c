@@ -103,9 +103,11 @@ static void tell_array(shard *s, const shard_copy *copy, shard_chunk *k, uint32_
                             .step    = server_core_round(s->core, index),
                             .version = k->version};
     if (slot == 0) {
-        e.number    = server_core_clocks(s->core, index);
-        e.n_numbers = s->setup.world_size;
-        e.crc       = numbers != NULL ? shard_chunk_crc(s, k) : 0;
+        e.number     = server_core_clocks(s->core, index);
+        e.n_numbers  = s->setup.world_size;
+        e.crc        = numbers != NULL ? shard_chunk_crc(s, k) : 0;
+        e.has_record = shard_scalars_are_of(s, k);
+        if (e.has_record) e.record.scalars = s->scalars.sum;
     }
     shard_log_append(s, &e, copy->server, numbers);
 }

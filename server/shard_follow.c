@@ -119,6 +119,7 @@ static bool follow_update(shard *s, const logged *l)
     if (!server_core_follow_update(s->core, (uint32_t)(k - s->chunk), l->e->step)) return false;
     refer_to_sum(s, k, l);
     k->weight_sum = l->e->weight_sum;
+    shard_scalars_follow(s, k, &l->e->inputs.scalars);
     shard_update_with_mean(s, k, &l->e->inputs);
     shard_drop_sum(s, k);
     shard_log_changed(s, k);
@@ -134,6 +135,8 @@ static bool follow_apply(shard *s, const logged *l)
     if (is_missing(k)) return true;
     if (!server_core_follow_apply(s->core, (uint32_t)(k - s->chunk), l->e->rank, l->e->step))
         return false;
+    shard_scalars_take(s, k, l->e->rank, &l->e->inputs);
+    shard_scalars_close(s, k);
     shard_update_with_one(s, k, &l->e->inputs, l->data);
     shard_drop_sum(s, k);
     shard_log_changed(s, k);
@@ -161,6 +164,7 @@ static bool follow_state(shard *s, const logged *l)
         server_core_follow_state(s->core, (uint32_t)(k - s->chunk), e->bytes > 0, e->step,
                                  e->number, e->n_numbers);
         k->version = e->version;
+        if (e->has_record) shard_scalars_follow(s, k, &e->record.scalars);
     }
     if (!shard_chunk_make_writable(s, k)) return true;
     if (e->bytes > 0 && !shard_tier_replace(s, k, e->slot, l->data)) return true;

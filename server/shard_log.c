@@ -208,13 +208,14 @@ void shard_log_commit(shard *s, uint32_t partition, uint64_t step, const wire_de
 void shard_log_update(shard *s, shard_chunk *k, uint64_t round, const wire_inputs *inputs)
 {
     if (!shard_is_logging(s)) return;
-    const wire_entry e = {.what       = WIRE_ENTRY_UPDATE,
-                          .object     = k->number,
-                          .rank       = -1,
-                          .step       = round,
-                          .weight_sum = k->weight_sum,
-                          .has_inputs = true,
-                          .inputs     = *inputs};
+    wire_entry e = {.what       = WIRE_ENTRY_UPDATE,
+                    .object     = k->number,
+                    .rank       = -1,
+                    .step       = round,
+                    .weight_sum = k->weight_sum,
+                    .has_inputs = true,
+                    .inputs     = *inputs};
+    if (shard_scalars_are_of(s, k)) e.inputs.scalars = s->scalars.sum;
     append_sum(s, &e, k, -1);
 }
 

@@ -48,6 +48,10 @@ static pen_status check_inputs(const shard *s, const wire_data *d, pen_error *wh
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "a push with weight %g and loss scale %g cannot be averaged", in->weight,
                        in->loss_scale);
+    for (uint32_t i = 0; i < in->scalars.n; i++)
+        if (in->scalars.ranks[i] > s->setup.world_size)
+            return why_set(why, PEN_INVALID_ARGUMENT, "a push brings a number of %u ranks of %u",
+                           in->scalars.ranks[i], s->setup.world_size);
     return PEN_OK;
 }
 

@@ -165,8 +165,11 @@ static void send_values(shard *s, shard_outbox *box, shard_list_kind kind)
     shard_list *list = &box->list[kind];
     buf *payload     = kind != SHARD_APPLIED ? buf_new(list->bytes) : NULL;
     if ((payload != NULL || kind == SHARD_APPLIED) && fill_columns(s, list, payload)) {
+        wire_record record;
         wire_data d = {.kind      = WIRE_VALUES,
                        .flags     = kind == SHARD_FIRST_VALUES ? WIRE_INITIAL : 0,
+                       .n_records = shard_scalars_tell(s, list->line, list->n, &record),
+                       .record    = &record,
                        .n         = list->n,
                        .chunk     = s->columns.chunk,
                        .crc       = payload != NULL ? s->columns.crc : NULL,
@@ -231,7 +234,11 @@ static void serve_alone(shard *s, const server_core_action *a, shard_chunk *k)
 {
     buf *wire = shard_chunk_wire(s, k);
     if (wire == NULL) return;
+    const shard_line line = {.chunk = a->index};
+    wire_record record;
     wire_data d = {.kind      = WIRE_VALUES,
+                   .n_records = shard_scalars_tell(s, &line, 1, &record),
+                   .record    = &record,
                    .step      = a->seq,
                    .flags     = a->initial ? WIRE_INITIAL : 0,
                    .n         = 1,

@@ -240,6 +240,9 @@ pen_status shard_configure(shard *s, const shard_setup *setup, pen_error *why)
         return why_set(why, PEN_NO_MEMORY, "no memory for a shard's tables");
     for (uint32_t r = 0; r < setup->world_size; r++) s->peer_of[r] = SHARD_NONE;
     number_all(s);
+    if (!shard_scalars_init(s))
+        return why_set(why, PEN_NO_MEMORY, "no memory for the scalars of %u ranks",
+                       setup->world_size);
     s->is_whole   = !setup->is_empty;
     s->n_unfilled = setup->is_empty ? s->n_chunks : 0;
 

@@ -223,8 +223,14 @@ struct shard {
     shard_refusals refusals;
     shard_open_cut cuts[SHARD_CUTS_MAX];
     struct shard_states *states; /* of the newest steps; shard_states.c */
-    uint64_t ended, skipped;     /* steps since first_step */
-    struct {                     /* for the counters */
+    struct {                     /* shard_scalars.c */
+        uint32_t chunk;          /* that they come with; SHARD_NONE: another shard adds them up */
+        wire_scalars
+            *newest;      /* [world_size] what each rank gave last, where no decision closes it */
+        wire_scalars sum; /* of the newest round */
+    } scalars;
+    uint64_t ended, skipped; /* steps since first_step */
+    struct {                 /* for the counters */
         uint64_t step,
             begun_ns; /* the newest step of which something came, and when; begun_ns 0: none */
         uint64_t lag_entries, lag_bytes; /* as they were told */
@@ -255,6 +261,18 @@ typedef struct shard_states shard_states;
 void shard_states_take(shard *s, const wire_data *d); /* what a push carries of them */
 void shard_states_give(shard *s, shard_cut *cut);     /* those of its step */
 void shard_states_fini(shard *s);
+
+/* shard_scalars.c: numbers of the program that are added up with a step. */
+bool shard_scalars_init(shard *s); /* false: no memory */
+void shard_scalars_fini(shard *s);
+bool shard_scalars_are_of(const shard *s, const shard_chunk *k);
+/* A push of the chunk was taken; a round of it is closed, or a push of it applied; and what a primary says. */
+void shard_scalars_take(shard *s, const shard_chunk *k, int32_t rank, const wire_inputs *inputs);
+void shard_scalars_close(shard *s, const shard_chunk *k);
+void shard_scalars_follow(shard *s, const shard_chunk *k, const wire_scalars *sum);
+/* What a VALUES about these chunks says of them: number of records, 0 or 1. */
+uint32_t shard_scalars_tell(const shard *s, const shard_line *line, uint32_t n,
+                            wire_record *record);
 
 /* shard_install.c */
 void shard_settle(shard *s, int64_t step, const wire_decision *decision); /* NULL: none came */

@@ -18,6 +18,11 @@ pen_status api_unsupported(const char *function);
  * before. */
 pen_status api_wait_for_values(pen_ctx *ctx, const char *call);
 
+/* The step's lock: released by the caller.  WRONG_STATE in a callback while another thread has it. */
+pen_status api_lock_step(pen_ctx *ctx, const char *call);
+
+bool api_is_last_micro(const pen_ctx *ctx);
+
 /* A gradient that was on a device is in host memory: what is left of its pen_ready(); see mirror.h. */
 void api_deliver(pen_ctx *ctx, pen_tensor *t, const void *grad, const pen_error *failure);
 

@@ -23,7 +23,7 @@ static pen_status out_of_order(const char *call, const char *how)
 
 /* A thread that ends a step holds the lock while it waits for the SDK's thread, which must not wait
  * for it. */
-static pen_status lock_step(pen_ctx *ctx, const char *call)
+pen_status api_lock_step(pen_ctx *ctx, const char *call)
 {
     if (!request_is_sdk_thread()) {
         pthread_mutex_lock(&ctx->step.lock);
@@ -43,14 +43,16 @@ static void begin(pen_ctx *ctx, pen_step *step)
     s->since_ns = stat_begin(&ctx->stats);
     context_follow_members(ctx);
     step_describe(ctx, step);
-    s->begun_ns          = trace_begin();
-    s->flags             = 0;
-    s->given             = step;
-    s->is_begun          = true;
-    s->is_open           = false;
-    s->n_ready           = 0;
-    s->micro             = 0;
-    s->remembered.status = PEN_OK;
+    s->begun_ns           = trace_begin();
+    s->flags              = 0;
+    s->given              = step;
+    s->is_begun           = true;
+    s->is_open            = false;
+    s->n_ready            = 0;
+    s->micro              = 0;
+    s->scalars.n          = 0;
+    s->has_last_gradients = false;
+    s->remembered.status  = PEN_OK;
     for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
         pen_tensor *t = model_name(&ctx->model, i);
         t->is_ready = t->has_accumulated = false;
@@ -74,7 +76,7 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
     if (atomic_load(&ctx->stop_wanted)) return PEN_END;
 
     mirror_drain(ctx);
-    status = lock_step(ctx, "pen_step_begin");
+    status = api_lock_step(ctx, "pen_step_begin");
     if (status != PEN_OK) return status;
     if (ctx->step.is_open)
         status = last_error_say(
@@ -88,7 +90,7 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
 }
 
 /* ---- micro-batches --------------------------------------------------------------------------- */
-static bool is_last_micro(const pen_ctx *ctx)
+bool api_is_last_micro(const pen_ctx *ctx)
 {
     return (uint64_t)ctx->step.micro + 1 >= ctx->settings.accum;
 }
@@ -160,7 +162,7 @@ pen_status pen_step_micro(pen_ctx *ctx, int m)
     pen_status status = context_enter(ctx, "pen_step_micro", false);
     if (status != PEN_OK) return status;
     mirror_drain(ctx);
-    status = lock_step(ctx, "pen_step_micro");
+    status = api_lock_step(ctx, "pen_step_micro");
     if (status != PEN_OK) return status;
     status = begin_micro(ctx, m, &why);
     if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
@@ -188,7 +190,7 @@ static void take_back(pen_tensor *base, const void *sum)
 static pen_status send_ready(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why)
 {
     const void *sum = grad;
-    if (!is_last_micro(ctx) && !ctx->reduces_each) {
+    if (!api_is_last_micro(ctx) && !ctx->reduces_each) {
         if (accumulate_add(t, grad, why) != PEN_OK) return why->status;
         if (ctx->stage < 2) return PEN_OK;
         lend(t); /* the sum is all that is kept */
@@ -233,7 +235,7 @@ static pen_status add_on_device(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 static pen_status ready_on_device(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 {
     const bool has_one_name = t->tied_to == NULL && t->next_alias == NULL;
-    if (has_one_name && !is_last_micro(ctx) && !ctx->reduces_each)
+    if (has_one_name && !api_is_last_micro(ctx) && !ctx->reduces_each)
         return add_on_device(ctx, t, why);
     return mirror_copy(t, true, why);
 }
@@ -260,7 +262,7 @@ static void send_sums(pen_ctx *ctx)
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         pen_tensor *t = ctx->model.tensor[i];
         if (t->mirror == NULL || !t->mirror->has_sum || t->is_ready || t->mirror->is_copying ||
-            !is_last_micro(ctx) || (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
+            !api_is_last_micro(ctx) || (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
             continue;
         pen_status status = PEN_OK;
         if (t->grad == NULL && held_grad(t, &why) == NULL) status = why.status;
@@ -274,6 +276,7 @@ static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 {
     const long long index = ctx->step.next_index;
     progress_gradient(&ctx->step.progress, clock_ns(&clock_real));
+    ctx->step.has_last_gradients |= api_is_last_micro(ctx);
     if (!t->trained)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "pen_ready('%s'): a frozen tensor has no gradient", t->name);
@@ -328,7 +331,7 @@ static pen_status wait_for_values(pen_ctx *ctx)
 
 pen_status api_wait_for_values(pen_ctx *ctx, const char *call)
 {
-    pen_status status = lock_step(ctx, call);
+    pen_status status = api_lock_step(ctx, call);
     if (status != PEN_OK) return status;
     status = wait_for_values(ctx);
     pthread_mutex_unlock(&ctx->step.lock);
@@ -341,7 +344,7 @@ pen_status pen_ready(pen_ctx *ctx, pen_tensor *t, int64_t slice)
     pen_error why;
     pen_status status = context_enter(ctx, "pen_ready", false);
     if (status != PEN_OK) return status;
-    status = lock_step(ctx, "pen_ready");
+    status = api_lock_step(ctx, "pen_ready");
     if (status != PEN_OK) return status;
     status = check_ready(ctx, t, slice, &why);
     if (status == PEN_OK && wait_for_values(ctx) != PEN_OK) {
@@ -415,7 +418,7 @@ static pen_status check_end(pen_ctx *ctx, const pen_step *step)
                               "step.weight and step.lr_scale travel with the first pen_ready() of "
                               "step %lld; set them before it",
                               (long long)s->next_index);
-    if (!is_last_micro(ctx))
+    if (!api_is_last_micro(ctx))
         return last_error_say(PEN_WRONG_STATE,
                               "pen_step_end: step %lld ends after micro-batch %d of %llu (setting "
                               "accum); call pen_step_micro() before each",
@@ -482,6 +485,7 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
     if (status != PEN_OK) return status;
     fill_step(ctx, step, &result);
     ctx->step.applied = ctx->step.outcome.applied;
+    ctx->step.totals  = ctx->step.outcome.scalars;
     status            = precision_step_ended(ctx, &why);
     if (status == PEN_OK) status = mirror_stepped(ctx, step->lazy == 0, &why);
     ctx->step.next_index++;

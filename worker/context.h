@@ -46,6 +46,9 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     uint32_t n_ready;
     uint32_t flags; /* PEN_STEP_*, for the next pen_step_begin */
     wire_inputs inputs;
+    wire_scalars scalars,
+        totals; /* what this rank gives with it; of the newest one that ended, all ranks' */
+    bool has_last_gradients;  /* some of the last micro-batch: scalars are on their way */
     double *rate;             /* [n_groups] */
     pen_error remembered;     /* of pen_ready and friends; status PEN_OK: none */
     exchange_outcome outcome; /* written by the engine before REQUEST_STEP ends */

@@ -2,6 +2,7 @@
 #include "worker/exchange_internal.h"
 
 #include "common/why.h"
+#include "proto/scalars.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -171,6 +172,7 @@ static void look_at_model(exchange *self)
     for (uint32_t i = 0; i < p->n_partitions && self->setup.rule == EXCHANGE_DECIDE; i++)
         self->n_decided += p->partition[i].n_decided > 0;
     for (uint32_t c = 0; c < p->n_chunks; c++) self->chunk[c].next_seq = (uint64_t)self->setup.step;
+    if (!scalars_chunk(p, &self->scalars_chunk)) self->scalars_chunk = p->n_chunks;
 }
 
 exchange *exchange_create(const exchange_setup *setup, const exchange_actions *actions, void *user,

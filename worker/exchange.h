@@ -113,6 +113,7 @@ typedef struct {
     bool has_bad;
     uint32_t bad_tensor;
     int32_t bad_rank;
+    wire_scalars scalars; /* what all ranks gave */
 } exchange_outcome;
 
 /* Called with the `user` of exchange_create().  None may call back into the exchange, except that
@@ -166,9 +167,9 @@ exchange_request *exchange_step_open(exchange *self, uint64_t step, const wire_i
                                      uint64_t now_ms);
 
 /* With inputs->is_node_sum this rank pushes and pulls a part of the chunks only; the others of its
- * node bring the rest, and the decision is over all.  The node's weight, and whether it asks for a
- * snapshot, may be said once more, before the first of: */
-void exchange_step_weigh(exchange *self, double weight, bool snapshot);
+ * node bring the rest, and the decision is over all.  The node's weight, whether it asks for a
+ * snapshot, and its scalars may be said once more, before the first of: */
+void exchange_step_weigh(exchange *self, double weight, bool snapshot, const wire_scalars *scalars);
 /* One chunk; from and to are its own bytes, not its tensor's. */
 void exchange_step_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from,
                        void *to);

@@ -125,12 +125,21 @@ static bool may_take(const exchange *self, const op *o)
     return o->verb != EXCHANGE_STEP || o->pulling || exchange_rule_of(self, o) != EXCHANGE_DECIDE;
 }
 
+/* Where no decision closes their chunk they come with the answer to its push. */
+static void take_scalars(exchange *self, const op *o, const wire_data *d)
+{
+    if (o->verb == EXCHANGE_STEP && o->chunk == self->scalars_chunk && d->n_records == 1 &&
+        exchange_rule_of(self, o) != EXCHANGE_DECIDE)
+        self->step.scalars = d->record[0].scalars;
+}
+
 static void take_entry(exchange *self, op *o, const wire_data *d, uint32_t i, buf *body, size_t at,
                        uint64_t now_ms)
 {
     o->version   = d->version != NULL ? d->version[i] : 0;
     o->staleness = d->staleness != NULL ? d->staleness[i] : 0;
     o->crc       = d->crc[i];
+    take_scalars(self, o, d);
     if (o->verb == EXCHANGE_LOAD) /* the shard knows how often this rank has pushed the chunk */
         self->chunk[o->chunk].next_seq = d->seq != NULL ? d->seq[i] : d->step;
     bool early = o->verb == EXCHANGE_STEP && !self->step.closing;

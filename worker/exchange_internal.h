@@ -106,6 +106,7 @@ typedef struct {
     bool *has;           /* [n_partitions] */
     wire_decision decision;
     exchange_outcome outcome; /* once decided */
+    wire_scalars scalars;     /* of all ranks, once they are known */
     void *token;
 } step_state;
 
@@ -126,9 +127,10 @@ struct exchange {
     lane_state *lane;    /* [n_shards * lanes] */
     uint8_t *push_dtype; /* [n_tensors] pen_dtype */
     uint32_t n_lanes;
-    uint32_t n_decided; /* partitions that a decision closes; 0: no step is decided */
-    bool *is_trained;   /* [n_shards] some chunk of it is */
-    idle_shard *idle;   /* [n_idle], room for n_shards */
+    uint32_t scalars_chunk; /* whose pushes bring the program's numbers; n_chunks: none is pushed */
+    uint32_t n_decided;     /* partitions that a decision closes; 0: no step is decided */
+    bool *is_trained;       /* [n_shards] some chunk of it is */
+    idle_shard *idle;       /* [n_idle], room for n_shards */
     uint32_t n_idle;
     op live;                   /* ring */
     exchange_request requests; /* ring */

@@ -117,6 +117,9 @@ static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_da
     if (d->kind == WIRE_PUSH) {
         d->has_inputs = true;
         d->inputs     = first->in->wire;
+        if (self->scalars_chunk < self->setup.plan->n_chunks &&
+            exchange_shard(self, self->scalars_chunk) != shard)
+            d->inputs.scalars.n = 0;
     }
     if (first->verb == EXCHANGE_STEP && first->pulling) add_decision(self, d);
     return n_pieces;

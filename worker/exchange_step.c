@@ -17,6 +17,8 @@ exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_
     step->n_records = step->asks = 0;
     step->ask_ms                 = NEVER;
     step->n_free                 = 0;
+    step->scalars =
+        self->scalars_chunk < self->setup.plan->n_chunks ? (wire_scalars){0} : in->scalars;
     step->closing = step->decided = step->told = step->is_final = false;
     memset(step->has, 0, self->setup.plan->n_partitions * sizeof *step->has);
     r->is_step = true;
@@ -30,11 +32,12 @@ exchange_request *exchange_step_open(exchange *self, uint64_t index, const wire_
     return r;
 }
 
-void exchange_step_weigh(exchange *self, double weight, bool snapshot)
+void exchange_step_weigh(exchange *self, double weight, bool snapshot, const wire_scalars *scalars)
 {
     if (self->step.request == NULL || self->step.in == NULL) return;
     self->step.in->wire.weight   = weight;
     self->step.in->wire.snapshot = snapshot;
+    self->step.in->wire.scalars  = *scalars;
 }
 
 /* Values that came early: parameters are written only after the program said that it is done with
@@ -186,7 +189,8 @@ void exchange_step_tell(exchange *self)
 {
     step_state *step = &self->step;
     if (step->told || !step->closing || !step->is_final || step->n_free > 0) return;
-    step->told = true;
+    step->told            = true;
+    step->outcome.scalars = step->scalars;
     self->act.decided(self->user, step->token, &step->outcome);
 }
 
@@ -208,6 +212,7 @@ void exchange_step_decide(exchange *self)
                                             .has_bad  = has_bad,
                                             .bad_rank = bad_rank};
     if (has_bad) step->outcome.bad_tensor = exchange_chunk(self, bad_chunk)->tensor;
+    step->scalars  = step->record[exchange_chunk(self, self->scalars_chunk)->partition].scalars;
     step->is_final = !self->setup.may_lose_members;
     exchange_away_decided(self);
     exchange_step_tell(self);

@@ -80,7 +80,8 @@ pen_status step_open(pen_ctx *ctx, pen_error *why)
                               .skip       = ctx->rule == EXCHANGE_DECIDE && ctx->settings.skip,
                               .snapshot   = wants_snapshot(ctx),
                               .n_rates    = ctx->model.n_groups,
-                              .rate       = s->rate};
+                              .rate       = s->rate,
+                              .scalars    = s->scalars};
     if (add_states(ctx, why) != PEN_OK) return why->status;
     s->is_open    = true;
     ctx->is_saved = ctx->keeper == NULL && s->inputs.snapshot;

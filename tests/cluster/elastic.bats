@@ -73,8 +73,7 @@ resize() {
     same_crc still drained
 }
 
-# Means of 50 steps of two loss curves of $3 steps differ by at most $4; a job whose size may change logs the loss of
-# rank 0's own share, so single steps are noise.
+# Means of 50 steps of two loss curves of $3 steps differ by at most $4.
 same_curve() {
     paste "$tmp/$1.loss" "$tmp/$2.loss" | awk -v want="$3" -v bound="$4" '
         $1 != $3 { print "step " $1 " beside " $3; bad = 1 }

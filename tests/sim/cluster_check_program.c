@@ -1,4 +1,5 @@
 /* cluster_check_program.c - what must be true of what workers are told, and of the end of a run. */
+#include "proto/scalars.h"
 #include "tests/sim/cluster_state.h"
 
 #include <inttypes.h>
@@ -81,6 +82,22 @@ static bool same_bits(double a, double b)
     return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
 }
 
+/* The ranks' numbers are those of this step, once each, and of those whose gradients count. */
+static void check_scalars(const sim_worker *w, const model_step *expected)
+{
+    const wire_scalars *s = &w->outcome.scalars;
+    double mask = 0, steps = 0;
+    uint32_t n = 0, n_steps = 0;
+    const bool are_there = scalars_find(s, SIM_SCALAR_RANKS, &mask, &n) &&
+                           scalars_find(s, SIM_SCALAR_STEP, &steps, &n_steps);
+    const uint32_t ranks = are_there ? (uint32_t)mask : 0;
+    if (ranks != expected->ranks || n != (uint32_t)__builtin_popcount(ranks) || n_steps != n ||
+        steps != (double)n * (double)w->step)
+        sim_wrong(w->c,
+                  "rank %u: scalars of step %" PRIu64 " are of ranks %x (%u), steps %g; not %x",
+                  w->rank, w->step, ranks, n, steps, expected->ranks);
+}
+
 static void check_outcome(sim_worker *w)
 {
     const model_step expected = model_at(w->c->reference, w->step);
@@ -100,6 +117,7 @@ static void check_outcome(sim_worker *w)
     if (expected.outcome == PEN_SKIPPED_NONFINITE && o->bad_rank != expected.bad_rank)
         sim_wrong(w->c, "rank %u: step %" PRIu64 " is said to be spoiled by rank %d", w->rank,
                   w->step, o->bad_rank);
+    check_scalars(w, &expected);
     if (expected.outcome != PEN_APPLIED && w->rank == 0) w->c->result.skipped++;
 }
 

@@ -72,11 +72,21 @@ static bool is_trained(const sim_worker *w, uint32_t tensor)
     return (w->c->tensor[tensor].flags & PEN_FROZEN) == 0;
 }
 
+/* Whose numbers are in a sum, and of which step, can be read from it. */
+static wire_scalars scalars_of(const sim_worker *w)
+{
+    return (wire_scalars){.n     = 2,
+                          .name  = {SIM_SCALAR_RANKS, SIM_SCALAR_STEP},
+                          .sum   = {(double)(1u << w->rank), (double)w->step},
+                          .ranks = {1, 1}};
+}
+
 static wire_inputs inputs_of(const sim_worker *w, const double *rate)
 {
     const model_task *task = &w->c->plan.task;
     const uint64_t every   = w->c->plan.snapshot_every;
-    return (wire_inputs){.loss_scale = task->loss_scale,
+    return (wire_inputs){.scalars    = scalars_of(w),
+                         .loss_scale = task->loss_scale,
                          .clip       = task->mode == MODEL_DECIDE ? task->clip : 0,
                          .weight     = model_weight(task, w->rank, w->step),
                          .skip       = true,

@@ -34,6 +34,9 @@ enum {
 };
 
 typedef struct cluster cluster;
+#define SIM_SCALAR_RANKS UINT64_C(1) /* each gives 2^rank  */
+#define SIM_SCALAR_STEP  UINT64_C(2) /* each gives its step */
+
 typedef enum { LIFE_ABSENT, LIFE_RUNS, LIFE_LEFT, LIFE_FAILED, LIFE_CRASHED } life;
 
 /* ---- clocks: cluster_time.c ------------------------------------------------------------------ */

@@ -27,6 +27,15 @@ static bool is_same(const void *a, const void *b, size_t size)
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
+static const char *scalars(const wire_scalars *a, const wire_scalars *b)
+{
+    FIELD(n);
+    COLUMN(name, a->n);
+    COLUMN(sum, a->n);
+    COLUMN(ranks, a->n);
+    return NULL;
+}
+
 static const char *record(const wire_record *a, const wire_record *b)
 {
     FIELD(partition);
@@ -35,7 +44,7 @@ static const char *record(const wire_record *a, const wire_record *b)
     FIELD(finite);
     FIELD(bad_chunk);
     FIELD(bad_rank);
-    return NULL;
+    return scalars(&a->scalars, &b->scalars);
 }
 
 static const char *inputs(const wire_inputs *a, const wire_inputs *b)
@@ -50,7 +59,7 @@ static const char *inputs(const wire_inputs *a, const wire_inputs *b)
     COLUMN(rate, a->n_rates);
     FIELD(states_bytes);
     BYTES(states, a->states_bytes);
-    return NULL;
+    return scalars(&a->scalars, &b->scalars);
 }
 
 static const char *decision(const wire_decision *a, const wire_decision *b)

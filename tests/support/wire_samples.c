@@ -19,7 +19,8 @@ static const wire_record records[] = {
      .weight_sum = 2.5,
      .finite     = false,
      .bad_chunk  = 77,
-     .bad_rank   = 3}};
+     .bad_rank   = 3,
+     .scalars = {.n = 2, .name = {171, UINT64_MAX}, .sum = {1.25, -3e300}, .ranks = {3, 65536}}}};
 
 static const uint64_t numbers[]   = {8, 80, 800};
 static const wire_entry entries[] = {
@@ -40,7 +41,12 @@ static const wire_entry entries[] = {
      .n_numbers    = 3,
      .number       = numbers,
      .has_inputs   = true,
-     .inputs       = {.loss_scale = 2048, .clip = 2.5, .weight = 16, .n_rates = 2, .rate = rates},
+     .inputs       = {.loss_scale = 2048,
+                      .clip       = 2.5,
+                      .weight     = 16,
+                      .n_rates    = 2,
+                      .rate       = rates,
+                      .scalars    = {.n = 1, .name = {172}, .sum = {0.1}, .ranks = {1}}},
      .has_decision = true,
      .decision     = {.outcome = PEN_SKIPPED_NONFINITE,
                       .clip    = 0.75,
@@ -88,7 +94,8 @@ wire_data wire_sample_data(wire_kind kind)
                                          .n_rates      = 2,
                                          .rate         = rates,
                                          .states       = "rng state",
-                                         .states_bytes = 9},
+                                         .states_bytes = 9,
+                                         .scalars = {.n = 1, .name = {173}, .sum = {7}, .ranks = {2}}},
                        .has_decision  = true,
                        .decision      = {.outcome = PEN_SKIPPED_NORM,
                                          .clip    = 0.25,

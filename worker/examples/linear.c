@@ -15,15 +15,14 @@ int main(void)
     static float w[2], g[2];
     const pen_tensor_desc line = {.name = "line", .ndim = 1, .shape = {2}, .param = w, .grad = g};
     pen_ctx *ctx;
-    pen_tensor *t;
     pen_step step;
     pen_status s;
     TRY(pen_init((const char *const[]){"optim=sgd lr=0.5", "steps=20", NULL}, &ctx));
-    TRY(pen_register(ctx, &line, &t));
+    TRY(pen_register(ctx, &line, NULL));
     TRY(pen_commit(ctx)); /* all ranks agree; w holds rank 0's values */
-    const int rank = pen_rank(pen_world(ctx)), ranks = pen_size(pen_world(ctx));
 
     while ((s = pen_step_begin(ctx, &step)) == PEN_OK) {
+        const int rank = pen_rank(pen_world(ctx)), ranks = pen_size(pen_world(ctx)); /* of now */
         double loss = g[0] = g[1] = 0;
         for (int i = rank; i < 64; i += ranks) { /* this rank's share of the batch */
             float x = (step.index * 64 + i) * 37 % 97 / 97.f, error = w[0] * x + w[1] - 3 * x - 1;
@@ -31,9 +30,10 @@ int main(void)
             g[1] += 2 * error * ranks / 64;
             loss += error * error / 64;
         }
-        pen_ready(ctx, t, PEN_ALL);    /* g is final: it may travel */
-        TRY(pen_step_end(ctx, &step)); /* new values are in w */
-        TRY(pen_all_reduce(pen_world(ctx), &loss, &loss, 1, PEN_F64, PEN_SUM, NULL, NULL));
+        pen_step_scalar(ctx, "loss", loss); /* added up over the ranks, with the gradients */
+        pen_ready(ctx, NULL, PEN_ALL);      /* all gradients are final: they may travel */
+        TRY(pen_step_end(ctx, &step));      /* new values are in w */
+        TRY(pen_step_total(ctx, "loss", PEN_SUM, &loss));
         if (rank == 0) printf("step %2d   loss %.4f\n", (int)step.index, loss);
     }
     TRY(s == PEN_END ? pen_finalize(ctx) : s);

@@ -2,13 +2,17 @@
 #include "worker/train/agreement.h"
 
 #include "common/segment.h"
+#include "common/why.h"
 #include "proto/decision.h"
+#include "proto/scalars.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct { /* what one rank shows to all; rates follow */
     double weight, loss_scale, clip;
     uint32_t skip, snapshot;
+    wire_scalars scalars;
 } shown;
 
 pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *why)
@@ -17,20 +21,23 @@ pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *w
     a->bytes   = sizeof(shown) + n_rates * sizeof(double);
     a->own     = segment_alloc(a->bytes, why);
     if (a->own != NULL) a->all = segment_alloc(a->bytes * (size_t)size, why);
-    return a->all != NULL ? PEN_OK : why->status;
+    if (a->all == NULL) return why->status;
+    a->ranks = calloc((size_t)size, sizeof *a->ranks);
+    return a->ranks != NULL ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", size);
 }
 
 void agreement_fini(agreement *a)
 {
     segment_free(a->own);
     segment_free(a->all);
+    free(a->ranks);
     *a = (agreement){0};
 }
 
 void agreement_show(agreement *a, talk *t, const wire_inputs *inputs)
 {
-    const shown s = {inputs->weight, inputs->loss_scale, inputs->clip, inputs->skip,
-                     inputs->snapshot};
+    const shown s = {inputs->weight, inputs->loss_scale, inputs->clip,
+                     inputs->skip,   inputs->snapshot,   inputs->scalars};
     memcpy(a->own, &s, sizeof s);
     memcpy(a->own + sizeof s, inputs->rate, inputs->n_rates * sizeof(double));
     agreement_show_again(a, t);
@@ -45,6 +52,7 @@ void agreement_show_again(agreement *a, talk *t)
                             .out   = a->all,
                             .scale = 1,
                             .label = "weights and rates of a step"};
+    a->n                 = pen_group_ranks(t->group, a->ranks, pen_size(t->group));
     talk_begin(t, &call);
 }
 
@@ -58,40 +66,51 @@ static void read_shown(const agreement *a, int position, wire_inputs *in)
                         .weight     = s.weight,
                         .skip       = s.skip != 0,
                         .snapshot   = s.snapshot != 0,
+                        .scalars    = s.scalars,
                         .n_rates    = a->n_rates,
                         .rate       = (const double *)(const void *)(at + sizeof s)};
 }
 
-pen_status agreement_check(const agreement *a, const int *ranks, int n, double *weight_sum,
-                           pen_error *why)
+pen_status agreement_check(const agreement *a, double *weight_sum, pen_error *why)
 {
     wire_inputs first, other;
     *weight_sum = 0;
     read_shown(a, 0, &first);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < a->n; i++) {
         read_shown(a, i, &other);
-        if (!decision_inputs_equal(&first, ranks[0], &other, ranks[i], why)) return why->status;
+        if (!decision_inputs_equal(&first, a->ranks[0], &other, a->ranks[i], why))
+            return why->status;
         *weight_sum += other.weight;
     }
     return PEN_OK;
 }
 
-int32_t agreement_last_with_weight(const agreement *a, int n)
+void agreement_scalars(const agreement *a, wire_scalars *sum)
+{
+    wire_inputs in;
+    *sum = (wire_scalars){0};
+    for (int i = 0; i < a->n; i++) {
+        read_shown(a, i, &in);
+        scalars_add(sum, &in.scalars);
+    }
+}
+
+int32_t agreement_last_with_weight(const agreement *a)
 {
     wire_inputs in;
     int32_t last = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < a->n; i++) {
         read_shown(a, i, &in);
         if (in.weight > 0) last = i;
     }
     return last;
 }
 
-bool agreement_wants_snapshot(const agreement *a, int n)
+bool agreement_wants_snapshot(const agreement *a)
 {
     wire_inputs in;
     bool is_wanted = false;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < a->n; i++) {
         read_shown(a, i, &in);
         is_wanted |= in.snapshot;
     }

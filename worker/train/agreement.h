@@ -1,6 +1,6 @@
-/* agreement.h - what every rank shows to all in each step, where no server adds it up: its weight, rates and bounds.
+/* agreement.h - what every rank shows to all in each step, where no server adds it up: its weight, rates, bounds and scalars.
  *
- * Weights are added in rank order; all else must be equal.  One small all_gather, begun with the step
+ * Weights and scalars are added in rank order; all else must be equal.  One small all_gather, begun with the step
  * and needed at its end.
  */
 #ifndef WORKER_TRAIN_AGREEMENT_H
@@ -11,6 +11,7 @@
 typedef struct {
     size_t bytes; /* of one rank's */
     uint32_t n_rates;
+    int n, *ranks;   /* members that show it, and their RANKs: also those that were lost since */
     char *own, *all; /* [bytes], [size * bytes] */
 } agreement;
 
@@ -23,16 +24,18 @@ void agreement_show(agreement *a, talk *t, const wire_inputs *inputs);
 /* The same again, for members that are left. */
 void agreement_show_again(agreement *a, talk *t);
 
-/* After the wait: whether all gave the same, and the sum of the weights of positions 0 to n - 1, which are
- * RANKs ranks[n].  MISMATCH, the same on all, names two of them. */
-pen_status agreement_check(const agreement *a, const int *ranks, int n, double *weight_sum,
-                           pen_error *why);
+/* After the wait: whether all gave the same, and the sum of their weights.  MISMATCH, the same on all, names two
+ * of them. */
+pen_status agreement_check(const agreement *a, double *weight_sum, pen_error *why);
+
+/* The sum of their scalars. */
+void agreement_scalars(const agreement *a, wire_scalars *sum);
 
 /* The last position whose weight is not 0: where all terms are finite and their sum is not, it made the sum so,
  * or one before it. */
-int32_t agreement_last_with_weight(const agreement *a, int n);
+int32_t agreement_last_with_weight(const agreement *a);
 
 /* Whether anybody wants a snapshot of what this step leads to: for keeper_step(). */
-bool agreement_wants_snapshot(const agreement *a, int n);
+bool agreement_wants_snapshot(const agreement *a);
 
 #endif

@@ -152,7 +152,7 @@ static void allreduce_ready(pen_ctx *ctx, pen_tensor *x, const void *grad)
 static pen_status agree(pen_ctx *ctx, double *weight_sum, pen_error *why)
 {
     const trainer *t = ctx->trainer;
-    if (agreement_check(&t->agreement, t->ranks, t->n, weight_sum, why) == PEN_OK) return PEN_OK;
+    if (agreement_check(&t->agreement, weight_sum, why) == PEN_OK) return PEN_OK;
     context_fail(ctx, why); /* as all other ranks find */
     return why->status;
 }
@@ -176,9 +176,9 @@ static pen_status decide(pen_ctx *ctx, double weight_sum, wire_decision *decisio
     const bool is_bad = replica_decide(t->replica, t->inputs, weight_sum, decision, &bad_chunk);
     if (is_bad) {
         const plan_chunk *c = &replica_plan(t->replica)->chunk[bad_chunk];
-        bad_rank            = agreement_last_with_weight(&t->agreement, t->n);
+        bad_rank            = agreement_last_with_weight(&t->agreement);
         if (find_culprit(ctx, c, &bad_rank, why) != PEN_OK) return why->status;
-        bad_rank            = t->ranks[bad_rank];
+        bad_rank            = t->is_behind ? t->agreement.ranks[bad_rank] : t->ranks[bad_rank];
         outcome->bad_tensor = c->tensor;
     }
     outcome->outcome  = decision->outcome;
@@ -343,7 +343,7 @@ static pen_status allreduce_restored(pen_ctx *ctx, int64_t applied, pen_error *w
 static pen_status keep(pen_ctx *ctx, pen_error *why)
 {
     const trainer *t        = ctx->trainer;
-    const bool is_wanted    = !t->is_behind && agreement_wants_snapshot(&t->agreement, t->n);
+    const bool is_wanted    = !t->is_behind && agreement_wants_snapshot(&t->agreement);
     const pen_status status = keeper_step(ctx, ctx->step.next_index + 1, is_wanted, why);
     return status == PEN_PEER_LOST && t->goes_on ? PEN_OK
                                                  : status; /* the next step finds that, too */
@@ -362,6 +362,7 @@ static pen_status finish_step(pen_ctx *ctx, pen_error *why)
             replica_give(t->replica, m->tensor[i], reducer_sum(t->reducer, t->gradient[i]));
 
     ctx->step.outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    agreement_scalars(&t->agreement, &ctx->step.outcome.scalars);
     if (!model_is_decided(m))
         replica_count_step(t->replica);
     else if (decide(ctx, weight_sum, &decision, why) != PEN_OK)

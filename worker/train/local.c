@@ -130,6 +130,7 @@ static pen_status finish_step(pen_ctx *ctx, pen_error *why)
         if (m->tensor[i]->trained)
             replica_carry_out(l->replica, m->tensor[i], l->inputs, l->inputs->weight, &decision);
     outcome->applied = replica_applied(l->replica);
+    outcome->scalars = l->inputs->scalars;
     return keeper_step(ctx, ctx->step.next_index + 1, l->inputs->snapshot, why);
 }
 

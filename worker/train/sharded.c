@@ -36,7 +36,7 @@ static void sharded_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *i
     s->failure.status = PEN_OK;
     memset(s->is_bad, 0, replica_plan(s->replica)->n_chunks * sizeof *s->is_bad);
     reducer_begin(s->reducer);
-    agreement_show(&s->agreement, &s->everyone, inputs);
+    if (!ctx->reduces_each) agreement_show(&s->agreement, &s->everyone, inputs);
 }
 
 static void sharded_ready(pen_ctx *ctx, pen_tensor *x, const void *grad)
@@ -69,12 +69,17 @@ static pen_status finish_step(sharded *s, pen_error *why)
     pen_ctx *ctx           = s->ctx;
     wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1};
     double weight_sum;
+    if (ctx->reduces_each) { /* the step was opened before the last micro-batch gave its scalars */
+        ctx->step.inputs.scalars = ctx->step.scalars;
+        agreement_show(&s->agreement, &s->everyone, s->inputs);
+    }
     if (sharded_complete_sums(s, why) != PEN_OK) return why->status;
-    if (agreement_check(&s->agreement, s->ranks, s->n, &weight_sum, why) != PEN_OK) {
+    if (agreement_check(&s->agreement, &weight_sum, why) != PEN_OK) {
         context_fail(ctx, why); /* as all other ranks find */
         return why->status;
     }
     ctx->step.outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    agreement_scalars(&s->agreement, &ctx->step.outcome.scalars);
     if (!model_is_decided(&ctx->model))
         replica_count_step(s->replica);
     else if (sharded_decide(s, weight_sum, &decision, why) != PEN_OK)
@@ -85,8 +90,7 @@ static pen_status finish_step(sharded *s, pen_error *why)
     sharded_units_step_end(s);
     ctx->step.outcome.applied = replica_applied(s->replica);
     if (arrange(s, why) != PEN_OK) return why->status;
-    return keeper_step(ctx, ctx->step.next_index + 1, agreement_wants_snapshot(&s->agreement, s->n),
-                       why);
+    return keeper_step(ctx, ctx->step.next_index + 1, agreement_wants_snapshot(&s->agreement), why);
 }
 
 static void end_step(sharded *s, request *r)

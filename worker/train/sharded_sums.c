@@ -226,7 +226,7 @@ pen_status sharded_decide(sharded *s, double weight_sum, wire_decision *decision
     if (exchange_sums(s, weight_sum, why) != PEN_OK) return why->status;
     const bool is_bad = replica_conclude(s->replica, s->inputs, decision, &bad_chunk);
     if (is_bad) {
-        int32_t at = agreement_last_with_weight(&s->agreement, s->n);
+        int32_t at = agreement_last_with_weight(&s->agreement);
         if (find_culprit(s, bad_chunk, &at, why) != PEN_OK) return why->status;
         bad_rank            = s->ranks[at];
         outcome->bad_tensor = replica_plan(s->replica)->chunk[bad_chunk].tensor;

@@ -27,6 +27,7 @@
 #include "common/segment.h"
 #include "common/simd/simd.h"
 #include "common/why.h"
+#include "proto/scalars.h"
 #include "worker/client.h"
 #include "worker/train/culprit.h"
 #include "worker/train/reducer.h"
@@ -51,6 +52,7 @@ typedef struct { /* a chunk that a decision closes */
 typedef struct { /* what one rank shows to those of its node */
     double weight;
     uint64_t snapshot;
+    wire_scalars scalars;
 } shown;
 
 struct two_level {
@@ -70,7 +72,8 @@ struct two_level {
     shown mine, *theirs; /* [size] */
     wire_inputs inputs;  /* of this step */
     loop_task open, weigh;
-    double weight; /* of the node */
+    double weight;        /* of the node */
+    wire_scalars scalars; /* likewise */
     bool snapshot, is_arranged;
     bool is_flat; /* each pushes its own: all is engine_servers' */
 
@@ -278,7 +281,7 @@ static void weigh_exchange(void *user)
 {
     two_level *l    = user;
     const client *c = l->talk.ctx->state;
-    exchange_step_weigh(c->exchange, l->weight, l->snapshot);
+    exchange_step_weigh(c->exchange, l->weight, l->snapshot, &l->scalars);
 }
 
 static void add_piece(void *user)
@@ -316,9 +319,11 @@ static void add_up_weights(void *user, pen_status status, const pen_error *why)
     client *c    = l->talk.ctx->state;
     l->weight    = 0;
     l->snapshot  = false;
+    l->scalars   = (wire_scalars){0};
     for (int r = 0; status == PEN_OK && r < l->size; r++) {
         l->weight += l->theirs[r].weight;
         l->snapshot |= l->theirs[r].snapshot != 0;
+        scalars_add(&l->scalars, &l->theirs[r].scalars);
     }
     if (status == PEN_OK) {
         l->weigh = (loop_task){.fn = weigh_exchange, .user = l};
@@ -350,7 +355,7 @@ static void two_level_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs 
     }
     l->inputs             = *inputs;
     l->inputs.is_node_sum = true;
-    l->mine               = (shown){inputs->weight, inputs->snapshot};
+    l->mine               = (shown){inputs->weight, inputs->snapshot, inputs->scalars};
     open_and_wait(ctx, l, index);
     reducer_begin(l->reducer);
     const coll_call call = {.kind  = COLL_ALL_GATHER,

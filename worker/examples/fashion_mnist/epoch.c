@@ -6,8 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { REDUCE_VALUES = 64 }; /* scalars go through the scheduler: a few at a time */
-
 double epoch_clock(void)
 {
     struct timespec t;
@@ -56,20 +54,6 @@ bool epoch_is_whole(const epoch *e)
 bool epoch_is_empty(const epoch *e)
 {
     return e->first == e->end;
-}
-
-pen_status epoch_reduce(epoch *e, pen_ctx *ctx, int64_t batch)
-{
-    for (int64_t at = e->first; at < e->end; at += REDUCE_VALUES) {
-        const int64_t n  = e->end - at < REDUCE_VALUES ? e->end - at : REDUCE_VALUES;
-        double *loss     = e->loss + at;
-        const pen_opts o = {.label = "losses"};
-        const pen_status s =
-            pen_all_reduce(pen_world(ctx), loss, loss, (size_t)n, PEN_F64, PEN_SUM, &o, NULL);
-        if (s != PEN_OK) return s;
-        for (int64_t i = 0; i < n; i++) loss[i] /= (double)batch;
-    }
-    return PEN_OK;
 }
 
 double epoch_mean_loss(const epoch *e)

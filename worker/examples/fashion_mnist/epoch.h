@@ -8,12 +8,12 @@
 #include <stdio.h>
 
 typedef struct {
-    int64_t steps;      /* of a whole epoch                                           */
-    int64_t number;     /* this one, from 0                                           */
-    int64_t first, end; /* positions first .. end-1 are done                          */
-    double *loss;       /* [steps] sum over this rank's samples; epoch_reduce(): the global mean */
-    double *step_s;     /* [steps] how long each step took here                       */
-    double begun_s;     /* epoch_clock() when it started                              */
+    int64_t steps;                 /* of a whole epoch                                           */
+    int64_t number;                /* this one, from 0                                           */
+    int64_t first, end;            /* positions first .. end-1 are done                          */
+    double *loss;                  /* [steps] the mean over the samples of all ranks              */
+    double *step_s;                /* [steps] how long each step took here                       */
+    double begun_s;                /* epoch_clock() when it started                              */
     double push_bytes, pull_bytes; /* the SDK's counters at that moment               */
 } epoch;
 
@@ -30,9 +30,6 @@ void epoch_add(epoch *e, int64_t index, double loss, double seconds);
 
 bool epoch_is_whole(const epoch *e);
 bool epoch_is_empty(const epoch *e);
-
-/* Collective: replaces the loss sums of the ranks by their global mean over `batch` samples. */
-pen_status epoch_reduce(epoch *e, pen_ctx *ctx, int64_t batch);
 
 double epoch_mean_loss(const epoch *e);                       /* NaN when empty */
 double epoch_step_quantile(const epoch *e, double part);      /* part 0.5: the median */

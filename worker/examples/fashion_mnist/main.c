@@ -235,20 +235,22 @@ static void send_gradient(void *user, int tensor)
     pen_ready(t->ctx, t->tensors[tensor], PEN_ALL);
 }
 
-/* Micro-batch m of the share, scaled so that they add up to the gradient of its mean. */
-static double train_part(trainer *t, const pen_step *step, int64_t at, int n, int m)
+/* Micro-batch m of the share, scaled so that they add up to the gradient of its mean.  Its loss is added to *loss, which
+ * travels with the gradients. */
+static void train_part(trainer *t, const pen_step *step, int64_t at, int n, int m, double *loss)
 {
     const int from    = (int)((int64_t)n * m / step->accum),
               to      = (int)((int64_t)n * (m + 1) / step->accum);
     const double part = n > 0 ? (double)(to - from) / n : 0;
     data_gather(&t->train, t->order + at + from, to - from, t->model.images, t->model.labels);
     pen_mark(t->ctx, "forward", 1); /* for `penstock run --trace FILE` */
-    const double loss = model_forward(&t->model, to - from, step->loss_scale * part);
+    *loss += model_forward(&t->model, to - from, step->loss_scale * part);
     pen_mark(t->ctx, "forward", 0);
+    pen_step_scalar(t->ctx, "loss", *loss);
+    pen_step_scalar(t->ctx, "images", n);
     pen_mark(t->ctx, "backward", 1);
     model_backward(&t->model, to - from, send_gradient, t);
     pen_mark(t->ctx, "backward", 0);
-    return loss;
 }
 
 static void dawdle(const trainer *t)
@@ -283,18 +285,19 @@ static bool train_step(trainer *t, pen_step *step)
     int64_t at;
     if (step->flags & PEN_STEP_MEMBERS) look_at_members(t);
     const int n    = find_share(t, step->index, &at);
-    double loss    = 0;
+    double loss    = 0, sum, images;
     step->weight   = (double)n * t->shares / (double)t->o.batch;
     step->lr_scale = t->o.decay(step->index, t->steps);
     for (int m = 0; m < step->accum; m++) {
         TRY(pen_step_micro(t->ctx, m));
-        loss += train_part(t, step, at, n, m);
+        train_part(t, step, at, n, m, &loss);
     }
     dawdle(t);
     TRY(pen_step_end(t->ctx, step));
 
-    const double noted = t->is_elastic && n > 0 ? loss / n : loss;
-    epoch_add(&t->epoch, step->index, noted, epoch_clock() - begun);
+    TRY(pen_step_total(t->ctx, "loss", PEN_SUM, &sum));
+    TRY(pen_step_total(t->ctx, "images", PEN_SUM, &images));
+    epoch_add(&t->epoch, step->index, sum / images, epoch_clock() - begun);
     if (n > 0) TRY(pen_metric(t->ctx, "loss", loss / n));
     t->result.clipped += step->clip < 1.0;
     t->result.steps = step->index + 1;
@@ -359,10 +362,9 @@ static bool show_epoch(trainer *t, double seconds, const double moved[2])
     return true;
 }
 
-/* Collective: losses, bytes and right answers of all ranks come together. */
+/* Collective: bytes and right answers of all ranks come together. */
 static bool gather_figures(trainer *t, double sums[3])
 {
-    TRY(epoch_reduce(&t->epoch, t->ctx, t->o.batch));
     sums[2] = count_right(t, share_start(t, t->test.n, t->position),
                           share_start(t, t->test.n, t->position + 1));
     TRY(pen_all_reduce(pen_world(t->ctx), sums, sums, 3, PEN_F64, PEN_SUM,
