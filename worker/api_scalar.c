@@ -1,6 +1,7 @@
 /* api_scalar.c - numbers of the program that are summed over the ranks with a step. */
 #include "worker/api.h"
 
+#include "common/fp_env.h"
 #include "common/why.h"
 #include "proto/scalars.h"
 
