@@ -20,7 +20,7 @@ const command command_all[] = {
     {"import",    "make a store out of a safetensors file, to begin a job with",              command_import},
     {"config",    "write a configuration file of accelerate, for run --config",               command_config},
     {"memory",    "bytes each process holds of a model, by strategy and number of workers",   command_memory},
-    {"bench",     "measure: push-pull, optim",                                                command_bench, command_bench_verbs},
+    {"bench",     "measure what is reached here",                                              command_bench, command_bench_verbs},
     {"keygen",    "make the secret of a job that leaves this machine",                        command_keygen},
     {"doctor",    "what of this machine would make a job slow or fail, and what to do about it", command_doctor},
     {"env",       "show rank, world and address of a process here, and what says so",         command_env},
@@ -34,11 +34,31 @@ const command command_all[] = {
 /* clang-format on */
 enum { N_COMMANDS = sizeof command_all / sizeof *command_all - 1 };
 
+/* The benchmarks, in as many lines as they need. */
+static void print_benches(FILE *out, int at)
+{
+    enum { COLUMN = 13, WIDTH = 100 };
+    for (const command *c = command_bench_verbs; c->name != NULL; c++) {
+        const bool is_last = c[1].name == NULL;
+        if (at + 2 + (int)strlen(c->name) > WIDTH) at = fprintf(out, "\n%*s", COLUMN - 1, "") - 1;
+        at += fprintf(out, " %s%s", c->name, is_last ? "" : ",");
+    }
+    fputc('\n', out);
+}
+
+static void print_command(FILE *out, const command *c)
+{
+    const int at = fprintf(out, "  %-10s %s", c->name, c->doc);
+    if (c->verbs == command_bench_verbs)
+        print_benches(out, at + fprintf(out, ":"));
+    else
+        fputc('\n', out);
+}
+
 static void print_help(FILE *out)
 {
     fprintf(out, "usage: penstock COMMAND [ARGS]\n\nTrains models through parameter servers.\n\n");
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(out, "  %-10s %s\n", command_all[i].name, command_all[i].doc);
+    for (size_t i = 0; i < N_COMMANDS; i++) print_command(out, &command_all[i]);
     fprintf(out, "\n`penstock COMMAND --help` says more.  First: penstock run --nproc-per-node 2 "
                  "--servers 1 PROG\n");
 }

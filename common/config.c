@@ -538,6 +538,11 @@ static const config_row *find_flag(const config_row *rows, char key[NAME_BYTES],
     return row;
 }
 
+bool config_is_yes_or_no(const char *word)
+{
+    return strcmp(word, "yes") == 0 || strcmp(word, "no") == 0;
+}
+
 /* One flag, which may take the next word as its value: *i then stands on that word. */
 static pen_status set_flag(layer *self, int argc, char **argv, int *i)
 {
@@ -547,8 +552,10 @@ static pen_status set_flag(layer *self, int argc, char **argv, int *i)
 
     const config_row *row = find_flag(self->rows, key, &text);
     if (row == NULL) return refuse_unknown(self->rows, NULL, key, self->why);
-    if (text == NULL && row->type == CONFIG_BOOL) text = "yes";
-    if (text == NULL && *i + 1 < argc) text = argv[++*i];
+    const bool may_stand_alone = row->type == CONFIG_BOOL;
+    if (text == NULL && *i + 1 < argc && (!may_stand_alone || config_is_yes_or_no(argv[*i + 1])))
+        text = argv[++*i];
+    if (text == NULL && may_stand_alone) text = "yes";
     if (text == NULL)
         return why_set(self->why, PEN_BAD_SETTING, "--%s needs a value: --%s=%s", row->name,
                        row->name, row->dfl);

@@ -68,7 +68,11 @@ pen_status config_from_file(const config_row *rows, void *settings, const char *
 pen_status config_from_env(const config_row *rows, void *settings, const config_row *const *known,
                            pen_error *why);
 
-/* Takes --name=value and --name value (for bool --name and --no-name) out of argv; everything from
+/* What a flag of a bool takes as its value after a blank: yes or no.  Of the other words that a bool accepts "true" is
+ * a program, too. */
+bool config_is_yes_or_no(const char *word);
+
+/* Takes --name=value and --name value (for bool also --name and --no-name) out of argv; everything from
  * the first word that is not a flag, or from "--", is left: *rest is its index (of the "--"
  * itself), or argc when nothing is left.  argv[0] is skipped. */
 pen_status config_from_argv(const config_row *rows, void *settings, int argc, char **argv,

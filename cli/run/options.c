@@ -362,10 +362,11 @@ static char *split_flag(char *word, char *as_flag, char *as_setting, size_t size
     return equals == NULL ? NULL : equals + 1;
 }
 
-/* What may follow a flag that is also one without it, so that a program's name is not taken for it. */
-static bool is_switch(const char *word)
+static bool is_yes(const config_row *row, const char *value)
 {
-    return strcmp(word, "yes") == 0 || strcmp(word, "no") == 0;
+    bool yes                = false;
+    const config_row only[] = {{.name = row->name, .type = CONFIG_BOOL, .dfl = "no"}, {0}};
+    return config_set(only, &yes, row->name, value, NULL) == PEN_OK && yes;
 }
 
 /* Takes the job's settings out of argv and spells the launcher's flags with dashes, up to PROG.  Returns the new
@@ -386,6 +387,15 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128], ru
         char *value                    = split_flag(argv[i], name, setting, sizeof name);
         const struct argp_option *flag = find_flag(name);
         bool builtin                   = strcmp(name, "help") == 0 || strcmp(name, "usage") == 0;
+        const config_row *row          = find_setting(setting);
+        if (value == NULL && i + 1 < argc && row != NULL && row->type == CONFIG_BOOL &&
+            config_is_yes_or_no(argv[i + 1]))
+            value = argv[++i];
+        if (flag != NULL && flag->arg == NULL && row != NULL && value != NULL) { /* --resume no */
+            int code = check_setting(row, value);
+            if (code >= 0) return -1 - code;
+            if (!is_yes(row, value)) continue;
+        }
         if (flag != NULL || builtin) {
             snprintf(spelled[i], sizeof spelled[i], "--%s", name);
             out[n++] = spelled[i];
@@ -394,10 +404,8 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128], ru
             if (value != NULL) out[n++] = value;
             continue;
         }
-        const config_row *row = find_setting(setting);
         if (row == NULL) return -1 - refuse_flag(name, argv[i]);
-        if (value == NULL && i + 1 < argc && (row->type != CONFIG_BOOL || is_switch(argv[i + 1])))
-            value = argv[++i];
+        if (value == NULL && i + 1 < argc && row->type != CONFIG_BOOL) value = argv[++i];
         if (value == NULL && row->type == CONFIG_BOOL) value = "yes";
         if (value == NULL) return -1 - command_fail(EXIT_USAGE, "--%s needs a value", name);
         int code = check_setting(row, value);

@@ -70,6 +70,23 @@ listen() {
     says 2 "penstock run: --servers is 'a', but must be a whole number from 0 to 10000" run --servers 2:a:3 true
 }
 
+@test "settings that are yes or no take their value after a blank in every command" {
+    pen bench all-reduce --limit no --ranks 2 --bytes 4k --seconds 0.05 >"$tmp/bench"
+    ! grep -q " of the limit" "$tmp/bench"
+    pen run --shared-memory no --resume no --print-config true >"$tmp/config"
+    tr -d ' \n' <"$tmp/config" | grep -q '"shared_memory":{"source":"flag","value":false}'
+    ! grep -q '"resume"' "$tmp/config"
+    says 2 "penstock: resume is 'perhaps'; choose yes or no" run --resume=perhaps true
+}
+
+@test "penstock --help names every benchmark" {
+    local bench
+    pen --help | sed -n '/^  bench /,/^  keygen /p' >"$tmp/benches"
+    pen bench --help | awk '/^  / {print $1}' >"$tmp/names"
+    [ "$(wc -l <"$tmp/names")" -gt 10 ]
+    while read -r bench; do grep -qE "[ ]$bench(,|\$)" "$tmp/benches" || { echo "$bench"; cat "$tmp/benches"; false; }; done <"$tmp/names"
+}
+
 @test "words that are left over are an error, not ignored" {
     says 2 "penstock: 'now' is one word too many" status now
     says 2 "penstock: snapshot can list, verify and restore, not 'now'; did you mean 'list'?" snapshot now

@@ -514,6 +514,12 @@ static void test_config_from_argv_takes_every_form_of_a_flag(void **state)
     assert_string_equal(flags(&s, "--nesterov=yes --mode ps-bsp", &rest), "");
     assert_true(s.nesterov);
     assert_int_equal(s.mode, 1);
+    assert_string_equal(flags(&s, "--nesterov no --mode local", &rest), "");
+    assert_false(s.nesterov);
+    assert_int_equal(rest, 5);
+    assert_string_equal(flags(&s, "--nesterov yes now", &rest), "");
+    assert_true(s.nesterov);
+    assert_int_equal(rest, 3);
 }
 
 static void test_config_from_argv_leaves_what_is_not_a_flag(void **state)
@@ -522,6 +528,8 @@ static void test_config_from_argv_leaves_what_is_not_a_flag(void **state)
     settings s = defaults();
     int rest;
     assert_string_equal(flags(&s, "--nesterov train --lease_ms=5", &rest), "");
+    assert_int_equal(rest, 2);
+    assert_string_equal(flags(&s, "--nesterov true", &rest), ""); /* a program's name */
     assert_int_equal(rest, 2);
     assert_string_equal(flags(&s, "--lr 1 -- --lease_ms=5", &rest), "");
     assert_int_equal(rest, 3);
