@@ -479,10 +479,8 @@ pen_status pen_gather_bytes(pen_group *g, const void *in, size_t size, pen_bytes
 /* ---- streams --------------------------------------------------------------------------------- */
 bool api_has_device(void)
 {
-    char note[128];
-    for (const device_ops *const *d = device_all; *d != NULL; d++)
-        if (!device_is_host(*d) && (*d)->available(note, sizeof note)) return true;
-    return false;
+    char note[256];
+    return device_beside_host(note, sizeof note) != NULL;
 }
 
 pen_status pen_wait_stream(pen_req *req, void *stream)
@@ -490,9 +488,11 @@ pen_status pen_wait_stream(pen_req *req, void *stream)
     FP_ENV_OURS();
     (void)stream; /* what blocks the host is done before anything that is enqueued later */
     if (req == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_stream: req is NULL");
-    if (!api_has_device())
+    char note[256];
+    if (device_beside_host(note, sizeof note) == NULL)
         return last_error_say(PEN_UNSUPPORTED,
-                              "pen_wait_stream: there is no CUDA device whose stream could wait; "
-                              "pen_wait() waits on the host");
+                              "pen_wait_stream: there is no CUDA device whose stream could wait "
+                              "(%s); pen_wait() waits on the host",
+                              note);
     return pen_wait(req, NULL);
 }

@@ -4,6 +4,7 @@
 #include "worker/worker_watch.h"
 
 #include "common/clock.h"
+#include "common/device/device.h"
 #include "common/fp_env.h"
 #include "common/log.h"
 #include "common/watch.h"
@@ -30,8 +31,10 @@ pen_status api_check_opts(const pen_opts *o)
                               (long long)o->deadline_ms);
     if (o->flags & ~(PEN_NOWAIT | PEN_SCALED))
         return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: unknown flags 0x%x", o->flags);
-    if (o->stream != NULL && !api_has_device())
-        return last_error_say(PEN_UNSUPPORTED, "pen_opts: stream: this build has no CUDA device");
+    char note[256];
+    if (o->stream != NULL && device_beside_host(note, sizeof note) == NULL)
+        return last_error_say(PEN_UNSUPPORTED, "pen_opts: stream: there is no CUDA device: %s",
+                              note);
     return PEN_OK;
 }
 

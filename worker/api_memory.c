@@ -18,11 +18,11 @@ static int device_for(const pen_ctx *ctx, const device_ops *device)
 
 static void *alloc_on_device(const pen_ctx *ctx, size_t bytes)
 {
-    const device_ops *device = device_all[0];
     char note[256];
     pen_error why;
-    if (device_all[1] == NULL || !device->available(note, sizeof note)) {
-        last_error_say(PEN_UNSUPPORTED, "CUDA: this build has no CUDA device");
+    const device_ops *device = device_beside_host(note, sizeof note);
+    if (device == NULL) {
+        last_error_say(PEN_UNSUPPORTED, "pen_alloc: there is no CUDA device: %s", note);
         return NULL;
     }
     void *data = device->alloc(bytes, device_for(ctx, device), &why);
@@ -53,8 +53,8 @@ void pen_free(void *data)
     FP_ENV_OURS();
     if (data == NULL || segment_free(data)) return;
     const device_ops *device = device_of(data);
-    if (device_all[1] != NULL && device == device_all[0])
-        device->free(data);
-    else
+    if (device_is_host(device))
         free(data); /* bytes that the SDK made */
+    else
+        device->free(data);
 }

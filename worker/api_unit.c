@@ -4,6 +4,7 @@
  */
 #include "worker/api_unit.h"
 
+#include "common/device/device.h"
 #include "common/fp_env.h"
 #include "common/why.h"
 #include "worker/held.h"
@@ -119,8 +120,9 @@ static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *st
 {
     const pen_unit *handle = handle_of(ctx, u, "pen_use", why);
     if (handle == NULL || check_phase(phase, "pen_use", why) != PEN_OK) return why->status;
-    if (stream != NULL && !api_has_device())
-        return why_set(why, PEN_UNSUPPORTED, "pen_use: stream: this build has no CUDA device");
+    char note[256];
+    if (stream != NULL && device_beside_host(note, sizeof note) == NULL)
+        return why_set(why, PEN_UNSUPPORTED, "pen_use: stream: there is no CUDA device: %s", note);
     if (api_wait_for_values(ctx, "pen_use") != PEN_OK) {
         pen_last_error(why);
         return why->status;

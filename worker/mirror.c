@@ -44,13 +44,12 @@ static pen_status create(pen_ctx *ctx, const device_ops *ops, int device, pen_er
 
 pen_status mirror_open(pen_ctx *ctx, pen_error *why)
 {
-    const device_ops *ops = device_all[0];
     char note[256];
     if (ctx->settings.device == WORKER_DEVICE_HOST) return PEN_OK;
-    if (device_all[1] == NULL || !ops->available(note, sizeof note))
+    const device_ops *ops = device_beside_host(note, sizeof note);
+    if (ops == NULL)
         return why_set(why, PEN_UNSUPPORTED,
-                       "device=cuda: %s; say device=host, or see `penstock doctor`",
-                       device_all[1] == NULL ? "this build has no CUDA device" : note);
+                       "device=cuda: %s; say device=host, or see `penstock doctor`", note);
     const int local   = ctx->env.local_rank > 0 ? ctx->env.local_rank : 0;
     const int device  = ops->current() >= 0 ? ops->current() : local % ops->count();
     pen_status status = create(ctx, ops, device, why);

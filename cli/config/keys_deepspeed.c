@@ -148,7 +148,7 @@ const key_row deepspeed_keys[] = {
     IDLE("zero_allow_untested_optimizer", NULL, "every rule works at every stage"), IDLE("zero_force_ds_cpu_optimizer", NULL, "every rule runs where the state lies"),
     IDLE("prescale_gradients", "false", "sums are float32 and divided once"), IDLE("gradient_predivide_factor", "1", "sums are float32 and divided once"),
     IDLE("communication_data_type", NULL, "say wire=bf16 for smaller gradients"), IDLE("seq_parallel_comm_data_type", NULL, "sequences are not split"),
-    IDLE("data_types.*", NULL, "gradients are added up in float32"), IDLE("sparse_gradients", "false", "say pen_push_rows() for sparse gradients"), IDLE("disable_allgather", "false", "ranges are gathered"),
+    IDLE("data_types.*", NULL, "gradients are added up in float32"), IDLE("sparse_gradients", "false", "gradients are dense"), IDLE("disable_allgather", "false", "ranges are gathered"),
     IDLE("managed_gradient_accumulation", "true", "the SDK counts micro-batches"), IDLE("dataloader_drop_last", NULL, "say it to pen_sampler_new()"),
     IDLE("activation_checkpointing.*", NULL, PROGRAM), IDLE("sparse_attention.*", NULL, PROGRAM), IDLE("amp.*", NULL, "say bf16 or fp16"), IDLE("torch_autocast.*", NULL, "say bf16 or fp16"),
     IDLE("aio.*", NULL, "files are read and written in pieces of sub_group_size"), IDLE("checkpoint.*", NULL, "snapshots load at any number of workers and servers"), IDLE("nebula.*", NULL, "snapshots go to --store"),

@@ -54,6 +54,14 @@ bool device_is_host(const device_ops *ops)
     return strcmp(ops->name, "cpu") == 0;
 }
 
+const device_ops *device_beside_host(char *note, size_t note_size)
+{
+    if (note_size > 0) note[0] = '\0';
+    for (const device_ops *const *d = device_all; *d != NULL; d++)
+        if (!device_is_host(*d) && (*d)->available(note, note_size)) return *d;
+    return NULL;
+}
+
 static pthread_once_t process_once = PTHREAD_ONCE_INIT;
 static _Atomic uint64_t process;
 

@@ -140,6 +140,9 @@ const device_ops *device_of(const void *pointer);
 
 /* Whether it is the host itself. */
 bool device_is_host(const device_ops *ops);
+/* The first device that is not the host and can be used here; NULL: none, and note says whether build, driver or device
+ * is missing. */
+const device_ops *device_beside_host(char *note, size_t note_size);
 
 /* What this process is called in a device_ref. */
 uint64_t device_process(void);

@@ -80,6 +80,17 @@ no_include() {
     [ "$(wc -l <"$tmp/declared")" -ge 80 ]
 }
 
+# A sentence that sends its reader to a function that is not there helps nobody.
+@test "every pen_ name in a sentence or a page is one of penstock.h" {
+    grep -oE '\bpen_[a-z0-9_]+' include/penstock.h | sort -u >"$tmp/there"
+    git ls-files -co --exclude-standard '*.c' '*.h' '*.inc' | grep -v '^tests/' | xargs grep -ohE '"([^"\]|\\.)*"' |
+        grep -oE '\bpen_[a-z0-9_]*[a-z0-9]\b' >"$tmp/named"
+    [ "$(wc -l <"$tmp/named")" -gt 300 ]
+    git ls-files -co --exclude-standard '*.md' | grep -v '^tests/' | xargs grep -ohE '`[^`]*`' | grep -oE '\bpen_[a-z0-9_]*[a-z0-9]\b' >>"$tmp/named"
+    comm -13 "$tmp/there" <(sort -u "$tmp/named") >"$tmp/invented"
+    [ ! -s "$tmp/invented" ] || { cat "$tmp/invented"; false; }
+}
+
 @test "sizes of the public structs are those the ABI table promises" {
     bash tests/hygiene/abi.sh "$tmp" >"$tmp/abi"
     diff tests/hygiene/abi.txt "$tmp/abi"
