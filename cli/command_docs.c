@@ -33,6 +33,16 @@ static void page_settings(FILE *out)
                  "Later wins: default, program, file, environment, flag.\n");
     fprintf(out, "\n## Of a worker\n\n");
     config_write_markdown(worker_settings_rows, out);
+    fprintf(out,
+            "\n## Of a program\n\nWhat only the program can know: strings of `pen_init`, and no "
+            "flag, variable or line of a file.\n\n"
+            "| string of `pen_init` | default | accepts | meaning |\n|---|---|---|---|\n");
+    for (const config_row *row = worker_promises_rows; row->name != NULL; row++) {
+        char accepted[64];
+        config_accepted(row, accepted, sizeof accepted);
+        fprintf(out, "| `%s` | `%s` | %s | %s |\n", row->name, config_default(row), accepted,
+                row->doc);
+    }
     fprintf(out, "\n## Of a server\n\n");
     config_write_markdown(server_settings_rows, out);
     fprintf(out, "\n## Of the scheduler\n\n");

@@ -15,6 +15,12 @@ static pen_status check_scale(const worker_settings *s, pen_error *why)
                        "loss_scale=%g and precision=%s contradict each other: only fp16 needs one; "
                        "leave it out, or say precision=fp16",
                        s->loss_scale, worker_precision_name(s->precision));
+    if (s->precision == PRECISION_FP16 && !s->applies_loss_scale)
+        return why_set(
+            why, PEN_BAD_SETTING,
+            "precision=fp16 needs a program that multiplies its loss by step.loss_scale, "
+            "and this one does not say that it does: multiply, and give pen_init() the "
+            "setting applies_loss_scale=yes; or use precision=bf16");
     if (s->precision != PRECISION_FP16 || s->loss_scale > 0) return PEN_OK;
     if (ldexp(1, (int)s->loss_scale_power) < s->loss_scale_min)
         return why_set(why, PEN_BAD_SETTING,

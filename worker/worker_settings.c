@@ -55,10 +55,15 @@ static const char *const worker_scheduler_choices[]      = {"auto", "external", 
 const config_row worker_settings_rows[] = {
 #define X(ctype, name, kind, dfl, min, max, choices, doc)                                          \
     {#name, CONFIG_##kind, offsetof(worker_settings, name), dfl, min, max, choices, doc},
-    WORKER_SETTINGS(X)
-#undef X
-        {0},
+    WORKER_SETTINGS(X){0},
 };
+
+const config_row worker_promises_rows[] = {WORKER_PROMISES(X){0}};
+
+/* All that a string of pen_init() may name. */
+static const config_row program_rows[] = {WORKER_SETTINGS(X) WORKER_PROMISES(X)
+#undef X
+                                              {0}};
 
 #define FOREIGN(name)                                                                              \
     {                                                                                              \
@@ -192,8 +197,8 @@ pen_status worker_settings_load(worker_settings *s, const char *const *strings, 
     const config_row *const known[] = {worker_settings_rows, scheduler_settings_rows,
                                        worker_settings_foreign, NULL};
 
-    config_defaults(worker_settings_rows, s);
-    pen_status status = config_from_strings(worker_settings_rows, s, strings, why);
+    config_defaults(program_rows, s);
+    pen_status status = config_from_strings(program_rows, s, strings, why);
     if (status != PEN_OK) return status;
     const char *file = config_env("PENSTOCK_CONFIG");
     if (file == NULL) file = s->config;

@@ -201,6 +201,11 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "Least important lines that are logged: silent, error, warning, notice, info or debug.")         \
     X(char,     config,           TEXT, "",       0,    0,        NULL,                                \
       "File of settings, one `name = value` on a line.")
+
+/* What only the program can know: strings of pen_init(), and no flag, variable or line of a file. */
+#define WORKER_PROMISES(X)                                                                            \
+    X(bool,     applies_loss_scale, BOOL, "no",   0,    0,        NULL,                                \
+      "The program multiplies its loss by step.loss_scale; precision=fp16 is refused without this word, because a gradient does not show that its scale is missing.")
 /* clang-format on */
 
 typedef struct {
@@ -212,10 +217,12 @@ typedef struct {
 #define WORKER_FIELD_TEXT(ctype, name)                    ctype name[CONFIG_TEXT_BYTES];
 #define X(ctype, name, kind, dfl, min, max, choices, doc) WORKER_FIELD_##kind(ctype, name)
     WORKER_SETTINGS(X)
+    WORKER_PROMISES(X)
 #undef X
 } worker_settings;
 
 extern const config_row worker_settings_rows[];
+extern const config_row worker_promises_rows[]; /* of the same struct */
 
 /* A launcher hands all processes of a job the same PENSTOCK_* variables: these names are a server's
  * or the launcher's own, and those of scheduler_settings_rows the scheduler's.  Known, and not

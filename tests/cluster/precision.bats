@@ -110,6 +110,19 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
     nothing_is_left 5
 }
 
+# Its losses would look like training, and its parameters would hardly move.
+@test "a program that does not say that it applies the loss scale is refused in fp16 before its first step" {
+    local linear=$build/bin/examples/linear
+    code=0
+    pen run --nproc-per-node 2 --servers 1 --precision fp16 "$linear" >"$tmp/none.out" 2>"$tmp/none.err" || code=$?
+    [ "$code" != 0 ]
+    grep -q "precision=fp16 needs a program that multiplies its loss by step.loss_scale" "$tmp/none.err"
+    ! grep -q "loss 0" "$tmp/none.out"
+    ! pen run --precision fp16 --applies-loss-scale yes "$linear" 2>"$tmp/flag.err"
+    grep -q "unknown flag '--applies-loss-scale'" "$tmp/flag.err"
+    nothing_is_left 5
+}
+
 @test "settings of precision that cannot work are refused before anything starts" {
     halves late "--nproc-per-node 1:2 --servers 1" f16 precision=fp16 "$adamw"
     [ "$code" != 0 ]

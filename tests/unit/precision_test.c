@@ -31,11 +31,15 @@ static void must(pen_status status)
     if (status != PEN_OK) fail_msg("%s", pen_last_error(NULL));
 }
 
+/* step() multiplies its gradients by the scale. */
 static void start(job *j, const char *const settings[])
 {
+    const char *said[8] = {"applies_loss_scale=yes"};
+    for (int i = 0; settings != NULL && i < 6 && settings[i] != NULL; i++)
+        said[i + 1] = settings[i];
     memset(j, 0, sizeof *j);
     pen_log_set(NULL, NULL, -1);
-    must(pen_init(settings, &j->ctx));
+    must(pen_init(said, &j->ctx));
 }
 
 /* Tensor i is one float32 that begins with 1. */
@@ -322,20 +326,28 @@ static void test_info_says_precision_and_batches(void **state)
 static void test_settings_that_contradict_each_other_are_refused(void **state)
 {
     (void)state;
+    static const char no_promise[] =
+        "precision=fp16 needs a program that multiplies its loss by step.loss_scale, and this one "
+        "does not say that it does: multiply, and give pen_init() the setting "
+        "applies_loss_scale=yes; or use precision=bf16";
     static const struct {
-        const char *settings[4], *sentence;
+        const char *settings[5], *sentence;
     } rows[] = {
+        {{"precision=fp16", NULL}, no_promise},
+        {{"precision=fp16", "loss_scale=128", NULL}, no_promise},
+        {{"precision=fp16", "applies_loss_scale=no", NULL}, no_promise},
         {{"loss_scale=64", NULL},
          "loss_scale=64 and precision=fp32 contradict each other: only fp16 needs one; leave it "
          "out, or say precision=fp16"},
-        {{"precision=fp16", "loss_scale_min=32", "loss_scale_power=4", NULL},
+        {{"applies_loss_scale=yes", "precision=fp16", "loss_scale_min=32", "loss_scale_power=4",
+          NULL},
          "loss_scale_min=32 is more than the first loss scale, 2 to the power of "
          "loss_scale_power=4"},
-        {{"precision=fp16", "skip=no", NULL},
+        {{"applies_loss_scale=yes", "precision=fp16", "skip=no", NULL},
          "precision=fp16 and skip=no contradict each other: a loss scale that looks for the "
          "largest "
          "one that fits overflows now and then; say loss_scale=1024, or skip=yes"},
-        {{"precision=fp16", "commit=eager", NULL},
+        {{"applies_loss_scale=yes", "precision=fp16", "commit=eager", NULL},
          "group 'default' applies each gradient by itself, and precision=fp16 with a loss scale "
          "that "
          "changes skips whole steps: say loss_scale=1024, or train it with sync=bsp and "
@@ -349,6 +361,18 @@ static void test_settings_that_contradict_each_other_are_refused(void **state)
         const char *said = pen_last_error(NULL);
         if (strcmp(said, rows[i].sentence) != 0) fail_msg("%s", said);
     }
+}
+
+/* A user of the program who could switch it on would hide what the program does not do. */
+static void test_only_the_program_says_that_it_applies_the_loss_scale(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"precision=fp16", NULL};
+    pen_ctx *ctx                        = NULL;
+    assert_int_equal(setenv("PENSTOCK_APPLIES_LOSS_SCALE", "yes", 1), 0);
+    assert_int_equal(pen_init(settings, &ctx), PEN_BAD_SETTING);
+    assert_int_equal(unsetenv("PENSTOCK_APPLIES_LOSS_SCALE"), 0);
+    assert_non_null(strstr(pen_last_error(NULL), "unknown setting 'applies_loss_scale'"));
 }
 
 static void test_pushes_of_ones_own_have_no_schedule(void **state)
@@ -381,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_clipping_over_tensors_leaves_the_golden_gradients),
         cmocka_unit_test(test_info_says_precision_and_batches),
         cmocka_unit_test(test_settings_that_contradict_each_other_are_refused),
+        cmocka_unit_test(test_only_the_program_says_that_it_applies_the_loss_scale),
         cmocka_unit_test(test_pushes_of_ones_own_have_no_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -63,9 +63,10 @@ static int read_words(choices *c, int argc, char **argv)
     const char *rank = getenv("RANK");
     *c = (choices){.nan_step = -1, .exit_step = -1, .rank = rank != NULL ? atoi(rank) : 0};
     if (argc < 2) return 1;
-    c->dtype = strcmp(argv[1], "f32") == 0   ? PEN_F32
-               : strcmp(argv[1], "f16") == 0 ? PEN_F16
-                                             : PEN_BF16;
+    c->settings[c->n_settings++] = "applies_loss_scale=yes";
+    c->dtype                     = strcmp(argv[1], "f32") == 0   ? PEN_F32
+                                   : strcmp(argv[1], "f16") == 0 ? PEN_F16
+                                                                 : PEN_BF16;
     for (int i = 2; i < argc && c->n_settings < WORDS_MAX; i++) {
         const char *word = argv[i], *colon = strchr(word, ':'), *equals = strchr(word, '=');
         const int p = c->n_peaks;

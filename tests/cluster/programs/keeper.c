@@ -22,7 +22,7 @@
 enum { TENSORS = 4, WORDS_MAX = 32, SAMPLES = 1000, BATCH = 3 };
 
 typedef struct {
-    const char *settings[WORDS_MAX + 3];
+    const char *settings[WORDS_MAX + 4];
     int n_settings;
     const char *import, *export, *format, *own;
     long ask_step, nan_step, back_step, back_to;
@@ -63,6 +63,7 @@ static void read_words(choices *c, int argc, char **argv)
     *c = (choices){.ask_step = -1, .nan_step = -1, .back_step = -1, .own = "counter"};
     c->settings[c->n_settings++] = "optim=adamw lr=0.01 weight_decay=0.1";
     c->settings[c->n_settings++] = "clip=0.5";
+    c->settings[c->n_settings++] = "applies_loss_scale=yes";
     for (int i = 1; i < argc && i <= WORDS_MAX; i++) {
         if (take_own(c, argv[i])) continue;
         const int at    = strncmp(argv[i], "optim=", 6) == 0  ? 0

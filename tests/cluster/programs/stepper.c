@@ -23,7 +23,7 @@
 enum { TENSORS = 5, WORDS_MAX = 64, COUNT_MAX = 64 };
 
 typedef struct {
-    const char *settings[WORDS_MAX + 2];
+    const char *settings[WORDS_MAX + 3];
     int n_settings, rank;
     long nan_step, nan_tensor, nan_element, exit_step, exit_code, crash_step, rows, pause_ms, count,
         lazy;
@@ -58,6 +58,7 @@ static void read_words(choices *c, int argc, char **argv)
     c->rank                      = rank != NULL ? atoi(rank) : 0;
     c->settings[c->n_settings++] = "optim=adamw lr=0.01";
     c->settings[c->n_settings++] = "steps=5";
+    c->settings[c->n_settings++] = "applies_loss_scale=yes";
     for (int i = 1; i < argc && i <= WORDS_MAX; i++) {
         const char *word = argv[i], *colon = strchr(word, ':'), *equals = strchr(word, '=');
         if (colon != NULL && equals != NULL && colon < equals) {

@@ -94,8 +94,8 @@ static bool open_context(trainer *t)
     char optim[OPTIONS_TEXT_BYTES + 8], clip[OPTIONS_TEXT_BYTES + 8], mode[32], steps[32], seed[32],
         accum[32];
     const options *o       = &t->o;
-    const char *list[7]    = {optim, steps, seed};
-    int n                  = 3;
+    const char *list[8]    = {optim, steps, seed, "applies_loss_scale=yes"};
+    int n                  = 4;
     const int64_t in_epoch = t->train.n / o->batch;
     t->steps               = o->steps ? o->steps : o->epochs * in_epoch;
 

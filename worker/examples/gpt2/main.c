@@ -80,6 +80,7 @@ static bool open_context(trainer *t)
     add(&s, "accum", o->accum);
     add(&s, "mode", o->mode);
     add(&s, "precision", o->precision);
+    add(&s, "applies_loss_scale", "yes");
     add(&s, "device", o->device);
     add(&s, "schedule", o->schedule ? o->schedule : schedule);
     TRY(pen_init(s.list, &t->ctx));
