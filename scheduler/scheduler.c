@@ -214,8 +214,8 @@ static const char *master_of(const char *host, char *name, size_t size)
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
-/* A name is listened at by its address; all else (numbers, interfaces, "*") stays as it is.  Debian
- * maps a host's own name to 127.0.1.1, which no other host reaches: then it is all addresses. */
+/* A name is listened at by its address; all else (numbers, interfaces, "*") stays as it is.  A host's own name is often
+ * loopback in its own /etc/hosts, as in Debian's, which no other host reaches: then it is all addresses. */
 static void address_of(const char *host, char *text, size_t size)
 {
     struct in_addr number;
@@ -227,7 +227,7 @@ static void address_of(const char *host, char *text, size_t size)
     number = ((struct sockaddr_in *)(void *)found->ai_addr)->sin_addr;
     freeaddrinfo(found);
     inet_ntop(AF_INET, &number, text, (socklen_t)size);
-    if (strncmp(text, "127.", 4) == 0 && strcmp(text, "127.0.0.1") != 0) snprintf(text, size, "*");
+    if (strncmp(text, "127.", 4) == 0 && !guard_is_loopback(host)) snprintf(text, size, "*");
 }
 
 static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pen_error *why)

@@ -76,12 +76,6 @@ void server_leave(server *s)
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
-static bool is_loopback(const char *host)
-{
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 ||
-           strcmp(host, "::1") == 0 || strstr(host, "://") != NULL;
-}
-
 static void choose_names(server *s)
 {
     const server_settings *o = &s->settings;
@@ -90,10 +84,17 @@ static void choose_names(server *s)
     else
         snprintf(s->scheduler_address, sizeof s->scheduler_address, "tcp://%s:%u", o->master_addr,
                  (unsigned)o->master_port);
-    const bool has_name = gethostname(s->host, sizeof s->host - 1) == 0;
-    const char *usual   = has_name && !is_loopback(o->master_addr) ? s->host : "127.0.0.1";
-    if (!has_name) snprintf(s->host, sizeof s->host, "unknown");
-    snprintf(s->reach, sizeof s->reach, "%s", o->host[0] != '\0' ? o->host : usual);
+    if (gethostname(s->host, sizeof s->host - 1) != 0) snprintf(s->host, sizeof s->host, "unknown");
+}
+
+static pen_status find_own_address(server *s, pen_error *why)
+{
+    const server_settings *o      = &s->settings;
+    const own_address_query query = {.given       = o->host,
+                                     .scheduler   = o->master_addr,
+                                     .port        = (uint32_t)o->master_port,
+                                     .patience_ms = o->init_timeout_ms};
+    return own_address_find(&query, &s->own, why);
 }
 
 static pen_status open_shards(server *s, pen_error *why)
@@ -138,6 +139,7 @@ static pen_status open_all(server *s, pen_error *why)
     if (status == PEN_OK) status = admission_parse(s->settings.admission, &s->admission, why);
     if (status == PEN_OK) status = open_guard(s, why);
     if (status == PEN_OK) status = server_http_open(s, why);
+    if (status == PEN_OK) status = find_own_address(s, why);
     if (status == PEN_OK) status = open_shards(s, why);
     if (status == PEN_OK) status = store_thread_start(s, &s->store, why);
     for (uint32_t i = 0; status == PEN_OK && i < s->settings.shards; i++)

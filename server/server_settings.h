@@ -23,8 +23,8 @@ typedef char server_text[CONFIG_TEXT_BYTES];
     X(server_text, job,             TEXT, "",          0,   0,        NULL,                        \
       "Name of the job; empty joins whatever job the scheduler has.")                              \
     X(server_text, host,            TEXT, "",          0,   0,        NULL,                        \
-      "Name or address workers reach this server by; empty is 127.0.0.1 when the scheduler is on " \
-      "loopback, else this host's name.")                                                          \
+      "Name or address by which others reach this server; empty takes the address of the "         \
+      "interface that leads to the scheduler.")                                                    \
     X(server_text, trace,           TEXT, "",          0,   0,        NULL,                        \
       "File of a timeline: this process writes its part into the folder FILE.parts, and "          \
       "`penstock trace merge` makes FILE of the parts; empty writes none.")                        \

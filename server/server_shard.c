@@ -267,27 +267,10 @@ static bool drain(void *user)
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
-/* "tcp://0.0.0.0:4711" as others reach it. */
-static void advertise(server_shard *s, const char *host)
-{
-    const char *listening = transport_address(s->endpoint);
-    const char *port      = strrchr(listening, ':');
-    if (strncmp(listening, "tcp://", 6) == 0 && port != NULL)
-        snprintf(s->address, sizeof s->address, "tcp://%s%s", host, port);
-    else
-        snprintf(s->address, sizeof s->address, "%s", listening);
-}
-
-static bool is_loopback(const char *host)
-{
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0;
-}
-
 pen_status server_shard_open(server_shard *s, pen_error *why)
 {
     s->unsent_end             = &s->unsent;
-    const char *host          = s->server->reach;
-    const char *where         = is_loopback(host) ? "tcp://127.0.0.1:0" : "tcp://0.0.0.0:0";
+    const own_address *own    = &s->server->own;
     transport_options options = {.head_bytes_max  = WIRE_HEAD_BYTES_MAX,
                                  .body_bytes_max  = WIRE_PAYLOAD_BYTES_MAX,
                                  .connections_max = (uint32_t)s->server->settings.connections_max,
@@ -299,9 +282,9 @@ pen_status server_shard_open(server_shard *s, pen_error *why)
     s->loop = loop_create(why);
     if (s->loop == NULL) return why != NULL ? why->status : PEN_NO_MEMORY;
     guard_listen(s->server->guard, &options);
-    const pen_status status = transport_listen(where, &options, &s->endpoint, why);
+    const pen_status status = transport_listen(own->listen, &options, &s->endpoint, why);
     if (status != PEN_OK) return status;
-    advertise(s, host);
+    own_address_show(own, transport_address(s->endpoint), s->address, sizeof s->address);
     return loop_add(s->loop, transport_poll_fd(s->endpoint), drain, s, why);
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/loop.h"
 #include "common/transport/lifeline.h"
+#include "common/transport/own_address.h"
 #include "common/transport/transport.h"
 #include "common/why.h"
 
@@ -225,8 +226,8 @@ struct server {
     admission admission;
     lifeline *scheduler;
     char scheduler_address[320];
-    char reach[CONFIG_TEXT_BYTES]; /* where workers dial its shards */
-    char host[CONFIG_TEXT_BYTES];  /* the machine's name, for sentences */
+    own_address own;              /* where others dial its shards */
+    char host[CONFIG_TEXT_BYTES]; /* the machine's name, for sentences */
     wire_arena *arena;
     wire_out out;
     loop_timer hello, beat, lost;

@@ -24,6 +24,7 @@ void worker_env_tell(const worker_settings *s, launch_get get, launch_told *told
     tell_number(told, LAUNCH_LOCAL_WORLD_SIZE, "local_world_size", s->local_world_size, get);
     tell_number(told, LAUNCH_SERVERS, "servers", s->servers, get);
     launch_tell(told, LAUNCH_ADDR, "master_addr", s->master_addr, get);
+    launch_tell(told, LAUNCH_HOST, "host", s->host, get);
     if (s->port != 0)
         tell_number(told, LAUNCH_PORT, "port", (int64_t)s->port, get);
     else if (s->master_port != 0)
@@ -53,5 +54,6 @@ pen_status worker_env_resolve(const worker_settings *s, launch_get get, worker_e
     if (env->alone) return PEN_OK;
     env->port = (uint32_t)launch_number(&place, LAUNCH_PORT, 0);
     memcpy(env->addr, place.value[LAUNCH_ADDR].text, sizeof env->addr);
+    memcpy(env->host, place.value[LAUNCH_HOST].text, sizeof env->host);
     return PEN_OK;
 }

@@ -13,6 +13,7 @@ typedef struct {
     int32_t servers; /* -1: not said */
     uint32_t port;   /* of the scheduler; 0 when alone */
     char addr[256];  /* of the scheduler */
+    char host[256];  /* by which others reach this worker; "": not said */
     char source[40]; /* where rank came from: "RANK", "SLURM_PROCID", ... */
 } worker_env;
 

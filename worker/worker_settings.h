@@ -161,6 +161,8 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "Where memory that the SDK holds lies: of the host, or of the CUDA device that local_rank is the number of, round all there are.") \
     X(int,      device_backend,   ENUM, "auto",   0,    0,        worker_device_backend_choices,       \
       "How members on one host wait for each other's devices; auto takes hostflag where two share one, else stream.") \
+    X(char,     host,             TEXT, "",       0,    0,        NULL,                                \
+      "Name or address by which others reach this worker; empty takes the address of the interface that leads to the scheduler.") \
     X(char,     host_id,          TEXT, "",       0,    0,        NULL,                                \
       "Workers with different names here count as on different hosts; empty takes the host's own identity.") \
     X(int64_t,  rank,             I64,  "-1",     -1,   1048576,  NULL,                                \

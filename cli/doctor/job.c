@@ -1,6 +1,7 @@
 /* job.c - the way to a scheduler, its clock against ours, and the way to every member of its job. */
 #include "cli/control.h"
 #include "cli/doctor/doctor.h"
+#include "common/transport/own_address.h"
 
 #include <errno.h>
 #include <ifaddrs.h>
@@ -65,35 +66,26 @@ static int resolve(const char *host, const char *port, struct addrinfo **found)
     return getaddrinfo(host, port, &hints, found) == 0 ? 0 : rc;
 }
 
-static bool is_same_host(const struct sockaddr *a, const struct sockaddr *b)
+static bool has_number(const struct sockaddr *a, const char *number)
 {
-    char one[INET6_ADDRSTRLEN + 32] = "", other[INET6_ADDRSTRLEN + 32] = "?";
-    const socklen_t size =
-        a->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-    if (a->sa_family != b->sa_family) return false;
-    getnameinfo(a, size, one, sizeof one, NULL, 0, NI_NUMERICHOST);
-    getnameinfo(b, size, other, sizeof other, NULL, 0, NI_NUMERICHOST);
-    return strcmp(one, other) == 0;
+    char own[INET6_ADDRSTRLEN + 32] = "";
+    const bool is_v6                = a->sa_family == AF_INET6;
+    if (a->sa_family != AF_INET && !is_v6) return false;
+    getnameinfo(a, is_v6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), own,
+                sizeof own, NULL, 0, NI_NUMERICHOST);
+    return strcmp(own, number) == 0;
 }
 
 /* Whose address packets to `a` leave from; false: unknown. */
 static bool interface_to(const struct addrinfo *a, char name[IF_NAMESIZE], char address[64])
 {
-    struct sockaddr_storage own;
-    struct sockaddr *from = (struct sockaddr *)(void *)&own;
-    socklen_t size        = sizeof own;
-    struct ifaddrs *all   = NULL;
-    const int fd =
-        socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0); /* connecting it sends nothing */
-    bool found = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
-                 getsockname(fd, from, &size) == 0 &&
-                 getnameinfo(from, size, address, 64, NULL, 0, NI_NUMERICHOST) == 0 &&
-                 getifaddrs(&all) == 0;
-    if (fd >= 0) close(fd);
+    struct ifaddrs *all = NULL;
+    bool found =
+        own_address_towards(a->ai_addr, a->ai_addrlen, address, 64) == 0 && getifaddrs(&all) == 0;
     if (!found) return false;
     found = false;
     for (const struct ifaddrs *i = all; i != NULL && !found; i = i->ifa_next) {
-        found = i->ifa_addr != NULL && is_same_host(i->ifa_addr, from);
+        found = i->ifa_addr != NULL && has_number(i->ifa_addr, address);
         if (found) snprintf(name, IF_NAMESIZE, "%s", i->ifa_name);
     }
     freeifaddrs(all);

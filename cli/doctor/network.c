@@ -10,7 +10,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Debian maps the host's own name to 127.0.1.1, which other machines cannot reach. */
+/* Debian maps the host's own name to 127.0.1.1, which other machines cannot reach.  No process shows its host's name to
+ * others; people do, with --master-addr. */
 static void look_at_name(doctor *d)
 {
     char host[256] = "", address[INET6_ADDRSTRLEN] = "";
@@ -19,7 +20,8 @@ static void look_at_name(doctor *d)
     const int rc = getaddrinfo(host, NULL, &hints, &found);
     if (rc != 0) {
         finding_add(d, FINDING_NOTE,
-                    "add it to DNS or /etc/hosts, or say --host ADDRESS, if other machines join",
+                    "if this is machine 0, say its address with --master-addr, or add the name to "
+                    "DNS or /etc/hosts",
                     "'%s' does not resolve (%s)", host, gai_strerror(rc));
         return;
     }
@@ -27,12 +29,12 @@ static void look_at_name(doctor *d)
               sizeof address);
     freeaddrinfo(found);
     const bool is_local = strncmp(address, "127.", 4) == 0;
-    finding_add(d, is_local ? FINDING_NOTE : FINDING_OK,
-                is_local ? "give other machines another name or the address of an interface "
-                           "(--host, --master-addr)"
-                         : NULL,
-                "'%s' is %s%s", host, address,
-                is_local ? ", which other machines cannot reach" : "");
+    finding_add(
+        d, is_local ? FINDING_NOTE : FINDING_OK,
+        is_local ? "if this is machine 0, give other machines another name or the address of "
+                   "an interface (--master-addr)"
+                 : NULL,
+        "'%s' is %s%s", host, address, is_local ? ", which other machines cannot reach" : "");
 }
 
 /* Interfaces that carry traffic between machines; a packet too large for one of the way is lost without a word. */

@@ -10,6 +10,7 @@
 #include "cli/run/lines.h"
 #include "cli/run/report.h"
 #include "common/clock.h"
+#include "common/transport/own_address.h"
 #include "common/why.h"
 #include "scheduler/scheduler_settings.h"
 
@@ -300,8 +301,11 @@ static pen_status meet_scheduler(launcher *l, pen_error *why)
         status = control_join(l->address, l->is_named ? l->job : "", LINK_TRY_MS, &l->link, why);
         const uint64_t now = clock_ms(&clock_real);
         if (tries == 0 && status == PEN_UNREACHABLE)
-            fprintf(stderr, "penstock: waiting for machine 0, whose scheduler is to be at %s\n",
-                    at);
+            fprintf(stderr, "penstock: waiting for machine 0, whose scheduler is to be at %s%s\n",
+                    at,
+                    own_address_is_here(l->options.master_addr)
+                        ? "; here that name is loopback, this machine itself: say its address"
+                        : "");
         if (status == PEN_UNREACHABLE && now - begun >= patience)
             return why_set(why, PEN_UNREACHABLE,
                            "machine 0 has not answered at %s for %.3g s; `penstock doctor "

@@ -216,7 +216,7 @@ const launch_name launch_names[] = {
     {LAUNCHER_DMLC,       LAUNCH_ADDR,             W | S,     "DMLC_TRACKER_URI",           NULL, NULL},
     {LAUNCHER_DMLC,       LAUNCH_PORT,             W | S | C, "DMLC_PS_ROOT_PORT",          NULL, NULL},
     {LAUNCHER_DMLC,       LAUNCH_PORT,             W | S | C, "DMLC_TRACKER_PORT",          NULL, NULL},
-    {LAUNCHER_DMLC,       LAUNCH_HOST,             S,         "DMLC_NODE_HOST",             NULL, NULL},
+    {LAUNCHER_DMLC,       LAUNCH_HOST,             W | S,     "DMLC_NODE_HOST",             NULL, NULL},
     {LAUNCHER_DMLC,       LAUNCH_HOST,             C,         "DMLC_PS_ROOT_URI",           NULL, "where it listens"},
 
     {LAUNCHER_KUBERNETES, LAUNCH_RANK,             W | S,     "JOB_COMPLETION_INDEX",       NULL, "of an Indexed Job; of a worker only beside WORLD_SIZE"},

@@ -106,3 +106,75 @@ join_line() {
     done
     hosts_stop
 }
+
+# What status says of its members, as ROLE ADDRESS-WITHOUT-PORT, sorted.
+shown_addresses() {
+    on node0 timeout 5 "$penstock" status --json 2>"$tmp/status.err" | members_of |
+        sed -n 's/.*"role":"\([a-z]*\)".*"addresses":\["tcp:\/\/\([^"]*\):[0-9]*".*/\1 \2/p' | sort
+}
+
+@test "hosts with one name and no name service: every role shows the address of the interface that leads to the scheduler" {
+    local mode
+    alone --nproc-per-node 2 --servers 2
+    hosts_start 2 equal nameless
+    for mode in ps-bsp ddp; do
+        local servers=(--servers 2)
+        [ $mode = ps-bsp ] || servers=()
+        begin_on node0 run0 "$penstock" run --nnodes 2 --node-rank 0 --master-addr 10.79.0.1 "${servers[@]}" "${fashion[@]}" "${few[@]}" --out "$tmp/$mode.json"
+        join_line run0
+        begin_on node1 run1 "$penstock" run --nnodes 2 --node-rank 1 --join "$line" "${servers[@]}" "${fashion[@]}" "${few[@]}"
+        ends run0 0
+        ends run1 0
+        same_crc alone $mode
+    done
+    hosts_stop
+}
+
+@test "a scheduler named by its host's own name, loopback there (Debian's 127.0.1.1): others reach what runs beside it" {
+    alone --nproc-per-node 4
+    hosts_start 2
+    begin_on node0 run0 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 0 --master-addr node0 "${fashion[@]}" "${few[@]}" --out "$tmp/hosts.json"
+    join_line run0
+    begin_on node1 run1 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 1 --join "$line" "${fashion[@]}" "${few[@]}"
+    ends run0 0
+    ends run1 0
+    same_crc alone hosts
+    hosts_stop
+}
+
+@test "--host is what others dial: of a launcher's servers and workers, and nothing else is" {
+    hosts_start 2
+    begin_on node0 run0 "$penstock" run --encryption clear --nnodes 2 --node-rank 0 --master-addr node0 --servers 2 --host node0 \
+        "$programs/stepper" steps=100000 pause_ms=20
+    begin_on node1 run1 "$penstock" run --encryption clear --nnodes 2 --node-rank 1 --master-addr node0 --servers 2 \
+        "$programs/stepper" steps=100000 pause_ms=20
+    for _ in $(seq 200); do [ "$(shown_addresses | wc -l)" -ge 4 ] && break || sleep 0.1; done
+    is_text $'server 10.79.0.2\nserver node0\nworker 10.79.0.2\nworker node0' < <(shown_addresses)
+    kill "$run0_pid"
+    ends run0 143 20
+    ends run1 1 20
+    hosts_stop
+}
+
+@test "several interfaces, no default route, and the scheduler's name is loopback: the sentence names them and --host" {
+    hosts_start 1
+    on node0 ip link add y0 type veth peer name y1
+    on node0 sh -c 'ip addr add 10.80.0.1/24 dev y0; ip link set y0 up; ip link set y1 up'
+    begin_on node0 run0 "$penstock" run --encryption clear --nproc-per-node 1 --servers 1 --master-addr node0 "$programs/stepper" steps=1
+    ends run0 1 20
+    grep -qF "the scheduler's name 'node0' is loopback on this host, which has several interfaces (eth0 10.79.0.1, y0 10.80.0.1) and no default route; say --host ADDRESS, or an address with --master-addr" \
+        "$tmp/run0.err"
+    on node0 ip route add default via 10.80.0.9
+    begin_on node0 run0 "$penstock" run --encryption clear --nproc-per-node 1 --servers 1 --master-addr node0 "$programs/stepper" steps=1
+    ends run0 0 20
+    hosts_stop
+}
+
+@test "a launcher whose --master-addr is its own loopback hears so: that is not machine 0" {
+    hosts_start 1 equal
+    begin_on node0 run1 "$penstock" run --encryption clear --nnodes 2 --node-rank 1 --master-addr node --init-timeout-ms 2000 true
+    ends run1 1 20
+    grep -qx "penstock: waiting for machine 0, whose scheduler is to be at node:29500; here that name is loopback, this machine itself: say its address" "$tmp/run1.err"
+    grep -qE "^penstock: machine 0 has not answered at node:29500 for [0-9.]+ s; .penstock doctor --master-addr node. tests the way$" "$tmp/run1.err"
+    hosts_stop
+}

@@ -95,11 +95,12 @@ lossy() {
 }
 
 # The scheduler on n0, both workers on n1, each server on a host of its own, until they train:  spread SCHEDULER_FLAGS...
+# A server's host may come back under another address, so servers are shown by name (--host), not by address.
 spread() {
     local i
     role_on n0 scheduler "$penstock" scheduler --host "*" --port 29400 --world-size 2 --servers 2 "$@"
     for i in 0 1; do
-        role_on "n$((i + 2))" "s$i" "$penstock" server --master-addr n0 --master-port 29400 --rank "$i"
+        role_on "n$((i + 2))" "s$i" "$penstock" server --master-addr n0 --master-port 29400 --rank "$i" --host "n$((i + 2))"
         role_on n1 "w$i" env RANK=$i WORLD_SIZE=2 LOCAL_RANK=$i LOCAL_WORLD_SIZE=2 MASTER_ADDR=n0 MASTER_PORT=29400 \
             PENSTOCK_SERVERS=2 PENSTOCK_SCHEDULER=external "${fashion[@]}" "${example[@]}" --out "$tmp/faulty.json"
     done

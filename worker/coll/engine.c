@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/fp_env.h"
 #include "common/log.h"
+#include "common/transport/own_address.h"
 #include "common/why.h"
 #include "worker/coll/engine_internal.h"
 #include "worker/coll/self_message.h"
@@ -31,14 +32,18 @@ static pen_status open_mesh(coll_engine *e, pen_error *why)
 {
     pen_ctx *ctx      = e->ctx;
     pen_status status = PEN_OK;
-    char listen[ENGINE_ADDRESS_SIZE];
+    char shown[ENGINE_ADDRESS_SIZE];
+    own_address own;
     if (ctx->settings.coll_algorithm[0] != '\0')
         status = schedule_table_parse(ctx->settings.coll_algorithm, &e->table, why);
     if (status != PEN_OK) return status;
-    status = engine_listen_address(ctx->env.addr, ctx->env.port, ctx->settings.init_timeout_ms,
-                                   listen, sizeof listen, why);
+    const own_address_query query = {.given       = ctx->env.host,
+                                     .scheduler   = ctx->env.addr,
+                                     .port        = ctx->env.port,
+                                     .patience_ms = ctx->settings.init_timeout_ms};
+    status                        = own_address_find(&query, &own, why);
     if (status != PEN_OK) return status;
-    const mesh_options o = {.listen         = listen,
+    const mesh_options o = {.listen         = own.listen,
                             .lanes          = ctx->settings.coll_lanes,
                             .heartbeat_ms   = ctx->settings.lease_ms / 2,
                             .park_bytes_max = ctx->settings.park_bytes_max,
@@ -48,7 +53,8 @@ static pen_status open_mesh(coll_engine *e, pen_error *why)
                             .stats          = &ctx->stats};
     status               = mesh_create(&o, &e->mesh, why);
     if (status != PEN_OK) return status;
-    add_address(e, mesh_address(e->mesh));
+    own_address_show(&own, mesh_address(e->mesh), shown, sizeof shown);
+    add_address(e, shown);
     e->mesh_fd = mesh_poll_fd(e->mesh);
     e->news_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     return e->news_fd >= 0 ? PEN_OK : why_set(why, PEN_INTERNAL, "no eventfd: %s", strerror(errno));

@@ -209,12 +209,6 @@ pen_status engine_start_thread(coll_engine *e, pen_error *why); /* under the loc
 pen_status engine_add_group(coll_engine *e, pen_group *g);      /* without the lock */
 void engine_remove_group(coll_engine *e, pen_group *g);
 
-/* ---- engine_address.c ---------------------------------------------------------------------------------------------- */
-/* "tcp://HOST:0", where HOST is the own address that the scheduler is reached from.  Waits until the scheduler's name
- * resolves: TIMED_OUT after patience_ms. */
-pen_status engine_listen_address(const char *scheduler, uint32_t port, uint64_t patience_ms,
-                                 char *text, size_t size, pen_error *why);
-
 /* ---- engine_agree.c ------------------------------------------------------------------------------------------------- */
 /* "same:deterministic=yes|...": what is shown among the addresses. */
 void engine_write_agreed(const coll_engine *e, char *text, size_t size);
