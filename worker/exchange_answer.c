@@ -85,6 +85,8 @@ void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_
     if (!self->act.store(self->user, o->to, data, size, o->crc)) {
         self->act.count(self->user, STAT_CORRUPT, 1);
         buf_release(o->body);
+        exchange_unqueue(self, o); /* a repeat may have been about to leave */
+        exchange_repay(self, o);
         o->body  = NULL;
         o->state = OP_SENT; /* as if it had not come */
         wait_again(self, o, RETRY_REFUSED, now_ms);

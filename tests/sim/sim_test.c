@@ -108,6 +108,18 @@ static void sim_every_swarm_ends_in_good_order(void **state)
     assert_true(t.applied > 0);
 }
 
+/* 14192: values came, damaged and then whole, while the repeat of their push was queued; it was sent from a buffer that
+ * was given back. */
+static void sim_seeds_that_failed_once_end_in_good_order(void **state)
+{
+    (void)state;
+    static const uint64_t seeds[] = {14192};
+    for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+        const sim_plan p = sim_plan_swarm(seeds[i]);
+        runs_one("sim_every_swarm_ends_in_good_order", &p, RUNS_IN_ORDER);
+    }
+}
+
 static void swarm_bsp(sim_plan *p, uint64_t *chance)
 {
     (void)chance;
@@ -336,6 +348,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_broken_connections_come_back_and_training_ends),
         cmocka_unit_test(sim_partition_heals_and_training_ends),
         cmocka_unit_test(sim_every_swarm_ends_in_good_order),
+        cmocka_unit_test(sim_seeds_that_failed_once_end_in_good_order),
         cmocka_unit_test(sim_bsp_equals_the_reference_under_all_faults),
         cmocka_unit_test(sim_async_applies_each_push_once),
         cmocka_unit_test(sim_ssp_bound_holds_and_is_used),

@@ -92,6 +92,22 @@ static void test_exchange_asks_again_for_values_whose_checksum_fails(void **stat
     world_destroy(w);
 }
 
+static void
+test_exchange_sends_nothing_of_a_push_whose_values_came_while_its_repeat_was_queued(void **state)
+{
+    (void)state;
+    world *w = world_create(EXCHANGE_FREE);
+    one_verb(w, EXCHANGE_PUSH_PULL, 1, 0);
+    receipt(w, &w->sent[0], 0);
+    answer_inquiry_of(w, w->sent[0].step, 0, NULL, 0); /* nobody is missing: its repeat is queued */
+    values(w, &w->sent[0], 9, 0, true);
+    values(w, &w->sent[0], 9, 0, false);
+    assert_int_equal(w->n_completed, 1);
+    exchange_flush(w->x, w->now);
+    assert_int_equal(w->n_sent, 1);
+    world_destroy(w);
+}
+
 static void test_exchange_backs_off_when_a_shard_has_no_room(void **state)
 {
     (void)state;
@@ -242,6 +258,8 @@ int main(void)
         cmocka_unit_test(test_exchange_ignores_answers_that_come_twice_or_late),
         cmocka_unit_test(test_exchange_has_one_push_of_a_chunk_in_flight),
         cmocka_unit_test(test_exchange_asks_again_for_values_whose_checksum_fails),
+        cmocka_unit_test(
+            test_exchange_sends_nothing_of_a_push_whose_values_came_while_its_repeat_was_queued),
         cmocka_unit_test(test_exchange_backs_off_when_a_shard_has_no_room),
         cmocka_unit_test(test_exchange_sends_unanswered_again_when_a_connection_is_back),
         cmocka_unit_test(test_exchange_keeps_what_a_full_queue_refuses),
