@@ -301,6 +301,8 @@ void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_
     roster_unbind(&core->roster, s);
     s->down_ms = now_ms;
     if (core_is_late(core, s)) s->is_ready = s->is_registered = false;
+    s->is_sealed =
+        false; /* it may be dead: an epoch that rests on it alone would lose what others hold */
     core_move(core, s, MEMBER_EVENT_DOWN);
     core_settle(core, now_ms);
 }

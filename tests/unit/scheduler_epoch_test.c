@@ -119,6 +119,36 @@ static void a_server_that_does_not_seal_is_declared_dead(void **state)
     scene_drop(r);
 }
 
+static void
+an_epoch_does_not_begin_with_a_server_whose_connection_broke_after_it_sealed(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 3, "replicas=2", NULL);
+    scene_server_dies(r, 2);
+    scene_forget(r);
+    scene_seals(r, 0, 5);
+    scheduler_core_peer_down(r->core, SCENE_SERVER(0), r->now);
+    scene_seals(r, 1, 5);
+    assert_null(scene_last(r, SCENE_SERVER(1), WIRE_EPOCH));
+    scene_pass(r, 5000); /* it is declared dead */
+    const wire_control *e = scene_must(r, SCENE_SERVER(1), WIRE_EPOCH);
+    assert_int_equal(e->u.epoch.n_servers, 1);
+    for (uint32_t shard = 0; shard < 3; shard++) assert_int_equal(scene_primary(e, shard), 1);
+    scene_drop(r);
+
+    r = scene_train(1, 3, "replicas=2", NULL);
+    scene_server_dies(r, 2);
+    scene_seals(r, 0, 5);
+    scheduler_core_peer_down(r->core, SCENE_SERVER(0), r->now);
+    scene_seals(r, 1, 5);
+    scene_forget(r);
+    scene_comes_back(r, SCENE_SERVER(0));
+    scene_must(r, SCENE_SERVER(0), WIRE_SEAL); /* it is asked again */
+    scene_seals(r, 0, 5);
+    assert_int_equal(scene_must(r, SCENE_SERVER(0), WIRE_EPOCH)->u.epoch.n_servers, 2);
+    scene_drop(r);
+}
+
 static void reports_that_contradict_each_other_end_the_job(void **state)
 {
     (void)state;
@@ -755,6 +785,8 @@ int main(void)
         cmocka_unit_test(a_server_that_dies_while_others_seal_is_left_out),
         cmocka_unit_test(the_last_copy_dies_with_its_server),
         cmocka_unit_test(a_server_that_does_not_seal_is_declared_dead),
+        cmocka_unit_test(
+            an_epoch_does_not_begin_with_a_server_whose_connection_broke_after_it_sealed),
         cmocka_unit_test(reports_that_contradict_each_other_end_the_job),
         cmocka_unit_test(a_server_that_comes_back_is_filled_and_then_serves_its_share),
         cmocka_unit_test(a_process_that_takes_the_place_of_one_that_is_away_is_its_death),
