@@ -2,6 +2,7 @@
 #include "common/log.h"
 
 #include "common/clock.h"
+#include "common/utf8.h"
 #include "penstock.h"
 
 #include <errno.h>
@@ -82,27 +83,12 @@ static void make_printable(char *text)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
 }
 
-/* Bytes of the UTF-8 letter that `text` begins with; 0: it is none. */
-static size_t letter_size(const unsigned char *text)
-{
-    const size_t n = text[0] < 0x80                      ? 1
-                     : text[0] >= 0xc2 && text[0] < 0xe0 ? 2
-                     : text[0] >= 0xe0 && text[0] < 0xf0 ? 3
-                     : text[0] >= 0xf0 && text[0] < 0xf5 ? 4
-                                                         : 0;
-    for (size_t i = 1; i < n; i++)
-        if ((text[i] & 0xc0) != 0x80) return 0;
-    const bool is_long = (text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xf0 && text[1] < 0x90);
-    const bool is_surrogate = text[0] == 0xed && text[1] >= 0xa0;
-    return is_long || is_surrogate || (text[0] == 0xf4 && text[1] >= 0x90) ? 0 : n;
-}
-
 /* At most `room` bytes; never half a letter. */
 static size_t quote(char *to, size_t room, const char *text)
 {
     size_t used = 0;
     while (*text != '\0') {
-        const size_t n = letter_size((const unsigned char *)text);
+        const size_t n = utf8_letter(text);
         char one[8]    = "?";
         size_t size    = 1;
         if (*text == '"' || *text == '\\')

@@ -3,6 +3,7 @@
 
 #include "common/log.h"
 #include "common/stat.h"
+#include "proto/json_text.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -51,7 +52,7 @@ static json_t *metrics_json(const wire_member_status *m)
     json_t *metrics = json_object();
     for (uint32_t i = 0; i < m->n_stats; i++)
         if (is_metric(m->stat[i].name))
-            json_object_set_new(metrics, m->stat[i].name, value_json(m->stat[i].value));
+            json_text_set(metrics, m->stat[i].name, value_json(m->stat[i].value));
     return metrics;
 }
 
@@ -59,14 +60,15 @@ static json_t *member_json(const wire_member_status *m)
 {
     json_t *stats = json_object(), *addresses = json_array();
     for (uint32_t i = 0; i < m->n_stats; i++)
-        json_object_set_new(stats, m->stat[i].name, json_real(m->stat[i].value));
+        json_text_set(stats, m->stat[i].name, json_real(m->stat[i].value));
     for (uint32_t i = 0; i < m->member.n_addresses; i++)
-        json_array_append_new(addresses, json_string(m->member.address[i]));
-    return json_pack("{s:s, s:i, s:s, s:i, s:s, s:I, s:f, s:s, s:f, s:o, s:o, s:o}", "role",
+        json_array_append_new(addresses, json_text(m->member.address[i]));
+    return json_pack("{s:s, s:i, s:o, s:i, s:s, s:I, s:f, s:o, s:f, s:o, s:o, s:o}", "role",
                      status_role_name(m->member.role), "rank", m->member.rank, "host",
-                     m->member.host, "pid", m->member.pid, "state", m->state, "step",
-                     (json_int_t)m->step, "last_seen_s", m->last_seen_s, "call", m->call, "call_s",
-                     m->call_s, "addresses", addresses, "stats", stats, "metrics", metrics_json(m));
+                     json_text(m->member.host), "pid", m->member.pid, "state", m->state, "step",
+                     (json_int_t)m->step, "last_seen_s", m->last_seen_s, "call", json_text(m->call),
+                     "call_s", m->call_s, "addresses", addresses, "stats", stats, "metrics",
+                     metrics_json(m));
 }
 
 static json_t *events_json(const wire_control *answer)
@@ -76,9 +78,9 @@ static json_t *events_json(const wire_control *answer)
     for (uint32_t i = 0; i < answer->u.status.n_events; i++) {
         const wire_event *e = &answer->u.status.event[i];
         const int level     = e->level < 0 ? 0 : e->level > LOG_INFO ? LOG_INFO : e->level;
-        json_array_append_new(events,
-                              json_pack("{s:I, s:f, s:s, s:s}", "number", (json_int_t)e->number,
-                                        "at_s", e->at_s, "level", levels[level], "text", e->text));
+        json_array_append_new(events, json_pack("{s:I, s:f, s:s, s:o}", "number",
+                                                (json_int_t)e->number, "at_s", e->at_s, "level",
+                                                levels[level], "text", json_text(e->text)));
     }
     return events;
 }
@@ -86,7 +88,8 @@ static json_t *events_json(const wire_control *answer)
 static json_t *scheduler_json(const wire_control *answer)
 {
     const wire_member *m = &answer->u.status.scheduler;
-    return json_pack("{s:s, s:s}", "host", m->host, "address", m->n_addresses ? m->address[0] : "");
+    return json_pack("{s:o, s:o}", "host", json_text(m->host), "address",
+                     json_text(m->n_addresses ? m->address[0] : ""));
 }
 
 char *status_json(const wire_control *answer)
@@ -95,17 +98,17 @@ char *status_json(const wire_control *answer)
     for (uint32_t i = 0; i < answer->u.status.n_members; i++)
         json_array_append_new(members, member_json(&answer->u.status.member[i]));
     for (uint32_t i = 0; i < answer->u.status.n_waiting; i++)
-        json_array_append_new(waiting, json_string(answer->u.status.waiting[i]));
+        json_array_append_new(waiting, json_text(answer->u.status.waiting[i]));
     json_t *shard_bytes = json_array();
     for (uint32_t i = 0; i < answer->u.status.n_shards; i++)
         json_array_append_new(shard_bytes,
                               json_integer((json_int_t)answer->u.status.shard_bytes[i]));
     json_t *all = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "job",
-        answer->u.status.job, "phase", answer->u.status.phase, "mode", answer->u.status.mode,
-        "step", (json_int_t)answer->u.status.step, "term", (json_int_t)answer->u.status.term,
-        "epoch", (json_int_t)answer->u.status.epoch, "uptime_s", answer->u.status.uptime_s,
-        "snapshot", (json_int_t)answer->u.status.snapshot, "refused",
+        "{s:o, s:s, s:o, s:I, s:I, s:I, s:f, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "job",
+        json_text(answer->u.status.job), "phase", answer->u.status.phase, "mode",
+        json_text(answer->u.status.mode), "step", (json_int_t)answer->u.status.step, "term",
+        (json_int_t)answer->u.status.term, "epoch", (json_int_t)answer->u.status.epoch, "uptime_s",
+        answer->u.status.uptime_s, "snapshot", (json_int_t)answer->u.status.snapshot, "refused",
         (json_int_t)answer->u.status.refused, "members", members, "waiting", waiting, "copies",
         copies_json(answer), "scheduler", scheduler_json(answer), "shard_bytes", shard_bytes,
         "events", events_json(answer));

@@ -1,6 +1,8 @@
 /* stuck.c - merges the records of all workers: per group the last call of each rank. */
 #include "proto/stuck.h"
 
+#include "proto/json_text.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -232,10 +234,10 @@ static json_t *rank_json(const stuck *self, const group *g, uint32_t rank)
 {
     const last_call *l = &g->last[rank];
     const worker *w    = &self->worker[rank];
-    return json_pack("{s:I, s:s, s:I, s:s, s:s, s:f, s:b, s:s, s:f}", "rank", (json_int_t)rank,
-                     "host", w->host, "call", (json_int_t)l->call, "what", l->what, "state",
-                     l->state, "age_s", l->age_s, "missing", is_missing(self, g, rank), "in", w->in,
-                     "in_s", w->in_s);
+    return json_pack("{s:I, s:o, s:I, s:o, s:s, s:f, s:b, s:o, s:f}", "rank", (json_int_t)rank,
+                     "host", json_text(w->host), "call", (json_int_t)l->call, "what",
+                     json_text(l->what), "state", l->state, "age_s", l->age_s, "missing",
+                     is_missing(self, g, rank), "in", json_text(w->in), "in_s", w->in_s);
 }
 
 static json_t *group_json(const stuck *self, const group *g)
@@ -246,9 +248,9 @@ static json_t *group_json(const stuck *self, const group *g)
         if (is_member(self, g, i)) json_array_append_new(ranks, rank_json(self, g, i));
         if (is_missing(self, g, i)) json_array_append_new(missing, json_integer((json_int_t)i));
     }
-    return json_pack("{s:s, s:i, s:I, s:s, s:b, s:o, s:o}", "group", g->id, "size", g->size, "call",
-                     (json_int_t)(newest != NULL ? newest->call : 0), "what",
-                     newest != NULL ? newest->what : "", "running",
+    return json_pack("{s:o, s:i, s:I, s:o, s:b, s:o, s:o}", "group", json_text(g->id), "size",
+                     g->size, "call", (json_int_t)(newest != NULL ? newest->call : 0), "what",
+                     json_text(newest != NULL ? newest->what : ""), "running",
                      newest != NULL && newest->is_running, "missing", missing, "ranks", ranks);
 }
 
@@ -260,12 +262,12 @@ void stuck_print_json(const stuck *self, FILE *out)
     for (uint32_t i = 0; i < self->n_workers; i++) {
         const worker *w = &self->worker[i];
         if (w->has_answered && w->note[0] == '\0') continue;
-        json_array_append_new(silent,
-                              json_pack("{s:I, s:s, s:s, s:f}", "rank", (json_int_t)i, "state",
-                                        w->state, "text", w->note, "last_seen_s", w->seen_s));
+        json_array_append_new(silent, json_pack("{s:I, s:s, s:o, s:f}", "rank", (json_int_t)i,
+                                                "state", w->state, "text", json_text(w->note),
+                                                "last_seen_s", w->seen_s));
     }
-    json_t *all =
-        json_pack("{s:s, s:o, s:o}", "job", self->job, "groups", groups, "without_record", silent);
+    json_t *all = json_pack("{s:o, s:o, s:o}", "job", json_text(self->job), "groups", groups,
+                            "without_record", silent);
     json_dumpf(all, out, JSON_COMPACT);
     fprintf(out, "\n");
     json_decref(all);

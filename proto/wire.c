@@ -8,6 +8,7 @@
 #include "proto/wire_peer.h"
 
 #include "common/crc.h"
+#include "common/utf8.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -244,24 +245,9 @@ pen_status wire_pack(const ProtobufCMessage *message, int plane, wire_out *out, 
 }
 
 /* ---- strings and numbers --------------------------------------------------------------------- */
-/* Bytes of the character at `at` that a terminal would obey: U+0000 to U+001F and U+007F are one
- * byte of UTF-8, U+0080 to U+009F two. */
-static size_t control_bytes(const char *at)
-{
-    const unsigned char *byte = (const unsigned char *)at;
-    if (byte[0] < ' ' || byte[0] == 0x7f) return 1;
-    return byte[0] == 0xc2 && byte[1] >= 0x80 && byte[1] <= 0x9f ? 2 : 0;
-}
-
 bool wire_clean_text(char *text)
 {
-    size_t n = 0;
-    while (n < WIRE_TEXT_MAX && text[n] != '\0') {
-        size_t bytes = control_bytes(text + n);
-        memset(text + n, '?', bytes);
-        n += bytes > 0 ? bytes : 1;
-    }
-    return n < WIRE_TEXT_MAX;
+    return utf8_clean(text, WIRE_TEXT_MAX) < WIRE_TEXT_MAX;
 }
 
 pen_status wire_known_status(int32_t status)

@@ -36,8 +36,8 @@ pen_status wire_unpack(const void *head, size_t size, int plane,
 pen_status wire_pack(const ProtobufCMessage *message, int plane, wire_out *out, pen_error *why);
 
 /* ---- strings --------------------------------------------------------------------------------- */
-/* False when it is not shorter than WIRE_TEXT_MAX.  Control characters become '?': what came from a
- * peer is printed in logs and on terminals. */
+/* False when it is not shorter than WIRE_TEXT_MAX.  Control characters, and what is no UTF-8, become
+ * '?': what came from a peer is printed in logs, on terminals and in JSON. */
 bool wire_clean_text(char *text);
 
 /* A status of penstock.h, else INTERNAL. */

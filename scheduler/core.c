@@ -1,5 +1,7 @@
 #include "scheduler/core.h"
 #include "scheduler/core_state.h"
+
+#include "common/utf8.h"
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +42,7 @@ pen_status core_check_kind(const scheduler_settings *settings, uint32_t n_server
 static pen_status check_settings(const scheduler_settings *settings, pen_error *why)
 {
     const uint64_t most = settings->workers_max ? settings->workers_max : settings->world_size;
+    if (utf8_check("job", settings->job, why) != PEN_OK) return PEN_BAD_SETTING;
     if (settings->servers_max && settings->servers_max < settings->servers)
         return why_set(why, PEN_BAD_SETTING, "servers_max=%u is less than servers=%u",
                        (unsigned)settings->servers_max, (unsigned)settings->servers);

@@ -2,6 +2,7 @@
 #include "scheduler/scheduler_http.h"
 
 #include "common/why.h"
+#include "proto/json_text.h"
 #include "proto/status_json.h"
 
 #include <jansson.h>
@@ -70,7 +71,7 @@ static json_t *point_json(const scheduler_history *h, const scheduler_point *p)
     json_t *metric = json_object();
     for (uint32_t i = 0; i < h->n_metrics; i++)
         if (isfinite(p->metric[i]))
-            json_object_set_new(metric, h->metric[i], json_pack("{s:f}", "mean", p->metric[i]));
+            json_text_set(metric, h->metric[i], json_pack("{s:f}", "mean", p->metric[i]));
     return json_pack("{s:f, s:I, s:f, s:f, s:f, s:o}", "t", p->at_s, "step", (json_int_t)p->step,
                      "push", p->push_bytes, "pull", p->pull_bytes, "coll", p->coll_bytes, "metric",
                      metric);
@@ -102,8 +103,8 @@ static void add_target(json_t *all, const char *host, uint16_t port, const char 
 {
     char address[300];
     snprintf(address, sizeof address, "%s:%u", host, port);
-    json_array_append_new(
-        all, json_pack("{s:[s], s:{s:s}}", "targets", address, "labels", "member", role));
+    json_array_append_new(all, json_pack("{s:[o], s:{s:s}}", "targets", json_text(address),
+                                         "labels", "member", role));
 }
 
 /* Who listens on loopback has members that do, too. */

@@ -2,6 +2,7 @@
 #include "server/server_state.h"
 
 #include "common/log.h"
+#include "common/utf8.h"
 #include "common/why.h"
 
 const config_row server_settings_rows[] = {
@@ -24,6 +25,7 @@ static const char *folder_of(const server_settings *s)
 
 pen_status server_settings_check(const server_settings *s, pen_error *why)
 {
+    if (utf8_check("job", s->job, why) != PEN_OK) return PEN_BAD_SETTING;
     if (!needs_files(s) || folder_of(s)[0] != '\0') return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
                    "%s=nvme needs a folder on a disk: give it with offload_path, or give a store",

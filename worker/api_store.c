@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/fp_env.h"
 #include "common/why.h"
+#include "common/utf8.h"
 #include "scheduler/value_table.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ struct api_values {
 };
 
 /* ---- what all check -------------------------------------------------------------------------- */
-/* The wire cleans texts of control characters, which would make two keys one. */
+/* The wire cleans texts of control characters and of what is no UTF-8, which would make two keys one. */
 static pen_status check_key(const char *call, const char *key)
 {
     if (key == NULL || key[0] == '\0')
@@ -27,10 +28,9 @@ static pen_status check_key(const char *call, const char *key)
     if (strlen(key) >= VALUE_KEY_BYTES)
         return last_error_say(PEN_INVALID_ARGUMENT, "%s: the key has %zu bytes; at most %d", call,
                               strlen(key), VALUE_KEY_BYTES - 1);
-    for (const unsigned char *c = (const unsigned char *)key; *c != '\0'; c++)
-        if (*c < ' ' || *c == 0x7f || (c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f))
-            return last_error_say(PEN_INVALID_ARGUMENT, "%s: the key has a control character",
-                                  call);
+    if (!utf8_is_clean(key))
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "%s: the key has a control character, or is not UTF-8", call);
     return PEN_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/fp_env.h"
 #include "common/trace.h"
+#include "common/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,9 @@ pen_status pen_metric(pen_ctx *ctx, const char *name, double value)
     if (status != PEN_OK) return status;
     if (name == NULL || name[0] == '\0' || strlen(name) >= sizeof ctx->metric[0].name)
         return last_error_say(PEN_INVALID_ARGUMENT, "pen_metric: a name has 1 to 63 letters");
+    if (!utf8_is_clean(name))
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "pen_metric: a name is UTF-8 without control characters");
     pthread_mutex_lock(&ctx->watch_lock);
     uint32_t i = 0;
     while (i < ctx->n_metrics && strcmp(ctx->metric[i].name, name) != 0) i++;

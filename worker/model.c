@@ -1,6 +1,7 @@
 /* model.c - checks what a program registers, and turns it into what REGISTER carries. */
 #include "worker/model.h"
 
+#include "common/utf8.h"
 #include "common/why.h"
 #include "proto/plan.h"
 #include "worker/context.h"
@@ -157,6 +158,9 @@ static pen_status check_tensor(const model *m, const pen_tensor_desc *d, pen_err
                        "pen_tensor_desc has garbage in reserved32; initialise it with {0}");
     if (d->name == NULL || d->name[0] == '\0')
         return why_set(why, PEN_INVALID_ARGUMENT, "a tensor needs a name");
+    if (!utf8_is_clean(d->name))
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "a tensor's name is UTF-8 without control characters");
     if (strlen(d->name) >= 128)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "'%.40s...': a tensor's name has at most 127 letters", d->name);

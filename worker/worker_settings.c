@@ -2,6 +2,7 @@
 #include "worker/worker_settings.h"
 
 #include "common/log.h"
+#include "common/utf8.h"
 #include "common/why.h"
 #include "scheduler/scheduler_settings.h"
 
@@ -136,7 +137,8 @@ static pen_status check_place(const worker_settings *s, const char *setting, int
 
 static pen_status check(const worker_settings *s, pen_error *why)
 {
-    pen_status status = check_place(s, "offload_optimizer", s->offload_optimizer, why);
+    pen_status status = utf8_check("job", s->job, why);
+    if (status == PEN_OK) status = check_place(s, "offload_optimizer", s->offload_optimizer, why);
     if (status == PEN_OK) status = check_place(s, "offload_param", s->offload_param, why);
     if (status != PEN_OK) return status;
     if (check_sharded(s, why) != PEN_OK) return why->status;

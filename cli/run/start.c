@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/guard.h"
 #include "common/user_folder.h"
+#include "common/utf8.h"
 #include "common/why.h"
 
 #include <ctype.h>
@@ -32,8 +33,8 @@ static bool is_name(const char *job)
 {
     const size_t n = strlen(job);
     for (const char *c = job; *c != '\0'; c++)
-        if ((unsigned char)*c < ' ' || *c == 127 || strchr("/\\\"", *c) != NULL) return false;
-    return n > 0 && n <= NAME_MAX_BYTES && job[0] != '.';
+        if (strchr("/\\\"", *c) != NULL) return false;
+    return n > 0 && n <= NAME_MAX_BYTES && job[0] != '.' && utf8_is_clean(job);
 }
 
 /* Of a program's name too: what is not fit for one is left out. */

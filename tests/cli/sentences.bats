@@ -88,7 +88,7 @@ listen() {
 }
 
 @test "words that are left over are an error, not ignored" {
-    says 2 "penstock: 'now' is one word too many" status now
+    says 2 "penstock: unexpected argument 'now'" status now
     says 2 "penstock: snapshot can list, verify and restore, not 'now'; did you mean 'list'?" snapshot now
     says 2 "penstock: 'now' is one word too many" server now
     says 2 "penstock: 'now' is one word too many" scheduler now
@@ -317,4 +317,16 @@ rank() {
     heard 0 "mistake: step 0 has not seen 'fc2.bias' from this rank; call pen_ready() on it, or register it with PEN_ZERO_IF_UNUSED"
     pen run --servers 1 "$programs/mistake" clip clip=1 2>"$tmp/err"
     heard 0 "mistake: pen_push_pull('fc2.weight'): clipping needs all gradients before any update; use pen_ready() and pen_step_end()"
+}
+
+@test "a name of a job that others cannot be shown is refused where it is said" {
+    run pen run --standalone --job $'caf\xe9' true
+    [ "$status" = 2 ]
+    [[ $output == "penstock: --job is 'caf"* ]]
+    run env PENSTOCK_JOB=$'caf\xe9' "$penstock" scheduler
+    [ "$status" = 1 ]
+    [ "$output" = "penstock: job 'caf?' has bytes that are not UTF-8, or control characters (shown as '?'); give it another name" ]
+    run env PENSTOCK_JOB=$'caf\xe9' "$programs/stepper" steps=1
+    [ "$status" != 0 ]
+    [[ $output == *"job 'caf?' has bytes that are not UTF-8"* ]]
 }

@@ -51,3 +51,18 @@ get() {
     wait_for_end 8
     nothing_is_left
 }
+
+@test "a metric named __proto__ is a metric in the page's memory, and no other object gets it" {
+    command -v node >/dev/null || skip "needs node: apt install nodejs"
+    node -e '
+        const page = require("fs").readFileSync(process.argv[1], "utf8");
+        const body = /function take\(status\) \{[\s\S]*?\n\}\n/.exec(page)[0];
+        const metrics = JSON.parse("{\"__proto__\": 0.5, \"loss\": 1}");
+        const worker = { role: "worker", rank: 0, stats: {}, metrics };
+        let kept;
+        new Function("nameOf", "slowest", "mean", "keep", "LINES_MAX", "status", body + "take(status)")(
+            m => m.role, () => [], values => values[0], s => { kept = s; }, 4, { uptime_s: 1, step: 1, members: [worker] });
+        const polluted = ({})["worker 0"] !== undefined || ({}).mean !== undefined;
+        process.exit(!polluted && Object.keys(kept.metric).join() === "__proto__,loss" ? 0 : 1);
+    ' "$root/scheduler/page/page.html"
+}
