@@ -13,6 +13,7 @@ typedef struct {
     char state[400];       /* where the scheduler keeps what survives it; "": nowhere */
     char address[300];     /* tcp://HOST:PORT of the scheduler */
     char secret_path[600]; /* of a secret that is thrown away with the job; "": none */
+    int secret_lock;       /* descriptor that keeps it from being swept; 0: none     */
     char http[300];        /* where the scheduler shows the job: "127.0.0.1:43118"; "": nowhere */
     bool
         is_named; /* `job` is what the scheduler calls it; false: only files here are named by it */

@@ -5,6 +5,9 @@
  * with the job: a file of mode 0600 in the folder of notes, which only this user may enter; children and `penstock
  * status` get its path, never its content.  Other machines get it by the join line, which this command prints and the
  * user carries; it is overwritten in their command line as soon as it was read.
+ *
+ * A launcher that is killed cannot remove its file.  It holds a lock on it as long as it lives, on whatever number of
+ * process; the next launcher of this user removes files whose lock is free.
  */
 #include "cli/run/launcher.h"
 #include "common/config.h"
@@ -12,9 +15,14 @@
 #include "common/user_folder.h"
 #include "common/why.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static pen_status parse_choice(int *choice, pen_error *why)
@@ -42,6 +50,32 @@ static void say_clear(bool is_far)
                         "(encryption=clear)\n");
 }
 
+/* A file that is as young as this may be about to be locked. */
+enum { SWEEP_AFTER_S = 10 };
+
+static bool is_left_over(int folder, const char *name)
+{
+    struct stat st;
+    const size_t n = strlen(name);
+    if (n < 5 || strcmp(name + n - 4, ".key") != 0) return false;
+    const int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return false;
+    const bool is_it = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == getuid() &&
+                       time(NULL) - st.st_mtime > SWEEP_AFTER_S &&
+                       flock(fd, LOCK_EX | LOCK_NB) == 0;
+    close(fd);
+    return is_it;
+}
+
+static void sweep_keys(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    if (dir == NULL) return;
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (is_left_over(dirfd(dir), e->d_name)) unlinkat(dirfd(dir), e->d_name, 0);
+    closedir(dir);
+}
+
 static pen_status keep_secret(launcher *l, const secret *s, pen_error *why)
 {
     char folder[USER_FOLDER_BYTES];
@@ -49,9 +83,16 @@ static pen_status keep_secret(launcher *l, const secret *s, pen_error *why)
     if (status != PEN_OK) return status;
     snprintf(l->secret_path, sizeof l->secret_path, "%s/%s-%d.key", folder, l->job, (int)getpid());
     unlink(l->secret_path); /* of a launcher that was killed and had our number */
+    sweep_keys(folder);
     status = secret_write(l->secret_path, s, why);
-    if (status != PEN_OK) l->secret_path[0] = '\0';
-    return status;
+    if (status != PEN_OK) {
+        l->secret_path[0] = '\0';
+        return status;
+    }
+    l->secret_lock = open(l->secret_path, O_RDONLY | O_CLOEXEC);
+    if (l->secret_lock < 0 || flock(l->secret_lock, LOCK_SH | LOCK_NB) != 0)
+        return why_set(why, PEN_STORE, "cannot lock %s: %m", l->secret_path);
+    return PEN_OK;
 }
 
 static void print_join(const launcher *l, const secret *s)
@@ -109,5 +150,7 @@ pen_status launcher_secure(launcher *l, pen_error *why)
 void launcher_forget_secret(launcher *l)
 {
     if (l->secret_path[0] != '\0') unlink(l->secret_path);
+    if (l->secret_lock > 0) close(l->secret_lock);
     l->secret_path[0] = '\0';
+    l->secret_lock    = 0;
 }

@@ -93,17 +93,17 @@ static const char *temporary(void)
     return folder != NULL ? folder : "/tmp";
 }
 
-/* LOG_DIR/JOB/attempt_N: made when any output goes to files. */
+/* LOG_DIR/JOB/attempt_N: made when any output goes to files.  What a program prints is this user's own affair. */
 static pen_status make_log_folder(launcher *l, pen_error *why)
 {
     const char *base = l->options.log_dir != NULL ? l->options.log_dir : temporary();
     if (!keeps_files(&l->options)) return PEN_OK;
-    mkdir(base, 0755);
+    mkdir(base, 0700);
     snprintf(l->log_folder, sizeof l->log_folder, "%.200s/%s", base, l->job);
-    mkdir(l->log_folder, 0755);
+    mkdir(l->log_folder, 0700);
     size_t n = strlen(l->log_folder);
     snprintf(l->log_folder + n, sizeof l->log_folder - n, "/attempt_%d", l->attempt);
-    if (mkdir(l->log_folder, 0755) != 0 && errno != EEXIST)
+    if (mkdir(l->log_folder, 0700) != 0 && errno != EEXIST)
         return why_set(why, PEN_STORE, "cannot make the log folder %s: %m", l->log_folder);
     return PEN_OK;
 }
@@ -161,7 +161,10 @@ static void open_stream(launcher *l, process *p, process_stream *s, const char *
     for (char *c = name; *c != '\0'; c++)
         if (*c == ' ') *c = '-';
     snprintf(path, sizeof path, "%.440s/%s.%s", l->log_folder, name, suffix);
-    s->file = fopen(path, p->restarts == 0 ? "we" : "ae");
+    const int again = p->restarts == 0 ? O_TRUNC : O_APPEND;
+    const int fd    = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | again, 0600);
+    s->file         = fd >= 0 ? fdopen(fd, p->restarts == 0 ? "w" : "a") : NULL;
+    if (fd >= 0 && s->file == NULL) close(fd);
     if (bit == RUN_STDERR && s->file != NULL) snprintf(p->err_path, sizeof p->err_path, "%s", path);
 }
 

@@ -180,6 +180,9 @@ worker-1.out:out 1"
     [ -z "$(find "$tmp" -name '*.out' -not -name none.out)" ]
     ends_with 0 some --tee 2 sh -c "$two"
     (cd "$tmp/$job-some" && find . -type f) | is_text "./attempt_0/worker-0.err"
+    ends_with 0 closed --log-dir "$tmp/logs" sh -c "$two" # what a program prints is for its user
+    [ -z "$(find "$tmp/logs" ! -perm 700 -type d -o ! -perm 600 -type f)" ]
+    [ -n "$(find "$tmp/logs" -name 'worker-0.err')" ]
 }
 
 @test "--local-ranks-filter shows only these" {

@@ -137,3 +137,25 @@ last_step() {
     [ "$(last_step "$tmp"/rank[0-3] | sed 's/^rank [0-9]* //' | sort -u | wc -l)" = 1 ]
     nothing_is_left
 }
+
+@test "the key of a launcher that was killed is removed by the next one, and that of one that lives stays" {
+    local keys=$tmp/penstock old young
+    start killed --encryption on --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 1
+    old=$(echo "$keys"/*.key)
+    [ -f "$old" ]
+    kill -9 "$launcher"
+    wait "$launcher" || :
+    start lives --encryption on --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 1
+    young=$(ls "$keys"/*.key | grep -vxF "$old")
+    [ -f "$young" ]
+    touch -d '1 minute ago' "$keys"/*.key
+    train next --encryption on --nproc-per-node 2 -- --mode ddp --steps 1
+    [ ! -e "$old" ]
+    [ -f "$young" ]
+    kill "$launcher"
+    wait_for_end 8
+    [ ! -e "$young" ]
+    nothing_is_left 5
+}
