@@ -1,5 +1,6 @@
 #include "scheduler/scheduler.h"
 #include "common/clock.h"
+#include "common/files.h"
 #include "common/fp_env.h"
 #include "common/log.h"
 #include "common/loop.h"
@@ -296,6 +297,7 @@ static pen_status make_core(scheduler *s, const scheduler_settings *settings, co
 
 static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_error *why)
 {
+    if (files_check(why) != PEN_OK) return PEN_BAD_SETTING;
     if (!(s->arena = wire_arena_create(ARENA_BYTES)))
         return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
     if (!(s->loop = loop_create(why))) return why ? why->status : PEN_NO_MEMORY;

@@ -1,6 +1,7 @@
 /* server.c - a server process's life: threads up, one job, threads down. */
 #include "server/server_state.h"
 
+#include "common/files.h"
 #include "common/fp_env.h"
 #include "common/log.h"
 #include "common/watch.h"
@@ -127,6 +128,7 @@ static pen_status open_all(server *s, pen_error *why)
         trace_open(s->settings.trace, s->settings.trace_events, PEN_SERVER,
                    (int32_t)s->settings.rank, why) != PEN_OK)
         return why->status;
+    if (files_check(why) != PEN_OK) return why->status;
     s->loop = loop_create(why);
     if (s->loop == NULL) return PEN_NO_MEMORY;
     if (getrandom(&s->nonce, sizeof s->nonce, 0) != (ssize_t)sizeof s->nonce)

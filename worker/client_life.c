@@ -3,6 +3,7 @@
 #include "worker/client.h"
 
 #include "common/clock.h"
+#include "common/files.h"
 #include "common/fp_env.h"
 #include "common/log.h"
 #include "common/trace.h"
@@ -122,6 +123,7 @@ static void look(void *user)
 
 static pen_status build(client *c, pen_error *why)
 {
+    if (files_check(why) != PEN_OK) return why->status;
     c->loop = loop_create(why);
     if (c->loop == NULL) return why->status;
     c->ctx->io_loop = c->loop;

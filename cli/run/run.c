@@ -10,6 +10,7 @@
 #include "cli/run/lines.h"
 #include "cli/run/report.h"
 #include "common/clock.h"
+#include "common/files.h"
 #include "common/transport/own_address.h"
 #include "common/why.h"
 #include "scheduler/scheduler_settings.h"
@@ -498,6 +499,7 @@ int command_run(int argc, char **argv)
     lines_begin(config_env("PENSTOCK_LOG_FORMAT"));
     ssize_t n = readlink("/proc/self/exe", l.self, sizeof l.self - 1);
     if (n <= 0) return command_fail(1, "cannot find this program's own file: %m");
+    if (files_check(&why) != PEN_OK) return command_fail(1, "%s", why.text);
     if (launcher_name_job(&l, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
     l.signals = open_signals();
     if (l.signals < 0) return command_fail(1, "cannot watch signals: %m");

@@ -330,3 +330,20 @@ rank() {
     [ "$status" != 0 ]
     [[ $output == *"job 'caf?' has bytes that are not UTF-8"* ]]
 }
+
+@test "a limit of open files that is too low for any job is said by every role, and nobody else is blamed" {
+    local sentence="the limit of open files is 32, and a process of a job needs at least 64, for connections are files; "
+    sentence+="raise it: ulimit -n 1024, or LimitNOFILE= of a systemd unit"
+    run bash -c "ulimit -n 32; '$penstock' run --standalone --nproc-per-node 2 true"
+    [ "$status" = 1 ]
+    [ "$output" = "penstock: $sentence" ]
+    run bash -c "ulimit -n 32; RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 '$programs/stepper' steps=1"
+    [ "$status" != 0 ]
+    [[ $output == *"$sentence"* ]]
+    run bash -c "ulimit -Sn 32; ulimit -Hn 32; '$penstock' scheduler --world-size 1"
+    [ "$status" != 0 ]
+    [[ $output == *"$sentence"* ]]
+    run bash -c "ulimit -n 32; '$penstock' server --master-port 1"
+    [ "$status" != 0 ]
+    [[ $output == *"$sentence"* ]]
+}
