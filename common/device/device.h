@@ -75,6 +75,9 @@ typedef struct {
      * itself.  UNREACHABLE: the process or the allocation is gone. */
     pen_status (*map)(const device_ref *ref, void **data, pen_error *why);
     void (*unmap)(const device_ref *ref);
+    /* Bytes from the beginning of a mapped allocation to its end, as they were checked when it was mapped; SIZE_MAX:
+     * only the driver knows.  NULL: it always is. */
+    size_t (*room)(const device_ref *ref);
     /* Host memory that the device reads and writes without a copy through the host's caches; zeroed. */
     void *(*host_alloc)(size_t bytes, pen_error *why);
     void (*host_free)(void *data);

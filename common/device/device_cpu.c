@@ -103,6 +103,8 @@ static pen_status cpu_map(const device_ref *ref, void **data, pen_error *why)
         return PEN_OK;
     }
     memcpy(&handle, ref->handle, sizeof handle);
+    if (handle.segment.pid != ref->pid)
+        return why_set(why, PEN_CORRUPT, "process %d shares memory of another process", ref->pid);
     if (ref->offset >= handle.segment.size)
         return why_set(why, PEN_CORRUPT, "process %d shares memory beyond the end of its segment",
                        ref->pid);
@@ -115,6 +117,13 @@ static void cpu_unmap(const device_ref *ref)
     cpu_handle handle;
     memcpy(&handle, ref->handle, sizeof handle);
     if (ref->process != device_process()) segment_unmap(&handle.segment);
+}
+
+static size_t cpu_room(const device_ref *ref)
+{
+    cpu_handle handle;
+    memcpy(&handle, ref->handle, sizeof handle);
+    return ref->process == device_process() ? SIZE_MAX : handle.segment.size;
 }
 
 static void *cpu_host_alloc(size_t bytes, pen_error *why)
@@ -310,6 +319,7 @@ const device_ops device_cpu = {
     .share        = cpu_share,
     .map          = cpu_map,
     .unmap        = cpu_unmap,
+    .room         = cpu_room,
     .host_alloc   = cpu_host_alloc,
     .host_free    = free,
     .pin          = cpu_pin,

@@ -827,6 +827,70 @@ static void addresses_tell_hosts_apart(void **state)
     node_place_destroy(place);
 }
 
+/* ---- liars ------------------------------------------------------------------------------------------ */
+enum { LIES = 9, LIE_ELEMENTS = 1 << 18 };
+
+/* What a member that broke, or was broken into, may leave in its entry. */
+static void lie_in(node_entry *e, int lie)
+{
+    switch (lie) {
+    case 0: e->publish = NODE_INLINE; break; /* 1 MiB of it */
+    case 1: e->publish = NODE_NOTHING; break;
+    case 2: e->publish = 99; break;
+    case 3: e->in.pid = getppid(); break;
+    case 4: e->in.offset++; break;
+    case 5: e->in.offset += e->in.size; break;
+    case 6:
+        e->in.size   = (uint64_t)1 << 46;
+        e->in.offset = (uint64_t)1 << 45;
+        break;
+    case 7: e->sends[0] = (uint64_t)1 << 40; break; /* all_to_all: to this member */
+    default: e->sends[1] = (uint64_t)1 << 62; break;
+    }
+}
+
+static void tell_lies(void)
+{
+    float *in = segment_alloc(2 * LIE_ELEMENTS * sizeof *in, NULL), *out;
+    out       = segment_alloc(2 * LIE_ELEMENTS * sizeof *out, NULL);
+    pen_error why;
+    CHECK(in != NULL && out != NULL, "no memory");
+    for (int lie = 0; lie < LIES; lie++) {
+        const bool is_all_to_all = lie >= 7;
+        const coll_call call     = {.kind  = is_all_to_all ? COLL_ALL_TO_ALL : COLL_BROADCAST,
+                                    .dtype = PEN_F32,
+                                    .root  = is_all_to_all ? 0 : 1,
+                                    .n     = LIE_ELEMENTS,
+                                    .in    = is_all_to_all ? in : out,
+                                    .out   = out,
+                                    .scale = 1,
+                                    .label = ""};
+        const uint64_t seq       = ++me.seq;
+        memset(me.op, 0, sizeof me.op);
+        if (me.rank == 1) {
+            CHECK(coll_path_node.start(me.team, me.op, &call, seq, &why) == PEN_OK, "start");
+            lie_in(&node_own_slot(me.team)->entry[seq & 1], lie);
+            meet(&me.b->step, 2 * lie + 2);
+            meet(&me.b->ready, 2 * lie + 2);
+            coll_path_node.abort(me.op);
+        } else {
+            meet(&me.b->step, 2 * lie + 2);
+            const coll_state state = drive(me.team, &call, seq, &why);
+            CHECK(state == COLL_FAILED && why.status == PEN_CORRUPT, "lie %d: state %d, %.160s",
+                  lie, (int)state, state == COLL_FAILED ? why.text : "");
+            meet(&me.b->ready, 2 * lie + 2);
+        }
+    }
+    segment_free(in);
+    segment_free(out);
+}
+
+static void what_a_member_says_of_its_memory_is_checked_before_it_is_used(void **state)
+{
+    (void)state;
+    run_members(2, -1, 0, tell_lies, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -843,6 +907,7 @@ int main(void)
         cmocka_unit_test(inputs_are_intact_whenever_a_member_dies),
         cmocka_unit_test(a_late_peer_cannot_write_into_what_was_given_up),
         cmocka_unit_test(slots_are_used_again_while_others_lag),
+        cmocka_unit_test(what_a_member_says_of_its_memory_is_checked_before_it_is_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,8 +147,9 @@ void device_leave_slot(device_team *team);
 /* ---- device_setup.c: what the first call does before it begins ------------------------------------- */
 pen_status device_setup(device_team *team, device_stream stream, pen_error *why); /* OK, AGAIN */
 void device_setup_undo(device_team *team);
-pen_status device_map_cached(device_team *team, int who, const device_ref *ref, char **data,
-                             pen_error *why);
+/* The first `bytes` from what a member says; CORRUPT: they do not lie in an allocation of its process. */
+pen_status device_map_cached(device_team *team, int who, const device_ref *said, size_t bytes,
+                             char **data, pen_error *why);
 
 /* ---- device_work.c: what a call moves ----------------------------------------------------------------- */
 bool device_moves(

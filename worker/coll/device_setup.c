@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ROUNDS = 8, PATTERN_BYTES = 128 };
 
@@ -54,26 +55,48 @@ static device_mapping *cache_entry(device_team *team, int who, const device_ref 
     return oldest;
 }
 
-/* The program's tensors are few and come again each step; opening one takes longer than reducing it. */
-pen_status device_map_cached(device_team *team, int who, const device_ref *ref, char **data,
-                             pen_error *why)
+/* A pointer of this process is believed of members that are this process; who a member is, the mapping of its control
+ * segment has proven. */
+static pen_status check_process(const device_team *team, int who, const device_ref *ref,
+                                uint64_t process, pen_error *why)
 {
-    device_mapping *m = cache_entry(team, who, ref);
-    if (m->base != NULL && (m->ref.id != ref->id || m->ref.base != ref->base)) {
+    const int32_t pid = who == team->rank ? (int32_t)getpid() : team->peer_ref[who].pid;
+    if (ref->pid == pid && (process != device_process() || pid == (int32_t)getpid())) return PEN_OK;
+    return why_set(why, PEN_CORRUPT, "rank %d names memory of another process", team->ranks[who]);
+}
+
+static pen_status check_room(const device_team *team, int who, const device_ref *mapped,
+                             uint64_t offset, size_t bytes, pen_error *why)
+{
+    const size_t room = team->ops->room != NULL ? team->ops->room(mapped) : SIZE_MAX;
+    if (offset <= room && bytes <= room - offset) return PEN_OK;
+    return why_set(why, PEN_CORRUPT, "rank %d names %zu bytes beyond the end of its memory",
+                   team->ranks[who], bytes);
+}
+
+/* The program's tensors are few and come again each step; opening one takes longer than reducing it. */
+pen_status device_map_cached(device_team *team, int who, const device_ref *said, size_t bytes,
+                             char **data, pen_error *why)
+{
+    const device_ref ref = *said; /* its owner may change it at any time */
+    device_mapping *m    = cache_entry(team, who, &ref);
+    pen_status status    = check_process(team, who, &ref, ref.process, why);
+    if (status != PEN_OK) return status;
+    if (m->base != NULL && (m->ref.id != ref.id || m->ref.base != ref.base)) {
         team->ops->unmap(&m->ref);
         *m = (device_mapping){0};
     }
     if (m->base == NULL) {
-        void *base        = NULL;
-        m->ref            = *ref;
-        m->ref.offset     = 0;
-        pen_status status = team->ops->map(&m->ref, &base, why);
+        void *base    = NULL;
+        m->ref        = ref;
+        m->ref.offset = 0;
+        status        = team->ops->map(&m->ref, &base, why);
         if (status != PEN_OK) return status;
         m->base = base;
     }
     m->used = ++team->uses;
-    *data   = m->base + ref->offset;
-    return PEN_OK;
+    *data   = m->base + ref.offset;
+    return check_room(team, who, &m->ref, ref.offset, bytes, why);
 }
 
 /* ---- stages ---------------------------------------------------------------------------------------- */
@@ -121,15 +144,22 @@ static pen_status map_peer(device_team *team, int who, pen_error *why)
         team->pools[who] = team->pool;
         return PEN_OK;
     }
-    team->pool_ref[who] = team->slot[who]->pool;
-    pen_status status   = team->ops->map(&team->pool_ref[who], &pool, why);
+    const device_ref ref = team->slot[who]->pool;
+    pen_status status    = check_process(team, who, &ref, ref.process, why);
+    if (status == PEN_OK) status = team->ops->map(&ref, &pool, why);
     if (status != PEN_OK) return status;
-    team->pools[who] = pool;
-    for (int i = 0; i < 2; i++) {
-        team->events[2 * who + i] = team->ops->event_map(&team->slot[who]->event[i], why);
+    team->pool_ref[who] = ref;
+    team->pools[who]    = pool;
+    status              = check_room(team, who, &ref, ref.offset,
+                                     DEVICE_FLAGS_BYTES + 2 * (size_t)DEVICE_POOL_BYTES, why);
+    for (int i = 0; i < 2 && status == PEN_OK; i++) {
+        const device_event_ref event = team->slot[who]->event[i];
+        status                       = check_process(team, who, &ref, event.process, why);
+        if (status != PEN_OK) return status;
+        team->events[2 * who + i] = team->ops->event_map(&event, why);
         if (team->events[2 * who + i] == NULL) return why != NULL ? why->status : PEN_DEVICE;
     }
-    return PEN_OK;
+    return status;
 }
 
 static pen_status choose_sync(device_team *team, pen_error *why)

@@ -100,7 +100,9 @@ pen_status device_check_counts(const device_op *op, pen_error *why)
 
 /* ---- memory of others -------------------------------------------------------------------------------- */
 
-static pen_status input_of(const device_op *op, int who, const char **data, pen_error *why)
+/* Its first `bytes`. */
+static pen_status input_of(const device_op *op, int who, size_t bytes, const char **data,
+                           pen_error *why)
 {
     device_team *team         = op->team;
     const device_entry *entry = device_entry_of(op, who);
@@ -109,6 +111,9 @@ static pen_status input_of(const device_op *op, int who, const char **data, pen_
         *data = op->in;
         return PEN_OK;
     }
+    if (op->is_one_shot && bytes > DEVICE_POOL_BYTES)
+        return why_set(why, PEN_CORRUPT, "rank %d names %zu bytes beyond the end of its memory",
+                       team->ranks[who], bytes);
     if (op->is_one_shot) {
         *data = team->pools[who] + DEVICE_FLAGS_BYTES + op->seq % 2 * DEVICE_POOL_BYTES;
         return PEN_OK;
@@ -116,12 +121,12 @@ static pen_status input_of(const device_op *op, int who, const char **data, pen_
     if (!entry->has_in)
         return why_set(why, PEN_INTERNAL, "rank %d shows no input of call %" PRIu64,
                        team->ranks[who], op->seq);
-    pen_status status = device_map_cached(team, who, &entry->in, &mapped, why);
+    pen_status status = device_map_cached(team, who, &entry->in, bytes, &mapped, why);
     *data             = mapped;
     return status;
 }
 
-static pen_status output_of(const device_op *op, int who, char **data, pen_error *why)
+static pen_status output_of(const device_op *op, int who, size_t bytes, char **data, pen_error *why)
 {
     if (who == op->team->rank) {
         *data = op->out;
@@ -130,7 +135,7 @@ static pen_status output_of(const device_op *op, int who, char **data, pen_error
     if (!device_entry_of(op, who)->has_out)
         return why_set(why, PEN_INTERNAL, "rank %d shows no output of call %" PRIu64,
                        op->team->ranks[who], op->seq);
-    return device_map_cached(op->team, who, &device_entry_of(op, who)->out, data, why);
+    return device_map_cached(op->team, who, &device_entry_of(op, who)->out, bytes, data, why);
 }
 
 /* ---- folds ------------------------------------------------------------------------------------------- */
@@ -151,7 +156,7 @@ static pen_status fold(const device_op *op, size_t skip, size_t begin, size_t co
     if (count == 0) return PEN_OK;
     for (int i = 0; i < team->size; i++) {
         const char *in    = NULL;
-        pen_status status = input_of(op, i, &in, why);
+        pen_status status = input_of(op, i, (skip + begin + count) * op->element, &in, why);
         if (status != PEN_OK) return status;
         team->operands[i] = in + skip * op->element;
         team->scale[i]    = device_entry_of(op, i)->scale;
@@ -185,7 +190,7 @@ static pen_status fold_for_all(const device_op *op, pen_error *why)
     for (int i = 0; i < team->size; i++) {
         char *out = NULL;
         if (is_rooted && i != op->call->root) continue;
-        pen_status status = output_of(op, i, &out, why);
+        pen_status status = output_of(op, i, (begin + count) * op->element, &out, why);
         if (status != PEN_OK) return status;
         team->results[outs++] = out;
     }
@@ -217,7 +222,10 @@ static pen_status fetch(const device_op *op, int who, size_t from, size_t to, si
 {
     const char *in = NULL;
     if (count == 0) return PEN_OK;
-    pen_status status = input_of(op, who, &in, why);
+    if (from > PTRDIFF_MAX / op->element - count)
+        return why_set(why, PEN_CORRUPT, "rank %d names more elements than memory can hold",
+                       op->team->ranks[who]);
+    pen_status status = input_of(op, who, (from + count) * op->element, &in, why);
     if (status != PEN_OK) return status;
     /* In place, the own part is where it belongs; the pool has but a copy of it. */
     if (who == op->team->rank && device_is_own_part(op) && op->call->in != NULL) return PEN_OK;
@@ -251,14 +259,18 @@ static pen_status work_scatter(const device_op *op, pen_error *why)
 
 static pen_status work_all_to_all(const device_op *op, pen_error *why)
 {
-    const device_entry *own = device_entry_of(op, op->team->rank);
-    pen_status status       = PEN_OK;
-    size_t to               = 0;
+    const coll_call *c = op->call;
+    pen_status status  = PEN_OK;
+    size_t to          = 0;
     for (int i = 0; i < op->team->size && status == PEN_OK; i++) {
-        size_t from = 0;
-        for (int j = 0; j < op->team->rank; j++) from += device_entry_of(op, i)->sends[j];
-        status = fetch(op, i, from, to, own->receives[i], why);
-        to += own->receives[i];
+        size_t from        = 0;
+        const size_t count = coll_part(c->out_counts, c->n, i);
+        for (int j = 0; j < op->team->rank && from <= PTRDIFF_MAX / op->element; j++) {
+            const uint64_t sent = device_entry_of(op, i)->sends[j];
+            from                = sent > PTRDIFF_MAX - from ? PTRDIFF_MAX : from + sent;
+        }
+        status = fetch(op, i, from, to, count, why);
+        to += count;
     }
     return status;
 }

@@ -50,6 +50,11 @@ static bool overlaps(const node_op *op)
     return in < out + op->out_bytes && out < in + op->in_bytes;
 }
 
+static bool is_aligned(const node_op *op, const void *data)
+{
+    return (uintptr_t)data % op->element == 0;
+}
+
 static pen_status publish_in(node_op *op, node_entry *e, pen_error *why)
 {
     e->publish = NODE_NOTHING;
@@ -59,7 +64,9 @@ static pen_status publish_in(node_op *op, node_entry *e, pen_error *why)
         memcpy(e->payload, op->call->in, op->in_bytes);
         return PEN_OK;
     }
-    e->publish = segment_find(op->call->in, op->in_bytes, &e->in) ? NODE_MAPPED : NODE_WINDOW;
+    const bool is_mapped =
+        is_aligned(op, op->call->in) && segment_find(op->call->in, op->in_bytes, &e->in);
+    e->publish = is_mapped ? NODE_MAPPED : NODE_WINDOW;
     return node_need_window(op->team, why);
 }
 
@@ -76,7 +83,7 @@ static pen_status publish_out(node_op *op, node_entry *e, pen_error *why)
         if (status != PEN_OK) return status;
         op->out = op->team->scratch;
     }
-    if (is_large && op->out_bytes >= SEGMENT_ALONE_BYTES)
+    if (is_large && op->out_bytes >= SEGMENT_ALONE_BYTES && is_aligned(op, op->out))
         e->out_mapped = segment_find(op->out, op->out_bytes, &e->out);
     return PEN_OK;
 }
@@ -173,13 +180,18 @@ static pen_status compare(const node_op *op, pen_error *why)
     return op->call->kind == COLL_ALL_TO_ALL ? node_check_counts(op, why) : PEN_OK;
 }
 
-static pen_status map(node_team *t, const segment_ref *ref, size_t bytes, void *data,
+/* Only memory of that peer, and only where its elements may lie. */
+static pen_status map(const node_op *op, int who, const segment_ref *said, size_t bytes, void *data,
                       pen_error *why)
 {
-    void *where       = NULL;
-    pen_status status = segment_map(ref, bytes, &where, why);
+    node_team *t          = op->team;
+    const segment_ref ref = *said; /* its owner may change it at any time */
+    void *where           = NULL;
+    if (ref.pid != t->peer[who].ref.pid || ref.offset % op->element != 0)
+        return why_set(why, PEN_CORRUPT, "rank %d names memory that is not its own", t->ranks[who]);
+    pen_status status = segment_map(&ref, bytes, &where, why);
     if (status != PEN_OK) return status;
-    t->mapped[t->n_mapped++] = *ref;
+    t->mapped[t->n_mapped++] = ref;
     memcpy(data, &where, sizeof where);
     return PEN_OK;
 }
@@ -192,39 +204,29 @@ static void agree(node_op *op)
     op->is_scaled = false;
     op->by_window = false;
     for (int i = 0; i < t->size; i++) {
-        const node_entry *e = node_entry_of(op, i);
-        is_small &= e->publish == NODE_NOTHING || e->publish == NODE_INLINE;
-        op->by_window |= e->publish == NODE_WINDOW;
-        op->is_scaled |= e->scale != 1;
-        t->scale[i] = e->scale;
+        const uint32_t publish = t->said[i].publish;
+        t->scale[i]            = node_entry_of(op, i)->scale;
+        is_small &= publish == NODE_NOTHING || publish == NODE_INLINE;
+        op->by_window |= publish == NODE_WINDOW;
+        op->is_scaled |= t->scale[i] != 1;
     }
     op->is_small = is_small;
     for (int i = 0; i < t->size; i++)
-        if (node_gets(op, i)) all_out &= node_entry_of(op, i)->out_mapped;
+        if (node_gets(op, i)) all_out &= t->said[i].out_mapped;
     const bool shares = node_gets(op, op->call->kind == COLL_REDUCE ? op->call->root : 0);
     op->pushes        = shares && all_out;
     op->takes         = shares && !all_out;
-}
-
-static size_t in_bytes_of(const node_op *op, int who)
-{
-    const node_entry *e = node_entry_of(op, who);
-    size_t n            = 0;
-    if (op->call->kind != COLL_ALL_TO_ALL)
-        n = coll_in_elements(op->call, op->team->size, who);
-    else
-        for (int i = 0; i < op->team->size; i++) n += e->sends[i];
-    return n * op->element;
 }
 
 /* Maps what this member reads and writes of a peer, before it says anything that lets the peer
  * end. */
 static pen_status open_memory(node_op *op, int who, pen_error *why)
 {
-    node_team *t        = op->team;
-    const node_entry *e = node_entry_of(op, who);
-    pen_status status   = PEN_OK;
-    t->in[who] = e->publish == NODE_INLINE || e->publish == NODE_NOTHING ? e->payload : NULL;
+    node_team *t          = op->team;
+    const node_entry *e   = node_entry_of(op, who);
+    const node_said *said = &t->said[who];
+    pen_status status     = PEN_OK;
+    t->in[who] = said->publish == NODE_INLINE || said->publish == NODE_NOTHING ? e->payload : NULL;
     if (op->is_small) return PEN_OK;
     if (who == t->rank) {
         t->in[who]      = op->call->in;
@@ -233,11 +235,11 @@ static pen_status open_memory(node_op *op, int who, pen_error *why)
         return PEN_OK;
     }
     const size_t out = coll_out_elements(op->call, t->size, who) * op->element;
-    if (e->publish == NODE_MAPPED) status = map(t, &e->in, in_bytes_of(op, who), &t->in[who], why);
+    if (said->publish == NODE_MAPPED) status = map(op, who, &e->in, said->bytes, &t->in[who], why);
     if (status == PEN_OK && op->pushes && node_gets(op, who))
-        status = map(t, &e->out, out, &t->out[who], why);
-    if (status == PEN_OK && (e->publish == NODE_WINDOW || op->takes))
-        status = map(t, &e->window, node_window_bytes(t), &t->windows[who], why);
+        status = map(op, who, &e->out, out, &t->out[who], why);
+    if (status == PEN_OK && (said->publish == NODE_WINDOW || op->takes))
+        status = map(op, who, &e->window, node_window_bytes(t), &t->windows[who], why);
     return status;
 }
 
@@ -245,6 +247,7 @@ static pen_status enter(node_op *op, pen_error *why)
 {
     node_team *t      = op->team;
     pen_status status = compare(op, why);
+    for (int i = 0; status == PEN_OK && i < t->size; i++) status = node_read_said(op, i, why);
     if (status != PEN_OK) return status;
     agree(op);
     if (op->is_in_place && !op->is_small && op->out == op->call->out) {
@@ -257,7 +260,10 @@ static pen_status enter(node_op *op, pen_error *why)
     }
     if (status != PEN_OK) return status;
     node_plan(op);
-    if (node_entry_of(op, t->rank)->publish != NODE_WINDOW) op->fill = op->rounds;
+    if (op->rounds > UINT32_MAX) /* which is all that counters hold */
+        return why_set(why, PEN_CORRUPT, "%s (call %llu) has parts that are too long",
+                       coll_kind_name(op->call->kind), (unsigned long long)op->seq);
+    if (t->said[t->rank].publish != NODE_WINDOW) op->fill = op->rounds;
     if (!node_gets(op, t->rank)) op->take = op->rounds;
     return PEN_OK;
 }

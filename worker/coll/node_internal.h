@@ -84,6 +84,15 @@ struct node_place {
     uint32_t n_refused; /* ever */
 };
 
+/* What a member says of its input in a call, read once from its entry, which it may write at any time, and checked. */
+typedef struct {
+    uint32_t publish; /* node_publish */
+    bool out_mapped;
+    size_t bytes; /* of the whole input */
+    size_t offset, n,
+        most; /* all_to_all, in elements: of the part for this member; the longest part */
+} node_said;
+
 /* What goes from one member to another in a call: bytes, in the sender's input. */
 typedef struct {
     size_t offset, bytes;
@@ -107,6 +116,7 @@ struct node_team {
     const unsigned char **in; /* inputs that can be read where they lie; NULL: through the window */
     unsigned char **out;      /* outputs that are written directly */
     unsigned char **windows;  /* windows of peers */
+    node_said *said;
     double *scale;
     node_part *from, *to;  /* what comes from, goes to each member */
     size_t *put;           /* where in the output it goes that comes from each */
@@ -161,6 +171,8 @@ size_t node_inline_max(const node_op *op);
 size_t node_window_bytes(const node_team *team);
 void node_plan(node_op *op); /* from, to, put, rounds: after all have arrived */
 pen_status node_check_counts(const node_op *op, pen_error *why);
+pen_status node_read_said(node_op *op, int who,
+                          pen_error *why); /* CORRUPT: what it says cannot be */
 
 /* ---- node_work.c: moving and folding --------------------------------------------------------- */
 coll_state node_work(node_op *op, pen_error *why);

@@ -95,12 +95,11 @@ static node_part part(const node_op *op, int from, int to)
         offset = coll_part_offset(c->counts, c->n, to);
         n      = coll_part(c->counts, c->n, to);
         break;
-    case COLL_ALL_TO_ALL: {
-        const node_entry *e = node_entry_of(op, from);
-        for (int i = 0; i < to; i++) offset += e->sends[i];
-        n = e->sends[to];
+    case COLL_ALL_TO_ALL: /* one of both is this member */
+        offset = from == op->team->rank ? coll_part_offset(c->counts, c->n, to)
+                                        : op->team->said[from].offset;
+        n      = from == op->team->rank ? coll_part(c->counts, c->n, to) : op->team->said[from].n;
         break;
-    }
     default: break;
     }
     return (node_part){offset * op->element, n * op->element};
@@ -131,8 +130,8 @@ static size_t longest(const node_op *op)
     for (int i = 0; i < size; i++) {
         if (c->kind != COLL_ALL_TO_ALL && coll_part(c->counts, c->n, i) > most)
             most = coll_part(c->counts, c->n, i);
-        for (int j = 0; c->kind == COLL_ALL_TO_ALL && j < size; j++)
-            if (node_entry_of(op, i)->sends[j] > most) most = node_entry_of(op, i)->sends[j];
+        if (c->kind == COLL_ALL_TO_ALL && op->team->said[i].most > most)
+            most = op->team->said[i].most;
     }
     return most * op->element;
 }
@@ -148,6 +147,53 @@ void node_plan(node_op *op)
     const size_t most = longest(op);
     op->block         = op->is_small ? (most > 0 ? most : 1) : block_bytes(op, most);
     op->rounds        = most / op->block + (most % op->block != 0);
+}
+
+/* False: more than memory can hold. */
+static bool read_sends(const node_op *op, int who, node_said *said)
+{
+    const node_team *t     = op->team;
+    const node_entry *e    = node_entry_of(op, who);
+    const uint64_t at_most = PTRDIFF_MAX / op->element / (size_t)t->size;
+    size_t all             = 0;
+    for (int i = 0; i < t->size; i++) {
+        const uint64_t n = e->sends[i];
+        if (n > at_most) return false;
+        if (i == t->rank) {
+            said->offset = all;
+            said->n      = n;
+        }
+        if (n > said->most) said->most = n;
+        all += n;
+    }
+    said->bytes = all * op->element;
+    return true;
+}
+
+static bool is_said_right(const node_op *op, int who, node_said *said)
+{
+    const node_entry *e = node_entry_of(op, who);
+    const coll_call *c  = op->call;
+    *said               = (node_said){.publish = e->publish, .out_mapped = e->out_mapped != 0};
+    if (c->kind != COLL_ALL_TO_ALL)
+        said->bytes = coll_in_elements(c, op->team->size, who) * op->element;
+    else if (!read_sends(op, who, said) || said->n != coll_part(c->out_counts, c->n, who))
+        return false;
+    switch (said->publish) {
+    case NODE_NOTHING: return said->bytes == 0;
+    case NODE_INLINE: return said->bytes <= NODE_INLINE_BYTES;
+    default: return said->publish == NODE_MAPPED || said->publish == NODE_WINDOW;
+    }
+}
+
+pen_status node_read_said(node_op *op, int who, pen_error *why)
+{
+    const node_team *t = op->team;
+    if (is_said_right(op, who, &t->said[who])) return PEN_OK;
+    why_set(why, PEN_CORRUPT, "%s (call %llu): what rank %d says of its input cannot be",
+            coll_kind_name(op->call->kind), (unsigned long long)op->seq, t->ranks[who]);
+    why_culprit(why, PEN_WORKER, t->ranks[who], -1, op->call->label);
+    return PEN_CORRUPT;
 }
 
 /* Every member looks at all pairs in the same order, so that all find the same sentence. */

@@ -74,6 +74,7 @@ static bool make_arrays(node_team *t, const int *ranks)
     t->in          = calloc(n, sizeof *t->in);
     t->out         = calloc(n, sizeof *t->out);
     t->windows     = calloc(n, sizeof *t->windows);
+    t->said        = calloc(n, sizeof *t->said);
     t->scale       = calloc(n, sizeof *t->scale);
     t->from        = calloc(n, sizeof *t->from);
     t->to          = calloc(n, sizeof *t->to);
@@ -83,9 +84,9 @@ static bool make_arrays(node_team *t, const int *ranks)
     t->headers     = calloc(n, sizeof *t->headers);
     t->mapped      = calloc(3 * n, sizeof *t->mapped);
     if (t->ranks == NULL || t->peer == NULL || t->slot == NULL || t->in == NULL || t->out == NULL ||
-        t->windows == NULL || t->scale == NULL || t->from == NULL || t->to == NULL ||
-        t->put == NULL || t->operands == NULL || t->results == NULL || t->headers == NULL ||
-        t->mapped == NULL)
+        t->windows == NULL || t->said == NULL || t->scale == NULL || t->from == NULL ||
+        t->to == NULL || t->put == NULL || t->operands == NULL || t->results == NULL ||
+        t->headers == NULL || t->mapped == NULL)
         return false;
     memcpy(t->ranks, ranks, n * sizeof *t->ranks);
     return true;
@@ -99,6 +100,7 @@ static void team_free(node_team *t)
     free(t->in);
     free(t->out);
     free(t->windows);
+    free(t->said);
     free(t->scale);
     free(t->from);
     free(t->to);
