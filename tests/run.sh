@@ -63,12 +63,13 @@ if [ "$kind" = all ]; then
     if [ -x tests/fuzz/run.sh ]; then
         echo "fuzz_wire 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=wire_data,wire_control,wire_peer tests/fuzz/run.sh $build/fuzz_wire ${FUZZ_SECONDS:-10}"
         echo "fuzz_files 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=config,secret,store,http tests/fuzz/run.sh $build/fuzz_files ${FUZZ_SECONDS:-10}"
+        echo "fuzz_foreign 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=lend,safetensors,documents tests/fuzz/run.sh $build/fuzz_foreign ${FUZZ_SECONDS:-10}"
     fi >>"$list"
     jobs=$((jobs + 1)) # jobs of many processes wait for each other much of the time
 fi
 
 # The longest first, so that nothing long is left over at the end when all else is done.
-longest="conformance_coll_test gpu_driver fuzz_wire cli_docs fuzz_files cluster_training conformance_coll_fault_test cluster_modes
+longest="conformance_coll_test gpu_driver fuzz_wire cli_docs fuzz_files fuzz_foreign cluster_training conformance_coll_fault_test cluster_modes
     cluster_elastic gpu_train sim_plant_test cluster_snapshot cli_run sim_lively_test cluster_failover hygiene_house cli_snapshot
     gpu_host cluster_gpt2 cluster_tier cluster_units cluster_encrypted cluster_garbage unit_transport_guard_test cli_sentences"
 {

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 mkdir -p "${1:?usage: tests/fuzz/run.sh BUILD_DIR [SECONDS]}"
 build=$(realpath "$1")
 seconds=${2:-10}
-targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,store,http}
+targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,store,http,lend,safetensors,documents}
 targets=${targets//,/ }
 clang=$(command -v clang || command -v clang-14)
 
@@ -28,16 +28,21 @@ objects=$(mktemp -d "$build/objects-XXXXXX")
 trap 'rm -r "$objects"' EXIT
 
 compile() { # output, sanitizers, sources...
-    local output=$1 sanitizers=$2 source object all=()
+    local output=$1 sanitizers=$2 source object more all=()
     shift 2
     for source in "$@"; do
         object=$objects/${source//\//_}.o
         all+=("$object")
+        case $source in # as the kernels of each level are compiled
+        *_avx2.c) more="-mavx2 -mf16c -mno-fma" ;;
+        *_avx512.c) more="-mavx512f -mavx512bw -mavx512dq -mavx512vl" ;;
+        *) more= ;;
+        esac
         [ -e "$object" ] ||
-            "$clang" -std=c11 -D_GNU_SOURCE -O1 -g -w -fsanitize="$sanitizers" -fno-sanitize-recover=all -ffp-contract=off \
+            "$clang" -std=c11 -D_GNU_SOURCE -O1 -g -w $more -fsanitize="$sanitizers" -fno-sanitize-recover=all -ffp-contract=off \
                 -I. -Iinclude -I"$build" -c "$source" -o "$object" || return 1
     done
-    "$clang" -fsanitize="$sanitizers" "${all[@]}" -o "$output" $(pkg-config --libs libprotobuf-c libisal libsodium lmdb) -pthread -lm
+    "$clang" -fsanitize="$sanitizers" "${all[@]}" -o "$output" $(pkg-config --libs libprotobuf-c libisal libsodium lmdb jansson yaml-0.1) -pthread -lm
 }
 
 for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
@@ -65,6 +70,9 @@ for target in $targets; do
     http) sources="common/http_gate.c common/metrics.c common/stat.c common/clock.c $common" ;;
     secret) sources="common/secret.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
+    lend) sources="common/transport/lend.c common/segment.c common/buf.c $common" ;;
+    safetensors) sources="common/store/safetensors.c common/store/store_files.c $(ls common/simd/*.c | tr '\n' ' ') $common" ;;
+    documents) sources="$(ls cli/config/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     esac
     program=$build/fuzz_$target log=$build/fuzz_$target.log
     if ! compile "$program" fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" $sources 2>"$log"; then
