@@ -1,0 +1,238 @@
+/* liar.c - somebody who lies about memory to the ports of a job, for a while:
+ *   liar SECONDS HELLO_FILE PUSH_FILE PID[,PID...] PORT...
+ * As the user it is started as, and as nobody beside that when this is root.  It speaks ZeroMQ's protocol by itself,
+ * without a library of ours, as whoever has read what the heads look like.  It begins by finding, as root can, where the
+ * memory of the processes PID lies, so that every field of a head is true in turn, while another lies.  On each port:
+ *   PROBE, MAPPED, LENT, RETURN   each field true, or one of them 0, 1, all ones, 2^40, and one more or less
+ *   HELLO                         of HELLO_FILE, each byte changed in turn
+ * Prints one line of JSON for each user: messages sent, connections, and answers about memory, which nobody should get.
+ */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    PLACES_MAX = 64,
+    HEAD_MAX   = 1024,
+    PROBE      = 1,
+    MAPPED,
+    LENT,
+    RETURN,
+    PER_CONNECTION = 60,
+    NOBODY         = 65534
+};
+
+/* As the layer that lends writes them. */
+typedef struct {
+    uint64_t id, size, offset, closed;
+    int32_t pid, fd;
+} place;
+
+typedef struct {
+    char mark[8];
+    uint32_t kind, n;
+} preface;
+
+static struct {
+    place at[PLACES_MAX];
+    int n;
+} known;
+static struct {
+    unsigned long messages, connections, answers;
+} count;
+static unsigned char hello[HEAD_MAX], push[HEAD_MAX];
+static size_t hello_bytes, push_bytes;
+
+/* ---- what it knows -------------------------------------------------------------------------------------- */
+static void find_places(int pid)
+{
+    char folder[64], path[400], link[200];
+    snprintf(folder, sizeof folder, "/proc/%d/fd", pid);
+    DIR *all = opendir(folder);
+    struct dirent *one;
+    while (all != NULL && (one = readdir(all)) != NULL && known.n < PLACES_MAX) {
+        struct stat is;
+        unsigned long long id;
+        snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
+        const ssize_t n = readlink(path, link, sizeof link - 1);
+        if (n < 0) continue;
+        link[n] = '\0';
+        if (sscanf(link, "/memfd:penstock-%llx", &id) != 1 || stat(path, &is) != 0) continue;
+        known.at[known.n++] = (place){
+            .id = id, .size = (uint64_t)is.st_size, .pid = pid, .fd = (int32_t)atoi(one->d_name)};
+    }
+    if (all != NULL) closedir(all);
+}
+
+static size_t read_file(const char *path, unsigned char bytes[HEAD_MAX])
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        perror(path);
+        exit(2);
+    }
+    const size_t n = fread(bytes, 1, HEAD_MAX, file);
+    fclose(file);
+    return n;
+}
+
+/* ---- the wire ------------------------------------------------------------------------------------------- */
+static int dial(int port)
+{
+    static const unsigned char greeting[64] = {0xff, 0,    0, 0, 0,   0,   0,   0,
+                                               1,    0x7f, 3, 0, 'N', 'U', 'L', 'L'};
+    static const unsigned char ready[]      = "\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06"
+                                              "DEALER\x08Identity\x00\x00\x00\x00";
+    const struct sockaddr_in to             = {.sin_family      = AF_INET,
+                                               .sin_port        = htons((uint16_t)port),
+                                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct timeval patience           = {.tv_usec = 100000};
+    const int fd                            = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    if (connect(fd, (const struct sockaddr *)&to, sizeof to) == 0 &&
+        send(fd, greeting, sizeof greeting, MSG_NOSIGNAL) > 0 &&
+        send(fd, ready, sizeof ready - 1, MSG_NOSIGNAL) > 0) {
+        count.connections++;
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+/* One frame, of 64-bit length. */
+static int put(int fd, const void *head, size_t size)
+{
+    unsigned char frame[9 + 2 * HEAD_MAX] = {2};
+    for (int i = 0; i < 8; i++) frame[1 + i] = (unsigned char)((uint64_t)size >> (56 - 8 * i));
+    memcpy(frame + 9, head, size);
+    count.messages++;
+    return send(fd, frame, 9 + size, MSG_NOSIGNAL) > 0;
+}
+
+/* Whatever was said about memory counts. */
+static void hang_up(int fd)
+{
+    static unsigned char bytes[1 << 16];
+    ssize_t n;
+    shutdown(fd, SHUT_WR);
+    while ((n = recv(fd, bytes, sizeof bytes, 0)) > 0)
+        for (ssize_t i = 0; i + 8 <= n; i++)
+            count.answers += memcmp(bytes + i, "\0PenLend", 8) == 0;
+    close(fd);
+}
+
+/* ---- lies ----------------------------------------------------------------------------------------------- */
+enum { FIELDS = 9, LIES = 8 };
+
+static void bend(place *p, uint64_t number[2], int field, int lie)
+{
+    int32_t narrow[2]       = {p->pid, p->fd};
+    uint64_t *const wide[7] = {&p->id,     &p->size,   &p->offset, &p->closed,
+                               &number[0], &number[1], NULL};
+    const int k             = field - 6;
+    uint64_t value = field < 6 ? *wide[field] : field < 8 ? (uint64_t)(int64_t)narrow[k] : 0;
+    const uint64_t lies[LIES] = {0,         1,         UINT64_MAX, (uint64_t)1 << 40,
+                                 value + 1, value - 1, value + 8,  p->size - 8};
+    if (field < 6) *wide[field] = lies[lie];
+    if (field == 6) p->pid = (int32_t)lies[lie];
+    if (field == 7) p->fd = (int32_t)lies[lie];
+    if (field ==
+        8) { /* what a mapping that is there would be reached by: a far place of a size that has room for it */
+        p->size   = (uint64_t)1 << 46;
+        p->offset = (uint64_t)1 << (30 + 2 * lie);
+    }
+}
+
+static size_t make_head(unsigned char out[2 * HEAD_MAX], int kind, int field, int lie,
+                        const place *from)
+{
+    place p            = *from;
+    uint64_t number[2] = {0, 65536};
+    preface head       = {"\0PenLend", (uint32_t)kind, 0};
+    if (field < FIELDS) bend(&p, number, field, lie);
+    const size_t numbers = kind == LENT ? 16 : 8, body = kind == LENT ? push_bytes : 0;
+    if (kind == RETURN) head.n = field == 0 ? (uint32_t)-lie : 16;
+    size_t at = 0;
+    memcpy(out, &head, sizeof head);
+    at += sizeof head;
+    for (int i = 0; kind == RETURN && i < 16; i++) {
+        const uint64_t token = number[0] + ((uint64_t)lie << 32 | (unsigned)i);
+        memcpy(out + at, &token, 8);
+        at += 8;
+    }
+    if (kind == RETURN) return at;
+    memcpy(out + at, number, numbers);
+    memcpy(out + at + numbers, &p, sizeof p);
+    memcpy(out + at + numbers + sizeof p, push, body);
+    return at + numbers + sizeof p + body;
+}
+
+static void lie_about_memory(int port, unsigned turn)
+{
+    unsigned char head[2 * HEAD_MAX];
+    const place none   = {.id = 1, .size = 4096, .pid = 1, .fd = 3};
+    const place *about = known.n > 0 ? &known.at[turn % (unsigned)known.n] : &none;
+    const int fd       = dial(port);
+    for (unsigned i = 0; fd >= 0 && i < PER_CONNECTION; i++) {
+        const unsigned at = turn * PER_CONNECTION + i;
+        const int kind    = PROBE + (int)(at % 4);
+        const size_t size =
+            make_head(head, kind, (int)(at / 4 % (FIELDS + 1)), (int)(at / 40 % LIES), about);
+        if (!put(fd, head, i % 16 == 15 ? size - i % 8 : size)) break;
+    }
+    if (fd >= 0) hang_up(fd);
+}
+
+static void lie_in_hello(int port, unsigned turn)
+{
+    unsigned char head[HEAD_MAX];
+    const int fd = dial(port);
+    for (unsigned i = 0; fd >= 0 && i < PER_CONNECTION; i++) {
+        memcpy(head, hello, hello_bytes);
+        head[(turn * PER_CONNECTION + i) % hello_bytes] ^= (unsigned char)(1 << i % 8);
+        if (!put(fd, head, hello_bytes)) break;
+    }
+    if (fd >= 0) hang_up(fd);
+}
+
+static void work(const char *user, double seconds, char **ports, int n)
+{
+    const time_t end = time(NULL) + (time_t)seconds;
+    for (unsigned turn = 0; time(NULL) < end; turn++)
+        for (int i = 0; i < n; i++)
+            (turn % 4 == 3 ? lie_in_hello : lie_about_memory)(atoi(ports[i]), turn);
+    printf("{\"user\": \"%s\", \"places\": %d, \"messages\": %lu, \"connections\": %lu, "
+           "\"answers\": %lu}\n",
+           user, known.n, count.messages, count.connections, count.answers);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 6)
+        return fprintf(stderr, "liar SECONDS HELLO_FILE PUSH_FILE PID[,PID...] PORT...\n"), 2;
+    hello_bytes = read_file(argv[2], hello);
+    push_bytes  = read_file(argv[3], push);
+    for (char *pid = strtok(argv[4], ","); pid != NULL; pid = strtok(NULL, ","))
+        find_places(atoi(pid));
+    const pid_t other = geteuid() == 0 ? fork() : -1;
+    if (other == 0) {
+        if (setgid(NOBODY) != 0 || setuid(NOBODY) != 0) return 1;
+        work("nobody", atof(argv[1]), argv + 5, argc - 5);
+        return 0;
+    }
+    work("own", atof(argv[1]), argv + 5, argc - 5);
+    if (other > 0) waitpid(other, NULL, 0);
+    return 0;
+}
