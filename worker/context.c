@@ -169,6 +169,9 @@ static pen_status set_up(pen_ctx *ctx, const char *const *settings, pen_error *w
     if (status == PEN_OK && s->log_ranks == WORKER_LOG_FIRST && ctx->env.rank > 0)
         log_level_set(LOG_ERROR);
     if (status == PEN_OK) s->servers = ctx->env.servers;
+    if (status == PEN_OK && s->gather_16bit_on_save && s->store[0] == '\0' && ctx->env.rank <= 0)
+        log_notice("gather_16bit_on_save has no effect without snapshots: there is no store "
+                   "(--store DIR)");
     ctx->states.rank = ctx->env.rank;
     if (status == PEN_OK) status = choose_mode(ctx, why);
     if (status == PEN_OK) status = precision_set_up(ctx, why);

@@ -1,6 +1,7 @@
 /* model.c - checks what a program registers, and turns it into what REGISTER carries. */
 #include "worker/model.h"
 
+#include "common/log.h"
 #include "common/utf8.h"
 #include "common/why.h"
 #include "proto/plan.h"
@@ -356,6 +357,54 @@ static void add_pair(model *m, const worker_settings *s, const char *key)
     m->pair[at] = (wire_pair){key, m->pair_text[at]};
 }
 
+/* ---- memory of the program ------------------------------------------------------------------- */
+static int by_address(const void *a, const void *b)
+{
+    const uintptr_t x = (uintptr_t)(*(pen_tensor *const *)a)->param;
+    const uintptr_t y = (uintptr_t)(*(pen_tensor *const *)b)->param;
+    return x < y ? -1 : x > y;
+}
+
+/* Two tensors in the same memory would write over each other's values after every step. */
+static pen_status check_overlap(const model *m, pen_error *why)
+{
+    pen_tensor **own = malloc((m->n_tensors + 1) * sizeof(pen_tensor *));
+    uint32_t n       = 0;
+    if (own == NULL) return no_memory(why);
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (!m->tensor[i]->holds_param && m->tensor[i]->param != NULL) own[n++] = m->tensor[i];
+    qsort(own, n, sizeof *own, by_address);
+    pen_status status = PEN_OK;
+    for (uint32_t i = 1; i < n && status == PEN_OK; i++) {
+        const pen_tensor *a = own[i - 1], *b = own[i];
+        if ((uintptr_t)b->param - (uintptr_t)a->param >= a->bytes) continue;
+        status = why_set(why, PEN_INVALID_ARGUMENT,
+                         "the parameters of '%.100s' and '%.100s' overlap in memory: give each its "
+                         "own, or register the second with tied_to",
+                         a->name, b->name);
+    }
+    free(own);
+    return status;
+}
+
+/* Values come and go where the SDK holds them; what the program holds is whole on every rank. */
+static void notice_memory_of_program(const model *m)
+{
+    const pen_tensor *first = NULL;
+    uint32_t n              = 0;
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        const pen_tensor *t = m->tensor[i];
+        const bool is_whole = t->ctx->stage == 3 && t->trained && !t->holds_param &&
+                              t->elements >= t->ctx->settings.persistence_threshold;
+        if (is_whole && n++ == 0) first = t;
+    }
+    if (n > 0 && first->ctx->env.rank <= 0)
+        log_notice(
+            "zero3 saves no memory of parameters that are the program's own: '%.100s' and %u "
+            "more of %u tensors; register them with param NULL, or use zero2",
+            first->name, n - 1, m->n_tensors);
+}
+
 static pen_status freeze_groups(model *m, pen_error *why)
 {
     for (uint32_t g = 0; g < m->n_groups; g++) {
@@ -425,7 +474,9 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
         m->n_free += t->trained && model_rule_of(m, t) == EXCHANGE_FREE;
     }
     pen_status status = freeze_groups(m, why);
+    if (status == PEN_OK) status = check_overlap(m, why);
     if (status != PEN_OK) return status;
+    notice_memory_of_program(m);
 
     m->pair[m->wire.n_settings++] = (wire_pair){"mode", mode};
     m->pair[m->wire.n_settings++] = (wire_pair){"sync", sync};

@@ -2,6 +2,7 @@
 #include "worker/worker_settings.h"
 
 #include "common/log.h"
+#include "common/optim/optim.h"
 #include "common/utf8.h"
 #include "common/why.h"
 #include "scheduler/scheduler_settings.h"
@@ -185,13 +186,26 @@ static pen_status check(const worker_settings *s, pen_error *why)
                        "mode=%s and clip=%g contradict each other: there is no moment at which all "
                        "gradients are known",
                        worker_mode_name(s->mode), s->clip);
-    if (s->gather_16bit_on_save && s->store[0] == '\0')
-        return why_set(why, PEN_BAD_SETTING,
-                       "gather_16bit_on_save needs a store to write into: give a folder with "
-                       "`penstock run --store DIR`, or the setting store");
     if (s->resume && s->fresh)
         return why_set(why, PEN_BAD_SETTING, "resume and fresh contradict each other");
     return PEN_OK;
+}
+
+/* A later source says what it wants to be otherwise, by name. */
+static pen_status override_optim(worker_settings *s, char usual[CONFIG_TEXT_BYTES], pen_error *why)
+{
+    char given[CONFIG_TEXT_BYTES];
+    memcpy(given, s->optim, sizeof given);
+    const pen_status status = optim_override(usual, given, s->optim, sizeof s->optim, why);
+    memcpy(usual, s->optim, sizeof given);
+    return status;
+}
+
+static pen_status check_optim(const worker_settings *s, pen_error *why)
+{
+    const optim_ops *ops;
+    optim_hyper hyper;
+    return s->optim[0] != '\0' ? optim_parse(s->optim, &ops, &hyper, why) : PEN_OK;
 }
 
 pen_status worker_settings_load(worker_settings *s, const char *const *strings, pen_error *why)
@@ -202,10 +216,15 @@ pen_status worker_settings_load(worker_settings *s, const char *const *strings, 
     config_defaults(program_rows, s);
     pen_status status = config_from_strings(program_rows, s, strings, why);
     if (status != PEN_OK) return status;
+    char usual[CONFIG_TEXT_BYTES];
+    memcpy(usual, s->optim, sizeof usual);
     const char *file = config_env("PENSTOCK_CONFIG");
     if (file == NULL) file = s->config;
     if (file[0] != '\0') status = config_from_file(worker_settings_rows, s, file, why);
+    if (status == PEN_OK) status = override_optim(s, usual, why);
     if (status == PEN_OK) status = config_from_env(worker_settings_rows, s, known, why);
+    if (status == PEN_OK) status = override_optim(s, usual, why);
+    if (status == PEN_OK) status = check_optim(s, why);
     if (status != PEN_OK) return status;
     if (s->mode >= MODE_COUNT) s->mode = (int)synonyms[s->mode - MODE_COUNT];
     return check(s, why);

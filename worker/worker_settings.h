@@ -36,7 +36,7 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(int,      mode,             ENUM, "auto",   0,    0,        worker_mode_choices,                 \
       "Who holds the state and who waits for whom; auto is local when alone, ps-bsp with servers and allreduce without; zero1 to zero3 shard it over the servers, or without any over the workers.") \
     X(char,     optim,            TEXT, "",       0,    0,        NULL,                                \
-      "Update rule and its numbers for tensors without a group of their own, such as: adamw lr=3e-4.") \
+      "Update rule and its numbers for tensors without a group of their own, such as: adamw lr=3e-4; the numbers that it does not name stay as the program, or a file, has them.") \
     X(char,     sync,             TEXT, "",       0,    0,        NULL,                                \
       "Consistency, such as: bsp, ssp s=2, async; empty takes the one that belongs to the mode.")      \
     X(int,      wire,             ENUM, "raw",    0,    0,        worker_wire_choices,                 \

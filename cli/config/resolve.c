@@ -1,6 +1,7 @@
 /* resolve.c - the order in which the keys of both files become settings. */
 #include "cli/config/resolver.h"
 
+#include "common/optim/optim.h"
 #include "common/why.h"
 
 #include <math.h>
@@ -79,6 +80,15 @@ pen_status resolver_put(resolver *r, const char *setting, const char *value, con
     const char *layer, *over = resolver_given(r, setting, &layer);
     if (over != NULL) return put(r, &r->out->settings, setting, over, layer);
     return put(r, &r->out->settings, setting, value, source);
+}
+
+pen_status resolver_override_optim(resolver *r, const char *file, const char *given,
+                                   const char *place, const char *layer)
+{
+    char text[CONFIG_TEXT_BYTES], source[RESOLVED_LINE_BYTES + 32];
+    if (optim_override(file, given, text, sizeof text, r->why) != PEN_OK) return r->why->status;
+    snprintf(source, sizeof source, "%s over %s", layer, place);
+    return put(r, &r->out->settings, "optim", text, source);
 }
 
 void resolution_free(resolution *r)

@@ -97,8 +97,17 @@ pen_status resolve_flagged(resolver *r, const char *path, const char **value)
 typedef struct {
     char text[CONFIG_TEXT_BYTES];
     size_t used;
-    bool has_auto; /* something in it was auto */
+    bool has_auto;     /* something in it was auto */
+    const char *given; /* names that a flag or the environment says are its own */
 } words;
+
+static bool is_given(const words *w, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *at = w->given; at != NULL && (at = strstr(at, name)) != NULL; at += n)
+        if (at > w->given && at[-1] == ' ' && at[n] == '=') return true;
+    return false;
+}
 
 static pen_status put_words(resolver *r, const words *w, const char *setting, const char *place)
 {
@@ -119,6 +128,7 @@ static pen_status add_flagged(resolver *r, words *w, const char *section, const 
 {
     char path[DOCUMENT_PATH_BYTES];
     const char *value;
+    if (is_given(w, name)) return PEN_OK;
     snprintf(path, sizeof path, "%s.%s", section, name);
     const fact *f     = facts_find(r, path);
     pen_status status = resolve_flagged(r, path, &value);
@@ -178,10 +188,14 @@ pen_status resolve_optim(resolver *r)
     facts_place(type, place, sizeof place);
     pen_status status = put_simd(r);
     if (status == PEN_OK) status = choose_rule(r, type, &rule);
-    if (status != PEN_OK || resolver_given(r, "optim", &layer) != NULL)
-        return status == PEN_OK ? resolver_put(r, "optim", "", "") : status;
-    w.used = (size_t)snprintf(w.text, sizeof w.text, "%s", rule);
-    status = add_flagged(r, &w, params, "lr");
+    const char *given = resolver_given(r, "optim", &layer);
+    const size_t n    = status == PEN_OK ? strlen(rule) : 0;
+    if (status != PEN_OK) return status;
+    if (given != NULL && (strncmp(given, rule, n) != 0 || (given[n] != ' ' && given[n] != '\0')))
+        return resolver_put(r, "optim", "", ""); /* another rule: nothing of the file is about it */
+    w.given = given;
+    w.used  = (size_t)snprintf(w.text, sizeof w.text, "%s", rule);
+    status  = add_flagged(r, &w, params, "lr");
     if (status == PEN_OK) status = add_flagged(r, &w, params, "weight_decay");
     const bool is_adamw = strcmp(rule, "adamw") == 0;
     const bool is_bare =
@@ -192,7 +206,9 @@ pen_status resolve_optim(resolver *r)
     if (status == PEN_OK) status = add_flagged(r, &w, params, "eps");
     if (status == PEN_OK) status = add_flagged(r, &w, params, "momentum");
     if (status == PEN_OK) status = add_flagged(r, &w, params, "nesterov");
-    return status == PEN_OK ? put_words(r, &w, "optim", place) : status;
+    if (status != PEN_OK || given == NULL)
+        return status == PEN_OK ? put_words(r, &w, "optim", place) : status;
+    return resolver_override_optim(r, w.text, given, place, layer);
 }
 
 /* ---- schedule -------------------------------------------------------------------------------------------- */

@@ -39,6 +39,10 @@ void resolver_notice(resolver *r, const char *format, ...) __attribute__((format
 const char *resolver_given(const resolver *r, const char *setting, const char **source);
 pen_status resolver_put(resolver *r, const char *setting, const char *value, const char *source);
 
+/* What the file says of the update rule, with what a flag or the environment (`layer`) says otherwise, by name. */
+pen_status resolver_override_optim(resolver *r, const char *file, const char *given,
+                                   const char *place, const char *layer);
+
 /* resolve_rules.c: settings that several keys make together. */
 pen_status resolve_precision(resolver *r);
 pen_status resolve_optim(resolver *r);

@@ -322,7 +322,8 @@ static pen_status put_settings(run_options *o, pen_error *why)
         const resolved_value *v = &resolved.settings.values[i];
         const pen_status status = check_value(v, why);
         if (status != PEN_OK) return status;
-        if (find_given(o, v->name, &source) == NULL) put_variable(v->name, v->value);
+        const bool is_joined = strcmp(v->name, "optim") == 0;
+        if (is_joined || find_given(o, v->name, &source) == NULL) put_variable(v->name, v->value);
     }
     if (o->mode == NULL && mode != NULL) o->mode = mode->value;
     return PEN_OK;

@@ -2,6 +2,7 @@
 #include "cli/run/options.h"
 #include "cli/command.h"
 #include "cli/run/files.h"
+#include "common/optim/optim.h"
 #include "common/why.h"
 
 #include <argp.h>
@@ -337,13 +338,27 @@ static int refuse_flag(const char *name, const char *word)
                         nearest);
 }
 
+/* A rule's rate may still come from the program or a file. */
+static int check_optim(const char *value)
+{
+    pen_error why;
+    const optim_ops *ops;
+    optim_hyper hyper;
+    char rated[CONFIG_TEXT_BYTES];
+    if (optim_parse(value, &ops, &hyper, &why) == PEN_OK) return -1;
+    const bool fits = (size_t)snprintf(rated, sizeof rated, "%s lr=1", value) < sizeof rated;
+    if (fits && optim_parse(rated, &ops, &hyper, NULL) == PEN_OK) return -1;
+    return command_fail(EXIT_USAGE, "%s", why.text);
+}
+
 /* Whether the setting would be taken by those it is for; -1, or the exit code. */
 static int check_setting(const config_row *row, const char *value)
 {
     pen_error why;
     char scratch[1 << 16] __attribute__((aligned(16)));
     config_defaults(row, scratch);
-    if (config_set(row, scratch, row->name, value, &why) == PEN_OK) return -1;
+    if (config_set(row, scratch, row->name, value, &why) == PEN_OK)
+        return strcmp(row->name, "optim") == 0 ? check_optim(value) : -1;
     return command_fail(EXIT_USAGE, "%s", why.text);
 }
 

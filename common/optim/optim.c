@@ -67,6 +67,57 @@ pen_status optim_parse(const char *text, const optim_ops **ops, optim_hyper *hyp
     return PEN_OK;
 }
 
+/* ---- override -------------------------------------------------------------------------------- */
+typedef struct {
+    const char *at;
+    size_t n;
+} word;
+
+static bool next_word(word *w)
+{
+    static const char blanks[] = " \t\r\n";
+    w->at += w->n;
+    w->at += strspn(w->at, blanks);
+    w->n = strcspn(w->at, blanks);
+    return w->n > 0;
+}
+
+static size_t key_of(const word *w)
+{
+    const char *equals = memchr(w->at, '=', w->n);
+    return equals != NULL ? (size_t)(equals - w->at) + 1 : w->n;
+}
+
+static bool names(const char *text, const word *wanted)
+{
+    const size_t n = key_of(wanted);
+    for (word w = {text, 0}; next_word(&w);)
+        if (key_of(&w) == n && memcmp(w.at, wanted->at, n) == 0) return true;
+    return false;
+}
+
+pen_status optim_override(const char *usual, const char *given, char *text, size_t size,
+                          pen_error *why)
+{
+    word u = {usual, 0}, g = {given, 0};
+    (void)next_word(&u);
+    (void)next_word(&g);
+    size_t used;
+    if (g.n == 0 || u.n != g.n || memcmp(u.at, g.at, g.n) != 0) {
+        used = (size_t)snprintf(text, size, "%s", g.n > 0 ? given : usual);
+    } else {
+        used = (size_t)snprintf(text, size, "%.*s", (int)g.n, g.at);
+        while (used < size && next_word(&u))
+            if (!names(given, &u))
+                used += (size_t)snprintf(text + used, size - used, " %.*s", (int)u.n, u.at);
+        while (used < size && next_word(&g))
+            used += (size_t)snprintf(text + used, size - used, " %.*s", (int)g.n, g.at);
+    }
+    if (used < size) return PEN_OK;
+    return why_set(why, PEN_BAD_SETTING, "optim '%.80s' with '%.80s' is longer than %zu bytes",
+                   usual, given, size - 1);
+}
+
 /* ---- apply ----------------------------------------------------------------------------------- */
 
 static size_t blocks_of(const optim_span *span)
@@ -148,7 +199,9 @@ void optim_write_markdown(FILE *out)
 {
     fprintf(out, "# Update rules\n\nWritten by `optim_write_markdown()` from the tables in "
                  "`common/optim/`.\nA rule and its settings are one string: "
-                 "`optim=\"adamw lr=3e-4 beta2=0.95\"`.\n\n"
+                 "`optim=\"adamw lr=3e-4 beta2=0.95\"`.\nA later source (program, file, "
+                 "environment, flag) changes the settings that it names; another rule begins "
+                 "with its own defaults.\n\n"
                  "| rule | slots | settings (default) | what it does | source |\n"
                  "|---|---|---|---|---|\n");
     for (int i = 0; optim_all[i] != NULL; i++) write_rule(optim_all[i], out);

@@ -91,6 +91,12 @@ const optim_ops *optim_find(const char *name); /* NULL when unknown */
  * rule that needs a rate and got none ("sgd needs a rate: say optim=\"sgd lr=0.1\""). */
 pen_status optim_parse(const char *text, const optim_ops **ops, optim_hyper *hyper, pen_error *why);
 
+/* What `given` makes of `usual`: the settings of its rule that it does not name stay as `usual` has them, and another
+ * rule begins with its own defaults.  usual "adamw lr=1e-3 weight_decay=0.1", given "adamw lr=0.1": "adamw
+ * weight_decay=0.1 lr=0.1".  An empty one leaves the other.  Nothing is checked but the size: BAD_SETTING. */
+pen_status optim_override(const char *usual, const char *given, char *text, size_t size,
+                          pen_error *why);
+
 /* Applies one step to a whole tensor given as consecutive spans (all but the last a multiple of
  * 4,096 elements): apply() per span; for whole_tensor rules norms(), roots, then apply(), with
  * param_norm and update_norm written into the spans.  scratch: room for one double per block of

@@ -53,6 +53,23 @@ prints() {
     [ "$(printed settings optim)" = "zero_stage2_config.json:11 (auto filled in) adamw lr=3e-4 weight_decay=0.01" ]
 }
 
+@test "zero3_save_16bit_model does not ask for a store: without snapshots it has no effect, and a notice says so" {
+    grep -q 'zero3_save_16bit_model: true' deepspeed_plugin_stage3.yml
+    pen run --standalone --config deepspeed_plugin_stage3.yml --precision fp32 "$build/bin/examples/linear" >"$tmp/out" 2>"$tmp/err" ||
+        { cat "$tmp/err"; false; }
+    [ "$(grep -c "gather_16bit_on_save has no effect without snapshots" "$tmp/err")" = 1 ]
+}
+
+@test "--optim changes of a rule what it names, of the file and of the program, and a mistake in it ends the job at once" {
+    prints --config deepspeed_file_stage2.yml "${autos[@]}" --optim "adamw lr=0.5" --nproc-per-node 2
+    [ "$(printed settings optim)" = "flag over zero_stage2_config.json:11 adamw weight_decay=0.01 lr=0.5" ]
+    prints --config deepspeed_file_stage2.yml "${autos[@]}" --optim "sgd lr=0.5" --nproc-per-node 2
+    [ "$(printed settings optim)" = "flag sgd lr=0.5" ]
+    says 2 "penstock: adamw: unknown setting 'lrr'; did you mean 'lr'?" run --optim "adamw lrr=1" true
+    says 2 "penstock: optim is 'adamv'; choose one of sum, sgd, adam, adamw, adagrad, rmsprop, adadelta, adamax, ftrl, lion, lamb" \
+        run --print-config --optim "adamv lr=1" true
+}
+
 @test "a job has the settings of its files, and flags and variables win over them" {
     PENSTOCK_CLIP=0.5 pen run --standalone --no-prefix --nproc-per-node 1 --config deepspeed_file_stage2.yml "${autos[@]}" \
         --mode zero1 sh -c 'env | grep -E "^PENSTOCK_(MODE|CLIP|PRECISION|LOSS_SCALE_POWER|SIMD)=" | sort' >"$tmp/out" 2>"$tmp/err"

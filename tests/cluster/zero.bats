@@ -44,6 +44,16 @@ words_of_mode() {
     nothing_is_left
 }
 
+@test "zero3 with parameters that are the program's own says once that it saves nothing of them" {
+    local mode
+    for mode in zero2 zero3; do
+        pen run --standalone --job "$job-$mode" --nproc-per-node 2 --mode "$mode" --persistence-threshold 0 \
+            "$programs/stepper" steps=1 >"$tmp/$mode.out" 2>"$tmp/$mode.err" || { cat "$tmp/$mode.err"; return 1; }
+    done
+    [ "$(grep -c "zero3 saves no memory of parameters that are the program's own" "$tmp/zero3.err")" = 1 ]
+    ! grep -q "saves no memory" "$tmp/zero2.err"
+}
+
 @test "what each mode counts as held is what the kernel says is there, within 5 % and 64 KiB a tensor, and what 'penstock memory' foretells" {
     local mode n foretold
     for mode in allreduce zero1 zero2 zero3; do

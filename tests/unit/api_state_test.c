@@ -279,8 +279,6 @@ static void test_state_what_cannot_be_is_a_sentence(void **state)
     char byte = 0;
     expect(pen_init(SETTINGS("snapshot_every=3"), &ctx), PEN_BAD_SETTING,
            "snapshot_every=3 needs a store");
-    expect(pen_init(SETTINGS("gather_16bit_on_save=yes"), &ctx), PEN_BAD_SETTING,
-           "gather_16bit_on_save needs a store");
     begin(&j, SETTINGS(OPTIM));
     expect(pen_state_add(j.ctx, "counter", &byte, 1, 0), PEN_INVALID_ARGUMENT,
            "the state 'counter' was added before");

@@ -347,6 +347,32 @@ static void test_optim_parse_names_the_rule_in_every_refusal(void **state)
     }
 }
 
+static void test_optim_override_changes_what_it_names_and_keeps_the_rest(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *usual, *given, *want;
+    } rows[] = {
+        {"adamw lr=1e-3 weight_decay=0.1", "adamw lr=0.1", "adamw weight_decay=0.1 lr=0.1"},
+        {"adamw lr=1e-3 weight_decay=0.1", "adamw weight_decay=0", "adamw lr=1e-3 weight_decay=0"},
+        {"adamw lr=1e-3 weight_decay=0.1", " adamw ", "adamw lr=1e-3 weight_decay=0.1"},
+        {"adamw lr=1e-3 weight_decay=0.1", "sgd lr=0.1", "sgd lr=0.1"},
+        {"adam lr=1e-3", "adamw lr=0.1", "adamw lr=0.1"},
+        {"adamw beta1=0.9", "adamw beta=1", "adamw beta1=0.9 beta=1"},
+        {"adamw lr=1", "", "adamw lr=1"},
+        {"", "adamw lr=1", "adamw lr=1"},
+        {"", "", ""}};
+    char text[64];
+    pen_error why;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_int_equal(optim_override(rows[i].usual, rows[i].given, text, sizeof text, &why),
+                         PEN_OK);
+        assert_string_equal(text, rows[i].want);
+    }
+    assert_int_equal(optim_override(rows[0].usual, rows[0].given, text, 29, &why), PEN_BAD_SETTING);
+    assert_int_equal(optim_override(rows[0].usual, rows[0].given, text, 30, &why), PEN_OK);
+}
+
 static void test_optim_parse_refuses_what_is_no_rule_at_all(void **state)
 {
     (void)state;
@@ -407,6 +433,7 @@ int main(void)
         cmocka_unit_test(test_optim_parse_refuses_with_a_sentence_and_leaves_outputs),
         cmocka_unit_test(test_optim_parse_names_the_rule_in_every_refusal),
         cmocka_unit_test(test_optim_parse_refuses_what_is_no_rule_at_all),
+        cmocka_unit_test(test_optim_override_changes_what_it_names_and_keeps_the_rest),
         cmocka_unit_test(test_optim_markdown_names_every_rule_slot_and_setting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

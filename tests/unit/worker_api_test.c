@@ -303,14 +303,15 @@ static void test_api_step_end_names_the_tensor_it_has_not_seen(void **state)
     pen_tensor *w;
     pen_step step;
     pen_error error;
-    float a[2] = {0}, b[2] = {0};
+    float a[4] = {0}, b[2] = {0};
     ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
     ok(pen_register(
         ctx,
         &(pen_tensor_desc){.name = "fc2.weight", .ndim = 1, .shape = {2}, .param = a, .grad = b},
         &w));
     ok(pen_register(
-        ctx, &(pen_tensor_desc){.name = "fc2.bias", .ndim = 1, .shape = {2}, .param = a, .grad = b},
+        ctx,
+        &(pen_tensor_desc){.name = "fc2.bias", .ndim = 1, .shape = {2}, .param = a + 2, .grad = b},
         NULL));
     ok(pen_commit(ctx));
     ok(pen_step_begin(ctx, &step));
@@ -401,6 +402,37 @@ static void test_api_step_begun_and_not_ended_is_void_unless_something_was_sent(
            "pen_step_begin: gradients of step 0 were sent; call pen_step_end() first");
     ok(pen_step_end(t.ctx, &step));
     finish(&t);
+}
+
+/* ---- memory of the program ------------------------------------------------------------------- */
+static void test_api_tensors_that_overlap_are_refused_by_name(void **state)
+{
+    (void)state;
+    static float memory[10], grad[10];
+    static const struct {
+        int second;
+        pen_status status;
+    } rows[] = {{0, PEN_INVALID_ARGUMENT}, {3, PEN_INVALID_ARGUMENT}, {4, PEN_OK}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        pen_ctx *ctx;
+        pen_tensor *t;
+        pen_tensor_desc d = {.ndim = 1, .shape = {4}, .grad = grad};
+        ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
+        d.name = "second", d.param = memory + rows[i].second;
+        ok(pen_register(ctx, &d, &t));
+        d.name = "first", d.param = memory;
+        ok(pen_register(ctx, &d, &t));
+        const pen_status status = pen_commit(ctx);
+        assert_int_equal(status, rows[i].status);
+        if (status != PEN_OK) {
+            const char *said = pen_last_error(NULL);
+            assert_non_null(strstr(said, "'first'"));
+            assert_non_null(strstr(said, "'second'"));
+            assert_non_null(strstr(said, "overlap in memory: give each its own, or register the "
+                                         "second with tied_to"));
+        }
+        (void)pen_finalize(ctx);
+    }
 }
 
 /* ---- sentences ------------------------------------------------------------------------------- */
@@ -742,6 +774,7 @@ int main(void)
         cmocka_unit_test_setup(test_api_errors_of_register_are_remembered_until_commit, set_up),
         cmocka_unit_test_setup(test_api_step_begun_and_not_ended_is_void_unless_something_was_sent,
                                set_up),
+        cmocka_unit_test_setup(test_api_tensors_that_overlap_are_refused_by_name, set_up),
         cmocka_unit_test_setup(test_api_settings_errors_are_sentences, set_up),
         cmocka_unit_test_setup(test_api_environment_beats_the_program, set_up),
         cmocka_unit_test_setup(test_api_garbage_in_reserved_words_is_found, set_up),

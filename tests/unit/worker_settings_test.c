@@ -154,6 +154,25 @@ static void test_worker_settings_refuse_shards_that_nobody_could_hold(void **sta
     }
 }
 
+/* Its rate is what most people try first: the program's weight decay is none of theirs. */
+static void test_worker_settings_join_what_program_and_user_say_of_a_rule(void **state)
+{
+    (void)state;
+    static const char *const program[] = {"optim=adamw lr=3e-4 weight_decay=0.1", NULL};
+    static const char *const mistake[] = {"optim=adamw lrr=1", NULL};
+    worker_settings s;
+    pen_error why;
+    setenv("PENSTOCK_OPTIM", "adamw lr=0.1", 1);
+    if (worker_settings_load(&s, program, &why) != PEN_OK) fail_msg("%s", why.text);
+    assert_string_equal(s.optim, "adamw weight_decay=0.1 lr=0.1");
+    setenv("PENSTOCK_OPTIM", "lion lr=0.1", 1);
+    if (worker_settings_load(&s, program, &why) != PEN_OK) fail_msg("%s", why.text);
+    assert_string_equal(s.optim, "lion lr=0.1");
+    unsetenv("PENSTOCK_OPTIM");
+    assert_int_equal(worker_settings_load(&s, mistake, &why), PEN_BAD_SETTING);
+    assert_string_equal(why.text, "adamw: unknown setting 'lrr'; did you mean 'lr'?");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +185,7 @@ int main(void)
         cmocka_unit_test(test_worker_settings_refuse_sums_of_nodes_that_contradict_the_rest),
         cmocka_unit_test(test_worker_settings_know_the_words_of_others_for_a_mode),
         cmocka_unit_test(test_worker_settings_refuse_shards_that_nobody_could_hold),
+        cmocka_unit_test(test_worker_settings_join_what_program_and_user_say_of_a_rule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
