@@ -204,6 +204,8 @@ static sim_plan plan_for(int plant, uint64_t seed)
     case PLANT_RESEND_FROM_NEXT:
         p.replica = (sim_trouble){.drop = 10, .reorder = 30, .delay_ms = 30, .break_ms = 300};
         p.heal_ms = 20000;
+        /* Else a copy that waits for the gap to close is suspected, and filled anew. */
+        if (plant == PLANT_RESEND_FROM_NEXT) p.lease_ms = 3600000;
         break;
     case PLANT_COMMIT_NOT_GATED: narrow_window(&p, &chance); break;
     case PLANT_LEARNER_PROMOTED: lose_both(&p, &chance); break;
