@@ -197,9 +197,11 @@ static void report(scheduler_core *core, const settled *out, uint64_t now_ms)
                  "%s; other servers took over %u shard%s in %.3f s (epoch %" PRIu64 ")", c->cause,
                  out->n_moved, out->n_moved == 1 ? "" : "s", took, core->epoch);
     else
-        snprintf(line, sizeof line, "%s: epoch %" PRIu64 " with %u workers and %u servers, %.3f s",
-                 c->cause, core->epoch, core->record.u.epoch.n_workers,
-                 core->record.u.epoch.n_servers, took);
+        snprintf(line, sizeof line,
+                 "%s: epoch %" PRIu64 " with %u worker%s and %u server%s, %.3f s", c->cause,
+                 core->epoch, core->record.u.epoch.n_workers,
+                 core->record.u.epoch.n_workers == 1 ? "" : "s", core->record.u.epoch.n_servers,
+                 core->record.u.epoch.n_servers == 1 ? "" : "s", took);
     const bool is_news = c->lost || core->record.u.epoch.members_changed;
     core_log(core, is_news && !core_has_launcher(core) ? LOG_NOTICE : LOG_INFO, "%s", line);
     if (is_news)

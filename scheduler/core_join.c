@@ -54,8 +54,9 @@ static void begin_when_all_joined(scheduler_core *core, uint64_t now_ms)
     core->phase         = PHASE_REGISTERING;
     core->will_ms       = now_ms;
     core->meets.n_ranks = core->roster.workers.n;
-    core_log(core, LOG_INFO, "job '%s': %u workers and %u servers are here", core->job,
-             core->roster.workers.n, core->n_servers);
+    core_log(core, LOG_INFO, "job '%s': %u worker%s and %u server%s are here", core->job,
+             core->roster.workers.n, core->roster.workers.n == 1 ? "" : "s", core->n_servers,
+             core->n_servers == 1 ? "" : "s");
     core_epoch_begin(core, now_ms);
 }
 
@@ -180,7 +181,7 @@ static void settle_servers(scheduler_core *core, uint32_t n)
     for (uint32_t i = n; i < servers->n; i++)
         if (servers->at[i]->is_bound)
             core_refuse(core, servers->at[i]->peer, PEN_MISMATCH,
-                        "the job has %u servers and this is one more", n);
+                        "the job has %u server%s and this is one more", n, n == 1 ? "" : "s");
     roster_shrink(&core->roster, servers, n);
 }
 
@@ -265,8 +266,9 @@ static void hello_worker(scheduler_core *core, uint32_t peer, const wire_control
     const bool may_differ = core_is_elastic(core) && core->phase == PHASE_TRAINING;
     if ((uint32_t)c->u.hello.world_size != world && !may_differ) {
         core_refuse(core, peer, PEN_MISMATCH,
-                    "worker %d (%s) has a world size of %d, the job has %u workers",
-                    (int)c->u.hello.rank, host, (int)c->u.hello.world_size, world);
+                    "worker %d (%s) has a world size of %d, the job has %u worker%s",
+                    (int)c->u.hello.rank, host, (int)c->u.hello.world_size, world,
+                    world == 1 ? "" : "s");
         return;
     }
     seat *s = roster_find(&core->roster, PEN_WORKER, c->u.hello.rank);

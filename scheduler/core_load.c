@@ -184,8 +184,9 @@ static void go_on(scheduler_core *core, uint64_t now_ms)
     if (core->phase == PHASE_STOPPING || core->phase == PHASE_FAILED)
         core->end_ms = core->amnesty_ms + CORE_END_MS;
     core_log(core, LOG_NOTICE,
-             "the scheduler is back: job '%s', epoch %" PRIu64 ", %u workers and %u servers",
-             core->job, core->epoch, core->roster.workers.n, core->roster.servers.n);
+             "the scheduler is back: job '%s', epoch %" PRIu64 ", %u worker%s and %u server%s",
+             core->job, core->epoch, core->roster.workers.n, core->roster.workers.n == 1 ? "" : "s",
+             core->roster.servers.n, core->roster.servers.n == 1 ? "" : "s");
     core_epoch_want(core, now_ms, now_ms, "the scheduler is back");
 }
 

@@ -47,6 +47,7 @@ pen_status mirror_open(pen_ctx *ctx, pen_error *why)
     char note[256];
     if (ctx->settings.device == WORKER_DEVICE_HOST) return PEN_OK;
     const device_ops *ops = device_beside_host(note, sizeof note);
+    if (ops == NULL && ctx->settings.device == WORKER_DEVICE_AUTO) return PEN_OK;
     if (ops == NULL)
         return why_set(why, PEN_UNSUPPORTED,
                        "device=cuda: %s; say device=host, or see `penstock doctor`", note);

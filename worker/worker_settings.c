@@ -48,7 +48,7 @@ static const char *const worker_prefetch_choices[]     = {"pre", "post", "none",
 static const char *const worker_log_choices[]          = {"all", "first", NULL};
 static const char *const worker_loss_choices[]         = {"fail", "continue", "wait", NULL};
 static const char *const worker_two_level_choices[]    = {"auto", "yes", "no", NULL};
-static const char *const worker_device_choices[]       = {"host", "cuda", NULL};
+static const char *const worker_device_choices[]       = {"host", "cuda", "auto", NULL};
 /* In the order of device_sync_choice. */
 static const char *const worker_device_backend_choices[] = {"auto", "hostflag", "stream",
                                                             "spin", "nccl",     NULL};

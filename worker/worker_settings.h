@@ -24,7 +24,7 @@ typedef enum {
 typedef enum { COMMIT_DECIDE, COMMIT_EAGER } worker_commit;
 typedef enum { LOSS_FAIL, LOSS_CONTINUE, LOSS_WAIT } worker_loss_rule;
 typedef enum { WORKER_LOG_ALL, WORKER_LOG_FIRST } worker_log_rule;
-typedef enum { WORKER_DEVICE_HOST, WORKER_DEVICE_CUDA } worker_device;
+typedef enum { WORKER_DEVICE_HOST, WORKER_DEVICE_CUDA, WORKER_DEVICE_AUTO } worker_device;
 typedef enum { TWO_LEVEL_AUTO, TWO_LEVEL_YES, TWO_LEVEL_NO } worker_two_level;
 typedef enum { ACCUM_REDUCE_AUTO, ACCUM_REDUCE_LAST, ACCUM_REDUCE_EACH } worker_accum_reduce;
 typedef enum { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16 } worker_precision;
@@ -158,7 +158,7 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(int,      two_level,        ENUM, "auto",   0,    0,        worker_two_level_choices,            \
       "Sum inside each host first, before other hosts and before servers; auto does so where it pays and gives the same bits.") \
     X(int,      device,           ENUM, "host",   0,    0,        worker_device_choices,               \
-      "Where memory that the SDK holds lies: of the host, or of the CUDA device that local_rank is the number of, round all there are.") \
+      "Where memory that the SDK holds lies: of the host, or of the CUDA device that local_rank is the number of, round all there are; auto is cuda where there is one.") \
     X(int,      device_backend,   ENUM, "auto",   0,    0,        worker_device_backend_choices,       \
       "How members on one host wait for each other's devices; auto takes hostflag where two share one, else stream.") \
     X(char,     host,             TEXT, "",       0,    0,        NULL,                                \

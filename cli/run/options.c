@@ -3,6 +3,8 @@
 #include "cli/command.h"
 #include "cli/run/files.h"
 #include "common/optim/optim.h"
+#include "common/device/device.h"
+#include "common/transport/own_address.h"
 #include "common/why.h"
 
 #include <argp.h>
@@ -19,6 +21,9 @@ enum {
     KEY_MASTER_ADDR,
     KEY_MASTER_PORT,
     KEY_STANDALONE,
+    KEY_RDZV_BACKEND,
+    KEY_RDZV_ENDPOINT,
+    KEY_RDZV_ID,
     KEY_MAX_RESTARTS,
     KEY_LOG_DIR,
     KEY_FILTER,
@@ -42,7 +47,7 @@ enum {
 /* clang-format off */
 const struct argp_option run_options_rows[] = {
     {0, 0, 0, 0, "What to start", 1},
-    {"nproc-per-node",     KEY_NPROC,        "N|auto", 0, "Workers on this machine (1); MIN:MAX, or MIN:N:MAX to begin with N: how many may come and go", 1},
+    {"nproc-per-node",     KEY_NPROC,        "N",      0, "Workers on this machine (1); gpu: as many as CUDA devices, cpu: as cores, auto: gpu where there is one, else cpu; MIN:MAX, or MIN:N:MAX to begin with N: how many may come and go", 1},
     {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers, over all machines (0); MIN:MAX or MIN:N:MAX likewise", 1},
     {"replicas",           KEY_REPLICAS,     "R",      0, "Other servers that hold a copy of each part of the model: 0, 1 or 2 (0)", 1},
     {"mode",               KEY_MODE,         "MODE",   0, "How the job trains: ddp, zero1, zero2 or zero3 (and FSDP's names) without servers; ps-bsp, ps-hier, ps-ssp, ps-async, zero2 or zero3 with", 1},
@@ -52,6 +57,9 @@ const struct argp_option run_options_rows[] = {
     {"master-port",        KEY_MASTER_PORT,  "PORT",   0, "Port of the scheduler there; 0 picks a free one (29500; 0 on one machine)", 1},
     {"join",               KEY_JOIN,         "LINE",   0, "What machine 0 printed: its address and the job's secret; - reads it from stdin", 1},
     {"standalone",         KEY_STANDALONE,   0,        0, "One machine, a free port, whatever else was said", 1},
+    {"rdzv-endpoint",      KEY_RDZV_ENDPOINT,"HOST:PORT", 0, "torchrun's way to say --master-addr and --master-port", 1},
+    {"rdzv-backend",       KEY_RDZV_BACKEND, "NAME",   0, "static, or c10d: the machine that is HOST of the endpoint is 0, the other one of two is 1 (static)", 1},
+    {"rdzv-id",            KEY_RDZV_ID,      "NAME",   0, "torchrun's way to say --job", 1},
     {"job",                KEY_JOB,          "NAME",   0, "Name of the job (that of machine 0; there the program's name and four digits)", 1},
     {0, 0, 0, 0, "Configuration files", 4},
     {"config",             FILES_CONFIG,       "FILE",   0, "Of accelerate when it ends in .yml, .yaml or .json, else lines  name = value  of settings", 4},
@@ -179,13 +187,40 @@ static void parse_range(struct argp_state *state, const char *flag, const char *
                      name_of(state, flag, name), text);
 }
 
+/* CUDA devices of this machine that CUDA_VISIBLE_DEVICES shows; without one a reason. */
+static int count_gpus(char note[256])
+{
+    const device_ops *ops = device_beside_host(note, 256);
+    if (ops == NULL) return 0;
+    return ops->count();
+}
+
 static void parse_nproc(struct argp_state *state, const char *text, run_options *o)
 {
-    if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0)
-        o->nproc = o->nproc_min = o->nproc_max = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    else
+    char note[256], name[64];
+    const bool is_auto = strcmp(text, "auto") == 0, is_gpu = strcmp(text, "gpu") == 0;
+    if (!is_auto && !is_gpu && strcmp(text, "cpu") != 0) {
         parse_range(state, "nproc-per-node", text, 1, RUN_LOCAL_MAX, &o->nproc_min, &o->nproc,
                     &o->nproc_max);
+        return;
+    }
+    int n = is_auto || is_gpu ? count_gpus(note) : 0;
+    if (is_gpu && n == 0)
+        argp_failure(state, EXIT_USAGE, 0,
+                     "%s is gpu, and there is no CUDA device (%s); say a number, cpu or auto",
+                     name_of(state, "nproc-per-node", name), note);
+    if (n == 0) n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    o->nproc = o->nproc_min = o->nproc_max = n < RUN_LOCAL_MAX ? n : RUN_LOCAL_MAX;
+}
+
+static void parse_backend(struct argp_state *state, const char *text, run_options *o)
+{
+    char name[64];
+    o->is_c10d = strcmp(text, "c10d") == 0;
+    if (!o->is_c10d && strcmp(text, "static") != 0)
+        argp_failure(state, EXIT_USAGE, 0,
+                     "%s is '%s', but must be c10d or static: machines meet at the scheduler",
+                     name_of(state, "rdzv-backend", name), text);
 }
 
 /* What others can read in the process list is overwritten. */
@@ -218,9 +253,15 @@ static void parse_variables(struct argp_state *state)
     static const struct {
         const char *name;
         int key;
-    } rows[] = {{"PET_NNODES", KEY_NNODES},           {"PET_NPROC_PER_NODE", KEY_NPROC},
-                {"PET_NODE_RANK", KEY_NODE_RANK},     {"PET_MASTER_ADDR", KEY_MASTER_ADDR},
-                {"PET_MASTER_PORT", KEY_MASTER_PORT}, {"PET_MAX_RESTARTS", KEY_MAX_RESTARTS}};
+    } rows[] = {{"PET_NNODES", KEY_NNODES},
+                {"PET_NPROC_PER_NODE", KEY_NPROC},
+                {"PET_NODE_RANK", KEY_NODE_RANK},
+                {"PET_MASTER_ADDR", KEY_MASTER_ADDR},
+                {"PET_MASTER_PORT", KEY_MASTER_PORT},
+                {"PET_MAX_RESTARTS", KEY_MAX_RESTARTS},
+                {"PET_RDZV_BACKEND", KEY_RDZV_BACKEND},
+                {"PET_RDZV_ENDPOINT", KEY_RDZV_ENDPOINT},
+                {"PET_RDZV_ID", KEY_RDZV_ID}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *text = config_env(rows[i].name);
         if (text == NULL || text[0] == '\0') continue;
@@ -234,19 +275,30 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
 {
     run_options *o = state->input;
     switch (key) {
-    case ARGP_KEY_INIT: parse_variables(state); break;
+    case ARGP_KEY_INIT:
+        state->name = state->argv[0]; /* sentences begin with it, and argp sets it later */
+        parse_variables(state);
+        break;
     case KEY_NPROC: parse_nproc(state, text, o); break;
     case KEY_NNODES: { /* others may come: it begins with the fewest */
         int most;
         parse_range(state, "nnodes", text, 1, 100000, &o->nnodes, &most, &o->nnodes_max);
         break;
     }
-    case KEY_NODE_RANK: o->node_rank = parse_number(state, "node-rank", text, 0, 99999); break;
+    case KEY_NODE_RANK:
+        o->node_rank     = parse_number(state, "node-rank", text, 0, 99999);
+        o->has_node_rank = true;
+        break;
     case KEY_MASTER_ADDR: snprintf(o->master_addr, sizeof o->master_addr, "%s", text); break;
     case KEY_MASTER_PORT:
         o->master_port = parse_number(state, "master-port", text, 0, 65535);
         break;
     case KEY_STANDALONE: o->standalone = true; break;
+    case KEY_RDZV_BACKEND: parse_backend(state, text, o); break;
+    case KEY_RDZV_ENDPOINT: o->rdzv_endpoint = text; break;
+    case KEY_RDZV_ID: /* torchrun's default, which every job has, is no name */
+        if (o->job == NULL && strcmp(text, "none") != 0) o->job = text;
+        break;
     case KEY_MAX_RESTARTS:
         o->max_restarts = parse_number(state, "max-restarts", text, 0, 1000000);
         break;
@@ -259,6 +311,7 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
     case KEY_SERVERS: {
         int least;
         parse_range(state, "servers", text, 0, 10000, &least, &o->servers, &o->servers_max);
+        o->has_servers = true;
         break;
     }
     case KEY_REPLICAS: o->replicas = parse_number(state, "replicas", text, 0, 2); break;
@@ -457,8 +510,9 @@ static int check_loss_rule(run_options *o)
                                             : RUN_LOSS_FAIL;
     if (o->loss == RUN_LOSS_WAIT && o->servers == 0)
         return command_fail(EXIT_USAGE,
-                            "--on-worker-loss wait and --servers 0: without servers nobody keeps "
-                            "what the worker that comes back would need; use continue or fail");
+                            "--on-worker-loss wait and %s: without servers nobody keeps what the "
+                            "worker that comes back would need; use continue or fail",
+                            o->has_servers ? "--servers 0" : "no --servers");
     return -1;
 }
 
@@ -466,8 +520,9 @@ static int check_copies(const run_options *o)
 {
     if (o->servers == 0 && run_options_is_elastic(o))
         return command_fail(EXIT_USAGE,
-                            "--servers 0 and MIN:MAX: without servers nobody keeps what a worker "
-                            "that comes would need; give the job servers, or fixed numbers");
+                            "%s and MIN:MAX: without servers nobody keeps what a worker that comes "
+                            "would need; give the job servers, or fixed numbers",
+                            o->has_servers ? "--servers 0" : "no --servers");
     if (o->replicas > 0 && o->servers <= o->replicas)
         return command_fail(EXIT_USAGE,
                             "--replicas %d needs at least %d servers, for each copy is on another; "
@@ -491,7 +546,10 @@ static int check(run_options *o)
         return command_fail(EXIT_USAGE, "--node-rank %d and --nnodes %d contradict each other",
                             o->node_rank, o->nnodes_max);
     if (o->mode != NULL && strncmp(o->mode, "ps-", 3) == 0 && o->servers == 0)
-        return command_fail(EXIT_USAGE, "--servers 0 and --mode %s contradict each other", o->mode);
+        return command_fail(EXIT_USAGE,
+                            o->has_servers ? "--servers 0 and --mode %s contradict each other"
+                                           : "--mode %s needs servers: say --servers 1 or more",
+                            o->mode);
     if (o->mode != NULL && strcmp(o->mode, "local") == 0 && o->nproc * o->nnodes > 1)
         return command_fail(EXIT_USAGE, "--mode local and %d workers contradict each other",
                             o->nproc * o->nnodes);
@@ -516,6 +574,42 @@ static int check(run_options *o)
     return o->mode != NULL ? check_setting(find_setting("mode"), o->mode) : -1;
 }
 
+/* "HOST:PORT", "HOST" or "[::1]:PORT"; as with torchrun it comes before --master-addr. */
+static int take_endpoint(run_options *o)
+{
+    enum { C10D_PORT = 29400, STATIC_PORT = 29500 };
+    const char *text  = o->rdzv_endpoint;
+    const char *colon = strrchr(text, ':');
+    if (colon != NULL && strchr(colon, ']') != NULL) colon = NULL;
+    const size_t n = colon != NULL ? (size_t)(colon - text) : strlen(text);
+    char *end      = NULL;
+    const long port =
+        colon == NULL ? o->is_c10d ? C10D_PORT : STATIC_PORT : strtol(colon + 1, &end, 10);
+    const bool is_number = colon == NULL || (colon[1] != '\0' && end != NULL && *end == '\0');
+    if (n == 0 || n >= sizeof o->master_addr || !is_number || port < 0 || port > 65535)
+        return command_fail(
+            EXIT_USAGE,
+            "--rdzv-endpoint is '%.200s', but must be HOST or HOST:PORT with a port "
+            "from 0 to 65535",
+            text);
+    snprintf(o->master_addr, sizeof o->master_addr, "%.*s", (int)n, text);
+    o->master_port = (int)port;
+    return -1;
+}
+
+/* With c10d nobody says which machine is which: the one that the endpoint is on is 0. */
+static int choose_node_rank(run_options *o)
+{
+    if (!o->is_c10d || o->rdzv_endpoint == NULL || o->has_node_rank || o->nnodes_max == 1)
+        return -1;
+    if (!own_address_is_ours(o->master_addr) && o->nnodes_max > 2)
+        return command_fail(
+            EXIT_USAGE, "which machine of %d is this? say --node-rank I, 1 to %d, on all but %s",
+            o->nnodes_max, o->nnodes_max - 1, o->master_addr);
+    o->node_rank = own_address_is_ours(o->master_addr) ? 0 : 1;
+    return -1;
+}
+
 int run_options_parse(int argc, char **argv, run_options *o)
 {
     *o = (run_options){.node_rank = -1, .grace_s = 5, .master_port = -1, .prefix = true};
@@ -535,7 +629,9 @@ int run_options_parse(int argc, char **argv, run_options *o)
     if (n < 0) return -1 - n;
     if (failed != 0) return EXIT_USAGE;
 
-    const int code = run_files_apply(o); /* and what neither flag nor file says */
+    int code = o->rdzv_endpoint != NULL && !o->has_join ? take_endpoint(o) : -1;
+    if (code < 0) code = run_files_apply(o); /* and what neither flag nor file says */
+    if (code < 0) code = choose_node_rank(o);
     if (code >= 0) return code;
     if (o->standalone) {
         o->nnodes = o->nnodes_max = 1;

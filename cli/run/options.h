@@ -22,6 +22,9 @@ typedef struct {
     char master_addr[256];
     int master_port; /* 0 = a free one */
     bool standalone, prefix;
+    bool has_servers, has_node_rank; /* somebody said them */
+    const char *rdzv_endpoint;       /* of torchrun; NULL: not said */
+    bool is_c10d;                    /* --rdzv-backend c10d: node ranks need not be said */
     const char *log_dir, *store, *mode, *job;
     bool resume, fresh;
     run_loss loss; /* what the death of a worker means */

@@ -126,6 +126,13 @@ static void print_kept(const run_options *o)
                 o->store);
 }
 
+/* Nothing can have been kept, and there is nothing to go on with. */
+static bool was_never_run(const process *p)
+{
+    static const char said[] = "penstock: cannot run '";
+    return p->exit_code >= 126 && strncmp(last_line(p), said, sizeof said - 1) == 0;
+}
+
 static int exit_code_of(const process *p, bool hung)
 {
     if (hung) return 128 + SIGKILL;
@@ -177,7 +184,7 @@ int report_write(const report_input *in, const process *cause)
                 in->options->loss == RUN_LOSS_CONTINUE ? "continue"
                 : in->options->loss == RUN_LOSS_WAIT   ? "wait"
                                                        : "fail (default)");
-    if (!in->restarting) print_kept(in->options);
+    if (!in->restarting && !was_never_run(cause)) print_kept(in->options);
     int code = exit_code_of(cause, hung);
     fprintf(stderr, "  exit     %d\n", code);
     return code;

@@ -110,8 +110,14 @@ static void stop_all(launcher *l, uint64_t now)
     if (l->stopping) return;
     l->stopping   = true;
     l->kill_at_ms = now + (uint64_t)l->options.grace_s * 1000;
-    for (size_t i = 0; i < l->n; i++)
-        process_signal(&l->all[i], l->all[i].lost ? SIGKILL : SIGTERM);
+    /* The scheduler last, and where the user wants the end silent: that it was stopped is no news to anybody here. */
+    for (int scheduler = 0; scheduler < 2; scheduler++)
+        for (size_t i = 0; i < l->n; i++) {
+            process *p = &l->all[i];
+            if ((p->role == PEN_SCHEDULER) != (scheduler == 1)) continue;
+            if (scheduler && l->interrupted != 0) p->err.terminal = NULL;
+            process_signal(p, p->lost ? SIGKILL : SIGTERM);
+        }
 }
 
 /* The first failure: survivors get a moment to find out by themselves and say so.  A scheduler that does not

@@ -59,10 +59,11 @@ pen_status launcher_name_job(launcher *l, pen_error *why)
     else if (is_name(l->options.job))
         snprintf(l->job, sizeof l->job, "%s", l->options.job);
     else
-        return why_set(why, PEN_BAD_SETTING,
-                       "--job is '%.100s', but must have 1 to %d bytes, none of them / \\ \" or a "
-                       "control character, and no dot in front",
-                       l->options.job, NAME_MAX_BYTES);
+        return why_set(
+            why, PEN_BAD_SETTING,
+            "the job's name is '%.100s', but must have 1 to %d bytes, none of them / \\ \" or "
+            "a control character, and no dot in front",
+            l->options.job, NAME_MAX_BYTES);
     return PEN_OK;
 }
 

@@ -41,13 +41,15 @@ int own_address_towards(const struct sockaddr *to, socklen_t to_size, char *host
 /* IPv6 for what has no other number, as the transport does that dials it. */
 static int resolve(const char *name, uint32_t port, struct addrinfo **list)
 {
-    char service[16];
+    char service[16], bare[OWN_ADDRESS_BYTES];
+    snprintf(bare, sizeof bare, "%s", name[0] == '[' ? name + 1 : name);
+    if (name[0] == '[') bare[strcspn(bare, "]")] = '\0';
     snprintf(service, sizeof service, "%u", port > 0 ? port : ANY_PORT);
     struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_DGRAM};
-    const int error       = getaddrinfo(name, service, &hints, list);
+    const int error       = getaddrinfo(bare, service, &hints, list);
     if (error == 0) return 0;
     hints.ai_family = AF_INET6;
-    return getaddrinfo(name, service, &hints, list) == 0 ? 0 : error;
+    return getaddrinfo(bare, service, &hints, list) == 0 ? 0 : error;
 }
 
 static bool is_loopback_number(const char *host)
@@ -55,15 +57,30 @@ static bool is_loopback_number(const char *host)
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
 }
 
-bool own_address_is_here(const char *name)
+/* The first number of a name, and the own side of the way there; both "" when there is none. */
+static void numbers_of(const char *name, char number[64], char own[64])
 {
     struct addrinfo *list;
-    char number[64] = "";
-    if (guard_is_loopback(name) || resolve(name, 0, &list) != 0) return false;
-    (void)getnameinfo(list->ai_addr, list->ai_addrlen, number, sizeof number, NULL, 0,
-                      NI_NUMERICHOST);
+    number[0] = own[0] = '\0';
+    if (resolve(name, 0, &list) != 0) return;
+    (void)getnameinfo(list->ai_addr, list->ai_addrlen, number, 64, NULL, 0, NI_NUMERICHOST);
+    (void)own_address_towards(list->ai_addr, list->ai_addrlen, own, 64);
     freeaddrinfo(list);
+}
+
+bool own_address_is_here(const char *name)
+{
+    char number[64], own[64];
+    if (guard_is_loopback(name)) return false;
+    numbers_of(name, number, own);
     return is_loopback_number(number);
+}
+
+bool own_address_is_ours(const char *name)
+{
+    char number[64], own[64];
+    numbers_of(name, number, own);
+    return is_loopback_number(number) || (own[0] != '\0' && strcmp(number, own) == 0);
 }
 
 typedef struct {

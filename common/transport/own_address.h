@@ -43,5 +43,7 @@ int own_address_towards(const struct sockaddr *to, socklen_t to_size, char *host
 
 /* A name that means loopback here although it does not say so. */
 bool own_address_is_here(const char *name);
+/* A name or number of this host, loopback among them. */
+bool own_address_is_ours(const char *name);
 
 #endif

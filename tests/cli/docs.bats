@@ -29,7 +29,7 @@ teardown() { job_teardown; }
 
 @test "every flag and variable that the guides name is one" {
     local command word bad=0
-    local others="cflags|libs|static|variable|rdzv-backend|rdzv-endpoint|rdzv-id|module|no-python|nodes|ntasks|lease-s" # pkg-config's, torchrun's, Slurm's, a slip on purpose
+    local others="cflags|libs|static|variable|module|no-python|nodes|ntasks|lease-s" # pkg-config's, torchrun's, Slurm's, a slip on purpose
     {
         for command in run "run --settings" config memory env status top "trace merge" "snapshot list" "snapshot verify" "snapshot restore" export import \
             keygen scale drain doctor scheduler server "bench push-pull" "bench optim" "bench snapshot" "bench all-reduce" "bench tune"; do

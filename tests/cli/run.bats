@@ -192,6 +192,35 @@ worker-1.out:out 1"
     ! grep -F '[1]' "$tmp/filter.err"
 }
 
+@test "torchrun's words for the meeting point: --rdzv-endpoint, --rdzv-backend, --rdzv-id, with dashes, underscores and as PET_*" {
+    local port=$(free_port)
+    pen run --rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id exam --nproc-per-node 1 \
+        sh -c 'echo $MASTER_ADDR $MASTER_PORT $PENSTOCK_JOB' 2>"$tmp/err" | is_text "[0] localhost $port exam"
+    pen run --rdzv_backend=static --rdzv_endpoint="127.0.0.1:$port" --rdzv_id=none --job mine \
+        sh -c 'echo $MASTER_ADDR $MASTER_PORT $PENSTOCK_JOB' 2>"$tmp/err" | is_text "[0] 127.0.0.1 $port mine"
+    PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT="127.0.0.1:$port" PET_RDZV_ID=petted pen run --master-addr elsewhere \
+        sh -c 'echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID' 2>"$tmp/err" | is_text "[0] 127.0.0.1 $port petted"
+}
+
+@test "--nproc-per-node gpu without a GPU is refused with the reason; cpu and auto are as many as cores then" {
+    [ ! -e /dev/nvidiactl ] || skip "there is a GPU"
+    run pen run --nproc-per-node gpu true
+    [ "$status" = 2 ]
+    [[ ${lines[0]} == "penstock run: --nproc-per-node is gpu, and there is no CUDA device ("*"); say a number, cpu or auto" ]]
+    local word
+    for word in cpu auto; do
+        pen run --nproc-per-node $word sh -c 'echo $LOCAL_WORLD_SIZE' 2>"$tmp/err" | sort -u | sed 's/^\[.*\] //' | sort -u | is_text "$(nproc)"
+    done
+}
+
+@test "--device auto trains on the host where there is no GPU" {
+    [ ! -e /dev/nvidiactl ] || skip "there is a GPU"
+    ends_with 0 device --nproc-per-node 2 --device auto "$programs/stepper" steps=3
+    run pen run --standalone --device cuda "$programs/stepper" steps=3
+    [ "$status" = 1 ]
+    [[ $output == *"device=cuda: "* ]]
+}
+
 # ---- how it ends ---------------------------------------------------------------------------------------------
 
 @test "a program that cannot be run is 127 or 126, and the report says why" {
@@ -202,10 +231,22 @@ worker-1.out:out 1"
              | penstock: cannot run 'no-such-program': No such file or directory
   verdict  worker 0 exited with code 127 before it joined
   rule     on_worker_loss=fail (default)
-  kept     nothing (no --store).  With --store DIR --snapshot-every 100 you could now add --resume
   exit     127"
     ends_with 126 folder "$tmp"
     report folder | grep -qxF "             | penstock: cannot run '$tmp': Permission denied"
+}
+
+@test "a job that the user ends says that it was interrupted, and does not mourn its scheduler" {
+    local signal
+    for signal in INT TERM; do
+        start "$signal" --servers 1 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
+        wait_for_step 2
+        kill -"$signal" "$launcher"
+        wait_for_end 8
+        [ "$code" = $((128 + $(kill -l "$signal"))) ]
+        is_text "penstock: interrupted by SIG$signal; nothing kept (no --store)" < <(grep -v '^penstock: job ' "$tmp/$signal.err")
+    done
+    nothing_is_left
 }
 
 @test "the exit code of a program is that of the job" {

@@ -60,11 +60,11 @@ listen() {
 @test "how many may come and go, and copies that cannot be, are refused before anything is started" {
     says 2 "penstock: --replicas 2 needs at least 3 servers, for each copy is on another; there are 2" \
         run --servers 2 --replicas 2 true
-    says 2 "penstock: --servers 0 and MIN:MAX: without servers nobody keeps what a worker that comes would need; give the job servers, or fixed numbers" \
+    says 2 "penstock: no --servers and MIN:MAX: without servers nobody keeps what a worker that comes would need; give the job servers, or fixed numbers" \
         run --nproc-per-node 2:4 true
     says 2 "penstock: --nnodes 3 and --nproc-per-node 2:4: with several machines each has a fixed number of workers; let --nnodes be MIN:MAX" \
         run --servers 2 --nnodes 3 --nproc-per-node 2:4 true
-    says 2 "penstock: --on-worker-loss wait and --servers 0: without servers nobody keeps what the worker that comes back would need; use continue or fail" \
+    says 2 "penstock: --on-worker-loss wait and no --servers: without servers nobody keeps what the worker that comes back would need; use continue or fail" \
         run --on-worker-loss wait true
     says 2 "penstock run: --nproc-per-node is '3:2', but must be MIN:MAX or MIN:N:MAX in rising order" run --nproc-per-node 3:2 true
     says 2 "penstock run: --servers is 'a', but must be a whole number from 0 to 10000" run --servers 2:a:3 true
@@ -103,11 +103,17 @@ listen() {
     says 2 "penstock: master_port is 99999, but must be between 0 and 65535" status --master-port 99999
     says 2 "penstock: --lease-ms needs a value" run --lease-ms
     says 2 "penstock run: '7' says no output: use 0 to 3, or LOCALRANK:0-3,..." run --tee 7 true
+    says 2 "penstock run: --rdzv-backend is 'etcd', but must be c10d or static: machines meet at the scheduler" run --rdzv_backend etcd true
+    PET_RDZV_BACKEND=x says 2 "penstock run: PET_RDZV_BACKEND is 'x', but must be c10d or static: machines meet at the scheduler" run true
+    says 2 "penstock: --rdzv-endpoint is 'a:b', but must be HOST or HOST:PORT with a port from 0 to 65535" run --rdzv-endpoint a:b true
+    says 2 "penstock: which machine of 3 is this? say --node-rank I, 1 to 2, on all but no-such-host.invalid" \
+        run --nnodes 3 --rdzv-backend c10d --rdzv-endpoint no-such-host.invalid:1 true
     says 2 "penstock run: --local-ranks-filter is 'a', but must be like 0,2" run --local-ranks-filter a true
 }
 
 @test "flags that contradict each other are named, both" {
     says 2 "penstock: --servers 0 and --mode ps-bsp contradict each other" run --servers 0 --mode ps-bsp true
+    says 2 "penstock: --mode ps-bsp needs servers: say --servers 1 or more" run --mode ps-bsp true
     says 2 "penstock: --servers 2 and --mode local contradict each other" run --servers 2 --mode local true
     says 2 "penstock: --mode local and 2 workers contradict each other" run --mode local --nproc-per-node 2 true
     says 2 "penstock: --node-rank 3 and --nnodes 2 contradict each other" run --node-rank 3 --nnodes 2 true

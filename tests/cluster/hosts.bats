@@ -87,7 +87,7 @@ join_line() {
     grep -qx 'penstock: waiting for machine 0, whose scheduler is to be at 10.79.0.1:29500' "$tmp/run1.err"
     run pen run --job a/b true
     [ "$status" = 2 ]
-    [ "$output" = "penstock: --job is 'a/b', but must have 1 to 63 bytes, none of them / \\ \" or a control character, and no dot in front" ]
+    [ "$output" = "penstock: the job's name is 'a/b', but must have 1 to 63 bytes, none of them / \\ \" or a control character, and no dot in front" ]
     hosts_stop
 }
 
@@ -176,5 +176,20 @@ shown_addresses() {
     ends run1 1 20
     grep -qx "penstock: waiting for machine 0, whose scheduler is to be at node:29500; here that name is loopback, this machine itself: say its address" "$tmp/run1.err"
     grep -qE "^penstock: machine 0 has not answered at node:29500 for [0-9.]+ s; .penstock doctor --master-addr node. tests the way$" "$tmp/run1.err"
+    hosts_stop
+}
+
+@test "torchrun's c10d command, the same words on two hosts: the one of the endpoint is machine 0" {
+    local i name
+    hosts_start 2
+    "$penstock" keygen "$tmp/secret"
+    for i in 0 1; do
+        begin_on "node$i" "run$i" "$penstock" run --secret-file "$tmp/secret" --nnodes=2 --nproc_per_node=1 --rdzv_id=100 \
+            --rdzv_backend=c10d --rdzv_endpoint=node0:29603 sh -c 'echo $RANK $WORLD_SIZE $GROUP_RANK $TORCHELASTIC_RUN_ID'
+    done
+    ends run0 0 20
+    ends run1 0 20
+    is_text "[0] 0 2 0 100" <"$tmp/run0.out"
+    is_text "[1] 1 2 1 100" <"$tmp/run1.out"
     hosts_stop
 }

@@ -57,3 +57,16 @@ some_collectives() { played "$3" collectives "$1" "$2" "$3" $((2 * $1 + 1)); }
     [ "$status" = 0 ]
     [[ $output == *'"device":"cuda"'*'"verified":true'* ]]
 }
+
+@test "--nproc-per-node gpu and auto are as many workers as devices that are shown; CUDA_VISIBLE_DEVICES counts" {
+    local word build=${programs%/tests/gpu}
+    for word in gpu auto; do
+        run timeout 60 env LD_LIBRARY_PATH="$programs/driver" CUDA_ON_HOST_DEVICES=3 "$build/bin/penstock" run --standalone --no-prefix \
+            --nproc-per-node $word sh -c 'echo $LOCAL_WORLD_SIZE'
+        [ "$status" = 0 ]
+        [ "$(grep -cx 3 <<<"$output")" = 3 ]
+    done
+    run timeout 60 env LD_LIBRARY_PATH="$programs/driver" CUDA_ON_HOST_DEVICES=3 CUDA_VISIBLE_DEVICES=0,2 "$build/bin/penstock" run \
+        --standalone --no-prefix --nproc-per-node gpu sh -c 'echo $LOCAL_WORLD_SIZE'
+    [ "$(grep -cx 2 <<<"$output")" = 2 ]
+}

@@ -291,7 +291,8 @@ static pen_status regroup(pen_ctx *ctx, pen_error *why)
         if (status == PEN_OK) status = renew_world(ctx, why);
     } while (status == PEN_PEER_LOST);
     if (status == PEN_OK)
-        log_notice("%d workers are left; step %lld %s", t->n, (long long)ctx->step.next_index,
+        log_notice("%d worker%s left; step %lld %s", t->n, t->n == 1 ? " is" : "s are",
+                   (long long)ctx->step.next_index,
                    t->is_behind ? "counts as it was" : "is done again among them");
     return status;
 }

@@ -206,8 +206,8 @@ static pen_status go_on(keeper *k, pen_error *why)
     ctx->step.applied    = ctx->restored.applied;
     atomic_store(&ctx->step_index, ctx->restored.step);
     if (keeper_position(k) == 0)
-        log_notice("%d workers restored step %" PRId64 " from %s", keeper_members(k),
-                   ctx->restored.step, ctx->settings.store);
+        log_notice("%d worker%s restored step %" PRId64 " from %s", keeper_members(k),
+                   keeper_members(k) == 1 ? "" : "s", ctx->restored.step, ctx->settings.store);
     return PEN_OK;
 }
 

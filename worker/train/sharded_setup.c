@@ -269,7 +269,8 @@ pen_status sharded_set_up(sharded *s, pen_error *why)
     if (status != PEN_OK) return status;
     s->is_bad = calloc((size_t)replica_plan(s->replica)->n_chunks + 1, sizeof *s->is_bad);
     if (s->is_bad == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a step");
-    log_info("the state of %u tensors is sharded over %d workers%s", m->n_tensors, s->size,
+    log_info("the state of %u tensor%s is sharded over %d worker%s%s", m->n_tensors,
+             m->n_tensors == 1 ? "" : "s", s->size, s->size == 1 ? "" : "s",
              s->is_hybrid ? " of each node" : "");
     return PEN_OK;
 }

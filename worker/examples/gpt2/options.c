@@ -46,7 +46,7 @@ static const struct argp_option rows[] = {
     {"recompute",   RECOMPUTE,  NULL,   0, "keep only the input of each block, and compute the rest twice: less memory", 1},
     {"held",        HELD,       "WHO",  0, "yes: the SDK holds parameters and gradients; no: this program does; auto: yes where they are sharded (default auto)", 1},
     {"starts-here", STARTS_HERE, NULL,  0, "draw the first values in this program, as tests/bench/peers/gpt2_torch.py does, and not in the SDK; not with --held", 1},
-    {"device",      DEVICE,     "NAME", 0, "host, or cuda: a GPU computes, and has values and gradients in its memory; fp32 or bf16 (default: PENSTOCK_DEVICE, else host)", 1},
+    {"device",      DEVICE,     "NAME", 0, "host, cuda (a GPU computes, and has values and gradients in its memory; fp32 or bf16) or auto: cuda where there is one (default: PENSTOCK_DEVICE, else host)", 1},
     {"plugin",      PLUGIN,     "FILE", 0, "the library with the network for a GPU (default: libgpt2_cuda.so beside this program)", 1},
     {"import",      IMPORT,     "FILE", 0, "begin with the values of a safetensors file, as Hugging Face's gpt2 has", 1},
     {0, 0, 0, 0, "The text:", 2},
