@@ -401,6 +401,7 @@ typedef struct {
             uint64_t waited_ms;
             uint32_t n_missing;
             const int32_t *missing;
+            bool quiet; /* nothing is to be logged, and no NOTICE answers */
         } overdue;
         struct { uint64_t group; uint32_t n_ranks; const int32_t *rank; } shrink;
         struct {

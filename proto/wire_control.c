@@ -472,7 +472,8 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 #define FIELDS_LOST(F) F(RANK, rank) F(NUMBER, incarnation) F(WHY, why)
 #define FIELDS_FAULT(F) F(NUMBER, group) F(NUMBER, call) F(WHY, why)
 #define FIELDS_FAULTED(F) FIELDS_FAULT(F)
-#define FIELDS_OVERDUE(F) F(TEXT, what) F(NUMBER, waited_ms) F(RANKS, missing, n_missing)
+#define FIELDS_OVERDUE(F) \
+    F(TEXT, what) F(NUMBER, waited_ms) F(RANKS, missing, n_missing) F(BOOL, quiet)
 #define FIELDS_SHRINK(F) F(NUMBER, group) F(MEMBERS, rank, n_ranks)
 #define FIELDS_SHRUNK(F) \
     F(NUMBER, group) F(NUMBER, new_group) F(MEMBERS, rank, n_ranks) F(STATUS, status) F(TEXT, text)

@@ -184,6 +184,7 @@ static void beat(scheduler_core *core, seat *s, const wire_control *message, uin
     if (s->role == PEN_WORKER && s->step > core->job_step) core->job_step = s->step;
     if (s->role == PEN_WORKER) core_slow_beat(core, s, since_ms, now_ms);
     if (s->role == PEN_WORKER) core_history_beat(core, now_ms);
+    if (s->role == PEN_WORKER) core_cycle_beat(core, s, now_ms);
     core_will_heard_step(core, now_ms);
 
     wire_control ack        = {.kind = WIRE_BEAT_ACK};

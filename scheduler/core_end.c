@@ -116,6 +116,7 @@ static uint32_t tensor_index(const wire_model *model, const char *name)
 void core_missing(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
 {
     core_inquest *q = &core->inquest;
+    core_cycle_missing(core, message, now_ms);
     if (!q->dead || q->dead->rank != message->u.missing.rank) return;
     s->is_heard        = true;
     const int64_t step = message->u.missing.step;
@@ -200,6 +201,7 @@ static void leave(scheduler_core *core, seat *s, uint64_t now_ms)
     if (s->role == PEN_WORKER && s->state == MEMBER_LEFT) {
         core_meet_left(core, s, now_ms);
         core_shrink_settle(core);
+        core_left_registering(core, now_ms);
     }
     core_settle(core, now_ms);
     const bool is_gone =
@@ -216,6 +218,7 @@ void core_bye(scheduler_core *core, seat *s, const wire_control *message, uint64
     const wire_control byed = {.kind = WIRE_BYED};
     const bool is_kept      = core->actions.keep && s->role == PEN_WORKER && s->rank >= 0;
     if (!is_kept) core_send(core, s, &byed);
+    s->has_said_bye = true;
     if (s->rank >= 0)
         leave(core, s, now_ms);
     else
@@ -292,6 +295,16 @@ void core_pass_by(scheduler_core *core, uint64_t now_ms)
     }
 }
 
+/* A worker that said goodbye and failed after all is started again where the job waits for its workers: its seat must
+ * be free for it. */
+static member_event event_of_exit(const scheduler_core *core, const seat *s)
+{
+    const bool is_awaited = s->role == PEN_WORKER && s->state == MEMBER_LEFT && core->n_servers &&
+                            core->phase == PHASE_TRAINING &&
+                            core->settings.on_worker_loss == SCHEDULER_LOSS_WAIT;
+    return is_awaited ? MEMBER_EVENT_LOST : MEMBER_EVENT_EXITED;
+}
+
 void core_exited(scheduler_core *core, seat *launcher, const wire_control *message, uint64_t now_ms)
 {
     (void)launcher;
@@ -313,7 +326,7 @@ void core_exited(scheduler_core *core, seat *launcher, const wire_control *messa
             fail_before_join(core, role, rank, how, now_ms);
     } else if (!in_order ||
                (role == PEN_SERVER && !servers_may_go(core) && !core_scale_may_go(core, s))) {
-        core_lose(core, s, MEMBER_EVENT_EXITED, how, now_ms);
+        core_lose(core, s, event_of_exit(core, s), how, now_ms);
         if (s->awaited_ms && !core->has_verdict && strcmp(note, "no restarts left") == 0)
             core_wait_in_vain(core, s, now_ms);
     } else if (seat_is_here(s)) {
@@ -321,6 +334,9 @@ void core_exited(scheduler_core *core, seat *launcher, const wire_control *messa
             core_log(core, LOG_WARNING, "%s ended without pen_finalize()", sentence_seat(name, s));
         leave(core, s, now_ms);
     }
+    if (in_order && role == PEN_WORKER && s) s->has_ended = true;
+    if (in_order && s && s->awaited_ms && s->has_left_early && !core->has_verdict)
+        core_wait_in_vain(core, s, now_ms);
     if (in_order && role == PEN_WORKER && s && s->state == MEMBER_ABSENT) {
         s->has_passed = true;
         core_pass_by(core, now_ms);

@@ -193,13 +193,14 @@ void core_overdue(scheduler_core *core, seat *s, const wire_control *message, ui
              message->u.overdue.what ? message->u.overdue.what : "");
     sentence text = {0};
     write_waiting(core, note, now_ms, &text);
-    core_send(core, s, &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = text.text}});
+    if (!message->u.overdue.quiet)
+        core_send(core, s, &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = text.text}});
     const seat *left = left_for_good(core, note, now_ms);
     if (left) fail_wait(core, note, left, now_ms);
 }
 
 /* Nobody says that a wait has ended; but who is in another call than it was, waits no more. */
-static bool still_waits(const core_overdue_note *note)
+bool core_overdue_lasts(const core_overdue_note *note)
 {
     const seat *s = note->asker;
     return s && seat_is_counted(s) && s->beat_ms < note->said_ms + s->call_ms;
@@ -208,9 +209,9 @@ static bool still_waits(const core_overdue_note *note)
 bool core_overdue_waiting(const scheduler_core *core, int index, uint64_t now_ms, sentence *text)
 {
     const core_overdue_note *note = &core->overdue[index];
-    if (!still_waits(note)) return false;
+    if (!core_overdue_lasts(note)) return false;
     for (int i = 0; i < index; i++) /* all who wait in one call would say the same */
-        if (still_waits(&core->overdue[i]) && strcmp(core->overdue[i].what, note->what) == 0)
+        if (core_overdue_lasts(&core->overdue[i]) && strcmp(core->overdue[i].what, note->what) == 0)
             return false;
     write_waiting(core, note, now_ms, text);
     return true;

@@ -65,6 +65,20 @@ void core_late_register(scheduler_core *core, seat *s, const wire_control *messa
 }
 
 /* ---- on_worker_loss=wait --------------------------------------------------------------------- */
+/* Who comes in its place is in no group of theirs: collectives that wait for the dead end here. */
+static void tell_waiting(scheduler_core *core, const seat *dead)
+{
+    wire_control c       = {.kind = WIRE_LOST};
+    c.u.lost.rank        = dead->rank;
+    c.u.lost.incarnation = dead->incarnation;
+    c.u.lost.why         = *dead->loss;
+    snprintf(c.u.lost.why.text, sizeof c.u.lost.why.text,
+             "%.420s; training waits for another in its place, and a collective cannot: a loss is "
+             "summed with the step by pen_step_scalar()",
+             dead->loss->text);
+    core_send_all(core, TO_WORKERS, &c);
+}
+
 void core_wait_for(scheduler_core *core, seat *dead, uint64_t now_ms)
 {
     char span[SENTENCE_SPAN_BYTES], line[700];
@@ -84,6 +98,7 @@ void core_wait_for(scheduler_core *core, seat *dead, uint64_t now_ms)
         core_send_all(core, 1u << WIRE_LAUNCHER,
                       &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = line}});
     core_tell(core, dead);
+    tell_waiting(core, dead);
     core_keep(core, now_ms);
 }
 

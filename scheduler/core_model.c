@@ -198,7 +198,8 @@ void core_register(scheduler_core *core, seat *s, const wire_control *message, u
         return;
     }
     s->is_registered = true;
-    if (all_registered(core)) place(core, now_ms);
+    core_left_registering(core, now_ms);
+    if (core->phase == PHASE_REGISTERING && all_registered(core)) place(core, now_ms);
 }
 
 /* ---- what servers say ------------------------------------------------------------------------ */

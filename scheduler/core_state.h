@@ -75,6 +75,12 @@ typedef struct {                 /* one worker has waited long in one call */
     char what[200];
 } core_overdue_note;
 
+typedef struct {                   /* two workers may wait for each other: servers are asked */
+    const core_overdue_note *note; /* NULL: nobody is suspected */
+    const seat *waiting;           /* in a step, for who said it */
+    uint64_t asked_ms;
+} core_cycle;
+
 typedef struct {
     bool is_used, is_over;
     uint64_t group, new_group, serial;
@@ -162,6 +168,7 @@ struct scheduler_core {
     core_fault_note *fault[CORE_FAULTS_MAX];
     uint64_t n_faults;
     core_overdue_note overdue[CORE_OVERDUES_MAX];
+    core_cycle cycle;
     core_shrink shrink[CORE_SHRINKS_MAX];
     core_store *store; /* NULL: never used */
 
@@ -324,10 +331,17 @@ void core_fault(scheduler_core *core, seat *s, const wire_control *message, uint
 void core_overdue(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 /* Of waits that were overdue and, as far as is known, still last: the index-th place; false: none is in it. */
 bool core_overdue_waiting(const scheduler_core *core, int index, uint64_t now_ms, sentence *text);
+bool core_overdue_lasts(const core_overdue_note *note);
 void core_fault_fini(scheduler_core *core);
 void core_shrink_ask(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 void core_shrink_settle(scheduler_core *core); /* somebody has died or left */
 void core_shrink_fini(scheduler_core *core);
+
+/* core_cycle.c: waits that cannot end */
+void core_cycle_beat(scheduler_core *core, seat *waiting, uint64_t now_ms); /* its beat has come */
+void core_cycle_missing(scheduler_core *core, const wire_control *message, uint64_t now_ms);
+void core_left_early(scheduler_core *core, seat *s, uint64_t now_ms); /* others wait for it */
+void core_left_registering(scheduler_core *core, uint64_t now_ms);
 
 /* core_store.c, core_record.c */
 void core_store_ask(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);

@@ -101,15 +101,27 @@ static void add_place(sentence *text, const seat *s)
     if (s->call[0]) sentence_add(text, ", %s%s", is_after(s->call) ? "" : "in ", s->call);
 }
 
+static void add_left(sentence *text, const seat *s)
+{
+    if (s->step >= 0)
+        sentence_add(text, "left in the middle of step %" PRId64, s->step);
+    else
+        sentence_add(text, "left before pen_commit() had ended");
+}
+
 void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now_ms, pen_error *why)
 {
     char name[SENTENCE_SEAT_BYTES];
-    sentence text = {0};
-    sentence_add(&text, "%s is gone", sentence_seat(name, s));
+    sentence text       = {0};
     const bool is_known = debt && debt->step >= 0;
+    sentence_add(&text, "%s ", sentence_seat(name, s));
+    if (s->has_left_early)
+        add_left(&text, s);
+    else
+        sentence_add(&text, "is gone");
     if (is_known)
         sentence_add(&text, ": it has not pushed '%s' for step %" PRId64, debt->tensor, debt->step);
-    else
+    else if (!s->has_left_early)
         add_place(&text, s);
     add_seen(&text, s, now_ms);
     blame(why, &text, s, is_known ? debt->step : s->step, is_known ? debt->tensor : s->call,

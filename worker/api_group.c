@@ -72,14 +72,21 @@ pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
     return get_kind(ctx->coll, kind);
 }
 
+/* A program may hold what pen_world() gave it before members came or went. */
+static const pen_group *of_now(const pen_group *g)
+{
+    const pen_group *world = g != NULL && g->is_world ? g->ctx->world : NULL;
+    return world != NULL ? world : g;
+}
+
 int pen_rank(const pen_group *g)
 {
-    return g != NULL ? g->rank : -1;
+    return g != NULL ? of_now(g)->rank : -1;
 }
 
 int pen_size(const pen_group *g)
 {
-    return g != NULL ? g->size : 0;
+    return g != NULL ? of_now(g)->size : 0;
 }
 
 int pen_group_ranks(const pen_group *g, int *ranks, int cap)
@@ -88,6 +95,7 @@ int pen_group_ranks(const pen_group *g, int *ranks, int cap)
         last_error_say(PEN_INVALID_ARGUMENT, "pen_group_ranks: the group is NULL");
         return -1;
     }
+    g = of_now(g);
     for (int i = 0; i < g->size && i < cap && ranks != NULL; i++) ranks[i] = g->ranks[i];
     return g->size;
 }

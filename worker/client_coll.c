@@ -19,6 +19,7 @@ struct client_ask {
     uint64_t group, call, waited_ms;
     pen_error why;
     char what[200];
+    bool is_quiet;
     uint32_t n;
     int32_t rank[];
 };
@@ -70,11 +71,13 @@ static void fault(void *user, uint64_t group, uint64_t call, const int *ranks, i
     post(user, a);
 }
 
-static void overdue(void *user, const char *what, uint64_t waited_ms, const int *missing, int n)
+static void overdue(void *user, const char *what, uint64_t waited_ms, const int *missing, int n,
+                    bool is_quiet)
 {
     client_ask *a = make(WIRE_OVERDUE, missing, n < MISSING_MAX ? n : MISSING_MAX);
     if (a == NULL) return;
     a->waited_ms = waited_ms;
+    a->is_quiet  = is_quiet;
     snprintf(a->what, sizeof a->what, "%s", what);
     post(user, a);
 }
@@ -98,7 +101,7 @@ static void begin_ask(client *c, const client_ask *a)
     else if (a->kind == WIRE_SHRINK)
         status = liaison_shrink(c->liaison, a->group, a->rank, a->n);
     else
-        liaison_overdue(c->liaison, a->what, a->waited_ms, a->rank, a->n);
+        liaison_overdue(c->liaison, a->what, a->waited_ms, a->rank, a->n, a->is_quiet);
     if (status != PEN_OK) log_error("no memory to ask the scheduler about a failed call");
 }
 

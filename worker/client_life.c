@@ -90,6 +90,16 @@ static uint64_t draw_nonce(void)
     return clock_ns(&clock_real) ^ (uint64_t)getpid() << 32;
 }
 
+enum { BEAT_MS = 100 };
+
+/* Where a member is when it dies is known as of its last beat; many of them beat together no more often than few. */
+static uint64_t beat_ms_max(const pen_ctx *ctx)
+{
+    const uint64_t ranks = (uint64_t)ctx->env.world_size;
+    if (trace_on()) return TRACE_BEAT_MS;
+    return ranks > BEAT_MS ? ranks : BEAT_MS;
+}
+
 static pen_status make_liaison(client *c, pen_error *why)
 {
     const pen_ctx *ctx    = c->ctx;
@@ -104,7 +114,7 @@ static pen_status make_liaison(client *c, pen_error *why)
                              .nonce           = draw_nonce(),
                              .lease_ms        = ctx->settings.lease_ms,
                              .init_timeout_ms = ctx->settings.init_timeout_ms,
-                             .beat_ms_max     = trace_on() ? TRACE_BEAT_MS : 0,
+                             .beat_ms_max     = beat_ms_max(ctx),
                              .host            = ctx->host,
                              .job             = ctx->settings.job,
                              .scheduler       = at != NULL ? at + 3 : c->control_address};

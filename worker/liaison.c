@@ -213,7 +213,10 @@ static void say_again(liaison *self, uint64_t now_ms)
     if (self->phase == JOINING) say_hello(self);
     if (self->phase == REGISTERING && (!self->has_plan || self->is_anew)) say_model(self);
     self->is_anew = false;
-    if (self->phase == LEAVING) say(self, &(wire_control){.kind = WIRE_BYE});
+    if (self->phase == LEAVING) {
+        say_beat(self, now_ms); /* the step that it leaves in */
+        say(self, &(wire_control){.kind = WIRE_BYE});
+    }
     int n = 0;
     for (const meet *m = self->meets; m != NULL && n < MEETS_AT_ONCE; m = m->next, n++)
         say_meet(self, m);
@@ -543,13 +546,14 @@ pen_status liaison_store(liaison *self, const asks_change *change, void *token, 
 }
 
 void liaison_overdue(liaison *self, const char *what, uint64_t waited_ms, const int32_t *missing,
-                     uint32_t n)
+                     uint32_t n, bool is_quiet)
 {
     wire_control c        = {.kind = WIRE_OVERDUE};
     c.u.overdue.what      = what;
     c.u.overdue.waited_ms = waited_ms;
     c.u.overdue.n_missing = n < MISSING_MAX ? n : MISSING_MAX;
     c.u.overdue.missing   = missing;
+    c.u.overdue.quiet     = is_quiet;
     liaison_say(self, &c);
 }
 

@@ -88,7 +88,7 @@ pen_status liaison_fault(liaison *self, uint64_t group, uint64_t call, const pen
 pen_status liaison_shrink(liaison *self, uint64_t group, const int32_t *ranks, uint32_t n);
 pen_status liaison_store(liaison *self, const asks_change *change, void *token, uint64_t now_ms);
 void liaison_overdue(liaison *self, const char *what, uint64_t waited_ms, const int32_t *missing,
-                     uint32_t n);
+                     uint32_t n, bool is_quiet);
 
 void liaison_snapshot(liaison *self, uint64_t now_ms);
 

@@ -26,7 +26,7 @@ static pen_group *make_world(pen_ctx *ctx, uint32_t n, const int32_t *rank)
     }
     why_set(&g->failure, PEN_UNSUPPORTED,
             "collectives of workers need members that stay, and this job's changed in epoch %llu; "
-            "use pen_command() and pen_store_add(), or what the servers hold",
+            "sum numbers with the step (pen_step_scalar), or use pen_command() and pen_store_add()",
             (unsigned long long)members_epoch(&ctx->members));
     g->has_failed = true;
     return g;

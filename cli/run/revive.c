@@ -93,6 +93,14 @@ static pen_status start(launcher *l, int32_t role, int32_t rank, int32_t local_r
     }
 }
 
+/* Its workers have all said goodbye, some of them and failed after that. */
+static bool is_over(const launcher *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (l->all[i].role == PEN_SCHEDULER) return l->all[i].ended && l->all[i].due_ms == 0;
+    return false;
+}
+
 void launcher_revive_due(launcher *l, uint64_t now)
 {
     for (size_t i = 0; i < l->n; i++) {
@@ -100,6 +108,10 @@ void launcher_revive_due(launcher *l, uint64_t now)
         if (p->due_ms == 0 || p->due_ms > now) continue;
         p->due_ms = 0;
         if (l->stopping || l->asked || l->has_verdict) continue;
+        if (p->role == PEN_WORKER && is_over(l)) {
+            p->lost = false; /* there is no job to come back to: its failure counts */
+            continue;
+        }
         pen_error why;
         if (start(l, p->role, p->rank, p->local_rank, &why) != PEN_OK)
             command_fail(1, "%s could not be started again: %s", p->name, why.text);

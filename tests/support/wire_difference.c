@@ -462,6 +462,7 @@ static const char *losing(const wire_control *a, const wire_control *b)
         FIELD(u.overdue.waited_ms);
         FIELD(u.overdue.n_missing);
         COLUMN(u.overdue.missing, a->u.overdue.n_missing);
+        FIELD(u.overdue.quiet);
         return NULL;
     case WIRE_SHRINK:
         FIELD(u.shrink.group);

@@ -418,6 +418,7 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.overdue.waited_ms = 30000;
         c.u.overdue.n_missing = 3;
         c.u.overdue.missing   = missing;
+        c.u.overdue.quiet     = true;
         break;
     case WIRE_SHRINK:
         c.u.shrink.group   = 65;

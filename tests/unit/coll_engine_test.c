@@ -470,8 +470,10 @@ static void on_fault(void *user, uint64_t group, uint64_t call, const int *ranks
     for (int i = 0; i < r->n; i++) coll_engine_fault(r->ctx[i]->coll, group, call, &all);
 }
 
-static void on_overdue(void *user, const char *what, uint64_t waited_ms, const int *missing, int n)
+static void on_overdue(void *user, const char *what, uint64_t waited_ms, const int *missing, int n,
+                       bool is_quiet)
 {
+    (void)is_quiet;
     rig *r      = user;
     verdicts *v = r->user;
     (void)waited_ms;

@@ -28,12 +28,12 @@ typedef struct {
 } overdues;
 
 static void note_overdue(void *user, const char *what, uint64_t waited_ms, const int *missing,
-                         int n)
+                         int n, bool is_quiet)
 {
     rig *r      = user;
     overdues *o = r->user;
     (void)what, (void)missing, (void)n;
-    if (o->n < OVERDUES_MAX) o->waited_ms[o->n++] = waited_ms;
+    if (!is_quiet && o->n < OVERDUES_MAX) o->waited_ms[o->n++] = waited_ms;
 }
 
 static void wait_in_vain(rig *r, int rank)

@@ -249,7 +249,7 @@ static void an_overdue_call_names_at_most_32_ranks(void **state)
     world w;
     joined(&w);
     const int32_t missing[40] = {0};
-    liaison_overdue(w.liaison, "barrier (call 1)", 30000, missing, 40);
+    liaison_overdue(w.liaison, "barrier (call 1)", 30000, missing, 40, false);
     assert_int_equal(w.n_missing, 32);
     hear(&w, (wire_control){.kind = WIRE_NOTICE, .u.notice.text = "waiting 30 s for rank 0"});
     assert_string_equal(w.text, "waiting 30 s for rank 0");

@@ -321,8 +321,12 @@ static void with_wait_nothing_changes_until_the_worker_is_back(void **state)
     const uint64_t then = r->incarnation[SCENE_WORKER(1)];
     scene_worker_dies(r, 1);
     scene_pass(r, 5000);
-    assert_int_equal(scene_count(r, WIRE_SEAL) + scene_count(r, WIRE_LOST), 0);
-    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    assert_int_equal(scene_count(r, WIRE_SEAL) + scene_count(r, WIRE_VERDICT), 0);
+    /* A collective would wait for ever: who comes is another process. */
+    const wire_control *lost = scene_must(r, SCENE_WORKER(0), WIRE_LOST);
+    assert_int_equal(lost->u.lost.rank, 1);
+    assert_int_equal(lost->u.lost.incarnation, then);
+    assert_non_null(strstr(lost->u.lost.why.text, "pen_step_scalar()"));
 
     scene_forget(r);
     scene_worker_comes(r, 1, 888);

@@ -31,7 +31,9 @@ typedef struct {
     void (*fault)(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
                   const pen_error *why);
     /* The call is overdue: the job logs who is waited for, alive or not.  what: "barrier 'epoch end' (call 212)". */
-    void (*overdue)(void *user, const char *what, uint64_t waited_ms, const int *missing, int n);
+    void (*overdue)(
+        void *user, const char *what, uint64_t waited_ms, const int *missing, int n,
+        bool is_quiet); /* is_quiet: not logged; the job only looks whether it can end */
     /* All survivors of the group shall agree who they are: coll_engine_shrunk() follows. */
     void (*shrink)(void *user, uint64_t group, const int *ranks, int n);
 } coll_job;

@@ -116,6 +116,7 @@ void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint6
     c->call.label  = c->label;
     c->deadline_ms = deadline_ms;
     c->warn_at_ms  = c->begun_ms + (g->engine != NULL ? g->engine->warn_ms : 0);
+    c->tell_at_ms  = c->begun_ms + (g->engine != NULL ? g->engine->verdict_ms / 2 : 0);
     memset(c->op, 0, sizeof c->op);
 }
 
@@ -320,17 +321,18 @@ static void time_out(coll_engine *e, engine_call *c, uint64_t patience_ms)
     engine_local_failure(e, c, &why);
 }
 
-static void warn(coll_engine *e, engine_call *c, uint64_t now)
+static void warn(coll_engine *e, engine_call *c, uint64_t now, bool is_quiet)
 {
     int missing[MISSING_MAX];
     char name[160];
     const uint64_t waited = now - c->begun_ms;
-    c->warn_at_ms         = now + waited; /* each time after twice as long */
+    if (!is_quiet) c->warn_at_ms = now + waited; /* each time after twice as long */
+    c->tell_at_ms = now + e->verdict_ms / 2; /* a wait that cannot end is found within a lease */
     if (e->job.overdue == NULL) return;
     engine_call_name(c, name, sizeof name);
     pthread_mutex_unlock(&e->lock);
     const int n = path_missing(c, missing, MISSING_MAX);
-    e->job.overdue(e->user, name, waited, missing, n);
+    e->job.overdue(e->user, name, waited, missing, n, is_quiet);
     pthread_mutex_lock(&e->lock);
 }
 
@@ -343,7 +345,10 @@ static bool check_time(coll_engine *e, engine_call *c)
         time_out(e, c, q->deadline_ms - q->begun_ms);
         return true;
     }
-    if (e->warn_ms > 0 && now >= c->warn_at_ms) warn(e, c, now);
+    if (e->warn_ms > 0 && now >= c->warn_at_ms)
+        warn(e, c, now, false);
+    else if (now >= c->tell_at_ms)
+        warn(e, c, now, true);
     return false;
 }
 

@@ -62,7 +62,7 @@ typedef struct engine_call {
     coll_call vote;             /* AGREEING: the call that is carried out first */
     int32_t can, all_can;       /* what it moves */
     bool is_one_sided;          /* a mismatch that others may not have found */
-    uint64_t seq, begun_ms, deadline_ms, warn_at_ms, report_at_ms, fault_until_ms;
+    uint64_t seq, begun_ms, deadline_ms, warn_at_ms, tell_at_ms, report_at_ms, fault_until_ms;
     uint64_t begun_ns, since_ns; /* for the timeline, and for the counters; 0: off */
     bool is_reported;            /* the job knows that it failed here */
     uint64_t entry;              /* of the record */

@@ -71,7 +71,9 @@ static pen_group *make(pen_ctx *ctx, uint64_t id, const int *ranks, int n, int o
 
 pen_group *group_create_world(pen_ctx *ctx, int size, int rank)
 {
-    return make(ctx, 1, NULL, size, rank);
+    pen_group *g = make(ctx, 1, NULL, size, rank);
+    if (g != NULL) g->is_world = true;
+    return g;
 }
 
 pen_status group_create(coll_engine *e, uint64_t id, const int *ranks, int n, pen_group **out,

@@ -33,7 +33,8 @@ struct pen_group {
     struct coll_engine *engine; /* NULL until the job has joined */
     uint64_t id;
     int size, rank;
-    int *ranks; /* [size] RANK of each position */
+    int *ranks;    /* [size] RANK of each position */
+    bool is_world; /* of some time: who asks it for its members gets those of now */
     group_carrier carrier;
     const coll_path *path;
     void *team; /* path's */

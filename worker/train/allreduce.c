@@ -254,7 +254,8 @@ static pen_status renew_world(pen_ctx *ctx, pen_error *why)
         pen_last_error(why);
         return why->status;
     }
-    ctx->world = world;
+    world->is_world = true;
+    ctx->world      = world;
     ctx->step.flags |= PEN_STEP_MEMBERS;
     return PEN_OK;
 }

@@ -1,0 +1,134 @@
+/* core_cycle.c - waits of workers that cannot end, although all who wait are alive.
+ *
+ * DESIGN.  A beat says in which call and step a worker is.  One that waits in a step waits for the gradients of
+ * all.  It waits in vain
+ *   for one that has left    in good order, but in the same step or before: then it left in the middle, which is the loss
+ *                            of a worker by the rule of the job
+ *   for one that waits for   in a collective, which it told by OVERDUE: servers are asked whether that one owes gradients.
+ *   itself                   If so, neither can go on, and the job ends with both their names.
+ */
+#include "scheduler/core_state.h"
+#include <inttypes.h>
+#include <string.h>
+
+static bool is_in_step(const seat *s)
+{
+    return strcmp(s->call, "pen_step_end") == 0 || strcmp(s->call, "pen_use") == 0;
+}
+
+/* ---- who has left ---------------------------------------------------------------------------- */
+/* Whose groups are all async waits for nobody. */
+static bool may_wait(const scheduler_core *core)
+{
+    bool waits = !core->n_servers;
+    for (uint32_t i = 0; i < core->model.n_groups; i++)
+        waits |= !core->model.group[i].sync || strncmp(core->model.group[i].sync, "async", 5) != 0;
+    return waits;
+}
+
+static bool is_missed(const scheduler_core *core, const seat *s)
+{
+    if (s->state != MEMBER_LEFT || s->is_stopped) return false;
+    return !core->n_servers || s->in_record == s->incarnation;
+}
+
+void core_left_early(scheduler_core *core, seat *s, uint64_t now_ms)
+{
+    s->has_left_early = true;
+    core_lose(core, s, MEMBER_EVENT_LOST, "it left while others wait for it", now_ms);
+    if (s->awaited_ms && s->has_ended && !core->has_verdict) core_wait_in_vain(core, s, now_ms);
+}
+
+/* Others have registered their tensors and wait for those of one that has left. */
+void core_left_registering(scheduler_core *core, uint64_t now_ms)
+{
+    const seat_list *workers = &core->roster.workers;
+    bool has_registered      = false;
+    if (core->phase != PHASE_REGISTERING) return;
+    for (uint32_t i = 0; i < workers->n; i++)
+        has_registered |= workers->at[i]->is_registered && seat_is_here(workers->at[i]);
+    for (uint32_t i = 0; has_registered && i < workers->n; i++)
+        if (workers->at[i]->state == MEMBER_LEFT && !core->has_verdict)
+            core_left_early(core, workers->at[i], now_ms);
+}
+
+static seat *find_left(const scheduler_core *core, const seat *waiting)
+{
+    const seat_list *workers = &core->roster.workers;
+    for (uint32_t i = 0; i < workers->n; i++) {
+        seat *s = workers->at[i];
+        if (is_missed(core, s) && s->step <= waiting->step) return s;
+    }
+    return NULL;
+}
+
+/* ---- who wait for each other ----------------------------------------------------------------- */
+static bool waits_for(const core_overdue_note *note, const seat *s)
+{
+    for (uint32_t i = 0; i < note->n_missing; i++)
+        if (note->missing[i] == s->rank) return true;
+    return false;
+}
+
+static const core_overdue_note *find_waiter(const scheduler_core *core, const seat *waiting,
+                                            uint64_t now_ms)
+{
+    for (int i = 0; i < CORE_OVERDUES_MAX; i++) {
+        const core_overdue_note *note = &core->overdue[i];
+        if (core_overdue_lasts(note) && note->asker != waiting && waits_for(note, waiting) &&
+            note->asker->step <= waiting->step &&
+            note->waited_ms + (now_ms - note->said_ms) >= core->settings.lease_ms)
+            return note;
+    }
+    return NULL;
+}
+
+static void suspect(scheduler_core *core, const core_overdue_note *note, seat *waiting,
+                    uint64_t now_ms)
+{
+    core_cycle *k = &core->cycle;
+    if (k->note && now_ms - k->asked_ms < CORE_LEFT_MS) return;
+    *k               = (core_cycle){.note = note, .waiting = waiting, .asked_ms = now_ms};
+    wire_control c   = {.kind = WIRE_ENQUIRE};
+    c.u.enquire.rank = note->asker->rank;
+    core_send_all(core, TO_SERVERS, &c);
+}
+
+void core_cycle_missing(scheduler_core *core, const wire_control *message, uint64_t now_ms)
+{
+    const core_cycle k            = core->cycle;
+    const core_overdue_note *note = k.note;
+    if (!note || !message->u.missing.known || core->has_verdict || core->inquest.dead) return;
+    if (!core_overdue_lasts(note) || !is_in_step(k.waiting) || !waits_for(note, k.waiting)) return;
+    if (note->asker->rank != message->u.missing.rank) return;
+    char one[SENTENCE_SEAT_BYTES], other[SENTENCE_SEAT_BYTES];
+    pen_error why;
+    core->cycle = (core_cycle){0};
+    why_set(&why, PEN_MISMATCH,
+            "%.100s waits in %.120s for %.100s, which waits in %s of step %" PRId64
+            " for the other's '%.100s': neither can go on; a loss is summed with the step by "
+            "pen_step_scalar()",
+            sentence_seat(one, note->asker), note->what, sentence_seat(other, k.waiting),
+            k.waiting->call, message->u.missing.step,
+            message->u.missing.tensor ? message->u.missing.tensor : "");
+    why_culprit(&why, PEN_WORKER, note->asker->rank, message->u.missing.step,
+                message->u.missing.tensor);
+    core_verdict(core, &why, now_ms);
+}
+
+/* ---- a beat ---------------------------------------------------------------------------------- */
+void core_cycle_beat(scheduler_core *core, seat *waiting, uint64_t now_ms)
+{
+    if (core->phase != PHASE_TRAINING || core->has_verdict || core->inquest.dead) return;
+    if (!is_in_step(waiting) || waiting->call_ms < CORE_LEFT_MS / 2 || !may_wait(core)) return;
+    seat *left = find_left(core, waiting);
+    if (left) {
+        if (!left->has_said_bye)
+            left->step = waiting->step; /* its last beat is older than its end */
+        core_left_early(core, left, now_ms);
+        return;
+    }
+    if (!core->n_servers || waiting->call_ms < core->settings.lease_ms) return;
+    const core_overdue_note *note = find_waiter(core, waiting, now_ms);
+    if (note) suspect(core, note, waiting, now_ms);
+}
