@@ -55,6 +55,8 @@ static pen_status say_hello(control *c, const caller *who, pen_error *why)
     hello.u.hello.pid   = (int32_t)getpid();
     hello.u.hello.job   = who->job;
     hello.u.hello.store = "";
+
+    hello.u.hello.local_rank = hello.u.hello.node = -1;
     return control_send(c, &hello, why);
 }
 

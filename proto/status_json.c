@@ -56,19 +56,36 @@ static json_t *metrics_json(const wire_member_status *m)
     return metrics;
 }
 
-static json_t *member_json(const wire_member_status *m)
+/* Ranks of the other workers that it shares memory with, as was proven. */
+static json_t *sharing_json(const wire_control *answer, const wire_member *self)
+{
+    json_t *ranks = json_array();
+    for (uint32_t i = 0; i < answer->u.status.n_members; i++) {
+        const wire_member *m = &answer->u.status.member[i].member;
+        if (m->role == PEN_WORKER && m->rank != self->rank && m->sharing == self->sharing)
+            json_array_append_new(ranks, json_integer(m->rank));
+    }
+    return ranks;
+}
+
+static json_t *member_json(const wire_control *answer, const wire_member_status *m)
 {
     json_t *stats = json_object(), *addresses = json_array();
     for (uint32_t i = 0; i < m->n_stats; i++)
         json_text_set(stats, m->stat[i].name, json_real(m->stat[i].value));
     for (uint32_t i = 0; i < m->member.n_addresses; i++)
         json_array_append_new(addresses, json_text(m->member.address[i]));
-    return json_pack("{s:s, s:i, s:o, s:i, s:s, s:I, s:f, s:o, s:f, s:o, s:o, s:o}", "role",
-                     status_role_name(m->member.role), "rank", m->member.rank, "host",
-                     json_text(m->member.host), "pid", m->member.pid, "state", m->state, "step",
-                     (json_int_t)m->step, "last_seen_s", m->last_seen_s, "call", json_text(m->call),
-                     "call_s", m->call_s, "addresses", addresses, "stats", stats, "metrics",
-                     metrics_json(m));
+    json_t *member = json_pack("{s:s, s:i, s:o, s:i, s:s, s:I, s:f, s:o, s:f, s:o, s:o, s:o}",
+                               "role", status_role_name(m->member.role), "rank", m->member.rank,
+                               "host", json_text(m->member.host), "pid", m->member.pid, "state",
+                               m->state, "step", (json_int_t)m->step, "last_seen_s", m->last_seen_s,
+                               "call", json_text(m->call), "call_s", m->call_s, "addresses",
+                               addresses, "stats", stats, "metrics", metrics_json(m));
+    if (m->member.role != PEN_WORKER) return member;
+    json_object_set_new(member, "node", json_integer(m->member.node));
+    json_object_set_new(member, "local_rank", json_integer(m->member.local_rank));
+    json_object_set_new(member, "shares_memory_with", sharing_json(answer, &m->member));
+    return member;
 }
 
 static json_t *events_json(const wire_control *answer)
@@ -96,7 +113,7 @@ char *status_json(const wire_control *answer)
 {
     json_t *members = json_array(), *waiting = json_array();
     for (uint32_t i = 0; i < answer->u.status.n_members; i++)
-        json_array_append_new(members, member_json(&answer->u.status.member[i]));
+        json_array_append_new(members, member_json(answer, &answer->u.status.member[i]));
     for (uint32_t i = 0; i < answer->u.status.n_waiting; i++)
         json_array_append_new(waiting, json_text(answer->u.status.waiting[i]));
     json_t *shard_bytes = json_array();

@@ -199,7 +199,7 @@ typedef enum { /* the field numbers of Control.body */
     WIRE_SNAPSHOT_DONE, WIRE_ENQUIRE, WIRE_MISSING, WIRE_STATUS_ASK, WIRE_STATUS, WIRE_WILL,
     WIRE_COMMAND, WIRE_REPLY, WIRE_LOST, WIRE_FAULT, WIRE_FAULTED, WIRE_OVERDUE, WIRE_SHRINK,
     WIRE_SHRUNK, WIRE_STORE, WIRE_STORED, WIRE_RECORD_ASK, WIRE_RECORD, WIRE_SEAL, WIRE_SEALED,
-    WIRE_CAUGHT_UP, WIRE_SUSPECT, WIRE_SCALE, WIRE_DRAIN, WIRE_RESIZED,
+    WIRE_CAUGHT_UP, WIRE_SUSPECT, WIRE_SCALE, WIRE_DRAIN, WIRE_RESIZED, WIRE_PROVE, WIRE_PROVEN,
     WIRE_CONTROL_END
 } wire_control_kind;
 /* clang-format on */
@@ -209,6 +209,8 @@ typedef struct {
     uint64_t incarnation;
     const char *host;
     int32_t pid, local_rank, node;
+    int32_t
+        sharing; /* workers: lowest rank of those who can map each other's memory; own: nobody */
     uint32_t n_addresses;
     const char *const *address;
 } wire_member;
@@ -293,9 +295,11 @@ typedef struct {
     uint64_t from;
     union {
         struct {
-            int32_t role, rank, world_size, servers, pid, local_rank, node;
+            int32_t role, rank, world_size, servers, pid;
+            int32_t local_rank, local_world_size, node; /* as its launcher says; -1: it does not */
             uint64_t nonce;
-            const char *host, *job, *store;
+            uint64_t number; /* in its memory, for who can map it; 0: nobody may */
+            const char *host, *machine, *job, *store;
             uint32_t n_addresses, n_snapshots;
             const char *const *address;
             const int64_t *snapshot;
@@ -303,7 +307,7 @@ typedef struct {
         struct {
             uint64_t incarnation, term, lease_ms;
             uint64_t grace_ms; /* how long a member goes on without the scheduler; 0: not at all */
-            int32_t rank;
+            int32_t rank, local_rank, node; /* the last two of who comes while the job trains */
             const char *job;
         } welcome;
         struct {
@@ -447,6 +451,13 @@ typedef struct {
         struct { int32_t workers, servers; } scale; /* -1: as it is */
         struct { int32_t server; } drain;
         struct { pen_status status; const char *text; } resized; /* answer to SCALE and DRAIN */
+        struct { uint64_t round; uint32_t n_workers; const wire_member *worker; } prove;
+        struct { /* what was read in the memory of these */
+            uint64_t round;
+            uint32_t n_ranks, n_numbers;
+            const int32_t *rank;
+            const uint64_t *number;
+        } proven;
     } u;
 } wire_control;
 /* clang-format on */

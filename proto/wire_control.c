@@ -327,7 +327,7 @@ static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, co
 /* clang-format off */
 #define FIELDS_MEMBER(F) \
     F(ROLE, role) F(RANK, rank) F(NUMBER, incarnation) F(TEXT, host) F(NUMBER, pid) \
-    F(NUMBER, local_rank) F(NUMBER, node) F(TEXTS, address, n_addresses)
+    F(NUMBER, local_rank) F(NUMBER, node) F(RANK, sharing) F(TEXTS, address, n_addresses)
 #define FIELDS_STAT(F) F(TEXT, name) F(NUMBER, value)
 #define FIELDS_PAIR(F) F(TEXT, key) F(TEXT, value)
 #define FIELDS_GROUP(F) F(TEXT, name) F(TEXT, optim) F(TEXT, sync) F(TEXT, wire) F(TEXT, schedule)
@@ -414,10 +414,11 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 #define FIELDS_HELLO(F) \
     F(ROLE, role) F(RANK, rank) F(NUMBER, world_size) F(NUMBER, servers) F(NUMBER, nonce) \
     F(TEXT, host) F(NUMBER, pid) F(TEXT, job) F(TEXTS, address, n_addresses) \
-    F(NUMBER, local_rank) F(NUMBER, node) F(STEPS, snapshot, n_snapshots) F(TEXT, store)
+    F(NUMBER, local_rank) F(NUMBER, node) F(STEPS, snapshot, n_snapshots) F(TEXT, store) \
+    F(NUMBER, local_world_size) F(TEXT, machine) F(NUMBER, number)
 #define FIELDS_WELCOME(F) \
     F(NUMBER, incarnation) F(RANK, rank) F(NUMBER, term) F(TEXT, job) F(NUMBER, lease_ms) \
-    F(NUMBER, grace_ms)
+    F(NUMBER, grace_ms) F(NUMBER, local_rank) F(NUMBER, node)
 #define FIELDS_EPOCH(F) \
     F(NUMBER, term) F(NUMBER, epoch) F(TEXT, job) F(LIST, member, worker, worker, n_workers) \
     F(LIST, member, server, server, n_servers) F(LIST, replica, replica, replica, n_replicas) \
@@ -494,6 +495,8 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 #define FIELDS_SCALE(F) F(RANK, workers) F(RANK, servers)
 #define FIELDS_DRAIN(F) F(RANK, server)
 #define FIELDS_RESIZED(F) F(STATUS, status) F(TEXT, text)
+#define FIELDS_PROVE(F) F(NUMBER, round) F(LIST, member, worker, worker, n_workers)
+#define FIELDS_PROVEN(F) F(NUMBER, round) F(MEMBERS, rank, n_ranks) F(MEMBERS, number, n_numbers)
 
 /* kind, their name in Control.body, their type, where ours is in wire_control (u: nowhere) */
 #define KINDS(X)                                                          \
@@ -541,7 +544,9 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     X(SUSPECT,         suspect,         Suspect,        u.suspect)         \
     X(SCALE,           scale,           Scale,          u.scale)           \
     X(DRAIN,           drain,           Drain,          u.drain)           \
-    X(RESIZED,         resized,         Resized,        u.resized)
+    X(RESIZED,         resized,         Resized,        u.resized)         \
+    X(PROVE,           prove,           Prove,          u.prove)           \
+    X(PROVEN,          proven,          Proven,         u.proven)
 /* clang-format on */
 
 /* The structs of the union in wire_control have no names of their own. */
@@ -555,8 +560,8 @@ _Static_assert((int)WIRE_HELLO == (int)PEN__CONTROL__BODY_HELLO &&
                    (int)WIRE_EPOCH == (int)PEN__CONTROL__BODY_RECORD &&
                    (int)WIRE_REPLY == (int)PEN__CONTROL__BODY_REPLY &&
                    (int)WIRE_RECORD == (int)PEN__CONTROL__BODY_CALLS &&
-                   (int)WIRE_RESIZED == (int)PEN__CONTROL__BODY_RESIZED &&
-                   (int)WIRE_CONTROL_END == (int)WIRE_RESIZED + 1,
+                   (int)WIRE_PROVEN == (int)PEN__CONTROL__BODY_PROVEN &&
+                   (int)WIRE_CONTROL_END == (int)WIRE_PROVEN + 1,
                "the kinds are the field numbers of Control.body");
 
 /* ---- the two doors --------------------------------------------------------------------------- */

@@ -220,6 +220,7 @@ static const struct {
     [WIRE_STORE]           = {TO_WORKERS,                          core_store_ask},
     [WIRE_RECORD_ASK]      = {TO_GUESTS,                           core_record_ask},
     [WIRE_RECORD]          = {TO_WORKERS,                          core_record},
+    [WIRE_PROVEN]          = {TO_WORKERS,                          core_proven},
     [WIRE_SEALED]          = {TO_SERVERS,                          core_sealed},
     [WIRE_CAUGHT_UP]       = {TO_SERVERS,                          core_caught_up},
     [WIRE_SUSPECT]         = {TO_SERVERS,                          core_suspect},
@@ -360,8 +361,7 @@ uint64_t scheduler_core_next_ms(scheduler_core *core)
     const seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
         next = least(next, lost_ms(core, s));
-    if (core->phase == PHASE_JOINING && core->has_begun)
-        next = least(next, core->joining_ms + core->settings.init_timeout_ms);
+    next = least(next, core_join_next_ms(core));
     if (core->phase == PHASE_STOPPING || core->phase == PHASE_FAILED)
         next = least(next, core->end_ms);
     if (core->inquest.dead) next = least(next, core->inquest.due_ms);

@@ -132,7 +132,7 @@ placement_server *core_epoch_servers(const scheduler_core *core)
         const seat *s = list->at[i];
         all[i]        = (placement_server){.places      = seat_is_counted(s) ? s->n_addresses : 0,
                                            .is_draining = s->is_draining,
-                                           .host        = s->host};
+                                           .machine     = s->machine};
     }
     return all;
 }

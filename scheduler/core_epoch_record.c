@@ -43,7 +43,7 @@ uint64_t core_epoch_listed(const seat *s)
     return s->rank >= 0 && seat_is_counted(s) ? s->incarnation : 0;
 }
 
-static bool describe(keep *kept, const seat *s, wire_member *m)
+bool core_epoch_describe(keep *kept, const seat *s, wire_member *m)
 {
     *m = (wire_member){.role        = s->role,
                        .rank        = s->rank,
@@ -52,6 +52,7 @@ static bool describe(keep *kept, const seat *s, wire_member *m)
                        .pid         = s->pid,
                        .local_rank  = s->local_rank,
                        .node        = s->node,
+                       .sharing     = s->sharing,
                        .n_addresses = s->n_addresses,
                        .address     = keep_texts(kept, s->address, s->n_addresses)};
     return m->host && m->address;
@@ -64,7 +65,8 @@ static const wire_member *list_members(keep *kept, const seat_list *list, uint32
     bool done           = member != NULL;
     *n                  = 0;
     for (uint32_t i = 0; done && i < list->n; i++)
-        if (core_epoch_listed(list->at[i])) done = describe(kept, list->at[i], &member[(*n)++]);
+        if (core_epoch_listed(list->at[i]))
+            done = core_epoch_describe(kept, list->at[i], &member[(*n)++]);
     const wire_member *copy = done ? keep_bytes(kept, member, *n * sizeof *member) : NULL;
     free(member);
     return copy;

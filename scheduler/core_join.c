@@ -29,6 +29,8 @@ static void welcome(scheduler_core *core, const seat *s)
     c.u.welcome.lease_ms    = core->settings.lease_ms;
     c.u.welcome.rank        = s->rank;
     c.u.welcome.job         = core->job;
+    c.u.welcome.local_rank  = s->local_rank;
+    c.u.welcome.node        = s->node;
     c.u.welcome.grace_ms    = core->actions.keep ? core->settings.grace_ms : 0;
     core_send(core, s, &c);
 }
@@ -42,9 +44,10 @@ static bool all_joined(const scheduler_core *core)
            roster_count(&r->servers, MEMBER_JOINING) == r->servers.n;
 }
 
-static void begin_when_all_joined(scheduler_core *core, uint64_t now_ms)
+void core_join_begin(scheduler_core *core, uint64_t now_ms)
 {
-    if (core->phase != PHASE_JOINING || !all_joined(core)) return;
+    if (core->phase != PHASE_JOINING || core->has_verdict || !all_joined(core)) return;
+    if (!core_machines_place(core, now_ms) || !core_prove_done(core, now_ms)) return;
     seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
         if (s->rank < 0) continue;
@@ -68,6 +71,7 @@ static void catch_up(scheduler_core *core, seat *s)
         core_tell(core, s);
         return;
     }
+    if (core->phase == PHASE_JOINING) core_prove_tell(core, s);
     if (s->rank < 0 || core->phase == PHASE_JOINING) return;
     const bool is_late = core_is_late(core, s);
     if (seat_is_counted(s) || is_late) {
@@ -96,6 +100,14 @@ static void number(scheduler_core *core, seat *s, const wire_control *hello)
                          hello->from >> 24 < core->term && !is_known(core, hello->from);
     s->nonce       = hello->u.hello.nonce;
     s->incarnation = had_one ? hello->from : core->term << 24 | (++core->incarnations & 0xffffff);
+    s->sharing     = s->rank;
+    s->local_rank  = s->said_local_rank;
+    s->node        = s->said_node;
+    if (s->role != PEN_WORKER) return;
+    if (core->phase == PHASE_JOINING)
+        core_prove_anew(core);
+    else
+        core_machines_place_late(core, s);
 }
 
 static void refuse_taken(scheduler_core *core, const seat *s, uint32_t peer, const wire_control *c)
@@ -167,7 +179,7 @@ static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
     welcome(core, s);
     core_will_tell(core, s);
     catch_up(core, s);
-    begin_when_all_joined(core, now_ms);
+    core_join_begin(core, now_ms);
     core_pass_by(core, now_ms);
 }
 
@@ -369,9 +381,21 @@ void core_hello(scheduler_core *core, uint32_t peer, const wire_control *c, uint
     }
 }
 
+uint64_t core_join_next_ms(const scheduler_core *core)
+{
+    if (core->phase != PHASE_JOINING || !core->has_begun) return UINT64_MAX;
+    const uint64_t end = core->joining_ms + core->settings.init_timeout_ms;
+    return core->proof.is_open && core->proof.due_ms < end ? core->proof.due_ms : end;
+}
+
 void core_join_tick(scheduler_core *core, uint64_t now_ms)
 {
     if (core->phase != PHASE_JOINING || !core->has_begun) return;
+    if (core->proof.is_open && now_ms >= core->proof.due_ms) {
+        core_join_begin(core, now_ms);
+        if (core->phase != PHASE_JOINING) return;
+        core_prove_anew(core); /* somebody has gone: they are asked again once all are here */
+    }
     const uint64_t waited = now_ms - core->joining_ms;
     if (waited < core->settings.init_timeout_ms) return;
     pen_error why;

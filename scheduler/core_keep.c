@@ -62,16 +62,20 @@ static wire_control hello_of(const scheduler_core *core, const seat *s)
     c.u.hello.role        = s->role;
     c.u.hello.rank        = s->rank;
     c.u.hello.pid         = s->pid;
-    c.u.hello.local_rank  = s->local_rank;
-    c.u.hello.node        = s->node;
+    c.u.hello.local_rank  = s->said_local_rank;
+    c.u.hello.node        = s->said_node;
     c.u.hello.nonce       = s->nonce;
+    c.u.hello.number      = s->number;
     c.u.hello.host        = s->host;
+    c.u.hello.machine     = s->machine;
     c.u.hello.job         = core->job;
     c.u.hello.store       = s->store;
     c.u.hello.n_addresses = s->n_addresses;
     c.u.hello.address     = s->address;
     c.u.hello.n_snapshots = s->n_snapshots;
     c.u.hello.snapshot    = s->snapshot;
+
+    c.u.hello.local_world_size = s->said_local_size;
     return c;
 }
 

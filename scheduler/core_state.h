@@ -28,7 +28,8 @@ enum {
     CORE_EVENTS_MAX        = 128, /* that are remembered */
     CORE_GATHER_MS = 20,  /* learners that catch up one after another change the epoch once */
     CORE_LEAVE_MS  = 100, /* so long a worker that left is expected to be followed by others */
-    CORE_SEAL_MS   = 10000
+    CORE_SEAL_MS   = 10000,
+    CORE_PROVE_MS  = 5000 /* who has not answered by then shares its memory with nobody */
 };
 
 typedef enum {
@@ -110,6 +111,11 @@ typedef struct {
     char text[352];
 } core_event_note;
 
+typedef struct { /* workers are being asked whose memory they can map */
+    bool is_open;
+    uint64_t round, due_ms;
+} core_proof;
+
 typedef struct {
     uint64_t due_ms, every_ms; /* 0: not begun */
     uint32_t n, n_metrics;
@@ -131,6 +137,7 @@ struct scheduler_core {
     uint32_t n_servers; /* 0: none, or not known yet */
     bool has_begun;     /* somebody joined; since joining_ms */
     uint64_t joining_ms, end_ms;
+    core_proof proof;
     int64_t job_step;
 
     keep record_kept;
@@ -215,9 +222,23 @@ void core_history_beat(scheduler_core *core, uint64_t now_ms);
 
 /* core_join.c */
 void core_hello(scheduler_core *core, uint32_t peer, const wire_control *message, uint64_t now_ms);
+void core_join_begin(scheduler_core *core, uint64_t now_ms); /* once all are here and proven */
 void core_join_tick(scheduler_core *core, uint64_t now_ms);
+uint64_t core_join_next_ms(const scheduler_core *core);
 void core_refuse(scheduler_core *core, uint32_t peer, pen_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5))); /* a verdict for that process alone */
+
+/* core_machines.c: nodes and local ranks.  place: of all, when the job begins; false: there is a verdict. */
+bool core_machines_place(scheduler_core *core, uint64_t now_ms);
+void core_machines_place_late(const scheduler_core *core, seat *worker);
+
+/* core_prove.c: PROVE, PROVEN: who can map whose memory.  done: false while that is being asked. */
+bool core_prove_done(scheduler_core *core, uint64_t now_ms);
+void core_prove_anew(
+    scheduler_core *core); /* somebody else is here: what was found does not count */
+void core_prove_tell(scheduler_core *core,
+                     const seat *s); /* one that may have missed the question */
+void core_proven(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 
 /* core_model.c: REGISTER, PLAN, READY, COMMITTED; catch_up sends again what `s` may have missed */
 void core_register(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
@@ -243,7 +264,8 @@ bool core_epoch_write(scheduler_core *core, const settled *s, bool members_chang
 void core_epoch_note(scheduler_core *core);
 uint64_t
 core_epoch_listed(const seat *s); /* the incarnation a record made now has of it; 0: none */
-void core_epoch_fail(scheduler_core *core, uint64_t now_ms); /* there is no memory for it */
+bool core_epoch_describe(keep *kept, const seat *s, wire_member *m); /* false: no memory */
+void core_epoch_fail(scheduler_core *core, uint64_t now_ms);         /* there is no memory for it */
 wire_control core_epoch_seal(const scheduler_core *core);
 
 /* core_epoch.c: EPOCH, SEAL, SEALED: who is in, where the copies lie, and what becomes of an open step */

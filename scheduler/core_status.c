@@ -70,7 +70,8 @@ static void fill_member(const seat *s, uint64_t now_ms, wire_member_status *m, w
                                    .host        = s->host,
                                    .pid         = s->pid,
                                    .local_rank  = s->local_rank,
-                                   .node        = s->node};
+                                   .node        = s->node,
+                                   .sharing     = s->sharing};
     m->state       = s->rank < 0 ? "guest" : member_state_name(s->state);
     m->call        = s->call;
     m->last_seen_s = s->incarnation ? seconds(s->last_seen_ms, now_ms) : -1;

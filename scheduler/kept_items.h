@@ -10,7 +10,7 @@
 #include "scheduler/core_state.h"
 
 enum {
-    KEPT_VERSION = 1,
+    KEPT_VERSION = 2,
     KEPT_HEAD   = 1, /* numbers of the job: KEPT_HEAD_NUMBERS                                     */
     KEPT_SEAT   = 2, /* KEPT_SEAT_NUMBERS, then HELLO                                             */
     KEPT_RECORD = 3, /* EPOCH                                                                     */
@@ -30,7 +30,8 @@ enum {
     X(plan_term)
 #define KEPT_SEAT_NUMBERS(X)                                                                       \
     X(state) X(in_record) X(step) X(is_registered) X(is_ready) X(is_draining) X(is_stopped)        \
-    X(has_come_back) X(awaited_ms) X(begin_step) X(begin_applied)
+    X(has_come_back) X(awaited_ms) X(begin_step) X(begin_applied) X(local_rank) X(node)            \
+    X(sharing)
 /* clang-format on */
 
 enum {

@@ -93,9 +93,9 @@ static bool is_usable(const draft *d, uint32_t server)
     return server < d->n_servers && d->server[server].places > 0 && !d->server[server].is_draining;
 }
 
-static const char *host_of(const draft *d, uint32_t server)
+static const char *machine_of(const draft *d, uint32_t server)
 {
-    return d->server[server].host ? d->server[server].host : "";
+    return d->server[server].machine ? d->server[server].machine : "";
 }
 
 static uint32_t copies_of(const placement *table, uint32_t shard)
@@ -133,14 +133,14 @@ static bool draft_add(draft *d, uint32_t shard, uint32_t server, uint32_t place,
     return true;
 }
 
-/* Another copy of this shard, but for the one on `except`, lies on the same host. */
-static bool shares_host(const draft *d, uint32_t shard, uint32_t server, uint32_t except)
+/* Another copy of this shard, but for the one on `except`, lies on the same machine. */
+static bool shares_machine(const draft *d, uint32_t shard, uint32_t server, uint32_t except)
 {
-    const char *host = host_of(d, server);
-    for (uint32_t i = 0; host[0] && i < d->table.n; i++) {
+    const char *machine = machine_of(d, server);
+    for (uint32_t i = 0; machine[0] && i < d->table.n; i++) {
         const wire_replica *r = &d->table.row[i].at;
         if (r->shard == shard && r->server != (int32_t)except &&
-            strcmp(host_of(d, (uint32_t)r->server), host) == 0)
+            strcmp(machine_of(d, (uint32_t)r->server), machine) == 0)
             return true;
     }
     return false;
@@ -185,7 +185,7 @@ static uint64_t cost(const draft *d, uint32_t shard, uint32_t server, bool is_pr
     const uint32_t from          = primary ? (uint32_t)primary->at.server : shard;
     const uint64_t distance      = (server + d->n_servers - from % d->n_servers) % d->n_servers;
     const uint64_t load          = is_primary ? d->primaries[server] : d->copies[server];
-    return (uint64_t)shares_host(d, shard, server, UINT32_MAX) << 62 | load << 40 |
+    return (uint64_t)shares_machine(d, shard, server, UINT32_MAX) << 62 | load << 40 |
            (uint64_t)d->copies[server] << 20 | distance;
 }
 
@@ -233,7 +233,8 @@ static placement_row *find_movable(const draft *d, uint32_t from, uint32_t to)
         if (row->at.server != (int32_t)from ||
             placement_find(&d->table, row->at.shard, (int32_t)to))
             continue;
-        const int c = 2 * shares_host(d, row->at.shard, to, from) + (row->at.role == WIRE_PRIMARY);
+        const int c =
+            2 * shares_machine(d, row->at.shard, to, from) + (row->at.role == WIRE_PRIMARY);
         if (c >= best_cost) continue;
         best      = row;
         best_cost = c;

@@ -30,7 +30,7 @@ typedef struct {
     uint32_t places;  /* threads that hold shards; 0: there is no such server, or it is gone */
     bool is_draining; /* it shall hold nothing */
     const char
-        *host; /* copies of a shard lie on different hosts where there are several; NULL: "" */
+        *machine; /* copies of a shard lie on different ones where there are several; NULL: "" */
 } placement_server;
 
 void placement_fini(placement *table);
@@ -46,7 +46,7 @@ void placement_remove(placement *table, const placement_row *row); /* rows behin
 void placement_sort(placement *table);                             /* after roles were changed */
 
 /* How the shards 0 .. n_shards - 1 shall lie: 1 + replicas copies each (fewer where there are fewer
- * servers), on different servers, hosts where possible; numbers of copies, and of primaries, that differ
+ * servers), on different servers, machines where possible; numbers of copies, and of primaries, that differ
  * by at most one between servers; as few moves from `now` as that allows.  Without `now`, and with as many
  * shards as there are threads, shard k lies on thread k in rank order.
  * Errors  WRONG_STATE  there is no server to lie on.   NO_MEMORY.  *goal is then unchanged. */

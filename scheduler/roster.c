@@ -8,6 +8,7 @@ static void seat_free(seat *s)
     free(s->stat);
     free(s->loss);
     free(s->report);
+    free(s->opened);
     free(s);
 }
 
@@ -187,9 +188,12 @@ pen_status seat_describe(seat *s, const wire_control *hello)
     s->store       = "";
     s->n_addresses = s->n_snapshots = 0;
     s->pid                          = hello->u.hello.pid;
-    s->local_rank                   = hello->u.hello.local_rank;
-    s->node                         = hello->u.hello.node;
+    s->number                       = hello->u.hello.number;
+    s->said_local_rank              = hello->u.hello.local_rank;
+    s->said_local_size              = hello->u.hello.local_world_size;
+    s->said_node                    = hello->u.hello.node;
     copy_text(s->host, sizeof s->host, hello->u.hello.host);
+    copy_text(s->machine, sizeof s->machine, hello->u.hello.machine);
 
     const uint32_t n_snapshots = hello->u.hello.n_snapshots,
                    n_addresses = hello->u.hello.n_addresses;
@@ -205,6 +209,12 @@ pen_status seat_describe(seat *s, const wire_control *hello)
     s->n_addresses = n_addresses;
     s->n_snapshots = n_snapshots;
     return PEN_OK;
+}
+
+void seat_close(seat *s)
+{
+    free(s->opened);
+    s->opened = NULL;
 }
 
 static void keep_stats(seat *s, const wire_stat *stat, uint32_t n)

@@ -15,6 +15,7 @@ enum {
     ROSTER_SERVERS_MAX = 1024,
     ROSTER_GUESTS_MAX  = 64,
     SEAT_HOST_BYTES    = 256,
+    SEAT_MACHINE_BYTES = 384,
     SEAT_CALL_BYTES    = 160,
     SEAT_STATS_MAX     = 64,
     SEAT_STAT_BYTES    = 48
@@ -35,8 +36,15 @@ struct seat {
     seat *next_by_peer; /* of the roster */
 
     uint64_t nonce, incarnation; /* of who sits, or sat last, in it; 0 = nobody yet */
-    int32_t pid, local_rank, node;
-    char host[SEAT_HOST_BYTES];
+    int32_t pid;
+    char host[SEAT_HOST_BYTES], machine[SEAT_MACHINE_BYTES];
+    int32_t said_local_rank, said_local_size, said_node; /* as in machines.h */
+    int32_t local_rank, node;                            /* what they come to */
+
+    uint64_t number; /* worker: in its memory, for who can map it; 0: nobody may */
+    int32_t sharing; /* worker: lowest rank of those who can map each other's memory */
+    uint8_t *
+        opened; /* worker, while that is found out: a bit for each rank it can map; NULL: it has not said */
 
     keep kept; /* holds what the next five point to */
     const char *store;
@@ -120,6 +128,10 @@ pen_status seat_seal(seat *s, const wire_control *sealed);
 
 /* Remembers what HELLO says about the process.  PEN_NO_MEMORY or PEN_OK. */
 pen_status seat_describe(seat *s, const wire_control *hello);
+
+/* Forgets what PROVEN said. */
+void seat_close(seat *s);
+
 void seat_beat(seat *s, const wire_control *beat, uint64_t now_ms);
 bool seat_is_here(const seat *s);    /* joining, active or away */
 bool seat_is_counted(const seat *s); /* active or away          */

@@ -86,6 +86,7 @@ static void choose_names(server *s)
         snprintf(s->scheduler_address, sizeof s->scheduler_address, "tcp://%s:%u", o->master_addr,
                  (unsigned)o->master_port);
     if (gethostname(s->host, sizeof s->host - 1) != 0) snprintf(s->host, sizeof s->host, "unknown");
+    machine_identity(s->settings.host_id, s->machine);
 }
 
 static pen_status find_own_address(server *s, pen_error *why)

@@ -25,6 +25,9 @@ typedef char server_text[CONFIG_TEXT_BYTES];
     X(server_text, host,            TEXT, "",          0,   0,        NULL,                        \
       "Name or address by which others reach this server; empty takes the address of the "         \
       "interface that leads to the scheduler.")                                                    \
+    X(server_text, host_id,         TEXT, "",          0,   0,        NULL,                        \
+      "Which machine this is: copies of a shard lie on different ones where there are several; "   \
+      "empty takes boot id and host name.")                                                       \
     X(server_text, trace,           TEXT, "",          0,   0,        NULL,                        \
       "File of a timeline: this process writes its part into the folder FILE.parts, and "          \
       "`penstock trace merge` makes FILE of the parts; empty writes none.")                        \

@@ -5,6 +5,7 @@
 #include "server/server.h"
 #include "server/shard.h"
 
+#include "common/machine.h"
 #include "common/loop.h"
 #include "common/transport/lifeline.h"
 #include "common/transport/own_address.h"
@@ -228,6 +229,7 @@ struct server {
     char scheduler_address[320];
     own_address own;              /* where others dial its shards */
     char host[CONFIG_TEXT_BYTES]; /* the machine's name, for sentences */
+    char machine[MACHINE_BYTES];  /* what fails together */
     wire_arena *arena;
     wire_out out;
     loop_timer hello, beat, lost;

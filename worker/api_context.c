@@ -80,12 +80,13 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
             "pen_init: called from a callback, where waiting would wait for itself");
     pen_status status = context_create(settings, &ctx, &why);
     if (status != PEN_OK) return last_error_set(&why);
-    status = ctx->engine->open(ctx, &why);
-    if (status == PEN_OK) status = worker_watch_open(ctx, &why);
-    if (status != PEN_OK)
-        last_error_set(&why);
-    else
-        status = join(ctx);
+    const bool is_placed = ctx->env.local_rank >= 0; /* else the job says where it is */
+    status               = ctx->engine->open(ctx, &why);
+    if (status == PEN_OK && is_placed) status = worker_watch_open(ctx, &why);
+    if (status == PEN_OK && (status = join(ctx)) != PEN_OK) pen_last_error(&why);
+    if (status == PEN_OK && !is_placed) status = worker_watch_open(ctx, &why);
+    if (status == PEN_OK) status = mirror_open(ctx, &why);
+    if (status != PEN_OK) last_error_set(&why);
     if (status != PEN_OK) {
         destroy(ctx);
         return status;

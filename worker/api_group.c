@@ -10,7 +10,7 @@
 /* ---- the groups of every job ----------------------------------------------------------------- */
 static bool belongs(const coll_engine *e, int rank, pen_group_kind kind)
 {
-    return kind == PEN_GROUP_NODE ? e->place_of[rank] == e->place_of[e->rank]
+    return kind == PEN_GROUP_NODE ? e->node_of[rank] == e->node_of[e->rank]
                                   : e->local_rank[rank] == e->local_rank[e->rank];
 }
 

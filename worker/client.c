@@ -228,6 +228,7 @@ static void epoch_came(void *user, const wire_control *m)
     if (m->u.epoch.job[0] != '\0')
         snprintf(c->ctx->job, sizeof c->ctx->job, "%.47s", m->u.epoch.job);
     c->is_late = m->u.epoch.epoch > 1 || !client_is_member(c);
+    client_take_place(c, m);
     if (!c->is_late) client_coll_joined(c, m);
     client_end(&c->join, NULL);
 }
@@ -404,4 +405,4 @@ const liaison_actions client_liaison_actions = {
     client_say,    epoch_came,           plan_came,    committed,      NULL,
     snapshot_done, snapshot_please,      left,         failed,         fill_beat,
     client_probe,  liaison_logs,         client_lost,  client_faulted, client_shrunk,
-    client_stored, client_record_please, client_renew, stop_wanted};
+    client_stored, client_record_please, client_renew, stop_wanted,    client_prove};

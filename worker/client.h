@@ -27,7 +27,7 @@ typedef struct { /* one lane to one shard */
 } lane_link;
 
 typedef struct { /* a member, as a record names it */
-    int32_t rank;
+    int32_t rank, node, sharing;
     uint64_t incarnation;
     char *host;
     uint32_t n_addresses;
@@ -140,6 +140,9 @@ void client_tell_members(client *c,
 bool client_is_member(const client *c);  /* the newest record has this process */
 const client_member *client_find_worker(const client_record *r, int32_t rank); /* NULL: none */
 
+/* client_place.c: where this worker is, as the first record says */
+void client_take_place(client *c, const wire_control *epoch);
+
 /* client_event.c */
 void client_tell_events(client *c, const client_record *before); /* who came and went since */
 void client_tell_lost(client *c, int32_t rank, const char *text);
@@ -155,6 +158,8 @@ typedef struct client_ask client_ask;
 extern const coll_job client_coll_job; /* its user is the client */
 void client_coll_joined(client *c, const wire_control *epoch);
 void client_coll_fini(client *c);
+uint32_t client_prove(void *user, const wire_member *worker, uint32_t n, int32_t *rank,
+                      uint64_t *number);
 void client_lost(void *user, int32_t rank, const pen_error *why);
 void client_faulted(void *user, uint64_t group, uint64_t call, const pen_error *why);
 void client_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,

@@ -132,26 +132,42 @@ void client_coll_fini(client *c)
 }
 
 /* ---- what the liaison says ------------------------------------------------------------------- */
+static coll_member *list_members(const wire_member *worker, uint32_t n)
+{
+    coll_member *members = calloc((size_t)n + 1, sizeof *members);
+    for (uint32_t i = 0; i < n && members != NULL; i++)
+        members[i] = (coll_member){.rank        = worker[i].rank,
+                                   .local_rank  = worker[i].local_rank,
+                                   .node        = worker[i].node,
+                                   .sharing     = worker[i].sharing,
+                                   .incarnation = worker[i].incarnation,
+                                   .host        = worker[i].host,
+                                   .n_addresses = worker[i].n_addresses,
+                                   .address     = worker[i].address};
+    return members;
+}
+
+uint32_t client_prove(void *user, const wire_member *worker, uint32_t n, int32_t *rank,
+                      uint64_t *number)
+{
+    const client *c      = user;
+    coll_member *members = c->ctx->coll != NULL ? list_members(worker, n) : NULL;
+    const uint32_t read =
+        members != NULL ? coll_engine_prove(c->ctx->coll, members, (int)n, rank, number) : 0;
+    free(members);
+    return read;
+}
+
 void client_coll_joined(client *c, const wire_control *m)
 {
     const uint32_t n     = m->u.epoch.n_workers;
-    coll_member *members = c->ctx->coll != NULL ? calloc(n + 1, sizeof *members) : NULL;
+    coll_member *members = c->ctx->coll != NULL ? list_members(m->u.epoch.worker, n) : NULL;
     if (members == NULL && c->ctx->coll != NULL) {
         pen_error why;
         why_set(&why, PEN_NO_MEMORY, "no memory for %u members", n);
         coll_engine_fail(c->ctx->coll, &why);
     }
     if (members == NULL) return;
-    for (uint32_t i = 0; i < n; i++) {
-        const wire_member *w = &m->u.epoch.worker[i];
-        members[i]           = (coll_member){.rank        = w->rank,
-                                             .local_rank  = w->local_rank,
-                                             .node        = w->node,
-                                             .incarnation = w->incarnation,
-                                             .host        = w->host,
-                                             .n_addresses = w->n_addresses,
-                                             .address     = w->address};
-    }
     coll_engine_joined(c->ctx->coll, members, (int)n, m->u.epoch.term);
     free(members);
 }

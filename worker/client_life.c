@@ -6,6 +6,7 @@
 #include "common/files.h"
 #include "common/fp_env.h"
 #include "common/log.h"
+#include "common/machine.h"
 #include "common/trace.h"
 #include "common/why.h"
 #include "scheduler/scheduler.h"
@@ -105,20 +106,25 @@ static pen_status make_liaison(client *c, pen_error *why)
     const pen_ctx *ctx    = c->ctx;
     const char *at        = strstr(c->control_address, "://");
     const int32_t servers = (int32_t)ctx->settings.servers;
-    liaison_setup setup   = {.rank            = ctx->env.rank,
-                             .world_size      = ctx->env.world_size,
-                             .servers         = servers > 0 ? servers : 0,
-                             .pid             = (int32_t)ctx->pid,
-                             .local_rank      = ctx->env.local_rank,
-                             .node            = ctx->env.node,
-                             .nonce           = draw_nonce(),
-                             .lease_ms        = ctx->settings.lease_ms,
-                             .init_timeout_ms = ctx->settings.init_timeout_ms,
-                             .beat_ms_max     = beat_ms_max(ctx),
-                             .host            = ctx->host,
-                             .job             = ctx->settings.job,
-                             .scheduler       = at != NULL ? at + 3 : c->control_address};
-    setup.address         = coll_engine_addresses(ctx->coll, &setup.n_addresses);
+    char machine[MACHINE_BYTES];
+    machine_identity(ctx->settings.host_id, machine);
+    liaison_setup setup = {.rank             = ctx->env.rank,
+                           .world_size       = ctx->env.world_size,
+                           .servers          = servers > 0 ? servers : 0,
+                           .pid              = (int32_t)ctx->pid,
+                           .local_rank       = ctx->env.local_rank,
+                           .local_world_size = ctx->env.local_world_size,
+                           .node             = ctx->env.node,
+                           .nonce            = draw_nonce(),
+                           .number           = coll_engine_number(ctx->coll),
+                           .machine          = machine,
+                           .lease_ms         = ctx->settings.lease_ms,
+                           .init_timeout_ms  = ctx->settings.init_timeout_ms,
+                           .beat_ms_max      = beat_ms_max(ctx),
+                           .host             = ctx->host,
+                           .job              = ctx->settings.job,
+                           .scheduler        = at != NULL ? at + 3 : c->control_address};
+    setup.address       = coll_engine_addresses(ctx->coll, &setup.n_addresses);
     c->liaison = liaison_create(&setup, &client_liaison_actions, c, clock_ms(&clock_real), why);
     return c->liaison != NULL ? PEN_OK : why->status;
 }

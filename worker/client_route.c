@@ -27,6 +27,8 @@ static void free_members(client_member *member, uint32_t n)
 static bool copy_member(client_member *to, const wire_member *from)
 {
     to->rank        = from->rank;
+    to->node        = from->node;
+    to->sharing     = from->sharing;
     to->incarnation = from->incarnation;
     to->host        = strdup(from->host);
     to->address     = calloc(from->n_addresses + 1, sizeof *to->address);

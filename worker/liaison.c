@@ -2,6 +2,7 @@
 #include "worker/liaison.h"
 
 #include "common/log.h"
+#include "common/machine.h"
 #include "common/why.h"
 
 #include <stdarg.h>
@@ -42,7 +43,7 @@ struct liaison {
     liaison_setup setup;
     liaison_actions act;
     void *user;
-    char host[256], job[64], scheduler[300];
+    char host[256], job[64], scheduler[300], machine[MACHINE_BYTES];
     phase phase;
     bool is_anew; /* the scheduler may have come back without our REGISTER */
     bool up, has_epoch, has_plan, warned, is_away; /* is_away: said in the log */
@@ -58,6 +59,7 @@ struct liaison {
     uint32_t n_lost, n_ranks;   /* n_ranks: that the job may have */
     pen_error lost;             /* the newest loss the job went on without; status PEN_OK: none */
     uint64_t generation, snapshots;
+    int32_t local_rank, node;      /* of WELCOME */
     const wire_control *committed; /* while it is told */
 };
 
@@ -117,6 +119,9 @@ liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actio
     self->user = user;
     snprintf(self->host, sizeof self->host, "%s", setup->host);
     snprintf(self->job, sizeof self->job, "%s", setup->job);
+    snprintf(self->machine, sizeof self->machine, "%s",
+             setup->machine != NULL ? setup->machine : "");
+    self->local_rank = self->node = -1;
     snprintf(self->scheduler, sizeof self->scheduler, "%s", setup->scheduler);
     self->n_ranks  = setup->world_size > 0 ? (uint32_t)setup->world_size : 1;
     self->begun_ms = self->again_ms = now_ms;
@@ -143,6 +148,12 @@ void liaison_destroy(liaison *self)
     free(self);
 }
 
+void liaison_place(const liaison *self, int32_t *local_rank, int32_t *node)
+{
+    *local_rank = self->local_rank;
+    *node       = self->node;
+}
+
 uint64_t liaison_incarnation(const liaison *self)
 {
     return self->incarnation;
@@ -166,11 +177,15 @@ static void say_hello(liaison *self)
     c.u.hello.local_rank  = self->setup.local_rank;
     c.u.hello.node        = self->setup.node;
     c.u.hello.nonce       = self->setup.nonce;
+    c.u.hello.number      = self->setup.number;
+    c.u.hello.machine     = self->machine;
     c.u.hello.host        = self->host;
     c.u.hello.job         = self->job;
     c.u.hello.store       = "";
     c.u.hello.n_addresses = self->setup.n_addresses;
     c.u.hello.address     = self->setup.address;
+
+    c.u.hello.local_world_size = self->setup.local_world_size;
     say(self, &c); /* with our incarnation: a scheduler that was away knows us by it */
 }
 
@@ -302,6 +317,8 @@ static void take_welcome(liaison *self, const wire_control *c, uint64_t now_ms)
     note_return(self);
     self->incarnation = c->u.welcome.incarnation;
     self->grace_ms    = c->u.welcome.grace_ms;
+    self->local_rank  = c->u.welcome.local_rank;
+    self->node        = c->u.welcome.node;
     if (c->u.welcome.lease_ms > 0) self->setup.lease_ms = c->u.welcome.lease_ms;
     self->acked_ms = now_ms;
     self->down_ms  = 0;
@@ -424,6 +441,23 @@ static void take_lost(liaison *self, const wire_control *c)
     if (self->act.lost != NULL) self->act.lost(self->user, rank, &self->lost);
 }
 
+static void take_prove(liaison *self, const wire_control *c)
+{
+    const uint32_t n = c->u.prove.n_workers;
+    int32_t *rank    = calloc(n + 1, sizeof *rank);
+    uint64_t *number = calloc(n + 1, sizeof *number);
+    wire_control m   = {.kind = WIRE_PROVEN};
+    if (rank != NULL && number != NULL && self->act.prove != NULL)
+        m.u.proven.n_ranks = self->act.prove(self->user, c->u.prove.worker, n, rank, number);
+    m.u.proven.round     = c->u.prove.round;
+    m.u.proven.n_numbers = m.u.proven.n_ranks;
+    m.u.proven.rank      = rank;
+    m.u.proven.number    = number;
+    liaison_say(self, &m);
+    free(rank);
+    free(number);
+}
+
 static void take_record_ask(liaison *self, const wire_control *c)
 {
     if (self->act.record_please != NULL)
@@ -456,6 +490,7 @@ void liaison_receive(liaison *self, const wire_control *c, uint64_t now_ms)
     case WIRE_SHRUNK:
     case WIRE_STORED: asks_receive(self->asks, c); break;
     case WIRE_RECORD_ASK: take_record_ask(self, c); break;
+    case WIRE_PROVE: take_prove(self, c); break;
     case WIRE_STOP:
         if (self->act.stop != NULL) self->act.stop(self->user);
         break;

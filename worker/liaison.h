@@ -19,11 +19,14 @@
 typedef struct liaison liaison;
 
 typedef struct {
-    int32_t rank, world_size, servers, pid, local_rank, node;
-    uint64_t nonce; /* drawn once per process */
+    int32_t rank, world_size, servers, pid;
+    int32_t local_rank, local_world_size, node; /* as its launcher says; -1: it does not */
+    uint64_t nonce;                             /* drawn once per process */
+    uint64_t number; /* in its memory, for who can map it; 0: nobody may */
     uint64_t lease_ms, init_timeout_ms;
     uint64_t beat_ms_max;   /* longest time between beats; 0: what the lease makes of it */
     const char *host, *job; /* copied */
+    const char *machine;    /* what fails together; copied */
     const char *scheduler;  /* "10.0.0.7:29500", for sentences; copied */
     uint32_t n_addresses;
     const char *const *address; /* where other workers reach this one; BORROWED */
@@ -58,6 +61,9 @@ typedef struct {
     void (*record_please)(void *user, uint64_t id, uint64_t asker); /* answered by liaison_say() */
     void (*renew)(void *user); /* nothing is heard: open another connection beside this one */
     void (*stop)(void *user);  /* this worker shall leave in good order, after its step */
+    /* Which of these can this one map?  Their ranks and the numbers read there, [n] each; how many. */
+    uint32_t (*prove)(void *user, const wire_member *worker, uint32_t n, int32_t *rank,
+                      uint64_t *number);
 } liaison_actions;
 
 liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actions, void *user,
@@ -99,5 +105,8 @@ void liaison_report(liaison *self, const pen_error *why); /* FAILURE: this membe
 void liaison_leave(liaison *self, uint64_t now_ms);
 
 uint64_t liaison_incarnation(const liaison *self); /* 0 before WELCOME */
+
+/* Where WELCOME puts a worker that is in no record yet; -1: it does not. */
+void liaison_place(const liaison *self, int32_t *local_rank, int32_t *node);
 
 #endif

@@ -45,13 +45,14 @@ static pen_status create(pen_ctx *ctx, const device_ops *ops, int device, pen_er
 pen_status mirror_open(pen_ctx *ctx, pen_error *why)
 {
     char note[256];
-    if (ctx->settings.device == WORKER_DEVICE_HOST) return PEN_OK;
+    if (ctx->settings.device == WORKER_DEVICE_HOST || ctx->mirror != NULL) return PEN_OK;
     const device_ops *ops = device_beside_host(note, sizeof note);
     if (ops == NULL && ctx->settings.device == WORKER_DEVICE_AUTO) return PEN_OK;
     if (ops == NULL)
         return why_set(why, PEN_UNSUPPORTED,
                        "device=cuda: %s; say device=host, or see `penstock doctor`", note);
-    const int local   = ctx->env.local_rank > 0 ? ctx->env.local_rank : 0;
+    if (ops->current() < 0 && ctx->env.local_rank < 0) return PEN_OK; /* once it is known */
+    const int local   = ctx->env.local_rank;
     const int device  = ops->current() >= 0 ? ops->current() : local % ops->count();
     pen_status status = create(ctx, ops, device, why);
     if (status == PEN_OK) ctx->mirror->holds = true;

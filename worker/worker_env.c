@@ -44,12 +44,14 @@ pen_status worker_env_resolve(const worker_settings *s, launch_get get, worker_e
     env->alone   = place.is_alone;
     env->servers = (int32_t)launch_number(&place, LAUNCH_SERVERS, -1);
     if (place.value[LAUNCH_RANK].text[0] == '\0') return PEN_OK;
-    env->rank             = (int32_t)launch_number(&place, LAUNCH_RANK, 0);
-    env->world_size       = (int32_t)launch_number(&place, LAUNCH_WORLD_SIZE, 1);
-    env->local_rank       = (int32_t)launch_number(&place, LAUNCH_LOCAL_RANK, 0);
-    env->local_world_size = (int32_t)launch_number(&place, LAUNCH_LOCAL_WORLD_SIZE, 1);
-    env->node             = (int32_t)launch_number(&place, LAUNCH_NODE, 0);
-    env->nodes            = (int32_t)launch_number(&place, LAUNCH_NODES, 1);
+    env->rank       = (int32_t)launch_number(&place, LAUNCH_RANK, 0);
+    env->world_size = (int32_t)launch_number(&place, LAUNCH_WORLD_SIZE, 1);
+    /* Who is alone on its host is the first there. */
+    const int64_t here    = launch_number(&place, LAUNCH_LOCAL_WORLD_SIZE, env->alone ? 1 : -1);
+    env->local_world_size = (int32_t)here;
+    env->local_rank       = (int32_t)launch_number(&place, LAUNCH_LOCAL_RANK, here == 1 ? 0 : -1);
+    env->node             = (int32_t)launch_number(&place, LAUNCH_NODE, env->alone ? 0 : -1);
+    env->nodes            = (int32_t)launch_number(&place, LAUNCH_NODES, env->alone ? 1 : -1);
     snprintf(env->source, sizeof env->source, "%s", place.value[LAUNCH_RANK].from);
     if (env->alone) return PEN_OK;
     env->port = (uint32_t)launch_number(&place, LAUNCH_PORT, 0);

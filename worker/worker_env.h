@@ -9,7 +9,9 @@
 
 typedef struct {
     bool alone;
-    int32_t rank, world_size, local_rank, local_world_size, node, nodes;
+    int32_t rank, world_size;
+    int32_t local_rank, local_world_size, node,
+        nodes;       /* -1: the launcher does not say; the job does */
     int32_t servers; /* -1: not said */
     uint32_t port;   /* of the scheduler; 0 when alone */
     char addr[256];  /* of the scheduler */

@@ -164,15 +164,15 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(char,     host,             TEXT, "",       0,    0,        NULL,                                \
       "Name or address by which others reach this worker; empty takes the address of the interface that leads to the scheduler.") \
     X(char,     host_id,          TEXT, "",       0,    0,        NULL,                                \
-      "Workers with different names here count as on different hosts; empty takes the host's own identity.") \
+      "Which machine this is: workers with different names here are on different ones, and share no memory; empty takes boot id and host name.") \
     X(int64_t,  rank,             I64,  "-1",     -1,   1048576,  NULL,                                \
       "This worker's rank; -1 takes RANK, or what another launcher says.")                              \
     X(int64_t,  world_size,       I64,  "-1",     -1,   1048576,  NULL,                                \
       "Number of workers; -1 takes WORLD_SIZE, or what another launcher says.")                         \
     X(int64_t,  local_rank,       I64,  "-1",     -1,   1048576,  NULL,                                \
-      "Rank among the workers of this host; -1 takes LOCAL_RANK.")                                     \
+      "Rank among the workers of this machine; -1 takes LOCAL_RANK, or what the scheduler finds.")                                     \
     X(int64_t,  local_world_size, I64,  "-1",     -1,   1048576,  NULL,                                \
-      "Workers on this host; -1 takes LOCAL_WORLD_SIZE.")                                              \
+      "Workers on this machine; -1 takes LOCAL_WORLD_SIZE, or what the scheduler finds.")                                              \
     X(int64_t,  servers,          I64,  "-1",     -1,   4096,     NULL,                                \
       "Number of server processes; -1 is not given.")                                                  \
     X(char,     master_addr,      TEXT, "",       0,    0,        NULL,                                \

@@ -258,6 +258,13 @@ static pen_status check_worker(const search *s, pen_error *why)
         return why_set(why, PEN_BAD_SETTING,
                        "rank %lld is outside a world of %lld; ranks count from 0", (long long)rank,
                        (long long)most);
+    const int64_t here  = launch_number(p, LAUNCH_LOCAL_WORLD_SIZE, -1);
+    const int64_t local = launch_number(p, LAUNCH_LOCAL_RANK, -1);
+    if (here >= 0 && local >= here)
+        return why_set(why, PEN_BAD_SETTING,
+                       "%s is %lld but %s is %lld; local ranks count from 0 on each host",
+                       p->value[LAUNCH_LOCAL_RANK].from, (long long)local,
+                       p->value[LAUNCH_LOCAL_WORLD_SIZE].from, (long long)here);
     p->is_alone = size == 1 && launch_number(p, LAUNCH_SERVERS, -1) <= 0;
     if (p->is_alone) return PEN_OK;
     if (p->value[LAUNCH_ADDR].text[0] == '\0')

@@ -45,6 +45,7 @@ static void say_hello(sim_server *s)
     c.u.hello.pid         = 200 + (int32_t)s->rank;
     c.u.hello.nonce       = s->nonce;
     c.u.hello.host        = s->control.name;
+    c.u.hello.machine     = s->control.name;
     c.u.hello.job         = "";
     c.u.hello.store       = "";
     c.u.hello.n_addresses = s->n_places;

@@ -114,12 +114,13 @@ static void hello(rig *r, uint32_t peer, int32_t role, int32_t rank)
     m.u.hello.rank               = rank;
     m.u.hello.world_size         = WORKERS;
     m.u.hello.servers            = SERVERS;
-    m.u.hello.nonce              = 77 + peer;
-    m.u.hello.host               = "node-0123.cluster.local";
-    m.u.hello.job                = "scale";
-    m.u.hello.store              = "";
-    m.u.hello.n_addresses        = 1;
-    m.u.hello.address            = address;
+    m.u.hello.local_rank = m.u.hello.node = -1;
+    m.u.hello.nonce                       = 77 + peer;
+    m.u.hello.host                        = "node-0123.cluster.local";
+    m.u.hello.job                         = "scale";
+    m.u.hello.store                       = "";
+    m.u.hello.n_addresses                 = 1;
+    m.u.hello.address                     = address;
     scheduler_core_receive(r->core, peer, &m, r->now_ms);
 }
 

@@ -40,6 +40,30 @@ static pen_ctx *make_context(int rank, int n, const char *const *settings)
     return ctx;
 }
 
+/* Who proves what, as the scheduler finds it out. */
+static void share(rig *r, coll_member *members, int n)
+{
+    int32_t rank[RIG_RANKS_MAX];
+    uint64_t number[RIG_RANKS_MAX];
+    for (int i = 0; i < n; i++) {
+        const uint32_t read =
+            n > 1 ? coll_engine_prove(r->ctx[i]->coll, members, n, rank, number) : 0;
+        members[i].sharing = i;
+        for (uint32_t k = read; k-- > 0;) {
+            if (number[k] != coll_engine_number(r->ctx[rank[k]]->coll)) fail_msg("another number");
+            if (rank[k] < i) members[i].sharing = rank[k];
+        }
+    }
+}
+
+/* Ranks with one host_id are a node. */
+static int node_of(const rig *r, int rank)
+{
+    int first = 0;
+    while (strcmp(r->ctx[first]->settings.host_id, r->ctx[rank]->settings.host_id) != 0) first++;
+    return first;
+}
+
 void rig_start(rig *r, int n, const char *const *settings, const coll_job *job)
 {
     coll_member members[RIG_RANKS_MAX];
@@ -52,10 +76,12 @@ void rig_start(rig *r, int n, const char *const *settings, const coll_job *job)
             fail_msg("%s", why.text);
         members[i]         = (coll_member){.rank        = i,
                                            .local_rank  = r->ctx[i]->env.local_rank,
+                                           .node        = node_of(r, i),
                                            .incarnation = 100 + (uint64_t)i,
                                            .host        = "testhost"};
         members[i].address = coll_engine_addresses(r->ctx[i]->coll, &members[i].n_addresses);
     }
+    share(r, members, n);
     for (int i = 0; i < n && n > 1; i++) coll_engine_joined(r->ctx[i]->coll, members, n, 4711);
 }
 

@@ -227,7 +227,7 @@ move() {
 # It has one core, so that sums are those of any other job with one thread; and all bytes travel by cable.
 role_on() {
     local pid=$1_pid
-    role "$2" "${enter_host[@]}" -t "${!pid}" -- env PENSTOCK_HOST_ID="$1" PENSTOCK_SHARED_MEMORY=no \
+    role "$2" "${enter_host[@]}" -t "${!pid}" -- env PENSTOCK_SHARED_MEMORY=no \
         taskset -c $((${1#n} % $(nproc))) "${@:3}"
 }
 

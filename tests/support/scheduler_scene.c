@@ -207,13 +207,14 @@ wire_control scene_hello(int32_t role, int32_t rank, int32_t world, int32_t serv
     c.u.hello.rank                       = rank;
     c.u.hello.world_size                 = world;
     c.u.hello.servers                    = servers;
-    c.u.hello.nonce                      = nonce;
-    c.u.hello.pid                        = (int32_t)nonce;
-    c.u.hello.host                       = "devbox";
-    c.u.hello.job                        = "mine";
-    c.u.hello.store                      = "";
-    c.u.hello.n_addresses                = role == PEN_SERVER ? 2 : 0;
-    c.u.hello.address                    = addresses;
+    c.u.hello.local_rank = c.u.hello.node = -1;
+    c.u.hello.nonce                       = nonce;
+    c.u.hello.pid                         = (int32_t)nonce;
+    c.u.hello.host                        = "devbox";
+    c.u.hello.job                         = "mine";
+    c.u.hello.store                       = "";
+    c.u.hello.n_addresses                 = role == PEN_SERVER ? 2 : 0;
+    c.u.hello.address                     = addresses;
     return c;
 }
 
@@ -429,6 +430,17 @@ static scene *make_scene(va_list strings)
     r->actions =
         (scheduler_actions){on_send, on_log, on_ended, r, r->settings.state[0] ? on_keep : NULL};
     make_core(r);
+    return r;
+}
+
+scene *scene_wait(int32_t workers, int32_t servers, ...)
+{
+    va_list strings;
+    va_start(strings, servers);
+    scene *r = make_scene(strings);
+    va_end(strings);
+    r->workers = workers;
+    r->servers = servers;
     return r;
 }
 

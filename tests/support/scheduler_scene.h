@@ -29,6 +29,8 @@ typedef struct {
 
 /* `workers` and `servers` with two threads each; strings are settings, the last is NULL.  Trains. */
 scene *scene_train(int32_t workers, int32_t servers, ...);
+/* The same, and nobody is there yet. */
+scene *scene_wait(int32_t workers, int32_t servers, ...);
 void scene_drop(scene *r);
 
 /* Whatever a core says can be said on the wire: fails the test if it cannot. */

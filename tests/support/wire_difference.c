@@ -158,6 +158,7 @@ static const char *member(const wire_member *a, const wire_member *b)
     FIELD(pid);
     FIELD(local_rank);
     FIELD(node);
+    FIELD(sharing);
     TEXT(host);
     LIST(address, n_addresses, text);
     return NULL;
@@ -277,6 +278,9 @@ static const char *joining(const wire_control *a, const wire_control *b)
         FIELD(u.hello.pid);
         FIELD(u.hello.local_rank);
         FIELD(u.hello.node);
+        FIELD(u.hello.local_world_size);
+        FIELD(u.hello.number);
+        TEXT(u.hello.machine);
         FIELD(u.hello.nonce);
         TEXT(u.hello.host);
         TEXT(u.hello.job);
@@ -291,6 +295,8 @@ static const char *joining(const wire_control *a, const wire_control *b)
         FIELD(u.welcome.term);
         FIELD(u.welcome.lease_ms);
         FIELD(u.welcome.grace_ms);
+        FIELD(u.welcome.local_rank);
+        FIELD(u.welcome.node);
         TEXT(u.welcome.job);
         return NULL;
     case WIRE_EPOCH:
@@ -532,6 +538,17 @@ static const char *changing(const wire_control *a, const wire_control *b)
         return NULL;
     case WIRE_SCALE: FIELD(u.scale); return NULL;
     case WIRE_DRAIN: FIELD(u.drain); return NULL;
+    case WIRE_PROVE:
+        FIELD(u.prove.round);
+        LIST(u.prove.worker, u.prove.n_workers, member);
+        return NULL;
+    case WIRE_PROVEN:
+        FIELD(u.proven.round);
+        FIELD(u.proven.n_ranks);
+        FIELD(u.proven.n_numbers);
+        COLUMN(u.proven.rank, a->u.proven.n_ranks);
+        COLUMN(u.proven.number, a->u.proven.n_numbers);
+        return NULL;
     case WIRE_RESIZED:
         FIELD(u.resized.status);
         TEXT(u.resized.text);

@@ -145,7 +145,8 @@ static const wire_member workers[] = {{.role        = PEN_WORKER,
                                        .host        = "node-a",
                                        .pid         = 301,
                                        .local_rank  = 1,
-                                       .node        = 2},
+                                       .node        = 2,
+                                       .sharing     = 1},
                                       {.role        = PEN_WORKER,
                                        .rank        = 1,
                                        .incarnation = 22,
@@ -222,21 +223,24 @@ wire_control wire_sample_control(wire_control_kind kind)
     wire_control c = {.kind = kind, .from = 1763690000000ull << 24 | 3};
     switch (kind) {
     case WIRE_HELLO:
-        c.u.hello.role        = WIRE_LAUNCHER;
-        c.u.hello.rank        = -1;
-        c.u.hello.world_size  = 8;
-        c.u.hello.servers     = 2;
-        c.u.hello.pid         = 4711;
-        c.u.hello.local_rank  = 3;
-        c.u.hello.node        = 1;
-        c.u.hello.nonce       = 0xfeedfacecafebeef;
-        c.u.hello.host        = "devbox";
-        c.u.hello.job         = "fashion_mnist-5f2a";
-        c.u.hello.store       = "/var/lib/penstock/5f2a";
-        c.u.hello.n_addresses = 2;
-        c.u.hello.address     = addresses;
-        c.u.hello.n_snapshots = 2;
-        c.u.hello.snapshot    = snapshots;
+        c.u.hello.role             = WIRE_LAUNCHER;
+        c.u.hello.rank             = -1;
+        c.u.hello.world_size       = 8;
+        c.u.hello.servers          = 2;
+        c.u.hello.pid              = 4711;
+        c.u.hello.local_rank       = 3;
+        c.u.hello.node             = 1;
+        c.u.hello.number           = 0xbadc0ffee0ddf00d;
+        c.u.hello.machine          = "boot:0e5f:devbox";
+        c.u.hello.local_world_size = 4;
+        c.u.hello.nonce            = 0xfeedfacecafebeef;
+        c.u.hello.host             = "devbox";
+        c.u.hello.job              = "fashion_mnist-5f2a";
+        c.u.hello.store            = "/var/lib/penstock/5f2a";
+        c.u.hello.n_addresses      = 2;
+        c.u.hello.address          = addresses;
+        c.u.hello.n_snapshots      = 2;
+        c.u.hello.snapshot         = snapshots;
         break;
     case WIRE_WELCOME:
         c.u.welcome.incarnation = 31;
@@ -245,6 +249,8 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.welcome.job         = "fashion_mnist-5f2a";
         c.u.welcome.lease_ms    = 10000;
         c.u.welcome.grace_ms    = 60000;
+        c.u.welcome.local_rank  = 1;
+        c.u.welcome.node        = 2;
         break;
     case WIRE_EPOCH:
         c.u.epoch.term      = 33;
@@ -487,6 +493,18 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.scale.servers = 82;
         break;
     case WIRE_DRAIN: c.u.drain.server = 83; break;
+    case WIRE_PROVE:
+        c.u.prove.round     = 68;
+        c.u.prove.n_workers = 2;
+        c.u.prove.worker    = workers;
+        break;
+    case WIRE_PROVEN:
+        c.u.proven.round     = 68;
+        c.u.proven.n_ranks   = 3;
+        c.u.proven.rank      = missing;
+        c.u.proven.n_numbers = 2;
+        c.u.proven.number    = shard_bytes;
+        break;
     case WIRE_RESIZED:
         c.u.resized.status = PEN_UNSUPPORTED;
         c.u.resized.text   = "the job has a fixed number of workers";

@@ -804,7 +804,7 @@ static void two_members_of_one_process_need_no_thread(void **state)
     for (int i = 0; i < 2; i++) node_place_destroy(place[i]);
 }
 
-static void addresses_tell_hosts_apart(void **state)
+static void a_number_is_read_where_memory_can_be_mapped_and_nowhere_else(void **state)
 {
     (void)state;
     node_place *place, *other;
@@ -813,10 +813,12 @@ static void addresses_tell_hosts_apart(void **state)
     assert_int_equal(node_place_create(&place, &why), PEN_OK);
     assert_int_equal(node_place_create(&other, &why), PEN_OK);
     const char *own = node_place_address(place);
-    assert_true(node_is_same_host(own, node_place_address(other)));
-    assert_false(node_is_same_host(own, "node:00000000-0000:1:0:12:3:4:5"));
-    assert_false(node_is_same_host("tcp://127.0.0.1:1", "tcp://127.0.0.1:1"));
-    const char *address[] = {own, "node:x:1:0:999999999:3:ab:5"}; /* no such process */
+    assert_true(node_read_number(own) == node_place_number(place));
+    assert_true(node_read_number(node_place_address(other)) == node_place_number(other));
+    assert_true(node_place_number(place) != node_place_number(other));
+    assert_true(node_read_number("node:999999999:3:ab:5") == 0); /* no such process */
+    assert_true(node_read_number("tcp://127.0.0.1:1") == 0);
+    const char *address[] = {own, "node:999999999:3:ab:5"}; /* no such process */
     const int ranks[]     = {0, 1};
     assert_int_equal(node_team_create(place, 5, address, ranks, 2, 0, &team, &why),
                      PEN_UNREACHABLE);
@@ -894,7 +896,7 @@ static void what_a_member_says_of_its_memory_is_checked_before_it_is_used(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_tell_hosts_apart),
+        cmocka_unit_test(a_number_is_read_where_memory_can_be_mapped_and_nowhere_else),
         cmocka_unit_test(two_members_of_one_process_need_no_thread),
         cmocka_unit_test(every_kind_is_right_for_one_to_nine_members),
         cmocka_unit_test(every_type_is_right),

@@ -18,10 +18,10 @@ enum { SERVERS_MAX = 16, SHARDS_MAX = 64 };
 /* ---- helpers --------------------------------------------------------------------------------- */
 static void make_servers(placement_server *server, uint32_t n, uint32_t places)
 {
-    static const char *const hosts[] = {"a", "b", "c", "d", "e", "f", "g", "h",
-                                        "i", "j", "k", "l", "m", "n", "o", "p"};
+    static const char *const machines[] = {"a", "b", "c", "d", "e", "f", "g", "h",
+                                           "i", "j", "k", "l", "m", "n", "o", "p"};
     for (uint32_t i = 0; i < n; i++)
-        server[i] = (placement_server){.places = places, .host = hosts[i]};
+        server[i] = (placement_server){.places = places, .machine = machines[i]};
 }
 
 static void goal_of(const placement *now, uint32_t shards, const placement_server *server,
@@ -128,21 +128,22 @@ static void the_first_placement_is_even_for_every_number_of_servers_shards_and_c
             }
 }
 
-static void copies_lie_on_other_hosts_where_there_are_others(void **state)
+static void copies_lie_on_other_machines_where_there_are_others(void **state)
 {
     (void)state;
     placement_server server[4];
     placement goal = {0};
     make_servers(server, 4, 1);
-    server[1].host = server[0].host; /* two on each host */
-    server[3].host = server[2].host;
+    server[1].machine = server[0].machine; /* two on each machine */
+    server[3].machine = server[2].machine;
     goal_of(&(placement){0}, 4, server, 4, 1, &goal);
     assert_sound(&goal, 4, server, 4, 2);
     for (uint32_t s = 0; s < 4; s++) {
         const int32_t lead = placement_primary(&goal, s)->at.server;
         for (uint32_t i = 0; i < goal.n; i++)
             if (goal.row[i].at.shard == s && goal.row[i].at.server != lead)
-                assert_string_not_equal(server[goal.row[i].at.server].host, server[lead].host);
+                assert_string_not_equal(server[goal.row[i].at.server].machine,
+                                        server[lead].machine);
     }
     placement_fini(&goal);
 }
@@ -489,7 +490,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_copies_shard_k_lies_on_thread_k),
         cmocka_unit_test(the_first_placement_is_even_for_every_number_of_servers_shards_and_copies),
-        cmocka_unit_test(copies_lie_on_other_hosts_where_there_are_others),
+        cmocka_unit_test(copies_lie_on_other_machines_where_there_are_others),
         cmocka_unit_test(there_is_no_goal_without_a_server),
         cmocka_unit_test(a_goal_that_is_reached_asks_for_nothing),
         cmocka_unit_test(a_new_copy_is_a_learner_until_it_has_caught_up_and_nothing_goes_before),

@@ -245,8 +245,9 @@ static inline wire_control hello_of(int32_t role, int32_t rank, int32_t world, i
     c.u.hello.rank       = rank;
     c.u.hello.world_size = world;
     c.u.hello.servers    = servers;
-    c.u.hello.nonce      = nonce;
-    c.u.hello.pid        = 4000 + rank;
+    c.u.hello.local_rank = c.u.hello.node = -1;
+    c.u.hello.nonce                       = nonce;
+    c.u.hello.pid                         = 4000 + rank;
     c.u.hello.host  = role == PEN_WORKER && rank >= 0 && rank < 4 ? worker_hosts[rank] : "devbox";
     c.u.hello.job   = "mine";
     c.u.hello.store = "";

@@ -195,8 +195,9 @@ static wire_control hello_of(int32_t role, int32_t rank, int32_t servers)
     c.u.hello.rank                     = rank;
     c.u.hello.world_size               = WORKERS;
     c.u.hello.servers                  = servers;
-    c.u.hello.nonce                    = 10 + (uint64_t)rank;
-    c.u.hello.host                     = "devbox";
+    c.u.hello.local_rank = c.u.hello.node = -1;
+    c.u.hello.nonce                       = 10 + (uint64_t)rank;
+    c.u.hello.host                        = "devbox";
     c.u.hello.job = c.u.hello.store = "";
     c.u.hello.n_addresses           = role == PEN_WORKER ? 1 : 0;
     c.u.hello.address               = role == PEN_WORKER ? &address[rank] : NULL;

@@ -160,8 +160,9 @@ static void join(job *j)
     c.u.hello.role       = PEN_WORKER;
     c.u.hello.world_size = 1;
     c.u.hello.servers    = 1;
-    c.u.hello.nonce      = 4711;
-    c.u.hello.host       = "test";
+    c.u.hello.local_rank = c.u.hello.node = -1;
+    c.u.hello.nonce                       = 4711;
+    c.u.hello.host                        = "test";
     say(j, &c);
     await_control(j, WIRE_WELCOME);
     j->me = j->c.u.welcome.incarnation;

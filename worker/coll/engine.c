@@ -139,6 +139,7 @@ static void free_members(coll_engine *e)
     free(e->node_address);
     free(e->device_address);
     free(e->local_rank);
+    free(e->node_of);
     free(e->place_of);
     free(e->is_lost);
 }
@@ -227,11 +228,26 @@ static const char *find_address(const coll_member *m, const char *prefix)
     return "";
 }
 
-static bool is_same_place(const coll_member *a, const coll_member *b)
+uint64_t coll_engine_number(const coll_engine *e)
 {
-    const char *one = find_address(a, "node:"), *other = find_address(b, "node:");
-    return one[0] != '\0' && other[0] != '\0' && node_is_same_host(one, other) &&
-           strcmp(find_address(a, "host:"), find_address(b, "host:")) == 0;
+    return e->place != NULL ? node_place_number(e->place) : 0;
+}
+
+uint32_t coll_engine_prove(const coll_engine *e, const coll_member *members, int n, int32_t *rank,
+                           uint64_t *number)
+{
+    const coll_member own = {.n_addresses = e->n_addresses, .address = e->address};
+    uint32_t read         = 0;
+    for (int i = 0; i < n && e->place != NULL; i++) {
+        const char *address = find_address(&members[i], "node:");
+        if (members[i].rank == e->rank || address[0] == '\0' ||
+            strcmp(find_address(&members[i], "host:"), find_address(&own, "host:")) != 0)
+            continue;
+        rank[read]   = members[i].rank;
+        number[read] = node_read_number(address);
+        read += number[read] != 0;
+    }
+    return read;
 }
 
 static pen_status copy_members(coll_engine *e, const coll_member *members, int n, pen_error *why)
@@ -241,20 +257,21 @@ static pen_status copy_members(coll_engine *e, const coll_member *members, int n
     e->node_address   = calloc(many, sizeof *e->node_address);
     e->device_address = calloc(many, sizeof *e->device_address);
     e->local_rank     = calloc(many, sizeof *e->local_rank);
+    e->node_of        = calloc(many, sizeof *e->node_of);
     e->place_of       = calloc(many, sizeof *e->place_of);
     e->is_lost        = calloc(many, sizeof *e->is_lost);
     e->n_members      = n;
     bool is_whole     = e->host != NULL && e->node_address != NULL && e->device_address != NULL &&
-                    e->local_rank != NULL && e->place_of != NULL && e->is_lost != NULL;
+                    e->local_rank != NULL && e->node_of != NULL && e->place_of != NULL &&
+                    e->is_lost != NULL;
     for (int i = 0; i < n && is_whole; i++) {
         e->host[i]           = strdup(members[i].host != NULL ? members[i].host : "unknown");
         e->node_address[i]   = strdup(find_address(&members[i], "node:"));
         e->device_address[i] = strdup(find_address(&members[i], "cuda:"));
         e->local_rank[i]     = members[i].local_rank;
+        e->node_of[i]        = members[i].node;
+        e->place_of[i]       = members[i].sharing;
         is_whole = e->host[i] != NULL && e->node_address[i] != NULL && e->device_address[i] != NULL;
-        int first = 0;
-        while (first < i && !is_same_place(&members[first], &members[i])) first++;
-        e->place_of[i] = first;
     }
     return is_whole ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for %d members", n);
 }

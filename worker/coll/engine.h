@@ -2,8 +2,8 @@
  *
  * DESIGN
  * Groups.    pen_group.  The world exists from joining on; pen_group_new() and its kin make others.  A group picks its
- *            path when it is made: one host: node; one member per host, or shared memory off: wire; else hier.  Calls
- *            on device memory take `device` when the group is on one host, else they are staged through host memory.
+ *            path when it is made: all share memory: node; nobody does: wire; else hier.  Calls on device memory take
+ *            `device` when all share memory, else they are staged through host memory.
  * Driving.   Calls of a group run one after another in the order they were made.  A blocking caller advances its own
  *            group and sleeps on the doorbell (node) or in poll (mesh); the thread "pen-coll" advances calls that
  *            nobody waits for, and is asleep when there are none.
@@ -19,6 +19,7 @@ typedef struct coll_engine coll_engine;
 
 typedef struct {
     int rank, local_rank, node;
+    int sharing; /* lowest rank of those who can map each other's memory; own: nobody */
     uint64_t incarnation;
     const char *host;
     uint32_t n_addresses;
@@ -49,6 +50,13 @@ void coll_engine_look(coll_engine *engine);
 /* For HELLO, before joining: "tcp://HOST:PORT", "node:...", "cuda:UUID" when there is a device, "host:ID" when one is
  * set, and "same:...", the settings that all members must have alike. */
 const char *const *coll_engine_addresses(const coll_engine *engine, uint32_t *n);
+
+/* For HELLO: in this process's memory, for who can map it; 0: it shares none. */
+uint64_t coll_engine_number(const coll_engine *engine);
+/* Opens the memory of others, as their addresses say: ranks of those that could be read, and their numbers, [n] each.
+ * Returns how many.  Those of another host_id are left out: people have said that they share nothing. */
+uint32_t coll_engine_prove(const coll_engine *engine, const coll_member *members, int n,
+                           int32_t *rank, uint64_t *number);
 
 /* From the thread "pen-io". */
 void coll_engine_joined(coll_engine *engine, const coll_member *members, int n, uint64_t job);

@@ -111,8 +111,9 @@ struct coll_engine {
     /* Who there is; written once, by coll_engine_joined(). */
     int n_members;
     char **host, **node_address, **device_address; /* [n_members] */
-    int *local_rank, *place_of; /* [n_members] place_of: the lowest rank on the same host */
-    bool *is_lost;              /* under the lock */
+    int *local_rank, *node_of; /* [n_members] of the machine, as the scheduler says */
+    int *place_of; /* [n_members] lowest rank of those who can map each other's memory */
+    bool *is_lost; /* under the lock */
 
     pthread_mutex_t
         making; /* of the groups that are made when first asked for; taken before the others */

@@ -1,10 +1,11 @@
-/* node.h - members of one host: mapped memory, flags, and collectives on them.
+/* node.h - members that share memory: mapped memory, flags, and collectives on them.
  *
  * DESIGN
  * Place.     A node_place is this process among the workers of its host: one control segment of its own, which
- *            peers map, and a doorbell.  A peer is mapped by /proc/PID/fd/FD, so both must share user and pid
- *            namespace.  Who cannot map all the others says so in its own control segment, where those who can map
- *            it find it in their first call: nobody's call has ended then, and the wire carries it, for all alike.
+ *            peers map, and a doorbell.  A peer is mapped by /proc/PID/fd/FD.  Who can map whom is proven while the
+ *            job joins, by a number that is read there; teams are of those alone.  Who cannot map another all the
+ *            same says so in its own control segment, where those who can map it find it in their first call:
+ *            nobody's call has ended then, and the wire carries it, for all alike.
  * Team.      Members of one group on one host.  Each has a slot in its own control segment, found by the group's
  *            id: header and arrival flag of the call in progress, small payloads, counts, references to its
  *            buffers (segment id, offset), a staging window for buffers that peers cannot map.
@@ -39,9 +40,12 @@ typedef struct node_team node_team;
 pen_status node_place_create(node_place **place, pen_error *why);
 void node_place_destroy(node_place *place); /* after its teams; NULL is fine */
 
-/* What peers need to map it, as text without spaces: "node:BOOTID:PIDNS:UID:PID:FD:ID:SIZE". */
+/* What peers need to map it, as text without spaces: "node:PID:FD:ID:SIZE".  Whether they can, trying tells. */
 const char *node_place_address(const node_place *place);
-bool node_is_same_host(const char *address, const char *other); /* of two node_place_address() */
+/* A random number that stands in the control segment and in no address: who knows it has read it there. */
+uint64_t node_place_number(const node_place *place);
+/* That of the process with this address; 0: it cannot be read. */
+uint64_t node_read_number(const char *address);
 
 /* Collective among the members, but without waiting for them: maps what is there already.  address[size]: of each
  * member's place, own included.  `id` is the group's, unique in the job.  UNREACHABLE: some peer cannot be mapped. */

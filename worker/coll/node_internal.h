@@ -52,6 +52,7 @@ typedef struct {
 
 typedef struct {
     uint64_t magic, bytes;
+    uint64_t number; /* for node_read_number() */
     _Alignas(64) _Atomic uint32_t doorbell;
     _Atomic uint32_t sleeping;
     _Alignas(64) _Atomic uint64_t group[NODE_SLOTS]; /* id; 0: free */

@@ -12,38 +12,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-static const uint64_t control_magic = 0x3244414e50454e50u; /* changes with the layout */
+static const uint64_t control_magic = 0x3344414e50454e50u; /* changes with the layout */
 
-enum { SPIN_TURNS = 2000, YIELDS = 4, BOOT_ID_BYTES = 40, SAME_FIELDS = 4 };
+enum { SPIN_TURNS = 2000, YIELDS = 4 };
 
 /* ---- birth and death ------------------------------------------------------------------------- */
-static void read_boot_id(char id[BOOT_ID_BYTES])
-{
-    snprintf(id, BOOT_ID_BYTES, "unknown");
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file == NULL) return;
-    if (fscanf(file, "%39[0-9a-f-]", id) != 1) snprintf(id, BOOT_ID_BYTES, "unknown");
-    fclose(file);
-}
-
-static unsigned long pid_namespace(void)
-{
-    struct stat is;
-    return stat("/proc/self/ns/pid", &is) == 0 ? (unsigned long)is.st_ino : 0;
-}
-
 static void write_address(node_place *p)
 {
-    char boot[BOOT_ID_BYTES];
-    read_boot_id(boot);
-    snprintf(p->address, sizeof p->address, "node:%s:%lu:%u:%d:%d:%" PRIx64 ":%" PRIu64, boot,
-             pid_namespace(), (unsigned)getuid(), (int)p->ref.pid, (int)p->ref.fd, p->ref.id,
-             p->ref.size);
+    snprintf(p->address, sizeof p->address, "node:%d:%d:%" PRIx64 ":%" PRIu64, (int)p->ref.pid,
+             (int)p->ref.fd, p->ref.id, p->ref.size);
 }
 
 static int count_cores(void)
@@ -61,6 +43,8 @@ pen_status node_place_create(node_place **place, pen_error *why)
         free(p);
         return PEN_NO_MEMORY;
     }
+    uint64_t *number = &p->control->number;
+    if (getrandom(number, sizeof *number, 0) != (ssize_t)sizeof *number) *number = 0;
     p->control->magic = control_magic;
     p->control->bytes = sizeof *p->control;
     p->cores          = count_cores();
@@ -101,32 +85,17 @@ const char *node_place_address(const node_place *place)
     return place->address;
 }
 
-/* Length of "node:BOOTID:PIDNS:UID:", 0 when it is no such address. */
-static size_t same_length(const char *address)
+uint64_t node_place_number(const node_place *place)
 {
-    const char *end = address;
-    if (strncmp(address, "node:", 5) != 0) return 0;
-    for (int i = 0; i < SAME_FIELDS; i++) {
-        end = strchr(end, ':');
-        if (end == NULL) return 0;
-        end++;
-    }
-    return (size_t)(end - address);
-}
-
-bool node_is_same_host(const char *address, const char *other)
-{
-    const size_t length = same_length(address);
-    return length > 0 && length == same_length(other) && memcmp(address, other, length) == 0;
+    return place->control->number;
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 pen_status node_open_peer(const char *address, node_peer *peer, pen_error *why)
 {
-    const size_t skip = same_length(address);
-    segment_ref ref   = {0};
-    if (skip == 0 || sscanf(address + skip, "%" SCNd32 ":%" SCNd32 ":%" SCNx64 ":%" SCNu64,
-                            &ref.pid, &ref.fd, &ref.id, &ref.size) != 4)
+    segment_ref ref = {0};
+    if (sscanf(address, "node:%" SCNd32 ":%" SCNd32 ":%" SCNx64 ":%" SCNu64, &ref.pid, &ref.fd,
+               &ref.id, &ref.size) != 4)
         return why_set(why, PEN_UNREACHABLE, "a worker gives no address of its shared memory");
     if (ref.size < sizeof *peer->control)
         return why_set(why, PEN_UNREACHABLE,
@@ -145,6 +114,15 @@ pen_status node_open_peer(const char *address, node_peer *peer, pen_error *why)
                    "process %d has shared memory of another version; use one version of Penstock "
                    "in a job",
                    (int)ref.pid);
+}
+
+uint64_t node_read_number(const char *address)
+{
+    node_peer peer = {0};
+    if (node_open_peer(address, &peer, NULL) != PEN_OK) return 0;
+    const uint64_t number = peer.control->number;
+    segment_unmap(&peer.ref);
+    return number;
 }
 
 /* Also a zombie is dead: it has no program any more. */

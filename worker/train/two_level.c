@@ -11,10 +11,10 @@
  *           each rank pulls its own chunks only; then the ranks of the node gather the rest
  * So a node sends each gradient once, however many ranks it has, and each rank has its part of the
  * sockets.  A sum of a node is rounded once more where gradients travel in 16 bits.
- *   Which ranks are a node is what the launcher told them (HELLO), for servers know that, too.
+ *   Which ranks are a node is what the record of the epoch says, which servers have, too.
  *   mode=ps-hier and two_level=yes do this always.  In mode=ps-bsp two_level=auto does where it pays
- * and nobody can tell but by the clock: several workers share a host and the model is not tiny, and,
- * as long as sums are deterministic, all are on one host and gradients travel as they are, so that
+ * and nobody can tell but by the clock: the workers of a node share memory and the model is not tiny, and,
+ * as long as sums are deterministic, all are on one node and gradients travel as they are, so that
  * the bits are those of no.  All ranks find the same, and none asks another.
  * Threads: the program's opens, feeds and ends the step; "pen-coll" ends sums; "pen-io" owns the
  * exchange.  They hand on by tasks.  A lazy step ends in "pen-step", one at a time: the program goes
@@ -86,16 +86,27 @@ struct two_level {
 };
 
 /* ---- whether it pays ------------------------------------------------------------------------- */
-static uint32_t count_hosts(const client *c)
+/* By the record, so that all find the same. */
+static uint32_t count_nodes(const client_record *r)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_workers; i++) {
+    for (uint32_t i = 0; i < r->n_workers; i++) {
         bool is_new = true;
-        for (uint32_t k = 0; k < i && is_new; k++)
-            is_new = strcmp(c->worker_host[i], c->worker_host[k]) != 0;
+        for (uint32_t k = 0; k < i && is_new; k++) is_new = r->worker[i].node != r->worker[k].node;
         n += is_new;
     }
     return n;
+}
+
+/* Over sockets a sum of a node costs as much as the pushes it saves. */
+static bool have_shared_memory(const client_record *r)
+{
+    for (uint32_t i = 0; i < r->n_workers; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (r->worker[i].node == r->worker[k].node &&
+                r->worker[i].sharing != r->worker[k].sharing)
+                return false;
+    return true;
 }
 
 static bool is_large_enough(const model *m)
@@ -128,11 +139,10 @@ static bool is_worth_it(const pen_ctx *ctx)
 {
     const client *c      = ctx->state;
     const model *m       = &ctx->model;
-    const uint32_t hosts = count_hosts(c);
-    if (hosts == c->n_workers || !is_large_enough(m) || !has_only(m, is_decided)) return false;
-    if (ctx->settings.deterministic)
-        return hosts == 1 && ctx->env.nodes == 1 && has_only(m, is_in_float);
-    return hosts == (uint32_t)ctx->env.nodes;
+    const uint32_t nodes = count_nodes(&c->record);
+    if (nodes == c->record.n_workers || !have_shared_memory(&c->record)) return false;
+    if (!is_large_enough(m) || !has_only(m, is_decided)) return false;
+    return !ctx->settings.deterministic || (nodes == 1 && has_only(m, is_in_float));
 }
 
 /* A sum of a node needs all its ranks: where they may come and go, each pushes its own. */

@@ -1,0 +1,137 @@
+/* core_prove.c - PROVE, PROVEN: who can map whose memory, found by doing it.
+ *
+ * DESIGN.  Each worker has written a random number into its memory and tells it to the scheduler (HELLO) and to nobody
+ * else.  Once all are here, each is told where the memory of all lies (PROVE) and answers with the numbers
+ * that it could read there (PROVEN).  Workers share memory who have read each other's numbers, all of
+ * them: sets around their lowest member, by which the record names them.  Boot ids, names and addresses say
+ * nothing.
+ * Nobody waits for it long: who does not answer shares nothing, and the job begins.
+ */
+#include "scheduler/core_state.h"
+
+#include <stdlib.h>
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+static bool is_asked(const seat *s)
+{
+    return s->number != 0 && s->state == MEMBER_JOINING;
+}
+
+static uint32_t count_asked(const scheduler_core *core)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < core->roster.workers.n; i++) n += is_asked(core->roster.workers.at[i]);
+    return n;
+}
+
+typedef void (*ask_fn)(scheduler_core *core, const seat *s, const wire_control *question);
+
+/* False: no memory. */
+static bool ask(scheduler_core *core, const seat *s, ask_fn send)
+{
+    const seat_list *list = &core->roster.workers;
+    keep kept             = {0};
+    wire_member *member   = calloc(list->n + 1, sizeof *member);
+    bool done             = member != NULL;
+    uint32_t n            = 0;
+    for (uint32_t i = 0; done && i < list->n; i++)
+        if (is_asked(list->at[i])) done = core_epoch_describe(&kept, list->at[i], &member[n++]);
+    wire_control c      = {.kind = WIRE_PROVE};
+    c.u.prove.round     = core->proof.round;
+    c.u.prove.n_workers = n;
+    c.u.prove.worker    = member;
+    if (done) send(core, s, &c);
+    keep_clear(&kept);
+    free(member);
+    return done;
+}
+
+static void ask_all(scheduler_core *core, const seat *s, const wire_control *question)
+{
+    (void)s;
+    core_send_all(core, TO_WORKERS, question);
+}
+
+void core_prove_tell(scheduler_core *core, const seat *s)
+{
+    if (!core->proof.is_open || s->role != PEN_WORKER || s->opened || !is_asked(s)) return;
+    (void)ask(core, s, core_send);
+}
+
+void core_prove_anew(scheduler_core *core)
+{
+    const seat_list *list = &core->roster.workers;
+    core->proof.is_open   = false;
+    for (uint32_t i = 0; i < list->n; i++) seat_close(list->at[i]);
+}
+
+/* ---- hearing --------------------------------------------------------------------------------- */
+void core_proven(scheduler_core *core, seat *s, const wire_control *c, uint64_t now_ms)
+{
+    const uint32_t n = core->roster.workers.n;
+    if (!core->proof.is_open || c->u.proven.round != core->proof.round) return; /* of before */
+    uint8_t *opened = calloc(n / 8 + 1, 1);
+    if (!opened || c->u.proven.n_ranks != c->u.proven.n_numbers) {
+        core->refused += opened != NULL;
+        free(opened);
+        return;
+    }
+    for (uint32_t i = 0; i < c->u.proven.n_ranks; i++) {
+        const seat *other = roster_find(&core->roster, PEN_WORKER, c->u.proven.rank[i]);
+        if (!other || !other->number || other->number != c->u.proven.number[i]) continue;
+        opened[other->rank / 8] |= (uint8_t)(1u << other->rank % 8);
+    }
+    seat_close(s);
+    s->opened = opened;
+    core_join_begin(core, now_ms);
+}
+
+/* ---- who shares with whom -------------------------------------------------------------------- */
+static bool opens(const seat *s, const seat *other)
+{
+    return s->opened && s->opened[other->rank / 8] >> other->rank % 8 & 1;
+}
+
+static bool belongs(const seat_list *list, const seat *first, const seat *s)
+{
+    for (int32_t i = first->rank; i < s->rank; i++) {
+        const seat *other = list->at[i];
+        if (other->sharing == first->rank && !(opens(other, s) && opens(s, other))) return false;
+    }
+    return true;
+}
+
+static void gather(const scheduler_core *core)
+{
+    const seat_list *list = &core->roster.workers;
+    for (uint32_t i = 0; i < list->n; i++) list->at[i]->sharing = list->at[i]->rank;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const seat *first = list->at[i];
+        for (uint32_t k = i + 1; first->sharing == first->rank && k < list->n; k++) {
+            seat *s = list->at[k];
+            if (s->sharing == s->rank && belongs(list, first, s)) s->sharing = first->rank;
+        }
+    }
+}
+
+static bool have_all_answered(const scheduler_core *core)
+{
+    const seat_list *list = &core->roster.workers;
+    for (uint32_t i = 0; i < list->n; i++)
+        if (is_asked(list->at[i]) && !list->at[i]->opened) return false;
+    return true;
+}
+
+bool core_prove_done(scheduler_core *core, uint64_t now_ms)
+{
+    if (!core->proof.is_open) {
+        if (count_asked(core) < 2) return true;
+        core->proof = (core_proof){true, core->proof.round + 1, now_ms + CORE_PROVE_MS};
+        if (ask(core, NULL, ask_all)) return false;
+    } else if (!have_all_answered(core) && now_ms < core->proof.due_ms) {
+        return false;
+    }
+    gather(core);
+    core_prove_anew(core);
+    return true;
+}

@@ -1,0 +1,136 @@
+/* machines_test.c - nodes and local ranks: as launchers say, and by machine where they do not. */
+#include "scheduler/machines.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { WORKERS_MAX = 8 };
+
+/* A worker as text: "MACHINE LOCAL_RANK LOCAL_SIZE NODE", -1 for what is not said. */
+static uint32_t read_workers(const char *const *text, machines_worker *w, char machine[][8])
+{
+    uint32_t n = 0;
+    for (; text[n] != NULL; n++) {
+        w[n] = (machines_worker){.rank = (int32_t)n, .host = machine[n], .machine = machine[n]};
+        assert_int_equal(sscanf(text[n], "%7s %d %d %d", machine[n], &w[n].said_local_rank,
+                                &w[n].said_local_size, &w[n].said_node),
+                         4);
+    }
+    return n;
+}
+
+/* "NODE:LOCAL_RANK ..." of all, or the sentence. */
+static const char *place(const char *const *text)
+{
+    static char out[1024];
+    char machine[WORKERS_MAX][8];
+    machines_worker w[WORKERS_MAX];
+    pen_error why;
+    const uint32_t n = read_workers(text, w, machine);
+    size_t at        = 0;
+    if (machines_place(w, n, &why) != PEN_OK) {
+        assert_int_equal(why.status, PEN_MISMATCH);
+        assert_int_equal(why.role, PEN_WORKER);
+        (void)snprintf(out, sizeof out, "%s", why.text);
+        return out;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        at += (size_t)snprintf(out + at, sizeof out - at, "%s%d:%d", i > 0 ? " " : "", w[i].node,
+                               w[i].local_rank);
+    return out;
+}
+#define PLACE(...) place((const char *const[]){__VA_ARGS__, NULL})
+
+static void what_nobody_says_follows_from_the_machines(void **state)
+{
+    (void)state;
+    assert_string_equal(PLACE("a -1 -1 -1"), "0:0");
+    assert_string_equal(PLACE("a -1 -1 -1", "a -1 -1 -1"), "0:0 0:1");
+    assert_string_equal(PLACE("b -1 -1 -1", "a -1 -1 -1", "b -1 -1 -1", "a -1 -1 -1", "a -1 0 -1"),
+                        "0:0 1:0 0:1 1:1 1:2");
+}
+
+static void a_local_rank_without_the_number_of_local_ranks_is_kept(void **state)
+{
+    (void)state;
+    assert_string_equal(PLACE("a 0 -1 -1", "a 1 -1 -1", "b 0 -1 -1"), "0:0 0:1 1:0");
+    assert_string_equal(PLACE("a 1 -1 -1", "a 0 -1 -1"), "0:1 0:0");
+    assert_string_equal(PLACE("a -1 -1 -1", "a 0 -1 -1", "a -1 -1 -1"), "0:1 0:0 0:2");
+}
+
+static void what_a_launcher_says_in_full_stays(void **state)
+{
+    (void)state;
+    assert_string_equal(PLACE("a 0 1 0", "a 0 1 1"), "0:0 1:0"); /* torchrun, two on one machine */
+    assert_string_equal(PLACE("a 1 2 7", "b 0 2 7"), "7:1 7:0");
+    assert_string_equal(PLACE("a 0 2 -1", "a 1 2 -1", "b 0 1 -1"), "0:0 0:1 1:0"); /* mpirun */
+    assert_string_equal(PLACE("a 0 1 -1", "a 0 1 -1"), "0:0 1:0"); /* two hosts of one name */
+    assert_string_equal(PLACE("a 0 2 -1", "a 1 2 -1", "a 0 2 -1", "a 1 2 -1"), "0:0 0:1 1:0 1:1");
+    assert_string_equal(PLACE("a -1 -1 3", "b -1 -1 5", "a -1 -1 3"), "3:0 5:0 3:1"); /* PET_* */
+}
+
+static void what_contradicts_itself_is_a_sentence(void **state)
+{
+    (void)state;
+    assert_string_equal(
+        PLACE("a 0 -1 -1", "a 0 -1 -1"),
+        "worker 0 (a) and worker 1 (a) are on one node and both say LOCAL_RANK 0; give each its "
+        "own, or set LOCAL_RANK for none");
+    assert_string_equal(
+        PLACE("a 0 2 0", "b 0 2 0"),
+        "worker 0 (a) and worker 1 (b) are on one node and both say LOCAL_RANK 0; give each its "
+        "own, or set LOCAL_RANK for none");
+    assert_string_equal(PLACE("a 0 -1 -1", "b 1 -1 -1"),
+                        "worker 1 (b) says LOCAL_RANK 1, and its node has 1 workers; local ranks "
+                        "count from 0 on each node, or set LOCAL_RANK for none");
+    assert_string_equal(PLACE("a 0 2 -1", "b 0 1 -1"),
+                        "worker 0 (a) says LOCAL_WORLD_SIZE 2, and its node has 1 workers; set it "
+                        "right on all, or for none");
+    assert_string_equal(PLACE("a 0 3 -1", "a -1 -1 -1"),
+                        "worker 0 (a) says LOCAL_WORLD_SIZE 3, and its node has 2 workers; set it "
+                        "right on all, or for none");
+    assert_string_equal(PLACE("a -1 -1 1", "a -1 -1 -1"),
+                        "worker 0 (a) says GROUP_RANK 1, and its machine is node 0 of the job; "
+                        "set it for all workers, or for none");
+    assert_string_equal(PLACE("a 2147483647 -1 -1"),
+                        "worker 0 (a) says LOCAL_RANK 2147483647, and its node has 1 workers; "
+                        "local ranks count from 0 on each node, or set LOCAL_RANK for none");
+}
+
+static void who_comes_late_takes_the_lowest_that_is_free_where_it_is(void **state)
+{
+    (void)state;
+    const machines_worker others[] = {{.rank = 0, .machine = "a", .node = 0, .local_rank = 0},
+                                      {.rank = 2, .machine = "a", .node = 0, .local_rank = 2},
+                                      {.rank = 3, .machine = "b", .node = 1, .local_rank = 0}};
+    machines_worker late           = {
+                  .rank = 1, .machine = "a", .said_local_rank = -1, .said_local_size = -1, .said_node = -1};
+    machines_place_late(&late, others, 3);
+    assert_true(late.node == 0 && late.local_rank == 1);
+    late.machine = "c";
+    machines_place_late(&late, others, 3);
+    assert_true(late.node == 2 && late.local_rank == 0);
+    late.said_local_rank = 5;
+    late.said_node       = 1;
+    machines_place_late(&late, others, 3);
+    assert_true(late.node == 1 && late.local_rank == 5);
+    machines_place_late(&late, NULL, 0);
+    assert_true(late.node == 1 && late.local_rank == 5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_nobody_says_follows_from_the_machines),
+        cmocka_unit_test(a_local_rank_without_the_number_of_local_ranks_is_kept),
+        cmocka_unit_test(what_a_launcher_says_in_full_stays),
+        cmocka_unit_test(what_contradicts_itself_is_a_sentence),
+        cmocka_unit_test(who_comes_late_takes_the_lowest_that_is_free_where_it_is),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
