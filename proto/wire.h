@@ -200,6 +200,7 @@ typedef enum { /* the field numbers of Control.body */
     WIRE_COMMAND, WIRE_REPLY, WIRE_LOST, WIRE_FAULT, WIRE_FAULTED, WIRE_OVERDUE, WIRE_SHRINK,
     WIRE_SHRUNK, WIRE_STORE, WIRE_STORED, WIRE_RECORD_ASK, WIRE_RECORD, WIRE_SEAL, WIRE_SEALED,
     WIRE_CAUGHT_UP, WIRE_SUSPECT, WIRE_SCALE, WIRE_DRAIN, WIRE_RESIZED, WIRE_PROVE, WIRE_PROVEN,
+    WIRE_UNREACHED,
     WIRE_CONTROL_END
 } wire_control_kind;
 /* clang-format on */
@@ -458,6 +459,7 @@ typedef struct {
             const int32_t *rank;
             const uint64_t *number;
         } proven;
+        struct { int32_t role, rank; const char *address, *words; } unreached;
     } u;
 } wire_control;
 /* clang-format on */

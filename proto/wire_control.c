@@ -497,6 +497,7 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 #define FIELDS_RESIZED(F) F(STATUS, status) F(TEXT, text)
 #define FIELDS_PROVE(F) F(NUMBER, round) F(LIST, member, worker, worker, n_workers)
 #define FIELDS_PROVEN(F) F(NUMBER, round) F(MEMBERS, rank, n_ranks) F(MEMBERS, number, n_numbers)
+#define FIELDS_UNREACHED(F) F(ROLE, role) F(RANK, rank) F(TEXT, address) F(TEXT, words)
 
 /* kind, their name in Control.body, their type, where ours is in wire_control (u: nowhere) */
 #define KINDS(X)                                                          \
@@ -546,7 +547,8 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     X(DRAIN,           drain,           Drain,          u.drain)           \
     X(RESIZED,         resized,         Resized,        u.resized)         \
     X(PROVE,           prove,           Prove,          u.prove)           \
-    X(PROVEN,          proven,          Proven,         u.proven)
+    X(PROVEN,          proven,          Proven,         u.proven)         \
+    X(UNREACHED,       unreached,       Unreached,      u.unreached)
 /* clang-format on */
 
 /* The structs of the union in wire_control have no names of their own. */
@@ -561,7 +563,8 @@ _Static_assert((int)WIRE_HELLO == (int)PEN__CONTROL__BODY_HELLO &&
                    (int)WIRE_REPLY == (int)PEN__CONTROL__BODY_REPLY &&
                    (int)WIRE_RECORD == (int)PEN__CONTROL__BODY_CALLS &&
                    (int)WIRE_PROVEN == (int)PEN__CONTROL__BODY_PROVEN &&
-                   (int)WIRE_CONTROL_END == (int)WIRE_PROVEN + 1,
+                   (int)WIRE_UNREACHED == (int)PEN__CONTROL__BODY_UNREACHED &&
+                   (int)WIRE_CONTROL_END == (int)WIRE_UNREACHED + 1,
                "the kinds are the field numbers of Control.body");
 
 /* ---- the two doors --------------------------------------------------------------------------- */

@@ -224,6 +224,7 @@ static const struct {
     [WIRE_SEALED]          = {TO_SERVERS,                          core_sealed},
     [WIRE_CAUGHT_UP]       = {TO_SERVERS,                          core_caught_up},
     [WIRE_SUSPECT]         = {TO_SERVERS,                          core_suspect},
+    [WIRE_UNREACHED]       = {TO_WORKERS | TO_SERVERS,             core_unreached},
     [WIRE_SCALE]           = {TO_GUESTS,                           core_scale},
     [WIRE_DRAIN]           = {TO_GUESTS,                           core_drain_ask},
 };
@@ -343,6 +344,7 @@ void scheduler_core_tick(scheduler_core *core, uint64_t now_ms)
     core_join_tick(core, now_ms);
     core_wait_tick(core, now_ms);
     core_epoch_tick(core, now_ms);
+    core_reach_tick(core, now_ms);
     core_meet_tick(core, now_ms);
     core_end_tick(core, now_ms);
     core_will_tick(core, now_ms);
@@ -357,6 +359,7 @@ uint64_t scheduler_core_next_ms(scheduler_core *core)
 {
     if (core->phase == PHASE_ENDED) return UINT64_MAX;
     uint64_t next = least(core_meet_next_ms(core), core_will_next_ms(core));
+    next          = least(next, core_reach_next_ms(core));
     next          = least(next, least(core_epoch_next_ms(core), core_wait_next_ms(core)));
     const seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)

@@ -29,7 +29,8 @@ enum {
     CORE_GATHER_MS = 20,  /* learners that catch up one after another change the epoch once */
     CORE_LEAVE_MS  = 100, /* so long a worker that left is expected to be followed by others */
     CORE_SEAL_MS   = 10000,
-    CORE_PROVE_MS  = 5000 /* who has not answered by then shares its memory with nobody */
+    CORE_PROVE_MS  = 5000, /* who has not answered by then shares its memory with nobody */
+    CORE_GAPS_MAX  = 64
 };
 
 typedef enum {
@@ -89,6 +90,13 @@ typedef struct {
     int32_t *rank;   /* [n]; when it is over: the survivors */
     bool *has_asked; /* [n] until it is over */
 } core_shrink;
+
+typedef struct { /* one member cannot reach another */
+    seat *from, *to;
+    uint64_t from_incarnation, to_incarnation, first_ms, newest_ms;
+    bool is_confirmed; /* `from` has said it again after `to` had been heard */
+    char address[320], words[96];
+} core_gap;
 
 typedef struct core_store core_store;
 
@@ -178,6 +186,10 @@ struct scheduler_core {
     core_cycle cycle;
     core_shrink shrink[CORE_SHRINKS_MAX];
     core_store *store; /* NULL: never used */
+
+    core_gap gap[CORE_GAPS_MAX];
+    uint32_t n_gaps;
+    uint64_t gap_due_ms; /* 0: there are none */
 
     bool has_verdict;
     pen_error verdict;
@@ -303,6 +315,11 @@ void core_wait_in_vain(scheduler_core *core, seat *s, uint64_t now_ms);
 
 /* core_slow.c: a beat has come, the one before it at since_ms (0: none) */
 void core_slow_beat(scheduler_core *core, const seat *waiting, uint64_t since_ms, uint64_t now_ms);
+
+/* core_reach.c: UNREACHED */
+void core_unreached(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
+void core_reach_tick(scheduler_core *core, uint64_t now_ms);
+uint64_t core_reach_next_ms(const scheduler_core *core);
 
 /* core_scale.c: SCALE, DRAIN */
 void core_scale(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);

@@ -164,6 +164,40 @@ void sentence_scheduler_gone(const char *address, const char *host, const seat *
     why_culprit(why, PEN_SCHEDULER, -1, ahead ? ahead->step : -1, ahead ? ahead->call : NULL);
 }
 
+/* ---- who cannot be reached ------------------------------------------------------------------- */
+static void add_remedy(sentence *text, const sentence_gap *g)
+{
+    const bool is_name = strstr(g->words, "resolve") != NULL;
+    if (strstr(g->words, "secret") || strstr(g->words, "encrypt") || strstr(g->words, " key ")) {
+        sentence_add(text, "; start all with the same secret and the same encryption");
+        return;
+    }
+    sentence_add(text, is_name ? "; make it known on both hosts"
+                               : "; open the TCP ports between these hosts");
+    if (g->to->role == PEN_SERVER)
+        sentence_add(text, ", or start server %d with --host ADDRESS, one that all hosts reach",
+                     (int)g->to->rank);
+}
+
+void sentence_unreached(const sentence_gap *g, pen_error *why)
+{
+    char from[SENTENCE_SEAT_BYTES], to[SENTENCE_SEAT_BYTES], end[SENTENCE_SEAT_BYTES];
+    const char *address = strncmp(g->address, "tcp://", 6) == 0 ? g->address + 6 : g->address;
+    const seat *culprit = g->common ? g->common : g->to;
+    sentence text       = {0};
+    sentence_add(&text, "%.120s cannot reach %.120s at %.200s: %.95s", sentence_seat(from, g->from),
+                 sentence_seat(to, g->to), address, g->words);
+    if (g->n_more > 0)
+        sentence_add(&text, "; %u more connection%s fail%s", g->n_more, g->n_more == 1 ? "" : "s",
+                     g->n_more == 1 ? "s" : "");
+    if (g->n_more > 0 && g->common)
+        sentence_add(&text, ", %s of %.120s", g->n_more == 1 ? "also" : "all",
+                     sentence_seat(end, g->common));
+    add_remedy(&text, g);
+    why_set(why, PEN_UNREACHABLE, "%s", text.text);
+    why_culprit(why, culprit->role, culprit->rank, -1, NULL);
+}
+
 /* ---- who has not come ------------------------------------------------------------------------ */
 enum { LIST_TAIL_BYTES = 220 }; /* kept free for what follows a list */
 

@@ -43,6 +43,17 @@ void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors,
 void sentence_scheduler_gone(const char *address, const char *host, const seat *ahead,
                              pen_error *why);
 
+typedef struct {
+    const seat *from, *to;
+    const char *address, *words; /* "tcp://10.0.0.7:4711"; "connection refused" */
+    uint32_t n_more;             /* connections that cannot be made either */
+    const seat *common;          /* an end of all of them; NULL: there is none, or no other */
+} sentence_gap;
+
+/* UNREACHABLE: "worker 1 (b) cannot reach server 0 (a) at 10.0.0.7:4711: connection refused; open the TCP ports between these
+ * hosts, or start server 0 with --host ADDRESS, one that all hosts reach".  The culprit is the common end, or `to`. */
+void sentence_unreached(const sentence_gap *gap, pen_error *why);
+
 /* TIMED_OUT: "1 of 4 workers has not joined after 300 s: rank 3.  Joined: 0 (a) 1 (a) 2 (b).
  * `penstock doctor --master-addr a` on its host tests the way".  n_servers 0: not known yet. */
 void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms,

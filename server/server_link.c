@@ -3,6 +3,7 @@
 #include "server/server_state.h"
 
 #include "common/log.h"
+#include "common/transport/reach.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@ struct server_link {
     uint64_t incarnation;
     char address[320];
     transport *transport;
+    reach reach;
     bool is_needed;
     loop_timer again; /* it was full */
 };
@@ -62,7 +64,9 @@ static bool drain(void *user)
         n++;
         if (event.kind == TRANSPORT_MESSAGE) receive(l, &event);
         if (event.kind == TRANSPORT_UP) tell_up(l, true);
+        if (event.kind == TRANSPORT_UP) reach_up(&l->reach);
         if (event.kind == TRANSPORT_DOWN) tell_up(l, false);
+        if (event.kind == TRANSPORT_REFUSED) reach_refused(&l->reach, event.note);
         buf_release(event.body);
     }
     if (n > 0) server_shard_flush(l->place);
@@ -91,11 +95,54 @@ bool server_link_send(server_link *l, const wire_data *d, buf *payload)
     return false;
 }
 
+/* ---- who cannot be reached ------------------------------------------------------------------- */
+typedef struct {
+    server *server;
+    int32_t rank;
+    char address[320], words[REACH_NOTE_BYTES];
+} unreached;
+
+static void say_unreached(void *user)
+{
+    unreached *u         = user;
+    const wire_control c = {
+        .kind        = WIRE_UNREACHED,
+        .u.unreached = {
+            .role = PEN_SERVER, .rank = u->rank, .address = u->address, .words = u->words}};
+    if (u->server->is_up) server_send(u->server, &c);
+    free(u);
+}
+
+static void tell_unreached(const server_link *l, const char *words)
+{
+    unreached *u = malloc(sizeof *u);
+    if (u == NULL) return; /* it is told again */
+    *u = (unreached){.server = l->place->server, .rank = l->server};
+    snprintf(u->address, sizeof u->address, "%s", l->address);
+    snprintf(u->words, sizeof u->words, "%s", words);
+    if (!server_post(u->server->loop, say_unreached, u)) free(u);
+}
+
+/* A link that was there once is not watched: a copy that is silent is suspected, and the job goes on without it. */
+static void look(void *user)
+{
+    server_shard *s    = user;
+    const uint64_t now = loop_now_ms(s->loop);
+    bool is_missing    = false;
+    for (server_link *l = s->links; l != NULL; l = l->next) {
+        const char *words = reach_look(&l->reach, l->address, now);
+        if (words != NULL) tell_unreached(l, words);
+        is_missing |= reach_is_missing(&l->reach);
+    }
+    if (is_missing) loop_timer_start(s->loop, &s->look, now + REACH_LOOK_MS, look, s);
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 static void close_link(server_link *l)
 {
     loop_timer_stop(l->place->loop, &l->again);
     if (l->transport != NULL) loop_remove(l->place->loop, l);
+    reach_end(&l->reach);
     transport_close(l->transport, LINGER_MS);
     free(l);
 }
@@ -136,6 +183,8 @@ server_link *server_link_to(server_shard *s, int32_t rank, uint64_t incarnation,
     snprintf(l->address, sizeof l->address, "%s", address);
     l->next  = s->links;
     s->links = l;
+    reach_begin(&l->reach, s->server->settings.init_timeout_ms, loop_now_ms(s->loop));
+    look(s);
     return l;
 }
 

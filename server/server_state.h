@@ -90,8 +90,8 @@ struct server_shard { /* a place: one thread, one address, any number of shards 
     wire_out out;
     server_unsent *unsent, **unsent_end;
     uint32_t n_unsent;
-    loop_timer retry, nudge, sealing;
-    bool is_sealing; /* some shard waits for what its primary has sent */
+    loop_timer retry, nudge, sealing, look; /* look: at links that are missing */
+    bool is_sealing;                        /* some shard waits for what its primary has sent */
     uint64_t seal_term, seal_epoch;
 };
 

@@ -11,6 +11,7 @@
 #include "common/buf.h"
 #include "common/loop.h"
 #include "common/transport/lifeline.h"
+#include "common/transport/reach.h"
 #include "common/transport/transport.h"
 #include "worker/calls.h"
 #include "worker/coll/engine.h"
@@ -23,6 +24,7 @@ typedef struct { /* one lane to one shard */
     client *owner;
     transport *t;
     uint32_t shard, lane;
+    reach reach; /* of the first lane: the others have the same way */
     bool is_cut; /* to be closed and dialled again before the next sleep */
 } lane_link;
 
@@ -70,7 +72,7 @@ struct client {
     char refusal[96]; /* of the newest attempt to reach the scheduler; "": none */
     wire_arena *arena;
     wire_out out;
-    loop_timer timer, look; /* look: at what came for collectives */
+    loop_timer timer, look; /* look: at what came for collectives, and for what is missing */
 
     /* From EPOCH on: client_route.c. */
     client_record record;           /* the newest */
@@ -121,6 +123,10 @@ struct client {
 pen_status client_dial_control(client *c, pen_error *why);
 pen_status client_dial_links(client *c, pen_error *why);
 void client_close_links(client *c);
+void client_look_at_links(client *c,
+                          uint64_t now_ms); /* tells the scheduler who cannot be reached */
+void client_say_unreached(client *c, int32_t role, int32_t rank, const char *address,
+                          const char *words);
 void client_redial_cut(client *c);
 void client_say(void *user, const wire_control *message);
 void client_renew(void *user); /* the scheduler is silent: perhaps only the connection is dead */
@@ -139,6 +145,8 @@ void client_tell_members(client *c,
                          int64_t after); /* the program, from the step behind that one on */
 bool client_is_member(const client *c);  /* the newest record has this process */
 const client_member *client_find_worker(const client_record *r, int32_t rank); /* NULL: none */
+int32_t client_server_at(const client *c,
+                         const char *address); /* its rank; -1: no server of the record */
 
 /* client_place.c: where this worker is, as the first record says */
 void client_take_place(client *c, const wire_control *epoch);

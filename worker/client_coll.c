@@ -15,10 +15,10 @@
 
 struct client_ask {
     client_ask *next;
-    wire_control_kind kind; /* FAULT, OVERDUE, SHRINK */
+    wire_control_kind kind; /* FAULT, OVERDUE, SHRINK, UNREACHED */
     uint64_t group, call, waited_ms;
     pen_error why;
-    char what[200];
+    char what[320]; /* UNREACHED: the address; in why.text what stands in the way */
     bool is_quiet;
     uint32_t n;
     int32_t rank[];
@@ -90,7 +90,16 @@ static void shrink(void *user, uint64_t group, const int *ranks, int n)
     post(user, a);
 }
 
-const coll_job client_coll_job = {fault, overdue, shrink};
+static void unreached(void *user, int rank, const char *address, const char *words)
+{
+    client_ask *a = make(WIRE_UNREACHED, &rank, 1);
+    if (a == NULL) return;
+    snprintf(a->what, sizeof a->what, "%s", address);
+    why_set(&a->why, PEN_UNREACHABLE, "%s", words);
+    post(user, a);
+}
+
+const coll_job client_coll_job = {fault, overdue, shrink, unreached};
 
 /* ---- in the loop's thread -------------------------------------------------------------------- */
 static void begin_ask(client *c, const client_ask *a)
@@ -100,6 +109,8 @@ static void begin_ask(client *c, const client_ask *a)
         status = liaison_fault(c->liaison, a->group, a->call, &a->why);
     else if (a->kind == WIRE_SHRINK)
         status = liaison_shrink(c->liaison, a->group, a->rank, a->n);
+    else if (a->kind == WIRE_UNREACHED)
+        client_say_unreached(c, PEN_WORKER, a->rank[0], a->what, a->why.text);
     else
         liaison_overdue(c->liaison, a->what, a->waited_ms, a->rank, a->n, a->is_quiet);
     if (status != PEN_OK) log_error("no memory to ask the scheduler about a failed call");

@@ -134,6 +134,7 @@ static void look(void *user)
     client *c = user;
     if (c->ctx->coll == NULL) return;
     coll_engine_look(c->ctx->coll);
+    client_look_at_links(c, loop_now_ms(c->loop));
     loop_timer_start(c->loop, &c->look, loop_now_ms(c->loop) + LOOK_MS, look, c);
 }
 

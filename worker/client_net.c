@@ -5,16 +5,13 @@
 #include "common/log.h"
 #include "common/simd/simd.h"
 #include "common/trace.h"
+#include "common/transport/reach.h"
 #include "common/why.h"
 
 #include <errno.h>
-#include <netdb.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum { BATCH = 64, ALONE_BYTES = 64 << 10, PROBE_MS = 1000 };
 
@@ -243,6 +240,18 @@ static void take_data(client *c, const lane_link *l, const transport_event *even
         log_warning("a message of %s was refused: %s", c->route.server[l->shard], why.text);
 }
 
+static void link_up(lane_link *l, uint64_t now_ms)
+{
+    reach_up(&l->reach);
+    exchange_up(l->owner->exchange, l->shard, l->lane, now_ms);
+}
+
+static void link_down(lane_link *l, uint64_t now_ms)
+{
+    reach_down(&l->reach, l->owner->ctx->settings.lease_ms / 10, now_ms);
+    exchange_down(l->owner->exchange, l->shard, l->lane);
+}
+
 static bool drain_link(void *user)
 {
     lane_link *l = user;
@@ -253,9 +262,12 @@ static bool drain_link(void *user)
     for (; n < BATCH && l->t != NULL && transport_recv(l->t, &event) == PEN_OK; n++) {
         switch (event.kind) {
         case TRANSPORT_MESSAGE: take_data(c, l, &event, now); break;
-        case TRANSPORT_UP: exchange_up(c->exchange, l->shard, l->lane, now); break;
-        case TRANSPORT_DOWN: exchange_down(c->exchange, l->shard, l->lane); break;
-        case TRANSPORT_REFUSED: stat_add(&c->ctx->stats, STAT_REFUSED, 1); break;
+        case TRANSPORT_UP: link_up(l, now); break;
+        case TRANSPORT_DOWN: link_down(l, now); break;
+        case TRANSPORT_REFUSED:
+            stat_add(&c->ctx->stats, STAT_REFUSED, 1);
+            reach_refused(&l->reach, event.note);
+            break;
         }
         if (event.kind == TRANSPORT_MESSAGE) buf_release(event.body);
     }
@@ -271,6 +283,8 @@ static pen_status dial_link(client *c, lane_link *l, pen_error *why)
     guard_dial(c->ctx->guard, GUARD_SERVER, &o);
     pen_status status = transport_dial(c->route.address[l->shard], &o, &l->t, why);
     if (status != PEN_OK) return status;
+    if (l->lane == 0)
+        reach_begin(&l->reach, c->ctx->settings.init_timeout_ms, loop_now_ms(c->loop));
     return loop_add(c->loop, transport_poll_fd(l->t), drain_link, l, why);
 }
 
@@ -278,6 +292,7 @@ static void close_link(client *c, lane_link *l)
 {
     loop_remove(c->loop, l);
     transport_close(l->t, 0);
+    reach_end(&l->reach);
     l->t = NULL;
 }
 
@@ -329,35 +344,36 @@ void client_redial_cut(client *c)
     }
 }
 
-/* ---- who listens there? ---------------------------------------------------------------------- */
-static int connect_within(const struct addrinfo *a)
+/* ---- who cannot be reached? ------------------------------------------------------------------ */
+void client_say_unreached(client *c, int32_t role, int32_t rank, const char *address,
+                          const char *words)
 {
-    int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
-    if (fd < 0) return errno;
-    int error = connect(fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
-    if (error == EINPROGRESS) {
-        struct pollfd p = {.fd = fd, .events = POLLOUT};
-        socklen_t size  = sizeof error;
-        if (poll(&p, 1, PROBE_MS) <= 0)
-            error = ETIMEDOUT;
-        else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
-            error = errno;
-    }
-    close(fd);
-    return error;
+    const wire_control m = {
+        .kind        = WIRE_UNREACHED,
+        .u.unreached = {.role = role, .rank = rank, .address = address, .words = words}};
+    liaison_say(c->liaison, &m);
 }
 
+void client_look_at_links(client *c, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < c->n_links; i++) {
+        lane_link *l       = &c->links[i];
+        const char *to     = c->route.address[l->shard];
+        const char *words  = to != NULL && !l->is_cut ? reach_look(&l->reach, to, now_ms) : NULL;
+        const int32_t rank = words != NULL ? client_server_at(c, to) : -1;
+        if (rank >= 0) client_say_unreached(c, PEN_SERVER, rank, to, words);
+    }
+}
+
+/* ---- who listens there? ---------------------------------------------------------------------- */
 const char *client_probe(void *user)
 {
     client *c             = user;
     const worker_env *env = &c->ctx->env;
     char port[16];
     snprintf(port, sizeof port, "%u", env->port);
-    struct addrinfo *list, hints = {.ai_socktype = SOCK_STREAM};
-    if (getaddrinfo(env->addr, port, &hints, &list) != 0)
-        return "(the name cannot be resolved); look at MASTER_ADDR";
-    int error = connect_within(list);
-    freeaddrinfo(list);
+    const int error = reach_try(env->addr, port, PROBE_MS);
+    if (error == REACH_NO_NAME) return "(the name cannot be resolved); look at MASTER_ADDR";
     if (error == 0 && strstr(c->refusal, ", and this side") != NULL)
         return "(one side encrypts and the other does not); look at encryption and secret_file of "
                "all";

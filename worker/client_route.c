@@ -308,3 +308,12 @@ void client_route_fini(client *c)
     free(c->first_place);
     free_record(&c->record);
 }
+
+int32_t client_server_at(const client *c, const char *address)
+{
+    for (uint32_t i = 0; i < c->record.n_servers; i++)
+        for (uint32_t a = 0; a < c->record.server[i].n_addresses; a++)
+            if (strcmp(c->record.server[i].address[a], address) == 0)
+                return c->record.server[i].rank;
+    return -1;
+}

@@ -553,6 +553,12 @@ static const char *changing(const wire_control *a, const wire_control *b)
         FIELD(u.resized.status);
         TEXT(u.resized.text);
         return NULL;
+    case WIRE_UNREACHED:
+        FIELD(u.unreached.role);
+        FIELD(u.unreached.rank);
+        TEXT(u.unreached.address);
+        TEXT(u.unreached.words);
+        return NULL;
     default: return NULL;
     }
 }

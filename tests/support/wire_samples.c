@@ -509,6 +509,12 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.resized.status = PEN_UNSUPPORTED;
         c.u.resized.text   = "the job has a fixed number of workers";
         break;
+    case WIRE_UNREACHED:
+        c.u.unreached.role    = PEN_SERVER;
+        c.u.unreached.rank    = 84;
+        c.u.unreached.address = "tcp://10.0.0.7:4711";
+        c.u.unreached.words   = "connection refused";
+        break;
     case WIRE_BYE:
     case WIRE_BYED:
     case WIRE_STOP:

@@ -433,7 +433,7 @@ static void test_wire_control_refuses_to_send_what_the_peer_would_refuse(void **
     c = (wire_control){.kind = WIRE_VERDICT, .u.verdict = {.missing_n = 33}};
     check_control_refused(&c, "VERDICT has a list of 33 entries; 32 are allowed");
     c = (wire_control){.kind = WIRE_CONTROL_END};
-    check_control_refused(&c, "57 is no kind of message of the control plane");
+    check_control_refused(&c, "58 is no kind of message of the control plane");
 }
 
 static void check_body_refused(const void *body, size_t size, const char *sentence)

@@ -50,7 +50,11 @@ static pen_status open_mesh(coll_engine *e, pen_error *why)
                             .deterministic  = ctx->settings.deterministic,
                             .table          = e->table,
                             .guard          = ctx->guard,
-                            .stats          = &ctx->stats};
+                            .stats          = &ctx->stats,
+                            .lease_ms       = ctx->settings.lease_ms,
+                            .name_ms        = ctx->settings.init_timeout_ms,
+                            .unreached      = e->job.unreached,
+                            .user           = e->user};
     status               = mesh_create(&o, &e->mesh, why);
     if (status != PEN_OK) return status;
     own_address_show(&own, mesh_address(e->mesh), shown, sizeof shown);

@@ -37,6 +37,8 @@ typedef struct {
         bool is_quiet); /* is_quiet: not logged; the job only looks whether it can end */
     /* All survivors of the group shall agree who they are: coll_engine_shrunk() follows. */
     void (*shrink)(void *user, uint64_t group, const int *ranks, int n);
+    /* A connection to that worker cannot be made: the job finds one sentence for all. */
+    void (*unreached)(void *user, int rank, const char *address, const char *words);
 } coll_job;
 
 pen_status coll_engine_create(pen_ctx *ctx, const coll_job *job, void *user, coll_engine **engine,

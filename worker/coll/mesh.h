@@ -34,6 +34,12 @@ typedef struct {
     const schedule_table *table; /* may be NULL; BORROWED */
     const struct guard *guard;   /* likewise */
     stat_set *stats;
+    uint64_t lease_ms,
+        name_ms; /* patience with a connection that broke; with a name that does not resolve */
+    /* A connection to this rank cannot be made, and what stands in the way; said again while it lasts.  Under the
+     * engine's lock; does not wait, calls nothing of the mesh.  May be NULL. */
+    void (*unreached)(void *user, int rank, const char *address, const char *words);
+    void *user;
 } mesh_options;
 
 pen_status mesh_create(const mesh_options *o, mesh **m, pen_error *why);

@@ -19,6 +19,7 @@
 
 #include "proto/wire_peer.h"
 #include "common/guard.h"
+#include "common/transport/reach.h"
 #include "worker/coll/mesh.h"
 #include "worker/coll/runner.h"
 
@@ -38,8 +39,9 @@ typedef struct {
     mesh *m;
     transport *t;
     int rank;
-    uint32_t lane, dials;     /* dials: how often it was opened */
-    bool is_up, is_stuck;     /* stuck: it has memory that must be back, and is to be opened anew */
+    uint32_t lane, dials; /* dials: how often it was opened */
+    bool is_up, is_stuck; /* stuck: it has memory that must be back, and is to be opened anew */
+    reach reach;
     mesh_post *first, **last; /* what waits for the connection */
 } mesh_link;
 
@@ -96,6 +98,7 @@ struct mesh {
     uint64_t next_letter;         /* ids of letters that are only announced */
     uint32_t n_dialling, n_posts; /* connections that are not up; messages that wait for one */
     uint32_t n_suspects;          /* peers */
+    uint64_t looked_ms;           /* for connections that are missing */
 
     mesh_hold *lent, *spare;       /* lent: doubly linked */
     _Atomic(mesh_hold *) returned; /* pushed by the transport's threads */
@@ -119,6 +122,7 @@ void mesh_close_link(mesh_link *l, uint32_t linger_ms);
 /* Closes it, and tells the peer on another that this was on purpose. */
 void mesh_reopen(mesh_link *l);
 bool mesh_drain_link(mesh_link *l);
+void mesh_look_at_links(mesh *m);                     /* tells who cannot be reached */
 void mesh_say_goodbye(mesh *m, uint32_t patience_ms); /* dials who has spoken, for so long */
 /* Sends one message; job, incarnations, rank, lane and payload_bytes are filled in.  data is lent, counted in debt;
  * small data is copied.  What cannot be sent yet waits for the connection. */

@@ -49,6 +49,7 @@ void mesh_close_link(mesh_link *l, uint32_t linger_ms)
     if (!l->is_up) l->m->n_dialling--;
     epoll_ctl(l->m->epoll_fd, EPOLL_CTL_DEL, transport_poll_fd(l->t), NULL);
     transport_close(l->t, linger_ms);
+    reach_end(&l->reach);
     l->t     = NULL;
     l->is_up = false;
     drop_posts(l);
@@ -61,6 +62,7 @@ static pen_status dial(mesh *m, mesh_link *l, pen_error *why)
     pen_status status = transport_dial(m->peer[l->rank].address, &options, &l->t, why);
     if (status != PEN_OK) return status;
     status = mesh_watch(m, transport_poll_fd(l->t), l, why);
+    reach_begin(&l->reach, m->o.name_ms, clock_ms(&clock_real));
     l->dials++;
     m->n_dialling++;
     if (status != PEN_OK) mesh_close_link(l, 0);
@@ -199,6 +201,7 @@ static void link_up(mesh_link *l)
 {
     if (l->is_up) return;
     l->is_up = true;
+    reach_up(&l->reach);
     l->m->n_dialling--;
     flush(l);
 }
@@ -207,6 +210,7 @@ static void link_down(mesh_link *l)
 {
     if (!l->is_up) return;
     l->is_up = false;
+    reach_down(&l->reach, l->m->o.lease_ms / 10, clock_ms(&clock_real));
     l->m->n_dialling++;
     mesh_doubt(l->m, l);
     l->m->peer[l->rank].is_cut_off = true;
@@ -224,9 +228,32 @@ bool mesh_drain_link(mesh_link *l)
         case TRANSPORT_DOWN: link_down(l); break;
         case TRANSPORT_MESSAGE:
             buf_release(event.body); /* nobody answers on it */
-        /* fall through */
-        case TRANSPORT_REFUSED: stat_add(l->m->o.stats, STAT_REFUSED, 1); break;
+            stat_add(l->m->o.stats, STAT_REFUSED, 1);
+            break;
+        case TRANSPORT_REFUSED:
+            stat_add(l->m->o.stats, STAT_REFUSED, 1);
+            reach_refused(&l->reach, event.note);
+            break;
         }
     }
     return any;
+}
+
+static void look_at(mesh *m, int rank, uint64_t now_ms)
+{
+    const mesh_peer *p = &m->peer[rank];
+    for (uint64_t lane = 0; p->link != NULL && lane < m->o.lanes; lane++) {
+        mesh_link *l      = &p->link[lane];
+        const char *words = l->t != NULL ? reach_look(&l->reach, p->address, now_ms) : NULL;
+        if (words != NULL) m->o.unreached(m->o.user, rank, p->address, words);
+    }
+}
+
+void mesh_look_at_links(mesh *m)
+{
+    const uint64_t now_ms = clock_ms(&clock_real);
+    if (m->o.unreached == NULL || now_ms - m->looked_ms < REACH_LOOK_MS) return;
+    m->looked_ms = now_ms;
+    for (int i = 0; i < m->n_peers; i++)
+        if (!m->peer[i].is_lost && !m->peer[i].has_left) look_at(m, i, now_ms);
 }

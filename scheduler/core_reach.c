@@ -1,0 +1,198 @@
+/* core_reach.c - UNREACHED: a member that lives cannot reach another that lives.
+ *
+ * DESIGN.  A member tells when a connection that it needs cannot be made, with the address and what the system said.  A dead
+ * end looks the same, and so does one that is just coming back, so nothing is concluded before the other end has been heard
+ * from and the member has then said it once more: if it is dead, its lease or its launcher says so, and the report is
+ * forgotten with it.  What others tell shortly after is one finding with the first: one pair is named, and how many more
+ * there are; where all have one end in common, that one is the culprit.
+ * Who came while the job trains is turned away alone, where the others can do without it.
+ */
+#include "scheduler/core_state.h"
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    GATHER_MS = 500,  /* for others who tell of the same */
+    AGAIN_MS  = 250,  /* until the other end is heard */
+    STALE_MS  = 10000 /* it would have been said again */
+};
+
+static bool may_miss(const seat *s) /* it takes part, and can be told something */
+{
+    return seat_is_here(s) && s->is_bound;
+}
+
+static bool is_proven(const core_gap *g)
+{
+    return g->is_confirmed && may_miss(g->from) && may_miss(g->to);
+}
+
+static bool is_over(const core_gap *g, uint64_t now_ms)
+{
+    return !seat_is_here(g->from) || !seat_is_here(g->to) ||
+           g->from->incarnation != g->from_incarnation || g->to->incarnation != g->to_incarnation ||
+           now_ms - g->newest_ms >= STALE_MS;
+}
+
+static void forget_over(scheduler_core *core, uint64_t now_ms)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < core->n_gaps; i++)
+        if (!is_over(&core->gap[i], now_ms)) core->gap[n++] = core->gap[i];
+    core->n_gaps = n;
+}
+
+/* ---- what is told ------------------------------------------------------------------------------ */
+static core_gap *gap_of(scheduler_core *core, const seat *from, const seat *to)
+{
+    for (uint32_t i = 0; i < core->n_gaps; i++)
+        if (core->gap[i].from == from && core->gap[i].to == to) return &core->gap[i];
+    return NULL;
+}
+
+static bool are_watched(const scheduler_core *core)
+{
+    return core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING && !core->has_verdict;
+}
+
+static core_gap *make_gap(scheduler_core *core, seat *from, seat *to, uint64_t now_ms)
+{
+    if (core->n_gaps == CORE_GAPS_MAX) return NULL; /* enough are known to name one */
+    core_gap *g = &core->gap[core->n_gaps++];
+    *g          = (core_gap){.from             = from,
+                             .to               = to,
+                             .from_incarnation = from->incarnation,
+                             .to_incarnation   = to->incarnation,
+                             .first_ms         = now_ms};
+    return g;
+}
+
+void core_unreached(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    if (core->has_verdict) core_tell(core, s);
+    const int32_t role = message->u.unreached.role;
+    seat *to           = role == PEN_WORKER || role == PEN_SERVER
+                             ? roster_find(&core->roster, role, message->u.unreached.rank)
+                             : NULL;
+    if (!are_watched(core) || to == NULL || to == s || !seat_is_here(to)) return;
+    forget_over(core, now_ms);
+    core_gap *g = gap_of(core, s, to);
+    if (g == NULL) g = make_gap(core, s, to, now_ms);
+    if (g == NULL) return;
+    g->newest_ms    = now_ms;
+    g->is_confirmed = to->last_seen_ms > g->first_ms;
+    if (g->is_confirmed && core->gap_due_ms == 0) core->gap_due_ms = now_ms + GATHER_MS;
+    snprintf(g->address, sizeof g->address, "%s", message->u.unreached.address);
+    snprintf(g->words, sizeof g->words, "%s", message->u.unreached.words);
+}
+
+/* ---- what comes of it -------------------------------------------------------------------------- */
+/* Servers after workers, then by rank: whoever told first, the same one is named. */
+static int order_of(const core_gap *a, const core_gap *b)
+{
+    const int64_t difference[] = {
+        b->to->role - (int64_t)a->to->role, a->to->rank - (int64_t)b->to->rank,
+        b->from->role - (int64_t)a->from->role, a->from->rank - (int64_t)b->from->rank};
+    for (size_t i = 0; i < sizeof difference / sizeof *difference; i++)
+        if (difference[i] != 0) return difference[i] < 0 ? -1 : 1;
+    return 0;
+}
+
+static bool has_end(const core_gap *g, const seat *s)
+{
+    return g->from == s || g->to == s;
+}
+
+static const seat *common_end(const core_gap *gap, uint32_t n, const core_gap *named)
+{
+    const seat *ends[] = {named->to, named->from};
+    for (int e = 0; e < 2; e++) {
+        uint32_t i = 0;
+        while (i < n && has_end(&gap[i], ends[e])) i++;
+        if (i == n) return ends[e];
+    }
+    return NULL;
+}
+
+static void describe(const core_gap *gap, uint32_t n, const core_gap *named, pen_error *why)
+{
+    const seat *end        = n > 1 ? common_end(gap, n, named) : NULL;
+    const sentence_gap all = {.from    = named->from,
+                              .to      = named->to,
+                              .address = named->address,
+                              .words   = named->words,
+                              .n_more  = n - 1,
+                              .common  = end};
+    sentence_unreached(&all, why);
+}
+
+/* Where the job can do without it, who came later goes alone. */
+static bool is_newcomer(const scheduler_core *core, const seat *s)
+{
+    const bool waits = core->settings.on_worker_loss == SCHEDULER_LOSS_WAIT && core->n_servers > 0;
+    if (core->phase != PHASE_TRAINING) return false;
+    if (s->role == PEN_SERVER) return core_is_late(core, s) || s->has_come_back;
+    return core_is_late(core, s) ||
+           ((s->has_come_back || s->begin_step >= 0) && (waits || core_goes_on(core)));
+}
+
+static void turn_away(scheduler_core *core, seat *s, const pen_error *why, uint64_t now_ms)
+{
+    core_refuse(core, s->peer, PEN_UNREACHABLE, "%.800s", why->text);
+    core_lose(core, s, MEMBER_EVENT_LOST, why->text, now_ms);
+}
+
+/* A newcomer's missing connection, whichever end it is; false: it is between members of the beginning. */
+static bool judge_newcomer(scheduler_core *core, const core_gap *g, uint64_t now_ms)
+{
+    pen_error why;
+    if (g->from->role == PEN_SERVER && (is_newcomer(core, g->from) || is_newcomer(core, g->to))) {
+        describe(g, 1, g, &why);
+        core_log(core, LOG_WARNING, "%s", why.text); /* it holds no copy until it can be filled */
+        return true;
+    }
+    if (g->from->role != PEN_WORKER || !is_newcomer(core, g->from)) return false;
+    describe(g, 1, g, &why);
+    turn_away(core, g->from, &why, now_ms);
+    return true;
+}
+
+static void judge(scheduler_core *core, uint64_t now_ms)
+{
+    uint32_t n            = 0;
+    const core_gap *named = NULL;
+    for (uint32_t i = 0; i < core->n_gaps; i++) { /* those that are proven, in front */
+        if (!is_proven(&core->gap[i])) continue;
+        const core_gap g = core->gap[i];
+        core->gap[i]     = core->gap[n];
+        core->gap[n++]   = g;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (named == NULL || order_of(&core->gap[i], named) < 0) named = &core->gap[i];
+    if (named == NULL) return;
+    const core_gap one = *named;
+    if (judge_newcomer(core, &one, now_ms)) {
+        core_gap *g = gap_of(core, one.from, one.to);
+        if (g != NULL) *g = core->gap[--core->n_gaps];
+        return;
+    }
+    pen_error why;
+    describe(core->gap, n, named, &why);
+    core->n_gaps = 0;
+    core_verdict(core, &why, now_ms);
+}
+
+/* ---- time -------------------------------------------------------------------------------------- */
+void core_reach_tick(scheduler_core *core, uint64_t now_ms)
+{
+    if (core->gap_due_ms == 0 || now_ms < core->gap_due_ms) return;
+    core->gap_due_ms = 0;
+    if (!are_watched(core) || core->inquest.dead) core->n_gaps = 0;
+    forget_over(core, now_ms);
+    judge(core, now_ms);
+}
+
+uint64_t core_reach_next_ms(const scheduler_core *core)
+{
+    return core->gap_due_ms != 0 ? core->gap_due_ms : UINT64_MAX;
+}
