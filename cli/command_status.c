@@ -97,14 +97,14 @@ static void print_copies(const wire_control *answer)
     }
 }
 
-static void print_table(const wire_control *answer)
+static void print_table(const wire_control *answer, const char *protection)
 {
     printf("job %s   %s   mode %s   step %" PRId64 "   epoch %" PRIu64 "   up %.0f s   snapshot %s",
            answer->u.status.job, answer->u.status.phase, answer->u.status.mode,
            answer->u.status.step, answer->u.status.epoch, answer->u.status.uptime_s,
            answer->u.status.snapshot < 0 ? "none" : "");
     if (answer->u.status.snapshot >= 0) printf("of step %" PRId64, answer->u.status.snapshot);
-    printf("   refused frames %" PRIu64 "\n\n", answer->u.status.refused);
+    printf("   refused frames %" PRIu64 "   %s\n\n", answer->u.status.refused, protection);
     printf("%-10s %4s  %-16s %8s  %-8s %8s %9s %10s %10s %10s  %s\n", "role", "rank", "host", "pid",
            "state", "step", "seen", "push MB", "pull MB", "waited for", "in");
     for (uint32_t i = 0; i < answer->u.status.n_members; i++) {
@@ -162,7 +162,7 @@ static pen_status answer_user(const asking *a, const wire_control *status, pen_e
 {
     if (a->s.pid[0] != '\0') return print_pid(a, status, why);
     if (a->s.stuck) return ask_stuck(a->link, status, &a->s, why);
-    a->s.json ? print_json(status) : print_table(status);
+    a->s.json ? print_json(status) : print_table(status, control_protection(a->link));
     return PEN_OK;
 }
 

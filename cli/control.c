@@ -67,6 +67,9 @@ static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *
         who->nonce = start ^ (uint64_t)getpid();
     for (;;) {
         uint64_t now = clock_ms(&clock_real);
+        if (now - start >= timeout_ms && c->refusal[0] != '\0' && guard_lack(c->guard) != NULL)
+            return why_set(why, PEN_DENIED, "no answer of the scheduler at %s %s",
+                           c->address + strlen("tcp://"), guard_lack(c->guard));
         if (now - start >= timeout_ms && c->refusal[0] != '\0')
             return why_set(why, PEN_DENIED,
                            "no scheduler at %s: %s; look at --secret-file and --encryption",
@@ -125,6 +128,7 @@ static pen_status open_guard(control *c, pen_error *why)
         .secret_file = protection.secret_file[0] != '\0' ? protection.secret_file : file,
         .role        = GUARD_TOOL,
         .rank        = -1,
+        .scheduler   = c->address,
         .address     = {c->address}};
     return guard_open(&who, &c->guard, why);
 }
@@ -235,6 +239,11 @@ pen_status control_ask(control *c, wire_control *question, wire_control_kind kin
         }
     }
     return status;
+}
+
+const char *control_protection(const control *c)
+{
+    return guard_describe(c->guard);
 }
 
 int control_fd(control *c)

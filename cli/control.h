@@ -31,6 +31,7 @@ pen_status control_receive(control *c, uint64_t timeout_ms, wire_control *messag
 pen_status control_ask(control *c, wire_control *question, wire_control_kind kind,
                        uint64_t timeout_ms, wire_control *answer, pen_error *why);
 
+const char *control_protection(const control *c); /* "encrypted", "loopback: proven", ... */
 int control_fd(control *c); /* readable when control_receive(c, 0, ...) may succeed */
 
 /* "tcp://ADDR:PORT" of the job meant: master_addr and master_port when given, else the only job that

@@ -4,13 +4,20 @@
  * The book.  A listener learns a dialler's public key and nothing else, so it looks it up in a book of all keys
  * that may come.  The book is filled when it is asked, ranks in ascending order and twice as many each time, so
  * a job of four costs four derivations and an unknown key all of them, once.
+ * Proofs need no book: the dialler says who it is.
+ *
+ * Tokens.  The file is read again for each proof; where it is gone, what it held last still counts, for a job may
+ * outlive its scheduler's process for a while.  Endpoints of several threads ask at once.
  */
 #include "common/guard.h"
 
 #include "common/log.h"
 #include "common/secret.h"
+#include "common/token.h"
 #include "common/why.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +30,8 @@ enum {
     SERVERS_MAX = 1024,
     FIRST_KEYS  = 16,
     LANES_MAX   = 4,
-    LOG_CLEAR   = 0xc1ea4 /* of log_allowed() */
+    LOG_CLEAR   = 0xc1ea4, /* of log_allowed() */
+    PLACE_BYTES = 320
 };
 
 const char *const guard_choices[] = {"auto", "on", "clear", NULL};
@@ -33,10 +41,23 @@ typedef struct { /* keys of one role, by index; [n] of [capacity] are there */
     uint32_t n, max;
 } page;
 
+typedef struct { /* of proofs: one for each endpoint's kind */
+    transport_proof proof;
+    guard *guard;
+    guard_role listener;
+} witness;
+
 struct guard {
     secret secret;
+    bool encrypts;
     transport_keys listens, dials[GUARD_ROLES]; /* dials: by the listener's role */
     page book[GUARD_ROLES];                     /* max 0: that role may not come */
+
+    witness hears, speaks[GUARD_ROLES]; /* speaks: by the listener's role */
+    pthread_mutex_t lock;               /* of the secret, where it is a token */
+    bool has_secret, seeks_token, makes_token;
+    char scheduler[PLACE_BYTES];
+    token *token; /* published */
 };
 
 /* ---- the book: in one thread, see transport_keys ---------------------------------------------- */
@@ -81,6 +102,69 @@ static bool admits(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES])
         }
     }
     return false;
+}
+
+/* ---- proofs: in any thread --------------------------------------------------------------------- */
+
+/* With the lock. */
+static bool has_secret(guard *g)
+{
+    secret found;
+    if (g->seeks_token && token_find(g->scheduler, &found)) {
+        g->secret     = found;
+        g->has_secret = true;
+        secret_wipe(&found);
+    }
+    return g->has_secret;
+}
+
+static bool proof_key(guard *g, int use, guard_role role, uint32_t index, uint8_t key[32])
+{
+    pthread_mutex_lock(&g->lock);
+    const bool has = has_secret(g);
+    if (has) secret_proof_key(&g->secret, (uint32_t)use + 16 * (uint32_t)role, index, key);
+    pthread_mutex_unlock(&g->lock);
+    return has;
+}
+
+static bool listener_key(void *user, uint8_t key[TRANSPORT_KEY_BYTES])
+{
+    const witness *w = user;
+    return proof_key(w->guard, LISTENS, w->listener, 0, key);
+}
+
+static bool own_key(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSPORT_KEY_BYTES])
+{
+    const witness *w = user;
+    return proof_key(w->guard, DIALS, (guard_role)who, index, key);
+}
+
+/* Of who dials here: only those for whom there is a page in the book. */
+static bool guest_key(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSPORT_KEY_BYTES])
+{
+    const witness *w = user;
+    if (who >= GUARD_ROLES || index >= w->guard->book[who].max) return false;
+    return proof_key(w->guard, DIALS, (guard_role)who, index, key);
+}
+
+static witness make_witness(guard *g, guard_role listener)
+{
+    return (witness){.guard = g, .listener = listener, .proof = {.listener_key = listener_key}};
+}
+
+static void make_witnesses(guard *g, guard_role role, int32_t rank)
+{
+    g->hears                   = make_witness(g, role);
+    g->hears.proof.dialler_key = guest_key;
+    g->hears.proof.user        = &g->hears;
+    for (int listener = 0; listener < GUARD_ROLES; listener++) {
+        witness *w           = &g->speaks[listener];
+        *w                   = make_witness(g, (guard_role)listener);
+        w->proof.dialler_key = own_key;
+        w->proof.user        = w;
+        w->proof.who         = role;
+        w->proof.index       = rank < 0 ? ANY_RANK : (uint32_t)rank + 1;
+    }
 }
 
 static void open_book(guard *g, guard_role role)
@@ -153,64 +237,139 @@ static void make_keys(guard *g, guard_role role, int32_t rank)
     }
 }
 
-pen_status guard_open(const guard_options *o, guard **out, pen_error *why)
+static guard *create(const guard_options *o, bool encrypts)
 {
-    const bool has_secret = o->secret_file != NULL && o->secret_file[0] != '\0';
-    const char *far       = far_address(o);
-    const bool is_on =
-        o->encryption == GUARD_ON || (o->encryption == GUARD_AUTO && (has_secret || far != NULL));
-    *out = NULL;
-    if (!is_on) {
-        if (far != NULL && log_allowed(LOG_CLEAR)) /* who dials again and again says it once */
-            log_notice("traffic with %s is neither encrypted nor authenticated (encryption=clear)",
-                       far);
-        return PEN_OK;
-    }
-    if (!has_secret) return lacks_secret(o, why);
     guard *g = calloc(1, sizeof *g);
+    if (g == NULL) return NULL;
+    pthread_mutex_init(&g->lock, NULL);
+    g->encrypts = encrypts;
+    open_book(g, o->role);
+    make_witnesses(g, o->role, o->rank);
+    return g;
+}
+
+/* With a secret that was given. */
+static pen_status open_with(const guard_options *o, bool encrypts, guard **out, pen_error *why)
+{
+    guard *g = create(o, encrypts);
     if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
     const pen_status status = secret_read(o->secret_file, &g->secret, why);
     if (status != PEN_OK) {
-        free(g);
+        guard_close(g);
         return status;
     }
-    make_keys(g, o->role, o->rank);
-    open_book(g, o->role);
+    g->has_secret = true;
+    if (encrypts) make_keys(g, o->role, o->rank);
     *out = g;
     return PEN_OK;
+}
+
+/* With the token of the job, which the scheduler makes. */
+static pen_status open_token(const guard_options *o, guard **out, pen_error *why)
+{
+    guard *g = create(o, false);
+    if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
+    g->makes_token    = o->role == GUARD_SCHEDULER;
+    g->seeks_token    = !g->makes_token;
+    pen_status status = g->makes_token ? secret_make(&g->secret, why) : PEN_OK;
+    g->has_secret     = g->makes_token;
+    if (g->seeks_token) snprintf(g->scheduler, sizeof g->scheduler, "%s", o->scheduler);
+    if (status != PEN_OK) {
+        guard_close(g);
+        return status;
+    }
+    *out = g;
+    return PEN_OK;
+}
+
+/* Within one process there is nobody to keep out. */
+static bool stays_inside(const guard_options *o)
+{
+    const char *at = o->scheduler != NULL ? o->scheduler : o->address[0];
+    return at != NULL && (strncmp(at, "inproc://", 9) == 0 || strncmp(at, "sim://", 6) == 0);
+}
+
+pen_status guard_open(const guard_options *o, guard **out, pen_error *why)
+{
+    const bool was_given = o->secret_file != NULL && o->secret_file[0] != '\0';
+    const char *far      = far_address(o);
+    const bool encrypts =
+        o->encryption == GUARD_ON || (o->encryption == GUARD_AUTO && (was_given || far != NULL));
+    *out = NULL;
+    if (encrypts && !was_given) return lacks_secret(o, why);
+    if (was_given) return open_with(o, encrypts, out, why);
+    if (far == NULL) return stays_inside(o) ? PEN_OK : open_token(o, out, why);
+    if (log_allowed(LOG_CLEAR)) /* who dials again and again says it once */
+        log_notice("traffic with %s is neither encrypted nor authenticated (encryption=clear)",
+                   far);
+    return PEN_OK;
+}
+
+pen_status guard_publish(guard *g, const char *address, pen_error *why)
+{
+    if (g == NULL || !g->makes_token) return PEN_OK;
+    return token_publish(address, &g->secret, &g->token, why);
+}
+
+bool guard_encrypts(const guard *g)
+{
+    return g != NULL && g->encrypts;
+}
+
+const char *guard_describe(const guard *g)
+{
+    if (g == NULL) return "in clear text, unproven";
+    if (g->encrypts) return "encrypted";
+    return g->makes_token || g->seeks_token ? "loopback: proven" : "proven, not encrypted";
+}
+
+const char *guard_lack(guard *g)
+{
+    if (g == NULL) return NULL;
+    pthread_mutex_lock(&g->lock);
+    const bool has = has_secret(g);
+    pthread_mutex_unlock(&g->lock);
+    return has ? NULL
+               : "(the job's token is not in the folder of this user, where the scheduler's "
+                 "process "
+                 "leaves it); is the scheduler another user's, or in another container? Then "
+                 "PENSTOCK_SECRET_FILE is needed, by all";
 }
 
 void guard_close(guard *g)
 {
     if (g == NULL) return;
+    token_withdraw(g->token);
     for (int role = 0; role < GUARD_ROLES; role++) free(g->book[role].key);
-    secret_wipe(&g->secret);
+    pthread_mutex_destroy(&g->lock);
     explicit_bzero(g, sizeof *g);
     free(g);
 }
 
 /* ---- endpoints -------------------------------------------------------------------------------- */
 
-static void use(const transport_keys *keys, const guard *g, transport_options *o)
+static void use(const transport_keys *keys, const transport_proof *proof, const guard *g,
+                transport_options *o)
 {
     const uint32_t threads = guard_lanes(g);
-    o->keys                = keys;
+    o->keys                = g->encrypts ? keys : NULL;
+    o->proof               = g->encrypts ? NULL : proof;
     if (o->io_threads < threads) o->io_threads = threads;
 }
 
 void guard_listen(const guard *g, transport_options *o)
 {
-    if (g != NULL) use(&g->listens, g, o);
+    if (g != NULL) use(&g->listens, &g->hears.proof, g, o);
 }
 
 void guard_dial(const guard *g, guard_role listener, transport_options *o)
 {
-    if (g != NULL) use(&g->dials[listener], g, o);
+    if (g != NULL) use(&g->dials[listener], &g->speaks[listener].proof, g, o);
 }
 
 uint32_t guard_lanes(const guard *g)
 {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (g == NULL || cores < 2) return 1;
+    if (!guard_encrypts(g) || cores < 2) return 1;
     return cores < LANES_MAX ? (uint32_t)cores : LANES_MAX;
 }

@@ -1,9 +1,15 @@
-/* guard.h - what the endpoints of one process are protected with: nothing, or keys of the job's secret.
+/* guard.h - what the endpoints of one process are protected with: nothing, a proof that both ends belong to the job, or
+ * encryption, which proves it too.
  *
  * Every process of a job opens a guard before its first endpoint, from two settings:
  *   encryption   auto, on or clear.  Auto is on when a secret was given, and off loopback.
  *   secret_file  where the job's secret is.
- * A NULL guard is clear text; every function takes it.
+ * They come to
+ *   CURVE    encrypted, with keys of the secret
+ *   PROOF    not encrypted; each connection begins with a proof (transport/proof.h), with keys of the secret where one
+ *            was given, and else, on loopback, of the token that the scheduler's process left (token.h)
+ *   nothing  encryption=clear off loopback without a secret, which is said; transports within one process
+ * The last is a NULL guard; every function takes it.
  *
  * Keys.  A role listens with one key, the same for all its ranks; each member dials with a key of its own
  * role and rank.  A scheduler lets everybody in who has a key of the job, a server workers and servers, a
@@ -29,13 +35,29 @@ typedef struct {
     guard_role role;
     int32_t rank;                         /* -1: not known yet, or none */
     const char *address[GUARD_ADDRESSES]; /* all that are dialled or listened at; NULL: fewer */
+    const char *
+        scheduler; /* "tcp://HOST:PORT", whose token is looked for; NULL: its own role is SCHEDULER */
 } guard_options;
 
 typedef struct guard guard;
 
-/* Everything is copied, the secret is read once.  *g is NULL for clear text.
+/* Everything is copied, a secret is read once; a token is read for each proof, for the scheduler's process may not have
+ * left it yet, or another one may come.
  * Errors  BAD_SETTING  the secret cannot be read, or none was given and traffic would leave this host. */
 pen_status guard_open(const guard_options *o, guard **g, pen_error *why);
+
+/* A scheduler listens there now: the token that it made, if it is a token that it proves with, is left for the others
+ * until the guard is closed.  Errors  STORE: in words. */
+pen_status guard_publish(guard *g, const char *address, pen_error *why);
+
+/* Whether it encrypts; if not, it proves.  NULL: false. */
+bool guard_encrypts(const guard *g);
+
+/* What it comes to, in a word or two, for people. */
+const char *guard_describe(const guard *g);
+
+/* Why nothing can be proven now, for people; NULL: it can. */
+const char *guard_lack(guard *g);
 
 /* After the last endpoint was closed.  Overwrites the keys; NULL is fine. */
 void guard_close(guard *g);

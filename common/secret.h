@@ -13,6 +13,7 @@
 #define COMMON_SECRET_H
 
 #include "penstock.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -59,5 +60,15 @@ pen_status secret_write(const char *path, const secret *s, pen_error *why);
  * Cost  about 30 us. */
 void secret_derive(const secret *s, uint32_t use, uint32_t index, uint8_t own[32],
                    uint8_t own_public[32]);
+
+/* For proofs (transport/proof.h).  A symmetric key of (use, index), independent of those above; a keyed hash
+ * (BLAKE2b) of some bytes; whether two tags are equal, in a time that does not tell where they differ; and random
+ * bytes. */
+enum { SECRET_TAG_BYTES = 32 };
+void secret_proof_key(const secret *s, uint32_t use, uint32_t index, uint8_t key[32]);
+void secret_tag(const uint8_t key[32], const void *data, size_t size,
+                uint8_t tag[SECRET_TAG_BYTES]);
+bool secret_is_tag(const uint8_t tag[SECRET_TAG_BYTES], const uint8_t expected[SECRET_TAG_BYTES]);
+void secret_draw(void *bytes, size_t size);
 
 #endif

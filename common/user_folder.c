@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { IN_RUNTIME, IN_TMP, IN_HOME, PLACES };
+enum { IN_RUNTIME, IN_TMP, IN_HOME, PLACES, IN_USUAL_RUNTIME = PLACES, PLACES_TO_LOOK };
 
 static bool format(char path[USER_FOLDER_BYTES], const char *parent, const char *name)
 {
@@ -37,6 +37,16 @@ static bool name_in_home(char path[USER_FOLDER_BYTES])
     return format(path, cache, name);
 }
 
+/* Only where it is not the one that was given. */
+static bool name_in_usual_runtime(char path[USER_FOLDER_BYTES])
+{
+    const char *runtime = config_env("XDG_RUNTIME_DIR");
+    char usual[40];
+    snprintf(usual, sizeof usual, "/run/user/%u", (unsigned)geteuid());
+    return (runtime == NULL || strcmp(runtime, usual) != 0) && is_own_folder(usual) &&
+           format(path, usual, "penstock");
+}
+
 /* False: there is no such place. */
 static bool name_of(int place, char path[USER_FOLDER_BYTES])
 {
@@ -44,6 +54,7 @@ static bool name_of(int place, char path[USER_FOLDER_BYTES])
     char name[32];
     if (place == IN_RUNTIME) return is_own_folder(runtime) && format(path, runtime, "penstock");
     if (place == IN_HOME) return name_in_home(path);
+    if (place == IN_USUAL_RUNTIME) return name_in_usual_runtime(path);
     snprintf(name, sizeof name, "penstock-%u", (unsigned)geteuid());
     return format(path, "/tmp", name);
 }
@@ -53,7 +64,6 @@ typedef enum { USABLE, UNUSABLE, OPEN_TO_OTHERS } standing;
 static standing look_at(const char *path, mode_t *mode)
 {
     struct stat st;
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) return UNUSABLE;
     if (lstat(path, &st) != 0) return UNUSABLE;
     if (!S_ISDIR(st.st_mode)) errno = ENOTDIR;
     if (S_ISDIR(st.st_mode) && st.st_uid != geteuid()) errno = EPERM;
@@ -69,7 +79,8 @@ pen_status user_folder(char path[USER_FOLDER_BYTES], pen_error *why)
     for (int place = 0; place < PLACES; place++) {
         mode_t mode = 0;
         if (!name_of(place, path)) continue;
-        const standing found = look_at(path, &mode);
+        const bool is_there  = mkdir(path, 0700) == 0 || errno == EEXIST;
+        const standing found = is_there ? look_at(path, &mode) : UNUSABLE;
         if (found == USABLE) return PEN_OK;
         if (found == OPEN_TO_OTHERS)
             return why_set(why, PEN_STORE,
@@ -85,4 +96,13 @@ pen_status user_folder(char path[USER_FOLDER_BYTES], pen_error *why)
                    "no folder for the keys of this user's jobs: %s; set XDG_RUNTIME_DIR to a "
                    "folder of yours",
                    tried);
+}
+
+bool user_folder_next(int *at, char path[USER_FOLDER_BYTES])
+{
+    while (*at < PLACES_TO_LOOK) {
+        mode_t mode;
+        if (name_of((*at)++, path) && look_at(path, &mode) == USABLE) return true;
+    }
+    return false;
 }

@@ -256,7 +256,9 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
     const pen_status status = guard_open(&who, &s->guard, why);
     if (status != PEN_OK) return status;
     guard_listen(s->guard, &options);
-    return transport_listen(address, &options, &s->transport, why);
+    const pen_status listens = transport_listen(address, &options, &s->transport, why);
+    return listens == PEN_OK ? guard_publish(s->guard, transport_address(s->transport), why)
+                             : listens;
 }
 
 static void introduce(scheduler *s, const char *master)

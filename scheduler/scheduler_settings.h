@@ -41,8 +41,7 @@ typedef char scheduler_text[CONFIG_TEXT_BYTES];
       "How long a barrier or reduction waits before those in it are told whom they wait for; "     \
       "raised, fewer lines and later news.")                                                       \
     X(int,            encryption,      ENUM, "auto",      0,   0,        guard_choices,            \
-      "Whether traffic is encrypted and every process proves that it belongs to the job; auto "    \
-      "does so off loopback and wherever secret_file is given, clear never does.")                 \
+      "Whether traffic is encrypted; auto does so off loopback and wherever secret_file is given, clear never does. On loopback, and wherever secret_file is given, every process proves that it belongs to the job.") \
     X(scheduler_text, secret_file,     TEXT, "",          0,   0,        NULL,                     \
       "File with the secret of the job, the same for all its processes and readable by its owner " \
       "alone; penstock keygen makes one.")                                                         \

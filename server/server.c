@@ -119,6 +119,7 @@ static pen_status open_guard(server *s, pen_error *why)
                                .secret_file = s->settings.secret_file,
                                .role        = GUARD_SERVER,
                                .rank        = (int32_t)s->settings.rank,
+                               .scheduler   = s->scheduler_address,
                                .address     = {s->settings.master_addr, s->settings.host}};
     return guard_open(&who, &s->guard, why);
 }

@@ -120,6 +120,8 @@ struct client {
 };
 
 /* client_net.c: sockets and messages */
+/* "tcp://HOST:PORT" of the scheduler, or the address of another transport. */
+void client_scheduler_address(const pen_ctx *ctx, char *text, size_t size);
 pen_status client_dial_control(client *c, pen_error *why);
 pen_status client_dial_links(client *c, pen_error *why);
 void client_close_links(client *c);

@@ -72,7 +72,8 @@ static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
     pen_status status = scheduler_start(&hosted, &ctx->hosted, why);
     if (status == PEN_OK)
         log_info("rank 0 hosts the scheduler at %s:%u", ctx->env.addr, ctx->env.port);
-    return s->scheduler == SCHEDULER_HOSTED ? status : PEN_OK;
+    if (status == PEN_UNREACHABLE && s->scheduler != SCHEDULER_HOSTED) return PEN_OK;
+    return status;
 }
 
 static void *run(void *user)
@@ -161,11 +162,14 @@ static pen_status build(client *c, pen_error *why)
 
 static pen_status open_guard(pen_ctx *ctx, pen_error *why)
 {
-    worker_settings *s      = &ctx->settings;
+    worker_settings *s = &ctx->settings;
+    char address[CONFIG_TEXT_BYTES];
+    client_scheduler_address(ctx, address, sizeof address);
     const guard_options who = {.encryption  = s->encryption,
                                .secret_file = s->secret_file,
                                .role        = GUARD_WORKER,
                                .rank        = ctx->env.rank,
+                               .scheduler   = address,
                                .address     = {ctx->env.addr}};
     const pen_status status = guard_open(&who, &ctx->guard, why);
     if (s->lanes == 0) s->lanes = guard_lanes(ctx->guard);

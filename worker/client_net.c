@@ -82,16 +82,20 @@ static bool drain_control(void *user)
     return n > 0;
 }
 
+void client_scheduler_address(const pen_ctx *ctx, char *text, size_t size)
+{
+    const worker_env *env = &ctx->env;
+    if (strstr(env->addr, "://") != NULL)
+        snprintf(text, size, "%s", env->addr);
+    else
+        snprintf(text, size, "tcp://%s:%u", env->addr, env->port);
+}
+
 pen_status client_dial_control(client *c, pen_error *why)
 {
-    const worker_env *env = &c->ctx->env;
-    transport_options o   = lifeline_options(c->ctx->settings.lease_ms);
-    o.head_bytes_max      = WIRE_HEAD_BYTES_MAX;
-    if (strstr(env->addr, "://") != NULL)
-        snprintf(c->control_address, sizeof c->control_address, "%s", env->addr);
-    else
-        snprintf(c->control_address, sizeof c->control_address, "tcp://%s:%u", env->addr,
-                 env->port);
+    transport_options o = lifeline_options(c->ctx->settings.lease_ms);
+    o.head_bytes_max    = WIRE_HEAD_BYTES_MAX;
+    client_scheduler_address(c->ctx, c->control_address, sizeof c->control_address);
     guard_dial(c->ctx->guard, GUARD_SCHEDULER, &o);
     pen_status status = lifeline_dial(c->control_address, &o, &c->control, why);
     if (status != PEN_OK) return status;
@@ -377,8 +381,14 @@ const char *client_probe(void *user)
     if (error == 0 && strstr(c->refusal, ", and this side") != NULL)
         return "(one side encrypts and the other does not); look at encryption and secret_file of "
                "all";
-    if (error == 0 && c->ctx->guard != NULL)
+    if (error == 0 && guard_encrypts(c->ctx->guard))
         return "(what answers there has another secret); look at secret_file of all";
+    const char *lack = error == 0 ? guard_lack(c->ctx->guard) : NULL;
+    if (lack != NULL) return lack;
+    if (error == 0 && c->ctx->guard != NULL)
+        return "(the port is open, and what listens there does not hold this job's token: "
+               "torchrun's "
+               "own store, or another job?); set PENSTOCK_PORT";
     if (error == 0) return "(the port is open: torchrun's own store?); set PENSTOCK_PORT";
     if (error == ECONNREFUSED) return "(connection refused: nothing listens there)";
     return error == ETIMEDOUT ? "(no answer at all: wrong address, or a firewall)"

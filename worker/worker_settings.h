@@ -116,7 +116,7 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(uint64_t, lanes,            U64,  "0",      0,    16,       NULL,                                \
       "Connections to each shard; more help where one cannot fill the link, and cost memory; 0 is 1, and encrypted as many as cores, up to 4.") \
     X(int,      encryption,       ENUM, "auto",   0,    0,        guard_choices,                       \
-      "Whether traffic is encrypted and every process proves that it belongs to the job; auto does so off loopback and wherever secret_file is given, clear never does.") \
+      "Whether traffic is encrypted; auto does so off loopback and wherever secret_file is given, clear never does. On loopback, and wherever secret_file is given, every process proves that it belongs to the job.") \
     X(char,     http,             TEXT, "",       0,    0,        NULL,                                \
       "Where this worker shows its metrics and health over HTTP, HOST:PORT; its local rank is added to the port, port 0 takes a free one, empty: nowhere.") \
     X(char,     http_token_file,  TEXT, "",       0,    0,        NULL,                                \

@@ -1,7 +1,8 @@
 /* secure.c - whether a job is encrypted, where its secret comes from, and who is told.
  *
  * DESIGN.  The launcher decides once, and says so to all its children (PENSTOCK_ENCRYPTION), so that a scheduler which
- * listens everywhere and a worker that dials loopback agree.  A secret that nobody gave is made here and thrown away
+ * listens everywhere and a worker that dials loopback agree.  Where nothing is encrypted and no secret was given there
+ * is nothing to do: the scheduler leaves a token for the others (common/token.h).  A secret that nobody gave is made here and thrown away
  * with the job: a file of mode 0600 in the folder of notes, which only this user may enter; children and `penstock
  * status` get its path, never its content.  Other machines get it by the join line, which this command prints and the
  * user carries; it is overwritten in their command line as soon as it was read.
@@ -140,8 +141,8 @@ pen_status launcher_secure(launcher *l, pen_error *why)
     const pen_status status = parse_choice(&choice, why);
     if (status != PEN_OK) return status;
     if (choice == GUARD_CLEAR || (choice == GUARD_AUTO && !has_secret && !is_far)) {
-        say_clear(is_far);
-        return PEN_OK;
+        say_clear(is_far && !has_secret);
+        return has_secret ? find_secret(l, why) : PEN_OK; /* then it is proven, if not encrypted */
     }
     setenv("PENSTOCK_ENCRYPTION", "on", 1);
     return find_secret(l, why);

@@ -35,6 +35,9 @@ struct peers_one {
     bool is_doubtful;   /* its number may be that of the silent one that was here before */
     uint64_t met;       /* round of its first message */
     uint64_t round;     /* of its last message, or of its end */
+    bool is_kept_of;    /* it has to prove something                                              */
+    bool is_admitted;   /* and has                                                                */
+    void *kept;         /* the owner's                                                            */
     one *next;          /* of the ended                                                           */
     UT_hash_handle hh;  /* of the named                                                           */
 };
@@ -45,14 +48,20 @@ void peers_init(peers *self)
     self->last = &self->ended;
 }
 
+static void discard(one *o)
+{
+    if (o != NULL) free(o->kept);
+    free(o);
+}
+
 void peers_fini(peers *self)
 {
     one *o, *next;
     HASH_CLEAR(hh, self->named);
-    for (size_t fd = 0; fd < self->n_open; fd++) free(self->open[fd]);
+    for (size_t fd = 0; fd < self->n_open; fd++) discard(self->open[fd]);
     for (o = self->ended; o != NULL; o = next) {
         next = o->next;
-        free(o);
+        discard(o);
     }
     free(self->open);
 }
@@ -165,7 +174,7 @@ peers_standing peers_hear(peers *self, uint32_t number)
     if (o != NULL) {
         o->round = self->round;
         if (is_past(self, o->met)) o->is_doubtful = false; /* an ended one would say no more */
-        return PEERS_KNOWN;
+        return o->is_respected ? PEERS_KNOWN : PEERS_MET;
     }
     const size_t n = self->n_gone < PEERS_GONE_MAX ? self->n_gone : PEERS_GONE_MAX;
     for (size_t i = 0; i < n; i++)
@@ -240,6 +249,35 @@ void peers_respect(peers *self, uint32_t number)
     if (o != NULL) o->is_respected = true;
 }
 
+void **peers_keep(peers *self, uint32_t number)
+{
+    one *o = find(self, number);
+    if (o == NULL) return NULL;
+    o->is_kept_of = true;
+    return &o->kept;
+}
+
+void peers_admit(peers *self, uint32_t number)
+{
+    one *o = find(self, number);
+    if (o == NULL) return;
+    o->is_admitted = true;
+    free(o->kept);
+    o->kept = NULL;
+}
+
+bool peers_is_admitted(const peers *self, uint32_t number)
+{
+    const one *o = find(self, number);
+    return o != NULL && o->is_admitted;
+}
+
+bool peers_has_admitted(const peers *self, int fd)
+{
+    const one *o = fd >= 0 && (size_t)fd < self->n_open ? self->open[fd] : NULL;
+    return o != NULL && o->is_admitted;
+}
+
 void peers_scold(peers *self, int fd)
 {
     if (!make_room(self, fd)) return;
@@ -297,14 +335,15 @@ static bool is_ripe(const peers *self, const one *o)
 
 static peers_end forget(peers *self, one *o, uint32_t *number)
 {
-    peers_end end = is_silent(o) && !o->is_shy ? PEERS_STRANGER : PEERS_NONE;
+    const bool is_unknown = o->is_kept_of && !o->is_admitted && !o->is_scolded;
+    peers_end end = (is_silent(o) && !o->is_shy) || is_unknown ? PEERS_STRANGER : PEERS_NONE;
     if (o->is_named) {
         HASH_DEL(self->named, o);
         self->gone[self->n_gone++ % PEERS_GONE_MAX] = o->number;
         *number                                     = o->number;
         if (o->is_respected) end = PEERS_DOWN;
     }
-    free(o);
+    discard(o);
     return end;
 }
 

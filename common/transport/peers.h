@@ -39,9 +39,9 @@ void peers_greeted(peers *self); /* one of them shook hands                   */
 void peers_failed(peers *self);  /* one of them failed to, and will end next  */
 void peers_ended(peers *self, int fd);
 
-/* A message of that peer was read.  NEW: take all news there is, then call peers_meet().
+/* A message of that peer was read.  NEW: take all news there is, then call peers_meet().  MET: it is not respected yet.
  * GONE: its end was told already; drop the message. */
-typedef enum { PEERS_KNOWN, PEERS_NEW, PEERS_GONE } peers_standing;
+typedef enum { PEERS_KNOWN, PEERS_MET, PEERS_NEW, PEERS_GONE } peers_standing;
 peers_standing peers_hear(peers *self, uint32_t number);
 
 /* The first message of a peer came by descriptor fd.  False: no such descriptor, or no memory. */
@@ -49,6 +49,13 @@ bool peers_meet(peers *self, uint32_t number, int fd);
 
 /* It is a peer whose end is worth telling: it said more than that it is there. */
 void peers_respect(peers *self, uint32_t number);
+
+/* Where peers must prove something before they are heard: room for what is kept of one meanwhile, freed with free() when
+ * it is admitted, and with the connection.  NULL: there is no such peer. */
+void **peers_keep(peers *self, uint32_t number);
+void peers_admit(peers *self, uint32_t number);
+bool peers_is_admitted(const peers *self, uint32_t number);
+bool peers_has_admitted(const peers *self, int fd); /* who has the connection there now */
 
 /* What came by that descriptor was refused already: its end is not worth another report. */
 void peers_scold(peers *self, int fd);
@@ -72,7 +79,8 @@ void peers_round(peers *self);
 bool peers_has_ended(
     const peers *self); /* somebody, and it was not told yet: more rounds are needed */
 
-/* The next end that may be told.  DOWN: of *number.  STRANGER: of a connection without a word. */
+/* The next end that may be told.  DOWN: of *number.  STRANGER: of a connection without a word, or, where something was
+ * kept of it, of one that was not admitted. */
 typedef enum { PEERS_NONE, PEERS_DOWN, PEERS_STRANGER } peers_end;
 peers_end peers_take_end(peers *self, uint32_t *number);
 

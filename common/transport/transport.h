@@ -44,11 +44,23 @@ typedef struct {
     void *user;
 } transport_keys;
 
+/* What both ends of an unencrypted connection prove, in its first messages, before anything else is taken
+ * (proof.h).  Members that stay within one process take no notice.  Called in any thread that uses the endpoint. */
 typedef struct {
-    const transport_keys
-        *keys;               /* BORROWED until it is closed; NULL: clear text, anybody may come */
-    uint64_t head_bytes_max; /* larger heads are refused;  0 = 1 MiB  */
-    uint64_t body_bytes_max; /* larger bodies are refused; 0 = 64 MiB */
+    void *user;
+    uint32_t who, index; /* dialled: which of the keys below is its own */
+
+    /* The key with which the listener proves itself, listening or dialled.  False: there is none now. */
+    bool (*listener_key)(void *user, uint8_t key[TRANSPORT_KEY_BYTES]);
+    /* The key of such a dialler.  False: there is none, or it may not come in. */
+    bool (*dialler_key)(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSPORT_KEY_BYTES]);
+} transport_proof;
+
+typedef struct {
+    const transport_keys *keys; /* BORROWED until it is closed; NULL: clear text                  */
+    const transport_proof *proof; /* BORROWED likewise; NULL: without keys anybody may come    */
+    uint64_t head_bytes_max;      /* larger heads are refused;  0 = 1 MiB  */
+    uint64_t body_bytes_max;      /* larger bodies are refused; 0 = 64 MiB */
 
     /* Listening.  More connections: the oldest that has said nothing is ended; 0 = 4096. */
     uint32_t connections_max;

@@ -55,8 +55,6 @@ enum {
     COPY_BELOW = 4 << 10, /* from there on lending is cheaper than copying */
     ID_BYTES   = 5,
 
-    REFUSED_MAX = 64, /* attempts of a dialler that were refused and not told yet */
-
     ROUND_MESSAGES = 64, /* at least, and as many as there are peers */
     ROUND_MS       = 10, /* ends are told after two rounds */
     REDIAL_MS      = 500,
@@ -127,7 +125,8 @@ static bool recv_monitor(endpoint *e, uint16_t *kind, int *value)
 
 void endpoint_set_timer(endpoint *e, long ms)
 {
-    const struct itimerspec once = {.it_value.tv_nsec = ms * 1000000};
+    const struct itimerspec once = {
+        .it_value = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}};
     if (e->timer_fd < 0 && ms > 0) {
         e->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
         if (e->timer_fd >= 0) endpoint_watch_fd(e, e->timer_fd);
@@ -158,27 +157,51 @@ static const char *fault_of_handshake(const endpoint *e, int error)
                        : "what answers encrypts, and this side does not";
 }
 
+static void on_retried(endpoint *e)
+{
+    const bool proves = e->options.proof != NULL; /* and ZeroMQ does not try again */
+    endpoint_set_timer(e, proves ? prove_again_ms(e) : 0);
+    if (!proves) dial_failed(e);
+}
+
+static void on_connected(endpoint *e)
+{
+    dialled *l = &e->link;
+    attach_queue(e);
+    l->is_connected = true;
+    l->fault        = NULL;
+    if (e->options.proof != NULL)
+        prove_connected(e);
+    else
+        l->is_up = true;
+}
+
+static void on_disconnected(endpoint *e)
+{
+    dialled *l               = &e->link;
+    const bool was_connected = l->is_connected, was_up = l->is_up;
+    l->is_connected = l->is_up = false;
+    endpoint_set_timer(e, REDIAL_MS);
+    if (e->options.proof != NULL && was_connected)
+        prove_disconnected(e);
+    else if (!was_up && l->refused < DIAL_REFUSED_MAX)
+        l->refused++;
+    l->broke |= was_up;
+}
+
 static void on_dialled_news(endpoint *e, uint16_t kind, int value)
 {
     dialled *l = &e->link;
     switch (kind) {
-    case ZMQ_EVENT_CONNECTED: endpoint_set_timer(e, 0); break;
-    case ZMQ_EVENT_CONNECT_RETRIED:
+    case ZMQ_EVENT_CONNECTED:
+        l->fd = value;
         endpoint_set_timer(e, 0);
-        dial_failed(e);
         break;
-    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
-        attach_queue(e);
-        l->is_up = true;
-        l->fault = NULL;
-        break;
+    case ZMQ_EVENT_CONNECT_RETRIED: on_retried(e); break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: on_connected(e); break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: l->fault = "what answers does not let this key in"; break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL: l->fault = fault_of_handshake(e, value); break;
-    case ZMQ_EVENT_DISCONNECTED:
-        if (!l->is_up && l->refused < REFUSED_MAX) l->refused++;
-        l->broke |= l->is_up;
-        l->is_up = false;
-        endpoint_set_timer(e, REDIAL_MS);
+    case ZMQ_EVENT_DISCONNECTED: on_disconnected(e);
     }
 }
 
@@ -260,6 +283,8 @@ static bool tell_dialled(dialled *l, bool has_keys, transport_event *event)
 /* Handshakes are reported without a descriptor: the words are right in number. */
 static const char *word_for_stranger(endpoint *e)
 {
+    if (e->options.proof != NULL)
+        return "a connection that ended before it had proven that it belongs to the job";
     if (e->unknown == 0) return "a connection that ended without a message";
     e->unknown--;
     return "a connection without a key of this job";
@@ -317,6 +342,16 @@ static pen_status send_to_peer(endpoint *e, uint32_t number, const void *head, s
         return errno == EAGAIN ? PEN_AGAIN : PEN_PEER_LOST;
     send_bytes(e->socket, head, head_size, more);
     return PEN_OK;
+}
+
+void endpoint_send(endpoint *e, const void *data, size_t size)
+{
+    send_bytes(e->socket, data, size, 0);
+}
+
+void endpoint_send_to(endpoint *e, uint32_t number, const void *data, size_t size)
+{
+    if (send_to_peer(e, number, data, size, 0) == PEN_OK) watch_gave(e, number, size, 1);
 }
 
 static void socket_set_queue(void *state, uint64_t bytes_max)
@@ -419,32 +454,55 @@ static const char *fault_of(const endpoint *e, const zmq_msg_t *head, const zmq_
     return NULL;
 }
 
-typedef enum { DROP, TAKE, REFUSE } verdict;
+typedef enum { DROP, TAKE, REFUSE, RISE } verdict;
 
-/* Whether a message of this peer is one to look at. */
-static verdict judge_peer(endpoint *e, uint32_t number, bool is_probe)
+static verdict judge_proof(prove_result result)
+{
+    static const verdict of[] = {[PROVE_DROP] = DROP, [PROVE_REFUSED] = REFUSE, [PROVE_UP] = RISE};
+    return of[result];
+}
+
+/* Whether a message of `n` frames of this peer is one to look at.  REFUSE: *fault says why. */
+static verdict judge_peer(endpoint *e, uint32_t number, int n, const char **fault)
 {
     const peers_standing standing = peers_hear(&e->peers, number);
     if (standing == PEERS_GONE) return DROP;
+    if (standing == PEERS_KNOWN) return TAKE;
     if (standing == PEERS_NEW) {
         read_monitor(e);
+        *fault = "a peer whose connection is unknown";
         if (!peers_meet(&e->peers, number, zmq_msg_get(&e->head, ZMQ_SRCFD))) return REFUSE;
-        if (is_probe) return DROP;
     }
+    if (e->options.proof != NULL && !peers_is_admitted(&e->peers, number))
+        return judge_proof(prove_listening(e, number, standing == PEERS_NEW, (size_t)n, fault));
+    if (standing == PEERS_NEW && n == 1 && zmq_msg_size(&e->head) == 0) return DROP; /* a probe */
     peers_respect(&e->peers, number);
     return TAKE;
+}
+
+/* Who answers a dialler must have proven itself first, and what it said before it went is still its own. */
+static verdict judge_listener(endpoint *e, int n, const char **fault)
+{
+    dialled *l = &e->link;
+    if (e->options.proof == NULL || l->proof.stage == PROOF_DONE) return TAKE;
+    const verdict v = judge_proof(prove_dialled(e, (size_t)n, fault));
+    if (v != RISE) return v;
+    l->is_up = l->told_up = true;
+    return RISE;
 }
 
 /* Turns one message into an event; false: it is for nobody above. */
 static bool take_message(endpoint *e, zmq_msg_t *body, int n, uint64_t bytes,
                          transport_event *event)
 {
-    const bool is_probe = n == 1 && zmq_msg_size(&e->head) == 0;
-    const verdict v     = e->listens ? judge_peer(e, event->peer, is_probe) : TAKE;
+    const char *fault = NULL;
+    const verdict v =
+        e->listens ? judge_peer(e, event->peer, n, &fault) : judge_listener(e, n, &fault);
     if (e->listens) watch_took(e, event->peer, bytes, n);
     if (v == DROP) return false;
-    if (v == REFUSE) return refuse(event, "a peer whose connection is unknown");
-    const char *fault = fault_of(e, &e->head, body, n);
+    if (v == REFUSE) return refuse(event, fault);
+    if (v == RISE) return tell(event, TRANSPORT_UP, 0);
+    fault = fault_of(e, &e->head, body, n);
     if (fault != NULL && e->listens) watch_blame(e, event->peer);
     if (fault != NULL) return refuse(event, fault);
     if (n == 2 && (event->body = keep_body(body)) == NULL)
@@ -552,16 +610,21 @@ static void renew_if_broken(endpoint *e)
 {
     dialled *l = &e->link;
     if (!l->broke) return;
-    l->is_up = false;
-    l->broke = l->told_up;
+    l->is_connected = l->is_up = false;
+    l->broke                   = l->told_up;
+    l->proof.stage             = PROOF_NEW;
     dial_hang_up(e);
     (void)endpoint_renew(e);
-    endpoint_set_timer(e, RENEW_MS);
+    endpoint_set_timer(e, l->tries > 0 ? prove_again_ms(e) : RENEW_MS);
 }
 
 static void redial_if_due(endpoint *e)
 {
-    if (has_timer_fired(e)) (void)dial_begin(e);
+    if (!has_timer_fired(e)) return;
+    if (e->options.proof != NULL && e->link.is_connected)
+        prove_timed_out(e);
+    else
+        (void)dial_begin(e);
 }
 
 static pen_status recv_dialled(endpoint *e, transport_event *event)

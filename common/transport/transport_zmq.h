@@ -4,6 +4,7 @@
 
 #include "common/rate.h"
 #include "common/transport/peers.h"
+#include "common/transport/proof.h"
 #include "common/transport/transport.h"
 
 #include <zmq.h>
@@ -32,10 +33,15 @@ typedef struct {
 } watch;
 
 /* ---- one endpoint ------------------------------------------------------------------------------ */
-typedef struct { /* of a dialler: how things are, and what its owner knows of it */
+enum { DIAL_REFUSED_MAX = 64 };
+typedef struct {       /* of a dialler: how things are, and what its owner knows of it */
+    bool is_connected; /* hands are shaken; up it is at once, or when both have proven themselves */
     bool is_up, told_up, broke;
     uint32_t refused;  /* attempts that met something else than our listener; not told */
     const char *fault; /* what the newest of them met; NULL: nothing that can be said  */
+    int fd;            /* of the connection that is there */
+    uint32_t tries;    /* with proofs: since one went well */
+    proof proof;       /* of the socket's one connection   */
 } dialled;
 
 typedef struct name_question name_question;
@@ -72,8 +78,11 @@ static inline void set_int(void *socket, int option, int value)
 }
 
 bool endpoint_watch_fd(endpoint *e, int fd); /* its readability wakes the owner */
-/* Wakes the owner after so long, less than a second; 0: not any more. */
+/* Wakes the owner after so long; 0: not any more. */
 void endpoint_set_timer(endpoint *e, long ms);
+/* A message of a dialler, of a listener, that is none of its owner's. */
+void endpoint_send(endpoint *e, const void *data, size_t size);
+void endpoint_send_to(endpoint *e, uint32_t number, const void *data, size_t size);
 
 /* ---- the one context of the process: transport_zmq_context.c ----------------------------------- */
 unsigned zmqctx_generation(void); /* how many forks lie between this process and the first one */
@@ -107,6 +116,17 @@ void dial_heed_answer(endpoint *e); /* if it has come */
 void dial_hang_up(endpoint *e);
 void dial_end(endpoint *e); /* nobody waits for an answer any more */
 
+/* ---- proofs: transport_zmq_proof.c ---------------------------------------------------------------- */
+/* Of a message before the proof is done.  REFUSED: *fault says why.  UP: of a dialler, now it is. */
+typedef enum { PROVE_DROP, PROVE_REFUSED, PROVE_UP } prove_result;
+prove_result prove_dialled(endpoint *e, size_t frames, const char **fault);
+prove_result prove_listening(endpoint *e, uint32_t number, bool is_first, size_t frames,
+                             const char **fault);
+void prove_connected(endpoint *e); /* a dialler begins */
+void prove_disconnected(endpoint *e);
+void prove_timed_out(endpoint *e);
+long prove_again_ms(endpoint *e); /* when a dialler may try again: later each time */
+
 /* ---- limits: transport_zmq_watch.c -------------------------------------------------------------- */
 void watch_init(endpoint *e, const transport_options *o);
 void watch_fini(endpoint *e);
@@ -116,6 +136,7 @@ void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_blame(endpoint *e, uint32_t peer);
 void watch_trust(endpoint *e, uint32_t peer);
+void watch_end(endpoint *e, uint32_t peer); /* its connection, without a word to the owner */
 /* After the queue of messages was found dry (or not), when the timer has ticked. */
 void watch_look(endpoint *e, bool is_dry);
 bool watch_take_note(endpoint *e, uint32_t *peer, const char **text);

@@ -182,7 +182,7 @@ void dial_heed_answer(endpoint *e)
     e->asked = NULL;
     epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, q->fd, NULL);
     const bool is_other = strcmp(q->answer, e->target) != 0;
-    if (e->link.is_up) /* it got there meanwhile */
+    if (e->link.is_connected) /* it got there meanwhile */
         e->must_dial = false;
     else if (q->answer[0] != '\0' && (e->must_dial || is_other))
         (void)dial_number(e, q->answer);

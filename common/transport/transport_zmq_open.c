@@ -15,10 +15,11 @@
 #include <unistd.h>
 
 enum {
-    BACKLOG          = 1024, /* all workers of a job dial at once */
-    RECONNECT_MS     = 100,
-    HANDSHAKE_MS_MIN = 1000,
-    HANDSHAKE_MS_MAX = 5000
+    BACKLOG            = 1024, /* all workers of a job dial at once */
+    RECONNECT_MS       = 100,
+    RECONNECT_NEVER_MS = INT_MAX / 2, /* with proofs: see transport_zmq_proof.c */
+    HANDSHAKE_MS_MIN   = 1000,
+    HANDSHAKE_MS_MAX   = 5000
 };
 
 /* A listener does not keep those for long who connect and stop half-way. */
@@ -44,8 +45,8 @@ static void set_options(endpoint *e, const char *address, const transport_option
     set_int(e->socket, ZMQ_HEARTBEAT_IVL, heartbeat);
     set_int(e->socket, ZMQ_HEARTBEAT_TIMEOUT, 3 * heartbeat);
     set_int(e->socket, ZMQ_CONNECT_TIMEOUT, (int)o->connect_ms);
-    set_int(e->socket, ZMQ_RECONNECT_IVL, RECONNECT_MS);
-    set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, (int)o->reconnect_ms_max);
+    set_int(e->socket, ZMQ_RECONNECT_IVL, o->proof != NULL ? RECONNECT_NEVER_MS : RECONNECT_MS);
+    set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, o->proof != NULL ? 0 : (int)o->reconnect_ms_max);
     set_int(e->socket, ZMQ_TCP_KEEPALIVE, 0); /* heartbeats find more, and sooner */
     if (strchr(address, '[') != NULL) set_int(e->socket, ZMQ_IPV6, 1);
     set_int(e->socket, e->listens ? ZMQ_ROUTER_MANDATORY : ZMQ_PROBE_ROUTER, 1);

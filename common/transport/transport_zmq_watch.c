@@ -20,11 +20,14 @@
  * connection ends before a handshake is worked on, unless a peer that has spoken lives at the same address: then it
  * may be a member that comes back, and a stranger beside it is bounded by the other limits alone.
  *
+ * Strangers.  With proofs (proof.h) who has not proven itself is ended after STRANGER_MS, or STRANGER_BYTES.
+ *
  * Guests.  What waits for those who are no members has a bound for all together, and is counted when it is given,
  * not on a tick: an answer to a small question may be large.
  *
  * Silent ones.  Who connects and says nothing costs a descriptor until the handshake's time is over.  Beyond
- * connections_max the oldest silent one is ended for each new one, so a flood pushes out itself.
+ * connections_max the oldest silent one (with proofs: the oldest stranger) is ended for each new one, so a flood pushes
+ * out itself.
  */
 #include "common/transport/transport_zmq.h"
 
@@ -48,6 +51,8 @@ enum {
     CURVE_BYTES     = 33,       /* of each frame: command, nonce, tag, flags */
     SHORT_FRAME     = 255,
     BLAMES_A_SECOND = 10,
+    STRANGER_MS     = 5000,
+    STRANGER_BYTES  = 16 << 10,
     RATE_BURST      = 8192, /* as many as dial at once from one host when a large job starts */
     RATE_A_SECOND   = 100
 };
@@ -62,6 +67,7 @@ struct watched {
     uint64_t took, gave; /* bytes on the wire, as far as we know */
     uint64_t look;       /* received at the last tick */
     rate blames;
+    uint64_t since_ms; /* when it was accepted */
 };
 
 void watch_init(endpoint *e, const transport_options *o)
@@ -145,12 +151,19 @@ static void end_connection(endpoint *e, int fd)
     if (connect(fd, &nobody, sizeof nobody) != 0) shutdown(fd, SHUT_RDWR);
 }
 
+/* Nobody's connection yet: it has said nothing, or nothing that proves anything. */
+static bool is_stranger(const endpoint *e, int fd)
+{
+    return e->options.proof != NULL ? !peers_has_admitted(&e->peers, fd)
+                                    : peers_is_silent(&e->peers, fd);
+}
+
 static int oldest_silent(const endpoint *e)
 {
     int oldest = -1;
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
         const watched *c = find(e, fd);
-        if (c == NULL || c->is_ended || !peers_is_silent(&e->peers, fd)) continue;
+        if (c == NULL || c->is_ended || !is_stranger(e, fd)) continue;
         if (oldest < 0 || c->order < e->watch.at[oldest].order) oldest = fd;
     }
     return oldest;
@@ -164,6 +177,11 @@ static void end_peer(endpoint *e, int fd, const char *text)
     if (w->n_notes == WATCH_NOTES) return;
     w->note[w->n_notes].peer   = peers_number(&e->peers, fd);
     w->note[w->n_notes++].text = text;
+}
+
+void watch_end(endpoint *e, uint32_t peer)
+{
+    end_connection(e, peers_fd(&e->peers, peer));
 }
 
 /* An address without its port as one number. */
@@ -190,7 +208,7 @@ static bool has_peer_at(const endpoint *e, uint64_t address)
 {
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
         const watched *c = find(e, fd);
-        if (c != NULL && c->address == address && !peers_is_silent(&e->peers, fd)) return true;
+        if (c != NULL && c->address == address && !is_stranger(e, fd)) return true;
     }
     return false;
 }
@@ -209,8 +227,11 @@ void watch_accepted(endpoint *e, int fd)
     const uint64_t now = clock_ms(&clock_real);
     if (!make_room(w, fd)) return;
     if (!w->at[fd].lives && w->living++ == 0) set_ticking(e, true);
-    w->at[fd] = (watched){
-        .lives = true, .cookie = cookie_of(fd), .order = ++w->accepted, .address = address_of(fd)};
+    w->at[fd] = (watched){.lives    = true,
+                          .cookie   = cookie_of(fd),
+                          .order    = ++w->accepted,
+                          .address  = address_of(fd),
+                          .since_ms = now};
     if (comes_too_often(e, w->at[fd].address, now)) {
         end_peer(e, fd, "too many connections a second from one address: ended");
         return;
@@ -371,11 +392,24 @@ static void judge(endpoint *e, int fd, watched *c, bool is_dry)
     c->has_look = true;
 }
 
+/* Who has proven nothing gets no more time than a handshake does, and no more memory than a few messages take. */
+static void judge_stranger(endpoint *e, int fd, const watched *c)
+{
+    uint64_t received, acked;
+    if (clock_ms(&clock_real) - c->since_ms > STRANGER_MS)
+        end_peer(e, fd,
+                 "a connection that has not proven in time that it belongs to the job: ended");
+    else if (counts_of(fd, c, &received, &acked) && received > STRANGER_BYTES)
+        end_peer(e, fd, "a connection that has sent much and proven nothing: ended");
+}
+
 void watch_look(endpoint *e, bool is_dry)
 {
     if (!has_ticked(&e->watch)) return;
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
         watched *c = find(e, fd);
-        if (c != NULL && !c->is_ended && c->cookie != 0) judge(e, fd, c, is_dry);
+        if (c == NULL || c->is_ended || c->cookie == 0) continue;
+        if (e->options.proof != NULL && is_stranger(e, fd)) judge_stranger(e, fd, c);
+        if (!c->is_ended) judge(e, fd, c, is_dry);
     }
 }

@@ -265,7 +265,7 @@ rank() {
         rank 1 2 1 "$programs/stepper" init_timeout_ms=500
     listen
     kill -STOP "$listener"
-    told "stepper: nothing answers as a Penstock scheduler at 127.0.0.1:$port (the port is open: torchrun's own store?); set PENSTOCK_PORT" \
+    told "stepper: nothing answers as a Penstock scheduler at 127.0.0.1:$port (the port is open, and what listens there does not hold this job's token: torchrun's own store, or another job?); set PENSTOCK_PORT" \
         rank 1 2 "$port" "$programs/stepper" init_timeout_ms=500
 }
 

@@ -1,4 +1,5 @@
-/* transport_test.c - what every transport promises, asked of every member of the registry, in clear text and with keys. */
+/* transport_test.c - what every transport promises, asked of every member of the registry, in clear text, with keys and with
+ * proofs. */
 #include "common/clock.h"
 #include "common/secret.h"
 #include "common/transport/transport.h"
@@ -18,7 +19,8 @@ enum { PATIENCE_MS = 20000, PEERS = 8, MESSAGES = 200 };
 
 /* ---- tools ----------------------------------------------------------------------------------- */
 
-static const transport_keys *listens, *dials; /* NULL: in clear text */
+static const transport_keys *listens, *dials; /* NULL: not encrypted */
+static const transport_proof *hears, *speaks; /* NULL: anybody may come */
 
 static void nap(transport *t)
 {
@@ -26,11 +28,43 @@ static void nap(transport *t)
     poll(&fd, 1, fd.fd < 0 ? 1 : 20);
 }
 
+/* What a listener heard while a dialler waited to be let in: a proof takes both ends. */
+enum { SHELF = 512, WORDS = 64 };
+static struct {
+    const transport *of;
+    transport_event event;
+    char head[WORDS];
+} shelf[SHELF];
+static size_t n_shelf;
+
+static void put_aside(const transport *t, const transport_event *event)
+{
+    assert_true(n_shelf < SHELF && event->head_size <= WORDS);
+    shelf[n_shelf].of    = t;
+    shelf[n_shelf].event = *event;
+    if (event->head_size > 0) memcpy(shelf[n_shelf].head, event->head, event->head_size);
+    n_shelf++;
+}
+
+static pen_status take(transport *t, transport_event *event)
+{
+    static char head[WORDS];
+    for (size_t i = 0; i < n_shelf; i++) {
+        if (shelf[i].of != t) continue;
+        *event = shelf[i].event;
+        memcpy(head, shelf[i].head, WORDS);
+        if (event->head != NULL) event->head = head;
+        memmove(&shelf[i], &shelf[i + 1], (--n_shelf - i) * sizeof shelf[0]);
+        return PEN_OK;
+    }
+    return transport_recv(t, event);
+}
+
 static bool try_await(transport *t, transport_event_kind kind, transport_event *event, uint64_t ms)
 {
     const uint64_t until = clock_ms(&clock_real) + ms;
     while (clock_ms(&clock_real) < until) {
-        while (transport_recv(t, event) == PEN_OK) {
+        while (take(t, event) == PEN_OK) {
             if (event->kind == kind) return true;
             buf_release(event->body);
         }
@@ -46,25 +80,42 @@ static transport_event await(transport *t, transport_event_kind kind)
     return event;
 }
 
+/* The listener must look, too. */
+static void await_up(transport *t, transport *l)
+{
+    transport_event up, other;
+    for (int looks = 0; !try_await(t, TRANSPORT_UP, &up, 1); looks++) {
+        assert_true(looks < PATIENCE_MS);
+        while (transport_recv(l, &other) == PEN_OK) put_aside(l, &other);
+    }
+    assert_int_equal(up.peer, 0);
+}
+
 static transport *listen_at(const char *address, const transport_options *o)
 {
     transport *t;
     pen_error why;
     transport_options full = o != NULL ? *o : (transport_options){0};
     full.keys              = listens;
+    full.proof             = hears;
     if (transport_listen(address, &full, &t, &why) != PEN_OK) fail_msg("%s", why.text);
     return t;
 }
 
 /* Dials and waits for the connection. */
-static transport *dial(const char *address)
+static transport *dial_at(const char *address, transport *l)
 {
     transport *t;
     pen_error why;
-    const transport_options o = {.keys = dials};
+    const transport_options o = {.keys = dials, .proof = speaks};
     if (transport_dial(address, &o, &t, &why) != PEN_OK) fail_msg("%s", why.text);
-    assert_int_equal(await(t, TRANSPORT_UP).peer, 0);
+    await_up(t, l);
     return t;
+}
+
+static transport *dial(transport *l)
+{
+    return dial_at(transport_address(l), l);
 }
 
 static void say(transport *t, uint32_t peer, const char *text)
@@ -145,7 +196,7 @@ static void test_transport_unknown_scheme_is_told_with_the_remedy(void **state)
 
 static void check_whole(const transport_ops *ops, size_t head_size, size_t body_size)
 {
-    transport *l = listen_at(ops->any_address, NULL), *d = dial(transport_address(l));
+    transport *l = listen_at(ops->any_address, NULL), *d = dial(l);
     counted *c = counted_new(body_size);
     char *head = malloc(head_size);
     memset(head, 'h', head_size);
@@ -177,7 +228,7 @@ static void test_transport_message_without_body_has_none(void **state)
     (void)state;
     FOR_EACH(ops)
     {
-        transport *l = listen_at(ops->any_address, NULL), *d = dial(transport_address(l));
+        transport *l = listen_at(ops->any_address, NULL), *d = dial(l);
         say(d, 0, "only a head");
         const transport_event event = await(l, TRANSPORT_MESSAGE);
         assert_says(&event, "only a head");
@@ -194,7 +245,7 @@ static void test_transport_peers_are_told_apart_and_answered(void **state)
     FOR_EACH(ops)
     {
         transport *l = listen_at(ops->any_address, NULL), *d[PEERS];
-        for (int i = 0; i < PEERS; i++) d[i] = dial(transport_address(l));
+        for (int i = 0; i < PEERS; i++) d[i] = dial(l);
         for (int round = 0; round < 3; round++) {
             uint32_t seen[PEERS];
             char text[32];
@@ -228,7 +279,7 @@ static void test_transport_order_is_kept_where_it_is_promised(void **state)
     FOR_EACH(ops)
     {
         if (!ops->keeps_order) continue;
-        transport *l = listen_at(ops->any_address, NULL), *d = dial(transport_address(l));
+        transport *l = listen_at(ops->any_address, NULL), *d = dial(l);
         for (int i = 0; i < MESSAGES; i++) {
             buf *body      = i % 3 == 0 ? buf_new(i % 2 == 0 ? 10 : 100000) : NULL;
             const int word = i << 8 | 1; /* a head does not begin with a zero */
@@ -252,12 +303,12 @@ static void test_transport_recv_of_nothing_says_again_at_once(void **state)
     (void)state;
     FOR_EACH(ops)
     {
-        transport *l = listen_at(ops->any_address, NULL), *d = dial(transport_address(l));
+        transport *l = listen_at(ops->any_address, NULL), *d = dial(l);
         transport_event event;
         const uint64_t start = clock_ms(&clock_real);
         for (int i = 0; i < 100; i++) {
-            assert_int_equal(transport_recv(l, &event), PEN_AGAIN);
-            assert_int_equal(transport_recv(d, &event), PEN_AGAIN);
+            assert_int_equal(take(l, &event), PEN_AGAIN);
+            assert_int_equal(take(d, &event), PEN_AGAIN);
         }
         assert_true(clock_ms(&clock_real) - start < 500);
         transport_close(d, 0);
@@ -270,14 +321,14 @@ static void test_transport_descriptor_becomes_readable_when_a_message_comes(void
     (void)state;
     FOR_EACH(ops)
     {
-        transport *l = listen_at(ops->any_address, NULL), *d = dial(transport_address(l));
+        transport *l = listen_at(ops->any_address, NULL), *d = dial(l);
         transport_event event;
         if (transport_poll_fd(l) >= 0) {
-            while (transport_recv(l, &event) == PEN_OK) {}
+            while (take(l, &event) == PEN_OK) {}
             say(d, 0, "wake up");
             struct pollfd fd = {.fd = transport_poll_fd(l), .events = POLLIN};
             do assert_int_equal(poll(&fd, 1, PATIENCE_MS), 1);
-            while (transport_recv(l, &event) != PEN_OK);
+            while (take(l, &event) != PEN_OK);
             assert_says(&event, "wake up");
         }
         transport_close(d, 0);
@@ -294,7 +345,7 @@ static void test_transport_oversized_is_refused_and_neighbours_are_unharmed(void
     FOR_EACH(ops)
     {
         transport *l   = listen_at(ops->any_address, &small);
-        transport *bad = dial(transport_address(l)), *good = dial(transport_address(l));
+        transport *bad = dial(l), *good = dial(l);
         char head[101] = "a large head";
         counted *c     = counted_new(1001);
         assert_int_equal(transport_send(bad, 0, head, sizeof head, NULL), PEN_OK);
@@ -328,7 +379,7 @@ static void test_transport_address_in_use_is_unreachable_and_named(void **state)
         assert_int_equal(transport_listen(address, NULL, &second, &why), PEN_UNREACHABLE);
         assert_non_null(strstr(why.text, "in use"));
         assert_non_null(strstr(why.text, address));
-        transport *d = dial(address); /* the first one is unharmed */
+        transport *d = dial_at(address, l); /* the first one is unharmed */
         transport_close(d, 0);
         transport_close(l, 0);
     }
@@ -342,7 +393,7 @@ static void test_transport_listener_hears_of_a_peer_that_goes_after_its_last_mes
     FOR_EACH(ops)
     {
         transport *l = listen_at(ops->any_address, NULL);
-        transport *a = dial(transport_address(l)), *b = dial(transport_address(l));
+        transport *a = dial(l), *b = dial(l);
         say(a, 0, "hello");
         const uint32_t number = await(l, TRANSPORT_MESSAGE).peer;
         say(b, 0, "me too");
@@ -368,14 +419,14 @@ static void test_transport_listener_hears_nothing_of_a_peer_that_never_spoke(voi
     FOR_EACH(ops)
     {
         transport *l = listen_at(ops->any_address, NULL);
-        transport_close(dial(transport_address(l)), 1000);
-        transport *d = dial(transport_address(l));
+        transport_close(dial(l), 1000);
+        transport *d = dial(l);
         say(d, 0, "first");
         transport_event event;
-        while (transport_recv(l, &event) != PEN_OK) nap(l);
+        while (take(l, &event) != PEN_OK) nap(l);
         assert_says(&event, "first");
         for (int i = 0; i < 30; i++) {
-            assert_int_equal(transport_recv(l, &event), PEN_AGAIN);
+            assert_int_equal(take(l, &event), PEN_AGAIN);
             struct timespec moment = {.tv_nsec = 1000000};
             nanosleep(&moment, NULL);
         }
@@ -406,7 +457,7 @@ static void test_transport_dialler_finds_its_listener_again(void **state)
     FOR_EACH(ops)
     {
         char address[256];
-        transport *l = listen_at(ops->any_address, NULL), *d = dial(transport_address(l));
+        transport *l = listen_at(ops->any_address, NULL), *d = dial(l);
         snprintf(address, sizeof address, "%s", transport_address(l));
         say(d, 0, "before");
         await(l, TRANSPORT_MESSAGE);
@@ -421,7 +472,7 @@ static void test_transport_dialler_finds_its_listener_again(void **state)
         assert_released_once(c);
 
         l = listen_at(address, NULL);
-        await(d, TRANSPORT_UP);
+        await_up(d, l);
         say(d, 0, "after");
         const transport_event event = await(l, TRANSPORT_MESSAGE);
         assert_says(&event, "after");
@@ -438,7 +489,7 @@ static void test_transport_peer_that_comes_back_has_a_number_of_its_own(void **s
         transport *l       = listen_at(ops->any_address, NULL);
         uint32_t number[4] = {0};
         for (int i = 0; i < 4; i++) {
-            transport *d = dial(transport_address(l));
+            transport *d = dial(l);
             say(d, 0, "hello");
             number[i] = await(l, TRANSPORT_MESSAGE).peer;
             for (int j = 0; j < i; j++) assert_int_not_equal(number[i], number[j]);
@@ -461,14 +512,14 @@ static void test_transport_every_peer_that_spoke_ends_once_and_last(void **state
         int n_lives = 0, n_down = 0;
         bool is_down[LIVES] = {false};
         for (int i = 0; i < LIVES; i++) {
-            transport *d = dial(transport_address(l));
+            transport *d = dial(l);
             if (i % 4 != 3) say(d, 0, "hello"); /* some never speak */
             transport_close(d, 1000);
         }
         const uint64_t until = clock_ms(&clock_real) + PATIENCE_MS;
         while (n_down < LIVES * 3 / 4 && clock_ms(&clock_real) < until) {
             transport_event event;
-            if (transport_recv(l, &event) != PEN_OK) {
+            if (take(l, &event) != PEN_OK) {
                 nap(l);
                 continue;
             }
@@ -498,7 +549,7 @@ static void test_transport_close_releases_what_is_queued_on_either_side(void **s
     enum { QUEUED = 20 };
     FOR_EACH(ops)
     {
-        transport *l = listen_at(ops->any_address, NULL), *d = dial(transport_address(l));
+        transport *l = listen_at(ops->any_address, NULL), *d = dial(l);
         counted *out[QUEUED], *back[QUEUED];
         say(d, 0, "hello");
         const uint32_t number = await(l, TRANSPORT_MESSAGE).peer;
@@ -523,7 +574,7 @@ static void test_transport_close_lets_queued_messages_leave(void **state)
     (void)state;
     FOR_EACH(ops)
     {
-        transport *l = listen_at(ops->any_address, NULL), *d = dial(transport_address(l));
+        transport *l = listen_at(ops->any_address, NULL), *d = dial(l);
         for (int i = 0; i < 20; i++)
             assert_int_equal(transport_send(d, 0, "x", 1, buf_new(1 << 18)), PEN_OK);
         transport_close(d, 2000);
@@ -538,11 +589,11 @@ static void test_transport_last_words_of_a_listener_are_heard(void **state)
     (void)state;
     FOR_EACH(ops)
     {
-        transport *l = listen_at(ops->any_address, NULL), *d = dial(transport_address(l));
+        transport *l = listen_at(ops->any_address, NULL), *d = dial(l);
         transport_event event;
         say(d, 0, "hello");
         const uint32_t peer = await(l, TRANSPORT_MESSAGE).peer;
-        assert_int_equal(transport_recv(d, &event), PEN_AGAIN);
+        assert_int_equal(take(d, &event), PEN_AGAIN);
         for (int i = 0; i < 20; i++)
             assert_int_equal(transport_send(l, peer, "x", 1, buf_new(1 << 10)), PEN_OK);
         transport_close(l, 2000);
@@ -587,6 +638,30 @@ static void make_keys(transport_keys *listener, transport_keys *dialler)
     listener->user   = dialler->own_public;
 }
 
+/* ---- proofs ---------------------------------------------------------------------------------- */
+
+static bool key_of_listener(void *user, uint8_t key[TRANSPORT_KEY_BYTES])
+{
+    secret_proof_key(user, 1, 0, key);
+    return true;
+}
+
+static bool key_of_dialler(void *user, uint32_t who, uint32_t index,
+                           uint8_t key[TRANSPORT_KEY_BYTES])
+{
+    secret_proof_key(user, 2 + who, index, key);
+    return true;
+}
+
+static transport_proof make_proof(void)
+{
+    static secret s;
+    pen_error why;
+    if (secret_make(&s, &why) != PEN_OK) fail_msg("%s", why.text);
+    return (transport_proof){
+        .user = &s, .listener_key = key_of_listener, .dialler_key = key_of_dialler};
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -612,9 +687,13 @@ int main(void)
         cmocka_unit_test(test_transport_close_of_nothing_is_fine),
     };
     transport_keys listener, dialler;
-    const int failed = cmocka_run_group_tests_name("in clear text", tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("in clear text", tests, NULL, NULL);
     make_keys(&listener, &dialler);
     listens = &listener;
     dials   = &dialler;
-    return failed + cmocka_run_group_tests_name("encrypted", tests, NULL, NULL);
+    failed += cmocka_run_group_tests_name("encrypted", tests, NULL, NULL);
+    const transport_proof both = make_proof();
+    listens = dials = NULL;
+    hears = speaks = &both;
+    return failed + cmocka_run_group_tests_name("proven", tests, NULL, NULL);
 }

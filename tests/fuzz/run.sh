@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 mkdir -p "${1:?usage: tests/fuzz/run.sh BUILD_DIR [SECONDS]}"
 build=$(realpath "$1")
 seconds=${2:-10}
-targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,store,http,lend,safetensors,documents}
+targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,proof,store,http,lend,safetensors,documents}
 targets=${targets//,/ }
 clang=$(command -v clang || command -v clang-14)
 
@@ -69,6 +69,7 @@ for target in $targets; do
     config) sources=$common ;;
     http) sources="common/http_gate.c common/metrics.c common/stat.c common/clock.c $common" ;;
     secret) sources="common/secret.c $common" ;;
+    proof) sources="common/transport/proof.c common/secret.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
     lend) sources="common/transport/lend.c common/segment.c common/buf.c $common" ;;
     safetensors) sources="common/store/safetensors.c common/store/store_files.c $(ls common/simd/*.c | tr '\n' ' ') $common" ;;

@@ -63,17 +63,24 @@ static void test_guard_knows_what_stays_on_this_host(void **state)
 typedef struct {
     int encryption;
     const char *secret_file, *address, *other;
-    bool is_on;
+    enum { NOTHING, PROVES, ENCRYPTS } is;
 } choice;
 
-static void test_guard_is_on_off_loopback_and_wherever_a_secret_was_given(void **state)
+static void test_guard_encrypts_off_loopback_and_proves_wherever_it_can(void **state)
 {
     (void)state;
     const choice choices[] = {
-        {GUARD_AUTO, NULL, "127.0.0.1", NULL, false}, {GUARD_AUTO, "", "localhost", "", false},
-        {GUARD_AUTO, path, "127.0.0.1", NULL, true},  {GUARD_AUTO, path, "10.0.0.7", NULL, true},
-        {GUARD_AUTO, path, "127.0.0.1", "b", true},   {GUARD_ON, path, "127.0.0.1", NULL, true},
-        {GUARD_CLEAR, NULL, "10.0.0.7", NULL, false}, {GUARD_CLEAR, path, "*", NULL, false},
+        {GUARD_AUTO, NULL, "127.0.0.1", NULL, PROVES},
+        {GUARD_AUTO, "", "localhost", "", PROVES},
+        {GUARD_AUTO, path, "127.0.0.1", NULL, ENCRYPTS},
+        {GUARD_AUTO, path, "10.0.0.7", NULL, ENCRYPTS},
+        {GUARD_AUTO, path, "127.0.0.1", "b", ENCRYPTS},
+        {GUARD_AUTO, NULL, "inproc://x", NULL, NOTHING},
+        {GUARD_ON, path, "127.0.0.1", NULL, ENCRYPTS},
+        {GUARD_CLEAR, NULL, "127.0.0.1", NULL, PROVES},
+        {GUARD_CLEAR, NULL, "10.0.0.7", NULL, NOTHING},
+        {GUARD_CLEAR, path, "*", NULL, PROVES},
+        {GUARD_CLEAR, path, "127.0.0.1", NULL, PROVES},
     };
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
         const choice *c = &choices[i];
@@ -82,9 +89,14 @@ static void test_guard_is_on_off_loopback_and_wherever_a_secret_was_given(void *
         const guard_options o = {.encryption  = c->encryption,
                                  .secret_file = c->secret_file,
                                  .role        = GUARD_WORKER,
+                                 .scheduler   = c->address,
                                  .address     = {c->address, c->other}};
         if (guard_open(&o, &g, &why) != PEN_OK) fail_msg("%zu: %s", i, why.text);
-        if ((g != NULL) != c->is_on) fail_msg("choice %zu", i);
+        transport_options of = {0};
+        guard_listen(g, &of);
+        assert_int_equal(guard_encrypts(g), c->is == ENCRYPTS);
+        assert_int_equal(of.keys != NULL, c->is == ENCRYPTS);
+        assert_int_equal(of.proof != NULL, c->is == PROVES);
         guard_close(g);
     }
 }
@@ -189,7 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_guard_knows_what_stays_on_this_host),
-        cmocka_unit_test(test_guard_is_on_off_loopback_and_wherever_a_secret_was_given),
+        cmocka_unit_test(test_guard_encrypts_off_loopback_and_proves_wherever_it_can),
         cmocka_unit_test(test_guard_without_the_secret_it_needs_says_what_to_do),
         cmocka_unit_test(test_guard_of_none_leaves_options_alone),
         cmocka_unit_test(test_guard_lets_in_whom_the_role_serves),

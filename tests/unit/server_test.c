@@ -2,6 +2,7 @@
 #include "server/server.h"
 
 #include "common/crc.h"
+#include "common/guard.h"
 #include "common/log.h"
 #include "common/transport/transport.h"
 #include "proto/decision.h"
@@ -22,6 +23,7 @@ enum { ELEMENTS = 5000, PATIENCE_MS = 20000, SHARDS = 3 }; /* two chunks: one sh
 typedef struct {
     scheduler *scheduler;
     server *server;
+    guard *guard;
     transport *control, *data[SHARDS];
     wire_arena *arena;
     wire_out out;
@@ -128,12 +130,14 @@ static void send_data(job *j, uint32_t shard, wire_data *d, buf *body)
 }
 
 /* ---- a job ----------------------------------------------------------------------------------- */
-static transport *dial(const char *address)
+static transport *dial(const job *j, guard_role listener, const char *address)
 {
     transport *t;
     transport_event event;
     pen_error why;
-    assert_int_equal(transport_dial(address, NULL, &t, &why), PEN_OK);
+    transport_options o = {0};
+    guard_dial(j->guard, listener, &o);
+    assert_int_equal(transport_dial(address, &o, &t, &why), PEN_OK);
     receive(t, TRANSPORT_UP, &event, address, 0);
     return t;
 }
@@ -154,8 +158,11 @@ static void start_servers(job *j, const char *store)
 
 static void join(job *j)
 {
-    j->arena             = wire_arena_create(16 << 20);
-    j->control           = dial(scheduler_address(j->scheduler));
+    j->arena                = wire_arena_create(16 << 20);
+    const char *address     = scheduler_address(j->scheduler);
+    const guard_options who = {.role = GUARD_WORKER, .scheduler = address, .address = {address}};
+    assert_int_equal(guard_open(&who, &j->guard, NULL), PEN_OK);
+    j->control           = dial(j, GUARD_SCHEDULER, address);
     wire_control c       = {.kind = WIRE_HELLO};
     c.u.hello.role       = PEN_WORKER;
     c.u.hello.world_size = 1;
@@ -191,7 +198,7 @@ static void commit(job *j, int64_t step, int64_t applied)
     await_control(j, WIRE_COMMITTED);
     assert_int_equal(j->c.u.committed.step, step);
     assert_int_equal(j->c.u.committed.applied, applied);
-    for (int i = 0; i < SHARDS; i++) j->data[i] = dial(j->address[i]);
+    for (int i = 0; i < SHARDS; i++) j->data[i] = dial(j, GUARD_SERVER, j->address[i]);
 }
 
 static void start(job *j, const char *store, int64_t step, int64_t applied)
@@ -210,6 +217,7 @@ static void end(job *j)
     if (scheduler_join(j->scheduler, &why) != PEN_OK) fail_msg("%s", why.text);
     for (int i = 0; i < SHARDS; i++) transport_close(j->data[i], 0);
     transport_close(j->control, 0);
+    guard_close(j->guard);
     wire_arena_destroy(j->arena);
     wire_out_free(&j->out);
     buf_release(j->body);
@@ -354,7 +362,12 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
     config_defaults(scheduler_settings_rows, &s);
     config_defaults(server_settings_rows, &o);
     transport *listener;
-    assert_int_equal(transport_listen("tcp://127.0.0.1:0", NULL, &listener, &why), PEN_OK);
+    transport_options options = {0};
+    const guard_options who   = {.role = GUARD_SCHEDULER, .address = {"127.0.0.1"}};
+    assert_int_equal(guard_open(&who, &j.guard, &why), PEN_OK);
+    guard_listen(j.guard, &options);
+    assert_int_equal(transport_listen("tcp://127.0.0.1:0", &options, &listener, &why), PEN_OK);
+    assert_int_equal(guard_publish(j.guard, transport_address(listener), &why), PEN_OK);
     snprintf(o.master_addr, sizeof o.master_addr, "%s", transport_address(listener));
     o.down_grace_ms = 100;
     assert_int_equal(server_start(&o, &j.server, &why), PEN_OK);
@@ -373,6 +386,7 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
     assert_int_equal(why.role, PEN_SCHEDULER);
     if (strstr(why.text, "is gone: its connection broke and did not come back") == NULL)
         fail_msg("%s", why.text);
+    guard_close(j.guard);
     wire_out_free(&j.out);
 }
 

@@ -1,0 +1,124 @@
+/* stranger.c - another local user, who knows the messages of a job but does not hold its token.
+ *
+ *   stranger end PORT            says HELLO as a worker and FAILURE, in clear text: what ends a job, from a member
+ *   stranger end PORT SECRET     the same, with a proof made with the secret in that file
+ *   stranger tool PORT           says HELLO as `penstock status` does, and asks for the status
+ *   stranger squat PORT          listens there, and takes whatever comes, for 3 s
+ * Prints what it heard: "heard N messages of M bytes, the largest L", and "up" when it was let in.
+ */
+#include "common/clock.h"
+#include "common/guard.h"
+#include "proto/wire.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LISTEN_MS = 3000, TALK_MS = 1500, EVERY_MS = 100 };
+
+static struct {
+    unsigned long messages, bytes, largest;
+    bool is_up;
+} heard;
+
+static void must(pen_status status, const pen_error *why)
+{
+    if (status == PEN_OK) return;
+    fprintf(stderr, "%s\n", why->text);
+    exit(1);
+}
+
+static void listen_to(transport *t)
+{
+    transport_event event;
+    while (transport_recv(t, &event) == PEN_OK) {
+        buf_release(event.body);
+        heard.is_up |= event.kind == TRANSPORT_UP;
+        if (event.kind != TRANSPORT_MESSAGE) continue;
+        heard.messages++;
+        heard.bytes += event.head_size;
+        if (event.head_size > heard.largest) heard.largest = event.head_size;
+    }
+    poll(NULL, 0, 5);
+}
+
+static void say(transport *t, wire_control *c)
+{
+    wire_out out = {0};
+    pen_error why;
+    must(wire_control_encode(c, &out, &why), &why);
+    (void)transport_send(t, 0, out.data, out.size, NULL);
+    wire_out_free(&out);
+}
+
+static void say_all(transport *t, bool is_tool)
+{
+    wire_control hello = {.kind    = WIRE_HELLO,
+                          .u.hello = {.role       = is_tool ? WIRE_OBSERVER : PEN_WORKER,
+                                      .rank       = is_tool ? -1 : 1,
+                                      .world_size = is_tool ? 0 : 2,
+                                      .nonce      = 4711,
+                                      .pid        = getpid(),
+                                      .host       = "devbox",
+                                      .job        = "",
+                                      .store      = ""}};
+    wire_control ask   = {.kind = WIRE_STATUS_ASK};
+    wire_control end   = {.kind      = WIRE_FAILURE,
+                          .u.verdict = {.status = PEN_ABORTED, .rank = 1, .step = -1}};
+    snprintf(end.u.verdict.text, sizeof end.u.verdict.text, "a stranger ends the job");
+    say(t, &hello);
+    say(t, is_tool ? &ask : &end);
+}
+
+static transport *dial(const char *port, const char *secret_file)
+{
+    char address[64];
+    transport *t;
+    pen_error why;
+    guard *g            = NULL;
+    transport_options o = {0};
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%s", port);
+    const guard_options who = {.encryption  = GUARD_CLEAR,
+                               .secret_file = secret_file,
+                               .role        = GUARD_WORKER,
+                               .rank        = 1,
+                               .address     = {address}};
+    if (secret_file != NULL) must(guard_open(&who, &g, &why), &why);
+    guard_dial(g, GUARD_SCHEDULER, &o);
+    must(transport_dial(address, &o, &t, &why), &why);
+    return t;
+}
+
+static void squat(const char *port)
+{
+    char address[64];
+    transport *t;
+    pen_error why;
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%s", port);
+    must(transport_listen(address, NULL, &t, &why), &why);
+    const uint64_t end = clock_ms(&clock_real) + LISTEN_MS;
+    while (clock_ms(&clock_real) < end) listen_to(t);
+    transport_close(t, 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3) return fprintf(stderr, "stranger end|tool|squat PORT [SECRET]\n"), 2;
+    if (strcmp(argv[1], "squat") == 0) {
+        squat(argv[2]);
+    } else {
+        transport *t       = dial(argv[2], argc > 3 ? argv[3] : NULL);
+        const uint64_t end = clock_ms(&clock_real) + TALK_MS;
+        for (uint64_t next = 0; clock_ms(&clock_real) < end; listen_to(t)) {
+            if (clock_ms(&clock_real) < next) continue;
+            next = clock_ms(&clock_real) + EVERY_MS;
+            say_all(t, strcmp(argv[1], "tool") == 0);
+        }
+        transport_close(t, 0);
+    }
+    printf("heard %lu messages of %lu bytes, the largest %lu%s\n", heard.messages, heard.bytes,
+           heard.largest, heard.is_up && argc > 3 ? ", up" : "");
+    return 0;
+}

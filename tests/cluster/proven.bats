@@ -1,0 +1,118 @@
+# proven.bats - on loopback nobody talks who does not hold the job's token, and nobody has to give one: strangers who know
+# the messages, another user, a port that somebody took first, what a killed scheduler left.
+
+load ../support/job
+
+setup() {
+    job_setup
+    unset PENSTOCK_SECRET_FILE PENSTOCK_ENCRYPTION
+}
+teardown() { job_teardown; }
+
+# The port of the scheduler of the started job.
+scheduler_port() { sed 's/.*"address": *"[^"]*:\([0-9]*\)".*/\1/' "$tmp/penstock/$launched_job.json"; }
+
+tokens() { ls "$tmp/penstock" 2>/dev/null | grep -c '\.token' || :; }
+
+# A member started by hand:  shell NAME COMMAND...   -> $tmp/NAME.{out,err}
+shell() { MARK=$mark "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" 3>&- & }
+
+# bare RANK WORLD PORT COMMAND...
+bare() {
+    shell "worker-$1" env RANK="$1" WORLD_SIZE="$2" LOCAL_RANK="$1" LOCAL_WORLD_SIZE="$2" MASTER_ADDR=127.0.0.1 \
+        MASTER_PORT="$3" PENSTOCK_SERVERS=0 "${@:4}"
+}
+
+bare_here() {
+    RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$1 PENSTOCK_SERVERS=0 \
+        PENSTOCK_INIT_TIMEOUT_MS=1500 "$programs/stepper" >"$tmp/worker.out" 2>"$tmp/worker.err"
+}
+
+all_end_well() {
+    local pid
+    for pid in $(jobs -p); do
+        wait "$pid" || { echo "exit $? of process $pid"; tail -n 5 "$tmp"/*.err; return 1; }
+    done
+    nothing_is_left
+}
+
+@test "two small messages of a stranger end no job, and a stranger hears nothing" {
+    local flags=(--mode ps-bsp --optim "adamw lr=0.002" --steps 80) port stranger
+    train clean --servers 1 --nproc-per-node 2 -- "${flags[@]}"
+    start job --servers 1 --nproc-per-node 2 "${fashion[@]}" "${flags[@]}" --slow-ms 60 --out "$tmp/job.json"
+    wait_for_step 2
+    port=$(scheduler_port)
+    "$penstock" keygen "$tmp/theirs" 2>/dev/null
+    "$programs/stranger" tool "$port" >"$tmp/tool" 3>&- &
+    "$programs/stranger" end "$port" "$tmp/theirs" >"$tmp/wrong" 3>&- &
+    "$programs/stranger" end "$port" >"$tmp/end"
+    sleep 0.3
+    for stranger in end tool wrong; do
+        grep -qx 'heard 0 messages of 0 bytes, the largest 0' "$tmp/$stranger" || { cat "$tmp/$stranger"; return 1; }
+    done
+    status >"$tmp/state"
+    [ "$(sed -n 's/^[^[]*"refused":\([0-9]*\).*/\1/p' "$tmp/state")" -ge 3 ]
+    wait_for_end 60
+    [ "$code" = 0 ] || { cat "$tmp/job.err"; return 1; }
+    same_crc clean job
+    nothing_is_left
+    [ "$(tokens)" = 0 ]
+}
+
+@test "shells that nobody gave a token prove that they belong together; status finds it by the port; it goes with the job" {
+    local port rank
+    port=$(free_port)
+    for rank in 2 1 0; do bare "$rank" 3 "$port" "$programs/stepper" steps=40 pause_ms=50; done
+    for _ in $(seq 200); do "$penstock" status --master-port "$port" >"$tmp/status" 2>&1 && break; sleep 0.05; done
+    grep -q 'loopback: proven' "$tmp/status" || { cat "$tmp/status"; return 1; }
+    [ "$(tokens)" = 1 ]
+    [ "$(stat -c %a "$tmp"/penstock/*.token)" = 600 ]
+    all_end_well
+    [ "$(tokens)" = 0 ]
+}
+
+@test "what a killed scheduler left at that port does not keep the next job from starting" {
+    local port rank
+    port=$(free_port)
+    shell scheduler "$penstock" scheduler --world-size 2 --port "$port"
+    for _ in $(seq 200); do [ "$(tokens)" = 1 ] && break; sleep 0.02; done
+    kill -9 "$(jobs -p)"
+    wait || :
+    [ "$(tokens)" = 1 ]
+    for rank in 1 0; do
+        bare "$rank" 2 "$port" "$programs/stepper"
+        sleep 0.3 # rank 1 reads what was left, and is refused with it
+    done
+    all_end_well
+    [ "$(tokens)" = 0 ]
+}
+
+@test "who listens at the port first hears a nonce at a time and nothing else, and the job says what answers there" {
+    local port
+    port=$(free_port)
+    mkdir -m 700 "$tmp/penstock" # and a token, as a scheduler of this user would have left it
+    "$penstock" keygen "$tmp/penstock/at_$port-$(printf %x "$(stat -Lc %i /proc/self/ns/net)").token" 2>/dev/null
+    shell squatter "$programs/stranger" squat "$port"
+    sleep 0.3
+    ! bare_here "$port"
+    wait
+    cat "$tmp/squatter.out" "$tmp/worker.err"
+    grep -qE '^heard [1-9][0-9]* messages .* the largest 48$' "$tmp/squatter.out"
+    grep -q "what listens there does not hold this job's token" "$tmp/worker.err"
+}
+
+@test "another user of this host at the port of a job is told what is missing, and the job goes on" {
+    [ "$(id -u)" = 0 ] || skip "needs root to become somebody else"
+    local port
+    port=$(free_port)
+    for rank in 1 0; do bare "$rank" 2 "$port" "$programs/stepper" steps=30 pause_ms=50; done
+    for _ in $(seq 200); do [ "$(tokens)" = 1 ] && break; sleep 0.02; done
+    cp "$programs/stepper" "$build"/lib/libpenstock.so* "$tmp/" && chmod 755 "$tmp" "$tmp/stepper"
+    run setpriv --reuid 54321 --regid 54321 --clear-groups env -u XDG_RUNTIME_DIR HOME=/nonexistent LD_LIBRARY_PATH="$tmp" \
+        RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" PENSTOCK_SERVERS=0 PENSTOCK_INIT_TIMEOUT_MS=700 \
+        "$tmp/stepper"
+    echo "$output"
+    [ "$status" != 0 ]
+    [[ "$output" == *"PENSTOCK_SECRET_FILE"* ]]
+    all_end_well
+}
