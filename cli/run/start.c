@@ -397,7 +397,9 @@ pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_erro
     long cores            = sysconf(_SC_NPROCESSORS_ONLN),
          threads          = cores / o->nproc > 0 ? cores / o->nproc : 1;
     const char *rank_text = number(&num, rank), *world_text = number(&num, world);
-    const char *local_text = number(&num, local_rank), *nproc_text = number(&num, o->nproc);
+    const char *local_text = number(&num, local_rank),
+               *nproc_text = number(
+                   &num, local_rank < o->nproc ? o->nproc : local_rank + 1); /* it came later */
     const char *node_text = number(&num, o->node_rank), *nodes_text = number(&num, o->nnodes);
     process *p = add(l, PEN_WORKER, rank, local_rank, "worker", why);
     if (p == NULL) return PEN_WRONG_STATE;
