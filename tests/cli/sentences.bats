@@ -328,7 +328,7 @@ rank() {
 @test "a name of a job that others cannot be shown is refused where it is said" {
     run pen run --standalone --job $'caf\xe9' true
     [ "$status" = 2 ]
-    [[ $output == "penstock: --job is 'caf"* ]]
+    [[ $output == "penstock: the job's name is 'caf"* ]]
     run env PENSTOCK_JOB=$'caf\xe9' "$penstock" scheduler
     [ "$status" = 1 ]
     [ "$output" = "penstock: job 'caf?' has bytes that are not UTF-8, or control characters (shown as '?'); give it another name" ]

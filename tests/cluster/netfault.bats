@@ -3,6 +3,8 @@
 #
 # Everything is on loopback, and relays between the processes (support/netfault.bash) are the network.  The scenarios
 # mostly wait, so they run beside each other; each looks at itself, and the tests at what came of it.
+# The job has a secret, as it would across a network: without one a connection of loopback proves where it ends, and a relay
+# in between is refused.
 # alone: silence is told by a clock.
 
 load ../support/job
@@ -27,7 +29,8 @@ teardown() { job_teardown; }
 scenario() {
     job_setup
     trap job_teardown EXIT
-    export PENSTOCK_LEASE_MS=$lease_ms
+    "$penstock" keygen "$tmp/secret" 2>"$tmp/keygen.err"
+    export PENSTOCK_LEASE_MS=$lease_ms PENSTOCK_SECRET_FILE=$tmp/secret
     "$1"
     nothing_is_left 5
 }

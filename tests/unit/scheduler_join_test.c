@@ -40,7 +40,7 @@ static void test_core_turns_away_servers_beyond_what_the_first_worker_says(void 
     server_comes(j, 0);
     server_comes(j, 1);
     worker_comes(j, 0, 1, 1);
-    assert_verdict(j, SERVER_PEER + 1, PEN_MISMATCH, "the job has 1 servers and this is one more");
+    assert_verdict(j, SERVER_PEER + 1, PEN_MISMATCH, "the job has 1 server and this is one more");
     assert_int_equal(must(j, WORKER_PEER, WIRE_EPOCH)->n, 1);
     drop_job(j);
 }

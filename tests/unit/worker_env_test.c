@@ -198,16 +198,16 @@ static void test_env_plain_beats_slurm(void **state)
 }
 
 /* ---- OpenMPI --------------------------------------------------------------------------------- */
-#define OMPI(local_size)                                                                           \
-    "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_LOCAL_RANK", "1",   \
-        "OMPI_COMM_WORLD_LOCAL_SIZE", local_size
+#define OMPI(local_rank, local_size)                                                               \
+    "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_LOCAL_RANK",        \
+        local_rank, "OMPI_COMM_WORLD_LOCAL_SIZE", local_size
 
 static void test_env_openmpi_on_one_host_needs_no_address(void **state)
 {
     (void)state;
     worker_env env;
     pen_error why;
-    assert_int_equal(resolve(ENV(OMPI("2")), &env, &why), PEN_OK);
+    assert_int_equal(resolve(ENV(OMPI("1", "2")), &env, &why), PEN_OK);
     assert_int_equal(env.rank, 1);
     assert_int_equal(env.world_size, 2);
     assert_string_equal(env.addr, "127.0.0.1");
@@ -217,10 +217,10 @@ static void test_env_openmpi_on_one_host_needs_no_address(void **state)
 static void test_env_openmpi_on_two_hosts_needs_an_address(void **state)
 {
     (void)state;
-    expect_error(ENV(OMPI("1")), "OMPI_COMM_WORLD_RANK is set but MASTER_ADDR is not" NEEDS);
+    expect_error(ENV(OMPI("0", "1")), "OMPI_COMM_WORLD_RANK is set but MASTER_ADDR is not" NEEDS);
     worker_env env;
     pen_error why;
-    assert_int_equal(resolve(ENV(OMPI("1"), "MASTER_ADDR", "head"), &env, &why), PEN_OK);
+    assert_int_equal(resolve(ENV(OMPI("0", "1"), "MASTER_ADDR", "head"), &env, &why), PEN_OK);
     assert_string_equal(env.addr, "head");
 }
 
