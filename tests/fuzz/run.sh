@@ -46,7 +46,7 @@ compile() { # output, sanitizers, sources...
 }
 
 for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
-common="common/status.c common/why.c common/crc.c common/config.c"
+common="common/status.c common/why.c common/crc.c common/config.c common/utf8.c common/file_limit.c"
 wire="proto/wire.c proto/wire_data.c proto/wire_entry.c proto/wire_control.c proto/wire_peer.c $build/control.pb-c.c $build/data.pb-c.c $build/peer.pb-c.c tests/support/wire_difference.c $common"
 store=$(ls common/store/store*.c | tr '\n' ' ')
 
@@ -73,7 +73,7 @@ for target in $targets; do
     store) sources="$store $common" max_bytes=65536 ;;
     lend) sources="common/transport/lend.c common/segment.c common/buf.c $common" ;;
     safetensors) sources="common/store/safetensors.c common/store/store_files.c $(ls common/simd/*.c | tr '\n' ' ') $common" ;;
-    documents) sources="$(ls cli/config/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
+    documents) sources="$(ls cli/config/*.c common/optim/*.c common/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     esac
     program=$build/fuzz_$target log=$build/fuzz_$target.log
     if ! compile "$program" fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" $sources 2>"$log"; then
