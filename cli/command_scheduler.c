@@ -66,6 +66,7 @@ int command_scheduler(int argc, char **argv)
     struct sigaction action = {.sa_handler = stop};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow (ulimit -f) is a full disk: it is told */
     announce(announce_fd);
     pen_status status = scheduler_run(running, &why);
     if (status != PEN_OK && announce_fd < 0)

@@ -4,6 +4,7 @@
  * allocations get whole pages, which go back to the kernel when they are freed; very large ones
  * get a segment of their own.
  */
+#include "common/file_limit.h"
 #include "common/segment.h"
 #include "common/why.h"
 
@@ -108,6 +109,7 @@ static unsigned char *map_aligned(int fd, size_t size)
 
 static int open_memory(uint64_t id, size_t size)
 {
+    FILE_LIMIT_IS_AN_ERROR(); /* this memory is a file, too */
     char name[NAME_BYTES];
     name_of(id, name);
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -213,7 +215,11 @@ static void *alloc_in(size_t bytes, bool apart, pen_error *why)
     }
     if (data == NULL)
         why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes%s", bytes,
-                errno == EMFILE ? ": too many open files; raise the limit (ulimit -n)" : "");
+                errno == EMFILE ? ": too many open files; raise the limit (ulimit -n)"
+                : errno == EFBIG
+                    ? ": shared memory is a file, and files may not grow so far; raise "
+                      "the limit (ulimit -f)"
+                    : "");
     return data;
 }
 

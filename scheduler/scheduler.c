@@ -1,5 +1,6 @@
 #include "scheduler/scheduler.h"
 #include "common/clock.h"
+#include "common/file_limit.h"
 #include "common/files.h"
 #include "common/fp_env.h"
 #include "common/log.h"
@@ -402,6 +403,7 @@ void scheduler_stop(scheduler *s)
 static void *run_thread(void *user)
 {
     fp_env_set_ours();
+    (void)file_limit_block();
     serve(user);
     return NULL;
 }

@@ -1,6 +1,7 @@
 /* api_state.c - what outlives a job: states of the program's own in snapshots, parameters in files. */
 #include "worker/api_state.h"
 
+#include "common/file_limit.h"
 #include "common/fp_env.h"
 #include "common/log.h"
 #include "common/why.h"
@@ -91,6 +92,7 @@ static pen_status run_export(pen_ctx *ctx, const char *path, const char *format)
 pen_status pen_export(pen_ctx *ctx, const char *path, const char *format, const pen_opts *o)
 {
     FP_ENV_OURS();
+    FILE_LIMIT_IS_AN_ERROR();
     pen_status status = context_enter(ctx, "pen_export", true);
     if (status != PEN_OK) return status;
     status = api_check_opts(o);

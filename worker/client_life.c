@@ -3,6 +3,7 @@
 #include "worker/client.h"
 
 #include "common/clock.h"
+#include "common/file_limit.h"
 #include "common/files.h"
 #include "common/fp_env.h"
 #include "common/log.h"
@@ -80,6 +81,7 @@ static void *run(void *user)
 {
     client *c = user;
     fp_env_set_ours();
+    (void)file_limit_block();
     request_mark_sdk_thread();
     loop_run(c->loop);
     return NULL;

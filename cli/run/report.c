@@ -1,6 +1,8 @@
 /* report.c - the cause first, once; then who noticed; then what to do. */
 #include "cli/run/report.h"
 
+#include "common/store/store.h"
+
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -115,15 +117,32 @@ static void print_others(const report_input *in, const process *cause)
     }
 }
 
+/* The step of the newest complete snapshot; -1: there is none. */
+static int64_t newest_in(const char *dir)
+{
+    store_reader *reader;
+    if (dir == NULL || store_reader_open(dir, &reader, NULL) != PEN_OK) return -1;
+    const size_t n = store_reader_steps(reader, NULL, 0);
+    int64_t *steps = calloc(n + 1, sizeof *steps);
+    int64_t newest = -1;
+    if (steps != NULL && n > 0 && store_reader_steps(reader, steps, n) >= n) newest = steps[n - 1];
+    free(steps);
+    store_reader_close(reader);
+    return newest;
+}
+
 static void print_kept(const run_options *o)
 {
+    const int64_t newest = newest_in(o->store);
     if (o->store == NULL)
         fprintf(stderr, "  kept     nothing (no --store).  With --store DIR --snapshot-every 100 "
                         "you could now add "
                         "--resume\n");
+    else if (newest < 0)
+        fprintf(stderr, "  kept     nothing: %s has no complete snapshot\n", o->store);
     else
-        fprintf(stderr, "  kept     the snapshots in %s; go on from the newest with --resume\n",
-                o->store);
+        fprintf(stderr, "  kept     the snapshot of step %lld in %s; go on from it with --resume\n",
+                (long long)newest, o->store);
 }
 
 /* Nothing can have been kept, and there is nothing to go on with. */

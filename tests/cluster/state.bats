@@ -124,6 +124,21 @@ same_from() {
     nothing_is_left
 }
 
+@test "a file that may not grow (ulimit -f) costs a program its snapshots, and does not end it" {
+    cd "$tmp"
+    sh -c 'ulimit -f 8; PENSTOCK_STORE=store PENSTOCK_SNAPSHOT_EVERY=5 exec "$@"' small "$examples/linear" >out 2>err
+    [ "$(wc -l <out)" = 20 ]
+    grep -q '^penstock: no snapshot of step 5: no room while opening store/part-0/making' err
+}
+
+@test "the launcher's report names the newest complete snapshot, and promises none where there is none" {
+    cd "$tmp"
+    run pen run --standalone --nproc-per-node 2 --store first --snapshot-every 5 "$programs/stepper" steps=9 exit_at=3,7
+    grep -qx '  kept     nothing: first has no complete snapshot' <<<"$output"
+    run pen run --standalone --nproc-per-node 2 --store second --snapshot-every 2 "$programs/stepper" steps=9 exit_at=5,7
+    grep -qx '  kept     the snapshot of step 4 in second; go on from it with --resume' <<<"$output"
+}
+
 @test "all ranks go back to a snapshot between two steps, and train the same again" {
     local mode
     keep whole --nproc-per-node 2 -- steps=6

@@ -1,6 +1,7 @@
 /* keeper.c - writes snapshots where there are no servers. */
 #include "worker/train/keeper_internal.h"
 
+#include "common/file_limit.h"
 #include "common/log.h"
 #include "common/trace.h"
 #include "common/why.h"
@@ -192,6 +193,7 @@ static pen_status open_store(keeper *k, pen_error *why)
 
 static pen_status write_part(keeper *k, int64_t step, pen_error *why)
 {
+    FILE_LIMIT_IS_AN_ERROR();
     holding h         = {.copies = 1};
     pen_status status = k->ctx->engine->holding(k->ctx, &h, why);
     if (status == PEN_OK) status = open_store(k, why);
