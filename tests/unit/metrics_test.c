@@ -184,7 +184,7 @@ static void test_metrics_of_the_scheduler_bound_the_names_that_programs_give(voi
 {
     (void)state;
     enum { NAMES = 100 };
-    static char names[NAMES][16];
+    static char names[NAMES][24];
     wire_stat stat[NAMES];
     for (int i = 0; i < NAMES; i++) {
         snprintf(names[i], sizeof names[i], "metric\"%d", i);

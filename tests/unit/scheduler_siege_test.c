@@ -6,6 +6,7 @@
 #include "proto/wire.h"
 #include "scheduler/askers.h"
 #include "scheduler/scheduler.h"
+#include "tests/support/resident.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -43,16 +44,6 @@ static void join_large_job(int fd)
     hello.u.hello.job        = "mine";
     hello.u.hello.store      = "";
     plain_message(fd, &hello);
-}
-
-static long resident_mib(void)
-{
-    long all = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    assert_non_null(f);
-    assert_int_equal(fscanf(f, "%ld %ld", &all, &resident), 2);
-    fclose(f);
-    return resident * (sysconf(_SC_PAGESIZE) >> 10) >> 10;
 }
 
 /* Who reads is answered; asks again as `penstock top` does. */
@@ -109,7 +100,7 @@ static void test_scheduler_holds_so_much_for_20_readers_that_never_read(void **s
     assert_is_answered(s);
     if (resident_mib() > most) most = resident_mib();
     print_message("%ld MiB before, %ld MiB at most\n", before, most);
-    assert_true(most - before < BOUND_MIB);
+    if (resident_is_meant()) assert_true(most - before < BOUND_MIB);
     for (int i = 0; i < READERS; i++) close(fd[i]);
     close(worker);
     scheduler_stop(s);
