@@ -34,6 +34,7 @@ strike() {
     sleep "$(printf '%d.%03d' $((at_ms / 1000)) $((at_ms % 1000)))"
     said=nothing
     [ -n "$pid" ] && kill -9 "$pid" 2>/dev/null && said=killed
+    took_ms=0
     wait_for_end 120 >/dev/null || { echo "loss    $rule $2 servers, ${program[0]##*/}, rank $rank at $at_ms ms: still runs"; return 1; }
     case $said/$rule in
     nothing/*) [ "$code" -eq 0 ] ;; # it had ended
