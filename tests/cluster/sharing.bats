@@ -15,7 +15,7 @@ by_hand() {
     local rank=$1 world=$2
     shift 2
     MARK=$mark RANK=$rank WORLD_SIZE=$world MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$@" >"$tmp/$rank.out" 2>"$tmp/$rank.err" 3>&- &
-    declare -g "hand${rank}_pid=$!"
+    declare -g "hand${rank}_outer=$!"
 }
 
 free_port() {
@@ -85,71 +85,77 @@ rank 3: local 1 of 2, node 1 of 2, sum 4" ]
 # ---- whose memory is whose -----------------------------------------------------------------------
 
 # 2 MiB of parameters: sums inside a node pay, and bodies are large enough to be lent.
-steps=(rows=4096 steps=30 pause_ms=50)
+steps=(rows=700 steps=6)
 
 reference() {
-    pen run --nproc-per-node 2 "$programs/stepper" "${steps[@]}" pause_ms=0 2>"$tmp/reference.err" |
-        sed -n 's/^\[0\] //p' >"$tmp/reference"
+    pen run --nproc-per-node 2 "$programs/stepper" "${steps[@]}" 2>"$tmp/reference.err" | sed -n 's/^\[0\] //p' >"$tmp/reference"
     [ -s "$tmp/reference" ]
 }
 
-# Once the job has begun, the scheduler on node0 says which ranks rank 0 shares memory with:  sharing_is RANKS
+# Once the job has begun, the scheduler at a port of node0 says which ranks rank 0 shares memory with:  sharing_is PORT RANKS
 sharing_is() {
     local said shared
-    for _ in $(seq 20); do
-        said=$(on node0 "$penstock" status --json --timeout-ms 1000 --master-addr 10.79.0.1 --master-port 29600 2>/dev/null) &&
+    for _ in $(seq 100); do
+        said=$(on node0 "$penstock" status --json --timeout-ms 1000 --master-addr 10.79.0.1 --master-port "$1" 2>/dev/null) &&
             [ "$(jq .epoch <<<"$said")" -ge 1 ] && break
         sleep 0.05
     done
     shared=$(jq -c '.members[] | select(.role == "worker" and .rank == 0) | .shares_memory_with' <<<"$said")
-    echo "rank 0 shares memory with $shared; expected: $1"
-    [ "$shared" = "$1" ]
+    echo "port $1: rank 0 shares memory with $shared; expected: $2"
+    [ "$shared" = "$2" ]
 }
 
-# Trains in all modes, rank R and the server each behind a command of its own:  trains_apart SHARED ENTER...
-# ENTER may say @R, which is the number of the process: 0, 1, 2.
+modes=(allreduce zero2 ps-bsp)
+
+# Trains in all modes at once, rank R and the server each behind a command of its own:  trains_apart SHARED ENTER...
+# ENTER may say @R, which is the number of the process: 0, 1, 2.  Rank 1 waits in a step until the scheduler was asked.
 trains_apart() {
-    local shared=$1 mode r servers
+    local shared=$1 m r where servers
     shift
-    for mode in allreduce zero2 ps-bsp; do
+    for m in 0 1 2; do
+        where=(MASTER_ADDR=10.79.0.1 MASTER_PORT=2960$m)
         servers=0
-        [ $mode != ps-bsp ] || servers=1
+        [ "${modes[$m]}" != ps-bsp ] || servers=1
         for r in 0 1; do
-            begin_on "${place[$r]}" "w$r" "${@//@R/$r}" env RANK="$r" WORLD_SIZE=2 MASTER_ADDR=10.79.0.1 MASTER_PORT=29600 \
-                PENSTOCK_SERVERS=$servers "$programs/stepper" "${steps[@]}" mode=$mode
+            begin_on "${place[$r]}" "m${m}w$r" "${@//@R/$r}" env RANK="$r" WORLD_SIZE=2 "${where[@]}" PENSTOCK_SERVERS=$servers \
+                "$programs/stepper" "${steps[@]}" mode="${modes[$m]}" 1:wait_at=2,"$tmp/asked"
         done
-        [ $servers = 0 ] || begin_on "${place[1]}" s0 "${@//@R/2}" "$penstock" server --master-addr 10.79.0.1 --master-port 29600
-        sharing_is "$shared"
-        for r in 0 1; do ends "w$r" 0 60; done
-        [ $servers = 0 ] || ends s0 0 10
-        cmp "$tmp/reference" "$tmp/w0.out"
+        [ $servers = 0 ] || begin_on "${place[2]}" s0 "${@//@R/2}" "$penstock" server --master-addr 10.79.0.1 --master-port 2960$m
     done
+    for m in 0 1 2; do sharing_is 2960$m "$shared"; done
+    touch "$tmp/asked"
+    for m in 0 1 2; do
+        for r in 0 1; do ends "m${m}w$r" 0 60; done
+        cmp "$tmp/reference" "$tmp/m${m}w0.out"
+    done
+    ends s0 0 10
 }
 
 hosts_or_skip() {
     can_have_bridge >"$tmp/cannot" || skip "$(cat "$tmp/cannot")"
     reference
     export PENSTOCK_ENCRYPTION=clear
-    hosts_start 2 "$@"
+    hosts_start "$@"
 }
 
 @test "workers of other networks, names and /dev/shm train alike, and share the memory that they can map" {
-    hosts_or_skip
-    place=(node0 node1)
+    hosts_or_skip 2 containers pids
+    place=(node0 node1 node1)
     trains_apart '[1]' env
-    nothing_is_left 5 || hosts_stop
+    hosts_stop
+    nothing_is_left 5
 }
 
 @test "workers that do not see each other's processes train alike over the network, though their /dev/shm is one" {
-    hosts_or_skip shm
-    place=(node0 node1)
-    trains_apart '[]' unshare -pf --kill-child --mount-proc
+    hosts_or_skip 3 containers shm
+    place=(node0 node1 node2)
+    trains_apart '[]' env
 }
 
 @test "workers of several users train alike over the network" {
-    hosts_or_skip
+    hosts_or_skip 1
     [ "$(id -u)" = 0 ] || skip "only root starts processes of other users"
-    place=(node0 node0)
+    place=(node0 node0 node0)
     chmod 755 "$tmp"
     chmod 777 "$tmp/hosts" "$tmp"/hosts/*
     trains_apart '[]' setpriv --reuid 4000@R --regid 4000@R --clear-groups

@@ -1,59 +1,74 @@
 # hosts.bash - hosts of our own, on one machine; load it after job.bash.
 #
-# A host is what a job can tell from another machine: a network (a cable eth0 to a bridge, and loopback), a name, an
-# /etc/hosts, a /dev/shm, and a folder of run-time files.  There is no name service: a host knows itself as Debian's
-# installer writes it ("127.0.1.1 NAME"), and the other hosts by lines of /etc/hosts, or not at all.
+# A host is what a job can tell from another machine: a network (a cable eth0 to a bridge, and loopback), process numbers,
+# a name, a boot id, an /etc/hosts, a /dev/shm, and a folder of run-time files.  There is no name service: a host knows
+# itself as Debian's installer writes it ("127.0.1.1 NAME"), and the other hosts by lines of /etc/hosts, or not at all.
 #
-#   hosts_start COUNT [equal] [nameless] [shm]
+#   hosts_start COUNT [equal] [nameless] [ipv6] [containers] [pids] [shm]
 #       node0 (10.79.0.1), node1 (10.79.0.2), ...
-#       equal     all have the name `node`
-#       nameless  /etc/hosts has no line of another host
-#       shm       they share one /dev/shm, as containers with --ipc=host do
+#       equal       all have the name `node`
+#       nameless    /etc/hosts has no line of another host
+#       ipv6        addresses are fd79::1, fd79::2, ..., and there are no others
+#       containers  they are those of one machine: one boot id
+#       pids        they see each other's processes, as containers with --pid=host do
+#       shm         they share one /dev/shm, as containers with --ipc=host do
 #   on node1 COMMAND...            runs a command there; its exit code
-#   begin_on node1 NAME COMMAND... starts one:  $NAME_pid, $tmp/NAME.{out,err}
+#   begin_on node1 NAME COMMAND... starts one:  $NAME_pid, $tmp/NAME.{out,err}; its standard input is that of begin_on
 #   ends NAME CODE [SECONDS]       waits for it; fails unless it ends with that code
 #   cable node1 down|up            pulls its cable, or puts it back
 #   drop_port node1 PORT|A-B       node1 answers nothing at these TCP ports any more: nobody hears a word from them
 #   hosts_stop
 #
-# Processes carry the test's MARK, those that hold the namespaces too: job_teardown ends all, and nothing is left.
-# Where the kernel gives no namespaces, or no bridge, can_have_bridge says why, and tests are skipped by name.
+# Processes carry the test's MARK, the first of each host too, with which all others of it end: job_teardown ends all,
+# and nothing is left.  Where the kernel gives no namespaces, or no bridge, can_have_bridge says why, and tests are
+# skipped by name.
 
 # A user who is not root becomes root of what it makes.
 if [ "$(id -u)" = 0 ]; then
-    new_host=(unshare -mnu --propagation private)
-    into_host=(nsenter -m -n -u)
+    new_bridge=(unshare -mn --propagation private)
+    into_host=(nsenter -m -n -u -p)
 else
-    new_host=(unshare -Urmnu --propagation private)
-    into_host=(nsenter -U --preserve-credentials -m -n -u)
+    new_bridge=(unshare -Urmn --propagation private)
+    into_host=(nsenter -U --preserve-credentials -m -n -u -p)
 fi
-hosts_network=10.79.0
+new_host=(unshare -mnu --propagation private)
+new_numbers=(unshare -pf --mount-proc --kill-child)
 
 can_have_bridge() {
     local said
     command -v ip >/dev/null || { echo "there is no ip (package iproute2)"; return 1; }
-    said=$("${new_host[@]}" sh -c 'ip link add br0 type bridge && ip link add x0 type veth peer name x1 &&
-        mount --bind /etc/hosts /etc/hosts && mount -t tmpfs tmpfs /dev/shm' 2>&1) && return
+    said=$("${new_bridge[@]}" "${new_host[@]}" "${new_numbers[@]}" sh -c 'ip link add br0 type bridge &&
+        ip link add x0 type veth peer name x1 && mount --bind /etc/hosts /etc/hosts && mount -t tmpfs tmpfs /dev/shm &&
+        mount --bind /etc/hosts /proc/sys/kernel/random/boot_id' 2>&1) && return
     echo "the kernel lets us make no hosts: $said"
     return 1
 }
 
-# A process that holds namespaces of its own:  hold VARIABLE COMMAND...
-hold() {
-    local outer
-    MARK=$mark "${@:2}" sleep 1000 3>&- &
-    declare -g "$1=$!"
-    for _ in $(seq 250); do
-        outer=$(readlink /proc/self/ns/net)
-        [ "$(cat "/proc/$!/comm")" = sleep ] && [ "$(readlink "/proc/$!/ns/net")" != "$outer" ] && return
-        sleep 0.02
+# Says which number the process has outside, then becomes the command.  Descriptor 9 is the /proc of outside.
+tell='read -r number rest </proc/self/fd/9/self/stat && echo "$1 $number" >"$0" && shift && exec "$@" 9<&-'
+
+# Starts a command behind words that enter or make namespaces:  begin NAME WORDS... -- COMMAND...
+# $NAME_pid, after begun(), is the command itself: signals go to it and not to a word before it.  $NAME_outer is whom to
+# wait for.
+begin() {
+    local name=$1 words=()
+    shift
+    while [ "$1" != -- ]; do words+=("$1") && shift; done
+    shift
+    MARK=$mark "${words[@]}" sh -c "$tell" "$tmp/hosts/numbers" "$name" "$@" <&0 3>&- 9</proc &
+    declare -g "${name}_outer=$!"
+}
+
+begun() { # COUNT: so many that were begun have said their numbers
+    local i name number
+    for ((i = 0; i < $1; i++)); do
+        read -r -t 10 -u "$numbers_fd" name number || { echo "a process did not begin"; return 1; }
+        declare -g "${name}_pid=$number"
     done
-    echo "no namespace came of: ${*:2}"
-    return 1
 }
 
 host_address() { # node1
-    echo "$hosts_network.$((${1#node} + 1))"
+    echo "$hosts_network$((${1#node} + 1))"
 }
 
 write_hosts_file() { # HOST NAME COUNT: the file of one host
@@ -65,38 +80,65 @@ write_hosts_file() { # HOST NAME COUNT: the file of one host
 }
 
 hosts_start() {
-    local count=$1 names=own known=$1 shm=own i name word
+    local count=$1 names=own known=$1 shm=own bits=24 boot_id=own numbers=("${new_numbers[@]}") first=(sh -c "$bury") i word
+    hosts_network=10.79.0.
     for word in "${@:2}"; do
         case $word in
         equal) names=equal ;;
         nameless) known=0 ;;
+        ipv6) hosts_network=fd79:: bits=64 ;;
+        containers) boot_id=common ;;
+        pids) numbers=() first=(sleep 1000) ;;
         shm) shm=common ;;
         *) echo "hosts_start: '$word'"; return 1 ;;
         esac
     done
     hosts_count=$count
+    rm -rf "$tmp/hosts"
     mkdir -p "$tmp/hosts"
     : >"$tmp/hosts/resolv.conf"
     echo "hosts: files" >"$tmp/hosts/nsswitch.conf"
-    hold bridge_pid "${new_host[@]}"
-    on bridge sh -ec "ip link add br0 type bridge; ip link set br0 up; [ $shm = own ] || mount -t tmpfs tmpfs /dev/shm"
-    for ((i = 0; i < count; i++)); do
-        name=node$i
-        [ "$names" = own ] || name=node
-        mkdir -p "$tmp/hosts/node$i"
-        write_hosts_file "node$i" "$name" "$known" >"$tmp/hosts/node$i/hosts"
-        hold "node${i}_pid" "${into_host[@]}" -t "$bridge_pid" -- unshare -mnu --propagation private
-        local pid=node${i}_pid
-        on bridge ip link add "p$i" type veth peer name eth0 netns "${!pid}"
-        on bridge ip link set "p$i" master br0 up
-        on "node$i" sh -ec "hostname $name; ip link set lo up; ip link set eth0 up
-            ip addr add $(host_address "node$i")/24 dev eth0
-            [ $shm = common ] || mount -t tmpfs tmpfs /dev/shm
-            mount --bind $tmp/hosts/node$i/hosts /etc/hosts
-            for file in resolv.conf nsswitch.conf; do
-                [ ! -e /etc/\$file ] || mount --bind $tmp/hosts/\$file /etc/\$file
-            done"
+    mkfifo "$tmp/hosts/numbers"
+    exec {numbers_fd}<>"$tmp/hosts/numbers"
+    begin bridge "${new_bridge[@]}" sh -ec "ip link add br0 type bridge mcast_snooping 0; ip link set br0 up
+        [ $shm = own ] || mount -t tmpfs tmpfs /dev/shm; "'exec "$@"' bridge -- sleep 1000
+    disown
+    begun 1
+    for ((i = 0; i < count; i++)); do begin_host "node$i"; done
+    begun "$count"
+}
+
+# Everything a host has but process numbers, then the command:  NAME ADDRESS/BITS FOLDER PORT BRIDGE_PID SHM COMMAND...
+furnish='hostname "$0"
+    ip link set lo up
+    ip link add eth0 type veth peer name "$3" netns "$4"
+    ip addr add "$1" dev eth0 $(case $1 in *:*) echo nodad ;; esac)
+    ip link set eth0 up
+    nsenter -t "$4" -n ip link set "$3" master br0 up
+    [ "$5" = common ] || mount -t tmpfs tmpfs /dev/shm
+    mount --bind "$2/hosts" /etc/hosts
+    for file in resolv.conf nsswitch.conf; do
+        [ ! -e "/etc/$file" ] || mount --bind "$2/../$file" "/etc/$file"
     done
+    shift 5
+    exec "$@"'
+
+# The first process of a host buries those whose parents have ended, as that of every machine does.
+bury='while :; do sleep 1000 & wait; done'
+
+begin_host() { # node1; hosts_start() has the rest
+    local host=$1 name=$1 own=$tmp/hosts/$1 identity=()
+    [ "$names" = own ] || name=node
+    mkdir -p "$own"
+    write_hosts_file "$host" "$name" "$known" >"$own/hosts"
+    if [ "$boot_id" = own ]; then
+        cat /proc/sys/kernel/random/uuid >"$own/boot_id"
+        identity=(sh -ec 'mount --bind "$0" /proc/sys/kernel/random/boot_id; exec "$@"' "$own/boot_id")
+    fi
+    begin "$host" "${into_host[@]}" -t "$bridge_pid" "${new_host[@]}" \
+        sh -ec "$furnish" "$name" "$(host_address "$host")/$bits" "$own" "p${1#node}" "$bridge_pid" "$shm" \
+        "${numbers[@]}" "${identity[@]}" -- "${first[@]}"
+    disown # what hosts_stop and job_teardown end is no news
 }
 
 # Runs a command in a host.  What a machine has for itself in folders is its own too.
@@ -105,19 +147,19 @@ on() {
     MARK=$mark XDG_RUNTIME_DIR=$own TMPDIR=$own "${into_host[@]}" -t "${!pid}" -- "${@:2}"
 }
 
-begin_on() { # as on(), but $! is the command itself, and no shell around it
+begin_on() { # as on(), without a shell around it
     local pid=$1_pid own=$tmp/hosts/$1
-    MARK=$mark XDG_RUNTIME_DIR=$own TMPDIR=$own "${into_host[@]}" -t "${!pid}" -- "${@:3}" >"$tmp/$2.out" 2>"$tmp/$2.err" 3>&- &
-    declare -g "$2_pid=$!"
+    XDG_RUNTIME_DIR=$own TMPDIR=$own begin "$2" "${into_host[@]}" -t "${!pid}" -- "${@:3}" >"$tmp/$2.out" 2>"$tmp/$2.err"
+    begun 1
 }
 
 ends() {
-    local pid=$1_pid end=$((${EPOCHREALTIME/[.,]/} + ${3:-60} * 1000000)) code=0
-    while kill -0 "${!pid}" 2>/dev/null; do
+    local outer=$1_outer end=$((${EPOCHREALTIME/[.,]/} + ${3:-60} * 1000000)) code=0
+    while kill -0 "${!outer}" 2>/dev/null; do
         [ "${EPOCHREALTIME/[.,]/}" -lt "$end" ] || { echo "$1 still runs after ${3:-60} s"; tail -n 20 "$tmp"/*.out "$tmp"/*.err; return 1; }
         sleep 0.02
     done
-    wait "${!pid}" || code=$?
+    wait "${!outer}" || code=$?
     [ "$code" = "$2" ] || { echo "exit $code of $1, not $2"; tail -n 20 "$tmp"/*.out "$tmp"/*.err; return 1; }
 }
 
@@ -134,7 +176,8 @@ hosts_stop() {
     local i pid
     for ((i = 0; i < hosts_count; i++)); do
         pid=node${i}_pid
-        kill "${!pid}"
+        kill -9 "${!pid}"
     done
-    kill "$bridge_pid"
+    kill -9 "$bridge_pid"
+    exec {numbers_fd}>&-
 }

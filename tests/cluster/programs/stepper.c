@@ -7,6 +7,7 @@
  *     pause_ms=N                       sleeps so long in every step
  *     exit_at=STEP,CODE                leaves without pen_finalize() there
  *     crash_at=STEP                    dies of a signal there
+ *     wait_at=STEP,FILE                goes on when the file is there
  *     lazy=1                           goes on with the verdict of a step, before its values are there
  *     count=N                          values of a reduction after the last step (1)
  *   Everything else is a setting of the SDK: steps=10 clip=0.1
@@ -28,6 +29,8 @@ typedef struct {
     long nan_step, nan_tensor, nan_element, exit_step, exit_code, crash_step, rows, pause_ms, count,
         lazy;
     double lr_scale, loss_scale;
+    long wait_step;
+    char wait_file[256];
 } choices;
 
 typedef struct {
@@ -43,6 +46,7 @@ static int take_own(choices *c, const char *word)
     return sscanf(word, "nan=%ld,%ld,%ld", &c->nan_step, &c->nan_tensor, &c->nan_element) == 3 ||
            sscanf(word, "exit_at=%ld,%ld", &c->exit_step, &c->exit_code) == 2 ||
            sscanf(word, "crash_at=%ld", &c->crash_step) == 1 ||
+           sscanf(word, "wait_at=%ld,%255s", &c->wait_step, c->wait_file) == 2 ||
            sscanf(word, "rows=%ld", &c->rows) == 1 ||
            sscanf(word, "pause_ms=%ld", &c->pause_ms) == 1 ||
            sscanf(word, "count=%ld", &c->count) == 1 || sscanf(word, "lazy=%ld", &c->lazy) == 1 ||
@@ -52,9 +56,14 @@ static int take_own(choices *c, const char *word)
 
 static void read_words(choices *c, int argc, char **argv)
 {
-    const char *rank = getenv("RANK");
-    *c               = (choices){
-                      .nan_step = -1, .exit_step = -1, .crash_step = -1, .rows = 256, .count = 1, .lr_scale = 1};
+    const char *rank             = getenv("RANK");
+    *c                           = (choices){.nan_step   = -1,
+                                             .exit_step  = -1,
+                                             .crash_step = -1,
+                                             .wait_step  = -1,
+                                             .rows       = 256,
+                                             .count      = 1,
+                                             .lr_scale   = 1};
     c->rank                      = rank != NULL ? atoi(rank) : 0;
     c->settings[c->n_settings++] = "optim=adamw lr=0.01";
     c->settings[c->n_settings++] = "steps=5";
@@ -125,6 +134,7 @@ static void nap(long ms)
 static void misbehave(const choices *c, int64_t step)
 {
     nap(c->pause_ms);
+    while (step == c->wait_step && access(c->wait_file, F_OK) != 0) nap(10);
     if (step == c->exit_step) _exit((int)c->exit_code);
     if (step == c->crash_step) raise(SIGSEGV);
 }
