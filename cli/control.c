@@ -1,18 +1,15 @@
 /* control.c - a blocking client of the scheduler. */
 #include "cli/control.h"
+
+#include "cli/job_note.h"
 #include "common/clock.h"
 #include "common/config.h"
 #include "common/guard.h"
 #include "common/transport/transport.h"
-#include "common/user_folder.h"
 #include "common/why.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -251,109 +248,66 @@ int control_fd(control *c)
     return transport_poll_fd(c->link);
 }
 
-typedef struct { /* what `penstock run` wrote down of a job */
-    char address[256], secret_file[CONFIG_TEXT_BYTES], encryption[16];
-    pid_t pid;
-} note;
-
-static void copy_text(char *to, size_t size, const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    snprintf(to, size, "%s", text != NULL ? text : "");
-}
-
-/* Also the secret that was to be thrown away with its job, which lies beside the note. */
-static void remove_orphan(const char *path, const char *secret_file)
-{
-    const size_t folder = (size_t)(strrchr(path, '/') - path) + 1, n = strlen(secret_file);
-    const bool is_ours = strncmp(path, secret_file, folder) == 0 && n > folder + 4 &&
-                         strchr(secret_file + folder, '/') == NULL &&
-                         strcmp(secret_file + n - 4, ".key") == 0;
-    if (is_ours) unlink(secret_file);
-    unlink(path);
-}
-
-/* Notes whose launcher has ended in the hard way are removed on sight. */
-static bool read_note(const char *path, note *n)
-{
-    json_t *object = json_load_file(path, 0, NULL);
-    copy_text(n->address, sizeof n->address, object, "address");
-    copy_text(n->secret_file, sizeof n->secret_file, object, "secret_file");
-    copy_text(n->encryption, sizeof n->encryption, object, "encryption");
-    n->pid = (pid_t)json_integer_value(json_object_get(object, "pid"));
-    const bool alive =
-        n->address[0] != '\0' && n->pid > 0 && (kill(n->pid, 0) == 0 || errno == EPERM);
-    if (!alive) remove_orphan(path, n->secret_file);
-    json_decref(object);
-    return alive;
-}
-
 /* What the user said counts more. */
-static void adopt(const note *n)
+static void adopt(const job_note *n)
 {
     if (protection.encryption != GUARD_AUTO || protection.secret_file[0] != '\0') return;
     control_protect(choice_of(n->encryption), n->secret_file);
 }
 
 typedef struct {
+    const char *port; /* ":4711"; NULL: any */
     int found;
-    note last;
+    job_note last;
     char jobs[400];
 } notes;
 
-/* Those of one port, ":4711", or with NULL all. */
-static pen_status read_notes(const char *port, notes *all, pen_error *why)
+static void take_note(void *user, const job_note *one)
 {
-    char folder[USER_FOLDER_BYTES], path[600];
-    pen_status status = user_folder(folder, why);
-    if (status != PEN_OK) return status;
-    DIR *dir = opendir(folder);
-    if (dir == NULL) return why_set(why, PEN_STORE, "cannot read %s: %m", folder);
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
-        note one;
-        const size_t n = strlen(entry->d_name);
-        if (n < 5 || strcmp(entry->d_name + n - 5, ".json") != 0) continue;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (!read_note(path, &one)) continue;
-        const char *at = strrchr(one.address, ':');
-        if (port != NULL && (at == NULL || strcmp(at, port) != 0)) continue;
-        snprintf(all->jobs + strlen(all->jobs), sizeof all->jobs - strlen(all->jobs),
-                 "  %.*s at %s", (int)n - 5, entry->d_name, one.address + strlen("tcp://"));
-        all->last = one;
-        all->found++;
-    }
-    closedir(dir);
+    notes *all     = user;
+    const char *at = strrchr(one->address, ':');
+    const size_t n = strlen(all->jobs);
+    if (all->port != NULL && (at == NULL || strcmp(at, all->port) != 0)) return;
+    snprintf(all->jobs + n, sizeof all->jobs - n, "  %s at %s", one->job,
+             one->address + strlen("tcp://"));
+    all->last = *one;
+    all->found++;
+}
+
+static pen_status use_address(const job_note *n, char *address, size_t size)
+{
+    snprintf(address, size, "%s", n->address);
     return PEN_OK;
 }
 
 static pen_status only_job(char *address, size_t size, pen_error *why)
 {
-    notes all         = {.found = 0};
-    pen_status status = read_notes(NULL, &all, why);
+    notes all               = {.found = 0};
+    const pen_status status = job_note_each(take_note, &all, why);
     if (status != PEN_OK) return status;
     if (all.found == 1) {
         adopt(&all.last);
-        snprintf(address, size, "%s", all.last.address);
-        return PEN_OK;
+        return use_address(&all.last, address, size);
     }
-    const int found  = all.found;
-    const char *jobs = all.jobs;
-    if (found == 0)
+    if (all.found == 0)
         return why_set(why, PEN_NOT_FOUND,
                        "no job of `penstock run` is running here; name one with --master-addr and "
                        "--master-port");
     return why_set(why, PEN_INVALID_ARGUMENT, "%d jobs are running; choose with --master-port:%s",
-                   found, jobs);
+                   all.found, all.jobs);
 }
 
 pen_status control_find_job(const char *master_addr, uint64_t master_port, char *address,
                             size_t size, pen_error *why)
 {
-    notes all = {.found = 0};
     char port[24];
+    notes all = {.port = port};
     if (master_port == 0) return only_job(address, size, why);
     snprintf(port, sizeof port, ":%" PRIu64, master_port);
-    if (read_notes(port, &all, NULL) == PEN_OK && all.found == 1) adopt(&all.last);
+    if (job_note_each(take_note, &all, NULL) == PEN_OK && all.found == 1) {
+        adopt(&all.last);
+        if (master_addr[0] == '\0') return use_address(&all.last, address, size);
+    }
     snprintf(address, size, "tcp://%s:%" PRIu64, master_addr[0] == '\0' ? "127.0.0.1" : master_addr,
              master_port);
     return PEN_OK;

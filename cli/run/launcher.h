@@ -3,18 +3,20 @@
 #define CLI_RUN_LAUNCHER_H
 
 #include "cli/control.h"
+#include "cli/job_note.h"
 #include "cli/run/options.h"
 #include "cli/run/process.h"
 #include "proto/stuck.h"
 
 typedef struct {
     run_options options;
-    char job[128], program[128], self[1024], log_folder[400], note[600];
-    char state[400];       /* where the scheduler keeps what survives it; "": nowhere */
-    char address[300];     /* tcp://HOST:PORT of the scheduler */
-    char secret_path[600]; /* of a secret that is thrown away with the job; "": none */
-    int secret_lock;       /* descriptor that keeps it from being swept; 0: none     */
-    char http[300];        /* where the scheduler shows the job: "127.0.0.1:43118"; "": nowhere */
+    char job[128], program[128], self[1024], log_folder[400];
+    char note[JOB_NOTE_PATH_BYTES]; /* this machine's, to be removed at the end; "": none */
+    char state[400];                /* where the scheduler keeps what survives it; "": nowhere */
+    char address[300];              /* tcp://HOST:PORT of the scheduler */
+    char secret_path[600];          /* of a secret that is thrown away with the job; "": none */
+    int secret_lock;                /* descriptor that keeps it from being swept; 0: none     */
+    char http[300]; /* where the scheduler shows the job: "127.0.0.1:43118"; "": nowhere */
     bool
         is_named; /* `job` is what the scheduler calls it; false: only files here are named by it */
     int port, attempt, signals;
@@ -41,7 +43,7 @@ pen_status launcher_name_job(launcher *l, pen_error *why);
 pen_status launcher_take_name(launcher *l, const char *job, pen_error *why);
 pen_status launcher_make_folders(launcher *l, pen_error *why);
 void launcher_remove_folders(launcher *l); /* of the state; when the job is over */
-void launcher_write_note(launcher *l);
+void launcher_write_note(launcher *l);     /* by which `penstock status` finds the job from here */
 pen_status launcher_start_scheduler(launcher *l, pen_error *why);
 pen_status launcher_start_server(launcher *l, int rank, pen_error *why);
 pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_error *why);

@@ -343,7 +343,7 @@ static pen_status start_all(launcher *l, pen_error *why)
     if (status != PEN_OK) return status;
     snprintf(l->address, sizeof l->address, "tcp://%s:%d", o->master_addr, l->port);
     say_start(l);
-    if (o->node_rank == 0) launcher_write_note(l);
+    launcher_write_note(l);
     if (o->node_rank == 0)
         open_link(l, 5000); /* before anything can fail: its verdict would be missed */
     status = start_servers(l, why);
@@ -448,6 +448,13 @@ static void clean_up(launcher *l)
     l->n    = 0;
 }
 
+/* Somebody stopped the job, on this machine or on machine 0: that is no failure to try again after. */
+static bool was_stopped(const launcher *l)
+{
+    return l->interrupted != 0 ||
+           (l->has_verdict && l->verdict.status == PEN_ABORTED && l->verdict.role == PEN_SCHEDULER);
+}
+
 /* One start of everything; the exit code, and whether it may be tried again. */
 static int attempt(launcher *l, bool *again)
 {
@@ -464,7 +471,7 @@ static int attempt(launcher *l, bool *again)
     if (status != PEN_OK) {
         code = command_fail(1, "%s", why.text);
     } else {
-        *again = l->interrupted == 0 && l->attempt < l->options.max_restarts;
+        *again = !was_stopped(l) && l->attempt < l->options.max_restarts;
         /* The loss of a worker is no failure only while the job is well. */
         for (size_t i = 0; i < l->n && l->has_verdict; i++) l->all[i].lost = false;
         report_input in = {.options        = &l->options,

@@ -1,5 +1,6 @@
 /* start.c - what `penstock run` starts: the scheduler, servers and workers, each with its flags and environment. */
 #include "cli/command.h"
+#include "cli/job_note.h"
 #include "cli/run/launcher.h"
 #include "common/clock.h"
 #include "common/guard.h"
@@ -169,27 +170,18 @@ static void open_stream(launcher *l, process *p, process_stream *s, const char *
     if (bit == RUN_STDERR && s->file != NULL) snprintf(p->err_path, sizeof p->err_path, "%s", path);
 }
 
-/* The note by which `penstock status` finds this job. */
+/* Two launchers of one job on one machine write one note. */
 void launcher_write_note(launcher *l)
 {
-    char folder[USER_FOLDER_BYTES];
-    pen_error why;
-    if (user_folder(folder, &why) != PEN_OK) return;
-    char fresh[sizeof l->note + 8];
-    snprintf(l->note, sizeof l->note, "%s/%s.json", folder, l->job);
-    snprintf(fresh, sizeof fresh, "%s.%d", l->note, (int)getpid());
-    int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0) return;
     const char *choice = config_env("PENSTOCK_ENCRYPTION"),
                *file   = config_env("PENSTOCK_SECRET_FILE");
-    dprintf(fd,
-            "{\"job\": \"%s\", \"address\": \"%s\", \"pid\": %d, \"encryption\": \"%s\", "
-            "\"secret_file\": \"%s\", \"http\": \"%s%s\"}\n",
-            l->job, l->address, (int)getpid(), choice != NULL ? choice : "auto",
-            file != NULL ? file : "", l->http[0] != '\0' ? "http://" : "", l->http);
-    close(fd);
-    if (rename(fresh, l->note) != 0)
-        unlink(fresh); /* whoever reads half a note takes it for a dead job's */
+    job_note n         = {.pid = getpid()};
+    snprintf(n.job, sizeof n.job, "%s", l->job);
+    snprintf(n.address, sizeof n.address, "%s", l->address);
+    snprintf(n.encryption, sizeof n.encryption, "%s", choice != NULL ? choice : "auto");
+    snprintf(n.secret_file, sizeof n.secret_file, "%s", file != NULL ? file : "");
+    if (l->http[0] != '\0') snprintf(n.http, sizeof n.http, "http://%s", l->http);
+    job_note_write(&n, l->options.node_rank != 0, l->note);
 }
 
 /* ---- starting ------------------------------------------------------------------------------------------ */

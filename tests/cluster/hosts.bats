@@ -193,3 +193,26 @@ shown_addresses() {
     is_text "[1] 1 2 1 100" <"$tmp/run1.out"
     hosts_stop
 }
+
+@test "any machine of a job answers status, and its own processes are found there to be killed; Ctrl-C on machine 0 ends all" {
+    local pid
+    hosts_start 2
+    begin_on node0 run0 "$penstock" run --nnodes 2 --node-rank 0 --master-addr node0 --servers 2 --replicas 1 --max-restarts 3 \
+        "$programs/stepper" steps=100000 pause_ms=20
+    join_line run0
+    begin_on node1 run1 "$penstock" run --nnodes 2 --node-rank 1 --join "$line" --servers 2 --replicas 1 --max-restarts 3 \
+        "$programs/stepper" steps=100000 pause_ms=20
+    for _ in $(seq 500); do grep -q 'step 5 ' "$tmp/run1.out" && break || sleep 0.02; done
+    is_text "$(on node0 "$penstock" status | sed -n 's/ *training.*//p')" < <(on node1 "$penstock" status | sed -n 's/ *training.*//p')
+    on node1 sh -c "kill -9 \$($penstock status --pid server 1)"
+    for _ in $(seq 500); do grep -q 'starting it again' "$tmp/run1.err" && break || sleep 0.02; done
+    grep -qx 'penstock: server 1 ended (signal 9); starting it again' "$tmp/run1.err"
+    kill -INT "$run0_pid"
+    ends run0 130 10
+    ends run1 1 10
+    grep -q 'the scheduler was stopped before the job had ended' "$tmp/run1.err"
+    ! grep -q 'starting again' "$tmp/run1.err" || return 1
+    ! on node1 "$penstock" status 2>"$tmp/status.err" || return 1
+    grep -q 'no job of .penstock run. is running here' "$tmp/status.err"
+    hosts_stop
+}
