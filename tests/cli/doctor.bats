@@ -60,7 +60,7 @@ advises() {
     finds ok interfaces "eth0 1500"
     finds ok route "reached by eth0"
     finds ok "file system" "on ext4"
-    ! grep -E '^  (look|bad) ' "$tmp/out" | grep -v /dev/shm | grep -v room
+    ! grep -E '^  (look|bad) ' "$tmp/out" | grep -v /dev/shm | grep -v room || return 1
 }
 
 @test "every trouble has a remedy: quota, memory, limits, MTU, huge pages, NUMA, ports, file systems" {

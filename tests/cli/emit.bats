@@ -28,9 +28,9 @@ manifest() {
     manifest Job my-job-worker | grep -q '^  completions: 6$'
     manifest Job my-job-worker | grep -q '^  backoffLimitPerIndex: 5$'
     [ "$(grep -c 'image: "registry/train:1"' "$tmp/out")" = 3 ]
-    ! grep -q 'penstock-[a-z]' "$tmp/out"
+    ! grep -q 'penstock-[a-z]' "$tmp/out" || return 1
     is_text "penstock: once, before:  penstock keygen --k8s my-job-secret | kubectl apply -f -" <"$tmp/err"
-    ! grep -q store "$tmp/out"
+    ! grep -q store "$tmp/out" || return 1
 }
 
 @test "without servers there are none, and the workers have the store if there is one" {
@@ -55,7 +55,7 @@ manifest() {
 @test "keygen --k8s prints a Secret whose secret penstock reads, another each time, and refuses bad names" {
     pen keygen --k8s job-secret >"$tmp/one"
     pen keygen --k8s job-secret >"$tmp/two"
-    ! diff -q "$tmp/one" "$tmp/two"
+    ! diff -q "$tmp/one" "$tmp/two" || return 1
     grep -q '^kind: Secret$' "$tmp/one"
     grep -q '^  name: job-secret$' "$tmp/one"
     grep -qE '^  http-token: "[A-Za-z0-9_-]{48}"$' "$tmp/one"

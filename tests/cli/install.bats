@@ -76,14 +76,14 @@ END
     [ -z "$(ldd "$tmp/made/whole" | grep libpenstock)" ]
     trains "$tmp/made/whole"
     sed -i 's/penstock 1.0/penstock 2.0/' "$tmp/project/CMakeLists.txt"
-    ! cmake -S "$tmp/project" -B "$tmp/other" -DCMAKE_PREFIX_PATH="$tmp/usr" >"$tmp/cmake.log" 2>&1
+    ! cmake -S "$tmp/project" -B "$tmp/other" -DCMAKE_PREFIX_PATH="$tmp/usr" >"$tmp/cmake.log" 2>&1 || return 1
 }
 
 @test "the header is the only one installed and compiles alone" {
     install_here
     (cd "$tmp/usr/include" && find . -type f) | is_text ./penstock.h
     cc -std=c99 -pedantic -Wall -Wextra -Werror -fsyntax-only -x c "$tmp/usr/include/penstock.h"
-    ! grep -rF "$root" "$tmp/usr/include" "$PKG_CONFIG_PATH" "$(libdir)/cmake"
+    ! grep -rF "$root" "$tmp/usr/include" "$PKG_CONFIG_PATH" "$(libdir)/cmake" || return 1
 }
 
 @test "what was installed may be moved" {

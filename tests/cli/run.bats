@@ -127,7 +127,7 @@ WORLD_SIZE=2"
         pids+=($!)
     done
     for pid in "${pids[@]}"; do wait "$pid" || { cat "$tmp"/*.err; return 1; }; done
-    ! cmp -s "$tmp/left.port" "$tmp/right.port"
+    ! cmp -s "$tmp/left.port" "$tmp/right.port" || return 1
     nothing_is_left
 }
 
@@ -189,7 +189,7 @@ worker-1.out:out 1"
     ends_with 0 filter --nproc-per-node 3 --local-ranks-filter 0,2 sh -c "$two"
     sort "$tmp/filter.out" | is_text "[0] out 0
 [2] out 2"
-    ! grep -F '[1]' "$tmp/filter.err"
+    ! grep -F '[1]' "$tmp/filter.err" || return 1
 }
 
 @test "torchrun's words for the meeting point: --rdzv-endpoint, --rdzv-backend, --rdzv-id, with dashes, underscores and as PET_*" {

@@ -54,7 +54,7 @@ says() {
     pen status >"$tmp/table"
     cat "$tmp/table"
     [ "$(grep -cE '^server 0 serves [0-9]+ shards?$' "$tmp/table")" = 1 ]
-    ! grep -qE '^server 1 serves [1-9]' "$tmp/table"
+    ! grep -qE '^server 1 serves [1-9]' "$tmp/table" || return 1
     status | grep -qF '"copies":[{"shard":0,"server":0,"place":0,"role":"primary"}'
     kill "$launcher"
     wait_for_end 8

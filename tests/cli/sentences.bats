@@ -72,10 +72,10 @@ listen() {
 
 @test "settings that are yes or no take their value after a blank in every command" {
     pen bench all-reduce --limit no --ranks 2 --bytes 4k --seconds 0.05 >"$tmp/bench"
-    ! grep -q " of the limit" "$tmp/bench"
+    ! grep -q " of the limit" "$tmp/bench" || return 1
     pen run --shared-memory no --resume no --print-config true >"$tmp/config"
     tr -d ' \n' <"$tmp/config" | grep -q '"shared_memory":{"source":"flag","value":false}'
-    ! grep -q '"resume"' "$tmp/config"
+    ! grep -q '"resume"' "$tmp/config" || return 1
     says 2 "penstock: resume is 'perhaps'; choose yes or no" run --resume=perhaps true
 }
 

@@ -58,7 +58,7 @@ teardown() { job_teardown; }
 # Every line of a file is one JSON object.
 is_json_lines() {
     [ -s "$1" ]
-    ! grep -vE '^\{"time":"[0-9T:.-]+Z","(level|stream)":"[a-z]+","role":"[a-z]+",("rank":[0-9]+,)?"text":"([^"\\]|\\.)*"\}$' "$1"
+    ! grep -vE '^\{"time":"[0-9T:.-]+Z","(level|stream)":"[a-z]+","role":"[a-z]+",("rank":[0-9]+,)?"text":"([^"\\]|\\.)*"\}$' "$1" || return 1
 }
 
 @test "with log_format=json all that a job writes is one JSON object a line, with role and rank" {

@@ -21,7 +21,7 @@ teardown() { job_teardown; }
     start async --servers 1 --nproc-per-node 2 --mode ps-async --admission norm:1e9 "$programs/stepper" steps=5 1:nan=2,0,5
     wait_for_end 30
     grep -q "^\[1\] stepper: server 0 ($host) refused 'embed': the gradient of 'embed' from worker 1 for step 2 is not finite" "$tmp/async.err"
-    ! grep -q '^\[0\] stepper: .*is not finite' "$tmp/async.err"
+    ! grep -q '^\[0\] stepper: .*is not finite' "$tmp/async.err" || return 1
     nothing_is_left
 }
 

@@ -99,7 +99,7 @@ same_curve() {
 
 @test "a job of a fixed size says that it cannot be scaled, and goes on" {
     begin fixed --servers 1 --nproc-per-node 1 -- "${example[@]}" --steps 200 --slow-ms 5
-    ! resize scale --servers 2 2>"$tmp/said"
+    ! resize scale --servers 2 2>"$tmp/said" || return 1
     is_text "penstock: the job has 1 .. 1 servers, not 2; start it with --servers MIN:MAX for more" <"$tmp/said"
     ends_well fixed
 }

@@ -92,7 +92,7 @@ server_stopped() {
     kill -CONT "$pid"
     finish
     was_started_again "server 1" 0
-    ! grep -qE 'is gone|took over' "$tmp/hurt.err"
+    ! grep -qE 'is gone|took over' "$tmp/hurt.err" || return 1
     awk -v s="$(value hurt step_max_s)" 'BEGIN {exit !(s >= 4.5)}' # it was waited for
 }
 

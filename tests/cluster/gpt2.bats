@@ -117,7 +117,7 @@ same_curve() {
     awk -v got="$(value quick held_bits_per_byte)" -v bound="$bound" 'BEGIN {exit !(got > 0 && got <= bound)}'
     [ "$(wc -c <"$tmp/sample")" = 600 ]
     [ "$("$programs/gpt2_judge" - "$tmp/sample" 1 2>/dev/null | sed 's/.*"longest_run": \([0-9]*\).*/\1/')" -lt 64 ]
-    ! grep -q $'\033' "$tmp/quick.out"
+    ! grep -q $'\033' "$tmp/quick.out" || return 1
     nothing_is_left
 }
 

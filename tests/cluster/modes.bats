@@ -196,12 +196,12 @@ last_of() {
     done
     [ "$(grep -c 'in its node pushes and pulls' "$tmp/auto.err")" = 3 ]
     [ "$(grep -c 'in its node pushes and pulls' "$tmp/yes.err")" = 3 ]
-    ! grep -q 'in its node pushes and pulls' "$tmp/no.err"
+    ! grep -q 'in its node pushes and pulls' "$tmp/no.err" || return 1
     diff <(steps_of 2 auto) <(steps_of 2 no)
     diff <(steps_of 2 yes) <(steps_of 2 no)
     PENSTOCK_LOG_LEVEL=info pen run --standalone --job "$job-small" --servers 2 --nproc-per-node 3 \
         "$programs/stepper" mode=ps-bsp rows=64 >"$tmp/small.out" 2>"$tmp/small.err"
-    ! grep -q 'in its node pushes and pulls' "$tmp/small.err"
+    ! grep -q 'in its node pushes and pulls' "$tmp/small.err" || return 1
     nothing_is_left
 }
 

@@ -139,7 +139,8 @@ begin_long() {
 }
 
 somebody_is_gone() {
-    grep -q ' is gone' "$tmp/run0.err" && grep -q ' is gone' "$tmp/run1.err"
+    grep -q ' is gone' "$tmp/run0.err"
+    grep -q ' is gone' "$tmp/run1.err"
 }
 
 # Both sides say who is gone within lease + 2 s; the launchers end 3 s later, which they give to the others, as failed.

@@ -117,8 +117,8 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
     pen run --nproc-per-node 2 --servers 1 --precision fp16 "$linear" >"$tmp/none.out" 2>"$tmp/none.err" || code=$?
     [ "$code" != 0 ]
     grep -q "precision=fp16 needs a program that multiplies its loss by step.loss_scale" "$tmp/none.err"
-    ! grep -q "loss 0" "$tmp/none.out"
-    ! pen run --precision fp16 --applies-loss-scale yes "$linear" 2>"$tmp/flag.err"
+    ! grep -q "loss 0" "$tmp/none.out" || return 1
+    ! pen run --precision fp16 --applies-loss-scale yes "$linear" 2>"$tmp/flag.err" || return 1
     grep -q "unknown flag '--applies-loss-scale'" "$tmp/flag.err"
     nothing_is_left 5
 }

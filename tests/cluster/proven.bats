@@ -94,7 +94,7 @@ all_end_well() {
     "$penstock" keygen "$tmp/penstock/at_$port-$(printf %x "$(stat -Lc %i /proc/self/ns/net)").token" 2>/dev/null
     shell squatter "$programs/stranger" squat "$port"
     sleep 0.3
-    ! bare_here "$port"
+    ! bare_here "$port" || return 1
     wait
     cat "$tmp/squatter.out" "$tmp/worker.err"
     grep -qE '^heard [1-9][0-9]* messages .* the largest 48$' "$tmp/squatter.out"

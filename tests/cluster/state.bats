@@ -95,7 +95,7 @@ same_from() {
     keep c --nproc-per-node 2 --store "$tmp/imported" --resume -- steps=2
     keep plain --nproc-per-node 2 -- steps=2
     for name in b c; do diff "$tmp/a" "$tmp/$name"; done
-    ! cmp -s "$tmp/a" "$tmp/plain"
+    ! cmp -s "$tmp/a" "$tmp/plain" || return 1
     nothing_is_left
 }
 
@@ -147,7 +147,7 @@ same_from() {
         [ "$(wc -l <"$tmp/$mode")" = 18 ] # steps 2, 3, 4 twice
         sort -u "$tmp/$mode" | diff "$tmp/whole" -
     done
-    ! keep ps --nproc-per-node 2 --servers 1 --store "$tmp/ps-store" --snapshot-every 2 -- steps=6 back=4,2
+    ! keep ps --nproc-per-node 2 --servers 1 --store "$tmp/ps-store" --snapshot-every 2 -- steps=6 back=4,2 || return 1
     says ps "pen_restore: mode=ps-bsp trains with servers, which do not go back; end the job and start it again with resume=yes"
     nothing_is_left
 }
@@ -175,14 +175,14 @@ says() {
 }
 
 @test "what cannot be kept or gone on from is a sentence" {
-    ! keep none --nproc-per-node 2 -- steps=1 snapshot_every=2
+    ! keep none --nproc-per-node 2 -- steps=1 snapshot_every=2 || return 1
     says none "snapshot_every=2 needs a store: give a folder that all workers reach with .penstock run --store DIR., or the setting store"
-    ! keep empty --nproc-per-node 2 --store "$tmp/store" --resume -- steps=1
+    ! keep empty --nproc-per-node 2 --store "$tmp/store" --resume -- steps=1 || return 1
     says empty "resume found no snapshot in store $tmp/store; say --fresh to begin anew"
     keep some --nproc-per-node 2 --store "$tmp/store" --snapshot-every 1 -- steps=2
-    ! keep asked --nproc-per-node 2 --store "$tmp/store" -- steps=1
+    ! keep asked --nproc-per-node 2 --store "$tmp/store" -- steps=1 || return 1
     says asked "store $tmp/store holds a snapshot of step 2; say --resume to go on from it or --fresh to begin anew"
-    ! keep wrong --nproc-per-node 2 --store "$tmp/store" --resume -- steps=3 optim="sgd lr=1"
+    ! keep wrong --nproc-per-node 2 --store "$tmp/store" --resume -- steps=3 optim="sgd lr=1" || return 1
     says wrong "keeps the state of 'adamw lr=0.01 weight_decay=0.1' for 'embed', and the job trains it with 'sgd lr=1'"
     keep other --nproc-per-node 2 --store "$tmp/store" --resume -- steps=3 own=other
     says other "the snapshot of step 2 has nothing of the state 'other', which stays as the program has it"

@@ -114,12 +114,12 @@ biases=$((4 * 4 * 64))
 }
 
 @test "zero3 refuses what it cannot do, in a sentence" {
-    ! units late -- mode=zero3 late=1
+    ! units late -- mode=zero3 late=1 || return 1
     grep -q "units: pen_use: the gradient of 'h.0.weight' was sent in this step, and its values are not here any more; use its unit before, or after pen_step_end()" "$tmp/late.err"
-    ! units elastic --on-worker-loss continue -- mode=zero3
+    ! units elastic --on-worker-loss continue -- mode=zero3 || return 1
     grep -q 'units: mode=zero3 and workers that come and go contradict each other: ' "$tmp/elastic.err"
     unit_words=(clip=0)
-    ! units eager -- mode=zero3 commit=eager
+    ! units eager -- mode=zero3 commit=eager || return 1
     grep -q 'units: mode=zero3 and commit=eager contradict each other: ' "$tmp/eager.err"
     nothing_is_left
 }

@@ -89,7 +89,7 @@ result() {
     grep -qE '^CapEff:.0{16}$' <<<"$output"
     grep -qE '^NoNewPrivs:.1$' <<<"$output"
     grep -qE '^Seccomp:.2$' <<<"$output"
-    ! grep -qE '/(gcc|cc|make)$' <<<"$output"
+    ! grep -qE '/(gcc|cc|make)$' <<<"$output" || return 1
     [ "$(pod inspect --type image --format '{{.Config.User}} {{index .Config.Entrypoint 0}}' penstock:1.0.0)" = "10001:10001 penstock" ]
     echo "# sizes: $(pod images --format '{{.Repository}} {{.Size}};' | tr '\n' ' ')" >&3
 }
@@ -140,7 +140,7 @@ result() {
     start_scheduler --http 127.0.0.1:9464
     says scheduler 'listens at'
     pod exec --env PENSTOCK_HTTP=127.0.0.1:9464 scheduler penstock-healthcheck
-    ! pod exec --env PENSTOCK_HTTP=127.0.0.1:9465 scheduler penstock-healthcheck
+    ! pod exec --env PENSTOCK_HTTP=127.0.0.1:9465 scheduler penstock-healthcheck || return 1
     pod exec scheduler penstock-healthcheck
 }
 

@@ -78,7 +78,7 @@ policy() {
     local component
     for component in kueue volcano monitoring offload; do
         render overlays/dev "$tmp/$component.yaml" "$component"
-        ! diff -q "$tmp/dev.yaml" "$tmp/$component.yaml" >/dev/null
+        ! diff -q "$tmp/dev.yaml" "$tmp/$component.yaml" >/dev/null || return 1
     done
     render overlays/dev "$tmp/all.yaml" kueue volcano monitoring offload
     schema "$tmp"/{kueue,volcano,monitoring,offload,all}.yaml

@@ -71,5 +71,5 @@ headings() {
 }
 
 @test "no recipe reads the number of a process out of a table: penstock status --pid says it" {
-    ! grep -rnE 'penstock (status|top)[^|]*\| *(awk|cut|sed|grep -o)' README.md docs deploy
+    ! grep -rnE 'penstock (status|top)[^|]*\| *(awk|cut|sed|grep -o)' README.md docs deploy || return 1
 }

@@ -137,6 +137,11 @@ no_include() {
     done
 }
 
+@test "every negation in a test can fail: bash goes on after '! command' alone" {
+    run bash -c "grep -nE '^ +! ' tests/*/*.bats tests/support/*.bash | grep -vE '\|\| |&& break'"
+    [ -z "$output" ] || { echo "$output"; echo "say: ! command || return 1"; false; }
+}
+
 @test "no path of one machine is in the tree" {
     run bash -c "git ls-files -co --exclude-standard | grep -v '^tests/hygiene/' | xargs grep -nE '(/home/|/root/|/work/)[a-z]'"
     [ -z "$output" ] || { echo "$output"; false; }
