@@ -22,14 +22,13 @@ export LSAN_OPTIONS="suppressions=$PWD/tests/support/lsan.supp:print_suppression
 export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp:second_deadlock_stack=1:allocator_may_return_null=1"
 mkdir -p "$TMPDIR"
 
-# Runs one test program under a time limit; its TAP goes to a file, its exit code to another.
+# Runs one test program under a time limit; its TAP goes to a file, its exit code to another, and to a third how long it
+# took, and how much of a processor, in seconds:  cat build/test-log/*.s | sort -nk2
 run_one() {
-    local name=$1 limit=$2
+    local name=$1 limit=$2 TIMEFORMAT="%0R %0U %0S $1"
     shift 2
-    local started=$SECONDS
-    timeout --kill-after=10 "$limit" "$@" >"$log/$name.tap" 2>"$log/$name.err" </dev/null
+    { time timeout --kill-after=10 "$limit" "$@" >"$log/$name.tap" 2>"$log/$name.err" </dev/null; } 2>"$log/$name.s"
     echo $? >"$log/$name.rc"
-    echo $((SECONDS - started)) >"$log/$name.s"
 }
 export -f run_one
 export log
@@ -104,7 +103,7 @@ while read -r name _; do
     failed=$((failed + bad))
     [ "$n_skips" -gt 0 ] && skipped="$skipped$skips"$'\n'
     if [ "$bad" -gt 0 ]; then
-        echo "FAILED  $name (exit $rc after $(cat "$log/$name.s") s; all of it: ${log#"$PWD"/}/$name.tap, .err)"
+        echo "FAILED  $name (exit $rc after $(cut -d' ' -f1 "$log/$name.s") s; all of it: ${log#"$PWD"/}/$name.tap, .err)"
         { grep -A12 '^not ok' "$log/$name.tap" || tail -n 5 "$log/$name.tap"; tail -n 25 "$log/$name.err"; } | head -60 | sed 's/^/        /'
     fi
 done <"$list"
