@@ -137,10 +137,8 @@ static int32_t count_live(pen_ctx *ctx)
 
 static uint32_t caps_of(const pen_ctx *ctx)
 {
-    const bool is_elastic =
-        context_is_elastic(ctx) ||
-        (ctx->mode == MODE_ALLREDUCE && ctx->settings.on_worker_loss == LOSS_CONTINUE);
-    return (api_has_device() ? PEN_CAP_CUDA : 0) | (is_elastic ? PEN_CAP_ELASTIC : 0);
+    return (api_has_device() ? PEN_CAP_CUDA : 0) |
+           (context_outlives_loss(ctx) ? PEN_CAP_ELASTIC : 0);
 }
 
 pen_status pen_info_get(pen_ctx *ctx, pen_info *info)

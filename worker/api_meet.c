@@ -82,7 +82,7 @@ static pen_status compare(pen_ctx *ctx, uint32_t crc)
     return status;
 }
 
-/* Where members come and go, nobody knows how many will compare: a counter of the key-value store adds
+/* Where members may be lost or come, nobody knows how many will compare: a counter of the key-value store adds
  * up how often the digest of this step was taken, and the digests.  Where all are equal one is the
  * multiple of the other; who comes after one that differs sees it. */
 static pen_status compare_by_count(pen_ctx *ctx, uint32_t crc)
@@ -109,7 +109,7 @@ static pen_status compare_by_count(pen_ctx *ctx, uint32_t crc)
 
 static pen_status compare_all(pen_ctx *ctx, uint32_t crc)
 {
-    if (!context_is_elastic(ctx)) return compare(ctx, crc);
+    if (!context_outlives_loss(ctx)) return compare(ctx, crc);
     return ctx->model.n_free == 0 ? compare_by_count(ctx, crc) : PEN_OK;
 }
 

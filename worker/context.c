@@ -271,6 +271,12 @@ bool context_is_elastic(const pen_ctx *ctx)
            (s->on_worker_loss != LOSS_FAIL || s->workers_max > 0);
 }
 
+bool context_outlives_loss(const pen_ctx *ctx)
+{
+    return context_is_elastic(ctx) ||
+           (ctx->mode == MODE_ALLREDUCE && ctx->settings.on_worker_loss == LOSS_CONTINUE);
+}
+
 /* ---- what every call checks ------------------------------------------------------------------ */
 pen_status context_check(const pen_ctx *ctx, const char *call)
 {

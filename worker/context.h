@@ -140,6 +140,9 @@ void context_destroy(pen_ctx *ctx); /* after engine->close() */
  * place, or takes more. */
 bool context_is_elastic(const pen_ctx *ctx);
 
+/* It goes on after the loss of a worker, with servers or without: PEN_CAP_ELASTIC. */
+bool context_outlives_loss(const pen_ctx *ctx);
+
 /* A step begins: the world, and the step's flags, are of the members that it is seen with. */
 void context_follow_members(pen_ctx *ctx); /* world.c */
 

@@ -106,3 +106,29 @@ three_went_on() {
     [ "$(grep -c ': 10 tickets$' "$tmp/out")" -eq 1 ]
     nothing_is_left
 }
+
+@test "continue: a worker that dies between the last step and the figures takes nothing from those of fashion_mnist" {
+    local one
+    # The third pen_stat() of a worker is the first call after the last step of its epoch.
+    cat >"$tmp/dies.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+int pen_stat(void *ctx, const char *name, double *value)
+{
+    static int calls;
+    int (*real)(void *, const char *, double *) = (int (*)(void *, const char *, double *))dlsym(RTLD_NEXT, "pen_stat");
+    if (++calls == 3 && getenv("RANK") && strcmp(getenv("RANK"), getenv("DIES")) == 0) raise(SIGKILL);
+    return real(ctx, name, value);
+}
+END
+    cc -shared -fPIC -o "$tmp/dies.so" "$tmp/dies.c"
+    for one in 1 0; do
+        DIES=$one LD_PRELOAD=$tmp/dies.so train "dies$one" --on-worker-loss continue --nproc-per-node 3 -- --steps 10
+        grep -q "^penstock: worker $one .* is gone.*; the job goes on without it$" "$tmp/dies$one.err"
+    done
+    [ "$(value dies1 steps)" = 10 ]
+    nothing_is_left
+}

@@ -7,11 +7,11 @@
  * step.weight is its size in units of B / W, so the weighted mean over the ranks is the mean over the
  * global batch.  With --grad-accum N the share is computed in N parts, each scaled by its part of
  * the share; the SDK adds them up before anything travels.
- * Where workers may come and go (PEN_CAP_ELASTIC, with servers), r is the position among those that
- * live.  A share stays as large as it was, so the batch follows their number; with --batch-global the
- * batch stays, and is divided by those that live.  Whoever comes (back) goes on with the step that the
+ * Where workers may be lost, or come (PEN_CAP_ELASTIC), r is the position among those that live.  A
+ * share stays as large as it was, so the batch follows their number; with --batch-global the batch
+ * stays, and is divided by those that live.  Whoever comes (back) goes on with the step that the
  * job is in, so every rank trains to the last.  No collectives then, for they need members that stay:
- * the first that lives looks at the test images alone, and losses are each rank's own.
+ * the first that lives looks at the test images alone.
  */
 #include "data.h"
 #include "epoch.h"
@@ -111,7 +111,7 @@ static bool open_context(trainer *t)
 
     TRY(pen_init(list, &t->ctx));
     TRY(pen_info_get(t->ctx, &t->info));
-    t->is_elastic = (t->info.caps & PEN_CAP_ELASTIC) != 0 && t->info.servers > 0;
+    t->is_elastic = (t->info.caps & PEN_CAP_ELASTIC) != 0;
     look_at_members(t);
     report_init(&t->report, t->info.rank == 0, o->json);
     return epoch_init(&t->epoch, in_epoch) || fail("no memory for the figures of an epoch");

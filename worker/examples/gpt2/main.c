@@ -85,7 +85,7 @@ static bool open_context(trainer *t)
     add(&s, "schedule", o->schedule ? o->schedule : schedule);
     TRY(pen_init(s.list, &t->ctx));
     TRY(pen_info_get(t->ctx, &t->info));
-    t->is_elastic = (t->info.caps & PEN_CAP_ELASTIC) != 0 && t->info.servers > 0;
+    t->is_elastic = (t->info.caps & PEN_CAP_ELASTIC) != 0;
     report_init(&t->report, t->info.rank == 0, o->json);
     return true;
 }

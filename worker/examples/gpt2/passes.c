@@ -258,7 +258,16 @@ const char *passes_why(const passes *p)
     return p->wrong ? p->wrong : pen_last_error(NULL);
 }
 
-/* The loss is asked for last: a GPU has its backward pass before it then, and more work comes while it is at it. */
+/* The loss travels with the gradients, so it is asked for before the first of them: a GPU that has come to the end of its
+ * head waits for the host there, for as long as a launch takes. */
+static pen_status give_loss(passes *p, const pen_step *step, double *loss)
+{
+    double part        = 0;
+    const pen_status s = heard(p, p->plan.network->loss(p->trained, &part));
+    *loss += part / step->accum;
+    return s == PEN_OK ? pen_step_scalar(p->ctx, "loss", *loss) : s;
+}
+
 pen_status passes_train(passes *p, const pen_step *step, int micro, const int32_t *tokens,
                         const int32_t *targets, double *loss)
 {
@@ -268,8 +277,8 @@ pen_status passes_train(passes *p, const pen_step *step, int micro, const int32_
     if (s == PEN_OK) s = place(p, m, -1, true);
     if (s != PEN_OK) return s;
     p->plan.network->head(m, targets, (float)(step->loss_scale / step->accum));
-    s = backward(p, m);
-    return s == PEN_OK ? heard(p, p->plan.network->loss(m, loss)) : s;
+    s = give_loss(p, step, loss);
+    return s == PEN_OK ? backward(p, m) : s;
 }
 
 pen_status passes_loss(passes *p, const int32_t *tokens, const int32_t *targets, int batch,

@@ -51,8 +51,8 @@ const char *passes_why(const passes *p);
 /* Values live until here.  After a failure (is_safe false) the SDK may still read them, and they stay. */
 void passes_close(passes *p, bool is_safe);
 
-/* One micro-batch of a step: afterwards its gradients are ready, as soon as they are computed.  *loss: nats per token,
- * the mean. */
+/* One micro-batch of a step: afterwards its gradients are ready, as soon as they are computed.  Its loss, the mean in nats
+ * per token, is added to *loss as its part of the step's; that travels with the gradients, as the scalar "loss". */
 pen_status passes_train(passes *p, const pen_step *step, int micro, const int32_t *tokens,
                         const int32_t *targets, double *loss);
 

@@ -4,8 +4,8 @@
  * The data of a step is a pure function of (step, micro-batch, rank, number of ranks), so a run that was killed and goes on
  * from a snapshot keeps nothing of its own, and its losses are those it would have had.  A step has --batch sequences over
  * all ranks; each rank computes an equal share, in --grad-accum parts, and gives the mean gradient over it.
- * Where ranks may come and go (PEN_CAP_ELASTIC, with servers) a share stays as large as it was and the batch follows their
- * number; nobody meets there, losses are each rank's own, and the first that lives looks at what is held out alone.
+ * Losses travel with the gradients.  Where ranks may be lost, or come (PEN_CAP_ELASTIC), a share stays as large as it was and
+ * the batch follows their number; no collectives then, and the first that lives looks at what is held out alone.
  */
 #include "trainer.h"
 #include "peak.h"
@@ -103,21 +103,10 @@ static bool write_losses(trainer *t, FILE *file, const char *path, int digits)
            report_fail("cannot write %s: %s", path, strerror(errno));
 }
 
-static bool meet(trainer *t)
-{
-    const size_t n = (size_t)(t->row.end - t->row.first);
-    if (t->is_elastic || n == 0) return true;
-    TRY(pen_all_reduce(pen_world(t->ctx), t->row.loss, t->row.loss, n, PEN_F64, PEN_SUM,
-                       &(pen_opts){.label = "losses"}, NULL));
-    for (size_t i = 0; i < n; i++) t->row.loss[i] /= t->shares;
-    return true;
-}
-
 static bool end_row(trainer *t)
 {
     trainer_row *row = &t->row;
-    if (!meet(t)) return false;
-    double loss = 0;
+    double loss      = 0;
     for (int64_t i = row->first; i < row->end; i++) loss += row->loss[i - row->first];
     loss /= (double)(row->end - row->first);
     const double speed   = row->tokens / row->seconds;
@@ -145,17 +134,16 @@ static bool end_row(trainer *t)
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
-static bool train_parts(trainer *t, const pen_step *step, double *loss)
+static bool train_parts(trainer *t, const pen_step *step)
 {
+    double loss = 0;
     for (int m = 0; m < step->accum; m++) {
-        double part = 0;
         const int64_t first =
             reader_first(step->index, m, step->accum, t->position, t->shares, t->micro_batch);
         for (int i = 0; i < t->micro_batch; i++)
             if (!trainer_read(t, &t->data.train, reader_start(&t->order, first + i), i))
                 return false;
-        TRY_PASSES(t, passes_train(&t->passes, step, m, t->tokens, t->targets, &part));
-        *loss += part / step->accum;
+        TRY_PASSES(t, passes_train(&t->passes, step, m, t->tokens, t->targets, &loss));
     }
     return true;
 }
@@ -186,12 +174,13 @@ static void note_step(trainer *t, const pen_step *step, double loss, double seco
 static bool train_step(trainer *t, pen_step *step)
 {
     const double begun = peak_clock();
-    double loss        = 0;
+    double loss;
     if (step->flags & PEN_STEP_MEMBERS) look_at_members(t);
     step->lazy = 1;
-    if (!train_parts(t, step, &loss)) return false;
+    if (!train_parts(t, step)) return false;
     dawdle(t);
     TRY(pen_step_end(t->ctx, step));
+    TRY(pen_step_total(t->ctx, "loss", PEN_AVG, &loss));
     note_step(t, step, loss, peak_clock() - begun);
     TRY(pen_metric(t->ctx, "loss", loss));
     report_bar(&t->report, t->result.steps, t->o.steps);

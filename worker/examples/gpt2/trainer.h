@@ -17,7 +17,7 @@ enum { TRAINER_LOOK_BATCH = 8 };
 
 typedef struct {
     int64_t first, end; /* steps first .. end-1 are in this row */
-    double *loss;       /* [log_every] of this rank, then of all */
+    double *loss;       /* [log_every] the mean over the ranks */
     double seconds, tokens;
     double grad_norm, rate; /* of its last step */
 } trainer_row;
@@ -32,7 +32,7 @@ typedef struct {
     passes passes;
     int micro_batch; /* sequences of this rank in one micro-batch */
     int32_t *tokens, *targets;
-    bool is_elastic;      /* ranks may come and go: no collectives between them */
+    bool is_elastic;      /* ranks may be lost, or come: no collectives between them */
     int position, shares; /* this rank's among those that live */
     trainer_row row;
     float *step_s; /* [step_count] how long each step of this run took here */
