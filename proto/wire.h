@@ -368,10 +368,18 @@ typedef struct {
             uint64_t bytes;
             uint32_t n_shards;
             const uint32_t *shard; /* those the part covers */
+            bool lacks_room;       /* not written, as the disk is full; then spare: a complete one that may go, or -1 */
+            int64_t spare;
         } snapshot_part;
-        struct { int64_t step; pen_status status; const char *text; } snapshot_done;
+        struct {
+            int64_t step;
+            pen_status status;
+            const char *text;
+            bool makes_room; /* servers forget that of step `gone` */
+            int64_t gone;
+        } snapshot_done;
         struct { int32_t rank; } enquire;
-        struct { int32_t rank; int64_t step; const char *tensor; bool known; } missing;
+        struct { int32_t rank; int64_t step; const char *tensor; bool known, lacks_values; } missing;
         struct {
             const char *job, *phase, *mode;
             uint64_t term, epoch, refused;

@@ -452,10 +452,10 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 #define FIELDS_STOP(F)
 #define FIELDS_SNAPSHOT_PLEASE(F) F(NUMBER, id)
 #define FIELDS_SNAPSHOT_PART(F) F(NUMBER, step) F(STATUS, status) F(TEXT, text) F(NUMBER, bytes) \
-    F(SHARDS, shard, n_shards)
-#define FIELDS_SNAPSHOT_DONE(F) F(NUMBER, step) F(STATUS, status) F(TEXT, text)
+    F(SHARDS, shard, n_shards) F(BOOL, lacks_room) F(NUMBER, spare)
+#define FIELDS_SNAPSHOT_DONE(F) F(NUMBER, step) F(STATUS, status) F(TEXT, text) F(BOOL, makes_room) F(NUMBER, gone)
 #define FIELDS_ENQUIRE(F) F(RANK, rank)
-#define FIELDS_MISSING(F) F(RANK, rank) F(NUMBER, step) F(TEXT, tensor) F(BOOL, known)
+#define FIELDS_MISSING(F) F(RANK, rank) F(NUMBER, step) F(TEXT, tensor) F(BOOL, known) F(BOOL, lacks_values)
 #define FIELDS_STATUS_ASK(F)
 #define FIELDS_STATUS(F) \
     F(TEXT, job) F(TEXT, phase) F(NUMBER, term) F(NUMBER, epoch) F(NUMBER, step) \

@@ -117,6 +117,7 @@ void core_missing(scheduler_core *core, seat *s, const wire_control *message, ui
 {
     core_inquest *q = &core->inquest;
     core_cycle_missing(core, message, now_ms);
+    core_loss_missing(core, message, now_ms);
     if (!q->dead || q->dead->rank != message->u.missing.rank) return;
     s->is_heard        = true;
     const int64_t step = message->u.missing.step;

@@ -6,6 +6,8 @@
  * once: meetings with PEER_LOST, groups when their survivors have agreed (core_shrink.c), and with
  * servers the epoch (core_epoch.c).  The job fails when fewer live than it must have, and ends in good
  * order when the last that lives has left.  A worker that comes back is no longer lost.
+ * One thing only rank 0 has: the first values, until servers have them.  When it dies they are asked whether they do;
+ * if one does not, the job ends.
  */
 #include "scheduler/core_state.h"
 #include <inttypes.h>
@@ -108,6 +110,30 @@ bool core_has_launcher(const scheduler_core *core)
     return i < guests->n;
 }
 
+/* ---- the first values ------------------------------------------------------------------------ */
+static void ask_for_values(scheduler_core *core, const seat *dead)
+{
+    wire_control c   = {.kind = WIRE_ENQUIRE};
+    c.u.enquire.rank = dead->rank;
+    if (dead->rank == 0 && core->restore < 0) core_send_all(core, TO_SERVERS, &c);
+}
+
+void core_loss_missing(scheduler_core *core, const wire_control *message, uint64_t now_ms)
+{
+    const pen_error *loss = core_loss_of(core, 0);
+    pen_error why;
+    if (!message->u.missing.lacks_values || message->u.missing.rank != 0 || !loss ||
+        core->has_verdict)
+        return;
+    why_set(&why, PEN_PEER_LOST,
+            "%.400s; the first values were not on all servers, and no other rank has them: start "
+            "the job again",
+            loss->text);
+    why_culprit(&why, PEN_WORKER, loss->rank, loss->step, loss->tensor);
+    core_verdict(core, &why, now_ms);
+}
+
+/* ---- a loss ---------------------------------------------------------------------------------- */
 void core_go_on(scheduler_core *core, seat *dead, uint64_t now_ms)
 {
     if (!remember(core, dead, now_ms) || !has_survivor(core)) {
@@ -120,6 +146,7 @@ void core_go_on(scheduler_core *core, seat *dead, uint64_t now_ms)
              "%s; the job goes on without it", lost.u.lost.why.text);
     core_tell(core, dead);
     core_send_all(core, TO_WORKERS | TO_GUESTS, &lost);
+    ask_for_values(core, dead);
     core_model_lost(core, now_ms);
     core_meet_lost(core);
     core_shrink_settle(core);

@@ -1,4 +1,8 @@
-/* core_snapshot.c - SNAPSHOT_PLEASE, _PART, _DONE: a snapshot exists on all servers or on none. */
+/* core_snapshot.c - SNAPSHOT_PLEASE, _PART, _DONE: a snapshot exists on all servers or on none.
+ *
+ * A disk that has no room for one more loses the oldest of two or more complete ones, and another is asked for: once, until
+ * one has succeeded or failed.
+ */
 #include "scheduler/core_state.h"
 #include "common/plant.h"
 #include <inttypes.h>
@@ -23,6 +27,12 @@ static bool remember(scheduler_core *core, const seat *s)
     return true;
 }
 
+static void ask_lowest(scheduler_core *core, const wire_control *message)
+{
+    const seat *lowest = core_loss_lowest(core); /* the one that marks its pushes */
+    if (lowest) core_send(core, lowest, message);
+}
+
 void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *message,
                           uint64_t now_ms)
 {
@@ -42,8 +52,7 @@ void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *mes
         answer_no(core, s, PEN_AGAIN, "too many snapshots are being asked for");
         return;
     }
-    const seat *lowest = core_loss_lowest(core); /* the one that marks its pushes */
-    if (lowest) core_send(core, lowest, message);
+    ask_lowest(core, message);
 }
 
 static seat *seat_of(const scheduler_core *core, uint64_t incarnation)
@@ -105,9 +114,24 @@ static core_snapshot *snapshot_of(scheduler_core *core, int64_t step)
     made->has_part      = calloc(core->n_shards + 1, sizeof *made->has_part);
     if (!made->has_part) return NULL;
     made->is_used = true;
+    made->spare   = -1;
     made->step    = step;
     made->serial  = ++core->serial;
     return made;
+}
+
+/* Those who asked for this one are answered with the next. */
+static void make_room(scheduler_core *core, core_snapshot *snapshot, wire_control *done)
+{
+    wire_control again               = {.kind = WIRE_SNAPSHOT_PLEASE};
+    core->has_made_room              = true;
+    done->u.snapshot_done.makes_room = true;
+    done->u.snapshot_done.gone       = snapshot->spare;
+    core_log(core, LOG_NOTICE, "%s; that of step %" PRId64 " goes, and another is tried",
+             snapshot->text, snapshot->spare);
+    core_send_all(core, TO_SERVERS, done);
+    ask_lowest(core, &again);
+    forget(snapshot);
 }
 
 static void complete(scheduler_core *core, core_snapshot *snapshot)
@@ -116,6 +140,12 @@ static void complete(scheduler_core *core, core_snapshot *snapshot)
     c.u.snapshot_done.step   = snapshot->step;
     c.u.snapshot_done.status = snapshot->status;
     c.u.snapshot_done.text   = snapshot->text;
+    if (snapshot->status != PEN_OK && snapshot->spare >= 0 && !core->has_made_room &&
+        core->phase == PHASE_TRAINING) {
+        make_room(core, snapshot, &c);
+        return;
+    }
+    core->has_made_room = false;
     if (snapshot->status == PEN_OK && snapshot->step > core->newest_snapshot)
         core->newest_snapshot = snapshot->step;
     if (snapshot->status == PEN_OK)
@@ -163,6 +193,8 @@ void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *messa
                  sentence_seat(name, s),
                  message->u.snapshot_part.text ? message->u.snapshot_part.text : "");
     }
+    const int64_t spare = message->u.snapshot_part.lacks_room ? message->u.snapshot_part.spare : -1;
+    if (spare >= 0 && (snapshot->spare < 0 || spare < snapshot->spare)) snapshot->spare = spare;
     cover(core, snapshot, s, message);
     if (snapshot->n_parts == core->n_shards || plant(PLANT_SNAPSHOT_DROPPED_BY_PART))
         complete(core, snapshot);

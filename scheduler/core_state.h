@@ -57,6 +57,7 @@ typedef struct {
     pen_status status;
     uint32_t n_parts; /* shards covered */
     bool *has_part;   /* [n_shards] */
+    int64_t spare;    /* a server has no room, and this one that may go; -1: none */
     char text[256];
 } core_snapshot;
 
@@ -178,6 +179,7 @@ struct scheduler_core {
     uint32_t n_askers;
     uint64_t serial;
     int64_t newest_snapshot;
+    bool has_made_room; /* for the snapshot that comes next */
 
     int32_t first_lost; /* worker that died and the job went on; -1: none has */
     core_fault_note *fault[CORE_FAULTS_MAX];
@@ -363,6 +365,7 @@ void core_go_on(scheduler_core *core, seat *dead, uint64_t now_ms);
 bool core_has_launcher(const scheduler_core *core);
 const seat *core_loss_lowest(const scheduler_core *core); /* of the workers that live; NULL: none */
 void core_loss_catch_up(scheduler_core *core, const seat *s);
+void core_loss_missing(scheduler_core *core, const wire_control *message, uint64_t now_ms);
 const pen_error *core_loss_of(const scheduler_core *core, int32_t rank); /* NULL: not lost */
 
 /* core_fault.c, core_shrink.c: what collectives ask */

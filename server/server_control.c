@@ -213,11 +213,12 @@ static void on_welcome(server *s, const wire_control *c)
 /* ---- who owes what --------------------------------------------------------------------------- */
 static void answer_enquiry(server *s)
 {
-    wire_control c     = {.kind = WIRE_MISSING};
-    c.u.missing.rank   = s->question.rank;
-    c.u.missing.known  = s->question.is_known;
-    c.u.missing.step   = s->question.is_known ? (int64_t)s->question.step : -1;
-    c.u.missing.tensor = s->question.tensor;
+    wire_control c           = {.kind = WIRE_MISSING};
+    c.u.missing.rank         = s->question.rank;
+    c.u.missing.known        = s->question.is_known;
+    c.u.missing.step         = s->question.is_known ? (int64_t)s->question.step : -1;
+    c.u.missing.tensor       = s->question.tensor;
+    c.u.missing.lacks_values = s->question.lacks_values;
     server_send(s, &c);
 }
 
@@ -250,7 +251,9 @@ void server_answer(void *user)
     server_question *q = user;
     server *s          = q->server;
     if (q->serial == s->question.serial) {
+        const bool lacks_values = s->question.lacks_values || q->lacks_values;
         if (is_before(q, &s->question)) s->question = *q;
+        s->question.lacks_values = lacks_values;
         if (--s->answers_due == 0) answer_enquiry(s);
     }
     free(q);
@@ -259,15 +262,17 @@ void server_answer(void *user)
 /* ---- snapshots ------------------------------------------------------------------------------- */
 void server_part_written(void *user)
 {
-    server_part *part          = user;
-    server *s                  = part->server;
-    wire_control c             = {.kind = WIRE_SNAPSHOT_PART};
-    c.u.snapshot_part.step     = part->step;
-    c.u.snapshot_part.status   = part->status;
-    c.u.snapshot_part.text     = part->status != PEN_OK ? part->why.text : "";
-    c.u.snapshot_part.bytes    = part->bytes;
-    c.u.snapshot_part.n_shards = part->n_shards;
-    c.u.snapshot_part.shard    = part->shard;
+    server_part *part            = user;
+    server *s                    = part->server;
+    wire_control c               = {.kind = WIRE_SNAPSHOT_PART};
+    c.u.snapshot_part.step       = part->step;
+    c.u.snapshot_part.status     = part->status;
+    c.u.snapshot_part.text       = part->status != PEN_OK ? part->why.text : "";
+    c.u.snapshot_part.bytes      = part->bytes;
+    c.u.snapshot_part.n_shards   = part->n_shards;
+    c.u.snapshot_part.shard      = part->shard;
+    c.u.snapshot_part.lacks_room = part->lacks_room;
+    c.u.snapshot_part.spare      = s->n_snapshots > 1 ? s->snapshot[0] : -1;
     stat_add(&s->stats, part->status == PEN_OK ? STAT_SNAPSHOTS : STAT_SNAPSHOTS_FAILED, 1);
     if (part->status == PEN_OK) stat_store(&s->stats, STAT_SNAPSHOT_TIME, (uint64_t)time(NULL));
     if (part->status != PEN_OK && (!part->is_late || log_allowed(LATE_KEY)))
@@ -278,6 +283,14 @@ void server_part_written(void *user)
     free(part);
 }
 
+/* The newest complete one never goes. */
+static void make_room(server *s, int64_t gone)
+{
+    if (s->n_snapshots < 2 || s->snapshot[0] != gone) return;
+    memmove(s->snapshot, s->snapshot + 1, --s->n_snapshots * sizeof *s->snapshot);
+    store_thread_make_room(s->store, s->snapshot, s->n_snapshots, s->n_servers);
+}
+
 /* Parts of older snapshots go only when a newer one is known to be whole everywhere; and this part at once when that
  * one never will be. */
 static void on_snapshot_done(server *s, const wire_control *c)
@@ -285,6 +298,7 @@ static void on_snapshot_done(server *s, const wire_control *c)
     const uint32_t keep = (uint32_t)s->settings.snapshot_keep;
     if (c->u.snapshot_done.status != PEN_OK) {
         if (c->u.snapshot_done.step >= 0) store_thread_drop(s->store, c->u.snapshot_done.step);
+        if (c->u.snapshot_done.makes_room) make_room(s, c->u.snapshot_done.gone);
         return;
     }
     if (s->n_snapshots == SERVER_SNAPSHOTS_MAX)

@@ -203,6 +203,7 @@ void server_shard_question(void *user)
         uint64_t step;
         uint32_t chunk;
         const char *tensor;
+        q->lacks_values |= shard_lacks_values(q->shard->hosted[i]->shard);
         if (!shard_missing(q->shard->hosted[i]->shard, q->rank, &step, &chunk, &tensor)) continue;
         if (q->is_known && (step > q->step || (step == q->step && chunk > q->chunk))) continue;
         q->is_known = true;

@@ -145,7 +145,7 @@ typedef struct {
     server_shard *shard;
     int32_t rank;
     uint32_t serial; /* of the question */
-    bool is_known;
+    bool is_known, lacks_values;
     uint64_t step;
     uint32_t chunk;
     char tensor[128];
@@ -174,6 +174,8 @@ void store_thread_copying(store_thread *t, size_t bytes);
 /* The newest of `keep` is complete on all servers: whatever is older and not in keep goes. */
 void store_thread_forget(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers);
 void store_thread_drop(store_thread *t, int64_t step); /* another server could not write its part */
+/* As store_thread_forget(), where nothing has been written yet, or could not be: the disk is full. */
+void store_thread_make_room(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers);
 
 /* Steps of complete snapshots in a directory, ascending; a directory that is not there has none.
  * CORRUPT: something newer than all of them is damaged. */
@@ -188,7 +190,8 @@ typedef struct { /* how writing a part went */
     int64_t step;
     uint64_t bytes;
     pen_status status;
-    bool is_late; /* refused: the one before was still being written */
+    bool is_late;    /* refused: the one before was still being written */
+    bool lacks_room; /* the disk is full */
     pen_error why;
 } server_part;
 

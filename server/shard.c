@@ -168,6 +168,14 @@ bool shard_missing(const shard *s, int32_t rank, uint64_t *step, uint32_t *chunk
     return true;
 }
 
+bool shard_lacks_values(const shard *s)
+{
+    if (s->core == NULL || s->role != SHARD_PRIMARY) return false;
+    uint32_t i = 0;
+    while (i < s->n_chunks && server_core_has_values(s->core, i)) i++;
+    return i < s->n_chunks;
+}
+
 static const shard_chunk *chunk_of(const shard *s, uint32_t number)
 {
     if (s->core == NULL || number >= s->setup.plan->n_chunks || s->index_of[number] == SHARD_NONE)

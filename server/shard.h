@@ -197,6 +197,9 @@ void shard_peer_down(shard *self, uint32_t peer);
 bool shard_missing(const shard *self, int32_t rank, uint64_t *step, uint32_t *chunk,
                    const char **tensor);
 
+/* A primary to which the first values of a chunk have not come. */
+bool shard_lacks_values(const shard *self);
+
 /* Has no trained chunk, as happens when a model is smaller than the job.  It gets no gradient and
  * so no sign that a snapshot is due; its server gives it one when another of its shards is cut, and
  * rank 0 does by a PUSH of that step without chunks, for servers that have no other. */

@@ -148,7 +148,7 @@ static pen_status describe_and_write(store_thread *t, const pending *p, uint64_t
 }
 
 /* The first time, what an earlier run wrote after the step it was taken back to goes. */
-static pen_status open_store(store_thread *t, pen_error *why)
+pen_status store_part_open(store_thread *t, pen_error *why)
 {
     const char *dir = t->server->settings.store;
     if (t->store != NULL) return PEN_OK;
@@ -164,7 +164,7 @@ static pen_status open_store(store_thread *t, pen_error *why)
 
 static pen_status write_pending(store_thread *t, const pending *p, uint64_t *bytes, pen_error *why)
 {
-    pen_status status = open_store(t, why);
+    pen_status status = store_part_open(t, why);
     if (status == PEN_OK) status = describe_and_write(t, p, bytes, why);
     if (status == PEN_OK) return PEN_OK;
     store_close(t->store); /* the next snapshot begins as if nothing had been */
@@ -200,9 +200,10 @@ void store_part_write(store_thread *t, pending *p)
     const uint64_t begun = trace_begin(), since = stat_begin(&t->server->stats);
     set_writing(t, p->step);
     if (part != NULL) {
-        part->server = t->server;
-        part->step   = p->step;
-        part->status = write_pending(t, p, &part->bytes, &part->why);
+        part->server     = t->server;
+        part->step       = p->step;
+        part->status     = write_pending(t, p, &part->bytes, &part->why);
+        part->lacks_room = part->status == PEN_STORE && store_lacked_room();
         stat_took(&t->server->stats, STAT_SPREAD_SNAPSHOT, since);
         trace_span(TRACE_SNAPSHOT, begun, &(trace_note){.step = p->step, .bytes = part->bytes});
         part->n_shards = p->n;

@@ -230,6 +230,7 @@ typedef struct {
     store_thread *thread;
     int32_t n_servers;
     int64_t dropped; /* -1: forget instead */
+    bool opens;      /* what is to be forgotten may be all that there is */
     uint32_t n;
     int64_t keep[];
 } settled;
@@ -240,34 +241,41 @@ static void settle(void *user)
     store_thread *t   = f->thread;
     pen_status status = PEN_OK;
     pen_error why     = {0};
-    if (t->store != NULL && f->dropped >= 0)
-        status = store_drop(t->store, f->dropped, store_part_id(t->plan->term, f->dropped), &why);
-    else if (t->store != NULL)
-        status = store_forget(t->store, f->keep, f->n, &why);
+    if (f->opens) status = store_part_open(t, &why);
+    if (status == PEN_OK && t->store != NULL)
+        status = f->dropped >= 0 ? store_drop(t->store, f->dropped,
+                                              store_part_id(t->plan->term, f->dropped), &why)
+                                 : store_forget(t->store, f->keep, f->n, &why);
     if (status == PEN_OK && t->store != NULL && f->dropped < 0 && t->plan->rank == 0)
         status = store_forget_strays(t->server->settings.store, f->n_servers, f->keep, f->n, &why);
     if (status != PEN_OK) log_warning("an old snapshot is kept: %s", why.text);
     free(f);
 }
 
-static void post_settled(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers,
-                         int64_t dropped)
+static void post_settled(store_thread *t, const int64_t *keep, uint32_t n, const settled *what)
 {
     settled *f = malloc(sizeof *f + n * sizeof *keep);
     if (f == NULL) return; /* the next one forgets these, too */
-    *f = (settled){.thread = t, .n_servers = n_servers, .dropped = dropped, .n = n};
+    *f        = *what;
+    f->thread = t;
+    f->n      = n;
     if (n > 0) memcpy(f->keep, keep, n * sizeof *keep);
     if (!server_post(t->loop, settle, f)) free(f);
 }
 
 void store_thread_forget(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers)
 {
-    post_settled(t, keep, n, n_servers, -1);
+    post_settled(t, keep, n, &(settled){.n_servers = n_servers, .dropped = -1});
+}
+
+void store_thread_make_room(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers)
+{
+    post_settled(t, keep, n, &(settled){.n_servers = n_servers, .dropped = -1, .opens = true});
 }
 
 void store_thread_drop(store_thread *t, int64_t step)
 {
-    post_settled(t, NULL, 0, 0, step);
+    post_settled(t, NULL, 0, &(settled){.dropped = step});
 }
 
 pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint32_t *n,

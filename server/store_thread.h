@@ -49,6 +49,7 @@ uint64_t store_part_chunk_bytes(const shard_cut_chunk *k);
 uint64_t store_part_chunk_memory(const shard_cut_chunk *k); /* of it that the cut holds in memory */
 void store_part_write(store_thread *t, pending *p); /* and tells main; then p is forgotten */
 void store_part_forget(store_thread *t, pending *p);
+pen_status store_part_open(store_thread *t, pen_error *why); /* t->store, if it is not open */
 void store_part_drop_cut(store_thread *t, shard_cut *cut);
 
 #endif

@@ -255,6 +255,11 @@ void store_abort(store *s)
     unlink(making); /* absent after a commit */
 }
 
+bool store_lacked_room(void)
+{
+    return store_env_lacked_room();
+}
+
 /* ---- forgetting ------------------------------------------------------------------------------ */
 static pen_status remove_file(const char *folder, const store_file *file, pen_error *why)
 {

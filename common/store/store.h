@@ -94,6 +94,9 @@ pen_status store_put_blob(store *s, const char *name, const void *data, size_t s
 pen_status store_commit(store *s, pen_error *why);
 void store_abort(store *s);
 
+/* Whether the newest failure of them in this thread was that the disk, or a quota on it, has no room for more. */
+bool store_lacked_room(void);
+
 /* Deletes this server's parts that were written before its newest of step keep[n - 1], which is known to be
  * complete on all servers, except the newest of each step in keep.  What was written after is left alone.
  * A server that has no part of keep[n - 1] deletes those of lower steps. */

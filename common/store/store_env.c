@@ -44,9 +44,17 @@ static int cause_of(int rc, const char *file)
     return rc;
 }
 
+static _Thread_local bool lacked_room;
+
+bool store_env_lacked_room(void)
+{
+    return lacked_room;
+}
+
 static pen_status failed(int error, const char *doing, const char *file, pen_error *why)
 {
     const int rc = cause_of(error, file);
+    lacked_room  = rc == ENOSPC || rc == EDQUOT;
     switch (rc) {
     case ENOSPC:
     case EDQUOT:

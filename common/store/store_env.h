@@ -29,6 +29,9 @@ typedef struct {
     size_t size;
 } store_bytes;
 
+/* Whether the newest failure in this thread was that the disk, or a quota on it, has no room for more. */
+bool store_env_lacked_room(void);
+
 /* Opens the file.  READ wants it to be there, FRESH removes what is there, STATE makes it when absent.
  * Errors     STORE: no space, not permitted, absent; CORRUPT: damaged, truncated, no store. */
 pen_status store_env_open(const char *file, store_env_mode mode, store_env **env, pen_error *why);

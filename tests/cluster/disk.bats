@@ -1,4 +1,5 @@
-# disk.bats - the disk under a job's store runs full while it trains: training goes on, and so do snapshots when there is room.
+# disk.bats - the disk under a job's store runs full while it trains: training goes on, and so do snapshots when there is room,
+# or when the oldest can make some.
 #
 # The disk is a small one in memory, mounted where only the job sees it; where the kernel lets us mount nothing, files
 # may not grow beyond a limit instead, which is lifted later.
@@ -83,5 +84,44 @@ snapshot_is_of() {
         >"$tmp/again.out" 2>&1 3>&-
     same_crc whole again
     [ -z "$disk_pid" ] || kill "$disk_pid"
+    nothing_is_left
+}
+
+# Both parts of the snapshot of step $2 have their names in the store $1.
+has_parts() {
+    [ "$(on disk sh -c "ls $1/part-*/*-$2-*.mdb 2>/dev/null | wc -l")" = 2 ]
+}
+
+@test "a disk that holds two snapshots: the oldest goes before the next, with servers and without, and never the last one" {
+    local how kbytes name words launchers=()
+    disk_start
+    [ -n "$disk_pid" ] || skip "the kernel lets us mount nothing"
+    for how in "servers --servers 2 --mode ps-bsp" "workers --mode ddp"; do
+        read -ra words <<<"$how"
+        name=${words[0]}
+        on disk mkdir "$disk/$name"
+        on disk mount -t tmpfs -o size=64m none "$disk/$name"
+        MARK=$mark "${there[@]}" "$penstock" run --standalone --job "$job-$name" "${words[@]:1}" --nproc-per-node 2 \
+            --store "$disk/$name/store" --snapshot-every 10 --snapshot-keep 2 "${fashion[@]}" --optim "adamw lr=0.002" \
+            --steps 100 --slow-ms 20 >"$tmp/$name.out" 2>"$tmp/$name.err" 3>&- &
+        launchers+=($!)
+        launcher=$! launched_job=$job-$name
+        until_true has_parts "$disk/$name/store" 10
+        kbytes=$(on disk sh -c "du -ck $disk/$name/store/part-*/*-10-*.mdb" | sed -n 's/\ttotal//p')
+        on disk mount -o remount,size=$((kbytes * 5 / 2))k "$disk/$name"
+    done
+    for launcher in "${launchers[@]}"; do
+        wait_for_end 60
+        [ "$code" = 0 ] || cat "$tmp"/*.err
+        [ "$code" = 0 ]
+    done
+    for name in servers workers; do
+        cat "$tmp/$name.err"
+        grep -qE 'no( room for the)? snapshot of step [0-9]+.* that of step [0-9]+ goes, and' "$tmp/$name.err"
+        "${there[@]}" "$penstock" snapshot list --store "$disk/$name/store" --json | tee "$tmp/$name.json" >&2
+        # Later ones have come since, and one is there.
+        [ "$(sed -n 's/.*"step": *\([0-9]*\).*"complete": *true.*/\1/p' "$tmp/$name.json" | tail -n 1)" -ge 80 ]
+    done
+    kill "$disk_pid"
     nothing_is_left
 }

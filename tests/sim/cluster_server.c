@@ -213,6 +213,7 @@ static void take_enquiry(sim_server *s, int32_t rank)
     c.u.missing.tensor = "";
     for (uint32_t i = 0; i < s->n_shards; i++) {
         const sim_copy *k = &s->copy[i];
+        c.u.missing.lacks_values |= k->shard != NULL && shard_lacks_values(k->shard);
         if (k->shard == NULL || !shard_missing(k->shard, rank, &step, &chunk, &name)) continue;
         if (step > least || (step == least && chunk > lowest)) continue;
         least              = step;

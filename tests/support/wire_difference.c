@@ -395,12 +395,16 @@ static const char *watching(const wire_control *a, const wire_control *b)
         FIELD(u.snapshot_part.status);
         FIELD(u.snapshot_part.bytes);
         TEXT(u.snapshot_part.text);
+        FIELD(u.snapshot_part.lacks_room);
+        FIELD(u.snapshot_part.spare);
         FIELD(u.snapshot_part.n_shards);
         COLUMN(u.snapshot_part.shard, a->u.snapshot_part.n_shards);
         return NULL;
     case WIRE_SNAPSHOT_DONE:
         FIELD(u.snapshot_done.step);
         FIELD(u.snapshot_done.status);
+        FIELD(u.snapshot_done.makes_room);
+        FIELD(u.snapshot_done.gone);
         TEXT(u.snapshot_done.text);
         return NULL;
     case WIRE_COMMAND:
@@ -428,6 +432,7 @@ static const char *watching(const wire_control *a, const wire_control *b)
         FIELD(u.missing.rank);
         FIELD(u.missing.step);
         FIELD(u.missing.known);
+        FIELD(u.missing.lacks_values);
         TEXT(u.missing.tensor);
         return NULL;
     case WIRE_STATUS:

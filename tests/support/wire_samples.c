@@ -346,20 +346,25 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.snapshot_part.text   = "the disk is full";
         c.u.snapshot_part.bytes  = 52;
 
-        c.u.snapshot_part.n_shards = 3;
-        c.u.snapshot_part.shard    = shards;
+        c.u.snapshot_part.n_shards   = 3;
+        c.u.snapshot_part.shard      = shards;
+        c.u.snapshot_part.lacks_room = true;
+        c.u.snapshot_part.spare      = 41;
         break;
     case WIRE_SNAPSHOT_DONE:
-        c.u.snapshot_done.step   = 53;
-        c.u.snapshot_done.status = PEN_TIMED_OUT;
-        c.u.snapshot_done.text   = "server 1 did not answer";
+        c.u.snapshot_done.step       = 53;
+        c.u.snapshot_done.status     = PEN_TIMED_OUT;
+        c.u.snapshot_done.text       = "server 1 did not answer";
+        c.u.snapshot_done.makes_room = true;
+        c.u.snapshot_done.gone       = 42;
         break;
     case WIRE_ENQUIRE: c.u.enquire.rank = 5; break;
     case WIRE_MISSING:
-        c.u.missing.rank   = 6;
-        c.u.missing.step   = 54;
-        c.u.missing.tensor = "fc3.weight";
-        c.u.missing.known  = true;
+        c.u.missing.rank         = 6;
+        c.u.missing.step         = 54;
+        c.u.missing.tensor       = "fc3.weight";
+        c.u.missing.known        = true;
+        c.u.missing.lacks_values = true;
         break;
     case WIRE_STATUS:
         c.u.status.job       = "fashion_mnist-5f2a";

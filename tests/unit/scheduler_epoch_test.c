@@ -299,6 +299,42 @@ static void with_continue_the_next_epoch_is_without_the_dead(void **state)
     scene_drop(r);
 }
 
+static void says_where_values_are(scene *r, bool lacks_values)
+{
+    wire_control c = {
+        .kind      = WIRE_MISSING,
+        .u.missing = {.rank = 0, .step = -1, .tensor = "", .lacks_values = lacks_values}};
+    scene_say(r, SCENE_SERVER(0), &c);
+}
+
+static void with_continue_rank_0_may_die_once_servers_have_its_first_values(void **state)
+{
+    (void)state;
+    scene *r = scene_train(3, 1, "on_worker_loss=continue", NULL);
+    scene_forget(r);
+    scene_worker_dies(r, 0);
+    assert_int_equal(scene_must(r, SCENE_SERVER(0), WIRE_ENQUIRE)->u.enquire.rank, 0);
+    says_where_values_are(r, false);
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    scene_drop(r);
+}
+
+static void with_continue_a_job_whose_first_values_died_with_rank_0_fails(void **state)
+{
+    (void)state;
+    scene *r = scene_train(3, 1, "on_worker_loss=continue", NULL);
+    says_where_values_are(r, true); /* nobody has died */
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
+    scene_worker_dies(r, 0);
+    says_where_values_are(r, true);
+    const pen_error *why = &scene_must(r, SCENE_WORKER(2), WIRE_VERDICT)->u.verdict;
+    assert_int_equal(why->status, PEN_PEER_LOST);
+    assert_non_null(strstr(why->text, "worker 0 ("));
+    assert_non_null(strstr(why->text, "; the first values were not on all servers, and no other "
+                                      "rank has them: start the job again"));
+    scene_drop(r);
+}
+
 static void with_fewer_workers_than_it_must_have_a_job_fails(void **state)
 {
     (void)state;
@@ -797,6 +833,8 @@ int main(void)
         cmocka_unit_test(a_process_that_comes_before_the_news_of_a_death_is_heard_after_it),
         cmocka_unit_test(only_a_primary_is_believed_about_its_copies),
         cmocka_unit_test(with_continue_the_next_epoch_is_without_the_dead),
+        cmocka_unit_test(with_continue_rank_0_may_die_once_servers_have_its_first_values),
+        cmocka_unit_test(with_continue_a_job_whose_first_values_died_with_rank_0_fails),
         cmocka_unit_test(with_fewer_workers_than_it_must_have_a_job_fails),
         cmocka_unit_test(with_wait_nothing_changes_until_the_worker_is_back),
         cmocka_unit_test(a_worker_that_is_waited_for_stays_a_member_when_a_server_dies_with_it),

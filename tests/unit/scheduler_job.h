@@ -33,7 +33,7 @@ typedef struct {
     pen_status status;
     uint64_t incarnation, generation;
     int32_t rank;
-    int64_t step, applied;
+    int64_t step, applied, gone; /* gone -1: no snapshot goes */
     uint32_t n, n_settings;
     double refused;
     char text[640];
@@ -117,6 +117,7 @@ static inline void read_letter(letter *l, const wire_control *m)
     case WIRE_SNAPSHOT_DONE:
         l->step   = m->u.snapshot_done.step;
         l->status = m->u.snapshot_done.status;
+        l->gone   = m->u.snapshot_done.makes_room ? m->u.snapshot_done.gone : -1;
         copy(l->text, sizeof l->text, m->u.snapshot_done.text);
         break;
     case WIRE_STATUS:

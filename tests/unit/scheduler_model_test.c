@@ -196,6 +196,51 @@ static void test_core_says_which_server_could_not_write_its_part(void **state)
     drop_job(j);
 }
 
+static void lacks_room(job *j, int32_t server, int64_t step, int64_t spare)
+{
+    wire_control c               = {.kind            = WIRE_SNAPSHOT_PART,
+                                    .u.snapshot_part = {step, PEN_STORE, "the disk is full", 0}};
+    c.u.snapshot_part.lacks_room = true;
+    c.u.snapshot_part.spare      = spare;
+    say_server(j, server, &c);
+}
+
+static void test_core_lets_the_oldest_go_where_a_server_has_no_room_and_asks_once_more(void **state)
+{
+    (void)state;
+    job *j         = training(1, 2);
+    wire_control c = {.kind = WIRE_SNAPSHOT_PLEASE, .u.snapshot_please = {4}};
+    say_worker(j, 0, &c);
+    forget(j);
+    part(j, 0, 101, PEN_OK, "");
+    lacks_room(j, 1, 101, 20);
+    assert_int_equal(must(j, SERVER_PEER, WIRE_SNAPSHOT_DONE)->gone, 20);
+    assert_int_equal(must(j, SERVER_PEER + 1, WIRE_SNAPSHOT_DONE)->gone, 20);
+    assert_int_equal(count(j, WIRE_SNAPSHOT_DONE), 2); /* who asked is answered with the next */
+    must(j, WORKER_PEER, WIRE_SNAPSHOT_PLEASE);
+    assert_non_null(strstr(j->logged,
+                           "no snapshot of step 101: server 1 (devbox): the disk is full; "
+                           "that of step 20 goes, and another is tried"));
+    forget(j);
+    part(j, 0, 102, PEN_OK, "");
+    lacks_room(j, 1, 102, 30); /* so the disk is full of something else */
+    assert_int_equal(must(j, SERVER_PEER, WIRE_SNAPSHOT_DONE)->gone, -1);
+    assert_int_equal(must(j, WORKER_PEER, WIRE_SNAPSHOT_DONE)->status, PEN_STORE);
+    assert_int_equal(count(j, WIRE_SNAPSHOT_PLEASE), 0);
+    drop_job(j);
+}
+
+static void test_core_never_lets_the_only_whole_snapshot_go(void **state)
+{
+    (void)state;
+    job *j = training(1, 2);
+    part(j, 0, 101, PEN_OK, "");
+    lacks_room(j, 1, 101, -1);
+    assert_int_equal(must(j, SERVER_PEER, WIRE_SNAPSHOT_DONE)->gone, -1);
+    assert_int_equal(count(j, WIRE_SNAPSHOT_PLEASE), 0);
+    drop_job(j);
+}
+
 static void test_core_survives_snapshots_that_never_become_whole(void **state)
 {
     (void)state;
@@ -219,6 +264,9 @@ int main(void)
         cmocka_unit_test(test_core_ends_the_job_when_a_server_restored_something_else),
         cmocka_unit_test(test_core_calls_a_snapshot_done_when_every_server_has_its_part),
         cmocka_unit_test(test_core_says_which_server_could_not_write_its_part),
+        cmocka_unit_test(
+            test_core_lets_the_oldest_go_where_a_server_has_no_room_and_asks_once_more),
+        cmocka_unit_test(test_core_never_lets_the_only_whole_snapshot_go),
         cmocka_unit_test(test_core_survives_snapshots_that_never_become_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

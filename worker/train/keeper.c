@@ -24,7 +24,7 @@ int keeper_members(const keeper *k)
 }
 
 typedef struct {
-    int32_t status, rank;
+    int32_t status, rank, lacks_room;
     char text[KEEPER_TEXT];
 } told;
 
@@ -46,12 +46,14 @@ pen_status keeper_agree(keeper *k, pen_status own, bool *is_told, pen_error *why
     *is_told = true;
     if (k->talk == NULL) return own;
     const int n = keeper_members(k);
-    told mine = {.status = own, .rank = k->ctx->env.rank}, *all = calloc((size_t)n, sizeof *all);
+    told mine   = {.status = own, .rank = k->ctx->env.rank, .lacks_room = k->lacks_room};
+    told *all   = calloc((size_t)n, sizeof *all);
     if (own != PEN_OK) snprintf(mine.text, sizeof mine.text, "%.*s", KEEPER_TEXT - 1, why->text);
     *is_told = false;
     if (all == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", n);
     pen_status status = tell_all(k, &mine, all, why);
     *is_told          = status == PEN_OK;
+    for (int i = 0; i < n && *is_told; i++) k->lacks_room |= all[i].lacks_room != 0;
     for (int i = 0; i < n && status == PEN_OK; i++) {
         if (all[i].status == PEN_OK) continue;
         all[i].text[KEEPER_TEXT - 1] = '\0';
@@ -198,6 +200,7 @@ static pen_status write_part(keeper *k, int64_t step, pen_error *why)
     pen_status status = k->ctx->engine->holding(k->ctx, &h, why);
     if (status == PEN_OK) status = open_store(k, why);
     if (status == PEN_OK) status = describe_and_write(k, step, &h, why);
+    k->lacks_room = status == PEN_STORE && store_lacked_room();
     if (status == PEN_OK) return PEN_OK;
     store_close(k->store); /* the next snapshot begins as if nothing had been */
     k->store = NULL;
@@ -205,21 +208,26 @@ static pen_status write_part(keeper *k, int64_t step, pen_error *why)
 }
 
 /* ---- old ones -------------------------------------------------------------------------------- */
+static pen_status forget_oldest(keeper *k, uint32_t gone, pen_error *why)
+{
+    k->n_kept -= gone;
+    memmove(k->kept, k->kept + gone, k->n_kept * sizeof *k->kept);
+    pen_status status = store_forget(k->store, k->kept, k->n_kept, why);
+    /* Folders that are in use are passed over, so those of ranks that were lost go, too. */
+    const int32_t world = k->ctx->env.world_size;
+    const int32_t first = keeper_members(k) < world ? 0 : world;
+    if (status == PEN_OK && keeper_position(k) == 0)
+        status = store_forget_strays(k->ctx->settings.store, first, k->kept, k->n_kept, why);
+    return status;
+}
+
 static void forget_old(keeper *k, int64_t step)
 {
     pen_error why        = {0};
     const uint32_t keep  = (uint32_t)k->ctx->settings.snapshot_keep;
     k->kept[k->n_kept++] = step;
-    const uint32_t gone  = k->n_kept > keep ? k->n_kept - keep : 0;
-    k->n_kept -= gone;
-    memmove(k->kept, k->kept + gone, k->n_kept * sizeof *k->kept);
-    pen_status status = store_forget(k->store, k->kept, k->n_kept, &why);
-    /* Folders that are in use are passed over, so those of ranks that were lost go, too. */
-    const int32_t world = k->ctx->env.world_size;
-    const int32_t first = keeper_members(k) < world ? 0 : world;
-    if (status == PEN_OK && keeper_position(k) == 0)
-        status = store_forget_strays(k->ctx->settings.store, first, k->kept, k->n_kept, &why);
-    if (status != PEN_OK) log_warning("an old snapshot is kept: %s", why.text);
+    if (forget_oldest(k, k->n_kept > keep ? k->n_kept - keep : 0, &why) != PEN_OK)
+        log_warning("an old snapshot is kept: %s", why.text);
 }
 
 static void drop_part(keeper *k, int64_t step)
@@ -227,6 +235,29 @@ static void drop_part(keeper *k, int64_t step)
     pen_error why = {0};
     if (k->store != NULL && store_drop(k->store, step, id_of(k, step), &why) != PEN_OK)
         log_warning("a part of a snapshot that failed is kept: %s", why.text);
+}
+
+/* Nobody writes again before all have forgotten: they may share the disk. */
+static pen_status make_room(keeper *k, int64_t step, bool *is_told, pen_error *why)
+{
+    if (keeper_position(k) == 0)
+        log_notice("there is no room for the snapshot of step %" PRId64 " beside %u others: that "
+                   "of step %" PRId64 " goes, and it is tried again",
+                   step, k->n_kept, k->kept[0]);
+    pen_status status = open_store(k, why);
+    if (status == PEN_OK) status = forget_oldest(k, 1, why);
+    return keeper_agree(k, status, is_told, why);
+}
+
+/* A part of what will not be whole goes at once. */
+static pen_status write_and_agree(keeper *k, int64_t step, bool *is_told, pen_error *why)
+{
+    const uint64_t begun = trace_begin();
+    const pen_status own = write_part(k, step, why);
+    trace_span(TRACE_SNAPSHOT, begun, &(trace_note){.step = step});
+    const pen_status status = keeper_agree(k, own, is_told, why);
+    if (status != PEN_OK && own == PEN_OK && *is_told) drop_part(k, step);
+    return status;
 }
 
 /* ---- asked for ------------------------------------------------------------------------------- */
@@ -269,21 +300,19 @@ pen_status keeper_step(pen_ctx *ctx, int64_t step, bool is_wanted, pen_error *wh
     keeper *k = ctx->keeper;
     bool is_told;
     if (!is_wanted) return PEN_OK;
-    pen_error failure    = {0};
-    const uint64_t begun = trace_begin();
-    pen_status status    = write_part(k, step, &failure);
-    trace_span(TRACE_SNAPSHOT, begun, &(trace_note){.step = step});
-    const bool is_written = status == PEN_OK;
-    status                = keeper_agree(k, status, &is_told, &failure);
+    pen_error failure = {0};
+    pen_status status = write_and_agree(k, step, &is_told, &failure);
+    if (status != PEN_OK && is_told && k->lacks_room && k->n_kept > 1) {
+        status = make_room(k, step, &is_told, &failure);
+        if (status == PEN_OK) status = write_and_agree(k, step, &is_told, &failure);
+    }
     stat_add(&ctx->stats, status == PEN_OK ? STAT_SNAPSHOTS : STAT_SNAPSHOTS_FAILED, 1);
     ctx->is_saved = status == PEN_OK;
     if (status == PEN_OK) {
         forget_old(k, step);
         log_info("the snapshot of step %" PRId64 " is complete", step);
-    } else if (is_told) {
-        if (is_written) drop_part(k, step);
-        if (keeper_position(k) == 0)
-            log_warning("no snapshot of step %" PRId64 ": %s", step, failure.text);
+    } else if (is_told && keeper_position(k) == 0) {
+        log_warning("no snapshot of step %" PRId64 ": %s", step, failure.text);
     }
     answer(k, step, status, &failure);
     if (is_told) return PEN_OK;

@@ -3,7 +3,8 @@
  * DESIGN.  The files are those of servers (common/store/store.h), so that what is written here goes on with any number
  * of workers and servers, and the other way round.  A snapshot is written between two steps, in the thread that ends
  * the step: training waits for the disk.  All ranks write at the same step, then hear of each other how it went; what
- * is older goes when all have succeeded.  A snapshot that fails costs itself, never the job.
+ * is older goes when all have succeeded.  A snapshot that fails costs itself, never the job.  Where the disk has no
+ * room for it and holds two or more, the oldest goes first, and it is tried once more.
  * Thread: the program's, with the step's lock; keeper_ask() from any.
  */
 #ifndef WORKER_TRAIN_KEEPER_H

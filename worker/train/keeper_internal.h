@@ -23,6 +23,7 @@ struct keeper {
     bool is_settled;                   /* what came after it has been forgotten */
     int64_t kept[KEEPER_KEEP_MAX + 1]; /* complete ones, in the order they were written */
     uint32_t n_kept;
+    bool lacks_room; /* the newest part was not written for that; after keeper_agree(): anybody's */
     pthread_mutex_t lock; /* of what follows */
     request *asked;       /* linked */
 };
