@@ -1,65 +1,135 @@
 #!/usr/bin/env bash
-# loss.sh - workers are killed at moments drawn from a seed:  tests/bench/loss.sh [KILLS [SEED]]
+# loss.sh - workers are killed at moments drawn from a seed:  tests/bench/loss.sh [KILLS [SEED [PROGRAM...]]]
 #
-# For fail and continue, with and without servers, and wait with servers: KILLS (20) jobs each of a loop as README's, linear
-# and fashion_mnist in turn.  In each a worker gets SIGKILL between its start and what would be its end.  Each must end as its
-# rule says, and nobody may stand longer than the lease and 3 s after the kill without the sentence.  One line for each; the
-# seed is printed, and gives the same moments again.  BUILD names the build folder.
+# For fail and continue, with and without servers, and wait with servers: KILLS (20) jobs of each program.  The programs are
+# README's loop (worker/examples/linear.c), those of docs/guides/first-model.md as they stand there, and fashion_mnist; each has
+# enough steps for a run of seconds.  An undisturbed run says how long it takes; in each of the others one of three workers
+# gets SIGKILL at a moment drawn uniformly from that time; a kill that comes after a worker's goodbye is drawn again.  Each job
+# must end as its rule says, and nobody may stand longer than the lease and 3 s: from the kill to the next step of each
+# survivor, from there to its next, and from its last one to the end of the job, as the job's timeline has them (--trace, which
+# is why it is there).  The seed is printed, and gives the same draws again.  BUILD names the build folder.
 BATS_TEST_DIRNAME=$(cd "$(dirname "$0")/.." && pwd)/cluster
 . "$BATS_TEST_DIRNAME/../support/job.bash"
 kills=${1:-20} seed=${2:-$((EPOCHSECONDS % 32768))} ranks=3 lease_s=10 bad=0
+all=("${@:3}")
+[ "${#all[@]}" -gt 0 ] || all=(linear hello circle circle16 fashion_mnist)
 RANDOM=$seed
 echo "loss    seed $seed"
 
-# The program of this turn, and how long it runs:  choose TURN
+# Compiles the programs of the guide:  -> $tmp/{hello,circle,circle16}
+extract() {
+    local name
+    for name in hello circle circle16; do
+        awk -v opens="\`\`\`c $name.c" '/^```/ { on = $0 == opens; next } on' "$root/docs/guides/first-model.md" >"$tmp/$name.c"
+        cc -std=c99 -O2 -Wall -Wextra -Werror -I"$root/include" -o "$tmp/$name" "$tmp/$name.c" -L"$build/lib" -lpenstock -lm || exit 1
+    done
+}
+
+# The words that start a program, flags of `penstock run` first:  choose PROGRAM
 choose() {
-    case $(($1 % 3)) in
-    0) program=("$programs/leaver" 60) most_ms=1800 ;;
-    1) program=("$examples/linear") most_ms=100 ;;
-    2) program=("${fashion[@]}" --steps 300) most_ms=3000 ;;
+    case $1 in
+    linear) program=(--steps 3000 "$examples/linear") ;;
+    hello) program=("$tmp/hello") ;;
+    circle | circle16) program=(--steps 3000 "$tmp/$1") ;;
+    fashion_mnist) program=("${fashion[@]}" --steps 300) ;;
+    *) echo "no program $1"; exit 2 ;;
     esac
 }
 
-# One job and one kill:  strike RULE SERVERS TURN
+now_ms() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
+
+# Starts a job and waits for the process of a worker:  begin RULE SERVERS RANK   -> $pid, or nothing if the job has ended
+begin() {
+    rm -rf "$tmp/kill.json" "$tmp/kill.json.parts"
+    start kill --nproc-per-node $ranks --servers "$2" --on-worker-loss "$1" --trace "$tmp/kill.json" --trace-events 256k \
+        --max-restarts $([ "$1" = wait ] && echo 2 || echo 0) "${program[@]}"
+    pid=
+    while kill -0 "$launcher" 2>/dev/null && ! pid=$(member worker "$3" 2>/dev/null); do sleep 0.005; done
+}
+
+# How long a worker of an undisturbed job runs:  -> $run_ms
+measure() {
+    local begun
+    begin "$1" "$2" 0
+    begun=$(now_ms)
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.005; done
+    run_ms=$(($(now_ms) - begun))
+    wait_for_end 120 && [ "$code" = 0 ] || { echo "loss    $1, $2 servers: ended with $code, and nobody was killed"; cat "$tmp/kill.err"; exit 1; }
+}
+
+# The longest that a survivor stood after the kill at $2 us, until the job's end at $3 us, in ms:  stood PID_OF_THE_DEAD KILL END
+stood() {
+    awk -v dead="$1" -v kill="$2" -v end="$3" '
+        function field(name,    at) {
+            at = index($0, "\"" name "\":")
+            return at ? substr($0, at + length(name) + 3) + 0 : -1
+        }
+        /"began_unix_ns"/ { began = substr($0, index($0, "\"began_unix_ns\":") + 16, 16) + 0 } # ns, without its last 3 digits
+        /"system_pid"/ && /"name":"worker / && field("system_pid") != dead { last[field("pid")] = kill }
+        /"ph":"X"/ && /"name":"step"/ && (field("pid") in last) {
+            ends[n++] = sprintf("%.0f", began + field("ts") + field("dur")); whose[n - 1] = field("pid")
+        }
+        END {
+            for (i = 0; i < n; i++) { # in the order of their time for each
+                w = whose[i]
+                if (ends[i] <= last[w]) continue
+                if (ends[i] - last[w] > worst) worst = ends[i] - last[w]
+                last[w] = ends[i]
+            }
+            for (w in last) if (end - last[w] > worst) worst = end - last[w]
+            printf "%d\n", worst / 1000
+        }' "$tmp/kill.json"
+}
+
+# The kill met the last instructions of a process: nobody missed it.
+has_said_goodbye() {
+    [ "$code" -eq 0 ] || { ! grep -q '^  verdict' "$tmp/kill.err"; return; }
+    ! grep -qE "^penstock: worker $1 .*(is gone|left|before it joined|starting it again)" "$tmp/kill.err"
+}
+
+# One job and one kill:  strike RULE SERVERS   -> $said, $code, $stood_ms
 strike() {
-    local rule=$1 rank=$((RANDOM % ranks)) at_ms pid said
-    choose "$3"
-    at_ms=$((RANDOM % most_ms))
-    start kill --nproc-per-node $ranks --servers "$2" --on-worker-loss "$rule" --max-restarts $([ "$rule" = wait ] && echo 2 || echo 0) "${program[@]}"
-    for _ in $(seq 500); do
-        pid=$(member worker $rank 2>/dev/null) && [ -n "$pid" ] && break
-        kill -0 "$launcher" 2>/dev/null || break
-        sleep 0.01
-    done
+    local rule=$1 rank=$((RANDOM % ranks)) killed_us
+    at_ms=$(((RANDOM * 32768 + RANDOM) % (run_ms + 1)))
+    begin "$rule" "$2" "$rank"
     sleep "$(printf '%d.%03d' $((at_ms / 1000)) $((at_ms % 1000)))"
-    said=nothing
-    [ -n "$pid" ] && kill -9 "$pid" 2>/dev/null && said=killed
-    took_ms=0
-    wait_for_end 120 >/dev/null || { echo "loss    $rule $2 servers, ${program[0]##*/}, rank $rank at $at_ms ms: still runs"; return 1; }
-    case $said/$rule in
-    nothing/*) [ "$code" -eq 0 ] ;; # it had ended
-    killed/fail) [ "$code" -ne 0 ] && grep -qE "worker $rank .*(is gone|left|was killed|exited|before it joined)" "$tmp/kill.err" && [ "$took_ms" -le $(((lease_s + 3) * 1000)) ] ;;
+    said=nothing stood_ms=0
+    [ -n "$pid" ] && grep -qs '^State:[[:space:]]*[^Z]' "/proc/$pid/status" && kill -9 "$pid" 2>/dev/null && said=killed
+    killed_us=${EPOCHREALTIME/[.,]/}
+    wait_for_end 60 >/dev/null || { stood_ms=60000 code="nothing: it still runs"; kill -9 "$launcher"; return 1; }
+    has_said_goodbye "$rank" && said=nothing
+    [ $said = killed ] || { [ "$code" -eq 0 ] || ! grep -q '^  verdict' "$tmp/kill.err"; return; }
+    stood_ms=$(((${EPOCHREALTIME/[.,]/} - killed_us) / 1000))
+    [ "$code" -ne 0 ] || stood_ms=$(stood "$pid" "$killed_us" "${EPOCHREALTIME/[.,]/}")
+    [ "$stood_ms" -le $(((lease_s + 3) * 1000)) ] || return 1
+    case $rule in
+    fail) [ "$code" -ne 0 ] ;;
     # before pen_commit() has ended the job cannot go on with servers
-    killed/continue) [ "$code" -eq 0 ] || grep -qE "before (it joined|its first step)|pen_init|pen_commit" "$tmp/kill.err" ;;
-    killed/wait) [ "$code" -eq 0 ] || grep -qE "before (it joined|its first step)|pen_init|pen_commit" "$tmp/kill.err" ;;
+    *) [ "$code" -eq 0 ] || grep -qE "before (it joined|its first step)|pen_init|pen_commit" "$tmp/kill.err" ;;
     esac
 }
 
 job_setup
 trap job_teardown EXIT
-for how in "fail 0" "fail 2" "continue 0" "continue 2" "wait 2"; do
-    read -r rule servers <<<"$how"
-    failed=0 worst=0
-    for ((turn = 0; turn < kills; turn++)); do
-        if strike "$rule" "$servers" "$turn"; then
-            [ "$took_ms" -le "$worst" ] || worst=$took_ms
-        else
-            failed=$((failed + 1))
-            echo "        $rule, $servers servers, turn $turn: ended with $code after $took_ms ms"
-            sed 's/^/          /' "$tmp/kill.err" | head -20
-        fi
+extract
+for name in "${all[@]}"; do
+    choose "$name"
+    for how in "fail 0" "fail 2" "continue 0" "continue 2" "wait 2"; do
+        read -r rule servers <<<"$how"
+        measure "$rule" "$servers"
+        failed=0 worst=0 late=0
+        for ((turn = 0; turn - late < kills && turn < 3 * kills; turn++)); do # one that came too late is drawn again
+            if ! strike "$rule" "$servers"; then
+                failed=$((failed + 1))
+                echo "        $name, $rule, $servers servers, turn $turn, at $at_ms ms: ended with $code, stood for $stood_ms ms"
+                sed 's/^/          /' "$tmp/kill.err" | head -20
+            fi
+            [ $said = killed ] || late=$((late + 1))
+            [ "$stood_ms" -le "$worst" ] || worst=$stood_ms
+        done
+        printf 'loss    %-13s %-8s %d servers, a run of %5d ms: %d killed, %d had ended, %d not as the rule says; nobody stood longer than %d ms\n' \
+            "$name" "$rule" "$servers" "$run_ms" $((turn - late)) "$late" "$failed" "$worst"
+        bad=$((bad + failed))
     done
-    echo "loss    $rule, $servers servers: $kills kills, $failed not as the rule says; the longest took $worst ms to its end"
-    bad=$((bad + failed))
 done
 [ "$bad" = 0 ]
