@@ -212,6 +212,34 @@ static void survivors_go_on_in_a_smaller_group(void **state)
     }
 }
 
+static void group_with_the_dead(rig *r, int rank)
+{
+    pen_group *late;
+    pen_error why;
+    if (rank == 1) return;
+    why_set(&why, PEN_PEER_LOST, "worker 1 died");
+    coll_engine_lost(r->ctx[rank]->coll, 1, &why);
+    why_set(&why, PEN_PEER_LOST, "worker 2 died"); /* none of the group */
+    if (rank == 0) coll_engine_lost(r->ctx[rank]->coll, 2, &why);
+    const pen_status status =
+        pen_group_new(pen_world(r->ctx[rank]), (const int[]){0, 1, 3}, 3, &late);
+    rig_check(r, status == (rank == 2 ? PEN_OK : PEN_PEER_LOST));
+    if (rank == 2) return;
+    pen_last_error(&why);
+    rig_check(r, strstr(why.text, "worker 1 died") != NULL);
+}
+
+static void who_makes_a_group_with_one_that_is_lost_waits_for_nobody(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        rig r = {0};
+        rig_start(&r, 4, hosts[i], NULL);
+        rig_run(&r, group_with_the_dead);
+        rig_stop(&r);
+    }
+}
+
 /* ---- messages and batches -------------------------------------------------------------------- */
 static void pass_messages(rig *r, int rank)
 {
@@ -412,6 +440,7 @@ int main(void)
         cmocka_unit_test(members_of_a_host_and_one_of_every_host_are_groups),
         cmocka_unit_test(what_makes_no_sense_is_refused_and_harms_nothing),
         cmocka_unit_test(survivors_go_on_in_a_smaller_group),
+        cmocka_unit_test(who_makes_a_group_with_one_that_is_lost_waits_for_nobody),
         cmocka_unit_test(messages_go_round_and_to_oneself),
         cmocka_unit_test(a_batch_cannot_deadlock_by_order_and_fuses_what_is_small),
         cmocka_unit_test(objects_of_any_length_are_broadcast_and_gathered),

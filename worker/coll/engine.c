@@ -146,6 +146,7 @@ static void free_members(coll_engine *e)
     free(e->node_of);
     free(e->place_of);
     free(e->is_lost);
+    free(e->loss);
 }
 
 /* Groups the program did not free go with the context; the world's own memory is the context's. */
@@ -207,6 +208,7 @@ pen_status engine_add_group(coll_engine *e, pen_group *g)
     if (more != NULL) {
         e->group            = more;
         more[e->n_groups++] = g;
+        engine_group_inherit(e, g);
     }
     pthread_mutex_unlock(&e->lock);
     return more != NULL ? PEN_OK : PEN_NO_MEMORY;

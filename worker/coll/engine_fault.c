@@ -75,10 +75,28 @@ static bool has_member(const pen_group *g, int rank)
     return false;
 }
 
+static void note_loss(coll_engine *e, int rank, const pen_error *why)
+{
+    if (e->loss == NULL) e->loss = calloc((size_t)e->n_members, sizeof *e->loss);
+    if (e->loss != NULL && !e->is_lost[rank]) e->loss[rank] = *why;
+    e->is_lost[rank] = true;
+}
+
+void engine_group_inherit(coll_engine *e, pen_group *g)
+{
+    pen_error why;
+    for (int i = 0; i < g->size && !g->has_failed; i++) {
+        const int rank = g->ranks[i];
+        if (rank >= e->n_members || !e->is_lost[rank]) continue;
+        why_set(&why, PEN_PEER_LOST, "rank %d is gone", rank);
+        engine_group_fail(g, e->loss != NULL ? &e->loss[rank] : &why, true);
+    }
+}
+
 void coll_engine_lost(coll_engine *e, int rank, const pen_error *why)
 {
     pthread_mutex_lock(&e->lock);
-    if (rank >= 0 && rank < e->n_members) e->is_lost[rank] = true;
+    if (rank >= 0 && rank < e->n_members) note_loss(e, rank, why);
     for (int i = 0; i < e->n_groups; i++)
         if (has_member(e->group[i], rank)) engine_group_fail(e->group[i], why, true);
     pthread_mutex_unlock(&e->lock);

@@ -113,7 +113,9 @@ struct coll_engine {
     char **host, **node_address, **device_address; /* [n_members] */
     int *local_rank, *node_of; /* [n_members] of the machine, as the scheduler says */
     int *place_of; /* [n_members] lowest rank of those who can map each other's memory */
-    bool *is_lost; /* under the lock */
+    bool *is_lost; /* under the lock, [n_members] */
+    pen_error *
+        loss; /* under the lock, [n_members] how; NULL: nobody is lost, or there is no memory to say */
 
     pthread_mutex_t
         making; /* of the groups that are made when first asked for; taken before the others */
@@ -182,6 +184,8 @@ bool engine_goes_round_node(engine_call *c, const pen_error *why);
 
 /* ---- engine_fault.c ----------------------------------------------------------------------------------------------- */
 void engine_group_fail(pen_group *g, const pen_error *why, bool names_call); /* under the lock */
+/* A new group with a member that was lost before has failed: nobody will say so again.  Under the lock. */
+void engine_group_inherit(coll_engine *e, pen_group *g);
 void engine_local_failure(coll_engine *e, engine_call *c,
                           const pen_error *why);           /* under the lock, which it leaves */
 void engine_await_verdict(coll_engine *e, engine_call *c); /* likewise */
