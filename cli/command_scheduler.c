@@ -55,7 +55,7 @@ int command_scheduler(int argc, char **argv)
         "usage: penstock scheduler --world-size W [--servers S] [--host HOST] [--port PORT]",
         &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (announce_fd < 0 && place_scheduler(&s, &why) != PEN_OK) /* a launcher has said all */
         return command_fail(EXIT_USAGE, "%s", why.text);
     log_format_set(s.log_format);
@@ -68,9 +68,7 @@ int command_scheduler(int argc, char **argv)
     sigaction(SIGINT, &action, NULL);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow (ulimit -f) is a full disk: it is told */
     announce(announce_fd);
-    pen_status status = scheduler_run(running, &why);
-    if (status != PEN_OK && announce_fd < 0)
-        command_fail(1, "%s", why.text); /* the launcher hears it as a verdict */
+    pen_status status = scheduler_run(running, NULL); /* it has logged why */
     scheduler_close(running);
     return status == PEN_OK ? 0 : 1;
 }

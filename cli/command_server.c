@@ -10,10 +10,12 @@
 enum { MMAPPED_BYTES_MIN = 64 << 10 };
 
 static server *running;
+static volatile sig_atomic_t was_told; /* to leave */
 
 static void leave(int signal_)
 {
     (void)signal_;
+    was_told = 1;
     server_leave(running);
 }
 
@@ -34,7 +36,7 @@ int command_server(int argc, char **argv)
         "usage: penstock server [--master-addr HOST] [--master-port PORT] [--rank I] [--store DIR]",
         &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (place_server(&s, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
     log_format_set(s.log_format);
     log_format_as("server", (int)s.rank);
@@ -48,5 +50,7 @@ int command_server(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow (ulimit -f) is a full disk: it is told */
     pen_status status = server_serve(running, &why);
     server_close(running);
+    /* Whoever stops a whole job wants to hear of it once, and not of each. */
+    if (status == PEN_ABORTED && was_told) return 1;
     return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
 }

@@ -1,8 +1,10 @@
 /* server_control.c - the connection to the scheduler: joining, beating, and what it says. */
 #include "server/server_state.h"
 
+#include "common/config.h"
 #include "common/log.h"
 #include "common/trace.h"
+#include "common/transport/own_address.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,6 +14,7 @@
 
 enum {
     HELLO_MS           = 1000,
+    SAY_LAUNCHED_MS    = 5000, /* whoever launches servers has started the scheduler before */
     DRAIN_MESSAGES     = 64,
     ARENA_BYTES_MAX    = 32 << 20,
     LINGER_MS          = 1000,
@@ -45,6 +48,20 @@ static const char *scheduler_place(const server *s)
 
 static void away_too_long(server *s, uint64_t now);
 
+/* Once, and not of a scheduler that is there as soon as this server. */
+static void say_waiting(server *s, uint64_t now)
+{
+    const server_settings *o = &s->settings;
+    const uint64_t after     = config_env("PENSTOCK_ROLE") != NULL ? SAY_LAUNCHED_MS : 0;
+    if (s->incarnation != 0 || s->has_said_waiting || now - s->started_ms < after) return;
+    s->has_said_waiting = true;
+    log_notice("waiting for the scheduler, which is to be at %s, for %.3g s at most%s",
+               scheduler_place(s), (double)o->init_timeout_ms / 1000,
+               own_address_is_here(o->master_addr)
+                   ? "; here that name is loopback, this machine itself: say its address"
+                   : "");
+}
+
 static void hello(void *user)
 {
     server *s = user;
@@ -67,12 +84,16 @@ static void hello(void *user)
     if (s->is_up) server_send(s, &c);
 
     const uint64_t now = loop_now_ms(s->loop);
+    say_waiting(s, now);
     if (s->incarnation == 0 && now - s->started_ms > s->settings.init_timeout_ms) {
         pen_error why;
-        why_set(&why, PEN_UNREACHABLE,
-                "the scheduler at %s has not answered for %.3g s; is it running, and are "
-                "MASTER_ADDR and MASTER_PORT right?",
-                scheduler_place(s), (double)s->settings.init_timeout_ms / 1000);
+        why_set(
+            &why, PEN_UNREACHABLE,
+            "the scheduler at %s has not answered for %.3g s; start it there, or say where it is "
+            "with --master-addr and --master-port; `penstock doctor --master-addr %.200s` tests "
+            "the way",
+            scheduler_place(s), (double)s->settings.init_timeout_ms / 1000,
+            s->settings.master_addr);
         why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
         server_end(s, &why);
         return;

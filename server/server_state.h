@@ -237,6 +237,7 @@ struct server {
     wire_out out;
     loop_timer hello, beat, lost;
     uint64_t beat_ns; /* when the newest left, for the timeline */
+    bool has_said_waiting;
     uint64_t nonce, started_ms, heard_ms, renewed_ms, beats,
         beat_ms;    /* beat_ms: when the next is due */
     pen_error will; /* what to say when the scheduler is gone; "" before it came */
