@@ -118,7 +118,7 @@ int bench_coll_parse(int argc, char **argv, bench_coll_kind *kind, bench_coll_se
              argv[0]);
     const int code = command_settings(bench_coll_rows, s, argc, argv, usage, &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     return check(*kind, s);
 }
 

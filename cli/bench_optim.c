@@ -391,7 +391,8 @@ int bench_optim(int argc, char **argv)
     const int code = command_settings(rows, &b.set, argc, argv, usage, &rest);
     if (code >= 0) return code;
     if (rest < argc)
-        return command_fail(EXIT_USAGE, "bench optim: unexpected word '%s'; %s", argv[rest], usage);
+        return command_fail(EXIT_USAGE, "bench optim: unexpected argument '%s'; %s", argv[rest],
+                            usage);
     if (simd_choose(b.set.simd, &why) != PEN_OK ||
         optim_parse(b.set.rule, &b.ops, &b.hyper, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "bench optim: %s", why.text);

@@ -333,7 +333,7 @@ int bench_push_pull(int argc, char **argv)
         "usage: penstock bench push-pull [--servers S] [--ranks R] [--bytes B] [--keys K] [--json]",
         &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.bytes % sizeof(float) != 0)
         return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is no multiple of 4", s.bytes);
     if (s.transport == 1 && setenv("PENSTOCK_SHARED_MEMORY", "no", 1) != 0)

@@ -360,7 +360,7 @@ int bench_snapshot(int argc, char **argv)
                          "[--keys K] [--dir FOLDER] [--json]",
                          &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.bytes % sizeof(float) != 0)
         return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is no multiple of 4", s.bytes);
     snprintf(folder, sizeof folder, "%s/penstock-bench-XXXXXX", s.dir[0] != '\0' ? s.dir : ".");

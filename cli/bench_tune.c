@@ -258,7 +258,7 @@ int bench_tune(int argc, char **argv)
     code = command_settings(rows, &s, argc, argv,
                             "usage: penstock bench tune [--ranks N] [--transport shm|tcp]", &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.min_bytes > s.max_bytes)
         return command_fail(EXIT_USAGE, "--min-bytes %" PRIu64 " is more than --max-bytes %" PRIu64,
                             s.min_bytes, s.max_bytes);

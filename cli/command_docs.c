@@ -1,6 +1,6 @@
 /* command_docs.c - `penstock docs PAGE`: the generated reference pages; scripts/docs.sh writes them to docs/. */
 #include "cli/command.h"
-#include "cli/config/keys.h"
+#include "common/config_files/keys.h"
 #include "cli/pages.h"
 #include "common/device/device.h"
 #include "common/launch/launch.h"

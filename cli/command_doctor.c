@@ -83,7 +83,7 @@ int command_doctor(int argc, char **argv)
         "look: a job may be slow, or only works while it is small; bad: it will fail.",
         &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     const char *port = config_env("MASTER_PORT");
     if (s.master_port == 0) s.master_port = port != NULL ? strtoull(port, NULL, 10) : 29500;
     control_protect(s.encryption, s.secret_file);

@@ -111,7 +111,7 @@ int command_env(int argc, char **argv)
             return command_help(usage, rows);
     if (config_from_argv(rows, &s, argc, argv, &rest, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (tell(role_of_index[s.role], &told, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     const pen_status status = launch_resolve(&told, config_env, &place, &why);

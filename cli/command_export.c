@@ -94,7 +94,7 @@ int command_export(int argc, char **argv)
         export_rows, &s, argc, argv,
         "usage: penstock export [--format safetensors] --store DIR [--step N] --out FILE", &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.store[0] == '\0') return command_fail(EXIT_USAGE, "say --store DIR");
     if (s.out[0] == '\0') return command_fail(EXIT_USAGE, "say --out FILE");
     if (store_reader_open(s.store, &r, &why) != PEN_OK) return command_fail(1, "%s", why.text);
@@ -194,7 +194,7 @@ int command_import(int argc, char **argv)
     const char *file = first ? argv[1] : rest < argc ? argv[rest++] : NULL;
     if (file == NULL)
         return command_fail(EXIT_USAGE, "say which file: penstock import FILE --store DIR");
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.store[0] == '\0') return command_fail(EXIT_USAGE, "say --store DIR");
     if (import_file(file, s.store, &n, &why) != PEN_OK) return command_fail(1, "%s", why.text);
     printf("%zu tensors are in %s, as of step 0, with optimizer state that begins anew; go on from "

@@ -207,7 +207,7 @@ int command_memory(int argc, char **argv)
     int rest;
     int code = command_settings(rows, &s, argc, argv, usage, &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (optim_parse(s.optim, &ops, &hyper, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     const stage at = stages[s.strategy];

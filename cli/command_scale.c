@@ -80,7 +80,7 @@ int command_scale(int argc, char **argv)
     int code = command_settings(scale_rows, &s, argc, argv,
                                 "usage: penstock scale [--workers N] [--servers M]", &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.workers < 0 && s.servers < 0)
         return command_fail(EXIT_USAGE, "say how many there shall be: --workers N, --servers M");
     wire_control question    = {.kind = WIRE_SCALE};
@@ -102,7 +102,7 @@ int command_drain(int argc, char **argv)
     if (server < 0 || server > 1023 || end == argv[rest] || *end != '\0')
         return command_fail(EXIT_USAGE, "say which server: penstock drain 1   (penstock status)");
     if (rest + 1 < argc)
-        return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest + 1]);
+        return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest + 1]);
     wire_control question   = {.kind = WIRE_DRAIN};
     question.u.drain.server = (int32_t)server;
     return ask(&s, &question);

@@ -47,7 +47,7 @@ static int ask(int argc, char **argv)
     int rest;
     int code = command_settings(ask_rows, &s, argc, argv, usage_all, &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (control_find_job(s.master_addr, s.master_port, address, sizeof address, &why) != PEN_OK ||
         control_open(address, WIRE_OBSERVER, s.timeout_ms < 5000 ? s.timeout_ms : 5000, &link,
                      &why) != PEN_OK)
@@ -182,7 +182,7 @@ static int open_store(const config_row *rows, disk_settings *s, int argc, char *
     int rest;
     const int code = command_settings(rows, s, argc, argv, usage, &rest);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[rest]);
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s->store[0] == '\0') return command_fail(EXIT_USAGE, "say --store DIR");
     if (store_reader_open(s->store, r, &why) != PEN_OK) return command_fail(1, "%s", why.text);
     if (store_reader_list(*r, NULL, 0) > 0) return -1;

@@ -128,7 +128,7 @@ int command_top(int argc, char **argv)
         "it.  Without a terminal one table follows the other; NO_COLOR leaves out colors.",
         &word);
     if (code >= 0) return code;
-    if (word < argc) return command_fail(EXIT_USAGE, "'%s' is one word too many", argv[word]);
+    if (word < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[word]);
     control_protect(s.encryption, s.secret_file);
     if (control_find_job(s.master_addr, s.master_port, address, sizeof address, &why) != PEN_OK ||
         control_open(address, WIRE_OBSERVER, s.timeout_ms, &link, &why) != PEN_OK)

@@ -16,7 +16,7 @@ int command_version(int argc, char **argv)
                    ? command_help("usage: penstock version\n\nPrints version, commit, and which "
                                   "devices it was built for.\n",
                                   NULL)
-                   : command_fail(EXIT_USAGE, "'%s' is one word too many", argv[1]);
+                   : command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[1]);
     printf("penstock %d.%d.%d%s%s\n", PEN_VERSION_MAJOR, PEN_VERSION_MINOR, PEN_VERSION_PATCH,
            PENSTOCK_GIT[0] == '\0' ? "" : "  commit ", PENSTOCK_GIT);
     char note[256];

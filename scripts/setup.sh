@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 wanted=$(sed -s 's/#.*//' packages.txt "$@")
 if ! command -v dpkg-query >/dev/null; then
-    echo "setup   this is not Debian: install these libraries by your own means, then say make SETUP=no:" >&2
+    echo "setup   this is not Debian: install these libraries yourself, then say make SETUP=no:" >&2
     echo "          $(echo $wanted)" >&2
     exit 1
 fi

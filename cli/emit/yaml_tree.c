@@ -25,7 +25,7 @@ static pen_status read_one(yaml_parser_t *parser, yaml_tree **tree, pen_error *w
     if (yaml_parser_load(parser, &(*tree)->document) == 0) {
         free(*tree);
         *tree = NULL;
-        return why_set(why, PEN_BAD_SETTING, "line %zu of the manifests is no YAML: %s",
+        return why_set(why, PEN_BAD_SETTING, "line %zu of the manifests is not valid YAML: %s",
                        parser->problem_mark.line + 1,
                        parser->problem != NULL ? parser->problem : "no memory");
     }

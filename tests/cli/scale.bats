@@ -16,10 +16,10 @@ says() {
 
 @test "what cannot be meant is a usage error" {
     says 2 "penstock: say how many there shall be: --workers N, --servers M" scale
-    says 2 "penstock: '3' is one word too many" scale --servers 2 3
+    says 2 "penstock: unexpected argument '3'" scale --servers 2 3
     says 2 "penstock: say which server: penstock drain 1   (penstock status)" drain
     says 2 "penstock: say which server: penstock drain 1   (penstock status)" drain one
-    says 2 "penstock: '2' is one word too many" drain 1 2
+    says 2 "penstock: unexpected argument '2'" drain 1 2
 }
 
 @test "a job that cannot be resized says why, and trains on" {

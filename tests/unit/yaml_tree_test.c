@@ -118,7 +118,7 @@ static void test_text_that_is_no_yaml_is_refused_with_its_line(void **state)
     size_t n;
     pen_error why;
     assert_int_equal(yaml_tree_read(bad, strlen(bad), all, 2, &n, &why), PEN_BAD_SETTING);
-    assert_non_null(strstr(why.text, "line 3 of the manifests is no YAML"));
+    assert_non_null(strstr(why.text, "line 3 of the manifests is not valid YAML"));
     assert_int_equal(yaml_tree_read(two, strlen(two), all, 1, &n, &why), PEN_BAD_SETTING);
     assert_string_equal(why.text, "more than 1 manifests");
 }
