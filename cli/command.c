@@ -2,7 +2,7 @@
 #include "cli/command.h"
 #include "scheduler/scheduler_settings.h"
 #include "server/server_settings.h"
-#include "worker/worker_settings.h"
+#include "worker/worker_files.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -65,6 +65,20 @@ int command_help(const char *usage, const config_row *rows)
     return 0;
 }
 
+/* What a file of accelerate or DeepSpeed says of these settings. */
+static pen_status take_files(const config_row *rows, void *settings, pen_error *why)
+{
+    static resolution r;
+    const config_files files = worker_files_named(NULL);
+    pen_status status        = worker_files_load(&files, &r, why);
+    for (size_t i = 0; i < r.settings.n && status == PEN_OK; i++)
+        for (const config_row *row = rows; row->name != NULL && status == PEN_OK; row++)
+            if (strcmp(row->name, r.settings.values[i].name) == 0)
+                status = config_set(rows, settings, row->name, r.settings.values[i].value, why);
+    resolution_free(&r);
+    return status;
+}
+
 int command_settings(const config_row *rows, void *settings, int argc, char **argv,
                      const char *usage, int *rest)
 {
@@ -74,7 +88,8 @@ int command_settings(const config_row *rows, void *settings, int argc, char **ar
 
     if (asks_help(argc, argv)) return command_help(usage, rows);
     config_defaults(rows, settings);
-    if (config_from_env(rows, settings, known, &why) != PEN_OK ||
+    if ((rows == server_settings_rows && take_files(rows, settings, &why) != PEN_OK) ||
+        config_from_env(rows, settings, known, &why) != PEN_OK ||
         config_from_argv(rows, settings, argc, argv, rest, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     return -1;

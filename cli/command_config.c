@@ -1,8 +1,8 @@
 /* command_config.c - `penstock config`: writes a configuration file of accelerate, for `penstock run --config`. */
 #include "cli/command.h"
-#include "cli/config/keys.h"
-#include "cli/config/resolve.h"
+#include "cli/config/key_flags.h"
 #include "cli/config/write_yaml.h"
+#include "common/config_files/resolve.h"
 #include "common/why.h"
 
 #include <stdlib.h>
@@ -12,63 +12,36 @@
 enum { KEYS_MAX = 256 };
 
 static const char usage[] =
-    "usage: penstock config --out X.yml [--force] [--KEY VALUE]...\n\n"
+    "usage: penstock config --config_file X.yml [--force] [--KEY VALUE]...\n\n"
     "Writes a configuration file of accelerate, as `accelerate config` does, but from flags: "
     "nothing is\n"
-    "asked.  Without --out it is printed, and only with --force a file is written over.  A KEY is "
+    "asked.  Without --config_file (or --out) it is printed, and only with --force a file is "
+    "written over.  A KEY is "
     "a "
     "key of\n"
     "that file, with - or _.  The first key of a section deepspeed_config or fsdp_config chooses\n"
     "distributed_type.";
 
-static const char *last_of(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    return dot != NULL ? dot + 1 : path;
-}
-
-static bool is_flag(const key_row *row)
-{
-    return strchr(row->path, '*') == NULL;
-}
-
 /* The keys as a table of settings, which is what help is written from. */
 static int print_help(void)
 {
     config_row rows[KEYS_MAX] = {
-        {"out", CONFIG_TEXT, 0, "", 0, 0, NULL, "The file to write."},
+        {"config_file", CONFIG_TEXT, 0, "", 0, 0, NULL, "The file to write; --out is the same."},
         {"force", CONFIG_BOOL, 0, "no", 0, 0, NULL, "Write over it when it is there already."}};
     size_t n = 2;
     for (const key_row *row = accelerate_keys; row->path != NULL && n + 1 < KEYS_MAX; row++)
-        if (is_flag(row) && row->use != KEY_IDLE)
-            rows[n++] = (config_row){last_of(row->path), CONFIG_TEXT, 0, "", 0, 0, NULL, row->doc};
+        if (key_flag_name(row) != NULL && row->use != KEY_IDLE)
+            rows[n++] = (config_row){key_flag_name(row), CONFIG_TEXT, 0, "", 0, 0, NULL, row->doc};
     return command_help(usage, rows);
-}
-
-static const key_row *find_key(const char *name)
-{
-    for (const key_row *row = accelerate_keys; row->path != NULL; row++)
-        if (is_flag(row) && strcmp(last_of(row->path), name) == 0) return row;
-    return NULL;
 }
 
 static const char *nearest_key(const char *name)
 {
-    const char *names[256];
+    const char *names[KEYS_MAX], *of;
     size_t n = 0;
-    for (const key_row *row = accelerate_keys; row->path != NULL && n < 256; row++)
-        if (is_flag(row)) names[n++] = last_of(row->path);
+    for (const key_row *row = accelerate_keys; row->path != NULL && n < KEYS_MAX; row++)
+        if ((of = key_flag_name(row)) != NULL) names[n++] = of;
     return command_nearest(name, names, n);
-}
-
-static document_kind kind_of(const key_row *row, const char *text)
-{
-    if (strcmp(text, "null") == 0) return DOCUMENT_NULL;
-    if (row->value == KEY_SWITCH) return DOCUMENT_BOOL;
-    if (row->value == KEY_WHOLE || row->value == KEY_NUMBER) return DOCUMENT_NUMBER;
-    char *end;
-    strtod(text, &end); /* fsdp_sharding_strategy: 1 */
-    return row->value == KEY_WORD && *end == '\0' ? DOCUMENT_NUMBER : DOCUMENT_TEXT;
 }
 
 typedef struct {
@@ -80,11 +53,11 @@ typedef struct {
 /* One flag; *i then stands on its value.  -1: go on; else the exit code. */
 static int take_flag(request *r, int argc, char **argv, int *i)
 {
-    char name[DOCUMENT_PATH_BYTES], value[CONFIG_TEXT_BYTES];
+    char name[DOCUMENT_PATH_BYTES];
     pen_error why;
     const char *word = argv[*i], *equals = strchr(word, '=');
     if (strncmp(word, "--", 2) != 0 || word[2] == '\0')
-        return command_fail(EXIT_USAGE, "'%s' is one word too many", word);
+        return command_fail(EXIT_USAGE, "unexpected argument '%s'", word);
     const size_t n = equals != NULL ? (size_t)(equals - word - 2) : strlen(word + 2);
     snprintf(name, sizeof name, "%.*s", (int)n, word + 2);
     for (char *c = name; *c != '\0'; c++)
@@ -93,26 +66,21 @@ static int take_flag(request *r, int argc, char **argv, int *i)
         r->force = true;
         return -1;
     }
-    const key_row *row = find_key(name);
-    const bool is_out  = strcmp(name, "out") == 0;
+    const char *text;
+    const key_row *row = key_flag_find(name, &text);
+    const bool is_out  = strcmp(name, "out") == 0 || strcmp(name, "config_file") == 0;
     if (row == NULL && !is_out)
         return command_fail(EXIT_USAGE,
                             "unknown key '%s'; did you mean '%s'?  (penstock config --help)", name,
                             nearest_key(name));
-    const char *text = equals != NULL ? equals + 1 : *i + 1 < argc ? argv[++*i] : NULL;
+    if (text == NULL) text = equals != NULL ? equals + 1 : *i + 1 < argc ? argv[++*i] : NULL;
     if (text == NULL) return command_fail(EXIT_USAGE, "--%s needs a value", name);
     if (is_out) {
         r->out = text;
         return -1;
     }
-    const document_kind kind = kind_of(row, text);
-    pen_status status        = document_add(&r->d, row->path, text, kind, 1, &why);
-    if (status == PEN_OK && kind != DOCUMENT_NULL)
-        status = key_convert(row, &r->d, &r->d.keys[r->d.n - 1], value, &why);
-    if (status == PEN_OK && kind == DOCUMENT_BOOL)
-        snprintf(r->d.keys[r->d.n - 1].text, CONFIG_TEXT_BYTES, "%s",
-                 strcmp(value, "yes") == 0 ? "true" : "false");
-    return status == PEN_OK ? -1 : command_fail(EXIT_USAGE, "%s", why.text);
+    if (key_flag_put(&r->d, row, text, &why) == PEN_OK) return -1;
+    return command_fail(EXIT_USAGE, "%s", why.text);
 }
 
 static bool has_section(const document *d, const char *section)
@@ -125,7 +93,7 @@ static bool has_section(const document *d, const char *section)
 static pen_status add_missing(document *d, const char *path, const char *text, document_kind kind,
                               pen_error *why)
 {
-    return document_find(d, path) != NULL ? PEN_OK : document_add(d, path, text, kind, 1, why);
+    return document_find(d, path) != NULL ? PEN_OK : document_add(d, path, text, kind, 0, why);
 }
 
 /* What `accelerate config` would have written of what nobody asked for. */
@@ -183,8 +151,7 @@ static pen_status check(const document *d, pen_error *why)
     const pen_status status =
         resolve(d, NULL, &no_flags, (resolve_given){nothing_given, NULL}, &r, why);
     for (size_t i = 0; status == PEN_OK && i < r.n_notices; i++)
-        if (strstr(r.notices[i], "main_training_function") == NULL)
-            fprintf(stderr, "penstock: %s\n", r.notices[i]);
+        fprintf(stderr, "penstock: %s\n", r.notices[i].text);
     resolution_free(&r);
     return status;
 }

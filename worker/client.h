@@ -185,7 +185,6 @@ void client_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs);
 void client_ready(pen_ctx *ctx, pen_tensor *t, const void *grad);
 
 /* client_unit.c */
-pen_status client_units_check(const pen_ctx *ctx, pen_error *why);
 pen_status client_units_committed(pen_ctx *ctx, pen_error *why); /* members of engine_ops */
 pen_status client_units_use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, int64_t step,
                             pen_error *why);

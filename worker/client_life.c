@@ -180,7 +180,6 @@ static pen_status open_guard(pen_ctx *ctx, pen_error *why)
 
 static pen_status servers_open(pen_ctx *ctx, pen_error *why)
 {
-    if (client_units_check(ctx, why) != PEN_OK) return why->status;
     client *c = calloc(1, sizeof *c);
     if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the connection to the job");
     c->ctx      = ctx;

@@ -35,27 +35,6 @@ struct client_units {
     uint32_t n;
 };
 
-/* ---- whether it can be ----------------------------------------------------------------------- */
-pen_status client_units_check(const pen_ctx *ctx, pen_error *why)
-{
-    const char *mode = context_mode_name(ctx);
-    if (ctx->stage < 3 || ctx->mode != MODE_PS_BSP) return PEN_OK;
-    if (context_is_elastic(ctx))
-        return why_set(
-            why, PEN_BAD_SETTING,
-            "mode=%s and workers that come and go contradict each other: that a step counts is "
-            "known by the values it ends with, and this mode leaves them with the servers; use "
-            "mode=zero2, or on_worker_loss=fail and a fixed number of workers",
-            mode);
-    if (ctx->settings.commit == COMMIT_EAGER)
-        return why_set(
-            why, PEN_BAD_SETTING,
-            "mode=%s and commit=eager contradict each other: values that stay with the servers "
-            "are those of a decided step",
-            mode);
-    return PEN_OK;
-}
-
 static bool has_copies(const client *c)
 {
     for (uint32_t i = 0; i < c->n_first_places; i++)

@@ -4,14 +4,15 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "common/simd/simd.h"
 #include "common/trace.h"
 #include "worker/api_store.h"
 #include "worker/calls.h"
 #include "worker/coll/engine.h"
+#include "worker/job_mode.h"
 #include "worker/last_error.h"
 #include "worker/mirror.h"
 #include "worker/precision.h"
+#include "worker/worker_files.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,30 +21,6 @@
 #include <unistd.h>
 
 /* ---- mode and consistency -------------------------------------------------------------------- */
-static bool begins_with_word(const char *text, const char *word)
-{
-    size_t n = strlen(word);
-    return strncmp(text, word, n) == 0 && (text[n] == '\0' || text[n] == ' ');
-}
-
-static worker_mode mode_of_sync(const char *sync)
-{
-    if (begins_with_word(sync, "ssp")) return MODE_PS_SSP;
-    if (begins_with_word(sync, "async")) return MODE_PS_ASYNC;
-    return MODE_PS_BSP;
-}
-
-static bool is_without_servers(worker_mode mode)
-{
-    return mode == MODE_ALLREDUCE || worker_mode_stage((int)mode) > 0;
-}
-
-/* What all ranks wait for, whoever holds the state. */
-static worker_mode mode_of_rule(worker_mode mode)
-{
-    return mode == MODE_PS_HIER || is_without_servers(mode) ? MODE_PS_BSP : mode;
-}
-
 /* engine_two_level does as engine_servers where sums of nodes are neither wanted nor worth it. */
 static const engine_ops *engine_of(worker_mode mode, const worker_settings *s)
 {
@@ -56,81 +33,17 @@ static const engine_ops *engine_of(worker_mode mode, const worker_settings *s)
     return may_sum && s->two_level != TWO_LEVEL_NO ? &engine_two_level : &engine_servers;
 }
 
-/* What the settings and the environment come to for a member of a job. */
-static pen_status choose_mode_of_job(pen_ctx *ctx, worker_mode *chosen, pen_error *why)
-{
-    const worker_settings *s = &ctx->settings;
-    worker_mode mode         = *chosen;
-    if (mode == MODE_AUTO) mode = mode_of_sync(s->sync);
-    if (s->mode == MODE_AUTO && mode == MODE_PS_BSP && s->servers <= 0) mode = MODE_ALLREDUCE;
-    if (mode == MODE_LOCAL)
-        return why_set(why, PEN_BAD_SETTING,
-                       "mode=local and a world of %d workers contradict each other",
-                       ctx->env.world_size);
-    if (s->servers <= 0 && !is_without_servers(mode))
-        return why_set(why, PEN_BAD_SETTING,
-                       "mode=%s needs servers, and none were given: start the job with "
-                       "`penstock run --servers 1`, set PENSTOCK_SERVERS, or use "
-                       "mode=allreduce",
-                       worker_mode_name((int)mode));
-    if (mode == MODE_ALLREDUCE && s->on_worker_loss == LOSS_WAIT)
-        return why_set(why, PEN_UNSUPPORTED,
-                       "on_worker_loss=wait needs servers, which hold what the worker comes "
-                       "back to: start the job with `penstock run --servers 1`, or use "
-                       "on_worker_loss=continue");
-    if (s->servers > 0 && s->accum_reduce == ACCUM_REDUCE_EACH)
-        return why_set(why, PEN_UNSUPPORTED,
-                       "accum_reduce=each and servers=%lld: gradients are added up on the worker "
-                       "and sent with the last micro-batch; use accum_reduce=last",
-                       (long long)s->servers);
-    ctx->stage = worker_mode_stage((int)mode);
-    if (ctx->stage > 0 && s->servers > 0) mode = MODE_PS_BSP;
-    if (is_without_servers(mode)) ctx->settings.servers = 0;
-    *chosen = mode;
-    return PEN_OK;
-}
-
-/* Which kind of state is whose changes nothing about who waits for whom. */
-static const char *usual_sync(worker_mode mode)
-{
-    return mode == MODE_PS_SSP ? "ssp s=2" : mode == MODE_PS_ASYNC ? "async" : "bsp";
-}
-
-static pen_status check_sync(const pen_ctx *ctx, worker_mode mode, const char *sync, pen_error *why)
-{
-    if (mode != MODE_LOCAL && mode_of_sync(sync) != mode_of_rule(mode))
-        return why_set(why, PEN_BAD_SETTING, "mode=%s and sync=%s contradict each other",
-                       worker_mode_name((int)mode), sync);
-    if (mode_of_sync(sync) != MODE_PS_BSP && ctx->settings.clip > 0)
-        return why_set(why, PEN_BAD_SETTING,
-                       "sync=%s and clip=%g contradict each other: there is no moment at which all "
-                       "gradients are known",
-                       sync, ctx->settings.clip);
-    return PEN_OK;
-}
-
 static pen_status choose_mode(pen_ctx *ctx, pen_error *why)
 {
-    const worker_settings *s = &ctx->settings;
-    worker_mode mode         = (worker_mode)s->mode;
-    if (ctx->env.alone) {
-        if (s->servers > 0)
-            return why_set(why, PEN_BAD_SETTING,
-                           "servers=%lld, but no RANK says who this worker is; `penstock run "
-                           "--servers %lld` starts all",
-                           (long long)s->servers, (long long)s->servers);
-        if (mode == MODE_AUTO || is_without_servers(mode) || s->servers < 0) mode = MODE_LOCAL;
-    } else if (choose_mode_of_job(ctx, &mode, why) != PEN_OK) {
-        return why->status;
-    }
-    /* A program written for ssp or async keeps its meaning when it runs alone. */
-    const worker_mode given = s->mode == MODE_AUTO ? mode : (worker_mode)s->mode;
-    const char *sync        = s->sync[0] != '\0' ? s->sync : usual_sync(given);
-    if (check_sync(ctx, mode, sync, why) != PEN_OK) return why->status;
-    ctx->mode = mode;
-    ctx->rule = s->commit == COMMIT_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
-    memcpy(ctx->sync, sync, strlen(sync) + 1);
-    ctx->engine = engine_of(mode, s);
+    const job_place place = {.is_alone = ctx->env.alone, .world_size = ctx->env.world_size};
+    job_mode chosen;
+    if (job_settings_check(&ctx->settings, place, &chosen, why) != PEN_OK) return why->status;
+    if (!chosen.has_servers && !ctx->env.alone) ctx->settings.servers = 0;
+    ctx->mode  = chosen.mode;
+    ctx->stage = chosen.stage;
+    ctx->rule  = ctx->settings.commit == COMMIT_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
+    memmove(ctx->sync, chosen.sync, strlen(chosen.sync) + 1);
+    ctx->engine = engine_of(chosen.mode, &ctx->settings);
     return PEN_OK;
 }
 
@@ -154,20 +67,14 @@ static pen_status set_up(pen_ctx *ctx, const char *const *settings, pen_error *w
     worker_settings *s = &ctx->settings;
     pen_status status  = worker_settings_load(s, settings, why);
     if (status != PEN_OK) return status;
-    if (s->log_level[0] != '\0') {
-        int level = log_level_find(s->log_level);
-        if (level < -1)
-            return why_set(why, PEN_BAD_SETTING,
-                           "log_level '%s' is none of silent, error, warning, notice, info, debug",
-                           s->log_level);
-        log_level_set(level);
-    }
+    const int level = s->log_level[0] != '\0' ? log_level_find(s->log_level) : -2;
+    if (level >= -1) log_level_set(level);
     log_format_set(s->log_format);
-    status = simd_choose(s->simd, why);
-    if (status == PEN_OK) status = worker_env_resolve(s, config_env, &ctx->env, why);
+    status = worker_env_resolve(s, config_env, &ctx->env, why);
     if (status == PEN_OK) log_format_as("worker", ctx->env.rank);
     if (status == PEN_OK && s->log_ranks == WORKER_LOG_FIRST && ctx->env.rank > 0)
         log_level_set(LOG_ERROR);
+    if (status == PEN_OK && ctx->env.rank <= 0) worker_files_tell(s);
     if (status == PEN_OK) s->servers = ctx->env.servers;
     if (status == PEN_OK && s->gather_16bit_on_save && s->store[0] == '\0' && ctx->env.rank <= 0)
         log_notice("gather_16bit_on_save has no effect without snapshots: there is no store "

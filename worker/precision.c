@@ -8,7 +8,7 @@
 #include <math.h>
 
 /* ---- settings -------------------------------------------------------------------------------- */
-static pen_status check_scale(const worker_settings *s, pen_error *why)
+pen_status precision_check(const worker_settings *s, pen_error *why)
 {
     if (s->precision != PRECISION_FP16 && s->loss_scale > 0)
         return why_set(why, PEN_BAD_SETTING,
@@ -68,7 +68,6 @@ static pen_status set_batches(pen_ctx *ctx, pen_error *why)
 
 pen_status precision_set_up(pen_ctx *ctx, pen_error *why)
 {
-    if (check_scale(&ctx->settings, why) != PEN_OK) return why->status;
     set_scale(ctx);
     return set_batches(ctx, why);
 }

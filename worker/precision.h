@@ -4,7 +4,10 @@
 
 #include "worker/context.h"
 
-/* Mode and world are known, nothing is registered.  BAD_SETTING names what contradicts what. */
+/* Whether precision and loss scale of these settings go together. */
+pen_status precision_check(const worker_settings *s, pen_error *why);
+
+/* They do.  Mode and world are known, nothing is registered.  BAD_SETTING names what contradicts what. */
 pen_status precision_set_up(pen_ctx *ctx, pen_error *why);
 
 /* Whether a group may be trained by this rule: a loss scale that changes needs steps that can be

@@ -31,15 +31,17 @@ static void dots_to_slashes(char *text)
         if (*text == '.') *text = '/';
 }
 
-static bool matches_one(const char *patterns, const char *prefix)
+/* One of the first `size` bytes, patterns and alternatives alike. */
+static bool matches_one(const char *patterns, size_t size, const char *prefix)
 {
     char pattern[NAME_BYTES];
-    while (*patterns != '\0') {
-        const size_t n = strcspn(patterns, ",");
+    const char *end = patterns + size;
+    while (patterns < end) {
+        const size_t n = strcspn(patterns, ",|");
         snprintf(pattern, sizeof pattern, "%.*s", (int)n, patterns);
         dots_to_slashes(pattern);
         if (fnmatch(pattern, prefix, FNM_PATHNAME) == 0) return true;
-        patterns += n + (patterns[n] == ',');
+        patterns += n + 1;
     }
     return false;
 }
@@ -60,22 +62,93 @@ static size_t layer_of(const char *name, const char *patterns)
         memcpy(prefix, name, n);
         prefix[n] = '\0';
         dots_to_slashes(prefix);
-        if (matches_one(patterns, prefix)) longest = n;
+        if (matches_one(patterns, strlen(patterns), prefix)) longest = n;
     }
     return longest;
 }
 
 static pen_status check_patterns(const char *patterns, pen_error *why)
 {
-    for (const char *at = patterns; *at != '\0'; at += strcspn(at, ",") + 1) {
-        const size_t n = strcspn(at, ",");
-        if (n == 0 || n >= NAME_BYTES || (at[n] == ',' && at[n + 1] == '\0'))
+    for (const char *at = patterns; *at != '\0'; at += strcspn(at, ",|") + 1) {
+        const size_t n = strcspn(at, ",|");
+        if (n == 0 || n >= NAME_BYTES || (at[n] != '\0' && at[n + 1] == '\0'))
             return why_set(
                 why, PEN_BAD_SETTING,
                 "wrap_match '%.100s' has an empty pattern or one of more than 255 letters; "
                 "it is a list like h.*,encoder.layer.*",
                 patterns);
         if (at[n] == '\0') break;
+    }
+    return PEN_OK;
+}
+
+/* ---- patterns that match nothing --------------------------------------------------------------- */
+enum { CHOICES_BYTES = 600 };
+
+/* "h.0.attn" becomes "h.*.attn". */
+static void star_numbers(const char *prefix, char text[NAME_BYTES])
+{
+    size_t used = 0;
+    for (const char *at = prefix; *at != '\0' && used + 1 < NAME_BYTES;) {
+        const size_t n = strcspn(at, ".");
+        const int part = is_number(at, n) ? 1 : (int)n;
+        used += (size_t)snprintf(text + used, NAME_BYTES - used, "%s%.*s", used > 0 ? "." : "",
+                                 part, is_number(at, n) ? "*" : at);
+        at += n + (at[n] == '.');
+    }
+}
+
+static bool is_listed(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)) != NULL; at += n)
+        if ((at == list || at[-1] == ' ') && (at[n] == '\0' || at[n] == ',')) return true;
+    return false;
+}
+
+/* Which patterns this model has layers for: "h, h.*, h.*.attn", as many as there is room for. */
+static void list_choices(const unit_tensor *t, uint32_t n, char list[CHOICES_BYTES])
+{
+    char prefix[NAME_BYTES], word[NAME_BYTES] = "";
+    size_t used = 0;
+    list[0]     = '\0';
+    for (uint32_t i = 0; i < n; i++)
+        for (const char *dot = strchr(t[i].name, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
+            snprintf(prefix, sizeof prefix, "%.*s", (int)(dot - t[i].name), t[i].name);
+            star_numbers(prefix, word);
+            if (is_listed(list, word) || used + strlen(word) + 8 > CHOICES_BYTES) continue;
+            used += (size_t)snprintf(list + used, CHOICES_BYTES - used, "%s%s",
+                                     used > 0 ? ", " : "", word);
+        }
+}
+
+/* Whether a tensor is in a layer of this pattern, or of one of its alternatives. */
+static bool has_layer(const char *pattern, size_t size, const unit_tensor *t, uint32_t n)
+{
+    char prefix[NAME_BYTES];
+    for (uint32_t i = 0; i < n; i++)
+        for (const char *dot = strchr(t[i].name, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
+            snprintf(prefix, sizeof prefix, "%.*s", (int)(dot - t[i].name), t[i].name);
+            dots_to_slashes(prefix);
+            if (matches_one(pattern, size, prefix)) return true;
+        }
+    return false;
+}
+
+static pen_status check_matches(const unit_rules *rules, const unit_tensor *t, uint32_t n,
+                                pen_error *why)
+{
+    char list[CHOICES_BYTES];
+    if (rules->wrap != WRAP_LAYER) return PEN_OK;
+    for (const char *at = rules->match; *at != '\0';) {
+        const size_t size = strcspn(at, ",");
+        if (!has_layer(at, size, t, n)) {
+            list_choices(t, n, list);
+            return why_set(why, PEN_BAD_SETTING,
+                           "wrap_match: no layer of this model is named '%.*s'%s%s", (int)size, at,
+                           list[0] != '\0' ? "; it has " : ": no name of a tensor has a dot", list);
+        }
+        at += size + (at[size] == ',');
     }
     return PEN_OK;
 }
@@ -251,7 +324,9 @@ pen_status units_make(unit_set *set, pen_ctx *ctx, const unit_tensor *tensor, ui
 {
     draft units = {0}, handles = {0};
     *set = (unit_set){0};
-    if (check_patterns(rules->match, why) != PEN_OK) return why->status;
+    if (check_patterns(rules->match, why) != PEN_OK ||
+        check_matches(rules, tensor, n, why) != PEN_OK)
+        return why->status;
     const bool is_made = begin_draft(&units, n) && begin_draft(&handles, n) &&
                          draft_units(&units, tensor, n, rules) &&
                          draft_handles(&handles, tensor, n, rules) &&

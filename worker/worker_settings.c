@@ -6,7 +6,11 @@
 #include "common/utf8.h"
 #include "common/why.h"
 #include "scheduler/scheduler_settings.h"
+#include "worker/coll/schedule.h"
+#include "worker/train/lr_schedule.h"
+#include "worker/worker_files.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* In the order of worker_mode; from MODE_COUNT on words that others use, in the order of synonyms. */
@@ -201,30 +205,59 @@ static pen_status override_optim(worker_settings *s, char usual[CONFIG_TEXT_BYTE
     return status;
 }
 
-static pen_status check_optim(const worker_settings *s, pen_error *why)
+static pen_status check_texts(const worker_settings *s, pen_error *why)
 {
     const optim_ops *ops;
     optim_hyper hyper;
-    return s->optim[0] != '\0' ? optim_parse(s->optim, &ops, &hyper, why) : PEN_OK;
+    lr_schedule rates;
+    schedule_table *table = NULL;
+    pen_status status     = PEN_OK;
+    if (s->optim[0] != '\0') status = optim_parse(s->optim, &ops, &hyper, why);
+    if (status == PEN_OK) status = lr_schedule_parse(s->schedule, &rates, why);
+    if (status == PEN_OK && s->coll_algorithm[0] != '\0')
+        status = schedule_table_parse(s->coll_algorithm, &table, why);
+    schedule_table_free(table);
+    return status;
+}
+
+/* A file of settings may name those of DeepSpeed, too. */
+static pen_status load_files(worker_settings *s, pen_error *why)
+{
+    char file[CONFIG_TEXT_BYTES];
+    const char *named = config_env("PENSTOCK_CONFIG");
+    if (named != NULL && strlen(named) >= sizeof file)
+        return why_set(why, PEN_BAD_SETTING, "the name of the file config is longer than %zu bytes",
+                       sizeof file - 1);
+    snprintf(file, sizeof file, "%s", named != NULL ? named : s->config);
+    if (file[0] != '\0' && !config_files_is_accelerate(file) &&
+        config_from_file(worker_settings_rows, s, file, why) != PEN_OK)
+        return why->status;
+    return worker_files_apply(s, why);
 }
 
 pen_status worker_settings_load(worker_settings *s, const char *const *strings, pen_error *why)
+{
+    return worker_settings_load_after(s, strings, NULL, why);
+}
+
+pen_status worker_settings_load_after(worker_settings *s, const char *const *strings,
+                                      const char *const *launcher, pen_error *why)
 {
     const config_row *const known[] = {worker_settings_rows, scheduler_settings_rows,
                                        worker_settings_foreign, NULL};
 
     config_defaults(program_rows, s);
+    s->notes[0]       = '\0';
     pen_status status = config_from_strings(program_rows, s, strings, why);
     if (status != PEN_OK) return status;
     char usual[CONFIG_TEXT_BYTES];
     memcpy(usual, s->optim, sizeof usual);
-    const char *file = config_env("PENSTOCK_CONFIG");
-    if (file == NULL) file = s->config;
-    if (file[0] != '\0') status = config_from_file(worker_settings_rows, s, file, why);
+    status = load_files(s, why);
     if (status == PEN_OK) status = override_optim(s, usual, why);
     if (status == PEN_OK) status = config_from_env(worker_settings_rows, s, known, why);
     if (status == PEN_OK) status = override_optim(s, usual, why);
-    if (status == PEN_OK) status = check_optim(s, why);
+    if (status == PEN_OK) status = config_from_strings(worker_settings_rows, s, launcher, why);
+    if (status == PEN_OK) status = check_texts(s, why);
     if (status != PEN_OK) return status;
     if (s->mode >= MODE_COUNT) s->mode = (int)synonyms[s->mode - MODE_COUNT];
     return check(s, why);

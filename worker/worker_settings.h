@@ -96,7 +96,7 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(int,      wrap,             ENUM, "unit",   0,    0,        worker_wrap_choices,                 \
       "What makes tensors a unit, which is gathered and dropped together: the unit they are registered with, their layer by name, size, or none.") \
     X(char,     wrap_match,       TEXT, "",       0,    0,        NULL,                                \
-      "With wrap=layer, patterns of layers such as h.*,encoder.layer.*; empty takes names up to their first number.") \
+      "With wrap=layer, patterns of layers such as h.*,encoder.layer.*; a | is between alternatives, and each has to match; empty takes names up to their first number.") \
     X(uint64_t, wrap_min_params,  U64,  "100000000", 1, 1e15,     NULL,                                \
       "With wrap=size, elements from which tensors that follow one another are a unit.")               \
     X(int,      prefetch_backward, ENUM, "pre",   0,    0,        worker_prefetch_choices,             \
@@ -202,13 +202,27 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(char,     log_level,        TEXT, "",       0,    0,        NULL,                                \
       "Least important lines that are logged: silent, error, warning, notice, info or debug.")         \
     X(char,     config,           TEXT, "",       0,    0,        NULL,                                \
-      "File of settings, one `name = value` on a line.")
+      "File of settings, one `name = value` on a line; one that ends in .yml, .yaml or .json is a file of accelerate.") \
+    X(char,     ds_config,        TEXT, "",       0,    0,        NULL,                                \
+      "JSON file of DeepSpeed; empty takes the one that the file of accelerate names.")                \
+    X(char,     hidden_size,      TEXT, "",       0,    0,        NULL,                                \
+      "Hidden size of the model, which bucket sizes that are auto in these files are made from.")      \
+    X(char,     lr,               TEXT, "",       0,    0,        NULL,                                \
+      "Learning rate that is auto in these files.")                                                    \
+    X(char,     weight_decay,     TEXT, "",       0,    0,        NULL,                                \
+      "Weight decay that is auto in these files.")                                                     \
+    X(char,     warmup_steps,     TEXT, "",       0,    0,        NULL,                                \
+      "Length of the warm-up that is auto in these files.")                                            \
+    X(char,     total_steps,      TEXT, "",       0,    0,        NULL,                                \
+      "Steps of the schedule that are auto in these files.")
 
 /* What only the program can know: strings of pen_init(), and no flag, variable or line of a file. */
 #define WORKER_PROMISES(X)                                                                            \
     X(bool,     applies_loss_scale, BOOL, "no",   0,    0,        NULL,                                \
       "The program multiplies its loss by step.loss_scale; precision=fp16 is refused without this word, because a gradient does not show that its scale is missing.")
 /* clang-format on */
+
+enum { WORKER_NOTES_BYTES = 4096 };
 
 typedef struct {
 #define WORKER_FIELD_ENUM(ctype, name)                    ctype name;
@@ -221,6 +235,7 @@ typedef struct {
     WORKER_SETTINGS(X)
     WORKER_PROMISES(X)
 #undef X
+    char notes[WORKER_NOTES_BYTES]; /* of configuration files: lines that rank 0 logs; no setting */
 } worker_settings;
 
 extern const config_row worker_settings_rows[];
@@ -231,10 +246,14 @@ extern const config_row worker_promises_rows[]; /* of the same struct */
  * read; any other is an error. */
 extern const config_row worker_settings_foreign[];
 
-/* Everything a worker was told: defaults, `strings` (pen_init's argument), the file PENSTOCK_CONFIG
- * names, the environment.  BAD_SETTING and a sentence when one of them, or two together, make no
+/* Everything a worker was told: defaults, `strings` (pen_init's argument), the files that PENSTOCK_CONFIG and
+ * PENSTOCK_DS_CONFIG name, the environment.  BAD_SETTING and a sentence when one of them, or two together, make no
  * sense. */
 pen_status worker_settings_load(worker_settings *s, const char *const *strings, pen_error *why);
+
+/* The same, with strings of the launcher behind all others (NULL: none). */
+pen_status worker_settings_load_after(worker_settings *s, const char *const *strings,
+                                      const char *const *launcher, pen_error *why);
 
 const char *worker_mode_name(int mode);
 

@@ -2,7 +2,7 @@
 #ifndef CLI_CONFIG_WRITE_YAML_H
 #define CLI_CONFIG_WRITE_YAML_H
 
-#include "cli/config/document.h"
+#include "common/config_files/document.h"
 #include <stdio.h>
 
 /* Writes the keys of a document in alphabetical order, as accelerate does; sections are maps of one level.  Sorts

@@ -1,17 +1,15 @@
 /* files.c - configuration files of accelerate and DeepSpeed, as `penstock run` uses them. */
 #include "cli/run/files.h"
 #include "cli/command.h"
-#include "common/optim/optim.h"
 #include "common/why.h"
 #include "worker/train/batch_plan.h"
-#include "worker/train/lr_schedule.h"
+#include "worker/worker_files.h"
 
 #include <ctype.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* Of the one command line of this process. */
 static resolution resolved;
@@ -31,41 +29,30 @@ static const char *check_number(struct argp_state *state, const char *flag, cons
     return text;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n > m && strcmp(text + n - m, end) == 0;
-}
-
-bool run_files_is_yaml(const char *name)
-{
-    return ends_with(name, ".yml") || ends_with(name, ".yaml");
-}
-
 error_t run_files_flag(int key, char *text, struct argp_state *state)
 {
     run_options *o = state->input;
     switch (key) {
     case FILES_CONFIG:
-        if (run_files_is_yaml(text) || ends_with(text, ".json"))
-            o->config = text;
+        if (config_files_is_accelerate(text))
+            o->files.config = text;
         else
             run_files_put(o, "config", text);
         break;
-    case FILES_DS_CONFIG: o->ds_config = text; break;
+    case FILES_DS_CONFIG: o->files.ds_config = text; break;
     case FILES_PRINT_CONFIG: o->print_config = true; break;
     case FILES_HIDDEN_SIZE:
-        o->autos.hidden_size = check_number(state, "hidden-size", text, true);
+        o->files.autos.hidden_size = check_number(state, "hidden-size", text, true);
         break;
-    case FILES_LR: o->autos.lr = check_number(state, "lr", text, false); break;
+    case FILES_LR: o->files.autos.lr = check_number(state, "lr", text, false); break;
     case FILES_WEIGHT_DECAY:
-        o->autos.weight_decay = check_number(state, "weight-decay", text, false);
+        o->files.autos.weight_decay = check_number(state, "weight-decay", text, false);
         break;
     case FILES_WARMUP_STEPS:
-        o->autos.warmup_steps = check_number(state, "warmup-steps", text, true);
+        o->files.autos.warmup_steps = check_number(state, "warmup-steps", text, true);
         break;
     case FILES_TOTAL_STEPS:
-        o->autos.total_steps = check_number(state, "total-steps", text, true);
+        o->files.autos.total_steps = check_number(state, "total-steps", text, true);
         break;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -110,59 +97,28 @@ static const char *find_given(const void *user, const char *setting, const char 
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-/* As accelerate seeks it, from here; else beside the file that names it. */
-static const char *seek(const document *yaml, const char *name, char path[CONFIG_TEXT_BYTES * 2])
+/* A variable says what no flag did.  The processes get what it comes to, and not the variable. */
+static void take_variable(const char **said, const char *given, const char *setting)
 {
-    struct stat info;
-    const char *slash = strrchr(yaml->name, '/');
-    snprintf(path, CONFIG_TEXT_BYTES * 2, "%.*s/%s", slash != NULL ? (int)(slash - yaml->name) : 1,
-             slash != NULL ? yaml->name : ".", name);
-    return name[0] != '/' && stat(name, &info) != 0 && stat(path, &info) == 0 ? path : name;
+    char variable[128];
+    if (given == NULL) return;
+    if (*said == NULL) *said = strdup(given); /* lives as long as the process */
+    name_variable(setting, variable);
+    unsetenv(variable);
 }
 
-static bool is_same_file(const char *a, const char *b)
+static void take_variables(run_options *o)
 {
-    struct stat one, two;
-    return stat(a, &one) == 0 && stat(b, &two) == 0 && one.st_ino == two.st_ino &&
-           one.st_dev == two.st_dev;
+    const config_files named = worker_files_named(NULL);
+    take_variable(&o->files.config, named.config, "config");
+    take_variable(&o->files.ds_config, named.ds_config, "ds_config");
+    take_variable(&o->files.autos.hidden_size, named.autos.hidden_size, "hidden_size");
+    take_variable(&o->files.autos.lr, named.autos.lr, "lr");
+    take_variable(&o->files.autos.weight_decay, named.autos.weight_decay, "weight_decay");
+    take_variable(&o->files.autos.warmup_steps, named.autos.warmup_steps, "warmup_steps");
+    take_variable(&o->files.autos.total_steps, named.autos.total_steps, "total_steps");
+    o->files.flags = &o->keys;
 }
-
-/* The JSON file that --ds-config or the YAML file names; NULL: none. */
-static pen_status choose_json(const run_options *o, const document *yaml, const char **json,
-                              char path[CONFIG_TEXT_BYTES * 2], pen_error *why)
-{
-    const document_key *key  = document_find(yaml, "deepspeed_config.deepspeed_config_file");
-    const document_key *kind = document_find(yaml, "distributed_type");
-    *json                    = o->ds_config;
-    if (key == NULL || key->kind == DOCUMENT_NULL) return PEN_OK;
-    if (kind != NULL && strcmp(kind->text, "DEEPSPEED") != 0) return PEN_OK;
-    const char *named = seek(yaml, key->text, path);
-    if (o->ds_config != NULL && !is_same_file(o->ds_config, named))
-        return why_set(why, PEN_BAD_SETTING,
-                       "--ds-config %s and %s:%d (deepspeed_config_file: %s) contradict each other",
-                       o->ds_config, yaml->name, key->line, key->text);
-    if (o->ds_config == NULL) *json = named;
-    return PEN_OK;
-}
-
-static pen_status read_files(const run_options *o, pen_error *why)
-{
-    document yaml = {.keys = NULL}, json = {.keys = NULL};
-    char path[CONFIG_TEXT_BYTES * 2];
-    const char *json_name = o->ds_config;
-    pen_status status     = PEN_OK;
-    if (o->config != NULL) status = document_read(&yaml, o->config, why);
-    if (status == PEN_OK) status = choose_json(o, &yaml, &json_name, path, why);
-    if (status == PEN_OK && json_name != NULL) status = document_read(&json, json_name, why);
-    if (status == PEN_OK)
-        status = resolve(o->config != NULL ? &yaml : NULL, json_name != NULL ? &json : NULL,
-                         &o->autos, (resolve_given){find_given, o}, &resolved, why);
-    document_free(&yaml);
-    document_free(&json);
-    return status;
-}
-
-/* ---- what is said must be taken by those it is for ------------------------------------------------------- */
 
 static const config_row *find_row(const char *setting)
 {
@@ -170,25 +126,6 @@ static const config_row *find_row(const char *setting)
         for (const config_row *row = command_tables[i]; row->name != NULL; row++)
             if (strcmp(row->name, setting) == 0) return row;
     return NULL;
-}
-
-static pen_status check_value(const resolved_value *v, pen_error *why)
-{
-    char scratch[1 << 16] __attribute__((aligned(16)));
-    const config_row *row = find_row(v->name);
-    const optim_ops *ops;
-    optim_hyper hyper;
-    lr_schedule schedule;
-    if (row == NULL) return why_set(why, PEN_INTERNAL, "no process has a setting '%s'", v->name);
-    config_defaults(row, scratch);
-    pen_status status = config_set(row, scratch, row->name, v->value, why);
-    if (status == PEN_OK && strcmp(v->name, "optim") == 0)
-        status = optim_parse(v->value, &ops, &hyper, why);
-    if (status == PEN_OK && strcmp(v->name, "schedule") == 0)
-        status = lr_schedule_parse(v->value, &schedule, why);
-    if (status == PEN_OK) return PEN_OK;
-    const pen_error said = *why;
-    return why_set(why, status, "%s  (from %s)", said.text, v->source);
 }
 
 static uint64_t whole_of(const char *setting)
@@ -303,15 +240,10 @@ static pen_status take_start(run_options *o, pen_error *why)
     return share_processes(o, why);
 }
 
-static void tell(void)
+static void print_line(const char *line, void *user)
 {
-    for (size_t i = 0; i < resolved.n_notices; i++)
-        fprintf(stderr, "penstock: %s\n", resolved.notices[i]);
-    for (size_t i = 0; i < resolved.settings.n; i++) {
-        const resolved_value *v = &resolved.settings.values[i];
-        if (strncmp(v->source, "auto", 4) == 0 || strstr(v->source, "(auto") != NULL)
-            fprintf(stderr, "penstock: %s = %s, %s\n", v->name, v->value, v->source);
-    }
+    (void)user;
+    fprintf(stderr, "penstock: %s\n", line);
 }
 
 static pen_status put_settings(run_options *o, pen_error *why)
@@ -320,7 +252,7 @@ static pen_status put_settings(run_options *o, pen_error *why)
     const resolved_value *mode = resolved_find(&resolved.settings, "mode");
     for (size_t i = 0; i < resolved.settings.n; i++) {
         const resolved_value *v = &resolved.settings.values[i];
-        const pen_status status = check_value(v, why);
+        const pen_status status = worker_files_check(v, why);
         if (status != PEN_OK) return status;
         const bool is_joined = strcmp(v->name, "optim") == 0;
         if (is_joined || find_given(o, v->name, &source) == NULL) put_variable(v->name, v->value);
@@ -332,20 +264,15 @@ static pen_status put_settings(run_options *o, pen_error *why)
 int run_files_apply(run_options *o)
 {
     pen_error why;
-    const bool has_autos = o->autos.hidden_size != NULL || o->autos.lr != NULL ||
-                           o->autos.weight_decay != NULL || o->autos.warmup_steps != NULL ||
-                           o->autos.total_steps != NULL;
-    const bool has_files = o->config != NULL || o->ds_config != NULL;
-    if (has_autos && !has_files)
-        return command_fail(
-            EXIT_USAGE, "--hidden-size, --lr, --weight-decay, --warmup-steps and --total-steps "
-                        "say what auto is in --config or --ds-config, and there is neither; say "
-                        "--optim 'adamw lr=...' and --schedule");
-    pen_status status = has_files ? read_files(o, &why) : PEN_OK;
+    take_variables(o);
+    const bool has_files = config_files_is_any(&o->files);
+    pen_status status =
+        config_files_load(&o->files, (resolve_given){find_given, o}, &resolved, &why);
     if (status == PEN_OK) status = take_start(o, &why);
     if (status == PEN_OK && has_files) status = plan_batch(o, &why);
     if (status == PEN_OK && has_files) status = put_settings(o, &why);
-    if (status == PEN_OK && has_files && !o->print_config) tell();
+    if (status == PEN_OK && o->node_rank == 0 && !o->print_config)
+        config_files_tell(&resolved, print_line, NULL);
     if (status != PEN_OK || !o->print_config) resolution_free(&resolved);
     return status == PEN_OK ? -1 : command_fail(EXIT_USAGE, "%s", why.text);
 }
@@ -408,7 +335,7 @@ int run_files_print(const run_options *o, FILE *out)
             add(settings, row->name, value_of(&v), source);
         }
     for (size_t i = 0; i < resolved.n_notices; i++)
-        json_array_append_new(notices, json_string(resolved.notices[i]));
+        json_array_append_new(notices, json_string(resolved.notices[i].text));
     json_t *all =
         json_pack("{s:o, s:o, s:o}", "launch", launch, "settings", settings, "notices", notices);
     json_dumpf(all, out, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(6));

@@ -20,9 +20,6 @@ enum {
     FILES_TOTAL_STEPS
 };
 
-/* Its name ends as that of a configuration file of accelerate. */
-bool run_files_is_yaml(const char *name);
-
 /* One of these flags; ARGP_ERR_UNKNOWN for others.  state->input is the run_options. */
 error_t run_files_flag(int key, char *text, struct argp_state *state);
 

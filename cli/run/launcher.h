@@ -65,9 +65,13 @@ void launcher_scale(launcher *l, int workers, int servers);
  * Errors  BAD_SETTING  machines beyond the first need a secret that they were not given. */
 pen_status launcher_secure(launcher *l, pen_error *why);
 void launcher_forget_secret(launcher *l);
+/* What launcher_secure() would refuse; makes and tells nothing. */
+pen_status launcher_check_secret(const launcher *l, pen_error *why);
 
 /* timeline.c: --trace */
 pen_status launcher_begin_timeline(const launcher *l, pen_error *why);
+/* What launcher_begin_timeline() would refuse; leaves nothing behind. */
+pen_status launcher_check_timeline(pen_error *why);
 void launcher_end_timeline(const launcher *l); /* when all processes have ended */
 
 /* run.c: the link broke in a job that outlives its scheduler, which may be started again. */

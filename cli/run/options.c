@@ -1,11 +1,15 @@
 /* options.c - torchrun's flags, ours, and any setting of the job. */
 #include "cli/run/options.h"
 #include "cli/command.h"
+#include "cli/config/key_flags.h"
 #include "cli/run/files.h"
 #include "common/optim/optim.h"
 #include "common/device/device.h"
 #include "common/transport/own_address.h"
 #include "common/why.h"
+#include "server/admission.h"
+#include "server/server_settings.h"
+#include "worker/job_mode.h"
 
 #include <argp.h>
 #include <ctype.h>
@@ -62,6 +66,7 @@ const struct argp_option run_options_rows[] = {
     {"rdzv-id",            KEY_RDZV_ID,      "NAME",   0, "torchrun's way to say --job", 1},
     {"job",                KEY_JOB,          "NAME",   0, "Name of the job (that of machine 0; there the program's name and four digits)", 1},
     {0, 0, 0, 0, "Configuration files", 4},
+    {"config-file",        FILES_CONFIG,       "FILE",   0, "accelerate's way to say --config", 4},
     {"config",             FILES_CONFIG,       "FILE",   0, "Of accelerate when it ends in .yml, .yaml or .json, else lines  name = value  of settings", 4},
     {"ds-config",          FILES_DS_CONFIG,    "FILE",   0, "JSON of DeepSpeed", 4},
     {"print-config",       FILES_PRINT_CONFIG, 0,        0, "Prints what all files, variables and flags come to, as JSON, and ends", 4},
@@ -371,7 +376,7 @@ static const struct argp_option *find_flag(const char *name)
 
 static int refuse_flag(const char *name, const char *word)
 {
-    if (run_files_is_yaml(word)) /* as some texts show it for accelerate */
+    if (config_files_is_yaml(word)) /* as some texts show it for accelerate */
         return command_fail(EXIT_USAGE,
                             "unknown flag '%s'; a configuration file is named so: --config %s",
                             word, word + 2);
@@ -395,13 +400,7 @@ static int refuse_flag(const char *name, const char *word)
 static int check_optim(const char *value)
 {
     pen_error why;
-    const optim_ops *ops;
-    optim_hyper hyper;
-    char rated[CONFIG_TEXT_BYTES];
-    if (optim_parse(value, &ops, &hyper, &why) == PEN_OK) return -1;
-    const bool fits = (size_t)snprintf(rated, sizeof rated, "%s lr=1", value) < sizeof rated;
-    if (fits && optim_parse(rated, &ops, &hyper, NULL) == PEN_OK) return -1;
-    return command_fail(EXIT_USAGE, "%s", why.text);
+    return optim_check(value, &why) == PEN_OK ? -1 : command_fail(EXIT_USAGE, "%s", why.text);
 }
 
 /* Whether the setting would be taken by those it is for; -1, or the exit code. */
@@ -428,6 +427,22 @@ static char *split_flag(char *word, char *as_flag, char *as_setting, size_t size
     }
     as_flag[n] = as_setting[n] = '\0';
     return equals == NULL ? NULL : equals + 1;
+}
+
+/* A flag of `accelerate launch` that means a key of its file: -1 and *i on its last word; *known is false for another.
+ * Else the exit code. */
+static int take_key(run_options *o, const char *name, const char *value, int argc, char **argv,
+                    int *i, bool *known)
+{
+    pen_error why;
+    const char *text;
+    const key_row *row = key_flag_find(name, &text);
+    *known             = row != NULL;
+    if (row == NULL) return -1;
+    if (text == NULL) text = value != NULL ? value : *i + 1 < argc ? argv[++*i] : NULL;
+    if (text == NULL) return command_fail(EXIT_USAGE, "--%s needs a value", name);
+    if (key_flag_put(&o->keys, row, text, &why) == PEN_OK) return -1;
+    return command_fail(EXIT_USAGE, "%s", why.text);
 }
 
 static bool is_yes(const config_row *row, const char *value)
@@ -472,11 +487,15 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128], ru
             if (value != NULL) out[n++] = value;
             continue;
         }
+        bool is_key = false;
+        int code    = row == NULL ? take_key(o, setting, value, argc, argv, &i, &is_key) : -1;
+        if (code >= 0) return -1 - code;
+        if (is_key) continue;
         if (row == NULL) return -1 - refuse_flag(name, argv[i]);
         if (value == NULL && i + 1 < argc && row->type != CONFIG_BOOL) value = argv[++i];
         if (value == NULL && row->type == CONFIG_BOOL) value = "yes";
         if (value == NULL) return -1 - command_fail(EXIT_USAGE, "--%s needs a value", name);
-        int code = check_setting(row, value);
+        code = check_setting(row, value);
         if (code >= 0) return -1 - code;
         run_files_put(o, row->name, value);
     }
@@ -537,6 +556,54 @@ static int check_copies(const run_options *o)
     return -1;
 }
 
+/* ---- what the processes would refuse ---------------------------------------------------------------------- */
+
+enum { SAID_MAX = 8 };
+
+/* What this command tells its workers, as strings "name=value". */
+typedef struct {
+    char text[SAID_MAX][CONFIG_TEXT_BYTES + 64];
+    const char *all[SAID_MAX + 1];
+    int n;
+} said_to_workers;
+
+static void say(said_to_workers *said, const char *name, const char *value)
+{
+    snprintf(said->text[said->n], sizeof said->text[0], "%s=%s", name, value);
+    said->all[said->n] = said->text[said->n];
+    said->n++;
+}
+
+static pen_status ask_workers(const run_options *o, pen_error *why)
+{
+    said_to_workers said = {.n = 0};
+    char number[24];
+    snprintf(number, sizeof number, "%d", o->servers);
+    say(&said, "servers", number);
+    snprintf(number, sizeof number, "%d", o->nproc_max * o->nnodes_max);
+    if (run_options_is_elastic(o)) say(&said, "workers_max", number);
+    if (o->mode != NULL) say(&said, "mode", o->mode);
+    if (o->store != NULL) say(&said, "store", o->store);
+    if (o->resume) say(&said, "resume", "yes");
+    if (o->fresh) say(&said, "fresh", "yes");
+    return job_settings_foretell(said.all, o->nproc * o->nnodes, why);
+}
+
+static pen_status ask_servers(const run_options *o, pen_error *why)
+{
+    static server_settings s;
+    const config_row *known[8] = {worker_settings_foreign};
+    admission taken;
+    if (o->servers == 0) return PEN_OK;
+    for (int i = 0; command_tables[i] != NULL; i++) known[i + 1] = command_tables[i];
+    config_defaults(server_settings_rows, &s);
+    pen_status status = config_from_env(server_settings_rows, &s, known, why);
+    if (status == PEN_OK && o->store != NULL)
+        status = config_set(server_settings_rows, &s, "store", o->store, why);
+    if (status == PEN_OK) status = server_settings_check(&s, why);
+    return status == PEN_OK ? admission_parse(s.admission, &taken, why) : status;
+}
+
 static int check(run_options *o)
 {
     if (o->has_join && o->node_rank == 0)
@@ -571,7 +638,11 @@ static int check(run_options *o)
         return command_fail(EXIT_USAGE, "--resume needs --store DIR");
     pen_error why;
     if (command_check_environment(&why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
-    return o->mode != NULL ? check_setting(find_setting("mode"), o->mode) : -1;
+    code = o->mode != NULL ? check_setting(find_setting("mode"), o->mode) : -1;
+    if (code >= 0) return code;
+    if (ask_workers(o, &why) != PEN_OK || ask_servers(o, &why) != PEN_OK)
+        return command_fail(EXIT_USAGE, "%s", why.text);
+    return -1;
 }
 
 /* "HOST:PORT", "HOST" or "[::1]:PORT"; as with torchrun it comes before --master-addr. */
@@ -612,7 +683,11 @@ static int choose_node_rank(run_options *o)
 
 int run_options_parse(int argc, char **argv, run_options *o)
 {
-    *o = (run_options){.node_rank = -1, .grace_s = 5, .master_port = -1, .prefix = true};
+    *o = (run_options){.node_rank   = -1,
+                       .grace_s     = 5,
+                       .master_port = -1,
+                       .prefix      = true,
+                       .keys        = {.name = "the flags"}};
     memset(o->shown, true, sizeof o->shown);
 
     char **words        = calloc((size_t)argc * 2 + 1,
@@ -640,7 +715,5 @@ int run_options_parse(int argc, char **argv, run_options *o)
         snprintf(o->master_addr, sizeof o->master_addr, "127.0.0.1");
     }
     if (o->master_port < 0) o->master_port = o->nnodes > 1 ? 29500 : 0;
-    const int refused = check(o);
-    if (refused >= 0 || !o->print_config) return refused;
-    return run_files_print(o, stdout);
+    return check(o);
 }

@@ -2,7 +2,7 @@
 #ifndef CLI_RUN_OPTIONS_H
 #define CLI_RUN_OPTIONS_H
 
-#include "cli/config/resolve.h"
+#include "common/config_files/load.h"
 #include "common/secret.h"
 #include "penstock.h"
 #include <argp.h>
@@ -40,9 +40,9 @@ typedef struct {
     bool emits;        /* --emit k8s: nothing is started */
     const char *image; /* of its containers; NULL: none was said */
 
-    const char *config, *ds_config; /* files of accelerate and DeepSpeed; NULL: none */
-    resolve_flags autos;            /* what "auto" in them stands for */
-    bool print_config;
+    config_files files; /* of accelerate and DeepSpeed */
+    document keys;      /* of accelerate's files, that were flags */
+    bool print_config;  /* nothing is started: see command_run() */
     const char *flags
         [RUN_FLAGS_MAX]; /* settings that were flags; the others of the environment were there */
     int n_flags;

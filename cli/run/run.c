@@ -6,6 +6,7 @@
  */
 #include "cli/command.h"
 #include "cli/emit/emit.h"
+#include "cli/run/files.h"
 #include "cli/run/launcher.h"
 #include "cli/run/lines.h"
 #include "cli/run/report.h"
@@ -502,12 +503,24 @@ static int open_signals(void)
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
+/* --print-config: all that a run would refuse is refused, and nothing is made. */
+static int print_config(launcher *l)
+{
+    pen_error why;
+    if (files_check(&why) != PEN_OK) return command_fail(1, "%s", why.text);
+    if ((l->options.program != NULL && launcher_name_job(l, &why) != PEN_OK) ||
+        launcher_check_secret(l, &why) != PEN_OK || launcher_check_timeline(&why) != PEN_OK)
+        return command_fail(EXIT_USAGE, "%s", why.text);
+    return run_files_print(&l->options, stdout);
+}
+
 int command_run(int argc, char **argv)
 {
     static launcher l;
     pen_error why;
     int code = run_options_parse(argc, argv, &l.options);
     if (code >= 0) return code;
+    if (l.options.print_config) return print_config(&l);
     if (l.options.emits) return emit_k8s(&l.options, stdout);
     lines_begin(config_env("PENSTOCK_LOG_FORMAT"));
     ssize_t n = readlink("/proc/self/exe", l.self, sizeof l.self - 1);

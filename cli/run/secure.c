@@ -106,22 +106,32 @@ static void print_join(const launcher *l, const secret *s)
     explicit_bzero(line, sizeof line);
 }
 
-static pen_status find_secret(launcher *l, pen_error *why)
+/* A secret that is given can be read, and a machine that cannot make one has one. */
+static pen_status check_given(const run_options *o, bool *is_file, pen_error *why)
 {
-    run_options *o    = &l->options;
     const char *given = config_env("PENSTOCK_SECRET_FILE");
-    pen_status status;
     secret s;
-    if (given != NULL && given[0] != '\0' && !o->has_join) {
-        status = secret_read(given, &s, why); /* rather one sentence now than one of each child */
+    *is_file = given != NULL && given[0] != '\0' && !o->has_join;
+    if (*is_file) {
+        const pen_status status =
+            secret_read(given, &s, why); /* rather one sentence now than one of each child */
         secret_wipe(&s);
         return status;
     }
-    if (!o->has_join && o->node_rank > 0)
-        return why_set(why, PEN_BAD_SETTING,
-                       "machine %d needs the job's secret: say --join and what machine 0 printed, "
-                       "or --secret-file FILE on all machines, or --encryption clear on all",
-                       o->node_rank);
+    if (o->has_join || o->node_rank == 0) return PEN_OK;
+    return why_set(why, PEN_BAD_SETTING,
+                   "machine %d needs the job's secret: say --join and what machine 0 printed, "
+                   "or --secret-file FILE on all machines, or --encryption clear on all",
+                   o->node_rank);
+}
+
+static pen_status find_secret(launcher *l, pen_error *why)
+{
+    run_options *o = &l->options;
+    bool is_file;
+    secret s;
+    pen_status status = check_given(o, &is_file, why);
+    if (status != PEN_OK || is_file) return status;
     status = o->has_join ? PEN_OK : secret_make(&s, why);
     if (o->has_join) s = o->join;
     if (status == PEN_OK) status = keep_secret(l, &s, why);
@@ -132,15 +142,35 @@ static pen_status find_secret(launcher *l, pen_error *why)
     return status;
 }
 
+/* The job has a secret that was given to this command. */
+static bool has_given(const run_options *o)
+{
+    const char *given = config_env("PENSTOCK_SECRET_FILE");
+    return o->has_join || (given != NULL && given[0] != '\0');
+}
+
+static bool is_clear(const run_options *o, int choice)
+{
+    return choice == GUARD_CLEAR || (choice == GUARD_AUTO && !has_given(o) && !leaves_host(o));
+}
+
+pen_status launcher_check_secret(const launcher *l, pen_error *why)
+{
+    int choice;
+    bool is_file;
+    const run_options *o = &l->options;
+    if (parse_choice(&choice, why) != PEN_OK) return why->status;
+    return is_clear(o, choice) && !has_given(o) ? PEN_OK : check_given(o, &is_file, why);
+}
+
 pen_status launcher_secure(launcher *l, pen_error *why)
 {
     int choice;
-    const char *given       = config_env("PENSTOCK_SECRET_FILE");
-    const bool has_secret   = l->options.has_join || (given != NULL && given[0] != '\0');
+    const bool has_secret   = has_given(&l->options);
     const bool is_far       = leaves_host(&l->options);
     const pen_status status = parse_choice(&choice, why);
     if (status != PEN_OK) return status;
-    if (choice == GUARD_CLEAR || (choice == GUARD_AUTO && !has_secret && !is_far)) {
+    if (is_clear(&l->options, choice)) {
         say_clear(is_far && !has_secret);
         return has_secret ? find_secret(l, why) : PEN_OK; /* then it is proven, if not encrypted */
     }

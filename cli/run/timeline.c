@@ -47,20 +47,40 @@ static void remove_parts(const char *folder)
     closedir(d);
 }
 
-pen_status launcher_begin_timeline(const launcher *l, pen_error *why)
+/* folder: "" where there is no timeline.  *is_new: it was made here. */
+static pen_status make_folder(char folder[CONFIG_TEXT_BYTES + 16], bool *is_new, pen_error *why)
 {
-    char folder[CONFIG_TEXT_BYTES + 16];
     const char *file = config_env("PENSTOCK_TRACE");
+    folder[0]        = '\0';
+    *is_new          = false;
     if (file == NULL || file[0] == '\0') return PEN_OK;
     file = make_absolute(file, why);
     if (file == NULL) return PEN_BAD_SETTING;
-    folder_of(file, folder, sizeof folder);
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return why_set(why, PEN_STORE,
-                       "cannot make the folder %s for the parts of the timeline: %m; --trace names "
-                       "a file in a "
-                       "folder that is there",
-                       folder);
+    folder_of(file, folder, CONFIG_TEXT_BYTES + 16);
+    *is_new = mkdir(folder, 0777) == 0;
+    if (*is_new || errno == EEXIST) return PEN_OK;
+    return why_set(why, PEN_STORE,
+                   "cannot make the folder %s for the parts of the timeline: %m; --trace names "
+                   "a file in a "
+                   "folder that is there",
+                   folder);
+}
+
+pen_status launcher_check_timeline(pen_error *why)
+{
+    char folder[CONFIG_TEXT_BYTES + 16];
+    bool is_new;
+    const pen_status status = make_folder(folder, &is_new, why);
+    if (status == PEN_OK && is_new) rmdir(folder);
+    return status;
+}
+
+pen_status launcher_begin_timeline(const launcher *l, pen_error *why)
+{
+    char folder[CONFIG_TEXT_BYTES + 16];
+    bool is_new;
+    const pen_status status = make_folder(folder, &is_new, why);
+    if (status != PEN_OK || folder[0] == '\0') return status;
     if (l->options.nnodes_max == 1) remove_parts(folder);
     return PEN_OK;
 }

@@ -67,6 +67,17 @@ pen_status optim_parse(const char *text, const optim_ops **ops, optim_hyper *hyp
     return PEN_OK;
 }
 
+pen_status optim_check(const char *text, pen_error *why)
+{
+    const optim_ops *ops;
+    optim_hyper hyper;
+    char rated[512];
+    const pen_status status = optim_parse(text, &ops, &hyper, why);
+    if (status == PEN_OK) return PEN_OK;
+    const bool fits = (size_t)snprintf(rated, sizeof rated, "%s lr=1", text) < sizeof rated;
+    return fits && optim_parse(rated, &ops, &hyper, NULL) == PEN_OK ? PEN_OK : status;
+}
+
 /* ---- override -------------------------------------------------------------------------------- */
 typedef struct {
     const char *at;

@@ -91,6 +91,9 @@ const optim_ops *optim_find(const char *name); /* NULL when unknown */
  * rule that needs a rate and got none ("sgd needs a rate: say optim=\"sgd lr=0.1\""). */
 pen_status optim_parse(const char *text, const optim_ops **ops, optim_hyper *hyper, pen_error *why);
 
+/* The same of a text whose rate may still come from elsewhere: "adamw" and "adamw beta2=0.95" are fine. */
+pen_status optim_check(const char *text, pen_error *why);
+
 /* What `given` makes of `usual`: the settings of its rule that it does not name stay as `usual` has them, and another
  * rule begins with its own defaults.  usual "adamw lr=1e-3 weight_decay=0.1", given "adamw lr=0.1": "adamw
  * weight_decay=0.1 lr=0.1".  An empty one leaves the other.  Nothing is checked but the size: BAD_SETTING. */

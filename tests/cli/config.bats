@@ -9,13 +9,14 @@ setup() {
 }
 teardown() { job_teardown; }
 
-# The exit code and the only sentence:  says 2 "SENTENCE" WORDS...
+# The exit code and the only sentence, of a run and of --print-config alike:  says 2 "SENTENCE" WORDS...
 says() {
     local code=0
     pen "${@:3}" >"$tmp/out" 2>"$tmp/err" || code=$?
     cat "$tmp/out" "$tmp/err"
     [ "$code" = "$1" ]
     [ "$(cat "$tmp/err")" = "$2" ]
+    [ "$3" != run ] || [[ " $* " == *" --print-config "* ]] || says "$1" "$2" run --print-config "${@:4}"
 }
 
 # A value of the last --print-config in $tmp/printed, with its source:  printed settings mode
@@ -79,14 +80,13 @@ PENSTOCK_MODE=zero1
 PENSTOCK_PRECISION=fp16
 PENSTOCK_SIMD=scalar" <"$tmp/out"
     grep -qx "penstock: reduce_bucket = 589824, auto: the square of hidden size 768, zero_stage2_config.json:34" "$tmp/err"
-    [ "$(grep -c "main_training_function has no effect: a C program begins in main()" "$tmp/err")" = 1 ]
 }
 
 @test "a job over two machines takes addresses, ranks and its share of the processes from the file" {
     sed -e 's/^num_machines: 1/num_machines: 2/; s/^machine_rank: 0/machine_rank: 1/; s/^num_processes: 2/num_processes: 8/' \
         -e 's/^main_process_ip: null/main_process_ip: 10.0.0.1/; s/^main_process_port: null/main_process_port: 29501/' \
         fsdp.yml >"$tmp/two.yml"
-    prints --config "$tmp/two.yml"
+    prints --config "$tmp/two.yml" --encryption clear
     [ "$(printed launch num_processes)" = "$tmp/two.yml:18 8" ]
     [ "$(printed launch machine_rank)" = "$tmp/two.yml:12 1" ]
     [ "$(printed launch main_process_ip)" = "$tmp/two.yml:13 10.0.0.1" ]
@@ -152,12 +152,12 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
 
 @test "penstock config refuses what run would refuse" {
     says 2 "penstock: unknown key 'zero_stge'; did you mean 'zero_stage'?  (penstock config --help)" config --zero-stge 2
-    says 2 "penstock: the flags:1: deepspeed_config.zero_stage is '7', but must be one of 0, 1, 2, 3" config --zero-stage 7
-    says 2 "penstock: the flags:1: deepspeed_config.offload_param_device nvme needs ZeRO stage 3, but this is stage 2" \
+    says 2 "penstock: --zero_stage: deepspeed_config.zero_stage is '7', but must be one of 0, 1, 2, 3" config --zero-stage 7
+    says 2 "penstock: --offload_param_device: deepspeed_config.offload_param_device nvme needs ZeRO stage 3, but this is stage 2" \
         config --out "$tmp/x.yml" --offload-param-device nvme
     [ ! -e "$tmp/x.yml" ]
     says 2 "penstock: --zero_stage needs a value" config --zero-stage
-    says 2 "penstock: 'now' is one word too many" config now
+    says 2 "penstock: unexpected argument 'now'" config now
 }
 
 @test "steps_per_print and wall_clock_breakdown write a line of rank 0 every so many steps, whose times add up" {
@@ -171,4 +171,85 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     awk -F '[ ,;]+' '{sum = $15 + $17 + $19 + $21; step = 1000 / $7; off = (sum - step) / step; if (off < 0) off = -off
         printf "%s ms in phases, %s ms a step: %.2f %% apart of 5 %%\n", sum, step, 100 * off
         if (off > 0.05) exit 1}' "$tmp/lines"
+}
+
+@test "the article's files mean the same under torchrun's variables, Slurm's, mpirun's, in bare shells and with penstock run" {
+    local way r p j port
+    port=$(free_port)
+    export PENSTOCK_LR=0.01 PENSTOCK_WEIGHT_DECAY=0.02 PENSTOCK_WARMUP_STEPS=2
+    pen run --standalone --no-prefix --config zero2_bf16.yml "$programs/stepper" steps=4 >"$tmp/run.out" 2>"$tmp/run.err"
+    # two of each launcher, by its own names
+    local torchrun='RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$p TORCHELASTIC_RUN_ID=x'
+    local slurm='SLURM_JOB_ID=$j SLURM_STEP_ID=0 SLURM_PROCID=$r SLURM_LOCALID=$r SLURM_STEP_NUM_TASKS=2 SLURM_NODEID=0'
+    slurm+=' SLURM_STEP_TASKS_PER_NODE=2 SLURM_JOB_NODELIST=localhost'
+    local mpirun='OMPI_COMM_WORLD_RANK=$r OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=$r OMPI_COMM_WORLD_LOCAL_SIZE=2'
+    mpirun+=' MASTER_PORT=$p'
+    local shell='RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$p'
+    for way in torchrun slurm mpirun shell; do
+        p=$((++port)) j=$((RANDOM % 9000 + 1000))
+        for r in 1 0; do
+            # shellcheck disable=SC2046
+            MARK=$mark PENSTOCK_CONFIG=zero2_bf16.yml env $(eval "echo ${!way}") "$programs/stepper" steps=4 \
+                >"$tmp/$way.$r.out" 2>"$tmp/$way.$r.err" 3>&- &
+        done
+    done
+    wait
+    [ "$(wc -l <"$tmp/run.out")" = 8 ] || { cat "$tmp/run.err"; false; }
+    for way in torchrun slurm mpirun shell; do
+        diff <(sort "$tmp/run.out") <(sort "$tmp/$way".?.out) || { cat "$tmp/$way".?.err; false; }
+        # rate and norm of each step, and once, by rank 0, what has no effect
+        diff <(grep -o "step [1-4]: rate .*, norm [0-9.]*" "$tmp/run.err") <(grep -oh "step [1-4]: rate .*, norm [0-9.]*" "$tmp/$way.0.err")
+        [ "$(cat "$tmp/$way".?.err | grep -c "no effect here: .*pin_memory (zero2_bf16.json:26), .*dataloader_drop_last")" = 1 ]
+        ! grep -q "no effect" "$tmp/$way.1.err" || return 1
+    done
+    [ "$(grep -c "no effect here: .*pin_memory (zero2_bf16.json:26), .*dataloader_drop_last" "$tmp/run.err")" = 1 ]
+    (unset PENSTOCK_LR; PENSTOCK_CONFIG=zero2_bf16.yml "$programs/stepper" 2>&1 || :) |
+        is_text "stepper: zero2_bf16.json:8: optimizer.params.lr is auto: set PENSTOCK_LR"
+    nothing_is_left
+}
+
+@test "a variable names the files of penstock run and of a server, too" {
+    PENSTOCK_CONFIG=fsdp_llama.yml prints
+    [ "$(printed settings mode)" = "fsdp_llama.yml:11 full_shard" ]
+    PENSTOCK_DS_CONFIG=zero3_bf16.json PENSTOCK_HIDDEN_SIZE=64 prints --nproc-per-node 2
+    [ "$(printed settings mode)" = "zero3_bf16.json:6 zero3" ]
+    sed 's/"device": "cpu"/"device": "nvme"/; s/"auto"/1000/' zero3_bf16.json >"$tmp/ds.json"
+    says 2 "penstock: $tmp/ds.json:8: zero_optimization.offload_optimizer.device nvme needs a folder: say nvme_path, or --offload-path DIR" \
+        run --ds-config "$tmp/ds.json" --servers 1 true
+    PENSTOCK_DS_CONFIG=$tmp/ds.json says 2 "penstock: $tmp/ds.json:8: zero_optimization.offload_optimizer.device nvme needs a folder: say nvme_path, or --offload-path DIR" \
+        server --master-port 1
+}
+
+@test "the flags of accelerate launch are keys of its file, and come before it" {
+    prints --config_file fsdp_llama.yml --num_processes 4 --mixed_precision no --main_process_port 29777
+    [ "$(printed launch num_processes)" = "--num_processes 4" ]
+    [ "$(printed launch main_process_port)" = "--main_process_port 29777" ]
+    [ "$(printed settings precision)" = "--mixed_precision fp32" ]
+    [ "$(printed settings mode)" = "fsdp_llama.yml:11 full_shard" ]
+    prints --use_deepspeed --zero_stage=3 --num-machines 2 --machine_rank 1 --main_process_ip 10.0.0.1 --num_processes 4 \
+        --gradient_clipping 0.5 --encryption clear
+    [ "$(printed settings mode)" = "--zero_stage zero3" ]
+    [ "$(printed settings clip)" = "--gradient_clipping 0.5" ]
+    [ "$(printed launch machine_rank)" = "--machine_rank 1" ]
+    [ "$(printed launch main_process_ip)" = "--main_process_ip 10.0.0.1" ]
+    prints --use_fsdp --fsdp_sharding_strategy HYBRID_SHARD --fsdp_transformer_layer_cls_to_wrap GPT2Block --num_processes 2 \
+        --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP
+    [ "$(printed settings mode)" = "--fsdp_sharding_strategy hybrid_shard" ]
+    [ "$(printed settings wrap_match)" = "--fsdp_transformer_layer_cls_to_wrap h.*|transformer.h.*" ]
+    says 2 "penstock: --zero_stage: deepspeed_config.zero_stage is '7', but must be one of 0, 1, 2, 3" run --zero_stage 7 true
+    says 2 "penstock: --distributed_type (distributed_type: FSDP) and zero2_bf16.json, a configuration of DeepSpeed, contradict each other: say DEEPSPEED, or leave the file out" \
+        run --use_fsdp --ds-config zero2_bf16.json true
+    pen config --config_file "$tmp/x.yml" --num_processes 2 --mixed_precision bf16 --use_fsdp
+    prints --config "$tmp/x.yml"
+    [ "$(printed settings mode | cut -d' ' -f2)" = full_shard ]
+    [ "$(printed settings precision | cut -d' ' -f2)" = bf16 ]
+}
+
+@test "a class that matches no layer of the program is told with the names there are" {
+    local code=0
+    pen run --standalone --config fsdp.yml --nproc-per-node 1 "$programs/units" >"$tmp/out" 2>"$tmp/err" || code=$?
+    [ "$code" = 1 ]
+    grep -qxF "[0] units: wrap_match: no layer of this model is named 'encoder.layer.*|bert.encoder.layer.*'; it has h, h.*" "$tmp/err" ||
+        { cat "$tmp/err"; false; }
+    pen run --standalone --config fsdp.yml --wrap-match 'h.*' "$programs/units" >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; false; }
 }

@@ -6,12 +6,15 @@ setup() { job_setup; }
 teardown() { job_teardown; }
 
 # The command says exactly this on stderr and nothing on stdout:  says CODE SENTENCE ARGS...
+# What a run refuses --print-config refuses in the same words; $also=no where it is not asked.
 says() {
     code=0
     pen "${@:3}" >"$tmp/out" 2>"$tmp/err" || code=$?
     [ "$code" = "$1" ] || { echo "exit $code, not $1: penstock ${*:3}"; cat "$tmp/out" "$tmp/err"; return 1; }
     is_text "$2" <"$tmp/err" || { echo "by: penstock ${*:3}"; return 1; }
     [ ! -s "$tmp/out" ]
+    [ "$3" != run ] || [[ " $* " == *" --print-config "* ]] || [ "${also:-yes}" = no ] ||
+        says "$1" "$2" run --print-config "${@:4}"
 }
 
 # A program that is told exactly this, started as a person would:  told SENTENCE PROGRAM...
@@ -90,9 +93,9 @@ listen() {
 @test "words that are left over are an error, not ignored" {
     says 2 "penstock: unexpected argument 'now'" status now
     says 2 "penstock: snapshot can list, verify and restore, not 'now'; did you mean 'list'?" snapshot now
-    says 2 "penstock: 'now' is one word too many" server now
-    says 2 "penstock: 'now' is one word too many" scheduler now
-    says 2 "penstock: 'now' is one word too many" doctor now
+    says 2 "penstock: unexpected argument 'now'" server now
+    says 2 "penstock: unexpected argument 'now'" scheduler now
+    says 2 "penstock: unexpected argument 'now'" doctor now
 }
 
 @test "a value out of range is told its range" {
@@ -123,7 +126,7 @@ listen() {
 }
 
 @test "a run without a program says how it is called" {
-    says 2 "penstock run: which program? say  penstock run [FLAGS] PROG [ARGS]
+    also=no says 2 "penstock run: which program? say  penstock run [FLAGS] PROG [ARGS]
 Try \`penstock run --help' or \`penstock run --usage' for more information." run --servers 1
 }
 
@@ -200,6 +203,18 @@ settings_of() {
         status --master-port 1 --timeout-ms 300
     says 1 "penstock: nothing answers as a Penstock scheduler at 127.0.0.1:1; is the job running, and the address right?" \
         snapshot --master-port 1 --timeout-ms 300
+}
+
+@test "a server without a scheduler says what it waits for and at the end what to do; a stopped scheduler says so once" {
+    says 1 "penstock: waiting for the scheduler, which is to be at 127.0.0.1:1, for 1.2 s at most
+penstock: the scheduler at 127.0.0.1:1 has not answered for 1.2 s; start it there, or say where it is with --master-addr and --master-port; \`penstock doctor --master-addr 127.0.0.1\` tests the way" \
+        server --master-port 1 --init-timeout-ms 1200
+    listen
+    kill -INT "$listener"
+    code=0
+    wait "$listener" || code=$?
+    [ "$code" = 1 ]
+    grep -v "listens at" "$tmp/listener" | is_text "penstock: the scheduler was stopped before the job had ended"
 }
 
 @test "status with two jobs lists both" {

@@ -1,7 +1,7 @@
 /* fuzz_documents.c - whatever stands in a file of accelerate (YAML) or DeepSpeed (JSON) is refused with a sentence, or is
  * a list of keys within bounds, which resolves to settings or is refused with a sentence again.
  * The first byte says which: 'y' YAML, 'b' both, one behind a zero byte; anything else JSON. */
-#include "cli/config/resolve.h"
+#include "common/config_files/load.h"
 #include "tests/fuzz/fuzz.h"
 
 static bool is_whole(const char *text, size_t size)
@@ -47,6 +47,12 @@ static void check_list(const resolved_list *list)
     }
 }
 
+static void check_line(const char *line, void *user)
+{
+    (void)user;
+    FUZZ_CHECK(line[0] != '\0' && strlen(line) < 2048);
+}
+
 static void check_resolution(const document *yaml, const document *json)
 {
     static const resolve_flags sets[2] = {{.hidden_size = NULL},
@@ -61,6 +67,7 @@ static void check_resolution(const document *yaml, const document *json)
             check_list(&r.settings);
             check_list(&r.start);
             FUZZ_CHECK(r.n_notices <= RESOLVED_LINES_MAX);
+            config_files_tell(&r, check_line, NULL);
         }
         resolution_free(&r);
     }

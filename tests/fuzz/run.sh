@@ -73,7 +73,7 @@ for target in $targets; do
     store) sources="$store $common" max_bytes=65536 ;;
     lend) sources="common/transport/lend.c common/segment.c common/buf.c $common" ;;
     safetensors) sources="common/store/safetensors.c common/store/store_files.c $(ls common/simd/*.c | tr '\n' ' ') $common" ;;
-    documents) sources="$(ls cli/config/*.c common/optim/*.c common/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
+    documents) sources="$(ls common/config_files/*.c common/optim/*.c common/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     esac
     program=$build/fuzz_$target log=$build/fuzz_$target.log
     if ! compile "$program" fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" $sources 2>"$log"; then

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "cli/config/keys.h"
-#include "cli/config/resolve.h"
+#include "common/config_files/keys.h"
+#include "common/config_files/resolve.h"
 #include "cli/config/write_yaml.h"
 #include "worker/worker_settings.h"
 
@@ -102,9 +102,9 @@ static void notices(const char *yaml, const char *json, const char *sentence)
     pen_error why = {0};
     size_t n      = 0;
     if (resolve_text(yaml, json, flags, &r, &why) != PEN_OK) fail_msg("%s", why.text);
-    for (size_t i = 0; i < r.n_notices; i++) n += strcmp(r.notices[i], sentence) == 0;
+    for (size_t i = 0; i < r.n_notices; i++) n += strcmp(r.notices[i].text, sentence) == 0;
     if (n != 1) {
-        for (size_t i = 0; i < r.n_notices; i++) print_message("%s\n", r.notices[i]);
+        for (size_t i = 0; i < r.n_notices; i++) print_message("%s\n", r.notices[i].text);
         fail_msg("%zu times: %s", n, sentence);
     }
     resolution_free(&r);
@@ -344,7 +344,7 @@ static const struct {
     {"fsdp.yml", NULL, "mode", "full_shard"},
     {"fsdp.yml", NULL, "precision", "fp32"},
     {"fsdp.yml", NULL, "wrap", "layer"},
-    {"fsdp.yml", NULL, "wrap_match", "encoder.layer.*,bert.encoder.layer.*"},
+    {"fsdp.yml", NULL, "wrap_match", "encoder.layer.*|bert.encoder.layer.*"},
     {"fsdp.yml", NULL, "prefetch_backward", "pre"},
     {"fsdp.yml", NULL, "offload_param", ""},
     {"deepspeed_plugin_stage2.yml", NULL, "mode", "zero2"},
@@ -599,7 +599,7 @@ static void test_fsdp_words_and_numbers_say_the_same(void **state)
     gives("distributed_type: FSDP\n", NULL, "mode", "full_shard");
     gives("fsdp_config:\n  fsdp_offload_params: true\n", NULL, "offload_optimizer", "cpu");
     gives("fsdp_config:\n  fsdp_transformer_layer_cls_to_wrap: BertLayer,my.*\n", NULL,
-          "wrap_match", "encoder.layer.*,bert.encoder.layer.*,my.*");
+          "wrap_match", "encoder.layer.*|bert.encoder.layer.*,my.*");
 }
 
 /* ---- written files --------------------------------------------------------------------------------------- */

@@ -97,7 +97,7 @@ static void test_unit_gpt2_by_layer_has_twelve_layers_and_an_outermost_unit(void
 {
     (void)state;
     static tensors all;
-    static const char *const patterns[] = {"", "h.*", "h.?,h.??", "x.*,h.*"};
+    static const char *const patterns[] = {"", "h.*", "h.?,h.??", "x.*|h.*"};
     all.n                               = 0;
     add_gpt2(&all);
     for (size_t p = 0; p < sizeof patterns / sizeof patterns[0]; p++) {
@@ -132,12 +132,40 @@ static void test_unit_a_pattern_is_about_whole_parts_and_the_innermost_layer_win
     assert_string_equal(set.unit[2].name, "encoder.layer.10");
     assert_int_equal(set.unit[0].elements, 4);
     units_fini(&set);
-    set = make(&all, WRAP_LAYER, "encoder.*.weight", 1); /* a tensor's own name is no layer */
-    assert_int_equal(set.n, 1);
+}
+
+static void refuses(const tensors *all, const char *patterns, const char *sentence)
+{
+    const unit_rules rules = {WRAP_LAYER, patterns, 1};
+    unit_set set;
+    pen_error why = {.text = ""};
+    assert_int_equal(units_make(&set, NULL, all->t, all->n, &rules, &why), PEN_BAD_SETTING);
+    assert_string_equal(why.text, sentence);
     units_fini(&set);
-    set = make(&all, WRAP_LAYER, "Encoder.layer.*", 1); /* case matters */
-    assert_int_equal(set.n, 1);
-    units_fini(&set);
+}
+
+static void test_unit_pattern_that_matches_no_layer_is_told_with_those_there_are(void **state)
+{
+    (void)state;
+    static tensors all;
+    all.n = 0;
+    add(&all, "encoder.layer.10.attention.self.weight", NULL, 1, false);
+    add(&all, "encoder.norm.weight", NULL, 4, false);
+#define LAYERS                                                                                     \
+    "; it has encoder, encoder.layer, encoder.layer.*, encoder.layer.*.attention, "                \
+    "encoder.layer.*.attention.self, encoder.norm"
+    refuses(&all, "BertLayer", "wrap_match: no layer of this model is named 'BertLayer'" LAYERS);
+    refuses(&all, "encoder.*.weight", /* a tensor's own name is no layer */
+            "wrap_match: no layer of this model is named 'encoder.*.weight'" LAYERS);
+    refuses(&all, "Encoder.layer.*", /* case matters */
+            "wrap_match: no layer of this model is named 'Encoder.layer.*'" LAYERS);
+    refuses(&all, "encoder.layer.*,a.*|b.*,c",
+            "wrap_match: no layer of this model is named 'a.*|b.*'" LAYERS);
+#undef LAYERS
+    all.n = 0;
+    add(&all, "weight", NULL, 1, false);
+    refuses(&all, "h.*",
+            "wrap_match: no layer of this model is named 'h.*': no name of a tensor has a dot");
 }
 
 static void test_unit_by_size_takes_tensors_until_there_are_enough_elements(void **state)
@@ -272,6 +300,7 @@ int main(void)
         cmocka_unit_test(test_unit_labels_of_registration_make_units_and_the_rest_is_outermost),
         cmocka_unit_test(test_unit_gpt2_by_layer_has_twelve_layers_and_an_outermost_unit),
         cmocka_unit_test(test_unit_a_pattern_is_about_whole_parts_and_the_innermost_layer_wins),
+        cmocka_unit_test(test_unit_pattern_that_matches_no_layer_is_told_with_those_there_are),
         cmocka_unit_test(test_unit_by_size_takes_tensors_until_there_are_enough_elements),
         cmocka_unit_test(test_unit_tied_tensors_are_outermost_whatever_they_are_registered_with),
         cmocka_unit_test(test_unit_moving_elements_are_those_of_tensors_that_do_not_stay),

@@ -56,7 +56,9 @@ static int take_own(choices *c, const char *word)
 
 static void read_words(choices *c, int argc, char **argv)
 {
-    const char *rank             = getenv("RANK");
+    const char *rank = getenv("RANK");
+    if (rank == NULL) rank = getenv("SLURM_PROCID");
+    if (rank == NULL) rank = getenv("OMPI_COMM_WORLD_RANK");
     *c                           = (choices){.nan_step   = -1,
                                              .exit_step  = -1,
                                              .crash_step = -1,

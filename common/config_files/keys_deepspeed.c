@@ -1,7 +1,7 @@
 /* keys_deepspeed.c - the keys of a DeepSpeed JSON file.
  * Names and defaults as in DeepSpeed's own lists: deepspeed/runtime/constants.py, runtime/zero/config.py and
  * docs/_pages/config-json.md of github.com/deepspeedai/DeepSpeed. */
-#include "cli/config/keys.h"
+#include "common/config_files/keys.h"
 
 #define SETS(path, value, target, automatic, usual, stage, doc)                                    \
     {                                                                                              \
@@ -119,7 +119,7 @@ const key_row deepspeed_keys[] = {
     ALWAYS("zero_optimization.contiguous_gradients", "yes", 0, "gradients of a bucket lie side by side"),
     ALWAYS("zero_optimization.ignore_unused_parameters", "yes", 0, "what has no gradient in a step contributes nothing"),
     ALWAYS("zero_optimization.elastic_checkpoint", "yes", 0, "a snapshot loads at any number of workers and servers"),
-    IDLE("zero_optimization.offload_optimizer.pin_memory", "true", DEVICE), IDLE("zero_optimization.offload_param.pin_memory", "true", DEVICE),
+    IDLE("zero_optimization.offload_optimizer.pin_memory", "false", DEVICE), IDLE("zero_optimization.offload_param.pin_memory", "false", DEVICE),
     IDLE("zero_optimization.offload_optimizer.*", NULL, "staging is bounded by sub_group_size"), IDLE("zero_optimization.offload_param.*", NULL, "staging is bounded by sub_group_size"),
     IDLE("zero_optimization.cpu_offload_use_pin_memory", NULL, DEVICE),
     IDLE("zero_optimization.round_robin_gradients", NULL, "ranges are balanced by size"), IDLE("zero_optimization.use_multi_rank_bucket_allreduce", NULL, "each range is reduced to its owner"),

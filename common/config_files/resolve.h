@@ -5,10 +5,10 @@
  * Two files, or two keys of one, that say different things of one setting are an error that names both places.  The
  * environment and flags come later and win, as over every file of settings.  Nothing here touches the environment.
  */
-#ifndef CLI_CONFIG_RESOLVE_H
-#define CLI_CONFIG_RESOLVE_H
+#ifndef COMMON_CONFIG_FILES_RESOLVE_H
+#define COMMON_CONFIG_FILES_RESOLVE_H
 
-#include "cli/config/document.h"
+#include "common/config_files/document.h"
 
 enum { RESOLVED_SETTINGS_MAX = 64, RESOLVED_LINES_MAX = 256, RESOLVED_LINE_BYTES = 512 };
 
@@ -24,17 +24,26 @@ typedef struct {
     size_t n;
 } resolved_list;
 
+/* A key without effect, or something that was left open. */
+typedef struct {
+    char text[RESOLVED_LINE_BYTES]; /* the whole sentence */
+    char key[2 *
+             CONFIG_TEXT_BYTES]; /* "fp16.hysteresis (ds.json:9)", without effect; "": left open */
+} resolved_notice;
+
 typedef struct {
     resolved_list settings; /* for the processes: PENSTOCK_<NAME>                              */
     resolved_list start;    /* for the launcher: num_processes, num_machines, machine_rank,
                              * main_process_ip, main_process_port, cuda_visible_devices         */
-    char (*notices)[RESOLVED_LINE_BYTES]; /* keys without effect, one each */
+    resolved_notice *notices;
     size_t n_notices;
 } resolution;
 
-/* What flags of `penstock run` say of "auto"; NULL: not given.  They also win over a value in the file. */
+/* What flags of `penstock run`, or variables, say of "auto"; NULL: not given.  They also win over a value in the file.
+ */
 typedef struct {
     const char *hidden_size, *lr, *weight_decay, *warmup_steps, *total_steps;
+    bool are_variables; /* a sentence asks for PENSTOCK_LR, and not for --lr */
 } resolve_flags;
 
 /* The value of a setting that a flag or the environment gives, and which of them; NULL: neither does. */

@@ -1,34 +1,66 @@
 /* facts.c - what the files say, key by key, and where two of them contradict each other. */
-#include "cli/config/resolver.h"
+#include "common/config_files/resolver.h"
 
 #include "common/why.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* NULL: there are too many, or there is no memory. */
+static resolved_notice *add_notice(resolver *r)
+{
+    resolution *out = r->out;
+    if (out->notices == NULL) out->notices = calloc(RESOLVED_LINES_MAX, sizeof *out->notices);
+    const bool is_full = out->notices == NULL || out->n_notices == RESOLVED_LINES_MAX;
+    return is_full ? NULL : &out->notices[out->n_notices++];
+}
+
 void resolver_notice(resolver *r, const char *format, ...)
 {
     va_list args;
-    resolution *out = r->out;
-    if (out->notices == NULL) out->notices = calloc(RESOLVED_LINES_MAX, sizeof *out->notices);
-    if (out->notices == NULL || out->n_notices == RESOLVED_LINES_MAX) return;
+    resolved_notice *n = add_notice(r);
+    if (n == NULL) return;
     va_start(args, format);
-    vsnprintf(out->notices[out->n_notices++], RESOLVED_LINE_BYTES, format, args);
+    vsnprintf(n->text, sizeof n->text, format, args);
     va_end(args);
+}
+
+void facts_ignore(resolver *r, const fact *f, size_t bytes, const char *reason)
+{
+    resolved_notice *n = add_notice(r);
+    const int size     = bytes > 0 ? (int)bytes : (int)strlen(f->key->path);
+    if (n == NULL) return;
+    snprintf(n->key, sizeof n->key, "%.*s (%s)", size, f->key->path,
+             document_place(f->from, f->key).text);
+    snprintf(n->text, sizeof n->text, "%s: %.*s has no effect: %s",
+             document_place(f->from, f->key).text, size, f->key->path, reason);
+}
+
+const char *resolver_remedy(const resolver *r, const char *flag, const char *value, char text[128])
+{
+    if (!r->flags->are_variables) {
+        snprintf(text, 128, "say --%s%s%s", flag, value[0] != '\0' ? " " : "", value);
+        return text;
+    }
+    int n = snprintf(text, 128, "set PENSTOCK_");
+    for (const char *c = flag; *c != '\0' && n < 126; c++)
+        text[n++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+    text[n] = '\0';
+    return text;
 }
 
 void facts_place(const fact *f, char *text, size_t size)
 {
-    snprintf(text, size, "%s:%d", f->from->name, f->key->line);
+    snprintf(text, size, "%s", document_place(f->from, f->key).text);
 }
 
 void facts_leave(resolver *r, fact *f, const char *reason)
 {
     f->is_out = true;
-    resolver_notice(r, "%s:%d: %s has no effect: %s", f->from->name, f->key->line, f->key->path,
-                    reason);
+    facts_ignore(r, f, 0, reason);
 }
 
 fact *facts_find(resolver *r, const char *path)
@@ -87,15 +119,15 @@ static pen_status collect_one(resolver *r, const document *from, const document_
     const bool is_bare  = is_empty || key->kind == DOCUMENT_NULL;
     if (is_bare && (row != NULL || is_section(rows, key->path))) return PEN_OK;
     if (row == NULL)
-        return why_set(r->why, PEN_BAD_SETTING, "%s:%d: unknown key '%s'; did you mean '%s'?",
-                       from->name, key->line, key->path, nearest);
+        return why_set(r->why, PEN_BAD_SETTING, "%s: unknown key '%s'; did you mean '%s'?",
+                       document_place(from, key).text, key->path, nearest);
     fact *f    = &r->facts[r->n++];
     *f         = (fact){.row = row, .from = from, .key = key};
     f->is_auto = key->kind == DOCUMENT_TEXT && strcmp(key->text, "auto") == 0;
     if (f->is_auto && row->value != KEY_ANY && row->automatic == AUTO_NEVER)
         return why_set(r->why, PEN_BAD_SETTING,
-                       "%s:%d: %s is 'auto', but nothing fills that in: write the value",
-                       from->name, key->line, key->path);
+                       "%s: %s is 'auto', but nothing fills that in: write the value",
+                       document_place(from, key).text, key->path);
     if (f->is_auto) return PEN_OK;
     pen_status status = key_convert(row, from, key, f->value, r->why);
     if (status != PEN_OK) return status;
@@ -118,10 +150,9 @@ pen_status facts_collect(resolver *r, const document *from, const key_row *rows)
 
 pen_status facts_contradict(resolver *r, const fact *a, const fact *b)
 {
-    return why_set(r->why, PEN_BAD_SETTING,
-                   "%s:%d (%s: %s) and %s:%d (%s: %s) contradict each other", a->from->name,
-                   a->key->line, a->key->path, a->key->text, b->from->name, b->key->line,
-                   b->key->path, b->key->text);
+    return why_set(r->why, PEN_BAD_SETTING, "%s (%s: %s) and %s (%s: %s) contradict each other",
+                   document_place(a->from, a->key).text, a->key->path, a->key->text,
+                   document_place(b->from, b->key).text, b->key->path, b->key->text);
 }
 
 static bool is_value(const fact *f, const char *target)

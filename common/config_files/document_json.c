@@ -1,5 +1,5 @@
 /* document_json.c - JSON into a document.  jansson decides what is JSON; the lines are found beside it. */
-#include "cli/config/document.h"
+#include "common/config_files/document.h"
 
 #include "common/why.h"
 

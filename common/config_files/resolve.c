@@ -1,5 +1,5 @@
 /* resolve.c - the order in which the keys of both files become settings. */
-#include "cli/config/resolver.h"
+#include "common/config_files/resolver.h"
 
 #include "common/optim/optim.h"
 #include "common/why.h"
@@ -102,6 +102,7 @@ void resolution_free(resolution *r)
 
 static void leave_section(resolver *r, const char *section, const fact *kind)
 {
+    char reason[RESOLVED_LINE_BYTES];
     const size_t n = strlen(section);
     const fact *f  = NULL;
     for (size_t i = 0; i < r->n; i++) {
@@ -110,8 +111,8 @@ static void leave_section(resolver *r, const char *section, const fact *kind)
         r->facts[i].is_out = true;
     }
     if (f == NULL) return;
-    resolver_notice(r, "%s:%d: %.*s has no effect: distributed_type is %s", f->from->name,
-                    f->key->line, (int)n - 1, section, kind->key->text);
+    snprintf(reason, sizeof reason, "distributed_type is %s", kind->key->text);
+    facts_ignore(r, f, n - 1, reason);
 }
 
 static pen_status choose_sections(resolver *r)
@@ -123,9 +124,9 @@ static pen_status choose_sections(resolver *r)
     const bool is_deep = strcmp(kind->value, "DEEPSPEED") == 0;
     if (r->json != NULL && !is_deep)
         return why_set(r->why, PEN_BAD_SETTING,
-                       "%s:%d (distributed_type: %s) and %s, a configuration of DeepSpeed, "
+                       "%s (distributed_type: %s) and %s, a configuration of DeepSpeed, "
                        "contradict each other: say DEEPSPEED, or leave the file out",
-                       kind->from->name, kind->key->line, kind->key->text, r->json->name);
+                       document_place(kind->from, kind->key).text, kind->key->text, r->json->name);
     if (strcmp(kind->value, "NO") == 0 && n != NULL && strcmp(n->value, "1") != 0)
         return facts_contradict(r, kind, n);
     if (!is_deep) leave_section(r, "deepspeed_config.", kind);
@@ -224,13 +225,14 @@ static pen_status check_nvme(resolver *r, const char *target, int stage)
     if (f == NULL || resolver_given(r, target, &layer) != NULL) return PEN_OK;
     if (r->stage < stage)
         return why_set(r->why, PEN_BAD_SETTING,
-                       "%s:%d: %s nvme needs ZeRO stage %d%s, but this is stage %d", f->from->name,
-                       f->key->line, f->key->path, stage, stage < 3 ? " or more" : "", r->stage);
+                       "%s: %s nvme needs ZeRO stage %d%s, but this is stage %d",
+                       document_place(f->from, f->key).text, f->key->path, stage,
+                       stage < 3 ? " or more" : "", r->stage);
     if (find_target(r, "offload_path", NULL) == NULL &&
         resolver_given(r, "offload_path", &layer) == NULL)
         return why_set(r->why, PEN_BAD_SETTING,
-                       "%s:%d: %s nvme needs a folder: say nvme_path, or --offload-path DIR",
-                       f->from->name, f->key->line, f->key->path);
+                       "%s: %s nvme needs a folder: say nvme_path, or --offload-path DIR",
+                       document_place(f->from, f->key).text, f->key->path);
     return PEN_OK;
 }
 
@@ -238,20 +240,20 @@ static pen_status check_nvme(resolver *r, const char *target, int stage)
 
 static pen_status by_hidden_size(resolver *r, const fact *f, double square, double linear)
 {
-    char value[CONFIG_TEXT_BYTES], source[RESOLVED_LINE_BYTES], *end;
+    char value[CONFIG_TEXT_BYTES], source[RESOLVED_LINE_BYTES], remedy[128], *end;
     const char *text = r->flags->hidden_size;
     if (text == NULL)
         return why_set(r->why, PEN_BAD_SETTING,
-                       "%s:%d: %s is auto, which is made from the hidden size of the model: say "
-                       "--hidden-size N",
-                       f->from->name, f->key->line, f->key->path);
+                       "%s: %s is auto, which is made from the hidden size of the model: %s",
+                       document_place(f->from, f->key).text, f->key->path,
+                       resolver_remedy(r, "hidden-size", "N", remedy));
     const double h = strtod(text, &end);
     snprintf(value, sizeof value, "%.0f", floor(square * h * h + linear * h));
-    snprintf(source, sizeof source, "auto: %s of hidden size %s, %s:%d",
+    snprintf(source, sizeof source, "auto: %s of hidden size %s, %s",
              linear > 0   ? "10 times"
              : square < 1 ? "0.9 of the square"
                           : "the square",
-             text, f->from->name, f->key->line);
+             text, document_place(f->from, f->key).text);
     return resolver_put(r, f->row->target, value, source);
 }
 
@@ -267,11 +269,12 @@ static pen_status put_auto(resolver *r, const fact *f)
     case AUTO_H2_9: return by_hidden_size(r, f, 0.9, 0);
     case AUTO_H10: return by_hidden_size(r, f, 0, 10);
     case AUTO_CONSTANT:
-        snprintf(source, sizeof source, "auto: its default, %s:%d", f->from->name, f->key->line);
+        snprintf(source, sizeof source, "auto: its default, %s",
+                 document_place(f->from, f->key).text);
         return resolver_put(r, f->row->target, f->row->usual, source);
     case AUTO_OTHERS:
-        resolver_notice(r, "%s:%d: %s is auto: left to the batch plan and the program",
-                        f->from->name, f->key->line, f->key->path);
+        resolver_notice(r, "%s: %s is auto: left to the batch plan and the program",
+                        document_place(f->from, f->key).text, f->key->path);
         return PEN_OK;
     case AUTO_FLAG:
     case AUTO_NEVER: break;

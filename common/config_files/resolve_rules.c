@@ -1,5 +1,5 @@
 /* resolve_rules.c - settings that several keys make together: precision, update rule, schedule, units. */
-#include "cli/config/resolver.h"
+#include "common/config_files/resolver.h"
 
 #include "common/why.h"
 
@@ -80,6 +80,7 @@ static const char *flag_of(const resolver *r, const char *name)
 
 pen_status resolve_flagged(resolver *r, const char *path, const char **value)
 {
+    char remedy[128];
     const fact *f = facts_find(r, path);
     *value        = NULL;
     if (f == NULL) return PEN_OK;
@@ -88,8 +89,9 @@ pen_status resolve_flagged(resolver *r, const char *path, const char **value)
     *value              = flag != NULL ? flag : f->is_auto ? NULL : f->value;
     if (f->is_auto && f->row->automatic == AUTO_CONSTANT) *value = f->row->usual;
     if (*value != NULL || !has_flag) return PEN_OK;
-    return why_set(r->why, PEN_BAD_SETTING, "%s:%d: %s is auto: say --%s", f->from->name,
-                   f->key->line, f->key->path, f->row->usual);
+    return why_set(r->why, PEN_BAD_SETTING, "%s: %s is auto: %s",
+                   document_place(f->from, f->key).text, f->key->path,
+                   resolver_remedy(r, f->row->usual, "", remedy));
 }
 
 /* ---- optimizer ------------------------------------------------------------------------------------------- */
@@ -149,9 +151,9 @@ static pen_status add_betas(resolver *r, words *w)
     if (state != PEN_OK || value == NULL) return state;
     if (sscanf(value, "%100[0-9.eE-],%100[0-9.eE-]%n", one, two, &used) != 2 || value[used] != '\0')
         return why_set(r->why, PEN_BAD_SETTING,
-                       "%s:%d: betas are '%.80s', but must be like "
+                       "%s: betas are '%.80s', but must be like "
                        "[0.9, 0.999]",
-                       f->from->name, f->key->line, value);
+                       document_place(f->from, f->key).text, value);
     add_word(w, "beta1", one);
     add_word(w, "beta2", two);
     return PEN_OK;
@@ -268,17 +270,17 @@ pen_status resolve_schedule(resolver *r)
 /* ---- units of FSDP --------------------------------------------------------------------------------------- */
 
 /* Where the layers of well-known classes stand in the names of their tensors, as transformers names them, with and
- * without the model around them.  A * is one part of a name (worker/unit.h). */
+ * without the model around them.  A * is one part of a name, and a | between alternatives (worker/unit.h). */
 static const struct {
     const char *class, *glob;
 } layers[] = {
-    {"GPT2Block", "h.*,transformer.h.*"},
-    {"GPTJBlock", "h.*,transformer.h.*"},
-    {"T5Block", "encoder.block.*,decoder.block.*"},
-    {"LlamaDecoderLayer", "layers.*,model.layers.*"},
-    {"BertLayer", "encoder.layer.*,bert.encoder.layer.*"},
-    {"BertEmbeddings", "embeddings,bert.embeddings"},
-    {"BertSelfOutput", "encoder.layer.*.attention.output,bert.encoder.layer.*.attention.output"},
+    {"GPT2Block", "h.*|transformer.h.*"},
+    {"GPTJBlock", "h.*|transformer.h.*"},
+    {"T5Block", "encoder.block.*|decoder.block.*"},
+    {"LlamaDecoderLayer", "layers.*|model.layers.*"},
+    {"BertLayer", "encoder.layer.*|bert.encoder.layer.*"},
+    {"BertEmbeddings", "embeddings|bert.embeddings"},
+    {"BertSelfOutput", "encoder.layer.*.attention.output|bert.encoder.layer.*.attention.output"},
 };
 
 static const char *glob_of(const char *class, size_t n)
@@ -317,7 +319,11 @@ pen_status resolve_units(resolver *r)
     char place[RESOLVED_LINE_BYTES];
     const fact *classes = facts_find(r, "fsdp_config.fsdp_transformer_layer_cls_to_wrap");
     const fact *offload = facts_find(r, "fsdp_config.fsdp_offload_params");
+    const fact *later   = facts_find(r, "fsdp_config.fsdp_cpu_offload");
     pen_status status   = classes != NULL ? put_classes(r, classes) : PEN_OK;
+    if (offload != NULL && later != NULL && is_on(offload) != is_on(later))
+        return facts_contradict(r, offload, later);
+    if (offload == NULL) offload = later;
     if (status != PEN_OK || !is_on(offload)) return status;
     facts_place(offload, place, sizeof place);
     status = resolver_put(r, "offload_param", "cpu", place);

@@ -4,8 +4,8 @@
  * Files come from users: their size, depth, number of keys and length of each word are bounded, a key may come
  * once, and every error names the file and the line.
  */
-#ifndef CLI_CONFIG_DOCUMENT_H
-#define CLI_CONFIG_DOCUMENT_H
+#ifndef COMMON_CONFIG_FILES_DOCUMENT_H
+#define COMMON_CONFIG_FILES_DOCUMENT_H
 
 #include "common/config.h"
 #include "penstock.h"
@@ -31,7 +31,7 @@ typedef struct {
     char path[DOCUMENT_PATH_BYTES]; /* "zero_optimization.offload_param.device" */
     char text[CONFIG_TEXT_BYTES];
     document_kind kind;
-    int line; /* from 1 */
+    int line; /* from 1; 0: a flag says it */
 } document_key;
 
 typedef struct {
@@ -53,6 +53,15 @@ pen_status document_parse_yaml(document *d, const char *name, const char *bytes,
 void document_free(document *d); /* an empty one again */
 
 const document_key *document_find(const document *d, const char *path); /* NULL: not there */
+
+/* Where it stands: "ds.json:24", or of a flag "--zero_stage". */
+typedef struct {
+    char text[CONFIG_TEXT_BYTES + 16];
+} document_spot;
+document_spot document_place(const document *d, const document_key *key);
+
+/* The keys of `flags` (line 0) in place of those that d has of them, or behind them. */
+pen_status document_overlay(document *d, const document *flags, pen_error *why);
 
 /* For the two parsers: joins "above.key", and adds a key. */
 pen_status document_path(document *d, const char *above, const char *key, int line,

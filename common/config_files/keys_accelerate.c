@@ -1,7 +1,7 @@
 /* keys_accelerate.c - the keys of a configuration file of accelerate.
  * Names as in accelerate's ClusterConfig (commands/config/config_args.py), its questions (commands/config/cluster.py)
  * and the usage guides for FSDP and DeepSpeed of github.com/huggingface/accelerate. */
-#include "cli/config/keys.h"
+#include "common/config_files/keys.h"
 
 #define SETS(path, value, target, stage, doc)                                                      \
     {                                                                                              \
@@ -52,11 +52,11 @@ const key_row accelerate_keys[] = {
     STARTS("use_cpu", SWITCH, NULL, "true hides the GPUs from the workers (CUDA_VISIBLE_DEVICES)."),
     STARTS("gpu_ids", TEXT, NULL, "GPUs the workers see (CUDA_VISIBLE_DEVICES); all is all."),
     JOINS("mixed_precision", WORD, "precision", "no=fp32 false=fp32 fp16=fp16 bf16=bf16", "Type the workers compute in; masters and updates are float32."),
-    IDLE("main_training_function", NULL, "a C program begins in main()"),
+    IDLE("main_training_function", "main", "a C program begins in main()"),
     IDLE("downcast_bf16", "no", TPU),
     IDLE("debug", "false", "every call of a group is always checked against those of the other ranks"),
     IDLE("enable_cpu_affinity", "false", "say it with taskset or numactl before PROG"),
-    IDLE("rdzv_backend", "static", "the scheduler of the job is the meeting point"), IDLE("same_network", NULL, "the scheduler of the job is the meeting point"),
+    IDLE("rdzv_backend", "static", "the scheduler of the job is the meeting point"), IDLE("same_network", "true", "the scheduler of the job is the meeting point"),
     IDLE("dynamo_config.*", NULL, PROGRAM), IDLE("dynamo_backend", "NO", PROGRAM), IDLE("fp16", NULL, "say mixed_precision"), IDLE("fp8_config.*", NULL, "there is no fp8 here"),
     IDLE("ipex_config.*", NULL, PROGRAM), IDLE("megatron_lm_config.*", NULL, "tensors and layers are not split over workers"), IDLE("mpirun_config.*", NULL, "`penstock run` starts the workers"),
     IDLE("tp_config.*", NULL, "tensors are not split for computing"), IDLE("parallelism_config.*", NULL, "tensors and layers are not split over workers"),
@@ -72,7 +72,7 @@ const key_row accelerate_keys[] = {
     SETS("deepspeed_config.offload_optimizer_nvme_path", TEXT, "offload_path", 0, "Folder of what is offloaded to nvme."),
     WORD("deepspeed_config.offload_param_device", "offload_param", DEVICES, 3, "Where parameters lie; nvme needs stage 3."),
     SETS("deepspeed_config.offload_param_nvme_path", TEXT, "offload_path", 0, "Folder of what is offloaded to nvme; one for all of it."),
-    ALWAYS("deepspeed_config.zero3_init_flag", "yes", 3, "A tensor registered without memory is drawn where it is held."),
+    ALWAYS("deepspeed_config.zero3_init_flag", "yes", 3, "tensors registered without memory are drawn where they are held"),
     SETS("deepspeed_config.zero3_save_16bit_model", SWITCH, "gather_16bit_on_save", 3, "Saving also writes one file of all parameters in 16 bits."),
     IDLE("deepspeed_config.deepspeed_hostfile", NULL, PDSH), IDLE("deepspeed_config.deepspeed_multinode_launcher", "standard", PDSH),
     IDLE("deepspeed_config.deepspeed_exclusion_filter", NULL, PDSH), IDLE("deepspeed_config.deepspeed_inclusion_filter", NULL, PDSH),
@@ -88,6 +88,7 @@ const key_row accelerate_keys[] = {
     WORD("fsdp_config.fsdp_backward_prefetch", "prefetch_backward", PREFETCHES, 0, "The later name of fsdp_backward_prefetch_policy."),
     SETS("fsdp_config.fsdp_forward_prefetch", SWITCH, "prefetch_forward", 0, "Whether the next unit is gathered early in the forward pass."),
     JOINS("fsdp_config.fsdp_offload_params", SWITCH, "offload_param", NULL, "true keeps parameters, gradients and optimizer state in host memory."),
+    JOINS("fsdp_config.fsdp_cpu_offload", SWITCH, "offload_param", NULL, "Another name of fsdp_offload_params."),
     {"fsdp_config.fsdp_state_dict_type", KEY_WORD, KEY_IDLE, NULL, "FULL_STATE_DICT=FULL LOCAL_STATE_DICT=LOCAL SHARDED_STATE_DICT=SHARDED 1=FULL 2=LOCAL 3=SHARDED", AUTO_NEVER, NULL, 0,
      "one snapshot serves for all: whole, by ranges, and on another number of workers"},
     ALWAYS("fsdp_config.fsdp_use_orig_params", "yes", 0, "tensors keep their names, and some may be frozen"),

@@ -1,7 +1,7 @@
 /* document_yaml.c - YAML into a document, event by event.  Maps, scalars and lists of scalars: what configuration
  * files of launchers are made of.  Anchors, aliases and a second document are refused: they can grow without bound,
  * or say nothing here. */
-#include "cli/config/document.h"
+#include "common/config_files/document.h"
 
 #include "common/why.h"
 

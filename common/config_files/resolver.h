@@ -1,9 +1,9 @@
 /* resolver.h - what the files of resolve.c share, and nobody else. */
-#ifndef CLI_CONFIG_RESOLVER_H
-#define CLI_CONFIG_RESOLVER_H
+#ifndef COMMON_CONFIG_FILES_RESOLVER_H
+#define COMMON_CONFIG_FILES_RESOLVER_H
 
-#include "cli/config/keys.h"
-#include "cli/config/resolve.h"
+#include "common/config_files/keys.h"
+#include "common/config_files/resolve.h"
 
 typedef struct {
     const key_row *row;
@@ -31,9 +31,15 @@ fact *facts_find(resolver *r, const char *path); /* NULL: not there, or without 
 pen_status facts_compare(resolver *r,
                          const char *target); /* NULL: all targets; mode: first alone */
 pen_status facts_contradict(resolver *r, const fact *a, const fact *b);
-void facts_place(const fact *f, char *text, size_t size);   /* "ds.json:24" */
-void facts_leave(resolver *r, fact *f, const char *reason); /* one notice */
+void facts_place(const fact *f, char *text, size_t size); /* "ds.json:24" */
+/* The first `bytes` letters of the key's path, for a section; 0: the whole key. */
+void facts_ignore(resolver *r, const fact *f, size_t bytes, const char *reason); /* one notice */
+void facts_leave(resolver *r, fact *f,
+                 const char *reason); /* the same of a key, which counts no more */
+/* A notice of something that is left open. */
 void resolver_notice(resolver *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* How it is said: "say --weight-decay", or "set PENSTOCK_WEIGHT_DECAY"; value "N" is named with it, "" is not. */
+const char *resolver_remedy(const resolver *r, const char *flag, const char *value, char text[128]);
 
 /* resolve.c */
 const char *resolver_given(const resolver *r, const char *setting, const char **source);

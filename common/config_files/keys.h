@@ -3,10 +3,10 @@
  * One row per key.  From it come the accepted values, the setting it becomes, the rule for "auto", the notice when it
  * has no effect, docs/config-keys.md, and for accelerate the flag of `penstock config`.
  */
-#ifndef CLI_CONFIG_KEYS_H
-#define CLI_CONFIG_KEYS_H
+#ifndef COMMON_CONFIG_FILES_KEYS_H
+#define COMMON_CONFIG_FILES_KEYS_H
 
-#include "cli/config/document.h"
+#include "common/config_files/document.h"
 #include <stdio.h>
 
 typedef enum {

@@ -1,5 +1,5 @@
 /* keys.c - one walk over the rows of a table for finding, converting and printing. */
-#include "cli/config/keys.h"
+#include "common/config_files/keys.h"
 
 #include "common/why.h"
 
@@ -46,8 +46,8 @@ const key_row *key_find(const key_row *rows, const char *path, const char **near
 static pen_status refuse(const key_row *row, const document *from, const document_key *key,
                          const char *wanted, pen_error *why)
 {
-    return why_set(why, PEN_BAD_SETTING, "%s:%d: %s is '%.80s', but must be %s", from->name,
-                   key->line, row->path, key->text, wanted);
+    return why_set(why, PEN_BAD_SETTING, "%s: %s is '%.80s', but must be %s",
+                   document_place(from, key).text, row->path, key->text, wanted);
 }
 
 static bool read_number(const char *text, double *value)
@@ -127,8 +127,8 @@ pen_status key_convert(const key_row *row, const document *from, const document_
     snprintf(value, CONFIG_TEXT_BYTES, "%s", key->text);
     if (row->value == KEY_ANY) return PEN_OK;
     if (is_section || (key->kind == DOCUMENT_LIST && row->value != KEY_TEXT))
-        return why_set(why, PEN_BAD_SETTING, "%s:%d: %s is a %s, but must be one value", from->name,
-                       key->line, row->path, is_section ? "section" : "list");
+        return why_set(why, PEN_BAD_SETTING, "%s: %s is a %s, but must be one value",
+                       document_place(from, key).text, row->path, is_section ? "section" : "list");
     switch (row->value) {
     case KEY_WHOLE:
     case KEY_NUMBER:

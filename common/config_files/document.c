@@ -1,8 +1,9 @@
 /* document.c - keys of a configuration file: read, added, found. */
-#include "cli/config/document.h"
+#include "common/config_files/document.h"
 
 #include "common/why.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,32 @@ pen_status document_add(document *d, const char *path, const char *text, documen
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     key->kind = kind;
     key->line = line;
+    return PEN_OK;
+}
+
+document_spot document_place(const document *d, const document_key *key)
+{
+    document_spot at;
+    const char *dot = strrchr(key->path, '.');
+    if (key->line > 0)
+        snprintf(at.text, sizeof at.text, "%s:%d", d->name, key->line);
+    else
+        snprintf(at.text, sizeof at.text, "--%s", dot != NULL ? dot + 1 : key->path);
+    return at;
+}
+
+pen_status document_overlay(document *d, const document *flags, pen_error *why)
+{
+    for (size_t i = 0; i < flags->n; i++) {
+        const document_key *key = &flags->keys[i];
+        document_key *old       = (document_key *)(uintptr_t)document_find(d, key->path);
+        if (old != NULL) {
+            *old = *key;
+            continue;
+        }
+        const pen_status status = document_add(d, key->path, key->text, key->kind, 0, why);
+        if (status != PEN_OK) return status;
+    }
     return PEN_OK;
 }
 
