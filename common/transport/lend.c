@@ -3,6 +3,7 @@
 
 #include "common/segment.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,19 +186,32 @@ lend *lend_create(const transport_ops *ops, void *state, bool listens, uint64_t 
     return NULL;
 }
 
-/* Ended, or ending: nothing of it reads memory any more. */
+/* How many threads are left, by what follows the name in a process's line of numbers; of one that has ended 0. */
+static long threads_of(const char *after_name)
+{
+    long n          = 0;
+    const char *at  = after_name;
+    const int field = 18; /* the name is the second of them, this the twentieth */
+    for (int i = 0; i < field && at != NULL; i++) at = strchr(at + 1, ' ');
+    return at != NULL && sscanf(at, "%ld", &n) == 1 ? n : 0;
+}
+
+/* Nothing of it reads memory any more.  What cannot be found out is no: then only pages are copied.  A process whose
+ * first thread has ended looks dead and is not, while it has others. */
 static bool is_gone(pid_t pid)
 {
     char path[64], text[512];
     if (pid <= 0) return false;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *f = fopen(path, "re");
-    if (f == NULL) return true;
-    const size_t n = fread(text, 1, sizeof text - 1, f);
+    if (f == NULL) return errno == ENOENT;
+    const size_t n      = fread(text, 1, sizeof text - 1, f);
+    const bool was_read = !ferror(f) || errno == ESRCH;
     fclose(f);
     text[n]           = '\0';
     const char *state = strrchr(text, ')');
-    return state == NULL || state[1] == '\0' || state[2] == 'Z' || state[2] == 'X';
+    if (state == NULL || state[1] == '\0') return was_read;
+    return (state[2] == 'Z' || state[2] == 'X') && threads_of(state) < 2;
 }
 
 static void release_slot(lend *self, size_t i)

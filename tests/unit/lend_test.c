@@ -6,6 +6,7 @@
 #include "common/transport/transport.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -308,6 +310,107 @@ static void what_a_killed_peer_had_is_taken_back_and_stays_lendable(void **state
     close(ends[1]);
 }
 
+/* ---- a reader that lives and looks dead ------------------------------------------------------------------- */
+static int
+    orders; /* of a child: a byte there, and its connection ends; it lives on, with what it has mapped */
+
+static void *read_until_told(void *address)
+{
+    const transport_options o = {.lends = true};
+    struct pollfd order       = {.fd = orders, .events = POLLIN};
+    transport *t;
+    transport_event event;
+    bool has_spoken = false;
+    if (transport_dial(address, &o, &t, NULL) != PEN_OK) _exit(1);
+    while (poll(&order, 1, 0) == 0) {
+        if (transport_recv(t, &event) != PEN_OK) nap(t);
+        if (!has_spoken) has_spoken = transport_send(t, 0, "hello", 5, NULL) == PEN_OK;
+    }
+    transport_close(t, 0);
+    for (;;) pause();
+}
+
+static pid_t start_reader(int ends[2], int leave[2])
+{
+    static char address[128];
+    char byte;
+    pthread_t thread;
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(pipe(leave), 0);
+    const pid_t child = fork(); /* before any endpoint is open */
+    if (child != 0) return child;
+    if (read(ends[0], address, sizeof address - 1) <= 0) _exit(1);
+    orders = ends[0];
+    if (pthread_create(&thread, NULL, read_until_told, address) != 0) _exit(1);
+    if (read(leave[0], &byte, 1) != 1) _exit(1);
+    pthread_exit(NULL);
+}
+
+/* As the system shows it: what a process is whose first thread has ended. */
+static bool looks_dead(pid_t child)
+{
+    char path[64], state = '?';
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)child);
+    FILE *f = fopen(path, "re");
+    if (f == NULL) return true;
+    const bool is = fscanf(f, "%*d (%*[^)]) %c", &state) == 1 && state == 'Z';
+    fclose(f);
+    return is;
+}
+
+/* What it was lent is its view for ever, whatever this process writes there later. */
+static void a_reader_that_lives_keeps_what_it_was_lent(bool first_thread_ends, bool files_are_short)
+{
+    enum { SENT_MAX = 300 };
+    const transport_options o = {.lends = true};
+    transport *l;
+    int ends[2], leave[2];
+    const pid_t child = start_reader(ends, leave);
+    assert_int_equal(transport_listen("tcp://127.0.0.1:0", &o, &l, NULL), PEN_OK);
+    const char *address = transport_address(l);
+    assert_true(write(ends[1], address, strlen(address)) > 0);
+    const uint32_t number = await_with(l, TRANSPORT_MESSAGE, NULL).peer;
+    transport_trust(l, number);
+    uint8_t *data = segment_alloc(BYTES, NULL);
+    watched w[SENT_MAX];
+    int last = -1;
+    do watch(&w[++last], data, BYTES);
+    while (last < SENT_MAX - 1 && is_taken_in_time(l, number, &w[last]));
+    assert_int_equal(atomic_load(&w[last].released), 0); /* lent, and held */
+    if (first_thread_ends) assert_int_equal(write(leave[1], "!", 1), 1);
+    while (first_thread_ends && !looks_dead(child)) nap(l);
+    struct rlimit files, none;
+    getrlimit(RLIMIT_NOFILE, &files);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = files.rlim_max};
+    if (files_are_short) assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    assert_int_equal(write(ends[1], "!", 1), 1);
+    (void)await_with(l, TRANSPORT_DOWN, NULL);
+    setrlimit(RLIMIT_NOFILE, &files);
+    segment_ref place;
+    assert_int_equal(atomic_load(&w[last].released), 1);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    assert_false(segment_find(data, BYTES, &place)); /* its pages were replaced */
+    close(leave[0]);
+    close(leave[1]);
+    segment_free(data);
+    transport_close(l, 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void a_reader_whose_first_thread_has_ended_is_not_taken_for_dead(void **state)
+{
+    (void)state;
+    a_reader_that_lives_keeps_what_it_was_lent(true, false);
+}
+
+static void a_reader_is_not_taken_for_dead_because_no_file_can_be_opened(void **state)
+{
+    (void)state;
+    a_reader_that_lives_keeps_what_it_was_lent(false, true);
+}
+
 static void heads_are_any_bytes(void **state)
 {
     (void)state;
@@ -498,6 +601,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_killed_peer_had_is_taken_back_and_stays_lendable),
+        cmocka_unit_test(a_reader_whose_first_thread_has_ended_is_not_taken_for_dead),
+        cmocka_unit_test(a_reader_is_not_taken_for_dead_because_no_file_can_be_opened),
         cmocka_unit_test(a_large_body_in_a_segment_is_read_where_it_lies),
         cmocka_unit_test(both_ends_lend_and_many_bodies_are_out_at_once),
         cmocka_unit_test(small_and_foreign_bodies_travel),
