@@ -1,10 +1,11 @@
 #include "common/transport/reach.h"
 
+#include "common/side_thread.h"
+
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 1 << 20, HOST_BYTES = 256, PREFIX = 6 /* tcp:// */ };
+enum { HOST_BYTES = 256, PREFIX = 6 /* tcp:// */ };
 
 struct reach_question {
     atomic_int users; /* the asker, and the thread */
@@ -77,23 +78,6 @@ static void *answer(void *question)
     return NULL;
 }
 
-/* Signals are the program's: this thread takes none. */
-static bool start_thread(reach_question *q)
-{
-    sigset_t all, before;
-    pthread_attr_t attributes;
-    pthread_t thread;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool is_started = pthread_create(&thread, &attributes, answer, q) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return is_started;
-}
-
 /* "tcp://HOST:PORT" and "tcp://[HOST]:PORT"; anything else is not ours to try. */
 static bool split(const char *address, reach_question *q)
 {
@@ -114,7 +98,7 @@ static reach_question *ask(const char *address)
     reach_question *q = calloc(1, sizeof *q);
     if (q == NULL) return NULL;
     atomic_init(&q->users, 2);
-    if (split(address, q) && start_thread(q)) return q;
+    if (split(address, q) && side_thread_start(answer, q)) return q;
     free(q);
     return NULL;
 }

@@ -11,11 +11,12 @@
  */
 #include "common/transport/transport_zmq.h"
 
+#include "common/side_thread.h"
+
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 1 << 20, AGAIN_MS = 500 /* at most */, PREFIX = 6 /* tcp:// */ };
+enum { AGAIN_MS = 500 /* at most */, PREFIX = 6 /* tcp:// */ };
 
 struct name_question {
     atomic_int users; /* the asker, and the thread */
@@ -76,23 +77,6 @@ static void *look_up(void *question)
     return NULL;
 }
 
-/* Signals are the program's: this thread takes none. */
-static bool start_thread(name_question *q)
-{
-    sigset_t all, before;
-    pthread_attr_t attributes;
-    pthread_t thread;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool is_started = pthread_create(&thread, &attributes, look_up, q) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return is_started;
-}
-
 /* NULL: not now. */
 static name_question *ask(endpoint *e)
 {
@@ -103,7 +87,7 @@ static name_question *ask(endpoint *e)
     snprintf(q->host, sizeof q->host, "%.*s", (int)(colon - host), host);
     snprintf(q->port, sizeof q->port, "%s", colon + 1);
     q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (q->fd >= 0 && endpoint_watch_fd(e, q->fd) && start_thread(q)) return q;
+    if (q->fd >= 0 && endpoint_watch_fd(e, q->fd) && side_thread_start(look_up, q)) return q;
     atomic_store(&q->users, 1);
     drop(q);
     return NULL;
