@@ -1,8 +1,14 @@
 #include "common/files.h"
 
+#include "common/log.h"
 #include "common/why.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
+
+enum { LOG_EXHAUSTED = 0xf11e5 }; /* of log_allowed() */
 
 pen_status files_check(pen_error *why)
 {
@@ -13,4 +19,19 @@ pen_status files_check(pen_error *why)
                    "connections are files; raise it: ulimit -n 1024, or LimitNOFILE= of a systemd "
                    "unit",
                    (unsigned long long)files.rlim_cur, FILES_MIN);
+}
+
+void files_tell_exhausted(int fd)
+{
+    struct rlimit files;
+    char who[64];
+    const int another = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (another >= 0) close(another);
+    if (another >= 0 || (errno != EMFILE && errno != EINVAL)) return;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || !log_allowed(LOG_EXHAUSTED)) return;
+    log_own_name(who, sizeof who);
+    log_error("%s has as many files open as it may (%llu), so nobody can connect to it; raise the "
+              "limit: ulimit "
+              "-n %llu, or LimitNOFILE= of a systemd unit",
+              who, (unsigned long long)files.rlim_cur, 4 * (unsigned long long)files.rlim_cur);
 }

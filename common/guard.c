@@ -56,6 +56,8 @@ struct guard {
     witness hears, speaks[GUARD_ROLES]; /* speaks: by the listener's role */
     pthread_mutex_t lock;               /* of the secret, where it is a token */
     bool has_secret, seeks_token, makes_token;
+    bool
+        is_clear; /* a scheduler that takes anybody, and says so to this user's processes of this host */
     char scheduler[PLACE_BYTES];
     token *token; /* published */
 };
@@ -80,25 +82,31 @@ static bool fill(const guard *g, guard_role role, page *p)
     return true;
 }
 
-static bool is_in(const page *p, uint32_t from, const uint8_t public_key[TRANSPORT_KEY_BYTES])
+static bool find_in(const guard *g, int role, uint32_t from,
+                    const uint8_t public_key[TRANSPORT_KEY_BYTES], transport_identity *as)
 {
-    for (uint32_t i = from; i < p->n; i++)
-        if (memcmp(p->key[i], public_key, TRANSPORT_KEY_BYTES) == 0) return true;
+    const page *p = &g->book[role];
+    for (uint32_t i = from; i < p->n; i++) {
+        if (memcmp(p->key[i], public_key, TRANSPORT_KEY_BYTES) != 0) continue;
+        *as = (transport_identity){(uint32_t)role, i};
+        return true;
+    }
     return false;
 }
 
-static bool admits(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES])
+static bool admits(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES],
+                   transport_identity *as)
 {
     guard *g = user;
     for (int role = 0; role < GUARD_ROLES; role++)
-        if (is_in(&g->book[role], 0, public_key)) return true;
+        if (find_in(g, role, 0, public_key, as)) return true;
     for (bool grows = true; grows;) {
         grows = false;
         for (int role = 0; role < GUARD_ROLES; role++) {
             const uint32_t from = g->book[role].n;
             if (!fill(g, (guard_role)role, &g->book[role])) continue;
             grows = true;
-            if (is_in(&g->book[role], from, public_key)) return true;
+            if (find_in(g, role, from, public_key, as)) return true;
         }
     }
     return false;
@@ -147,9 +155,29 @@ static bool guest_key(void *user, uint32_t who, uint32_t index, uint8_t key[TRAN
     return proof_key(w->guard, DIALS, (guard_role)who, index, key);
 }
 
+/* The token of a scheduler to which nobody proves anything. */
+static const secret nothing;
+
+static bool is_open(void *user)
+{
+    guard *g = ((const witness *)user)->guard;
+    if (!g->seeks_token) return false;
+    pthread_mutex_lock(&g->lock);
+    const bool is = has_secret(g) && memcmp(&g->secret, &nothing, sizeof nothing) == 0;
+    pthread_mutex_unlock(&g->lock);
+    if (is && log_allowed(LOG_CLEAR))
+        log_notice(
+            "traffic with %s is neither encrypted nor authenticated: the scheduler runs with "
+            "encryption=clear",
+            g->scheduler);
+    return is;
+}
+
 static witness make_witness(guard *g, guard_role listener)
 {
-    return (witness){.guard = g, .listener = listener, .proof = {.listener_key = listener_key}};
+    return (witness){.guard    = g,
+                     .listener = listener,
+                     .proof    = {.listener_key = listener_key, .is_open = is_open}};
 }
 
 static void make_witnesses(guard *g, guard_role role, int32_t rank)
@@ -282,6 +310,15 @@ static pen_status open_token(const guard_options *o, guard **out, pen_error *why
     return PEN_OK;
 }
 
+/* A scheduler that takes anybody; the token that it leaves says that. */
+static pen_status open_clear(guard **out, pen_error *why)
+{
+    *out = create(&(guard_options){.role = GUARD_SCHEDULER}, false);
+    if (*out == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
+    (*out)->is_clear = true;
+    return PEN_OK;
+}
+
 /* Within one process there is nobody to keep out. */
 static bool stays_inside(const guard_options *o)
 {
@@ -302,11 +339,13 @@ pen_status guard_open(const guard_options *o, guard **out, pen_error *why)
     if (log_allowed(LOG_CLEAR)) /* who dials again and again says it once */
         log_notice("traffic with %s is neither encrypted nor authenticated (encryption=clear)",
                    far);
-    return PEN_OK;
+    return o->role == GUARD_SCHEDULER ? open_clear(out, why) : PEN_OK;
 }
 
 pen_status guard_publish(guard *g, const char *address, pen_error *why)
 {
+    pen_error unsaid; /* who finds no token is told what to do */
+    if (g != NULL && g->is_clear) (void)token_publish(address, &nothing, &g->token, &unsaid);
     if (g == NULL || !g->makes_token) return PEN_OK;
     return token_publish(address, &g->secret, &g->token, why);
 }
@@ -318,7 +357,7 @@ bool guard_encrypts(const guard *g)
 
 const char *guard_describe(const guard *g)
 {
-    if (g == NULL) return "in clear text, unproven";
+    if (g == NULL || g->is_clear) return "in clear text, unproven";
     if (g->encrypts) return "encrypted";
     return g->makes_token || g->seeks_token ? "loopback: proven" : "proven, not encrypted";
 }
@@ -353,7 +392,7 @@ static void use(const transport_keys *keys, const transport_proof *proof, const 
 {
     const uint32_t threads = guard_lanes(g);
     o->keys                = g->encrypts ? keys : NULL;
-    o->proof               = g->encrypts ? NULL : proof;
+    o->proof               = g->encrypts || g->is_clear ? NULL : proof;
     if (o->io_threads < threads) o->io_threads = threads;
 }
 
@@ -365,6 +404,12 @@ void guard_listen(const guard *g, transport_options *o)
 void guard_dial(const guard *g, guard_role listener, transport_options *o)
 {
     if (g != NULL) use(&g->dials[listener], &g->speaks[listener].proof, g, o);
+}
+
+bool guard_is(const transport_identity *is, guard_role role, int32_t rank)
+{
+    if (is->who != (uint32_t)role) return false;
+    return is->index == ANY_RANK || rank < 0 || is->index == (uint32_t)rank + 1;
 }
 
 uint32_t guard_lanes(const guard *g)

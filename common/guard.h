@@ -9,7 +9,8 @@
  *   PROOF    not encrypted; each connection begins with a proof (transport/proof.h), with keys of the secret where one
  *            was given, and else, on loopback, of the token that the scheduler's process left (token.h)
  *   nothing  encryption=clear off loopback without a secret, which is said; transports within one process
- * The last is a NULL guard; every function takes it.
+ * The last is a NULL guard; every function takes it.  A scheduler's leaves a token that says so, so that processes of
+ * its user that reach it by loopback do not wait for another.
  *
  * Keys.  A role listens with one key, the same for all its ranks; each member dials with a key of its own
  * role and rank.  A scheduler lets everybody in who has a key of the job, a server workers and servers, a
@@ -65,6 +66,10 @@ void guard_close(guard *g);
 /* Fills in the keys of an endpoint.  The guard must outlive it. */
 void guard_listen(const guard *g, transport_options *o);
 void guard_dial(const guard *g, guard_role listener, transport_options *o);
+
+/* Whether who proved to be that may say that it is of this role and rank.  A rank of -1 is not known yet, and a key
+ * without a rank is good for any. */
+bool guard_is(const transport_identity *is, guard_role role, int32_t rank);
 
 /* Connections between a worker and a shard when the setting says 0: one in clear text; encrypted as many as
  * there are cores, at most 4, for one connection is encrypted by one core. */

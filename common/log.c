@@ -51,6 +51,17 @@ void log_format_as(const char *role, int rank)
     atomic_store_explicit(&own_role, role, memory_order_relaxed);
 }
 
+void log_own_name(char *text, size_t size)
+{
+    const char *role = atomic_load_explicit(&own_role, memory_order_relaxed);
+    const int rank   = atomic_load_explicit(&own_rank, memory_order_relaxed);
+    const bool is    = role != NULL && role[0] != '\0';
+    if (is && rank >= 0)
+        snprintf(text, size, "%s %d", role, rank);
+    else
+        snprintf(text, size, "%s", is ? role : "this process");
+}
+
 void log_level_set(int level)
 {
     atomic_store_explicit(&level_max, level, memory_order_relaxed);

@@ -33,6 +33,8 @@ enum { LOG_TEXT = 0, LOG_JSON };
 extern const char *const log_formats[]; /* "text", "json", NULL */
 void log_format_set(int format);
 void log_format_as(const char *role, int rank); /* role: BORROWED for ever */
+/* Who this process is by that, for sentences: "server 1", "scheduler"; "this process" where nobody said. */
+void log_own_name(char *text, size_t size);
 
 /* One such object, with its newline.  level < 0: a line of a program, with stream ("stdout") in its place.  Bytes that
  * are no UTF-8 become '?'.  Returns its length; what does not fit is cut out of `text`. */

@@ -35,11 +35,12 @@ static unsigned long long network(void)
     return stat("/proc/self/ns/net", &st) == 0 ? (unsigned long long)st.st_ino : 0;
 }
 
-/* "localhost" is where "127.0.0.1" is, for a name that both sides must find. */
+/* "localhost" is where "127.0.0.1" is, for a name that both sides must find, and so is all that is listened at. */
 static const char *plain(const char *address)
 {
     static const char *const same[] = {
-        "tcp://localhost:", "tcp://[::1]:", "tcp://::1:", "tcp://ip6-localhost:", "tcp://:"};
+        "tcp://localhost:", "tcp://[::1]:",   "tcp://::1:", "tcp://ip6-localhost:",
+        "tcp://:",          "tcp://0.0.0.0:", "tcp://[::]:"};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (strncmp(address, same[i], strlen(same[i])) == 0)
             return address + strlen(same[i]) - 1; /* from its colon on */

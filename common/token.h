@@ -13,7 +13,8 @@
 
 typedef struct token token;
 
-/* address: "tcp://HOST:PORT" that is listened at already, or a tag of another transport.
+/* A secret of zeros says that the scheduler there takes anybody.
+ * address: "tcp://HOST:PORT" that is listened at already, or a tag of another transport.
  * Errors  STORE  no folder, or it cannot be written: the sentence says which. */
 pen_status token_publish(const char *address, const secret *s, token **made, pen_error *why);
 void token_withdraw(token *t); /* NULL is fine */

@@ -378,6 +378,15 @@ void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t no
     if (core->phase != PHASE_ENDED) core_verdict(core, why, now_ms);
 }
 
+void scheduler_core_decline(scheduler_core *core, const pen_error *why, uint64_t now_ms,
+                            uint64_t ms)
+{
+    core->now_ms   = now_ms;
+    core->is_empty = true;
+    core_verdict(core, why, now_ms);
+    core->end_ms = now_ms + ms;
+}
+
 void scheduler_core_introduce(scheduler_core *core, const char *address, const char *host)
 {
     snprintf(core->address, sizeof core->address, "%s", address);

@@ -75,6 +75,10 @@ uint64_t scheduler_core_next_ms(scheduler_core *core);
 /* Ends the job with this verdict, as a member's FAILURE would. */
 void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t now_ms);
 
+/* Before anybody has joined: the job will not begin.  Whoever says HELLO within so many ms hears this sentence. */
+void scheduler_core_decline(scheduler_core *core, const pen_error *why, uint64_t now_ms,
+                            uint64_t ms);
+
 /* What its will calls it: where it listens, "10.0.0.7:29500", and the host it runs on.  Before anybody
  * joins; else it is `master`. */
 void scheduler_core_introduce(scheduler_core *core, const char *address, const char *host);

@@ -383,7 +383,8 @@ void core_settle(scheduler_core *core, uint64_t now_ms)
     const bool runs = core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING;
     if (runs && all_have_left(core)) stop(core, now_ms);
     if (core->phase != PHASE_STOPPING && core->phase != PHASE_FAILED) return;
-    if (!first_waited_for(core)) core_end(core, core->has_verdict ? core->verdict.status : PEN_OK);
+    if (!core->is_empty && !first_waited_for(core))
+        core_end(core, core->has_verdict ? core->verdict.status : PEN_OK);
 }
 
 void core_end_tick(scheduler_core *core, uint64_t now_ms)

@@ -10,6 +10,18 @@ static const char *text_of(const char *text)
     return text ? text : "";
 }
 
+enum { TURNED_LINES = 4, TURNED_MS = 60000 };
+
+/* So many lines a minute: who is turned away may come again at once. */
+static bool may_log(scheduler_core *core)
+{
+    if (core->turned_n == 0 || core->now_ms - core->turned_ms >= TURNED_MS) {
+        core->turned_ms = core->now_ms;
+        core->turned_n  = 0;
+    }
+    return core->turned_n++ < TURNED_LINES;
+}
+
 void core_refuse(scheduler_core *core, uint32_t peer, pen_status status, const char *format, ...)
 {
     wire_control verdict = {.kind = WIRE_VERDICT};
@@ -17,7 +29,7 @@ void core_refuse(scheduler_core *core, uint32_t peer, pen_status status, const c
     va_start(args, format);
     why_setv(&verdict.u.verdict, status, format, args);
     va_end(args);
-    core_log(core, LOG_NOTICE, "turned away: %s", verdict.u.verdict.text);
+    if (may_log(core)) core_log(core, LOG_NOTICE, "turned away: %s", verdict.u.verdict.text);
     core_send_peer(core, peer, &verdict);
 }
 

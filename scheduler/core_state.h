@@ -193,7 +193,11 @@ struct scheduler_core {
     uint32_t n_gaps;
     uint64_t gap_due_ms; /* 0: there are none */
 
+    uint64_t
+        turned_ms; /* since when lines about who was turned away are counted, and how many there were */
+    uint32_t turned_n;
     bool has_verdict;
+    bool is_empty; /* the job will not begin: nobody is waited for, only told */
     pen_error verdict;
 
     pen_error will; /* as it was last sent to all */

@@ -116,7 +116,7 @@ static pen_status keep_state(void *user, const void *data, size_t size)
 static void refuse(scheduler *s, uint32_t peer, const char *what)
 {
     scheduler_core_refused(s->core);
-    if (log_allowed((uint64_t)peer << 32 | 0x5c4ed))
+    if (transport_log_allowed(s->transport, peer))
         log_warning("the scheduler refused a frame of peer %u: %s", peer, what);
 }
 
@@ -130,6 +130,17 @@ static bool may_speak(scheduler *s, uint32_t peer, const wire_control *message)
 {
     return scheduler_core_is_member(s->core, peer) ||
            askers_hear(&s->askers, peer, message, loop_now_ms(s->loop));
+}
+
+/* Who holds the key of one role and rank is heard as no other. */
+static bool is_its_own(scheduler *s, uint32_t peer, const wire_control *message)
+{
+    transport_identity is;
+    if (message->kind != WIRE_HELLO || !transport_who(s->transport, peer, &is)) return true;
+    const int32_t role = message->u.hello.role, rank = message->u.hello.rank;
+    if (role == PEN_WORKER) return guard_is(&is, GUARD_WORKER, rank);
+    if (role == PEN_SERVER) return guard_is(&is, GUARD_SERVER, rank);
+    return guard_is(&is, GUARD_TOOL, -1);
 }
 
 static void hear(scheduler *s, uint32_t peer, const wire_control *message)
@@ -148,6 +159,8 @@ static void take_message(scheduler *s, const transport_event *event)
         refuse_message(s, event->peer, "it has a payload");
     else if (wire_control_decode(event->head, event->head_size, s->arena, &message, &why) != PEN_OK)
         refuse_message(s, event->peer, why.text);
+    else if (!is_its_own(s, event->peer, &message))
+        refuse_message(s, event->peer, "it holds the key of another role or rank than it says");
     else if (may_speak(s, event->peer, &message))
         hear(s, event->peer, &message);
     else
@@ -398,6 +411,16 @@ pen_status scheduler_run(scheduler *s, pen_error *why)
 void scheduler_stop(scheduler *s)
 {
     loop_stop(s->loop);
+}
+
+void scheduler_decline(const scheduler_settings *settings, const pen_error *why, uint64_t ms)
+{
+    scheduler *s = NULL;
+    pen_error unsaid;
+    if (scheduler_open(settings, &s, &unsaid) != PEN_OK) return;
+    scheduler_core_decline(s->core, why, clock_ms(&clock_real), ms);
+    loop_run(s->loop);
+    scheduler_close(s);
 }
 
 static void *run_thread(void *user)

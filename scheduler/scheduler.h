@@ -31,6 +31,10 @@ pen_status scheduler_run(scheduler *s, pen_error *why);
 /* Thread  any, and from a signal handler. */
 void scheduler_stop(scheduler *s);
 
+/* For a job that cannot begin: listens, and tells whoever comes within so many ms this sentence.  Nothing where it
+ * cannot listen. */
+void scheduler_decline(const scheduler_settings *settings, const pen_error *why, uint64_t ms);
+
 pen_status scheduler_start(const scheduler_settings *settings, scheduler **s, pen_error *why);
 pen_status scheduler_join(scheduler *s,
                           pen_error *why); /* waits as scheduler_run() does, then closes */

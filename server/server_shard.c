@@ -170,7 +170,7 @@ shard_outside server_shard_outside(server_hosted *h)
 static void refused(server_shard *s, uint32_t peer, const char *what)
 {
     stat_add(&s->server->stats, STAT_REFUSED, 1);
-    if (log_allowed((uint64_t)s->index << 32 | peer))
+    if (transport_log_allowed(s->endpoint, peer))
         log_warning("a frame from peer %u was refused: %s", peer, what);
 }
 
@@ -215,6 +215,15 @@ static void give(server_hosted *h, const transport_event *event, const wire_data
                              .bytes = d->payload_bytes});
 }
 
+/* Who holds the key of one rank is heard as no other; a server's speaks of copies alone. */
+static bool is_its_own(const server_shard *s, uint32_t peer, const wire_data *d)
+{
+    transport_identity is;
+    if (!transport_who(s->endpoint, peer, &is)) return true;
+    return d->kind == WIRE_LOG || d->kind == WIRE_LOGGED ? guard_is(&is, GUARD_SERVER, -1)
+                                                         : guard_is(&is, GUARD_WORKER, d->rank);
+}
+
 static void receive(server_shard *s, const transport_event *event)
 {
     wire_data d;
@@ -223,6 +232,8 @@ static void receive(server_shard *s, const transport_event *event)
     wire_arena_reset(s->arena);
     if (wire_data_decode(event->head, event->head_size, s->arena, &d, &why) != PEN_OK)
         refused_message(s, event->peer, why.text);
+    else if (!is_its_own(s, event->peer, &d))
+        refused_message(s, event->peer, "it holds the key of another role or rank than it says");
     else if ((h = server_shard_find(s, d.shard)) == NULL)
         not_here(s, event->peer, &d);
     else

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOG_TURNED (UINT64_C(0x7a4e) << 32) /* of log_allowed(), by shard */
+
 /* ---- failing --------------------------------------------------------------------------------- */
 void shard_fail(shard *s, const pen_error *error)
 {
@@ -118,7 +120,7 @@ static void turn_away(shard *s, uint32_t peer, const wire_data *d, const pen_err
 {
     if (why->status != PEN_AGAIN) {
         stat_add(s->options.stats, STAT_REFUSED, 1);
-        if (log_allowed(peer))
+        if (log_allowed(LOG_TURNED | s->setup.self))
             log_warning("a message of rank %d was refused: %s", d->rank, why->text);
     }
     shard_refuse(s, peer, d, why->status, why->text);

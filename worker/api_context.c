@@ -1,5 +1,6 @@
 /* api_context.c - pen_init to pen_finalize, and what a context says about itself. */
 #include "worker/api.h"
+#include "worker/hosted.h"
 #include "worker/mirror.h"
 #include "worker/worker_watch.h"
 
@@ -79,9 +80,13 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
             PEN_WRONG_STATE,
             "pen_init: called from a callback, where waiting would wait for itself");
     pen_status status = context_create(settings, &ctx, &why);
-    if (status != PEN_OK) return last_error_set(&why);
+    if (status != PEN_OK) {
+        hosted_decline(settings, &why);
+        return last_error_set(&why);
+    }
     const bool is_placed = ctx->env.local_rank >= 0; /* else the job says where it is */
     status               = ctx->engine->open(ctx, &why);
+    const bool is_early  = status != PEN_OK && ctx->hosted == NULL;
     if (status == PEN_OK && is_placed) status = worker_watch_open(ctx, &why);
     if (status == PEN_OK && (status = join(ctx)) != PEN_OK) pen_last_error(&why);
     if (status == PEN_OK && !is_placed) status = worker_watch_open(ctx, &why);
@@ -89,6 +94,7 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
     if (status != PEN_OK) last_error_set(&why);
     if (status != PEN_OK) {
         destroy(ctx);
+        if (is_early) hosted_decline(settings, &why);
         return status;
     }
     if (ctx->mode != MODE_LOCAL)

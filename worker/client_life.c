@@ -1,6 +1,7 @@
 /* client_life.c - the engine with servers: how it is made, how it ends, and the scheduler that rank 0
  * may host. */
 #include "worker/client.h"
+#include "worker/hosted.h"
 
 #include "common/clock.h"
 #include "common/file_limit.h"
@@ -25,7 +26,7 @@ enum {
     LET_GO_MS        = 5000,  /* the transport may take that long to return buffers */
     FAREWELL_MS      = 500,   /* for BYE or a FAILURE to leave                      */
     LINGER_FAILED_MS = 15000, /* a hosted scheduler tells everybody before it ends  */
-    LOOK_MS          = 200 /* between two looks at what came for collectives, if no call does it */
+    LOOK_MS = 20 /* between two looks at what came for collectives, and who, if no call does it */
 };
 
 /* ---- abort ----------------------------------------------------------------------------------- */
@@ -59,17 +60,7 @@ static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
     const worker_settings *s = &ctx->settings;
     if (ctx->env.rank != 0 || s->scheduler == SCHEDULER_EXTERNAL) return PEN_OK;
     scheduler_settings hosted;
-    config_defaults(scheduler_settings_rows, &hosted);
-    hosted.world_size      = (uint64_t)ctx->env.world_size;
-    hosted.servers         = s->servers > 0 ? (uint64_t)s->servers : 0;
-    hosted.port            = ctx->env.port;
-    hosted.lease_ms        = s->lease_ms;
-    hosted.warn_ms         = s->warn_ms;
-    hosted.init_timeout_ms = s->init_timeout_ms;
-    hosted.on_worker_loss  = s->on_worker_loss;
-    hosted.encryption      = s->encryption;
-    memcpy(hosted.secret_file, s->secret_file, sizeof hosted.secret_file);
-    memcpy(hosted.host, ctx->env.addr, sizeof hosted.host);
+    hosted_settings(s, &ctx->env, &hosted);
     pen_status status = scheduler_start(&hosted, &ctx->hosted, why);
     if (status == PEN_OK)
         log_info("rank 0 hosts the scheduler at %s:%u", ctx->env.addr, ctx->env.port);

@@ -37,9 +37,11 @@ struct peers_one {
     uint64_t round;     /* of its last message, or of its end */
     bool is_kept_of;    /* it has to prove something                                              */
     bool is_admitted;   /* and has                                                                */
-    void *kept;         /* the owner's                                                            */
-    one *next;          /* of the ended                                                           */
-    UT_hash_handle hh;  /* of the named                                                           */
+    bool is_identified;
+    uint32_t who, index;
+    void *kept;        /* the owner's                                                            */
+    one *next;         /* of the ended                                                           */
+    UT_hash_handle hh; /* of the named                                                           */
 };
 
 void peers_init(peers *self)
@@ -264,6 +266,24 @@ void peers_admit(peers *self, uint32_t number)
     o->is_admitted = true;
     free(o->kept);
     o->kept = NULL;
+}
+
+void peers_identify(peers *self, uint32_t number, uint32_t who, uint32_t index)
+{
+    one *o = find(self, number);
+    if (o == NULL) return;
+    o->is_identified = true;
+    o->who           = who;
+    o->index         = index;
+}
+
+bool peers_who(const peers *self, uint32_t number, uint32_t *who, uint32_t *index)
+{
+    const one *o = find(self, number);
+    if (o == NULL || !o->is_identified) return false;
+    *who   = o->who;
+    *index = o->index;
+    return true;
 }
 
 bool peers_is_admitted(const peers *self, uint32_t number)

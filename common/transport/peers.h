@@ -54,6 +54,9 @@ void peers_respect(peers *self, uint32_t number);
  * it is admitted, and with the connection.  NULL: there is no such peer. */
 void **peers_keep(peers *self, uint32_t number);
 void peers_admit(peers *self, uint32_t number);
+/* As whom, for who asks. */
+void peers_identify(peers *self, uint32_t number, uint32_t who, uint32_t index);
+bool peers_who(const peers *self, uint32_t number, uint32_t *who, uint32_t *index);
 bool peers_is_admitted(const peers *self, uint32_t number);
 bool peers_has_admitted(const peers *self, int fd); /* who has the connection there now */
 

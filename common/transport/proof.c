@@ -222,6 +222,7 @@ static proof_stage take_claim(proof *self, const void *head, size_t size, proof_
     if (!secret_is_tag(heard.tag, expected)) return fail(self, stranger);
     if (!listener_tag(self, "listener admits", message.tag)) return fail(self, no_key);
     put(out, &message, sizeof message);
+    self->is           = (transport_identity){number_at(heard.who), number_at(heard.index)};
     return self->stage = PROOF_DONE;
 }
 

@@ -48,7 +48,8 @@ typedef struct {
     proof_stage stage;
     uint8_t nonce[2][PROOF_BYTES]; /* the dialler's, the listener's */
     proof_place place;
-    const char *fault; /* of FAILED: what the other side did, for people */
+    transport_identity is; /* listening and DONE: who dialled */
+    const char *fault;     /* of FAILED: what the other side did, for people */
 } proof;
 
 /* A dialler begins, and sends what is in *out.  FAILED: it has no key now. */

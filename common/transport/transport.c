@@ -1,4 +1,5 @@
 /* transport.c - the table of transports, and the front that hides which one is used. */
+#include "common/log.h"
 #include "common/transport/lend.h"
 #include "common/transport/transport.h"
 #include "common/why.h"
@@ -120,6 +121,19 @@ void transport_trust(transport *t, uint32_t peer)
 {
     if (t->ops->trust != NULL) t->ops->trust(t->state, peer);
     if (t->lend != NULL) lend_admit(t->lend, peer);
+}
+
+bool transport_who(transport *t, uint32_t peer, transport_identity *is)
+{
+    return t->ops->who != NULL && t->ops->who(t->state, peer, is);
+}
+
+bool transport_log_allowed(transport *t, uint32_t peer)
+{
+    transport_identity is = {UINT32_MAX, UINT32_MAX};
+    (void)transport_who(t, peer, &is);
+    const uint64_t member = (uint64_t)is.who << 32 | is.index;
+    return log_allowed(member * 0x9e3779b97f4a7c15u ^ (uintptr_t)t);
 }
 
 void transport_set_queue(transport *t, uint64_t bytes_max)

@@ -32,15 +32,20 @@ typedef struct transport transport;
 /* What an endpoint proves itself with, and whom it believes: X25519 keys (CURVE).  Members that stay
  * within one process (inproc, sim) take no notice. */
 enum { TRANSPORT_KEY_BYTES = 32 };
+typedef struct { /* whose key it is; what the numbers mean the layer above knows */
+    uint32_t who, index;
+} transport_identity;
+
 typedef struct {
     uint8_t own[TRANSPORT_KEY_BYTES]; /* secret */
     uint8_t own_public[TRANSPORT_KEY_BYTES];
     uint8_t
         peer[TRANSPORT_KEY_BYTES]; /* dialled: the listener's public key; nobody else is believed */
 
-    /* Listening: may the owner of this public key come in?  One call at a time, in another thread,
-     * and none after transport_close(). */
-    bool (*admits)(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES]);
+    /* Listening: may the owner of this public key come in, and as whom (transport_who())?  One call at a time, in
+     * another thread, and none after transport_close(). */
+    bool (*admits)(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES],
+                   transport_identity *as);
     void *user;
 } transport_keys;
 
@@ -54,6 +59,8 @@ typedef struct {
     bool (*listener_key)(void *user, uint8_t key[TRANSPORT_KEY_BYTES]);
     /* The key of such a dialler.  False: there is none, or it may not come in. */
     bool (*dialler_key)(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSPORT_KEY_BYTES]);
+    /* Whether nothing is proven in this job, as is known by now: then a connection is up at once.  NULL: no. */
+    bool (*is_open)(void *user);
 } transport_proof;
 
 typedef struct {
@@ -123,6 +130,9 @@ typedef struct {
     /* What waits for this peer is bounded by queue_bytes_max alone.  Optional. */
     void (*trust)(void *state, uint32_t peer);
 
+    /* Of a listener.  Optional. */
+    bool (*who)(void *state, uint32_t peer, transport_identity *is);
+
     /* Changes queue_bytes_max.  Optional. */
     void (*set_queue)(void *state, uint64_t bytes_max);
 
@@ -161,6 +171,14 @@ void transport_blame(transport *t, uint32_t peer);
  * more, bodies may be lent to it, and it may lend some.  Until then all bytes travel.  Cheap enough for each message;
  * forgotten with the connection. */
 void transport_trust(transport *t, uint32_t peer);
+
+/* Whose key this peer of a listener has proven to hold.  False: nobody proves anything here, or there is no such peer
+ * now. */
+bool transport_who(transport *t, uint32_t peer, transport_identity *is);
+
+/* Whether a line about something refused from this peer may be logged now: one a minute for each member that proved who
+ * it is, however often it connects, and one for all others of this endpoint together. */
+bool transport_log_allowed(transport *t, uint32_t peer);
 
 /* Another queue_bytes_max of a listener, once it is known what its peers will send. */
 void transport_set_queue(transport *t, uint64_t bytes_max);

@@ -365,6 +365,12 @@ static void socket_trust(void *state, uint32_t number)
     if (e->listens && !is_foreign(e)) watch_trust(e, number);
 }
 
+static bool socket_who(void *state, uint32_t number, transport_identity *is)
+{
+    endpoint *e = state;
+    return e->listens && !is_foreign(e) && peers_who(&e->peers, number, &is->who, &is->index);
+}
+
 static void socket_blame(void *state, uint32_t number)
 {
     endpoint *e = state;
@@ -472,8 +478,14 @@ static verdict judge_peer(endpoint *e, uint32_t number, int n, const char **faul
         read_monitor(e);
         *fault = "a peer whose connection is unknown";
         if (!peers_meet(&e->peers, number, zmq_msg_get(&e->head, ZMQ_SRCFD))) return REFUSE;
+        transport_identity is;
+        if (e->has_keys && curve_who(&e->head, &is))
+            peers_identify(&e->peers, number, is.who, is.index);
     }
-    if (e->options.proof != NULL && !peers_is_admitted(&e->peers, number))
+    const bool is_stranger = e->options.proof != NULL && !peers_is_admitted(&e->peers, number);
+    if (is_stranger && prove_nothing(e))
+        peers_admit(&e->peers, number);
+    else if (is_stranger)
         return judge_proof(prove_listening(e, number, standing == PEERS_NEW, (size_t)n, fault));
     if (standing == PEERS_NEW && n == 1 && zmq_msg_size(&e->head) == 0) return DROP; /* a probe */
     peers_respect(&e->peers, number);
@@ -682,7 +694,7 @@ static void socket_close(void *state, uint32_t linger_ms)
      .crosses_processes = true, .state_size = sizeof(endpoint), .listen = endpoint_listen,          \
      .dial = endpoint_dial,                                                                         \
      .address = socket_address, .send = socket_send, .recv = socket_recv,                           \
-     .poll_fd = socket_poll_fd, .blame = socket_blame, .trust = socket_trust, .set_queue = socket_set_queue,              \
+     .poll_fd = socket_poll_fd, .blame = socket_blame, .trust = socket_trust, .who = socket_who, .set_queue = socket_set_queue,              \
      .close = socket_close}
 
 const transport_ops transport_tcp = ROW("tcp",

@@ -93,6 +93,8 @@ void zmqctx_release(void);
 /* ---- keys: transport_zmq_curve.c ---------------------------------------------------------------- */
 /* A socket proves and believes what the keys say.  Before it is bound or connected. */
 pen_status curve_set(endpoint *e, void *context, const transport_keys *keys, pen_error *why);
+/* Whose key the connection of a received message has; false: it is not encrypted. */
+bool curve_who(zmq_msg_t *message, transport_identity *is);
 void curve_close(endpoint *e); /* then its keys are asked for nothing any more */
 
 /* Of the context: ends and forgets the thread that answers; a forked child only forgets. */
@@ -119,6 +121,7 @@ void dial_end(endpoint *e); /* nobody waits for an answer any more */
 /* ---- proofs: transport_zmq_proof.c ---------------------------------------------------------------- */
 /* Of a message before the proof is done.  REFUSED: *fault says why.  UP: of a dialler, now it is. */
 typedef enum { PROVE_DROP, PROVE_REFUSED, PROVE_UP } prove_result;
+bool prove_nothing(const endpoint *e); /* there are proofs, but not in this job */
 prove_result prove_dialled(endpoint *e, size_t frames, const char **fault);
 prove_result prove_listening(endpoint *e, uint32_t number, bool is_first, size_t frames,
                              const char **fault);

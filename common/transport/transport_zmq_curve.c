@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FRAME_BYTES = 256, REQUEST_FRAMES = 7 };
+enum { FRAME_BYTES = 256, REQUEST_FRAMES = 7, CURVE_NAME_BYTES = 24 };
 
 typedef struct door {
     unsigned number;
@@ -68,7 +68,7 @@ static bool recv_request(void *socket, request *r)
     return true;
 }
 
-static bool ask_door(const request *r)
+static bool ask_door(const request *r, transport_identity *as)
 {
     char name[32] = "";
     bool is_in    = false;
@@ -76,22 +76,26 @@ static bool ask_door(const request *r)
     const unsigned number = (unsigned)strtoul(name, NULL, 10);
     pthread_mutex_lock(&lock);
     for (const door *d = doors; d != NULL; d = d->next)
-        if (d->number == number) is_in = d->keys.admits(d->keys.user, r->frame[6]);
+        if (d->number == number) is_in = d->keys.admits(d->keys.user, r->frame[6], as);
     pthread_mutex_unlock(&lock);
     return is_in;
 }
 
-static bool may_come(const request *r)
+static bool may_come(const request *r, transport_identity *as)
 {
     if (!is_frame(r, 0, "1.0")) return false;
     if (is_frame(r, 5, "NULL")) return is_frame(r, 2, "penstock");
     return is_frame(r, 5, "CURVE") && r->n == REQUEST_FRAMES && r->size[6] == TRANSPORT_KEY_BYTES &&
-           ask_door(r);
+           ask_door(r, as);
 }
 
-static void send_answer(void *socket, const request *r, bool is_in)
+/* ZeroMQ keeps the third word, and shows it with each message of that connection. */
+static void send_answer(void *socket, const request *r, bool is_in, const transport_identity *as)
 {
-    const char *const text[] = {is_in ? "200" : "400", is_in ? "OK" : "no key of this job", "", ""};
+    char name[CURVE_NAME_BYTES] = "";
+    const char *const text[]    = {is_in ? "200" : "400", is_in ? "OK" : "no key of this job", name,
+                                ""};
+    if (is_in) snprintf(name, sizeof name, "%u %u", as->who, as->index);
     zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
     zmq_send(socket, r->frame[1], r->n > 1 ? (size_t)r->size[1] : 0, ZMQ_SNDMORE);
     for (int i = 0; i < 4; i++) zmq_send(socket, text[i], strlen(text[i]), i < 3 ? ZMQ_SNDMORE : 0);
@@ -100,7 +104,11 @@ static void send_answer(void *socket, const request *r, bool is_in)
 static void *serve(void *socket)
 {
     request r;
-    while (recv_request(socket, &r)) send_answer(socket, &r, may_come(&r));
+    while (recv_request(socket, &r)) {
+        transport_identity as = {0};
+        const bool is_in      = may_come(&r, &as);
+        send_answer(socket, &r, is_in, &as);
+    }
     zmq_close(socket);
     return NULL;
 }
@@ -142,6 +150,12 @@ void curve_forget(void)
     lock       = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     doors      = NULL;
     has_thread = false;
+}
+
+bool curve_who(zmq_msg_t *message, transport_identity *is)
+{
+    const char *name = zmq_msg_gets(message, "User-Id");
+    return name != NULL && sscanf(name, "%u %u", &is->who, &is->index) == 2;
 }
 
 /* ---- endpoints -------------------------------------------------------------------------------- */

@@ -22,6 +22,8 @@
  *
  * Strangers.  With proofs (proof.h) who has not proven itself is ended after STRANGER_MS, or STRANGER_BYTES.
  *
+ * Beyond STRANGERS at once, and as many as have been let in, the oldest is ended for each new one.
+ *
  * Guests.  What waits for those who are no members has a bound for all together, and is counted when it is given,
  * not on a tick: an answer to a small question may be large.
  *
@@ -32,6 +34,7 @@
 #include "common/transport/transport_zmq.h"
 
 #include "common/clock.h"
+#include "common/files.h"
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -53,8 +56,13 @@ enum {
     BLAMES_A_SECOND = 10,
     STRANGER_MS     = 5000,
     STRANGER_BYTES  = 16 << 10,
-    RATE_BURST      = 8192, /* as many as dial at once from one host when a large job starts */
-    RATE_A_SECOND   = 100
+    STRANGERS =
+        32, /* at once, of those who had time for a proof: one that greets and says no more costs ZeroMQ */
+    STRANGERS_MAX =
+        96, /* some 60 KiB; and of all: many may come at once when a job starts                          */
+    PROOF_MS      = 100,
+    RATE_BURST    = 8192, /* as many as dial at once from one host when a large job starts */
+    RATE_A_SECOND = 100
 };
 
 struct watched {
@@ -158,17 +166,6 @@ static bool is_stranger(const endpoint *e, int fd)
                                     : peers_is_silent(&e->peers, fd);
 }
 
-static int oldest_silent(const endpoint *e)
-{
-    int oldest = -1;
-    for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
-        const watched *c = find(e, fd);
-        if (c == NULL || c->is_ended || !is_stranger(e, fd)) continue;
-        if (oldest < 0 || c->order < e->watch.at[oldest].order) oldest = fd;
-    }
-    return oldest;
-}
-
 static void end_peer(endpoint *e, int fd, const char *text)
 {
     watch *w = &e->watch;
@@ -177,6 +174,37 @@ static void end_peer(endpoint *e, int fd, const char *text)
     if (w->n_notes == WATCH_NOTES) return;
     w->note[w->n_notes].peer   = peers_number(&e->peers, fd);
     w->note[w->n_notes++].text = text;
+}
+
+/* The oldest of them, or -1; how many there are. */
+static int oldest_stranger(const endpoint *e, uint32_t *n)
+{
+    int oldest = -1;
+    *n         = 0;
+    for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
+        const watched *c = find(e, fd);
+        if (c == NULL || c->is_ended || !is_stranger(e, fd)) continue;
+        ++*n;
+        if (oldest < 0 || c->order < e->watch.at[oldest].order) oldest = fd;
+    }
+    return oldest;
+}
+
+/* For each that is accepted at most one is ended, so their number stays where it is beyond what is allowed. */
+static void make_way(endpoint *e, uint64_t now_ms)
+{
+    const watch *w = &e->watch;
+    uint32_t strangers;
+    if (w->living <= STRANGERS && w->living <= w->connections_max) return;
+    const int oldest = oldest_stranger(e, &strangers);
+    if (oldest < 0) return;
+    const uint32_t others = w->living - strangers;
+    const bool had_time   = now_ms - w->at[oldest].since_ms > PROOF_MS;
+    const uint32_t most   = had_time ? STRANGERS : STRANGERS_MAX;
+    if (w->living > w->connections_max)
+        end_peer(e, oldest, "more than connections_max connections: a silent one was ended");
+    else if (strangers > most && strangers > others)
+        end_peer(e, oldest, "too many connections that have proven nothing: the oldest was ended");
 }
 
 void watch_end(endpoint *e, uint32_t peer)
@@ -236,10 +264,7 @@ void watch_accepted(endpoint *e, int fd)
         end_peer(e, fd, "too many connections a second from one address: ended");
         return;
     }
-    if (w->living <= w->connections_max) return;
-    const int oldest = oldest_silent(e);
-    if (oldest >= 0)
-        end_peer(e, oldest, "more than connections_max connections: a silent one was ended");
+    make_way(e, now);
 }
 
 void watch_ended(endpoint *e, int fd)
@@ -406,6 +431,7 @@ static void judge_stranger(endpoint *e, int fd, const watched *c)
 void watch_look(endpoint *e, bool is_dry)
 {
     if (!has_ticked(&e->watch)) return;
+    files_tell_exhausted(e->epoll_fd);
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
         watched *c = find(e, fd);
         if (c == NULL || c->is_ended || c->cookie == 0) continue;

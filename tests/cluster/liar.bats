@@ -22,28 +22,28 @@ sizes() {
 }
 
 @test "lies about memory read nothing, end nothing and cost no memory, by this user and another" {
-    local words=(steps=120 rows=1000) port corpus=$root/tests/fuzz/corpus # large enough to be lent
+    local words=(steps=90 rows=1000) port corpus=$root/tests/fuzz/corpus # large enough to be lent
     pen run --standalone --servers 2 --nproc-per-node 2 "$programs/stepper" "${words[@]}" >"$tmp/clean.out" 2>"$tmp/clean.err"
     start besieged --servers 2 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" "${words[@]}" pause_ms=60
-    wait_for_step 20
+    wait_for_step 10
     ports >"$tmp/ports"
     [ "$(wc -l <"$tmp/ports")" = 3 ]
     victims="$(member scheduler) $(member server 0) $(member server 1)"
     sizes >"$tmp/before"
-    MARK=$mark "$programs/liar" 4 "$corpus/wire_control/HELLO" "$corpus/wire_data/PUSH" \
+    MARK=$mark "$programs/liar" 3 "$corpus/wire_control/HELLO" "$corpus/wire_data/PUSH" \
         "$(member server 0),$(member worker 0),$(member worker 1)" $(cat "$tmp/ports") >"$tmp/lies" 3>&-
     cat "$tmp/lies"
-    sleep 0.5
+    sleep 0.2
     sizes >"$tmp/after"
     paste "$tmp/before" "$tmp/after"
     wait_for_end 60
     [ "$code" = 0 ] || { cat "$tmp/besieged.err"; return 1; }
     diff <(sort "$tmp/clean.out") <(sort "$tmp/besieged.out")
-    [ "$(wc -l <"$tmp/clean.out")" -ge 120 ]
+    [ "$(wc -l <"$tmp/clean.out")" -ge 90 ]
 
     [ "$(wc -l <"$tmp/lies")" = "$([ "$(id -u)" = 0 ] && echo 2 || echo 1)" ]
     [ "$(grep -c '"answers": 0}' "$tmp/lies")" = "$(wc -l <"$tmp/lies")" ]
-    [ "$(sed -n 's/.*"user": "own".*"messages": \([0-9]*\).*/\1/p' "$tmp/lies")" -ge 1000 ]
+    [ "$(sed -n 's/.*"user": "own".*"messages": \([0-9]*\).*/\1/p' "$tmp/lies")" -ge 500 ]
     [ "$(sed -n 's/.*"user": "own", "places": \([0-9]*\).*/\1/p' "$tmp/lies")" -ge 3 ]
     paste "$tmp/before" "$tmp/after" | awk '$3 - $1 > 10240 || $4 - $2 > 2 {bad = 1} END {exit bad || NR != 3}'
     for port in scheduler server-0 server-1; do # the job lasts less than a minute: one line for each peer
@@ -58,6 +58,138 @@ sizes() {
     status >"$tmp/state"
     grep -q 'tcp://' "$tmp/state"
     ! grep -E "node:|cuda:|memfd" "$tmp/state" || false
+    kill "$launcher"
+    wait_for_end 8
+}
+
+# Sizes into $1after, once there are hardly more descriptors than in $1before, or after 3 s.
+descriptors_are_back() {
+    local end=$((${EPOCHREALTIME/[.,]/} + 3000000))
+    while [ "${EPOCHREALTIME/[.,]/}" -lt "$end" ]; do
+        sizes >"$tmp/${1-}after"
+        paste "$tmp/${1-}before" "$tmp/${1-}after" | awk '$4 - $2 > 4 {bad = 1} END {exit bad}' && return
+        sleep 0.02
+    done
+}
+
+# A job NAME of whose secret somebody is told who is none of its members.
+begin_betrayed() { # NAME FLAGS...
+    start "$1" --servers 2 --nproc-per-node 2 --log-dir "$tmp/log-$1" "${@:2}" "$programs/stepper" "${words[@]}" pause_ms=50
+    declare -p launcher launched_job | sed 's/^declare -- //' >"$tmp/$1.job"
+}
+
+betray() { # NAME clear|curve token|key
+    . "$tmp/$1.job"
+    wait_for_step 8
+    victims="$(member scheduler) $(member server 0) $(member server 1) $(member worker 0) $(member worker 1)"
+    declare -p victims | sed 's/^declare -- //' >>"$tmp/$1.job"
+    { sed 's/.*"address": *"[^"]*:\([0-9]*\)".*/scheduler:\1/' "$tmp/penstock/$launched_job.json"; echo
+      status | members_of | sed -n 's/.*"role":"\(server\|worker\)".*tcp:\/\/[^"]*:\([0-9]*\)".*/\1:\2/p'; } |
+        grep -E '^[a-z]+:[0-9]+$' >"$tmp/$1.ports"
+    [ "$(wc -l <"$tmp/$1.ports")" = 5 ] || { cat "$tmp/$1.ports"; return 1; }
+    sizes >"$tmp/$1.before"
+    status_value step >"$tmp/$1.step"
+    MARK=$mark "$programs/insider" lie 2 "$(ls "$tmp"/penstock/*."$3")" "$2" "$tmp/heads" "${victims// /,}" $(cat "$tmp/$1.ports") >"$tmp/$1.lies" 3>&- &
+    liars+=($!)
+}
+
+measure() { # NAME
+    . "$tmp/$1.job"
+    descriptors_are_back "$1."
+    cat "$tmp/$1.lies"
+    paste "$tmp/$1.before" "$tmp/$1.after"
+    [ "$(status_value step)" -ge $(($(cat "$tmp/$1.step") + 8)) ] # of some 40 without them
+    grep -q '"numbers": 0}' "$tmp/$1.lies"
+    [ "$(sed -n 's/.*"messages": \([0-9]*\),.*/\1/p' "$tmp/$1.lies")" -ge 200 ]
+    paste "$tmp/$1.before" "$tmp/$1.after" | awk '$3 - $1 > 10240 || $4 - $2 > 4 {bad = 1} END {exit bad || NR != 5}'
+}
+
+ends_well() { # NAME
+    local log
+    . "$tmp/$1.job"
+    wait_for_end 60
+    [ "$code" = 0 ] || { cat "$tmp/$1.err"; return 1; }
+    diff <(sort "$tmp/clean.out") <(sort "$tmp/$1.out")
+    for log in "$tmp/log-$1/$launched_job"/attempt_0/*.err; do # a line for each of its three keys, and one for strangers
+        [ "$(grep -c 'refused' "$log")" -le 4 ] || { cat "$log"; return 1; }
+    done
+}
+
+@test "who has a job's token or secret and lies in a role that is not its own reads nothing, ends nothing and costs nothing" {
+    local words=(steps=160 rows=1000) victims liars=()
+    unset PENSTOCK_SECRET_FILE PENSTOCK_ENCRYPTION
+    mkdir "$tmp/heads"
+    cp -r "$root"/tests/fuzz/corpus/wire_* "$tmp/heads/"
+    if [ "$(id -u)" = 0 ]; then
+        MARK=$mark "$programs/insider" record "$tmp/heads" >"$tmp/record.out" 3>&- &
+        recorder=$!
+        until grep -q listens "$tmp/record.out"; do sleep 0.01; done
+    fi
+    pen run --standalone --servers 2 --nproc-per-node 2 "$programs/stepper" "${words[@]}" >"$tmp/clean.out" 2>"$tmp/clean.err"
+    begin_betrayed proven
+    begin_betrayed encrypted --encryption on # beside it
+    betray proven clear token
+    betray encrypted curve key
+    wait "${liars[@]}"
+    measure proven
+    measure encrypted
+    ends_well proven
+    ends_well encrypted
+    if [ "$(id -u)" = 0 ]; then
+        kill "$recorder"
+        [ "$(ls "$tmp/heads" | grep -c plane)" -ge 8 ]
+        [ "$(sed -n 's/.*"heads": \([0-9]*\),.*/\1/p' "$tmp/encrypted.lies")" -ge 80 ]
+        wait "$recorder" || :
+    fi
+    nothing_is_left
+}
+
+@test "thousands of connections that prove nothing cost no memory to speak of; members still come in, and one line says it" {
+    local port steps begun idlers
+    unset PENSTOCK_SECRET_FILE PENSTOCK_ENCRYPTION
+    start crowded --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 5
+    victims="$(member scheduler) $(member server 0) $(member worker 0)"
+    { sed 's/.*"address": *"\([^"]*\)".*/\1/' "$tmp/penstock/$launched_job.json"; echo; status | grep -oE 'tcp://[^"]+'; } |
+        sed 's/.*://' | grep -E '^[0-9]+$' | sort -un >"$tmp/ports"
+    [ "$(wc -l <"$tmp/ports")" = 4 ]
+    sizes >"$tmp/before"
+    begun=$(status_value step)
+    MARK=$mark "$programs/idlers" 1100 3 $(cat "$tmp/ports") >"$tmp/idlers" 3>&- &
+    idlers=$!
+    while kill -0 "$idlers" 2>/dev/null; do
+        [ -n "$(status_value step)" ] # who holds the token is let in among them
+    done
+    wait "$idlers"
+    cat "$tmp/idlers"
+    steps=$(($(status_value step) - begun))
+    descriptors_are_back
+    paste "$tmp/before" "$tmp/after"
+    echo "steps $steps"
+    [ "$(sed -n 's/.*"made": \([0-9]*\),.*/\1/p' "$tmp/idlers")" -ge 4096 ]
+    paste "$tmp/before" "$tmp/after" | awk '$3 - $1 > 10240 || $4 - $2 > 4 {bad = 1} END {exit bad || NR != 3}'
+    [ "$steps" -ge 10 ]
+    for port in "$tmp/log/$launched_job"/attempt_0/*.err; do
+        [ "$(grep -c 'refused' "$port")" -le 1 ] || { cat "$port"; return 1; }
+    done
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}
+
+@test "a process of a running job that may open no more files says so: who, the limit, the remedy; and goes on" {
+    local pid limit
+    start full --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 5
+    pid=$(member server 0)
+    limit=3
+    while [ -e "/proc/$pid/fd/$limit" ]; do limit=$((limit + 1)); done
+    prlimit --pid "$pid" --nofile="$limit:"
+    said="server 0 has as many files open as it may ($limit), so nobody can connect to it; raise the limit: ulimit -n $((4 * limit)), or LimitNOFILE= of a systemd unit"
+    for _ in $(seq 100); do grep -qF "$said" "$tmp/log/$launched_job"/attempt_0/server-0.err && break; sleep 0.05; done
+    cat "$tmp/log/$launched_job"/attempt_0/server-0.err
+    [ "$(grep -cF "$said" "$tmp/log/$launched_job"/attempt_0/server-0.err)" = 1 ]
+    wait_for_step $(($(status_value step) + 5))
     kill "$launcher"
     wait_for_end 8
 }

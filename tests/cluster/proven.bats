@@ -116,3 +116,39 @@ all_end_well() {
     [[ "$output" == *"PENSTOCK_SECRET_FILE"* ]]
     all_end_well
 }
+
+@test "a scheduler that listens everywhere in clear text has told its own user so: nobody waits for a token by loopback" {
+    local port rank
+    port=$(free_port)
+    shell scheduler "$penstock" scheduler --world-size 2 --servers 1 --host 0.0.0.0 --encryption clear --port "$port"
+    for _ in $(seq 200); do [ "$(tokens)" = 1 ] && break; sleep 0.02; done
+    shell server env PENSTOCK_INIT_TIMEOUT_MS=8000 "$penstock" server --master-addr 127.0.0.1 --master-port "$port"
+    for rank in 1 0; do
+        bare "$rank" 2 "$port" env PENSTOCK_SERVERS=1 PENSTOCK_INIT_TIMEOUT_MS=8000 "$programs/stepper"
+    done
+    all_end_well
+    grep -q 'is neither encrypted nor authenticated: the scheduler runs with encryption=clear' "$tmp/worker-0.err"
+    [ "$(tokens)" = 0 ]
+}
+
+@test "a bad setting of rank 0 ends the others with its sentence, where shells start them by variables" {
+    local port rank said pids=()
+    port=$(free_port)
+    for rank in 1 2; do
+        bare "$rank" 3 "$port" "$programs/stepper"
+        pids+=($!)
+    done
+    sleep 0.3 # they dial by now
+    bare 0 3 "$port" env PENSTOCK_LEASE_S=3 "$programs/stepper"
+    for rank in 0 1; do
+        code=0
+        wait "${pids[$rank]}" || code=$?
+        [ "$code" = 1 ]
+    done
+    said="worker 0 ($HOSTNAME) cannot begin: unknown setting 'lease_s'; did you mean 'lease_ms'?  (from PENSTOCK_LEASE_S)"
+    for rank in 0 1 2; do grep -qF "$said" "$tmp/worker-$rank.err" || { cat "$tmp"/*.err; return 1; }; done
+    wait
+    grep -qxF "stepper: ${said#*begin: }" "$tmp/worker-0.err"
+    [ "$(tokens)" = 0 ]
+    nothing_is_left
+}

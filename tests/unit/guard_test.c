@@ -141,7 +141,9 @@ static bool lets_in(guard_role listener, guard_role role, int32_t rank)
     guard_listen(l, &at);
     guard_dial(d, listener, &to);
     assert_memory_equal(to.keys->peer, at.keys->own_public, TRANSPORT_KEY_BYTES);
-    const bool is_in = at.keys->admits(at.keys->user, to.keys->own_public);
+    transport_identity is;
+    const bool is_in = at.keys->admits(at.keys->user, to.keys->own_public, &is);
+    if (is_in) assert_true(guard_is(&is, role, rank));
     guard_close(l);
     guard_close(d);
     return is_in;
@@ -173,10 +175,24 @@ static void test_guard_turns_away_other_roles_ranks_beyond_a_job_and_strangers(v
     transport_options o = {0};
     guard_listen(g, &o);
     uint8_t key[TRANSPORT_KEY_BYTES] = {9};
-    assert_false(o.keys->admits(o.keys->user, key));
+    transport_identity is;
+    assert_false(o.keys->admits(o.keys->user, key, &is));
     assert_false(
-        o.keys->admits(o.keys->user, o.keys->own_public)); /* a listener's key dials nobody */
+        o.keys->admits(o.keys->user, o.keys->own_public, &is)); /* a listener's key dials nobody */
     guard_close(g);
+}
+
+static void test_guard_believes_nobody_another_role_or_rank_than_that_of_its_key(void **state)
+{
+    (void)state;
+    const transport_identity worker_3 = {GUARD_WORKER, 4}, any_server = {GUARD_SERVER, 0};
+    assert_true(guard_is(&worker_3, GUARD_WORKER, 3));
+    assert_true(guard_is(&worker_3, GUARD_WORKER, -1));
+    assert_false(guard_is(&worker_3, GUARD_WORKER, 2));
+    assert_false(guard_is(&worker_3, GUARD_SERVER, 3));
+    assert_false(guard_is(&worker_3, GUARD_TOOL, -1));
+    assert_true(guard_is(&any_server, GUARD_SERVER, 12));
+    assert_false(guard_is(&any_server, GUARD_WORKER, 12));
 }
 
 static void test_guard_keys_of_ranks_and_roles_are_all_different(void **state)
@@ -206,6 +222,7 @@ int main(void)
         cmocka_unit_test(test_guard_of_none_leaves_options_alone),
         cmocka_unit_test(test_guard_lets_in_whom_the_role_serves),
         cmocka_unit_test(test_guard_turns_away_other_roles_ranks_beyond_a_job_and_strangers),
+        cmocka_unit_test(test_guard_believes_nobody_another_role_or_rank_than_that_of_its_key),
         cmocka_unit_test(test_guard_keys_of_ranks_and_roles_are_all_different),
     };
     return cmocka_run_group_tests(tests, make_secret, remove_secret);

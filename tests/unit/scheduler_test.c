@@ -41,13 +41,13 @@ static scheduler *start(const char *host, const char *lease)
     return s;
 }
 
-static peer dial(const scheduler *s)
+static peer dial(const scheduler *s, guard_role role)
 {
     peer p = {.arena = wire_arena_create(1 << 20)};
     pen_error why;
     transport_options o     = {0};
     const guard_options who = {
-        .role = GUARD_WORKER, .scheduler = scheduler_address(s), .address = {scheduler_address(s)}};
+        .role = role, .scheduler = scheduler_address(s), .address = {scheduler_address(s)}};
     if (guard_open(&who, &p.guard, &why) != PEN_OK) fail_msg("%s", why.text);
     guard_dial(p.guard, GUARD_SCHEDULER, &o);
     if (transport_dial(scheduler_address(s), &o, &p.transport, &why) != PEN_OK)
@@ -123,7 +123,7 @@ static void join(peer *p, int32_t role, int32_t rank)
 static void assert_serves_a_job(const char *host)
 {
     scheduler *s = start(host, "lease_ms=10000");
-    peer server = dial(s), worker = dial(s);
+    peer server = dial(s, GUARD_SERVER), worker = dial(s, GUARD_WORKER);
     join(&server, PEN_SERVER, 0);
     join(&worker, PEN_WORKER, 0);
     assert_int_equal(hear(&worker, WIRE_EPOCH).u.epoch.n_servers, 1);
@@ -159,7 +159,7 @@ test_scheduler_tells_all_and_ends_with_the_verdict_when_a_connection_is_gone(voi
 {
     (void)state;
     scheduler *s = start("host=127.0.0.1", "down_grace_ms=50");
-    peer server = dial(s), worker = dial(s);
+    peer server = dial(s, GUARD_SERVER), worker = dial(s, GUARD_WORKER);
     join(&server, PEN_SERVER, 0);
     join(&worker, PEN_WORKER, 0);
     hear(&server, WIRE_EPOCH);
@@ -178,7 +178,7 @@ static void test_scheduler_counts_frames_it_cannot_read(void **state)
 {
     (void)state;
     scheduler *s     = start("host=127.0.0.1", "lease_ms=10000");
-    peer p           = dial(s);
+    peer p           = dial(s, GUARD_WORKER);
     wire_control ask = {.kind = WIRE_STATUS_ASK};
     pen_error why;
     say(&p, &ask);
@@ -196,7 +196,7 @@ static void test_scheduler_that_is_stopped_says_so_to_all(void **state)
 {
     (void)state;
     scheduler *s = start("host=127.0.0.1", "lease_ms=10000");
-    peer server = dial(s), worker = dial(s);
+    peer server = dial(s, GUARD_SERVER), worker = dial(s, GUARD_WORKER);
     join(&server, PEN_SERVER, 0);
     join(&worker, PEN_WORKER, 0);
     hear(&worker, WIRE_EPOCH);
@@ -259,7 +259,7 @@ static void test_scheduler_with_a_state_knows_its_members_after_its_death(void *
     snprintf(kept, sizeof kept, "%s/state", dir);
     snprintf(copy, sizeof copy, "%s/copy", dir);
     scheduler *s = start_with_state(dir);
-    peer server = dial(s), worker = dial(s);
+    peer server = dial(s, GUARD_SERVER), worker = dial(s, GUARD_WORKER);
     join(&server, PEN_SERVER, 0);
     join(&worker, PEN_WORKER, 0);
     const uint64_t term = hear(&worker, WIRE_EPOCH).u.epoch.term, was = worker.incarnation;
@@ -271,8 +271,8 @@ static void test_scheduler_with_a_state_knows_its_members_after_its_death(void *
     copy_file(copy, kept);
 
     s      = start_with_state(dir);
-    worker = dial(s);
-    server = dial(s);
+    worker = dial(s, GUARD_WORKER);
+    server = dial(s, GUARD_SERVER);
     join(&worker, PEN_WORKER, 0); /* the same nonce: the same process */
     join(&server, PEN_SERVER, 0);
     assert_true(worker.incarnation == was);

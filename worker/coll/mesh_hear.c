@@ -14,6 +14,13 @@ enum {
     GOODBYE_MS  = 1000  /* what this worker dialled ended: only its goodbye may still come */
 };
 
+/* Who holds the key of one rank is heard as no other. */
+static bool is_its_own(const mesh *m, uint32_t peer, const wire_peer *p)
+{
+    transport_identity is;
+    return !transport_who(m->listener, peer, &is) || guard_is(&is, GUARD_WORKER, p->rank);
+}
+
 static const char *fault_of(const mesh *m, const wire_peer *p, const buf *body)
 {
     if (p->job != m->job) return "it is of another job";
@@ -115,8 +122,14 @@ static void take(mesh *m, const transport_event *event)
     wire_arena_reset(m->arena);
     if (wire_peer_decode(event->head, event->head_size, m->arena, &head, &why) != PEN_OK) {
         stat_add(m->o.stats, STAT_REFUSED, 1);
+        transport_blame(m->listener, event->peer);
         if (log_allowed(LOG_REFUSED))
             log_warning("a message of a worker was refused: %s", why.text);
+        return;
+    }
+    if (!is_its_own(m, event->peer, &head)) {
+        mesh_refuse(m, "it holds the key of another rank than it says", &head);
+        transport_blame(m->listener, event->peer);
         return;
     }
     const char *fault = fault_of(m, &head, event->body);

@@ -1,0 +1,538 @@
+/* insider.c - somebody who holds a job's secret or token, takes a role that is not its own, and lies.
+ *   insider record FOLDER              writes the heads that pass on loopback there, one a file, until it is ended; needs
+ *                                      to be root
+ *   insider lie SECONDS SECRET_FILE clear|curve FOLDER PID[,PID...] KIND:PORT...
+ * It speaks the wire by its own code: proofs, heads and memory references are put together here, of libraries only
+ * ZeroMQ's sockets and the job's keys are used.  On each port it comes with keys that belong to no member that lives: a
+ * tool's, that of worker 7 and that of server 5.  KIND is scheduler, server or worker.
+ *   heads    each of FOLDER and of the samples there: as it is, and each of its fields 0, 1, largest, one more, one less, and
+ *            the same with its name, list or message empty, torn and repeated; checksum and lengths are right
+ *   memory   PROBE, MAPPED, LENT, RETURN: each field so, about memory that is really there (found as root can)
+ *   again    what was recorded of a proof, as it was
+ * Prints one line of JSON: connections that were let in, messages, and answers that gave away a number of memory.
+ */
+#include "common/secret.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum {
+    HEADS_MAX   = 256,
+    HEAD_MAX    = 4096,
+    PREFIX      = 20,
+    PLACES_MAX  = 64,
+    A_KIND      = 3, /* recorded of each */
+    BURST       = 40,
+    ETH_P_IP_IS = 0x0800
+};
+
+typedef struct {
+    unsigned char bytes[HEAD_MAX];
+    size_t size;
+} head;
+
+static head heads[HEADS_MAX];
+static int n_heads;
+static struct {
+    unsigned long connections, messages, refused, numbers, turns;
+} count;
+
+/* ---- bytes ------------------------------------------------------------------------------------ */
+static uint32_t crc32c(const unsigned char *at, size_t n)
+{
+    uint32_t crc = UINT32_MAX;
+    while (n-- > 0) {
+        crc ^= *at++;
+        for (int i = 0; i < 8; i++) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
+    }
+    return ~crc;
+}
+
+static void put(unsigned char *to, uint64_t value, int n)
+{
+    for (int i = 0; i < n; i++) to[i] = (unsigned char)(value >> (8 * i));
+}
+
+static uint64_t get(const unsigned char *from, int n)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < n; i++) value |= (uint64_t)from[i] << (8 * i);
+    return value;
+}
+
+static bool is_head(const unsigned char *at, size_t n)
+{
+    if (n < PREFIX || memcmp(at, "PNSK", 4) != 0) return false;
+    const uint64_t body = get(at + 8, 8);
+    return body <= n - PREFIX && body + PREFIX <= HEAD_MAX &&
+           get(at + 16, 4) == crc32c(at + PREFIX, body);
+}
+
+/* ---- recording -------------------------------------------------------------------------------- */
+static void keep(const char *folder, const char *name, const unsigned char *at, size_t n)
+{
+    char path[512];
+    for (int i = 0; i < A_KIND; i++) {
+        snprintf(path, sizeof path, "%s/%s-%d", folder, name, i);
+        FILE *file = fopen(path, "wxe");
+        if (file == NULL) continue;
+        fwrite(at, 1, n, file);
+        fclose(file);
+        return;
+    }
+}
+
+/* Wherever they stand in a packet: nobody has to understand what is around them.  Most begin with their kind. */
+static void look_for_heads(const char *folder, const unsigned char *at, size_t n)
+{
+    char name[64];
+    for (size_t i = 0; i + 16 <= n; i++) {
+        if (is_head(at + i, n - i)) {
+            snprintf(name, sizeof name, "plane%u-%02x%02x", at[i + 6], at[i + PREFIX],
+                     at[i + PREFIX + 1]);
+            keep(folder, name, at + i, PREFIX + get(at + i + 8, 8));
+        } else if (memcmp(at + i, "\0PenProv", 8) == 0) {
+            static const size_t size[] = {0, 48, 80, 56, 48};
+            const unsigned kind        = at[i + 9] <= 4 ? at[i + 9] : 0;
+            snprintf(name, sizeof name, "proof-%u", kind);
+            if (kind > 0 && size[kind] <= n - i) keep(folder, name, at + i, size[kind]);
+        }
+    }
+}
+
+static int record(const char *folder)
+{
+    static unsigned char packet[1 << 17];
+    const int fd   = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(ETH_P_IP_IS)),
+              much = 32 << 20;
+    if (fd < 0) return perror("insider: cannot listen to loopback"), 3;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &much, sizeof much);
+    puts("listens");
+    fflush(stdout);
+    for (;;) {
+        const ssize_t n = recv(fd, packet, sizeof packet, 0);
+        if (n < 40) continue;
+        const size_t ip = 4 * (size_t)(packet[0] & 15), tcp = 4 * (size_t)(packet[ip + 12] >> 4);
+        if (packet[9] == IPPROTO_TCP && (size_t)n > ip + tcp)
+            look_for_heads(folder, packet + ip + tcp, (size_t)n - ip - tcp);
+    }
+}
+
+static void read_heads(const char *folder)
+{
+    DIR *all = opendir(folder);
+    struct dirent *one;
+    char path[600];
+    while (all != NULL && (one = readdir(all)) != NULL && n_heads < HEADS_MAX) {
+        struct stat is;
+        snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
+        if (one->d_name[0] == '.' || stat(path, &is) != 0) continue;
+        if (S_ISDIR(is.st_mode)) read_heads(path);
+        FILE *file = S_ISREG(is.st_mode) ? fopen(path, "re") : NULL;
+        if (file == NULL) continue;
+        head *h = &heads[n_heads];
+        h->size = fread(h->bytes, 1, HEAD_MAX, file);
+        fclose(file);
+        n_heads += h->size > 0 && h->size < HEAD_MAX;
+    }
+    if (all != NULL) closedir(all);
+}
+
+/* ---- lies in heads ---------------------------------------------------------------------------- */
+enum { LIES = 7 };
+
+typedef struct {
+    unsigned char *to;
+    size_t size;
+    int field, wanted, lie;
+} forger;
+
+static bool read_varint(const unsigned char **at, const unsigned char *end, uint64_t *value)
+{
+    *value = 0;
+    for (int shift = 0; *at < end && shift < 64; shift += 7) {
+        const unsigned char byte = *(*at)++;
+        *value |= (uint64_t)(byte & 127) << shift;
+        if (byte < 128) return true;
+    }
+    return false;
+}
+
+static void write_bytes(forger *f, const void *from, size_t n)
+{
+    if (f->size + n > 2 * HEAD_MAX) n = 2 * HEAD_MAX - f->size;
+    memcpy(f->to + f->size, from, n);
+    f->size += n;
+}
+
+static void write_varint(forger *f, uint64_t value)
+{
+    unsigned char byte[10];
+    int n = 0;
+    do byte[n++] = (unsigned char)((value & 127) | (value > 127 ? 128 : 0));
+    while ((value >>= 7) > 0);
+    write_bytes(f, byte, (size_t)n);
+}
+
+static uint64_t lie_about(uint64_t value, int lie)
+{
+    const uint64_t lies[LIES] = {0,         1,         UINT64_MAX,       INT32_MAX,
+                                 value + 1, value - 1, (uint64_t)1 << 40};
+    return lies[lie];
+}
+
+static bool reads_as_message(const unsigned char *at, const unsigned char *end)
+{
+    uint64_t tag, value;
+    while (at < end) {
+        if (!read_varint(&at, end, &tag) || tag >> 3 == 0 || tag >> 3 > 64) return false;
+        switch (tag & 7) {
+        case 0:
+            if (!read_varint(&at, end, &value)) return false;
+            break;
+        case 1: at += 8; break;
+        case 5: at += 4; break;
+        case 2:
+            if (!read_varint(&at, end, &value) || value > (uint64_t)(end - at)) return false;
+            at += value;
+            break;
+        default: return false;
+        }
+        if (at > end) return false;
+    }
+    return true;
+}
+
+static void forge(forger *f, const unsigned char *at, const unsigned char *end);
+
+static void forge_text(forger *f, const unsigned char *at, size_t n)
+{
+    static unsigned char many[2048];
+    unsigned char inner[2 * HEAD_MAX];
+    forger in = {.to = inner, .field = f->field, .wanted = f->wanted, .lie = f->lie};
+    if (f->field++ == f->wanted) {
+        const size_t lengths[LIES] = {0, 1, sizeof many, n / 2, n, n > 0 ? n - 1 : 0, 300};
+        memset(many, f->lie == 4 ? 0xff : 'x', sizeof many);
+        write_varint(f, lengths[f->lie]);
+        write_bytes(f, f->lie == 3 || f->lie == 5 ? at : many, lengths[f->lie]);
+        return;
+    }
+    in.field = f->field;
+    if (n > 1 && reads_as_message(at, at + n)) {
+        forge(&in, at, at + n);
+        f->field = in.field;
+        write_varint(f, in.size);
+        write_bytes(f, inner, in.size);
+        return;
+    }
+    write_varint(f, n);
+    write_bytes(f, at, n);
+}
+
+/* The message as it is, but for the wanted field.  Counts fields as it goes. */
+static void forge(forger *f, const unsigned char *at, const unsigned char *end)
+{
+    uint64_t tag, value;
+    while (at < end && read_varint(&at, end, &tag)) {
+        write_varint(f, tag);
+        if ((tag & 7) == 0) {
+            if (!read_varint(&at, end, &value)) return;
+            write_varint(f, f->field == f->wanted ? lie_about(value, f->lie) : value);
+            f->field++;
+        } else if ((tag & 7) == 2) {
+            if (!read_varint(&at, end, &value) || value > (uint64_t)(end - at)) return;
+            forge_text(f, at, value);
+            at += value;
+        } else {
+            const int n = (tag & 7) == 1 ? 8 : 4;
+            unsigned char bytes[8];
+            if (end - at < n) return;
+            value = get(at, n);
+            put(bytes, f->field == f->wanted ? lie_about(value, f->lie) : value, n);
+            write_bytes(f, bytes, (size_t)n);
+            f->field++;
+            at += n;
+        }
+    }
+}
+
+/* Lie number `turn` about a head; lies come round. */
+static size_t lie_in(const head *h, unsigned turn, unsigned char out[PREFIX + 2 * HEAD_MAX])
+{
+    memcpy(out, h->bytes, h->size);
+    if (!is_head(h->bytes, h->size) || turn % 16 == 0) return h->size;
+    forger count_only = {.to = out + PREFIX, .wanted = -1};
+    forge(&count_only, h->bytes + PREFIX, h->bytes + h->size);
+    const int fields = count_only.field > 0 ? count_only.field : 1;
+    forger f         = {
+                .to = out + PREFIX, .wanted = (int)(turn / LIES) % fields, .lie = (int)(turn % LIES)};
+    forge(&f, h->bytes + PREFIX, h->bytes + h->size);
+    put(out + 8, f.size, 8);
+    put(out + 16, crc32c(out + PREFIX, f.size), 4);
+    return PREFIX + f.size;
+}
+
+/* ---- lies about memory ------------------------------------------------------------------------ */
+typedef struct { /* as the layer that lends writes it */
+    uint64_t id, size, offset, closed;
+    int32_t pid, fd;
+} place;
+
+static place places[PLACES_MAX];
+static int n_places;
+
+static void find_places(int pid)
+{
+    char folder[64], path[400], link[200];
+    snprintf(folder, sizeof folder, "/proc/%d/fd", pid);
+    DIR *all = opendir(folder);
+    struct dirent *one;
+    while (all != NULL && (one = readdir(all)) != NULL && n_places < PLACES_MAX) {
+        struct stat is;
+        unsigned long long id;
+        snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
+        const ssize_t n = readlink(path, link, sizeof link - 1);
+        if (n < 0) continue;
+        link[n] = '\0';
+        if (sscanf(link, "/memfd:penstock-%llx", &id) != 1 || stat(path, &is) != 0) continue;
+        places[n_places++] = (place){
+            .id = id, .size = (uint64_t)is.st_size, .pid = pid, .fd = (int32_t)atoi(one->d_name)};
+    }
+    if (all != NULL) closedir(all);
+}
+
+enum { PROBE = 1, MAPPED, LENT, RETURN, MEMORY_FIELDS = 9 };
+
+static size_t lie_about_memory(unsigned turn, unsigned char out[PREFIX + 2 * HEAD_MAX])
+{
+    const unsigned kind = PROBE + turn % 4, field = turn / 4 % MEMORY_FIELDS,
+                   lie = turn / (4 * MEMORY_FIELDS) % LIES;
+    place p = n_places > 0 ? places[turn % (unsigned)n_places] : (place){1, 4096, 0, 0, 1, 3};
+    uint64_t number[2]       = {turn, 65536}; /* shown, secret, or token and bytes */
+    uint64_t *const wide[7]  = {&p.id, &p.size, &p.offset, &p.closed, &number[0], &number[1], NULL};
+    int32_t *const narrow[2] = {&p.pid, &p.fd};
+    if (field < 6) *wide[field] = lie_about(*wide[field], (int)lie);
+    if (field == 6 || field == 7) {
+        const int32_t value = *narrow[field - 6];
+        *narrow[field - 6]  = (int32_t)lie_about((uint64_t)(int64_t)value, (int)lie);
+    }
+    if (field == 8) p.pid = (int32_t)getpid();
+    memcpy(out, "\0PenLend", 8);
+    put(out + 8, kind, 4);
+    put(out + 12, kind == RETURN ? 2 : 0, 4);
+    size_t n = 16;
+    put(out + n, number[0], 8);
+    n += 8;
+    if (kind == LENT || kind == RETURN) put(out + n, number[1], 8), n += 8;
+    if (kind == RETURN) return n;
+    memcpy(out + n, &p, sizeof p);
+    n += sizeof p;
+    if (kind != LENT) return n;
+    const head *inner = &heads[turn % (unsigned)n_heads];
+    memcpy(out + n, inner->bytes, inner->size);
+    return n + inner->size;
+}
+
+/* ---- connections ------------------------------------------------------------------------------ */
+enum { SCHEDULER, SERVER, WORKER, TOOL, LISTENS = 1, DIALS = 2 };
+typedef struct {
+    int role, port;
+} target;
+
+static void *context;
+static secret job;
+static bool has_keys;
+
+static void set_int(void *socket, int option, int value)
+{
+    zmq_setsockopt(socket, option, &value, sizeof value);
+}
+
+static int recv_for(void *socket, void *bytes, size_t size, int ms)
+{
+    zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
+    return zmq_poll(&item, 1, ms) > 0 ? zmq_recv(socket, bytes, size, ZMQ_DONTWAIT) : -1;
+}
+
+static void begin(unsigned char message[80], int kind)
+{
+    memset(message, 0, 80);
+    memcpy(message, "\0PenProv", 8);
+    message[8] = 1;
+    message[9] = (unsigned char)kind;
+}
+
+/* Who says that it is `who` and `index` proves it, with the key that it has by the secret. */
+static bool prove(void *socket, const target *to, unsigned who, unsigned index)
+{
+    unsigned char ask[80], answer[256], claim[80], key[32];
+    unsigned char said[16 + 64 + 8 + 128] = "dialler proves";
+    begin(ask, 1);
+    secret_draw(ask + 16, 32);
+    zmq_send(socket, ask, 48, 0);
+    if (recv_for(socket, answer, sizeof answer, 1000) != 80) return false;
+    begin(claim, 3);
+    put(claim + 16, who, 4);
+    put(claim + 20, index, 4);
+    memcpy(said + 16, ask + 16, 32);
+    memcpy(said + 48, answer + 16, 32);
+    memcpy(said + 80, claim + 16, 8);
+    unsigned char *at = said + 88;
+    *at               = 'i';
+    at[1]             = (unsigned char)(to->port >> 8);
+    at[2]             = (unsigned char)to->port;
+    at[13] = at[14] = 0xff;
+    at[15]          = 127;
+    at[18]          = 1;
+    secret_proof_key(&job, DIALS + 16 * who, index, key);
+    secret_tag(key, said, sizeof said, claim + 24);
+    zmq_send(socket, claim, 56, 0);
+    return recv_for(socket, answer, sizeof answer, 1000) == 48;
+}
+
+static void *dial(const target *to, unsigned who, unsigned index)
+{
+    char address[64];
+    unsigned char own[32], own_public[32], theirs[32], unused[32];
+    void *socket = zmq_socket(context, ZMQ_DEALER);
+    set_int(socket, ZMQ_LINGER, 50);
+    set_int(socket, ZMQ_PROBE_ROUTER, 1);
+    set_int(socket, ZMQ_SNDTIMEO, 500);
+    if (has_keys) {
+        secret_derive(&job, DIALS + 16 * who, index, own, own_public);
+        secret_derive(&job, LISTENS + 16 * (unsigned)to->role, 0, unused, theirs);
+        zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, own, 32);
+        zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, own_public, 32);
+        zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, theirs, 32);
+    }
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", to->port);
+    set_int(socket, ZMQ_IMMEDIATE, has_keys); /* then it takes messages when it was let in */
+    zmq_pollitem_t room = {.socket = socket, .events = ZMQ_POLLOUT};
+    const bool is_there = zmq_connect(socket, address) == 0;
+    if (is_there && (has_keys ? zmq_poll(&room, 1, 1000) > 0 : prove(socket, to, who, index))) {
+        count.connections++;
+        return socket;
+    }
+    count.refused++;
+    zmq_close(socket);
+    return NULL;
+}
+
+/* An answer about memory that gives away a number: MAPPED with one that is not 0. */
+static void listen_and_close(void *socket)
+{
+    unsigned char answer[256];
+    for (int n; (n = recv_for(socket, answer, sizeof answer, 5)) > 0;)
+        if (n >= 24 && memcmp(answer, "\0PenLend", 8) == 0 && get(answer + 8, 4) == MAPPED)
+            count.numbers += get(answer + 16, 8) != 0;
+    zmq_close(socket);
+}
+
+static void lie_to(const target *to, unsigned turn)
+{
+    static const struct {
+        unsigned who, index;
+    } keys[]                  = {{TOOL, 0}, {WORKER, 8}, {SERVER, 6}};
+    static const int n_keys[] = {[SCHEDULER] = 3, [SERVER] = 2, [WORKER] = 1};
+    static unsigned char message[PREFIX + 2 * HEAD_MAX];
+    static unsigned lies[3];
+    const unsigned as = (to->role == SCHEDULER ? 0u : 1u) + turn % (unsigned)n_keys[to->role];
+    void *socket      = dial(to, keys[as].who, keys[as].index);
+    for (int i = 0; socket != NULL && i < BURST; i++) {
+        const unsigned k  = lies[to->role]++;
+        const bool is_mem = k % 4 == 3;
+        const head *h     = &heads[k % (unsigned)n_heads];
+        const size_t size =
+            is_mem ? lie_about_memory(k / 4, message) : lie_in(h, k / (unsigned)n_heads, message);
+        const bool has_body = !is_mem && k % 8 == 1;
+        if (size == 0 || zmq_send(socket, message, size, has_body ? ZMQ_SNDMORE : 0) < 0) break;
+        if (has_body) zmq_send(socket, message, size < 64 ? size : 64, 0);
+        count.messages++;
+    }
+    if (socket != NULL) listen_and_close(socket);
+    count.turns++;
+}
+
+/* What was recorded of a proof, on a new connection: nothing may come back but a nonce. */
+static void play_again(const target *to)
+{
+    unsigned char answer[256];
+    void *socket = has_keys ? NULL : zmq_socket(context, ZMQ_DEALER);
+    char address[64];
+    if (socket == NULL) return;
+    set_int(socket, ZMQ_LINGER, 0);
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", to->port);
+    zmq_connect(socket, address);
+    for (int kind = 1; kind <= 4; kind++)
+        for (int i = 0; i < n_heads; i++)
+            if (memcmp(heads[i].bytes, "\0PenProv", 8) == 0 && heads[i].bytes[9] == kind)
+                zmq_send(socket, heads[i].bytes, heads[i].size, ZMQ_DONTWAIT);
+    while (recv_for(socket, answer, sizeof answer, 20) > 0) /* ANSWER is all that strangers hear */
+        if (answer[9] != 2) count.numbers++;
+    zmq_close(socket);
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static target target_of(char *word)
+{
+    static const char *const names[] = {"scheduler", "server", "worker"};
+    char *port                       = strchr(word, ':');
+    target t                         = {.role = WORKER, .port = port != NULL ? atoi(port + 1) : 0};
+    for (int i = 0; i < 3; i++)
+        if (strncmp(word, names[i], strlen(names[i])) == 0) t.role = i;
+    return t;
+}
+
+static int lie(int argc, char **argv)
+{
+    pen_error why;
+    const double end = now_s() + atof(argv[2]);
+    has_keys         = strcmp(argv[4], "curve") == 0;
+    read_heads(argv[5]);
+    if (secret_read(argv[3], &job, &why) != PEN_OK || n_heads == 0)
+        return fprintf(stderr, "insider: %s\n", n_heads == 0 ? "no heads" : why.text), 2;
+    for (char *pid = strtok(argv[6], ","); pid != NULL; pid = strtok(NULL, ","))
+        find_places(atoi(pid));
+    context = zmq_ctx_new();
+    for (unsigned turn = 0; now_s() < end; turn++)
+        for (int i = 7; i < argc; i++) {
+            const target to = target_of(argv[i]);
+            lie_to(&to, turn);
+            if (turn % 4 == 0) play_again(&to);
+        }
+    printf("{\"heads\": %d, \"places\": %d, \"connections\": %lu, \"refused\": %lu, \"messages\": "
+           "%lu, "
+           "\"numbers\": %lu}\n",
+           n_heads, n_places, count.connections, count.refused, count.messages, count.numbers);
+    zmq_ctx_term(context);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "record") == 0) return record(argv[2]);
+    if (argc > 7 && strcmp(argv[1], "lie") == 0) return lie(argc, argv);
+    return fprintf(
+               stderr,
+               "insider record FOLDER\n"
+               "insider lie SECONDS SECRET_FILE clear|curve FOLDER PID[,PID...] KIND:PORT...\n"),
+           2;
+}
