@@ -1,5 +1,7 @@
-/* command_env.c - `penstock env`: rank, world and address as a process started here would find them, and from what. */
+/* command_env.c - `penstock env`: rank, world and address as a process started here would find them, and from what;
+ * of a job that runs, also what its scheduler has found. */
 #include "cli/command.h"
+#include "cli/control.h"
 #include "cli/place.h"
 #include "common/why.h"
 #include "worker/worker_env.h"
@@ -51,6 +53,62 @@ static pen_status tell(launch_role role, launch_told *told, pen_error *why)
         if (status == PEN_OK) place_tell_scheduler(&scheduler, told);
     }
     return status;
+}
+
+/* ---- what a running scheduler has found ------------------------------------------------------------------- */
+
+enum { ASK_MS = 500 };
+
+static void learn(launch_place *p, launch_item item, int64_t value)
+{
+    launch_value *v = &p->value[item];
+    if (v->text[0] != '\0') return; /* what a launcher says stays */
+    snprintf(v->text, sizeof v->text, "%lld", (long long)value);
+    snprintf(v->from, sizeof v->from, "the scheduler");
+}
+
+static bool is_here(const wire_member_status *m)
+{
+    return m->member.role == PEN_WORKER && strcmp(m->state, "dead") != 0 &&
+           strcmp(m->state, "left") != 0;
+}
+
+static void learn_from(launch_place *p, int32_t rank, const wire_control *status)
+{
+    const wire_member_status *all = status->u.status.member, *own = NULL;
+    const uint32_t n = status->u.status.n_members;
+    int32_t here = 0, last = -1;
+    for (uint32_t i = 0; i < n; i++)
+        if (is_here(&all[i]) && all[i].member.rank == rank) own = &all[i];
+    if (own == NULL || strcmp(status->u.status.phase, "joining") == 0) return; /* others come */
+    for (uint32_t i = 0; i < n; i++) {
+        if (!is_here(&all[i])) continue;
+        here += all[i].member.node == own->member.node;
+        if (all[i].member.node > last) last = all[i].member.node;
+    }
+    learn(p, LAUNCH_LOCAL_RANK, own->member.local_rank);
+    learn(p, LAUNCH_LOCAL_WORLD_SIZE, here);
+    learn(p, LAUNCH_NODE, own->member.node);
+    learn(p, LAUNCH_NODES, last + 1);
+}
+
+/* Where nobody says them, local ranks and nodes are the scheduler's, if the job runs.  Its silence changes nothing. */
+static void ask_scheduler(launch_place *p)
+{
+    const bool is_whole = p->value[LAUNCH_LOCAL_RANK].text[0] != '\0' &&
+                          p->value[LAUNCH_LOCAL_WORLD_SIZE].text[0] != '\0' &&
+                          p->value[LAUNCH_NODES].text[0] != '\0';
+    wire_control answer, question = {.kind = WIRE_STATUS_ASK};
+    char address[LAUNCH_TEXT_BYTES + 40];
+    control *link;
+    const int32_t rank = (int32_t)launch_number(p, LAUNCH_RANK, -1);
+    if (p->is_alone || is_whole || rank < 0) return;
+    snprintf(address, sizeof address, "tcp://%s:%lld", p->value[LAUNCH_ADDR].text,
+             (long long)launch_number(p, LAUNCH_PORT, 0));
+    if (control_open(address, WIRE_OBSERVER, ASK_MS, &link, NULL) != PEN_OK) return;
+    if (control_ask(link, &question, WIRE_STATUS, ASK_MS, &answer, NULL) == PEN_OK)
+        learn_from(p, rank, &answer);
+    control_close(link, 0);
 }
 
 static json_t *as_json(const env_settings *s, const launch_place *p, bool is_whole)
@@ -115,6 +173,7 @@ int command_env(int argc, char **argv)
     if (tell(role_of_index[s.role], &told, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     const pen_status status = launch_resolve(&told, config_env, &place, &why);
+    if (status == PEN_OK && role_of_index[s.role] == LAUNCH_WORKER) ask_scheduler(&place);
     if (s.json)
         print_json(&s, &place, status != PEN_OK ? &why : NULL);
     else

@@ -400,9 +400,9 @@ static void notice_memory_of_program(const model *m)
     }
     if (n > 0 && first->ctx->env.rank <= 0)
         log_notice(
-            "zero3 saves no memory of parameters that are the program's own: '%.100s' and %u "
-            "more of %u tensors; register them with param NULL, or use zero2",
-            first->name, n - 1, m->n_tensors);
+            "zero3 saves no memory of parameters that are the program's own: %u of %u tensors, the "
+            "first is '%.100s'; register them with param NULL, or use zero2",
+            n, m->n_tensors, first->name);
 }
 
 static pen_status freeze_groups(model *m, pen_error *why)

@@ -163,8 +163,11 @@ static pen_status check(const worker_settings *s, pen_error *why)
                        "mode=ps-hier needs workers that stay: the sum of a node needs all of them; "
                        "use mode=ps-bsp, or on_worker_loss=fail and a fixed number of workers");
     if (s->mode >= MODE_PS_BSP && s->mode <= MODE_PS_HIER && s->servers == 0)
-        return why_set(why, PEN_BAD_SETTING, "--servers 0 and --mode %s contradict each other",
-                       worker_mode_name(s->mode));
+        return why_set(
+            why, PEN_BAD_SETTING,
+            "mode=%s needs servers, and there are none: start the job with --servers 1, or "
+            "use mode=allreduce",
+            worker_mode_name(s->mode));
     if ((s->mode == MODE_LOCAL || s->mode == MODE_ALLREDUCE) && s->servers > 0)
         return why_set(why, PEN_BAD_SETTING, "--servers %lld and --mode %s contradict each other",
                        (long long)s->servers, worker_mode_name(s->mode));

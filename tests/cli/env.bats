@@ -53,6 +53,27 @@ says() {
     says host 10.0.0.1 DMLC_PS_ROOT_URI
 }
 
+@test "what no launcher says is from the scheduler, when the job runs" {
+    local n
+    unset "${!SLURM_@}"
+    export MARK=$mark WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT
+    MASTER_PORT=$(free_port)
+    for n in 1 0; do RANK=$n "$programs/stepper" steps=100000 pause_ms=20 >"$tmp/worker-$n" 2>&1 3>&- & done
+    for _ in $(seq 250); do
+        RANK=1 run pen env
+        [[ $output != *"from the scheduler"* ]] || break
+        sleep 0.02
+    done
+    says rank 1 RANK
+    says local_rank 1 "the scheduler"
+    says local_world_size 2 "the scheduler"
+    says nodes 1 "the scheduler"
+    RANK=1 LOCAL_RANK=0 run pen env
+    says local_rank 0 LOCAL_RANK
+    RANK=0 run pen env --json
+    grep -q '"from": "the scheduler"' <<<"$output"
+}
+
 @test "processes started with ps-lite's variables alone train together" {
     local n
     unset "${!SLURM_@}"

@@ -117,6 +117,8 @@ listen() {
 @test "flags that contradict each other are named, both" {
     says 2 "penstock: --servers 0 and --mode ps-bsp contradict each other" run --servers 0 --mode ps-bsp true
     says 2 "penstock: --mode ps-bsp needs servers: say --servers 1 or more" run --mode ps-bsp true
+    PENSTOCK_MODE=ps-bsp says 2 "penstock: mode=ps-bsp needs servers, and there are none: start the job with --servers 1, or use mode=allreduce" \
+        run true
     says 2 "penstock: --servers 2 and --mode local contradict each other" run --servers 2 --mode local true
     says 2 "penstock: --mode local and 2 workers contradict each other" run --mode local --nproc-per-node 2 true
     says 2 "penstock: --node-rank 3 and --nnodes 2 contradict each other" run --node-rank 3 --nnodes 2 true

@@ -443,7 +443,8 @@ static void test_api_settings_errors_are_sentences(void **state)
     expect(pen_init(SETTINGS("lease_s=3"), &ctx), PEN_BAD_SETTING,
            "unknown setting 'lease_s'; did you mean 'lease_ms'?");
     expect(pen_init(SETTINGS("servers=0", "mode=ps-bsp"), &ctx), PEN_BAD_SETTING,
-           "--servers 0 and --mode ps-bsp contradict each other");
+           "mode=ps-bsp needs servers, and there are none: start the job with --servers 1, or use "
+           "mode=allreduce");
     expect(pen_init(SETTINGS("commit=eager", "clip=0.1"), &ctx), PEN_BAD_SETTING,
            "commit=eager and clip=0.1 contradict each other: clipping needs all gradients before "
            "any update");
