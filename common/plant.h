@@ -33,7 +33,8 @@
     X(FILL_UNORDERED, "a learner applies updates of chunks whose values have not come")            \
     X(RESEND_FROM_NEXT, "after a broken link the log goes on behind the gap")                      \
     X(NO_RESERVED_CREDIT,                                                                          \
-      "a shard that keeps as much as it may turns away the rank whose turn it is")
+      "a shard that keeps as much as it may turns away the rank whose turn it is")                 \
+    X(NUMBER_NOT_COMPARED, "who says that it has read a number in another's memory is believed")
 
 /* Rules behind which another stands, so that nothing goes wrong without one of them.  An epoch changes with every term and
  * every incarnation, and the fence of epochs keeps out what is over.  Who is said to have caught up becomes a backup only

@@ -67,6 +67,12 @@ typedef enum {
 
 enum { SIM_EVENTS_MAX = 12 };
 
+typedef struct {                     /* sets of ranks: a bit for each */
+    bool proves;                     /* workers have memory that others can map */
+    uint32_t room[MODEL_RANKS_MAX];  /* those of one see each other's */
+    uint32_t liars, boasters, blind; /* cluster_share.c */
+} sim_sharing;
+
 typedef struct {
     model_task task;
     uint32_t servers, shards, lanes, tensors; /* shards: places, that is threads, of each server */
@@ -99,6 +105,7 @@ typedef struct {
     sim_plant plant;
     int planted;     /* plant_id of common/plant.h */
     bool must_go_on; /* a verdict is wrong, as long as the faults leave a way to go on */
+    sim_sharing sharing;
     bool trace;
 } sim_plan;
 
@@ -110,6 +117,9 @@ sim_plan sim_plan_calm(uint64_t seed, model_mode mode);
 sim_plan sim_plan_swarm(uint64_t seed);
 sim_plan sim_plan_swarm_of(uint64_t seed, model_mode mode);
 sim_plan sim_plan_lively(uint64_t seed);
+
+/* Who can map whose memory, and who lies about it: drawn. */
+void sim_plan_share(sim_plan *p, uint64_t *chance);
 
 /* Something more happens; ignored when there is no room. */
 void sim_plan_add(sim_plan *p, sim_event event);
@@ -124,6 +134,7 @@ typedef struct {
     uint64_t epochs, promotions, fills, keeps, crashes,
         joins;          /* fills: learners that became members */
     uint32_t snapshots; /* complete on all servers */
+    uint32_t shared;    /* workers in the class of another, in the first record */
     uint32_t failed,
         unreachable; /* workers that ended with an error; of these, who lost the scheduler */
     pen_status verdict;

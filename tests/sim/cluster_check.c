@@ -127,6 +127,7 @@ void check_record(cluster *c, const wire_control *m)
     check_primaries(c, &c->record, &next);
     count_fills(c, &c->record, &next);
     check_waiting(c, &c->record, &next);
+    check_sharing(c, &next);
     if (changed && !first && c->plan.task.mode == MODEL_DECIDE) {
         incarnations(&next, incarnation);
         const char *wrong = next.step < 0

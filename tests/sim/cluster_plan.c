@@ -266,6 +266,20 @@ sim_plan sim_plan_lively(uint64_t seed)
     return p;
 }
 
+void sim_plan_share(sim_plan *p, uint64_t *chance)
+{
+    sim_sharing *s       = &p->sharing;
+    const uint64_t rooms = draw_between(chance, 1, 3);
+    s->proves            = true;
+    for (uint32_t i = 0; i < MODEL_RANKS_MAX; i++) s->room[i] = (uint32_t)draw_below(chance, rooms);
+    for (uint32_t i = 0; i < MODEL_RANKS_MAX; i++) {
+        const uint64_t what = draw_below(chance, 10);
+        if (what == 0) s->liars |= 1u << i;
+        if (what == 1) s->boasters |= 1u << i;
+        if (what == 2) s->blind |= 1u << i;
+    }
+}
+
 /* ---- in words -------------------------------------------------------------------------------- */
 typedef struct {
     char *text;

@@ -285,7 +285,9 @@ struct cluster {
         uint64_t shards; /* bit by number: those whose part was reported */
     } part[SIM_CUTS_MAX];
     uint32_t n_parts, n_shards;
-    sim_record record; /* the newest that the scheduler has told anybody */
+    sim_record record;                 /* the newest that the scheduler has told anybody */
+    uint64_t founder[SIM_WORKERS_MAX]; /* [n_founders] incarnations of the first record */
+    uint32_t n_founders;
     uint32_t *shard_of;
 
     struct {
@@ -362,6 +364,12 @@ sim_call *sim_call_begin(sim_worker *w, const char *name, int32_t tensor, bool a
 void sim_call_end(sim_call *call, const pen_error *why); /* why NULL: well */
 void sim_worker_remember(sim_worker *w, const pen_error *why);
 void sim_worker_free(sim_worker *w);
+
+/* ---- cluster_share.c ------------------------------------------------------------------------- */
+uint64_t sim_share_number(const sim_worker *w); /* in its memory; 0: nobody can map it */
+uint32_t sim_share_prove(void *worker, const wire_member *member, uint32_t n, int32_t *rank,
+                         uint64_t *number);
+void check_sharing(cluster *c, const sim_record *next);
 
 /* ---- cluster_check.c ------------------------------------------------------------------------- */
 void check_record(cluster *c,

@@ -336,23 +336,34 @@ static const char *describe_silence(void *user)
 
 static void make_liaison(sim_worker *w)
 {
-    static const liaison_actions actions = {
-        liaison_sends, epoch_came, plan_came, committed,        met, snapshot_done, snapshot_please,
-        left,          failed,     fill_beat, describe_silence, logs};
-    const sim_plan *p         = &w->c->plan;
-    const liaison_setup setup = {.rank            = (int32_t)w->rank,
-                                 .world_size      = (int32_t)p->task.workers,
-                                 .servers         = (int32_t)p->servers,
-                                 .pid             = 100 + (int32_t)w->rank,
-                                 .local_rank      = -1,
-                                 .node            = -1,
-                                 .machine         = w->control.name,
-                                 .nonce           = draw(&w->chance),
-                                 .lease_ms        = p->lease_ms,
-                                 .init_timeout_ms = p->init_timeout_ms,
-                                 .host            = w->control.name,
-                                 .job             = "sim",
-                                 .scheduler       = "sim"};
+    static const liaison_actions actions = {liaison_sends,
+                                            epoch_came,
+                                            plan_came,
+                                            committed,
+                                            met,
+                                            snapshot_done,
+                                            snapshot_please,
+                                            left,
+                                            failed,
+                                            fill_beat,
+                                            describe_silence,
+                                            logs,
+                                            .prove = sim_share_prove};
+    const sim_plan *p                    = &w->c->plan;
+    const liaison_setup setup            = {.rank            = (int32_t)w->rank,
+                                            .world_size      = (int32_t)p->task.workers,
+                                            .servers         = (int32_t)p->servers,
+                                            .pid             = 100 + (int32_t)w->rank,
+                                            .local_rank      = -1,
+                                            .node            = -1,
+                                            .machine         = w->control.name,
+                                            .nonce           = draw(&w->chance),
+                                            .number          = sim_share_number(w),
+                                            .lease_ms        = p->lease_ms,
+                                            .init_timeout_ms = p->init_timeout_ms,
+                                            .host            = w->control.name,
+                                            .job             = "sim",
+                                            .scheduler       = "sim"};
     pen_error why;
     w->liaison = liaison_create(&setup, &actions, w, now_of(w), &why);
     if (w->liaison == NULL) sim_wrong(w->c, "%s", why.text);

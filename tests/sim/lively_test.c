@@ -291,6 +291,19 @@ static void sim_every_lively_swarm_ends_as_its_faults_allow(void **state)
     assert_true(t.in_order > 0 || runs_is_replay());
 }
 
+static void lively_with_memory(sim_plan *p, uint64_t *chance)
+{
+    *p = sim_plan_lively(p->task.seed);
+    sim_plan_share(p, chance);
+}
+
+static void sim_no_record_says_of_two_that_they_share_memory_that_is_not_shared(void **state)
+{
+    (void)state;
+    const runs_totals t = runs_check(__func__, runs_seeds_of(50), RUNS_EITHER, lively_with_memory);
+    assert_true(t.shared > 0 || runs_is_replay());
+}
+
 /* 11502: a newcomer in a dead worker's place died before the epoch named it, and nobody else could take the place.
  * 18041: an epoch was kept that rested on a server which had died after it sealed; then the scheduler died. */
 static void sim_seeds_that_failed_once_do_not_fail_again(void **state)
@@ -332,6 +345,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_workers_come_and_go_while_others_train),
         cmocka_unit_test(sim_a_server_joins_and_another_is_drained),
         cmocka_unit_test(sim_every_lively_swarm_ends_as_its_faults_allow),
+        cmocka_unit_test(sim_no_record_says_of_two_that_they_share_memory_that_is_not_shared),
         cmocka_unit_test(sim_seeds_that_failed_once_do_not_fail_again),
         cmocka_unit_test(sim_same_seed_same_lively_run),
     };

@@ -215,6 +215,7 @@ static sim_plan plan_for(int plant, uint64_t seed)
         p.verbs          = false;
         p.park_bytes_max = 1;
         break;
+    case PLANT_NUMBER_NOT_COMPARED: sim_plan_share(&p, &chance); break;
     case PLANT_SNAPSHOT_DROPPED_BY_PART:
         p.snapshot_every = 1;
         p.tensors        = 6;

@@ -58,6 +58,7 @@ static void add(runs_totals *t, const sim_result *r)
     t->skipped += r->skipped;
     t->held += r->held;
     t->snapshots += r->snapshots;
+    t->shared += r->shared;
     t->failed += r->failed;
     t->epochs += r->epochs;
     t->promotions += r->promotions;

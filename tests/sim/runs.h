@@ -10,7 +10,8 @@
 
 typedef struct { /* over all runs of a test */
     uint64_t runs, applied, repeats, retries, corrupt, breaks, skipped, held, gap_max, snapshots,
-        failed, epochs, promotions, fills, keeps, crashes, joins, excused, in_order, messages;
+        shared, failed, epochs, promotions, fills, keeps, crashes, joins, excused, in_order,
+        messages;
 } runs_totals;
 
 typedef enum {

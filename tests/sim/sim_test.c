@@ -326,6 +326,25 @@ static void sim_deadlines_hold_under_all_faults(void **state)
 }
 
 /* ---- the simulator itself -------------------------------------------------------------------- */
+/* ---- whose memory is shared ------------------------------------------------------------------ */
+static void share(sim_plan *p, uint64_t *chance)
+{
+    sim_plan_share(p, chance);
+    p->task.workers     = (uint32_t)draw_between(chance, 2, 8);
+    p->task.steps       = 1;
+    p->tensors          = 1;
+    p->servers          = 1;
+    p->control.repeat   = draw_chance(chance, 50) ? 40 : 0;
+    p->control.delay_ms = draw_chance(chance, 50) ? 60 : 0;
+}
+
+static void sim_the_record_says_of_all_whose_memory_they_can_map(void **state)
+{
+    (void)state;
+    const runs_totals t = runs_check(__func__, runs_seeds_of(300), RUNS_IN_ORDER, share);
+    assert_true(t.shared > t.runs / 2 || runs_is_replay());
+}
+
 static void sim_same_seed_same_run(void **state)
 {
     (void)state;
@@ -362,6 +381,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_verdict_names_the_dead_worker),
         cmocka_unit_test(sim_call_ends_by_its_deadline_and_names_who_is_missing),
         cmocka_unit_test(sim_deadlines_hold_under_all_faults),
+        cmocka_unit_test(sim_the_record_says_of_all_whose_memory_they_can_map),
         cmocka_unit_test(sim_same_seed_same_run),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
