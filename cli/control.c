@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/config.h"
 #include "common/guard.h"
+#include "common/transport/tcp_address.h"
 #include "common/transport/transport.h"
 #include "common/why.h"
 
@@ -308,7 +309,7 @@ pen_status control_find_job(const char *master_addr, uint64_t master_port, char 
         adopt(&all.last);
         if (master_addr[0] == '\0') return use_address(&all.last, address, size);
     }
-    snprintf(address, size, "tcp://%s:%" PRIu64, master_addr[0] == '\0' ? "127.0.0.1" : master_addr,
-             master_port);
+    tcp_address_format(master_addr[0] == '\0' ? "127.0.0.1" : master_addr, (uint32_t)master_port,
+                       address, size);
     return PEN_OK;
 }

@@ -7,6 +7,7 @@
 #include "common/loop.h"
 #include "common/store/state.h"
 #include "common/trace.h"
+#include "common/transport/tcp_address.h"
 #include "common/why.h"
 #include "proto/wire.h"
 #include "scheduler/askers.h"
@@ -221,8 +222,8 @@ static uint64_t term_now(void)
 /* How others call this host, for sentences that tell people what to dial. */
 static const char *master_of(const char *host, char *name, size_t size)
 {
-    const bool is_any =
-        strcmp(host, "0.0.0.0") == 0 || strcmp(host, "*") == 0 || strcmp(host, "::") == 0;
+    const bool is_any = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "*") == 0 ||
+                        strcmp(host, "::") == 0 || strcmp(host, "[::]") == 0;
     if (!is_any || gethostname(name, size) != 0) return host;
     name[size - 1] = 0;
     return name;
@@ -249,10 +250,7 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
 {
     char address[CONFIG_TEXT_BYTES + 32], host[CONFIG_TEXT_BYTES];
     address_of(settings->host, host, sizeof host);
-    if (strstr(host, "://"))
-        snprintf(address, sizeof address, "%s", host);
-    else
-        snprintf(address, sizeof address, "tcp://%s:%u", host, (unsigned)settings->port);
+    tcp_address_format(host, (uint32_t)settings->port, address, sizeof address);
     const guard_options who   = {.encryption  = settings->encryption,
                                  .secret_file = settings->secret_file,
                                  .role        = GUARD_SCHEDULER,

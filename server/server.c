@@ -6,6 +6,7 @@
 #include "common/log.h"
 #include "common/watch.h"
 #include "common/trace.h"
+#include "common/transport/tcp_address.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -80,11 +81,8 @@ void server_leave(server *s)
 static void choose_names(server *s)
 {
     const server_settings *o = &s->settings;
-    if (strstr(o->master_addr, "://") != NULL)
-        snprintf(s->scheduler_address, sizeof s->scheduler_address, "%s", o->master_addr);
-    else
-        snprintf(s->scheduler_address, sizeof s->scheduler_address, "tcp://%s:%u", o->master_addr,
-                 (unsigned)o->master_port);
+    tcp_address_format(o->master_addr, (uint32_t)o->master_port, s->scheduler_address,
+                       sizeof s->scheduler_address);
     if (gethostname(s->host, sizeof s->host - 1) != 0) snprintf(s->host, sizeof s->host, "unknown");
     machine_identity(s->settings.host_id, s->machine);
 }

@@ -6,6 +6,7 @@
 #include "common/simd/simd.h"
 #include "common/trace.h"
 #include "common/transport/reach.h"
+#include "common/transport/tcp_address.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -84,11 +85,7 @@ static bool drain_control(void *user)
 
 void client_scheduler_address(const pen_ctx *ctx, char *text, size_t size)
 {
-    const worker_env *env = &ctx->env;
-    if (strstr(env->addr, "://") != NULL)
-        snprintf(text, size, "%s", env->addr);
-    else
-        snprintf(text, size, "tcp://%s:%u", env->addr, env->port);
+    tcp_address_format(ctx->env.addr, ctx->env.port, text, size);
 }
 
 pen_status client_dial_control(client *c, pen_error *why)

@@ -2,6 +2,7 @@
 #include "cli/control.h"
 #include "cli/doctor/doctor.h"
 #include "common/transport/own_address.h"
+#include "common/transport/tcp_address.h"
 
 #include <errno.h>
 #include <ifaddrs.h>
@@ -211,7 +212,7 @@ static void look_at_scheduler(doctor *d)
     }
     snprintf(port, sizeof port, "%" PRIu64, d->master_port);
     if (!dial(d, "the scheduler", d->master, port, true)) return;
-    snprintf(address, sizeof address, "tcp://%.250s:%s", d->master, port);
+    tcp_address_format(d->master, (uint32_t)d->master_port, address, sizeof address);
     if (control_open(address, WIRE_OBSERVER, ASK_MS, &link, &why) != PEN_OK) {
         finding_add(
             d, FINDING_BAD,

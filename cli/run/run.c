@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/files.h"
 #include "common/transport/own_address.h"
+#include "common/transport/tcp_address.h"
 #include "common/why.h"
 #include "scheduler/scheduler_settings.h"
 
@@ -336,13 +337,13 @@ static pen_status start_all(launcher *l, pen_error *why)
         return why_set(why, PEN_NO_MEMORY, "no memory for %zu processes", l->capacity);
     l->port           = o->node_rank == 0 ? 0 : o->master_port;
     pen_status status = PEN_OK;
-    snprintf(l->address, sizeof l->address, "tcp://%s:%d", o->master_addr, l->port);
+    tcp_address_format(o->master_addr, (uint32_t)l->port, l->address, sizeof l->address);
     if (o->node_rank != 0) status = meet_scheduler(l, why);
     if (status != PEN_OK || l->stopping) return status;
     status = launcher_make_folders(l, why);
     if (status == PEN_OK && o->node_rank == 0) status = launcher_start_scheduler(l, why);
     if (status != PEN_OK) return status;
-    snprintf(l->address, sizeof l->address, "tcp://%s:%d", o->master_addr, l->port);
+    tcp_address_format(o->master_addr, (uint32_t)l->port, l->address, sizeof l->address);
     say_start(l);
     launcher_write_note(l);
     if (o->node_rank == 0)

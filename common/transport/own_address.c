@@ -129,21 +129,47 @@ static pen_status wait_for_way(const own_address_query *q, char *host, size_t si
 
 /* ---- on the scheduler's own host -------------------------------------------------------------------- */
 
-/* A number that nobody has (RFC 5737): the way there is the default route. */
+static bool leads_there(const void *far, socklen_t far_size, char *host, size_t size)
+{
+    return own_address_towards(far, far_size, host, size) == 0 && !is_loopback_number(host);
+}
+
+/* Numbers that nobody has (RFC 5737, RFC 3849): the way there is the default route. */
 static bool by_default_route(char *host, size_t size)
 {
     const struct sockaddr_in far = {
         .sin_family = AF_INET, .sin_port = htons(ANY_PORT), .sin_addr.s_addr = htonl(0xcb007101)};
-    return own_address_towards((const struct sockaddr *)(const void *)&far, sizeof far, host,
-                               size) == 0 &&
-           !is_loopback_number(host);
+    const struct sockaddr_in6 far_v6 = {.sin6_family       = AF_INET6,
+                                        .sin6_port         = htons(ANY_PORT),
+                                        .sin6_addr.s6_addr = {0x20, 1, 0xd, 0xb8, [15] = 1}};
+    return leads_there(&far, sizeof far, host, size) ||
+           leads_there(&far_v6, sizeof far_v6, host, size);
 }
 
-static bool is_outward(const struct ifaddrs *i)
+/* A link-local number of IPv6 means something on its own link only. */
+static bool is_outward(const struct ifaddrs *i, int family)
 {
-    return i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET &&
+    const struct sockaddr_in6 *v6 = (const void *)i->ifa_addr;
+    return i->ifa_addr != NULL && i->ifa_addr->sa_family == family &&
            !(i->ifa_flags & IFF_LOOPBACK) && (i->ifa_flags & IFF_UP) &&
-           (i->ifa_flags & IFF_RUNNING);
+           (i->ifa_flags & IFF_RUNNING) &&
+           (family != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr));
+}
+
+/* How many numbers of a family lead out; the last one in `host`, all with their interfaces in `names`. */
+static int list_outward(const struct ifaddrs *all, int family, char *host, size_t size,
+                        char names[160])
+{
+    const socklen_t bytes =
+        family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    int n = 0;
+    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
+        if (!is_outward(i, family) || n++ > 8) continue;
+        (void)getnameinfo(i->ifa_addr, bytes, host, (socklen_t)size, NULL, 0, NI_NUMERICHOST);
+        const size_t at = strlen(names);
+        snprintf(names + at, 160 - at, "%s%.15s %.39s", n > 1 ? ", " : "", i->ifa_name, host);
+    }
+    return n;
 }
 
 /* Where others are when the scheduler's name leads nowhere but here. */
@@ -151,17 +177,10 @@ static pen_status choose_interface(const char *scheduler, char *host, size_t siz
 {
     struct ifaddrs *all = NULL;
     char names[160]     = "";
-    int n               = 0;
     if (by_default_route(host, size)) return PEN_OK;
     (void)getifaddrs(&all);
-    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-        if (!is_outward(i) || n++ > 8) continue;
-        (void)getnameinfo(i->ifa_addr, sizeof(struct sockaddr_in), host, (socklen_t)size, NULL, 0,
-                          NI_NUMERICHOST);
-        const size_t at = strlen(names);
-        snprintf(names + at, sizeof names - at, "%s%.15s %.15s", n > 1 ? ", " : "", i->ifa_name,
-                 host);
-    }
+    int n = list_outward(all, AF_INET, host, size, names);
+    if (n == 0) n = list_outward(all, AF_INET6, host, size, names);
     if (all != NULL) freeifaddrs(all);
     if (n == 0) snprintf(host, size, "127.0.0.1"); /* there are no others */
     if (n <= 1) return PEN_OK;
@@ -185,7 +204,7 @@ static void take_given(const char *given, own_address *own)
     const bool is_v6 = strchr(given, ':') != NULL;
     snprintf(own->host, sizeof own->host, "%s", given);
     snprintf(own->listen, sizeof own->listen, "tcp://%s:0",
-             !guard_is_loopback(given) ? is_v6 ? "[::]" : "0.0.0.0"
+             !guard_is_loopback(given) ? "*"
              : is_v6                   ? "[::1]"
                                        : "127.0.0.1");
 }

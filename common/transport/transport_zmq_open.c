@@ -48,7 +48,7 @@ static void set_options(endpoint *e, const char *address, const transport_option
     set_int(e->socket, ZMQ_RECONNECT_IVL, o->proof != NULL ? RECONNECT_NEVER_MS : RECONNECT_MS);
     set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, o->proof != NULL ? 0 : (int)o->reconnect_ms_max);
     set_int(e->socket, ZMQ_TCP_KEEPALIVE, 0); /* heartbeats find more, and sooner */
-    if (strchr(address, '[') != NULL) set_int(e->socket, ZMQ_IPV6, 1);
+    if (strpbrk(address, "[*") != NULL) set_int(e->socket, ZMQ_IPV6, 1); /* all of IPv4 too */
     set_int(e->socket, e->listens ? ZMQ_ROUTER_MANDATORY : ZMQ_PROBE_ROUTER, 1);
 }
 
