@@ -36,7 +36,7 @@ enum {
 };
 
 typedef struct { /* as what this process speaks to the scheduler */
-    int32_t role;
+    int32_t role, workers;
     const char *job;
     uint64_t nonce;
 } caller;
@@ -55,6 +55,7 @@ static pen_status say_hello(control *c, const caller *who, pen_error *why)
     hello.u.hello.store = "";
 
     hello.u.hello.local_rank = hello.u.hello.node = -1;
+    hello.u.hello.local_world_size                = who->workers;
     return control_send(c, &hello, why);
 }
 
@@ -165,10 +166,11 @@ pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, 
     return open_as(address, &(caller){.role = role, .job = ""}, timeout_ms, out, why);
 }
 
-pen_status control_join(const char *address, const char *job, uint64_t timeout_ms, control **out,
-                        pen_error *why)
+pen_status control_join(const char *address, const char *job, int workers, uint64_t timeout_ms,
+                        control **out, pen_error *why)
 {
-    return open_as(address, &(caller){.role = WIRE_LAUNCHER, .job = job}, timeout_ms, out, why);
+    caller who = {.role = WIRE_LAUNCHER, .workers = workers, .job = job};
+    return open_as(address, &who, timeout_ms, out, why);
 }
 
 const char *control_job(const control *c)

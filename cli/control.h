@@ -14,9 +14,10 @@ void control_protect(int encryption, const char *secret_file);
  * Waits at most timeout_ms for the answer: UNREACHABLE with a sentence that says what was found. */
 pen_status control_open(const char *address, int32_t role, uint64_t timeout_ms, control **c,
                         pen_error *why);
-/* The same as a launcher of the job `job`; "" takes part in whatever job that is.  BAD_SETTING: it is another one. */
-pen_status control_join(const char *address, const char *job, uint64_t timeout_ms, control **c,
-                        pen_error *why);
+/* The same as a launcher of the job `job` that starts so many workers; "" takes part in whatever job that is.
+ * BAD_SETTING: it is another one. */
+pen_status control_join(const char *address, const char *job, int workers, uint64_t timeout_ms,
+                        control **c, pen_error *why);
 const char *control_job(const control *c); /* as the scheduler said it; "": it has no name */
 void control_close(control *c, uint32_t linger_ms); /* NULL is fine */
 
@@ -34,8 +35,8 @@ pen_status control_ask(control *c, wire_control *question, wire_control_kind kin
 const char *control_protection(const control *c); /* "encrypted", "loopback: proven", ... */
 int control_fd(control *c); /* readable when control_receive(c, 0, ...) may succeed */
 
-/* "tcp://ADDR:PORT" of the job meant: master_addr and master_port when given, else the only job that
- * `penstock run` wrote down on this machine, in the folder of common/user_folder.h. */
+/* "tcp://ADDR:PORT" of the job meant: master_addr and master_port when given, else the only job that `penstock run` wrote
+ * down on this machine, in the folder of common/user_folder.h; with master_port alone, the one written down with it. */
 pen_status control_find_job(const char *master_addr, uint64_t master_port, char *address,
                             size_t size, pen_error *why);
 

@@ -275,6 +275,28 @@ static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, c
     core_verdict(core, &why, now_ms);
 }
 
+/* How many workers the launchers that are here have started. */
+static uint32_t started(const scheduler_core *core)
+{
+    const seat_list *guests = &core->roster.guests;
+    uint32_t n              = 0;
+    for (uint32_t i = 0; i < guests->n; i++) {
+        const seat *s = guests->at[i];
+        if (s->role == WIRE_LAUNCHER && s->is_bound && s->said_local_size > 0)
+            n += (uint32_t)s->said_local_size;
+    }
+    return n;
+}
+
+/* When all that were started have ended, the others have to be started on a machine that is not here yet: it has as
+ * long to come as workers have to join. */
+static void wait_for_machines(scheduler_core *core, uint32_t n_passed, uint64_t now_ms)
+{
+    if (core->has_begun && !core->is_for_machines) return;
+    if (!core->has_begun) core->joining_ms = now_ms;
+    core->has_begun = core->is_for_machines = n_passed >= started(core);
+}
+
 /* A launcher may run programs that never call us.  When none of them does, the job is over once
  * they have ended; when only some do, it can never begin. */
 void core_pass_by(scheduler_core *core, uint64_t now_ms)
@@ -293,6 +315,8 @@ void core_pass_by(scheduler_core *core, uint64_t now_ms)
     } else if (n == workers->n) {
         stop(core, now_ms);
         core_settle(core, now_ms);
+    } else {
+        wait_for_machines(core, n, now_ms);
     }
 }
 

@@ -143,8 +143,9 @@ struct scheduler_core {
     core_phase phase;
     roster roster;
     bool servers_known;
-    uint32_t n_servers; /* 0: none, or not known yet */
-    bool has_begun;     /* somebody joined; since joining_ms */
+    uint32_t n_servers;   /* 0: none, or not known yet */
+    bool has_begun;       /* somebody joined, or is waited for; since joining_ms */
+    bool is_for_machines; /* nobody joined: all that were started here have ended */
     uint64_t joining_ms, end_ms;
     core_proof proof;
     int64_t job_step;

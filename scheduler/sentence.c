@@ -201,20 +201,38 @@ void sentence_unreached(const sentence_gap *g, pen_error *why)
 /* ---- who has not come ------------------------------------------------------------------------ */
 enum { LIST_TAIL_BYTES = 220 }; /* kept free for what follows a list */
 
+typedef bool is_one(const seat *s);
+
 static bool has_joined(const seat *s)
 {
     return s->state != MEMBER_ABSENT;
 }
 
-/* Ranks in or out, with hosts or without; cut to " and 980 more" when they would not fit. */
-static void add_ranks(sentence *text, const seat_list *list, bool joined, bool with_host)
+static bool has_passed(const seat *s)
 {
-    uint32_t left = 0;
-    for (uint32_t i = 0; i < list->n; i++) left += has_joined(list->at[i]) == joined;
+    return s->state == MEMBER_ABSENT && s->has_passed;
+}
+
+static bool is_missing(const seat *s)
+{
+    return s->state == MEMBER_ABSENT && !s->has_passed;
+}
+
+static uint32_t count(const seat_list *list, is_one *is)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < list->n; i++) n += is(list->at[i]);
+    return n;
+}
+
+/* Ranks, with hosts or without; cut to " and 980 more" when they would not fit. */
+static void add_ranks(sentence *text, const seat_list *list, is_one *is, bool with_host)
+{
+    uint32_t left = count(list, is);
 
     for (uint32_t i = 0; i < list->n; i++) {
         const seat *s = list->at[i];
-        if (has_joined(s) != joined) continue;
+        if (!is(s)) continue;
         if (sentence_room(text) < LIST_TAIL_BYTES) {
             sentence_add(text, " and %u more", left);
             return;
@@ -233,36 +251,32 @@ static void add_missing(sentence *text, const seat_list *list, const char *noun,
     sentence_add(text, "%u of %u %ss %s not joined%s: %s%s", missing, list->n, noun,
                  missing == 1 ? "has" : "have", after, noun[0] == 'w' ? "rank" : "server",
                  missing == 1 ? "" : "s");
-    add_ranks(text, list, false, false);
+    add_ranks(text, list, is_missing, false);
 }
 
 static void list_missing(pen_error *why, const seat_list *list, int32_t role)
 {
     why->role = role;
     for (uint32_t i = 0; i < list->n; i++) {
-        if (has_joined(list->at[i])) continue;
+        if (!is_missing(list->at[i])) continue;
         if (why->rank < 0) why->rank = (int32_t)i;
         if (why->missing_n < 32) why->missing[why->missing_n++] = (int32_t)i;
     }
 }
 
-static uint32_t missing_of(const seat_list *list)
+static void add_list(sentence *text, const seat_list *list, const char *label, is_one *is)
 {
-    return roster_count(list, MEMBER_ABSENT);
-}
-
-static void add_joined(sentence *text, const seat_list *list, const char *label)
-{
-    if (missing_of(list) == list->n) return;
+    if (count(list, is) == 0) return;
     sentence_add(text, "  %s:", label);
-    add_ranks(text, list, true, true);
+    add_ranks(text, list, is, is == has_joined);
     sentence_add(text, ".");
 }
 
 void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms,
                          const char *master, pen_error *why)
 {
-    const uint32_t workers = missing_of(&r->workers), servers = missing_of(&r->servers);
+    const uint32_t workers = count(&r->workers, is_missing),
+                   servers = count(&r->servers, is_missing);
     char span[SENTENCE_SPAN_BYTES], after[SENTENCE_SPAN_BYTES + 8];
     snprintf(after, sizeof after, " after %s", sentence_span(span, waited_ms));
 
@@ -276,8 +290,10 @@ void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms
         add_missing(&text, &r->servers, "server", servers, text.used ? "" : after);
     }
     sentence_add(&text, ".");
-    if (workers) add_joined(&text, &r->workers, "Joined");
-    if (servers || !r->workers.n) add_joined(&text, &r->servers, workers ? "Servers" : "Joined");
+    if (workers) add_list(&text, &r->workers, "Joined", has_joined);
+    add_list(&text, &r->workers, "Ended without joining", has_passed);
+    if (servers || !r->workers.n)
+        add_list(&text, &r->servers, workers ? "Servers" : "Joined", has_joined);
     sentence_add(&text, "  `penstock doctor --master-addr %.100s` on %s tests the way", master,
                  workers + servers == 1 ? "its host" : "their hosts");
 

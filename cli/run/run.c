@@ -64,9 +64,9 @@ static void report_exit(launcher *l, const process *p)
 /* Without a link deaths are found by the scheduler itself.  One that has ended the job says so at once. */
 static void open_link(launcher *l, uint64_t timeout_ms)
 {
-    pen_status status =
-        control_join(l->address, l->is_named ? l->job : "", timeout_ms, &l->link, &l->verdict);
-    l->had_link = status == PEN_OK;
+    pen_status status = control_join(l->address, l->is_named ? l->job : "", l->options.nproc,
+                                     timeout_ms, &l->link, &l->verdict);
+    l->had_link       = status == PEN_OK;
     if (status != PEN_OK) l->link = NULL;
     l->has_verdict = status != PEN_OK && status != PEN_UNREACHABLE;
     for (size_t i = 0; i < l->n; i++)
@@ -307,7 +307,8 @@ static pen_status meet_scheduler(launcher *l, pen_error *why)
     pen_status status = PEN_UNREACHABLE;
     for (int tries = 0; !l->stopping && status == PEN_UNREACHABLE; tries++) {
         const char *at = l->address + strlen("tcp://");
-        status = control_join(l->address, l->is_named ? l->job : "", LINK_TRY_MS, &l->link, why);
+        status = control_join(l->address, l->is_named ? l->job : "", l->options.nproc, LINK_TRY_MS,
+                              &l->link, why);
         const uint64_t now = clock_ms(&clock_real);
         if (tries == 0 && status == PEN_UNREACHABLE)
             fprintf(stderr, "penstock: waiting for machine 0, whose scheduler is to be at %s%s\n",

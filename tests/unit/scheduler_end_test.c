@@ -159,6 +159,50 @@ static void test_core_names_a_program_that_ended_without_joining_when_another_jo
     drop_job(after);
 }
 
+static void launcher_starts(job *j, uint32_t peer, int32_t workers)
+{
+    wire_control c             = hello_of(WIRE_LAUNCHER, -1, 0, 0, 90000 + peer);
+    c.u.hello.local_world_size = workers;
+    const uint64_t launcher    = hello(j, peer, &c);
+    assert_true(launcher != 0);
+    if (peer == LAUNCHER_PEER) j->launcher = launcher;
+}
+
+static void test_core_waits_for_a_machine_that_never_comes_as_long_as_for_workers(void **state)
+{
+    (void)state;
+    job *j = make_job((const char *const[]){"world_size=3", "init_timeout_ms=20000", NULL});
+    launcher_starts(j, LAUNCHER_PEER, 2);
+    exits(j, PEN_WORKER, 0, 0, 0);
+    pass(j, 60000); /* rank 1 computes: nobody knows for how long */
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    exits(j, PEN_WORKER, 1, 0, 0);
+    pass(j, 19000);
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    pass(j, 2000);
+    assert_verdict(
+        j, LAUNCHER_PEER, PEN_TIMED_OUT,
+        "1 of 3 workers has not joined after 20 s: rank 2.  Ended without joining: 0 1.  "
+        "`penstock doctor --master-addr a` on its host tests the way");
+    drop_job(j);
+}
+
+static void test_core_waits_for_what_a_machine_started_that_came_late(void **state)
+{
+    (void)state;
+    job *j = make_job((const char *const[]){"world_size=2", "init_timeout_ms=20000", NULL});
+    launcher_starts(j, LAUNCHER_PEER, 1);
+    exits(j, PEN_WORKER, 0, 0, 0);
+    pass(j, 19000);
+    launcher_starts(j, LAUNCHER_PEER + 1, 1);
+    pass(j, 60000);
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    exits(j, PEN_WORKER, 1, 0, 0);
+    assert_true(j->has_ended);
+    assert_int_equal(j->status, PEN_OK);
+    drop_job(j);
+}
+
 static void test_core_sends_who_comes_after_the_end_home(void **state)
 {
     (void)state;
@@ -212,6 +256,8 @@ int main(void)
         cmocka_unit_test(test_core_stops_the_servers_when_the_last_worker_has_left),
         cmocka_unit_test(test_core_ends_a_job_whose_programs_never_joined),
         cmocka_unit_test(test_core_names_a_program_that_ended_without_joining_when_another_joins),
+        cmocka_unit_test(test_core_waits_for_a_machine_that_never_comes_as_long_as_for_workers),
+        cmocka_unit_test(test_core_waits_for_what_a_machine_started_that_came_late),
         cmocka_unit_test(test_core_sends_who_comes_after_the_end_home),
         cmocka_unit_test(test_core_does_not_wait_for_ever_for_a_server_that_was_asked_to_end),
         cmocka_unit_test(test_core_calls_a_server_that_leaves_in_the_middle_gone),

@@ -176,11 +176,14 @@ int main(int argc, char **argv)
     choices c;
     static tensor all[TENSORS]; /* as long as the process: no leak to a sanitizer */
     pen_ctx *ctx;
+    pen_info info;
     pen_step step;
     pen_status s;
     double sums[COUNT_MAX] = {0};
     read_words(&c, argc, argv);
     TRY(pen_init(c.settings, &ctx));
+    TRY(pen_info_get(ctx, &info));
+    c.rank = info.rank; /* also where no variable RANK says it */
     if (make_tensors(ctx, &c, all) != 0) return 1;
     TRY(pen_commit(ctx));
     while ((s = pen_step_begin(ctx, &step)) == PEN_OK)
