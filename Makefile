@@ -6,7 +6,7 @@
 #   make fleet      containers, Kubernetes, Slurm, Prometheus, a browser: installs packages-fleet.txt and runs tests/fleet
 #   make check      the quick tests only (under a minute, once built)
 #   make sanitize   builds with address and undefined, then with thread sanitizer, and runs what fits them
-#   make soak       SEEDS=5000: so many simulated clusters with faults, on all cores
+#   make soak       SEEDS=5000: so many simulated clusters with faults, on all cores; ROUNDS=20: so often the suite of hosts
 #   make bench      the figures of the README
 #   make install    PREFIX=/usr/local
 #   make deb        Debian packages into build/deb (needs debhelper)
@@ -21,6 +21,7 @@ WERROR   ?= OFF
 SETUP    ?= yes
 JOBS     ?= $(shell nproc)
 SEEDS    ?= 5000
+ROUNDS   ?= 20
 
 .PHONY: all configure setup build demo test gpu-test fleet check sanitize soak bench install deb docs format clean
 
@@ -73,6 +74,7 @@ sanitize: setup
 soak: setup
 	@$(MAKE) --no-print-directory build
 	@tests/sim/soak.sh $(BUILD) $(SEEDS)
+	@tests/cluster/hosts_soak.sh $(BUILD) $(ROUNDS)
 
 bench: setup
 	@$(MAKE) --no-print-directory build

@@ -1,8 +1,5 @@
 # hosts.bats - jobs on several hosts (support/hosts.bash), started with the commands of the documentation: no job name, no
 # address of a process's own, no identity of a host and no switch that avoids a path is given.
-#
-# Each worker has one thread (OMP_NUM_THREADS, which users may leave out): matrix products that are split differently
-# differ in their last bits, and bits are compared with those of one machine.
 
 load ../support/job
 load ../support/hosts
@@ -10,38 +7,28 @@ load ../support/hosts
 setup() {
     job_setup
     can_have_bridge >"$tmp/cannot" || skip "$(cat "$tmp/cannot")"
-    export OMP_NUM_THREADS=1
 }
 teardown() { job_teardown; }
 
-few=(--steps 60 --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --seed 5)
-
-alone() { # FLAGS...   -> $tmp/alone.json
-    pen run "$@" "${fashion[@]}" "${few[@]}" --out "$tmp/alone.json" >"$tmp/alone.out" 2>"$tmp/alone.err" || { cat "$tmp/alone.err"; return 1; }
+# What a training prints, without the ranks that a launcher puts in front.
+lines_of() {
+    cat "$@" | sed -n 's/^\(\[[0-9]*\] \)\{0,1\}\(rank .*\)/\2/p' | sort
 }
 
-# The line that machine 0 printed for the others.
-join_line() {
-    for _ in $(seq 500); do
-        line=$(sed -n 's/^penstock: on each other machine, with its --node-rank:  --join //p' "$tmp/$1.err")
-        [ -n "$line" ] && return
-        sleep 0.02
+# The same training on one machine:  alone WORKERS WORDS...   -> $tmp/alone
+alone() {
+    pen run --nproc-per-node "$1" "$programs/stepper" "${@:2}" >"$tmp/alone.out" 2>"$tmp/alone.err" || { cat "$tmp/alone.err"; return 1; }
+    lines_of "$tmp/alone.out" >"$tmp/alone"
+}
+
+# The launchers NAME... have ended well, and what their workers computed is what one machine did.
+are_as_alone() {
+    local name files=()
+    for name in "$@"; do
+        ends "$name" 0
+        files+=("$tmp/$name.out")
     done
-    echo "$1 printed no line to join by"
-    return 1
-}
-
-@test "two hosts, torchrun's flags and --join: servers train to the parameters of one machine" {
-    alone --nproc-per-node 2 --servers 2
-    hosts_start 2
-    begin_on node0 run0 "$penstock" run --nnodes 2 --node-rank 0 --master-addr node0 --servers 2 "${fashion[@]}" "${few[@]}" --out "$tmp/hosts.json"
-    join_line run0
-    begin_on node1 run1 "$penstock" run --nnodes 2 --node-rank 1 --servers 2 --join "$line" "${fashion[@]}" "${few[@]}"
-    ends run0 0
-    ends run1 0
-    same_crc alone hosts
-    hosts_stop
-    nothing_is_left 5
+    lines_of "${files[@]}" | diff "$tmp/alone" -
 }
 
 @test "a launcher without --job takes the name of the job it joins, with --secret-file and in clear text: files, variables" {
@@ -78,17 +65,23 @@ join_line() {
     hosts_stop
 }
 
-@test "a machine that waits for machine 0 says so and can be interrupted; a name that is no file name is refused" {
-    hosts_start 1
+@test "a machine that waits for another says so, can be interrupted, and waits no longer than for workers that join" {
+    hosts_start 2
     begin_on node0 run1 "$penstock" run --encryption clear --nnodes 2 --node-rank 1 --master-addr 10.79.0.1 true
+    begin_on node1 run0 "$penstock" run --encryption clear --nnodes 2 --node-rank 0 --master-addr node1 --init-timeout-ms 1000 true
     for _ in $(seq 250); do grep -q 'waiting for machine 0' "$tmp/run1.err" && break || sleep 0.02; done
     kill -INT "$run1_pid"
     ends run1 130 10
     grep -qx 'penstock: waiting for machine 0, whose scheduler is to be at 10.79.0.1:29500' "$tmp/run1.err"
+    ends run0 1 20
+    grep -qE '^penstock: 1 of 2 workers has not joined after 1(\.[0-9])? s: rank 1\.  Ended without joining: 0\.  .penstock doctor --master-addr node1. on its host tests the way$' "$tmp/run0.err"
+    hosts_stop
+}
+
+@test "a job's name that is no file name is refused" {
     run pen run --job a/b true
     [ "$status" = 2 ]
     [ "$output" = "penstock: the job's name is 'a/b', but must have 1 to 63 bytes, none of them / \\ \" or a control character, and no dot in front" ]
-    hosts_stop
 }
 
 @test "a job that is over at once ends the launchers of all machines at once: one step, and a program that calls nothing of ours" {
@@ -107,38 +100,50 @@ join_line() {
     hosts_stop
 }
 
-# What status says of its members, as ROLE ADDRESS-WITHOUT-PORT, sorted.
+# What status of the job at a port of node0 says of its members, as ROLE ADDRESS-WITHOUT-PORT, sorted.
 shown_addresses() {
-    on node0 timeout 5 "$penstock" status --json 2>"$tmp/status.err" | members_of |
+    on node0 timeout 5 "$penstock" status --json --master-port "$1" 2>"$tmp/status.err" | members_of |
         sed -n 's/.*"role":"\([a-z]*\)".*"addresses":\["tcp:\/\/\([^"]*\):[0-9]*".*/\1 \2/p' | sort
 }
 
-@test "hosts with one name and no name service: every role shows the address of the interface that leads to the scheduler" {
-    local mode
-    alone --nproc-per-node 2 --servers 2
-    hosts_start 2 equal nameless
-    for mode in ps-bsp ddp; do
-        local servers=(--servers 2)
-        [ $mode = ps-bsp ] || servers=()
-        begin_on node0 run0 "$penstock" run --nnodes 2 --node-rank 0 --master-addr 10.79.0.1 "${servers[@]}" "${fashion[@]}" "${few[@]}" --out "$tmp/$mode.json"
-        join_line run0
-        begin_on node1 run1 "$penstock" run --nnodes 2 --node-rank 1 --join "$line" "${servers[@]}" "${fashion[@]}" "${few[@]}"
-        ends run0 0
-        ends run1 0
-        same_crc alone $mode
+# They are these, once all have come:  addresses_are PORT LINES
+addresses_are() {
+    local shown end=$((SECONDS + 20))
+    until shown=$(shown_addresses "$1") && [ "$(wc -l <<<"$shown")" -ge "$(wc -l <<<"$2")" ]; do
+        [ "$SECONDS" -lt "$end" ] && sleep 0.05 || break
     done
+    is_text "$2" <<<"$shown"
+}
+
+@test "hosts with one name and no name service: every role shows the address of the interface that leads to the scheduler" {
+    local words=(steps=4 wait_at=2,"$tmp/seen") i
+    touch "$tmp/seen"
+    alone 2 "${words[@]}"
+    rm "$tmp/seen"
+    hosts_start 2 equal nameless
+    for i in 1 2; do
+        local servers=$((4 - 2 * i))
+        begin_on node0 "run$i" "$penstock" run --nnodes 2 --node-rank 0 --master-addr 10.79.0.1 --master-port "2950$i" --servers $servers \
+            "$programs/stepper" "${words[@]}"
+        join_line "run$i"
+        begin_on node1 "other$i" "$penstock" run --nnodes 2 --node-rank 1 --join "$line" --servers $servers "$programs/stepper" "${words[@]}"
+    done
+    addresses_are 29501 $'server 10.79.0.1\nserver 10.79.0.2\nworker 10.79.0.1\nworker 10.79.0.2'
+    addresses_are 29502 $'worker 10.79.0.1\nworker 10.79.0.2'
+    touch "$tmp/seen"
+    are_as_alone run1 other1
+    are_as_alone run2 other2
     hosts_stop
+    nothing_is_left 5
 }
 
 @test "a scheduler named by its host's own name, loopback there (Debian's 127.0.1.1): others reach what runs beside it" {
-    alone --nproc-per-node 4
+    alone 4 steps=4
     hosts_start 2
-    begin_on node0 run0 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 0 --master-addr node0 "${fashion[@]}" "${few[@]}" --out "$tmp/hosts.json"
+    begin_on node0 run0 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 0 --master-addr node0 "$programs/stepper" steps=4
     join_line run0
-    begin_on node1 run1 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 1 --join "$line" "${fashion[@]}" "${few[@]}"
-    ends run0 0
-    ends run1 0
-    same_crc alone hosts
+    begin_on node1 run1 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 1 --join "$line" "$programs/stepper" steps=4
+    are_as_alone run0 run1
     hosts_stop
 }
 
@@ -148,8 +153,7 @@ shown_addresses() {
         "$programs/stepper" steps=100000 pause_ms=20
     begin_on node1 run1 "$penstock" run --encryption clear --nnodes 2 --node-rank 1 --master-addr node0 --servers 2 \
         "$programs/stepper" steps=100000 pause_ms=20
-    for _ in $(seq 200); do [ "$(shown_addresses | wc -l)" -ge 4 ] && break || sleep 0.1; done
-    is_text $'server 10.79.0.2\nserver node0\nworker 10.79.0.2\nworker node0' < <(shown_addresses)
+    addresses_are 29500 $'server 10.79.0.2\nserver node0\nworker 10.79.0.2\nworker node0'
     kill "$run0_pid"
     ends run0 143 20
     ends run1 1 20

@@ -15,7 +15,7 @@ pages() { git ls-files -co --exclude-standard '*.md'; }
     run awk -v want=problems -f tests/support/docs.awk $(pages)
     [ -z "$output" ] || { echo "$output"; false; }
     # The rule itself: each of these pages has one fault.
-    local fault faults=('```\nls\n```' '```sh\nls\n```' '```bash\nls\n```' '```sh needs luck\nls\n```' '```sh run fleet none\nls\n```'
+    local fault faults=('```\nls\n```' '```sh\nls\n```' '```bash\nls\n```' '```sh needs luck\nls\n```' '```sh needs hosts\nls\n```' '```sh run on mars\nls\n```' '```sh run fleet none\nls\n```'
         '```output\nx\n```' '```c\nint main(void)\n```' '```c a/b.c\nint x;\n```' '    penstock run x' '```text\nx' '```elvish\nx\n```')
     for fault in "${faults[@]}"; do
         printf "$fault\n" >"$tmp/page.md"

@@ -5,18 +5,47 @@ doc_pages() {
     (cd "$root" && git ls-files -co --exclude-standard '*.md')
 }
 
-# Does all commands of a page in a folder of its own, where the tree and the build are:  follow PAGE [fleet [NAME]]
+# A folder in which a reader could be: the tree and the build are there.
+reader_folder() {
+    local entry
+    mkdir -p "$1/build"
+    for entry in "$root"/*; do [ "$entry" = "$root/build" ] || ln -s "$entry" "$1/"; done
+    for entry in "$build"/*; do ln -s "$entry" "$1/build/"; done
+}
+
+# Does all commands of a page in a folder of its own:  follow PAGE [fleet [NAME]]
 # (NAME: only those that the page leaves to tests/fleet/NAME.bats.)
 follow() {
-    local page=$1 here entry code=0
+    local page=$1 here code=0
     here=$(mktemp -d "$tmp/page-XXXXXX")
-    mkdir "$here/build"
-    for entry in "$root"/*; do [ "$entry" = "$root/build" ] || ln -s "$entry" "$here/"; done
-    for entry in "$build"/*; do ln -s "$entry" "$here/build/"; done
+    reader_folder "$here"
     (cd "$root" && awk -v want=script -v fleet="${2:+1}" -v name="${3:-}" -f tests/support/docs.awk "$page") >"$tmp/script"
     [ -s "$tmp/script" ] || { echo "$page has nothing to run"; return 1; }
     sed -i "s/\b295\([0-9][0-9]\)\b/$((200 + RANDOM % 100))\1/g" "$tmp/script" # other ports each time: two tests may run at once
     cat "$root/tests/support/docs_page.bash" "$tmp/script" >"$here/.page"
+    (cd "$here" && PAGE=$page MARK=$mark timeout --foreground -k 5 "${LIMIT:-240}" bash -eu .page 3>&-) || code=$?
+    [ "$code" = 0 ] || { echo "$page:$(cat "$here/.at"): exit $code"; tail -n 40 "$here/.printed"; }
+    return "$code"
+}
+
+# Pages that say what to do on several hosts.
+hosts_pages() {
+    local page
+    for page in $(doc_pages); do
+        ! grep -qE '^```sh run on ' "$root/$page" || echo "$page"
+    done
+}
+
+# Does what a page says of several hosts, which have begun; on each the reader has a folder:  follow_on_hosts PAGE
+follow_on_hosts() {
+    local page=$1 here host code=0
+    here=$(mktemp -d "$tmp/page-XXXXXX")
+    for host in . $(cd "$root" && sed -n 's/^```sh run on \(node[0-7]\)$/\1/p' "$page" | sort -u); do reader_folder "$here/$host"; done
+    {
+        declare -p tmp mark root "${!node@}"
+        cat "$root/tests/support/hosts.bash" "$root/tests/support/docs_page.bash" "$root/tests/support/docs_hosts.bash"
+        (cd "$root" && awk -v want=script -v hosts=1 -f tests/support/docs.awk "$page")
+    } >"$here/.page"
     (cd "$here" && PAGE=$page MARK=$mark timeout --foreground -k 5 "${LIMIT:-240}" bash -eu .page 3>&-) || code=$?
     [ "$code" = 0 ] || { echo "$page:$(cat "$here/.at"): exit $code"; tail -n 40 "$here/.printed"; }
     return "$code"

@@ -15,6 +15,7 @@
 #   on node1 COMMAND...            runs a command there; its exit code
 #   begin_on node1 NAME COMMAND... starts one:  $NAME_pid, $tmp/NAME.{out,err}; its standard input is that of begin_on
 #   ends NAME CODE [SECONDS]       waits for it; fails unless it ends with that code
+#   join_line NAME                 -> $line, what the launcher NAME printed for the other machines
 #   cable node1 down|up            pulls its cable, or puts it back
 #   drop_port node1 PORT|A-B       node1 answers nothing at these TCP ports any more: nobody hears a word from them
 #   hosts_stop
@@ -161,6 +162,17 @@ ends() {
     done
     wait "${!outer}" || code=$?
     [ "$code" = "$2" ] || { echo "exit $code of $1, not $2"; tail -n 20 "$tmp"/*.out "$tmp"/*.err; return 1; }
+}
+
+# What the launcher NAME printed for the other machines:  join_line NAME   -> $line
+join_line() {
+    for _ in $(seq 500); do
+        line=$(sed -n 's/^penstock: on each other machine, with its --node-rank:  --join //p' "$tmp/$1.err")
+        [ -n "$line" ] && return
+        sleep 0.02
+    done
+    echo "$1 printed no line to join by"
+    return 1
 }
 
 cable() {
