@@ -203,7 +203,7 @@ static const struct {
     handler_fn fn;
 } handlers[WIRE_CONTROL_END] = {
     [WIRE_REGISTER]        = {TO_WORKERS,                          core_register},
-    [WIRE_READY]           = {TO_SERVERS,                          core_ready},
+    [WIRE_READY]           = {TO_WORKERS | TO_SERVERS,             core_ready},
     [WIRE_BEAT]            = {TO_WORKERS | TO_SERVERS | TO_GUESTS, beat},
     [WIRE_MEET]            = {TO_WORKERS,                          core_meet},
     [WIRE_FAILURE]         = {TO_WORKERS | TO_SERVERS,             core_failure},

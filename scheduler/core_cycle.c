@@ -39,16 +39,16 @@ void core_left_early(scheduler_core *core, seat *s, uint64_t now_ms)
     if (s->awaited_ms && s->has_ended && !core->has_verdict) core_wait_in_vain(core, s, now_ms);
 }
 
-/* Others have registered their tensors and wait for those of one that has left. */
+/* Others have registered their tensors and wait for one that has left: for its tensors, or until it is ready. */
 void core_left_registering(scheduler_core *core, uint64_t now_ms)
 {
     const seat_list *workers = &core->roster.workers;
     bool has_registered      = false;
-    if (core->phase != PHASE_REGISTERING) return;
+    if (core->phase != PHASE_REGISTERING && core->phase != PHASE_LOADING) return;
     for (uint32_t i = 0; i < workers->n; i++)
         has_registered |= workers->at[i]->is_registered && seat_is_here(workers->at[i]);
     for (uint32_t i = 0; has_registered && i < workers->n; i++)
-        if (workers->at[i]->state == MEMBER_LEFT && !core->has_verdict)
+        if (workers->at[i]->state == MEMBER_LEFT && !workers->at[i]->is_ready && !core->has_verdict)
             core_left_early(core, workers->at[i], now_ms);
 }
 

@@ -112,15 +112,13 @@ static void admit(scheduler_core *core, uint64_t now_ms)
 {
     seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
-        const bool is_worker = s->role == PEN_WORKER, is_server = s->role == PEN_SERVER;
-        if (!core_is_late(core, s) || s->state != MEMBER_JOINING) continue;
-        if (!(is_worker && s->is_registered) && !(is_server && s->is_ready)) continue;
+        if (!core_is_late(core, s) || s->state != MEMBER_JOINING || !s->is_ready) continue;
         core_move(core, s, MEMBER_EVENT_BEGIN);
         s->last_seen_ms = now_ms;
         s->awaited_ms   = 0;
         free(s->loss);
         s->loss = NULL;
-        core->goal_is_old |= is_server;
+        core->goal_is_old |= s->role == PEN_SERVER;
     }
 }
 

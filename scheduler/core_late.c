@@ -1,7 +1,7 @@
 /* core_late.c - who comes, or comes back, while the job trains.
  *
  * DESIGN.  Whoever is late says HELLO, hears the epoch that is, and makes itself ready: a server takes the
- * plan, a worker registers the same model as all others.  Until then nobody waits for it and
+ * plan, a worker registers the same model as all others and reaches the servers.  Until then nobody waits for it and
  * nothing is lost should it go again.  The next epoch record names it.
  */
 #include "scheduler/core_state.h"
@@ -49,7 +49,7 @@ seat *core_late_server(scheduler_core *core)
 }
 
 /* ---- a worker's model ------------------------------------------------------------------------ */
-void core_late_register(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_late_register(scheduler_core *core, seat *s, const wire_control *message)
 {
     pen_error why;
     char name[SENTENCE_SEAT_BYTES];
@@ -61,7 +61,6 @@ void core_late_register(scheduler_core *core, seat *s, const wire_control *messa
     }
     s->is_registered = true;
     core_model_catch_up(core, s);
-    core_epoch_want(core, now_ms, now_ms, "%.120s has joined", sentence_seat(name, s));
 }
 
 /* ---- on_worker_loss=wait --------------------------------------------------------------------- */

@@ -1,4 +1,8 @@
-/* core_model.c - REGISTER, PLAN, READY, COMMITTED: what the model is and where it lies. */
+/* core_model.c - REGISTER, PLAN, READY, COMMITTED: what the model is and where it lies.
+ *
+ * DESIGN.  READY of a server: memory is there.  READY of a worker: it has reached all that it needs.  COMMITTED waits for
+ * both, so the first step rests on no connection that was never made.
+ */
 #include "scheduler/core_state.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -107,8 +111,6 @@ static void send_plan(scheduler_core *core, const seat *s)
     free(own);
 }
 
-static void begin_training(scheduler_core *core, uint64_t now_ms);
-
 static void place(scheduler_core *core, uint64_t now_ms)
 {
     pen_error why;
@@ -124,10 +126,7 @@ static void place(scheduler_core *core, uint64_t now_ms)
                        workers = core_model_plan(core, false);
     core_send_all(core, TO_SERVERS, &servers);
     core_send_all(core, TO_WORKERS, &workers);
-    if (!core->n_servers) {
-        begin_training(core, now_ms);
-        return;
-    }
+    if (!core->n_servers) return;
     core_log(core, LOG_INFO, "%u tensors in %u chunks and %u partitions on %u shards",
              core->plan->n_tensors, core->plan->n_chunks, core->plan->n_partitions, core->n_shards);
 }
@@ -176,17 +175,11 @@ static bool all_registered(const scheduler_core *core)
     return true;
 }
 
-void core_model_lost(scheduler_core *core, uint64_t now_ms)
-{
-    if (core->phase == PHASE_REGISTERING && core->model_of && all_registered(core))
-        place(core, now_ms);
-}
-
 void core_register(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
 {
     if (core->has_verdict) core_tell(core, s);
     if (core_is_late(core, s)) {
-        core_late_register(core, s, message, now_ms);
+        core_late_register(core, s, message);
         return;
     }
     if (core->phase == PHASE_LOADING || core->phase == PHASE_TRAINING) core_model_catch_up(core, s);
@@ -202,7 +195,7 @@ void core_register(scheduler_core *core, seat *s, const wire_control *message, u
     if (core->phase == PHASE_REGISTERING && all_registered(core)) place(core, now_ms);
 }
 
-/* ---- what servers say ------------------------------------------------------------------------ */
+/* ---- who is ready ---------------------------------------------------------------------------- */
 wire_control core_model_committed(const scheduler_core *core, const seat *worker)
 {
     const bool is_late    = worker && worker->begin_step >= 0;
@@ -226,10 +219,19 @@ static void begin_training(scheduler_core *core, uint64_t now_ms)
 
 static bool all_ready(const scheduler_core *core)
 {
-    const seat_list *servers = &core->roster.servers;
+    const seat_list *servers = &core->roster.servers, *workers = &core->roster.workers;
     for (uint32_t i = 0; i < servers->n; i++)
         if (!servers->at[i]->is_ready) return false;
+    for (uint32_t i = 0; i < workers->n; i++)
+        if (!workers->at[i]->is_ready && workers->at[i]->state != MEMBER_DEAD) return false;
     return true;
+}
+
+void core_model_lost(scheduler_core *core, uint64_t now_ms)
+{
+    if (core->phase == PHASE_REGISTERING && core->model_of && all_registered(core))
+        place(core, now_ms);
+    if (core->phase == PHASE_LOADING && all_ready(core)) begin_training(core, now_ms);
 }
 
 /* All servers read the same; the first is enough. */
@@ -246,15 +248,19 @@ static void take_states(scheduler_core *core, const wire_control *message)
     core->states_bytes = size;
 }
 
-void core_ready(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+static void late_ready(scheduler_core *core, seat *s, uint64_t now_ms)
 {
     char late[SENTENCE_SEAT_BYTES];
-    if (core_is_late(core, s)) {
-        s->is_ready       = true;
-        core->goal_is_old = true;
-        core_epoch_want(core, now_ms, now_ms, "%.120s has joined", sentence_seat(late, s));
-    }
-    if (core->phase != PHASE_LOADING) return;
+    if (s->is_ready || (s->role == PEN_WORKER && !s->is_registered)) return;
+    s->is_ready = true;
+    core->goal_is_old |= s->role == PEN_SERVER;
+    core_epoch_want(core, now_ms, now_ms, "%.120s has joined", sentence_seat(late, s));
+}
+
+/* False: it has not restored what it was told to. */
+static bool take_restored(scheduler_core *core, const seat *s, const wire_control *message,
+                          uint64_t now_ms)
+{
     if (core->restore >= 0 && message->u.ready.restored != core->restore) {
         char name[SENTENCE_SEAT_BYTES];
         pen_error why;
@@ -262,14 +268,26 @@ void core_ready(scheduler_core *core, seat *s, const wire_control *message, uint
                 sentence_seat(name, s), core->restore, s->store);
         why_culprit(&why, PEN_SERVER, s->rank, core->restore, NULL);
         core_verdict(core, &why, now_ms);
-        return;
+        return false;
     }
-    s->is_ready = true;
     take_states(core, message);
     if (message->u.ready.applied > core->applied) core->applied = message->u.ready.applied;
-    if (!all_ready(core)) return;
+    return true;
+}
 
-    begin_training(core, now_ms);
+void core_ready(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+{
+    if (core->has_verdict) core_tell(core, s);
+    if (s->role == PEN_WORKER && !s->is_ready) core_reached(core, s);
+    if (core_is_late(core, s)) {
+        late_ready(core, s, now_ms);
+        return;
+    }
+    if (s->role == PEN_WORKER && core->phase == PHASE_TRAINING) core_model_catch_up(core, s);
+    if (core->phase != PHASE_LOADING) return;
+    if (s->role == PEN_SERVER && !take_restored(core, s, message, now_ms)) return;
+    s->is_ready = true;
+    if (all_ready(core)) begin_training(core, now_ms);
 }
 
 void core_model_catch_up(scheduler_core *core, const seat *s)

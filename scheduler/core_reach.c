@@ -5,16 +5,17 @@
  * from and the member has then said it once more: if it is dead, its lease or its launcher says so, and the report is
  * forgotten with it.  What others tell shortly after is one finding with the first: one pair is named, and how many more
  * there are; where all have one end in common, that one is the culprit.
- * Who came while the job trains is turned away alone, where the others can do without it.
+ * Who came while the job trains is turned away alone, where the others can do without it: a worker before anybody waits
+ * for its gradients, a server that a worker cannot reach as if it had died.
  */
 #include "scheduler/core_state.h"
 #include <stdio.h>
 #include <string.h>
 
 enum {
-    GATHER_MS = 500,  /* for others who tell of the same */
-    AGAIN_MS  = 250,  /* until the other end is heard */
-    STALE_MS  = 10000 /* it would have been said again */
+    GATHER_MS  = 500,  /* for others who tell of the same */
+    CONFIRM_MS = 200,  /* what an outage held back is said in one go when it is over */
+    STALE_MS   = 10000 /* it would have been said again */
 };
 
 static bool may_miss(const seat *s) /* it takes part, and can be told something */
@@ -50,6 +51,14 @@ static core_gap *gap_of(scheduler_core *core, const seat *from, const seat *to)
     return NULL;
 }
 
+void core_reached(scheduler_core *core, const seat *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < core->n_gaps; i++)
+        if (core->gap[i].from != s) core->gap[n++] = core->gap[i];
+    core->n_gaps = n;
+}
+
 static bool are_watched(const scheduler_core *core)
 {
     return core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING && !core->has_verdict;
@@ -80,7 +89,7 @@ void core_unreached(scheduler_core *core, seat *s, const wire_control *message, 
     if (g == NULL) g = make_gap(core, s, to, now_ms);
     if (g == NULL) return;
     g->newest_ms    = now_ms;
-    g->is_confirmed = to->last_seen_ms > g->first_ms;
+    g->is_confirmed = to->last_seen_ms > g->first_ms && now_ms - g->first_ms >= CONFIRM_MS;
     if (g->is_confirmed && core->gap_due_ms == 0) core->gap_due_ms = now_ms + GATHER_MS;
     snprintf(g->address, sizeof g->address, "%s", message->u.unreached.address);
     snprintf(g->words, sizeof g->words, "%s", message->u.unreached.words);
@@ -139,45 +148,76 @@ static bool is_newcomer(const scheduler_core *core, const seat *s)
 static void turn_away(scheduler_core *core, seat *s, const pen_error *why, uint64_t now_ms)
 {
     core_refuse(core, s->peer, PEN_UNREACHABLE, "%.800s", why->text);
-    core_lose(core, s, MEMBER_EVENT_LOST, why->text, now_ms);
+    if (s->state != MEMBER_JOINING) {
+        core_lose(core, s, MEMBER_EVENT_LOST, why->text, now_ms);
+        return;
+    }
+    s->is_registered = s->is_ready = false; /* nobody has counted on it: its place is free */
+    roster_unbind(&core->roster, s);
+    core_move(core, s, MEMBER_EVENT_DOWN);
 }
 
-/* A newcomer's missing connection, whichever end it is; false: it is between members of the beginning. */
-static bool judge_newcomer(scheduler_core *core, const core_gap *g, uint64_t now_ms)
+/* The end that all of them have in common, or with nothing in common an end of the one that is named, if it came later;
+ * NULL: they are of the beginning. */
+static seat *find_newcomer(const scheduler_core *core, uint32_t n, const core_gap *named)
+{
+    const seat *end = n > 1 ? common_end(core->gap, n, named) : NULL;
+    if (end != named->to && is_newcomer(core, named->from)) return named->from;
+    if (end != named->from && is_newcomer(core, named->to)) return named->to;
+    return NULL;
+}
+
+/* Without a copy elsewhere a server that workers cannot reach is not spared. */
+static bool may_go(const scheduler_core *core, const seat *s)
+{
+    return s->role == PEN_WORKER || core->settings.replicas > 0;
+}
+
+static void forget_end(scheduler_core *core, const seat *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < core->n_gaps; i++)
+        if (!has_end(&core->gap[i], s)) core->gap[n++] = core->gap[i];
+    core->n_gaps = n;
+}
+
+/* False: it is a matter of all.  Between servers nobody goes: the newcomer holds no copy until it can be filled. */
+static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *named, uint64_t now_ms)
 {
     pen_error why;
-    if (g->from->role == PEN_SERVER && (is_newcomer(core, g->from) || is_newcomer(core, g->to))) {
-        describe(g, 1, g, &why);
-        core_log(core, LOG_WARNING, "%s", why.text); /* it holds no copy until it can be filled */
-        return true;
-    }
-    if (g->from->role != PEN_WORKER || !is_newcomer(core, g->from)) return false;
-    describe(g, 1, g, &why);
-    turn_away(core, g->from, &why, now_ms);
+    seat *s = find_newcomer(core, n, named);
+    if (s == NULL || !may_go(core, s)) return false;
+    const bool is_copy = named->from->role == PEN_SERVER;
+    describe(core->gap, n, named, &why);
+    forget_end(core, s);
+    core_log(core, LOG_WARNING, "%s", why.text);
+    if (!is_copy) turn_away(core, s, &why, now_ms);
     return true;
 }
 
-static void judge(scheduler_core *core, uint64_t now_ms)
+static uint32_t gather_proven(scheduler_core *core) /* in front; how many */
 {
-    uint32_t n            = 0;
-    const core_gap *named = NULL;
-    for (uint32_t i = 0; i < core->n_gaps; i++) { /* those that are proven, in front */
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < core->n_gaps; i++) {
         if (!is_proven(&core->gap[i])) continue;
         const core_gap g = core->gap[i];
         core->gap[i]     = core->gap[n];
         core->gap[n++]   = g;
     }
+    return n;
+}
+
+static void judge(scheduler_core *core, uint64_t now_ms)
+{
+    const uint32_t n      = gather_proven(core);
+    const core_gap *named = NULL;
     for (uint32_t i = 0; i < n; i++)
         if (named == NULL || order_of(&core->gap[i], named) < 0) named = &core->gap[i];
     if (named == NULL) return;
     const core_gap one = *named;
-    if (judge_newcomer(core, &one, now_ms)) {
-        core_gap *g = gap_of(core, one.from, one.to);
-        if (g != NULL) *g = core->gap[--core->n_gaps];
-        return;
-    }
+    if (judge_newcomer(core, n, &one, now_ms)) return;
     pen_error why;
-    describe(core->gap, n, named, &why);
+    describe(core->gap, n, &one, &why);
     core->n_gaps = 0;
     core_verdict(core, &why, now_ms);
 }

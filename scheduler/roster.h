@@ -61,7 +61,7 @@ struct seat {
     seat_stat *stat;
 
     bool is_registered;  /* worker: its model was compared           */
-    bool is_ready;       /* server: took its plan                    */
+    bool is_ready;       /* server: took its plan; worker: has reached all that it needs */
     bool is_told;        /* the verdict was sent while it was bound  */
     bool is_heard;       /* server: answered the inquest             */
     bool has_passed;     /* worker: ended in good order, never came  */

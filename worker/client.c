@@ -114,9 +114,23 @@ void client_after(client *c)
         loop_timer_start(c->loop, &c->timer, due > 0 ? due : 1, tick, c);
 }
 
+bool client_is_reaching(const client *c)
+{
+    return c->has_plan && !c->is_ready && !c->has_failed;
+}
+
+static void tell_ready(client *c)
+{
+    if (!client_is_reaching(c) || !client_has_links(c)) return;
+    if (c->ctx->coll != NULL && !coll_engine_is_linked(c->ctx->coll)) return;
+    c->is_ready = true;
+    liaison_ready(c->liaison, loop_now_ms(c->loop));
+}
+
 void client_before_sleep(void *user)
 {
     client *c = user;
+    tell_ready(c);
     if (c->exchange != NULL) exchange_flush(c->exchange, loop_now_ms(c->loop));
     client_redial_cut(c);
     client_after(c);
@@ -262,7 +276,11 @@ static void plan_came(void *user, const wire_control *m)
 {
     client *c = user;
     pen_error why;
-    if (take_plan(c, m, &why) != PEN_OK) client_report(c, &why);
+    pen_status status = take_plan(c, m, &why);
+    if (status == PEN_OK && c->n_shards > 0) status = client_dial_links(c, &why);
+    if (status != PEN_OK) client_report(c, &why);
+    c->has_plan = status == PEN_OK;
+    if (c->has_plan) client_look(c);
 }
 
 /* All workers fetch the first values, rank 0 too: then its rounding is everybody's. */
@@ -329,11 +347,11 @@ static void committed(void *user, int64_t step, int64_t applied)
     pen_status status = take_states(c, step, applied, &why);
     if (status == PEN_OK) status = make_exchange(c, step, applied, &why);
     if (status == PEN_OK) status = set_plain_inputs(c, &why);
-    if (status == PEN_OK) status = client_dial_links(c, &why);
     if (status != PEN_OK) {
         client_report(c, &why);
         return;
     }
+    client_tell_exchange(c, loop_now_ms(c->loop));
     c->ctx->step.next_index = step;
     c->ctx->step.applied    = applied;
     atomic_store(&c->ctx->step_index, step);

@@ -24,8 +24,8 @@ typedef struct { /* one lane to one shard */
     client *owner;
     transport *t;
     uint32_t shard, lane;
-    reach reach; /* of the first lane: the others have the same way */
-    bool is_cut; /* to be closed and dialled again before the next sleep */
+    reach reach;        /* of the first lane: the others have the same way */
+    bool is_up, is_cut; /* cut: to be closed and dialled again before the next sleep */
 } lane_link;
 
 typedef struct { /* a member, as a record names it */
@@ -89,8 +89,8 @@ struct client {
     uint32_t n_shards, n_links, ranks_max, n_first_places;
     wire_replica *first_place; /* [n_first_places] where PLAN put the shards */
     client_routes route;
-    lane_link *links; /* [n_shards * lanes], from COMMITTED on */
-    exchange *exchange;
+    lane_link *links;   /* [n_shards * lanes] */
+    exchange *exchange; /* from COMMITTED on */
     exchange_request *step;
     uint32_t *crc; /* scratch of a message */
     void *zeros;   /* as many as the largest gradient; made when first needed */
@@ -107,6 +107,7 @@ struct client {
     uint64_t holds; /* buffers of the program that the transport still reads */
     int abort_fd;
     bool is_leaving, is_loading, has_failed;
+    bool has_plan, is_ready; /* ready: has reached all that it needs, and said so */
 
     pthread_mutex_t asks_lock; /* what collectives ask, on its way from other threads */
     struct client_ask *asks;
@@ -124,6 +125,8 @@ struct client {
 void client_scheduler_address(const pen_ctx *ctx, char *text, size_t size);
 pen_status client_dial_control(client *c, pen_error *why);
 pen_status client_dial_links(client *c, pen_error *why);
+bool client_has_links(const client *c);                /* all that are needed are there */
+void client_tell_exchange(client *c, uint64_t now_ms); /* of those that were there before it */
 void client_close_links(client *c);
 void client_look_at_links(client *c,
                           uint64_t now_ms); /* tells the scheduler who cannot be reached */
@@ -138,6 +141,10 @@ void client_cut(void *user, uint32_t shard, uint32_t lane);
 void client_cut_shard(client *c, uint32_t shard); /* all its lanes: it lies elsewhere now */
 bool client_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
 const char *client_probe(void *user); /* what listens at the scheduler's address */
+
+/* client_life.c */
+void client_look(
+    void *user); /* at what came for collectives, and for what is missing; again and again */
 
 /* client_route.c */
 pen_status client_route_epoch(client *c, const wire_control *m, pen_error *why);
@@ -213,6 +220,8 @@ extern const liaison_actions client_liaison_actions;    /* their user is the cli
 void client_end(request **place, const pen_error *why); /* NULL there: nothing */
 void client_report(client *c, const pen_error *why);    /* fails, and tells the scheduler */
 void client_before_sleep(void *user);
+bool client_is_reaching(
+    const client *c); /* the plan is there, and what it needs is not reached yet */
 void client_fail(client *c, const pen_error *why);
 void client_after(client *c); /* after every event: tell what ended, set the timer */
 

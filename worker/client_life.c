@@ -26,7 +26,8 @@ enum {
     LET_GO_MS        = 5000,  /* the transport may take that long to return buffers */
     FAREWELL_MS      = 500,   /* for BYE or a FAILURE to leave                      */
     LINGER_FAILED_MS = 15000, /* a hosted scheduler tells everybody before it ends  */
-    LOOK_MS = 20 /* between two looks at what came for collectives, and who, if no call does it */
+    LOOK_MS = 20, /* between two looks at what came for collectives, and who, if no call does it */
+    REACHING_MS = 2 /* the same while others are being reached before the first step */
 };
 
 /* ---- abort ----------------------------------------------------------------------------------- */
@@ -123,13 +124,14 @@ static pen_status make_liaison(client *c, pen_error *why)
     return c->liaison != NULL ? PEN_OK : why->status;
 }
 
-static void look(void *user)
+void client_look(void *user)
 {
     client *c = user;
     if (c->ctx->coll == NULL) return;
     coll_engine_look(c->ctx->coll);
     client_look_at_links(c, loop_now_ms(c->loop));
-    loop_timer_start(c->loop, &c->look, loop_now_ms(c->loop) + LOOK_MS, look, c);
+    const uint64_t nap = client_is_reaching(c) ? REACHING_MS : LOOK_MS;
+    loop_timer_start(c->loop, &c->look, loop_now_ms(c->loop) + nap, client_look, c);
 }
 
 static pen_status build(client *c, pen_error *why)
@@ -146,7 +148,7 @@ static pen_status build(client *c, pen_error *why)
     if (status == PEN_OK)
         status = coll_engine_create(c->ctx, &client_coll_job, c, &c->ctx->coll, why);
     if (status == PEN_OK) status = make_liaison(c, why);
-    if (status == PEN_OK) look(c);
+    if (status == PEN_OK) client_look(c);
     if (status == PEN_OK) status = client_make_calls(c, why);
     if (status == PEN_OK) status = loop_add(c->loop, c->abort_fd, drain_abort, &c->ctx->state, why);
     if (status == PEN_OK) status = loop_before_sleep(c->loop, client_before_sleep, c, why);

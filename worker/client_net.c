@@ -228,6 +228,7 @@ static void take_data(client *c, const lane_link *l, const transport_event *even
     wire_arena_reset(c->arena);
     pen_status status = wire_data_decode(event->head, event->head_size, c->arena, &d, &why);
     size_t size       = event->body != NULL ? event->body->size : 0;
+    if (c->exchange == NULL) return; /* nothing was asked for */
     if (status == PEN_OK && d.payload_bytes != size)
         status = why_set(&why, PEN_CORRUPT, "its payload has %zu bytes instead of %llu", size,
                          (unsigned long long)d.payload_bytes);
@@ -243,14 +244,32 @@ static void take_data(client *c, const lane_link *l, const transport_event *even
 
 static void link_up(lane_link *l, uint64_t now_ms)
 {
+    exchange *x = l->owner->exchange;
+    l->is_up    = true;
     reach_up(&l->reach);
-    exchange_up(l->owner->exchange, l->shard, l->lane, now_ms);
+    if (x != NULL) exchange_up(x, l->shard, l->lane, now_ms);
 }
 
 static void link_down(lane_link *l, uint64_t now_ms)
 {
+    exchange *x = l->owner->exchange;
+    l->is_up    = false;
     reach_down(&l->reach, l->owner->ctx->settings.lease_ms / 10, now_ms);
-    exchange_down(l->owner->exchange, l->shard, l->lane);
+    if (x != NULL) exchange_down(x, l->shard, l->lane);
+}
+
+void client_tell_exchange(client *c, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < c->n_links; i++)
+        if (c->links[i].is_up)
+            exchange_up(c->exchange, c->links[i].shard, c->links[i].lane, now_ms);
+}
+
+bool client_has_links(const client *c)
+{
+    for (uint32_t i = 0; i < c->n_links; i++)
+        if (!c->links[i].is_up && c->route.address[c->links[i].shard] != NULL) return false;
+    return true;
 }
 
 static bool drain_link(void *user)
@@ -294,7 +313,8 @@ static void close_link(client *c, lane_link *l)
     loop_remove(c->loop, l);
     transport_close(l->t, 0);
     reach_end(&l->reach);
-    l->t = NULL;
+    l->t     = NULL;
+    l->is_up = false;
 }
 
 pen_status client_dial_links(client *c, pen_error *why)
@@ -339,7 +359,7 @@ void client_redial_cut(client *c)
         if (!l->is_cut) continue;
         l->is_cut = false;
         if (l->t != NULL) close_link(c, l);
-        exchange_down(c->exchange, l->shard, l->lane);
+        if (c->exchange != NULL) exchange_down(c->exchange, l->shard, l->lane);
         pen_error why;
         if (!c->is_leaving && dial_link(c, l, &why) != PEN_OK) client_fail(c, &why);
     }
@@ -358,8 +378,11 @@ void client_say_unreached(client *c, int32_t role, int32_t rank, const char *add
 void client_look_at_links(client *c, uint64_t now_ms)
 {
     for (uint32_t i = 0; i < c->n_links; i++) {
-        lane_link *l       = &c->links[i];
-        const char *to     = c->route.address[l->shard];
+        lane_link *l   = &c->links[i];
+        const char *to = c->route.address[l->shard];
+        if (l->is_up && l->lane == 0)
+            reach_doubt(&l->reach, transport_unconfirmed_ms(l->t), c->ctx->settings.lease_ms,
+                        now_ms);
         const char *words  = to != NULL && !l->is_cut ? reach_look(&l->reach, to, now_ms) : NULL;
         const int32_t rank = words != NULL ? client_server_at(c, to) : -1;
         if (rank >= 0) client_say_unreached(c, PEN_SERVER, rank, to, words);

@@ -46,8 +46,8 @@ struct liaison {
     char host[256], job[64], scheduler[300], machine[MACHINE_BYTES];
     phase phase;
     bool is_anew; /* the scheduler may have come back without our REGISTER */
-    bool up, has_epoch, has_plan, warned, is_away; /* is_away: said in the log */
-    uint64_t term, epoch;                          /* of the newest record */
+    bool up, has_epoch, has_plan, is_ready, warned, is_away; /* is_away: said in the log */
+    uint64_t term, epoch;                                    /* of the newest record */
     uint64_t grace_ms; /* for which the scheduler may be away; 0: it is not expected to come back */
     uint64_t incarnation, begun_ms, again_ms, down_ms, beat_ms, beat_seq, acked_ms, leave_ms,
         ticked_ms, renewed_ms;
@@ -195,6 +195,13 @@ static void say_model(liaison *self)
     say(self, &c);
 }
 
+static void say_ready(liaison *self)
+{
+    wire_control c     = {.kind = WIRE_READY};
+    c.u.ready.restored = -1;
+    say(self, &c);
+}
+
 static void say_meet(liaison *self, const meet *m)
 {
     wire_control c      = {.kind = WIRE_MEET};
@@ -227,6 +234,7 @@ static void say_again(liaison *self, uint64_t now_ms)
     if (!self->up) return;
     if (self->phase == JOINING) say_hello(self);
     if (self->phase == REGISTERING && (!self->has_plan || self->is_anew)) say_model(self);
+    if (self->phase == REGISTERING && self->is_ready) say_ready(self);
     self->is_anew = false;
     if (self->phase == LEAVING) {
         say_beat(self, now_ms); /* the step that it leaves in */
@@ -525,6 +533,13 @@ void liaison_register(liaison *self, const wire_model *model, uint64_t now_ms)
     if (self->phase != JOINED) return;
     self->phase = REGISTERING;
     self->model = model;
+    say_again(self, now_ms);
+}
+
+void liaison_ready(liaison *self, uint64_t now_ms)
+{
+    if (self->phase != REGISTERING || !self->has_plan || self->is_ready) return;
+    self->is_ready = true;
     say_again(self, now_ms);
 }
 

@@ -9,6 +9,7 @@
  * A scheduler that has said so in WELCOME (grace_ms) may be away for that long: it comes back with what
  * it knew, and is told again what it has not answered.  Until then nothing fails but what has a
  * deadline of its own.
+ * READY is the shell's to say, by liaison_ready(): when it has the plan and has reached all that it needs.
  */
 #ifndef WORKER_LIAISON_H
 #define WORKER_LIAISON_H
@@ -78,6 +79,9 @@ uint64_t liaison_due(const liaison *self);
 
 void liaison_register(liaison *self, const wire_model *model,
                       uint64_t now_ms); /* BORROWED until committed or failed */
+
+/* After `plan`: all connections that it needs are there.  COMMITTED follows when that is so everywhere. */
+void liaison_ready(liaison *self, uint64_t now_ms);
 
 /* op -1: a barrier.  data is copied.  deadline_ms is a time, 0 = none.  Not PEN_OK: no memory,
  * nothing was begun. */

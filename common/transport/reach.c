@@ -124,15 +124,26 @@ void reach_begin(reach *r, uint64_t name_ms, uint64_t now_ms)
 void reach_up(reach *r)
 {
     forget(r);
-    r->is_up = true;
+    r->is_up      = true;
+    r->is_doubted = false;
 }
 
 void reach_down(reach *r, uint64_t patience_ms, uint64_t now_ms)
 {
     if (!r->is_up) return;
-    r->is_up    = false;
+    r->is_up = false;
+    if (r->is_doubted) return; /* it is being asked about */
     r->begun_ms = now_ms;
     r->due_ms   = now_ms + patience_ms;
+}
+
+void reach_doubt(reach *r, uint64_t unconfirmed_ms, uint64_t lease_ms, uint64_t now_ms)
+{
+    const bool is_doubtful = unconfirmed_ms >= lease_ms / 4 && unconfirmed_ms > 0;
+    if (!r->is_up || r->is_doubted == is_doubtful) return;
+    forget(r);
+    r->is_doubted = is_doubtful;
+    r->begun_ms = r->due_ms = now_ms;
 }
 
 void reach_refused(reach *r, const char *note)
@@ -148,7 +159,7 @@ void reach_end(reach *r)
 
 bool reach_is_missing(const reach *r)
 {
-    return r->is_needed && !r->is_up;
+    return r->is_needed && (!r->is_up || r->is_doubted);
 }
 
 /* A listener that can be connected to is in nobody's way, unless what it says is of another job. */

@@ -4,6 +4,8 @@
  * hands it UP, DOWN and REFUSED, and looks now and then.  After the patience a thread of the reach's own connects to
  * the same address once, as a plain socket, and the system's answer becomes the sentence.  A connection that can be made
  * is no fault: who listens there may only be slow, or stopped, which is for its lease to find out.
+ * A connection that is there may be doubted: the other host confirms nothing any more.  Then the system is asked as well,
+ * long before the transport would call it broken.
  */
 #ifndef COMMON_REACH_H
 #define COMMON_REACH_H
@@ -14,8 +16,8 @@
 
 enum {
     REACH_FIRST_MS   = 3000, /* patience with a connection that was never there       */
-    REACH_TRY_MS     = 1500, /* how long one attempt to connect may take              */
-    REACH_AGAIN_MS   = 1000, /* between the end of one attempt and the next           */
+    REACH_TRY_MS     = 1500, /* one attempt: the system tries twice in it              */
+    REACH_AGAIN_MS   = 250,  /* between the end of one attempt and the next           */
     REACH_LOOK_MS    = 250,  /* how often to look while a connection is missing       */
     REACH_NOTE_BYTES = 96
 };
@@ -23,7 +25,7 @@ enum {
 typedef struct reach_question reach_question;
 
 typedef struct { /* zero: nothing is watched */
-    bool is_needed, is_up;
+    bool is_needed, is_up, is_doubted;
     uint64_t due_ms;   /* when its owner's patience ends, or an attempt is to be made again */
     uint64_t begun_ms; /* it is missing since then */
     uint64_t name_ms;  /* so long a name may be unknown */
@@ -39,7 +41,11 @@ void reach_down(reach *r, uint64_t patience_ms, uint64_t now_ms);
 void reach_refused(reach *r, const char *note);
 void reach_end(reach *r); /* then it is zero */
 
-bool reach_is_missing(const reach *r); /* needed, and not up: look at it every REACH_LOOK_MS */
+/* It is up, and the other host has confirmed nothing for so long (transport_unconfirmed_ms()): doubtful from a quarter of
+ * `lease_ms` on. */
+void reach_doubt(reach *r, uint64_t unconfirmed_ms, uint64_t lease_ms, uint64_t now_ms);
+
+bool reach_is_missing(const reach *r); /* needed, and not up or doubted: look every REACH_LOOK_MS */
 
 /* What stands in the way of a connection to this address, "tcp://HOST:PORT"; NULL: nothing known.  Told again while it lasts,
  * with REACH_AGAIN_MS and more in between.  BORROWED until the next call. */

@@ -141,6 +141,11 @@ void transport_set_queue(transport *t, uint64_t bytes_max)
     if (t->ops->set_queue != NULL) t->ops->set_queue(t->state, bytes_max);
 }
 
+uint32_t transport_unconfirmed_ms(transport *t)
+{
+    return t->ops->unconfirmed_ms != NULL ? t->ops->unconfirmed_ms(t->state) : 0;
+}
+
 int transport_poll_fd(transport *t)
 {
     return t->ops->poll_fd(t->state);

@@ -136,6 +136,9 @@ typedef struct {
     /* Changes queue_bytes_max.  Optional. */
     void (*set_queue)(void *state, uint64_t bytes_max);
 
+    /* Dialled: so long the other host has confirmed nothing of what was sent to it.  Optional. */
+    uint32_t (*unconfirmed_ms)(void *state);
+
     /* Takes one event if there is one, else PEN_AGAIN; never blocks. */
     pen_status (*recv)(void *state, transport_event *event);
 
@@ -182,6 +185,11 @@ bool transport_log_allowed(transport *t, uint32_t peer);
 
 /* Another queue_bytes_max of a listener, once it is known what its peers will send. */
 void transport_set_queue(transport *t, uint64_t bytes_max);
+
+/* Of a dialled endpoint whose connection is up: so long the other host has confirmed nothing of what was sent to it, again
+ * and again; 0: it has, there was nothing, or nobody knows.  A host confirms what a process that is stopped does not
+ * read, so this is about the way to it.  A hint. */
+uint32_t transport_unconfirmed_ms(transport *t);
 
 int transport_poll_fd(transport *t);
 void transport_close(transport *t, uint32_t linger_ms); /* NULL is fine */

@@ -45,6 +45,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -377,6 +378,17 @@ static void socket_blame(void *state, uint32_t number)
     if (e->listens && !is_foreign(e)) watch_blame(e, number);
 }
 
+/* The kernel's own count: it has sent something again, and heard nothing since. */
+static uint32_t socket_unconfirmed_ms(void *state)
+{
+    const endpoint *e    = state;
+    struct tcp_info info = {0};
+    socklen_t size       = sizeof info;
+    if (e->listens || is_foreign(e) || !e->link.is_up) return 0;
+    if (getsockopt(e->link.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+    return info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 ? info.tcpi_last_ack_recv : 0;
+}
+
 static pen_status send_dialled(endpoint *e, const void *head, size_t head_size, int more)
 {
     if (!e->link.is_up) read_monitor(e);
@@ -695,7 +707,7 @@ static void socket_close(void *state, uint32_t linger_ms)
      .dial = endpoint_dial,                                                                         \
      .address = socket_address, .send = socket_send, .recv = socket_recv,                           \
      .poll_fd = socket_poll_fd, .blame = socket_blame, .trust = socket_trust, .who = socket_who, .set_queue = socket_set_queue,              \
-     .close = socket_close}
+     .unconfirmed_ms = socket_unconfirmed_ms, .close = socket_close}
 
 const transport_ops transport_tcp = ROW("tcp",
     "TCP, through ZeroMQ; reconnects by name, finds silent hosts by heartbeat.", "tcp://127.0.0.1:0");

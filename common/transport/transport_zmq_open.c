@@ -17,6 +17,7 @@
 enum {
     BACKLOG            = 1024, /* all workers of a job dial at once */
     RECONNECT_MS       = 100,
+    BEAT_MS_MAX        = 2000, /* so often something is sent, for the other host to confirm */
     RECONNECT_NEVER_MS = INT_MAX / 2, /* with proofs: see transport_zmq_proof.c */
     HANDSHAKE_MS_MIN   = 1000,
     HANDSHAKE_MS_MAX   = 5000
@@ -42,7 +43,7 @@ static void set_options(endpoint *e, const char *address, const transport_option
     set_int(e->socket, ZMQ_BACKLOG, BACKLOG);
     set_int(e->socket, ZMQ_HANDSHAKE_IVL, handshake_ms(e, 3 * heartbeat));
     zmq_setsockopt(e->socket, ZMQ_ZAP_DOMAIN, "penstock", strlen("penstock"));
-    set_int(e->socket, ZMQ_HEARTBEAT_IVL, heartbeat);
+    set_int(e->socket, ZMQ_HEARTBEAT_IVL, heartbeat < BEAT_MS_MAX ? heartbeat : BEAT_MS_MAX);
     set_int(e->socket, ZMQ_HEARTBEAT_TIMEOUT, 3 * heartbeat);
     set_int(e->socket, ZMQ_CONNECT_TIMEOUT, (int)o->connect_ms);
     set_int(e->socket, ZMQ_RECONNECT_IVL, o->proof != NULL ? RECONNECT_NEVER_MS : RECONNECT_MS);

@@ -32,16 +32,17 @@ typedef enum { SIM_NOBODY, SIM_SCHEDULER, SIM_SERVER, SIM_WORKER } sim_role;
 
 typedef enum {
     SIM_NOTHING,
-    SIM_CRASH,    /* killed at from_ms; until_ms > 0: another process of that rank begins then  */
-    SIM_CUT_OFF,  /* no message to or from it                                                   */
-    SIM_DEAF,     /* no message to it                                                           */
-    SIM_MUTE,     /* no message from it                                                         */
-    SIM_STALL,    /* stopped, as by SIGSTOP                                                     */
-    SIM_JOIN,     /* a process of a rank that was not there                                     */
-    SIM_LEAVE,    /* a worker says goodbye after its step                                       */
-    SIM_DRAIN,    /* a server is asked to go                                                    */
-    SIM_SCALE,    /* there shall be `rank` of this role                                         */
-    SIM_KEEP_FAIL /* the scheduler's disk refuses to write                                      */
+    SIM_CRASH,     /* killed at from_ms; until_ms > 0: another process of that rank begins then  */
+    SIM_CUT_OFF,   /* no message to or from it                                                   */
+    SIM_DEAF,      /* no message to it                                                           */
+    SIM_MUTE,      /* no message from it                                                         */
+    SIM_STALL,     /* stopped, as by SIGSTOP                                                     */
+    SIM_JOIN,      /* a process of a rank that was not there                                     */
+    SIM_LEAVE,     /* a worker says goodbye after its step                                       */
+    SIM_DRAIN,     /* a server is asked to go                                                    */
+    SIM_SCALE,     /* there shall be `rank` of this role                                         */
+    SIM_KEEP_FAIL, /* the scheduler's disk refuses to write                                     */
+    SIM_NO_WAY     /* a worker and server `to` cannot reach each other; all else can            */
 } sim_what;
 
 typedef struct { /* something that happens to one process, from .. until */
@@ -49,6 +50,7 @@ typedef struct { /* something that happens to one process, from .. until */
     sim_role role;
     uint32_t rank;
     uint64_t from_ms, until_ms;
+    uint32_t to;
 } sim_event;
 
 /* Bugs that are not in the product, put between two layers, to see that the checks can fail.  Those

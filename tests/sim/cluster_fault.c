@@ -149,6 +149,17 @@ static bool is_job_over(const cluster *c)
            c->scheduler.has_ended;
 }
 
+bool fault_no_way(const cluster *c, uint32_t worker, int32_t server)
+{
+    for (uint32_t i = 0; i < c->plan.n_events; i++) {
+        const sim_event *e = &c->plan.event[i];
+        if (e->what == SIM_NO_WAY && e->rank == worker && (int32_t)e->to == server &&
+            c->happened[i].has_begun && !c->happened[i].has_ended)
+            return true;
+    }
+    return false;
+}
+
 static void event_ends(cluster *c, uint32_t i)
 {
     const sim_event *e = &c->plan.event[i];
@@ -157,6 +168,7 @@ static void event_ends(cluster *c, uint32_t i)
         net_partition(c, e, c->happened[i].birth, false);
         net_break(c, e, c->happened[i].birth); /* a stream that lost something does not go on */
     }
+    if (e->what == SIM_NO_WAY) net_break(c, e, c->happened[i].birth); /* all is dialled anew */
     if (e->what == SIM_CRASH && life_of(c, e->role, e->rank) == LIFE_CRASHED && !is_job_over(c) &&
         (e->role != SIM_WORKER || c->plan.on_worker_loss == SCHEDULER_LOSS_WAIT))
         begin(c, e->role, e->rank);

@@ -208,6 +208,7 @@ bool sim_program_advance(sim_worker *w)
         w->at = AT_REGISTER;
         return true;
     case AT_REGISTER:
+        if (w->has_plan && sim_worker_reaches(w)) liaison_ready(w->liaison, now);
         if (!w->is_committed) return false;
         sim_worker_exchange(w);
         w->step = (uint64_t)w->first_step;

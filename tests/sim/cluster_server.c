@@ -241,6 +241,12 @@ static void welcome(sim_server *s, const wire_control *m)
     if (s->seal_epoch != 0 && s->is_sealed) say_sealed(s);
 }
 
+/* It came later, and a worker cannot reach it: the job has others. */
+static bool is_turned_away(const sim_server *s, const pen_error *why)
+{
+    return s->birth > 0 && s->c->plan.replicas > 0 && why->status == PEN_UNREACHABLE;
+}
+
 static void take(sim_server *s, const wire_control *m)
 {
     switch (m->kind) {
@@ -256,7 +262,7 @@ static void take(sim_server *s, const wire_control *m)
         if (s->rank == 0 && m->u.snapshot_done.status == PEN_OK) s->c->result.snapshots++;
         break;
     case WIRE_VERDICT:
-        if (s->incarnation != 0)
+        if (s->incarnation != 0 && !is_turned_away(s, &m->u.verdict))
             check_failure(s->c, &m->u.verdict); /* else it is for this one alone */
         fail(s, &m->u.verdict);
         break;

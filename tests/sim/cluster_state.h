@@ -225,6 +225,7 @@ struct sim_worker {
     bool has_loaded; /* first values are there; rank 0 said them */
     bool has_epoch, has_plan, is_committed, has_left, snapshot_wanted, wants_to_leave;
     uint64_t stalled_until_ms;
+    uint64_t unreached_ms[SIM_SERVERS_MAX]; /* when it says so; 0: it reaches it */
 
     sim_record record;
     sim_routes routes[2];
@@ -314,6 +315,7 @@ bool sim_is_free_rule(const cluster *c); /* ssp, async */
 /* ---- cluster_fault.c ------------------------------------------------------------------------- */
 void fault_happen(cluster *c); /* what is due */
 uint64_t fault_due(const cluster *c);
+bool fault_no_way(const cluster *c, uint32_t worker, int32_t server); /* between these two, now */
 /* A process ended by itself, with an error: whoever started it starts it again, if the plan says. */
 void fault_ended(cluster *c, sim_role role, uint32_t rank);
 
@@ -357,6 +359,7 @@ uint64_t sim_worker_due(const sim_worker *w);
 void sim_worker_crash(sim_worker *w);
 void sim_worker_end(sim_worker *w, life how);
 void sim_worker_exchange(sim_worker *w); /* makes it */
+bool sim_worker_reaches(sim_worker *w);  /* all servers that it needs; else it says so in time */
 
 /* cluster_program.c */
 bool sim_program_advance(sim_worker *w); /* one move of the program; false: it waits */

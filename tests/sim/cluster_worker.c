@@ -5,6 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+    MISSING_MS = 4000, /* until the system has said why a connection does not come */
+    DOUBT_MS   = 3500, /* the same, for one that was there                          */
+    AGAIN_MS   = 1250
+};
+
 static uint64_t now_of(const sim_worker *w)
 {
     return sim_now(w->c, &w->clock);
@@ -52,6 +58,53 @@ static buf *pack(const exchange_piece *pieces, uint32_t n, size_t size)
     return b;
 }
 
+/* What reach.h does: as long as there is no way to a server that it needs, it says so. */
+static bool misses(const sim_worker *w, int32_t server)
+{
+    if (!fault_no_way(w->c, w->rank, server)) return false;
+    for (uint32_t n = 0; n < w->n_shards; n++) {
+        const wire_replica *row = sim_record_primary(&w->record, n);
+        if (row != NULL && row->server == server) return true;
+    }
+    return false;
+}
+
+static void say_unreached(sim_worker *w, int32_t server)
+{
+    const wire_member *member = sim_record_server(&w->record, server);
+    const wire_control m      = {.kind        = WIRE_UNREACHED,
+                                 .u.unreached = {.role    = PEN_SERVER,
+                                                 .rank    = server,
+                                                 .address = member != NULL ? member->address[0] : "",
+                                                 .words   = "no answer, timed out"}};
+    liaison_say(w->liaison, &m);
+}
+
+bool sim_worker_reaches(sim_worker *w)
+{
+    bool all           = true;
+    const uint64_t now = now_of(w);
+    for (uint32_t s = 0; s < w->c->n_servers; s++) {
+        if (!misses(w, (int32_t)s)) {
+            w->unreached_ms[s] = 0;
+            continue;
+        }
+        all = false;
+        if (w->unreached_ms[s] == 0)
+            w->unreached_ms[s] = now + (w->is_committed ? DOUBT_MS : MISSING_MS);
+        if (now < w->unreached_ms[s]) continue;
+        w->unreached_ms[s] = now + AGAIN_MS;
+        say_unreached(w, (int32_t)s);
+    }
+    return all;
+}
+
+static bool is_apart(const sim_worker *w, uint32_t number)
+{
+    const wire_replica *row = sim_record_primary(&w->record, number);
+    return row != NULL && fault_no_way(w->c, w->rank, row->server);
+}
+
 static pen_status exchange_sends(void *user, uint32_t number, uint32_t lane, const wire_data *d,
                                  const exchange_piece *pieces, uint32_t n)
 {
@@ -60,7 +113,7 @@ static pen_status exchange_sends(void *user, uint32_t number, uint32_t lane, con
     wire_data full = *d;
     buf *body      = NULL;
     pen_error why;
-    if (l->data.t == NULL || l->is_cut) return PEN_AGAIN;
+    if (l->data.t == NULL || l->is_cut || is_apart(w, number)) return PEN_AGAIN;
     check_pushed(w, d);
     for (uint32_t i = 0; i < n; i++) {
         w->c->column[i] = crc32c(0, pieces[i].data, pieces[i].size);
@@ -312,7 +365,8 @@ static void failed(void *user, const pen_error *why)
 {
     sim_worker *w = user;
     sim_note(w->c, "rank %u fails: %s", w->rank, why->text);
-    if (why->role != PEN_SCHEDULER && liaison_incarnation(w->liaison) != 0)
+    const bool is_alone = why->status == PEN_UNREACHABLE && w->is_late && !w->is_committed;
+    if (!is_alone && why->role != PEN_SCHEDULER && liaison_incarnation(w->liaison) != 0)
         check_failure(w->c, why); /* else it is for this one alone */
     sim_worker_remember(w, why);
     if (w->exchange != NULL) exchange_fail(w->exchange, why, now_of(w));
@@ -397,6 +451,7 @@ static bool drain_lane(sim_worker *w, uint32_t number, uint32_t lane)
     wire_data d;
     bool any    = false;
     endpoint *e = &lane_of(w, number, lane)->data;
+    if (is_apart(w, number)) return false;
     for (; net_recv(w->c, e, &event); any = true) {
         if (event.kind == TRANSPORT_UP) exchange_up(w->exchange, number, lane, now_of(w));
         if (event.kind == TRANSPORT_DOWN) exchange_down(w->exchange, number, lane);
@@ -458,6 +513,7 @@ bool sim_worker_turn(sim_worker *w)
     bool any            = drain_control(w);
     if (liaison_due(w->liaison) <= now_of(w)) liaison_tick(w->liaison, now_of(w));
     if (w->exchange != NULL) any |= turn_exchange(w);
+    (void)sim_worker_reaches(w);
     time_out_commit(w);
     while (w->why.status == PEN_OK && w->life == LIFE_RUNS && sim_program_advance(w)) any = true;
     if (w->life != LIFE_RUNS) return true;
@@ -486,6 +542,8 @@ uint64_t sim_worker_due(const sim_worker *w)
     for (const sim_loan *loan = w->loans; loan != NULL; loan = loan->next)
         due = least(due, loan->due_ms);
     if (w->at == AT_REGISTER) due = least(due, w->call[0].deadline_ms);
+    for (uint32_t s = 0; s < w->c->n_servers; s++)
+        if (w->unreached_ms[s] > 0) due = least(due, w->unreached_ms[s]);
     return sim_when(w->c, &w->clock, due);
 }
 

@@ -122,6 +122,57 @@ static void sim_one_server_dies_after_the_other(void **state)
     assert_true(t.promotions > 0 || runs_is_replay());
 }
 
+/* Turned away, it comes again, until there is a way: nobody else is blamed, and training ends. */
+static void keep_apart(sim_plan *p, uint64_t *chance, uint32_t worker, uint32_t server)
+{
+    const uint64_t from  = draw_between(chance, 300, 1500),
+                   back  = from + draw_between(chance, 1200, 2000);
+    const bool is_worker = p->on_worker_loss == SCHEDULER_LOSS_WAIT;
+    kill(p, is_worker ? SIM_WORKER : SIM_SERVER, is_worker ? worker : server, from, back);
+    sim_plan_add(p, (sim_event){.what     = SIM_NO_WAY,
+                                .role     = SIM_WORKER,
+                                .rank     = worker,
+                                .from_ms  = from,
+                                .until_ms = back + draw_between(chance, 500, 15000),
+                                .to       = server});
+}
+
+static void return_apart_from_a_server(sim_plan *p, uint64_t *chance)
+{
+    lasting(p, 2, (uint32_t)draw_below(chance, 2));
+    p->on_worker_loss = SCHEDULER_LOSS_WAIT;
+    p->restarts       = true;
+    keep_apart(p, chance, (uint32_t)draw_below(chance, p->task.workers),
+               (uint32_t)draw_below(chance, 2));
+}
+
+static void sim_a_worker_that_comes_back_without_a_way_goes_alone(void **state)
+{
+    (void)state;
+    const runs_totals t =
+        runs_check(__func__, runs_seeds_of(20), RUNS_IN_ORDER, return_apart_from_a_server);
+    runs_print(__func__, &t);
+    assert_true(t.applied > 0);
+}
+
+static void return_apart_from_a_worker(sim_plan *p, uint64_t *chance)
+{
+    lasting(p, (uint32_t)draw_between(chance, 2, 4), 1);
+    p->restarts   = true;
+    p->task.steps = 300;
+    keep_apart(p, chance, (uint32_t)draw_below(chance, p->task.workers),
+               (uint32_t)draw_below(chance, p->servers));
+}
+
+static void sim_a_server_that_comes_back_without_a_way_goes_alone(void **state)
+{
+    (void)state;
+    const runs_totals t =
+        runs_check(__func__, runs_seeds_of(20), RUNS_IN_ORDER, return_apart_from_a_worker);
+    runs_print(__func__, &t);
+    assert_true(t.promotions > 0 || runs_is_replay());
+}
+
 static void isolate_server(sim_plan *p, uint64_t *chance)
 {
     static const sim_what kinds[] = {SIM_CUT_OFF, SIM_DEAF, SIM_MUTE, SIM_STALL};
@@ -337,6 +388,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_a_server_comes_back_and_is_filled_while_training_goes_on),
         cmocka_unit_test(sim_one_server_dies_after_the_other),
         cmocka_unit_test(sim_a_server_that_was_given_up_does_no_harm),
+        cmocka_unit_test(sim_a_worker_that_comes_back_without_a_way_goes_alone),
+        cmocka_unit_test(sim_a_server_that_comes_back_without_a_way_goes_alone),
         cmocka_unit_test(sim_the_scheduler_comes_back_and_nobody_notices),
         cmocka_unit_test(sim_the_scheduler_dies_at_any_of_its_writes),
         cmocka_unit_test(sim_a_worker_dies_and_the_others_go_on),

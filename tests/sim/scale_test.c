@@ -219,10 +219,11 @@ static void join_all(rig *r)
     for (uint32_t p = 0; p < WORKERS; p++)
         hear(r, p, &(wire_control){.kind = WIRE_REGISTER, .u.register_ = model});
     assert_int_equal(r->kinds[WIRE_PLAN], MEMBERS);
-    for (uint32_t s = 0; s < SERVERS; s++) {
+    for (uint32_t p = 0; p < MEMBERS; p++) {
         wire_control m     = {.kind = WIRE_READY};
         m.u.ready.restored = -1;
-        hear(r, WORKERS + s, &m);
+        assert_false(r->is_committed);
+        hear(r, p, &m);
     }
     assert_true(r->is_committed);
     end(r, "1,000 workers and 100 servers join", 0, 10 * MEMBERS, 250000000, 20);

@@ -294,6 +294,62 @@ static void sim_verdict_names_the_dead_worker(void **state)
     assert_non_null(strstr(r.sentence, "worker 1"));
 }
 
+/* ---- who cannot reach whom ------------------------------------------------------------------- */
+/* Amid all faults of the network: only the two ends are named, by all, before the lease is over. */
+static sim_plan apart(uint64_t seed, bool from_the_beginning, uint32_t *worker, uint32_t *server)
+{
+    uint64_t chance = draw_mix(seed + 411);
+    sim_plan p      = sim_plan_swarm(seed);
+    long_job(&p);
+    p.n_events = 0;
+    p.tensors  = 6; /* each server has a part */
+    *worker    = (uint32_t)draw_below(&chance, p.task.workers);
+    *server    = (uint32_t)draw_below(&chance, p.servers);
+    sim_plan_add(&p,
+                 (sim_event){.what    = SIM_NO_WAY,
+                             .role    = SIM_WORKER,
+                             .rank    = *worker,
+                             .from_ms = from_the_beginning ? 0 : draw_between(&chance, 1500, 3000),
+                             .to      = *server});
+    p.end_ms = p.event[0].from_ms + p.lease_ms;
+    return p;
+}
+
+static void check_apart(const char *test, bool from_the_beginning)
+{
+    const uint64_t first = runs_is_replay() ? runs_seed() : 1, n = runs_seeds_of(60);
+    uint64_t applied = 0;
+    for (uint64_t seed = first; seed < first + (runs_is_replay() ? 1 : n); seed++) {
+        uint32_t worker, server;
+        char from[24], to[48];
+        const sim_plan p   = apart(seed, from_the_beginning, &worker, &server);
+        const sim_result r = runs_one(test, &p, RUNS_EITHER);
+        snprintf(from, sizeof from, "worker %u (", worker);
+        snprintf(to, sizeof to, ") cannot reach server %u (", server);
+        if (r.verdict != PEN_UNREACHABLE || strncmp(r.sentence, from, strlen(from)) != 0 ||
+            strstr(r.sentence, to) == NULL)
+            fail_msg("seed %llu: %s%s is not in '%s'", (unsigned long long)seed, from, to,
+                     r.sentence);
+        /* Without one rule for all steps, a worker may have ended all of its own before. */
+        assert_true(r.failed == p.task.workers || (!from_the_beginning && r.failed > 0));
+        if (from_the_beginning) assert_true(r.applied == 0);
+        applied += r.applied;
+    }
+    assert_true(from_the_beginning || applied > 0);
+}
+
+static void sim_a_pair_without_a_way_is_named_before_the_first_step(void **state)
+{
+    (void)state;
+    check_apart(__func__, true);
+}
+
+static void sim_a_pair_that_loses_its_way_is_named_within_the_lease(void **state)
+{
+    (void)state;
+    check_apart(__func__, false);
+}
+
 /* ---- deadlines ------------------------------------------------------------------------------- */
 static void sim_call_ends_by_its_deadline_and_names_who_is_missing(void **state)
 {
@@ -379,6 +435,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_cut_off_worker_ends_the_job_on_both_sides),
         cmocka_unit_test(sim_death_amid_all_faults_ends_everybody),
         cmocka_unit_test(sim_verdict_names_the_dead_worker),
+        cmocka_unit_test(sim_a_pair_without_a_way_is_named_before_the_first_step),
+        cmocka_unit_test(sim_a_pair_that_loses_its_way_is_named_within_the_lease),
         cmocka_unit_test(sim_call_ends_by_its_deadline_and_names_who_is_missing),
         cmocka_unit_test(sim_deadlines_hold_under_all_faults),
         cmocka_unit_test(sim_the_record_says_of_all_whose_memory_they_can_map),

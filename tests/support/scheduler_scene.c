@@ -75,6 +75,8 @@ static void on_send(void *user, const uint32_t *peers, uint32_t n, const wire_co
         *r->end = l;
         r->end  = &l->next;
         note(r, peers[i], &l->message);
+        if (message->kind == WIRE_WELCOME) r->has_plan[peers[i]] = false;
+        if (message->kind == WIRE_PLAN) r->has_plan[peers[i]] = true;
     }
     wire_out_free(&out);
 }
@@ -222,6 +224,13 @@ void scene_give(scene *r, uint32_t peer, wire_control *c, uint64_t from)
 {
     c->from = from;
     scheduler_core_receive(r->core, peer, c, r->now);
+    for (uint32_t p = SCENE_WORKER(0); p < SCENE_SERVER(0) && !r->reaches_nobody; p++) {
+        wire_control reached = {
+            .kind = WIRE_READY, .from = r->incarnation[p], .u.ready = {.restored = -1}};
+        if (!r->has_plan[p] || reached.from == 0 || r->ready_as[p] == reached.from) continue;
+        r->ready_as[p] = reached.from;
+        scheduler_core_receive(r->core, p, &reached, r->now);
+    }
 }
 
 void scene_say(scene *r, uint32_t peer, wire_control *c)

@@ -24,7 +24,10 @@ typedef struct {
     uint64_t told_epoch, told_term; /* of the newest SEAL and EPOCH */
     wire_replica copy[1024];        /* of the newest EPOCH, or PLAN */
     uint32_t n_copies;
-    char logged[2048]; /* NOTICE and INFO, newest last */
+    uint64_t ready_as[SCENE_PEERS]; /* incarnations of workers that have said READY */
+    bool has_plan[SCENE_PEERS];     /* the process that is there now */
+    bool reaches_nobody;            /* workers do not say READY by themselves */
+    char logged[2048];              /* NOTICE and INFO, newest last */
 } scene;
 
 /* `workers` and `servers` with two threads each; strings are settings, the last is NULL.  Trains. */

@@ -108,6 +108,33 @@ static void a_connection_that_is_there_is_not_looked_at_until_it_breaks(void **s
     close(fd);
 }
 
+static void
+a_connection_whose_other_host_confirms_nothing_is_asked_about_while_it_is_there(void **state)
+{
+    (void)state;
+    enum { LEASE_MS = 10000 };
+    char address[64];
+    reach r      = {0};
+    const int fd = port_of(false, address, sizeof address);
+    reach_begin(&r, NAME_MS, 0);
+    reach_up(&r);
+    reach_doubt(&r, LEASE_MS / 4 - 1, LEASE_MS, 100000);
+    assert_false(reach_is_missing(&r));
+    reach_doubt(&r, LEASE_MS / 4, LEASE_MS, 100000);
+    assert_true(reach_is_missing(&r));
+    assert_string_equal(finding(&r, address, 100000), "connection refused"); /* at once */
+    reach_down(&r, 5000, 100100); /* and what follows is no reason to wait again */
+    assert_string_equal(finding(&r, address, 100100 + REACH_AGAIN_MS), "connection refused");
+
+    reach_up(&r);
+    reach_doubt(&r, LEASE_MS / 4, LEASE_MS, 200000);
+    reach_doubt(&r, 0, LEASE_MS, 200001); /* it has confirmed all */
+    assert_false(reach_is_missing(&r));
+    assert_null(finding(&r, address, 300000));
+    reach_end(&r);
+    close(fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -115,6 +142,8 @@ int main(void)
         cmocka_unit_test(a_listener_that_is_slow_is_in_nobodys_way_and_one_of_another_job_is),
         cmocka_unit_test(a_name_may_be_unknown_for_as_long_as_a_start_may_take),
         cmocka_unit_test(a_connection_that_is_there_is_not_looked_at_until_it_breaks),
+        cmocka_unit_test(
+            a_connection_whose_other_host_confirms_nothing_is_asked_about_while_it_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,6 +51,10 @@ typedef struct {
     pen_status status;
     char ended_with[640], logged[1024];
     uint64_t worker[2048], server[16], launcher; /* incarnations */
+    uint64_t ready_as[2048];                     /* incarnations of workers that have said READY */
+    int32_t planned[4096]; /* workers that were sent PLAN, and have not answered */
+    uint32_t n_planned;
+    bool reaches_nobody; /* workers do not say READY by themselves */
 } job;
 
 static inline void copy(char *to, size_t size, const char *from)
@@ -141,6 +145,10 @@ static inline void on_send(void *user, const uint32_t *peers, uint32_t n,
         letter *l = &j->sent[j->n_sent++];
         *l        = (letter){.peer = peers[i], .kind = message->kind};
         read_letter(l, message);
+        const bool is_worker = peers[i] >= WORKER_PEER && peers[i] < SERVER_PEER;
+        if (message->kind != WIRE_PLAN || !is_worker) continue;
+        assert_true(j->n_planned < 4096);
+        j->planned[j->n_planned++] = (int32_t)(peers[i] - WORKER_PEER);
     }
 }
 
@@ -232,6 +240,14 @@ static inline void give(job *j, uint32_t peer, wire_control *message, uint64_t f
 {
     message->from = from;
     scheduler_core_receive(j->core, peer, message, j->now);
+    while (j->n_planned > 0) { /* as a worker does whose connections are all there at once */
+        const int32_t rank   = j->planned[--j->n_planned];
+        const uint64_t who   = j->worker[rank];
+        wire_control reached = {.kind = WIRE_READY, .from = who, .u.ready = {.restored = -1}};
+        if (j->reaches_nobody || j->ready_as[rank] == who) continue;
+        j->ready_as[rank] = who;
+        scheduler_core_receive(j->core, WORKER_PEER + (uint32_t)rank, &reached, j->now);
+    }
 }
 
 /* ---- who says what --------------------------------------------------------------------------- */

@@ -35,6 +35,7 @@ typedef struct {
     uint32_t n_sent;
     bool has_ended;
     pen_status status;
+    uint64_t ready_as[WORKERS]; /* incarnations of workers that have said READY */
 } job;
 
 /* ---- what was sent --------------------------------------------------------------------------- */
@@ -179,6 +180,13 @@ static void give(job *j, uint32_t peer, uint64_t from, wire_control message)
 {
     message.from = from;
     scheduler_core_receive(j->core, peer, &message, j->now);
+    for (uint32_t w = 0; w < WORKERS; w++) { /* who has the plan has reached all, at once */
+        wire_control reached = {
+            .kind = WIRE_READY, .from = j->worker[w], .u.ready = {.restored = -1}};
+        if (last(j, w, WIRE_PLAN) == NULL || j->ready_as[w] == j->worker[w]) continue;
+        j->ready_as[w] = j->worker[w];
+        scheduler_core_receive(j->core, w, &reached, j->now);
+    }
 }
 
 static void say(job *j, int32_t rank, wire_control message)

@@ -18,7 +18,7 @@ static void worker_misses(job *j, int32_t rank, int32_t role, int32_t whom, cons
 /* The far end is heard, and who misses it says so again. */
 static void all_beat(job *j, int32_t workers, int32_t servers)
 {
-    pass(j, 100);
+    pass(j, 300);
     for (int32_t w = 0; w < workers; w++) beat(j, w, -1, "pen_commit", 0);
     for (int32_t s = 0; s < servers; s++) beat_server(j, s);
 }
@@ -127,6 +127,165 @@ static void nobody_is_blamed_for_what_is_no_member(void **state)
     drop_job(j);
 }
 
+/* As an outage ends: what was said in it comes in one go. */
+static void what_an_outage_held_back_is_no_finding(void **state)
+{
+    (void)state;
+    job *j = training(2, 1);
+    worker_misses(j, 0, PEN_SERVER, 0, "no answer, timed out");
+    j->now += 1;
+    beat_server(j, 0);
+    j->now += 1;
+    worker_misses(j, 0, PEN_SERVER, 0, "no answer, timed out");
+    for (int i = 0; i < 5; i++) all_beat(j, 2, 1);
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    drop_job(j);
+}
+
+/* ---- before the first step ------------------------------------------------------------------- */
+static void reaches(job *j, int32_t rank)
+{
+    wire_control c = {.kind = WIRE_READY, .u.ready = {.restored = -1}};
+    say_worker(j, rank, &c);
+}
+
+static void nobody_begins_before_all_have_reached_what_they_need(void **state)
+{
+    (void)state;
+    for (int32_t servers = 0; servers < 2; servers++) {
+        job *j            = make_job(nothing);
+        j->reaches_nobody = true;
+        all_come(j, 3, servers);
+        for (int32_t w = 0; w < 3; w++) registers(j, w, NULL, 0);
+        for (int32_t s = 0; s < servers; s++) ready(j, s, -1);
+        reaches(j, 0);
+        reaches(j, 2);
+        reaches(j, 2); /* it is said until it is answered */
+        for (int i = 0; i < 4; i++) all_beat(j, 3, servers);
+        assert_int_equal(count(j, WIRE_COMMITTED), 0);
+        reaches(j, 1);
+        assert_int_equal(count(j, WIRE_COMMITTED), 3);
+        reaches(j, 1); /* the answer was lost */
+        assert_int_equal(count(j, WIRE_COMMITTED), 4);
+        drop_job(j);
+    }
+}
+
+static void who_has_reached_all_after_all_is_no_finding(void **state)
+{
+    (void)state;
+    job *j            = make_job(nothing);
+    j->reaches_nobody = true;
+    all_come(j, 2, 1);
+    for (int32_t w = 0; w < 2; w++) registers(j, w, NULL, 0);
+    ready(j, 0, -1);
+    reaches(j, 1);
+    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
+    all_beat(j, 2, 1);
+    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
+    reaches(j, 0);
+    pass(j, 2000);
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    assert_int_equal(count(j, WIRE_COMMITTED), 2);
+    drop_job(j);
+}
+
+static void who_leaves_before_it_has_reached_all_is_named(void **state)
+{
+    (void)state;
+    job *j            = make_job(nothing);
+    j->reaches_nobody = true;
+    all_come(j, 2, 0);
+    for (int32_t w = 0; w < 2; w++) registers(j, w, NULL, 0);
+    reaches(j, 0);
+    leaves(j, 1);
+    assert_non_null(strstr(must(j, WORKER_PEER, WIRE_VERDICT)->text, "worker 1 (devbox)"));
+    drop_job(j);
+}
+
+/* ---- who comes later ------------------------------------------------------------------------- */
+static void scene_misses(scene *r, uint32_t peer, int32_t role, int32_t rank)
+{
+    for (int i = 0; i < 2; i++) {
+        wire_control c = unreached(role, rank, "no answer, timed out");
+        scene_say(r, peer, &c);
+        scene_pass(r, 300);
+    }
+    scheduler_core_tick(r->core, r->now += 300); /* who is turned away says nothing more */
+}
+
+static void a_worker_that_comes_later_counts_when_it_has_reached_the_servers(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 1, "on_worker_loss=wait", NULL);
+    scene_worker_dies(r, 1);
+    scene_forget(r);
+    r->reaches_nobody = true;
+    scene_worker_comes(r, 1, 888);
+    scene_registers(r, 1, false);
+    scene_must(r, SCENE_WORKER(1), WIRE_PLAN);
+    scene_pass(r, 2000);
+    assert_int_equal(scene_count(r, WIRE_SEAL), 0);
+
+    scene_misses(r, SCENE_WORKER(1), PEN_SERVER, 0);
+    const wire_control *v = scene_must(r, SCENE_WORKER(1), WIRE_VERDICT);
+    assert_int_equal(v->u.verdict.status, PEN_UNREACHABLE);
+    assert_non_null(strstr(v->u.verdict.text, "worker 1 (devbox) cannot reach server 0"));
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 1); /* the others wait for the next one */
+    assert_int_equal(scene_count(r, WIRE_SEAL), 0);
+
+    scheduler_core_peer_down(r->core, SCENE_WORKER(1), r->now);
+    r->reaches_nobody = false;
+    scene_worker_comes(r, 1, 889);
+    scene_registers(r, 1, false);
+    scene_seals_all(r, 17);
+    scene_must(r, SCENE_WORKER(1), WIRE_COMMITTED);
+    scene_drop(r);
+}
+
+static scene *with_a_server_that_came_back(void)
+{
+    scene *r = scene_train(2, 2, "replicas=1", NULL);
+    scene_server_dies(r, 1);
+    scene_seals_all(r, 5);
+    scene_server_comes(r, 1, 777);
+    scene_ready(r, 1);
+    scene_seals_all(r, 6);
+    scene_caught_up(r, scene_must(r, SCENE_SERVER(0), WIRE_EPOCH), 1);
+    scene_pass(r, 500);
+    scene_seals_all(r, 7);
+    scene_forget(r);
+    return r;
+}
+
+static void a_server_that_came_back_and_that_a_worker_cannot_reach_goes_alone(void **state)
+{
+    (void)state;
+    scene *r = with_a_server_that_came_back();
+    scene_misses(r, SCENE_WORKER(0), PEN_SERVER, 1);
+    const wire_control *v = scene_must(r, SCENE_SERVER(1), WIRE_VERDICT);
+    assert_non_null(strstr(v->u.verdict.text, "cannot reach server 1"));
+    assert_int_equal(scene_count(r, WIRE_VERDICT), 1);
+    scene_must(r, SCENE_SERVER(0), WIRE_SEAL);
+    scene_drop(r);
+}
+
+static void a_worker_that_reaches_no_server_is_not_the_fault_of_the_newest(void **state)
+{
+    (void)state;
+    scene *r = with_a_server_that_came_back();
+    for (int i = 0; i < 2; i++)
+        for (int32_t s = 0; s < 2; s++) {
+            wire_control c = unreached(PEN_SERVER, s, "no answer, timed out");
+            scene_say(r, SCENE_WORKER(0), &c);
+            scene_pass(r, 300);
+        }
+    scene_pass(r, 600);
+    const wire_control *v = scene_must(r, SCENE_WORKER(1), WIRE_VERDICT);
+    assert_non_null(strstr(v->u.verdict.text, "1 more connection fails, also of worker 0"));
+    scene_drop(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -136,6 +295,13 @@ int main(void)
         cmocka_unit_test(what_does_not_know_the_secret_has_another_remedy),
         cmocka_unit_test(a_silent_end_is_judged_by_its_lease),
         cmocka_unit_test(nobody_is_blamed_for_what_is_no_member),
+        cmocka_unit_test(what_an_outage_held_back_is_no_finding),
+        cmocka_unit_test(nobody_begins_before_all_have_reached_what_they_need),
+        cmocka_unit_test(who_has_reached_all_after_all_is_no_finding),
+        cmocka_unit_test(who_leaves_before_it_has_reached_all_is_named),
+        cmocka_unit_test(a_worker_that_comes_later_counts_when_it_has_reached_the_servers),
+        cmocka_unit_test(a_server_that_came_back_and_that_a_worker_cannot_reach_goes_alone),
+        cmocka_unit_test(a_worker_that_reaches_no_server_is_not_the_fault_of_the_newest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,6 +195,7 @@ static void commit(job *j, int64_t step, int64_t applied)
     await_control(j, WIRE_PLAN);
     assert_int_equal(j->c.u.plan.n_partitions, j->plan->n_partitions);
     memcpy(j->shard, j->c.u.plan.shard, j->plan->n_partitions * sizeof *j->shard);
+    say(j, &(wire_control){.kind = WIRE_READY, .u.ready = {.restored = -1}});
     await_control(j, WIRE_COMMITTED);
     assert_int_equal(j->c.u.committed.step, step);
     assert_int_equal(j->c.u.committed.applied, applied);

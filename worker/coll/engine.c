@@ -335,6 +335,8 @@ void coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint6
     if (status == PEN_OK) status = set_peers(e, by_rank, n, job, &why);
     if (status == PEN_OK) choose_spin(e);
     if (status == PEN_OK) status = group_connect(e, e->ctx->world, &why);
+    if (status == PEN_OK && e->ctx->settings.servers <= 0)
+        status = group_reach(e, e->ctx->world, &why); /* training needs it */
     if (status == PEN_OK) status = engine_compare_agreed(by_rank, n, &why);
     if (status != PEN_OK) coll_engine_fail(e, &why);
     free(by_rank);

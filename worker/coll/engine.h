@@ -49,6 +49,9 @@ void coll_engine_destroy(coll_engine *engine); /* every call in progress has end
  * strangers at this worker's port cannot make it hoard what they send. */
 void coll_engine_look(coll_engine *engine);
 
+/* Every connection that the groups made so far need is there.  Any thread. */
+bool coll_engine_is_linked(coll_engine *engine);
+
 /* For HELLO, before joining: "tcp://HOST:PORT", "node:...", "cuda:UUID" when there is a device, "host:ID" when one is
  * set, and "same:...", the settings that all members must have alike. */
 const char *const *coll_engine_addresses(const coll_engine *engine, uint32_t *n);

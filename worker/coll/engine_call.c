@@ -50,8 +50,18 @@ void coll_engine_look(coll_engine *e)
 {
     if (e->mesh == NULL || pthread_mutex_trylock(&e->mesh_lock) != 0) return; /* who has it looks */
     const bool did = mesh_advance(e->mesh);
+    mesh_look(e->mesh);
     pthread_mutex_unlock(&e->mesh_lock);
     if (did) pass_on(e);
+}
+
+bool coll_engine_is_linked(coll_engine *e)
+{
+    if (e->mesh == NULL) return true;
+    pthread_mutex_lock(&e->mesh_lock);
+    const bool is = mesh_is_linked(e->mesh);
+    pthread_mutex_unlock(&e->mesh_lock);
+    return is;
 }
 
 static void sleep_on_mesh(coll_engine *e, long timeout_us)

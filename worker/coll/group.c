@@ -76,12 +76,22 @@ pen_group *group_create_world(pen_ctx *ctx, int size, int rank)
     return g;
 }
 
+pen_status group_reach(coll_engine *e, const pen_group *g, pen_error *why)
+{
+    if (g->carrier != GROUP_WIRE && g->carrier != GROUP_HIER) return PEN_OK;
+    pthread_mutex_lock(&e->mesh_lock);
+    const pen_status status = wire_team_dial(g->wire, why);
+    pthread_mutex_unlock(&e->mesh_lock);
+    return status;
+}
+
 pen_status group_create(coll_engine *e, uint64_t id, const int *ranks, int n, pen_group **out,
                         pen_error *why)
 {
     pen_group *g = make(e->ctx, id, ranks, n, e->rank);
     if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", n);
     pen_status status = group_connect(e, g, why);
+    if (status == PEN_OK) status = group_reach(e, g, why);
     if (status != PEN_OK) {
         group_destroy(g);
         return status;

@@ -64,7 +64,8 @@ struct pen_group {
     pen_error shrink_why;
 };
 
-/* A group of members ranks[n] (RANKs), this one among them, which the engine carries from now on.  Waits for nobody. */
+/* A group of members ranks[n] (RANKs), this one among them, which the engine carries from now on.  Waits for nobody, and
+ * reaches out for its members. */
 pen_status group_create(struct coll_engine *engine, uint64_t id, const int *ranks, int n,
                         pen_group **g, pen_error *why);
 void group_destroy(pen_group *g); /* no call in progress; NULL is fine */
@@ -73,6 +74,9 @@ void group_destroy(pen_group *g); /* no call in progress; NULL is fine */
 pen_group *group_create_world(pen_ctx *ctx, int size, int rank);
 /* Chooses and makes what carries it. */
 pen_status group_connect(struct coll_engine *engine, pen_group *g, pen_error *why);
+
+/* Dials those of its members that its calls will need a connection to. */
+pen_status group_reach(struct coll_engine *engine, const pen_group *g, pen_error *why);
 
 /* Sockets carry it from now on, whatever did before.  Under the engine's lock, by its driver. */
 void group_take_wire(pen_group *g);

@@ -220,6 +220,27 @@ pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, in
     return PEN_OK;
 }
 
+/* Each is dialled by both ends: by one as its neighbour above, by the other as its neighbour below. */
+static pen_status dial_neighbours(const wire_team *t, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    for (int step = 1; step < t->size && status == PEN_OK; step *= 2) {
+        status = mesh_dial(t->m, t->ranks[(t->rank + step) % t->size], why);
+        if (status == PEN_OK)
+            status = mesh_dial(t->m, t->ranks[(t->rank + t->size - step) % t->size], why);
+    }
+    return status;
+}
+
+pen_status wire_team_dial(wire_team *t, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    if (t->size > MESH_DIAL_ALL) return dial_neighbours(t, why);
+    for (int i = 0; i < t->size && status == PEN_OK; i++)
+        status = mesh_dial(t->m, t->ranks[i], why);
+    return status;
+}
+
 void wire_team_destroy(wire_team *team)
 {
     mesh *m          = team->m;

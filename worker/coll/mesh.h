@@ -1,9 +1,9 @@
 /* mesh.h - workers talk to workers over ZeroMQ: connections, collectives by schedule, point to point.
  *
  * DESIGN
- * Links.     Each worker listens at one address and dials a peer when it first has something for it: what i sends to
- *            j goes over the connection i dialled (several lanes for large parts), so one direction never waits for
- *            the other.  A message is a head (proto/peer.proto) and at most one payload, sent without a copy from the
+ * Links.     Each worker listens at one address and dials a peer when a group is made whose calls will need it, and at
+ *            the latest when it first has something for it: what i sends to j goes over the connection i dialled
+ *            (several lanes for large parts), so one direction never waits for the other.  A message is a head (proto/peer.proto) and at most one payload, sent without a copy from the
  *            caller's memory; it carries group, call, member, incarnation and CRC32C of its payload.
  * Runner.    One runner for every schedule (schedule.h): large moves are cut into chunks so that sending, receiving
  *            and folding overlap.  What arrives early (a faster peer is one call ahead) is kept, bounded.
@@ -55,6 +55,15 @@ pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, in
                             wire_team **team, pen_error *why);
 /* After its calls and messages have ended.  What still arrives for it is dropped. */
 void wire_team_destroy(wire_team *team);
+
+/* Dials the members of the team: all of them where there are at most MESH_DIAL_ALL, else those whose positions lie a power of
+ * two away.  Who does not answer is told by `unreached`. */
+enum { MESH_DIAL_ALL = 64 };
+pen_status wire_team_dial(wire_team *team, pen_error *why);
+bool mesh_is_linked(const mesh *m); /* every connection that was dialled is there */
+
+/* From time to time: looks at connections that are missing or doubtful. */
+void mesh_look(mesh *m);
 
 /* Takes in what has arrived and sends what can be sent.  True if it did anything.  The wire path's advance() does it
  * too.  One thread's advance may take in what another sleeps for: sleep in short naps where several do. */

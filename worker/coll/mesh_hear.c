@@ -203,7 +203,7 @@ bool mesh_advance(mesh *m)
     bool any = drain_listener(m);
     if (!any || m->n_dialling > 0) any |= drain_links(m);
     if (!any && m->n_suspects > 0) judge_all(m);
-    if (!any && m->n_dialling > 0) mesh_look_at_links(m);
+    if (!any && m->n_dialling > 0) mesh_look(m);
     return any;
 }
 

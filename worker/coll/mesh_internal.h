@@ -122,8 +122,8 @@ void mesh_close_link(mesh_link *l, uint32_t linger_ms);
 /* Closes it, and tells the peer on another that this was on purpose. */
 void mesh_reopen(mesh_link *l);
 bool mesh_drain_link(mesh_link *l);
-void mesh_look_at_links(mesh *m);                     /* tells who cannot be reached */
-void mesh_say_goodbye(mesh *m, uint32_t patience_ms); /* dials who has spoken, for so long */
+pen_status mesh_dial(mesh *m, int rank, pen_error *why); /* unless it is, or has gone */
+void mesh_say_goodbye(mesh *m, uint32_t patience_ms);    /* dials who has spoken, for so long */
 /* Sends one message; job, incarnations, rank, lane and payload_bytes are filled in.  data is lent, counted in debt;
  * small data is copied.  What cannot be sent yet waits for the connection. */
 pen_status mesh_say(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,

@@ -69,6 +69,18 @@ static pen_status dial(mesh *m, mesh_link *l, pen_error *why)
     return status;
 }
 
+pen_status mesh_dial(mesh *m, int rank, pen_error *why)
+{
+    const mesh_peer *p = &m->peer[rank];
+    if (rank == m->self || p->is_lost || p->has_left || p->link[0].t != NULL) return PEN_OK;
+    return dial(m, &p->link[0], why);
+}
+
+bool mesh_is_linked(const mesh *m)
+{
+    return m->n_dialling == 0;
+}
+
 static pen_status post(mesh_link *l, const wire_out *head, buf *body, pen_error *why)
 {
     mesh_post *p = malloc(sizeof *p + head->size);
@@ -243,16 +255,18 @@ static void look_at(mesh *m, int rank, uint64_t now_ms)
 {
     const mesh_peer *p = &m->peer[rank];
     for (uint64_t lane = 0; p->link != NULL && lane < m->o.lanes; lane++) {
-        mesh_link *l      = &p->link[lane];
+        mesh_link *l = &p->link[lane];
+        if (l->is_up && lane == 0)
+            reach_doubt(&l->reach, transport_unconfirmed_ms(l->t), m->o.lease_ms, now_ms);
         const char *words = l->t != NULL ? reach_look(&l->reach, p->address, now_ms) : NULL;
         if (words != NULL) m->o.unreached(m->o.user, rank, p->address, words);
     }
 }
 
-void mesh_look_at_links(mesh *m)
+void mesh_look(mesh *m)
 {
     const uint64_t now_ms = clock_ms(&clock_real);
-    if (m->o.unreached == NULL || now_ms - m->looked_ms < REACH_LOOK_MS) return;
+    if (m->peer == NULL || m->o.unreached == NULL || now_ms - m->looked_ms < REACH_LOOK_MS) return;
     m->looked_ms = now_ms;
     for (int i = 0; i < m->n_peers; i++)
         if (!m->peer[i].is_lost && !m->peer[i].has_left) look_at(m, i, now_ms);
