@@ -1,9 +1,12 @@
 # reach.bats - members that cannot reach each other, on hosts of their own (support/hosts.bash): one sentence within 10 s of
-# the beginning, the same on all of them, and nobody else is blamed.
+# the beginning, or within the lease (10 s) after the first step, the same on all of them, and nobody else is blamed.
 #
-# Which ports members listen at is for the system to choose; a host that is to hear nothing but its scheduler drops what it
-# says from all ports above 29500.  The hosts have one kernel, so workers could map each other's memory and need no
-# network between them: where they shall, shared memory is off.
+# Jobs run as by default: encrypted, and with shared memory where hosts share any.  What is cut is a cable: the whole one of
+# a host, or the way between two hosts (cut_between), which both reach all others.  Hosts are started once, and jobs with
+# ports of their own run on them side by side, for each of them waits for seconds.
+#
+# Given by hand: ports, for there are several jobs; what processes are told that no `penstock run` starts; and, where a
+# wrong address is the point, the address.
 
 load ../support/job
 load ../support/hosts
@@ -11,82 +14,173 @@ load ../support/hosts
 setup() {
     job_setup
     can_have_bridge >"$tmp/cannot" || skip "$(cat "$tmp/cannot")"
+    "$penstock" keygen "$tmp/secret" >"$tmp/keygen.out"
+    busy_ms=1500 # what a busy machine may add to a bound
 }
 teardown() { job_teardown; }
 
-two_hosts() { # FLAGS... of both launchers
-    begun=${EPOCHREALTIME/[.,]/}
-    begin_on node0 run0 "$penstock" run --encryption clear --nnodes 2 --node-rank 0 --master-addr node0 "$@" "$programs/stepper" steps=5
-    begin_on node1 run1 "$penstock" run --encryption clear --nnodes 2 --node-rank 1 --master-addr node0 "$@" "$programs/stepper" steps=5
+now_ms() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
+
+# What one of these hosts says does not come to the other any more; all others hear both.
+cut_between() { # node0 node1
+    local host
+    for host in "$@"; do on bridge bridge link set dev "p${host#node}" isolated on; done
 }
 
-# All processes of the job have ended, soon, with this sentence, as a pattern.
-all_say() { # PATTERN NAME...
-    local name said first=
-    for name in "${@:2}"; do
-        ends "$name" 1 20
-        said=$(grep -hoE "$1" "$tmp/$name.err" | head -n 1)
-        [ -n "$said" ] || { echo "$name does not say: $1"; cat "$tmp/$name.err"; return 1; }
-        [ -z "$first" ] || [ "$said" = "$first" ] || { echo "$name says '$said', not '$first'"; return 1; }
-        first=$said
-        ! grep -E 'is gone|has not pushed|has not entered' "$tmp/$name.err" || return 1
+# ---- jobs ------------------------------------------------------------------------------------------------------------
+machines() { # NAME PORT HOSTS FLAGS... -- WORDS of the program: one job by `penstock run`, machine 0 first; $NAME: who takes part
+    local name=$1 port=$2 hosts=$3 flags=() host rank=0 line
+    shift 3
+    while [ "$1" != -- ]; do flags+=("$1") && shift; done
+    shift
+    declare -g "$name="
+    for host in $hosts; do
+        if [ $rank = 0 ]; then
+            begin_on "$host" "${name}0" "$penstock" run --nnodes "$(wc -w <<<"$hosts")" --node-rank 0 --master-addr "$host" --master-port "$port" "${flags[@]}" "$programs/stepper" "$@"
+            join_line "${name}0"
+        else
+            # shellcheck disable=SC2154
+            begin_on "$host" "$name$rank" "$penstock" run --nnodes "$(wc -w <<<"$hosts")" --node-rank $rank --join "$line" "${flags[@]}" "$programs/stepper" "$@"
+        fi
+        declare -g "$name=${!name} $name$rank"
+        rank=$((rank + 1))
     done
-    echo "after $(((${EPOCHREALTIME/[.,]/} - begun) / 1000)) ms: $first"
-    [ $((${EPOCHREALTIME/[.,]/} - begun)) -lt $((${limit_s:-15} * 1000000)) ]
+    declare -g "${name}_begun=$(now_ms)"
 }
 
-remedy='open the TCP ports between these hosts, or start server 0 with --host ADDRESS, one that all hosts reach'
+join_line() {
+    for _ in $(seq 500); do
+        line=$(sed -n 's/^penstock: on each other machine, with its --node-rank:  --join //p' "$tmp/$1.err")
+        [ -n "$line" ] && return
+        sleep 0.02
+    done
+    echo "$1 printed no line to join by"
+    return 1
+}
 
-@test "a server that one of two hosts cannot reach: both hosts say who, whom, where and what to do" {
-    hosts_start 2
-    drop_port node0 29501-65534
-    two_hosts --servers 1
-    all_say "worker 1 \(node1\) cannot reach server 0 \(node0\) at [^ ]+:[0-9]+: no answer, timed out; $remedy" run0 run1
+# One job of single processes:  roles NAME HOST PORT WORKERS SERVERS FLAGS... begins its scheduler on HOST, then
+# server NAME HOST RANK FLAGS... and worker NAME HOST RANK WORDS...
+roles() {
+    declare -g "$1=$1_scheduler" "$1_at=$2 $3" "$1_size=$4 $5" "$1_begun=$(now_ms)"
+    begin_on "$2" "$1_scheduler" "$penstock" scheduler --secret-file "$tmp/secret" --host "${listen:-*}" --port "$3" --world-size "$4" --servers "$5" "${@:6}"
+}
+
+server() {
+    local at=$1_at addr port
+    read -r addr port <<<"${!at}"
+    begin_on "$2" "$1_server$3" "$penstock" server --secret-file "$tmp/secret" --master-addr "$addr" --master-port "$port" --rank "$3" "${@:4}"
+    declare -g "$1=${!1} $1_server$3" "$1_begun=$(now_ms)"
+}
+
+worker() {
+    local at=$1_at size=$1_size addr port workers servers
+    read -r addr port <<<"${!at}"
+    read -r workers servers <<<"${!size}"
+    begin_on "$2" "$1_worker$3" env RANK="$3" WORLD_SIZE="$workers" MASTER_ADDR="$addr" MASTER_PORT="$port" PENSTOCK_SECRET_FILE="$tmp/secret" \
+        PENSTOCK_SERVERS="$servers" PENSTOCK_SCHEDULER=external ${given:+PENSTOCK_HOST=$given} "$programs/stepper" "${@:4}"
+    declare -g "$1=${!1} $1_worker$3" "$1_begun=$(now_ms)"
+}
+
+steps() { # NAME: the processes of the job have come to step 5
+    for _ in $(seq 1000); do grep -qs 'step 5 ' "$tmp/$1"*.out && return || sleep 0.02; done
+    echo "$1 does not train"
+    tail "$tmp/$1"*
+    return 1
+}
+
+joined() { # NAME HOST PORT: all of the job know each other
+    for _ in $(seq 500); do on "$2" "$penstock" status --json --master-addr "$2" --master-port "$3" 2>>"$tmp/$1.status" | tee -a "$tmp/$1.status" | grep -q '"phase": *"training"' && return || sleep 0.02; done
+    cat "$tmp/$1.status"
+    return 1
+}
+
+# All processes of the job say one sentence within so long of $NAME_begun, and blame nobody else.
+all_say() { # NAME LIMIT_MS PATTERN
+    local begun=$1_begun files=() process took
+    for process in ${!1}; do files+=("$tmp/$process.err"); done
+    while [ -n "$(grep -LE "$3" "${files[@]}")" ]; do
+        took=$(($(now_ms) - ${!begun}))
+        [ $took -lt $(($2 + busy_ms)) ] || { echo "after $took ms not all of $1 say: $3"; tail -n 20 "${files[@]}"; return 1; }
+        sleep 0.05
+    done
+    echo "$1, after $(($(now_ms) - ${!begun})) ms: $(grep -hoE "$3" "${files[@]}" | sort -u)"
+    [ "$(grep -hoE "$3" "${files[@]}" | sort -u | wc -l)" = 1 ]
+    ! grep -hvE "$3" "${files[@]}" | grep -E 'is gone|has not pushed|has not entered' || return 1
+}
+
+all_end() { # NAME...
+    local name process
+    for name in "$@"; do for process in ${!name}; do ends "$process" 1 20; done; done
+}
+
+at='\[?[0-9a-f.:]+\]?:[0-9]+'
+why='(no answer, timed out|no route to host|network is unreachable)'
+remedy='open the TCP ports between these hosts'
+host_remedy="$remedy, or start server [01] with --host ADDRESS, one that all hosts reach"
+
+# ---- scenes ----------------------------------------------------------------------------------------------------------
+@test "before the first step one sentence says who cannot reach whom: workers, copies, several, a wrong address; over IPv6" {
+    hosts_start 4 ipv6
+    cut_between node0 node1
+    on node3 ip addr add fd99::3 dev eth0 nodad
+    on node1 ip route add fd99::3 via "$(host_address node3)"
+
+    listen="[$(host_address node2)]"
+    roles ddp node2 29500 3 0
+    worker ddp node3 0 steps=5
+    worker ddp node0 1 steps=5
+    worker ddp node1 2 steps=5
+    roles copies node2 29510 1 2 --replicas 1
+    server copies node0 0
+    server copies node1 1
+    worker copies node3 0 steps=5
+    roles several node2 29520 2 2
+    server several node0 0
+    server several node0 1
+    worker several node1 0 steps=5
+    worker several node1 1 steps=5
+    roles wrong node2 29530 1 1
+    server wrong node3 0 --host fd98::9
+    worker wrong node3 0 steps=5
+    roles odd node2 29540 3 0 # there node1 reaches worker 0, and node2 has no way to it
+    given=fd99::3 worker odd node3 0 steps=5
+    worker odd node1 1 steps=5
+    worker odd node0 2 steps=5
+
+    all_say ddp 10000 "worker [12] \(node[01]\) cannot reach worker [12] \(node[01]\) at $at: $why(; 1 more connection fails, also of worker [12] \(node[01]\))?; $remedy"
+    all_say copies 10000 "server [01] \(node[01]\) cannot reach server [01] \(node[01]\) at $at: $why(; [0-9]+ more connections? fails?, also of server [01] \(node[01]\))?; $host_remedy"
+    all_say several 10000 "worker [01] \(node1\) cannot reach server [01] \(node0\) at $at: $why; 3 more connections fail; $host_remedy"
+    all_say wrong 10000 "worker 0 \(node3\) cannot reach server 0 \(node3\) at \[?fd98::9\]?:[0-9]+: network is unreachable; $host_remedy"
+    all_say odd 10000 "worker 2 \(node0\) cannot reach worker 0 \(node3\) at \[?fd99::3\]?:[0-9]+: network is unreachable; $remedy"
+    all_end ddp copies several wrong odd
     hosts_stop
 }
 
-@test "workers without servers that cannot reach each other: the same sentence on both hosts" {
-    hosts_start 2
-    drop_port node0 29501-65534
-    export PENSTOCK_SHARED_MEMORY=no
-    two_hosts
-    all_say 'worker [01] \(node[01]\) cannot reach worker [01] \(node[01]\) at [^ ]+:[0-9]+: [A-Za-z, ]+(; 1 more connection fails, also of worker [01] \(node[01]\))?; open the TCP ports between these hosts' run0 run1
-    hosts_stop
-}
+@test "after the first step, within the lease: a cable between two hosts is named by both ends, the whole cable of one by either" {
+    hosts_start 4
+    machines ddp 29500 "node2 node0 node1" -- steps=100000
+    roles ps node2 29510 2 1
+    server ps node0 0
+    worker ps node1 0 steps=100000
+    worker ps node2 1 steps=100000
+    machines whole 29520 "node2 node3" -- steps=100000
+    machines early 29530 "node2 node3" --servers 1 -- steps=5 0:pause_ms=60000
+    steps ddp
+    steps ps
+    steps whole
+    joined early node2 29530
+    begun_ms=$(now_ms)
+    ddp_begun=$begun_ms ps_begun=$begun_ms whole_begun=$begun_ms early_begun=$begun_ms
+    cut_between node0 node1
+    cable node3 down
 
-@test "two servers with copies of each other that cannot reach each other, though workers reach both: one sentence for all" {
-    hosts_start 3
-    begun=${EPOCHREALTIME/[.,]/}
-    on node0 ip rule add ipproto tcp to "$(host_address node1)" dport 29501-65534 unreachable
-    begin_on node2 scheduler "$penstock" scheduler --encryption clear --host "*" --port 29500 --world-size 1 --servers 2 --replicas 1
-    begin_on node0 server0 "$penstock" server --encryption clear --master-addr node2 --master-port 29500 --rank 0
-    begin_on node1 server1 "$penstock" server --encryption clear --master-addr node2 --master-port 29500 --rank 1
-    begin_on node2 worker0 env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=node2 MASTER_PORT=29500 \
-        PENSTOCK_ENCRYPTION=clear PENSTOCK_SERVERS=2 PENSTOCK_SCHEDULER=external "$programs/stepper" steps=5
-    all_say "server [01] \(node[01]\) cannot reach server [01] \(node[01]\) at [^ ]+:[0-9]+: (network is unreachable|no answer, timed out); open the TCP ports between these hosts, or start server [01] with --host ADDRESS, one that all hosts reach" scheduler server0 server1 worker0
-    hosts_stop
-}
-
-@test "a server started with an address of another network: its workers say that they cannot reach it there, and the remedy" {
-    hosts_start 1
-    begun=${EPOCHREALTIME/[.,]/}
-    begin_on node0 scheduler "$penstock" scheduler --encryption clear --host "*" --port 29500 --world-size 1 --servers 1
-    begin_on node0 server0 "$penstock" server --encryption clear --host 10.99.0.9 --master-addr node0 --master-port 29500
-    begin_on node0 worker0 env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=node0 MASTER_PORT=29500 \
-        PENSTOCK_ENCRYPTION=clear PENSTOCK_SERVERS=1 PENSTOCK_SCHEDULER=external "$programs/stepper" steps=5
-    all_say "worker 0 \(node0\) cannot reach server 0 \(node0\) at 10\.99\.0\.9:[0-9]+: network is unreachable; $remedy" scheduler server0 worker0
-    hosts_stop
-}
-
-@test "a port that is closed while a job trains: both ends are named within the lease and the time a connection takes to break" {
-    hosts_start 2
-    begin_on node0 run0 "$penstock" run --encryption clear --nnodes 2 --node-rank 0 --master-addr node0 --servers 1 "$programs/stepper" steps=100000
-    begin_on node1 run1 "$penstock" run --encryption clear --nnodes 2 --node-rank 1 --master-addr node0 --servers 1 "$programs/stepper" steps=100000
-    for _ in $(seq 500); do grep -q 'step 5 ' "$tmp/run1.out" && break || sleep 0.02; done
-    grep -q 'step 5 ' "$tmp/run1.out"
-    begun=${EPOCHREALTIME/[.,]/}
-    drop_port node0 29501-65534
-    limit_s=18 # 6 s until the connection counts as broken, and a lease; the rest is for a busy machine
-    all_say "worker 1 \(node1\) cannot reach server 0 \(node0\) at [^ ]+:[0-9]+: no answer, timed out; $remedy" run0 run1
+    all_say ddp 10000 "worker [12] \(node[01]\) cannot reach worker [12] \(node[01]\) at $at: $why(; 1 more connection fails, also of worker [12] \(node[01]\))?; $remedy"
+    all_say ps 10000 "worker 0 \(node1\) cannot reach server 0 \(node0\) at $at: $why; $host_remedy"
+    for job in whole early; do
+        declare -g "${job}_here=${job}0" "${job}_there=${job}1" "${job}_here_begun=$begun_ms" "${job}_there_begun=$begun_ms"
+        all_say ${job}_here 10000 'worker 1 \(node3\) is gone.*; last seen 10[0-9.]* s ago'
+        all_say ${job}_there 10000 'the scheduler at node2:[0-9]+ is gone: it ran on node2, .*'
+    done
+    all_end ddp ps whole early
     hosts_stop
 }
