@@ -7,10 +7,9 @@ doc_pages() {
 
 # A folder in which a reader could be: the tree and the build are there.
 reader_folder() {
-    local entry
     mkdir -p "$1/build"
-    for entry in "$root"/*; do [ "$entry" = "$root/build" ] || ln -s "$entry" "$1/"; done
-    for entry in "$build"/*; do ln -s "$entry" "$1/build/"; done
+    find "$root" -mindepth 1 -maxdepth 1 -not -name build -not -name '.*' -exec ln -s -t "$1" {} +
+    ln -s -t "$1/build" "$build"/*
 }
 
 # Does all commands of a page in a folder of its own:  follow PAGE [fleet [NAME]]
