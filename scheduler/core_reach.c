@@ -13,9 +13,9 @@
 #include <string.h>
 
 enum {
-    GATHER_MS  = 500,  /* for others who tell of the same */
-    CONFIRM_MS = 200,  /* what an outage held back is said in one go when it is over */
-    STALE_MS   = 10000 /* it would have been said again */
+    GATHER_MS  = 500, /* for others who tell of the same */
+    CONFIRM_MS = 200, /* what an outage held back is said in one go when it is over */
+    STALE_MS   = 3000 /* it would have been said again: what comes later is another outage */
 };
 
 static bool may_miss(const seat *s) /* it takes part, and can be told something */

@@ -142,6 +142,18 @@ static void what_an_outage_held_back_is_no_finding(void **state)
     drop_job(j);
 }
 
+static void two_outages_that_were_each_told_once_are_no_finding(void **state)
+{
+    (void)state;
+    job *j = training(2, 1);
+    for (int outage = 0; outage < 3; outage++) {
+        worker_misses(j, 0, PEN_SERVER, 0, "no answer, timed out");
+        for (int i = 0; i < 11; i++) all_beat(j, 2, 1);
+    }
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    drop_job(j);
+}
+
 /* ---- before the first step ------------------------------------------------------------------- */
 static void reaches(job *j, int32_t rank)
 {
@@ -296,6 +308,7 @@ int main(void)
         cmocka_unit_test(a_silent_end_is_judged_by_its_lease),
         cmocka_unit_test(nobody_is_blamed_for_what_is_no_member),
         cmocka_unit_test(what_an_outage_held_back_is_no_finding),
+        cmocka_unit_test(two_outages_that_were_each_told_once_are_no_finding),
         cmocka_unit_test(nobody_begins_before_all_have_reached_what_they_need),
         cmocka_unit_test(who_has_reached_all_after_all_is_no_finding),
         cmocka_unit_test(who_leaves_before_it_has_reached_all_is_named),
