@@ -17,7 +17,8 @@ static bool put(const job_note *n, int fd)
     json_t *object =
         json_pack("{ss ss si ss ss ss}", "job", n->job, "address", n->address, "pid", (int)n->pid,
                   "encryption", n->encryption, "secret_file", n->secret_file, "http", n->http);
-    const bool is_put = object != NULL && json_dumpfd(object, fd, 0) == 0;
+    const bool is_put =
+        object != NULL && json_dumpfd(object, fd, 0) == 0 && write(fd, "\n", 1) == 1;
     json_decref(object);
     return is_put;
 }

@@ -96,6 +96,17 @@ static uint64_t beat_ms_max(const pen_ctx *ctx)
     return ranks > BEAT_MS ? ranks : BEAT_MS;
 }
 
+/* A launcher that starts a worker again has a scheduler already, or there is nothing to come back to: the job ended while
+ * this process began. */
+static uint64_t answer_ms(const pen_ctx *ctx)
+{
+    const worker_settings *s = &ctx->settings;
+    const char *restarts     = config_env("TORCHELASTIC_RESTART_COUNT");
+    const bool has_come_back =
+        s->scheduler == SCHEDULER_EXTERNAL && restarts != NULL && atoi(restarts) > 0;
+    return has_come_back && s->lease_ms < s->init_timeout_ms ? s->lease_ms : s->init_timeout_ms;
+}
+
 static pen_status make_liaison(client *c, pen_error *why)
 {
     const pen_ctx *ctx    = c->ctx;
@@ -115,6 +126,7 @@ static pen_status make_liaison(client *c, pen_error *why)
                            .machine          = machine,
                            .lease_ms         = ctx->settings.lease_ms,
                            .init_timeout_ms  = ctx->settings.init_timeout_ms,
+                           .answer_ms        = answer_ms(ctx),
                            .beat_ms_max      = beat_ms_max(ctx),
                            .host             = ctx->host,
                            .job              = ctx->settings.job,

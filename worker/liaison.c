@@ -649,8 +649,10 @@ void liaison_leave(liaison *self, uint64_t now_ms)
 /* ---- time ------------------------------------------------------------------------------------ */
 static void tick_joining(liaison *self, uint64_t now_ms)
 {
-    uint64_t waited = now_ms - self->begun_ms;
-    if (self->phase == JOINING && waited >= self->setup.init_timeout_ms) {
+    const uint64_t waited = now_ms - self->begun_ms;
+    const uint64_t silence =
+        self->setup.answer_ms > 0 ? self->setup.answer_ms : self->setup.init_timeout_ms;
+    if (self->phase == JOINING && waited >= silence) {
         fail_silent(self);
     } else if (waited >= self->setup.init_timeout_ms + GRACE_MS) {
         fail_unreachable(
@@ -660,7 +662,7 @@ static void tick_joining(liaison *self, uint64_t now_ms)
         char line[512];
         snprintf(line, sizeof line,
                  "no answer yet from a Penstock scheduler at %s; trying for %.0f s more",
-                 self->scheduler, (double)(self->setup.init_timeout_ms - waited) / 1000);
+                 self->scheduler, (double)(silence - waited) / 1000);
         self->warned = true;
         self->act.log(self->user, LOG_WARNING, line);
     }

@@ -25,6 +25,7 @@ typedef struct {
     uint64_t nonce;                             /* drawn once per process */
     uint64_t number; /* in its memory, for who can map it; 0: nobody may */
     uint64_t lease_ms, init_timeout_ms;
+    uint64_t answer_ms; /* longest silence before the scheduler's first word; 0: init_timeout_ms */
     uint64_t beat_ms_max;   /* longest time between beats; 0: what the lease makes of it */
     const char *host, *job; /* copied */
     const char *machine;    /* what fails together; copied */
