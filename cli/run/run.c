@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 enum {
+    TELL_MS     = 50,    /* the scheduler to the other machines, that the job was stopped */
     LEAVE_MS    = 3000,  /* survivors of a verdict may say their sentence and go */
     SERVERS_MS  = 10000, /* servers and scheduler after the last worker          */
     OVER_MS     = 300,   /* servers after the last worker and the scheduler      */
@@ -107,19 +108,27 @@ static size_t alive(const launcher *l, int32_t role)
     return n;
 }
 
+static void stop(launcher *l, bool is_scheduler)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        process *p = &l->all[i];
+        if ((p->role == PEN_SCHEDULER) != is_scheduler) continue;
+        if (p->role != PEN_WORKER && l->interrupted != 0) p->err.terminal = NULL;
+        process_signal(p, p->lost ? SIGKILL : SIGTERM);
+    }
+}
+
+/* The scheduler last: it hears of all ends.  Where the user wants the end it goes first, so that other machines hear that
+ * the job was stopped, and not that a server is gone, after which they would start again; to this one it is no news. */
 static void stop_all(launcher *l, uint64_t now)
 {
+    const bool is_first = l->interrupted != 0 && alive(l, PEN_SCHEDULER) > 0;
     if (l->stopping) return;
     l->stopping   = true;
     l->kill_at_ms = now + (uint64_t)l->options.grace_s * 1000;
-    /* The scheduler last, and where the user wants the end silent: that it was stopped is no news to anybody here. */
-    for (int scheduler = 0; scheduler < 2; scheduler++)
-        for (size_t i = 0; i < l->n; i++) {
-            process *p = &l->all[i];
-            if ((p->role == PEN_SCHEDULER) != (scheduler == 1)) continue;
-            if (scheduler && l->interrupted != 0) p->err.terminal = NULL;
-            process_signal(p, p->lost ? SIGKILL : SIGTERM);
-        }
+    stop(l, is_first);
+    if (is_first && l->options.nnodes > 1) poll(NULL, 0, TELL_MS);
+    stop(l, !is_first);
 }
 
 /* The first failure: survivors get a moment to find out by themselves and say so.  A scheduler that does not
