@@ -57,15 +57,15 @@ static void check_primaries(cluster *c, const sim_record *before, const sim_reco
                       before->replica[i].shard);
 }
 
-/* Who is waited for stays a member: nothing is decided without it. */
+/* Who is waited for stays a member: nothing is decided without it.  Who has said BYE is not waited for, whatever became of
+ * its process then. */
 static void check_waiting(cluster *c, const sim_record *before, const sim_record *r)
 {
     uint64_t were[MODEL_RANKS_MAX], are[MODEL_RANKS_MAX];
     incarnations(before, were);
     incarnations(r, are);
     for (uint32_t i = 0; i < c->n_workers && c->plan.on_worker_loss == SCHEDULER_LOSS_WAIT; i++)
-        if (were[i] != 0 && are[i] == 0 && c->worker[i].life != LIFE_LEFT &&
-            c->worker[i].at != AT_LEAVING)
+        if (were[i] != 0 && are[i] == 0 && were[i] != c->goodbye[i])
             sim_wrong(c, "epoch %" PRIu64 " is without rank %u, for which the job waits", r->epoch,
                       i);
 }

@@ -247,7 +247,8 @@ bool sim_program_advance(sim_worker *w)
         return true;
     case AT_LEAVE:
         liaison_leave(w->liaison, now);
-        w->at = AT_LEAVING;
+        w->c->goodbye[w->rank] = liaison_incarnation(w->liaison);
+        w->at                  = AT_LEAVING;
         return true;
     case AT_LEAVING:
         if (!w->has_left) return false;

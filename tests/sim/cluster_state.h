@@ -289,6 +289,7 @@ struct cluster {
     sim_record record;                 /* the newest that the scheduler has told anybody */
     uint64_t founder[SIM_WORKERS_MAX]; /* [n_founders] incarnations of the first record */
     uint32_t n_founders;
+    uint64_t goodbye[SIM_WORKERS_MAX]; /* of each rank: the newest incarnation that has said BYE */
     uint32_t *shard_of;
 
     struct {

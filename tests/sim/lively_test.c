@@ -360,7 +360,7 @@ static void sim_no_record_says_of_two_that_they_share_memory_that_is_not_shared(
 static void sim_seeds_that_failed_once_do_not_fail_again(void **state)
 {
     (void)state;
-    static const uint64_t seeds[] = {11502, 18041};
+    static const uint64_t seeds[] = {11502, 18041, 29545};
     for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
         const sim_plan p = sim_plan_lively(seeds[i]);
         runs_one("sim_every_lively_swarm_ends_as_its_faults_allow", &p, RUNS_EITHER);
