@@ -581,6 +581,21 @@ const char *config_env(const char *name)
     return getenv(name);
 }
 
+void config_variable(const char *setting, char name[CONFIG_VARIABLE_BYTES])
+{
+    size_t n = (size_t)snprintf(name, CONFIG_VARIABLE_BYTES, "%s", env_prefix);
+    for (; *setting != '\0' && n + 1 < CONFIG_VARIABLE_BYTES; setting++)
+        name[n++] = (char)toupper((unsigned char)*setting);
+    name[n] = '\0';
+}
+
+const char *config_env_of(const char *setting)
+{
+    char name[CONFIG_VARIABLE_BYTES];
+    config_variable(setting, name);
+    return config_env(name);
+}
+
 /* ---- print-outs ------------------------------------------------------------------------------ */
 
 void config_accepted(const config_row *row, char *text, size_t size)
@@ -662,10 +677,10 @@ void config_write_markdown(const config_row *rows, FILE *out)
     fprintf(out, "| flag | environment | default | accepted | meaning |\n|---|---|---|---|---|\n");
     for (const config_row *r = rows; r->name != NULL; r++) {
         char accepted[512];
+        char variable[CONFIG_VARIABLE_BYTES];
         config_accepted(r, accepted, sizeof accepted);
-        fprintf(out, "| `--%s` | `%s", r->name, env_prefix);
-        for (const char *at = r->name; *at != '\0'; at++) fputc(toupper((unsigned char)*at), out);
-        fprintf(out, "` | `");
+        config_variable(r->name, variable);
+        fprintf(out, "| `--%s` | `%s` | `", r->name, variable);
         write_cell(out, config_default(r));
         fprintf(out, "` | ");
         write_cell(out, accepted);

@@ -88,6 +88,11 @@ void config_write_markdown(const config_row *rows, FILE *out); /* for docs/setti
 /* The one door to the environment, for the names other launchers set (RANK, SLURM_PROCID, ...). */
 const char *config_env(const char *name);
 
+/* The variable of a setting: "lease_ms" is PENSTOCK_LEASE_MS.  A name that does not fit is cut off. */
+enum { CONFIG_VARIABLE_BYTES = 128 };
+void config_variable(const char *setting, char name[CONFIG_VARIABLE_BYTES]);
+const char *config_env_of(const char *setting); /* what it says; NULL: nothing */
+
 /* How unlike two names are, for "did you mean": 0 is equal.  A name that holds the other whole ("timeout",
  * "init_timeout_ms") is near however much longer it is. */
 int config_unlikeness(const char *key, const char *name);

@@ -6,26 +6,15 @@
 #include "common/why.h"
 #include "worker/train/lr_schedule.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *variable_of(const char *setting)
-{
-    char name[80];
-    size_t n = (size_t)snprintf(name, sizeof name, "PENSTOCK_");
-    for (; *setting != '\0' && n + 1 < sizeof name; setting++)
-        name[n++] = (char)toupper((unsigned char)*setting);
-    name[n] = '\0';
-    return config_env(name);
-}
 
 static const char *find_given(const void *user, const char *setting, const char **source)
 {
     (void)user;
     *source = "environment";
-    return variable_of(setting);
+    return config_env_of(setting);
 }
 
 /* ---- one value ------------------------------------------------------------------------------- */
@@ -55,7 +44,7 @@ pen_status worker_files_check(const resolved_value *v, pen_error *why)
 /* ---- the files ------------------------------------------------------------------------------- */
 static const char *named(const char *setting, const char *otherwise)
 {
-    const char *given = variable_of(setting);
+    const char *given = config_env_of(setting);
     if (given == NULL) given = otherwise;
     return given != NULL && given[0] != '\0' ? given : NULL;
 }

@@ -118,11 +118,9 @@ static bool is_of_the_pod(const char *setting)
 
 static void put_setting(manifests *m, yaml_tree *settings, const char *setting, const char *value)
 {
-    char path[160];
-    size_t n = (size_t)snprintf(path, sizeof path, "data.PENSTOCK_");
-    for (; *setting != '\0' && n + 1 < sizeof path; setting++)
-        path[n++] = (char)toupper((unsigned char)*setting);
-    path[n] = '\0';
+    char variable[CONFIG_VARIABLE_BYTES], path[sizeof variable + 8];
+    config_variable(setting, variable);
+    snprintf(path, sizeof path, "data.%s", variable);
     must(m, yaml_tree_set(settings, path, value, true));
 }
 
@@ -137,12 +135,7 @@ static void put_given(manifests *m, yaml_tree *settings)
 {
     for (int i = 0; command_tables[i] != NULL; i++) {
         for (const config_row *row = command_tables[i]; row->name != NULL; row++) {
-            char variable[128];
-            size_t n = (size_t)snprintf(variable, sizeof variable, "PENSTOCK_");
-            for (const char *c = row->name; *c != '\0' && n + 1 < sizeof variable; c++)
-                variable[n++] = (char)toupper((unsigned char)*c);
-            variable[n]       = '\0';
-            const char *value = config_env(variable);
+            const char *value = config_env_of(row->name);
             if (value != NULL && !is_of_the_pod(row->name))
                 put_setting(m, settings, row->name, value);
         }

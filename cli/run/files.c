@@ -5,7 +5,6 @@
 #include "worker/train/batch_plan.h"
 #include "worker/worker_files.h"
 
-#include <ctype.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -59,18 +58,10 @@ error_t run_files_flag(int key, char *text, struct argp_state *state)
     return 0;
 }
 
-static void name_variable(const char *setting, char variable[128])
-{
-    size_t n = (size_t)snprintf(variable, 128, "PENSTOCK_");
-    for (; *setting != '\0' && n + 1 < 128; setting++)
-        variable[n++] = (char)toupper((unsigned char)*setting);
-    variable[n] = '\0';
-}
-
 static void put_variable(const char *setting, const char *value)
 {
-    char variable[128];
-    name_variable(setting, variable);
+    char variable[CONFIG_VARIABLE_BYTES];
+    config_variable(setting, variable);
     setenv(variable, value, 1);
 }
 
@@ -83,8 +74,8 @@ void run_files_put(run_options *o, const char *setting, const char *value)
 static const char *find_given(const void *user, const char *setting, const char **source)
 {
     const run_options *o = user;
-    char variable[128];
-    name_variable(setting, variable);
+    char variable[CONFIG_VARIABLE_BYTES];
+    config_variable(setting, variable);
     *source = "environment";
     for (int i = 0; i < o->n_flags; i++)
         if (strcmp(o->flags[i], setting) == 0) *source = "flag";
@@ -100,10 +91,10 @@ static const char *find_given(const void *user, const char *setting, const char 
 /* A variable says what no flag did.  The processes get what it comes to, and not the variable. */
 static void take_variable(const char **said, const char *given, const char *setting)
 {
-    char variable[128];
+    char variable[CONFIG_VARIABLE_BYTES];
     if (given == NULL) return;
     if (*said == NULL) *said = strdup(given); /* lives as long as the process */
-    name_variable(setting, variable);
+    config_variable(setting, variable);
     unsetenv(variable);
 }
 
