@@ -101,10 +101,8 @@ static uint64_t beat_ms_max(const pen_ctx *ctx)
 static uint64_t answer_ms(const pen_ctx *ctx)
 {
     const worker_settings *s = &ctx->settings;
-    const char *restarts     = config_env("TORCHELASTIC_RESTART_COUNT");
-    const bool has_come_back =
-        s->scheduler == SCHEDULER_EXTERNAL && restarts != NULL && atoi(restarts) > 0;
-    return has_come_back && s->lease_ms < s->init_timeout_ms ? s->lease_ms : s->init_timeout_ms;
+    return ctx->env.has_come_back && s->lease_ms < s->init_timeout_ms ? s->lease_ms
+                                                                      : s->init_timeout_ms;
 }
 
 static pen_status make_liaison(client *c, pen_error *why)

@@ -2,6 +2,7 @@
 #include "worker/worker_env.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void tell_number(launch_told *told, launch_item item, const char *setting, int64_t value,
@@ -32,6 +33,12 @@ void worker_env_tell(const worker_settings *s, launch_get get, launch_told *told
     if (s->port != 0) told->is_firm[LAUNCH_PORT] = true;
 }
 
+static bool has_come_back(const worker_settings *s, launch_get get)
+{
+    const char *restarts = get("TORCHELASTIC_RESTART_COUNT");
+    return s->scheduler == SCHEDULER_EXTERNAL && restarts != NULL && atoi(restarts) > 0;
+}
+
 pen_status worker_env_resolve(const worker_settings *s, launch_get get, worker_env *env,
                               pen_error *why)
 {
@@ -52,6 +59,7 @@ pen_status worker_env_resolve(const worker_settings *s, launch_get get, worker_e
     env->local_rank       = (int32_t)launch_number(&place, LAUNCH_LOCAL_RANK, here == 1 ? 0 : -1);
     env->node             = (int32_t)launch_number(&place, LAUNCH_NODE, env->alone ? 0 : -1);
     env->nodes            = (int32_t)launch_number(&place, LAUNCH_NODES, env->alone ? 1 : -1);
+    env->has_come_back    = has_come_back(s, get);
     snprintf(env->source, sizeof env->source, "%s", place.value[LAUNCH_RANK].from);
     if (env->alone) return PEN_OK;
     env->port = (uint32_t)launch_number(&place, LAUNCH_PORT, 0);
