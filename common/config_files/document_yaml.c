@@ -151,16 +151,26 @@ static pen_status read_map(reader *r, const char *above, int line, int depth)
     }
 }
 
+/* Around the document only kinds of events matter. */
+static pen_status pass_event(reader *r, yaml_event_type_t *now, int *line)
+{
+    yaml_event_t event;
+    const pen_status status = next_event(r, &event);
+    if (status != PEN_OK) return status;
+    *now  = event.type;
+    *line = line_of(&event);
+    yaml_event_delete(&event);
+    return PEN_OK;
+}
+
 /* Up to the first map, which is the whole document. */
 static pen_status read_document(reader *r)
 {
     for (;;) {
-        yaml_event_t event;
-        pen_status status = next_event(r, &event);
+        yaml_event_type_t now;
+        int line;
+        const pen_status status = pass_event(r, &now, &line);
         if (status != PEN_OK) return status;
-        const yaml_event_type_t now = event.type;
-        const int line              = line_of(&event);
-        yaml_event_delete(&event);
         if (now == YAML_STREAM_START_EVENT || now == YAML_DOCUMENT_START_EVENT) continue;
         if (now != YAML_MAPPING_START_EVENT)
             return why_set(r->why, PEN_BAD_SETTING,
@@ -172,12 +182,10 @@ static pen_status read_document(reader *r)
 static pen_status read_end(reader *r)
 {
     for (;;) {
-        yaml_event_t event;
-        pen_status status = next_event(r, &event);
+        yaml_event_type_t now;
+        int line;
+        const pen_status status = pass_event(r, &now, &line);
         if (status != PEN_OK) return status;
-        const yaml_event_type_t now = event.type;
-        const int line              = line_of(&event);
-        yaml_event_delete(&event);
         if (now == YAML_STREAM_END_EVENT) return PEN_OK;
         if (now == YAML_DOCUMENT_START_EVENT)
             return why_set(r->why, PEN_BAD_SETTING,

@@ -1,7 +1,7 @@
 /* keys_accelerate.c - the keys of a configuration file of accelerate.
  * Names as in accelerate's ClusterConfig (commands/config/config_args.py), its questions (commands/config/cluster.py)
  * and the usage guides for FSDP and DeepSpeed of github.com/huggingface/accelerate. */
-#include "common/config_files/keys.h"
+#include "common/config_files/keys_rows.h"
 
 #define SETS(path, value, target, stage, doc)                                                      \
     {                                                                                              \
@@ -18,14 +18,6 @@
 #define JOINS(path, value, target, words, doc)                                                     \
     {                                                                                              \
         path, KEY_##value, KEY_JOINS, target, words, AUTO_NEVER, NULL, 0, doc                      \
-    }
-#define ALWAYS(path, usual, stage, doc)                                                            \
-    {                                                                                              \
-        path, KEY_SWITCH, KEY_ALWAYS, NULL, NULL, AUTO_NEVER, usual, stage, doc                    \
-    }
-#define IDLE(path, usual, doc)                                                                     \
-    {                                                                                              \
-        path, KEY_ANY, KEY_IDLE, NULL, NULL, AUTO_NEVER, usual, 0, doc                             \
     }
 
 #define KINDS "NO=NO MULTI_CPU=MULTI_CPU MULTI_GPU=MULTI_GPU DEEPSPEED=DEEPSPEED FSDP=FSDP"

@@ -1,7 +1,7 @@
 /* keys_deepspeed.c - the keys of a DeepSpeed JSON file.
  * Names and defaults as in DeepSpeed's own lists: deepspeed/runtime/constants.py, runtime/zero/config.py and
  * docs/_pages/config-json.md of github.com/deepspeedai/DeepSpeed. */
-#include "common/config_files/keys.h"
+#include "common/config_files/keys_rows.h"
 
 #define SETS(path, value, target, automatic, usual, stage, doc)                                    \
     {                                                                                              \
@@ -14,14 +14,6 @@
 #define JOINS(path, value, target, words, automatic, usual, doc)                                   \
     {                                                                                              \
         path, KEY_##value, KEY_JOINS, target, words, AUTO_##automatic, usual, 0, doc               \
-    }
-#define ALWAYS(path, usual, stage, doc)                                                            \
-    {                                                                                              \
-        path, KEY_SWITCH, KEY_ALWAYS, NULL, NULL, AUTO_NEVER, usual, stage, doc                    \
-    }
-#define IDLE(path, usual, doc)                                                                     \
-    {                                                                                              \
-        path, KEY_ANY, KEY_IDLE, NULL, NULL, AUTO_NEVER, usual, 0, doc                             \
     }
 #define RATE(name, automatic, usual, doc)                                                          \
     JOINS("scheduler.params." name, NUMBER, "schedule", NULL, automatic, usual, doc)

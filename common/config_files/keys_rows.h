@@ -1,0 +1,16 @@
+/* keys_rows.h - rows that both tables of keys have: what is always so here, and what has no effect. */
+#ifndef COMMON_CONFIG_FILES_KEYS_ROWS_H
+#define COMMON_CONFIG_FILES_KEYS_ROWS_H
+
+#include "common/config_files/keys.h"
+
+#define ALWAYS(path, usual, stage, doc)                                                            \
+    {                                                                                              \
+        path, KEY_SWITCH, KEY_ALWAYS, NULL, NULL, AUTO_NEVER, usual, stage, doc                    \
+    }
+#define IDLE(path, usual, doc)                                                                     \
+    {                                                                                              \
+        path, KEY_ANY, KEY_IDLE, NULL, NULL, AUTO_NEVER, usual, 0, doc                             \
+    }
+
+#endif
