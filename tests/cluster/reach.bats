@@ -48,16 +48,6 @@ machines() { # NAME PORT HOSTS FLAGS... -- WORDS of the program: one job by `pen
     declare -g "${name}_begun=$(now_ms)"
 }
 
-join_line() {
-    for _ in $(seq 500); do
-        line=$(sed -n 's/^penstock: on each other machine, with its --node-rank:  --join //p' "$tmp/$1.err")
-        [ -n "$line" ] && return
-        sleep 0.02
-    done
-    echo "$1 printed no line to join by"
-    return 1
-}
-
 # One job of single processes:  roles NAME HOST PORT WORKERS SERVERS FLAGS... begins its scheduler on HOST, then
 # server NAME HOST RANK FLAGS... and worker NAME HOST RANK WORDS...
 roles() {

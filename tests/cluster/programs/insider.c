@@ -12,9 +12,9 @@
  * Prints one line of JSON: connections that were let in, messages, and answers that gave away a number of memory.
  */
 #include "common/secret.h"
+#include "tests/support/places.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -23,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -32,7 +31,6 @@ enum {
     HEADS_MAX   = 256,
     HEAD_MAX    = 4096,
     PREFIX      = 20,
-    PLACES_MAX  = 64,
     A_KIND      = 3, /* recorded of each */
     BURST       = 40,
     ETH_P_IP_IS = 0x0800
@@ -285,34 +283,6 @@ static size_t lie_in(const head *h, unsigned turn, unsigned char out[PREFIX + 2 
 }
 
 /* ---- lies about memory ------------------------------------------------------------------------ */
-typedef struct { /* as the layer that lends writes it */
-    uint64_t id, size, offset, closed;
-    int32_t pid, fd;
-} place;
-
-static place places[PLACES_MAX];
-static int n_places;
-
-static void find_places(int pid)
-{
-    char folder[64], path[400], link[200];
-    snprintf(folder, sizeof folder, "/proc/%d/fd", pid);
-    DIR *all = opendir(folder);
-    struct dirent *one;
-    while (all != NULL && (one = readdir(all)) != NULL && n_places < PLACES_MAX) {
-        struct stat is;
-        unsigned long long id;
-        snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
-        const ssize_t n = readlink(path, link, sizeof link - 1);
-        if (n < 0) continue;
-        link[n] = '\0';
-        if (sscanf(link, "/memfd:penstock-%llx", &id) != 1 || stat(path, &is) != 0) continue;
-        places[n_places++] = (place){
-            .id = id, .size = (uint64_t)is.st_size, .pid = pid, .fd = (int32_t)atoi(one->d_name)};
-    }
-    if (all != NULL) closedir(all);
-}
-
 enum { PROBE = 1, MAPPED, LENT, RETURN, MEMORY_FIELDS = 9 };
 
 static size_t lie_about_memory(unsigned turn, unsigned char out[PREFIX + 2 * HEAD_MAX])

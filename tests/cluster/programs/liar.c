@@ -7,23 +7,22 @@
  *   HELLO                         of HELLO_FILE, each byte changed in turn
  * Prints one line of JSON for each user: messages sent, connections, and answers about memory, which nobody should get.
  */
+#include "tests/support/places.h"
+
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
-    PLACES_MAX = 64,
-    HEAD_MAX   = 1024,
-    PROBE      = 1,
+    HEAD_MAX = 1024,
+    PROBE    = 1,
     MAPPED,
     LENT,
     RETURN,
@@ -32,21 +31,11 @@ enum {
     NOBODY         = 65534
 };
 
-/* As the layer that lends writes them. */
-typedef struct {
-    uint64_t id, size, offset, closed;
-    int32_t pid, fd;
-} place;
-
 typedef struct {
     char mark[8];
     uint32_t kind, n;
 } preface;
 
-static struct {
-    place at[PLACES_MAX];
-    int n;
-} known;
 static struct {
     unsigned long messages, connections, answers;
 } count;
@@ -54,26 +43,6 @@ static unsigned char hello[HEAD_MAX], push[HEAD_MAX];
 static size_t hello_bytes, push_bytes;
 
 /* ---- what it knows -------------------------------------------------------------------------------------- */
-static void find_places(int pid)
-{
-    char folder[64], path[400], link[200];
-    snprintf(folder, sizeof folder, "/proc/%d/fd", pid);
-    DIR *all = opendir(folder);
-    struct dirent *one;
-    while (all != NULL && (one = readdir(all)) != NULL && known.n < PLACES_MAX) {
-        struct stat is;
-        unsigned long long id;
-        snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
-        const ssize_t n = readlink(path, link, sizeof link - 1);
-        if (n < 0) continue;
-        link[n] = '\0';
-        if (sscanf(link, "/memfd:penstock-%llx", &id) != 1 || stat(path, &is) != 0) continue;
-        known.at[known.n++] = (place){
-            .id = id, .size = (uint64_t)is.st_size, .pid = pid, .fd = (int32_t)atoi(one->d_name)};
-    }
-    if (all != NULL) closedir(all);
-}
-
 static size_t read_file(const char *path, unsigned char bytes[HEAD_MAX])
 {
     FILE *file = fopen(path, "re");
@@ -186,7 +155,7 @@ static void lie_about_memory(int port, unsigned turn)
 {
     unsigned char head[2 * HEAD_MAX];
     const place none   = {.id = 1, .size = 4096, .pid = 1, .fd = 3};
-    const place *about = known.n > 0 ? &known.at[turn % (unsigned)known.n] : &none;
+    const place *about = n_places > 0 ? &places[turn % (unsigned)n_places] : &none;
     const int fd       = dial(port);
     for (unsigned i = 0; fd >= 0 && i < PER_CONNECTION; i++) {
         const unsigned at = turn * PER_CONNECTION + i;
@@ -220,7 +189,7 @@ static void work(const char *user, double seconds, char **ports, int n)
         }
     printf("{\"user\": \"%s\", \"places\": %d, \"messages\": %lu, \"connections\": %lu, "
            "\"answers\": %lu}\n",
-           user, known.n, count.messages, count.connections, count.answers);
+           user, n_places, count.messages, count.connections, count.answers);
     fflush(stdout);
 }
 
