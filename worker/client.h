@@ -90,6 +90,7 @@ struct client {
     wire_replica *first_place; /* [n_first_places] where PLAN put the shards */
     client_routes route;
     lane_link *links;   /* [n_shards * lanes] */
+    uint64_t looked_ms; /* at the links, the last time */
     exchange *exchange; /* from COMMITTED on */
     exchange_request *step;
     uint32_t *crc; /* scratch of a message */

@@ -377,6 +377,8 @@ void client_say_unreached(client *c, int32_t role, int32_t rank, const char *add
 
 void client_look_at_links(client *c, uint64_t now_ms)
 {
+    if (now_ms - c->looked_ms < REACH_LOOK_MS) return;
+    c->looked_ms = now_ms;
     for (uint32_t i = 0; i < c->n_links; i++) {
         lane_link *l   = &c->links[i];
         const char *to = c->route.address[l->shard];
