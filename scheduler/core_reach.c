@@ -13,7 +13,9 @@
 #include <string.h>
 
 enum {
-    GATHER_MS  = 500, /* for others who tell of the same */
+    GATHER_MS  = 500,  /* for others who tell of the same                             */
+    MORE_MS    = 2000, /* longer, for those who have neither reached all nor said why */
+    LOOK_MS    = 100,
     CONFIRM_MS = 200, /* what an outage held back is said in one go when it is over */
     STALE_MS   = 3000 /* it would have been said again: what comes later is another outage */
 };
@@ -90,7 +92,10 @@ void core_unreached(scheduler_core *core, seat *s, const wire_control *message, 
     if (g == NULL) return;
     g->newest_ms    = now_ms;
     g->is_confirmed = to->last_seen_ms > g->first_ms && now_ms - g->first_ms >= CONFIRM_MS;
-    if (g->is_confirmed && core->gap_due_ms == 0) core->gap_due_ms = now_ms + GATHER_MS;
+    if (g->is_confirmed && core->gap_due_ms == 0) {
+        core->gap_due_ms = now_ms + GATHER_MS;
+        core->gap_end_ms = core->gap_due_ms + MORE_MS;
+    }
     snprintf(g->address, sizeof g->address, "%s", message->u.unreached.address);
     snprintf(g->words, sizeof g->words, "%s", message->u.unreached.words);
 }
@@ -222,10 +227,34 @@ static void judge(scheduler_core *core, uint64_t now_ms)
     core_verdict(core, &why, now_ms);
 }
 
+static bool has_told(const scheduler_core *core, const seat *s)
+{
+    for (uint32_t i = 0; i < core->n_gaps; i++)
+        if (core->gap[i].from == s) return true;
+    return false;
+}
+
+/* On a machine that is busy some tell a second after others, and the sentence is to be about all. */
+static bool may_hear_more(const scheduler_core *core)
+{
+    for (uint32_t i = 0; i < core->n_gaps; i++)
+        if (!core->gap[i].is_confirmed && may_miss(core->gap[i].from)) return true;
+    if (core->phase >= PHASE_TRAINING) return false;
+    for (uint32_t i = 0; i < core->roster.workers.n; i++) {
+        const seat *s = core->roster.workers.at[i];
+        if (may_miss(s) && !s->is_ready && !has_told(core, s)) return true;
+    }
+    return false;
+}
+
 /* ---- time -------------------------------------------------------------------------------------- */
 void core_reach_tick(scheduler_core *core, uint64_t now_ms)
 {
     if (core->gap_due_ms == 0 || now_ms < core->gap_due_ms) return;
+    if (now_ms < core->gap_end_ms && are_watched(core) && may_hear_more(core)) {
+        core->gap_due_ms = now_ms + LOOK_MS;
+        return;
+    }
     core->gap_due_ms = 0;
     if (!are_watched(core) || core->inquest.dead) core->n_gaps = 0;
     forget_over(core, now_ms);

@@ -192,7 +192,7 @@ struct scheduler_core {
 
     core_gap gap[CORE_GAPS_MAX];
     uint32_t n_gaps;
-    uint64_t gap_due_ms; /* 0: there are none */
+    uint64_t gap_due_ms, gap_end_ms; /* due 0: there are none */
 
     uint64_t
         turned_ms; /* since when lines about who was turned away are counted, and how many there were */

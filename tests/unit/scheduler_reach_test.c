@@ -202,6 +202,52 @@ static void who_has_reached_all_after_all_is_no_finding(void **state)
     drop_job(j);
 }
 
+static void who_tells_a_second_later_is_in_the_same_sentence(void **state)
+{
+    (void)state;
+    job *j            = make_job(nothing);
+    j->reaches_nobody = true;
+    all_come(j, 3, 1);
+    for (int32_t w = 0; w < 3; w++) registers(j, w, NULL, 0);
+    ready(j, 0, -1);
+    reaches(j, 2);
+    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
+    all_beat(j, 3, 1);
+    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
+    pass(j, 1000);
+    assert_int_equal(count(j, WIRE_VERDICT), 0); /* worker 1 has neither reached all nor said why */
+    worker_misses(j, 1, PEN_SERVER, 0, "no route to host");
+    all_beat(j, 3, 1);
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
+    worker_misses(j, 1, PEN_SERVER, 0, "no route to host");
+    pass(j, 100);
+    assert_verdict(j, WORKER_PEER + 2, PEN_UNREACHABLE,
+                   "worker 0 (devbox) cannot reach server 0 (devbox) at 10.0.0.7:4711: no route to "
+                   "host; 1 more connection fails, also of server 0 (devbox); open the TCP ports "
+                   "between these hosts, or start server 0 with --host ADDRESS, one that all hosts "
+                   "reach");
+    drop_job(j);
+}
+
+static void who_never_tells_is_waited_for_two_seconds(void **state)
+{
+    (void)state;
+    job *j            = make_job(nothing);
+    j->reaches_nobody = true;
+    all_come(j, 2, 1);
+    for (int32_t w = 0; w < 2; w++) registers(j, w, NULL, 0);
+    ready(j, 0, -1);
+    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
+    all_beat(j, 2, 1);
+    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
+    pass(j, 2400);
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    pass(j, 100);
+    assert_int_equal(must(j, WORKER_PEER + 1, WIRE_VERDICT)->status, PEN_UNREACHABLE);
+    drop_job(j);
+}
+
 static void who_leaves_before_it_has_reached_all_is_named(void **state)
 {
     (void)state;
@@ -311,6 +357,8 @@ int main(void)
         cmocka_unit_test(two_outages_that_were_each_told_once_are_no_finding),
         cmocka_unit_test(nobody_begins_before_all_have_reached_what_they_need),
         cmocka_unit_test(who_has_reached_all_after_all_is_no_finding),
+        cmocka_unit_test(who_tells_a_second_later_is_in_the_same_sentence),
+        cmocka_unit_test(who_never_tells_is_waited_for_two_seconds),
         cmocka_unit_test(who_leaves_before_it_has_reached_all_is_named),
         cmocka_unit_test(a_worker_that_comes_later_counts_when_it_has_reached_the_servers),
         cmocka_unit_test(a_server_that_came_back_and_that_a_worker_cannot_reach_goes_alone),
