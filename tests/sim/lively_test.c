@@ -365,6 +365,11 @@ static void sim_seeds_that_failed_once_do_not_fail_again(void **state)
         const sim_plan p = sim_plan_lively(seeds[i]);
         runs_one("sim_every_lively_swarm_ends_as_its_faults_allow", &p, RUNS_EITHER);
     }
+    uint64_t chance = draw_mix(271);
+    sim_plan shared = {.task.seed = 271};
+    lively_with_memory(&shared, &chance);
+    runs_one("sim_no_record_says_of_two_that_they_share_memory_that_is_not_shared", &shared,
+             RUNS_EITHER);
 }
 
 static void sim_same_seed_same_lively_run(void **state)
