@@ -101,6 +101,56 @@ all_end_well() {
     grep -q "what listens there does not hold this job's token" "$tmp/worker.err"
 }
 
+# A process that believes the port $2 to be its scheduler's, while a stranger there passes everything on to port $1.
+deceive() { # TO AT
+    local mirror pids=()
+    MARK=$mark "$programs/mirror" relay "$2" "$1" >"$tmp/relay-$1" 3>&- &
+    mirror=$!
+    MARK=$mark "$penstock" status --master-port "$2" --timeout-ms 500 >"$tmp/tool-$1" 2>&1 3>&- &
+    pids+=($!)
+    MARK=$mark RANK=1 WORLD_SIZE=3 LOCAL_RANK=1 LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$2 PENSTOCK_SERVERS=1 \
+        PENSTOCK_INIT_TIMEOUT_MS=700 "$programs/stepper" >"$tmp/worker-$1" 2>&1 3>&- &
+    pids+=($!)
+    ! wait "${pids[0]}" || return 1
+    ! wait "${pids[1]}" || return 1
+    kill "$mirror"
+    wait "$mirror"
+}
+
+# Who relays needs a dialler that comes to it.  So the token of the job is copied to the names of other ports: as if its
+# user had been told these, or a port had been taken over.
+@test "who sends challenges back to who made them, or on to another member, is let in nowhere and moves no member to speak" {
+    local own to at port ports pids=() peers=()
+    start job --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    own=$(scheduler_port)
+    ports="$own $(status | grep -oE 'tcp://[^"]+' | sed 's/.*://' | sort -un | grep -vx "$own" | tr '\n' ' ')"
+    [ "$(wc -w <<<"$ports")" = 4 ]
+    MARK=$mark "$programs/mirror" reflect $ports >"$tmp/reflect" 3>&- &
+    pids+=($!)
+    for to in 0 $ports; do
+        at=$(free_port)
+        cp "$tmp/penstock"/at_"$own"-*.token "$tmp/penstock/at_$at-$(printf %x "$(stat -Lc %i /proc/self/ns/net)").token"
+        deceive "$to" "$at" &
+        pids+=($!)
+    done
+    for port in "${pids[@]}"; do wait "$port" || { cat "$tmp"/{reflect,relay,tool,worker}*; return 1; }; done
+    cat "$tmp"/{reflect,relay}*
+    grep -qE '"connections": 64, "asks": 0, "answers": 64, "claims": 0, "welcomes": 0, "others": 0' "$tmp/reflect"
+    for to in 0 $ports; do
+        grep -qE '"asks": [1-9].* "claims": 0, "welcomes": 0, "others": 0' "$tmp/relay-$to"
+        [ "$to" = 0 ] || grep -qE '"answers": [1-9]' "$tmp/relay-$to"
+        grep -qE "does not (hold this job's token|prove that it belongs to the job)" "$tmp/worker-$to"
+    done
+    wait_for_step $(($(status_value step) + 5))
+    for port in "$tmp/log/$launched_job"/attempt_0/*.err; do
+        [ "$(grep -c 'refused' "$port")" -le 1 ] || { cat "$port"; return 1; }
+    done
+    kill "$launcher"
+    wait_for_end 8
+    nothing_is_left
+}
+
 @test "another user of this host at the port of a job is told what is missing, and the job goes on" {
     [ "$(id -u)" = 0 ] || skip "needs root to become somebody else"
     local port
