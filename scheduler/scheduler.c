@@ -114,16 +114,18 @@ static pen_status keep_state(void *user, const void *data, size_t size)
 }
 
 /* ---- events of the transport ----------------------------------------------------------------- */
-static void refuse(scheduler *s, uint32_t peer, const char *what)
+static void refuse(scheduler *s, uint32_t peer, const char *from, const char *what)
 {
+    char culprit[TRANSPORT_CULPRIT_BYTES];
     scheduler_core_refused(s->core);
+    transport_culprit(peer, from, culprit);
     if (transport_log_allowed(s->transport, peer))
-        log_warning("the scheduler refused a frame of peer %u: %s", peer, what);
+        log_warning("the scheduler refused %s: %s", culprit, what);
 }
 
 static void refuse_message(scheduler *s, uint32_t peer, const char *what)
 {
-    refuse(s, peer, what);
+    refuse(s, peer, "", what);
     transport_blame(s->transport, peer);
 }
 
@@ -172,7 +174,7 @@ static void take_event(scheduler *s, transport_event *event)
 {
     switch (event->kind) {
     case TRANSPORT_MESSAGE: take_message(s, event); break;
-    case TRANSPORT_REFUSED: refuse(s, event->peer, event->note); break;
+    case TRANSPORT_REFUSED: refuse(s, event->peer, event->from, event->note); break;
     case TRANSPORT_UP: break; /* it will say HELLO */
     case TRANSPORT_DOWN:
         outbox_forget(&s->outbox, event->peer);

@@ -167,11 +167,12 @@ shard_outside server_shard_outside(server_hosted *h)
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
-static void refused(server_shard *s, uint32_t peer, const char *what)
+static void refused(server_shard *s, uint32_t peer, const char *from, const char *what)
 {
+    char culprit[TRANSPORT_CULPRIT_BYTES];
     stat_add(&s->server->stats, STAT_REFUSED, 1);
-    if (transport_log_allowed(s->endpoint, peer))
-        log_warning("a frame from peer %u was refused: %s", peer, what);
+    transport_culprit(peer, from, culprit);
+    if (transport_log_allowed(s->endpoint, peer)) log_warning("%s was refused: %s", culprit, what);
 }
 
 static void not_here(server_shard *s, uint32_t peer, const wire_data *d)
@@ -195,7 +196,7 @@ static void not_here(server_shard *s, uint32_t peer, const wire_data *d)
 
 static void refused_message(server_shard *s, uint32_t peer, const char *what)
 {
-    refused(s, peer, what);
+    refused(s, peer, "", what);
     transport_blame(s->endpoint, peer);
 }
 
@@ -248,7 +249,7 @@ static void handle(server_shard *s, const transport_event *event)
         for (uint32_t i = 0; i < s->n_hosted; i++)
             shard_peer_down(s->hosted[i]->shard, event->peer);
         break;
-    case TRANSPORT_REFUSED: refused(s, event->peer, event->note); break;
+    case TRANSPORT_REFUSED: refused(s, event->peer, event->from, event->note); break;
     case TRANSPORT_UP: break;
     }
     buf_release(event->body);

@@ -4,6 +4,7 @@
 #include "common/transport/transport.h"
 #include "common/why.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,6 +135,15 @@ bool transport_log_allowed(transport *t, uint32_t peer)
     (void)transport_who(t, peer, &is);
     const uint64_t member = (uint64_t)is.who << 32 | is.index;
     return log_allowed(member * 0x9e3779b97f4a7c15u ^ (uintptr_t)t);
+}
+
+void transport_culprit(uint32_t peer, const char *from, char text[TRANSPORT_CULPRIT_BYTES])
+{
+    if (peer != 0)
+        snprintf(text, TRANSPORT_CULPRIT_BYTES, "a frame of peer %u", peer);
+    else
+        snprintf(text, TRANSPORT_CULPRIT_BYTES, "a connection%s%s that has not said who it is",
+                 *from != '\0' ? " from " : "", from);
 }
 
 void transport_set_queue(transport *t, uint64_t bytes_max)

@@ -85,6 +85,8 @@ typedef struct {
     bool lends; /* large bodies may stay where they are, for a peer that can map them (lend.h) */
 } transport_options;
 
+enum { TRANSPORT_FROM_BYTES = 56, TRANSPORT_CULPRIT_BYTES = 128 };
+
 typedef enum {
     TRANSPORT_MESSAGE,
     TRANSPORT_UP,     /* dialled only: a connection is there, again after each reconnect         */
@@ -99,6 +101,8 @@ typedef struct {
     size_t head_size;
     buf *body;     /* OWNED by whoever received the event; NULL when there was none */
     char note[96]; /* of REFUSED */
+    char from
+        [TRANSPORT_FROM_BYTES]; /* of REFUSED, when nobody had a number: the address, where it is known */
 } transport_event;
 
 typedef struct {
@@ -182,6 +186,9 @@ bool transport_who(transport *t, uint32_t peer, transport_identity *is);
 /* Whether a line about something refused from this peer may be logged now: one a minute for each member that proved who
  * it is, however often it connects, and one for all others of this endpoint together. */
 bool transport_log_allowed(transport *t, uint32_t peer);
+
+/* What was refused, for such a line: "a frame of peer 7", and where there is no number what else is known. */
+void transport_culprit(uint32_t peer, const char *from, char text[TRANSPORT_CULPRIT_BYTES]);
 
 /* Another queue_bytes_max of a listener, once it is known what its peers will send. */
 void transport_set_queue(transport *t, uint64_t bytes_max);

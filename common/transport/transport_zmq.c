@@ -295,7 +295,7 @@ static const char *word_for_stranger(endpoint *e)
 static bool tell_limit(endpoint *e, transport_event *event)
 {
     const char *text;
-    if (!watch_take_note(e, &event->peer, &text)) return false;
+    if (!watch_take_note(e, event, &text)) return false;
     return refuse(event, text);
 }
 

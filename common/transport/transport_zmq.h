@@ -27,7 +27,8 @@ typedef struct {
     struct {
         uint32_t peer;
         const char *text;
-    } note[WATCH_NOTES]; /* of connections that were ended, not told yet */
+        char from[TRANSPORT_FROM_BYTES]; /* empty: not known */
+    } note[WATCH_NOTES];                 /* of connections that were ended, not told yet */
     size_t n_notes;
     rate rate[WATCH_RATES]; /* of connections, by address */
 } watch;
@@ -142,6 +143,6 @@ void watch_trust(endpoint *e, uint32_t peer);
 void watch_end(endpoint *e, uint32_t peer); /* its connection, without a word to the owner */
 /* After the queue of messages was found dry (or not), when the timer has ticked. */
 void watch_look(endpoint *e, bool is_dry);
-bool watch_take_note(endpoint *e, uint32_t *peer, const char **text);
+bool watch_take_note(endpoint *e, transport_event *event, const char **text);
 
 #endif

@@ -37,7 +37,9 @@
 #include "common/files.h"
 
 #include <linux/tcp.h>
+#include <netdb.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -166,14 +168,31 @@ static bool is_stranger(const endpoint *e, int fd)
                                     : peers_is_silent(&e->peers, fd);
 }
 
+/* HOST:PORT of the other side; empty where there is none. */
+static void tell_from(int fd, char from[TRANSPORT_FROM_BYTES])
+{
+    struct sockaddr_storage at = {0};
+    socklen_t size             = sizeof at;
+    char host[INET6_ADDRSTRLEN], port[8];
+    from[0] = '\0';
+    if (getpeername(fd, (struct sockaddr *)&at, &size) != 0 || at.ss_family == AF_UNIX) return;
+    if (getnameinfo((struct sockaddr *)&at, size, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return;
+    snprintf(from, TRANSPORT_FROM_BYTES, at.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host,
+             port);
+}
+
 static void end_peer(endpoint *e, int fd, const char *text)
 {
     watch *w = &e->watch;
     if (w->at[fd].is_ended) return;
+    if (w->n_notes < WATCH_NOTES) {
+        w->note[w->n_notes].peer = peers_number(&e->peers, fd);
+        w->note[w->n_notes].text = text;
+        tell_from(fd, w->note[w->n_notes++].from);
+    }
     end_connection(e, fd);
-    if (w->n_notes == WATCH_NOTES) return;
-    w->note[w->n_notes].peer   = peers_number(&e->peers, fd);
-    w->note[w->n_notes++].text = text;
 }
 
 /* The oldest of them, or -1; how many there are. */
@@ -370,12 +389,13 @@ void watch_trust(endpoint *e, uint32_t peer)
 
 /* ---- what is told ------------------------------------------------------------------------------ */
 
-bool watch_take_note(endpoint *e, uint32_t *peer, const char **text)
+bool watch_take_note(endpoint *e, transport_event *event, const char **text)
 {
     watch *w = &e->watch;
     if (w->n_notes == 0) return false;
-    *peer = w->note[--w->n_notes].peer;
-    *text = w->note[w->n_notes].text;
+    event->peer = w->note[--w->n_notes].peer;
+    *text       = w->note[w->n_notes].text;
+    memcpy(event->from, w->note[w->n_notes].from, sizeof event->from);
     return true;
 }
 

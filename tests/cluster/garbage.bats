@@ -41,8 +41,8 @@ ports() {
     done
     cat "$tmp"/log/*/attempt_0/{scheduler,server-0,server-1}.err
     for port in scheduler server-0 server-1; do # the job lasts less than a minute: one line for each peer
-        grep -qE 'peer [0-9]+' "$tmp/log/$launched_job/attempt_0/$port.err"
-        [ -z "$(grep -oE 'peer [0-9]+' "$tmp/log/$launched_job/attempt_0/$port.err" | sort | uniq -d)" ]
+        grep -qE 'peer [0-9]+|who it is' "$tmp/log/$launched_job/attempt_0/$port.err"
+        refused_once "$tmp/log/$launched_job/attempt_0/$port.err"
     done
     nothing_is_left
 }

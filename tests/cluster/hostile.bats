@@ -52,7 +52,7 @@ is_counted() {
         [ "$(sed 's/.*"refused":\([0-9]*\).*/\1/' <<<"$line")" -ge 20 ]
     done
     for port in scheduler server-0 server-1; do
-        [ -z "$(grep -oE 'peer [0-9]+' "$tmp/log/$launched_job/attempt_0/$port.err" | sort | uniq -d)" ]
+        refused_once "$tmp/log/$launched_job/attempt_0/$port.err"
     done
 }
 

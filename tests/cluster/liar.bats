@@ -47,7 +47,7 @@ sizes() {
     [ "$(sed -n 's/.*"user": "own", "places": \([0-9]*\).*/\1/p' "$tmp/lies")" -ge 3 ]
     paste "$tmp/before" "$tmp/after" | awk '$3 - $1 > 10240 || $4 - $2 > 2 {bad = 1} END {exit bad || NR != 3}'
     for port in scheduler server-0 server-1; do # the job lasts less than a minute: one line for each peer
-        [ -z "$(grep -oE 'peer [0-9]+' "$tmp/log/$launched_job/attempt_0/$port.err" | sort | uniq -d)" ]
+        refused_once "$tmp/log/$launched_job/attempt_0/$port.err"
     done
     nothing_is_left
 }
@@ -62,12 +62,13 @@ sizes() {
     wait_for_end 8
 }
 
-# Sizes into $1after, once there are hardly more descriptors than in $1before, or after 3 s.
+# Sizes into $1after, once there are as many descriptors as in $1before, but for a timer and who asks for the status, or
+# after 3 s.
 descriptors_are_back() {
     local end=$((${EPOCHREALTIME/[.,]/} + 3000000))
     while [ "${EPOCHREALTIME/[.,]/}" -lt "$end" ]; do
         sizes >"$tmp/${1-}after"
-        paste "$tmp/${1-}before" "$tmp/${1-}after" | awk '$4 - $2 > 4 {bad = 1} END {exit bad}' && return
+        paste "$tmp/${1-}before" "$tmp/${1-}after" | awk '$4 - $2 > 2 {bad = 1} END {exit bad}' && return
         sleep 0.02
     done
 }
@@ -101,7 +102,7 @@ measure() { # NAME
     [ "$(status_value step)" -ge $(($(cat "$tmp/$1.step") + 8)) ] # of some 40 without them
     grep -q '"numbers": 0}' "$tmp/$1.lies"
     [ "$(sed -n 's/.*"messages": \([0-9]*\),.*/\1/p' "$tmp/$1.lies")" -ge 200 ]
-    paste "$tmp/$1.before" "$tmp/$1.after" | awk '$3 - $1 > 10240 || $4 - $2 > 4 {bad = 1} END {exit bad || NR != 5}'
+    paste "$tmp/$1.before" "$tmp/$1.after" | awk '$3 - $1 > 10240 || $4 - $2 > 2 {bad = 1} END {exit bad || NR != 5}'
 }
 
 ends_well() { # NAME
@@ -155,23 +156,26 @@ ends_well() { # NAME
     [ "$(wc -l <"$tmp/ports")" = 4 ]
     sizes >"$tmp/before"
     begun=$(status_value step)
-    MARK=$mark "$programs/idlers" 1100 3 $(cat "$tmp/ports") >"$tmp/idlers" 3>&- &
+    MARK=$mark "$programs/idlers" mixed 1100 3 $(cat "$tmp/ports") >"$tmp/idlers" 3>&- &
     idlers=$!
     while kill -0 "$idlers" 2>/dev/null; do
         [ -n "$(status_value step)" ] # who holds the token is let in among them
+        sizes >>"$tmp/meanwhile"
     done
     wait "$idlers"
+    awk '$2 > most {most = $2} END {print "descriptors at most " most; exit most > 1000}' "$tmp/meanwhile" # of 4,400 that are tried
     cat "$tmp/idlers"
     steps=$(($(status_value step) - begun))
     descriptors_are_back
     paste "$tmp/before" "$tmp/after"
     echo "steps $steps"
     [ "$(sed -n 's/.*"made": \([0-9]*\),.*/\1/p' "$tmp/idlers")" -ge 4096 ]
-    paste "$tmp/before" "$tmp/after" | awk '$3 - $1 > 10240 || $4 - $2 > 4 {bad = 1} END {exit bad || NR != 3}'
+    paste "$tmp/before" "$tmp/after" | awk '$3 - $1 > 10240 || $4 - $2 > 2 {bad = 1} END {exit bad || NR != 3}'
     [ "$steps" -ge 10 ]
     for port in "$tmp/log/$launched_job"/attempt_0/*.err; do
         [ "$(grep -c 'refused' "$port")" -le 1 ] || { cat "$port"; return 1; }
     done
+    grep -qE 'a connection from 127\.0\.0\.1:[0-9]+ that has not said who it is' "$tmp/log/$launched_job/attempt_0/scheduler.err"
     kill "$launcher"
     wait_for_end 8
     nothing_is_left

@@ -40,6 +40,11 @@ marked() {
     grep -lzsx "MARK=$mark" /proc/[0-9]*/environ | cut -d/ -f3
 }
 
+# Nobody is named by two lines about something refused: one a minute for each member, and one for all strangers.
+refused_once() { # LOG
+    [ -z "$(grep -oE 'frame of peer [0-9]+|that has not said who it is' "$1" | sort | uniq -d)" ]
+}
+
 # What these processes are: number, state, command.
 show() {
     local pid

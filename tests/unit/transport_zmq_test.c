@@ -92,6 +92,18 @@ static void test_transport_zmq_nonsense_for_an_address_is_a_sentence(void **stat
 }
 
 /* ---- diallers -------------------------------------------------------------------------------- */
+static void test_transport_zmq_culprit_without_a_number_is_named_by_what_is_known(void **state)
+{
+    (void)state;
+    char text[TRANSPORT_CULPRIT_BYTES];
+    transport_culprit(7, "", text);
+    assert_string_equal(text, "a frame of peer 7");
+    transport_culprit(0, "", text);
+    assert_string_equal(text, "a connection that has not said who it is");
+    transport_culprit(0, "[fe80::1]:4711", text);
+    assert_string_equal(text, "a connection from [fe80::1]:4711 that has not said who it is");
+}
+
 /* A dialler must survive whatever answers, and find the real listener when that comes. */
 static void test_transport_zmq_dialler_outlives_a_stranger_at_its_address(void **state)
 {
@@ -329,6 +341,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transport_zmq_port_0_becomes_a_real_port),
         cmocka_unit_test(test_transport_zmq_port_in_use_is_named),
+        cmocka_unit_test(test_transport_zmq_culprit_without_a_number_is_named_by_what_is_known),
         cmocka_unit_test(test_transport_zmq_listener_at_all_addresses_is_dialled_by_any),
         cmocka_unit_test(test_transport_zmq_speaks_ipv6),
         cmocka_unit_test(test_transport_zmq_nonsense_for_an_address_is_a_sentence),

@@ -1,7 +1,10 @@
-/* idlers.c - connections to the ports of a job that prove nothing, many at once:  idlers N SECONDS PORT...
- * N to each port, all kept open and each opened again when it is ended, for so long and until N were made to each; 1,000
- * a second at most to a port.  By turns they say nothing, shake hands and say that they are there, as whoever knows
- * ZeroMQ's protocol, and send a byte now and then.
+/* idlers.c - connections to the ports of a job that prove nothing, many at once:  idlers KIND N SECONDS PORT...
+ * N to each port, all kept open and each opened again when it is ended, for so long and until N were made to each.  KIND:
+ *   silent   say nothing
+ *   greet    shake hands and say that they are there, as whoever knows ZeroMQ's protocol
+ *   drip     send a byte now and then
+ *   mixed    these three by turns
+ *   rush     as greet, and as fast as it can; the others are 1,000 a second at most to a port
  * Prints a line of JSON at its end: connections made, and how many were open at most.
  */
 #include <arpa/inet.h>
@@ -15,7 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SILENT, GREETS, DRIPS, KINDS, A_ROUND = 100 };
+enum { SILENT, GREETS, DRIPS, KINDS, MIXED = KINDS, RUSH, A_ROUND = 100 };
+
+static const char *const names[] = {"silent", "greet", "drip", "mixed", "rush"};
 
 typedef struct {
     int fd, port;
@@ -85,25 +90,33 @@ static double now_s(void)
 
 int main(int argc, char **argv)
 {
-    if (argc < 4) return fprintf(stderr, "idlers N SECONDS PORT...\n"), 2;
-    const unsigned each = (unsigned)atoi(argv[1]), ports = (unsigned)argc - 3, n = each * ports;
-    const double end    = now_s() + atof(argv[2]);
+    unsigned kind = 0;
+    while (argc > 1 && kind <= RUSH && strcmp(argv[1], names[kind]) != 0) kind++;
+    if (argc < 5 || kind > RUSH)
+        return fprintf(stderr, "idlers silent|greet|drip|mixed|rush N SECONDS PORT...\n"), 2;
+    const unsigned each = (unsigned)atoi(argv[2]), ports = (unsigned)argc - 4, n = each * ports;
+    const double end    = now_s() + atof(argv[3]);
+    const long pause_ms = kind == RUSH ? 1 : 100;
     struct rlimit files = {.rlim_cur = n + 64, .rlim_max = n + 64};
     if (setrlimit(RLIMIT_NOFILE, &files) != 0) return perror("idlers: too few descriptors"), 3;
     setpriority(PRIO_PROCESS, 0, 10);
     idler *all = calloc(n, sizeof *all);
     if (all == NULL) return 1;
     for (unsigned i = 0; i < n; i++)
-        all[i] = (idler){.fd = -1, .port = atoi(argv[3 + i % ports]), .kind = i / ports % KINDS};
+        all[i] = (idler){.fd   = -1,
+                         .port = atoi(argv[4 + i % ports]),
+                         .kind = kind < KINDS   ? kind
+                                 : kind == RUSH ? GREETS
+                                                : i / ports % KINDS};
     while (now_s() < end || made < n) {
         unsigned open = 0;
-        budget        = A_ROUND * ports;
+        budget        = kind == RUSH ? n : A_ROUND * ports;
         for (unsigned i = 0; i < n; i++) {
             go_on(&all[i]);
             open += all[i].fd >= 0;
         }
         if (open > most) most = open;
-        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = pause_ms * 1000000}, NULL);
     }
     printf("{\"made\": %lu, \"most\": %lu}\n", made, most);
     return 0;
