@@ -70,6 +70,21 @@ static void check_waiting(cluster *c, const sim_record *before, const sim_record
                       i);
 }
 
+/* Who holds what and who trains: a scheduler that came back may say it under another number. */
+static bool is_same_holding(const sim_record *a, const sim_record *b)
+{
+    if (!is_same_set(a, b) || a->n_replicas != b->n_replicas) return false;
+    for (uint32_t i = 0; i < a->n_replicas; i++) {
+        const wire_replica *x = &a->replica[i], *y = &b->replica[i];
+        const wire_member *p = sim_record_server(a, x->server),
+                          *q = sim_record_server(b, y->server);
+        if (x->shard != y->shard || x->server != y->server || x->role != y->role ||
+            (p != NULL ? p->incarnation : 0) != (q != NULL ? q->incarnation : 0))
+            return false;
+    }
+    return true;
+}
+
 static void count_fills(cluster *c, const sim_record *before, const sim_record *r)
 {
     for (uint32_t i = 0; i < r->n_replicas; i++)
@@ -137,6 +152,10 @@ void check_record(cluster *c, const wire_control *m)
             sim_wrong(c, "epoch %" PRIu64 " settles step %" PRId64 ": %s", next.epoch, next.step,
                       wrong);
     }
+    if (!is_same_holding(&c->record, &next)) {
+        c->since.term  = next.term;
+        c->since.epoch = next.epoch;
+    }
     sim_record_clear(&c->record);
     c->record = next;
 }
@@ -156,6 +175,20 @@ void check_plan(cluster *c, const wire_control *m)
 }
 
 /* ---- shards: every version is the reference's ------------------------------------------------ */
+static bool is_newest(const sim_copy *k)
+{
+    const sim_record *r = &k->place->server->c->record;
+    return k->term == r->term && k->epoch == r->epoch;
+}
+
+/* What a copy has that was installed for other holders says nothing: it will be told. */
+static bool is_current(const sim_copy *k)
+{
+    const cluster *c = k->place->server->c;
+    return is_newest(k) ||
+           (k->term == c->since.term ? k->epoch >= c->since.epoch : k->term > c->since.term);
+}
+
 /* Whether this copy is the one that the newest record calls the primary. */
 static bool is_authority(const sim_copy *k)
 {
@@ -163,7 +196,7 @@ static bool is_authority(const sim_copy *k)
     const wire_replica *row   = sim_record_primary(&c->record, k->number);
     const wire_member *member = row != NULL ? sim_record_server(&c->record, row->server) : NULL;
     return member != NULL && member->incarnation == k->place->server->incarnation &&
-           k->role == WIRE_PRIMARY && k->term == c->record.term && k->epoch == c->record.epoch;
+           k->role == WIRE_PRIMARY && is_current(k);
 }
 
 /* Which push a shard just applied is what its worker said, not what the shard was told. */
@@ -202,13 +235,6 @@ static void check_version(sim_copy *k, uint32_t chunk, uint64_t version)
                   k->place->listener.name, version);
 }
 
-/* What a copy has that is not of the newest epoch says nothing: it will be told. */
-static bool is_current(const sim_copy *k)
-{
-    const sim_record *r = &k->place->server->c->record;
-    return k->term == r->term && k->epoch == r->epoch;
-}
-
 static void check_chunk(sim_copy *k, uint32_t chunk)
 {
     cluster *c = k->place->server->c;
@@ -233,11 +259,11 @@ static void check_equal(const sim_copy *k)
     cluster *c = k->place->server->c;
     uint64_t mine, theirs;
     const uint64_t index = shard_index(k->shard, &mine);
-    if (k->role == WIRE_LEARNER || !is_current(k)) return;
+    if (k->role == WIRE_LEARNER || !is_newest(k)) return;
     for (uint32_t i = 0; i < c->n_servers; i++) {
         const sim_copy *o = &c->server[i].copy[k->number];
         if (o == k || o->shard == NULL || o->role == WIRE_LEARNER || o->epoch != k->epoch ||
-            o->term != k->term || !is_current(o) || shard_index(o->shard, &theirs) != index)
+            o->term != k->term || shard_index(o->shard, &theirs) != index)
             continue;
         if (mine != theirs)
             sim_wrong(c, "%s and %s differ after %" PRIu64 " entries of shard %u",
@@ -292,9 +318,7 @@ static void check_payload(sim_copy *s, const wire_data *d, uint32_t i, const uin
     const uint32_t chunk   = d->chunk[i];
     const uint64_t version = d->version[i];
     uint32_t crc;
-    const bool is_known = model_crc(c->reference, chunk, version, &crc);
-    if (!is_known && sim_is_free_rule(c) && !is_current(s)) return; /* checked when it installs */
-    if (!is_known || crc32c(0, at, size) != crc)
+    if (!model_crc(c->reference, chunk, version, &crc) || crc32c(0, at, size) != crc)
         sim_wrong(c, "%s was served in version %" PRIu64 " with values that it never had",
                   name_of(c, chunk), version);
     if (d->crc[i] != crc) sim_wrong(c, "%s was served with a wrong checksum", name_of(c, chunk));

@@ -286,7 +286,10 @@ struct cluster {
         uint64_t shards; /* bit by number: those whose part was reported */
     } part[SIM_CUTS_MAX];
     uint32_t n_parts, n_shards;
-    sim_record record;                 /* the newest that the scheduler has told anybody */
+    sim_record record; /* the newest that the scheduler has told anybody */
+    struct {
+        uint64_t term, epoch;
+    } since;                           /* which all holders and workers are those of `record` */
     uint64_t founder[SIM_WORKERS_MAX]; /* [n_founders] incarnations of the first record */
     uint32_t n_founders;
     uint64_t goodbye[SIM_WORKERS_MAX]; /* of each rank: the newest incarnation that has said BYE */
