@@ -138,22 +138,29 @@ last_step() {
     nothing_is_left
 }
 
-@test "the key of a launcher that was killed is removed by the next one, and that of one that lives stays" {
-    local keys=$tmp/penstock old young
-    start killed --encryption on --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
-    wait_for_step 1
-    old=$(echo "$keys"/*.key)
-    [ -f "$old" ]
-    kill -9 "$launcher"
-    wait "$launcher" || :
+@test "the keys of launchers that were killed are removed by the next one, a joiner's too, and that of one that lives stays" {
+    local keys=$tmp/penstock port=$(free_port) line pids=() old young
+    local job_of_two=(run --nnodes 2 --encryption on "$programs/stepper" steps=100000 pause_ms=20)
+    MASTER_ADDR=127.0.0.1 MASTER_PORT=$port MARK=$mark "$penstock" "${job_of_two[@]}" 2>"$tmp/node0.err" >"$tmp/node0.out" 3>&- &
+    pids+=($!)
+    for _ in $(seq 250); do
+        line=$(sed -n 's/^penstock: on each other machine.*--join //p' "$tmp/node0.err")
+        [ -n "$line" ] && break || sleep 0.02
+    done
+    MARK=$mark "$penstock" run --node-rank 1 --join "$line" "${job_of_two[@]:1}" 2>"$tmp/node1.err" >"$tmp/node1.out" 3>&- &
+    pids+=($!)
+    for _ in $(seq 500); do grep -q 'step 1 ' "$tmp/node1.out" && break || sleep 0.02; done
+    old=$(ls "$keys"/*.key)
+    [ "$(wc -l <<<"$old")" = 2 ]
+    kill -9 "${pids[@]}"
+    wait "${pids[@]}" || :
     start lives --encryption on --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 1
     young=$(ls "$keys"/*.key | grep -vxF "$old")
     [ -f "$young" ]
     touch -d '1 minute ago' "$keys"/*.key
     train next --encryption on --nproc-per-node 2 -- --mode ddp --steps 1
-    [ ! -e "$old" ]
-    [ -f "$young" ]
+    is_text "$young" < <(ls "$keys"/*.key)
     kill "$launcher"
     wait_for_end 8
     [ ! -e "$young" ]

@@ -46,6 +46,14 @@ soon() { [ "$took_ms" -lt 20000 ]; }
     nothing_is_left
 }
 
+@test "with continue the one that is left of two goes on, and is one in the sentence" {
+    go one --nproc-per-node 2 --on-worker-loss continue -- 20 1 6 kill
+    [ "$code" -eq 0 ]
+    grep -qE '1 worker is left; step [67] ' "$tmp/one.err"
+    grep -q ': 20 steps, loss 1 among 1$' "$tmp/one.out"
+    nothing_is_left
+}
+
 @test "a rank that leaves before pen_commit() ends keeps nobody waiting in it" {
     go early --servers 1 -- 40 1 0 early
     [ "$code" -ne 0 ]

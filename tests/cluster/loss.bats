@@ -116,18 +116,22 @@ three_went_on() {
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 int pen_stat(void *ctx, const char *name, double *value)
 {
     static int calls;
     int (*real)(void *, const char *, double *) = (int (*)(void *, const char *, double *))dlsym(RTLD_NEXT, "pen_stat");
-    if (++calls == 3 && getenv("RANK") && strcmp(getenv("RANK"), getenv("DIES")) == 0) raise(SIGKILL);
+    if (++calls == 3 && getenv("RANK") && strcmp(getenv("RANK"), getenv("DIES")) == 0) {
+        usleep(300000); /* others hear where it is: a beat comes every 100 ms */
+        raise(SIGKILL);
+    }
     return real(ctx, name, value);
 }
 END
     cc -shared -fPIC -o "$tmp/dies.so" "$tmp/dies.c"
     for one in 1 0; do
         DIES=$one LD_PRELOAD=$tmp/dies.so train "dies$one" --on-worker-loss continue --nproc-per-node 3 -- --steps 10
-        grep -q "^penstock: worker $one .* is gone.*; the job goes on without it$" "$tmp/dies$one.err"
+        grep -q "^penstock: worker $one .* is gone in step 10, .*; the job goes on without it$" "$tmp/dies$one.err"
     done
     [ "$(value dies1 steps)" = 10 ]
     nothing_is_left

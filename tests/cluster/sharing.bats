@@ -139,7 +139,7 @@ hosts_or_skip() {
 }
 
 @test "workers of other networks, names and /dev/shm train alike, and share the memory that they can map" {
-    hosts_or_skip 2 containers pids
+    hosts_or_skip 2 containers pids nameless
     place=(node0 node1 node1)
     trains_apart '[1]' env
     hosts_stop
@@ -147,7 +147,7 @@ hosts_or_skip() {
 }
 
 @test "workers that do not see each other's processes train alike over the network, though their /dev/shm is one" {
-    hosts_or_skip 3 containers shm
+    hosts_or_skip 3 containers shm nameless
     place=(node0 node1 node2)
     trains_apart '[]' env
 }

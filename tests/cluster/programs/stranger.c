@@ -1,6 +1,6 @@
 /* stranger.c - another local user, who knows the messages of a job but does not hold its token.
  *
- *   stranger end PORT            says HELLO as a worker and FAILURE, in clear text: what ends a job, from a member
+ *   stranger end PORT            says HELLO as a launcher and then that worker 1 crashed, in clear text: what ends a job
  *   stranger end PORT SECRET     the same, with a proof made with the secret in that file
  *   stranger tool PORT           says HELLO as `penstock status` does, and asks for the status
  *   stranger squat PORT          listens there, and takes whatever comes, for 3 s
@@ -20,8 +20,10 @@ enum { LISTEN_MS = 3000, TALK_MS = 1500, EVERY_MS = 100 };
 
 static struct {
     unsigned long messages, bytes, largest;
+    uint64_t incarnation; /* of the newest WELCOME */
     bool is_up;
 } heard;
+static wire_arena *arena;
 
 static void must(pen_status status, const pen_error *why)
 {
@@ -33,6 +35,7 @@ static void must(pen_status status, const pen_error *why)
 static void listen_to(transport *t)
 {
     transport_event event;
+    wire_control c;
     while (transport_recv(t, &event) == PEN_OK) {
         buf_release(event.body);
         heard.is_up |= event.kind == TRANSPORT_UP;
@@ -40,6 +43,10 @@ static void listen_to(transport *t)
         heard.messages++;
         heard.bytes += event.head_size;
         if (event.head_size > heard.largest) heard.largest = event.head_size;
+        wire_arena_reset(arena);
+        if (wire_control_decode(event.head, event.head_size, arena, &c, NULL) == PEN_OK &&
+            c.kind == WIRE_WELCOME)
+            heard.incarnation = c.u.welcome.incarnation;
     }
     poll(NULL, 0, 5);
 }
@@ -56,18 +63,17 @@ static void say(transport *t, wire_control *c)
 static void say_all(transport *t, bool is_tool)
 {
     wire_control hello = {.kind    = WIRE_HELLO,
-                          .u.hello = {.role       = is_tool ? WIRE_OBSERVER : PEN_WORKER,
-                                      .rank       = is_tool ? -1 : 1,
-                                      .world_size = is_tool ? 0 : 2,
-                                      .nonce      = 4711,
-                                      .pid        = getpid(),
-                                      .host       = "devbox",
-                                      .job        = "",
-                                      .store      = ""}};
-    wire_control ask   = {.kind = WIRE_STATUS_ASK};
-    wire_control end   = {.kind      = WIRE_FAILURE,
-                          .u.verdict = {.status = PEN_ABORTED, .rank = 1, .step = -1}};
-    snprintf(end.u.verdict.text, sizeof end.u.verdict.text, "a stranger ends the job");
+                          .u.hello = {.role  = is_tool ? WIRE_OBSERVER : WIRE_LAUNCHER,
+                                      .rank  = -1,
+                                      .nonce = 4711,
+                                      .pid   = getpid(),
+                                      .host  = "devbox",
+                                      .job   = "",
+                                      .store = ""}};
+    wire_control ask   = {.kind = WIRE_STATUS_ASK, .from = heard.incarnation};
+    wire_control end   = {.kind     = WIRE_EXITED,
+                          .from     = heard.incarnation,
+                          .u.exited = {.role = PEN_WORKER, .rank = 1, .code = 1}};
     say(t, &hello);
     say(t, is_tool ? &ask : &end);
 }
@@ -106,6 +112,7 @@ static void squat(const char *port)
 int main(int argc, char **argv)
 {
     if (argc < 3) return fprintf(stderr, "stranger end|tool|squat PORT [SECRET]\n"), 2;
+    arena = wire_arena_create(1 << 20);
     if (strcmp(argv[1], "squat") == 0) {
         squat(argv[2]);
     } else {
@@ -118,6 +125,7 @@ int main(int argc, char **argv)
         }
         transport_close(t, 0);
     }
+    wire_arena_destroy(arena);
     printf("heard %lu messages of %lu bytes, the largest %lu%s\n", heard.messages, heard.bytes,
            heard.largest, heard.is_up && argc > 3 ? ", up" : "");
     return 0;
