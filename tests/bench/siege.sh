@@ -3,7 +3,7 @@
 #   tests/bench/siege.sh BUILD_DIR [PAIRS [SECONDS [SIEGE...]]]
 # 7 pairs of 2 s by default.  Fashion-MNIST with one server and two workers, one job for each siege, all ports of it:
 #   idle-32, idle-64    so many connections that say nothing              drip   64 that send a byte now and then
-#   rush-64, rush-1024  so many that shake hands, each again at once      token  HELLO and FAILURE with a wrong token
+#   rush-64, rush-1024  so many that shake hands, each again at once      token  stranger.c with a wrong token
 #   http                64 that drip into the HTTP port
 # A pair is three stretches: at rest, besieged, and beside a process that takes as much CPU as the strangers just did.  The
 # ratio to the second is what a neighbour of any kind costs; that to the third is what refusing costs.
