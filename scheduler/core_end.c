@@ -83,6 +83,7 @@ static void conclude(scheduler_core *core, uint64_t now_ms)
                                 .tensor = q->step >= 0 ? core->model.tensor[q->tensor].name : ""};
     pen_error why;
     sentence_worker_gone(q->dead, &debt, q->died_ms, &why);
+    core_add_silence(core, q->dead, q->died_ms, &why);
     core_verdict(core, &why, now_ms);
 }
 
@@ -147,6 +148,7 @@ static void judge(scheduler_core *core, seat *dead, uint64_t now_ms)
         sentence_server_gone(dead, tensor, n_tensors, core->job_step, now_ms, &why);
     else
         sentence_worker_gone(dead, NULL, now_ms, &why);
+    core_add_silence(core, dead, now_ms, &why);
     core_verdict(core, &why, now_ms);
 }
 
@@ -330,6 +332,13 @@ static member_event event_of_exit(const scheduler_core *core, const seat *s)
     return is_awaited ? MEMBER_EVENT_LOST : MEMBER_EVENT_EXITED;
 }
 
+/* Of the process that sat there before, or of one that is missed: the job waits for another. */
+static bool is_old_news(const seat *s, int32_t pid)
+{
+    const bool sat_another = s->has_come_back || s->was_missed;
+    return s->is_missed || (sat_another && seat_is_here(s) && s->pid != pid);
+}
+
 void core_exited(scheduler_core *core, seat *launcher, const wire_control *message, uint64_t now_ms)
 {
     (void)launcher;
@@ -340,8 +349,7 @@ void core_exited(scheduler_core *core, seat *launcher, const wire_control *messa
     const bool in_order = !message->u.exited.signal && !message->u.exited.code;
     seat *s             = roster_find(&core->roster, role, rank);
     const char *note    = message->u.exited.note ? message->u.exited.note : "";
-    /* of the process that sat there before */
-    if (s && s->has_come_back && seat_is_here(s) && s->pid != message->u.exited.pid) return;
+    if (s && is_old_news(s, message->u.exited.pid)) return;
 
     if (!s || s->state == MEMBER_ABSENT) {
         if (!in_order && core->phase == PHASE_TRAINING && core->n_servers)

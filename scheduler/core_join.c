@@ -188,6 +188,7 @@ static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
     if (!core->has_begun) core->joining_ms = now_ms;
     core->has_begun = true;
     s->last_seen_ms = now_ms;
+    s->is_missed    = false;
     welcome(core, s);
     core_will_tell(core, s);
     catch_up(core, s);
@@ -394,16 +395,56 @@ void core_hello(scheduler_core *core, uint32_t peer, const wire_control *c, uint
     }
 }
 
+/* ---- waiting --------------------------------------------------------------------------------- */
+/* When one that has joined is missed: a lease after it was last heard. */
+static uint64_t missed_ms(const scheduler_core *core, const seat *s)
+{
+    const bool was_here = s->rank >= 0 && s->incarnation && !s->has_said_bye &&
+                          (s->state == MEMBER_JOINING || s->state == MEMBER_ABSENT);
+    return was_here && !s->is_missed ? s->last_seen_ms + core->settings.lease_ms : UINT64_MAX;
+}
+
+/* Its seat is free: for itself once it is heard again, and for another process, started in its place. */
+static void miss(scheduler_core *core, seat *s, uint64_t now_ms)
+{
+    const uint64_t end = core->joining_ms + core->settings.init_timeout_ms;
+    pen_error why;
+    s->is_missed = s->was_missed = true;
+    roster_unbind(&core->roster, s);
+    core_move(core, s, MEMBER_EVENT_DOWN);
+    core_missed(core, s, end > now_ms ? end - now_ms : 0, now_ms, &why);
+    core_announce(core, why.text);
+}
+
+static void miss_silent(scheduler_core *core, uint64_t now_ms)
+{
+    seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+        if (missed_ms(core, s) <= now_ms) miss(core, s, now_ms);
+}
+
+static uint64_t first_missed_ms(const scheduler_core *core)
+{
+    uint64_t due = UINT64_MAX;
+    const seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+        if (missed_ms(core, s) < due) due = missed_ms(core, s);
+    return due;
+}
+
 uint64_t core_join_next_ms(const scheduler_core *core)
 {
     if (core->phase != PHASE_JOINING || !core->has_begun) return UINT64_MAX;
     const uint64_t end = core->joining_ms + core->settings.init_timeout_ms;
-    return core->proof.is_open && core->proof.due_ms < end ? core->proof.due_ms : end;
+    uint64_t due       = first_missed_ms(core);
+    if (core->proof.is_open && core->proof.due_ms < due) due = core->proof.due_ms;
+    return due < end ? due : end;
 }
 
 void core_join_tick(scheduler_core *core, uint64_t now_ms)
 {
     if (core->phase != PHASE_JOINING || !core->has_begun) return;
+    miss_silent(core, now_ms);
     if (core->proof.is_open && now_ms >= core->proof.due_ms) {
         core_join_begin(core, now_ms);
         if (core->phase != PHASE_JOINING) return;

@@ -64,6 +64,15 @@ void core_late_register(scheduler_core *core, seat *s, const wire_control *messa
 }
 
 /* ---- on_worker_loss=wait --------------------------------------------------------------------- */
+void core_announce(scheduler_core *core, const char *line)
+{
+    const bool has_launcher = core_has_launcher(core);
+    core_log(core, has_launcher ? LOG_INFO : LOG_NOTICE, "%s", line);
+    if (has_launcher)
+        core_send_all(core, 1u << WIRE_LAUNCHER,
+                      &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = line}});
+}
+
 /* Who comes in its place is in no group of theirs: collectives that wait for the dead end here. */
 static void tell_waiting(scheduler_core *core, const seat *dead)
 {
@@ -87,15 +96,12 @@ void core_wait_for(scheduler_core *core, seat *dead, uint64_t now_ms)
         return;
     }
     sentence_worker_gone(dead, NULL, now_ms, why);
+    core_add_silence(core, dead, now_ms, why);
     dead->loss       = why;
     dead->awaited_ms = now_ms + core->settings.wait_ms;
     snprintf(line, sizeof line, "%.560s; the job waits %s for it to come back", why->text,
              sentence_span(span, core->settings.wait_ms));
-    const bool has_launcher = core_has_launcher(core);
-    core_log(core, has_launcher ? LOG_INFO : LOG_NOTICE, "%s", line);
-    if (has_launcher)
-        core_send_all(core, 1u << WIRE_LAUNCHER,
-                      &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = line}});
+    core_announce(core, line);
     core_tell(core, dead);
     tell_waiting(core, dead);
     core_keep(core, now_ms);

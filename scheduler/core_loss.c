@@ -47,8 +47,10 @@ static bool remember(scheduler_core *core, seat *dead, uint64_t now_ms)
 {
     if (core->first_lost < 0) core->first_lost = dead->rank;
     if (!dead->loss) dead->loss = malloc(sizeof *dead->loss);
-    if (dead->loss) sentence_worker_gone(dead, NULL, now_ms, dead->loss);
-    return dead->loss != NULL;
+    if (!dead->loss) return false;
+    sentence_worker_gone(dead, NULL, now_ms, dead->loss);
+    core_add_silence(core, dead, now_ms, dead->loss);
+    return true;
 }
 
 const seat *core_loss_lowest(const scheduler_core *core)

@@ -247,6 +247,45 @@ static bool may_hear_more(const scheduler_core *core)
     return false;
 }
 
+/* ---- who is silent ----------------------------------------------------------------------------- */
+/* One that lives and has just said that it cannot reach it either. */
+static const core_gap *witness_of(const scheduler_core *core, const seat *s, uint64_t now_ms)
+{
+    const core_gap *found = NULL;
+    for (uint32_t i = 0; i < core->n_gaps; i++) {
+        const core_gap *g = &core->gap[i];
+        if (g->to != s || g->to_incarnation != s->incarnation) continue;
+        if (!may_miss(g->from) || g->from_incarnation != g->from->incarnation) continue;
+        if (g->newest_ms + STALE_MS <= now_ms) continue;
+        if (!found || order_of(g, found) < 0) found = g;
+    }
+    return found;
+}
+
+static sentence_silence describe_silence(const scheduler_core *core, const core_gap *g)
+{
+    return (sentence_silence){.scheduler = core->address,
+                              .host      = core->host,
+                              .master    = core->master,
+                              .from      = g ? g->from : NULL,
+                              .address   = g ? g->address : NULL,
+                              .words     = g ? g->words : NULL};
+}
+
+void core_add_silence(const scheduler_core *core, const seat *s, uint64_t now_ms, pen_error *why)
+{
+    if (now_ms - s->last_seen_ms < core->settings.lease_ms) return;
+    const sentence_silence silence = describe_silence(core, witness_of(core, s, now_ms));
+    sentence_add_silence(s, &silence, why);
+}
+
+void core_missed(const scheduler_core *core, const seat *s, uint64_t waits_ms, uint64_t now_ms,
+                 pen_error *why)
+{
+    const sentence_silence silence = describe_silence(core, NULL);
+    sentence_missed(s, &silence, waits_ms, now_ms, why);
+}
+
 /* ---- time -------------------------------------------------------------------------------------- */
 void core_reach_tick(scheduler_core *core, uint64_t now_ms)
 {

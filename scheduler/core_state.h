@@ -313,6 +313,8 @@ bool core_may_replace(const scheduler_core *core, const seat *s);
 bool core_is_late(const scheduler_core *core, const seat *s); /* here, and not in the record yet */
 seat *core_late_server(scheduler_core *core);                 /* a seat for one more; NULL: none */
 void core_late_register(scheduler_core *core, seat *s, const wire_control *message);
+void core_announce(scheduler_core *core,
+                   const char *line); /* launchers print it; without one the log says it */
 void core_wait_for(scheduler_core *core, seat *dead, uint64_t now_ms);
 void core_wait_tick(scheduler_core *core, uint64_t now_ms);
 uint64_t core_wait_next_ms(const scheduler_core *core);
@@ -326,6 +328,12 @@ void core_slow_beat(scheduler_core *core, const seat *waiting, uint64_t since_ms
 void core_unreached(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
 void core_reached(scheduler_core *core, const seat *s); /* all that it needs, after all */
 void core_reach_tick(scheduler_core *core, uint64_t now_ms);
+
+/* Adds who else cannot reach it, and where to look, when it is its silence of which it is known that it is gone. */
+void core_add_silence(const scheduler_core *core, const seat *s, uint64_t now_ms, pen_error *why);
+/* It has joined, is silent, and the job has not begun. */
+void core_missed(const scheduler_core *core, const seat *s, uint64_t waits_ms, uint64_t now_ms,
+                 pen_error *why);
 uint64_t core_reach_next_ms(const scheduler_core *core);
 
 /* core_scale.c: SCALE, DRAIN */

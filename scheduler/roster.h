@@ -67,6 +67,8 @@ struct seat {
     bool has_passed;     /* worker: ended in good order, never came  */
     bool has_ended;      /* worker: its process ended in good order  */
     bool has_said_bye;   /* worker: and where it is, just before    */
+    bool is_missed;      /* silent before the job began, as was said */
+    bool was_missed;     /* so was it, or another process in this seat */
     bool has_left_early; /* worker: in good order, while others wait for it */
 
     uint64_t in_record; /* its incarnation in the newest epoch record; 0: not in it               */

@@ -145,6 +145,40 @@ void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors,
     blame(why, &text, s, step, tensor, seen_s(s, now_ms));
 }
 
+static const char *without_scheme(const char *address)
+{
+    return strncmp(address, "tcp://", 6) == 0 ? address + 6 : address;
+}
+
+void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_error *why)
+{
+    char name[SENTENCE_SEAT_BYTES];
+    sentence text = {0};
+    if (strcmp(s->host, silence->host) == 0) return; /* no network is between them */
+    sentence_add(&text, "%s by the scheduler at %.100s", why->text, silence->scheduler);
+    if (silence->from)
+        sentence_add(&text, "; %.120s cannot reach it at %.100s: %.95s",
+                     sentence_seat(name, silence->from), without_scheme(silence->address),
+                     silence->words);
+    sentence_add(&text, "; `penstock doctor --master-addr %.100s` on %.64s tests the way",
+                 silence->master, s->host);
+    memcpy(why->text, text.text, sizeof why->text);
+}
+
+void sentence_missed(const seat *s, const sentence_silence *silence, uint64_t waits_ms,
+                     uint64_t now_ms, pen_error *why)
+{
+    char name[SENTENCE_SEAT_BYTES], span[SENTENCE_SPAN_BYTES];
+    sentence text = {0};
+    sentence_add(&text, "%s is gone before the job began", sentence_seat(name, s));
+    add_seen(&text, s, now_ms);
+    blame(why, &text, s, -1, NULL, seen_s(s, now_ms));
+    sentence_add_silence(s, silence, why);
+    const size_t used = strlen(why->text);
+    snprintf(why->text + used, sizeof why->text - used, "; the job waits %s for it to come back",
+             sentence_span(span, waits_ms));
+}
+
 void sentence_scheduler_gone(const char *address, const char *host, const seat *ahead,
                              pen_error *why)
 {
@@ -182,7 +216,7 @@ static void add_remedy(sentence *text, const sentence_gap *g)
 void sentence_unreached(const sentence_gap *g, pen_error *why)
 {
     char from[SENTENCE_SEAT_BYTES], to[SENTENCE_SEAT_BYTES], end[SENTENCE_SEAT_BYTES];
-    const char *address = strncmp(g->address, "tcp://", 6) == 0 ? g->address + 6 : g->address;
+    const char *address = without_scheme(g->address);
     const seat *culprit = g->common ? g->common : g->to;
     sentence text       = {0};
     sentence_add(&text, "%.120s cannot reach %.120s at %.200s: %.95s", sentence_seat(from, g->from),

@@ -37,6 +37,22 @@ void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now
 void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors, int64_t step,
                           uint64_t now_ms, pen_error *why);
 
+/* What is added where a member of another host is gone because nothing was heard of it: " by the scheduler at
+ * node0:29500; worker 0 (a) cannot reach it at 10.0.0.7:4711: no answer, timed out; `penstock doctor --master-addr node0`
+ * on b tests the way". */
+typedef struct {
+    const char *scheduler, *host, *master; /* "node0:29500", where it runs, and its address alone */
+    const seat *from; /* who says that it cannot reach it either; NULL: nobody does */
+    const char *address, *words;
+} sentence_silence;
+
+void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_error *why);
+
+/* "worker 1 (b) is gone before the job began; last seen 10.0 s ago by the scheduler at node0:29500; ... on b tests the way;
+ * the job waits 290 s for it to come back". */
+void sentence_missed(const seat *s, const sentence_silence *silence, uint64_t waits_ms,
+                     uint64_t now_ms, pen_error *why);
+
 /* UNREACHABLE: "the scheduler at 10.0.0.7:29500 is gone: it ran on devbox, and when it last spoke to
  * all the job was in step 418, worker 0 in pen_step_end".  `ahead`: a worker in that step; NULL: none
  * is in one. */

@@ -171,11 +171,22 @@ static void renew_when_silent(server *s, uint64_t now)
     lifeline_renew(s->scheduler);
 }
 
+static void watch_the_way(server *s, uint64_t now)
+{
+    char who[300], whom[340], remedy[400];
+    snprintf(who, sizeof who, "server %d (%.255s)", s->rank, s->host);
+    snprintf(whom, sizeof whom, "the scheduler at %s", scheduler_place(s));
+    snprintf(remedy, sizeof remedy, "`penstock doctor --master-addr %.300s` tests the way",
+             s->settings.master_addr);
+    lifeline_watch(s->scheduler, now - s->heard_ms, s->lease_ms, who, whom, remedy, now);
+}
+
 static void beat(void *user)
 {
     server *s          = user;
     const uint64_t now = loop_now_ms(s->loop);
     forgive_own_pause(s, now);
+    watch_the_way(s, now);
     if (now - s->heard_ms > s->lease_ms) {
         char how[64];
         snprintf(how, sizeof how, "it has not answered for %.3g s", (double)s->lease_ms / 1000);

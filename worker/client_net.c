@@ -375,10 +375,27 @@ void client_say_unreached(client *c, int32_t role, int32_t rank, const char *add
     liaison_say(c->liaison, &m);
 }
 
+/* Also while the program is in code of its own: nobody else on a host that is cut off can say it. */
+static void look_at_control(client *c, uint64_t now_ms)
+{
+    const pen_ctx *ctx  = c->ctx;
+    const char *address = strstr(c->control_address, "://");
+    char who[300], whom[340], remedy[400];
+    if (c->has_failed || c->is_leaving) return;
+    snprintf(who, sizeof who, "worker %d (%.255s)", (int)ctx->env.rank, ctx->host);
+    snprintf(whom, sizeof whom, "the scheduler at %s",
+             address != NULL ? address + 3 : c->control_address);
+    snprintf(remedy, sizeof remedy, "`penstock doctor --master-addr %.300s` tests the way",
+             ctx->env.addr);
+    lifeline_watch(c->control, liaison_silence_ms(c->liaison, now_ms), liaison_lease_ms(c->liaison),
+                   who, whom, remedy, now_ms);
+}
+
 void client_look_at_links(client *c, uint64_t now_ms)
 {
     if (now_ms - c->looked_ms < REACH_LOOK_MS) return;
     c->looked_ms = now_ms;
+    look_at_control(c, now_ms);
     for (uint32_t i = 0; i < c->n_links; i++) {
         lane_link *l   = &c->links[i];
         const char *to = c->route.address[l->shard];

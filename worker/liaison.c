@@ -154,6 +154,18 @@ void liaison_place(const liaison *self, int32_t *local_rank, int32_t *node)
     *node       = self->node;
 }
 
+uint64_t liaison_silence_ms(const liaison *self, uint64_t now_ms)
+{
+    const bool listens = self->incarnation != 0 && self->phase != LEAVING && self->phase != LEFT &&
+                         self->phase != FAILED;
+    return listens && now_ms > self->acked_ms ? now_ms - self->acked_ms : 0;
+}
+
+uint64_t liaison_lease_ms(const liaison *self)
+{
+    return self->setup.lease_ms;
+}
+
 uint64_t liaison_incarnation(const liaison *self)
 {
     return self->incarnation;

@@ -111,6 +111,10 @@ void liaison_leave(liaison *self, uint64_t now_ms);
 
 uint64_t liaison_incarnation(const liaison *self); /* 0 before WELCOME */
 
+/* How long the scheduler, which has been heard before, has said nothing; 0: nobody listens to it any more. */
+uint64_t liaison_silence_ms(const liaison *self, uint64_t now_ms);
+uint64_t liaison_lease_ms(const liaison *self); /* as WELCOME said */
+
 /* Where WELCOME puts a worker that is in no record yet; -1: it does not. */
 void liaison_place(const liaison *self, int32_t *local_rank, int32_t *node);
 

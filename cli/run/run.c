@@ -221,6 +221,7 @@ static void read_link(launcher *l, uint64_t now)
         l->answered = l->asked;
         take_stuck(l, &message);
         if (message.kind == WIRE_LOST) take_lost(l, &message);
+        if (message.kind == WIRE_NOTICE) fprintf(stderr, "penstock: %s\n", message.u.notice.text);
         if (message.kind == WIRE_SCALE)
             launcher_scale(l, message.u.scale.workers, message.u.scale.servers);
         if (message.kind != WIRE_VERDICT || l->has_verdict) continue;

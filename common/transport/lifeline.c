@@ -2,8 +2,11 @@
 #include "common/transport/lifeline.h"
 
 #include "common/clock.h"
+#include "common/log.h"
+#include "common/transport/reach.h"
 #include "common/why.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -20,6 +23,8 @@ enum {
 struct lifeline {
     transport *now, *next; /* next: NULL unless a renewal is under way */
     uint64_t next_ms;      /* when it began */
+    reach way;             /* while the other end is silent */
+    bool has_told;         /* what stands in it */
     transport_options options;
     int epoll_fd; /* of both; -1: the transport has no descriptor */
     char address[];
@@ -128,9 +133,25 @@ void lifeline_renew(lifeline *self)
     if (!watch(self, self->next)) drop_next(self);
 }
 
+void lifeline_watch(lifeline *self, uint64_t silent_ms, uint64_t lease_ms, const char *who,
+                    const char *whom, const char *remedy, uint64_t now_ms)
+{
+    const bool is_silent = silent_ms > 0 && silent_ms >= lease_ms / 2;
+    if (!is_silent && self->has_told) log_notice("%s reaches %s again", who, whom);
+    if (!is_silent) reach_end(&self->way);
+    if (!is_silent) self->has_told = false;
+    if (!is_silent || self->has_told) return;
+    if (!self->way.is_needed) reach_begin(&self->way, 0, now_ms - REACH_FIRST_MS);
+    const char *words = reach_look(&self->way, self->address, now_ms);
+    if (words == NULL || self->way.error == ECONNREFUSED) return;
+    self->has_told = true;
+    log_warning("%s cannot reach %s: %s; %s", who, whom, words, remedy);
+}
+
 void lifeline_close(lifeline *self, uint32_t linger_ms)
 {
     if (self == NULL) return;
+    reach_end(&self->way);
     transport_close(self->next, 0);
     transport_close(self->now, linger_ms);
     if (self->epoll_fd >= 0) close(self->epoll_fd);

@@ -37,6 +37,12 @@ int lifeline_poll_fd(lifeline *self);
  * else instead of it.  When there is no memory or descriptor for it, the present connection stays. */
 void lifeline_renew(lifeline *self);
 
+/* Again and again while the other end has been silent for so long.  From half a lease on the system is asked for the
+ * way to it, and what stands there is logged, once until the other end is heard again, which is logged too; nothing
+ * where the host answers.  who: "worker 1 (b)"; whom: "the scheduler at a:29500"; remedy: what to do. */
+void lifeline_watch(lifeline *self, uint64_t silent_ms, uint64_t lease_ms, const char *who,
+                    const char *whom, const char *remedy, uint64_t now_ms);
+
 void lifeline_close(lifeline *self, uint32_t linger_ms); /* as transport_close(); NULL is fine */
 
 #endif

@@ -182,7 +182,7 @@ const char *reach_look(reach *r, const char *address, uint64_t now_ms)
         return NULL;
     }
     if (!atomic_load(&r->asked->is_answered)) return NULL;
-    const int error = r->asked->error;
+    const int error = r->error = r->asked->error;
     drop(r->asked);
     r->asked  = NULL;
     r->due_ms = now_ms + REACH_AGAIN_MS;

@@ -32,6 +32,7 @@ typedef struct { /* zero: nothing is watched */
     reach_question *asked;
     char note[REACH_NOTE_BYTES];  /* of the newest REFUSED */
     char words[REACH_NOTE_BYTES]; /* what stands in the way */
+    int error;                    /* as reach_try() had it then */
 } reach;
 
 /* It is needed from now on, for the first time.  name_ms: how long its name may not resolve. */

@@ -1,5 +1,6 @@
 # reach.bats - members that cannot reach each other, on hosts of their own (support/hosts.bash): one sentence within 10 s of
-# the beginning, or within the lease (10 s) after the first step, the same on all of them, and nobody else is blamed.
+# the beginning, or within the lease (10 s) later, the same on all of them, and nobody else is blamed.  Where the whole
+# cable of a host is pulled, either side has a sentence, and each names both ends.
 #
 # Jobs run as by default: encrypted, and with shared memory where hosts share any.  What is cut is a cable: the whole one of
 # a host, or the way between two hosts (cut_between), which both reach all others.  Hosts are started once, and jobs with
@@ -29,18 +30,18 @@ cut_between() { # node0 node1
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
 machines() { # NAME PORT HOSTS FLAGS... -- WORDS of the program: one job by `penstock run`, machine 0 first; $NAME: who takes part
-    local name=$1 port=$2 hosts=$3 flags=() host rank=0 line
+    local name=$1 port=$2 hosts=$3 flags=() host rank=0
     shift 3
     while [ "$1" != -- ]; do flags+=("$1") && shift; done
     shift
     declare -g "$name="
     for host in $hosts; do
         if [ $rank = 0 ]; then
-            begin_on "$host" "${name}0" "$penstock" run --nnodes "$(wc -w <<<"$hosts")" --node-rank 0 --master-addr "$host" --master-port "$port" "${flags[@]}" "$programs/stepper" "$@"
+            begin_on "$host" "${name}0" "$penstock" run --nnodes "${nnodes:-$(wc -w <<<"$hosts")}" --node-rank 0 --master-addr "$host" --master-port "$port" "${flags[@]}" "$programs/stepper" "$@"
             join_line "${name}0"
         else
             # shellcheck disable=SC2154
-            begin_on "$host" "$name$rank" "$penstock" run --nnodes "$(wc -w <<<"$hosts")" --node-rank $rank --join "$line" "${flags[@]}" "$programs/stepper" "$@"
+            begin_on "$host" "$name$rank" "$penstock" run --nnodes "${nnodes:-$(wc -w <<<"$hosts")}" --node-rank $rank --join "$line" "${flags[@]}" "$programs/stepper" "$@"
         fi
         declare -g "$name=${!name} $name$rank"
         rank=$((rank + 1))
@@ -78,8 +79,13 @@ steps() { # NAME: the processes of the job have come to step 5
     return 1
 }
 
-joined() { # NAME HOST PORT: all of the job know each other
-    for _ in $(seq 500); do on "$2" "$penstock" status --json --master-addr "$2" --master-port "$3" 2>>"$tmp/$1.status" | tee -a "$tmp/$1.status" | grep -q '"phase": *"training"' && return || sleep 0.02; done
+stands() { # NAME HOST PORT PATTERN...: the status of the job has all of these
+    local pattern
+    for _ in $(seq 500); do
+        on "$2" "$penstock" status --json --master-addr "$2" --master-port "$3" >"$tmp/$1.status" 2>&1 || :
+        for pattern in "${@:4}"; do grep -qE "$pattern" "$tmp/$1.status" || { sleep 0.02 && continue 2; }; done
+        return
+    done
     cat "$tmp/$1.status"
     return 1
 }
@@ -98,6 +104,19 @@ all_say() { # NAME LIMIT_MS PATTERN
     ! grep -hvE "$3" "${files[@]}" | grep -E 'is gone|has not pushed|has not entered' || return 1
 }
 
+says() { # LIMIT_MS PROCESS PATTERN: within so long of the cut
+    local took
+    until grep -qE "$3" "$tmp/$2.err"; do
+        took=$(($(now_ms) - begun_ms))
+        [ $took -lt $(($1 + busy_ms)) ] || { echo "after $took ms $2 does not say: $3"; tail -n 20 "$tmp/$2.err"; return 1; }
+        sleep 0.02
+    done
+}
+
+cut_off_says() { # PROCESS WHO PORT: the machine that is cut off names itself and the scheduler
+    says 10000 "$1" "$2 \(node3\) cannot reach the scheduler at node2:$3: $why; \`penstock doctor --master-addr node2\` tests the way"
+}
+
 all_end() { # NAME...
     local name process
     for name in "$@"; do for process in ${!name}; do ends "$process" 1 20; done; done
@@ -106,6 +125,7 @@ all_end() { # NAME...
 at='\[?[0-9a-f.:]+\]?:[0-9]+'
 why='(no answer, timed out|no route to host|network is unreachable)'
 remedy='open the TCP ports between these hosts'
+tests_the_way='`penstock doctor --master-addr node2` on node3 tests the way'
 host_remedy="$remedy, or start server [01] with --host ADDRESS, one that all hosts reach"
 
 # ---- scenes ----------------------------------------------------------------------------------------------------------
@@ -146,8 +166,13 @@ host_remedy="$remedy, or start server [01] with --host ADDRESS, one that all hos
     hosts_stop
 }
 
-@test "after the first step, within the lease: a cable between two hosts is named by both ends, the whole cable of one by either" {
+@test "in pen_init, in pen_commit and after the first step, within the lease: a cable between two hosts, and the whole one of a host" {
     hosts_start 4
+    nnodes=3 machines init 29540 "node2 node3" -- steps=5
+    nnodes=3 machines init_ps 29550 "node2 node3" --servers 3 -- steps=5
+    local init_ps_line=$line
+    machines commit 29560 "node2 node3" -- steps=5 0:wait_at=-1,"$tmp/never"
+    machines commit_ps 29570 "node2 node3" --servers 2 -- steps=5 1:wait_at=-1,"$tmp/never"
     machines ddp 29500 "node2 node0 node1" -- steps=100000
     roles ps node2 29510 2 1
     server ps node0 0
@@ -158,19 +183,49 @@ host_remedy="$remedy, or start server [01] with --host ADDRESS, one that all hos
     steps ddp
     steps ps
     steps whole
-    joined early node2 29530
+    stands early node2 29530 '"phase": *"training"'
+    stands init node2 29540 '"phase": *"joining"' '"host": *"node3", *"pid": *[0-9]+, *"state": *"joining"'
+    stands init_ps node2 29550 '"phase": *"joining"' '"host": *"node3", *"pid": *[0-9]+, *"state": *"joining"'
+    stands commit node2 29560 '"phase": *"registering"' '"call": *"pen_commit"'
+    stands commit_ps node2 29570 '"phase": *"registering"' '"call": *"pen_commit"'
+    on node3 tc qdisc add dev eth0 root tbf rate 4mbit burst 16k latency 1s # so that first values are on their way for seconds
+    on bridge tc qdisc add dev p3 root tbf rate 4mbit burst 16k latency 1s
+    machines values 29580 "node2 node3" --servers 2 -- steps=5 rows=5120
+    stands values node2 29580 '"phase": *"training"' '"call": *"pen_commit"'
     begun_ms=$(now_ms)
-    ddp_begun=$begun_ms ps_begun=$begun_ms whole_begun=$begun_ms early_begun=$begun_ms
+    ddp_begun=$begun_ms ps_begun=$begun_ms
     cut_between node0 node1
     cable node3 down
 
     all_say ddp 10000 "worker [12] \(node[01]\) cannot reach worker [12] \(node[01]\) at $at: $why(; 1 more connection fails, also of worker [12] \(node[01]\))?; $remedy"
     all_say ps 10000 "worker 0 \(node1\) cannot reach server 0 \(node0\) at $at: $why; $host_remedy"
-    for job in whole early; do
-        declare -g "${job}_here=${job}0" "${job}_there=${job}1" "${job}_here_begun=$begun_ms" "${job}_there_begun=$begun_ms"
-        all_say ${job}_here 10000 'worker 1 \(node3\) is gone.*; last seen 10[0-9.]* s ago'
-        all_say ${job}_there 10000 'the scheduler at node2:[0-9]+ is gone: it ran on node2, .*'
+    silent="last seen 10[0-9.]* s ago by the scheduler at node2"
+    for job in whole early commit commit_ps values; do
+        declare -g "${job}_here=${job}0" "${job}_here_begun=$begun_ms"
+        all_say ${job}_here 10000 "(worker|server) 1 \(node3\) is gone.*; $silent:295[2-8]0; (worker 0 \(node2\) cannot reach it at $at: $why; )?$tests_the_way"
     done
-    all_end ddp ps whole early
+    says 10000 init0 "worker 1 \(node3\) is gone before the job began; $silent:29540; $tests_the_way; the job waits [0-9]+ s for it to come back"
+    says 10000 init_ps0 "worker 1 \(node3\) is gone before the job began; $silent:29550; $tests_the_way; the job waits [0-9]+ s for it to come back"
+    says 10000 init_ps0 "server 1 \(node3\) is gone before the job began; $silent:29550; $tests_the_way; the job waits [0-9]+ s for it to come back"
+    cut_off_says whole1 'worker 1' 29520
+    cut_off_says early1 'worker 1' 29530
+    cut_off_says init1 'worker 1' 29540
+    cut_off_says init_ps1 'worker 1' 29550
+    cut_off_says init_ps1 'server 1' 29550
+    cut_off_says commit1 'worker 1' 29560
+    cut_off_says commit_ps1 'worker 1' 29570 # it sleeps in code of its own
+    cut_off_says values1 'server 1' 29580
+    for job in whole early init init_ps commit commit_ps values; do says 12000 ${job}1 'the scheduler at node2:[0-9]+ is gone: it ran on node2, .*'; done
+
+    # The job that waits goes on where the machine comes back: the same command, and the machine that was missing.
+    ends init_ps1 1 20
+    on node3 tc qdisc del dev eth0 root
+    on bridge tc qdisc del dev p3 root
+    cable node3 up
+    for rank in 1 2; do
+        begin_on node$((rank == 1 ? 3 : 0)) back$rank "$penstock" run --nnodes 3 --node-rank $rank --join "$init_ps_line" --servers 3 "$programs/stepper" steps=5
+    done
+    for process in init_ps0 back1 back2; do ends $process 0 20; done
+    all_end ddp ps whole early values
     hosts_stop
 }

@@ -1,5 +1,6 @@
 /* lifeline_test.c - a connection that is renewed beside itself, over real sockets. */
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/transport/lifeline.h"
 
 #include <arpa/inet.h>
@@ -171,6 +172,58 @@ static void test_lifeline_gives_up_a_renewal_that_hangs_for_another(void **state
     close(fd);
 }
 
+/* ---- who is silent ------------------------------------------------------------------------------- */
+static void take_line(int level, const char *text, void *user)
+{
+    (void)level;
+    snprintf(user, 256, "%s", text);
+}
+
+static void watch(lifeline *line, uint64_t silent_ms)
+{
+    lifeline_watch(line, silent_ms, 10000, "worker 1 (b)", "the scheduler at a:29500", "look there",
+                   clock_ms(&clock_real));
+}
+
+static void test_lifeline_tells_once_what_stands_in_the_way_of_a_host_that_is_silent(void **state)
+{
+    (void)state;
+    lifeline *line;
+    char said[256] = "";
+    assert_int_equal(lifeline_dial("tcp://240.0.0.1:9", NULL, &line, NULL), PEN_OK);
+    pen_log_set(take_line, said, LOG_NOTICE);
+    watch(line, 0);
+    watch(line, 4999);
+    wait_ms(20);
+    watch(line, 4999);
+    assert_string_equal(said, "");
+    const uint64_t begun = clock_ms(&clock_real);
+    for (; said[0] == 0; wait_ms(1), watch(line, 5000))
+        assert_true(clock_ms(&clock_real) - begun < WAIT_MS);
+    const char *const about = "worker 1 (b) cannot reach the scheduler at a:29500: ";
+    assert_memory_equal(said, about, strlen(about));
+    assert_non_null(strstr(said, "; look there"));
+    said[0] = 0;
+    for (int i = 0; i < 400; i++, wait_ms(1)) watch(line, 6000);
+    assert_string_equal(said, "");
+    watch(line, 10);
+    assert_string_equal(said, "worker 1 (b) reaches the scheduler at a:29500 again");
+    pen_log_set(NULL, NULL, LOG_NOTICE);
+    lifeline_close(line, 0);
+}
+
+static void
+test_lifeline_says_nothing_of_a_process_that_is_silent_on_a_host_that_answers(void **state)
+{
+    world *w       = *state;
+    char said[256] = "";
+    pen_log_set(take_line, said, LOG_NOTICE);
+    for (int i = 0; i < 400; i++, wait_ms(1)) watch(w->line, 6000);
+    watch(w->line, 0);
+    pen_log_set(NULL, NULL, LOG_NOTICE);
+    assert_string_equal(said, "");
+}
+
 static void test_lifeline_options_fit_attempts_into_a_lease_and_leave_silence_to_it(void **state)
 {
     (void)state;
@@ -191,6 +244,8 @@ int main(void)
         IN_WORLD(test_lifeline_moves_as_often_as_it_is_told_to),
         IN_WORLD(test_lifeline_keeps_its_descriptor),
         cmocka_unit_test(test_lifeline_gives_up_a_renewal_that_hangs_for_another),
+        cmocka_unit_test(test_lifeline_tells_once_what_stands_in_the_way_of_a_host_that_is_silent),
+        IN_WORLD(test_lifeline_says_nothing_of_a_process_that_is_silent_on_a_host_that_answers),
         cmocka_unit_test(test_lifeline_options_fit_attempts_into_a_lease_and_leave_silence_to_it),
         cmocka_unit_test(test_lifeline_tells_what_transport_dial_tells_of_a_bad_address),
     };

@@ -26,7 +26,8 @@ static void test_core_declares_a_silent_worker_dead_after_its_lease_and_not_befo
     owes(j, 0, 1, 418, "fc1.weight");
     assert_verdict(j, WORKER_PEER, PEN_PEER_LOST,
                    "worker 1 (devbox) is gone: it has not pushed 'fc1.weight' for step 418; last "
-                   "seen 10.0 s ago");
+                   "seen 10.0 s ago by the scheduler at a; `penstock doctor --master-addr a` on "
+                   "devbox tests the way");
     drop_job(j);
 }
 

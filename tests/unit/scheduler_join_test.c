@@ -123,6 +123,16 @@ static void test_core_refuses_sizes_that_nobody_can_have(void **state)
     drop_job(j);
 }
 
+/* So many of them beat, as all that wait do. */
+static void wait_joining(job *j, int32_t workers, int32_t servers, uint64_t ms)
+{
+    for (const uint64_t end = j->now + ms; j->now < end;) {
+        pass(j, end - j->now < 5000 ? end - j->now : 5000);
+        for (int32_t w = 0; w < workers; w++) beat(j, w, -1, "", 0);
+        for (int32_t s = 0; s < servers; s++) beat_server(j, s);
+    }
+}
+
 static void test_core_names_the_worker_that_has_not_joined(void **state)
 {
     (void)state;
@@ -132,9 +142,10 @@ static void test_core_names_the_worker_that_has_not_joined(void **state)
     for (int32_t w = 0; w < 3; w++) {
         wire_control c = hello_of(PEN_WORKER, w, 4, 1, 10 + (uint64_t)w);
         c.u.hello.host = hosts[w];
-        assert_true(hello(j, WORKER_PEER + (uint32_t)w, &c) != 0);
+        j->worker[w]   = hello(j, WORKER_PEER + (uint32_t)w, &c);
+        assert_true(j->worker[w] != 0);
     }
-    pass(j, 299999);
+    wait_joining(j, 3, 1, 299999);
     assert_int_equal(count(j, WIRE_VERDICT), 0);
     pass(j, 1);
     assert_verdict(
@@ -146,13 +157,60 @@ static void test_core_names_the_worker_that_has_not_joined(void **state)
     drop_job(j);
 }
 
+static void test_core_names_who_has_joined_and_is_silent_and_frees_its_seat(void **state)
+{
+    (void)state;
+    job *j = make_job(nothing);
+    launcher_comes(j);
+    worker_comes(j, 0, 3, 0);
+    worker_comes(j, 1, 3, 0);
+    wait_joining(j, 1, 0, 9999);
+    assert_int_equal(count(j, WIRE_NOTICE), 0);
+    pass(j, 1);
+    assert_string_equal(
+        must(j, LAUNCHER_PEER, WIRE_NOTICE)->text,
+        "worker 1 (devbox) is gone before the job began; last seen 10.0 s ago by the scheduler at "
+        "a; `penstock doctor --master-addr a` on devbox tests the way; the job waits 290 s for it "
+        "to come back");
+    wait_joining(j, 1, 0, 30000);
+    assert_int_equal(count(j, WIRE_NOTICE), 1);
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+
+    exits(j, PEN_WORKER, 1, 1, 0); /* which its launcher can say when the network is back */
+    wire_control other = hello_of(PEN_WORKER, 1, 3, 0, 99); /* started in its place */
+    other.u.hello.pid  = 4711;
+    j->worker[1]       = hello(j, WORKER_PEER + 7, &other);
+    assert_true(j->worker[1] != 0);
+    worker_comes(j, 2, 3, 0);
+    assert_int_equal(must(j, WORKER_PEER, WIRE_EPOCH)->n, 3);
+    exits(j, PEN_WORKER, 1, 1, 0); /* or even later */
+    assert_int_equal(count(j, WIRE_VERDICT), 0);
+    drop_job(j);
+}
+
+static void test_core_takes_back_who_was_silent_before_the_job_began(void **state)
+{
+    (void)state;
+    job *j             = make_job(nothing);
+    const uint64_t old = worker_comes(j, 0, 2, 1);
+    server_comes(j, 0);
+    wait_joining(j, 0, 1, 20000);
+    beat(j, 0, -1, "", 0); /* nobody knows this connection any more */
+    assert_null(last(j, WORKER_PEER, WIRE_BEAT_ACK));
+    worker_comes(j, 1, 2, 1);
+    assert_null(last(j, WORKER_PEER, WIRE_EPOCH));
+    assert_int_equal(worker_comes(j, 0, 2, 1), old);
+    assert_int_equal(must(j, WORKER_PEER, WIRE_EPOCH)->n, 2);
+    drop_job(j);
+}
+
 static void test_core_names_the_servers_that_have_not_joined(void **state)
 {
     (void)state;
     job *j = make_job(nothing);
     server_comes(j, 0);
     worker_comes(j, 0, 1, 3);
-    pass(j, 300000);
+    wait_joining(j, 1, 1, 300000);
     assert_verdict(j, WORKER_PEER, PEN_TIMED_OUT,
                    "2 of 3 servers have not joined after 300 s: servers 1 2.  Joined: 0 (devbox).  "
                    "`penstock doctor --master-addr a` on their hosts tests the way");
@@ -164,7 +222,7 @@ static void test_core_cuts_a_list_of_missing_ranks_that_would_not_fit(void **sta
     (void)state;
     job *j = make_job(nothing);
     worker_comes(j, 0, 2000, 1);
-    pass(j, 300000);
+    wait_joining(j, 1, 0, 300000);
     const char *text = must(j, WORKER_PEER, WIRE_VERDICT)->text;
     assert_non_null(strstr(text, "1999 of 2000 workers have not joined"));
     assert_non_null(strstr(text, " more"));
@@ -257,6 +315,8 @@ int main(void)
         cmocka_unit_test(test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_alone),
         cmocka_unit_test(test_core_refuses_sizes_that_nobody_can_have),
         cmocka_unit_test(test_core_names_the_worker_that_has_not_joined),
+        cmocka_unit_test(test_core_names_who_has_joined_and_is_silent_and_frees_its_seat),
+        cmocka_unit_test(test_core_takes_back_who_was_silent_before_the_job_began),
         cmocka_unit_test(test_core_names_the_servers_that_have_not_joined),
         cmocka_unit_test(test_core_cuts_a_list_of_missing_ranks_that_would_not_fit),
         cmocka_unit_test(test_core_lets_1000_workers_join_register_and_meet_in_a_second),

@@ -41,6 +41,25 @@ static void everybody_hears_one_sentence_of_who_cannot_reach_whom(void **state)
     drop_job(j);
 }
 
+static void whoever_is_silent_for_a_lease_is_named_with_who_else_cannot_reach_it(void **state)
+{
+    (void)state;
+    job *j = training(3, 1);
+    all_beat(j, 3, 1);
+    for (int s = 0; s < 9; s++) { /* server 0 says nothing any more */
+        pass(j, 1000);
+        for (int32_t w = 0; w < 3; w++) beat(j, w, 7, "pen_step_end", 0);
+        if (s > 6) worker_misses(j, 2, PEN_SERVER, 0, "no answer, timed out");
+    }
+    pass(j, 1000);
+    assert_verdict(
+        j, WORKER_PEER, PEN_PEER_LOST,
+        "server 0 (devbox) is gone: it held 'fc1.weight' and 2 more tensors; step 7; last seen "
+        "10.0 s ago by the scheduler at a; worker 2 (b) cannot reach it at 10.0.0.7:4711: no "
+        "answer, timed out; `penstock doctor --master-addr a` on devbox tests the way");
+    drop_job(j);
+}
+
 static void several_with_one_end_in_common_name_that_end(void **state)
 {
     (void)state;
@@ -348,6 +367,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everybody_hears_one_sentence_of_who_cannot_reach_whom),
+        cmocka_unit_test(whoever_is_silent_for_a_lease_is_named_with_who_else_cannot_reach_it),
         cmocka_unit_test(several_with_one_end_in_common_name_that_end),
         cmocka_unit_test(several_without_one_are_counted),
         cmocka_unit_test(what_does_not_know_the_secret_has_another_remedy),

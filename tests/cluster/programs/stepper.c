@@ -7,7 +7,7 @@
  *     pause_ms=N                       sleeps so long in every step
  *     exit_at=STEP,CODE                leaves without pen_finalize() there
  *     crash_at=STEP                    dies of a signal there
- *     wait_at=STEP,FILE                goes on when the file is there
+ *     wait_at=STEP,FILE                goes on when the file is there; STEP -1: before pen_commit
  *     lazy=1                           goes on with the verdict of a step, before its values are there
  *     count=N                          values of a reduction after the last step (1)
  *   Everything else is a setting of the SDK: steps=10 clip=0.1
@@ -62,7 +62,7 @@ static void read_words(choices *c, int argc, char **argv)
     *c                           = (choices){.nan_step   = -1,
                                              .exit_step  = -1,
                                              .crash_step = -1,
-                                             .wait_step  = -1,
+                                             .wait_step  = -2,
                                              .rows       = 256,
                                              .count      = 1,
                                              .lr_scale   = 1};
@@ -133,10 +133,15 @@ static void nap(long ms)
     while (ms > 0 && nanosleep(&left, &left) != 0) {}
 }
 
+static void wait_for_file(const choices *c, int64_t step)
+{
+    while (step == c->wait_step && access(c->wait_file, F_OK) != 0) nap(10);
+}
+
 static void misbehave(const choices *c, int64_t step)
 {
     nap(c->pause_ms);
-    while (step == c->wait_step && access(c->wait_file, F_OK) != 0) nap(10);
+    wait_for_file(c, step);
     if (step == c->exit_step) _exit((int)c->exit_code);
     if (step == c->crash_step) raise(SIGSEGV);
 }
@@ -185,6 +190,7 @@ int main(int argc, char **argv)
     TRY(pen_info_get(ctx, &info));
     c.rank = info.rank; /* also where no variable RANK says it */
     if (make_tensors(ctx, &c, all) != 0) return 1;
+    wait_for_file(&c, -1);
     TRY(pen_commit(ctx));
     while ((s = pen_step_begin(ctx, &step)) == PEN_OK)
         if (train_step(ctx, &c, all, &step) != 0) return 1;
