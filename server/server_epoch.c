@@ -265,10 +265,15 @@ static void say_ready(server *s)
     server_send(s, &c);
 }
 
+static bool has_reached(const server *s)
+{
+    return s->is_ready && s->n_reached == s->settings.shards;
+}
+
 void server_epoch_plan(server *s, const void *head, size_t size)
 {
     if (s->plan != NULL) { /* asked again after a reconnect */
-        if (s->is_ready) say_ready(s);
+        if (has_reached(s)) say_ready(s);
         return;
     }
     server_plan *p = s->n_workers > 0 ? calloc(1, sizeof *p + size) : NULL;
@@ -322,8 +327,14 @@ void server_prepared(void *user)
     s->is_ready = true;
     forget_gone(s);
     make_learners(s);
-    tell_places(s, p->rooms);
-    say_ready(s);
+    tell_places(s, p->rooms); /* READY follows when they have reached the copies of their shards */
+}
+
+void server_place_reached(void *user)
+{
+    server *s = user;
+    s->n_reached++;
+    if (has_reached(s)) say_ready(s);
 }
 
 /* ---- SEAL ------------------------------------------------------------------------------------ */

@@ -133,6 +133,7 @@ void server_shard_news(void *user)
         shard_install(h->shard, &view);
     }
     server_links_sweep(s);
+    server_links_tell(s);
     if (s->seal_epoch <= n->view.epoch) s->is_sealing = false;
     trace_span(TRACE_INSTALL, begun, &(trace_note){0});
     server_shard_flush(s);

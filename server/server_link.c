@@ -70,6 +70,7 @@ static bool drain(void *user)
         buf_release(event.body);
     }
     if (n > 0) server_shard_flush(l->place);
+    if (n > 0) server_links_tell(l->place);
     return n > 0;
 }
 
@@ -135,6 +136,14 @@ static void look(void *user)
         is_missing |= reach_is_missing(&l->reach);
     }
     if (is_missing) loop_timer_start(s->loop, &s->look, now + REACH_LOOK_MS, look, s);
+}
+
+void server_links_tell(server_shard *s)
+{
+    if (s->has_reached) return;
+    for (const server_link *l = s->links; l != NULL; l = l->next)
+        if (reach_is_missing(&l->reach)) return;
+    s->has_reached = server_post(s->server->loop, server_place_reached, s->server);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

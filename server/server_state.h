@@ -86,6 +86,7 @@ struct server_shard { /* a place: one thread, one address, any number of shards 
     server_hosted **hosted; /* [n_hosted] */
     uint32_t n_hosted, hosted_capacity;
     server_link *links;
+    bool has_reached; /* all copies of the shards that it had at first; main has been told */
     wire_arena *arena;
     wire_out out;
     server_unsent *unsent, **unsent_end;
@@ -113,6 +114,7 @@ server_link *server_link_to(server_shard *s, int32_t rank, uint64_t incarnation,
 bool server_link_send(server_link *l, const wire_data *d, buf *payload);
 void server_links_mark(server_shard *s);  /* all as not needed */
 void server_links_sweep(server_shard *s); /* those that were not asked for since */
+void server_links_tell(server_shard *s);  /* server_place_reached(), once: none is missing */
 
 /* ---- what main tells them; each is posted to a place's loop, and frees what it is given ------- */
 typedef struct { /* one shard that is to be here */
@@ -204,6 +206,7 @@ typedef struct { /* all shards of one place are sealed */
 
 /* Run in main's thread; each frees what it is given. */
 void server_prepared(void *plan);
+void server_place_reached(void *server);
 void server_made(void *rooms);
 void server_sealed(void *place_sealed);
 void server_part_written(void *part);
@@ -255,7 +258,8 @@ struct server {
     wire_replica fallback[64]; /* of a PLAN that places nothing: one shard for each thread */
     server_presence *presence; /* [n_shards] of the job */
     uint32_t n_shards;
-    bool is_ready;
+    bool is_ready;      /* has made its shards */
+    uint32_t n_reached; /* places that have reached the copies of theirs; READY when all have */
     int64_t restored;
 
     uint64_t seal_term, seal_epoch; /* what is being sealed for, or was */

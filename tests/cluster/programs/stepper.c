@@ -8,6 +8,7 @@
  *     exit_at=STEP,CODE                leaves without pen_finalize() there
  *     crash_at=STEP                    dies of a signal there
  *     wait_at=STEP,FILE                goes on when the file is there; STEP -1: before pen_commit
+ *     greets=1                         says when pen_commit has returned
  *     lazy=1                           goes on with the verdict of a step, before its values are there
  *     count=N                          values of a reduction after the last step (1)
  *   Everything else is a setting of the SDK: steps=10 clip=0.1
@@ -27,7 +28,7 @@ typedef struct {
     const char *settings[WORDS_MAX + 3];
     int n_settings, rank;
     long nan_step, nan_tensor, nan_element, exit_step, exit_code, crash_step, rows, pause_ms, count,
-        lazy;
+        lazy, greets;
     double lr_scale, loss_scale;
     long wait_step;
     char wait_file[256];
@@ -49,6 +50,7 @@ static int take_own(choices *c, const char *word)
            sscanf(word, "wait_at=%ld,%255s", &c->wait_step, c->wait_file) == 2 ||
            sscanf(word, "rows=%ld", &c->rows) == 1 ||
            sscanf(word, "pause_ms=%ld", &c->pause_ms) == 1 ||
+           sscanf(word, "greets=%ld", &c->greets) == 1 ||
            sscanf(word, "count=%ld", &c->count) == 1 || sscanf(word, "lazy=%ld", &c->lazy) == 1 ||
            sscanf(word, "lr_scale=%lf", &c->lr_scale) == 1 ||
            sscanf(word, "loss_scale=%lf", &c->loss_scale) == 1;
@@ -192,6 +194,8 @@ int main(int argc, char **argv)
     if (make_tensors(ctx, &c, all) != 0) return 1;
     wait_for_file(&c, -1);
     TRY(pen_commit(ctx));
+    if (c.greets != 0) printf("rank %d has committed\n", c.rank);
+    fflush(stdout);
     while ((s = pen_step_begin(ctx, &step)) == PEN_OK)
         if (train_step(ctx, &c, all, &step) != 0) return 1;
     if (s != PEN_END) return fail("pen_step_begin");
