@@ -34,7 +34,8 @@
     X(RESEND_FROM_NEXT, "after a broken link the log goes on behind the gap")                      \
     X(NO_RESERVED_CREDIT,                                                                          \
       "a shard that keeps as much as it may turns away the rank whose turn it is")                 \
-    X(NUMBER_NOT_COMPARED, "who says that it has read a number in another's memory is believed")
+    X(NUMBER_NOT_COMPARED, "who says that it has read a number in another's memory is believed")   \
+    X(READY_NOT_AWAITED, "the first step begins before all workers have reached all")
 
 /* Rules behind which another stands, so that nothing goes wrong without one of them.  An epoch changes with every term and
  * every incarnation, and the fence of epochs keeps out what is over.  Who is said to have caught up becomes a backup only

@@ -42,7 +42,7 @@ typedef enum {
     SIM_DRAIN,     /* a server is asked to go                                                    */
     SIM_SCALE,     /* there shall be `rank` of this role                                         */
     SIM_KEEP_FAIL, /* the scheduler's disk refuses to write                                     */
-    SIM_NO_WAY     /* a worker and server `to` cannot reach each other; all else can            */
+    SIM_NO_WAY     /* it and `to` of `to_role` cannot reach each other; all else can            */
 } sim_what;
 
 typedef struct { /* something that happens to one process, from .. until */
@@ -51,6 +51,7 @@ typedef struct { /* something that happens to one process, from .. until */
     uint32_t rank;
     uint64_t from_ms, until_ms;
     uint32_t to;
+    sim_role to_role; /* SIM_NOBODY: a server */
 } sim_event;
 
 /* Bugs that are not in the product, put between two layers, to see that the checks can fail.  Those
@@ -117,6 +118,8 @@ sim_plan sim_plan_calm(uint64_t seed, model_mode mode);
 /* Which faults, how strong, how many of everything: drawn.  The second also draws copies, deaths,
  * comers and goers, such that the job can always go on. */
 sim_plan sim_plan_swarm(uint64_t seed);
+/* A swarm of the network's faults, and a pair that cannot reach each other: event[0].  Its own generator. */
+sim_plan sim_plan_apart(uint64_t seed);
 sim_plan sim_plan_swarm_of(uint64_t seed, model_mode mode);
 sim_plan sim_plan_lively(uint64_t seed);
 

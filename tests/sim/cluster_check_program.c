@@ -175,6 +175,23 @@ void check_step(sim_worker *w)
     }
 }
 
+/* No step rests on a connection that was never there. */
+void check_ways(const sim_worker *w)
+{
+    const cluster *c = w->c;
+    for (uint32_t i = 0; i < c->plan.n_events && !w->is_late; i++) {
+        const sim_event *e = &c->plan.event[i];
+        if (e->what != SIM_NO_WAY || e->from_ms > 0 || e->to_role == SIM_NOBODY) continue;
+        const bool is_needed = e->role == SIM_WORKER ||
+                               fault_needs(&w->record, (int32_t)e->rank, (int32_t)e->to) ||
+                               fault_needs(&w->record, (int32_t)e->to, (int32_t)e->rank);
+        if (is_needed)
+            sim_wrong(w->c, "rank %u may begin its first step, and %s %u has never reached %s %u",
+                      w->rank, e->role == SIM_WORKER ? "worker" : "server", e->rank,
+                      e->to_role == SIM_WORKER ? "worker" : "server", e->to);
+    }
+}
+
 /* ---- all ------------------------------------------------------------------------------------- */
 void check_calls(cluster *c)
 {

@@ -22,8 +22,10 @@ static void shard_sends(void *user, uint32_t peer, const wire_data *d, buf *payl
 
 static bool shard_sends_replica(void *user, int32_t server, const wire_data *d, buf *payload)
 {
-    sim_copy *k = user;
-    return net_say_data(k->place->server->c, &k->link[server], 0, d, payload);
+    sim_copy *k         = user;
+    const sim_server *s = k->place->server;
+    if (fault_apart(s->c, SIM_SERVER, s->rank, SIM_SERVER, (uint32_t)server)) return false;
+    return net_say_data(s->c, &k->link[server], 0, d, payload);
 }
 
 static void shard_reports(void *user, const pen_error *error)

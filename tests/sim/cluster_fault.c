@@ -149,15 +149,50 @@ static bool is_job_over(const cluster *c)
            c->scheduler.has_ended;
 }
 
-bool fault_no_way(const cluster *c, uint32_t worker, int32_t server)
+static bool is_way(const sim_event *e, sim_role role, uint32_t rank, sim_role to_role, uint32_t to)
+{
+    const sim_role far = e->to_role != SIM_NOBODY ? e->to_role : SIM_SERVER;
+    return e->role == role && e->rank == rank && far == to_role && e->to == to;
+}
+
+bool fault_apart(const cluster *c, sim_role role, uint32_t rank, sim_role to_role, uint32_t to)
 {
     for (uint32_t i = 0; i < c->plan.n_events; i++) {
         const sim_event *e = &c->plan.event[i];
-        if (e->what == SIM_NO_WAY && e->rank == worker && (int32_t)e->to == server &&
-            c->happened[i].has_begun && !c->happened[i].has_ended)
-            return true;
+        if (e->what != SIM_NO_WAY || !c->happened[i].has_begun || c->happened[i].has_ended)
+            continue;
+        if (is_way(e, role, rank, to_role, to)) return true;
+        if (role == to_role && is_way(e, to_role, to, role, rank)) return true;
     }
     return false;
+}
+
+bool fault_needs(const sim_record *r, int32_t primary, int32_t copy)
+{
+    for (uint32_t i = 0; i < r->n_replicas; i++) {
+        const wire_replica *a = &r->replica[i];
+        if (a->server != primary || a->role != WIRE_PRIMARY) continue;
+        for (uint32_t j = 0; j < r->n_replicas; j++)
+            if (r->replica[j].shard == a->shard && r->replica[j].server == copy) return true;
+    }
+    return false;
+}
+
+bool fault_no_way(const cluster *c, uint32_t worker, int32_t server)
+{
+    return fault_apart(c, SIM_WORKER, worker, SIM_SERVER, (uint32_t)server);
+}
+
+bool fault_says(uint64_t *due_ms, bool is_missing, bool was_there, uint64_t now_ms)
+{
+    if (!is_missing) {
+        *due_ms = 0;
+        return false;
+    }
+    if (*due_ms == 0) *due_ms = now_ms + (was_there ? SIM_DOUBT_MS : SIM_MISSING_MS);
+    if (now_ms < *due_ms) return false;
+    *due_ms = now_ms + SIM_MISSED_MS;
+    return true;
 }
 
 static void event_ends(cluster *c, uint32_t i)

@@ -235,6 +235,33 @@ static void draw_events(sim_plan *p, uint64_t *chance)
     }
 }
 
+/* A worker and a server, two workers, or a server and the one that has copies of its shards.  Links between servers are
+ * watched until they are there. */
+sim_plan sim_plan_apart(uint64_t seed)
+{
+    uint64_t chance  = draw_mix(seed + 733733);
+    sim_plan p       = sim_plan_swarm(seed);
+    const int kind   = (int)draw_below(&chance, 3);
+    const bool later = kind != 2 && draw_chance(&chance, 50);
+    sim_event e      = {.what    = SIM_NO_WAY,
+                        .role    = kind == 2 ? SIM_SERVER : SIM_WORKER,
+                        .to_role = kind == 1 ? SIM_WORKER : SIM_SERVER,
+                        .from_ms = later ? draw_between(&chance, 1500, 3000) : 0};
+    p.n_events       = 0;
+    p.task.steps     = 1000; /* two workers without a way train on until they are told */
+    p.think_ms       = 40;
+    p.tensors        = 6; /* each server has a part */
+    if (kind == 1 && p.task.workers < 2) p.task.workers = 2;
+    if (kind == 2) p.servers = 2;
+    if (kind == 2) p.replicas = 1;
+    e.rank = (uint32_t)draw_below(&chance, kind == 2 ? p.servers : p.task.workers);
+    e.to   = (uint32_t)draw_below(&chance, kind == 1 ? p.task.workers : p.servers);
+    if (kind > 0 && e.to == e.rank) e.to = e.to > 0 ? e.to - 1 : 1;
+    sim_plan_add(&p, e);
+    p.end_ms = e.from_ms + p.lease_ms;
+    return p;
+}
+
 sim_plan sim_plan_lively(uint64_t seed)
 {
     uint64_t chance = draw_mix(seed + 1234577);

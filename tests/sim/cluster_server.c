@@ -137,6 +137,39 @@ static void say_ready(sim_server *s)
     say(s, &c);
 }
 
+static bool misses_copy(const sim_server *s, uint32_t other)
+{
+    return s->has_plan && other != s->rank &&
+           fault_apart(s->c, SIM_SERVER, s->rank, SIM_SERVER, other) &&
+           fault_needs(&s->record, (int32_t)s->rank, (int32_t)other);
+}
+
+static bool reaches_copies(const sim_server *s)
+{
+    for (uint32_t i = 0; i < s->c->n_servers; i++)
+        if (misses_copy(s, i)) return false;
+    return true;
+}
+
+/* A link that was there is not watched: who is silent there is suspected. */
+static void look_for_copies(sim_server *s)
+{
+    for (uint32_t i = 0; i < s->c->n_servers; i++) {
+        if (!fault_says(&s->apart_ms[i], s->owes_ready && misses_copy(s, i), false, now(s)))
+            continue;
+        const wire_member *member = sim_record_server(&s->record, (int32_t)i);
+        wire_control m            = {.kind        = WIRE_UNREACHED,
+                                     .u.unreached = {.role    = PEN_SERVER,
+                                                     .rank    = (int32_t)i,
+                                                     .address = member != NULL ? member->address[0] : "",
+                                                     .words   = "no answer, timed out"}};
+        say(s, &m);
+    }
+    if (!s->owes_ready || !reaches_copies(s)) return;
+    s->owes_ready = false;
+    say_ready(s);
+}
+
 static void take_epoch(sim_server *s, const wire_control *m)
 {
     if (!sim_record_is_newer(m->u.epoch.term, m->u.epoch.epoch, &s->record)) return;
@@ -163,7 +196,8 @@ static void take_plan(sim_server *s, const wire_control *m)
         s->has_plan = true;
         sim_copies_install(s);
     }
-    say_ready(s);
+    s->owes_ready = !reaches_copies(s);
+    if (!s->owes_ready) say_ready(s);
 }
 
 /* ---- being sealed ---------------------------------------------------------------------------- */
@@ -345,6 +379,7 @@ static void do_what_is_due(sim_server *s)
     const uint64_t at = now(s);
     if (s->is_up && !s->is_welcome && at >= s->say_ms) say_hello(s);
     if (s->is_welcome && at >= s->beat_ms) beat(s);
+    if (s->is_welcome) look_for_copies(s);
     try_to_seal(s);
     if (s->is_welcome && s->seal_epoch != 0 && s->is_sealed && at >= s->seal_ms) say_sealed(s);
     if (s->has_plan && at >= s->nudge_ms) {
@@ -384,6 +419,8 @@ uint64_t sim_server_due(const sim_server *s)
     uint64_t due = s->is_leaving ? s->leave_ms : lost_ms(s);
     if (s->is_up && !s->is_welcome) due = least(due, s->say_ms);
     if (s->is_welcome) due = least(due, s->beat_ms);
+    for (uint32_t i = 0; s->is_welcome && i < SIM_SERVERS_MAX; i++)
+        if (s->apart_ms[i] > 0) due = least(due, s->apart_ms[i]);
     if (s->seal_epoch != 0 && (s->is_welcome || !s->is_sealed)) due = least(due, s->seal_ms);
     if (s->has_plan && s->c->plan.replicas > 0) due = least(due, s->nudge_ms);
     return sim_when(s->c, &s->clock, due);

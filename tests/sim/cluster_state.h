@@ -150,6 +150,8 @@ struct sim_server {
     sim_clock clock;
     endpoint control;
     bool is_up, is_welcome, is_leaving, has_plan, is_sealed;
+    bool owes_ready;                    /* until it reaches the copies of its shards */
+    uint64_t apart_ms[SIM_SERVERS_MAX]; /* when it says that it does not; 0: it does */
     uint64_t nonce, incarnation, grace_ms;
     uint64_t started_ms, say_ms, beat_ms, beats, acked_ms, down_ms, leave_ms, nudge_ms;
     uint64_t stalled_until_ms;
@@ -226,6 +228,7 @@ struct sim_worker {
     bool has_epoch, has_plan, is_committed, has_left, snapshot_wanted, wants_to_leave;
     uint64_t stalled_until_ms;
     uint64_t unreached_ms[SIM_SERVERS_MAX]; /* when it says so; 0: it reaches it */
+    uint64_t apart_ms[SIM_WORKERS_MAX];     /* the same of other workers */
 
     sim_record record;
     sim_routes routes[2];
@@ -320,6 +323,16 @@ bool sim_is_free_rule(const cluster *c); /* ssp, async */
 void fault_happen(cluster *c); /* what is due */
 uint64_t fault_due(const cluster *c);
 bool fault_no_way(const cluster *c, uint32_t worker, int32_t server); /* between these two, now */
+bool fault_needs(const sim_record *r, int32_t primary, int32_t copy); /* of some shard */
+bool fault_apart(const cluster *c, sim_role role, uint32_t rank, sim_role to_role, uint32_t to);
+
+enum {
+    SIM_MISSING_MS = 4000, /* until the system has said why a connection does not come */
+    SIM_DOUBT_MS   = 3500, /* the same, for one that was there                          */
+    SIM_MISSED_MS  = 1250  /* and again                                                 */
+};
+/* What reach.h does: when to say, and say again, that another is not reached.  *due_ms 0: it is reached. */
+bool fault_says(uint64_t *due_ms, bool is_missing, bool was_there, uint64_t now_ms);
 /* A process ended by itself, with an error: whoever started it starts it again, if the plan says. */
 void fault_ended(cluster *c, sim_role role, uint32_t rank);
 
@@ -390,7 +403,8 @@ void check_complete(cluster *c, int64_t step, uint32_t n_shards);
 void check_cut(sim_copy *s, const shard_cut *cut);
 void check_pushed(sim_worker *w, const wire_data *d); /* what leaves a worker */
 void check_acknowledged(sim_worker *w, const sim_call *call);
-void check_step(sim_worker *w); /* after each step      */
+void check_step(sim_worker *w);       /* after each step      */
+void check_ways(const sim_worker *w); /* when it may begin its first step */
 void check_calls(cluster *c);
 void check_failure(cluster *c, const pen_error *why);
 void check_end(cluster *c);

@@ -5,12 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MISSING_MS = 4000, /* until the system has said why a connection does not come */
-    DOUBT_MS   = 3500, /* the same, for one that was there                          */
-    AGAIN_MS   = 1250
-};
-
 static uint64_t now_of(const sim_worker *w)
 {
     return sim_now(w->c, &w->clock);
@@ -69,12 +63,21 @@ static bool misses(const sim_worker *w, int32_t server)
     return false;
 }
 
-static void say_unreached(sim_worker *w, int32_t server)
+/* As workers of a group whose calls go by sockets do; nothing else of those calls is played. */
+static bool misses_worker(const sim_worker *w, uint32_t rank)
 {
-    const wire_member *member = sim_record_server(&w->record, server);
+    bool is_member = false;
+    for (uint32_t i = 0; i < w->record.n_workers; i++)
+        is_member |= w->record.worker[i].rank == (int32_t)rank;
+    return is_member && fault_apart(w->c, SIM_WORKER, w->rank, SIM_WORKER, rank);
+}
+
+static void say_unreached(sim_worker *w, int32_t role, int32_t rank)
+{
+    const wire_member *member = role == PEN_SERVER ? sim_record_server(&w->record, rank) : NULL;
     const wire_control m      = {.kind        = WIRE_UNREACHED,
-                                 .u.unreached = {.role    = PEN_SERVER,
-                                                 .rank    = server,
+                                 .u.unreached = {.role    = role,
+                                                 .rank    = rank,
                                                  .address = member != NULL ? member->address[0] : "",
                                                  .words   = "no answer, timed out"}};
     liaison_say(w->liaison, &m);
@@ -85,16 +88,16 @@ bool sim_worker_reaches(sim_worker *w)
     bool all           = true;
     const uint64_t now = now_of(w);
     for (uint32_t s = 0; s < w->c->n_servers; s++) {
-        if (!misses(w, (int32_t)s)) {
-            w->unreached_ms[s] = 0;
-            continue;
-        }
-        all = false;
-        if (w->unreached_ms[s] == 0)
-            w->unreached_ms[s] = now + (w->is_committed ? DOUBT_MS : MISSING_MS);
-        if (now < w->unreached_ms[s]) continue;
-        w->unreached_ms[s] = now + AGAIN_MS;
-        say_unreached(w, (int32_t)s);
+        const bool is_missing = misses(w, (int32_t)s);
+        all &= !is_missing;
+        if (fault_says(&w->unreached_ms[s], is_missing, w->is_committed, now))
+            say_unreached(w, PEN_SERVER, (int32_t)s);
+    }
+    for (uint32_t r = 0; r < SIM_WORKERS_MAX; r++) {
+        const bool is_missing = misses_worker(w, r);
+        all &= !is_missing;
+        if (fault_says(&w->apart_ms[r], is_missing, w->is_committed, now))
+            say_unreached(w, PEN_WORKER, (int32_t)r);
     }
     return all;
 }
@@ -332,6 +335,7 @@ static void committed(void *user, int64_t step, int64_t applied)
     if (!w->is_late && (step != 0 || applied != 0))
         sim_wrong(w->c, "rank %u goes on from step %lld", w->rank, (long long)step);
     w->is_committed = true;
+    check_ways(w);
 }
 
 static void met(void *user, void *token, const void *data, size_t size, const pen_error *why)
@@ -544,6 +548,8 @@ uint64_t sim_worker_due(const sim_worker *w)
     if (w->at == AT_REGISTER) due = least(due, w->call[0].deadline_ms);
     for (uint32_t s = 0; s < w->c->n_servers; s++)
         if (w->unreached_ms[s] > 0) due = least(due, w->unreached_ms[s]);
+    for (uint32_t r = 0; r < SIM_WORKERS_MAX; r++)
+        if (w->apart_ms[r] > 0) due = least(due, w->apart_ms[r]);
     return sim_when(w->c, &w->clock, due);
 }
 

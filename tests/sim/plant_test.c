@@ -167,7 +167,8 @@ static void isolate(sim_plan *p, uint64_t *chance)
 static sim_plan plan_for(int plant, uint64_t seed)
 {
     uint64_t chance = draw_mix(seed * 31 + (uint64_t)plant);
-    sim_plan p      = sim_plan_lively(seed);
+    if (plant == PLANT_READY_NOT_AWAITED) return sim_plan_apart(seed);
+    sim_plan p = sim_plan_lively(seed);
     if (p.replicas == 0) p.replicas = 1;
     if (draw_chance(&chance, 50)) p.task.steps = 40;
     sim_plan_add(&p, (sim_event){.what     = SIM_CRASH,

@@ -350,6 +350,47 @@ static void sim_a_pair_that_loses_its_way_is_named_within_the_lease(void **state
     check_apart(__func__, false);
 }
 
+static const char *name_of(char name[24], sim_role role, uint32_t rank)
+{
+    snprintf(name, 24, "%s %u (", role == SIM_WORKER ? "worker" : "server", rank);
+    return name;
+}
+
+/* "A (host) cannot reach B (host) at ...", or the other way round, and no third. */
+static bool names_both(const char *sentence, const sim_event *e)
+{
+    char a[24], b[24], other[24];
+    name_of(a, e->role, e->rank);
+    name_of(b, e->to_role, e->to);
+    for (uint32_t i = 0; i < 16; i++) {
+        const sim_role role = i < 8 ? SIM_WORKER : SIM_SERVER;
+        const bool is_end =
+            (role == e->role && i % 8 == e->rank) || (role == e->to_role && i % 8 == e->to);
+        if (!is_end && strstr(sentence, name_of(other, role, i % 8)) != NULL) return false;
+    }
+    const bool begins =
+        strncmp(sentence, a, strlen(a)) == 0 || strncmp(sentence, b, strlen(b)) == 0;
+    return begins && strstr(sentence, a) != NULL && strstr(sentence, b) != NULL &&
+           strstr(sentence, ") cannot reach ") != NULL;
+}
+
+static void sim_any_pair_without_a_way_is_named_to_all_and_nobody_else_is(void **state)
+{
+    (void)state;
+    const uint64_t first = runs_is_replay() ? runs_seed() : 1, n = runs_seeds_of(90);
+    for (uint64_t seed = first; seed < first + (runs_is_replay() ? 1 : n); seed++) {
+        const sim_plan p    = sim_plan_apart(seed);
+        const sim_event *e  = &p.event[0];
+        const sim_result r  = runs_one(__func__, &p, RUNS_EITHER);
+        const bool is_first = e->from_ms == 0;
+        if (r.verdict != PEN_UNREACHABLE || !names_both(r.sentence, e))
+            fail_msg("seed %llu: not both ends, or another, in '%s'", (unsigned long long)seed,
+                     r.sentence);
+        assert_true(r.failed == p.task.workers || (!is_first && r.failed > 0));
+        if (is_first) assert_true(r.applied == 0);
+    }
+}
+
 /* ---- deadlines ------------------------------------------------------------------------------- */
 static void sim_call_ends_by_its_deadline_and_names_who_is_missing(void **state)
 {
@@ -437,6 +478,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_verdict_names_the_dead_worker),
         cmocka_unit_test(sim_a_pair_without_a_way_is_named_before_the_first_step),
         cmocka_unit_test(sim_a_pair_that_loses_its_way_is_named_within_the_lease),
+        cmocka_unit_test(sim_any_pair_without_a_way_is_named_to_all_and_nobody_else_is),
         cmocka_unit_test(sim_call_ends_by_its_deadline_and_names_who_is_missing),
         cmocka_unit_test(sim_deadlines_hold_under_all_faults),
         cmocka_unit_test(sim_the_record_says_of_all_whose_memory_they_can_map),
