@@ -205,16 +205,26 @@ static void sim_snapshot_cut_is_one_step_on_all_shards(void **state)
 }
 
 /* ---- deaths ---------------------------------------------------------------------------------- */
+enum { JOINED_MS = 20 };
+
 static void long_job(sim_plan *p)
 {
     p->task.steps = 200;
     p->think_ms   = 40;
 }
 
+/* Who dies before it has joined is missed at init_timeout_ms only. */
+static sim_event *draw_member(sim_plan *p, uint64_t *chance, sim_what what, sim_role role)
+{
+    sim_event *e = draw_victim(p, chance, what, role);
+    if (e->from_ms < JOINED_MS) e->from_ms += JOINED_MS;
+    return e;
+}
+
 static void kill_worker(sim_plan *p, uint64_t *chance)
 {
     long_job(p);
-    p->end_ms = draw_victim(p, chance, SIM_CRASH, SIM_WORKER)->from_ms +
+    p->end_ms = draw_member(p, chance, SIM_CRASH, SIM_WORKER)->from_ms +
                 6000; /* all is over by then: grace 1 s, inquest 250 ms, last words 1 s */
 }
 
@@ -228,7 +238,7 @@ static void sim_worker_death_ends_every_call_with_the_same_sentence(void **state
 static void kill_server(sim_plan *p, uint64_t *chance)
 {
     long_job(p);
-    p->end_ms = draw_victim(p, chance, SIM_CRASH, SIM_SERVER)->from_ms + 6000;
+    p->end_ms = draw_member(p, chance, SIM_CRASH, SIM_SERVER)->from_ms + 6000;
 }
 
 static void sim_server_death_ends_every_call_with_the_same_sentence(void **state)
@@ -256,7 +266,7 @@ static void sim_scheduler_death_ends_every_call(void **state)
 static void lose_worker(sim_plan *p, uint64_t *chance)
 {
     long_job(p);
-    sim_event *e = draw_victim(p, chance, SIM_CUT_OFF, SIM_WORKER);
+    sim_event *e = draw_member(p, chance, SIM_CUT_OFF, SIM_WORKER);
     e->until_ms  = UINT32_MAX;
     p->end_ms    = e->from_ms + 30000;
 }
