@@ -167,6 +167,28 @@ deceive() { # TO AT
     all_end_well
 }
 
+@test "the folder of this user's keys is refused while others can enter it, and passed over where it is somebody else's" {
+    mkdir -m 0777 "$tmp/penstock"
+    chmod 0777 "$tmp/penstock" # whatever the umask
+    run env MARK="$mark" "$penstock" run --encryption on --nproc-per-node 2 "$programs/stepper" steps=3
+    echo "$output"
+    [ "$status" != 0 ]
+    [[ "$output" == *"the folder $tmp/penstock is open to others (mode 0777): look at what is in it, then chmod 700 it or remove it"* ]]
+    [ "$(id -u)" = 0 ] || return 0 # who cannot become somebody else has seen half of it
+
+    mkdir -p -m 0700 /tmp/penstock-54321 "$tmp/home"
+    chown 54321 "$tmp/home"
+    chmod 755 "$tmp"
+    mkdir "$tmp/bin"
+    cp "$penstock" "$programs/stepper" "$build"/lib/libpenstock.so* "$tmp/bin/"
+    run setpriv --reuid 54321 --regid 54321 --clear-groups env -u XDG_RUNTIME_DIR HOME="$tmp/home" LD_LIBRARY_PATH="$tmp/bin" \
+        TMPDIR="$tmp/home" MARK="$mark" "$tmp/bin/penstock" run --encryption on --nproc-per-node 2 "$tmp/bin/stepper" steps=3
+    echo "$output"
+    rmdir /tmp/penstock-54321
+    [ "$status" = 0 ]
+    nothing_is_left
+}
+
 @test "a scheduler that listens everywhere in clear text has told its own user so: nobody waits for a token by loopback" {
     local port rank
     port=$(free_port)
