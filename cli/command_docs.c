@@ -26,11 +26,12 @@ static const char generated[] =
 static void page_settings(FILE *out)
 {
     fprintf(out, "# Settings\n\n%s", generated);
-    fprintf(out, "Each is a flag of the process it belongs to and of `penstock run` (with `-` or "
-                 "`_`), a variable of the "
-                 "environment, a key of the file that `PENSTOCK_CONFIG` names, and, for workers, a "
-                 "string of `pen_init`. "
-                 "Later wins: default, program, file, environment, flag.\n");
+    fprintf(
+        out,
+        "Each is a flag of the process it belongs to and of `penstock run` (with `-` or `_`), a\n"
+        "variable of the environment, a key of the file that `PENSTOCK_CONFIG` names, and, for\n"
+        "workers, a string of `pen_init`. Later wins: default, program, file, environment,\n"
+        "flag.\n");
     fprintf(out, "\n## Of a worker\n\n");
     config_write_markdown(worker_settings_rows, out);
     fprintf(out,
@@ -54,32 +55,27 @@ static void page_environment(FILE *out)
     fprintf(out, "# Where rank and address come from\n\n%s", generated);
     fprintf(
         out,
-        "Workers, servers and the scheduler find their place in a job by one table. `penstock env` "
-        "prints "
-        "what a process started in the same place would find, which variable says so, and what is "
-        "ignored; `--role` takes the view of a server or of the scheduler.\n\n"
+        "Workers, servers and the scheduler find their place in a job by one table.\n"
+        "`penstock env` prints what a process started in the same place would find, which\n"
+        "variable says so, and what is ignored; `--role` takes the view of a server or of the\n"
+        "scheduler.\n\n"
         "The order, first wins:\n\n"
         "1. flags and `PENSTOCK_*`;\n"
         "2. the names of torchrun in the table below;\n"
         "3. what the program itself says (`pen_init`), or the file of `PENSTOCK_CONFIG`;\n"
         "4. one other launcher: the first in the order of the table that started this process.\n\n"
-        "A launcher that is not the one chosen says nothing at all, so two worlds are never mixed. "
-        "`WORLD_SIZE` may complete a launcher; when both name a number and they differ, the "
-        "process "
-        "ends with a sentence. So does a world that is only half described: a worker with a rank "
-        "and no "
-        "address, or with an address and no rank. A worker about which nothing is said trains "
-        "alone.\n\n"
-        "Local rank, workers on this machine, node and nodes need not be said: what a launcher has "
-        "no "
-        "word for, the scheduler finds by machine (boot id and host name, or `host_id`). A local "
-        "rank "
-        "without the number of local ranks is kept when it fits what is found. Of a job that runs "
-        "`penstock env` prints these as `from the scheduler`.\n\n"
-        "Slurm counts in a job step of several tasks that is no interactive shell; under `mpirun` "
-        "in a "
-        "Slurm job Open MPI counts. Where torchrun's agent owns `MASTER_PORT`, the scheduler's "
-        "port is the next one. `DMLC_ROLE` must agree with what is started.\n\n");
+        "A launcher that is not the one chosen says nothing at all, so two worlds are never\n"
+        "mixed. `WORLD_SIZE` may complete a launcher; when both name a number and they differ,\n"
+        "the process ends with a sentence. So does a world that is only half described: a\n"
+        "worker with a rank and no address, or with an address and no rank. A worker about\n"
+        "which nothing is said trains alone.\n\n"
+        "Local rank, workers on this machine, node and nodes need not be said: what a launcher\n"
+        "has no word for, the scheduler finds by machine (boot id and host name, or `host_id`).\n"
+        "A local rank without the number of local ranks is kept when it fits what is found. Of\n"
+        "a job that runs `penstock env` prints these as `from the scheduler`.\n\n"
+        "Slurm counts in a job step of several tasks that is no interactive shell; under\n"
+        "`mpirun` in a Slurm job Open MPI counts. Where torchrun's agent owns `MASTER_PORT`,\n"
+        "the scheduler's port is the next one. `DMLC_ROLE` must agree with what is started.\n\n");
     launch_write_markdown(out);
 }
 
@@ -159,10 +155,11 @@ static void page_families(FILE *out)
 static void page_config_keys(FILE *out)
 {
     fprintf(out, "# Keys of configuration files\n\n%s", generated);
-    fprintf(out, "What each key of a DeepSpeed JSON file and of an accelerate YAML file means to "
-                 "`penstock run`; how to use them is in "
-                 "[config-files.md](config-files.md). Keys without effect are told once; any other "
-                 "key is an error.\n");
+    fprintf(
+        out,
+        "What each key of a DeepSpeed JSON file and of an accelerate YAML file means to\n"
+        "`penstock run`; how to use them is in [config-files.md](config-files.md). Keys without\n"
+        "effect are told once; any other key is an error.\n");
     fprintf(out, "\n## DeepSpeed (`--ds-config`)\n\n");
     keys_write_markdown(deepspeed_keys, out);
     fprintf(out, "\n## accelerate (`--config`)\n\n");

@@ -208,13 +208,15 @@ static void write_hyper(const optim_ops *ops, FILE *out)
 
 void optim_write_markdown(FILE *out)
 {
-    fprintf(out, "# Update rules\n\nWritten by `optim_write_markdown()` from the tables in "
-                 "`common/optim/`.\nA rule and its settings are one string: "
-                 "`optim=\"adamw lr=3e-4 beta2=0.95\"`.\nA later source (program, file, "
-                 "environment, flag) changes the settings that it names; another rule begins "
-                 "with its own defaults.\n\n"
-                 "| rule | slots | settings (default) | what it does | source |\n"
-                 "|---|---|---|---|---|\n");
+    fprintf(
+        out,
+        "# Update rules\n\n"
+        "Written by `optim_write_markdown()` from the tables in `common/optim/`.\n"
+        "A rule and its settings are one string: `optim=\"adamw lr=3e-4 beta2=0.95\"`.\n"
+        "A later source (program, file, environment, flag) changes the settings that it names;\n"
+        "another rule begins with its own defaults.\n\n"
+        "| rule | slots | settings (default) | what it does | source |\n"
+        "|---|---|---|---|---|\n");
     for (int i = 0; optim_all[i] != NULL; i++) write_rule(optim_all[i], out);
     for (int i = 0; optim_all[i] != NULL; i++) write_hyper(optim_all[i], out);
 }

@@ -73,3 +73,9 @@ headings() {
 @test "no recipe reads the number of a process out of a table: penstock status --pid says it" {
     ! grep -rnE 'penstock (status|top)[^|]*\| *(awk|cut|sed|grep -o)' README.md docs deploy || return 1
 }
+
+@test "no line of a page is longer than 120 columns, but those of tables and code" {
+    long=$(pages | xargs awk 'FNR == 1 {code = 0} /^ *```/ {code = !code} code || /^ *\|/ || /^    / {next}
+        length($0) > 120 {print FILENAME ":" FNR}')
+    [ -z "$long" ] || { echo "$long"; return 1; }
+}

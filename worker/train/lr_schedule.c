@@ -272,9 +272,11 @@ static void write_row(const config_row *row, FILE *out)
 
 void lr_schedule_write_markdown(FILE *out)
 {
-    fprintf(out, "A schedule and its numbers are one string: `schedule=\"WarmupDecayLR "
-                 "warmup_num_steps=10 total_num_steps=100\"`. Where they come from and how "
-                 "updates are counted: [design/precision.md](design/precision.md).\n");
+    fprintf(
+        out,
+        "A schedule and its numbers are one string:\n"
+        "`schedule=\"WarmupDecayLR warmup_num_steps=10 total_num_steps=100\"`. Where they come\n"
+        "from and how updates are counted: [design/precision.md](design/precision.md).\n");
     for (int i = 0; lr_rules[i] != NULL; i++) {
         fprintf(out,
                 "\n## %s\n\n%s\n\n| number | default | accepted | meaning |\n|---|---|---|---|\n",
