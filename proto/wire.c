@@ -261,7 +261,7 @@ pen_status wire_known_status(int32_t status)
     X(PUSH) X(RECEIPT) X(PREPARED) X(PULL) X(VALUES) X(REFUSED) X(INQUIRE) X(WAITING) \
     X(INIT) X(LOG) X(LOGGED) \
     X(HELLO) X(WELCOME) X(EPOCH) X(REGISTER) X(PLAN) X(READY) X(COMMITTED) X(BEAT) \
-    X(BEAT_ACK) X(MEET) X(MET) X(NOTICE) X(VERDICT) X(FAILURE) X(EXITED) X(BYE) X(BYED) \
+    X(BEAT_ACK) X(NOTICE) X(VERDICT) X(FAILURE) X(EXITED) X(BYE) X(BYED) \
     X(STOP) X(SNAPSHOT_PLEASE) X(SNAPSHOT_PART) X(SNAPSHOT_DONE) X(ENQUIRE) X(MISSING) \
     X(STATUS_ASK) X(STATUS) X(WILL) X(COMMAND) X(REPLY) X(LOST) X(FAULT) X(FAULTED) X(OVERDUE) \
     X(SHRINK) X(SHRUNK) X(STORE) X(STORED) X(RECORD_ASK) X(RECORD) \
@@ -280,6 +280,12 @@ _Static_assert((int)WIRE_INIT < (int)WIRE_HELLO && (int)WIRE_CONTROL_END <= (int
 bool wire_is_data_kind(int kind)
 {
     return (kind >= WIRE_PUSH && kind <= WIRE_INIT) || (kind >= WIRE_LOG && kind < WIRE_KIND_END);
+}
+
+bool wire_is_control_kind(int kind)
+{
+    return (kind >= (int)WIRE_HELLO && kind <= (int)WIRE_BEAT_ACK) ||
+           (kind >= (int)WIRE_NOTICE && kind < (int)WIRE_CONTROL_END);
 }
 
 const char *wire_kind_name(int kind)

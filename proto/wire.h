@@ -29,7 +29,7 @@ enum {
     WIRE_ITEMS_MAX      = 65536, /* entries of any list; ranks are below it too */
     WIRE_PARTITIONS_MAX = 256,
     WIRE_ENTRIES_MAX    = 128, /* of one LOG */
-    WIRE_MEET_BYTES_MAX = 65536,
+    WIRE_CALL_BYTES_MAX = 65536,
     WIRE_SCALARS_MAX    = 8,
     WIRE_BLOB_BYTES_MAX = 1 << 20, /* a value of the store, a record of calls */
     WIRE_LAUNCHER       = 4,       /* roles beyond pen_role */
@@ -180,7 +180,9 @@ typedef struct {
     const wire_entry *entry;
 } wire_data;
 
-bool wire_is_data_kind(int kind); /* kinds are not numbered without gaps */
+/* Kinds are not numbered without gaps: the numbers of those that are gone stay free. */
+bool wire_is_data_kind(int kind);
+bool wire_is_control_kind(int kind);
 
 /* Encoding borrows everything for the length of the call.
  * Decoding: CORRUPT, or NO_MEMORY when the arena is too small; *d is then not to be used.  Whether
@@ -194,7 +196,7 @@ pen_status wire_data_decode(const void *head, size_t size, wire_arena *arena, wi
 /* clang-format off */
 typedef enum { /* the field numbers of Control.body */
     WIRE_HELLO = 10, WIRE_WELCOME, WIRE_EPOCH, WIRE_REGISTER, WIRE_PLAN, WIRE_READY, WIRE_COMMITTED,
-    WIRE_BEAT, WIRE_BEAT_ACK, WIRE_MEET, WIRE_MET, WIRE_NOTICE, WIRE_VERDICT, WIRE_FAILURE,
+    WIRE_BEAT, WIRE_BEAT_ACK, WIRE_NOTICE = 21, WIRE_VERDICT, WIRE_FAILURE,
     WIRE_EXITED, WIRE_BYE, WIRE_BYED, WIRE_STOP, WIRE_SNAPSHOT_PLEASE, WIRE_SNAPSHOT_PART,
     WIRE_SNAPSHOT_DONE, WIRE_ENQUIRE, WIRE_MISSING, WIRE_STATUS_ASK, WIRE_STATUS, WIRE_WILL,
     WIRE_COMMAND, WIRE_REPLY, WIRE_LOST, WIRE_FAULT, WIRE_FAULTED, WIRE_OVERDUE, WIRE_SHRINK,
@@ -343,21 +345,7 @@ typedef struct {
             const wire_stat *stat;
         } beat;
         struct { uint64_t seq; int64_t job_step; uint64_t clock_ns; } beat_ack;
-        struct {
-            uint64_t generation, count;
-            const char *label;
-            int32_t op, dtype;
-            const void *data;
-            size_t data_size;
-        } meet;
-        struct { uint64_t generation; pen_status status; const void *data; size_t data_size; } met;
-        struct {
-            const char *text;
-            uint64_t generation; /* of the meeting it is about; 0 = none */
-            bool quiet;          /* it was asked for: not for the log */
-            uint32_t n_missing;  /* at most 32 */
-            const int32_t *missing;
-        } notice;
+        struct { const char *text; } notice;
         pen_error verdict; /* VERDICT, FAILURE and WILL */
         struct { int32_t role, rank, pid, code, signal; const char *note; } exited;
         struct { uint64_t id; } snapshot_please;

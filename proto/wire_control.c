@@ -237,14 +237,12 @@ static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, co
     ours->name = in_range(p, #name, theirs->name, WIRE_PRIMARY, WIRE_LEARNER);
 #define WRITE_COPY(name) \
     theirs->name = in_range(p, #name, ours->name, WIRE_PRIMARY, WIRE_LEARNER);
-#define READ_OP(name)      ours->name = in_range(p, #name, theirs->name, -1, PEN_BXOR);
-#define WRITE_OP(name)     theirs->name = in_range(p, #name, ours->name, -1, PEN_BXOR);
 
 /* Many values:  F(type, name, our count)  */
 #define READ_BYTES(name, n) \
-    ours->name = read_bytes(p, theirs->name, WIRE_MEET_BYTES_MAX, &ours->n);
+    ours->name = read_bytes(p, theirs->name, WIRE_CALL_BYTES_MAX, &ours->n);
 #define WRITE_BYTES(name, n) \
-    theirs->name = write_bytes(p, ours->name, ours->n, WIRE_MEET_BYTES_MAX);
+    theirs->name = write_bytes(p, ours->name, ours->n, WIRE_CALL_BYTES_MAX);
 #define READ_BLOB(name, n) \
     ours->name = read_bytes(p, theirs->name, WIRE_BLOB_BYTES_MAX, &ours->n);
 #define WRITE_BLOB(name, n) \
@@ -438,12 +436,7 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     F(NUMBER, seq) F(NUMBER, step) F(TEXT, call) F(NUMBER, call_ms) \
     F(LIST, stat, stat, stat, n_stats)
 #define FIELDS_BEAT_ACK(F) F(NUMBER, seq) F(NUMBER, job_step) F(NUMBER, clock_ns)
-#define FIELDS_MEET(F) \
-    F(NUMBER, generation) F(TEXT, label) F(OP, op) F(DTYPE, dtype) F(NUMBER, count) \
-    F(BYTES, data, data_size)
-#define FIELDS_MET(F) F(NUMBER, generation) F(STATUS, status) F(BYTES, data, data_size)
-#define FIELDS_NOTICE(F) \
-    F(TEXT, text) F(NUMBER, generation) F(RANKS, missing, n_missing) F(BOOL, quiet)
+#define FIELDS_NOTICE(F) F(TEXT, text)
 #define FIELDS_FAILURE(F) F(REASON, why)
 #define FIELDS_EXITED(F) \
     F(ROLE, role) F(RANK, rank) F(NUMBER, pid) F(NUMBER, code) F(NUMBER, signal) F(TEXT, note)
@@ -510,8 +503,6 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     X(COMMITTED,       committed,       Committed,      u.committed)       \
     X(BEAT,            beat,            Beat,           u.beat)            \
     X(BEAT_ACK,        beat_ack,        BeatAck,        u.beat_ack)        \
-    X(MEET,            meet,            Meet,           u.meet)            \
-    X(MET,             met,             Met,            u.met)             \
     X(NOTICE,          notice,          Notice,         u.notice)          \
     X(VERDICT,         verdict,         Verdict,        u.verdict)         \
     X(FAILURE,         failure,         Failure,        u.verdict)         \
@@ -582,7 +573,7 @@ static void read_body(pass *p, const Pen__Control *m, wire_control *c)
 /* The descriptor of a kind's message; NULL: no such kind. */
 static const ProtobufCMessageDescriptor *describe(int kind)
 {
-    if (kind < (int)WIRE_HELLO || kind >= (int)WIRE_CONTROL_END) return NULL;
+    if (!wire_is_control_kind(kind)) return NULL;
     return protobuf_c_message_descriptor_get_field(&pen__control__descriptor, (unsigned)kind)
         ->descriptor;
 }

@@ -90,7 +90,6 @@ pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t te
 void scheduler_core_destroy(scheduler_core *core)
 {
     if (!core) return;
-    meet_fini(&core->meets);
     core_snapshot_fini(core);
     core_epoch_fini(core);
     core_fault_fini(core);
@@ -205,7 +204,6 @@ static const struct {
     [WIRE_REGISTER]        = {TO_WORKERS,                          core_register},
     [WIRE_READY]           = {TO_WORKERS | TO_SERVERS,             core_ready},
     [WIRE_BEAT]            = {TO_WORKERS | TO_SERVERS | TO_GUESTS, beat},
-    [WIRE_MEET]            = {TO_WORKERS,                          core_meet},
     [WIRE_FAILURE]         = {TO_WORKERS | TO_SERVERS,             core_failure},
     [WIRE_EXITED]          = {1u << WIRE_LAUNCHER,                 core_exited},
     [WIRE_BYE]             = {TO_WORKERS | TO_SERVERS | TO_GUESTS, core_bye},
@@ -345,7 +343,6 @@ void scheduler_core_tick(scheduler_core *core, uint64_t now_ms)
     core_wait_tick(core, now_ms);
     core_epoch_tick(core, now_ms);
     core_reach_tick(core, now_ms);
-    core_meet_tick(core, now_ms);
     core_end_tick(core, now_ms);
     core_will_tick(core, now_ms);
 }
@@ -358,8 +355,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 uint64_t scheduler_core_next_ms(scheduler_core *core)
 {
     if (core->phase == PHASE_ENDED) return UINT64_MAX;
-    uint64_t next = least(core_meet_next_ms(core), core_will_next_ms(core));
-    next          = least(next, core_reach_next_ms(core));
+    uint64_t next = least(core_will_next_ms(core), core_reach_next_ms(core));
     next          = least(next, least(core_epoch_next_ms(core), core_wait_next_ms(core)));
     const seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)

@@ -9,8 +9,8 @@
  *   JOINING      workers and servers come; a process that goes leaves its seat free
  *   REGISTERING  all are here; workers say what the model is
  *   LOADING      the plan is out; servers make room and restore
- *   TRAINING     from here on the scheduler watches, lets ranks meet, collects snapshots, and changes
- *                the epoch when members or copies do (core_epoch.c)
+ *   TRAINING     from here on the scheduler watches, collects snapshots, and changes the epoch when
+ *                members or copies do (core_epoch.c)
  *   STOPPING     all workers left in good order; servers are asked to end
  *   FAILED       there is a verdict; everybody is told, whoever comes back is told again
  *   ENDED        nothing happens any more

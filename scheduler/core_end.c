@@ -202,7 +202,6 @@ static void leave(scheduler_core *core, seat *s, uint64_t now_ms)
     }
     if (s->state == before) return;
     if (s->role == PEN_WORKER && s->state == MEMBER_LEFT) {
-        core_meet_left(core, s, now_ms);
         core_shrink_settle(core);
         core_left_registering(core, now_ms);
     }

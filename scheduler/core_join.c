@@ -66,9 +66,8 @@ void core_join_begin(scheduler_core *core, uint64_t now_ms)
         s->last_seen_ms = now_ms; /* leases run from here on; before, only a connection counts */
         core_move(core, s, MEMBER_EVENT_BEGIN);
     }
-    core->phase         = PHASE_REGISTERING;
-    core->will_ms       = now_ms;
-    core->meets.n_ranks = core->roster.workers.n;
+    core->phase   = PHASE_REGISTERING;
+    core->will_ms = now_ms;
     core_log(core, LOG_INFO, "job '%s': %u worker%s and %u server%s are here", core->job,
              core->roster.workers.n, core->roster.workers.n == 1 ? "" : "s", core->n_servers,
              core->n_servers == 1 ? "" : "s");

@@ -50,9 +50,7 @@ static void put_head(writer *w, const scheduler_core *core)
 #define X(name) number[KEPT_AT_##name] = (int64_t)core->name;
     KEPT_HEAD_NUMBERS(X)
 #undef X
-    number[KEPT_AT_meets]      = (int64_t)core->meets.newest_over;
-    number[KEPT_AT_meet_ranks] = core->meets.n_ranks;
-    number[KEPT_AT_version]    = KEPT_VERSION;
+    number[KEPT_AT_version] = KEPT_VERSION;
     put_item(w, KEPT_HEAD, number, KEPT_HEAD_COUNT, NULL);
 }
 

@@ -65,13 +65,11 @@ static bool load_head(scheduler_core *core, item *it)
 #define X(name) core->name = (__typeof__(core->name))number[KEPT_AT_##name];
     KEPT_HEAD_NUMBERS(X)
 #undef X
-    core->term              = term;
-    core->meets.newest_over = (uint64_t)number[KEPT_AT_meets];
-    core->meets.n_ranks     = (uint32_t)number[KEPT_AT_meet_ranks];
-    core->servers_known     = true;
-    core->has_begun         = true;
+    core->term          = term;
+    core->servers_known = true;
+    core->has_begun     = true;
     return core->n_servers <= ROSTER_SERVERS_MAX && core->ranks_max <= ROSTER_WORKERS_MAX &&
-           core->meets.n_ranks <= ROSTER_WORKERS_MAX && core->n_shards <= WIRE_PARTITIONS_MAX;
+           core->n_shards <= WIRE_PARTITIONS_MAX;
 }
 
 static bool load_seat(scheduler_core *core, item *it, const wire_control *hello)

@@ -150,7 +150,6 @@ void core_go_on(scheduler_core *core, seat *dead, uint64_t now_ms)
     core_send_all(core, TO_WORKERS | TO_GUESTS, &lost);
     ask_for_values(core, dead);
     core_model_lost(core, now_ms);
-    core_meet_lost(core);
     core_shrink_settle(core);
     core_epoch_want(core, now_ms, now_ms, "%.120s is gone", sentence_seat(name, dead));
     core_settle(core, now_ms);

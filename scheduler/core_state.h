@@ -6,7 +6,6 @@
 #include "common/why.h"
 #include "proto/plan.h"
 #include "scheduler/core.h"
-#include "scheduler/meet.h"
 #include "scheduler/placement.h"
 #include "scheduler/sentence.h"
 #include "scheduler/settle.h"
@@ -172,7 +171,6 @@ struct scheduler_core {
     void *states; /* of workers, in the snapshot that is restored; a bundle */
     size_t states_bytes;
 
-    meet_table meets;
     core_inquest inquest;
 
     core_snapshot snapshot[CORE_SNAPSHOTS_MAX];
@@ -347,14 +345,6 @@ bool core_keep(scheduler_core *core, uint64_t now_ms);
 
 /* restore.c: pure */
 pen_status restore_choose(const roster *r, const wire_model *model, int64_t *step, pen_error *why);
-
-/* core_meet.c */
-void core_meet(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);
-void core_meet_left(scheduler_core *core, const seat *s, uint64_t now_ms);
-void core_meet_lost(scheduler_core *core); /* ends what waits for the dead */
-void core_meet_tick(scheduler_core *core, uint64_t now_ms);
-uint64_t core_meet_next_ms(const scheduler_core *core);
-void core_meet_waiting(const scheduler_core *core, const meet *m, uint64_t now_ms, sentence *text);
 
 /* core_end.c */
 void core_bye(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WAITING_MAX = MEET_SLOTS + CORE_OVERDUES_MAX + 1 };
+enum { WAITING_MAX = CORE_OVERDUES_MAX + 1 };
 
 const char *core_phase_name(core_phase phase)
 {
@@ -101,13 +101,6 @@ static uint32_t fill_members(const scheduler_core *core, uint64_t now_ms, page *
 static uint32_t fill_waiting(const scheduler_core *core, uint64_t now_ms, page *p)
 {
     uint32_t n = 0;
-    for (int i = 0; i < MEET_SLOTS; i++) {
-        const meet *m = &core->meets.slot[i];
-        if (!m->is_used || m->is_over) continue;
-        core_meet_waiting(core, m, now_ms, &p->waiting[n]);
-        p->text[n] = p->waiting[n].text;
-        n++;
-    }
     for (int i = 0; i < CORE_OVERDUES_MAX; i++) {
         if (!core_overdue_waiting(core, i, now_ms, &p->waiting[n])) continue;
         p->text[n] = p->waiting[n].text;

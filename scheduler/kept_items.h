@@ -10,7 +10,7 @@
 #include "scheduler/core_state.h"
 
 enum {
-    KEPT_VERSION = 2,
+    KEPT_VERSION = 3,
     KEPT_HEAD   = 1, /* numbers of the job: KEPT_HEAD_NUMBERS                                     */
     KEPT_SEAT   = 2, /* KEPT_SEAT_NUMBERS, then HELLO                                             */
     KEPT_RECORD = 3, /* EPOCH                                                                     */
@@ -38,9 +38,7 @@ enum {
 #define X(name) KEPT_AT_##name,
     KEPT_HEAD_NUMBERS(X)
 #undef X
-        KEPT_AT_meets,
-    KEPT_AT_meet_ranks,
-    KEPT_AT_version,
+        KEPT_AT_version,
     KEPT_HEAD_COUNT
 };
 

@@ -37,9 +37,6 @@ typedef char scheduler_text[CONFIG_TEXT_BYTES];
     X(uint64_t,       init_timeout_ms, U64,  "300000",    100, 86400000, NULL,                     \
       "How long the first who joins waits for the last; raised, slow starts succeed but a "        \
       "missing process is named later.")                                                           \
-    X(uint64_t,       warn_ms,         U64,  "30000",     10,  86400000, NULL,                     \
-      "How long a barrier or reduction waits before those in it are told whom they wait for; "     \
-      "raised, fewer lines and later news.")                                                       \
     X(int,            encryption,      ENUM, "auto",      0,   0,        guard_choices,            \
       "Whether traffic is encrypted; auto does so off loopback and wherever secret_file is given, clear never does. On loopback, and wherever secret_file is given, every process proves that it belongs to the job.") \
     X(scheduler_text, secret_file,     TEXT, "",          0,   0,        NULL,                     \

@@ -14,7 +14,7 @@
 
 #include <stdatomic.h>
 
-enum { CALLS_AT_ONCE = 8, CALLS_BYTES_MAX = WIRE_MEET_BYTES_MAX };
+enum { CALLS_AT_ONCE = 8, CALLS_BYTES_MAX = WIRE_CALL_BYTES_MAX };
 
 typedef struct calls calls;
 

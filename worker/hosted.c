@@ -16,7 +16,6 @@ void hosted_settings(const worker_settings *s, const worker_env *env, scheduler_
     hosted->servers         = s->servers > 0 ? (uint64_t)s->servers : 0;
     hosted->port            = env->port;
     hosted->lease_ms        = s->lease_ms;
-    hosted->warn_ms         = s->warn_ms;
     hosted->init_timeout_ms = s->init_timeout_ms;
     hosted->on_worker_loss  = s->on_worker_loss;
     hosted->encryption      = s->encryption;

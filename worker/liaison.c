@@ -1,4 +1,4 @@
-/* liaison.c - joining, beating, meeting and leaving. */
+/* liaison.c - joining, beating and leaving. */
 #include "worker/liaison.h"
 
 #include "common/log.h"
@@ -17,27 +17,12 @@ enum {
     LEAVE_MS           = 2000, /* a farewell may take this long                           */
     PATIENCE_MS        = 5000, /* silence at the start that is worth a line               */
     GRACE_MS           = 5000, /* the scheduler says who did not join; we only if it is gone */
-    MEETS_AT_ONCE      = 8,    /* the scheduler remembers twice as many                   */
-    ASK_MS             = 1000, /* before a deadline: who is missing?                      */
     SILENCES_PER_LEASE = 4,    /* so long nothing is heard before another connection is tried */
     MISSING_MAX        = sizeof((pen_error){0}.missing) / sizeof(int32_t)
 };
 #define NEVER UINT64_MAX
 
 typedef enum { JOINING, WELCOMED, JOINED, REGISTERING, TRAINING, LEAVING, LEFT, FAILED } phase;
-
-typedef struct meet {
-    struct meet *next;
-    void *token;
-    uint64_t generation, count, begun_ms, deadline_ms;
-    uint64_t ask_ms; /* when to ask who is missing; NEVER: it was done */
-    int32_t op, missing_n, missing[MISSING_MAX];
-    char *notice; /* the scheduler's newest sentence about it; NULL: none */
-    pen_dtype dtype;
-    size_t size;
-    char label[128];
-    unsigned char data[];
-} meet;
 
 struct liaison {
     liaison_setup setup;
@@ -53,12 +38,10 @@ struct liaison {
         ticked_ms, renewed_ms;
     pen_error will; /* what to say when the scheduler is gone; "" before it came */
     const wire_model *model;
-    meet *meets;
     asks *asks;
     uint64_t *lost_incarnation; /* [n_lost] by rank, of the newest that died; 0: none has */
     uint32_t n_lost, n_ranks;   /* n_ranks: that the job may have */
-    pen_error lost;             /* the newest loss the job went on without; status PEN_OK: none */
-    uint64_t generation, snapshots;
+    uint64_t snapshots;
     int32_t local_rank, node;      /* of WELCOME */
     const wire_control *committed; /* while it is told */
 };
@@ -129,20 +112,9 @@ liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actio
     return self;
 }
 
-static void free_meet(meet *m)
-{
-    free(m->notice);
-    free(m);
-}
-
 void liaison_destroy(liaison *self)
 {
     if (self == NULL) return;
-    while (self->meets != NULL) {
-        meet *next = self->meets->next;
-        free_meet(self->meets);
-        self->meets = next;
-    }
     asks_destroy(self->asks);
     free(self->lost_incarnation);
     free(self);
@@ -214,19 +186,6 @@ static void say_ready(liaison *self)
     say(self, &c);
 }
 
-static void say_meet(liaison *self, const meet *m)
-{
-    wire_control c      = {.kind = WIRE_MEET};
-    c.u.meet.generation = m->generation;
-    c.u.meet.label      = m->label;
-    c.u.meet.op         = m->op;
-    c.u.meet.dtype      = (int32_t)m->dtype;
-    c.u.meet.count      = m->count;
-    c.u.meet.data       = m->data;
-    c.u.meet.data_size  = m->size;
-    say(self, &c);
-}
-
 static void say_beat(liaison *self, uint64_t now_ms)
 {
     wire_control c = {.kind = WIRE_BEAT};
@@ -252,9 +211,6 @@ static void say_again(liaison *self, uint64_t now_ms)
         say_beat(self, now_ms); /* the step that it leaves in */
         say(self, &(wire_control){.kind = WIRE_BYE});
     }
-    int n = 0;
-    for (const meet *m = self->meets; m != NULL && n < MEETS_AT_ONCE; m = m->next, n++)
-        say_meet(self, m);
     asks_say(self->asks);
 }
 
@@ -270,12 +226,6 @@ static void fail(liaison *self, const pen_error *why)
         return;
     }
     self->act.failed(self->user, why);
-    while (self->meets != NULL) {
-        meet *m     = self->meets;
-        self->meets = m->next;
-        self->act.met(self->user, m->token, NULL, 0, why);
-        free_meet(m);
-    }
     asks_fail(self->asks, why);
 }
 
@@ -384,56 +334,6 @@ static void take_committed(liaison *self, const wire_control *c, uint64_t now_ms
     if (self->phase == TRAINING) say_beat(self, now_ms); /* from here on there is a step to tell */
 }
 
-static void end_meet(liaison *self, meet *m, const void *data, size_t size, const pen_error *why)
-{
-    meet **at = &self->meets;
-    while (*at != m) at = &(*at)->next;
-    *at = m->next;
-    self->act.met(self->user, m->token, data, size, why);
-    free_meet(m);
-}
-
-static meet *find_meet(const liaison *self, uint64_t generation)
-{
-    meet *m = self->meets;
-    while (m != NULL && m->generation != generation) m = m->next;
-    return m;
-}
-
-static void take_met(liaison *self, const wire_control *c, uint64_t now_ms)
-{
-    meet *m = find_meet(self, c->u.met.generation);
-    if (m == NULL) return;
-    pen_error why;
-    if (c->u.met.status == PEN_PEER_LOST && self->lost.status != PEN_OK)
-        why = self->lost;
-    else if (c->u.met.status != PEN_OK)
-        why_set(&why, c->u.met.status, "%s '%s' (call %llu): %s",
-                m->op < 0 ? "barrier" : "all_reduce", m->label, (unsigned long long)m->generation,
-                pen_status_info(c->u.met.status)->text);
-    else if (c->u.met.data_size != m->size)
-        why_set(&why, PEN_INTERNAL,
-                "the scheduler answered call %llu with %zu bytes instead of %zu",
-                (unsigned long long)m->generation, c->u.met.data_size, m->size);
-    else
-        why.status = PEN_OK;
-    end_meet(self, m, c->u.met.data, c->u.met.data_size, why.status == PEN_OK ? NULL : &why);
-    if (self->meets != NULL) say_again(self, now_ms); /* one more fits into the window */
-}
-
-static void take_notice(liaison *self, const wire_control *c)
-{
-    if (!c->u.notice.quiet) self->act.log(self->user, LOG_WARNING, c->u.notice.text);
-    meet *m = find_meet(self, c->u.notice.generation);
-    if (m == NULL) return;
-    free(m->notice);
-    m->notice = strdup(c->u.notice.text);
-    m->missing_n =
-        (int32_t)(c->u.notice.n_missing < MISSING_MAX ? c->u.notice.n_missing : MISSING_MAX);
-    if (m->missing_n > 0)
-        memcpy(m->missing, c->u.notice.missing, (size_t)m->missing_n * sizeof m->missing[0]);
-}
-
 /* True once for each incarnation of a rank: whoever took its seat may die as well. */
 static bool is_news(liaison *self, int32_t rank, uint64_t incarnation)
 {
@@ -456,9 +356,8 @@ static void take_lost(liaison *self, const wire_control *c)
 {
     const int32_t rank = c->u.lost.rank;
     if (!is_news(self, rank, c->u.lost.incarnation)) return;
-    self->lost = c->u.lost.why;
-    self->act.log(self->user, LOG_INFO, self->lost.text);
-    if (self->act.lost != NULL) self->act.lost(self->user, rank, &self->lost);
+    self->act.log(self->user, LOG_INFO, c->u.lost.why.text);
+    if (self->act.lost != NULL) self->act.lost(self->user, rank, &c->u.lost.why);
 }
 
 static void take_prove(liaison *self, const wire_control *c)
@@ -500,8 +399,7 @@ void liaison_receive(liaison *self, const wire_control *c, uint64_t now_ms)
     case WIRE_COMMITTED: take_committed(self, c, now_ms); break;
     case WIRE_BEAT_ACK: self->acked_ms = now_ms; break;
     case WIRE_WILL: self->will = c->u.verdict; break;
-    case WIRE_MET: take_met(self, c, now_ms); break;
-    case WIRE_NOTICE: take_notice(self, c); break;
+    case WIRE_NOTICE: self->act.log(self->user, LOG_WARNING, c->u.notice.text); break;
     case WIRE_SNAPSHOT_PLEASE: self->act.snapshot_please(self->user); break;
     case WIRE_SNAPSHOT_DONE: take_snapshot_done(self, c); break;
     case WIRE_VERDICT: fail(self, &c->u.verdict); break;
@@ -558,38 +456,6 @@ void liaison_ready(liaison *self, uint64_t now_ms)
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
-}
-
-static uint64_t when_to_ask(uint64_t deadline_ms, uint64_t now_ms)
-{
-    if (deadline_ms <= now_ms) return NEVER;
-    return deadline_ms - least((deadline_ms - now_ms) / 4, ASK_MS);
-}
-
-pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype dtype,
-                        uint64_t count, const void *data, size_t size, uint64_t deadline_ms,
-                        void *token, uint64_t now_ms)
-{
-    meet *m = malloc(sizeof *m + size);
-    if (m == NULL) return PEN_NO_MEMORY;
-    *m = (meet){.token       = token,
-                .generation  = ++self->generation,
-                .count       = count,
-                .begun_ms    = now_ms,
-                .deadline_ms = deadline_ms,
-                .ask_ms      = when_to_ask(deadline_ms, now_ms),
-                .op          = op,
-                .dtype       = dtype,
-                .size        = size};
-    snprintf(m->label, sizeof m->label, "%s", label != NULL ? label : "");
-    if (size > 0) memcpy(m->data, data, size);
-    meet **at = &self->meets;
-    int n     = 0;
-    for (; *at != NULL; at = &(*at)->next) n++;
-    *at = m;
-    if (n < MEETS_AT_ONCE && self->up) say_meet(self, m);
-    if (n == 0) self->again_ms = now_ms + AGAIN_MS;
-    return PEN_OK;
 }
 
 pen_status liaison_fault(liaison *self, uint64_t group, uint64_t call, const pen_error *why)
@@ -729,34 +595,6 @@ static void watch_scheduler(liaison *self, uint64_t now_ms)
         note_absence(self, now_ms);
 }
 
-static void time_out(liaison *self, meet *m, uint64_t now_ms)
-{
-    pen_error why;
-    const double seconds = (double)(now_ms - m->begun_ms) / 1000;
-    if (m->notice != NULL)
-        why_set(&why, PEN_TIMED_OUT, "gave up after %.3g s: %s", seconds, m->notice);
-    else
-        why_set(&why, PEN_TIMED_OUT, "waited %.3g s in %s '%s' (call %llu)", seconds,
-                m->op < 0 ? "barrier" : "all_reduce", m->label, (unsigned long long)m->generation);
-    why_culprit(&why, PEN_WORKER, m->missing_n > 0 ? m->missing[0] : -1, -1, m->label);
-    why.missing_n = m->missing_n;
-    memcpy(why.missing, m->missing, sizeof m->missing);
-    end_meet(self, m, NULL, 0, &why);
-}
-
-static void tick_meets(liaison *self, uint64_t now_ms)
-{
-    for (meet *m = self->meets, *next; m != NULL; m = next) {
-        next = m->next;
-        if (m->deadline_ms != 0 && m->deadline_ms <= now_ms) {
-            time_out(self, m, now_ms);
-        } else if (m->ask_ms <= now_ms) {
-            m->ask_ms = NEVER;
-            if (self->up) say_meet(self, m);
-        }
-    }
-}
-
 /* A network that was gone for a while leaves connections behind that recover too late, or never. */
 static uint64_t renew_ms(const liaison *self)
 {
@@ -794,7 +632,6 @@ void liaison_tick(liaison *self, uint64_t now_ms)
         self->act.left(self->user);
     }
     if (self->phase == FAILED || self->phase == LEFT) return;
-    tick_meets(self, now_ms);
     asks_tick(self->asks, now_ms);
     if (now_ms >= self->again_ms) say_again(self, now_ms);
     if (now_ms >= self->beat_ms) say_beat(self, now_ms);
@@ -808,10 +645,5 @@ uint64_t liaison_due(const liaison *self)
     if (self->incarnation != 0) due = least(due, broken_ms(self));
     if (self->incarnation != 0) due = least(due, renew_ms(self));
     if (self->phase == LEAVING) due = least(due, self->leave_ms);
-    due = least(due, asks_due(self->asks));
-    for (const meet *m = self->meets; m != NULL; m = m->next) {
-        due = least(due, m->ask_ms);
-        if (m->deadline_ms != 0) due = least(due, m->deadline_ms);
-    }
-    return due;
+    return least(due, asks_due(self->asks));
 }

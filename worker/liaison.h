@@ -1,6 +1,6 @@
 /* liaison.h - what a worker says to the scheduler: a pure state machine.
  *
- * DESIGN.  Joins (HELLO, WELCOME, EPOCH), registers the model, beats, meets, leaves.  Like the
+ * DESIGN.  Joins (HELLO, WELCOME, EPOCH), registers the model, beats, leaves.  Like the
  * exchange it has no socket, clock or thread: connection events, decoded messages and the time go
  * in, messages and news come out.  Everything that is not answered is said again, once a second and
  * after each reconnect; the scheduler recognises what it has heard.
@@ -43,8 +43,6 @@ typedef struct {
     void (*plan)(void *user, const wire_control *message); /* where partitions lie          */
     void (*committed)(void *user, int64_t step,
                       int64_t applied); /* servers are ready             */
-    /* Of liaison_meet(); why NULL when PEN_OK.  NULL for who never calls it. */
-    void (*met)(void *user, void *token, const void *data, size_t size, const pen_error *why);
     void (*snapshot_done)(void *user, int64_t step, pen_status status, const char *text);
     void (*snapshot_please)(void *user); /* rank 0: with the next step    */
     void (*left)(void *user);            /* BYED, or nobody is there to say it */
@@ -83,12 +81,6 @@ void liaison_register(liaison *self, const wire_model *model,
 
 /* After `plan`: all connections that it needs are there.  COMMITTED follows when that is so everywhere. */
 void liaison_ready(liaison *self, uint64_t now_ms);
-
-/* op -1: a barrier.  data is copied.  deadline_ms is a time, 0 = none.  Not PEN_OK: no memory,
- * nothing was begun. */
-pen_status liaison_meet(liaison *self, const char *label, int32_t op, pen_dtype dtype,
-                        uint64_t count, const void *data, size_t size, uint64_t deadline_ms,
-                        void *token, uint64_t now_ms);
 
 /* What the liaison has no part in, such as COMMAND; may be lost, and is while it is not joined. */
 void liaison_say(liaison *self, const wire_control *message);

@@ -41,6 +41,7 @@ int main(int argc, char **argv)
         save(argv[1], "wire_data", kind, &out);
     }
     for (int kind = WIRE_HELLO; kind < (int)WIRE_CONTROL_END; kind++) {
+        if (!wire_is_control_kind(kind)) continue;
         wire_control c = wire_sample_control((wire_control_kind)kind);
         check(wire_control_encode(&c, &out, &why), &why);
         save(argv[1], "wire_control", kind, &out);

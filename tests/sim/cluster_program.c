@@ -168,15 +168,41 @@ static void close_step(sim_worker *w)
     exchange_step_close(w->exchange, call, call->deadline_ms, now_of(w));
 }
 
+/* As programs do it with the key-value store of the job: all add, the last one says that all have. */
+static void change_store(sim_worker *w, const char *name, const asks_change *what)
+{
+    sim_call *call     = sim_call_begin(w, name, -1, false);
+    asks_change change = *what;
+    change.deadline_ms = call->deadline_ms;
+    if (liaison_store(w->liaison, &change, call, now_of(w)) != PEN_OK) abort();
+}
+
 static void meet(sim_worker *w)
 {
-    const double mine = w->rank + 1.0;
-    sim_call *call    = sim_call_begin(w, "pen_all_reduce", -1, false);
-    w->met            = 0;
-    w->at             = AT_MEET;
-    if (liaison_meet(w->liaison, "sum", PEN_SUM, PEN_F64, 1, &mine, sizeof mine, call->deadline_ms,
-                     call, now_of(w)) != PEN_OK)
-        abort();
+    char key[32];
+    snprintf(key, sizeof key, "sum/%llu", (unsigned long long)w->step);
+    w->at        = AT_MEET;
+    w->sum       = 0;
+    w->has_added = false;
+    change_store(w, "pen_store_add",
+                 &(asks_change){.op = WIRE_STORE_ADD, .key = key, .delta = w->rank + 1});
+}
+
+static void wait_for_others(sim_worker *w)
+{
+    char key[32];
+    const int64_t n = w->c->plan.task.workers, all = n * (n + 1) / 2;
+    snprintf(key, sizeof key, "met/%llu", (unsigned long long)w->step);
+    if (w->sum > all)
+        sim_wrong(w->c, "rank %u: the ranks' numbers add to %lld", w->rank, (long long)w->sum);
+    w->has_added = true;
+    if (w->sum == all)
+        change_store(
+            w, "pen_store_set",
+            &(asks_change){
+                .op = WIRE_STORE_SET, .key = key, .data = &w->step, .size = sizeof w->step});
+    else
+        change_store(w, "pen_store_get", &(asks_change){.op = WIRE_STORE_GET, .key = key});
 }
 
 static void end_step(sim_worker *w)
@@ -186,14 +212,6 @@ static void end_step(sim_worker *w)
     w->step++;
     w->at = AT_BEGIN;
     if (every > 0 && w->step % every == 0) meet(w);
-}
-
-static void end_meet(sim_worker *w)
-{
-    const double n = w->c->plan.task.workers;
-    if (w->met != n * (n + 1) / 2)
-        sim_wrong(w->c, "rank %u: the ranks' numbers add to %g", w->rank, w->met);
-    w->at = AT_BEGIN;
 }
 
 bool sim_program_advance(sim_worker *w)
@@ -243,7 +261,10 @@ bool sim_program_advance(sim_worker *w)
         return true;
     case AT_MEET:
         if (w->pending > 0) return false;
-        end_meet(w);
+        if (w->has_added)
+            w->at = AT_BEGIN;
+        else
+            wait_for_others(w);
         return true;
     case AT_LEAVE:
         liaison_leave(w->liaison, now);

@@ -87,7 +87,6 @@ static scheduler_settings settings_of(const sim_plan *p)
                                    .lease_ms        = p->lease_ms,
                                    .down_grace_ms   = 1000,
                                    .init_timeout_ms = p->init_timeout_ms,
-                                   .warn_ms         = p->warn_ms,
                                    .replicas        = p->replicas,
                                    .wait_ms         = p->wait_ms,
                                    .workers_min     = p->workers_min,

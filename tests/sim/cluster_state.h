@@ -251,7 +251,8 @@ struct sim_worker {
     uint32_t order[SIM_TENSORS_MAX];
     uint64_t *pushed; /* [chunks] number of the newest push, + 1; 0: none yet  */
     uint64_t *loaded; /* [chunks] version of its first values                  */
-    double met;
+    int64_t sum;      /* of the ranks that have come to the barrier, when this one did */
+    bool has_added;
     exchange_outcome outcome;
     bool has_outcome;
 

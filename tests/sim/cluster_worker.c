@@ -338,10 +338,15 @@ static void committed(void *user, int64_t step, int64_t applied)
     check_ways(w);
 }
 
-static void met(void *user, void *token, const void *data, size_t size, const pen_error *why)
+static void stored(void *user, void *token, const void *data, size_t size, int64_t value,
+                   const pen_error *why)
 {
     sim_worker *w = user;
-    if (why == NULL && size == sizeof w->met) memcpy(&w->met, data, size);
+    if (why == NULL && data != NULL &&
+        (size != sizeof w->step || memcmp(data, &w->step, size) != 0))
+        sim_wrong(w->c, "rank %u: the store has something else for step %llu", w->rank,
+                  (unsigned long long)w->step);
+    w->sum = value;
     sim_call_end(token, why);
 }
 
@@ -398,7 +403,6 @@ static void make_liaison(sim_worker *w)
                                             epoch_came,
                                             plan_came,
                                             committed,
-                                            met,
                                             snapshot_done,
                                             snapshot_please,
                                             left,
@@ -406,7 +410,8 @@ static void make_liaison(sim_worker *w)
                                             fill_beat,
                                             describe_silence,
                                             logs,
-                                            .prove = sim_share_prove};
+                                            .stored = stored,
+                                            .prove  = sim_share_prove};
     const sim_plan *p                    = &w->c->plan;
     const liaison_setup setup            = {.rank            = (int32_t)w->rank,
                                             .world_size      = (int32_t)p->task.workers,

@@ -183,7 +183,6 @@ static rig *make(void)
                                          .lease_ms        = LEASE_MS,
                                          .down_grace_ms   = 1000,
                                          .init_timeout_ms = 300000,
-                                         .warn_ms         = 30000,
                                          .replicas        = 1,
                                          .on_worker_loss  = SCHEDULER_LOSS_CONTINUE,
                                          .workers_min     = 1,

@@ -349,28 +349,7 @@ static const char *living(const wire_control *a, const wire_control *b)
         LIST(u.beat.stat, u.beat.n_stats, stat);
         return NULL;
     case WIRE_BEAT_ACK: FIELD(u.beat_ack); return NULL;
-    case WIRE_MEET:
-        FIELD(u.meet.generation);
-        FIELD(u.meet.op);
-        FIELD(u.meet.dtype);
-        FIELD(u.meet.count);
-        FIELD(u.meet.data_size);
-        TEXT(u.meet.label);
-        BYTES(u.meet.data, a->u.meet.data_size);
-        return NULL;
-    case WIRE_MET:
-        FIELD(u.met.generation);
-        FIELD(u.met.status);
-        FIELD(u.met.data_size);
-        BYTES(u.met.data, a->u.met.data_size);
-        return NULL;
-    case WIRE_NOTICE:
-        TEXT(u.notice.text);
-        FIELD(u.notice.generation);
-        FIELD(u.notice.quiet);
-        FIELD(u.notice.n_missing);
-        COLUMN(u.notice.missing, a->u.notice.n_missing);
-        return NULL;
+    case WIRE_NOTICE: TEXT(u.notice.text); return NULL;
     case WIRE_VERDICT:
     case WIRE_FAILURE:
     case WIRE_WILL: return verdict(&a->u.verdict, &b->u.verdict);

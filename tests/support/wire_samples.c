@@ -306,28 +306,7 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.beat_ack.job_step = 47;
         c.u.beat_ack.clock_ns = 1763800000000000001u;
         break;
-    case WIRE_MEET:
-        c.u.meet.generation = 48;
-        c.u.meet.label      = "pen_barrier";
-        c.u.meet.op         = PEN_MAX;
-        c.u.meet.dtype      = PEN_F64;
-        c.u.meet.count      = 1;
-        c.u.meet.data       = bytes;
-        c.u.meet.data_size  = sizeof bytes;
-        break;
-    case WIRE_MET:
-        c.u.met.generation = 49;
-        c.u.met.status     = PEN_MISMATCH;
-        c.u.met.data       = bytes;
-        c.u.met.data_size  = sizeof bytes;
-        break;
-    case WIRE_NOTICE:
-        c.u.notice.text       = "rank 3 has not come to the barrier";
-        c.u.notice.generation = 50;
-        c.u.notice.quiet      = true;
-        c.u.notice.n_missing  = 3;
-        c.u.notice.missing    = missing;
-        break;
+    case WIRE_NOTICE: c.u.notice.text = "rank 3 has not come to the barrier"; break;
     case WIRE_VERDICT:
     case WIRE_FAILURE:
     case WIRE_WILL: c.u.verdict = verdict; break;

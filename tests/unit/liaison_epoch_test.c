@@ -17,7 +17,7 @@ enum { SELF = 900, LEASE_MS = 10000, GRACE_MS = 60000 };
 typedef struct {
     liaison *liaison;
     uint64_t now, hello_from, epoch;
-    int sent[WIRE_CONTROL_END], n_failed, n_left, n_epochs, n_stops, n_lost, n_logs, n_met;
+    int sent[WIRE_CONTROL_END], n_failed, n_left, n_epochs, n_stops, n_lost, n_logs, n_stored;
     pen_error why;
     char log[512];
 } world;
@@ -45,14 +45,6 @@ static void on_plan(void *user, const wire_control *m)
 static void on_committed(void *user, int64_t step, int64_t applied)
 {
     (void)user, (void)step, (void)applied;
-}
-
-static void on_met(void *user, void *token, const void *data, size_t size, const pen_error *why)
-{
-    world *w = user;
-    w->n_met++;
-    if (why != NULL) w->why = *why;
-    (void)token, (void)data, (void)size;
 }
 
 static void on_snapshot_done(void *user, int64_t step, pen_status status, const char *text)
@@ -97,6 +89,15 @@ static void on_log(void *user, int level, const char *line)
     (void)level;
 }
 
+static void on_stored(void *user, void *token, const void *data, size_t size, int64_t value,
+                      const pen_error *why)
+{
+    world *w = user;
+    (void)token, (void)data, (void)size, (void)value;
+    w->n_stored++;
+    if (why != NULL) w->why = *why;
+}
+
 static void on_lost(void *user, int32_t rank, const pen_error *why)
 {
     (void)rank, (void)why;
@@ -136,7 +137,6 @@ static void joined(world *w)
                                             .epoch            = on_epoch,
                                             .plan             = on_plan,
                                             .committed        = on_committed,
-                                            .met              = on_met,
                                             .snapshot_done    = on_snapshot_done,
                                             .snapshot_please  = on_nothing,
                                             .left             = on_left,
@@ -144,6 +144,7 @@ static void joined(world *w)
                                             .fill_beat        = on_beat,
                                             .describe_silence = on_silence,
                                             .log              = on_log,
+                                            .stored           = on_stored,
                                             .lost             = on_lost,
                                             .stop             = on_stop};
     const liaison_setup setup            = {.world_size      = 2,
@@ -231,12 +232,12 @@ static void test_liaison_calls_wait_for_an_absent_scheduler_until_their_deadline
     joined(&w);
     liaison_down(w.liaison, w.now);
     pass(&w, 2000, false);
-    assert_int_equal(liaison_meet(w.liaison, "x", -1, PEN_F32, 0, NULL, 0, w.now + 8000, &w, w.now),
-                     PEN_OK);
+    const asks_change get = {.op = WIRE_STORE_GET, .key = "x", .deadline_ms = w.now + 8000};
+    assert_int_equal(liaison_store(w.liaison, &get, &w, w.now), PEN_OK);
     pass(&w, 7999, false);
-    assert_int_equal(w.n_met, 0);
+    assert_int_equal(w.n_stored, 0);
     pass(&w, 1, false);
-    assert_int_equal(w.n_met, 1);
+    assert_int_equal(w.n_stored, 1);
     assert_int_equal(w.why.status, PEN_TIMED_OUT);
     assert_int_equal(w.n_failed, 0);
     liaison_destroy(w.liaison);

@@ -17,7 +17,7 @@ enum { LEASE_MS = 10000 };
 typedef struct {
     liaison *liaison;
     uint64_t now;
-    int sent[WIRE_CONTROL_END], n_lost, n_failed, n_met, n_stored;
+    int sent[WIRE_CONTROL_END], n_lost, n_failed, n_stored;
     int32_t lost;
     uint32_t n_addresses, n_missing;
     char address[64], text[640];
@@ -51,14 +51,6 @@ static void on_beat(void *user, wire_control *beat)
 static void on_committed(void *user, int64_t step, int64_t applied)
 {
     (void)user, (void)step, (void)applied;
-}
-
-static void on_met(void *user, void *token, const void *data, size_t size, const pen_error *why)
-{
-    (void)token, (void)data, (void)size;
-    world *w = user;
-    w->n_met++;
-    if (why != NULL) w->why = *why;
 }
 
 static void on_snapshot_done(void *user, int64_t step, pen_status status, const char *text)
@@ -139,9 +131,9 @@ static void joined(world *w)
 {
     static const char *const addresses[] = {"tcp://devbox:7", "node:x"};
     static const liaison_actions actions = {
-        on_send,    on_message, on_message, on_committed, on_met,          on_snapshot_done,
-        on_nothing, on_nothing, on_failed,  on_beat,      on_silence,      on_log,
-        on_lost,    on_faulted, on_shrunk,  on_stored,    on_record_please};
+        on_send,    on_message, on_message, on_committed,    on_snapshot_done, on_nothing,
+        on_nothing, on_failed,  on_beat,    on_silence,      on_log,           on_lost,
+        on_faulted, on_shrunk,  on_stored,  on_record_please};
     const liaison_setup setup = {.world_size      = 4,
                                  .nonce           = 5,
                                  .lease_ms        = LEASE_MS,
@@ -190,19 +182,6 @@ static void each_loss_is_told_once(void **state)
     assert_int_equal(w.n_lost, 1);
     assert_int_equal(w.lost, 2);
     assert_int_equal(w.n_failed, 0);
-    liaison_destroy(w.liaison);
-}
-
-static void a_meeting_that_ended_with_a_loss_says_which(void **state)
-{
-    (void)state;
-    world w;
-    joined(&w);
-    assert_int_equal(liaison_meet(w.liaison, "x", -1, PEN_F32, 0, NULL, 0, 0, &w, w.now), PEN_OK);
-    loses(&w, 3);
-    hear(&w, (wire_control){.kind = WIRE_MET, .u.met = {.generation = 1, .status = PEN_PEER_LOST}});
-    assert_int_equal(w.n_met, 1);
-    assert_string_equal(w.why.text, "worker 3 is gone");
     liaison_destroy(w.liaison);
 }
 
@@ -271,7 +250,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hello_says_where_other_workers_reach_this_one),
         cmocka_unit_test(each_loss_is_told_once),
-        cmocka_unit_test(a_meeting_that_ended_with_a_loss_says_which),
         cmocka_unit_test(what_is_not_answered_is_asked_again_after_a_reconnect),
         cmocka_unit_test(a_verdict_ends_what_waits_for_the_store),
         cmocka_unit_test(an_overdue_call_names_at_most_32_ranks),

@@ -42,11 +42,6 @@ static void on_committed(void *user, int64_t step, int64_t applied)
     (void)user, (void)step, (void)applied;
 }
 
-static void on_met(void *user, void *token, const void *data, size_t size, const pen_error *why)
-{
-    (void)user, (void)token, (void)data, (void)size, (void)why;
-}
-
 static void on_snapshot_done(void *user, int64_t step, pen_status status, const char *text)
 {
     (void)user, (void)step, (void)status, (void)text;
@@ -109,8 +104,8 @@ static void leave_will(world *w, const char *text)
 static void joined(world *w)
 {
     static const liaison_actions actions = {
-        on_send, on_message, on_message, on_committed, on_met, on_snapshot_done, on_nothing,
-        on_left, on_failed,  on_beat,    on_silence,   on_log, .renew = on_renew};
+        on_send, on_message, on_message, on_committed, on_snapshot_done, on_nothing,
+        on_left, on_failed,  on_beat,    on_silence,   on_log,           .renew = on_renew};
     const liaison_setup setup = {.rank            = 0,
                                  .world_size      = 2,
                                  .servers         = 1,

@@ -53,7 +53,7 @@ static void test_core_tells_the_verdict_to_who_comes_back_and_not_a_member_to_th
     worker_comes(j, 2, 3, 1);
     assert_int_equal(must(j, WORKER_PEER + 2, WIRE_VERDICT)->status, PEN_PEER_LOST);
     forget(j);
-    enters(j, 2, 1); /* whoever still asks is told again */
+    registers(j, 2, NULL, 0); /* whoever still asks is told again */
     assert_int_equal(must(j, WORKER_PEER + 2, WIRE_VERDICT)->status, PEN_PEER_LOST);
 
     breaks(j, WORKER_PEER + 1);

@@ -80,20 +80,7 @@ static inline void read_letter(letter *l, const wire_control *m)
         l->applied = m->u.committed.applied;
         break;
     case WIRE_BEAT_ACK: l->step = m->u.beat_ack.job_step; break;
-    case WIRE_MET:
-        l->generation = m->u.met.generation;
-        l->status     = m->u.met.status;
-        l->size       = m->u.met.data_size;
-        assert_true(l->size <= DATA_MAX);
-        if (l->size) memcpy(l->data, m->u.met.data, l->size);
-        break;
-    case WIRE_NOTICE:
-        copy(l->text, sizeof l->text, m->u.notice.text);
-        l->generation = m->u.notice.generation;
-        l->n          = m->u.notice.n_missing;
-        l->rank       = l->n > 0 ? m->u.notice.missing[0] : -1;
-        l->status     = m->u.notice.quiet;
-        break;
+    case WIRE_NOTICE: copy(l->text, sizeof l->text, m->u.notice.text); break;
     case WIRE_COMMAND:
         l->generation  = m->u.command.id;
         l->rank        = m->u.command.rank;
@@ -379,25 +366,6 @@ static inline job *training(int32_t workers, int32_t servers)
     must(j, WORKER_PEER, WIRE_COMMITTED);
     forget(j);
     return j;
-}
-
-static inline void meets(job *j, int32_t rank, uint64_t generation, int32_t op, int32_t dtype,
-                         uint64_t n, const void *data, const char *label)
-{
-    wire_control c      = {.kind = WIRE_MEET};
-    c.u.meet.generation = generation;
-    c.u.meet.op         = op;
-    c.u.meet.dtype      = dtype;
-    c.u.meet.count      = n;
-    c.u.meet.label      = label;
-    c.u.meet.data       = data;
-    c.u.meet.data_size  = op < 0 ? 0 : n * plan_dtype_bytes((pen_dtype)dtype);
-    say_worker(j, rank, &c);
-}
-
-static inline void enters(job *j, int32_t rank, uint64_t generation)
-{
-    meets(j, rank, generation, -1, 0, 0, NULL, "epoch end");
 }
 
 static inline void owes(job *j, int32_t server, int32_t rank, int64_t step, const char *tensor)

@@ -63,7 +63,6 @@ static void read_letter(letter *l, const wire_control *m)
         snprintf(l->text, sizeof l->text, "%s", m->u.epoch.worker[1].address[0]);
         break;
     case WIRE_PLAN: l->n = m->u.plan.n_partitions; break;
-    case WIRE_MET: l->status = m->u.met.status; break;
     case WIRE_STATUS:
         l->n = m->u.status.n_waiting;
         if (l->n) snprintf(l->text, sizeof l->text, "%s", m->u.status.waiting[0]);
@@ -272,13 +271,6 @@ static void leaves(job *j, int32_t rank)
     say(j, rank, (wire_control){.kind = WIRE_BYE});
 }
 
-static void enters(job *j, int32_t rank, uint64_t generation)
-{
-    say(j, rank,
-        (wire_control){.kind   = WIRE_MEET,
-                       .u.meet = {.generation = generation, .op = -1, .label = "epoch end"}});
-}
-
 /* Everybody but `silent` beats each second. */
 static void live(job *j, int32_t silent, uint64_t ms)
 {
@@ -432,21 +424,6 @@ static void who_comes_back_is_told_whom_the_job_lost(void **state)
     assert_null(last(j, 0, WIRE_LOST));
     give(j, 70, 0, hello_of(PEN_WORKER, 0, 0));
     assert_int_equal(must(j, 70, WIRE_LOST)->rank, 1);
-    drop_job(j);
-}
-
-static void a_meeting_that_waits_for_the_dead_ends_with_peer_lost(void **state)
-{
-    (void)state;
-    job *j = training("on_worker_loss=continue");
-    enters(j, 0, 1);
-    dies(j, 1);
-    assert_int_equal(must(j, 0, WIRE_MET)->status, PEN_PEER_LOST);
-    forget(j);
-    enters(j, 2, 1); /* later, the same */
-    assert_int_equal(must(j, 2, WIRE_MET)->status, PEN_PEER_LOST);
-    enters(j, 3, 2); /* and so does the next one */
-    assert_int_equal(must(j, 3, WIRE_MET)->status, PEN_PEER_LOST);
     drop_job(j);
 }
 
@@ -805,7 +782,6 @@ int main(void)
         cmocka_unit_test(a_silent_worker_is_lost_after_its_lease),
         cmocka_unit_test(a_death_while_others_register_does_not_hold_them_up),
         cmocka_unit_test(who_comes_back_is_told_whom_the_job_lost),
-        cmocka_unit_test(a_meeting_that_waits_for_the_dead_ends_with_peer_lost),
         cmocka_unit_test(the_first_report_of_a_failed_call_is_told_to_all),
         cmocka_unit_test(a_culprit_that_was_not_seen_for_long_is_not_called_alive),
         cmocka_unit_test(a_fault_about_the_dead_says_what_the_loss_said),

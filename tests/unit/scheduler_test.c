@@ -128,9 +128,9 @@ static void assert_serves_a_job(const char *host)
     join(&worker, PEN_WORKER, 0);
     assert_int_equal(hear(&worker, WIRE_EPOCH).u.epoch.n_servers, 1);
     hear(&server, WIRE_EPOCH);
-    wire_control meet = {.kind = WIRE_MEET, .u.meet = {.generation = 1, .op = -1, .label = ""}};
-    say(&worker, &meet);
-    assert_int_equal(hear(&worker, WIRE_MET).u.met.generation, 1);
+    wire_control beat = {.kind = WIRE_BEAT, .u.beat = {.seq = 1, .step = -1, .call = ""}};
+    say(&worker, &beat);
+    assert_int_equal(hear(&worker, WIRE_BEAT_ACK).u.beat_ack.seq, 1);
     wire_control bye = {.kind = WIRE_BYE};
     say(&worker, &bye);
     hear(&worker, WIRE_BYED);

@@ -90,6 +90,7 @@ static void test_wire_control_of_every_kind_comes_back_with_every_field(void **s
 {
     (void)state;
     for (int kind = WIRE_HELLO; kind < (int)WIRE_CONTROL_END; kind++) {
+        if (!wire_is_control_kind(kind)) continue;
         wire_control in = wire_sample_control((wire_control_kind)kind), back;
         assert_int_equal(wire_control_encode(&in, &out, &why), PEN_OK);
         assert_int_equal(decode_control(out.data, out.size, &back), PEN_OK);
@@ -147,8 +148,7 @@ static void test_wire_names_every_kind_and_only_those(void **state)
 {
     (void)state;
     for (int kind = -3; kind < 100; kind++) {
-        bool is_kind = wire_is_data_kind(kind) ||
-                       (kind >= (int)WIRE_HELLO && kind < (int)WIRE_CONTROL_END) ||
+        bool is_kind = wire_is_data_kind(kind) || wire_is_control_kind(kind) ||
                        (kind >= (int)WIRE_SHOW && kind < (int)WIRE_PEER_END);
         assert_int_equal(strcmp(wire_kind_name(kind), "?") != 0, is_kind);
     }
@@ -210,6 +210,7 @@ static void test_wire_every_truncation_is_refused(void **state)
             assert_int_equal(decode_data(out.data, size, &d), PEN_CORRUPT);
     }
     for (int kind = WIRE_HELLO; kind < (int)WIRE_CONTROL_END; kind++) {
+        if (!wire_is_control_kind(kind)) continue;
         wire_control in = wire_sample_control((wire_control_kind)kind);
         assert_int_equal(wire_control_encode(&in, &out, &why), PEN_OK);
         for (size_t size = 0; size < out.size; size++)
@@ -425,11 +426,9 @@ static void test_wire_control_refuses_to_send_what_the_peer_would_refuse(void **
     check_control_refused(&c, "REGISTER has dtype 13, which is not in 0..12");
     c.u.register_.n_tensors = WIRE_ITEMS_MAX + 1;
     check_control_refused(&c, "REGISTER has a list of 65537 entries; 65536 are allowed");
-    c = (wire_control){.kind   = WIRE_MEET,
-                       .u.meet = {.op = -1, .data = text, .data_size = WIRE_MEET_BYTES_MAX + 1}};
-    check_control_refused(&c, "MEET carries 65537 bytes; 65536 are allowed");
-    c = (wire_control){.kind = WIRE_MEET, .u.meet = {.op = -2}};
-    check_control_refused(&c, "MEET has op -2, which is not in -1..10");
+    c = (wire_control){.kind      = WIRE_COMMAND,
+                       .u.command = {.body = text, .body_size = WIRE_CALL_BYTES_MAX + 1}};
+    check_control_refused(&c, "COMMAND carries 65537 bytes; 65536 are allowed");
     c = (wire_control){.kind = WIRE_VERDICT, .u.verdict = {.missing_n = 33}};
     check_control_refused(&c, "VERDICT has a list of 33 entries; 32 are allowed");
     c = (wire_control){.kind = WIRE_CONTROL_END};
@@ -496,18 +495,18 @@ static void test_wire_data_refuses_to_send_what_the_peer_would_refuse(void **sta
     assert_string_equal(why.text, "82 is no kind of message of the data plane");
 }
 
-static void test_wire_control_refuses_a_meeting_with_too_many_bytes(void **state)
+static void test_wire_control_refuses_a_command_with_too_many_bytes(void **state)
 {
     (void)state;
-    enum { BYTES = WIRE_MEET_BYTES_MAX + 1 };
-    static uint8_t body[9 + BYTES] = "\x9a\x01\x85\x80\x04\x32\x81\x80\x04"; /* data */
+    enum { BYTES = WIRE_CALL_BYTES_MAX + 1 };
+    static uint8_t body[9 + BYTES] = "\xa2\x02\x85\x80\x04\x32\x81\x80\x04"; /* body */
     wire_out large                 = {.data     = malloc(WIRE_PREFIX_BYTES + 9 + BYTES),
                                       .capacity = WIRE_PREFIX_BYTES + 9 + BYTES};
     wire_control c                 = {.kind = WIRE_STOP};
     assert_int_equal(wire_control_encode(&c, &large, &why), PEN_OK);
     set_body(&large, body, 9 + BYTES);
     assert_int_equal(decode_control(large.data, large.size, &c), PEN_CORRUPT);
-    assert_string_equal(why.text, "MEET carries 65537 bytes; 65536 are allowed");
+    assert_string_equal(why.text, "COMMAND carries 65537 bytes; 65536 are allowed");
     wire_out_free(&large);
 }
 
@@ -583,7 +582,7 @@ int main(void)
         cmocka_unit_test(test_wire_control_text_that_is_too_long_is_refused),
         cmocka_unit_test(test_wire_data_refuses_to_send_what_the_peer_would_refuse),
         cmocka_unit_test(test_wire_output_is_reused_and_holds_the_last_message_only),
-        cmocka_unit_test(test_wire_control_refuses_a_meeting_with_too_many_bytes),
+        cmocka_unit_test(test_wire_control_refuses_a_command_with_too_many_bytes),
         cmocka_unit_test(test_wire_arena_forgets_the_last_message_at_a_reset),
         cmocka_unit_test(test_wire_large_messages_grow_arena_and_output),
     };
