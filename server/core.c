@@ -353,10 +353,6 @@ uint64_t server_core_parked_bytes(const server_core *c)
 {
     return c->parked_bytes;
 }
-uint32_t server_core_world_size(const server_core *c)
-{
-    return c->world_size;
-}
 
 static bool somebody_is_ahead(const server_core *c, uint32_t chunk, int32_t rank)
 {

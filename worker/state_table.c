@@ -163,15 +163,6 @@ void state_table_remove(state_table *t, const char *name)
     pthread_mutex_unlock(&t->lock);
 }
 
-bool state_table_has(state_table *t, bool is_per_rank)
-{
-    bool has = false;
-    pthread_mutex_lock(&t->lock);
-    for (uint32_t i = 0; i < t->n; i++) has |= t->row[i].is_per_rank == is_per_rank;
-    pthread_mutex_unlock(&t->lock);
-    return has;
-}
-
 /* ---- writing a bundle ------------------------------------------------------------------------ */
 static pen_status pack(const state_table *t, bool shares, void **bytes, size_t *size,
                        pen_error *why)

@@ -50,8 +50,6 @@ pen_status state_table_add(state_table *t, const char *name, void *data, size_t 
                            bool is_per_rank, pen_error *why);
 void state_table_remove(state_table *t, const char *name); /* one that is not there is fine */
 
-bool state_table_has(state_table *t, bool is_per_rank); /* any such row */
-
 /* A bundle of the rows that this rank contributes: its own, and with `shares` those of all ranks.
  * Ownership  *bytes is the caller's: free(); NULL when there is nothing. */
 pen_status state_table_pack(state_table *t, bool shares, void **bytes, size_t *size,

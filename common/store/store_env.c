@@ -260,13 +260,6 @@ pen_status store_txn_put(store_txn *txn, store_bytes key, store_bytes value, pen
     return status;
 }
 
-pen_status store_txn_delete(store_txn *txn, store_bytes key, pen_error *why)
-{
-    MDB_val k    = val(key);
-    const int rc = mdb_del(txn->mdb, txn->env->dbi, &k, NULL);
-    return rc == 0 || rc == MDB_NOTFOUND ? PEN_OK : failed(rc, "writing", txn->env->file, why);
-}
-
 pen_status store_txn_get(store_txn *txn, store_bytes key, store_bytes *value, pen_error *why)
 {
     MDB_val k    = val(key), v;

@@ -52,7 +52,6 @@ void store_txn_abort(store_txn *txn);                        /* NULL is fine */
 pen_status store_txn_reserve(store_txn *txn, store_bytes key, size_t size, void **room,
                              pen_error *why);
 pen_status store_txn_put(store_txn *txn, store_bytes key, store_bytes value, pen_error *why);
-pen_status store_txn_delete(store_txn *txn, store_bytes key, pen_error *why); /* absent is fine */
 enum { STORE_KEY_BYTES_MAX = 511 };
 
 /* NOT_FOUND, without a sentence, for an absent key. */

@@ -392,11 +392,6 @@ void tier_hold_release(tier_hold *held)
 }
 
 /* ---- looking in ------------------------------------------------------------------------------ */
-size_t tier_bytes_of(const tier *t, uint32_t extent)
-{
-    return t->extent[extent].bytes;
-}
-
 uint64_t tier_staging_most(tier *t)
 {
     pthread_mutex_lock(&t->lock);
