@@ -14,6 +14,7 @@
 #include "common/log.h"
 #include "common/secret.h"
 #include "common/token.h"
+#include "common/transport/transport.h"
 #include "common/why.h"
 
 #include <pthread.h>
@@ -217,7 +218,8 @@ bool guard_is_loopback(const char *address)
     static const char *const names[] = {"", "localhost", "::1", "[::1]", "ip6-localhost", NULL};
     const char *scheme               = strstr(address, "://");
     const char *host                 = address;
-    if (scheme != NULL && strncmp(address, "tcp://", 6) != 0) return true; /* ipc, inproc, sim */
+    if (scheme != NULL && strncmp(address, "tcp://", 6) != 0)
+        return true; /* ipc, and those of tests */
     if (scheme != NULL) host = scheme + 3;
     const char *colon = strrchr(host, ':');
     const bool is_v6  = host[0] != '[' && colon != NULL && strchr(host, ':') != colon;
@@ -319,11 +321,11 @@ static pen_status open_clear(guard **out, pen_error *why)
     return PEN_OK;
 }
 
-/* Within one process there is nobody to keep out. */
 static bool stays_inside(const guard_options *o)
 {
-    const char *at = o->scheduler != NULL ? o->scheduler : o->address[0];
-    return at != NULL && (strncmp(at, "inproc://", 9) == 0 || strncmp(at, "sim://", 6) == 0);
+    const char *at           = o->scheduler != NULL ? o->scheduler : o->address[0];
+    const transport_ops *ops = at != NULL ? transport_find(at) : NULL;
+    return ops != NULL && ops->stays_inside;
 }
 
 pen_status guard_open(const guard_options *o, guard **out, pen_error *why)

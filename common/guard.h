@@ -76,7 +76,7 @@ bool guard_is(const transport_identity *is, guard_role role, int32_t rank);
 uint32_t guard_lanes(const guard *g);
 
 /* Whether what is sent there stays on this host: "127.0.0.1", "localhost", "tcp://[::1]:7", "ipc://x",
- * "inproc://x", and "" (nothing is sent).  Other names are not looked up: they are said so that others find
+ * "ipc:///x", and "" (nothing is sent).  Other names are not looked up: they are said so that others find
  * this host. */
 bool guard_is_loopback(const char *address);
 

@@ -12,7 +12,7 @@
 typedef struct scheduler scheduler;
 
 /* Listens; nothing is answered before scheduler_run().  settings->host may be a whole address
- * ("inproc://name") instead of a name; then the port is not used.
+ * ("ipc:///run/job") instead of a name; then the port is not used.
  * Errors  UNREACHABLE  the port is taken, in the transport's words.   UNSUPPORTED   NO_MEMORY */
 pen_status scheduler_open(const scheduler_settings *settings, scheduler **s, pen_error *why);
 void scheduler_close(scheduler *s); /* NULL is fine; not while it runs */

@@ -12,7 +12,7 @@ typedef char server_text[CONFIG_TEXT_BYTES];
 /*    field        name             kind  default      min  max       choices  meaning */
 #define SERVER_SETTINGS(X)                                                                         \
     X(server_text, master_addr,     TEXT, "",          0,   0,        NULL,                        \
-      "Name or address of the scheduler, or a whole address such as inproc://name; empty takes "   \
+      "Name or address of the scheduler, or a whole address such as ipc:///run/job; empty takes "  \
       "MASTER_ADDR or what a launcher says, else 127.0.0.1.")                                      \
     X(uint64_t,    master_port,     U64,  "0",         0,   65535,    NULL,                        \
       "TCP port of the scheduler; 0 takes MASTER_PORT or what a launcher says, else 29400.")       \

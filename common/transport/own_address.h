@@ -23,7 +23,7 @@ typedef struct {
 typedef struct {
     const char
         *given; /* the setting `host`, which comes first; "", "*", "0.0.0.0" or "::": not said */
-    const char *scheduler; /* its name, its number, or a whole address such as inproc://x */
+    const char *scheduler; /* its name, its number, or a whole address such as ipc:///x */
     uint32_t port;
     uint64_t patience_ms; /* for its name to resolve, and for a way there */
 } own_address_query;

@@ -8,10 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const transport_ops transport_tcp, transport_ipc, transport_inproc, transport_sim;
+extern const transport_ops transport_tcp, transport_ipc;
 
-const transport_ops *const transport_all[] = {&transport_tcp, &transport_ipc, &transport_inproc,
-                                              &transport_sim, NULL};
+enum { TRANSPORTS_MAX = 8 };
+const transport_ops *transport_all[TRANSPORTS_MAX + 1] = {&transport_tcp, &transport_ipc, NULL};
+
+void transport_add(const transport_ops *ops)
+{
+    int n = 0;
+    for (; transport_all[n] != NULL; n++)
+        if (transport_all[n] == ops) return;
+    if (n < TRANSPORTS_MAX) transport_all[n] = ops;
+}
 
 struct transport {
     const transport_ops *ops;

@@ -30,7 +30,7 @@
 typedef struct transport transport;
 
 /* What an endpoint proves itself with, and whom it believes: X25519 keys (CURVE).  Members that stay
- * within one process (inproc, sim) take no notice. */
+ * within one process (those of tests) take no notice. */
 enum { TRANSPORT_KEY_BYTES = 32 };
 typedef struct { /* whose key it is; what the numbers mean the layer above knows */
     uint32_t who, index;
@@ -106,11 +106,12 @@ typedef struct {
 } transport_event;
 
 typedef struct {
-    const char *scheme; /* "tcp", "ipc", "inproc", "sim": the part of an address before ://   */
+    const char *scheme; /* "tcp", "ipc": the part of an address before ://                   */
     const char *doc;    /* one sentence for docs/families.md                                  */
     const char
         *any_address;       /* listening there always finds a free place; address() tells which   */
     bool keeps_order;       /* of the messages of one connection                                  */
+    bool stays_inside;      /* one process: there is nobody to keep out                           */
     bool crosses_processes; /* so that large bodies may be lent: lend.h                      */
     size_t state_size;      /* the front allocates, zeroes and frees this many bytes              */
 
@@ -155,7 +156,9 @@ typedef struct {
     void (*close)(void *state, uint32_t linger_ms);
 } transport_ops;
 
-extern const transport_ops *const transport_all[];        /* NULL-terminated */
+extern const transport_ops *transport_all[]; /* NULL-terminated */
+/* One more, which only tests have; before any thread uses transports.  Again is fine. */
+void transport_add(const transport_ops *ops);
 const transport_ops *transport_find(const char *address); /* by scheme; NULL when unknown */
 
 /* The front: an endpoint of whichever member the address names.  options may be NULL.  An empty head

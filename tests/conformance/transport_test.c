@@ -3,6 +3,7 @@
 #include "common/clock.h"
 #include "common/secret.h"
 #include "common/transport/transport.h"
+#include "tests/support/transports.h"
 
 #include <poll.h>
 #include <setjmp.h>
@@ -666,6 +667,7 @@ static transport_proof make_proof(void)
 
 int main(void)
 {
+    add_test_transports();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transport_every_row_is_whole_and_found_by_its_scheme),
         cmocka_unit_test(test_transport_unknown_scheme_is_told_with_the_remedy),

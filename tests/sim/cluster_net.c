@@ -2,7 +2,7 @@
  * what servers say to each other. */
 #include "tests/sim/cluster_state.h"
 
-#include "common/transport/transport_sim.h"
+#include "tests/support/transport_sim.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "common/guard.h"
 #include "common/log.h"
 #include "common/secret.h"
+#include "tests/support/transports.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -215,6 +216,7 @@ static void test_guard_keys_of_ranks_and_roles_are_all_different(void **state)
 
 int main(void)
 {
+    add_test_transports();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_guard_knows_what_stays_on_this_host),
         cmocka_unit_test(test_guard_encrypts_off_loopback_and_proves_wherever_it_can),

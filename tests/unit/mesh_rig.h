@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "proto/wire_peer.h"
 #include "worker/coll/mesh_internal.h"
+#include "tests/support/transports.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,6 +54,7 @@ static inline rig *rig_open_with(int n, const rig_options *o)
 {
     pen_error why;
     int ranks[MEMBERS_MAX];
+    add_test_transports();
     rig *r = calloc(1, sizeof *r);
     assert_non_null(r);
     r->n = n;

@@ -12,6 +12,7 @@
 #include "common/transport/transport.h"
 #include "proto/wire.h"
 #include "scheduler/scheduler.h"
+#include "tests/support/transports.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -300,6 +301,7 @@ static int quiet(void **state)
 
 int main(void)
 {
+    add_test_transports();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scheduler_serves_a_job_from_hello_to_bye_over_tcp),
         cmocka_unit_test(test_scheduler_serves_a_job_inside_one_process),

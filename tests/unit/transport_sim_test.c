@@ -1,5 +1,5 @@
 /* transport_sim_test.c - the simulated network: the same run from the same seed, and each fault alone. */
-#include "common/transport/transport_sim.h"
+#include "tests/support/transport_sim.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /* transport_sim.c - a network in memory: a sorted list of what is on its way, and a generator of trouble. */
-#include "common/transport/transport_sim.h"
+#include "tests/support/transport_sim.h"
+#include "tests/support/transports.h"
 #include "common/why.h"
 
 #include <stdio.h>
@@ -88,6 +89,7 @@ static uint64_t draw_delay(sim_net *net)
 
 sim_net *sim_net_create(uint64_t seed, const clock_source *clock)
 {
+    transport_add(&transport_sim);
     for (uint32_t id = 0; id < NETS_MAX; id++) {
         if (nets[id] != NULL) continue;
         sim_net *net = calloc(1, sizeof *net);
@@ -521,14 +523,15 @@ static void sim_close(void *state, uint32_t linger_ms)
 const transport_ops transport_sim = {
     .scheme = "sim",
     .doc    = "A simulated network with seeded faults; for tests of whole clusters in one process.",
-    .any_address = "sim://self/*",
-    .keeps_order = false, /* if told to reorder */
-    .state_size  = sizeof(endpoint),
-    .listen      = sim_listen,
-    .dial        = sim_dial,
-    .address     = sim_address,
-    .send        = sim_send,
-    .recv        = sim_recv,
-    .poll_fd     = sim_poll_fd,
-    .close       = sim_close,
+    .any_address  = "sim://self/*",
+    .stays_inside = true,
+    .keeps_order  = false, /* if told to reorder */
+    .state_size   = sizeof(endpoint),
+    .listen       = sim_listen,
+    .dial         = sim_dial,
+    .address      = sim_address,
+    .send         = sim_send,
+    .recv         = sim_recv,
+    .poll_fd      = sim_poll_fd,
+    .close        = sim_close,
 };

@@ -8,8 +8,8 @@
  * Without an owner: "sim://self/<name>" is a net of the calling thread that has no faults, goes by the
  * real clock and moves when one of its endpoints receives.
  */
-#ifndef COMMON_TRANSPORT_SIM_H
-#define COMMON_TRANSPORT_SIM_H
+#ifndef TESTS_SUPPORT_TRANSPORT_SIM_H
+#define TESTS_SUPPORT_TRANSPORT_SIM_H
 
 #include "common/clock.h"
 #include "common/transport/transport.h"
