@@ -30,6 +30,13 @@ no_include() {
     no_include worker server cli
 }
 
+# What is there today; who makes it less writes the smaller numbers here.
+@test "no more folders are crowded, and no more files call each other in circles, than scripts/rooms.sh has found" {
+    scripts/rooms.sh "$build" >"$tmp/rooms"
+    read -r rooms _ circles largest <<<"$(grep '^total' "$tmp/rooms" | tr -dc '0-9 ')"
+    [ "$rooms" -le 6 ] && [ "$circles" -le 23 ] && [ "$largest" -le 23 ] || { cat "$tmp/rooms"; return 1; }
+}
+
 @test "the examples include nothing of ours but penstock.h" {
     no_include worker/examples common proto scheduler server worker/coll worker/train cli
 }

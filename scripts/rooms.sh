@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# rooms.sh - how crowded folders are, and which of their files call each other in circles:  scripts/rooms.sh [BUILD]
+#
+# A line for each folder outside tests with more than 25 sources, and one for each circle: files of one folder of which
+# each calls, perhaps through others of them, all others.  Calls are what the linker sees in the objects of BUILD:
+# a function that one file defines and another needs.  Ends with the totals.
+set -eu
+cd "$(dirname "$0")/.."
+build=${1:-build}
+sources() { git ls-files -c '*.c' '*.cu' | grep -v '^tests/'; }
+
+# The objects of what we compile, one for each source.
+objects() {
+    local source
+    sources | grep '\.c$' | grep -v '^worker/examples/' | while read -r source; do
+        compgen -G "$build/${source%%/*}/CMakeFiles/*.dir/${source#*/}.o" | head -n 1
+    done
+}
+
+# "needs FOLDER FILE NAME" and "defines FOLDER FILE NAME" for each function of them.
+names() {
+    objects | xargs nm -A -g --format=posix | sed -nE "s#^$build/([^/]*)/CMakeFiles/[^/]*/(.*/)?([^/]*)\.o: #\\1/\\2 \\3 #p" | awk '
+        {sub("/$", "", $1)}
+        $4 == "U" {print "needs", $1, $2, $3}
+        $4 == "T" {print "defines", $1, $2, $3}'
+}
+
+{ sources | sed 's/^/source /'; names; } | awk '
+    $1 == "source" {sub("/[^/]*$", "", $2); n_sources[$2]++}
+    $1 == "defines" {home[$2, $4] = $3}
+    $1 == "needs" {need[n++] = $2 SUBSEP $3 SUBSEP $4}
+    END {
+        for (folder in n_sources) if (n_sources[folder] > 25) {print "room   " n_sources[folder] " sources in " folder; rooms++}
+        for (i = 0; i < n; i++) {
+            split(need[i], p, SUBSEP)
+            to = home[p[1], p[3]]
+            if (to == "" || to == p[2]) continue
+            calls[p[1], p[2], to] = 1
+            if (!seen[p[1], p[2]]++) file[p[1], n_files[p[1]]++] = p[2]
+            if (!seen[p[1], to]++) file[p[1], n_files[p[1]]++] = to
+        }
+        for (f in n_files) {
+            for (k = 0; k < n_files[f]; k++) for (i = 0; i < n_files[f]; i++) if (calls[f, file[f, i], file[f, k]])
+                for (j = 0; j < n_files[f]; j++) if (calls[f, file[f, k], file[f, j]]) calls[f, file[f, i], file[f, j]] = 1
+            for (i = 0; i < n_files[f]; i++) {
+                if (done[f, i] || !calls[f, file[f, i], file[f, i]]) continue
+                text = ""; size = 0
+                for (j = i; j < n_files[f]; j++)
+                    if (calls[f, file[f, i], file[f, j]] && calls[f, file[f, j], file[f, i]]) {
+                        done[f, j] = 1; size++; text = text " " file[f, j]
+                    }
+                printf "circle %d files in %s:%s\n", size, f, text
+                circles++
+                if (size > most) most = size
+            }
+        }
+        printf "total  %d rooms of more than 25 sources, %d circles, the largest of %d files\n", rooms, circles, most
+    }' | sort
