@@ -335,7 +335,7 @@ int bench_push_pull(int argc, char **argv)
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.bytes % sizeof(float) != 0)
-        return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is no multiple of 4", s.bytes);
+        return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is not a multiple of 4", s.bytes);
     if (s.transport == 1 && setenv("PENSTOCK_SHARED_MEMORY", "no", 1) != 0)
         return command_fail(1, "no memory");
     ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);

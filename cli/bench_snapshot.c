@@ -362,7 +362,7 @@ int bench_snapshot(int argc, char **argv)
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.bytes % sizeof(float) != 0)
-        return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is no multiple of 4", s.bytes);
+        return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is not a multiple of 4", s.bytes);
     snprintf(folder, sizeof folder, "%s/penstock-bench-XXXXXX", s.dir[0] != '\0' ? s.dir : ".");
     if (mkdtemp(folder) == NULL) return command_fail(1, "cannot make a folder at %s: %m", folder);
     code = run_job(&s, folder, argc, argv);

@@ -263,7 +263,8 @@ int bench_tune(int argc, char **argv)
         return command_fail(EXIT_USAGE, "--min-bytes %" PRIu64 " is more than --max-bytes %" PRIu64,
                             s.min_bytes, s.max_bytes);
     if (!is_tuned(s.only))
-        return command_fail(EXIT_USAGE, "--only '%s' is no collective that has algorithms", s.only);
+        return command_fail(EXIT_USAGE, "--only '%s' is not a collective that has algorithms",
+                            s.only);
     tell_sizes(&s);
     code = 0;
     for (size_t i = 0; i < TUNED && code == 0; i++) {

@@ -73,7 +73,7 @@ static void page_environment(FILE *out)
         "has no word for, the scheduler finds by machine (boot id and host name, or `host_id`).\n"
         "A local rank without the number of local ranks is kept when it fits what is found. Of\n"
         "a job that runs `penstock env` prints these as `from the scheduler`.\n\n"
-        "Slurm counts in a job step of several tasks that is no interactive shell; under\n"
+        "Slurm counts in a job step of several tasks that is not an interactive shell; under\n"
         "`mpirun` in a Slurm job Open MPI counts. Where torchrun's agent owns `MASTER_PORT`,\n"
         "the scheduler's port is the next one. `DMLC_ROLE` must agree with what is started.\n\n");
     launch_write_markdown(out);

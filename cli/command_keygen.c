@@ -57,8 +57,8 @@ static int print_k8s(const char *name)
     pen_error why;
     char text[SECRET_TEXT_BYTES], token_text[SECRET_TEXT_BYTES];
     if (!is_name(name))
-        return command_fail(EXIT_USAGE,
-                            "'%s' is no name for a Secret: small letters, digits and dashes", name);
+        return command_fail(
+            EXIT_USAGE, "'%s' is not a name for a Secret: small letters, digits and dashes", name);
     if (secret_make(&s, &why) != PEN_OK || secret_make(&token, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     secret_format(&s, text);

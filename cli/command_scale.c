@@ -34,8 +34,8 @@ typedef struct {
         "The job's secret; empty: that which `penstock run` wrote down.")
 
 static const config_row scale_rows[] = {
-    ROW(workers, I64, "-1", -1, 16384, NULL, "So many workers; -1: as many as there are."),
-    ROW(servers, I64, "-1", -1, 1024,  NULL, "So many servers; -1: as many as there are."),
+    ROW(workers, I64, "-1", -1, 16384, NULL, "Target number of workers; -1 leaves it unchanged."),
+    ROW(servers, I64, "-1", -1, 1024,  NULL, "Target number of servers; -1 leaves it unchanged."),
     ROWS_OF_THE_JOB("5000", "Longest time to wait for an answer."),
     {0},
 };
@@ -82,7 +82,7 @@ int command_scale(int argc, char **argv)
     if (code >= 0) return code;
     if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.workers < 0 && s.servers < 0)
-        return command_fail(EXIT_USAGE, "say how many there shall be: --workers N, --servers M");
+        return command_fail(EXIT_USAGE, "specify --workers N or --servers M");
     wire_control question    = {.kind = WIRE_SCALE};
     question.u.scale.workers = (int32_t)s.workers;
     question.u.scale.servers = (int32_t)s.servers;

@@ -30,7 +30,7 @@ typedef struct {
 /* clang-format off */
 static const config_row top_rows[] = {
     ROW(interval,    F64,  "1",    0.1, 3600,    NULL,          "Seconds from one table to the next."),
-    ROW(count,       U64,  "0",    0,   1e15,    NULL,          "So many tables (-n too); 0: until q, or the end of the job."),
+    ROW(count,       U64,  "0",    0,   1e15,    NULL,          "Number of tables to print (-n too); 0: until q, or the end of the job."),
     ROW(master_addr, TEXT, "",     0,   0,       NULL,          "Host of the scheduler; empty: 127.0.0.1."),
     ROW(master_port, U64,  "0",    0,   65535,   NULL,          "Port of the scheduler; 0: that of the only job running here."),
     ROW(timeout_ms,  U64,  "5000", 100, 3600000, NULL,          "Longest time to wait for an answer."),

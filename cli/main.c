@@ -57,7 +57,10 @@ static void print_command(FILE *out, const command *c)
 
 static void print_help(FILE *out)
 {
-    fprintf(out, "usage: penstock COMMAND [ARGS]\n\nTrains models through parameter servers.\n\n");
+    fprintf(
+        out,
+        "usage: penstock COMMAND [ARGS]\n\nTrains models on one machine or many: through parameter "
+        "servers, or among the workers (all-reduce, ZeRO).\n\n");
     for (size_t i = 0; i < N_COMMANDS; i++) print_command(out, &command_all[i]);
     fprintf(out, "\n`penstock COMMAND --help` says more.  First: penstock run --nproc-per-node 2 "
                  "--servers 1 PROG\n");

@@ -64,9 +64,9 @@ pen_status http_address_cut(const char *address, char host[HTTP_HOST_BYTES], cha
     const bool is_bare  = strcspn(address, ":[]") == n;
     if (n == 0 || n >= HTTP_HOST_BYTES || digits > 5 || (!boxed && !is_bare) ||
         !is_number_of(colon + 1, digits, "0123456789") || atoi(colon + 1) > 65535)
-        return why_set(why, PEN_BAD_SETTING,
-                       "http '%.80s' is no address: write HOST:PORT, or [ADDRESS]:PORT for IPv6",
-                       address);
+        return why_set(
+            why, PEN_BAD_SETTING,
+            "http '%.80s' is not an address: write HOST:PORT, or [ADDRESS]:PORT for IPv6", address);
     memcpy(host, address + boxed, n - 2 * boxed);
     host[n - 2 * boxed] = '\0';
     memcpy(port, colon + 1, digits + 1);

@@ -159,7 +159,7 @@ static pen_status check_mode(const char *path, const struct stat *st, pen_error 
 {
     const mode_t foreign = st->st_uid == geteuid() ? 0077 : 0037;
     if (!S_ISREG(st->st_mode))
-        return why_set(why, PEN_BAD_SETTING, "the secret %.200s is no file", path);
+        return why_set(why, PEN_BAD_SETTING, "the secret %.200s is not a file", path);
     if ((st->st_mode & foreign) == 0) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
                    "the secret %.200s is open to others (mode %04o): chmod 600 it, and if others "

@@ -30,7 +30,7 @@ typedef struct {
     void *user;
 } watch_options;
 
-/* To be watched is not worth a job: where the address is taken that is logged, and *w is NULL.
+/* Monitoring must never fail a job: an address that is taken is logged, and *w is NULL.
  * Errors  as http_open(), but for UNREACHABLE. */
 pen_status watch_open(const watch_options *options, watch **w, pen_error *why);
 /* Nothing is shown, and nothing of the owner is read, any more.  NULL is fine, and again is. */

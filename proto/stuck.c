@@ -202,8 +202,8 @@ static void print_missing(const stuck *self, const group *g, FILE *out)
     for (uint32_t i = 0; i < self->n_workers; i++)
         if (is_missing(self, g, i)) fprintf(out, " %" PRIu32, i);
     if (n > 0) fprintf(out, n == 1 ? " has not entered" : " have not entered");
-    fprintf(out, " %s (call %" PRIu64 "), in which others are since %.1f s\n", newest->what,
-            newest->call, newest->age_s);
+    fprintf(out, " %s (call %" PRIu64 ")%s %.1f s ago\n", newest->what, newest->call,
+            n > 0 ? "; the other ranks entered it" : ",", newest->age_s);
 }
 
 void stuck_print(const stuck *self, FILE *out)

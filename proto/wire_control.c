@@ -614,8 +614,8 @@ pen_status wire_control_decode(const void *head, size_t size, wire_arena *arena,
 pen_status wire_control_encode(const wire_control *c, wire_out *out, pen_error *why)
 {
     if (describe((int)c->kind) == NULL)
-        return why_set(why, PEN_INVALID_ARGUMENT, "%d is no kind of message of the control plane",
-                       (int)c->kind);
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "%d is not a kind of message of the control plane", (int)c->kind);
     wire_arena scratch;
     wire_arena_init(&scratch, SCRATCH_BYTES_MAX);
     pass p         = {.arena = &scratch,

@@ -10,7 +10,7 @@
 static pen_status check(const wire_data *d, pen_status blame, pen_error *why)
 {
     if (!wire_is_data_kind((int)d->kind))
-        return why_set(why, blame, "%d is no kind of message of the data plane", (int)d->kind);
+        return why_set(why, blame, "%d is not a kind of message of the data plane", (int)d->kind);
     const char *kind = wire_kind_name((int)d->kind);
     if (d->rank < -1 || d->rank >= WIRE_ITEMS_MAX)
         return why_set(why, blame, "%s names rank %d, which cannot be", kind, d->rank);
@@ -33,7 +33,8 @@ static pen_status check(const wire_data *d, pen_status blame, pen_error *why)
         return why_set(why, blame, "%s is about more than %d partitions", kind,
                        WIRE_PARTITIONS_MAX);
     if (d->has_decision && (d->decision.outcome < 0 || d->decision.outcome > PEN_SKIPPED_EMPTY))
-        return why_set(why, blame, "%s decides %d, which is no outcome", kind, d->decision.outcome);
+        return why_set(why, blame, "%s decides %d, which is not an outcome", kind,
+                       d->decision.outcome);
     if (d->n_entries > WIRE_ENTRIES_MAX)
         return why_set(why, blame, "%s has more than %d entries of a log", kind, WIRE_ENTRIES_MAX);
     return wire_check_entries(d, blame, why);

@@ -18,7 +18,7 @@ static pen_status check_entry(const wire_entry *e, pen_status blame, pen_error *
     if (!wire_are_scalars(&e->inputs.scalars) || !wire_are_scalars(&e->record.scalars))
         return why_set(why, blame, "LOG has an entry with bad scalars");
     if (e->has_decision && (e->decision.outcome < 0 || e->decision.outcome > PEN_SKIPPED_EMPTY))
-        return why_set(why, blame, "LOG decides %d, which is no outcome", e->decision.outcome);
+        return why_set(why, blame, "LOG decides %d, which is not an outcome", e->decision.outcome);
     if ((e->n_numbers > 0 && e->number == NULL) ||
         (e->has_inputs && e->inputs.n_rates > 0 && e->inputs.rate == NULL))
         return why_set(why, blame, "LOG has a list with a count and without entries");

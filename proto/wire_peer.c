@@ -16,7 +16,7 @@ static bool is_label(const char *label)
 static pen_status check_show(const wire_show *s, pen_status blame, pen_error *why)
 {
     if (s->kind >= WIRE_SHOW_KINDS || s->op > PEN_BXOR || s->dtype > PEN_F8E5M2)
-        return why_set(why, blame, "kind %u, operation %u, type %u is no collective", s->kind,
+        return why_set(why, blame, "kind %u, operation %u, type %u is not a collective", s->kind,
                        s->op, s->dtype);
     if (s->root < 0 || s->root >= WIRE_ITEMS_MAX)
         return why_set(why, blame, "a call has root %d, which cannot be", s->root);
@@ -26,7 +26,7 @@ static pen_status check_show(const wire_show *s, pen_status blame, pen_error *wh
 static pen_status check(const wire_peer *p, pen_status blame, pen_error *why)
 {
     if ((int)p->kind < WIRE_SHOW || (int)p->kind >= WIRE_PEER_END)
-        return why_set(why, blame, "%d is no kind of message of the peer plane", (int)p->kind);
+        return why_set(why, blame, "%d is not a kind of message of the peer plane", (int)p->kind);
     const char *kind = wire_kind_name((int)p->kind);
     if (p->rank < 0 || p->rank >= WIRE_ITEMS_MAX || p->lane >= WIRE_LANES_MAX)
         return why_set(why, blame, "%s is from rank %d, lane %u, which cannot be", kind, p->rank,

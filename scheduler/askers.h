@@ -22,7 +22,7 @@ typedef struct { /* zero is nobody */
     rate at[ASKERS_PLACES], all;
 } askers;
 
-/* Whether this message of a peer that is no member is heard. */
+/* Whether this message of a peer that is not a member is heard. */
 bool askers_hear(askers *self, uint32_t peer, const wire_control *message, uint64_t now_ms);
 
 #endif

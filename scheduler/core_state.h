@@ -160,7 +160,7 @@ struct scheduler_core {
     uint64_t amnesty_ms; /* nobody is declared dead before */
     core_drain drain[CORE_DRAINS_MAX];
     uint32_t n_drains;
-    int32_t wanted_workers, wanted_servers; /* so many there shall be */
+    int32_t wanted_workers, wanted_servers; /* target numbers */
 
     keep kept;
     wire_model model;

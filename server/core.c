@@ -219,7 +219,7 @@ pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarn
     if ((term != c->term && !plant(PLANT_TERM_IGNORED)) || epoch != c->epoch)
         return why_set(why, PEN_AGAIN, "epoch %" PRIu64 " has not begun here", epoch);
     if (!server_core_is_live(c, rank))
-        return why_set(why, PEN_NOT_A_MEMBER, "rank %d is no member of this job", rank);
+        return why_set(why, PEN_NOT_A_MEMBER, "rank %d is not a member of this job", rank);
     if (c->incarnation[rank] != incarnation && !plant(PLANT_NO_INCARNATION_CHECK))
         return why_set(why, PEN_NOT_A_MEMBER, "another process is rank %d now", rank);
     return PEN_OK;

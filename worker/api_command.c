@@ -30,7 +30,7 @@ static pen_status check_goal(const pen_ctx *ctx, pen_node to)
 {
     if (to.role != PEN_WORKER && to.role != PEN_SERVER && to.role != PEN_SCHEDULER)
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_command: %d is no role; PEN_WORKER, PEN_SERVER and "
+                              "pen_command: %d is not a role; PEN_WORKER, PEN_SERVER and "
                               "PEN_SCHEDULER are",
                               to.role);
     if (to.rank < -1)
@@ -123,7 +123,8 @@ pen_status pen_reply(pen_call *call, pen_status answer, const void *data, size_t
     if (status != PEN_OK) return status;
     if (answer > PEN_OK || pen_status_info(answer)->status != answer)
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_reply: %d is no answer; PEN_OK and failures are", (int)answer);
+                              "pen_reply: %d is not an answer; PEN_OK and failures are",
+                              (int)answer);
     if (lens != NULL)
         return last_error_say(PEN_INVALID_ARGUMENT,
                               "pen_reply: lens is for tables; a command is answered by bytes");

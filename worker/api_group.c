@@ -61,7 +61,7 @@ pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
     }
     if (kind == PEN_GROUP_WORLD) return ctx->world;
     if (kind != PEN_GROUP_NODE && kind != PEN_GROUP_ACROSS) {
-        last_error_say(PEN_INVALID_ARGUMENT, "pen_group_get: %d is no kind of group", (int)kind);
+        last_error_say(PEN_INVALID_ARGUMENT, "pen_group_get: %d is not a kind of group", (int)kind);
         return NULL;
     }
     if (ctx->env.world_size == 1) return ctx->world;

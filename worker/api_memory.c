@@ -37,7 +37,7 @@ void *pen_alloc(pen_ctx *ctx, size_t bytes, pen_space where)
     if (ctx != NULL && context_check(ctx, "pen_alloc") != PEN_OK) return NULL;
     if (where == PEN_CUDA) return alloc_on_device(ctx, bytes);
     if (where != PEN_HOST && where != PEN_HOST_PINNED) {
-        last_error_say(PEN_INVALID_ARGUMENT, "pen_alloc: %d is no place for memory", (int)where);
+        last_error_say(PEN_INVALID_ARGUMENT, "pen_alloc: invalid memory space %d", (int)where);
         return NULL;
     }
     void *data = segment_alloc(bytes, &why);

@@ -48,7 +48,7 @@ static const pen_unit *handle_of(pen_ctx *ctx, const pen_unit *u, const char *ca
 static pen_status check_phase(pen_phase phase, const char *call, pen_error *why)
 {
     if (phase == PEN_FORWARD || phase == PEN_BACKWARD) return PEN_OK;
-    return why_set(why, PEN_INVALID_ARGUMENT, "%s: %d is no phase", call, (int)phase);
+    return why_set(why, PEN_INVALID_ARGUMENT, "%s: %d is not a phase", call, (int)phase);
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERDICT_MS = 1000 }; /* so long may the scheduler's word take, after ranks disagreed */
+enum { VERDICT_MS = 1000 }; /* how long to wait for the scheduler's verdict after a mismatch */
 
 /* ---- failing --------------------------------------------------------------------------------- */
 void client_end(request **place, const pen_error *why)

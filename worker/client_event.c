@@ -60,7 +60,7 @@ void client_tell_events(client *c, const client_record *before)
     for (uint32_t i = 0; i < before->n_workers; i++) {
         const client_member *w = &before->worker[i];
         if (has(&c->record, w)) continue;
-        snprintf(text, sizeof text, "worker %d (%s) is no member from epoch %llu on", w->rank,
+        snprintf(text, sizeof text, "worker %d (%s) is not a member from epoch %llu on", w->rank,
                  w->host, (unsigned long long)c->record.epoch);
         tell(c, PEN_EV_LEFT, w->rank, text);
     }

@@ -39,7 +39,8 @@ typedef struct {
     /* Optional, all three.  In threads of the program, without the step's lock; they may wait, each with
      * a deadline.
      *   use, release   one at a time per context; NULL: values are always where t->param says.  use: u's
-     *                  are, when it returns, until as many releases came; one that fails counts not.  step: the one in progress,
+     *                  are, when it returns, until as many releases came; a failed use is not counted.  step: the one in
+     *                  progress,
      *                  or -1 outside of one, where nothing is foreseen (residency.h).
      *   view           any thread; a gradient that the SDK holds is about to be made: waits until there
      *                  is room for it.  NULL: there always is. */

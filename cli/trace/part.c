@@ -21,7 +21,7 @@ static const char *what_is_wrong(const trace_head *h, uint64_t size)
 {
     if (size < trace_pages(sizeof *h)) return "it is too short";
     if (memcmp(h->magic, TRACE_PART_MAGIC, sizeof h->magic) != 0)
-        return "it is no part of a timeline";
+        return "it is not part of a timeline";
     if (h->version != TRACE_PART_VERSION) return "another version of Penstock wrote it";
     const uint64_t events = h->ring_events;
     if (h->head_bytes != trace_pages(sizeof *h) || events < TRACE_EVENTS_MIN ||

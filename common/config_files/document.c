@@ -106,7 +106,7 @@ static pen_status load(const char *path, char *bytes, size_t *size, pen_error *w
     if (failed) return why_set(why, PEN_NOT_FOUND, "cannot read %.200s: %m", path);
     if (*size > DOCUMENT_BYTES_MAX)
         return why_set(why, PEN_BAD_SETTING,
-                       "%.200s is larger than %d bytes: that is no configuration", path,
+                       "%.200s is larger than %d bytes: that is not a configuration", path,
                        DOCUMENT_BYTES_MAX);
     return PEN_OK;
 }

@@ -159,10 +159,11 @@ pen_status document_parse_json(document *d, const char *name, const char *bytes,
         return why_set(why, PEN_BAD_SETTING, "%s:%d: this is not JSON: %s", d->name,
                        error.line > 0 ? error.line : 1, error.text);
     walk w = {.d = d, .lines = {.at = bytes, .end = bytes + size, .line = 1}, .why = why};
-    pen_status status = json_is_object(root)
-                            ? add_map(&w, root, "", 1)
-                            : why_set(why, PEN_BAD_SETTING,
-                                      "%s:1: this is no JSON object: it begins with '{'", d->name);
+    pen_status status =
+        json_is_object(root)
+            ? add_map(&w, root, "", 1)
+            : why_set(why, PEN_BAD_SETTING, "%s:1: this is not a JSON object: it begins with '{'",
+                      d->name);
     json_decref(root);
     if (status != PEN_OK) document_free(d);
     return status;

@@ -174,7 +174,7 @@ static pen_status read_document(reader *r)
         if (now == YAML_STREAM_START_EVENT || now == YAML_DOCUMENT_START_EVENT) continue;
         if (now != YAML_MAPPING_START_EVENT)
             return why_set(r->why, PEN_BAD_SETTING,
-                           "%s:%d: no keys: each line shall be  key: value", r->d->name, line);
+                           "%s:%d: no keys: write each line as  key: value", r->d->name, line);
         return read_map(r, "", line, 1);
     }
 }

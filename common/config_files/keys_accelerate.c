@@ -38,7 +38,7 @@ const key_row accelerate_keys[] = {
     STARTS("distributed_type", WORD, KINDS, "Which sections count: DEEPSPEED or FSDP; MULTI_CPU and MULTI_GPU leave the mode to --mode; NO is one process."),
     STARTS("num_processes", WHOLE, NULL, "Workers of the whole job, over all machines."),
     STARTS("num_machines", WHOLE, NULL, "Machines: --nnodes."),
-    STARTS("machine_rank", WHOLE, NULL, "Which of them this one is: --node-rank."),
+    STARTS("machine_rank", WHOLE, NULL, "Rank of this machine: --node-rank."),
     STARTS("main_process_ip", TEXT, NULL, "Address of machine 0: --master-addr."),
     STARTS("main_process_port", WHOLE, NULL, "Port of the scheduler there: --master-port."),
     STARTS("use_cpu", SWITCH, NULL, "true hides the GPUs from the workers (CUDA_VISIBLE_DEVICES)."),

@@ -107,7 +107,7 @@ pen_status cuda_share(const void *data, size_t bytes, device_ref *ref, pen_error
     CUipcMemHandle handle;
     if (!cuda_attribute(room, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, data) ||
         !cuda_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, data))
-        return why_set(why, PEN_UNSUPPORTED, "this is no memory of a CUDA device");
+        return why_set(why, PEN_UNSUPPORTED, "this is not memory of a CUDA device");
     is_able = room[0];
     if (!is_able)
         return why_set(why, PEN_UNSUPPORTED,

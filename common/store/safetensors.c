@@ -139,7 +139,7 @@ pen_status safetensors_create(const char *path, const safetensors_row *rows, siz
 {
     for (size_t i = 0; i < n; i++)
         if (rows[i].dtype < F32 || rows[i].dtype > BF16)
-            return why_set(why, PEN_INVALID_ARGUMENT, "'%s' cannot be written: it is no float",
+            return why_set(why, PEN_INVALID_ARGUMENT, "'%s' cannot be written: it is not a float",
                            rows[i].name);
     safetensors_writer *w = new_writer(rows, n);
     if (w == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to write %s", path);
@@ -256,8 +256,8 @@ struct safetensors_reader {
 static pen_status refuse(const safetensors_reader *r, const char *tensor, const char *what,
                          pen_error *why)
 {
-    return why_set(why, PEN_CORRUPT, "%s is no whole safetensors file: '%.80s' %s", r->path, tensor,
-                   what);
+    return why_set(why, PEN_CORRUPT, "%s is not a complete safetensors file: '%.80s' %s", r->path,
+                   tensor, what);
 }
 
 static pen_status read_shape(const safetensors_reader *r, const json_t *shape, safetensors_row *row,
@@ -370,13 +370,13 @@ static pen_status read_header(safetensors_reader *r, pen_error *why)
     json_error_t error;
     if (fstat(r->fd, &file) != 0) return why_set(why, PEN_STORE, "cannot read %s: %m", r->path);
     if (!S_ISREG(file.st_mode) || file.st_size < 8)
-        return why_set(why, PEN_CORRUPT, "%s is no safetensors file: it is too short", r->path);
+        return why_set(why, PEN_CORRUPT, "%s is not a safetensors file: it is too short", r->path);
     pen_status status = read_exactly(r, 0, length, sizeof length, why);
     if (status != PEN_OK) return status;
     for (int i = 0; i < 8; i++) size |= (uint64_t)length[i] << 8 * i;
     if (size > HEADER_BYTES_MAX || size > (uint64_t)file.st_size - 8)
         return why_set(why, PEN_CORRUPT,
-                       "%s is no safetensors file: its header would have %" PRIu64 " bytes",
+                       "%s is not a safetensors file: its header would have %" PRIu64 " bytes",
                        r->path, size);
     char *text = malloc(size + 1);
     if (text == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the header of %s", r->path);
@@ -385,8 +385,9 @@ static pen_status read_header(safetensors_reader *r, pen_error *why)
     free(text);
     if (status != PEN_OK) return status;
     if (!json_is_object(r->header))
-        return why_set(why, PEN_CORRUPT, "%s is no safetensors file: its header is no JSON (%s)",
-                       r->path, r->header == NULL ? error.text : "not an object");
+        return why_set(why, PEN_CORRUPT,
+                       "%s is not a safetensors file: its header is not valid JSON (%s)", r->path,
+                       r->header == NULL ? error.text : "not an object");
     r->data_at    = 8 + size;
     r->data_bytes = (uint64_t)file.st_size - r->data_at;
     return read_rows(r, why);

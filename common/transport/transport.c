@@ -55,7 +55,8 @@ static transport *create(const char *address, pen_error *why)
 {
     const transport_ops *ops = transport_find(address);
     if (ops == NULL) {
-        why_set(why, PEN_INVALID_ARGUMENT, "'%.200s' is no address: say tcp://HOST:PORT", address);
+        why_set(why, PEN_INVALID_ARGUMENT, "'%.200s' is not an address: write tcp://HOST:PORT",
+                address);
         return NULL;
     }
     transport *t = calloc(1, sizeof *t + ops->state_size);

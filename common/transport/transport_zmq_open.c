@@ -166,8 +166,8 @@ static bool has_port(const char *address, long lowest)
 static pen_status tell_failed(const char *verb, const char *address, int error, pen_error *why)
 {
     if (error == EINVAL)
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%.200s' is no address: say tcp://HOST:PORT",
-                       address);
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%.200s' is not an address: write tcp://HOST:PORT", address);
     if (error == EADDRINUSE && strncmp(address, "tcp://", 6) == 0)
         return why_set(why, PEN_UNREACHABLE,
                        "port %s is in use (%.200s); choose another, or 0 for a free one",

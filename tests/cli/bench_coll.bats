@@ -65,5 +65,5 @@ bench() {
     refuses "4 bytes are less than one f32 for each part: at least 8" all-gather --bytes 4
     refuses "--device cuda takes buffers of pen_alloc(): leave out --registered 0" gather --device cuda --registered 0
     refuses "unknown benchmark 'all-reduc'; did you mean 'all-reduce'?" all-reduc
-    refuses "--only 'ring' is no collective that has algorithms" tune --only ring
+    refuses "--only 'ring' is not a collective that has algorithms" tune --only ring
 }

@@ -197,11 +197,11 @@ PY
     says 1 "penstock: element 1 of 'bad' in $tmp/inexact, of F64, cannot be held in float32 exactly; convert the file to F32 first" \
         import "$tmp/inexact" --store "$tmp/t"
     says 1 "penstock: 'q' in $tmp/fp8 is of F8_E4M3, which cannot be taken in; convert it to F32 first" import "$tmp/fp8" --store "$tmp/t"
-    says 1 "penstock: $tmp/short is no whole safetensors file: 'u' ends behind the file" import "$tmp/short" --store "$tmp/t"
-    says 1 "penstock: $tmp/hole is no whole safetensors file: 'b' does not begin where the one before it ends" \
+    says 1 "penstock: $tmp/short is not a complete safetensors file: 'u' ends behind the file" import "$tmp/short" --store "$tmp/t"
+    says 1 "penstock: $tmp/hole is not a complete safetensors file: 'b' does not begin where the one before it ends" \
         import "$tmp/hole" --store "$tmp/t"
-    says 1 "penstock: $tmp/huge is no whole safetensors file: 'x' has a shape that cannot be" import "$tmp/huge" --store "$tmp/t"
-    says 1 "penstock: $tmp/noise is no safetensors file: its header would have 18446744073709551615 bytes" \
+    says 1 "penstock: $tmp/huge is not a complete safetensors file: 'x' has a shape that cannot be" import "$tmp/huge" --store "$tmp/t"
+    says 1 "penstock: $tmp/noise is not a safetensors file: its header would have 18446744073709551615 bytes" \
         import "$tmp/noise" --store "$tmp/t"
     [ -z "$(find "$tmp/t" -name '*.mdb' 2>/dev/null)" ]
 }

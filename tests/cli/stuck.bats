@@ -12,7 +12,7 @@ start_stuck() {
     for _ in $(seq 300); do
         port=$(sed -n 's/.*"address": "tcp:[^"]*:\([0-9]*\)".*/\1/p' "$tmp/penstock/$launched_job.json" 2>/dev/null || :)
         [ -n "$port" ] && pen status --stuck --master-port "$port" >"$tmp/stuck" 2>/dev/null &&
-            grep -q 'has not entered all_reduce (call 6), in which others are' "$tmp/stuck" && return
+            grep -q 'has not entered all_reduce (call 6); the other ranks entered it' "$tmp/stuck" && return
         sleep 0.05
     done
     cat "$tmp/stuck" "$tmp"/*.err
@@ -22,7 +22,7 @@ start_stuck() {
 @test "status --stuck names the rank that has not entered, and what it does instead" {
     start_stuck
     cat "$tmp/stuck"
-    grep -q '^  rank 1 has not entered all_reduce (call 6), in which others are since' "$tmp/stuck"
+    grep -q '^  rank 1 has not entered all_reduce (call 6); the other ranks entered it' "$tmp/stuck"
     grep -q '^ *1 .* 5  all_reduce  *OK .* after pen_.*<- has not entered$' "$tmp/stuck"
     [ "$(grep -c ' 6  all_reduce  *RUNNING ' "$tmp/stuck")" -eq 2 ]
     pen status --stuck --json --master-port "$port" >"$tmp/json"
@@ -34,7 +34,7 @@ start_stuck() {
     start_stuck
     kill -USR1 "$launcher"
     for _ in $(seq 100); do
-        grep -q 'has not entered all_reduce (call 6), in which others are' "$tmp/stuck.err" && break
+        grep -q 'has not entered all_reduce (call 6); the other ranks entered it' "$tmp/stuck.err" && break
         sleep 0.05
     done
     grep -q '^group ' "$tmp/stuck.err"

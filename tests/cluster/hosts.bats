@@ -78,7 +78,7 @@ are_as_alone() {
     hosts_stop
 }
 
-@test "a job's name that is no file name is refused" {
+@test "a job's name that is not a file name is refused" {
     run pen run --job a/b true
     [ "$status" = 2 ]
     [ "$output" = "penstock: the job's name is 'a/b', but must have 1 to 63 bytes, none of them / \\ \" or a control character, and no dot in front" ]

@@ -252,7 +252,7 @@ static void test_command_checks_what_it_is_given(void **state)
     job *j = *state;
     pen_bytes reply;
     expect(say(j, (pen_node){0, 0}, 1, "", NULL, 0), PEN_INVALID_ARGUMENT,
-           "pen_command: 0 is no role; PEN_WORKER, PEN_SERVER and PEN_SCHEDULER are");
+           "pen_command: 0 is not a role; PEN_WORKER, PEN_SERVER and PEN_SCHEDULER are");
     expect(say(j, (pen_node){PEN_WORKER, -2}, 1, "", NULL, 0), PEN_INVALID_ARGUMENT,
            "pen_command: rank -2; -1 is all of that role");
     expect(say(j, (pen_node){PEN_WORKER, -1}, 1, "", &reply, 1), PEN_TOO_SMALL,
@@ -271,7 +271,7 @@ static void on_command_badly(pen_ctx *ctx, pen_call *call, int head, const void 
     const uint32_t one = 1;
     (void)ctx, (void)head, (void)body, (void)size;
     expect(pen_reply(call, PEN_AGAIN, NULL, 0, NULL), PEN_INVALID_ARGUMENT,
-           "pen_reply: 1 is no answer; PEN_OK and failures are");
+           "pen_reply: 1 is not an answer; PEN_OK and failures are");
     expect(pen_reply(call, PEN_OK, NULL, 0, &one), PEN_INVALID_ARGUMENT,
            "pen_reply: lens is for tables; a command is answered by bytes");
     ok(pen_reply(call, PEN_OK, "a", 1, NULL));

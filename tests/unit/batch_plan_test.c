@@ -66,7 +66,7 @@ static void test_batch_plan_names_the_nearest_numbers_that_fit(void **state)
          "and 65536 are allowed: make micro_batch larger"},
         {1024,
          {0, UINT64_MAX / 1000, 7},
-         "micro_batch x accum x workers is no number of 64 bits: make micro_batch smaller"}};
+         "micro_batch x accum x workers does not fit in 64 bits: make micro_batch smaller"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         batch_plan b = rows[i].given;
         pen_error why;

@@ -80,9 +80,9 @@ static void a_type_must_be_one_that_is_computed_with(void **state)
     (void)state;
     coll_call call = call_of(COLL_ALL_REDUCE);
     call.dtype     = PEN_DTYPE_DEFAULT;
-    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: 0 is no element type; PEN_F32 is one");
+    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: 0 is not an element type; PEN_F32 is one");
     call.dtype = (pen_dtype)77;
-    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: 77 is no element type; PEN_F32 is one");
+    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: 77 is not an element type; PEN_F32 is one");
     call.dtype = PEN_F8E4M3;
     assert_refused(&call, PEN_UNSUPPORTED,
                    "pen_x: f8e4m3 is for wires and stores; pass such bytes as u8");
@@ -97,7 +97,7 @@ static void an_operation_must_fit_its_type(void **state)
     call.dtype = PEN_U32;
     assert_legal(&call, 1);
     call.op = (pen_op)11;
-    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: 11 is no operation; PEN_SUM is one");
+    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: 11 is not an operation; PEN_SUM is one");
     call.kind = COLL_ALL_GATHER; /* has none */
     assert_legal(&call, 1);
 }

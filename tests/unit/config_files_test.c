@@ -175,7 +175,7 @@ static void refuses_bytes(bool yaml, const char *text, const char *sentence)
 static void test_files_that_make_no_sense_are_refused_with_their_line(void **state)
 {
     (void)state;
-    refuses_bytes(false, "[1]", "f:1: this is no JSON object: it begins with '{'");
+    refuses_bytes(false, "[1]", "f:1: this is not a JSON object: it begins with '{'");
     refuses_bytes(false, "{\"a\": 1,\n \"a\": 2}",
                   "f:2: this is not JSON: duplicate object key near '\"a\"'");
     refuses_bytes(false, "{\"a\":\n", "f:2: this is not JSON: unexpected token near end of file");
@@ -184,7 +184,7 @@ static void test_files_that_make_no_sense_are_refused_with_their_line(void **sta
                   "f:1: anchors (&) and aliases (*) are not read here: write the value out");
     refuses_bytes(true, "a: 1\n---\nb: 2\n",
                   "f:2: a second document begins here; one file is one configuration");
-    refuses_bytes(true, "- 1\n", "f:1: no keys: each line shall be  key: value");
+    refuses_bytes(true, "- 1\n", "f:1: no keys: write each line as  key: value");
     refuses_bytes(true, "a: {b: {c: {d: {e: {f: {g: {h: {i: 1}}}}}}}}\n",
                   "f:1: nested deeper than 8");
 }

@@ -333,15 +333,15 @@ static void test_wire_numbers_out_of_range_are_refused(void **state)
     check_data_refused(
         "PUSH announces a payload of 1152921504606846976 bytes, over the limit of 67108864");
     set_body(&out, "\x08\x0a", 2);
-    check_data_refused("10 is no kind of message of the data plane");
+    check_data_refused("10 is not a kind of message of the data plane");
     set_body(&out, "\x08\xff\xff\xff\xff\x0f", 6);
     assert_int_equal(decode_data(out.data, out.size, &d), PEN_CORRUPT);
     set_body(&out, "", 0); /* a message of defaults has kind 0 */
-    check_data_refused("0 is no kind of message of the data plane");
+    check_data_refused("0 is not a kind of message of the data plane");
     set_body(&out, "\x08\x01\x30\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", 13); /* rank -2 */
     check_data_refused("PUSH names rank -2, which cannot be");
     set_body(&out, "\x08\x04\x9a\x01\x02\x08\x09", 7); /* decision with outcome 9 */
-    check_data_refused("PULL decides -1, which is no outcome");
+    check_data_refused("PULL decides -1, which is not an outcome");
     set_body(&out, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11);
     check_data_refused("the head is no data message");
 }
@@ -432,7 +432,7 @@ static void test_wire_control_refuses_to_send_what_the_peer_would_refuse(void **
     c = (wire_control){.kind = WIRE_VERDICT, .u.verdict = {.missing_n = 33}};
     check_control_refused(&c, "VERDICT has a list of 33 entries; 32 are allowed");
     c = (wire_control){.kind = WIRE_CONTROL_END};
-    check_control_refused(&c, "58 is no kind of message of the control plane");
+    check_control_refused(&c, "58 is not a kind of message of the control plane");
 }
 
 static void check_body_refused(const void *body, size_t size, const char *sentence)
@@ -492,7 +492,7 @@ static void test_wire_data_refuses_to_send_what_the_peer_would_refuse(void **sta
     assert_int_equal(wire_data_encode(&d, &out, &why), PEN_INVALID_ARGUMENT);
     d.kind = WIRE_KIND_END;
     assert_int_equal(wire_data_encode(&d, &out, &why), PEN_INVALID_ARGUMENT);
-    assert_string_equal(why.text, "82 is no kind of message of the data plane");
+    assert_string_equal(why.text, "82 is not a kind of message of the data plane");
 }
 
 static void test_wire_control_refuses_a_command_with_too_many_bytes(void **state)

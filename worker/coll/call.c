@@ -112,11 +112,11 @@ static pen_status check_types(const coll_call *call, const char *function, pen_e
                        "%s: %s is for wires and stores; pass such bytes as u8", function,
                        plan_dtype_name(call->dtype));
     if (plan_dtype_bytes(call->dtype) == 0)
-        return why_set(why, PEN_INVALID_ARGUMENT, "%s: %d is no element type; PEN_F32 is one",
+        return why_set(why, PEN_INVALID_ARGUMENT, "%s: %d is not an element type; PEN_F32 is one",
                        function, (int)call->dtype);
     if (!coll_reduces(call->kind)) return PEN_OK;
     if ((unsigned)call->op >= sizeof ops / sizeof ops[0])
-        return why_set(why, PEN_INVALID_ARGUMENT, "%s: %d is no operation; PEN_SUM is one",
+        return why_set(why, PEN_INVALID_ARGUMENT, "%s: %d is not an operation; PEN_SUM is one",
                        function, (int)call->op);
     if (!reduce_is_legal(call->op, call->dtype))
         return why_set(why, PEN_UNSUPPORTED, "%s: %s of %s has no meaning; it is for integers",

@@ -146,7 +146,7 @@ void mesh_deliver(mesh *m, const wire_peer *head, buf *body)
     } else if (team != NULL) {
         const int from = team->position[head->rank];
         if (from < 0)
-            mesh_refuse(m, "it is no member of that group", head);
+            mesh_refuse(m, "it is not a member of that group", head);
         else if (head->kind >= WIRE_LETTER)
             p2p_take(team, from, head, body);
         else

@@ -27,7 +27,7 @@ static const char *neighbours(uint64_t n, uint64_t unit, char *text, size_t size
 static pen_status too_large(pen_error *why)
 {
     return why_set(why, PEN_BAD_SETTING,
-                   "micro_batch x accum x workers is no number of 64 bits: make micro_batch "
+                   "micro_batch x accum x workers does not fit in 64 bits: make micro_batch "
                    "smaller");
 }
 

@@ -248,8 +248,8 @@ pen_status reducer_arrange(reducer *r, const uint32_t *order, pen_error *why)
     const bool is_order = is_permutation(order, n, seen);
     free(seen);
     if (!is_order)
-        return why_set(why, PEN_CORRUPT, "the order of %u gradients that rank 0 sent is no order",
-                       n);
+        return why_set(why, PEN_CORRUPT,
+                       "the order of %u gradients that rank 0 sent is not a permutation", n);
     lay_out(r, order);
     return PEN_OK;
 }
