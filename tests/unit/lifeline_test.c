@@ -190,7 +190,8 @@ static void test_lifeline_tells_once_what_stands_in_the_way_of_a_host_that_is_si
     (void)state;
     lifeline *line;
     char said[256] = "";
-    assert_int_equal(lifeline_dial("tcp://240.0.0.1:9", NULL, &line, NULL), PEN_OK);
+    /* nowhere is there a way to this one */
+    assert_int_equal(lifeline_dial("tcp://255.255.255.255:9", NULL, &line, NULL), PEN_OK);
     pen_log_set(take_line, said, LOG_NOTICE);
     watch(line, 0);
     watch(line, 4999);
