@@ -155,12 +155,19 @@ static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
 }
 
 /* ---- what is made of it ---------------------------------------------------------------------- */
+/* Its death was being looked into: nobody has been told of it, and no rule has been followed. */
+static bool is_not_judged(const scheduler_core *core, const seat *s)
+{
+    return s->role == PEN_WORKER && s->state == MEMBER_DEAD && !core->has_verdict && !s->loss &&
+           !s->awaited_ms && s->in_record == s->incarnation;
+}
+
 /* Everybody is away until it says HELLO again; who was about to join does so anew. */
 static void unbind_all(scheduler_core *core, uint64_t now_ms)
 {
     seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
-        if (s->state == MEMBER_ACTIVE) s->state = MEMBER_AWAY;
+        if (s->state == MEMBER_ACTIVE || is_not_judged(core, s)) s->state = MEMBER_AWAY;
         if (s->state == MEMBER_JOINING ||
             s->state ==
                 MEMBER_ABSENT) { /* in the place of one that died: that is still waited for */
