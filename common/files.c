@@ -4,7 +4,7 @@
 #include "common/why.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -21,13 +21,13 @@ pen_status files_check(pen_error *why)
                    (unsigned long long)files.rlim_cur, FILES_MIN);
 }
 
-void files_tell_exhausted(int fd)
+void files_tell_exhausted(void)
 {
     struct rlimit files;
     char who[64];
-    const int another = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    const int another = eventfd(0, EFD_CLOEXEC);
     if (another >= 0) close(another);
-    if (another >= 0 || (errno != EMFILE && errno != EINVAL)) return;
+    if (another >= 0 || errno != EMFILE) return;
     if (getrlimit(RLIMIT_NOFILE, &files) != 0 || !log_allowed(LOG_EXHAUSTED)) return;
     log_own_name(who, sizeof who);
     log_error("%s has as many files open as it may (%llu), so nobody can connect to it; raise the "

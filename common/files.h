@@ -10,8 +10,8 @@ enum { FILES_MIN = 64 }; /* with less, the smallest job stands still */
 pen_status files_check(pen_error *why);
 
 /* For a process that others connect to, now and then: says, once a minute, when no more files can be opened, for then
- * nobody is let in any more and ZeroMQ is silent about it.  fd: any that is open.
+ * nobody is let in any more and ZeroMQ is silent about it.
  * Cost  two system calls. */
-void files_tell_exhausted(int fd);
+void files_tell_exhausted(void);
 
 #endif

@@ -451,7 +451,7 @@ static void judge_stranger(endpoint *e, int fd, const watched *c)
 void watch_look(endpoint *e, bool is_dry)
 {
     if (!has_ticked(&e->watch)) return;
-    files_tell_exhausted(e->epoll_fd);
+    files_tell_exhausted();
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
         watched *c = find(e, fd);
         if (c == NULL || c->is_ended || c->cookie == 0) continue;
