@@ -180,15 +180,29 @@ static void reaches(job *j, int32_t rank)
     say_worker(j, rank, &c);
 }
 
+/* All have said their model, the servers are ready, and no worker has reached anything yet. */
+static job *connecting(int32_t workers, int32_t servers)
+{
+    job *j            = make_job(nothing);
+    j->reaches_nobody = true;
+    all_come(j, workers, servers);
+    for (int32_t w = 0; w < workers; w++) registers(j, w, NULL, 0);
+    for (int32_t s = 0; s < servers; s++) ready(j, s, -1);
+    return j;
+}
+
+static void misses_twice(job *j, int32_t rank, int32_t workers)
+{
+    worker_misses(j, rank, PEN_SERVER, 0, "no route to host");
+    all_beat(j, workers, 1);
+    worker_misses(j, rank, PEN_SERVER, 0, "no route to host");
+}
+
 static void nobody_begins_before_all_have_reached_what_they_need(void **state)
 {
     (void)state;
     for (int32_t servers = 0; servers < 2; servers++) {
-        job *j            = make_job(nothing);
-        j->reaches_nobody = true;
-        all_come(j, 3, servers);
-        for (int32_t w = 0; w < 3; w++) registers(j, w, NULL, 0);
-        for (int32_t s = 0; s < servers; s++) ready(j, s, -1);
+        job *j = connecting(3, servers);
         reaches(j, 0);
         reaches(j, 2);
         reaches(j, 2); /* it is said until it is answered */
@@ -205,15 +219,9 @@ static void nobody_begins_before_all_have_reached_what_they_need(void **state)
 static void who_has_reached_all_after_all_is_no_finding(void **state)
 {
     (void)state;
-    job *j            = make_job(nothing);
-    j->reaches_nobody = true;
-    all_come(j, 2, 1);
-    for (int32_t w = 0; w < 2; w++) registers(j, w, NULL, 0);
-    ready(j, 0, -1);
+    job *j = connecting(2, 1);
     reaches(j, 1);
-    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
-    all_beat(j, 2, 1);
-    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
+    misses_twice(j, 0, 2);
     reaches(j, 0);
     pass(j, 2000);
     assert_int_equal(count(j, WIRE_VERDICT), 0);
@@ -224,15 +232,9 @@ static void who_has_reached_all_after_all_is_no_finding(void **state)
 static void who_tells_a_second_later_is_in_the_same_sentence(void **state)
 {
     (void)state;
-    job *j            = make_job(nothing);
-    j->reaches_nobody = true;
-    all_come(j, 3, 1);
-    for (int32_t w = 0; w < 3; w++) registers(j, w, NULL, 0);
-    ready(j, 0, -1);
+    job *j = connecting(3, 1);
     reaches(j, 2);
-    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
-    all_beat(j, 3, 1);
-    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
+    misses_twice(j, 0, 3);
     pass(j, 1000);
     assert_int_equal(count(j, WIRE_VERDICT), 0); /* worker 1 has neither reached all nor said why */
     worker_misses(j, 1, PEN_SERVER, 0, "no route to host");
@@ -252,14 +254,8 @@ static void who_tells_a_second_later_is_in_the_same_sentence(void **state)
 static void who_never_tells_is_waited_for_two_seconds(void **state)
 {
     (void)state;
-    job *j            = make_job(nothing);
-    j->reaches_nobody = true;
-    all_come(j, 2, 1);
-    for (int32_t w = 0; w < 2; w++) registers(j, w, NULL, 0);
-    ready(j, 0, -1);
-    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
-    all_beat(j, 2, 1);
-    worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
+    job *j = connecting(2, 1);
+    misses_twice(j, 0, 2);
     pass(j, 2400);
     assert_int_equal(count(j, WIRE_VERDICT), 0);
     pass(j, 100);
@@ -270,10 +266,7 @@ static void who_never_tells_is_waited_for_two_seconds(void **state)
 static void who_leaves_before_it_has_reached_all_is_named(void **state)
 {
     (void)state;
-    job *j            = make_job(nothing);
-    j->reaches_nobody = true;
-    all_come(j, 2, 0);
-    for (int32_t w = 0; w < 2; w++) registers(j, w, NULL, 0);
+    job *j = connecting(2, 0);
     reaches(j, 0);
     leaves(j, 1);
     assert_non_null(strstr(must(j, WORKER_PEER, WIRE_VERDICT)->text, "worker 1 (devbox)"));
