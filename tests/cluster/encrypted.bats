@@ -140,6 +140,7 @@ last_step() {
 
 @test "the keys of launchers that were killed are removed by the next one, a joiner's too, and that of one that lives stays" {
     local keys=$tmp/penstock port=$(free_port) line pids=() old young
+    # Two launchers on this machine, by loopback: it may have no other network.
     local job_of_two=(run --nnodes 2 --encryption on "$programs/stepper" steps=100000 pause_ms=20)
     MASTER_ADDR=127.0.0.1 MASTER_PORT=$port MARK=$mark "$penstock" "${job_of_two[@]}" 2>"$tmp/node0.err" >"$tmp/node0.out" 3>&- &
     pids+=($!)
