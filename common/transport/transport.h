@@ -99,10 +99,9 @@ typedef struct {
     uint32_t peer;    /* 0 when dialled, and of REFUSED when nobody had a number yet     */
     const void *head; /* BORROWED until the next recv on this endpoint; NULL: no message */
     size_t head_size;
-    buf *body;     /* OWNED by whoever received the event; NULL when there was none */
-    char note[96]; /* of REFUSED */
-    char from
-        [TRANSPORT_FROM_BYTES]; /* of REFUSED, when nobody had a number: the address, where it is known */
+    buf *body; /* OWNED by whoever received the event; NULL when there was none */
+    /* Of REFUSED: what was, and where nobody had a number the address, if it is known. */
+    char note[96], from[TRANSPORT_FROM_BYTES];
 } transport_event;
 
 typedef struct {
