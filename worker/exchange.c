@@ -7,104 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLAB_ITEMS = 256 };
-
-struct slab {
-    struct slab *next;
-};
-
-/* ---- what a chunk is ------------------------------------------------------------------------- */
-const plan_chunk *exchange_chunk(const exchange *self, uint32_t chunk)
-{
-    return &self->setup.plan->chunk[chunk];
-}
-
-const wire_tensor *exchange_tensor(const exchange *self, uint32_t chunk)
-{
-    return &self->setup.model->tensor[exchange_chunk(self, chunk)->tensor];
-}
-
-uint32_t exchange_shard(const exchange *self, uint32_t chunk)
-{
-    return self->setup.shard[exchange_chunk(self, chunk)->partition];
-}
-
-lane_state *exchange_lane(exchange *self, uint32_t chunk)
-{
-    return &self->lane[exchange_shard(self, chunk) * self->setup.lanes + chunk % self->setup.lanes];
-}
-
-size_t exchange_value_size(const exchange *self, uint32_t chunk)
-{
-    return exchange_chunk(self, chunk)->count *
-           plan_dtype_bytes(exchange_tensor(self, chunk)->dtype);
-}
-
-exchange_rule exchange_rule_of(const exchange *self, const op *o)
-{
-    return exchange_chunk(self, o->chunk)->blocks > 0 ? self->setup.rule : EXCHANGE_FREE;
-}
-
-bool exchange_is_decided(const exchange *self, const op *o)
-{
-    return o->verb == EXCHANGE_STEP && exchange_rule_of(self, o) == EXCHANGE_DECIDE;
-}
-
-bool exchange_is_pushing(const op *o)
-{
-    switch ((exchange_verb)o->verb) {
-    case EXCHANGE_INIT:
-    case EXCHANGE_PUSH:
-    case EXCHANGE_PUSH_PULL: return true;
-    case EXCHANGE_STEP: return !o->pulling;
-    case EXCHANGE_LOAD:
-    case EXCHANGE_FETCH:
-    case EXCHANGE_PULL: break;
-    }
-    return false;
-}
-
-size_t exchange_push_size(const exchange *self, const op *o)
-{
-    if (!exchange_is_pushing(o)) return 0;
-    if (o->verb == EXCHANGE_INIT) return exchange_value_size(self, o->chunk);
-    const plan_chunk *cut = exchange_chunk(self, o->chunk);
-    return cut->count * plan_dtype_bytes((pen_dtype)self->push_dtype[cut->tensor]);
-}
-
 /* ---- memory ---------------------------------------------------------------------------------- */
-/* Operations and requests come from slabs, so that a steady state allocates nothing. */
-static void *slab_new(exchange *self, size_t item)
-{
-    struct slab *slab = calloc(1, sizeof(max_align_t) + item * SLAB_ITEMS);
-    if (slab == NULL) return NULL;
-    slab->next  = self->slabs;
-    self->slabs = slab;
-    return (char *)slab + sizeof(max_align_t);
-}
-
-static op *op_new(exchange *self)
-{
-    if (self->free_ops == NULL) {
-        op *items = slab_new(self, sizeof *items);
-        if (items == NULL) return NULL;
-        for (int i = 0; i < SLAB_ITEMS; i++) {
-            items[i].request_next = self->free_ops;
-            self->free_ops        = &items[i];
-        }
-    }
-    op *o          = self->free_ops;
-    self->free_ops = o->request_next;
-    *o             = (op){.due_ms = NEVER};
-    return o;
-}
-
 static exchange_request *request_new(exchange *self)
 {
     if (self->free_requests == NULL) {
-        exchange_request *items = slab_new(self, sizeof *items);
+        exchange_request *items = exchange_slab(self, sizeof *items);
         if (items == NULL) return NULL;
-        for (int i = 0; i < SLAB_ITEMS; i++) {
+        for (int i = 0; i < EXCHANGE_SLAB; i++) {
             items[i].next       = self->free_requests;
             self->free_requests = &items[i];
         }
@@ -173,6 +82,21 @@ static void look_at_model(exchange *self)
         self->n_decided += p->partition[i].n_decided > 0;
     for (uint32_t c = 0; c < p->n_chunks; c++) self->chunk[c].next_seq = (uint64_t)self->setup.step;
     if (!scalars_chunk(p, &self->scalars_chunk)) self->scalars_chunk = p->n_chunks;
+}
+
+/* Without memory they count as others, which only costs that a step is pushed again. */
+bool exchange_know_workers(exchange *self, const uint64_t *worker, uint32_t n)
+{
+    if (worker == NULL) return false;
+    bool changed   = n != self->n_worker;
+    uint64_t *copy = changed ? malloc((n + 1) * sizeof *copy) : self->worker;
+    changed        = changed || memcmp(copy, worker, n * sizeof *copy) != 0;
+    if (!changed || copy == NULL) return changed;
+    memcpy(copy, worker, n * sizeof *copy);
+    if (copy != self->worker) free(self->worker);
+    self->worker   = copy;
+    self->n_worker = n;
+    return true;
 }
 
 exchange *exchange_create(const exchange_setup *setup, const exchange_actions *actions, void *user,
@@ -259,79 +183,16 @@ uint64_t exchange_pending(const exchange *self)
     return self->n_requests;
 }
 
-/* ---- outbox ---------------------------------------------------------------------------------- */
-void exchange_due_at(exchange *self, op *o, uint64_t due_ms)
-{
-    o->due_ms = due_ms;
-    if (due_ms < self->tick_ms) self->tick_ms = due_ms;
-}
-
-void exchange_send_later(exchange *self, op *o)
-{
-    if (o->state == OP_READY) return;
-    if (o->is_returned && exchange_is_pushing(o)) return; /* when it is due it is asked about */
-    lane_state *lane = exchange_lane(self, o->chunk);
-    exchange_repay(self, o);
-    o->state    = OP_READY;
-    o->due_ms   = NEVER;
-    o->out_next = NULL;
-    if (lane->tail == NULL)
-        lane->head = o;
-    else
-        lane->tail->out_next = o;
-    lane->tail = o;
-}
-
-void exchange_unqueue(exchange *self, op *o)
-{
-    if (o->state != OP_READY) return;
-    lane_state *lane = exchange_lane(self, o->chunk);
-    op *before       = NULL;
-    for (op *at = lane->head; at != o; at = at->out_next) before = at;
-    if (before == NULL)
-        lane->head = o->out_next;
-    else
-        before->out_next = o->out_next;
-    if (lane->tail == o) lane->tail = before;
-    o->out_next = NULL;
-}
-
-void exchange_repay(exchange *self, op *o)
-{
-    exchange_lane(self, o->chunk)->spent -= o->credit;
-    o->credit = 0;
-}
-
 /* ---- operations ------------------------------------------------------------------------------ */
-static void end_as_unknown(exchange *self, exchange_request *r, uint32_t tensor);
-
 static void start(exchange *self, op *o)
 {
-    chunk_queue *queue = &self->chunk[o->chunk];
-    if (queue->unknown && exchange_is_pushing(o) && !self->failed) {
-        end_as_unknown(self, o->request, exchange_chunk(self, o->chunk)->tensor);
+    const plan_chunk *cut = exchange_chunk(self, o->chunk);
+    if (!self->chunk[o->chunk].unknown || !exchange_is_pushing(o) || self->failed) {
+        exchange_send_later(self, o);
         return;
     }
-    if (exchange_is_decided(self, o))
-        o->seq = self->step.index;
-    else if (exchange_is_pushing(o) && o->verb != EXCHANGE_INIT)
-        o->seq = queue->next_seq;
-    exchange_send_later(self, o);
-}
-
-static void enqueue(exchange *self, op *o)
-{
-    chunk_queue *queue = &self->chunk[o->chunk];
-    bool is_first      = queue->head == NULL;
-    if (is_first)
-        queue->head = o;
-    else
-        queue->tail->chunk_next = o;
-    queue->tail             = o;
-    o->live_prev            = self->live.live_prev;
-    o->live_next            = &self->live;
-    o->live_prev->live_next = self->live.live_prev = o;
-    if (is_first) start(self, o);
+    exchange_refuse_unknown(self, o->request, cut->tensor);
+    exchange_end(self, o->request, NULL);
 }
 
 /* Takes an operation out of its queue; whoever waited behind it starts. */
@@ -357,6 +218,19 @@ static void retire(exchange *self, op *o)
     if (before == NULL && queue->head != NULL) start(self, queue->head);
 }
 
+/* With a verdict the program may write to its gradients again (a lazy step).  So it is told when none
+ * of them can be needed any more: chunks that no decision closes have their answers, and nothing can
+ * undo the decision.  Where members may change, it can be undone until some shard has carried it out:
+ * that shard's values prove that all will. */
+void exchange_step_tell(exchange *self)
+{
+    step_state *step = &self->step;
+    if (step->told || !step->closing || !step->is_final || step->n_free > 0) return;
+    step->told            = true;
+    step->outcome.scalars = step->scalars;
+    self->act.decided(self->user, step->token, &step->outcome);
+}
+
 void exchange_finish(exchange *self, op *o)
 {
     exchange_unqueue(self, o);
@@ -368,8 +242,41 @@ void exchange_finish(exchange *self, op *o)
     exchange_complete_if_over(self, o->request);
 }
 
+void exchange_note_result(op *o)
+{
+    exchange_result *result = &o->request->result;
+    if (o->version < result->version) result->version = o->version;
+    if (o->staleness > result->staleness) result->staleness = o->staleness;
+}
+
+void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_ms)
+{
+    size_t size = exchange_value_size(self, o->chunk);
+    if (!self->act.store(self->user, o->to, data, size, o->crc)) {
+        self->act.count(self->user, STAT_CORRUPT, 1);
+        buf_release(o->body);
+        exchange_unqueue(self, o); /* a repeat may have been about to leave */
+        exchange_repay(self, o);
+        o->body  = NULL;
+        o->state = OP_SENT; /* as if it had not come */
+        exchange_due_at(
+            self, o,
+            now_ms + retry_wait_ms(&self->setup.retry, RETRY_REFUSED, o->tries, &self->draws));
+        return;
+    }
+    if (o->verb == EXCHANGE_STEP && o->pulling) self->step.is_final = true;
+    exchange_note_result(o);
+    o->request->result.bytes += size;
+    if (o->verb != EXCHANGE_LOAD) {
+        self->act.count(self->user, STAT_PULL_BYTES, size);
+        self->act.count(self->user, STAT_PULL_OPS, 1);
+    }
+    if (exchange_is_pushing(o)) self->act.count(self->user, STAT_PUSH_OPS, 1);
+    exchange_finish(self, o);
+}
+
 /* ---- requests -------------------------------------------------------------------------------- */
-static exchange_request *open_request(exchange *self, uint64_t now_ms)
+exchange_request *exchange_open(exchange *self, uint64_t now_ms)
 {
     exchange_request *r = request_new(self);
     if (r == NULL) return NULL;
@@ -382,95 +289,6 @@ static exchange_request *open_request(exchange *self, uint64_t now_ms)
     self->n_requests++;
     if (self->failed) exchange_end(self, r, &self->why);
     return r;
-}
-
-exchange_request *exchange_open(exchange *self, uint64_t now_ms)
-{
-    return open_request(self, now_ms);
-}
-
-static void end_for_want_of_memory(exchange *self, exchange_request *r)
-{
-    pen_error why;
-    why_set(&why, PEN_NO_MEMORY, "no memory for another request");
-    exchange_end(self, r, &why);
-}
-
-static void end_as_unknown(exchange *self, exchange_request *r, uint32_t tensor)
-{
-    pen_error why;
-    const char *name = self->setup.model->tensor[tensor].name;
-    why_set(&why, PEN_WRONG_STATE,
-            "a push of '%s' ended without an answer, so it is not known whether it counts; it "
-            "cannot be pushed again",
-            name);
-    why_culprit(&why, PEN_WORKER, self->setup.rank, -1, name);
-    exchange_end(self, r, &why);
-}
-
-/* Chunks of one step may be at different rounds when a rank joins: it begins with the lowest, and has
- * no part in what is over. */
-static bool is_beyond_step(const exchange *self, uint32_t chunk)
-{
-    const bool is_decided =
-        exchange_chunk(self, chunk)->blocks > 0 && self->setup.rule == EXCHANGE_DECIDE;
-    return self->setup.is_late && !is_decided && self->chunk[chunk].head == NULL &&
-           self->chunk[chunk].next_seq > self->step.index;
-}
-
-static void add_chunk(exchange *self, exchange_request *r, exchange_verb verb, uint32_t chunk,
-                      const void *from, void *to)
-{
-    const plan_chunk *cut = exchange_chunk(self, chunk);
-    if (verb == EXCHANGE_STEP && is_beyond_step(self, chunk)) return;
-    if (self->chunk[chunk].unknown && verb != EXCHANGE_PULL) {
-        end_as_unknown(self, r, cut->tensor);
-        return;
-    }
-    op *o = op_new(self);
-    if (o == NULL) {
-        end_for_want_of_memory(self, r);
-        return;
-    }
-    *o    = (op){.request      = r,
-                 .verb         = (uint8_t)verb,
-                 .chunk        = chunk,
-                 .from         = from,
-                 .to           = to,
-                 .due_ms       = NEVER,
-                 .request_next = r->ops};
-    o->in = verb == EXCHANGE_STEP ? self->step.in : self->plain;
-    o->in->refs++;
-    r->ops = o;
-    r->left++;
-    if (verb == EXCHANGE_STEP && from != NULL) self->away.reads[cut->tensor]++;
-    if (verb == EXCHANGE_STEP && !exchange_is_decided(self, o)) self->step.n_free++;
-    enqueue(self, o);
-}
-
-void exchange_add(exchange *self, exchange_request *r, exchange_verb verb, uint32_t tensor,
-                  const void *from, void *to)
-{
-    const uint32_t *first   = self->setup.plan->first_chunk;
-    const wire_tensor *t    = &self->setup.model->tensor[tensor];
-    const size_t to_width   = plan_dtype_bytes(t->dtype);
-    const size_t from_width = verb == EXCHANGE_INIT ? to_width : plan_dtype_bytes(t->grad_dtype);
-    for (uint32_t c = first[tensor]; c < first[tensor + 1] && r->status == PEN_OK; c++) {
-        const uint64_t start = exchange_chunk(self, c)->start;
-        add_chunk(self, r, verb, c, from != NULL ? (const char *)from + start * from_width : NULL,
-                  to != NULL ? (char *)to + start * to_width : NULL);
-    }
-}
-
-void exchange_step_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from,
-                       void *to)
-{
-    if (r->status == PEN_OK) add_chunk(self, r, EXCHANGE_STEP, chunk, from, to);
-}
-
-void exchange_init_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from)
-{
-    if (r->status == PEN_OK) add_chunk(self, r, EXCHANGE_INIT, chunk, from, NULL);
 }
 
 void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t deadline_ms,
@@ -486,7 +304,10 @@ void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t d
         r->ask_ms = deadline_ms - (deadline_ms - now_ms) / 4;
     if (r->ask_ms < self->tick_ms) self->tick_ms = r->ask_ms;
     if (deadline_ms != 0 && deadline_ms < self->tick_ms) self->tick_ms = deadline_ms;
-    exchange_complete_if_over(self, r);
+    if (r->status != PEN_OK && r->left > 0)
+        exchange_end(self, r, NULL); /* it was refused */
+    else
+        exchange_complete_if_over(self, r);
 }
 
 static void free_request(exchange *self, exchange_request *r)
@@ -515,7 +336,7 @@ void exchange_complete_if_over(exchange *self, exchange_request *r)
         self->step.is_final = true;
         exchange_step_tell(self);
     }
-    if (r->is_step) exchange_step_forget(self);
+    if (r->is_step) self->step.request = NULL;
     if (r->result.version == UINT64_MAX) r->result.version = 0;
     static const pen_error lost = {
         .status = PEN_NO_MEMORY, .rank = -1, .step = -1, .text = "no memory for a sentence"};
@@ -536,11 +357,7 @@ static bool may_have_arrived(const op *o)
  * all. */
 void exchange_end(exchange *self, exchange_request *r, const pen_error *why)
 {
-    if (r->status == PEN_OK) {
-        r->status = why->status;
-        r->why    = malloc(sizeof *r->why);
-        if (r->why != NULL) *r->why = *why;
-    }
+    if (why != NULL) exchange_refuse(r, why);
     r->ending = true;
     for (op *o = r->ops; o != NULL; o = o->request_next) {
         if (o->state == OP_DONE) continue;

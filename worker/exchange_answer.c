@@ -72,37 +72,6 @@ static void take_receipt(exchange *self, uint32_t shard, const wire_data *d, uin
 }
 
 /* ---- VALUES ---------------------------------------------------------------------------------- */
-static void note_result(op *o)
-{
-    exchange_result *result = &o->request->result;
-    if (o->version < result->version) result->version = o->version;
-    if (o->staleness > result->staleness) result->staleness = o->staleness;
-}
-
-void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_ms)
-{
-    size_t size = exchange_value_size(self, o->chunk);
-    if (!self->act.store(self->user, o->to, data, size, o->crc)) {
-        self->act.count(self->user, STAT_CORRUPT, 1);
-        buf_release(o->body);
-        exchange_unqueue(self, o); /* a repeat may have been about to leave */
-        exchange_repay(self, o);
-        o->body  = NULL;
-        o->state = OP_SENT; /* as if it had not come */
-        wait_again(self, o, RETRY_REFUSED, now_ms);
-        return;
-    }
-    if (o->verb == EXCHANGE_STEP && o->pulling) self->step.is_final = true;
-    note_result(o);
-    o->request->result.bytes += size;
-    if (o->verb != EXCHANGE_LOAD) {
-        self->act.count(self->user, STAT_PULL_BYTES, size);
-        self->act.count(self->user, STAT_PULL_OPS, 1);
-    }
-    if (exchange_is_pushing(o)) self->act.count(self->user, STAT_PUSH_OPS, 1);
-    exchange_finish(self, o);
-}
-
 static void hold_values(exchange *self, op *o, buf *body, size_t at)
 {
     if (o->state == OP_HELD) return;
@@ -158,7 +127,7 @@ static void take_applied(exchange *self, uint32_t shard, const wire_data *d)
         if (o == NULL || o->verb != EXCHANGE_PUSH) continue;
         o->version   = d->version != NULL ? d->version[i] : 0;
         o->staleness = d->staleness != NULL ? d->staleness[i] : 0;
-        note_result(o);
+        exchange_note_result(o);
         self->act.count(self->user, STAT_PUSH_OPS, 1);
         exchange_finish(self, o);
     }
@@ -245,7 +214,8 @@ void exchange_receive(exchange *self, uint32_t shard, const wire_data *d, buf *b
     }
     switch (d->kind) {
     case WIRE_RECEIPT:
-        if (d->n == 0) exchange_idle_receipt(self, shard, d->step);
+        if (d->n == 0 && exchange_idle_receipt(self, shard, d->step))
+            exchange_complete_if_over(self, self->step.request);
         take_receipt(self, shard, d, now_ms);
         break;
     case WIRE_PREPARED: exchange_step_record(self, shard, d, body); break;

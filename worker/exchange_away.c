@@ -13,8 +13,6 @@
  */
 #include "worker/exchange_internal.h"
 
-#include "common/why.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,19 +44,6 @@ void exchange_away_let_go(exchange *self, op *o)
     const bool is_last    = --self->away.reads[tensor] == 0;
     if (is_last && self->setup.gives_back && o->request->status == PEN_OK)
         self->act.returned(self->user, tensor);
-}
-
-void exchange_away_lost(exchange *self, op *o, uint32_t shard)
-{
-    pen_error why;
-    const char *name = exchange_tensor(self, o->chunk)->name;
-    why_set(
-        &why, PEN_PEER_LOST,
-        "%s has lost the gradient of '%s', which this rank does not keep (mode=zero2 and zero3); "
-        "go on from a snapshot, or use mode=zero1",
-        self->setup.server[shard], name);
-    why_culprit(&why, PEN_SERVER, -1, (int64_t)self->step.index, name);
-    exchange_end(self, o->request, &why);
 }
 
 /* ---- the newest decision --------------------------------------------------------------------- */

@@ -101,18 +101,18 @@ void exchange_idle_up(exchange *self, uint32_t shard)
 }
 
 /* ---- told ------------------------------------------------------------------------------------ */
-void exchange_idle_receipt(exchange *self, uint32_t shard, uint64_t step)
+bool exchange_idle_receipt(exchange *self, uint32_t shard, uint64_t step)
 {
     exchange_request *r = self->step.request;
-    if (r == NULL || step != self->step.index) return;
+    if (r == NULL || step != self->step.index) return false;
     for (uint32_t i = 0; i < self->n_idle; i++) {
         idle_shard *idle = &self->idle[i];
         if (idle->shard != shard || idle->is_told || idle->tries == 0) continue;
         idle->is_told = true;
         r->left--;
-        exchange_complete_if_over(self, r);
-        return;
+        return true;
     }
+    return false;
 }
 
 void exchange_idle_forget(exchange *self)
@@ -140,5 +140,4 @@ void exchange_idle_again(exchange *self)
     exchange_idle_forget(self);
     list_idle(self);
     if (is_open) exchange_idle_open(self);
-    if (r != NULL) exchange_complete_if_over(self, r);
 }

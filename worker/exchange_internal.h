@@ -10,7 +10,8 @@ enum {
     PACK_BYTES      = 256 << 10, /* of small chunks in one message         */
     ALONE_BYTES     = 64 << 10,  /* a chunk of this size travels by itself */
     PACK_CHUNKS_MAX = 4096,
-    CREDIT_BYTES    = 16 << 20 /* of large pushes on one lane that no shard has answered */
+    CREDIT_BYTES    = 16 << 20, /* of large pushes on one lane that no shard has answered */
+    EXCHANGE_SLAB   = 256       /* operations or requests that are made at a time */
 };
 #define NEVER UINT64_MAX
 
@@ -119,6 +120,10 @@ typedef struct {   /* values that stay with the shards, and gradients that go th
     uint32_t *reads; /* [n_tensors] pushes of the open step whose bytes may be read */
 } away_state;
 
+struct slab {
+    struct slab *next;
+};
+
 struct exchange {
     exchange_setup setup;
     exchange_actions act;
@@ -153,49 +158,70 @@ struct exchange {
     uint32_t stamp_now;
 };
 
-/* exchange.c */
-const plan_chunk *exchange_chunk(const exchange *self, uint32_t chunk);
-const wire_tensor *exchange_tensor(const exchange *self, uint32_t chunk);
-uint32_t exchange_shard(const exchange *self, uint32_t chunk);
-lane_state *exchange_lane(exchange *self, uint32_t chunk);
-size_t exchange_push_size(const exchange *self,
-                          const op *o); /* bytes of its payload; 0 when it has none */
-size_t exchange_value_size(const exchange *self, uint32_t chunk);
-exchange_rule exchange_rule_of(const exchange *self,
-                               const op *o); /* of one that pushes or is a step's */
-bool exchange_is_pushing(const op *o);
-bool exchange_is_decided(const exchange *self, const op *o); /* of a step that a decision closes */
-void exchange_send_later(exchange *self, op *o);             /* into the outbox */
-void exchange_unqueue(exchange *self, op *o);                /* out of the outbox, if it is there */
-void exchange_repay(exchange *self, op *o); /* its bytes have arrived, or never will */
-void exchange_due_at(exchange *self, op *o, uint64_t due_ms);
-void exchange_finish(exchange *self, op *o); /* answered */
-void exchange_complete_if_over(exchange *self, exchange_request *r);
-void exchange_end(exchange *self, exchange_request *r, const pen_error *why); /* ends it early */
-inputs *exchange_inputs_new(const wire_inputs *in);
-void exchange_inputs_release(inputs *in);
+/* ---- what a chunk is, and what an operation on it does --------------------------------------- */
+static inline const plan_chunk *exchange_chunk(const exchange *self, uint32_t chunk)
+{
+    return &self->setup.plan->chunk[chunk];
+}
 
-/* exchange_step.c */
-void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, const buf *body);
-void exchange_step_decide(exchange *self);
-void exchange_step_tell(exchange *self);                    /* the verdict, if there is one; once */
-bool exchange_step_reopen(exchange *self, uint64_t now_ms); /* false: it is committed somewhere */
-void exchange_step_forget(exchange *self);                  /* its request has ended */
+static inline const wire_tensor *exchange_tensor(const exchange *self, uint32_t chunk)
+{
+    return &self->setup.model->tensor[exchange_chunk(self, chunk)->tensor];
+}
 
+static inline uint32_t exchange_shard(const exchange *self, uint32_t chunk)
+{
+    return self->setup.shard[exchange_chunk(self, chunk)->partition];
+}
+
+static inline lane_state *exchange_lane(exchange *self, uint32_t chunk)
+{
+    return &self->lane[exchange_shard(self, chunk) * self->setup.lanes + chunk % self->setup.lanes];
+}
+
+static inline size_t exchange_value_size(const exchange *self, uint32_t chunk)
+{
+    return exchange_chunk(self, chunk)->count *
+           plan_dtype_bytes(exchange_tensor(self, chunk)->dtype);
+}
+
+/* Of one that pushes or is a step's. */
+static inline exchange_rule exchange_rule_of(const exchange *self, const op *o)
+{
+    return exchange_chunk(self, o->chunk)->blocks > 0 ? self->setup.rule : EXCHANGE_FREE;
+}
+
+/* Of a step that a decision closes. */
+static inline bool exchange_is_decided(const exchange *self, const op *o)
+{
+    return o->verb == EXCHANGE_STEP && exchange_rule_of(self, o) == EXCHANGE_DECIDE;
+}
+
+static inline bool exchange_is_pushing(const op *o)
+{
+    const exchange_verb verb = (exchange_verb)o->verb;
+    return verb == EXCHANGE_INIT || verb == EXCHANGE_PUSH || verb == EXCHANGE_PUSH_PULL ||
+           (verb == EXCHANGE_STEP && !o->pulling);
+}
+
+static inline void exchange_due_at(exchange *self, op *o, uint64_t due_ms)
+{
+    o->due_ms = due_ms;
+    if (due_ms < self->tick_ms) self->tick_ms = due_ms;
+}
+
+/* ---- the files, each calls those above it only ----------------------------------------------- */
 /* exchange_idle.c */
 bool exchange_idle_find(exchange *self); /* false: no memory */
 void exchange_idle_open(exchange *self); /* the open step asks for a snapshot */
 void exchange_idle_flush(exchange *self, uint64_t now_ms);
-void exchange_idle_receipt(exchange *self, uint32_t shard, uint64_t step);
+bool exchange_idle_receipt(exchange *self, uint32_t shard,
+                           uint64_t step); /* true: the step waits for one less */
 void exchange_idle_tick(exchange *self, uint64_t now_ms);
 void exchange_idle_up(exchange *self, uint32_t shard);
 void exchange_idle_again(exchange *self);  /* servers changed: who is idle, and has it heard? */
 void exchange_idle_forget(exchange *self); /* the step ends early */
 const idle_shard *exchange_idle_waited_for(const exchange *self); /* NULL: all have heard */
-
-/* exchange_view.c */
-bool exchange_know_workers(exchange *self, const uint64_t *worker,
-                           uint32_t n); /* true: others than before */
 
 /* exchange_away.c */
 bool exchange_away_init(exchange *self); /* false: no memory */
@@ -208,15 +234,37 @@ void exchange_away_flush(exchange *self);
 bool exchange_away_ask(exchange *self, wire_data *d);
 bool exchange_away_is_over(const exchange *self,
                            const wire_data *d); /* a refusal that says nothing new */
-void exchange_away_lost(exchange *self, op *o,
-                        uint32_t shard); /* the shard does not have it after all */
 
-/* exchange_answer.c */
+/* exchange_send.c */
+void *exchange_slab(exchange *self, size_t item); /* EXCHANGE_SLAB of them; NULL: no memory */
+size_t exchange_push_size(const exchange *self, const op *o); /* of its payload; 0: it has none */
+void exchange_send_later(exchange *self, op *o);              /* into the outbox */
+void exchange_unqueue(exchange *self, op *o); /* out of the outbox, if it is there */
+void exchange_repay(exchange *self, op *o);   /* its bytes have arrived, or never will */
+/* Its first failure is r's; the request ends when it is closed. */
+void exchange_refuse(exchange_request *r, const pen_error *why);
+/* No push of it may follow one that ended without an answer. */
+void exchange_refuse_unknown(const exchange *self, exchange_request *r, uint32_t tensor);
+
+/* exchange.c */
+void exchange_finish(exchange *self, op *o); /* answered */
+void exchange_note_result(op *o);            /* in that of its request */
 void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_ms);
+void exchange_complete_if_over(exchange *self, exchange_request *r);
+/* Ends it early; why NULL: it was refused. */
+void exchange_end(exchange *self, exchange_request *r, const pen_error *why);
+void exchange_step_tell(exchange *self); /* the verdict, if there is one; once */
+bool exchange_know_workers(exchange *self, const uint64_t *worker,
+                           uint32_t n); /* true: others than before */
+inputs *exchange_inputs_new(const wire_inputs *in);
+void exchange_inputs_release(inputs *in);
 
 /* exchange_wait.c */
 void exchange_note_waiting(exchange *self, const wire_data *d, uint64_t now_ms);
-bool exchange_inquire(exchange *self, const op *o); /* false: its lane is down or full */
 void exchange_ask_for_records(exchange *self, uint64_t due_ms); /* once the step is closing */
+
+/* exchange_step.c */
+void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, const buf *body);
+bool exchange_step_reopen(exchange *self, uint64_t now_ms); /* false: it is committed somewhere */
 
 #endif

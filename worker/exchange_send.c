@@ -1,8 +1,187 @@
-/* exchange_send.c - from outboxes to messages: what travels together. */
+/* exchange_send.c - from what a program adds to messages: operations, outboxes, what travels together. */
 #include "worker/exchange_internal.h"
 
-#include <string.h>
+#include "common/why.h"
 
+#include <stdlib.h>
+
+/* ---- operations ------------------------------------------------------------------------------ */
+/* Operations and requests come from slabs, so that a steady state allocates nothing. */
+void *exchange_slab(exchange *self, size_t item)
+{
+    struct slab *slab = calloc(1, sizeof(max_align_t) + item * EXCHANGE_SLAB);
+    if (slab == NULL) return NULL;
+    slab->next  = self->slabs;
+    self->slabs = slab;
+    return (char *)slab + sizeof(max_align_t);
+}
+
+static op *op_new(exchange *self)
+{
+    if (self->free_ops == NULL) {
+        op *items = exchange_slab(self, sizeof *items);
+        if (items == NULL) return NULL;
+        for (int i = 0; i < EXCHANGE_SLAB; i++) {
+            items[i].request_next = self->free_ops;
+            self->free_ops        = &items[i];
+        }
+    }
+    op *o          = self->free_ops;
+    self->free_ops = o->request_next;
+    *o             = (op){.due_ms = NEVER};
+    return o;
+}
+
+size_t exchange_push_size(const exchange *self, const op *o)
+{
+    if (!exchange_is_pushing(o)) return 0;
+    if (o->verb == EXCHANGE_INIT) return exchange_value_size(self, o->chunk);
+    const plan_chunk *cut = exchange_chunk(self, o->chunk);
+    return cut->count * plan_dtype_bytes((pen_dtype)self->push_dtype[cut->tensor]);
+}
+
+/* ---- outbox ---------------------------------------------------------------------------------- */
+/* Before it is sent for the first time it gets the number that it keeps. */
+void exchange_send_later(exchange *self, op *o)
+{
+    if (o->state == OP_READY) return;
+    if (o->is_returned && exchange_is_pushing(o)) return; /* when it is due it is asked about */
+    if (o->tries == 0 && exchange_is_decided(self, o))
+        o->seq = self->step.index;
+    else if (o->tries == 0 && exchange_is_pushing(o) && o->verb != EXCHANGE_INIT)
+        o->seq = self->chunk[o->chunk].next_seq;
+    lane_state *lane = exchange_lane(self, o->chunk);
+    exchange_repay(self, o);
+    o->state    = OP_READY;
+    o->due_ms   = NEVER;
+    o->out_next = NULL;
+    if (lane->tail == NULL)
+        lane->head = o;
+    else
+        lane->tail->out_next = o;
+    lane->tail = o;
+}
+
+void exchange_unqueue(exchange *self, op *o)
+{
+    if (o->state != OP_READY) return;
+    lane_state *lane = exchange_lane(self, o->chunk);
+    op *before       = NULL;
+    for (op *at = lane->head; at != o; at = at->out_next) before = at;
+    if (before == NULL)
+        lane->head = o->out_next;
+    else
+        before->out_next = o->out_next;
+    if (lane->tail == o) lane->tail = before;
+    o->out_next = NULL;
+}
+
+void exchange_repay(exchange *self, op *o)
+{
+    exchange_lane(self, o->chunk)->spent -= o->credit;
+    o->credit = 0;
+}
+
+/* ---- what a program adds --------------------------------------------------------------------- */
+void exchange_refuse(exchange_request *r, const pen_error *why)
+{
+    if (r->status != PEN_OK) return;
+    r->status = why->status;
+    r->why    = malloc(sizeof *r->why);
+    if (r->why != NULL) *r->why = *why;
+}
+
+void exchange_refuse_unknown(const exchange *self, exchange_request *r, uint32_t tensor)
+{
+    pen_error why;
+    const char *name = self->setup.model->tensor[tensor].name;
+    why_set(&why, PEN_WRONG_STATE,
+            "a push of '%s' ended without an answer, so it is not known whether it counts; it "
+            "cannot be pushed again",
+            name);
+    why_culprit(&why, PEN_WORKER, self->setup.rank, -1, name);
+    exchange_refuse(r, &why);
+}
+
+/* Chunks of one step may be at different rounds when a rank joins: it begins with the lowest, and has
+ * no part in what is over. */
+static bool is_beyond_step(const exchange *self, uint32_t chunk)
+{
+    const bool is_decided =
+        exchange_chunk(self, chunk)->blocks > 0 && self->setup.rule == EXCHANGE_DECIDE;
+    return self->setup.is_late && !is_decided && self->chunk[chunk].head == NULL &&
+           self->chunk[chunk].next_seq > self->step.index;
+}
+
+/* Whoever comes second to a chunk waits for the first. */
+static void add_chunk(exchange *self, exchange_request *r, exchange_verb verb, uint32_t chunk,
+                      const void *from, void *to)
+{
+    const plan_chunk *cut = exchange_chunk(self, chunk);
+    if (verb == EXCHANGE_STEP && is_beyond_step(self, chunk)) return;
+    if (self->chunk[chunk].unknown && verb != EXCHANGE_PULL) {
+        exchange_refuse_unknown(self, r, cut->tensor);
+        return;
+    }
+    op *o = op_new(self);
+    if (o == NULL) {
+        static const pen_error why = {PEN_NO_MEMORY, .rank = -1, .step = -1,
+                                      .text = "no memory for another request"};
+        exchange_refuse(r, &why);
+        return;
+    }
+    *o    = (op){.request      = r,
+                 .verb         = (uint8_t)verb,
+                 .chunk        = chunk,
+                 .from         = from,
+                 .to           = to,
+                 .due_ms       = NEVER,
+                 .request_next = r->ops};
+    o->in = verb == EXCHANGE_STEP ? self->step.in : self->plain;
+    o->in->refs++;
+    r->ops = o;
+    r->left++;
+    if (verb == EXCHANGE_STEP && from != NULL) self->away.reads[cut->tensor]++;
+    if (verb == EXCHANGE_STEP && !exchange_is_decided(self, o)) self->step.n_free++;
+    o->live_prev            = self->live.live_prev;
+    o->live_next            = &self->live;
+    o->live_prev->live_next = self->live.live_prev = o;
+    chunk_queue *queue                             = &self->chunk[chunk];
+    if (queue->head != NULL) {
+        queue->tail->chunk_next = o;
+        queue->tail             = o;
+    } else {
+        queue->head = queue->tail = o;
+        exchange_send_later(self, o);
+    }
+}
+
+void exchange_add(exchange *self, exchange_request *r, exchange_verb verb, uint32_t tensor,
+                  const void *from, void *to)
+{
+    const uint32_t *first   = self->setup.plan->first_chunk;
+    const wire_tensor *t    = &self->setup.model->tensor[tensor];
+    const size_t to_width   = plan_dtype_bytes(t->dtype);
+    const size_t from_width = verb == EXCHANGE_INIT ? to_width : plan_dtype_bytes(t->grad_dtype);
+    for (uint32_t c = first[tensor]; c < first[tensor + 1] && r->status == PEN_OK; c++) {
+        const uint64_t start = exchange_chunk(self, c)->start;
+        add_chunk(self, r, verb, c, from != NULL ? (const char *)from + start * from_width : NULL,
+                  to != NULL ? (char *)to + start * to_width : NULL);
+    }
+}
+
+void exchange_step_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from,
+                       void *to)
+{
+    if (r->status == PEN_OK) add_chunk(self, r, EXCHANGE_STEP, chunk, from, to);
+}
+
+void exchange_init_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from)
+{
+    if (r->status == PEN_OK) add_chunk(self, r, EXCHANGE_INIT, chunk, from, NULL);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
 static wire_kind kind_of(const op *o)
 {
     if (o->verb == EXCHANGE_INIT) return WIRE_INIT;
@@ -160,6 +339,7 @@ static void mark_sent(exchange *self, lane_state *lane, uint32_t n, uint64_t now
     }
 }
 
+/* False: its transport takes nothing now. */
 static bool send_front(exchange *self, uint32_t number, uint64_t now_ms)
 {
     lane_state *lane = &self->lane[number];

@@ -40,47 +40,6 @@ void exchange_step_weigh(exchange *self, double weight, bool snapshot, const wir
     self->step.in->wire.scalars  = *scalars;
 }
 
-/* Values that came early: parameters are written only after the program said that it is done with
- * them. */
-static void take_held(exchange *self, exchange_request *r, uint64_t now_ms)
-{
-    for (op *o = r->ops; o != NULL; o = o->request_next)
-        if (o->state == OP_HELD)
-            exchange_take_values(self, o, (const char *)o->body->data + o->body_at, now_ms);
-}
-
-static void close_undecided(exchange *self)
-{
-    self->step.outcome = (exchange_outcome){
-        .outcome = PEN_APPLIED, .clip = 1, .applied = ++self->applied, .bad_rank = -1};
-    self->step.decided = self->step.is_final = true;
-    exchange_step_tell(self);
-}
-
-void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint64_t now_ms)
-{
-    step_state *step    = &self->step;
-    exchange_request *r = step->request;
-    step->closing       = true;
-    step->token         = token;
-    r->token            = token;
-    if (r->status == PEN_OK) {
-        if (self->n_decided == 0)
-            close_undecided(self);
-        else if (step->n_records == self->n_decided)
-            exchange_step_decide(self);
-        take_held(self, r, now_ms);
-    }
-    exchange_ask_for_records(
-        self, now_ms + retry_wait_ms(&self->setup.retry, RETRY_RECEIPT, 1, &self->draws));
-    exchange_close(self, r, token, deadline_ms, now_ms); /* only now may it complete */
-}
-
-void exchange_step_forget(exchange *self)
-{
-    self->step.request = NULL;
-}
-
 /* ---- records --------------------------------------------------------------------------------- */
 static bool is_decided(const exchange *self, const op *o)
 {
@@ -139,31 +98,6 @@ static bool take_record(exchange *self, uint32_t shard, const wire_record *recor
     return true;
 }
 
-void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, const buf *body)
-{
-    const plan *p    = self->setup.plan;
-    step_state *step = &self->step;
-    if (self->n_decided == 0 || step->request == NULL || step->decided || d->step != step->index)
-        return;
-
-    size_t left = body != NULL ? body->size / sizeof(double) : 0, at = 0;
-    for (uint32_t i = 0; i < d->n_records; i++) {
-        const wire_record *record = &d->record[i];
-        size_t n_sums =
-            record->partition < p->n_partitions ? p->partition[record->partition].blocks : 0;
-        if (n_sums == 0 || n_sums > left)
-            return; /* the scheduler's plan and the shard's message disagree */
-        const double *from = (const double *)body->data + at;
-        /* The hash covers the sums: a damaged record is as good as lost and is asked for again. */
-        if (!take_record(self, shard, record, from, n_sums))
-            self->act.count(self->user, STAT_CORRUPT, 1);
-        at += n_sums;
-        left -= n_sums;
-    }
-    if (step->closing && step->n_records == self->n_decided && step->request->status == PEN_OK)
-        exchange_step_decide(self);
-}
-
 /* ---- the decision ---------------------------------------------------------------------------- */
 static void ask_for_values(exchange *self)
 {
@@ -181,20 +115,7 @@ static void ask_for_values(exchange *self)
     r->ending = false;
 }
 
-/* With a verdict the program may write to its gradients again (a lazy step).  So it is told when none
- * of them can be needed any more: chunks that no decision closes have their answers, and nothing can
- * undo the decision.  Where members may change, it can be undone until some shard has carried it out:
- * that shard's values prove that all will. */
-void exchange_step_tell(exchange *self)
-{
-    step_state *step = &self->step;
-    if (step->told || !step->closing || !step->is_final || step->n_free > 0) return;
-    step->told            = true;
-    step->outcome.scalars = step->scalars;
-    self->act.decided(self->user, step->token, &step->outcome);
-}
-
-void exchange_step_decide(exchange *self)
+static void decide(exchange *self)
 {
     step_state *step   = &self->step;
     uint32_t bad_chunk = 0;
@@ -218,6 +139,68 @@ void exchange_step_decide(exchange *self)
     exchange_step_tell(self);
     ask_for_values(self);
     exchange_complete_if_over(self, step->request); /* when none of the chunks is ours */
+}
+
+void exchange_step_record(exchange *self, uint32_t shard, const wire_data *d, const buf *body)
+{
+    const plan *p    = self->setup.plan;
+    step_state *step = &self->step;
+    if (self->n_decided == 0 || step->request == NULL || step->decided || d->step != step->index)
+        return;
+
+    size_t left = body != NULL ? body->size / sizeof(double) : 0, at = 0;
+    for (uint32_t i = 0; i < d->n_records; i++) {
+        const wire_record *record = &d->record[i];
+        size_t n_sums =
+            record->partition < p->n_partitions ? p->partition[record->partition].blocks : 0;
+        if (n_sums == 0 || n_sums > left)
+            return; /* the scheduler's plan and the shard's message disagree */
+        const double *from = (const double *)body->data + at;
+        /* The hash covers the sums: a damaged record is as good as lost and is asked for again. */
+        if (!take_record(self, shard, record, from, n_sums))
+            self->act.count(self->user, STAT_CORRUPT, 1);
+        at += n_sums;
+        left -= n_sums;
+    }
+    if (step->closing && step->n_records == self->n_decided && step->request->status == PEN_OK)
+        decide(self);
+}
+
+/* ---- close ----------------------------------------------------------------------------------- */
+/* Values that came early: parameters are written only after the program said that it is done with
+ * them. */
+static void take_held(exchange *self, exchange_request *r, uint64_t now_ms)
+{
+    for (op *o = r->ops; o != NULL; o = o->request_next)
+        if (o->state == OP_HELD)
+            exchange_take_values(self, o, (const char *)o->body->data + o->body_at, now_ms);
+}
+
+static void close_undecided(exchange *self)
+{
+    self->step.outcome = (exchange_outcome){
+        .outcome = PEN_APPLIED, .clip = 1, .applied = ++self->applied, .bad_rank = -1};
+    self->step.decided = self->step.is_final = true;
+    exchange_step_tell(self);
+}
+
+void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint64_t now_ms)
+{
+    step_state *step    = &self->step;
+    exchange_request *r = step->request;
+    step->closing       = true;
+    step->token         = token;
+    r->token            = token;
+    if (r->status == PEN_OK) {
+        if (self->n_decided == 0)
+            close_undecided(self);
+        else if (step->n_records == self->n_decided)
+            decide(self);
+        take_held(self, r, now_ms);
+    }
+    exchange_ask_for_records(
+        self, now_ms + retry_wait_ms(&self->setup.retry, RETRY_RECEIPT, 1, &self->draws));
+    exchange_close(self, r, token, deadline_ms, now_ms); /* only now may it complete */
 }
 
 /* ---- anew ------------------------------------------------------------------------------------ */

@@ -4,9 +4,6 @@
 #include "common/plant.h"
 #include "common/why.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- connections ----------------------------------------------------------------------------- */
 void exchange_down(exchange *self, uint32_t shard, uint32_t lane)
 {
@@ -53,21 +50,6 @@ static void adopt(exchange_setup *setup, const exchange_view *view)
     setup->server      = view->server;
 }
 
-/* Without memory they count as others, which only costs that a step is pushed again. */
-bool exchange_know_workers(exchange *self, const uint64_t *worker, uint32_t n)
-{
-    if (worker == NULL) return false;
-    bool changed   = n != self->n_worker;
-    uint64_t *copy = changed ? malloc((n + 1) * sizeof *copy) : self->worker;
-    changed        = changed || memcmp(copy, worker, n * sizeof *copy) != 0;
-    if (!changed || copy == NULL) return changed;
-    memcpy(copy, worker, n * sizeof *copy);
-    if (copy != self->worker) free(self->worker);
-    self->worker   = copy;
-    self->n_worker = n;
-    return true;
-}
-
 static bool drops_open_step(const exchange *self, const exchange_view *view, bool changed)
 {
     const step_state *step = &self->step;
@@ -100,5 +82,6 @@ void exchange_install(exchange *self, const exchange_view *view, uint64_t now_ms
     adopt(&self->setup, view);
     for (uint32_t i = 0; i < self->setup.n_shards; i++) exchange_away_tell(self, i);
     exchange_idle_again(self);
+    if (self->step.request != NULL) exchange_complete_if_over(self, self->step.request);
     exchange_ask_for_records(self, now_ms);
 }

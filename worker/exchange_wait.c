@@ -27,7 +27,7 @@ static bool inquire(exchange *self, uint32_t chunk, uint64_t seq, uint32_t flags
     return self->act.send(self->user, shard, lane, &ask, NULL, 0) == PEN_OK;
 }
 
-bool exchange_inquire(exchange *self, const op *o)
+static bool inquire_of(exchange *self, const op *o)
 {
     return inquire(self, o->chunk, o->seq, o->verb == EXCHANGE_LOAD ? WIRE_INITIAL : 0);
 }
@@ -155,6 +155,19 @@ static bool is_missed(const exchange *self, const wire_data *d)
     return false;
 }
 
+static void end_as_lost(exchange *self, op *o, uint32_t shard)
+{
+    pen_error why;
+    const char *name = exchange_tensor(self, o->chunk)->name;
+    why_set(
+        &why, PEN_PEER_LOST,
+        "%s has lost the gradient of '%s', which this rank does not keep (mode=zero2 and zero3); "
+        "go on from a snapshot, or use mode=zero1",
+        self->setup.server[shard], name);
+    why_culprit(&why, PEN_SERVER, -1, (int64_t)self->step.index, name);
+    exchange_end(self, o->request, &why);
+}
+
 void exchange_note_waiting(exchange *self, const wire_data *d, uint64_t now_ms)
 {
     if (d->n == 0 || d->chunk[0] >= self->setup.plan->n_chunks) return;
@@ -165,7 +178,7 @@ void exchange_note_waiting(exchange *self, const wire_data *d, uint64_t now_ms)
      * back.  Where it is this rank that is missing, the push itself was lost, with its server. */
     if (o != NULL && o->state == OP_RECEIVED && (d->n_missing == 0 || is_missed(self, d))) {
         if (o->is_returned && is_missed(self, d) && d->step == self->step.index) {
-            exchange_away_lost(self, o, exchange_shard(self, o->chunk));
+            end_as_lost(self, o, exchange_shard(self, o->chunk));
             return;
         }
         exchange_send_later(self, o);
@@ -204,7 +217,7 @@ static void time_out(exchange *self, exchange_request *r, uint64_t now_ms)
 static void ask(exchange *self, exchange_request *r, uint64_t now_ms)
 {
     const op *o = oldest(r);
-    bool is_up  = o != NULL && exchange_inquire(self, o);
+    bool is_up  = o != NULL && inquire_of(self, o);
     /* The answer to the first question warns with a name; who gets none warns with what is
      * known. */
     if (o == NULL || r->asked || !is_up) warn(self, r, now_ms);
@@ -249,7 +262,7 @@ static bool speaks_for_partition(const exchange *self, const op *o)
 
 static void ask_again(exchange *self, op *o, uint64_t now_ms)
 {
-    if (speaks_for_partition(self, o)) exchange_inquire(self, o);
+    if (speaks_for_partition(self, o)) inquire_of(self, o);
     o->tries++;
     o->due_ms = now_ms + retry_wait_ms(&self->setup.retry, RETRY_RECEIPT, o->tries, &self->draws);
 }
