@@ -33,4 +33,7 @@ bool api_is_ready(pen_ctx *ctx, const pen_tensor *t);
 pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o,
                    pen_req *req);
 
+/* Calls once what o->done asks for, of a call that was waited for. */
+void api_tell(const pen_opts *o, const pen_result *result);
+
 #endif

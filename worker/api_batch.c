@@ -339,7 +339,7 @@ static pen_status run_batch(batch *b, const pen_opts *o, pen_req *req)
     status                  = wait_for_all(b);
     const pen_result result = {.status  = status,
                                .seconds = (double)(clock_ms(&clock_real) - begun) / 1000};
-    api_coll_tell(o, &result);
+    api_tell(o, &result);
     return status;
 }
 

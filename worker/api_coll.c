@@ -2,7 +2,6 @@
 #include "worker/api_coll.h"
 
 #include "common/clock.h"
-#include "common/device/device.h"
 #include "common/fp_env.h"
 
 #include <stdlib.h>
@@ -28,11 +27,6 @@ uint64_t api_coll_deadline(const pen_group *g, const pen_opts *o)
 {
     const uint64_t span = api_coll_patience(g, o);
     return span > 0 ? clock_ms(&clock_real) + span : 0;
-}
-
-void api_coll_tell(const pen_opts *o, const pen_result *result)
-{
-    if (o != NULL && o->done != NULL) o->done(result, o->user);
 }
 
 static double scale_of(const pen_opts *o)
@@ -81,7 +75,7 @@ pen_status api_coll_wait(pen_group *g, const coll_call *call, const pen_opts *o)
     const pen_result result = {.status  = status,
                                .count   = coll_out_elements(call, g->size, g->rank),
                                .seconds = (double)(clock_ns(&clock_real) - begun) / 1e9};
-    api_coll_tell(o, &result);
+    api_tell(o, &result);
     return status;
 }
 
@@ -249,7 +243,7 @@ static pen_status transfer_wait(pen_group *g, const engine_transfer *t, const pe
                                .tag     = came.tag,
                                .count   = came.count,
                                .seconds = (double)(clock_ns(&clock_real) - begun) / 1e9};
-    api_coll_tell(o, &result);
+    api_tell(o, &result);
     return status;
 }
 
@@ -474,25 +468,4 @@ pen_status pen_gather_bytes(pen_group *g, const void *in, size_t size, pen_bytes
     free(w.counts);
     free(w.all);
     return context_leave(g->ctx, status);
-}
-
-/* ---- streams --------------------------------------------------------------------------------- */
-bool api_has_device(void)
-{
-    char note[256];
-    return device_beside_host(note, sizeof note) != NULL;
-}
-
-pen_status pen_wait_stream(pen_req *req, void *stream)
-{
-    FP_ENV_OURS();
-    (void)stream; /* what blocks the host is done before anything that is enqueued later */
-    if (req == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_stream: req is NULL");
-    char note[256];
-    if (device_beside_host(note, sizeof note) == NULL)
-        return last_error_say(PEN_UNSUPPORTED,
-                              "pen_wait_stream: there is no CUDA device whose stream could wait "
-                              "(%s); pen_wait() waits on the host",
-                              note);
-    return pen_wait(req, NULL);
 }

@@ -19,9 +19,6 @@ pen_status api_coll_wait(pen_group *g, const coll_call *call, const pen_opts *o)
 uint64_t api_coll_patience(const pen_group *g, const pen_opts *o); /* a span */
 uint64_t api_coll_deadline(const pen_group *g, const pen_opts *o); /* a time */
 
-/* Calls once what o->done asks for, of a call that was waited for. */
-void api_coll_tell(const pen_opts *o, const pen_result *result);
-
 /* ---- api_batch.c: calls that are collected ---------------------------------------------------- */
 bool api_batch_is_open(const pen_ctx *ctx);
 pen_status api_batch_add_call(pen_group *g, const coll_call *call, uint64_t patience_ms);

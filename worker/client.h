@@ -143,9 +143,13 @@ void client_cut_shard(client *c, uint32_t shard); /* all its lanes: it lies else
 bool client_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
 const char *client_probe(void *user); /* what listens at the scheduler's address */
 
-/* client_life.c */
-void client_look(
-    void *user); /* at what came for collectives, and for what is missing; again and again */
+/* client_record.c */
+bool client_record_copy(client_record *to, const wire_control *epoch); /* false: no memory */
+void client_record_free(client_record *r);
+const client_member *client_find_worker(const client_record *r, int32_t rank); /* NULL: none */
+const client_member *client_find_server(const client_record *r, int32_t rank); /* likewise */
+wire_replica *client_copy_replicas(const wire_replica *from, uint32_t n);      /* NULL: no memory */
+void client_free_texts(char **text, uint32_t n);
 
 /* client_route.c */
 pen_status client_route_epoch(client *c, const wire_control *m, pen_error *why);
@@ -154,9 +158,6 @@ void client_route_fini(client *c);
 void client_tell_members(client *c,
                          int64_t after); /* the program, from the step behind that one on */
 bool client_is_member(const client *c);  /* the newest record has this process */
-const client_member *client_find_worker(const client_record *r, int32_t rank); /* NULL: none */
-int32_t client_server_at(const client *c,
-                         const char *address); /* its rank; -1: no server of the record */
 
 /* client_place.c: where this worker is, as the first record says */
 void client_take_place(client *c, const wire_control *epoch);
@@ -186,6 +187,8 @@ void client_stored(void *user, void *token, const void *data, size_t size, int64
                    const pen_error *why);
 void client_record_please(void *user, uint64_t id, uint64_t asker);
 void client_begin_store(client *c, request *r, uint64_t now_ms);
+void client_look(
+    void *user); /* at what came for collectives, and for what is missing; again and again */
 
 /* client_request.c */
 void client_start(pen_ctx *ctx, request *r); /* members of engine_ops, in the program's threads */
@@ -217,13 +220,19 @@ void client_trace_step_over(client *c);
 void client_trace_fini(client *c);
 
 /* client.c */
-extern const liaison_actions client_liaison_actions;    /* their user is the client */
 void client_end(request **place, const pen_error *why); /* NULL there: nothing */
-void client_report(client *c, const pen_error *why);    /* fails, and tells the scheduler */
-void client_before_sleep(void *user);
+void client_end_snapshots(client *c, const pen_error *why, int64_t step);
+/* Ranks disagree, and cannot go on.  Each shard names the pair that it saw first, so whoever is refused waits until the
+ * scheduler has chosen one sentence: all then say the same. */
+void client_dispute(client *c, request *r, const pen_error *why);
+void client_fail(client *c, const pen_error *why);
+void client_report(client *c, const pen_error *why); /* fails, and tells the scheduler */
+void client_after(client *c); /* after every event: tell what ended, set the timer */
 bool client_is_reaching(
     const client *c); /* the plan is there, and what it needs is not reached yet */
-void client_fail(client *c, const pen_error *why);
-void client_after(client *c); /* after every event: tell what ended, set the timer */
+
+/* client_actions.c */
+extern const liaison_actions client_liaison_actions; /* their user is the client */
+void client_before_sleep(void *user);
 
 #endif

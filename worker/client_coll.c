@@ -26,7 +26,9 @@ struct client_ask {
 
 enum {
     MISSING_MAX      = sizeof((pen_error){0}.missing) / sizeof(int32_t),
-    RECORD_BYTES_MAX = 256 << 10 /* of the newest calls */
+    RECORD_BYTES_MAX = 256 << 10, /* of the newest calls */
+    LOOK_MS = 20, /* between two looks at what came for collectives, and who, if no call does it */
+    REACHING_MS = 2 /* the same while others are being reached before the first step */
 };
 
 /* ---- from any thread ------------------------------------------------------------------------- */
@@ -227,6 +229,16 @@ void client_record_please(void *user, uint64_t id, uint64_t asker)
     if (text != NULL) m.u.record.data = newest_lines(text, &m.u.record.data_size);
     liaison_say(c->liaison, &m);
     free(text);
+}
+
+void client_look(void *user)
+{
+    client *c = user;
+    if (c->ctx->coll == NULL) return;
+    coll_engine_look(c->ctx->coll);
+    client_look_at_links(c, loop_now_ms(c->loop));
+    const uint64_t nap = client_is_reaching(c) ? REACHING_MS : LOOK_MS;
+    loop_timer_start(c->loop, &c->look, loop_now_ms(c->loop) + nap, client_look, c);
 }
 
 /* ---- the key-value store --------------------------------------------------------------------- */

@@ -23,11 +23,9 @@
 
 enum {
     ARENA_BYTES_MAX  = 64 << 20,
-    LET_GO_MS        = 5000,  /* the transport may take that long to return buffers */
-    FAREWELL_MS      = 500,   /* for BYE or a FAILURE to leave                      */
-    LINGER_FAILED_MS = 15000, /* a hosted scheduler tells everybody before it ends  */
-    LOOK_MS = 20, /* between two looks at what came for collectives, and who, if no call does it */
-    REACHING_MS = 2 /* the same while others are being reached before the first step */
+    LET_GO_MS        = 5000, /* the transport may take that long to return buffers */
+    FAREWELL_MS      = 500,  /* for BYE or a FAILURE to leave                      */
+    LINGER_FAILED_MS = 15000 /* a hosted scheduler tells everybody before it ends  */
 };
 
 /* ---- abort ----------------------------------------------------------------------------------- */
@@ -132,16 +130,6 @@ static pen_status make_liaison(client *c, pen_error *why)
     setup.address       = coll_engine_addresses(ctx->coll, &setup.n_addresses);
     c->liaison = liaison_create(&setup, &client_liaison_actions, c, clock_ms(&clock_real), why);
     return c->liaison != NULL ? PEN_OK : why->status;
-}
-
-void client_look(void *user)
-{
-    client *c = user;
-    if (c->ctx->coll == NULL) return;
-    coll_engine_look(c->ctx->coll);
-    client_look_at_links(c, loop_now_ms(c->loop));
-    const uint64_t nap = client_is_reaching(c) ? REACHING_MS : LOOK_MS;
-    loop_timer_start(c->loop, &c->look, loop_now_ms(c->loop) + nap, client_look, c);
 }
 
 static pen_status build(client *c, pen_error *why)

@@ -391,6 +391,16 @@ static void look_at_control(client *c, uint64_t now_ms)
                    who, whom, remedy, now_ms);
 }
 
+/* Its rank; -1: no server of the record. */
+static int32_t server_at(const client *c, const char *address)
+{
+    for (uint32_t i = 0; i < c->record.n_servers; i++)
+        for (uint32_t a = 0; a < c->record.server[i].n_addresses; a++)
+            if (strcmp(c->record.server[i].address[a], address) == 0)
+                return c->record.server[i].rank;
+    return -1;
+}
+
 void client_look_at_links(client *c, uint64_t now_ms)
 {
     if (now_ms - c->looked_ms < REACH_LOOK_MS) return;
@@ -403,7 +413,7 @@ void client_look_at_links(client *c, uint64_t now_ms)
             reach_doubt(&l->reach, transport_unconfirmed_ms(l->t), c->ctx->settings.lease_ms,
                         now_ms);
         const char *words  = to != NULL && !l->is_cut ? reach_look(&l->reach, to, now_ms) : NULL;
-        const int32_t rank = words != NULL ? client_server_at(c, to) : -1;
+        const int32_t rank = words != NULL ? server_at(c, to) : -1;
         if (rank >= 0) client_say_unreached(c, PEN_SERVER, rank, to, words);
     }
 }

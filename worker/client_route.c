@@ -8,93 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a record, copied ------------------------------------------------------------------------ */
-static void free_texts(char **text, uint32_t n)
-{
-    for (uint32_t i = 0; text != NULL && i < n; i++) free(text[i]);
-    free(text);
-}
-
-static void free_members(client_member *member, uint32_t n)
-{
-    for (uint32_t i = 0; member != NULL && i < n; i++) {
-        free(member[i].host);
-        free_texts(member[i].address, member[i].n_addresses);
-    }
-    free(member);
-}
-
-static bool copy_member(client_member *to, const wire_member *from)
-{
-    to->rank        = from->rank;
-    to->node        = from->node;
-    to->sharing     = from->sharing;
-    to->incarnation = from->incarnation;
-    to->host        = strdup(from->host);
-    to->address     = calloc(from->n_addresses + 1, sizeof *to->address);
-    if (to->host == NULL || to->address == NULL) return false;
-    for (; to->n_addresses < from->n_addresses; to->n_addresses++) {
-        to->address[to->n_addresses] = strdup(from->address[to->n_addresses]);
-        if (to->address[to->n_addresses] == NULL) return false;
-    }
-    return true;
-}
-
-static client_member *copy_members(const wire_member *from, uint32_t n)
-{
-    client_member *to = calloc(n + 1, sizeof *to);
-    for (uint32_t i = 0; i < n && to != NULL; i++) {
-        if (copy_member(&to[i], &from[i])) continue;
-        free_members(to, n);
-        return NULL;
-    }
-    return to;
-}
-
-static wire_replica *copy_replicas(const wire_replica *from, uint32_t n)
-{
-    wire_replica *to = calloc(n + 1, sizeof *to);
-    if (to != NULL && n > 0) memcpy(to, from, n * sizeof *to);
-    return to;
-}
-
-static void free_record(client_record *r)
-{
-    free_members(r->worker, r->n_workers);
-    free_members(r->server, r->n_servers);
-    free(r->replica);
-    *r = (client_record){0};
-}
-
-static bool copy_record(client_record *to, const wire_control *m)
-{
-    *to = (client_record){.term       = m->u.epoch.term,
-                          .epoch      = m->u.epoch.epoch,
-                          .n_workers  = m->u.epoch.n_workers,
-                          .n_servers  = m->u.epoch.n_servers,
-                          .n_replicas = m->u.epoch.n_replicas,
-                          .worker     = copy_members(m->u.epoch.worker, m->u.epoch.n_workers),
-                          .server     = copy_members(m->u.epoch.server, m->u.epoch.n_servers),
-                          .replica    = copy_replicas(m->u.epoch.replica, m->u.epoch.n_replicas)};
-    if (to->worker != NULL && to->server != NULL && to->replica != NULL) return true;
-    free_record(to);
-    return false;
-}
-
-const client_member *client_find_worker(const client_record *r, int32_t rank)
-{
-    for (uint32_t i = 0; i < r->n_workers; i++)
-        if (r->worker[i].rank == rank) return &r->worker[i];
-    return NULL;
-}
-
-static const client_member *find_server(const client_record *r, int32_t rank)
-{
-    for (uint32_t i = 0; i < r->n_servers; i++)
-        if (r->server[i].rank == rank) return &r->server[i];
-    return NULL;
-}
-
 bool client_is_member(const client *c)
 {
     const client_member *self = client_find_worker(&c->record, c->ctx->env.rank);
@@ -121,7 +34,7 @@ static bool name_hosts(client *c)
         whole                  = host[i] != NULL;
     }
     if (!whole) {
-        free_texts(host, n);
+        client_free_texts(host, n);
         free(incarnation);
         return false;
     }
@@ -136,7 +49,7 @@ static bool name_hosts(client *c)
 
 static void forget_old_hosts(client *c)
 {
-    free_texts(c->old_host, c->n_old_hosts);
+    client_free_texts(c->old_host, c->n_old_hosts);
     c->old_host    = NULL;
     c->n_old_hosts = 0;
 }
@@ -144,8 +57,8 @@ static void forget_old_hosts(client *c)
 /* ---- routes ---------------------------------------------------------------------------------- */
 static void free_routes(client_routes *r, uint32_t n)
 {
-    free_texts(r->address, n);
-    free_texts(r->server, n);
+    client_free_texts(r->address, n);
+    client_free_texts(r->server, n);
     free(r->to);
     *r = (client_routes){0};
 }
@@ -195,7 +108,7 @@ static bool make_routes(const client *c, client_routes *r)
     if (n == 0) return follow_order(c, r);
     for (uint32_t i = 0; i < n; i++) {
         if (copy[i].role != WIRE_PRIMARY || copy[i].shard >= c->n_shards) continue;
-        const client_member *s = find_server(&c->record, copy[i].server);
+        const client_member *s = client_find_server(&c->record, copy[i].server);
         if (s != NULL && !set_route(r, copy[i].shard, s, copy[i].place)) return false;
     }
     return true;
@@ -251,7 +164,7 @@ pen_status client_route_plan(client *c, const wire_control *m, pen_error *why)
 {
     c->n_shards    = m->u.plan.n_shards > 0 ? m->u.plan.n_shards : count_threads(&c->record);
     c->ranks_max   = m->u.plan.ranks_max;
-    c->first_place = copy_replicas(m->u.plan.replica, m->u.plan.n_replicas);
+    c->first_place = client_copy_replicas(m->u.plan.replica, m->u.plan.n_replicas);
     if (c->first_place == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
     c->n_first_places = m->u.plan.n_replicas;
     return reroute(c, NULL, why);
@@ -282,7 +195,7 @@ static void tell_program(client *c, const wire_control *m)
 pen_status client_route_epoch(client *c, const wire_control *m, pen_error *why)
 {
     client_record next;
-    if (!copy_record(&next, m))
+    if (!client_record_copy(&next, m))
         return why_set(why, PEN_NO_MEMORY, "no memory for the record of %u workers",
                        m->u.epoch.n_workers);
     client_record before = c->record;
@@ -296,24 +209,15 @@ pen_status client_route_epoch(client *c, const wire_control *m, pen_error *why)
     forget_old_hosts(c);
     tell_program(c, m);
     if (before.term != 0) client_tell_events(c, &before);
-    free_record(&before);
+    client_record_free(&before);
     return status;
 }
 
 void client_route_fini(client *c)
 {
     free_routes(&c->route, c->n_shards);
-    free_texts(c->worker_host, c->n_workers);
+    client_free_texts(c->worker_host, c->n_workers);
     free(c->incarnation);
     free(c->first_place);
-    free_record(&c->record);
-}
-
-int32_t client_server_at(const client *c, const char *address)
-{
-    for (uint32_t i = 0; i < c->record.n_servers; i++)
-        for (uint32_t a = 0; a < c->record.server[i].n_addresses; a++)
-            if (strcmp(c->record.server[i].address[a], address) == 0)
-                return c->record.server[i].rank;
-    return -1;
+    client_record_free(&c->record);
 }

@@ -1,8 +1,7 @@
-/* request.c - the table behind pen_req, and waiting. */
+/* request.c - the table behind pen_req, and waiting for what is in it. */
 #include "worker/request.h"
 
 #include "common/clock.h"
-#include "common/fp_env.h"
 #include "worker/coll/engine_internal.h"
 #include "worker/context.h"
 #include "worker/last_error.h"
@@ -10,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 static _Thread_local bool sdk_thread;
 static _Thread_local int in_callback;
@@ -279,16 +277,9 @@ pen_status request_run(request *r, const pen_opts *o, pen_req *req)
     return status;
 }
 
-pen_status pen_wait(pen_req *req, pen_result *result)
+pen_status request_wait(request_table *table, pen_req *req, pen_result *result)
 {
-    FP_ENV_OURS();
-    if (req == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: req is NULL");
-    if (result != NULL) *result = (pen_result){0};
-    if (req->ctx == NULL) return PEN_OK;
-    pen_status status = context_check(req->ctx, "pen_wait");
-    if (status != PEN_OK && req->ctx->pid != getpid()) return status;
-
-    request_table *table = &req->ctx->requests;
+    pen_status status;
     pthread_mutex_lock(&table->lock);
     request *r = find(table, req->id);
     if (r == NULL)
@@ -372,23 +363,11 @@ static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n,
     }
 }
 
-pen_status pen_wait_any(pen_req *reqs, size_t n, int64_t timeout_ms, size_t *index,
-                        pen_result *result)
+pen_status request_wait_any(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
+                            size_t *index, pen_result *result)
 {
-    FP_ENV_OURS();
-    pen_ctx *ctx = NULL;
-    if (reqs == NULL && n > 0)
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_any: reqs is NULL");
-    for (size_t i = 0; i < n; i++) {
-        if (reqs[i].ctx == NULL) continue;
-        if (ctx != NULL && reqs[i].ctx != ctx)
-            return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_any: requests of two contexts");
-        ctx = reqs[i].ctx;
-    }
-    if (ctx == NULL) return PEN_END;
-    if (ctx->pid != getpid()) return context_check(ctx, "pen_wait_any");
-    pthread_mutex_lock(&ctx->requests.lock);
-    pen_status status = wait_any_locked(&ctx->requests, reqs, n, timeout_ms, index, result);
-    pthread_mutex_unlock(&ctx->requests.lock);
+    pthread_mutex_lock(&table->lock);
+    const pen_status status = wait_any_locked(table, reqs, n, timeout_ms, index, result);
+    pthread_mutex_unlock(&table->lock);
     return status;
 }

@@ -105,6 +105,11 @@ pen_status request_run(request *r, const pen_opts *o, pen_req *req);
 void request_end(request *r, pen_status status, const pen_error *why);
 void request_tell(request_table *table); /* wakes who waits, runs callbacks */
 
+/* As pen_wait() and pen_wait_any(), of requests of this table. */
+pen_status request_wait(request_table *table, pen_req *req, pen_result *result);
+pen_status request_wait_any(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
+                            size_t *index, pen_result *result);
+
 /* Waits until none is in flight: each ends by its deadline. */
 void request_drain(request_table *table);
 

@@ -348,9 +348,3 @@ void keeper_destroy(pen_ctx *ctx)
     free(k);
     ctx->keeper = NULL;
 }
-
-pen_status keeper_commit(pen_ctx *ctx, pen_error *why)
-{
-    const pen_status status = plan_create(&ctx->model.wire, &ctx->keeper->plan, why);
-    return status == PEN_OK ? keeper_restore(ctx->keeper, why) : status;
-}

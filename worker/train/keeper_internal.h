@@ -35,7 +35,4 @@ int keeper_members(const keeper *k);
  * *is_told: it is the same on all; else the talk itself failed. */
 pen_status keeper_agree(keeper *k, pen_status own, bool *is_told, pen_error *why);
 
-/* keeper_restore.c: chooses, reads and says to the way of training what came of it. */
-pen_status keeper_restore(keeper *k, pen_error *why);
-
 #endif

@@ -232,11 +232,17 @@ static pen_status follow(keeper *k, choice *c, pen_error *why)
     return status == PEN_OK ? go_on(k, why) : status;
 }
 
-pen_status keeper_restore(keeper *k, pen_error *why)
+static pen_status restore(keeper *k, pen_error *why)
 {
     choice c;
     if (keeper_position(k) == 0 && choose(k, &c, why) != PEN_OK) c.why = *why;
     return follow(k, &c, why);
+}
+
+pen_status keeper_commit(pen_ctx *ctx, pen_error *why)
+{
+    const pen_status status = plan_create(&ctx->model.wire, &ctx->keeper->plan, why);
+    return status == PEN_OK ? restore(ctx->keeper, why) : status;
 }
 
 /* ---- back to an earlier one ------------------------------------------------------------------ */

@@ -88,7 +88,7 @@ pen_status sharded_units_use(sharded *s, const pen_unit *unit, pen_phase phase, 
 void sharded_units_release(sharded *s, const pen_unit *unit, pen_phase phase);
 void sharded_units_step_end(sharded *s); /* own ranges have changed */
 
-/* Memory of the SDK's that is counted. */
+/* ---- sharded_memory.c ------------------------------------------------------------------------ */
 void *sharded_hold(sharded *s, size_t bytes, stat_id as, pen_error *why);
 void sharded_let_go(sharded *s, void *data, size_t bytes, stat_id as);
 

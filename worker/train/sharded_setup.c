@@ -2,7 +2,6 @@
 #include "worker/train/sharded_internal.h"
 
 #include "common/log.h"
-#include "common/segment.h"
 #include "common/why.h"
 #include "worker/held.h"
 #include "worker/train/first_values.h"
@@ -12,20 +11,6 @@
 
 /* Buckets that are filled or on their way at a time: one is filled while two travel. */
 enum { BUFFERS = 3 };
-
-void *sharded_hold(sharded *s, size_t bytes, stat_id as, pen_error *why)
-{
-    void *data = segment_alloc(bytes, why);
-    if (data != NULL) stat_hold(&s->ctx->stats, as, (int64_t)bytes);
-    return data;
-}
-
-void sharded_let_go(sharded *s, void *data, size_t bytes, stat_id as)
-{
-    if (data == NULL) return;
-    stat_hold(&s->ctx->stats, as, -(int64_t)bytes);
-    segment_free(data);
-}
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 static pen_status make_group(pen_ctx *ctx, const pen_group *like, pen_group **out, pen_error *why)
