@@ -1,6 +1,7 @@
 /* member_pid.c - /proc is asked: its tables of connections name sockets by inode, and so do a process's descriptors. */
 #include "cli/member_pid.h"
 
+#include "common/vec.h"
 #include "common/why.h"
 #include "proto/status_json.h"
 
@@ -13,18 +14,12 @@
 /* ---- is it connected? ------------------------------------------------------------------------ */
 typedef struct {
     unsigned long *at;
-    size_t n, room;
+    size_t n;
 } inodes;
 
 static bool add_inode(inodes *all, unsigned long inode)
 {
-    if (all->n == all->room) {
-        const size_t room   = all->room ? 2 * all->room : 64;
-        unsigned long *more = realloc(all->at, room * sizeof *more);
-        if (more == NULL) return false;
-        all->at   = more;
-        all->room = room;
-    }
+    if (!VEC_MORE(all->at, all->n)) return false;
     all->at[all->n++] = inode;
     return true;
 }

@@ -4,7 +4,9 @@
  * usage and its table of settings.  `run` reads its flags with argp, whose table is taken as it is.
  */
 #include "cli/pages.h"
+
 #include "cli/run/options.h"
+#include "common/vec.h"
 
 #include <argp.h>
 #include <stdlib.h>
@@ -12,11 +14,9 @@
 
 static page_flag *add_flag(page *p)
 {
-    page_flag *grown = realloc(p->flag, (p->n_flags + 1) * sizeof *grown);
-    if (grown == NULL) return NULL;
-    p->flag = grown;
-    memset(&grown[p->n_flags], 0, sizeof *grown);
-    return &grown[p->n_flags++];
+    if (!VEC_MORE(p->flag, p->n_flags)) return NULL;
+    p->flag[p->n_flags] = (page_flag){0};
+    return &p->flag[p->n_flags++];
 }
 
 static void spell(char *to, size_t size, const char *name)

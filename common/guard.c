@@ -15,6 +15,7 @@
 #include "common/secret.h"
 #include "common/token.h"
 #include "common/transport/transport.h"
+#include "common/vec.h"
 #include "common/why.h"
 
 #include <pthread.h>
@@ -76,9 +77,8 @@ static bool fill(const guard *g, guard_role role, page *p)
     uint8_t own[TRANSPORT_KEY_BYTES];
     const uint32_t wanted = p->n == 0 ? FIRST_KEYS : 2 * p->n;
     const uint32_t n      = wanted < p->max ? wanted : p->max;
-    void *grown           = n > p->n ? realloc(p->key, n * sizeof *p->key) : NULL;
-    if (grown == NULL) return false;
-    p->key = grown;
+    size_t room           = p->n;
+    if (n <= p->n || !VEC_ROOM(p->key, room, n)) return false;
     for (; p->n < n; p->n++) derive(g, DIALS, role, p->n, own, p->key[p->n]);
     return true;
 }

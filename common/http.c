@@ -10,6 +10,7 @@
 #include "common/http.h"
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/http_gate.h"
 #include "common/http_places.h"
 #include "common/rate.h"
@@ -201,15 +202,12 @@ static void end_place(const http_place *p)
 /* An address without its port as one number; 0: it has none. */
 static uint64_t address_of(const struct sockaddr *a)
 {
-    uint64_t number = 14695981039346656037u; /* FNV-1a */
-    const bool is_4 = a != NULL && a->sa_family == AF_INET;
-    if (a == NULL || (!is_4 && a->sa_family != AF_INET6)) return 0;
-    const void *bytes = is_4
-                            ? (const void *)&((const struct sockaddr_in *)(const void *)a)->sin_addr
-                            : &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
-    const size_t n    = is_4 ? sizeof(struct in_addr) : sizeof(struct in6_addr);
-    for (size_t i = 0; i < n; i++) number = (number ^ ((const uint8_t *)bytes)[i]) * 1099511628211u;
-    return number | 1;
+    const void *at = a;
+    if (a != NULL && a->sa_family == AF_INET)
+        return hash_bytes(&((const struct sockaddr_in *)at)->sin_addr, sizeof(struct in_addr));
+    if (a != NULL && a->sa_family == AF_INET6)
+        return hash_bytes(&((const struct sockaddr_in6 *)at)->sin6_addr, sizeof(struct in6_addr));
+    return 0;
 }
 
 static void on_connection(void *user, struct MHD_Connection *connection, void **place,

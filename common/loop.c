@@ -20,6 +20,7 @@
 #include "common/loop.h"
 
 #include "common/clock.h"
+#include "common/vec.h"
 #include "common/why.h"
 
 #include <assert.h>
@@ -55,7 +56,7 @@ struct loop {
     bool is_untidy; /* something was removed, or polls is not what sources say */
 
     struct pollfd *polls; /* the eventfd, then the sources that have a descriptor */
-    nfds_t n_polls;
+    size_t n_polls, polls_room;
 
     loop_timer *timers; /* root of the heap: the one due first */
     uint64_t timers_started;
@@ -81,8 +82,7 @@ loop *loop_create(pen_error *why)
         free(self);
         return NULL;
     }
-    self->polls = malloc(sizeof *self->polls);
-    if (self->polls == NULL) {
+    if (!VEC_ROOM(self->polls, self->polls_room, 1)) {
         why_set(why, PEN_NO_MEMORY, "no memory for an event loop");
         loop_destroy(self);
         return NULL;
@@ -112,24 +112,19 @@ uint64_t loop_now_ms(const loop *self)
 pen_status loop_add(loop *self, int fd, loop_drain_fn drain, void *user, pen_error *why)
 {
     /* polls grows here and not in tidy(), where a failure could not be told. */
-    source *sources = realloc(self->sources, (self->n_sources + 1) * sizeof *sources);
-    if (sources != NULL) self->sources = sources;
-    struct pollfd *polls = realloc(self->polls, (self->n_sources + 2) * sizeof *polls);
-    if (polls != NULL) self->polls = polls;
-    if (sources == NULL || polls == NULL)
+    if (!VEC_MORE(self->sources, self->n_sources) ||
+        !VEC_ROOM(self->polls, self->polls_room, self->n_sources + 2))
         return why_set(why, PEN_NO_MEMORY, "no memory for one more source of an event loop");
 
-    sources[self->n_sources++] = (source){.fd = fd, .drain = drain, .user = user};
-    self->is_untidy            = true;
+    self->sources[self->n_sources++] = (source){.fd = fd, .drain = drain, .user = user};
+    self->is_untidy                  = true;
     return PEN_OK;
 }
 
 pen_status loop_before_sleep(loop *self, loop_fn fn, void *user, pen_error *why)
 {
-    hook *hooks = realloc(self->hooks, (self->n_hooks + 1) * sizeof *hooks);
-    if (hooks == NULL)
+    if (!VEC_MORE(self->hooks, self->n_hooks))
         return why_set(why, PEN_NO_MEMORY, "no memory for one more hook of an event loop");
-    self->hooks                  = hooks;
     self->hooks[self->n_hooks++] = (hook){.fn = fn, .user = user};
     return PEN_OK;
 }

@@ -5,7 +5,9 @@
  * get a segment of their own.
  */
 #include "common/file_limit.h"
+#include "common/list.h"
 #include "common/segment.h"
+#include "common/vec.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -37,7 +39,7 @@ typedef struct {
 } span;
 
 typedef struct segment {
-    struct segment *next;
+    struct segment *next, *prev;
     uint64_t id;
     size_t size, touched; /* beyond `touched` nothing was ever allocated */
     bool is_apart;
@@ -49,7 +51,7 @@ typedef struct segment {
 } segment;
 
 typedef struct mapping {
-    struct mapping *next;
+    struct mapping *next, *prev;
     segment_ref ref;
     unsigned char *base;
     unsigned users;
@@ -134,16 +136,13 @@ static segment *segment_open(size_t size, bool is_apart)
         free(s);
         return NULL;
     }
-    s->next  = segments;
-    segments = s;
+    LIST_PREPEND(segments, s);
     return s;
 }
 
 static void segment_close(segment *s)
 {
-    segment **link = &segments;
-    while (*link != s) link = &(*link)->next;
-    *link = s->next;
+    LIST_REMOVE(segments, s);
     closed++;
     munmap(s->base, round_up(s->size, PAGE_BYTES));
     close(s->fd);
@@ -153,13 +152,7 @@ static void segment_close(segment *s)
 
 static bool insert(segment *s, size_t at, span new)
 {
-    if (s->n == s->cap) {
-        const size_t cap = s->cap > 0 ? 2 * s->cap : 4;
-        span *more       = realloc(s->spans, cap * sizeof *more);
-        if (more == NULL) return false;
-        s->spans = more;
-        s->cap   = cap;
-    }
+    if (!VEC_ROOM(s->spans, s->cap, s->n + 1)) return false;
     memmove(s->spans + at + 1, s->spans + at, (s->n - at) * sizeof *s->spans);
     s->spans[at] = new;
     s->n++;
@@ -375,10 +368,9 @@ static bool is_still_there(const segment_ref *ref)
     return leads_to(AT_FDCWD, path, ref->id);
 }
 
-static void mapping_drop(mapping **link)
+static void mapping_drop(mapping *m)
 {
-    mapping *m = *link;
-    *link      = m->next;
+    LIST_REMOVE(mappings, m);
     munmap(m->base, round_up(m->ref.size, PAGE_BYTES));
     free(m);
 }
@@ -386,27 +378,21 @@ static void mapping_drop(mapping **link)
 /* Its process has given segments back since we looked: drop what is gone and nobody uses. */
 static void forget_gone(const segment_ref *ref)
 {
-    for (mapping **link = &mappings; *link != NULL;) {
-        mapping *m = *link;
-        if (m->ref.pid == ref->pid && m->users == 0 && m->ref.closed != ref->closed) {
-            m->ref.closed = ref->closed;
-            if (!is_still_there(&m->ref)) {
-                mapping_drop(link);
-                continue;
-            }
-        }
-        link = &m->next;
+    LIST_EACH(m, mappings) {
+        if (m->ref.pid != ref->pid || m->users > 0 || m->ref.closed == ref->closed) continue;
+        m->ref.closed = ref->closed;
+        if (!is_still_there(&m->ref)) mapping_drop(m);
     }
 }
 
 static void forget_oldest(void)
 {
-    unsigned idle    = 0;
-    mapping **oldest = NULL;
-    for (mapping **link = &mappings; *link != NULL; link = &(*link)->next) {
-        if ((*link)->users > 0) continue;
+    unsigned idle   = 0;
+    mapping *oldest = NULL;
+    LIST_EACH(m, mappings) {
+        if (m->users > 0) continue;
         idle++;
-        if (oldest == NULL || (*link)->used < (*oldest)->used) oldest = link;
+        if (oldest == NULL || m->used < oldest->used) oldest = m;
     }
     if (idle > IDLE_MAPPINGS_MAX) mapping_drop(oldest);
 }
@@ -479,10 +465,9 @@ static pen_status mapping_open(const segment_ref *ref, mapping **made, pen_error
         return why_set(why, PEN_NO_MEMORY, "no room to map %llu bytes of process %d",
                        (unsigned long long)ref->size, (int)ref->pid);
     }
-    m->ref   = *ref;
-    m->next  = mappings;
-    mappings = m;
-    *made    = m;
+    m->ref = *ref;
+    LIST_PREPEND(mappings, m);
+    *made = m;
     return PEN_OK;
 }
 
@@ -546,10 +531,7 @@ void segment_unmap(const segment_ref *ref)
 void segment_unmap_all_of(int32_t pid)
 {
     pthread_mutex_lock(&lock);
-    for (mapping **link = &mappings; *link != NULL;)
-        if ((*link)->ref.pid == pid && (*link)->users == 0)
-            mapping_drop(link);
-        else
-            link = &(*link)->next;
+    LIST_EACH(m, mappings)
+        if (m->ref.pid == pid && m->users == 0) mapping_drop(m);
     pthread_mutex_unlock(&lock);
 }

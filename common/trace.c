@@ -1,6 +1,7 @@
 /* trace.c - writing spans down, and the file they go to. */
 #include "common/trace_part.h"
 
+#include "common/hash.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -206,9 +207,7 @@ void trace_thread(const char *name, pen_role role, int32_t rank)
 /* ---- labels ---------------------------------------------------------------------------------- */
 static uint32_t hash_of(const char *text)
 {
-    uint32_t h = 2166136261u; /* FNV-1a */
-    for (int i = 0; text[i] != '\0' && i < TRACE_NAME_BYTES - 1; i++)
-        h = (h ^ (uint8_t)text[i]) * 16777619u;
+    const uint32_t h = (uint32_t)hash_bytes(text, strnlen(text, TRACE_NAME_BYTES - 1));
     return h != 0 ? h : 1;
 }
 

@@ -1,6 +1,8 @@
 /* stuck.c - merges the records of all workers: per group the last call of each rank. */
 #include "proto/stuck.h"
 
+#include "common/vec.h"
+
 #include "proto/json_text.h"
 
 #include <inttypes.h>
@@ -82,10 +84,8 @@ static group *group_of(stuck *self, const char *id, int size)
 {
     for (uint32_t g = 0; g < self->n_groups; g++)
         if (strcmp(self->group[g].id, id) == 0) return &self->group[g];
-    group *grown    = realloc(self->group, (self->n_groups + 1) * sizeof *grown);
     last_call *last = calloc(self->n_workers, sizeof *last);
-    if (grown != NULL) self->group = grown;
-    if (grown == NULL || last == NULL) {
+    if (last == NULL || !VEC_MORE(self->group, self->n_groups)) {
         free(last);
         return NULL;
     }

@@ -9,6 +9,7 @@
 
 #include "common/crc.h"
 #include "common/utf8.h"
+#include "common/vec.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -31,7 +32,6 @@
 enum {
     ALIGNMENT         = 16,
     BLOCK_BYTES_FIRST = 16 << 10, /* a message about 64 chunks takes a fifth of it */
-    OUT_BYTES_FIRST   = 4096
 };
 
 /* ---- arena ----------------------------------------------------------------------------------- */
@@ -211,18 +211,6 @@ void wire_out_free(wire_out *out)
     *out = (wire_out){0};
 }
 
-static bool reserve(wire_out *out, size_t size)
-{
-    if (size <= out->capacity) return true;
-    size_t capacity = out->capacity > 0 ? out->capacity : OUT_BYTES_FIRST;
-    while (capacity < size) capacity *= 2;
-    uint8_t *data = realloc(out->data, capacity);
-    if (data == NULL) return false;
-    out->data     = data;
-    out->capacity = capacity;
-    return true;
-}
-
 pen_status wire_pack(const ProtobufCMessage *message, int plane, wire_out *out, pen_error *why)
 {
     uint64_t length = protobuf_c_message_get_packed_size(message);
@@ -231,7 +219,7 @@ pen_status wire_pack(const ProtobufCMessage *message, int plane, wire_out *out, 
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "a %s message of %zu bytes is over the limit of %d", plane_name(plane), size,
                        WIRE_HEAD_BYTES_MAX);
-    if (!reserve(out, size))
+    if (!VEC_ROOM(out->data, out->capacity, size))
         return why_set(why, PEN_NO_MEMORY, "no memory for a head of %zu bytes", size);
 
     protobuf_c_message_pack(message, out->data + WIRE_PREFIX_BYTES);

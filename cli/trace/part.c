@@ -1,6 +1,7 @@
 /* part.c - reading what a process left behind, and believing none of it. */
 #include "cli/trace/lanes.h"
 #include "cli/trace/timeline.h"
+#include "common/vec.h"
 #include "common/why.h"
 
 #include <dirent.h>
@@ -106,8 +107,7 @@ static void unmap(timeline_part *p)
 
 pen_status timeline_add(timeline *t, const char *path, pen_error *why)
 {
-    timeline_part p     = {0}, *more;
-    const size_t places = (size_t)t->n_parts + 1;
+    timeline_part p = {0};
     snprintf(p.path, sizeof p.path, "%s", path);
     if (map(path, &p, why) != PEN_OK) return why->status;
     end_texts(p.head);
@@ -120,9 +120,7 @@ pen_status timeline_add(timeline *t, const char *path, pen_error *why)
     for (uint32_t i = 0; i < p.n_rings; i++) ring_at(&p, i)->name[TRACE_NAME_BYTES - 1] = '\0';
     pen_status status = look_at_clock(&p, why);
     if (status == PEN_OK) status = check_job(t, &p, why);
-    more = status == PEN_OK ? realloc(t->part, places * sizeof *more) : NULL;
-    if (more != NULL) {
-        t->part               = more;
+    if (status == PEN_OK && VEC_MORE(t->part, t->n_parts)) {
         t->part[t->n_parts++] = p;
         return PEN_OK;
     }
@@ -172,13 +170,7 @@ static bool makes_sense(const trace_event *e)
 
 static bool add_span(timeline *t, const timeline_span *s)
 {
-    if (t->n_spans == t->capacity) {
-        const uint64_t capacity = t->capacity == 0 ? 4096 : t->capacity * 2;
-        timeline_span *more     = realloc(t->span, capacity * sizeof *more);
-        if (more == NULL) return false;
-        t->span     = more;
-        t->capacity = capacity;
-    }
+    if (!VEC_MORE(t->span, t->n_spans)) return false;
     t->span[t->n_spans++] = *s;
     return true;
 }
@@ -192,9 +184,7 @@ static bool find_line(timeline *t, const timeline_line *wanted, uint32_t since, 
             l->role == wanted->role && l->rank == wanted->rank)
             return true;
     }
-    timeline_line *more = realloc(t->line, ((size_t)t->n_lines + 1) * sizeof *more);
-    if (more == NULL) return false;
-    t->line               = more;
+    if (!VEC_MORE(t->line, t->n_lines)) return false;
     t->line[t->n_lines++] = *wanted;
     return true;
 }

@@ -48,7 +48,7 @@ typedef struct {
     timeline_line *line;
     timeline_span *span;
     uint32_t n_parts, n_lines;
-    uint64_t n_spans, capacity;
+    uint64_t n_spans;
     uint64_t begun_ns; /* of the first span: what the file counts from */
     uint64_t crowded;  /* spans that no lane had room for */
 } timeline;

@@ -1,6 +1,8 @@
 /* bundle.c - rows of named bytes. */
 #include "common/store/bundle.h"
 
+#include "common/vec.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,14 +79,13 @@ bool bundle_merge(uint8_t **bytes, size_t *size, const void *more, size_t more_b
 {
     if (more_bytes == 0) return true;
     if (!bundle_makes_sense(more, more_bytes)) return false;
-    uint8_t *grown = realloc(*bytes, *size + more_bytes);
-    if (grown == NULL) return false;
-    *bytes          = grown;
+    size_t room = *size;
+    if (!VEC_ROOM(*bytes, room, *size + more_bytes)) return false;
     bundle_cursor c = bundle_open(more, more_bytes);
     while (bundle_next(&c)) {
-        if (has(grown, *size, &c)) continue;
+        if (has(*bytes, *size, &c)) continue;
         const size_t n = (size_t)(c.at - c.row);
-        memcpy(grown + *size, c.row, n);
+        memcpy(*bytes + *size, c.row, n);
         *size += n;
     }
     return true;

@@ -1,5 +1,6 @@
 /* store_files.c - folders and files of a store. */
 #include "common/store/store_files.h"
+#include "common/vec.h"
 #include "common/why.h"
 
 #include <dirent.h>
@@ -48,12 +49,6 @@ static pen_status open_folder(const char *path, DIR **dir, pen_error *why)
     return why_set(why, PEN_STORE, "cannot read the store folder %s: %m", path);
 }
 
-/* Room for one more row; NULL leaves what was there to the caller. */
-static void *grow(void *rows, size_t n, size_t row_bytes)
-{
-    return n % 16 == 0 ? realloc(rows, (n + 16) * row_bytes) : rows;
-}
-
 static int by_serial(const void *a, const void *b)
 {
     const store_file *x = a, *y = b;
@@ -68,12 +63,10 @@ pen_status store_files_list(const char *folder, store_file **files, size_t *n, p
     pen_status status = open_folder(folder, &dir, why);
     for (struct dirent *entry; status == PEN_OK && dir != NULL && (entry = readdir(dir)) != NULL;) {
         if (!store_file_parse(entry->d_name, &file)) continue;
-        store_file *grown = grow(list, count, sizeof *list);
-        if (grown == NULL) {
+        if (!VEC_MORE(list, count)) {
             status = why_set(why, PEN_NO_MEMORY, "no memory to list %s", folder);
             break;
         }
-        list          = grown;
         list[count++] = file;
     }
     if (dir != NULL) closedir(dir);
@@ -109,12 +102,10 @@ pen_status store_files_parts(const char *path, int32_t **ranks, size_t *n, pen_e
     pen_status status = open_folder(path, &dir, why);
     for (struct dirent *entry; status == PEN_OK && dir != NULL && (entry = readdir(dir)) != NULL;) {
         if (!parse_part(entry->d_name, &rank)) continue;
-        int32_t *grown = grow(list, count, sizeof *list);
-        if (grown == NULL) {
+        if (!VEC_MORE(list, count)) {
             status = why_set(why, PEN_NO_MEMORY, "no memory to list %s", path);
             break;
         }
-        list          = grown;
         list[count++] = rank;
     }
     if (dir != NULL) closedir(dir);

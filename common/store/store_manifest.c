@@ -1,6 +1,7 @@
 /* store_manifest.c - the bytes of keys and manifests. */
 #include "common/store/store_manifest.h"
 #include "common/crc.h"
+#include "common/vec.h"
 #include "common/why.h"
 
 #include <inttypes.h>
@@ -47,15 +48,7 @@ typedef struct {
 
 static void write_bytes(writer *w, const void *data, size_t size)
 {
-    if (w->size + size > w->capacity && !w->failed) {
-        size_t capacity = 2 * (w->size + size) + 256;
-        uint8_t *grown  = realloc(w->data, capacity);
-        w->failed       = grown == NULL;
-        if (!w->failed) {
-            w->data     = grown;
-            w->capacity = capacity;
-        }
-    }
+    w->failed = w->failed || !VEC_ROOM(w->data, w->capacity, w->size + size);
     if (w->failed) return;
     memcpy(w->data + w->size, data, size);
     w->size += size;

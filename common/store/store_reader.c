@@ -6,6 +6,7 @@
 #include "common/store/store_reader.h"
 #include "common/crc.h"
 #include "common/store/store_files.h"
+#include "common/vec.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -15,14 +16,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* ---- tables that grow ------------------------------------------------------------------------ */
-/* Room for one more row; NULL: no memory, and the rows are still the caller's. */
-static void *grow(void *rows, size_t n, size_t row_bytes)
-{
-    if (n != 0 && (n & (n - 1)) != 0) return rows; /* room is the next power of two */
-    return realloc(rows, (n == 0 ? 1 : 2 * n) * row_bytes);
-}
 
 static pen_status no_memory(const store_reader *r, pen_error *why)
 {
@@ -37,11 +30,9 @@ static pen_status snapshot_of(store_reader *r, int64_t step, uint64_t id, reader
         *out = &r->snapshot[i];
         return PEN_OK;
     }
-    void *grown = grow(r->snapshot, r->n_snapshots, sizeof *r->snapshot);
-    if (grown == NULL) return no_memory(r, why);
-    r->snapshot = grown;
-    *out        = &r->snapshot[r->n_snapshots++];
-    **out       = (reader_snapshot){.step = step, .id = id};
+    if (!VEC_MORE(r->snapshot, r->n_snapshots)) return no_memory(r, why);
+    *out  = &r->snapshot[r->n_snapshots++];
+    **out = (reader_snapshot){.step = step, .id = id};
     return PEN_OK;
 }
 
@@ -65,9 +56,7 @@ static pen_status collect(store_bytes key, store_bytes value, void *user, pen_er
     if (key.size != STORE_VALUE_KEY_BYTES + cut || value.size < STORE_VALUE_HEAD_BYTES)
         return PEN_OK; /* it will be missed where it belongs */
     const uint8_t *at = (const uint8_t *)key.data + cut;
-    void *grown       = grow(c->snapshot->value, c->snapshot->n_values, sizeof *c->snapshot->value);
-    if (grown == NULL) return no_memory(c->reader, why);
-    c->snapshot->value = grown;
+    if (!VEC_MORE(c->snapshot->value, c->snapshot->n_values)) return no_memory(c->reader, why);
     c->snapshot->value[c->snapshot->n_values++] =
         (reader_value){.tensor = (uint32_t)store_get_be(at + 1, 4),
                        .what   = at[5],
@@ -83,12 +72,10 @@ static pen_status collect(store_bytes key, store_bytes value, void *user, pen_er
 static pen_status add_part(store_reader *r, size_t file, reader_snapshot *s, store_manifest *m,
                            store_bytes prefix, pen_error *why)
 {
-    void *grown = grow(s->part, s->n_parts, sizeof *s->part);
-    if (grown == NULL) {
+    if (!VEC_MORE(s->part, s->n_parts)) {
         free(m);
         return no_memory(r, why);
     }
-    s->part               = grown;
     s->part[s->n_parts++] = file;
     s->bytes += r->file[file].bytes;
     if (m->written_ms > s->written_ms) s->written_ms = m->written_ms;
@@ -103,9 +90,7 @@ static pen_status add_part(store_reader *r, size_t file, reader_snapshot *s, sto
 static pen_status open_file(store_reader *r, const char *path, uint32_t format, int32_t rank,
                             pen_error *why)
 {
-    void *grown = grow(r->file, r->n_files, sizeof *r->file);
-    if (grown == NULL) return no_memory(r, why);
-    r->file        = grown;
+    if (!VEC_MORE(r->file, r->n_files)) return no_memory(r, why);
     reader_file *f = &r->file[r->n_files];
     struct stat found;
     *f = (reader_file){.format = format, .rank = rank};

@@ -1,6 +1,8 @@
 /* tier.c - extents: what is where, on its way, held. */
 #include "common/tier/tier_state.h"
 
+#include "common/list.h"
+#include "common/vec.h"
 #include "common/why.h"
 
 #include <stdio.h>
@@ -46,8 +48,6 @@ pen_status tier_open(const tier_options *o, tier **out, pen_error *why)
                 .staging_max = o->staging_bytes_max,
                 .users       = 1};
     snprintf(t->dir, sizeof t->dir, "%s", o->dir != NULL ? o->dir : "memory");
-    t->reads.end  = &t->reads.first;
-    t->writes.end = &t->writes.first;
     init_locks(t);
     pen_status status = o->ops->open(state, o->dir, why);
     if (status == PEN_OK) status = tier_start(t, why);
@@ -86,20 +86,9 @@ void tier_close(tier *t)
     tier_leave(t);
 }
 
-static bool grow_table(tier *t)
-{
-    if (t->n_extents < t->capacity) return true;
-    const uint32_t capacity = t->capacity == 0 ? 64 : t->capacity * 2;
-    tier_extent *more       = realloc(t->extent, capacity * sizeof *more);
-    if (more == NULL) return false;
-    t->extent   = more;
-    t->capacity = capacity;
-    return true;
-}
-
 uint32_t tier_add(tier *t, size_t bytes)
 {
-    if (!grow_table(t)) return TIER_NONE;
+    if (!VEC_MORE(t->extent, t->n_extents)) return TIER_NONE;
     tier_place *place = tier_place_new(t, tier_round_up(bytes), NULL);
     if (place == NULL) return TIER_NONE;
     t->extent[t->n_extents] = (tier_extent){.bytes = bytes, .place = place};
@@ -168,21 +157,14 @@ static pen_status take_read(tier *t, tier_extent *e, buf **content, pen_error *w
     return status;
 }
 
-/* What is still to be written.  is_queued: and nobody has begun. */
-static bool is_queued(const tier *t, const tier_job *job)
-{
-    for (const tier_job *j = t->writes.first; j != NULL; j = j->next)
-        if (j == job) return true;
-    return false;
-}
-
-/* Back before it was written; for an extent that nobody holds. */
+/* Back before anybody began to write it; for an extent that nobody holds. */
 static buf *take_back(tier *t, tier_extent *e)
 {
-    tier_job *job = e->write;
-    if (job->place->refs > 2 || !buf_is_alone(job->content) || !is_queued(t, job)) return NULL;
+    tier_job *job        = e->write;
+    const bool is_queued = job->prev != NULL;
+    if (job->place->refs > 2 || !buf_is_alone(job->content) || !is_queued) return NULL;
     buf *content = job->content;
-    tier_unpost(&t->writes, job);
+    LIST_REMOVE(t->writes.first, job);
     e->write             = NULL;
     e->place->is_pending = false;
     tier_place_drop(t, job->place);
@@ -389,21 +371,4 @@ void tier_hold_release(tier_hold *held)
     tier_place_drop(t, held->place);
     tier_leave(t);
     free(held);
-}
-
-/* ---- looking in ------------------------------------------------------------------------------ */
-uint64_t tier_staging_most(tier *t)
-{
-    pthread_mutex_lock(&t->lock);
-    const uint64_t most = t->staging_most;
-    pthread_mutex_unlock(&t->lock);
-    return most;
-}
-
-uint64_t tier_room(tier *t)
-{
-    pthread_mutex_lock(&t->lock);
-    const uint64_t room = t->end;
-    pthread_mutex_unlock(&t->lock);
-    return room;
 }

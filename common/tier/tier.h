@@ -118,8 +118,4 @@ tier_hold *tier_hold_take(tier *self, uint32_t extent);
 pen_status tier_hold_read(tier_hold *held, buf **content, pen_error *why);
 void tier_hold_release(tier_hold *held); /* any thread; NULL is fine */
 
-/* ---- looking in ------------------------------------------------------------------------------ */
-uint64_t tier_staging_most(tier *self); /* bytes that buffers took at one time, at most */
-uint64_t tier_room(tier *self);         /* bytes of the member that are in use or free again */
-
 #endif

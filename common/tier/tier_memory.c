@@ -1,6 +1,7 @@
 /* tier_memory.c - a tier in memory: saves none, and shows what every other member must do. */
 #include "common/tier/tier_member.h"
 
+#include "common/vec.h"
 #include "common/why.h"
 
 #include <inttypes.h>
@@ -29,9 +30,7 @@ static pen_status memory_open(void *state, const char *dir, pen_error *why)
 
 static bool add_page(memory_state *m)
 {
-    char **more = realloc(m->page, (size_t)(m->n + 1) * sizeof(char *));
-    if (more == NULL) return false;
-    m->page       = more;
+    if (!VEC_MORE(m->page, m->n)) return false;
     m->page[m->n] = calloc(1, PAGE_BYTES);
     if (m->page[m->n] == NULL) return false;
     m->n++;

@@ -1,6 +1,8 @@
 /* tier_staging.c - the memory of a tier: aligned buffers, a bounded number of bytes, used again. */
 #include "common/tier/tier_state.h"
 
+#include "common/list.h"
+
 #include <stdlib.h>
 #include <time.h>
 
@@ -8,16 +10,11 @@ enum { SPARES_MAX = 8 };
 
 struct tier_buffer {
     buf base;
-    tier_buffer *next; /* while it is spare */
+    tier_buffer *next, *prev; /* while it is spare */
     tier *home;
     void *memory;
     size_t room;
 };
-
-size_t tier_round_up(size_t bytes)
-{
-    return (bytes + TIER_ALIGN - 1) & ~(size_t)(TIER_ALIGN - 1);
-}
 
 static void discard(tier_buffer *b)
 {
@@ -27,21 +24,9 @@ static void discard(tier_buffer *b)
 
 void tier_spares_free(tier *t)
 {
-    while (t->spare != NULL) {
-        tier_buffer *b = t->spare;
-        t->spare       = b->next;
-        discard(b);
-    }
+    LIST_EACH(b, t->spare) discard(b);
+    t->spare   = NULL;
     t->n_spare = 0;
-}
-
-static void free_rooms(tier *t)
-{
-    while (t->free != NULL) {
-        tier_room_free *room = t->free;
-        t->free              = room->next;
-        free(room);
-    }
 }
 
 void tier_leave(tier *t)
@@ -51,7 +36,7 @@ void tier_leave(tier *t)
     if (!is_last) return;
     t->ops->close(t->state);
     tier_spares_free(t);
-    free_rooms(t);
+    LIST_EACH(room, t->free) free(room);
     pthread_cond_destroy(&t->changed);
     pthread_cond_destroy(&t->reads.more);
     pthread_cond_destroy(&t->writes.more);
@@ -68,8 +53,7 @@ static void come_back(buf *base)
     t->staging -= b->room;
     const bool is_kept = !t->is_closed && t->n_spare < SPARES_MAX;
     if (is_kept) {
-        b->next  = t->spare;
-        t->spare = b;
+        LIST_PREPEND(t->spare, b);
         t->n_spare++;
     }
     pthread_cond_broadcast(&t->changed);
@@ -80,10 +64,9 @@ static void come_back(buf *base)
 /* A spare of this size, else any spare goes so that what is kept fits what is used. */
 static tier_buffer *find_spare(tier *t, size_t room)
 {
-    for (tier_buffer **at = &t->spare; *at != NULL; at = &(*at)->next) {
-        tier_buffer *b = *at;
+    LIST_EACH(b, t->spare) {
         if (b->room != room) continue;
-        *at = b->next;
+        LIST_REMOVE(t->spare, b);
         t->n_spare--;
         return b;
     }

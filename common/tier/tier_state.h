@@ -19,7 +19,7 @@ typedef struct {
 
 /* One transfer.  The content is the job's until somebody takes it. */
 typedef struct tier_job {
-    struct tier_job *next;
+    struct tier_job *next, *prev; /* prev: NULL when it is in no queue */
     uint32_t extent;
     tier_place *place;
     buf *content;
@@ -29,7 +29,7 @@ typedef struct tier_job {
 } tier_job;
 
 typedef struct {
-    tier_job *first, **end;
+    tier_job *first;
     pthread_cond_t more;
     pthread_t thread;
     bool is_started, is_working; /* is_working: at a job that is not in the queue any more */
@@ -42,7 +42,7 @@ typedef struct {
 } tier_extent;
 
 typedef struct tier_room_free {
-    struct tier_room_free *next;
+    struct tier_room_free *next, *prev;
     uint64_t at;
     size_t room;
 } tier_room_free;
@@ -63,7 +63,7 @@ struct tier {
     pen_error lost;    /* why a version that was held is gone */
 
     tier_extent *extent;
-    uint32_t n_extents, capacity;
+    uint32_t n_extents;
     uint64_t end;         /* of the room that is given out */
     tier_room_free *free; /* places that nobody has any more */
     tier_queue reads, writes;
@@ -73,6 +73,11 @@ struct tier {
     uint32_t n_spare;
 };
 
+static inline size_t tier_round_up(size_t bytes)
+{
+    return (bytes + TIER_ALIGN - 1) & ~(size_t)(TIER_ALIGN - 1);
+}
+
 /* All of these are called with the lock held unless they say otherwise. */
 
 /* tier_staging.c */
@@ -81,13 +86,11 @@ buf *tier_buffer_take(tier *t, size_t bytes,
                       tier_haste haste); /* NULL: no memory, or no room and haste */
 void tier_leave(tier *t); /* one user less; gives the lock up, and the tier if it was the last */
 void tier_spares_free(tier *t);
-size_t tier_round_up(size_t bytes);
 
 /* tier_work.c */
 pen_status tier_start(tier *t, pen_error *why); /* its threads; without the lock */
 void tier_stop(tier *t);                        /* when all is written; without the lock */
 void tier_post(tier_queue *q, tier_job *job);
-void tier_unpost(tier_queue *q, tier_job *job);
 /* Until the next change; false: TIER_PATIENCE_MS are over since *deadline was first passed as {0}. */
 bool tier_wait(tier *t, struct timespec *deadline);
 /* Reads a version into content and checks it; gives the lock up meanwhile, the caller has a reference to the place. */

@@ -2,6 +2,7 @@
 #include "common/tier/tier_state.h"
 
 #include "common/crc.h"
+#include "common/list.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -12,11 +13,10 @@
 /* ---- places ---------------------------------------------------------------------------------- */
 static bool find_free(tier *t, size_t room, uint64_t *at)
 {
-    for (tier_room_free **link = &t->free; *link != NULL; link = &(*link)->next) {
-        tier_room_free *found = *link;
+    LIST_EACH(found, t->free) {
         if (found->room != room) continue;
-        *at   = found->at;
-        *link = found->next;
+        *at = found->at;
+        LIST_REMOVE(t->free, found);
         free(found);
         return true;
     }
@@ -47,8 +47,8 @@ void tier_place_drop(tier *t, tier_place *place)
     if (--place->refs > 0) return;
     tier_room_free *room = place->is_lost ? NULL : malloc(sizeof *room);
     if (room != NULL) { /* what is lost is another version's place now */
-        *room   = (tier_room_free){t->free, place->at, place->room};
-        t->free = room;
+        *room = (tier_room_free){.at = place->at, .room = place->room};
+        LIST_PREPEND(t->free, room);
     }
     free(place);
 }
@@ -56,20 +56,8 @@ void tier_place_drop(tier *t, tier_place *place)
 /* ---- queues ---------------------------------------------------------------------------------- */
 void tier_post(tier_queue *q, tier_job *job)
 {
-    job->next = NULL;
-    *q->end   = job;
-    q->end    = &job->next;
+    LIST_APPEND(q->first, job);
     pthread_cond_signal(&q->more);
-}
-
-void tier_unpost(tier_queue *q, tier_job *job)
-{
-    for (tier_job **at = &q->first; *at != NULL; at = &(*at)->next) {
-        if (*at != job) continue;
-        *at = job->next;
-        if (q->end == &job->next) q->end = at;
-        return;
-    }
 }
 
 bool tier_wait(tier *t, struct timespec *deadline)
@@ -158,7 +146,7 @@ static void run(tier *t, tier_queue *q, void (*work)(tier *t, tier_job *job))
         while (q->first == NULL && !t->is_closed) pthread_cond_wait(&q->more, &t->lock);
         tier_job *job = q->first;
         if (job == NULL) break;
-        tier_unpost(q, job);
+        LIST_REMOVE(q->first, job);
         q->is_working = true;
         work(t, job);
         q->is_working = false;

@@ -1,7 +1,9 @@
 /* lend.c - see lend.h. */
 #include "common/transport/lend.h"
 
+#include "common/hash.h"
 #include "common/segment.h"
+#include "common/vec.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -11,10 +13,6 @@
 #include <sys/random.h>
 #include <sys/types.h>
 #include <unistd.h>
-
-/* Without memory a peer is not added, instead of exit(). */
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
 
 enum {
     RETURNS_MAX = 1024,
@@ -154,16 +152,8 @@ static void give_back(buf *self)
 static bool book_enter(book *b)
 {
     pthread_mutex_lock(&b->lock);
-    bool has_room = b->users + b->n <= b->capacity;
-    if (!has_room && b->users + b->n <= BOOKS_MAX) {
-        const size_t capacity = 2 * (b->users + b->n) + 16;
-        returned *more        = realloc(b->at, capacity * sizeof *more);
-        has_room              = more != NULL;
-        if (has_room) {
-            b->at       = more;
-            b->capacity = capacity;
-        }
-    }
+    const size_t n      = b->users + b->n;
+    const bool has_room = n <= BOOKS_MAX && VEC_ROOM(b->at, b->capacity, n);
     b->users += has_room;
     pthread_mutex_unlock(&b->lock);
     return has_room;
@@ -300,16 +290,6 @@ static void forget_peer(lend *self, uint32_t number)
 }
 
 /* ---- internal heads --------------------------------------------------------------------------------------- */
-static bool reserve(lend *self, size_t size)
-{
-    if (size <= self->scratch_size) return true;
-    uint8_t *more = realloc(self->scratch, 2 * size);
-    if (more == NULL) return false;
-    self->scratch      = more;
-    self->scratch_size = 2 * size;
-    return true;
-}
-
 static pen_status say(lend *self, uint32_t peer, const void *head, size_t size)
 {
     return self->ops->send(self->state, peer, head, size, NULL);
@@ -408,15 +388,7 @@ static void collect(lend *self)
 {
     book *b = self->book;
     pthread_mutex_lock(&b->lock);
-    if (self->n_due + b->n > self->due_capacity && b->n > 0) {
-        const size_t capacity = 2 * (self->n_due + b->n);
-        returned *more        = realloc(self->due, capacity * sizeof *more);
-        if (more != NULL) {
-            self->due          = more;
-            self->due_capacity = capacity;
-        }
-    }
-    if (self->n_due + b->n <= self->due_capacity && b->n > 0) {
+    if (b->n > 0 && VEC_ROOM(self->due, self->due_capacity, self->n_due + b->n)) {
         memcpy(self->due + self->n_due, b->at, b->n * sizeof *b->at);
         self->n_due += b->n;
         b->n = 0;
@@ -479,15 +451,12 @@ static void on_return(lend *self, uint32_t peer, const uint8_t *data, size_t siz
 static int take_slot(lend *self)
 {
     if (self->free_slot == NO_SLOT) {
-        const size_t n = self->n_slots > 0 ? 2 * self->n_slots : 64;
-        slot *more     = realloc(self->slot, n * sizeof *more);
-        if (more == NULL) return NO_SLOT;
-        self->slot = more;
-        for (size_t i = n; i-- > self->n_slots;) {
-            self->slot[i]   = (slot){.next_free = self->free_slot};
-            self->free_slot = (int)i;
+        const size_t n = self->n_slots;
+        if (!VEC_ROOM(self->slot, self->n_slots, n + 1)) return NO_SLOT;
+        for (size_t i = self->n_slots; i-- > n;) {
+            self->slot[i].next_free = self->free_slot;
+            self->free_slot         = (int)i;
         }
-        self->n_slots = n;
     }
     const int i     = self->free_slot;
     self->free_slot = self->slot[i].next_free;
@@ -500,7 +469,7 @@ static pen_status send_lent(lend *self, uint32_t peer, const void *head, size_t 
 {
     const int i       = take_slot(self);
     const size_t size = sizeof(lent_head) + head_size;
-    if (i == NO_SLOT || !reserve(self, size)) return PEN_UNSUPPORTED;
+    if (i == NO_SLOT || !VEC_ROOM(self->scratch, self->scratch_size, size)) return PEN_UNSUPPORTED;
     slot *s              = &self->slot[i];
     const lent_head lent = {.p     = {.mark = MARK, .kind = LENT},
                             .token = (uint64_t)++s->serial << 32 | (uint32_t)i,

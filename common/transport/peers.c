@@ -12,14 +12,13 @@
  */
 #include "common/transport/peers.h"
 
+#include "common/hash.h"
+#include "common/list.h"
+#include "common/vec.h"
+
 #include <stdlib.h>
-#include <string.h>
 
-/* Without memory a record is not added, instead of exit(). */
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
-
-enum { FD_MAX = 1 << 20, SPARE = 64 };
+enum { FD_MAX = 1 << 20 };
 
 typedef struct peers_one one;
 
@@ -40,14 +39,13 @@ struct peers_one {
     bool is_identified;
     uint32_t who, index;
     void *kept;        /* the owner's                                                            */
-    one *next;         /* of the ended                                                           */
+    one *next, *prev;  /* of the ended                                                           */
     UT_hash_handle hh; /* of the named                                                           */
 };
 
 void peers_init(peers *self)
 {
-    *self      = (peers){.round = 2};
-    self->last = &self->ended;
+    *self = (peers){.round = 2};
 }
 
 static void discard(one *o)
@@ -58,13 +56,9 @@ static void discard(one *o)
 
 void peers_fini(peers *self)
 {
-    one *o, *next;
     HASH_CLEAR(hh, self->named);
     for (size_t fd = 0; fd < self->n_open; fd++) discard(self->open[fd]);
-    for (o = self->ended; o != NULL; o = next) {
-        next = o->next;
-        discard(o);
-    }
+    LIST_EACH(o, self->ended) discard(o);
     free(self->open);
 }
 
@@ -83,15 +77,7 @@ static bool is_past(const peers *self, uint64_t round)
 
 static bool make_room(peers *self, int fd)
 {
-    if (fd < 0 || fd > FD_MAX) return false;
-    if ((size_t)fd < self->n_open) return true;
-    const size_t n = (size_t)fd + SPARE;
-    one **grown    = realloc(self->open, n * sizeof *grown);
-    if (grown == NULL) return false;
-    memset(grown + self->n_open, 0, (n - self->n_open) * sizeof *grown);
-    self->open   = grown;
-    self->n_open = n;
-    return true;
+    return fd >= 0 && fd <= FD_MAX && VEC_ROOM(self->open, self->n_open, (size_t)fd + 1);
 }
 
 static one *create(int fd)
@@ -112,18 +98,8 @@ static bool name(peers *self, one *o, uint32_t number)
 
 static void append(peers *self, one *o)
 {
-    o->round    = self->round;
-    o->next     = NULL;
-    *self->last = o;
-    self->last  = &o->next;
-}
-
-static one *unlink_ended(peers *self, one **link)
-{
-    one *o = *link;
-    *link  = o->next;
-    if (self->last == &o->next) self->last = link;
-    return o;
+    o->round = self->round;
+    LIST_APPEND(self->ended, o);
 }
 
 /* ---- news ------------------------------------------------------------------------------------ */
@@ -189,26 +165,25 @@ static bool is_silent(const one *o)
     return !o->is_named && !o->is_scolded;
 }
 
-static one **find_ended(peers *self, int fd, bool is_shy)
+static one *find_ended(const peers *self, int fd, bool is_shy)
 {
-    one **link = &self->ended;
-    while (*link != NULL && ((*link)->fd != fd || !is_silent(*link) || (*link)->is_shy != is_shy))
-        link = &(*link)->next;
-    return link;
+    LIST_EACH(o, self->ended)
+        if (o->fd == fd && is_silent(o) && o->is_shy == is_shy) return o;
+    return NULL;
 }
 
 /* The oldest connection that ended on this descriptor without a word, so far; if there is one, one that may have
  * shaken hands before. */
-static one **find_silent(peers *self, int fd)
+static one *find_silent(const peers *self, int fd)
 {
-    one **link = find_ended(self, fd, true);
-    return *link != NULL ? link : find_ended(self, fd, false);
+    one *o = find_ended(self, fd, true);
+    return o != NULL ? o : find_ended(self, fd, false);
 }
 
 /* It has ended: its record is that of a silent end, or a new one. */
 static bool meet_ended(peers *self, uint32_t number, int fd)
 {
-    one *o = *find_silent(self, fd);
+    one *o = find_silent(self, fd);
     if (o != NULL) return name(self, o, number);
     o = create(fd);
     if (o == NULL) return false;
@@ -219,9 +194,11 @@ static bool meet_ended(peers *self, uint32_t number, int fd)
 /* The descriptor's connection is a newer one than was thought: what was taken for its peer has ended. */
 static bool meet_successor(peers *self, uint32_t number, int fd)
 {
-    one **link = find_silent(self, fd);
-    one *o     = *link != NULL ? unlink_ended(self, link) : create(fd);
-    if (o == NULL) return false;
+    one *o = find_silent(self, fd);
+    if (o != NULL)
+        LIST_REMOVE(self->ended, o);
+    else if ((o = create(fd)) == NULL)
+        return false;
     append(self, self->open[fd]);
     self->open[fd] = o;
     return name(self, o, number);
@@ -231,14 +208,14 @@ bool peers_meet(peers *self, uint32_t number, int fd)
 {
     if (!make_room(self, fd)) return false;
     one *o = self->open[fd];
-    if (o == NULL && *find_silent(self, fd) != NULL) return meet_ended(self, number, fd);
+    if (o == NULL && find_silent(self, fd) != NULL) return meet_ended(self, number, fd);
     if (o == NULL) {
         o = self->open[fd] = create(fd);
         if (o == NULL) return false;
         o->is_early = true;
     }
     if (!o->is_named) {
-        o->is_doubtful = *find_silent(self, fd) != NULL;
+        o->is_doubtful = find_silent(self, fd) != NULL;
         return name(self, o, number);
     }
     return (int32_t)(number - o->number) < 0 ? meet_ended(self, number, fd)
@@ -301,7 +278,7 @@ bool peers_has_admitted(const peers *self, int fd)
 void peers_scold(peers *self, int fd)
 {
     if (!make_room(self, fd)) return;
-    one *o = self->open[fd] != NULL ? self->open[fd] : *find_silent(self, fd);
+    one *o = self->open[fd] != NULL ? self->open[fd] : find_silent(self, fd);
     if (o != NULL) o->is_scolded = true;
 }
 
@@ -369,12 +346,10 @@ static peers_end forget(peers *self, one *o, uint32_t *number)
 
 peers_end peers_take_end(peers *self, uint32_t *number)
 {
-    for (one **link = &self->ended; *link != NULL;) {
-        if (!is_ripe(self, *link)) {
-            link = &(*link)->next;
-            continue;
-        }
-        const peers_end end = forget(self, unlink_ended(self, link), number);
+    LIST_EACH(o, self->ended) {
+        if (!is_ripe(self, o)) continue;
+        LIST_REMOVE(self->ended, o);
+        const peers_end end = forget(self, o, number);
         if (end != PEERS_NONE) return end;
     }
     return PEERS_NONE;

@@ -22,8 +22,8 @@ struct peers_one;
 typedef struct {
     struct peers_one **open; /* [n_open] by descriptor; NULL: no connection there */
     size_t n_open;
-    struct peers_one *named;         /* hash of those that have spoken, by number */
-    struct peers_one *ended, **last; /* their ends are still to be told           */
+    struct peers_one *named; /* hash of those that have spoken, by number */
+    struct peers_one *ended; /* their ends are still to be told           */
     uint64_t round;
     uint32_t greetings, failed;    /* so far; and those whose connection has not ended yet */
     uint32_t gone[PEERS_GONE_MAX]; /* the newest whose ends were told; a ring */

@@ -13,6 +13,7 @@
  */
 #include "common/transport/transport_zmq.h"
 
+#include "common/list.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -27,7 +28,7 @@ enum { FRAME_BYTES = 256, REQUEST_FRAMES = 7, CURVE_NAME_BYTES = 24 };
 typedef struct door {
     unsigned number;
     transport_keys keys;
-    struct door *next;
+    struct door *next, *prev;
 } door;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
@@ -169,8 +170,8 @@ static pen_status open_door(endpoint *e, void *context, const transport_keys *ke
     pthread_mutex_lock(&lock);
     const bool is_served = start_service(context);
     if (is_served) {
-        *d      = (door){.number = ++last, .keys = *keys, .next = doors};
-        doors   = d;
+        *d = (door){.number = ++last, .keys = *keys};
+        LIST_PREPEND(doors, d);
         e->door = d->number;
     }
     pthread_mutex_unlock(&lock);
@@ -212,13 +213,11 @@ void curve_close(endpoint *e)
 {
     if (e->door == 0) return;
     pthread_mutex_lock(&lock);
-    for (door **at = &doors; *at != NULL; at = &(*at)->next) {
-        if ((*at)->number != e->door) continue;
-        door *d = *at;
-        *at     = d->next;
+    LIST_EACH(d, doors) {
+        if (d->number != e->door) continue;
+        LIST_REMOVE(doors, d);
         explicit_bzero(d, sizeof *d);
         free(d);
-        break;
     }
     pthread_mutex_unlock(&lock);
     e->door = 0;

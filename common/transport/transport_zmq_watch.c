@@ -35,6 +35,8 @@
 
 #include "common/clock.h"
 #include "common/files.h"
+#include "common/hash.h"
+#include "common/vec.h"
 
 #include <linux/tcp.h>
 #include <netdb.h>
@@ -50,7 +52,6 @@
 enum {
     TICK_MS         = 100,
     FD_MAX          = 1 << 20,
-    SPARE           = 64,
     SLACK_BYTES     = 64 << 20, /* what the kernel may hold */
     HEARTBEAT_BYTES = 16,       /* of a tick */
     CURVE_BYTES     = 33,       /* of each frame: command, nonce, tag, flags */
@@ -133,15 +134,7 @@ static watched *find(const endpoint *e, int fd)
 
 static bool make_room(watch *w, int fd)
 {
-    if (fd < 0 || fd > FD_MAX) return false;
-    if ((size_t)fd < w->n) return true;
-    const size_t n = (size_t)fd + SPARE;
-    watched *grown = realloc(w->at, n * sizeof *grown);
-    if (grown == NULL) return false;
-    memset(grown + w->n, 0, (n - w->n) * sizeof *grown);
-    w->at = grown;
-    w->n  = n;
-    return true;
+    return fd >= 0 && fd <= FD_MAX && VEC_ROOM(w->at, w->n, (size_t)fd + 1);
 }
 
 static uint64_t cookie_of(int fd)
@@ -236,19 +229,12 @@ static uint64_t address_of(int fd)
 {
     struct sockaddr_storage at = {0};
     socklen_t size             = sizeof at;
-    uint64_t number            = 14695981039346656037u; /* FNV-1a */
-    const uint8_t *byte        = NULL;
-    size_t n                   = 0;
     if (getpeername(fd, (struct sockaddr *)&at, &size) != 0) return 0;
-    if (at.ss_family == AF_INET) {
-        byte = (const uint8_t *)&((struct sockaddr_in *)&at)->sin_addr;
-        n    = sizeof(struct in_addr);
-    } else if (at.ss_family == AF_INET6) {
-        byte = (const uint8_t *)&((struct sockaddr_in6 *)&at)->sin6_addr;
-        n    = sizeof(struct in6_addr);
-    }
-    for (size_t i = 0; i < n; i++) number = (number ^ byte[i]) * 1099511628211u;
-    return n > 0 ? number | 1 : 0;
+    if (at.ss_family == AF_INET)
+        return hash_bytes(&((struct sockaddr_in *)&at)->sin_addr, sizeof(struct in_addr));
+    if (at.ss_family == AF_INET6)
+        return hash_bytes(&((struct sockaddr_in6 *)&at)->sin6_addr, sizeof(struct in6_addr));
+    return 0;
 }
 
 static bool has_peer_at(const endpoint *e, uint64_t address)
