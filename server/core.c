@@ -1,10 +1,6 @@
-/* core.c - the core's life, its members, and what it can be asked. */
+/* core.c - the core's life, what an epoch's end drops, and what it can be asked. */
 #include "server/core_state.h"
 
-#include "common/plant.h"
-
-#include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,67 +160,7 @@ void server_core_destroy(server_core *c)
     free(c);
 }
 
-/* ---- saying ---------------------------------------------------------------------------------- */
-server_core_action *server_core_say(server_core *c, server_core_verb verb, uint32_t index)
-{
-    server_core_action *a = &c->action[c->n_actions++];
-    *a = (server_core_action){.verb = verb, .index = index, .rank = -1, .peer = CORE_EVERYONE};
-    return a;
-}
-
-server_core_actions server_core_said(const server_core *c)
-{
-    return (server_core_actions){c->n_actions, c->action};
-}
-
-server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer,
-                                       uint64_t seq, pen_status status, const char *reason)
-{
-    server_core_action *a = server_core_say(c, CORE_REFUSE, chunk);
-    a->rank               = rank;
-    a->peer               = peer;
-    a->seq                = seq;
-    a->status             = status;
-    a->reason             = reason;
-    return server_core_said(c);
-}
-
-/* ---- members --------------------------------------------------------------------------------- */
-static bool is_older(uint64_t term, uint64_t epoch, const server_core *c)
-{
-    if (plant(PLANT_TERM_IGNORED)) return epoch < c->epoch;
-    return term < c->term || (term == c->term && epoch < c->epoch);
-}
-
-bool server_core_is_live(const server_core *c, int32_t rank)
-{
-    return rank >= 0 && (uint32_t)rank < c->world_size && c->incarnation[rank] != 0;
-}
-
-bool server_core_is_first(const server_core *c, int32_t rank)
-{
-    return server_core_is_live(c, rank) && server_core_next_live(c, 0) == rank;
-}
-
-pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarnation,
-                             uint64_t term, uint64_t epoch, pen_error *why)
-{
-    if (plant(PLANT_NO_FENCE) && server_core_is_live(c, rank)) return PEN_OK;
-    if (is_older(term, epoch, c)) /* who is still in will hear of the new one */
-        return why_set(why,
-                       server_core_is_live(c, rank) && c->incarnation[rank] == incarnation
-                           ? PEN_AGAIN
-                           : PEN_NOT_A_MEMBER,
-                       "epoch %" PRIu64 " is over", epoch);
-    if ((term != c->term && !plant(PLANT_TERM_IGNORED)) || epoch != c->epoch)
-        return why_set(why, PEN_AGAIN, "epoch %" PRIu64 " has not begun here", epoch);
-    if (!server_core_is_live(c, rank))
-        return why_set(why, PEN_NOT_A_MEMBER, "rank %d is not a member of this job", rank);
-    if (c->incarnation[rank] != incarnation && !plant(PLANT_NO_INCARNATION_CHECK))
-        return why_set(why, PEN_NOT_A_MEMBER, "another process is rank %d now", rank);
-    return PEN_OK;
-}
-
+/* ---- beginning anew -------------------------------------------------------------------------- */
 void server_core_join(server_core *c, int32_t rank, const bool *beside)
 {
     for (uint32_t k = 0; k < c->n_chunks; k++) {
@@ -248,24 +184,6 @@ void server_core_abandon(server_core *c)
     c->parked_bytes = 0; /* server_core_restart() has all that is kept dropped */
 }
 
-void server_core_epoch(server_core *c, uint64_t term, uint64_t epoch, const uint64_t *incarnation,
-                       uint32_t n, bool *changed)
-{
-    *changed = false;
-    if (is_older(term, epoch, c) || (term == c->term && epoch == c->epoch)) return;
-    c->term  = term;
-    c->epoch = epoch;
-    c->epochs++;
-    c->live = 0;
-    for (uint32_t r = 0; r < c->world_size; r++) {
-        const uint64_t now = r < n ? incarnation[r] : 0;
-        *changed           = *changed || now != c->incarnation[r];
-        c->incarnation[r]  = now;
-        c->live += now != 0;
-    }
-    server_core_count_nodes(c);
-}
-
 server_core_actions server_core_restart(server_core *c, uint32_t chunk)
 {
     c->n_actions         = 0;
@@ -283,53 +201,6 @@ server_core_actions server_core_restart(server_core *c, uint32_t chunk)
         if (averages || c->incarnation[r] == 0) server_core_forget_held_of(c, chunk, (int32_t)r);
     server_core_serve_held(c, chunk);
     return server_core_said(c);
-}
-
-/* ---- nodes ----------------------------------------------------------------------------------- */
-void server_core_nodes(server_core *c, const int32_t *node, uint32_t n)
-{
-    for (uint32_t r = 0; r < c->world_size; r++) c->node[r] = r < n ? node[r] : (int32_t)r;
-    server_core_count_nodes(c);
-}
-
-/* Live ranks of the same node before `end`. */
-static uint32_t mates_below(const server_core *c, uint32_t rank, uint32_t end)
-{
-    uint32_t n = 0;
-    for (uint32_t r = 0; r < end; r++) n += c->incarnation[r] != 0 && c->node[r] == c->node[rank];
-    return n;
-}
-
-void server_core_count_nodes(server_core *c)
-{
-    c->live_nodes = 0;
-    for (uint32_t r = 0; r < c->world_size; r++) {
-        if (c->incarnation[r] == 0) continue;
-        c->place[r] = mates_below(c, r, r);
-        c->mates[r] = mates_below(c, r, c->world_size);
-        c->live_nodes += c->place[r] == 0;
-    }
-}
-
-bool server_core_brings(const server_core *c, uint32_t chunk, int32_t rank)
-{
-    return c->mates[rank] > 0 && c->chunk[chunk].desc.number % c->mates[rank] == c->place[rank];
-}
-
-int32_t server_core_next_live(const server_core *c, int32_t from)
-{
-    while ((uint32_t)from < c->world_size && c->incarnation[from] == 0) from++;
-    return from;
-}
-
-uint64_t server_core_slowest(const server_core *c, uint32_t chunk)
-{
-    uint64_t slowest = UINT64_MAX;
-    for (uint32_t r = 0; r < c->world_size; r++) {
-        const uint64_t clock = *server_core_clock(c, chunk, (int32_t)r);
-        if (c->incarnation[r] != 0 && clock < slowest) slowest = clock;
-    }
-    return slowest;
 }
 
 /* ---- what it knows --------------------------------------------------------------------------- */

@@ -3,11 +3,6 @@
 
 #include <string.h>
 
-static bool averages(const server_core *c, const server_core_chunk *k)
-{
-    return k->desc.trained && server_core_group_of(c, k)->ops->averages;
-}
-
 static void set_clocks(server_core *c, uint32_t chunk, uint64_t clock)
 {
     for (uint32_t r = 0; r < c->world_size; r++) *server_core_clock(c, chunk, (int32_t)r) = clock;
@@ -56,7 +51,7 @@ bool server_core_follow_prepared(server_core *c, uint32_t partition, uint64_t st
     if (server_core_step_inputs(c, step) == NULL) server_core_open_step(c, rank, step, inputs);
     for (uint32_t i = 0; i < p->n; i++) {
         server_core_chunk *k = &c->chunk[c->order[p->first + i]];
-        if (!averages(c, k)) continue;
+        if (!server_core_averages(c, k)) continue;
         set_clocks(c, c->order[p->first + i], step + 1);
         k->round   = step;
         k->by_node = inputs->is_node_sum;
@@ -95,7 +90,7 @@ void server_core_restage(server_core *c)
     for (uint32_t k = 0; k < c->n_chunks; k++) {
         server_core_chunk *chunk = &c->chunk[k];
         server_core_partition *p = &c->partition[chunk->desc.partition];
-        if (!averages(c, chunk)) continue;
+        if (!server_core_averages(c, chunk)) continue;
         if (p->has_hash && chunk->round == p->step && chunk->got > 0 && !chunk->eager) continue;
         set_clocks(c, k, chunk->round);
         chunk->got  = 0;
@@ -127,7 +122,7 @@ const wire_decision *server_core_decision(const server_core *c, uint32_t partiti
 bool server_core_is_summed(const server_core *c, uint32_t chunk)
 {
     const server_core_chunk *k = &c->chunk[chunk];
-    return averages(c, k) && !k->eager && k->got > 0 &&
+    return server_core_averages(c, k) && !k->eager && k->got > 0 &&
            k->got == (k->by_node ? c->live_nodes : c->live);
 }
 int64_t server_core_partition_applied(const server_core *c, uint32_t partition)
@@ -153,8 +148,9 @@ bool server_core_least_clock(const server_core *c, uint64_t *clock)
     bool found = false;
     for (uint32_t k = 0; k < c->n_chunks; k++) {
         const server_core_chunk *chunk = &c->chunk[k];
-        if (!chunk->desc.trained || (averages(c, chunk) && !c->eager)) continue;
-        const uint64_t least = averages(c, chunk) ? chunk->round : server_core_slowest(c, k);
+        if (!chunk->desc.trained || (server_core_averages(c, chunk) && !c->eager)) continue;
+        const uint64_t least =
+            server_core_averages(c, chunk) ? chunk->round : server_core_slowest(c, k);
         if (!found || least < *clock) *clock = least;
         found = true;
     }

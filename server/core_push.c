@@ -1,128 +1,10 @@
-/* core_push.c - one push or pull of one chunk: which of its counters move, and who may be answered.
- */
+/* core_push.c - one push or pull of one chunk: which of its counters move, and who may be answered. */
 #include "server/core_state.h"
 
 #include "common/plant.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-
-/* ---- held answers ---------------------------------------------------------------------------- */
-static sync_view view_of(const server_core *c, uint32_t chunk, int32_t rank, uint64_t seq,
-                         uint64_t slowest)
-{
-    const uint64_t clock = *server_core_clock(c, chunk, rank);
-    const bool forgets =
-        plant(PLANT_DEDUP_OFF_BY_ONE) || (plant(PLANT_EPOCH_IN_IDENTITY) && c->epochs > 1);
-    return (sync_view){.seq     = seq,
-                       .clock   = forgets && clock == seq + 1 ? seq : clock,
-                       .slowest = slowest,
-                       .round   = c->chunk[chunk].round};
-}
-
-static bool may_leave(const server_core *c, uint32_t chunk, const server_core_held *h,
-                      uint64_t slowest)
-{
-    const server_core_chunk *k = &c->chunk[chunk];
-    if (!k->has_values) return false;
-    if (h->initial || !k->desc.trained) return true;
-    const server_core_group *group = server_core_group_of(c, k);
-    const sync_view view           = view_of(c, chunk, h->rank, h->seq, slowest);
-    return group->ops->serve(&group->hyper, &view);
-}
-
-static server_core_action *serve(server_core *c, uint32_t chunk, const server_core_held *h,
-                                 uint64_t slowest)
-{
-    const server_core_chunk *k = &c->chunk[chunk];
-    const uint64_t clock       = *server_core_clock(c, chunk, h->rank);
-    server_core_action *a      = server_core_say(c, h->bare ? CORE_APPLIED : CORE_SERVE, chunk);
-    a->rank                    = h->rank;
-    a->peer                    = h->peer;
-    a->seq                     = h->initial ? clock : h->seq; /* where its pushes begin */
-    a->initial                 = h->initial;
-    if (!server_core_group_of(c, k)->ops->averages && !h->initial && clock > slowest)
-        a->staleness = clock - slowest > UINT32_MAX ? UINT32_MAX : (uint32_t)(clock - slowest);
-    return a;
-}
-
-bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *answer)
-{
-    uint32_t n = 0;
-    for (server_core_held *h = c->chunk[chunk].held; h != NULL; h = h->next) {
-        if (h->rank != answer->rank) continue;
-        if (h->seq == answer->seq && h->initial == answer->initial) { /* asked again */
-            h->peer = answer->peer;
-            return true;
-        }
-        if (++n == CORE_HELD_PER_RANK_MAX) return false;
-    }
-    server_core_held *h = c->spare != NULL ? c->spare : malloc(sizeof *h);
-    if (h == NULL) return false;
-    if (c->spare != NULL) c->spare = h->next;
-    *h                   = *answer;
-    h->next              = c->chunk[chunk].held;
-    c->chunk[chunk].held = h;
-    return true;
-}
-
-static void unlink_held(server_core *c, server_core_held **at)
-{
-    server_core_held *h = *at;
-    *at                 = h->next;
-    h->next             = c->spare;
-    c->spare            = h;
-}
-
-void server_core_serve_held(server_core *c, uint32_t chunk)
-{
-    if (c->chunk[chunk].held == NULL) return;
-    const uint64_t slowest = server_core_slowest(c, chunk);
-    for (server_core_held **at = &c->chunk[chunk].held; *at != NULL;) {
-        if (!may_leave(c, chunk, *at, slowest)) {
-            at = &(*at)->next;
-            continue;
-        }
-        serve(c, chunk, *at, slowest);
-        unlink_held(c, at);
-    }
-}
-
-void server_core_forget_held_of(server_core *c, uint32_t chunk, int32_t rank)
-{
-    for (server_core_held **at = &c->chunk[chunk].held; *at != NULL;)
-        if ((*at)->rank == rank)
-            unlink_held(c, at);
-        else
-            at = &(*at)->next;
-}
-
-void server_core_forget_held(server_core *c)
-{
-    for (uint32_t k = 0; k < c->n_chunks; k++)
-        while (c->chunk[k].held != NULL) unlink_held(c, &c->chunk[k].held);
-}
-
-void server_core_peer_down(server_core *c, uint32_t peer)
-{
-    for (uint32_t k = 0; k < c->n_chunks; k++)
-        for (server_core_held **at = &c->chunk[k].held; *at != NULL;)
-            if ((*at)->peer == peer)
-                unlink_held(c, at);
-            else
-                at = &(*at)->next;
-}
-
-/* Answers now if the rule allows it, else when it does.  False: it can be neither answered nor
- * held. */
-static bool answer_or_hold(server_core *c, uint32_t chunk, const server_core_held *h, bool *held)
-{
-    const uint64_t slowest = server_core_slowest(c, chunk);
-    *held                  = !may_leave(c, chunk, h, slowest);
-    if (*held) return server_core_hold(c, chunk, h);
-    serve(c, chunk, h, slowest);
-    return true;
-}
 
 /* ---- push: a repeat -------------------------------------------------------------------------- */
 static void acknowledge(server_core *c, server_core_verb verb, const server_core_push_event *e,
@@ -192,7 +74,7 @@ static server_core_actions repeat(server_core *c, const server_core_push_event *
     }
     bool held;
     const server_core_held h = answer_to(e);
-    if (!answer_or_hold(c, e->chunk, &h, &held))
+    if (!server_core_answer(c, e->chunk, &h, &held))
         return refuse_push(c, e, PEN_AGAIN, "too many answers are waiting");
     if (held)
         acknowledge(c, CORE_RECEIPT, e, true);
@@ -390,7 +272,7 @@ server_core_actions server_core_push(server_core *c, const server_core_push_even
         return refuse_push(c, e, PEN_INVALID_ARGUMENT, "a frozen tensor takes no gradient");
 
     const server_core_group *group = server_core_group_of(c, k);
-    const sync_view view           = view_of(c, e->chunk, e->rank, e->seq, 0);
+    const sync_view view           = server_core_view(c, e->chunk, e->rank, e->seq, 0);
     switch (group->ops->push(&group->hyper, &view)) {
     case SYNC_REPEAT: return repeat(c, e);
     case SYNC_ADD: return add(c, e);
@@ -413,14 +295,14 @@ server_core_actions server_core_pull(server_core *c, const server_core_pull_even
     const server_core_chunk *k = &c->chunk[e->chunk];
     const server_core_held h   = {
           .rank = e->rank, .peer = e->peer, .seq = e->seq, .initial = e->initial};
-    if (e->decided && k->desc.trained && server_core_group_of(c, k)->ops->averages) {
+    if (e->decided && server_core_averages(c, k)) {
         if (k->round != e->seq + 1)
             return refuse_pull(c, e, PEN_WRONG_STATE, "these values are not of that step any more");
-        serve(c, e->chunk, &h, 0);
+        server_core_serve(c, e->chunk, &h, 0);
         return server_core_said(c);
     }
     bool held;
-    if (!answer_or_hold(c, e->chunk, &h, &held))
+    if (!server_core_answer(c, e->chunk, &h, &held))
         return refuse_pull(c, e, PEN_AGAIN, "too many answers are waiting");
     if (held && !e->initial) server_core_say(c, CORE_HELD, e->chunk)->rank = e->rank;
     return server_core_said(c);
@@ -453,7 +335,7 @@ static uint32_t missing_of_partition(const server_core *c, const server_core_par
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n && n == 0; i++) {
         const server_core_chunk *k = &c->chunk[c->order[p->first + i]];
-        if (k->desc.trained && server_core_group_of(c, k)->ops->averages)
+        if (server_core_averages(c, k))
             n = who_is_below(c, c->order[p->first + i], step + 1, missing);
     }
     return n;
@@ -466,7 +348,8 @@ static uint32_t who_holds_back(const server_core *c, uint32_t chunk, int32_t ran
     uint32_t n                     = 0;
     for (uint32_t r = 0; r < c->world_size; r++) {
         if (c->incarnation[r] == 0) continue;
-        const sync_view view = view_of(c, chunk, rank, 0, *server_core_clock(c, chunk, (int32_t)r));
+        const sync_view view =
+            server_core_view(c, chunk, rank, 0, *server_core_clock(c, chunk, (int32_t)r));
         if (!group->ops->serve(&group->hyper, &view)) missing[n++] = (int32_t)r;
     }
     return n;

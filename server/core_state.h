@@ -86,24 +86,36 @@ static inline const server_core_group *server_core_group_of(const server_core *c
     return &c->group[k->desc.group];
 }
 
-/* One more action.  Its room was reserved for the worst event, so it cannot fail. */
+/* A decision, or a round of all ranks, closes it. */
+static inline bool server_core_averages(const server_core *c, const server_core_chunk *k)
+{
+    return k->desc.trained && server_core_group_of(c, k)->ops->averages;
+}
+
+/* core_members.c */
+bool server_core_brings(const server_core *c, uint32_t chunk, int32_t rank); /* its node's sum */
+int32_t server_core_next_live(const server_core *c, int32_t from); /* >= from; world_size: none */
+uint64_t server_core_slowest(const server_core *c, uint32_t chunk);
+
+/* core_answer.c.  One more action: its room was reserved for the worst event, so it cannot fail. */
 server_core_action *server_core_say(server_core *c, server_core_verb verb, uint32_t index);
 server_core_actions server_core_said(const server_core *c);
 server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer,
                                        uint64_t seq, pen_status status, const char *reason);
+sync_view server_core_view(const server_core *c, uint32_t chunk, int32_t rank, uint64_t seq,
+                           uint64_t slowest);
+
+/* Answers now if the rule allows it, else (*held) when it does.  False: it can be neither answered nor held. */
+bool server_core_answer(server_core *c, uint32_t chunk, const server_core_held *h, bool *held);
+void server_core_serve(server_core *c, uint32_t chunk, const server_core_held *h, uint64_t slowest);
 
 /* Holds an answer; false: too many, or no memory. */
 bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *answer);
 void server_core_serve_held(server_core *c, uint32_t chunk);
 void server_core_forget_held_of(server_core *c, uint32_t chunk, int32_t rank);
 
-void server_core_count_nodes(server_core *c); /* members have changed */
-bool server_core_brings(const server_core *c, uint32_t chunk, int32_t rank); /* its node's sum */
-int32_t server_core_next_live(const server_core *c, int32_t from); /* >= from; world_size: none */
-uint64_t server_core_slowest(const server_core *c, uint32_t chunk);
-
+/* core_step.c */
 void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs);
-
 /* A chunk that a decision closes was summed; says PREPARED with the last one. */
 void server_core_partition_summed(server_core *c, uint32_t chunk);
 

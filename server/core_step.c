@@ -153,7 +153,7 @@ static void close_partition(server_core *c, server_core_partition *p, const wire
 {
     for (uint32_t i = 0; i < p->n; i++) {
         server_core_chunk *k = &c->chunk[c->order[p->first + i]];
-        if (!k->desc.trained || !server_core_group_of(c, k)->ops->averages) continue;
+        if (!server_core_averages(c, k)) continue;
         k->round++;
         k->got  = 0;
         k->cut  = 0;
