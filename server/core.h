@@ -83,8 +83,7 @@ typedef enum {
     CORE_APPLIED,  /* tell peer that push seq was applied (it wants no values)                  */
     CORE_RECEIPT,  /* tell peer that push seq arrived                                           */
     CORE_HELD,     /* nothing to do: an answer waits for slower ranks                           */
-    CORE_REFUSE,   /* tell peer: status, reason                                                 */
-    CORE_VERB_END
+    CORE_REFUSE    /* tell peer: status, reason                                                 */
 } server_core_verb;
 /* clang-format on */
 

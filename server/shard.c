@@ -11,25 +11,6 @@
 
 #define LOG_TURNED (UINT64_C(0x7a4e) << 32) /* of log_allowed(), by shard */
 
-/* ---- failing --------------------------------------------------------------------------------- */
-void shard_fail(shard *s, const pen_error *error)
-{
-    if (s->has_failed) return;
-    s->has_failed = true;
-    s->outside.report(s->outside.user, error);
-}
-
-bool shard_no_memory(shard *s)
-{
-    pen_error error;
-    why_set(&error, PEN_NO_MEMORY,
-            "a shard of %u chunks ran out of memory; give the job more servers or memory",
-            s->n_chunks);
-    why_culprit(&error, PEN_SERVER, -1, -1, NULL);
-    shard_fail(s, &error);
-    return false;
-}
-
 /* ---- life ------------------------------------------------------------------------------------ */
 shard *shard_create(const shard_options *options, const shard_outside *outside, pen_error *why)
 {
@@ -55,13 +36,6 @@ static void free_kept(shard_kept *kept)
     }
 }
 
-static void free_chunk(shard *s, shard_chunk *k)
-{
-    shard_drop_sum(s, k);
-    shard_drop_kept(s, k);
-    shard_chunk_free(k);
-}
-
 void shard_destroy(shard *s)
 {
     if (s == NULL) return;
@@ -70,7 +44,10 @@ void shard_destroy(shard *s)
     shard_scalars_fini(s);
     shard_gate_forget(s);
     shard_log_fini(s);
-    for (uint32_t i = 0; s->chunk != NULL && i < s->n_chunks; i++) free_chunk(s, &s->chunk[i]);
+    for (uint32_t i = 0; s->chunk != NULL && i < s->n_chunks; i++) {
+        shard_drop_staged(s, &s->chunk[i]);
+        shard_chunk_free(&s->chunk[i]);
+    }
     for (uint32_t i = 0; s->partition != NULL && i < s->n_partitions; i++)
         free(s->partition[i].squares);
     server_core_destroy(s->core);
@@ -149,12 +126,31 @@ bool shard_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
     if (d->kind == WIRE_LOG)
         shard_follow_receive(s, peer, d, payload);
     else if (d->kind == WIRE_LOGGED)
-        shard_log_heard(s, d);
+        shard_copies_heard(s, d);
     else if (check_sender(s, d, payload, &is_member, &why) != PEN_OK)
         turn_away(s, peer, d, &why);
     else
         take(s, peer, d, payload);
     return is_member;
+}
+
+void shard_flush(shard *s)
+{
+    if (s->core == NULL || s->has_failed) return;
+    shard_follow_acknowledge(s);
+    shard_reply_flush(s);
+    if (s->n_copies > 0) shard_log_send(s);
+    if (s->log.n > 0 || s->watch.lag_entries > 0) shard_log_tell_lag(s);
+}
+
+void shard_peer_down(shard *s, uint32_t peer)
+{
+    shard_reply_forget_peer(s, peer);
+    shard_gate_forget_peer(s, peer);
+    if (s->primary_peer == peer) s->primary_peer = SHARD_NONE;
+    for (uint32_t r = 0; s->peer_of != NULL && r < s->setup.world_size; r++)
+        if (s->peer_of[r] == peer) s->peer_of[r] = SHARD_NONE;
+    if (s->core != NULL) server_core_peer_down(s->core, peer);
 }
 
 /* ---- being asked ----------------------------------------------------------------------------- */
@@ -180,9 +176,7 @@ bool shard_lacks_values(const shard *s)
 
 static const shard_chunk *chunk_of(const shard *s, uint32_t number)
 {
-    if (s->core == NULL || number >= s->setup.plan->n_chunks || s->index_of[number] == SHARD_NONE)
-        return NULL;
-    return &s->chunk[s->index_of[number]];
+    return s->core != NULL ? shard_find(s, number) : NULL;
 }
 
 const float *shard_values(const shard *s, uint32_t chunk, uint64_t *version)
@@ -215,21 +209,10 @@ uint32_t shard_number(const shard *s)
     return s->setup.self;
 }
 
-uint64_t shard_index(const shard *s, uint64_t *digest)
-{
-    if (digest != NULL) *digest = s->log.digest;
-    return s->log.index;
-}
-
-uint64_t shard_log_bytes(const shard *s)
-{
-    return s->log.n > 0 ? s->log.bytes - s->log.entry[s->log.first].before : 0;
-}
-
 const uint64_t *shard_clocks(const shard *s, uint32_t chunk, uint64_t *round)
 {
     const shard_chunk *k = chunk_of(s, chunk);
     if (k == NULL) return NULL;
-    if (round != NULL) *round = server_core_round(s->core, (uint32_t)(k - s->chunk));
-    return server_core_clocks(s->core, (uint32_t)(k - s->chunk));
+    if (round != NULL) *round = server_core_round(s->core, k->index);
+    return server_core_clocks(s->core, k->index);
 }

@@ -1,4 +1,4 @@
-/* shard_act.c - carries the core's actions out: one small function per verb. */
+/* shard_act.c - carries the core's actions out, one verb after the other. */
 #include "server/shard_state.h"
 
 #include "common/plant.h"
@@ -19,7 +19,7 @@ static optim_span span_of(const shard *s, shard_chunk *k, const float *grad, dou
                        .lr       = lr,
                        .gscale   = gscale,
                        .no_decay = (s->setup.model->tensor[k->tensor].flags & PEN_NO_DECAY) != 0};
-    for (int i = 0; i < s->group[k->group].optim->slot_count; i++) span.slot[i] = k->slot[i]->data;
+    for (uint32_t i = 0; i < k->slots; i++) span.slot[i] = k->slot[i]->data;
     return span;
 }
 
@@ -41,7 +41,7 @@ static void update(shard *s, shard_chunk *k, const float *grad, double lr, doubl
         span.n          = k->count - at < range ? k->count - at : range;
         span.param += at;
         span.grad += at;
-        for (int i = 0; i < s->group[k->group].optim->slot_count; i++) span.slot[i] += at;
+        for (uint32_t i = 0; i < k->slots; i++) span.slot[i] += at;
         shard_chunk_copy_range(k, &from, at, span.n);
         optim_apply(s->group[k->group].optim, &s->group[k->group].hyper, &span, 1, NULL);
     }
@@ -110,13 +110,12 @@ static void count_step(shard *s, uint64_t step, bool was_skipped)
 static void trace_shard(const shard *s, trace_kind kind, uint64_t begun, uint64_t step,
                         int32_t rank)
 {
-    const trace_note note = {
-        .step = (int64_t)step, .shard = (int32_t)shard_number(s), .rank = rank};
+    const trace_note note = {.step = (int64_t)step, .shard = (int32_t)s->setup.self, .rank = rank};
     trace_span(kind, begun, &note);
 }
 
-void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision,
-                  uint64_t cut)
+static void commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision,
+                   uint64_t cut)
 {
     const wire_inputs *inputs = server_core_step_inputs(s->core, step);
     const plan_partition *p   = &s->setup.plan->partition[s->partition[partition].number];
@@ -154,7 +153,7 @@ static buf *holder_of(const shard_arrival *in)
 }
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
-static void act_fold(shard *s, const server_core_action *a, const shard_arrival *in)
+static void fold(shard *s, const server_core_action *a, const shard_arrival *in)
 {
     shard_chunk *k = &s->chunk[a->index];
     if (a->rank == in->d->rank) shard_scalars_take(s, k, a->rank, &in->d->inputs);
@@ -164,19 +163,15 @@ static void act_fold(shard *s, const server_core_action *a, const shard_arrival 
         shard_fold_kept(s, k, a->rank);
 }
 
-static void act_keep(shard *s, const server_core_action *a, const shard_arrival *in)
+static void keep(shard *s, const server_core_action *a, const shard_arrival *in)
 {
     shard_scalars_take(s, &s->chunk[a->index], a->rank, &in->d->inputs);
     shard_keep(s, &s->chunk[a->index], a->rank, factor_of(&in->d->inputs), in->data, holder_of(in));
 }
 
-static void act_summed(shard *s, const server_core_action *a, const shard_arrival *in)
+static void take_norm(shard *s, shard_chunk *k)
 {
-    (void)in;
-    shard_chunk *k = &s->chunk[a->index];
-    shard_partition *p =
-        &s->partition[s->partition_index[s->setup.plan->chunk[k->number].partition]];
-    double *squares = p->squares + k->first_block;
+    double *squares = s->partition[k->partition].squares + k->first_block;
     if (k->sum == NULL)
         memset(squares, 0, k->blocks * sizeof *squares);
     else if (!simd()->norm(k->sum, k->count, squares) && k->bad_rank < 0)
@@ -217,18 +212,12 @@ static void make_record(shard *s, uint32_t partition, uint64_t step)
     shard_log_prepared(s, partition, -1);
 }
 
-static void act_prepared(shard *s, const server_core_action *a, const shard_arrival *in)
+static void prepared(shard *s, const server_core_action *a)
 {
-    (void)in;
     if (a->peer == CORE_EVERYONE)
         make_record(s, a->index, a->seq);
     else if (!s->partition[a->index].is_fresh)
         shard_send_prepared(s, a->index, a->peer, a->rank);
-}
-
-static void act_commit(shard *s, const server_core_action *a, const shard_arrival *in)
-{
-    shard_commit(s, a->index, a->seq, &in->d->decision, a->cut);
 }
 
 /* Eager: the mean of all ranks.  Otherwise one rank's push by itself, weighed relative to 1. */
@@ -245,7 +234,7 @@ void shard_update_with_one(shard *s, shard_chunk *k, const wire_inputs *inputs, 
         update(s, k, grad, inputs->rate[k->group], inputs->weight / inputs->loss_scale);
 }
 
-static void act_update(shard *s, const server_core_action *a, const shard_arrival *in)
+static void take_update(shard *s, const server_core_action *a, const shard_arrival *in)
 {
     shard_chunk *k       = &s->chunk[a->index];
     const uint64_t begun = trace_begin();
@@ -267,16 +256,8 @@ static void act_update(shard *s, const server_core_action *a, const shard_arriva
     trace_shard(s, TRACE_COMMIT, begun, a->seq, a->rank);
 }
 
-static void act_drop(shard *s, const server_core_action *a, const shard_arrival *in)
+static void serve(shard *s, const server_core_action *a)
 {
-    (void)in;
-    shard_drop_sum(s, &s->chunk[a->index]);
-    shard_drop_kept(s, &s->chunk[a->index]);
-}
-
-static void act_serve(shard *s, const server_core_action *a, const shard_arrival *in)
-{
-    (void)in;
     if (a->repeated) stat_add(s->options.stats, STAT_REPEATS, 1);
     if (!s->chunk[a->index].decided && !a->initial) {
         stat_max(s->options.stats, STAT_GAP_MAX, a->staleness);
@@ -291,26 +272,7 @@ static void note(shard *s, const server_core_action *a, shard_list_kind kind)
     shard_note(s, kind, a);
 }
 
-static void act_applied(shard *s, const server_core_action *a, const shard_arrival *in)
-{
-    (void)in;
-    note(s, a, SHARD_APPLIED);
-}
-
-static void act_receipt(shard *s, const server_core_action *a, const shard_arrival *in)
-{
-    (void)in;
-    note(s, a, SHARD_RECEIPT);
-}
-
-static void act_held(shard *s, const server_core_action *a, const shard_arrival *in)
-{
-    (void)a;
-    (void)in;
-    stat_add(s->options.stats, STAT_HELD, 1);
-}
-
-static void act_refuse(shard *s, const server_core_action *a, const shard_arrival *in)
+static void refuse(shard *s, const server_core_action *a, const shard_arrival *in)
 {
     if (a->status == PEN_AGAIN) stat_add(s->options.stats, STAT_BUSY, 1);
     if (a->index == CORE_EVERYONE)
@@ -320,16 +282,25 @@ static void act_refuse(shard *s, const server_core_action *a, const shard_arriva
                            a->reason);
 }
 
-static void (*const verbs[CORE_VERB_END])(shard *s, const server_core_action *a,
-                                          const shard_arrival *in) = {
-    [CORE_FOLD] = act_fold,         [CORE_KEEP] = act_keep,     [CORE_SUMMED] = act_summed,
-    [CORE_PREPARED] = act_prepared, [CORE_COMMIT] = act_commit, [CORE_UPDATE] = act_update,
-    [CORE_DROP] = act_drop,         [CORE_SERVE] = act_serve,   [CORE_APPLIED] = act_applied,
-    [CORE_RECEIPT] = act_receipt,   [CORE_HELD] = act_held,     [CORE_REFUSE] = act_refuse,
-};
+static void carry_out(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    switch (a->verb) {
+    case CORE_FOLD: fold(s, a, in); break;
+    case CORE_KEEP: keep(s, a, in); break;
+    case CORE_SUMMED: take_norm(s, &s->chunk[a->index]); break;
+    case CORE_PREPARED: prepared(s, a); break;
+    case CORE_COMMIT: commit(s, a->index, a->seq, &in->d->decision, a->cut); break;
+    case CORE_UPDATE: take_update(s, a, in); break;
+    case CORE_DROP: shard_drop_staged(s, &s->chunk[a->index]); break;
+    case CORE_SERVE: serve(s, a); break;
+    case CORE_APPLIED: note(s, a, SHARD_APPLIED); break;
+    case CORE_RECEIPT: note(s, a, SHARD_RECEIPT); break;
+    case CORE_HELD: stat_add(s->options.stats, STAT_HELD, 1); break;
+    case CORE_REFUSE: refuse(s, a, in); break;
+    }
+}
 
 void shard_act(shard *s, server_core_actions actions, const shard_arrival *in)
 {
-    for (uint32_t i = 0; i < actions.n && !s->has_failed; i++)
-        verbs[actions.at[i].verb](s, &actions.at[i], in);
+    for (uint32_t i = 0; i < actions.n && !s->has_failed; i++) carry_out(s, &actions.at[i], in);
 }

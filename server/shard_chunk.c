@@ -19,11 +19,11 @@ static buf *zeroed(buf *b)
     return b;
 }
 
-bool shard_chunk_allocate(shard *s, shard_chunk *k, int slots)
+bool shard_chunk_allocate(shard *s, shard_chunk *k)
 {
     bool done = true;
     if (k->extent[0] == TIER_NONE) done = (k->values = zeroed(array_new(s, k, true))) != NULL;
-    for (int i = 0; done && i < slots; i++)
+    for (uint32_t i = 0; done && i < k->slots; i++)
         if (k->extent[1 + i] == TIER_NONE)
             done = (k->slot[i] = zeroed(array_new(s, k, false))) != NULL;
     return done;
@@ -42,7 +42,7 @@ void shard_chunk_first_slots(shard *s, shard_chunk *k)
     const shard_group *group = &s->group[k->group];
     if (!k->trained || group->optim->slot_init == NULL) return;
     optim_span span = {.param = k->values->data, .n = k->count};
-    for (int i = 0; i < group->optim->slot_count; i++) span.slot[i] = k->slot[i]->data;
+    for (int i = 0; i < (int)k->slots; i++) span.slot[i] = k->slot[i]->data;
     group->optim->slot_init(&group->hyper, &span);
 }
 
@@ -135,16 +135,4 @@ buf *shard_chunk_wire(shard *s, shard_chunk *k)
     if (!k->has_crc) k->crc = crc32c(0, wire->data, wire->size);
     k->has_crc = true;
     return wire;
-}
-
-uint32_t shard_chunk_crc(shard *s, shard_chunk *k)
-{
-    if (k->dtype == PEN_F32 && k->has_crc) return k->crc;
-    buf *values        = shard_tier_array(s, k, 0);
-    const uint32_t crc = values != NULL ? crc32c(0, values->data, values->size) : 0;
-    buf_release(values);
-    if (k->dtype != PEN_F32) return crc;
-    k->crc     = crc;
-    k->has_crc = true;
-    return crc;
 }

@@ -67,8 +67,7 @@ static void refer(shard_cut_chunk *to, shard *s, const shard_chunk *k)
                             .version  = k->version,
                             .is_taken = true,
                             .values   = buf_acquire(k->values),
-                            .n_slots =
-                                k->trained ? (uint32_t)s->group[k->group].optim->slot_count : 0};
+                            .n_slots  = k->slots};
     for (uint32_t i = 0; i < to->n_slots; i++) to->slot[i] = buf_acquire(k->slot[i]);
     for (uint32_t a = 0; s->tier != NULL && a <= to->n_slots; a++)
         to->held[a] = shard_tier_hold(s, k, a);

@@ -94,18 +94,17 @@ void shard_fill_begin(shard *s, shard_copy *copy)
 static void tell_array(shard *s, const shard_copy *copy, shard_chunk *k, uint32_t slot,
                        bool is_last, buf *numbers)
 {
-    const uint32_t index = (uint32_t)(k - s->chunk);
-    wire_entry e         = {.what    = WIRE_ENTRY_STATE,
-                            .object  = k->number,
-                            .rank    = -1,
-                            .slot    = slot,
-                            .is_last = is_last,
-                            .step    = server_core_round(s->core, index),
-                            .version = k->version};
+    wire_entry e = {.what    = WIRE_ENTRY_STATE,
+                    .object  = k->number,
+                    .rank    = -1,
+                    .slot    = slot,
+                    .is_last = is_last,
+                    .step    = server_core_round(s->core, k->index),
+                    .version = k->version};
     if (slot == 0) {
-        e.number     = server_core_clocks(s->core, index);
+        e.number     = server_core_clocks(s->core, k->index);
         e.n_numbers  = s->setup.world_size;
-        e.crc        = numbers != NULL ? shard_chunk_crc(s, k) : 0;
+        e.crc        = numbers != NULL ? shard_tier_crc(s, k) : 0;
         e.has_record = shard_scalars_are_of(s, k);
         if (e.has_record) e.record.scalars = s->scalars.sum;
     }
@@ -114,16 +113,15 @@ static void tell_array(shard *s, const shard_copy *copy, shard_chunk *k, uint32_
 
 static uint64_t tell_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
 {
-    if (!server_core_has_values(s->core, (uint32_t)(k - s->chunk))) {
+    if (!server_core_has_values(s->core, k->index)) {
         tell_array(s, copy, k, 0, true, NULL); /* they come as FIRST */
         return 0;
     }
-    const uint32_t slots = k->trained ? (uint32_t)s->group[k->group].optim->slot_count : 0;
-    for (uint32_t a = 0; a <= slots && !s->has_failed; a++) {
+    for (uint32_t a = 0; a <= k->slots && !s->has_failed; a++) {
         buf *numbers = shard_tier_array(s, k, a);
-        if (numbers != NULL) tell_array(s, copy, k, a, a == slots, numbers);
+        if (numbers != NULL) tell_array(s, copy, k, a, a == k->slots, numbers);
     }
-    return k->count * sizeof(float) * (1 + slots);
+    return k->count * sizeof(float) * (1 + k->slots);
 }
 
 /* The chunks of a tensor whose rule needs all of it are updated together, so they travel together. */

@@ -16,12 +16,6 @@ typedef struct { /* one entry, and where its bytes are */
 } logged;
 
 /* ---- what an entry is about ------------------------------------------------------------------ */
-static shard_chunk *chunk_of(shard *s, const wire_entry *e)
-{
-    if (e->object >= s->setup.plan->n_chunks || s->index_of[e->object] == SHARD_NONE) return NULL;
-    return &s->chunk[s->index_of[e->object]];
-}
-
 static uint32_t partition_of(const shard *s, const wire_entry *e)
 {
     return e->object < s->setup.plan->n_partitions ? s->partition_index[e->object] : SHARD_NONE;
@@ -53,7 +47,7 @@ static void refer_to_sum(shard *s, shard_chunk *k, const logged *l)
 /* ---- entries: each is false when it does not fit --------------------------------------------- */
 static bool follow_first(shard *s, const logged *l)
 {
-    shard_chunk *k = chunk_of(s, l->e);
+    shard_chunk *k = shard_find(s, l->e->object);
     if (k == NULL || !has_numbers(k, l->e)) return false;
     if (!k->is_filled || !shard_tier_first_in(s, k) || !shard_chunk_make_writable(s, k))
         return true;
@@ -62,13 +56,13 @@ static bool follow_first(shard *s, const logged *l)
     shard_chunk_changed(k);
     shard_log_changed(s, k);
     shard_tier_out(s, k);
-    server_core_first_values(s->core, (uint32_t)(k - s->chunk));
+    server_core_first_values(s->core, k->index);
     return true;
 }
 
 static bool follow_sum(shard *s, const logged *l)
 {
-    shard_chunk *k = chunk_of(s, l->e);
+    shard_chunk *k = shard_find(s, l->e->object);
     if (k == NULL || !k->decided || (l->e->bytes > 0 && !has_numbers(k, l->e))) return false;
     refer_to_sum(s, k, l);
     return true;
@@ -112,11 +106,11 @@ static bool follow_commit(shard *s, const logged *l)
 
 static bool follow_update(shard *s, const logged *l)
 {
-    shard_chunk *k = chunk_of(s, l->e);
+    shard_chunk *k = shard_find(s, l->e->object);
     if (k == NULL || !has_rates(s, l->e) || (l->e->bytes > 0 && !has_numbers(k, l->e)))
         return false;
     if (is_missing(k)) return true;
-    if (!server_core_follow_update(s->core, (uint32_t)(k - s->chunk), l->e->step)) return false;
+    if (!server_core_follow_update(s->core, k->index, l->e->step)) return false;
     refer_to_sum(s, k, l);
     k->weight_sum = l->e->weight_sum;
     shard_scalars_follow(s, k, &l->e->inputs.scalars);
@@ -128,13 +122,12 @@ static bool follow_update(shard *s, const logged *l)
 
 static bool follow_apply(shard *s, const logged *l)
 {
-    shard_chunk *k = chunk_of(s, l->e);
+    shard_chunk *k = shard_find(s, l->e->object);
     if (k == NULL || !has_rates(s, l->e) ||
         l->e->bytes != k->count * plan_dtype_bytes(k->push_dtype))
         return false;
     if (is_missing(k)) return true;
-    if (!server_core_follow_apply(s->core, (uint32_t)(k - s->chunk), l->e->rank, l->e->step))
-        return false;
+    if (!server_core_follow_apply(s->core, k->index, l->e->rank, l->e->step)) return false;
     shard_scalars_take(s, k, l->e->rank, &l->e->inputs);
     shard_scalars_close(s, k);
     shard_update_with_one(s, k, &l->e->inputs, l->data);
@@ -156,13 +149,10 @@ static bool follow_begin(shard *s, const logged *l)
 static bool follow_state(shard *s, const logged *l)
 {
     const wire_entry *e = l->e;
-    shard_chunk *k      = chunk_of(s, e);
-    const uint32_t slots =
-        k != NULL && k->trained ? (uint32_t)s->group[k->group].optim->slot_count : 0;
-    if (k == NULL || e->slot > slots || (e->bytes > 0 && !has_numbers(k, e))) return false;
+    shard_chunk *k      = shard_find(s, e->object);
+    if (k == NULL || e->slot > k->slots || (e->bytes > 0 && !has_numbers(k, e))) return false;
     if (e->slot == 0) {
-        server_core_follow_state(s->core, (uint32_t)(k - s->chunk), e->bytes > 0, e->step,
-                                 e->number, e->n_numbers);
+        server_core_follow_state(s->core, k->index, e->bytes > 0, e->step, e->number, e->n_numbers);
         k->version = e->version;
         if (e->has_record) shard_scalars_follow(s, k, &e->record.scalars);
     }
@@ -213,8 +203,7 @@ static bool (*const entries[WIRE_ENTRY_END])(shard *s, const logged *l) = {
 static void empty(shard *s, const wire_data *d)
 {
     for (uint32_t i = 0; i < s->n_chunks; i++) {
-        shard_drop_sum(s, &s->chunk[i]);
-        shard_drop_kept(s, &s->chunk[i]);
+        shard_drop_staged(s, &s->chunk[i]);
         s->chunk[i].is_filled = false;
     }
     server_core_empty(s->core);
@@ -294,13 +283,6 @@ static void remember_early(shard *s, uint32_t peer, const wire_data *d)
     s->early_peer  = peer;
     s->early_epoch = d->epoch;
     s->early_from  = d->from;
-}
-
-void shard_follow_begin(shard *s)
-{
-    if (s->early_epoch != s->epoch || s->early_from != s->primary) return;
-    s->primary_peer = s->early_peer;
-    s->owes_ack = s->has_gap = true;
 }
 
 void shard_follow_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)

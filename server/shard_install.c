@@ -8,11 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool shard_is_sealed(const shard *s)
-{
-    return s->sealed_epoch != 0;
-}
-
 static bool is_newer(uint64_t term, uint64_t epoch, uint64_t than_term, uint64_t than_epoch)
 {
     if (plant(PLANT_TERM_IGNORED)) return epoch > than_epoch;
@@ -82,8 +77,7 @@ void shard_restart(shard *s)
     forget_fresh(s);
     server_core_abandon(s->core);
     for (uint32_t i = 0; i < s->n_chunks; i++) {
-        shard_drop_sum(s, &s->chunk[i]);
-        shard_drop_kept(s, &s->chunk[i]);
+        shard_drop_staged(s, &s->chunk[i]);
         shard_act(s, server_core_restart(s->core, i), &event);
     }
 }
@@ -93,10 +87,9 @@ static void keep_prepared(shard *s)
 {
     server_core_restage(s->core);
     for (uint32_t i = 0; i < s->n_chunks; i++) {
-        shard_chunk *k   = &s->chunk[i];
-        const uint32_t p = s->partition_index[s->setup.plan->chunk[k->number].partition];
+        shard_chunk *k = &s->chunk[i];
         shard_drop_kept(s, k);
-        if (!k->decided || !server_core_has_record(s->core, p)) shard_drop_sum(s, k);
+        if (!k->decided || !server_core_has_record(s->core, k->partition)) shard_drop_sum(s, k);
     }
 }
 
@@ -199,6 +192,14 @@ static void log_settled(shard *s, const shard_view *v, bool restarted, const uin
     s->log.settled_at = s->log.index;
 }
 
+/* Its primary may have been faster; it is asked to say that again. */
+static void ask_again(shard *s)
+{
+    if (s->early_epoch != s->epoch || s->early_from != s->primary) return;
+    s->primary_peer = s->early_peer;
+    s->owes_ack = s->has_gap = true;
+}
+
 static void become(shard *s, const shard_view *v, shard_role was)
 {
     s->role    = v->role;
@@ -212,7 +213,7 @@ static void become(shard *s, const shard_view *v, shard_role was)
     shard_log_fini(s);
     s->n_copies = s->n_backups = 0;
     server_core_forget_held(s->core);
-    shard_follow_begin(s);
+    ask_again(s);
 }
 
 void shard_install(shard *s, const shard_view *v)

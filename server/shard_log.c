@@ -10,10 +10,7 @@
 #include "server/shard_state.h"
 
 #include "common/crc.h"
-#include "common/log.h"
-#include "common/plant.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,7 +96,7 @@ void shard_log_changed(shard *s, shard_chunk *k)
 {
     if (s->n_copies == 0 && s->role == SHARD_PRIMARY) return;
     if (s->role == SHARD_LEARNER && !s->is_whole) return;
-    s->log.digest += shard_chunk_crc(s, k) * (2 * (uint64_t)k->number + 1);
+    s->log.digest += shard_tier_crc(s, k) * (2 * (uint64_t)k->number + 1);
 }
 
 void shard_log_applied(shard *s)
@@ -119,7 +116,7 @@ static void release_slice(buf *self)
     free(self);
 }
 
-buf *shard_slice(const void *data, size_t size, buf *holder)
+static buf *slice_of(const void *data, size_t size, buf *holder)
 {
     if (holder->data == data && holder->size == size) return buf_acquire(holder);
     slice *part = malloc(sizeof *part);
@@ -132,7 +129,7 @@ buf *shard_slice(const void *data, size_t size, buf *holder)
 static void append_slice(shard *s, const wire_entry *e, int32_t only, const void *data, size_t size,
                          buf *holder)
 {
-    buf *payload = data != NULL ? shard_slice(data, size, holder) : NULL;
+    buf *payload = data != NULL ? slice_of(data, size, holder) : NULL;
     if (data != NULL && payload == NULL)
         shard_no_memory(s);
     else
@@ -150,7 +147,7 @@ void shard_log_first(shard *s, shard_chunk *k)
 {
     if (!shard_is_logging(s)) return;
     const wire_entry e = {
-        .what = WIRE_ENTRY_FIRST, .object = k->number, .rank = -1, .crc = shard_chunk_crc(s, k)};
+        .what = WIRE_ENTRY_FIRST, .object = k->number, .rank = -1, .crc = shard_tier_crc(s, k)};
     buf *values = shard_tier_array(s, k, 0);
     if (values == NULL) return;
     shard_log_append(s, &e, -1, values);
@@ -161,11 +158,10 @@ void shard_log_first(shard *s, shard_chunk *k)
 void shard_log_sum(shard *s, shard_chunk *k, int32_t only)
 {
     if (!shard_is_logging(s)) return;
-    const uint32_t p   = s->partition_index[s->setup.plan->chunk[k->number].partition];
     const wire_entry e = {.what   = WIRE_ENTRY_SUM,
                           .object = k->number,
                           .rank   = -1,
-                          .step   = server_core_partition_step(s->core, p)};
+                          .step   = server_core_partition_step(s->core, k->partition)};
     append_sum(s, &e, k, only);
 }
 
@@ -339,7 +335,18 @@ void shard_log_mark(shard *s)
     }
 }
 
-/* ---- acknowledgements ------------------------------------------------------------------------ */
+/* ---- how far ---------------------------------------------------------------------------------- */
+uint64_t shard_index(const shard *s, uint64_t *digest)
+{
+    if (digest != NULL) *digest = s->log.digest;
+    return s->log.index;
+}
+
+uint64_t shard_log_bytes(const shard *s)
+{
+    return s->log.n > 0 ? s->log.bytes - s->log.entry[s->log.first].before : 0;
+}
+
 void shard_log_trim(shard *s)
 {
     uint64_t kept = s->log.index;
@@ -368,75 +375,4 @@ void shard_log_fini(shard *s)
     s->log.entry    = NULL;
     s->log.capacity = s->log.n = s->log.first = 0;
     shard_log_tell_lag(s);
-}
-
-static shard_copy *copy_with(shard *s, uint64_t incarnation)
-{
-    for (uint32_t i = 0; i < s->n_copies; i++)
-        if (s->copy[i].incarnation == incarnation) return &s->copy[i];
-    return NULL;
-}
-
-static void report_difference(shard *s, const shard_copy *copy, const wire_data *d,
-                              const shard_entry *entry)
-{
-    const plan *cut     = s->setup.plan;
-    const bool is_chunk = entry->e.what == WIRE_ENTRY_FIRST || entry->e.what == WIRE_ENTRY_SUM ||
-                          entry->e.what == WIRE_ENTRY_UPDATE || entry->e.what == WIRE_ENTRY_APPLY;
-    const uint32_t chunk = is_chunk || entry->e.what == WIRE_ENTRY_SETTLE
-                               ? entry->e.object
-                               : cut->partition[entry->e.object].chunk[0];
-    const char *tensor   = s->setup.model->tensor[cut->chunk[chunk].tensor].name;
-    pen_error error;
-    why_set(&error, PEN_MISMATCH,
-            "shard %u is not the same on server %d and on its copy on server %d: after entry "
-            "%" PRIu64 " ('%s'%s, step %" PRIu64
-            ") their values differ; a machine computes wrongly, or they run different versions",
-            s->setup.self, s->setup.server, copy->server, d->index, tensor,
-            is_chunk ? "" : " and others", entry->e.step);
-    why_culprit(&error, PEN_SERVER, copy->server, (int64_t)entry->e.step, tensor);
-    shard_fail(s, &error);
-}
-
-/* Before a fill is over a copy knows no digest. */
-static void compare(shard *s, const shard_copy *copy, const wire_data *d)
-{
-    const shard_entry *entry = shard_log_at(s, d->index);
-    if (entry == NULL || d->index < s->log.settled_at ||
-        (copy->is_fresh && (!copy->is_filled || d->index < copy->filled_at)))
-        return;
-    if (entry->digest != d->digest) report_difference(s, copy, d, entry);
-}
-
-/* It lacks what was sent: once for each gap, the rest is the nudge's. */
-static void resend(shard *s, shard_copy *copy)
-{
-    if (copy->resent == copy->acked || copy->sent <= copy->acked) return;
-    copy->resent = copy->acked;
-    copy->sent   = plant(PLANT_RESEND_FROM_NEXT) ? copy->sent : copy->acked;
-    (void)shard_log_send_to(s, copy);
-}
-
-void shard_log_heard(shard *s, const wire_data *d)
-{
-    shard_copy *copy = copy_with(s, d->from);
-    if (s->role != SHARD_PRIMARY || shard_is_sealed(s) || copy == NULL || d->term != s->term ||
-        d->epoch != s->epoch || d->to != s->setup.incarnation || !copy->has_stream)
-        return;
-    if (d->stream != copy->stream && copy->is_learner) {
-        if (!copy->is_fresh) /* it did not hear of it in an epoch that is over */
-            shard_fill_begin(s, copy);
-        else if (d->flags & WIRE_REPEATED && copy->acked == copy->base)
-            resend(s, copy);
-        return;
-    }
-    if (d->index > s->log.index) return;
-    if (d->index >= copy->acked) compare(s, copy, d);
-    if (s->has_failed) return;
-    if (d->index > copy->acked) copy->acked = d->index;
-    if (copy->sent < copy->acked) copy->sent = copy->acked;
-    if (d->flags & WIRE_REPEATED) resend(s, copy);
-    shard_log_trim(s);
-    shard_gate_open(s);
-    if (copy->is_learner) shard_fill_go_on(s, copy);
 }

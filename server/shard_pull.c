@@ -4,16 +4,6 @@
 
 #include <math.h>
 
-static uint64_t seq_of(const wire_data *d, uint32_t i)
-{
-    return d->seq != NULL ? d->seq[i] : d->step;
-}
-
-static bool is_here(const shard *s, uint32_t number)
-{
-    return number < s->setup.plan->n_chunks && s->index_of[number] != SHARD_NONE;
-}
-
 /* ---- decisions ------------------------------------------------------------------------------- */
 static bool is_sane(const wire_decision *decision)
 {
@@ -53,7 +43,7 @@ static bool decide(shard *s, uint32_t peer, const wire_data *d)
 static bool check_pull(shard *s, uint32_t peer, const wire_data *d)
 {
     for (uint32_t i = 0; i < d->n; i++) {
-        if (is_here(s, d->chunk[i])) continue;
+        if (shard_find(s, d->chunk[i]) != NULL) continue;
         shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT, "a chunk is not on this shard");
         return false;
     }
@@ -75,7 +65,7 @@ void shard_receive_pull(shard *s, uint32_t peer, const wire_data *d)
         const server_core_pull_event e = {.rank    = d->rank,
                                           .peer    = peer,
                                           .chunk   = s->index_of[d->chunk[i]],
-                                          .seq     = seq_of(d, i),
+                                          .seq     = shard_seq(d, i),
                                           .initial = (d->flags & WIRE_INITIAL) != 0,
                                           .decided = d->has_decision};
         shard_act(s, server_core_pull(s->core, &e), &in);
@@ -86,13 +76,13 @@ void shard_receive_pull(shard *s, uint32_t peer, const wire_data *d)
 /* ---- INQUIRE --------------------------------------------------------------------------------- */
 void shard_receive_inquiry(shard *s, uint32_t peer, const wire_data *d)
 {
-    if (d->n == 0 || !is_here(s, d->chunk[0])) {
+    if (d->n == 0 || shard_find(s, d->chunk[0]) == NULL) {
         shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT, "an inquiry is about a chunk of this shard");
         return;
     }
     const shard_arrival in         = {.peer = peer, .d = d};
     const server_core_pull_event e = {
-        .rank = d->rank, .peer = peer, .chunk = s->index_of[d->chunk[0]], .seq = seq_of(d, 0)};
+        .rank = d->rank, .peer = peer, .chunk = s->index_of[d->chunk[0]], .seq = shard_seq(d, 0)};
     uint32_t n;
     const server_core_actions actions = server_core_inquire(s->core, &e, s->missing, &n);
     shard_act(s, actions, &in);

@@ -8,12 +8,6 @@
 #include <math.h>
 
 /* ---- what may be believed -------------------------------------------------------------------- */
-static const shard_chunk *find_chunk(const shard *s, uint32_t number)
-{
-    if (number >= s->setup.plan->n_chunks || s->index_of[number] == SHARD_NONE) return NULL;
-    return &s->chunk[s->index_of[number]];
-}
-
 /* All chunks are of this shard, each has a checksum, and the payload is as long as they are
  * together. */
 static pen_status check_payload(const shard *s, const wire_data *d, const buf *payload,
@@ -24,7 +18,7 @@ static pen_status check_payload(const shard *s, const wire_data *d, const buf *p
                        wire_kind_name((int)d->kind));
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < d->n; i++) {
-        const shard_chunk *k = find_chunk(s, d->chunk[i]);
+        const shard_chunk *k = shard_find(s, d->chunk[i]);
         if (k == NULL)
             return why_set(why, PEN_INVALID_ARGUMENT, "chunk %u is not on this shard", d->chunk[i]);
         bytes += k->count * plan_dtype_bytes(is_push ? k->push_dtype : k->dtype);
@@ -60,7 +54,7 @@ static bool is_intact(shard *s, uint32_t peer, const wire_data *d, uint32_t i, c
 {
     if (crc32c(0, data, size) == d->crc[i]) return true;
     stat_add(s->options.stats, STAT_CORRUPT, 1);
-    shard_refuse_chunk(s, peer, d, d->chunk[i], d->seq != NULL ? d->seq[i] : d->step, PEN_CORRUPT,
+    shard_refuse_chunk(s, peer, d, d->chunk[i], shard_seq(d, i), PEN_CORRUPT,
                        "the checksum does not match");
     return false;
 }
@@ -70,7 +64,7 @@ static bool has_decided_push(const shard *s, const wire_data *d)
 {
     if (s->is_eager || d->flags & WIRE_WANT_VALUES) return false;
     for (uint32_t i = 0; i < d->n; i++)
-        if (find_chunk(s, d->chunk[i])->decided) return true;
+        if (shard_find(s, d->chunk[i])->decided) return true;
     return false;
 }
 
@@ -101,7 +95,7 @@ static bool is_admitted(shard *s, const shard_arrival *in, uint32_t i)
 {
     const wire_data *d         = in->d;
     const shard_chunk *k       = &s->chunk[s->index_of[d->chunk[i]]];
-    const uint64_t seq         = d->seq != NULL ? d->seq[i] : d->step;
+    const uint64_t seq         = shard_seq(d, i);
     const admission_gradient g = {.rank       = d->rank,
                                   .step       = seq,
                                   .tensor     = shard_tensor_name(s, k),
@@ -129,7 +123,7 @@ static bool push_chunk(shard *s, const shard_arrival *in, uint32_t i, size_t siz
         .rank        = d->rank,
         .peer        = in->peer,
         .chunk       = s->index_of[d->chunk[i]],
-        .seq         = d->seq != NULL ? d->seq[i] : d->step,
+        .seq         = shard_seq(d, i),
         .want_values = (d->flags & WIRE_WANT_VALUES) != 0,
         .snapshot =
             d->inputs.snapshot && (server_core_is_first(s->core, d->rank) || d->inputs.is_node_sum),
@@ -183,18 +177,17 @@ void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payloa
 /* ---- INIT ------------------------------------------------------------------------------------ */
 static void init_chunk(shard *s, const shard_arrival *in, shard_chunk *k)
 {
-    const uint32_t index = (uint32_t)(k - s->chunk);
-    if (!server_core_has_values(s->core, index)) {
+    if (!server_core_has_values(s->core, k->index)) {
         if (!shard_tier_first_in(s, k)) return;
         simd()->decode(k->values->data, in->data, k->dtype, k->count);
         shard_chunk_first_slots(s, k);
         shard_chunk_changed(k);
         shard_log_first(s, k);
         shard_tier_out(s, k);
-        shard_act(s, server_core_first_values(s->core, index), in);
+        shard_act(s, server_core_first_values(s->core, k->index), in);
     }
     const server_core_action receipt = {.verb     = CORE_RECEIPT,
-                                        .index    = index,
+                                        .index    = k->index,
                                         .rank     = in->d->rank,
                                         .peer     = in->peer,
                                         .seq      = in->d->step,

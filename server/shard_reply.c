@@ -109,19 +109,14 @@ static void free_outbox(shard_outbox *box)
     for (int i = 0; i < SHARD_LISTS; i++) free(box->list[i].line);
 }
 
-void shard_peer_down(shard *s, uint32_t peer)
+void shard_reply_forget_peer(shard *s, uint32_t peer)
 {
     for (uint32_t i = 0; i < s->n_outboxes; i++) {
         if (s->outbox[i].peer != peer) continue;
         free_outbox(&s->outbox[i]);
         s->outbox[i] = s->outbox[--s->n_outboxes];
-        break;
+        return;
     }
-    shard_gate_forget_peer(s, peer);
-    if (s->primary_peer == peer) s->primary_peer = SHARD_NONE;
-    for (uint32_t r = 0; s->peer_of != NULL && r < s->setup.world_size; r++)
-        if (s->peer_of[r] == peer) s->peer_of[r] = SHARD_NONE;
-    if (s->core != NULL) server_core_peer_down(s->core, peer);
 }
 
 /* ---- packed lists ---------------------------------------------------------------------------- */
@@ -192,10 +187,9 @@ static void forget_answered(const shard *s, shard_list *list)
     for (uint32_t i = 0; i < list->n; i++) {
         const shard_line *line = &list->line[i];
         const shard_chunk *k   = &s->chunk[line->chunk];
-        const uint32_t p       = s->partition_index[s->setup.plan->chunk[k->number].partition];
         const bool is_answered = k->decided && !line->repeated &&
                                  (server_core_round(s->core, line->chunk) > line->seq ||
-                                  server_core_is_prepared(s->core, p, line->seq));
+                                  server_core_is_prepared(s->core, k->partition, line->seq));
         if (!is_answered) list->line[kept++] = *line;
     }
     list->n = kept;
@@ -333,10 +327,8 @@ static void flush_prepared(shard *s)
     if (n > 0) send_records(s, group, n, bytes, SHARD_NONE, -1);
 }
 
-void shard_flush(shard *s)
+void shard_reply_flush(shard *s)
 {
-    if (s->core == NULL || s->has_failed) return;
-    shard_follow_acknowledge(s);
     flush_prepared(s);
     for (uint32_t i = 0; i < s->n_outboxes; i++) {
         shard_outbox *box = &s->outbox[i];
@@ -347,8 +339,6 @@ void shard_flush(shard *s)
         send_receipts(s, box, SHARD_RECEIPT);
         send_receipts(s, box, SHARD_FIRST_RECEIPT);
     }
-    if (s->n_copies > 0) shard_log_send(s);
-    if (s->log.n > 0 || s->watch.lag_entries > 0) shard_log_tell_lag(s);
 }
 
 void shard_reply_fini(shard *s)

@@ -80,7 +80,12 @@ static pen_status describe(shard *s, uint32_t number, shard_chunk *k, pen_error 
 {
     const plan_chunk *c     = &s->setup.plan->chunk[number];
     const wire_tensor *t    = &s->setup.model->tensor[c->tensor];
+    const bool trained      = (t->flags & PEN_FROZEN) == 0;
+    const int slots         = s->group[t->group].optim->slot_count;
     *k                      = (shard_chunk){.number      = number,
+                                            .index       = s->index_of[number],
+                                            .partition   = s->partition_index[c->partition],
+                                            .slots       = trained ? (uint32_t)slots : 0,
                                             .tensor      = c->tensor,
                                             .group       = t->group,
                                             .start       = c->start,
@@ -88,7 +93,7 @@ static pen_status describe(shard *s, uint32_t number, shard_chunk *k, pen_error 
                                             .first_block = c->first_block,
                                             .blocks      = c->blocks,
                                             .dtype       = t->dtype,
-                                            .trained     = (t->flags & PEN_FROZEN) == 0,
+                                            .trained     = trained,
                                             .is_filled   = !s->setup.is_empty,
                                             .bad_rank    = -1};
     const pen_status status = push_dtype(&s->setup.model->group[t->group], t, &k->push_dtype, why);
@@ -165,11 +170,10 @@ static bool allocate_values(shard *s)
     s->recycler = recycler_create(most);
     if (s->recycler == NULL) return false;
     for (uint32_t i = 0; i < s->n_chunks; i++) {
-        shard_chunk *k  = &s->chunk[i];
-        const int slots = k->trained ? s->group[k->group].optim->slot_count : 0;
-        if (!shard_chunk_allocate(s, k, slots)) return false;
+        shard_chunk *k = &s->chunk[i];
+        if (!shard_chunk_allocate(s, k)) return false;
         if (k->values != NULL) param += k->values->size;
-        for (int j = 0; j < slots; j++)
+        for (uint32_t j = 0; j < k->slots; j++)
             if (k->slot[j] != NULL) slot += k->slot[j]->size;
     }
     stat_add(s->options.stats, STAT_PARAM_BYTES, param);
@@ -189,13 +193,12 @@ static pen_status create_core(shard *s, const server_core_group *groups,
         shard_chunk *k = &s->chunk[i];
         k->decided     = k->trained && groups[k->group].ops->averages;
         s->n_trained += k->trained;
-        descs[i] = (server_core_chunk_desc){
-            .tensor    = shard_tensor_name(s, k),
-            .partition = s->partition_index[s->setup.plan->chunk[k->number].partition],
-            .group     = k->group,
-            .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
-            .trained   = k->trained,
-            .number    = k->number};
+        descs[i] = (server_core_chunk_desc){.tensor    = shard_tensor_name(s, k),
+                                            .partition = k->partition,
+                                            .group     = k->group,
+                                            .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
+                                            .trained   = k->trained,
+                                            .number    = k->number};
     }
     const server_core_config config = {.n_chunks       = s->n_chunks,
                                        .n_partitions   = s->n_partitions,
@@ -294,8 +297,8 @@ static void adopt_versions(const void *data, size_t size, void *user)
     for (size_t at = 0; size - at >= sizeof(describe_version); at += sizeof(describe_version)) {
         describe_version row;
         memcpy(&row, (const char *)data + at, sizeof row);
-        if (row.chunk < s->setup.plan->n_chunks && s->index_of[row.chunk] != SHARD_NONE)
-            s->chunk[s->index_of[row.chunk]].version = row.version;
+        shard_chunk *k = shard_find(s, row.chunk);
+        if (k != NULL) k->version = row.version;
     }
 }
 

@@ -39,7 +39,8 @@ typedef struct shard_kept { /* a contribution that waits for its turn */
 } shard_kept;
 
 typedef struct {
-    uint32_t number, tensor, group; /* number: in the plan */
+    uint32_t number, index, tensor, group; /* number: in the plan; index: here */
+    uint32_t partition, slots;             /* partition: index here */
     uint64_t start, count;
     uint32_t first_block, blocks; /* place of its sums of squares in its partition */
     pen_dtype dtype, push_dtype;  /* of values and of gradients as they travel     */
@@ -250,11 +251,27 @@ static inline const char *shard_tensor_name(const shard *s, const shard_chunk *k
     return s->setup.model->tensor[k->tensor].name;
 }
 
-/* shard.c */
+/* A chunk of the plan; NULL: it is not here. */
+static inline shard_chunk *shard_find(const shard *s, uint32_t number)
+{
+    const bool is_here = number < s->setup.plan->n_chunks && s->index_of[number] != SHARD_NONE;
+    return is_here ? &s->chunk[s->index_of[number]] : NULL;
+}
+
+/* Of chunk i of a message. */
+static inline uint64_t shard_seq(const wire_data *d, uint32_t i)
+{
+    return d->seq != NULL ? d->seq[i] : d->step;
+}
+
+static inline bool shard_is_sealed(const shard *s)
+{
+    return s->sealed_epoch != 0;
+}
+
+/* shard_fail.c */
 void shard_fail(shard *s, const pen_error *error); /* reports; then no message is taken any more */
 bool shard_no_memory(shard *s);                    /* the same, returns false */
-
-bool shard_is_sealed(const shard *s);
 
 /* shard_states.c: bytes of the workers that belong to a snapshot. */
 typedef struct shard_states shard_states;
@@ -289,13 +306,10 @@ void shard_log_changed(shard *s, shard_chunk *k); /* counts its values into the 
 void shard_log_send(shard *s);
 bool shard_log_send_to(shard *s, shard_copy *copy); /* false: it cannot take more now */
 void shard_log_mark(shard *s); /* nothing comes after this before the next epoch */
-void shard_log_heard(shard *s, const wire_data *d);
 void shard_log_trim(shard *s);
 void shard_log_tell_lag(shard *s); /* what copies have not acknowledged, to the counters */
 void shard_log_fini(shard *s);
 shard_entry *shard_log_at(shard *s, uint64_t index); /* NULL: gone, or not there yet */
-/* A reference to size bytes inside holder, as a buf of its own; NULL: no memory. */
-buf *shard_slice(const void *data, size_t size, buf *holder);
 /* What the primary's own actions say. */
 void shard_log_first(shard *s, shard_chunk *k);
 void shard_log_sum(shard *s, shard_chunk *k, int32_t only);
@@ -315,10 +329,12 @@ void shard_fill_stream(shard *s, shard_copy *copy, bool is_fresh); /* it begins 
 void shard_fill_begin(shard *s, shard_copy *copy);
 void shard_fill_go_on(shard *s, shard_copy *copy);
 
+/* shard_copies.c */
+void shard_copies_heard(shard *s, const wire_data *d); /* LOGGED */
+
 /* shard_follow.c */
 void shard_follow_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload);
 void shard_follow_acknowledge(shard *s);
-void shard_follow_begin(shard *s); /* a new epoch, as a copy */
 
 /* shard_push.c */
 void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payload);
@@ -330,8 +346,6 @@ void shard_receive_inquiry(shard *s, uint32_t peer, const wire_data *d);
 
 /* shard_act.c */
 void shard_act(shard *s, server_core_actions actions, const shard_arrival *arrival);
-void shard_commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision,
-                  uint64_t cut);
 void shard_update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs);
 void shard_update_with_one(shard *s, shard_chunk *k, const wire_inputs *inputs, const void *data);
 
@@ -343,11 +357,12 @@ void shard_keep(shard *s, shard_chunk *k, int32_t rank, double weight, const voi
                 buf *holder);
 void shard_drop_sum(shard *s, shard_chunk *k);
 void shard_drop_kept(shard *s, shard_chunk *k);
+void shard_drop_staged(shard *s, shard_chunk *k); /* both */
 /* NULL: no memory.  Given back with shard_drop_sum(). */
 const float *shard_as_f32(shard *s, shard_chunk *k, const void *data);
 
 /* shard_chunk.c */
-bool shard_chunk_allocate(shard *s, shard_chunk *k, int slots);
+bool shard_chunk_allocate(shard *s, shard_chunk *k);
 void shard_chunk_free(shard_chunk *k);
 void shard_chunk_first_slots(shard *s, shard_chunk *k);
 bool shard_chunk_make_writable(shard *s, shard_chunk *k);
@@ -363,7 +378,6 @@ void shard_chunk_origin_release(shard_chunk_origin *from);
 void shard_chunk_changed(shard_chunk *k);
 /* One reference, the caller's; its checksum is in k->crc.  NULL: it has failed. */
 buf *shard_chunk_wire(shard *s, shard_chunk *k);
-uint32_t shard_chunk_crc(shard *s, shard_chunk *k); /* of its values as float32 */
 
 /* shard_tier.c; array 0 is a chunk's values, 1 + i its slot i.  False, NULL: it has failed. */
 pen_status shard_tier_open(shard *s, pen_error *why); /* before arrays are allocated */
@@ -375,6 +389,7 @@ void shard_tier_out(shard *s, shard_chunk *k);         /* it was changed */
 pen_status shard_tier_bring_in(shard *s, shard_chunk *k, pen_error *why); /* the same, told */
 pen_status shard_tier_bring_out(shard *s, shard_chunk *k, pen_error *why);
 buf *shard_tier_array(shard *s, shard_chunk *k, uint32_t array); /* to read; OWNED by the caller */
+uint32_t shard_tier_crc(shard *s, shard_chunk *k);               /* of its values as float32 */
 bool shard_tier_replace(shard *s, shard_chunk *k, uint32_t array, const void *numbers);
 tier_hold *shard_tier_hold(shard *s, const shard_chunk *k,
                            uint32_t array); /* NULL: it is in memory */
@@ -394,6 +409,8 @@ void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t nu
                         pen_status status, const char *reason);
 void shard_refuse_flush(shard *s, uint32_t peer, const wire_data *d);
 void shard_send(shard *s, uint32_t peer, int32_t rank, wire_data *d, buf *payload);
+void shard_reply_flush(shard *s);
+void shard_reply_forget_peer(shard *s, uint32_t peer);
 void shard_reply_fini(shard *s);
 
 #endif

@@ -140,3 +140,9 @@ void shard_drop_kept(shard *s, shard_chunk *k)
 {
     while (k->kept != NULL) recycle(s, &k->kept);
 }
+
+void shard_drop_staged(shard *s, shard_chunk *k)
+{
+    shard_drop_sum(s, k);
+    shard_drop_kept(s, k);
+}

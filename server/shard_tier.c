@@ -5,6 +5,8 @@
  * stay in memory: there are few bytes in them, and a disk takes as long for those as for many. */
 #include "server/shard_state.h"
 
+#include "common/crc.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,17 +36,15 @@ static uint64_t wanted_bytes(const shard *s, const shard_chunk *k)
 {
     const shard_offload *o = &s->options.offload;
     if (k->count <= PLAN_BLOCK) return 0;
-    const uint64_t slots =
-        o->has_slots && k->trained ? (uint64_t)s->group[k->group].optim->slot_count : 0;
+    const uint64_t slots = o->has_slots ? k->slots : 0;
     return k->count * sizeof(float) * (slots + o->has_values);
 }
 
 static bool add_extents(shard *s, shard_chunk *k)
 {
     const shard_offload *o = &s->options.offload;
-    const uint32_t slots =
-        k->trained && o->has_slots ? (uint32_t)s->group[k->group].optim->slot_count : 0;
-    bool done = true;
+    const uint32_t slots   = o->has_slots ? k->slots : 0;
+    bool done              = true;
     for (uint32_t a = o->has_values ? 0 : 1; done && a <= slots; a++) {
         k->extent[a] = tier_add(s->tier, k->count * sizeof(float));
         done         = is_out(k, a);
@@ -96,6 +96,30 @@ void shard_tier_close(shard *s)
     tier_close(s->tier);
 }
 
+/* ---- looking in ------------------------------------------------------------------------------ */
+buf *shard_tier_array(shard *s, shard_chunk *k, uint32_t array)
+{
+    buf *seen = *array_at(k, array);
+    pen_error why;
+    if (seen != NULL) return buf_acquire(seen);
+    if (!is_out(k, array)) return NULL;
+    if (tier_look(s->tier, k->extent[array], &seen, &why) == PEN_OK) return seen;
+    fail(s, &why);
+    return NULL;
+}
+
+uint32_t shard_tier_crc(shard *s, shard_chunk *k)
+{
+    if (k->dtype == PEN_F32 && k->has_crc) return k->crc;
+    buf *values        = shard_tier_array(s, k, 0);
+    const uint32_t crc = values != NULL ? crc32c(0, values->data, values->size) : 0;
+    buf_release(values);
+    if (k->dtype != PEN_F32) return crc;
+    k->crc     = crc;
+    k->has_crc = true;
+    return crc;
+}
+
 /* ---- coming in and going out ----------------------------------------------------------------- */
 void shard_tier_ahead(shard *s, const shard_chunk *k)
 {
@@ -131,7 +155,8 @@ bool shard_tier_in(shard *s, shard_chunk *k)
 /* Copies compare the checksum of what was updated; now it costs no reading. */
 static void note_crc(shard *s, shard_chunk *k)
 {
-    if (s->n_copies > 0 || s->role != SHARD_PRIMARY) (void)shard_chunk_crc(s, k);
+    if (k->dtype == PEN_F32 && (s->n_copies > 0 || s->role != SHARD_PRIMARY))
+        (void)shard_tier_crc(s, k);
 }
 
 pen_status shard_tier_bring_out(shard *s, shard_chunk *k, pen_error *why)
@@ -156,18 +181,7 @@ void shard_tier_out(shard *s, shard_chunk *k)
     if (s->tier != NULL && shard_tier_bring_out(s, k, &why) != PEN_OK) fail(s, &why);
 }
 
-/* ---- single arrays --------------------------------------------------------------------------- */
-buf *shard_tier_array(shard *s, shard_chunk *k, uint32_t array)
-{
-    buf *seen = *array_at(k, array);
-    pen_error why;
-    if (seen != NULL) return buf_acquire(seen);
-    if (!is_out(k, array)) return NULL;
-    if (tier_look(s->tier, k->extent[array], &seen, &why) == PEN_OK) return seen;
-    fail(s, &why);
-    return NULL;
-}
-
+/* ---- one array for another ------------------------------------------------------------------- */
 bool shard_tier_replace(shard *s, shard_chunk *k, uint32_t array, const void *numbers)
 {
     const size_t size = k->count * sizeof(float);
