@@ -4,7 +4,7 @@
 
 #include "common/fp_env.h"
 
-#include "worker/calls.h"
+#include "worker/commands.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,11 +50,11 @@ static pen_status check_bytes(const char *call, const void *data, size_t size)
 {
     if (data == NULL && size > 0)
         return last_error_say(PEN_INVALID_ARGUMENT, "%s: %zu bytes at NULL", call, size);
-    if (size > CALLS_BYTES_MAX)
+    if (size > WIRE_CALL_BYTES_MAX)
         return last_error_say(PEN_UNSUPPORTED,
                               "%s: %zu bytes; commands go through the scheduler and carry at most "
                               "%d",
-                              call, size, CALLS_BYTES_MAX);
+                              call, size, WIRE_CALL_BYTES_MAX);
     return PEN_OK;
 }
 

@@ -34,20 +34,15 @@ static pen_status check_key(const char *call, const char *key)
     return PEN_OK;
 }
 
-static pen_status run(pen_ctx *ctx, const pen_opts *o, wire_store_op op, const char *key,
-                      const asks_change *change, pen_bytes *out, int64_t *value)
+static pen_status run(pen_ctx *ctx, const pen_opts *o, const requests_change *change,
+                      pen_bytes *out, int64_t *value)
 {
     request *r;
     pen_status status = request_begin(ctx, REQUEST_STORE, o, NULL, &r);
     if (status != PEN_OK) return status;
-    /* The caller waits until it has ended: all may be borrowed. */
-    r->u.store.op    = (int32_t)op;
-    r->u.store.key   = key;
-    r->u.store.data  = change->data;
-    r->u.store.size  = change->size;
-    r->u.store.delta = change->delta;
-    r->u.store.out   = out;
-    r->u.store.value = value;
+    r->u.store.change = *change;
+    r->u.store.out    = out;
+    r->u.store.value  = value;
     return request_run(r, o, NULL);
 }
 
@@ -89,16 +84,15 @@ static api_values *values_of(pen_ctx *ctx)
     return v;
 }
 
-static pen_status change_alone(pen_ctx *ctx, wire_store_op op, const char *key,
-                               const asks_change *change, int64_t *value)
+static pen_status change_alone(pen_ctx *ctx, const requests_change *c, int64_t *value)
 {
     pen_error why;
     api_values *v = values_of(ctx);
     if (v == NULL) return PEN_NO_MEMORY;
     pthread_mutex_lock(&v->lock);
-    const pen_status status = op == WIRE_STORE_SET
-                                  ? value_table_set(v->table, key, change->data, change->size, &why)
-                                  : value_table_add(v->table, key, change->delta, value, &why);
+    const pen_status status = c->op == WIRE_STORE_SET
+                                  ? value_table_set(v->table, c->key, c->data, c->size, &why)
+                                  : value_table_add(v->table, c->key, c->delta, value, &why);
     pthread_cond_broadcast(&v->changed);
     pthread_mutex_unlock(&v->lock);
     return status == PEN_OK ? PEN_OK : last_error_set(&why);
@@ -158,11 +152,9 @@ static bool is_alone(const pen_ctx *ctx)
     return ctx->mode == MODE_LOCAL;
 }
 
-static pen_status change(pen_ctx *ctx, wire_store_op op, const char *key, const asks_change *what,
-                         int64_t *value)
+static pen_status change(pen_ctx *ctx, const requests_change *what, int64_t *value)
 {
-    return is_alone(ctx) ? change_alone(ctx, op, key, what, value)
-                         : run(ctx, NULL, op, key, what, NULL, value);
+    return is_alone(ctx) ? change_alone(ctx, what, value) : run(ctx, NULL, what, NULL, value);
 }
 
 pen_status pen_store_set(pen_ctx *ctx, const char *key, const void *data, size_t size)
@@ -178,8 +170,8 @@ pen_status pen_store_set(pen_ctx *ctx, const char *key, const void *data, size_t
                                 "pen_store_set: '%.200s' would have %zu bytes; a value has at most "
                                 "%d",
                                 key, size, VALUE_BYTES_MAX);
-    const asks_change what = {.data = data, .size = size};
-    if (status == PEN_OK) status = change(ctx, WIRE_STORE_SET, key, &what, NULL);
+    const requests_change what = {.op = WIRE_STORE_SET, .key = key, .data = data, .size = size};
+    if (status == PEN_OK) status = change(ctx, &what, NULL);
     return context_leave(ctx, status);
 }
 
@@ -192,10 +184,9 @@ pen_status pen_store_get(pen_ctx *ctx, const char *key, pen_bytes *data, const p
     if (status == PEN_OK) status = check_key("pen_store_get", key);
     if (status == PEN_OK && data == NULL)
         status = last_error_say(PEN_INVALID_ARGUMENT, "pen_store_get: data is NULL");
-    const asks_change what = {.data = NULL};
+    const requests_change what = {.op = WIRE_STORE_GET, .key = key};
     if (status == PEN_OK)
-        status = is_alone(ctx) ? get_alone(ctx, key, data, o)
-                               : run(ctx, o, WIRE_STORE_GET, key, &what, data, NULL);
+        status = is_alone(ctx) ? get_alone(ctx, key, data, o) : run(ctx, o, &what, data, NULL);
     return context_leave(ctx, status);
 }
 
@@ -205,9 +196,8 @@ pen_status pen_store_add(pen_ctx *ctx, const char *key, int64_t delta, int64_t *
     int64_t unwanted;
     pen_status status = context_enter(ctx, "pen_store_add", true);
     if (status != PEN_OK) return status;
-    status                 = check_key("pen_store_add", key);
-    const asks_change what = {.delta = delta};
-    if (status == PEN_OK)
-        status = change(ctx, WIRE_STORE_ADD, key, &what, value != NULL ? value : &unwanted);
+    status                     = check_key("pen_store_add", key);
+    const requests_change what = {.op = WIRE_STORE_ADD, .key = key, .delta = delta};
+    if (status == PEN_OK) status = change(ctx, &what, value != NULL ? value : &unwanted);
     return context_leave(ctx, status);
 }

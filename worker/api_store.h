@@ -3,7 +3,7 @@
 #define WORKER_API_STORE_H
 
 #include "worker/api.h"
-#include "worker/asks.h"
+#include "worker/requests.h"
 
 typedef struct api_values api_values;
 void api_values_destroy(api_values *values); /* NULL is fine */

@@ -54,7 +54,8 @@ void client_fail(client *c, const pen_error *why)
     end_disputes(c, why);
     client_end(&c->join, why);
     client_end_snapshots(c, why, -1);
-    calls_fail(c->calls, why);
+    requests_fail(c->requests, why);
+    commands_fail(c->commands);
     if (c->ctx->coll != NULL) coll_engine_fail(c->ctx->coll, why);
     if (c->exchange != NULL) exchange_fail(c->exchange, why, loop_now_ms(c->loop));
     if (!c->is_loading)
@@ -74,7 +75,7 @@ static void tick(void *user)
     client *c          = user;
     const uint64_t now = loop_now_ms(c->loop);
     liaison_tick(c->liaison, now);
-    calls_tick(c->calls, now);
+    requests_tick(c->requests, now);
     if (c->exchange != NULL) exchange_tick(c->exchange, now);
     if (c->disputes != NULL && now >= c->dispute_due_ms) end_disputes(c, &c->dispute);
     if (c->commit != NULL && c->commit->deadline_ms != 0 && c->commit->deadline_ms <= now) {
@@ -95,7 +96,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 void client_after(client *c)
 {
     request_tell(&c->ctx->requests);
-    uint64_t due = least(liaison_due(c->liaison), calls_due(c->calls));
+    uint64_t due = least(liaison_due(c->liaison), requests_due(c->requests));
     if (c->exchange != NULL) due = least(due, exchange_due(c->exchange));
     if (c->commit != NULL && c->commit->deadline_ms != 0) due = least(due, c->commit->deadline_ms);
     if (c->disputes != NULL) due = least(due, c->dispute_due_ms);

@@ -13,10 +13,11 @@
 #include "common/transport/lifeline.h"
 #include "common/transport/reach.h"
 #include "common/transport/transport.h"
-#include "worker/calls.h"
+#include "worker/commands.h"
 #include "worker/coll/engine.h"
 #include "worker/context.h"
 #include "worker/liaison.h"
+#include "worker/requests.h"
 
 typedef struct client client;
 
@@ -67,7 +68,8 @@ struct client {
 
     lifeline *control;
     liaison *liaison;
-    calls *calls;
+    requests *requests;
+    commands *commands;
     char control_address[300];
     char refusal[96]; /* of the newest attempt to reach the scheduler; "": none */
     wire_arena *arena;
@@ -168,8 +170,9 @@ void client_tell_lost(client *c, int32_t rank, const char *text);
 void client_tell_stopping(client *c);
 
 /* client_command.c */
-pen_status client_make_calls(client *c, pen_error *why);
+pen_status client_make_requests(client *c, pen_error *why);
 void client_begin_command(client *c, request *r, uint64_t now_ms);
+void client_begin_store(client *c, request *r, uint64_t now_ms);
 void client_answer(pen_ctx *ctx, pen_call *call); /* any thread */
 
 /* client_coll.c */
@@ -183,10 +186,7 @@ void client_lost(void *user, int32_t rank, const pen_error *why);
 void client_faulted(void *user, uint64_t group, uint64_t call, const pen_error *why);
 void client_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,
                    const pen_error *why);
-void client_stored(void *user, void *token, const void *data, size_t size, int64_t value,
-                   const pen_error *why);
 void client_record_please(void *user, uint64_t id, uint64_t asker);
-void client_begin_store(client *c, request *r, uint64_t now_ms);
 void client_look(
     void *user); /* at what came for collectives, and for what is missing; again and again */
 

@@ -310,8 +310,19 @@ static void liaison_logs(void *user, int level, const char *line)
     log_line(level, "%s", line);
 }
 
-const liaison_actions client_liaison_actions = {
-    client_say,           epoch_came,   plan_came,      committed,     snapshot_done,
-    snapshot_please,      left,         failed,         fill_beat,     client_probe,
-    liaison_logs,         client_lost,  client_faulted, client_shrunk, client_stored,
-    client_record_please, client_renew, stop_wanted,    client_prove};
+const liaison_actions client_liaison_actions = {client_say,
+                                                epoch_came,
+                                                plan_came,
+                                                committed,
+                                                snapshot_done,
+                                                snapshot_please,
+                                                left,
+                                                failed,
+                                                fill_beat,
+                                                client_probe,
+                                                liaison_logs,
+                                                client_lost,
+                                                client_record_please,
+                                                client_renew,
+                                                stop_wanted,
+                                                client_prove};

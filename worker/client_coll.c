@@ -1,7 +1,7 @@
-/* client_coll.c - between collectives (coll/engine.h), the liaison, and the key-value store.
+/* client_coll.c - between collectives (coll/engine.h), the liaison, and what is asked of the scheduler.
  *
  * DESIGN.  The engine's threads put what they ask into a list and go on; "pen-io" takes the list and
- * gives it to the liaison.  Answers go back to the engine from "pen-io".
+ * asks (requests.h).  Answers go back to the engine from "pen-io".
  */
 #include "worker/client.h"
 
@@ -106,11 +106,12 @@ const coll_job client_coll_job = {fault, overdue, shrink, unreached};
 /* ---- in the loop's thread -------------------------------------------------------------------- */
 static void begin_ask(client *c, const client_ask *a)
 {
-    pen_status status = PEN_OK;
+    pen_status status     = PEN_OK;
+    const uint64_t now_ms = loop_now_ms(c->loop);
     if (a->kind == WIRE_FAULT)
-        status = liaison_fault(c->liaison, a->group, a->call, &a->why);
+        status = requests_fault(c->requests, a->group, a->call, &a->why, now_ms);
     else if (a->kind == WIRE_SHRINK)
-        status = liaison_shrink(c->liaison, a->group, a->rank, a->n);
+        status = requests_shrink(c->requests, a->group, a->rank, a->n, now_ms);
     else if (a->kind == WIRE_UNREACHED)
         client_say_unreached(c, PEN_WORKER, a->rank[0], a->what, a->why.text);
     else
@@ -239,38 +240,4 @@ void client_look(void *user)
     client_look_at_links(c, loop_now_ms(c->loop));
     const uint64_t nap = client_is_reaching(c) ? REACHING_MS : LOOK_MS;
     loop_timer_start(c->loop, &c->look, loop_now_ms(c->loop) + nap, client_look, c);
-}
-
-/* ---- the key-value store --------------------------------------------------------------------- */
-void client_stored(void *user, void *token, const void *data, size_t size, int64_t value,
-                   const pen_error *why)
-{
-    (void)user;
-    request *r = token;
-    pen_error no_memory;
-    void *copy = why == NULL && r->u.store.out != NULL ? malloc(size + 1) : NULL;
-    if (why == NULL && r->u.store.out != NULL && copy == NULL) {
-        why_set(&no_memory, PEN_NO_MEMORY, "no memory for %zu bytes", size);
-        why = &no_memory;
-    }
-    if (copy != NULL) {
-        if (size > 0) memcpy(copy, data, size);
-        *r->u.store.out = (pen_bytes){copy, size};
-    }
-    if (why == NULL && r->u.store.value != NULL) *r->u.store.value = value;
-    request_end(r, why != NULL ? why->status : PEN_OK, why);
-}
-
-void client_begin_store(client *c, request *r, uint64_t now_ms)
-{
-    const asks_change change = {.op          = (wire_store_op)r->u.store.op,
-                                .key         = r->u.store.key,
-                                .data        = r->u.store.data,
-                                .size        = r->u.store.size,
-                                .delta       = r->u.store.delta,
-                                .deadline_ms = r->deadline_ms};
-    if (liaison_store(c->liaison, &change, r, now_ms) == PEN_OK) return;
-    pen_error why;
-    why_set(&why, PEN_NO_MEMORY, "no memory for another request");
-    request_end(r, PEN_NO_MEMORY, &why);
 }

@@ -147,7 +147,7 @@ static pen_status build(client *c, pen_error *why)
         status = coll_engine_create(c->ctx, &client_coll_job, c, &c->ctx->coll, why);
     if (status == PEN_OK) status = make_liaison(c, why);
     if (status == PEN_OK) client_look(c);
-    if (status == PEN_OK) status = client_make_calls(c, why);
+    if (status == PEN_OK) status = client_make_requests(c, why);
     if (status == PEN_OK) status = loop_add(c->loop, c->abort_fd, drain_abort, &c->ctx->state, why);
     if (status == PEN_OK) status = loop_before_sleep(c->loop, client_before_sleep, c, why);
     return status;
@@ -226,7 +226,8 @@ static void free_client(client *c)
     client_trace_fini(c);
     exchange_destroy(c->exchange);
     liaison_destroy(c->liaison);
-    calls_destroy(c->calls);
+    requests_destroy(c->requests);
+    commands_destroy(c->commands);
     wire_arena_destroy(c->arena);
     wire_out_free(&c->out);
     plan_destroy(c->plan);

@@ -51,10 +51,9 @@ static void take_control(client *c, const transport_event *event, uint64_t now_m
     }
     if (message.kind == WIRE_BEAT_ACK && message.u.beat_ack.seq == c->beat_seq && c->beat_ns != 0)
         trace_clock_heard(c->beat_ns, message.u.beat_ack.clock_ns, trace_begin());
-    if (message.kind == WIRE_COMMAND || message.kind == WIRE_REPLY)
-        calls_hear(c->calls, &message, now_ms);
-    else
-        liaison_receive(c->liaison, &message, now_ms);
+    if (message.kind == WIRE_COMMAND) commands_receive(c->commands, &message);
+    liaison_receive(c->liaison, &message, now_ms);
+    requests_receive(c->requests, &message, now_ms);
 }
 
 static void control_refused(client *c, const char *note)

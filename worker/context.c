@@ -6,7 +6,7 @@
 #include "common/log.h"
 #include "common/trace.h"
 #include "worker/api_store.h"
-#include "worker/calls.h"
+#include "worker/commands.h"
 #include "worker/coll/engine.h"
 #include "worker/job_mode.h"
 #include "worker/last_error.h"

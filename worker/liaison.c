@@ -38,49 +38,12 @@ struct liaison {
         ticked_ms, renewed_ms;
     pen_error will; /* what to say when the scheduler is gone; "" before it came */
     const wire_model *model;
-    asks *asks;
     uint64_t *lost_incarnation; /* [n_lost] by rank, of the newest that died; 0: none has */
     uint32_t n_lost, n_ranks;   /* n_ranks: that the job may have */
     uint64_t snapshots;
     int32_t local_rank, node;      /* of WELCOME */
     const wire_control *committed; /* while it is told */
 };
-
-/* ---- what asks.c says ------------------------------------------------------------------------ */
-static void say(liaison *self, wire_control *message);
-
-static void send_ask(void *user, wire_control *message)
-{
-    liaison *self = user;
-    if (self->up && self->has_epoch) say(self, message);
-}
-
-static void ask_faulted(void *user, uint64_t group, uint64_t call, const pen_error *why)
-{
-    liaison *self = user;
-    if (self->act.faulted != NULL) self->act.faulted(self->user, group, call, why);
-}
-
-static void ask_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks,
-                       uint32_t n, const pen_error *why)
-{
-    liaison *self = user;
-    if (self->act.shrunk != NULL) self->act.shrunk(self->user, group, new_group, ranks, n, why);
-}
-
-static void ask_stored(void *user, void *token, const void *data, size_t size, int64_t value,
-                       const pen_error *why)
-{
-    liaison *self = user;
-    if (self->act.stored != NULL) self->act.stored(self->user, token, data, size, value, why);
-}
-
-static bool make_room(liaison *self)
-{
-    static const asks_actions actions = {send_ask, ask_faulted, ask_shrunk, ask_stored};
-    self->asks                        = asks_create(&actions, self);
-    return self->asks != NULL;
-}
 
 /* ---- birth and death ------------------------------------------------------------------------- */
 
@@ -93,13 +56,8 @@ liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actio
         return NULL;
     }
     self->setup = *setup;
-    if (!make_room(self)) {
-        liaison_destroy(self);
-        why_set(why, PEN_NO_MEMORY, "no memory for the connection to the scheduler");
-        return NULL;
-    }
-    self->act  = *actions;
-    self->user = user;
+    self->act   = *actions;
+    self->user  = user;
     snprintf(self->host, sizeof self->host, "%s", setup->host);
     snprintf(self->job, sizeof self->job, "%s", setup->job);
     snprintf(self->machine, sizeof self->machine, "%s",
@@ -115,7 +73,6 @@ liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actio
 void liaison_destroy(liaison *self)
 {
     if (self == NULL) return;
-    asks_destroy(self->asks);
     free(self->lost_incarnation);
     free(self);
 }
@@ -211,7 +168,6 @@ static void say_again(liaison *self, uint64_t now_ms)
         say_beat(self, now_ms); /* the step that it leaves in */
         say(self, &(wire_control){.kind = WIRE_BYE});
     }
-    asks_say(self->asks);
 }
 
 /* ---- failing --------------------------------------------------------------------------------- */
@@ -226,7 +182,6 @@ static void fail(liaison *self, const pen_error *why)
         return;
     }
     self->act.failed(self->user, why);
-    asks_fail(self->asks, why);
 }
 
 __attribute__((format(printf, 3, 4))) static void fail_unreachable(liaison *self, double seconds,
@@ -404,9 +359,6 @@ void liaison_receive(liaison *self, const wire_control *c, uint64_t now_ms)
     case WIRE_SNAPSHOT_DONE: take_snapshot_done(self, c); break;
     case WIRE_VERDICT: fail(self, &c->u.verdict); break;
     case WIRE_LOST: take_lost(self, c); break;
-    case WIRE_FAULTED:
-    case WIRE_SHRUNK:
-    case WIRE_STORED: asks_receive(self->asks, c); break;
     case WIRE_RECORD_ASK: take_record_ask(self, c); break;
     case WIRE_PROVE: take_prove(self, c); break;
     case WIRE_STOP:
@@ -456,21 +408,6 @@ void liaison_ready(liaison *self, uint64_t now_ms)
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
-}
-
-pen_status liaison_fault(liaison *self, uint64_t group, uint64_t call, const pen_error *why)
-{
-    return asks_fault(self->asks, group, call, why);
-}
-
-pen_status liaison_shrink(liaison *self, uint64_t group, const int32_t *ranks, uint32_t n)
-{
-    return asks_shrink(self->asks, group, ranks, n);
-}
-
-pen_status liaison_store(liaison *self, const asks_change *change, void *token, uint64_t now_ms)
-{
-    return asks_store(self->asks, change, token, now_ms);
 }
 
 void liaison_overdue(liaison *self, const char *what, uint64_t waited_ms, const int32_t *missing,
@@ -632,7 +569,6 @@ void liaison_tick(liaison *self, uint64_t now_ms)
         self->act.left(self->user);
     }
     if (self->phase == FAILED || self->phase == LEFT) return;
-    asks_tick(self->asks, now_ms);
     if (now_ms >= self->again_ms) say_again(self, now_ms);
     if (now_ms >= self->beat_ms) say_beat(self, now_ms);
 }
@@ -645,5 +581,5 @@ uint64_t liaison_due(const liaison *self)
     if (self->incarnation != 0) due = least(due, broken_ms(self));
     if (self->incarnation != 0) due = least(due, renew_ms(self));
     if (self->phase == LEAVING) due = least(due, self->leave_ms);
-    return least(due, asks_due(self->asks));
+    return due;
 }

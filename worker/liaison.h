@@ -15,7 +15,6 @@
 #define WORKER_LIAISON_H
 
 #include "proto/wire.h"
-#include "worker/asks.h"
 
 typedef struct liaison liaison;
 
@@ -52,12 +51,7 @@ typedef struct {
     void (*log)(void *user, int level, const char *line);
 
     /* Those that follow may be NULL where nobody asks. */
-    void (*lost)(void *user, int32_t rank, const pen_error *why); /* the job goes on; once each */
-    void (*faulted)(void *user, uint64_t group, uint64_t call, const pen_error *why);
-    void (*shrunk)(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,
-                   const pen_error *why);
-    void (*stored)(void *user, void *token, const void *data, size_t size, int64_t value,
-                   const pen_error *why);
+    void (*lost)(void *user, int32_t rank, const pen_error *why);   /* the job goes on; once each */
     void (*record_please)(void *user, uint64_t id, uint64_t asker); /* answered by liaison_say() */
     void (*renew)(void *user); /* nothing is heard: open another connection beside this one */
     void (*stop)(void *user);  /* this worker shall leave in good order, after its step */
@@ -82,14 +76,10 @@ void liaison_register(liaison *self, const wire_model *model,
 /* After `plan`: all connections that it needs are there.  COMMITTED follows when that is so everywhere. */
 void liaison_ready(liaison *self, uint64_t now_ms);
 
-/* What the liaison has no part in, such as COMMAND; may be lost, and is while it is not joined. */
+/* What the liaison has no part in, such as what requests.h asks; may be lost, and is while it is not joined. */
 void liaison_say(liaison *self, const wire_control *message);
 
-/* What collectives and the store ask (asks.h); answered by faulted, shrunk, stored, and an OVERDUE by
- * a line in the log. */
-pen_status liaison_fault(liaison *self, uint64_t group, uint64_t call, const pen_error *why);
-pen_status liaison_shrink(liaison *self, uint64_t group, const int32_t *ranks, uint32_t n);
-pen_status liaison_store(liaison *self, const asks_change *change, void *token, uint64_t now_ms);
+/* Answered by a line in the log. */
 void liaison_overdue(liaison *self, const char *what, uint64_t waited_ms, const int32_t *missing,
                      uint32_t n, bool is_quiet);
 

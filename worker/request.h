@@ -9,6 +9,7 @@
 #include "common/loop.h"
 #include "penstock.h"
 #include "worker/exchange.h"
+#include "worker/requests.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -55,12 +56,9 @@ typedef struct request {
             void *body; /* OWNED */
             pen_bytes *replies;
         } command;
-        struct { /* all BORROWED: the caller waits */
-            int32_t op;
-            const char *key;
-            const void *data;
-            size_t size;
-            int64_t delta, *value; /* value, out: NULL when not wanted */
+        struct {
+            requests_change change; /* BORROWED, as what follows: the caller waits */
+            int64_t *value;         /* value, out: NULL when not wanted */
             pen_bytes *out;
         } store;
         struct {

@@ -169,12 +169,10 @@ static void close_step(sim_worker *w)
 }
 
 /* As programs do it with the key-value store of the job: all add, the last one says that all have. */
-static void change_store(sim_worker *w, const char *name, const asks_change *what)
+static void change_store(sim_worker *w, const char *name, const requests_change *change)
 {
-    sim_call *call     = sim_call_begin(w, name, -1, false);
-    asks_change change = *what;
-    change.deadline_ms = call->deadline_ms;
-    if (liaison_store(w->liaison, &change, call, now_of(w)) != PEN_OK) abort();
+    sim_call *call = sim_call_begin(w, name, -1, false);
+    if (requests_store(w->requests, change, call, call->deadline_ms, now_of(w)) != PEN_OK) abort();
 }
 
 static void meet(sim_worker *w)
@@ -185,7 +183,7 @@ static void meet(sim_worker *w)
     w->sum       = 0;
     w->has_added = false;
     change_store(w, "pen_store_add",
-                 &(asks_change){.op = WIRE_STORE_ADD, .key = key, .delta = w->rank + 1});
+                 &(requests_change){.op = WIRE_STORE_ADD, .key = key, .delta = w->rank + 1});
 }
 
 static void wait_for_others(sim_worker *w)
@@ -199,10 +197,10 @@ static void wait_for_others(sim_worker *w)
     if (w->sum == all)
         change_store(
             w, "pen_store_set",
-            &(asks_change){
+            &(requests_change){
                 .op = WIRE_STORE_SET, .key = key, .data = &w->step, .size = sizeof w->step});
     else
-        change_store(w, "pen_store_get", &(asks_change){.op = WIRE_STORE_GET, .key = key});
+        change_store(w, "pen_store_get", &(requests_change){.op = WIRE_STORE_GET, .key = key});
 }
 
 static void end_step(sim_worker *w)

@@ -17,6 +17,7 @@
 #include "server/shard.h"
 #include "worker/exchange.h"
 #include "worker/liaison.h"
+#include "worker/requests.h"
 
 enum {
     SIM_START_MS    = 1000, /* a clock that starts at 0 hides bugs: 0 often means "never" */
@@ -223,6 +224,7 @@ struct sim_worker {
     sim_clock clock;
     endpoint control;
     liaison *liaison;
+    requests *requests;
     bool is_late;    /* it came when others were training        */
     bool has_loaded; /* first values are there; rank 0 said them */
     bool has_epoch, has_plan, is_committed, has_left, snapshot_wanted, wants_to_leave;

@@ -338,18 +338,6 @@ static void committed(void *user, int64_t step, int64_t applied)
     check_ways(w);
 }
 
-static void stored(void *user, void *token, const void *data, size_t size, int64_t value,
-                   const pen_error *why)
-{
-    sim_worker *w = user;
-    if (why == NULL && data != NULL &&
-        (size != sizeof w->step || memcmp(data, &w->step, size) != 0))
-        sim_wrong(w->c, "rank %u: the store has something else for step %llu", w->rank,
-                  (unsigned long long)w->step);
-    w->sum = value;
-    sim_call_end(token, why);
-}
-
 static void snapshot_done(void *user, int64_t step, pen_status status, const char *text)
 {
     (void)user;
@@ -378,6 +366,7 @@ static void failed(void *user, const pen_error *why)
     if (!is_alone && why->role != PEN_SCHEDULER && liaison_incarnation(w->liaison) != 0)
         check_failure(w->c, why); /* else it is for this one alone */
     sim_worker_remember(w, why);
+    requests_fail(w->requests, why);
     if (w->exchange != NULL) exchange_fail(w->exchange, why, now_of(w));
     for (int i = 0; i < SIM_CALLS_MAX;
          i++) /* pen_init and pen_commit: nobody but us waits for them */
@@ -399,37 +388,66 @@ static const char *describe_silence(void *user)
 
 static void make_liaison(sim_worker *w)
 {
-    static const liaison_actions actions = {liaison_sends,
-                                            epoch_came,
-                                            plan_came,
-                                            committed,
-                                            snapshot_done,
-                                            snapshot_please,
-                                            left,
-                                            failed,
-                                            fill_beat,
-                                            describe_silence,
-                                            logs,
-                                            .stored = stored,
-                                            .prove  = sim_share_prove};
-    const sim_plan *p                    = &w->c->plan;
-    const liaison_setup setup            = {.rank            = (int32_t)w->rank,
-                                            .world_size      = (int32_t)p->task.workers,
-                                            .servers         = (int32_t)p->servers,
-                                            .pid             = 100 + (int32_t)w->rank,
-                                            .local_rank      = -1,
-                                            .node            = -1,
-                                            .machine         = w->control.name,
-                                            .nonce           = draw(&w->chance),
-                                            .number          = sim_share_number(w),
-                                            .lease_ms        = p->lease_ms,
-                                            .init_timeout_ms = p->init_timeout_ms,
-                                            .host            = w->control.name,
-                                            .job             = "sim",
-                                            .scheduler       = "sim"};
+    static const liaison_actions actions = {
+        liaison_sends, epoch_came,       plan_came, committed,
+        snapshot_done, snapshot_please,  left,      failed,
+        fill_beat,     describe_silence, logs,      .prove = sim_share_prove};
+    const sim_plan *p         = &w->c->plan;
+    const liaison_setup setup = {.rank            = (int32_t)w->rank,
+                                 .world_size      = (int32_t)p->task.workers,
+                                 .servers         = (int32_t)p->servers,
+                                 .pid             = 100 + (int32_t)w->rank,
+                                 .local_rank      = -1,
+                                 .node            = -1,
+                                 .machine         = w->control.name,
+                                 .nonce           = draw(&w->chance),
+                                 .number          = sim_share_number(w),
+                                 .lease_ms        = p->lease_ms,
+                                 .init_timeout_ms = p->init_timeout_ms,
+                                 .host            = w->control.name,
+                                 .job             = "sim",
+                                 .scheduler       = "sim"};
     pen_error why;
     w->liaison = liaison_create(&setup, &actions, w, now_of(w), &why);
     if (w->liaison == NULL) sim_wrong(w->c, "%s", why.text);
+}
+
+/* ---- what requests say ----------------------------------------------------------------------- */
+static void requests_send(void *user, const wire_control *message)
+{
+    sim_worker *w = user;
+    liaison_say(w->liaison, message);
+}
+
+static void faulted(void *user, uint64_t group, uint64_t call, const pen_error *why)
+{
+    (void)user, (void)group, (void)call, (void)why;
+}
+
+static void shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,
+                   const pen_error *why)
+{
+    (void)user, (void)group, (void)new_group, (void)ranks, (void)n, (void)why;
+}
+
+static void ended(void *user, void *token, const requests_answer *answer, const pen_error *why)
+{
+    sim_worker *w = user;
+    if (answer != NULL) {
+        const pen_bytes *b = answer->replies;
+        if (b->size > 0 && (b->size != sizeof w->step || memcmp(b->data, &w->step, b->size) != 0))
+            sim_wrong(w->c, "rank %u: the store has something else for step %llu", w->rank,
+                      (unsigned long long)w->step);
+        w->sum = answer->value;
+        free(b->data);
+    }
+    sim_call_end(token, why);
+}
+
+static void make_requests(sim_worker *w)
+{
+    static const requests_actions actions = {requests_send, faulted, shrunk, ended};
+    w->requests                           = sim_need(requests_create(&actions, w));
 }
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
@@ -441,8 +459,10 @@ static bool drain_control(sim_worker *w)
     for (; net_recv(w->c, &w->control, &event); any = true) {
         if (event.kind == TRANSPORT_UP) liaison_up(w->liaison, now_of(w));
         if (event.kind == TRANSPORT_DOWN) liaison_down(w->liaison, now_of(w));
-        if (event.kind == TRANSPORT_MESSAGE && net_hear(w->c, &w->control, &event, &message))
+        if (event.kind == TRANSPORT_MESSAGE && net_hear(w->c, &w->control, &event, &message)) {
             liaison_receive(w->liaison, &message, now_of(w));
+            requests_receive(w->requests, &message, now_of(w));
+        }
         buf_release(event.body);
     }
     return any;
@@ -521,6 +541,7 @@ bool sim_worker_turn(sim_worker *w)
     w->stalled_until_ms = 0;
     bool any            = drain_control(w);
     if (liaison_due(w->liaison) <= now_of(w)) liaison_tick(w->liaison, now_of(w));
+    if (requests_due(w->requests) <= now_of(w)) requests_tick(w->requests, now_of(w));
     if (w->exchange != NULL) any |= turn_exchange(w);
     (void)sim_worker_reaches(w);
     time_out_commit(w);
@@ -545,7 +566,7 @@ uint64_t sim_worker_due(const sim_worker *w)
 {
     if (w->life != LIFE_RUNS) return UINT64_MAX;
     if (w->stalled_until_ms > w->c->now_ms) return w->stalled_until_ms;
-    uint64_t due = liaison_due(w->liaison);
+    uint64_t due = least(liaison_due(w->liaison), requests_due(w->requests));
     if (w->exchange != NULL) due = least(due, exchange_due(w->exchange));
     if (w->at == AT_FIRST_HALF || w->at == AT_SECOND_HALF) due = least(due, w->wake_ms);
     for (const sim_loan *loan = w->loans; loan != NULL; loan = loan->next)
@@ -588,6 +609,7 @@ void sim_worker_begin(cluster *c, uint32_t rank)
     snprintf(scheduler, sizeof scheduler, "sim://%u/scheduler", net_control_id(c));
     net_dial(c, &w->control, scheduler, name);
     make_liaison(w);
+    make_requests(w);
 }
 
 void sim_worker_crash(sim_worker *w)
@@ -603,6 +625,7 @@ void sim_worker_free(sim_worker *w)
         take_back(w, &w->lane[i]);
     exchange_destroy(w->exchange);
     liaison_destroy(w->liaison);
+    requests_destroy(w->requests);
     sim_record_clear(&w->record);
     free(w->shard_of);
     free(w->pushed);

@@ -17,7 +17,7 @@ enum { SELF = 900, LEASE_MS = 10000, GRACE_MS = 60000 };
 typedef struct {
     liaison *liaison;
     uint64_t now, hello_from, epoch;
-    int sent[WIRE_CONTROL_END], n_failed, n_left, n_epochs, n_stops, n_lost, n_logs, n_stored;
+    int sent[WIRE_CONTROL_END], n_failed, n_left, n_epochs, n_stops, n_lost, n_logs;
     pen_error why;
     char log[512];
 } world;
@@ -89,15 +89,6 @@ static void on_log(void *user, int level, const char *line)
     (void)level;
 }
 
-static void on_stored(void *user, void *token, const void *data, size_t size, int64_t value,
-                      const pen_error *why)
-{
-    world *w = user;
-    (void)token, (void)data, (void)size, (void)value;
-    w->n_stored++;
-    if (why != NULL) w->why = *why;
-}
-
 static void on_lost(void *user, int32_t rank, const pen_error *why)
 {
     (void)rank, (void)why;
@@ -144,7 +135,6 @@ static void joined(world *w)
                                             .fill_beat        = on_beat,
                                             .describe_silence = on_silence,
                                             .log              = on_log,
-                                            .stored           = on_stored,
                                             .lost             = on_lost,
                                             .stop             = on_stop};
     const liaison_setup setup            = {.world_size      = 2,
@@ -222,24 +212,6 @@ static void test_liaison_takes_no_scheduler_that_does_not_know_it(void **state)
     assert_int_equal(w.why.status, PEN_NOT_A_MEMBER);
     assert_string_equal(w.why.text, "the scheduler at 10.0.0.7:29500 does not know this worker: it "
                                     "came back without the state of the job");
-    liaison_destroy(w.liaison);
-}
-
-static void test_liaison_calls_wait_for_an_absent_scheduler_until_their_deadline(void **state)
-{
-    (void)state;
-    world w;
-    joined(&w);
-    liaison_down(w.liaison, w.now);
-    pass(&w, 2000, false);
-    const asks_change get = {.op = WIRE_STORE_GET, .key = "x", .deadline_ms = w.now + 8000};
-    assert_int_equal(liaison_store(w.liaison, &get, &w, w.now), PEN_OK);
-    pass(&w, 7999, false);
-    assert_int_equal(w.n_stored, 0);
-    pass(&w, 1, false);
-    assert_int_equal(w.n_stored, 1);
-    assert_int_equal(w.why.status, PEN_TIMED_OUT);
-    assert_int_equal(w.n_failed, 0);
     liaison_destroy(w.liaison);
 }
 
@@ -324,7 +296,6 @@ int main(void)
         cmocka_unit_test(test_liaison_goes_on_while_the_scheduler_is_away),
         cmocka_unit_test(test_liaison_ends_when_the_scheduler_is_away_for_too_long),
         cmocka_unit_test(test_liaison_takes_no_scheduler_that_does_not_know_it),
-        cmocka_unit_test(test_liaison_calls_wait_for_an_absent_scheduler_until_their_deadline),
         cmocka_unit_test(test_liaison_leaves_when_the_scheduler_is_back),
         cmocka_unit_test(test_liaison_tells_each_newer_epoch_once),
         cmocka_unit_test(test_liaison_tells_the_loss_of_whoever_took_a_seat_again),

@@ -17,7 +17,7 @@ enum { LEASE_MS = 10000 };
 typedef struct {
     liaison *liaison;
     uint64_t now;
-    int sent[WIRE_CONTROL_END], n_lost, n_failed, n_stored;
+    int n_lost, n_failed;
     int32_t lost;
     uint32_t n_addresses, n_missing;
     char address[64], text[640];
@@ -29,7 +29,6 @@ typedef struct {
 static void on_send(void *user, const wire_control *m)
 {
     world *w = user;
-    w->sent[m->kind]++;
     if (m->kind == WIRE_HELLO) {
         w->n_addresses = m->u.hello.n_addresses;
         snprintf(w->address, sizeof w->address, "%s", m->u.hello.address[0]);
@@ -89,25 +88,6 @@ static void on_lost(void *user, int32_t rank, const pen_error *why)
     w->why  = *why;
 }
 
-static void on_faulted(void *user, uint64_t group, uint64_t call, const pen_error *why)
-{
-    (void)group, (void)call;
-    ((world *)user)->why = *why;
-}
-
-static void on_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks,
-                      uint32_t n, const pen_error *why)
-{
-    (void)user, (void)group, (void)new_group, (void)ranks, (void)n, (void)why;
-}
-
-static void on_stored(void *user, void *token, const void *data, size_t size, int64_t value,
-                      const pen_error *why)
-{
-    (void)token, (void)data, (void)size, (void)value, (void)why;
-    ((world *)user)->n_stored++;
-}
-
 static void on_record_please(void *user, uint64_t id, uint64_t asker)
 {
     (void)asker;
@@ -130,19 +110,19 @@ static void welcome(world *w)
 static void joined(world *w)
 {
     static const char *const addresses[] = {"tcp://devbox:7", "node:x"};
-    static const liaison_actions actions = {
-        on_send,    on_message, on_message, on_committed,    on_snapshot_done, on_nothing,
-        on_nothing, on_failed,  on_beat,    on_silence,      on_log,           on_lost,
-        on_faulted, on_shrunk,  on_stored,  on_record_please};
-    const liaison_setup setup = {.world_size      = 4,
-                                 .nonce           = 5,
-                                 .lease_ms        = LEASE_MS,
-                                 .init_timeout_ms = 300000,
-                                 .host            = "devbox",
-                                 .job             = "",
-                                 .scheduler       = "10.0.0.7:29500",
-                                 .n_addresses     = 2,
-                                 .address         = addresses};
+    static const liaison_actions actions = {on_send,          on_message, on_message, on_committed,
+                                            on_snapshot_done, on_nothing, on_nothing, on_failed,
+                                            on_beat,          on_silence, on_log,     on_lost,
+                                            on_record_please};
+    const liaison_setup setup            = {.world_size      = 4,
+                                            .nonce           = 5,
+                                            .lease_ms        = LEASE_MS,
+                                            .init_timeout_ms = 300000,
+                                            .host            = "devbox",
+                                            .job             = "",
+                                            .scheduler       = "10.0.0.7:29500",
+                                            .n_addresses     = 2,
+                                            .address         = addresses};
     pen_error why;
     *w         = (world){.now = 5000};
     w->liaison = liaison_create(&setup, &actions, w, w->now, &why);
@@ -185,43 +165,6 @@ static void each_loss_is_told_once(void **state)
     liaison_destroy(w.liaison);
 }
 
-static void what_is_not_answered_is_asked_again_after_a_reconnect(void **state)
-{
-    (void)state;
-    world w;
-    joined(&w);
-    pen_error why;
-    why_set(&why, PEN_TIMED_OUT, "too long");
-    const asks_change c = {.op = WIRE_STORE_ADD, .key = "n", .delta = 1};
-    assert_int_equal(liaison_fault(w.liaison, 1, 2, &why), PEN_OK);
-    assert_int_equal(liaison_store(w.liaison, &c, &w, w.now), PEN_OK);
-    assert_int_equal(w.sent[WIRE_FAULT], 1);
-    liaison_down(w.liaison, w.now);
-    w.now += 500;
-    liaison_up(w.liaison, w.now);
-    welcome(&w);
-    assert_int_equal(w.sent[WIRE_FAULT], 2);
-    assert_int_equal(w.sent[WIRE_STORE], 2);
-    hear(&w, (wire_control){.kind = WIRE_STORED, .u.stored = {.id = 1, .text = ""}});
-    assert_int_equal(w.n_stored, 1);
-    liaison_destroy(w.liaison);
-}
-
-static void a_verdict_ends_what_waits_for_the_store(void **state)
-{
-    (void)state;
-    world w;
-    joined(&w);
-    const asks_change c = {.op = WIRE_STORE_GET, .key = "n"};
-    assert_int_equal(liaison_store(w.liaison, &c, &w, w.now), PEN_OK);
-    wire_control verdict = {.kind = WIRE_VERDICT};
-    why_set(&verdict.u.verdict, PEN_PEER_LOST, "worker 1 is gone");
-    hear(&w, verdict);
-    assert_int_equal(w.n_failed, 1);
-    assert_int_equal(w.n_stored, 1);
-    liaison_destroy(w.liaison);
-}
-
 static void an_overdue_call_names_at_most_32_ranks(void **state)
 {
     (void)state;
@@ -250,8 +193,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hello_says_where_other_workers_reach_this_one),
         cmocka_unit_test(each_loss_is_told_once),
-        cmocka_unit_test(what_is_not_answered_is_asked_again_after_a_reconnect),
-        cmocka_unit_test(a_verdict_ends_what_waits_for_the_store),
         cmocka_unit_test(an_overdue_call_names_at_most_32_ranks),
         cmocka_unit_test(who_asks_for_the_record_is_remembered_by_number),
     };

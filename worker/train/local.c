@@ -7,7 +7,7 @@
 
 #include "common/log.h"
 #include "common/why.h"
-#include "worker/calls.h"
+#include "worker/commands.h"
 #include "worker/context.h"
 #include "worker/train/keeper.h"
 #include "worker/train/replica.h"

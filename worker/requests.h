@@ -1,0 +1,80 @@
+/* requests.h - what this worker has asked and nobody has answered yet.
+ *
+ * DESIGN.  A pure table of what is asked of the scheduler, or through it of other processes: FAULT and SHRINK
+ * of collectives, STORE of the key-value store, COMMAND of the program.  Each is sent when it is made, again
+ * after REQUESTS_AGAIN_MS and with every WELCOME, until it is answered or its deadline has passed.  Who
+ * answers knows a repeat by (group, call), group, or number.
+ * Sets and adds are numbered one after another and sent only within REQUESTS_CHANGES_MAX of the oldest that
+ * is not answered; of commands at most REQUESTS_COMMANDS_MAX are on their way.  Both say below which number
+ * all are answered, so the other side needs to remember no more than that.  Gets have numbers of their own.
+ */
+#ifndef WORKER_REQUESTS_H
+#define WORKER_REQUESTS_H
+
+#include "proto/wire.h"
+
+enum {
+    REQUESTS_AGAIN_MS     = 1000,
+    REQUESTS_CHANGES_MAX  = 64,
+    REQUESTS_COMMANDS_MAX = 8,
+    REQUESTS_FAULTS_MAX   = 64,
+    REQUESTS_SHRINKS_MAX  = 64
+};
+
+typedef struct requests requests;
+
+typedef struct { /* of STORE and COMMAND */
+    /* [n] in rank order; data is OWNED by the callee, NULL for an empty reply.  Of STORE one, never NULL. */
+    const pen_bytes *replies;
+    uint32_t n;
+    int64_t value; /* of WIRE_STORE_ADD */
+} requests_answer;
+
+/* Called from within the functions below; must not call them. */
+typedef struct {
+    void (*send)(void *user, const wire_control *message); /* may be lost */
+    /* What all members of the group were told; asked for here or by another. */
+    void (*faulted)(void *user, uint64_t group, uint64_t call, const pen_error *why);
+    /* Of requests_shrink(); why not NULL: there is no agreement. */
+    void (*shrunk)(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,
+                   const pen_error *why);
+    /* Of requests_store() and requests_command(), once each.  why NULL: *answer is there; else it is NULL. */
+    void (*ended)(void *user, void *token, const requests_answer *answer, const pen_error *why);
+} requests_actions;
+
+typedef struct { /* data: of WIRE_STORE_SET, delta: of WIRE_STORE_ADD */
+    wire_store_op op;
+    const char *key;
+    const void *data;
+    size_t size;
+    int64_t delta;
+} requests_change;
+
+typedef struct {
+    int32_t role, rank, head; /* rank -1: all n of that role */
+    uint32_t n;
+    const void *body;
+    size_t size;
+} requests_question;
+
+requests *requests_create(const requests_actions *actions, void *user); /* NULL: no memory */
+void requests_destroy(requests *self);                                  /* NULL is fine    */
+
+/* Everything given is copied.  Of too many FAULTs and SHRINKs the oldest is forgotten.  deadline_ms is a time;
+ * 0 = none.  Not PEN_OK: no memory, nothing was begun. */
+pen_status requests_fault(requests *self, uint64_t group, uint64_t call, const pen_error *why,
+                          uint64_t now_ms);
+pen_status requests_shrink(requests *self, uint64_t group, const int32_t *ranks, uint32_t n,
+                           uint64_t now_ms);
+pen_status requests_store(requests *self, const requests_change *change, void *token,
+                          uint64_t deadline_ms, uint64_t now_ms);
+pen_status requests_command(requests *self, const requests_question *question, void *token,
+                            uint64_t deadline_ms, uint64_t now_ms);
+
+/* WELCOME, FAULTED, SHRUNK, STORED, REPLY; others are of no interest. */
+void requests_receive(requests *self, const wire_control *message, uint64_t now_ms);
+void requests_fail(requests *self, const pen_error *why); /* ends all, and hears no more */
+void requests_tick(requests *self, uint64_t now_ms);
+uint64_t requests_due(const requests *self);
+
+#endif
