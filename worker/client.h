@@ -138,8 +138,6 @@ void client_say_unreached(client *c, int32_t role, int32_t rank, const char *add
 void client_redial_cut(client *c);
 void client_say(void *user, const wire_control *message);
 void client_renew(void *user); /* the scheduler is silent: perhaps only the connection is dead */
-pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
-                       const exchange_piece *pieces, uint32_t n);
 void client_cut(void *user, uint32_t shard, uint32_t lane);
 void client_cut_shard(client *c, uint32_t shard); /* all its lanes: it lies elsewhere now */
 bool client_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
@@ -191,9 +189,14 @@ void client_look(
     void *user); /* at what came for collectives, and for what is missing; again and again */
 
 /* client_request.c */
-void client_start(pen_ctx *ctx, request *r); /* members of engine_ops, in the program's threads */
-void client_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs);
+void client_start(pen_ctx *ctx, request *r); /* a member of engine_ops, in the program's threads */
+
+/* client_push.c */
+void client_step_open(pen_ctx *ctx, uint64_t index,
+                      const wire_inputs *inputs); /* as client_start() */
 void client_ready(pen_ctx *ctx, pen_tensor *t, const void *grad);
+pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
+                       const exchange_piece *pieces, uint32_t n);
 
 /* client_unit.c */
 pen_status client_units_committed(pen_ctx *ctx, pen_error *why); /* members of engine_ops */

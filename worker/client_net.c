@@ -3,7 +3,6 @@
 
 #include "common/crc.h"
 #include "common/log.h"
-#include "common/simd/simd.h"
 #include "common/trace.h"
 #include "common/transport/reach.h"
 #include "common/transport/tcp_address.h"
@@ -14,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 64, ALONE_BYTES = 64 << 10, PROBE_MS = 1000 };
+enum { BATCH = 64, PROBE_MS = 1000 };
 
 /* ---- control --------------------------------------------------------------------------------- */
 void client_say(void *user, const wire_control *message)
@@ -96,118 +95,6 @@ pen_status client_dial_control(client *c, pen_error *why)
     pen_status status = lifeline_dial(c->control_address, &o, &c->control, why);
     if (status != PEN_OK) return status;
     return loop_add(c->loop, lifeline_poll_fd(c->control), drain_control, c, why);
-}
-
-/* ---- data out -------------------------------------------------------------------------------- */
-typedef struct {
-    loop_task task;
-    client *owner;
-    void *op;
-} hold;
-
-static void let_go(void *user)
-{
-    hold *h   = user;
-    client *c = h->owner;
-    c->holds--;
-    exchange_release(c->exchange, h->op);
-    free(h);
-    client_after(c);
-}
-
-/* In whatever thread the transport drops its last reference. */
-static void released(void *user)
-{
-    hold *h = user;
-    h->task = (loop_task){.fn = let_go, .user = h};
-    loop_post(h->owner->loop, &h->task);
-}
-
-static buf *lend(client *c, const exchange_piece *piece)
-{
-    hold *h = malloc(sizeof *h);
-    if (h == NULL) return NULL;
-    *h     = (hold){.owner = c, .op = piece->op};
-    buf *b = buf_wrap((void *)(uintptr_t)piece->data, piece->size, released, h);
-    if (b == NULL) {
-        free(h);
-        return NULL;
-    }
-    c->holds++;
-    exchange_hold(c->exchange, piece->op);
-    return b;
-}
-
-static buf *pack(const exchange_piece *pieces, uint32_t n, size_t size)
-{
-    buf *b = buf_new(size);
-    if (b == NULL) return NULL;
-    char *to = b->data;
-    for (uint32_t i = 0; i < n; i++) {
-        memcpy(to, pieces[i].data, pieces[i].size);
-        to += pieces[i].size;
-    }
-    return b;
-}
-
-/* Pieces that change their type have no bytes to sum before they are packed. */
-static buf *pack_encoded(const exchange_piece *pieces, uint32_t n, size_t size, uint32_t *crc)
-{
-    buf *b = buf_new(size);
-    if (b == NULL) return NULL;
-    char *to = b->data;
-    for (uint32_t i = 0; i < n; i++) {
-        const exchange_piece *p = &pieces[i];
-        if (p->encode != PEN_DTYPE_DEFAULT)
-            simd()->encode(to, p->data, p->encode, p->size / plan_dtype_bytes(p->encode));
-        else
-            memcpy(to, p->data, p->size);
-        crc[i] = crc32c(0, to, p->size);
-        to += p->size;
-    }
-    return b;
-}
-
-static bool is_encoded(const exchange_piece *pieces, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (pieces[i].encode != PEN_DTYPE_DEFAULT) return true;
-    return false;
-}
-
-static buf *gather(client *c, const exchange_piece *pieces, uint32_t n, size_t size)
-{
-    if (is_encoded(pieces, n)) return pack_encoded(pieces, n, size, c->crc);
-    for (uint32_t i = 0; i < n; i++) c->crc[i] = crc32c(0, pieces[i].data, pieces[i].size);
-    return n == 1 && size >= ALONE_BYTES ? lend(c, pieces) : pack(pieces, n, size);
-}
-
-pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
-                       const exchange_piece *pieces, uint32_t n)
-{
-    client *c               = user;
-    lane_link *l            = &c->links[shard * (uint32_t)c->ctx->settings.lanes + lane];
-    wire_data full          = *d;
-    buf *body               = NULL;
-    const uint64_t begun_ns = trace_begin();
-    if (l->t == NULL || l->is_cut) return PEN_AGAIN;
-    for (uint32_t i = 0; i < n; i++) full.payload_bytes += pieces[i].size;
-    if (n > 0) {
-        full.crc = c->crc;
-        body     = gather(c, pieces, n, full.payload_bytes);
-        if (body == NULL) return PEN_NO_MEMORY;
-    }
-    pen_error why;
-    pen_status status = wire_data_encode(&full, &c->out, &why);
-    if (status == PEN_OK)
-        status = transport_send(l->t, 0, c->out.data, c->out.size, body);
-    else
-        log_error("a message to %s cannot be written: %s", c->route.server[shard], why.text);
-    if (status != PEN_OK)
-        buf_release(body);
-    else
-        client_trace_sent(c, shard, &full, begun_ns);
-    return status;
 }
 
 /* ---- data in --------------------------------------------------------------------------------- */

@@ -339,34 +339,31 @@ static void mark_sent(exchange *self, lane_state *lane, uint32_t n, uint64_t now
     }
 }
 
-/* False: its transport takes nothing now. */
-static bool send_front(exchange *self, uint32_t number, uint64_t now_ms)
+static void block(exchange *self, lane_state *lane, uint64_t now_ms)
 {
-    lane_state *lane = &self->lane[number];
-    uint32_t n       = gather(self, lane);
-    wire_data d;
-    uint32_t n_pieces = fill(self, lane, n, &d);
-    if (self->act.send(self->user, number / self->setup.lanes, number % self->setup.lanes, &d,
-                       self->piece, n_pieces) != PEN_OK) {
-        lane->blocked_until_ms =
-            now_ms + retry_wait_ms(&self->setup.retry, RETRY_FULL, 1, &self->draws);
-        if (lane->blocked_until_ms < self->tick_ms) self->tick_ms = lane->blocked_until_ms;
-        return false;
-    }
-    lane->blocked_until_ms = 0;
-    mark_sent(self, lane, n, now_ms);
-    return true;
+    lane->blocked_until_ms =
+        now_ms + retry_wait_ms(&self->setup.retry, RETRY_FULL, 1, &self->draws);
+    if (lane->blocked_until_ms < self->tick_ms) self->tick_ms = lane->blocked_until_ms;
 }
 
 void exchange_flush(exchange *self, uint64_t now_ms)
 {
+    wire_data d;
     self->pulls++;
     exchange_away_flush(self);
     for (uint32_t i = 0; i < self->n_lanes; i++) {
         lane_state *lane = &self->lane[i];
-        if (!lane->up || lane->blocked_until_ms > now_ms) continue;
-        while (lane->head != NULL && has_credit(self, lane) && send_front(self, i, now_ms))
-            continue;
+        if (lane->blocked_until_ms > now_ms) continue;
+        while (lane->up && lane->head != NULL && has_credit(self, lane)) {
+            const uint32_t n = gather(self, lane), n_pieces = fill(self, lane, n, &d);
+            if (self->act.send(self->user, i / self->setup.lanes, i % self->setup.lanes, &d,
+                               self->piece, n_pieces) != PEN_OK) {
+                block(self, lane, now_ms);
+                break;
+            }
+            lane->blocked_until_ms = 0;
+            mark_sent(self, lane, n, now_ms);
+        }
     }
     exchange_idle_flush(self, now_ms);
 }
