@@ -7,38 +7,6 @@
 #include <string.h>
 
 /* ---- life ------------------------------------------------------------------------------------ */
-static pen_status check_without_servers(const scheduler_settings *settings, pen_error *why)
-{
-    if (settings->on_worker_loss == SCHEDULER_LOSS_WAIT)
-        return why_set(
-            why, PEN_BAD_SETTING,
-            "on_worker_loss=wait needs servers: they keep the model for who comes back; add "
-            "--servers, or say 'fail' or 'continue'");
-    if (settings->replicas > 0)
-        return why_set(why, PEN_BAD_SETTING,
-                       "replicas=%u are copies on servers, and the job has none; add --servers",
-                       (unsigned)settings->replicas);
-    if (settings->workers_max > 0)
-        return why_set(
-            why, PEN_BAD_SETTING,
-            "workers that come while the job trains need servers, which have the model for "
-            "them; add --servers, or leave out workers_max=%u",
-            (unsigned)settings->workers_max);
-    return PEN_OK;
-}
-
-pen_status core_check_kind(const scheduler_settings *settings, uint32_t n_servers, pen_error *why)
-{
-    const uint64_t most = settings->servers_max > n_servers ? settings->servers_max : n_servers;
-    if (!n_servers) return check_without_servers(settings, why);
-    if (settings->replicas < most) return PEN_OK;
-    return why_set(
-        why, PEN_BAD_SETTING,
-        "replicas=%u needs at least %u servers, for copies lie on different ones; the job "
-        "has %u",
-        (unsigned)settings->replicas, (unsigned)settings->replicas + 1, (unsigned)most);
-}
-
 static pen_status check_settings(const scheduler_settings *settings, pen_error *why)
 {
     const uint64_t most = settings->workers_max ? settings->workers_max : settings->world_size;
@@ -94,7 +62,7 @@ void scheduler_core_destroy(scheduler_core *core)
     core_epoch_fini(core);
     core_fault_fini(core);
     core_shrink_fini(core);
-    core_store_fini(core);
+    kv_fini(&core->store);
     stuck_destroy(core->report);
     plan_destroy(core->plan);
     free(core->shard);
@@ -105,86 +73,16 @@ void scheduler_core_destroy(scheduler_core *core)
     free(core);
 }
 
-/* ---- saying ---------------------------------------------------------------------------------- */
-void core_send_peer(scheduler_core *core, uint32_t peer, const wire_control *message)
-{
-    core->actions.send(core->actions.user, &peer, 1, message);
-}
-
-void core_send(scheduler_core *core, const seat *s, const wire_control *message)
-{
-    if (s->is_bound) core_send_peer(core, s->peer, message);
-}
-
-static bool reserve_peers(scheduler_core *core)
-{
-    const roster *r  = &core->roster;
-    const uint32_t n = r->workers.n + r->servers.n + r->guests.n;
-    if (n <= core->peers_capacity) return true;
-    uint32_t *peers = realloc(core->peers, n * sizeof *peers);
-    if (!peers) return false;
-    core->peers          = peers;
-    core->peers_capacity = n;
-    return true;
-}
-
-void core_send_all(scheduler_core *core, unsigned roles, const wire_control *message)
-{
-    if (!reserve_peers(core)) {
-        core_log(core, LOG_ERROR, "no memory to send %s", wire_kind_name((int)message->kind));
-        return;
-    }
-    uint32_t n = 0;
-    const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
-        if (!(roles & 1u << s->role) || !s->is_bound) continue;
-        if (s->state == MEMBER_LEFT || s->state == MEMBER_DEAD) continue;
-        core->peers[n++] = s->peer;
-    }
-    if (n) core->actions.send(core->actions.user, core->peers, n, message);
-}
-
-void core_log(scheduler_core *core, int level, const char *format, ...)
-{
-    char line[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    core->actions.log(core->actions.user, level, line);
-    if (level <= LOG_INFO) core_event(core, level, line);
-}
-
-void core_end(scheduler_core *core, pen_status status)
-{
-    if (core->phase == PHASE_ENDED) return;
-    core->phase = PHASE_ENDED;
-    if (core->actions.keep) core->actions.keep(core->actions.user, NULL, 0);
-    core->actions.ended(core->actions.user, status, core->has_verdict ? &core->verdict : NULL);
-}
-
-bool core_move(scheduler_core *core, seat *s, member_event event)
-{
-    const member_state before = s->state;
-    if (member_next(&s->state, event) != PEN_OK) return false;
-    if (s->state == before) return true;
-    char name[SENTENCE_SEAT_BYTES];
-    core_log(core, LOG_DEBUG, "%s: %s, was %s", sentence_seat(name, s), member_state_name(s->state),
-             member_state_name(before));
-    core_event_moved(core, s);
-    return true;
-}
-
 /* ---- hearing --------------------------------------------------------------------------------- */
-static void beat(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+static void beat(scheduler_core *core, seat *s, const wire_control *message)
 {
     const uint64_t since_ms = s->beat_ms;
-    seat_beat(s, message, now_ms);
+    seat_beat(s, message, core->now_ms);
     if (s->role == PEN_WORKER && s->step > core->job_step) core->job_step = s->step;
-    if (s->role == PEN_WORKER) core_slow_beat(core, s, since_ms, now_ms);
-    if (s->role == PEN_WORKER) core_history_beat(core, now_ms);
-    if (s->role == PEN_WORKER) core_cycle_beat(core, s, now_ms);
-    core_will_heard_step(core, now_ms);
+    if (s->role == PEN_WORKER) core_slow_beat(core, s, since_ms);
+    if (s->role == PEN_WORKER) core_history_beat(core);
+    if (s->role == PEN_WORKER) core_cycle_beat(core, s);
+    core_will_heard_step(core);
 
     wire_control ack        = {.kind = WIRE_BEAT_ACK};
     ack.u.beat_ack.seq      = message->u.beat.seq;
@@ -192,8 +90,18 @@ static void beat(scheduler_core *core, seat *s, const wire_control *message, uin
     core_send(core, s, &ack);
 }
 
-typedef void (*handler_fn)(scheduler_core *core, seat *s, const wire_control *message,
-                           uint64_t now_ms);
+static void missing(scheduler_core *core, seat *s, const wire_control *message)
+{
+    core_cycle_missing(core, message);
+    core_loss_missing(core, message);
+    core_missing(core, s, message);
+}
+
+typedef void (*handler_fn)(scheduler_core *core, seat *s, const wire_control *message);
+
+enum { /* TO_... and after a verdict its sender hears that, and nothing else comes of it */
+       OR_VERDICT = 1 << 30
+};
 
 /* Who may say what once it has said HELLO. */
 /* clang-format off */
@@ -201,30 +109,30 @@ static const struct {
     unsigned roles;
     handler_fn fn;
 } handlers[WIRE_CONTROL_END] = {
-    [WIRE_REGISTER]        = {TO_WORKERS,                          core_register},
-    [WIRE_READY]           = {TO_WORKERS | TO_SERVERS,             core_ready},
-    [WIRE_BEAT]            = {TO_WORKERS | TO_SERVERS | TO_GUESTS, beat},
-    [WIRE_FAILURE]         = {TO_WORKERS | TO_SERVERS,             core_failure},
-    [WIRE_EXITED]          = {1u << WIRE_LAUNCHER,                 core_exited},
-    [WIRE_BYE]             = {TO_WORKERS | TO_SERVERS | TO_GUESTS, core_bye},
-    [WIRE_SNAPSHOT_PLEASE] = {TO_WORKERS | TO_GUESTS,              core_snapshot_please},
-    [WIRE_SNAPSHOT_PART]   = {TO_SERVERS,                          core_snapshot_part},
-    [WIRE_MISSING]         = {TO_SERVERS,                          core_missing},
-    [WIRE_COMMAND]         = {TO_WORKERS,                          core_command},
-    [WIRE_REPLY]           = {TO_WORKERS | TO_SERVERS,             core_reply},
-    [WIRE_FAULT]           = {TO_WORKERS,                          core_fault},
-    [WIRE_OVERDUE]         = {TO_WORKERS,                          core_overdue},
-    [WIRE_SHRINK]          = {TO_WORKERS,                          core_shrink_ask},
-    [WIRE_STORE]           = {TO_WORKERS,                          core_store_ask},
-    [WIRE_RECORD_ASK]      = {TO_GUESTS,                           core_record_ask},
-    [WIRE_RECORD]          = {TO_WORKERS,                          core_record},
-    [WIRE_PROVEN]          = {TO_WORKERS,                          core_proven},
-    [WIRE_SEALED]          = {TO_SERVERS,                          core_sealed},
-    [WIRE_CAUGHT_UP]       = {TO_SERVERS,                          core_caught_up},
-    [WIRE_SUSPECT]         = {TO_SERVERS,                          core_suspect},
-    [WIRE_UNREACHED]       = {TO_WORKERS | TO_SERVERS,             core_unreached},
-    [WIRE_SCALE]           = {TO_GUESTS,                           core_scale},
-    [WIRE_DRAIN]           = {TO_GUESTS,                           core_drain_ask},
+    [WIRE_REGISTER]        = {TO_WORKERS | OR_VERDICT,              core_register},
+    [WIRE_READY]           = {TO_WORKERS | TO_SERVERS | OR_VERDICT, core_ready},
+    [WIRE_BEAT]            = {TO_WORKERS | TO_SERVERS | TO_GUESTS,  beat},
+    [WIRE_FAILURE]         = {TO_WORKERS | TO_SERVERS | OR_VERDICT, core_failure},
+    [WIRE_EXITED]          = {1u << WIRE_LAUNCHER,                  core_exited},
+    [WIRE_BYE]             = {TO_WORKERS | TO_SERVERS | TO_GUESTS,  core_bye},
+    [WIRE_SNAPSHOT_PLEASE] = {TO_WORKERS | TO_GUESTS,               core_snapshot_please},
+    [WIRE_SNAPSHOT_PART]   = {TO_SERVERS,                           core_snapshot_part},
+    [WIRE_MISSING]         = {TO_SERVERS,                           missing},
+    [WIRE_COMMAND]         = {TO_WORKERS,                           core_command},
+    [WIRE_REPLY]           = {TO_WORKERS | TO_SERVERS,              core_reply},
+    [WIRE_FAULT]           = {TO_WORKERS | OR_VERDICT,              core_fault},
+    [WIRE_OVERDUE]         = {TO_WORKERS,                           core_overdue},
+    [WIRE_SHRINK]          = {TO_WORKERS | OR_VERDICT,              core_shrink_ask},
+    [WIRE_STORE]           = {TO_WORKERS | OR_VERDICT,              core_store_ask},
+    [WIRE_RECORD_ASK]      = {TO_GUESTS,                            core_record_ask},
+    [WIRE_RECORD]          = {TO_WORKERS,                           core_record},
+    [WIRE_PROVEN]          = {TO_WORKERS,                           core_proven},
+    [WIRE_SEALED]          = {TO_SERVERS,                           core_sealed},
+    [WIRE_CAUGHT_UP]       = {TO_SERVERS,                           core_caught_up},
+    [WIRE_SUSPECT]         = {TO_SERVERS,                           core_suspect},
+    [WIRE_UNREACHED]       = {TO_WORKERS | TO_SERVERS | OR_VERDICT, core_unreached},
+    [WIRE_SCALE]           = {TO_GUESTS,                            core_scale},
+    [WIRE_DRAIN]           = {TO_GUESTS,                            core_drain_ask},
 };
 /* clang-format on */
 
@@ -238,7 +146,7 @@ static bool may_speak(scheduler_core *core, seat *s, wire_control_kind kind)
     return false;
 }
 
-static void hear(scheduler_core *core, uint32_t peer, const wire_control *message, uint64_t now_ms)
+static void hear(scheduler_core *core, uint32_t peer, const wire_control *message)
 {
     seat *s = roster_at_peer(&core->roster, peer);
     if (!s || s->incarnation != message->from)
@@ -248,58 +156,129 @@ static void hear(scheduler_core *core, uint32_t peer, const wire_control *messag
         core->refused++;
         return;
     }
-    s->last_seen_ms = now_ms;
-    if (may_speak(core, s, message->kind)) handlers[kind].fn(core, s, message, now_ms);
+    s->last_seen_ms = core->now_ms;
+    if (!may_speak(core, s, message->kind)) return;
+    if (core->has_verdict && (handlers[kind].roles & OR_VERDICT))
+        core_tell(core, s);
+    else
+        handlers[kind].fn(core, s, message);
+}
+
+/* ---- what follows ---------------------------------------------------------------------------- */
+/* A death is followed by the rule of the job. */
+static void follow_loss(scheduler_core *core, seat *s)
+{
+    const bool is_worker  = s->role == PEN_WORKER;
+    const bool is_counted = s->in_record && s->in_record == s->incarnation;
+    if (core->phase >= PHASE_STOPPING)
+        core->due |= DUE_END;
+    else if (core_may_change(core) && !is_counted)
+        return; /* nobody has counted on it yet */
+    else if (is_worker && core->phase >= PHASE_REGISTERING && core_goes_on(core))
+        core_go_on(core, s);
+    else if (!is_worker && !core->inquest.dead && core_epoch_survives(core))
+        core_epoch_lost(core, s);
+    else if (is_worker && core_may_change(core) && core_waits(core))
+        core_wait_for(core, s);
+    else
+        core_judge(core, s);
+}
+
+static void follow_losses(scheduler_core *core)
+{
+    seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+        if (s->is_lost) follow_loss(core, s);
+        s->is_lost = false;
+    }
+}
+
+static void take_over(scheduler_core *core)
+{
+    core_snapshot_fail(core, "a server died while it was being written; the next one is tried");
+}
+
+/* Who acts upon what, in this order: the first that is due, and again from the top until nothing is.  Handlers
+ * note causes and do not act upon those of others. */
+static const struct {
+    core_due due;
+    void (*act)(scheduler_core *core);
+} reactions[] = {
+    {DUE_VERDICT, core_verdict_tell},
+    {DUE_LOST, follow_losses},
+    {DUE_END, core_settle},
+    {DUE_JOIN, core_join_begin},
+    {DUE_LEFT, core_left_registering},
+    {DUE_MODEL, core_model_advance},
+    {DUE_TAKEN_OVER, take_over},
+    {DUE_MOVED, core_scale_settle},
+    {DUE_EPOCH, core_epoch_advance},
+};
+
+static void follow(scheduler_core *core)
+{
+    while (core->due && core->phase != PHASE_ENDED) {
+        size_t i = 0;
+        while (!(core->due & reactions[i].due)) i++;
+        core->due &= ~reactions[i].due;
+        reactions[i].act(core);
+    }
 }
 
 /* A pause of this process (a stopped machine, a starved core) looks like the silence of all
  * others, and nobody knows when it began: everybody gets a new lease. */
-static void forgive_pause(scheduler_core *core, uint64_t now_ms)
+static void forgive_pause(scheduler_core *core)
 {
     const uint64_t promised = core->promised_ms, slack = core->settings.lease_ms / 4;
     core->promised_ms = 0;
-    if (!promised || now_ms < promised || now_ms - promised <= slack) return;
+    if (!promised || core->now_ms < promised || core->now_ms - promised <= slack) return;
 
     seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
-        s->last_seen_ms = s->down_ms = now_ms;
+        s->last_seen_ms = s->down_ms = core->now_ms;
     char span[SENTENCE_SPAN_BYTES];
     core_log(core, LOG_WARNING, "the scheduler itself was held up for %s; nobody is blamed for it",
-             sentence_span(span, now_ms - promised));
+             sentence_span(span, core->now_ms - promised));
 }
 
-/* Every call from outside begins with it. */
-static void enter(scheduler_core *core, uint64_t now_ms)
+/* Every call from outside begins with it.  False: nothing happens any more. */
+static bool enter(scheduler_core *core, uint64_t now_ms)
 {
+    if (core->phase == PHASE_ENDED) return false;
     core->now_ms = now_ms;
-    forgive_pause(core, now_ms);
+    forgive_pause(core);
+    return true;
 }
 
 void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_control *message,
                             uint64_t now_ms)
 {
-    if (core->phase == PHASE_ENDED) return;
-    enter(core, now_ms);
+    if (!enter(core, now_ms)) return;
     switch (message->kind) {
-    case WIRE_HELLO: core_hello(core, peer, message, now_ms); break;
+    case WIRE_HELLO:
+        if (core_hello(core, peer, message)) break;
+        follow(core);
+        core_hello(core, peer, message);
+        break;
     case WIRE_STATUS_ASK:
         if (scheduler_core_is_member(core, peer)) /* whose connection nothing bounds so tightly */
             core->refused++;
         else
-            core_status(core, peer, now_ms);
+            core_status(core, peer);
         break;
-    default: hear(core, peer, message, now_ms); break;
+    default: hear(core, peer, message); break;
     }
+    follow(core);
 }
 
 void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_ms)
 {
-    if (core->phase == PHASE_ENDED) return;
-    enter(core, now_ms);
+    if (!enter(core, now_ms)) return;
     seat *s = roster_at_peer(&core->roster, peer);
     if (!s) return;
     if (s->rank < 0) {
-        core_dismiss(core, s, now_ms);
+        core_dismiss(core, s);
+        follow(core);
         return;
     }
     roster_unbind(&core->roster, s);
@@ -308,7 +287,8 @@ void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_
     s->is_sealed =
         false; /* it may be dead: an epoch that rests on it alone would lose what others hold */
     core_move(core, s, MEMBER_EVENT_DOWN);
-    core_settle(core, now_ms);
+    core->due |= DUE_END;
+    follow(core);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -322,48 +302,56 @@ static uint64_t lost_ms(const scheduler_core *core, const seat *s)
     return due < core->amnesty_ms ? core->amnesty_ms : due;
 }
 
-static void lose_silent(scheduler_core *core, uint64_t now_ms)
+static uint64_t first_lost_ms(const scheduler_core *core)
+{
+    uint64_t first = UINT64_MAX;
+    const seat *s;
+    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+        if (lost_ms(core, s) < first) first = lost_ms(core, s);
+    return first;
+}
+
+static void lose_silent(scheduler_core *core)
 {
     seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
-        if (lost_ms(core, s) > now_ms) continue;
+        if (lost_ms(core, s) > core->now_ms) continue;
         core_lose(core, s, MEMBER_EVENT_LOST,
                   s->state == MEMBER_AWAY ? "its connection broke and did not come back"
-                                          : "nothing was heard of it for a whole lease",
-                  now_ms);
+                                          : "nothing was heard of it for a whole lease");
+        follow(core);
     }
 }
 
+/* What happens when nobody says anything: in this order, each when its time has come. */
+static const struct {
+    void (*tick)(scheduler_core *core);
+    uint64_t (*next_ms)(const scheduler_core *core); /* UINT64_MAX: not before something happens */
+} clocks[] = {
+    {lose_silent, first_lost_ms},          {core_join_tick, core_join_next_ms},
+    {core_wait_tick, core_wait_next_ms},   {core_epoch_tick, core_epoch_next_ms},
+    {core_reach_tick, core_reach_next_ms}, {core_death_tick, core_death_next_ms},
+    {core_end_tick, core_end_next_ms},     {core_will_tick, core_will_next_ms},
+};
+enum { N_CLOCKS = sizeof clocks / sizeof *clocks };
+
 void scheduler_core_tick(scheduler_core *core, uint64_t now_ms)
 {
-    if (core->phase == PHASE_ENDED) return;
-    enter(core, now_ms);
-    lose_silent(core, now_ms);
-    core_join_tick(core, now_ms);
-    core_wait_tick(core, now_ms);
-    core_epoch_tick(core, now_ms);
-    core_reach_tick(core, now_ms);
-    core_end_tick(core, now_ms);
-    core_will_tick(core, now_ms);
-}
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
+    if (!enter(core, now_ms)) return;
+    for (size_t i = 0; i < N_CLOCKS && core->phase != PHASE_ENDED; i++) {
+        clocks[i].tick(core);
+        follow(core);
+    }
 }
 
 uint64_t scheduler_core_next_ms(scheduler_core *core)
 {
     if (core->phase == PHASE_ENDED) return UINT64_MAX;
-    uint64_t next = least(core_will_next_ms(core), core_reach_next_ms(core));
-    next          = least(next, least(core_epoch_next_ms(core), core_wait_next_ms(core)));
-    const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
-        next = least(next, lost_ms(core, s));
-    next = least(next, core_join_next_ms(core));
-    if (core->phase == PHASE_STOPPING || core->phase == PHASE_FAILED)
-        next = least(next, core->end_ms);
-    if (core->inquest.dead) next = least(next, core->inquest.due_ms);
+    uint64_t next = UINT64_MAX;
+    for (size_t i = 0; i < N_CLOCKS; i++) {
+        const uint64_t own = clocks[i].next_ms(core);
+        if (own < next) next = own;
+    }
     core->promised_ms = next == UINT64_MAX ? 0 : next;
     return next;
 }
@@ -371,7 +359,8 @@ uint64_t scheduler_core_next_ms(scheduler_core *core)
 void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t now_ms)
 {
     core->now_ms = now_ms;
-    if (core->phase != PHASE_ENDED) core_verdict(core, why, now_ms);
+    if (core->phase != PHASE_ENDED) core_verdict(core, why);
+    follow(core);
 }
 
 void scheduler_core_decline(scheduler_core *core, const pen_error *why, uint64_t now_ms,
@@ -379,8 +368,9 @@ void scheduler_core_decline(scheduler_core *core, const pen_error *why, uint64_t
 {
     core->now_ms   = now_ms;
     core->is_empty = true;
-    core_verdict(core, why, now_ms);
+    core_verdict(core, why);
     core->end_ms = now_ms + ms;
+    follow(core);
 }
 
 void scheduler_core_introduce(scheduler_core *core, const char *address, const char *host)

@@ -34,9 +34,8 @@ static void pass_on(scheduler_core *core, const seat *asker, const seat *to, wir
     answer(core, asker, c->u.command.id, to, is_dead ? PEN_PEER_LOST : PEN_NOT_FOUND, text);
 }
 
-void core_command(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_command(scheduler_core *core, seat *s, const wire_control *message)
 {
-    (void)now_ms;
     const int32_t role = message->u.command.role, rank = message->u.command.rank;
     const uint64_t id = message->u.command.id;
     char text[128];
@@ -64,9 +63,8 @@ void core_command(scheduler_core *core, seat *s, const wire_control *message, ui
     answer(core, s, id, &nobody, PEN_NOT_FOUND, text);
 }
 
-void core_reply(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_reply(scheduler_core *core, seat *s, const wire_control *message)
 {
-    (void)now_ms;
     const seat *asker = roster_find(&core->roster, message->u.reply.role, message->u.reply.rank);
     if (asker == NULL || asker->incarnation != message->u.reply.asker) return;
     wire_control c = {.kind = WIRE_REPLY, .u.reply = message->u.reply};

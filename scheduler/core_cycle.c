@@ -32,15 +32,8 @@ static bool is_missed(const scheduler_core *core, const seat *s)
     return !core->n_servers || s->in_record == s->incarnation;
 }
 
-void core_left_early(scheduler_core *core, seat *s, uint64_t now_ms)
-{
-    s->has_left_early = true;
-    core_lose(core, s, MEMBER_EVENT_LOST, "it left while others wait for it", now_ms);
-    if (s->awaited_ms && s->has_ended && !core->has_verdict) core_wait_in_vain(core, s, now_ms);
-}
-
 /* Others have registered their tensors and wait for one that has left: for its tensors, or until it is ready. */
-void core_left_registering(scheduler_core *core, uint64_t now_ms)
+void core_left_registering(scheduler_core *core)
 {
     const seat_list *workers = &core->roster.workers;
     bool has_registered      = false;
@@ -49,7 +42,7 @@ void core_left_registering(scheduler_core *core, uint64_t now_ms)
         has_registered |= workers->at[i]->is_registered && seat_is_here(workers->at[i]);
     for (uint32_t i = 0; has_registered && i < workers->n; i++)
         if (workers->at[i]->state == MEMBER_LEFT && !workers->at[i]->is_ready && !core->has_verdict)
-            core_left_early(core, workers->at[i], now_ms);
+            core_left_early(core, workers->at[i]);
 }
 
 static seat *find_left(const scheduler_core *core, const seat *waiting)
@@ -70,31 +63,29 @@ static bool waits_for(const core_overdue_note *note, const seat *s)
     return false;
 }
 
-static const core_overdue_note *find_waiter(const scheduler_core *core, const seat *waiting,
-                                            uint64_t now_ms)
+static const core_overdue_note *find_waiter(const scheduler_core *core, const seat *waiting)
 {
     for (int i = 0; i < CORE_OVERDUES_MAX; i++) {
         const core_overdue_note *note = &core->overdue[i];
         if (core_overdue_lasts(note) && note->asker != waiting && waits_for(note, waiting) &&
             note->asker->step <= waiting->step &&
-            note->waited_ms + (now_ms - note->said_ms) >= core->settings.lease_ms)
+            note->waited_ms + (core->now_ms - note->said_ms) >= core->settings.lease_ms)
             return note;
     }
     return NULL;
 }
 
-static void suspect(scheduler_core *core, const core_overdue_note *note, seat *waiting,
-                    uint64_t now_ms)
+static void suspect(scheduler_core *core, const core_overdue_note *note, seat *waiting)
 {
     core_cycle *k = &core->cycle;
-    if (k->note && now_ms - k->asked_ms < CORE_LEFT_MS) return;
-    *k               = (core_cycle){.note = note, .waiting = waiting, .asked_ms = now_ms};
+    if (k->note && core->now_ms - k->asked_ms < CORE_LEFT_MS) return;
+    *k               = (core_cycle){.note = note, .waiting = waiting, .asked_ms = core->now_ms};
     wire_control c   = {.kind = WIRE_ENQUIRE};
     c.u.enquire.rank = note->asker->rank;
     core_send_all(core, TO_SERVERS, &c);
 }
 
-void core_cycle_missing(scheduler_core *core, const wire_control *message, uint64_t now_ms)
+void core_cycle_missing(scheduler_core *core, const wire_control *message)
 {
     const core_cycle k            = core->cycle;
     const core_overdue_note *note = k.note;
@@ -113,11 +104,11 @@ void core_cycle_missing(scheduler_core *core, const wire_control *message, uint6
             message->u.missing.tensor ? message->u.missing.tensor : "");
     why_culprit(&why, PEN_WORKER, note->asker->rank, message->u.missing.step,
                 message->u.missing.tensor);
-    core_verdict(core, &why, now_ms);
+    core_verdict(core, &why);
 }
 
 /* ---- a beat ---------------------------------------------------------------------------------- */
-void core_cycle_beat(scheduler_core *core, seat *waiting, uint64_t now_ms)
+void core_cycle_beat(scheduler_core *core, seat *waiting)
 {
     if (core->phase != PHASE_TRAINING || core->has_verdict || core->inquest.dead) return;
     if (!is_in_step(waiting) || waiting->call_ms < CORE_LEFT_MS / 2 || !may_wait(core)) return;
@@ -125,10 +116,10 @@ void core_cycle_beat(scheduler_core *core, seat *waiting, uint64_t now_ms)
     if (left) {
         if (!left->has_said_bye)
             left->step = waiting->step; /* its last beat is older than its end */
-        core_left_early(core, left, now_ms);
+        core_left_early(core, left);
         return;
     }
     if (!core->n_servers || waiting->call_ms < core->settings.lease_ms) return;
-    const core_overdue_note *note = find_waiter(core, waiting, now_ms);
-    if (note) suspect(core, note, waiting, now_ms);
+    const core_overdue_note *note = find_waiter(core, waiting);
+    if (note) suspect(core, note, waiting);
 }

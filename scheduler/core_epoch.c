@@ -15,19 +15,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- whether and when ------------------------------------------------------------------------ */
-static bool may_change(const scheduler_core *core)
+/* ---- the first ones --------------------------------------------------------------------------- */
+void core_epoch_begin(scheduler_core *core)
 {
-    return core->phase == PHASE_TRAINING && core->n_servers > 0;
+    core->epoch     = 1;
+    core->ranks_max = core->roster.workers.n;
+    if (core->settings.workers_max > core->ranks_max)
+        core->ranks_max = (uint32_t)core->settings.workers_max;
+    core->wanted_workers = (int32_t)core->roster.workers.n;
+    core->wanted_servers = (int32_t)core->n_servers;
+    if (!core_epoch_write(core, NULL, false)) {
+        core_epoch_fail(core);
+        return;
+    }
+    core_epoch_note(core);
+    if (core_keep(core)) core_send_all(core, TO_WORKERS | TO_SERVERS, &core->record);
 }
 
-static void open_change(scheduler_core *core, uint64_t now_ms)
+void core_epoch_plan(scheduler_core *core)
+{
+    if (!core_epoch_write(core, NULL, false)) core_epoch_fail(core);
+}
+
+/* ---- whether and when ------------------------------------------------------------------------ */
+static void open_change(scheduler_core *core)
 {
     core_change *c = &core->change;
     c->is_open     = true;
     c->is_wanted   = false;
-    c->due_ms =
-        now_ms + (core->settings.lease_ms > CORE_SEAL_MS ? core->settings.lease_ms : CORE_SEAL_MS);
+    c->due_ms      = core->now_ms +
+                (core->settings.lease_ms > CORE_SEAL_MS ? core->settings.lease_ms : CORE_SEAL_MS);
     seat_list *servers = &core->roster.servers;
     for (uint32_t i = 0; i < servers->n; i++) servers->at[i]->is_sealed = false;
     core_log(core, LOG_DEBUG, "epoch %" PRIu64 " shall end: %s", core->epoch, c->cause);
@@ -36,27 +53,26 @@ static void open_change(scheduler_core *core, uint64_t now_ms)
         if (seat_is_counted(servers->at[i])) core_send(core, servers->at[i], &seal);
 }
 
-void core_epoch_want(scheduler_core *core, uint64_t due_ms, uint64_t now_ms, const char *format,
-                     ...)
+void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, ...)
 {
     core_change *c = &core->change;
-    if (!may_change(core)) return;
+    if (!core_may_change(core)) return;
     if (!c->is_wanted && !c->is_open) {
         va_list args;
         va_start(args, format);
         vsnprintf(c->cause, sizeof c->cause, format, args);
         va_end(args);
-        c->begun_ms = now_ms;
+        c->begun_ms = core->now_ms;
     }
     if (c->is_open) return; /* whatever the cause, it is seen when the change is decided */
     if (!c->is_wanted || due_ms < c->due_ms) c->due_ms = due_ms;
     c->is_wanted = true;
-    if (c->due_ms <= now_ms) open_change(core, now_ms);
+    if (c->due_ms <= core->now_ms) core->due |= DUE_EPOCH;
 }
 
 bool core_epoch_survives(const scheduler_core *core)
 {
-    if (!may_change(core)) return false;
+    if (!core_may_change(core)) return false;
     for (uint32_t shard = 0; shard < core->n_shards; shard++) {
         bool lives = false;
         for (uint32_t i = 0; i < core->place.n && !lives; i++) {
@@ -85,13 +101,13 @@ static bool all_sealed(const scheduler_core *core)
     return true;
 }
 
-static bool settle_reports(scheduler_core *core, settled *out, uint64_t now_ms)
+static bool settle_reports(scheduler_core *core, settled *out)
 {
     const seat_list *servers = &core->roster.servers;
     settle_server *facts     = calloc(servers->n + 1, sizeof *facts);
     pen_error why;
     if (!facts) {
-        core_epoch_fail(core, now_ms);
+        core_epoch_fail(core);
         return false;
     }
     for (uint32_t i = 0; i < servers->n; i++)
@@ -103,18 +119,18 @@ static bool settle_reports(scheduler_core *core, settled *out, uint64_t now_ms)
     if (status == PEN_OK) return true;
     if (core->change.lost)
         why_culprit(&why, PEN_SERVER, core->change.lost->rank, core->job_step, NULL);
-    core_verdict(core, &why, now_ms);
+    core_verdict(core, &why);
     return false;
 }
 
 /* Who is ready becomes a member with this record. */
-static void admit(scheduler_core *core, uint64_t now_ms)
+static void admit(scheduler_core *core)
 {
     seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
         if (!core_is_late(core, s) || s->state != MEMBER_JOINING || !s->is_ready) continue;
         core_move(core, s, MEMBER_EVENT_BEGIN);
-        s->last_seen_ms = now_ms;
+        s->last_seen_ms = core->now_ms;
         s->awaited_ms   = 0;
         free(s->loss);
         s->loss = NULL;
@@ -185,10 +201,10 @@ static void tell_late(scheduler_core *core, const uint64_t *was_in)
 }
 
 /* "server 1 (devbox) is gone; its shards are served by others in 0.012 s (epoch 3)" */
-static void report(scheduler_core *core, const settled *out, uint64_t now_ms)
+static void report(scheduler_core *core, const settled *out)
 {
     const core_change *c = &core->change;
-    const double took    = (double)(now_ms - c->begun_ms) / 1e3;
+    const double took    = (double)(core->now_ms - c->begun_ms) / 1e3;
     char line[400];
     if (c->lost)
         snprintf(line, sizeof line,
@@ -207,14 +223,14 @@ static void report(scheduler_core *core, const settled *out, uint64_t now_ms)
                       &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = line}});
 }
 
-static void install(scheduler_core *core, const settled *out, bool changed, uint64_t now_ms)
+static void install(scheduler_core *core, const settled *out, bool changed)
 {
     const seat_list *workers = &core->roster.workers;
     uint64_t *was_in         = calloc(workers->n + 1, sizeof *was_in);
     core->epoch++;
     if (!was_in || !core_epoch_write(core, out, changed)) {
         free(was_in);
-        core_epoch_fail(core, now_ms);
+        core_epoch_fail(core);
         return;
     }
     for (uint32_t i = 0; i < workers->n; i++) was_in[i] = workers->at[i]->in_record;
@@ -223,50 +239,56 @@ static void install(scheduler_core *core, const settled *out, bool changed, uint
     core->change.is_open = false;
     const unsigned all   = TO_WORKERS | TO_SERVERS | 1u << WIRE_LAUNCHER;
     if (plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(core, all, &core->record);
-    if (core_keep(core, now_ms)) {
+    if (core_keep(core)) {
         if (!plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(core, all, &core->record);
         tell_late(core, was_in);
-        report(core, out, now_ms);
+        report(core, out);
     }
     free(was_in);
 }
 
-static void decide(scheduler_core *core, uint64_t now_ms)
+static void decide(scheduler_core *core)
 {
     settled out;
-    if (!settle_reports(core, &out, now_ms)) return;
-    admit(core, now_ms);
+    if (!settle_reports(core, &out)) return;
+    admit(core);
     if (!move_copies(core)) {
-        core_epoch_fail(core, now_ms);
+        core_epoch_fail(core);
         return;
     }
-    install(core, &out, have_members_changed(core), now_ms);
+    install(core, &out, have_members_changed(core));
     if (core->has_verdict) return;
-    if (core->change.lost)
-        core_snapshot_fail(core, "a server died while it was being written; the next one is tried");
+    core->due |= DUE_MOVED | (core->change.lost ? DUE_TAKEN_OVER : 0);
     core->change.lost = NULL;
-    core_scale_settle(core);
     if (placement_can_move(&core->place, &core->goal))
-        core_epoch_want(core, now_ms + CORE_GATHER_MS, now_ms, "copies are moved");
+        core_epoch_want(core, core->now_ms + CORE_GATHER_MS, "copies are moved");
 }
 
-void core_sealed(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_epoch_advance(scheduler_core *core)
+{
+    core_change *c = &core->change;
+    if (!core_may_change(core)) return;
+    if (c->is_wanted && !c->is_open && c->due_ms <= core->now_ms) open_change(core);
+    if (c->is_open && all_sealed(core)) decide(core);
+}
+
+void core_sealed(scheduler_core *core, seat *s, const wire_control *message)
 {
     if (!core->change.is_open || message->u.sealed.term != core->term ||
         message->u.sealed.epoch != core->epoch + 1) {
-        if (may_change(core) && is_part(s) && message->u.sealed.epoch <= core->epoch)
+        if (core_may_change(core) && is_part(s) && message->u.sealed.epoch <= core->epoch)
             core_send(core, s, &core->record); /* it has not heard how that ended */
         return;
     }
-    if (!may_change(core) || !is_part(s)) return; /* all workers have left in the meantime */
+    if (!core_may_change(core) || !is_part(s)) return; /* all workers have left in the meantime */
     if (seat_seal(s, message) != PEN_OK) {
-        core_epoch_fail(core, now_ms);
+        core_epoch_fail(core);
         return;
     }
-    if (all_sealed(core)) decide(core, now_ms);
+    core->due |= DUE_EPOCH;
 }
 
-void core_epoch_lost(scheduler_core *core, const seat *server, uint64_t now_ms)
+void core_epoch_lost(scheduler_core *core, const seat *server)
 {
     char name[SENTENCE_SEAT_BYTES];
     core->goal_is_old = true;
@@ -274,8 +296,8 @@ void core_epoch_lost(scheduler_core *core, const seat *server, uint64_t now_ms)
     if (core->change.is_open || core->change.is_wanted)
         snprintf(core->change.cause, sizeof core->change.cause, "%.120s is gone",
                  sentence_seat(name, server));
-    core_epoch_want(core, now_ms, now_ms, "%.120s is gone", sentence_seat(name, server));
-    if (core->change.is_open && all_sealed(core)) decide(core, now_ms);
+    core_epoch_want(core, core->now_ms, "%.120s is gone", sentence_seat(name, server));
+    core->due |= DUE_EPOCH;
 }
 
 /* ---- what primaries say of copies ------------------------------------------------------------ */
@@ -284,21 +306,21 @@ static placement_row *row_of(const scheduler_core *core, const seat *s, uint32_t
                              int32_t server)
 {
     const placement_row *lead = placement_primary(&core->place, shard);
-    if (!may_change(core) || !is_part(s) || !lead || lead->at.server != s->rank) return NULL;
+    if (!core_may_change(core) || !is_part(s) || !lead || lead->at.server != s->rank) return NULL;
     placement_row *row = placement_find(&core->place, shard, server);
     return row && row->at.server != s->rank ? row : NULL;
 }
 
-void core_caught_up(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_caught_up(scheduler_core *core, seat *s, const wire_control *message)
 {
     placement_row *row = row_of(core, s, message->u.caught_up.shard, message->u.caught_up.server);
     if (!row || row->at.role != WIRE_LEARNER) return;
     row->is_caught_up = true;
-    core_epoch_want(core, now_ms + CORE_GATHER_MS, now_ms, "server %d has a copy of shard %u",
+    core_epoch_want(core, core->now_ms + CORE_GATHER_MS, "server %d has a copy of shard %u",
                     (int)row->at.server, row->at.shard);
 }
 
-void core_suspect(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_suspect(scheduler_core *core, seat *s, const wire_control *message)
 {
     placement_row *row = row_of(core, s, message->u.suspect.shard, message->u.suspect.server);
     if (!row || row->at.role != WIRE_BACKUP) return;
@@ -309,36 +331,34 @@ void core_suspect(scheduler_core *core, seat *s, const wire_control *message, ui
              (int)s->rank);
     row->is_suspect =
         true; /* the change that follows makes a learner of it, if its primary lives */
-    core_epoch_want(core, now_ms, now_ms, "server %d does not keep up", (int)row->at.server);
+    core_epoch_want(core, core->now_ms, "server %d does not keep up", (int)row->at.server);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 /* A server whose control connection lives and whose shards do not: it cannot be waited for for ever. */
-static void lose_unsealed(scheduler_core *core, uint64_t now_ms)
+static void lose_unsealed(scheduler_core *core)
 {
     const seat_list *servers = &core->roster.servers;
-    core->change.due_ms      = now_ms + CORE_SEAL_MS;
+    core->change.due_ms      = core->now_ms + CORE_SEAL_MS;
     for (uint32_t i = 0; i < servers->n && core->change.is_open; i++) {
         seat *s = servers->at[i];
         if (is_part(s) && !s->is_sealed)
-            core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch", now_ms);
+            core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch");
     }
 }
 
-void core_epoch_tick(scheduler_core *core, uint64_t now_ms)
+void core_epoch_tick(scheduler_core *core)
 {
     core_change *c = &core->change;
-    if (!may_change(core) || c->due_ms > now_ms) return;
-    if (c->is_open)
-        lose_unsealed(core, now_ms);
-    else if (c->is_wanted)
-        open_change(core, now_ms);
+    if (!core_may_change(core) || c->due_ms > core->now_ms) return;
+    if (c->is_open) lose_unsealed(core);
+    core->due |= DUE_EPOCH;
 }
 
 uint64_t core_epoch_next_ms(const scheduler_core *core)
 {
     const core_change *c = &core->change;
-    return may_change(core) && (c->is_open || c->is_wanted) ? c->due_ms : UINT64_MAX;
+    return core_may_change(core) && (c->is_open || c->is_wanted) ? c->due_ms : UINT64_MAX;
 }
 
 void core_epoch_fini(scheduler_core *core)

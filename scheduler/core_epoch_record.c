@@ -83,12 +83,12 @@ static const wire_replica *list_copies(keep *kept, const placement *table)
 }
 
 /* ---- writing it ------------------------------------------------------------------------------ */
-void core_epoch_fail(scheduler_core *core, uint64_t now_ms)
+void core_epoch_fail(scheduler_core *core)
 {
     pen_error why;
     why_set(&why, PEN_NO_MEMORY, "the scheduler has no memory for the record of %u workers",
             core->roster.workers.n);
-    core_verdict(core, &why, now_ms);
+    core_verdict(core, &why);
 }
 
 /* Writes the record of core->epoch anew.  False: no memory, and the old one stays. */
@@ -125,27 +125,7 @@ void core_epoch_note(scheduler_core *core)
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) s->in_record = core_epoch_listed(s);
 }
 
-void core_epoch_begin(scheduler_core *core, uint64_t now_ms)
-{
-    core->epoch     = 1;
-    core->ranks_max = core->roster.workers.n;
-    if (core->settings.workers_max > core->ranks_max)
-        core->ranks_max = (uint32_t)core->settings.workers_max;
-    core->wanted_workers = (int32_t)core->roster.workers.n;
-    core->wanted_servers = (int32_t)core->n_servers;
-    if (!core_epoch_write(core, NULL, false)) {
-        core_epoch_fail(core, now_ms);
-        return;
-    }
-    core_epoch_note(core);
-    if (core_keep(core, now_ms)) core_send_all(core, TO_WORKERS | TO_SERVERS, &core->record);
-}
-
-void core_epoch_plan(scheduler_core *core, uint64_t now_ms)
-{
-    if (!core_epoch_write(core, NULL, false)) core_epoch_fail(core, now_ms);
-}
-
+/* ---- telling it ------------------------------------------------------------------------------ */
 /* A server that comes late holds nothing, whatever the record says of who had its rank before. */
 static void tell_late_server(const scheduler_core *core, const seat *s)
 {

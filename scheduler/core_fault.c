@@ -46,7 +46,7 @@ static void name_subject(char *text, size_t size, int32_t n, int32_t rank)
 
 /* ---- FAULT ----------------------------------------------------------------------------------- */
 /* "...; it is alive: in user code since 31 s, last call pen_metric" */
-static void add_what_is_known(const scheduler_core *core, pen_error *why, uint64_t now_ms)
+static void add_what_is_known(const scheduler_core *core, pen_error *why)
 {
     const int32_t rank = why->missing_n > 0 ? why->missing[0] : why->rank;
     const seat *s      = roster_find(&core->roster, PEN_WORKER, rank);
@@ -56,9 +56,9 @@ static void add_what_is_known(const scheduler_core *core, pen_error *why, uint64
     name_subject(subject, sizeof subject, why->missing_n, rank);
     sentence_add(&text, "%s; ", why->text);
     const size_t at = text.used;
-    add_state(core, &text, s, subject, now_ms);
+    add_state(core, &text, s, subject, core->now_ms);
     text.text[at]    = (char)tolower((unsigned char)text.text[at]);
-    why->last_seen_s = (double)(now_ms - s->last_seen_ms) / 1e3;
+    why->last_seen_s = (double)(core->now_ms - s->last_seen_ms) / 1e3;
     memcpy(why->text, text.text, sizeof why->text);
 }
 
@@ -72,8 +72,7 @@ static core_fault_note *find(const scheduler_core *core, uint64_t group, uint64_
 }
 
 /* Takes the place of the oldest. */
-static core_fault_note *note_down(scheduler_core *core, const seat *s, const wire_fault *said,
-                                  uint64_t now_ms)
+static core_fault_note *note_down(scheduler_core *core, const seat *s, const wire_fault *said)
 {
     core_fault_note **place = &core->fault[core->n_faults % CORE_FAULTS_MAX];
     if (!*place && !(*place = calloc(1, sizeof **place))) return NULL;
@@ -85,7 +84,7 @@ static core_fault_note *note_down(scheduler_core *core, const seat *s, const wir
                                 ? core_loss_of(core, note->why.rank)
                                 : NULL;
     if (loss) note->why = *loss;
-    if (note->why.status == PEN_TIMED_OUT) add_what_is_known(core, &note->why, now_ms);
+    if (note->why.status == PEN_TIMED_OUT) add_what_is_known(core, &note->why);
     return note;
 }
 
@@ -98,14 +97,13 @@ static wire_control faulted_message(const core_fault_note *note)
     return c;
 }
 
-void core_fault(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_fault(scheduler_core *core, seat *s, const wire_control *message)
 {
-    if (core->has_verdict) core_tell(core, s);
     if (core->phase < PHASE_REGISTERING || core->phase > PHASE_TRAINING) return;
     const wire_fault *said      = &message->u.fault;
     const core_fault_note *note = find(core, said->group, said->call);
     const bool is_new           = !note;
-    if (is_new) note = note_down(core, s, said, now_ms);
+    if (is_new) note = note_down(core, s, said);
     if (!note) return; /* no memory: everybody's own sentence stands */
     const wire_control faulted = faulted_message(note);
     if (!is_new) {
@@ -151,19 +149,18 @@ static core_overdue_note *overdue_of(scheduler_core *core, const seat *s)
 }
 
 /* One that left so long ago that it cannot have come in the meantime. */
-static const seat *left_for_good(const scheduler_core *core, const core_overdue_note *note,
-                                 uint64_t now_ms)
+static const seat *left_for_good(const scheduler_core *core, const core_overdue_note *note)
 {
     for (uint32_t i = 0; i < note->n_missing; i++) {
         const seat *s = roster_find(&core->roster, PEN_WORKER, note->missing[i]);
-        if (s && s->state == MEMBER_LEFT && now_ms - s->last_seen_ms >= CORE_LEFT_MS) return s;
+        if (s && s->state == MEMBER_LEFT && core->now_ms - s->last_seen_ms >= CORE_LEFT_MS)
+            return s;
     }
     return NULL;
 }
 
 /* It never comes; those who wait for it are told now instead of at their deadline. */
-static void fail_wait(scheduler_core *core, const core_overdue_note *note, const seat *left,
-                      uint64_t now_ms)
+static void fail_wait(scheduler_core *core, const core_overdue_note *note, const seat *left)
 {
     char name[SENTENCE_SEAT_BYTES];
     wire_control c       = {.kind = WIRE_LOST};
@@ -177,26 +174,28 @@ static void fail_wait(scheduler_core *core, const core_overdue_note *note, const
     if (core_goes_on(core))
         core_send_all(core, TO_WORKERS, &c);
     else
-        core_verdict(core, &c.u.lost.why, now_ms);
+        core_verdict(core, &c.u.lost.why);
 }
 
-void core_overdue(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_overdue(scheduler_core *core, seat *s, const wire_control *message)
 {
     const uint32_t n       = message->u.overdue.n_missing;
     const int32_t *missing = message->u.overdue.missing;
     if (!n || n > CORE_OVERDUE_RANKS || !roster_find(&core->roster, PEN_WORKER, missing[0])) return;
     core_overdue_note *note = overdue_of(core, s);
-    *note                   = (core_overdue_note){
-                          .asker = s, .waited_ms = message->u.overdue.waited_ms, .said_ms = now_ms, .n_missing = n};
+    *note                   = (core_overdue_note){.asker     = s,
+                                                  .waited_ms = message->u.overdue.waited_ms,
+                                                  .said_ms   = core->now_ms,
+                                                  .n_missing = n};
     memcpy(note->missing, missing, n * sizeof *missing);
     snprintf(note->what, sizeof note->what, "%.199s",
              message->u.overdue.what ? message->u.overdue.what : "");
     sentence text = {0};
-    write_waiting(core, note, now_ms, &text);
+    write_waiting(core, note, core->now_ms, &text);
     if (!message->u.overdue.quiet)
         core_send(core, s, &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = text.text}});
-    const seat *left = left_for_good(core, note, now_ms);
-    if (left) fail_wait(core, note, left, now_ms);
+    const seat *left = left_for_good(core, note);
+    if (left) fail_wait(core, note, left);
 }
 
 /* Nobody says that a wait has ended; but who is in another call than it was, waits no more. */

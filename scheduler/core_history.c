@@ -64,15 +64,16 @@ static void thin(core_history *h)
     h->every_ms *= 2;
 }
 
-void core_history_beat(scheduler_core *core, uint64_t now_ms)
+void core_history_beat(scheduler_core *core)
 {
     core_history *h = &core->history;
-    if (now_ms < h->due_ms || core->phase != PHASE_TRAINING) return;
+    if (core->now_ms < h->due_ms || core->phase != PHASE_TRAINING) return;
     if (!h->every_ms) h->every_ms = FIRST_EVERY_MS;
     if (h->n == SCHEDULER_POINTS_MAX) thin(h);
-    h->due_ms          = now_ms + h->every_ms;
+    h->due_ms          = core->now_ms + h->every_ms;
     scheduler_point *p = &h->point[h->n++];
-    *p = (scheduler_point){.at_s = (double)(now_ms - core->start_ms) / 1e3, .step = core->job_step};
+    *p                 = (scheduler_point){.at_s = (double)(core->now_ms - core->start_ms) / 1e3,
+                                           .step = core->job_step};
     take_bytes(&core->roster.workers, p);
     take_metrics(h, &core->roster.workers, p);
 }

@@ -10,29 +10,6 @@ static const char *text_of(const char *text)
     return text ? text : "";
 }
 
-enum { TURNED_LINES = 4, TURNED_MS = 60000 };
-
-/* So many lines a minute: who is turned away may come again at once. */
-static bool may_log(scheduler_core *core)
-{
-    if (core->turned_n == 0 || core->now_ms - core->turned_ms >= TURNED_MS) {
-        core->turned_ms = core->now_ms;
-        core->turned_n  = 0;
-    }
-    return core->turned_n++ < TURNED_LINES;
-}
-
-void core_refuse(scheduler_core *core, uint32_t peer, pen_status status, const char *format, ...)
-{
-    wire_control verdict = {.kind = WIRE_VERDICT};
-    va_list args;
-    va_start(args, format);
-    why_setv(&verdict.u.verdict, status, format, args);
-    va_end(args);
-    if (may_log(core)) core_log(core, LOG_NOTICE, "turned away: %s", verdict.u.verdict.text);
-    core_send_peer(core, peer, &verdict);
-}
-
 static void welcome(scheduler_core *core, const seat *s)
 {
     wire_control c          = {.kind = WIRE_WELCOME};
@@ -56,22 +33,23 @@ static bool all_joined(const scheduler_core *core)
            roster_count(&r->servers, MEMBER_JOINING) == r->servers.n;
 }
 
-void core_join_begin(scheduler_core *core, uint64_t now_ms)
+void core_join_begin(scheduler_core *core)
 {
     if (core->phase != PHASE_JOINING || core->has_verdict || !all_joined(core)) return;
-    if (!core_machines_place(core, now_ms) || !core_prove_done(core, now_ms)) return;
+    if (!core_machines_place(core) || !core_prove_done(core)) return;
     seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
         if (s->rank < 0) continue;
-        s->last_seen_ms = now_ms; /* leases run from here on; before, only a connection counts */
+        s->last_seen_ms =
+            core->now_ms; /* leases run from here on; before, only a connection counts */
         core_move(core, s, MEMBER_EVENT_BEGIN);
     }
     core->phase   = PHASE_REGISTERING;
-    core->will_ms = now_ms;
+    core->will_ms = core->now_ms;
     core_log(core, LOG_INFO, "job '%s': %u worker%s and %u server%s are here", core->job,
              core->roster.workers.n, core->roster.workers.n == 1 ? "" : "s", core->n_servers,
              core->n_servers == 1 ? "" : "s");
-    core_epoch_begin(core, now_ms);
+    core_epoch_begin(core);
 }
 
 /* ---- taking a seat --------------------------------------------------------------------------- */
@@ -144,55 +122,57 @@ static void refuse_taken(scheduler_core *core, const seat *s, uint32_t peer, con
 
 /* Whoever is started again after a death can be quicker than the news of it.  So who sits here has a beat's time
  * to show that it lives, and who wants the seat, and says HELLO again meanwhile, gets no answer. */
-static bool may_have_died(const scheduler_core *core, seat *s, const wire_control *c,
-                          uint64_t now_ms)
+static bool may_have_died(const scheduler_core *core, seat *s, const wire_control *c)
 {
     if (s->state != MEMBER_ACTIVE || !core_may_replace(core, s)) return false;
-    if (s->rival != c->u.hello.nonce) s->rival_ms = now_ms;
+    if (s->rival != c->u.hello.nonce) s->rival_ms = core->now_ms;
     s->rival = c->u.hello.nonce;
     return s->last_seen_ms <= s->rival_ms;
 }
 
-static void sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_control *c,
-                     uint64_t now_ms)
+/* False: who had the seat is gone, which comes first; then HELLO is to be taken once more. */
+static bool sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_control *c)
 {
     const bool is_same = s->incarnation && s->nonce == c->u.hello.nonce;
     const bool is_free =
         s->state == MEMBER_ABSENT &&
         (core->phase == PHASE_JOINING || (core->phase == PHASE_STOPPING && s->role == PEN_SERVER));
-    if (!is_same && s->state == MEMBER_AWAY && core_may_replace(core, s))
-        core_lose(core, s, MEMBER_EVENT_LOST, "another process has come in its place", now_ms);
+    if (!is_same && s->state == MEMBER_AWAY && core_may_replace(core, s)) {
+        core_lose(core, s, MEMBER_EVENT_LOST, "another process has come in its place");
+        return false;
+    }
     const bool is_late = !is_same && !is_free && core_may_sit(core, s);
     if (is_late && c->from) { /* one of those who sat there before, and were declared dead */
         core_refuse(core, peer, PEN_NOT_A_MEMBER, "%s %d (%s) was removed from the job",
                     sentence_role(s->role), (int)s->rank, text_of(c->u.hello.host));
-        return;
+        return true;
     }
     if (!is_same && !is_free && !is_late) {
-        if (!may_have_died(core, s, c, now_ms)) refuse_taken(core, s, peer, c);
-        return;
+        if (!may_have_died(core, s, c)) refuse_taken(core, s, peer, c);
+        return true;
     }
     if (is_late) seat_vacate(s);
     if (seat_describe(s, c) != PEN_OK) {
         core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no memory for another process");
-        return;
+        return true;
     }
     if (!is_same) number(core, s, c);
     roster_bind(&core->roster, s, peer);
-    if (is_late && !core_keep(core, now_ms)) return;
+    if (is_late && !core_keep(core)) return true;
     if (!core_move(core, s, MEMBER_EVENT_HELLO)) {
         core_tell(core, s);
-        return;
+        return true;
     }
-    if (!core->has_begun) core->joining_ms = now_ms;
+    if (!core->has_begun) core->joining_ms = core->now_ms;
     core->has_begun = true;
-    s->last_seen_ms = now_ms;
+    s->last_seen_ms = core->now_ms;
     s->is_missed    = false;
     welcome(core, s);
     core_will_tell(core, s);
     catch_up(core, s);
-    core_join_begin(core, now_ms);
-    core_pass_by(core, now_ms);
+    core->due |= DUE_JOIN;
+    core_pass_by(core);
+    return true;
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */
@@ -281,10 +261,9 @@ static seat *later_seat(scheduler_core *core, int32_t rank)
     return list->at[rank];
 }
 
-static void hello_worker(scheduler_core *core, uint32_t peer, const wire_control *c,
-                         uint64_t now_ms)
+static bool hello_worker(scheduler_core *core, uint32_t peer, const wire_control *c)
 {
-    if (learn_size(core, peer, c) != PEN_OK) return;
+    if (learn_size(core, peer, c) != PEN_OK) return true;
     const char *host      = text_of(c->u.hello.host);
     const uint32_t world  = core->roster.workers.n;
     const bool may_differ = core_is_elastic(core) && core->phase == PHASE_TRAINING;
@@ -293,16 +272,16 @@ static void hello_worker(scheduler_core *core, uint32_t peer, const wire_control
                     "worker %d (%s) has a world size of %d, the job has %u worker%s",
                     (int)c->u.hello.rank, host, (int)c->u.hello.world_size, world,
                     world == 1 ? "" : "s");
-        return;
+        return true;
     }
     seat *s = roster_find(&core->roster, PEN_WORKER, c->u.hello.rank);
     if (!s) s = later_seat(core, c->u.hello.rank);
     if (!s) {
         core_refuse(core, peer, PEN_INVALID_ARGUMENT, "rank %d (%s) is outside the job's 0 .. %u",
                     (int)c->u.hello.rank, host, world - 1);
-        return;
+        return true;
     }
-    sit_down(core, s, peer, c, now_ms);
+    return sit_down(core, s, peer, c);
 }
 
 /* ---- servers --------------------------------------------------------------------------------- */
@@ -314,12 +293,21 @@ static seat *server_of(const scheduler_core *core, uint64_t nonce)
     return NULL;
 }
 
+static seat *late_server(scheduler_core *core)
+{
+    seat_list *list = &core->roster.servers;
+    for (uint32_t i = 0; i < list->n; i++)
+        if (core_may_sit(core, list->at[i])) return list->at[i];
+    if (core->phase != PHASE_TRAINING || list->n >= core->settings.servers_max) return NULL;
+    return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
+}
+
 static seat *free_server(scheduler_core *core)
 {
     seat_list *list = &core->roster.servers;
     for (uint32_t i = 0; i < list->n; i++)
         if (list->at[i]->state == MEMBER_ABSENT) return list->at[i];
-    if (core->phase == PHASE_TRAINING) return core_late_server(core);
+    if (core->phase == PHASE_TRAINING) return late_server(core);
     if (core->servers_known || list->n == ROSTER_SERVERS_MAX) return NULL;
     return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
 }
@@ -334,25 +322,23 @@ static seat *wanted_server(scheduler_core *core, int32_t rank)
     return roster_find(&core->roster, PEN_SERVER, rank);
 }
 
-static void hello_server(scheduler_core *core, uint32_t peer, const wire_control *c,
-                         uint64_t now_ms)
+static bool hello_server(scheduler_core *core, uint32_t peer, const wire_control *c)
 {
     const char *host = text_of(c->u.hello.host);
     if (!c->u.hello.n_addresses) {
         core_refuse(core, peer, PEN_INVALID_ARGUMENT, "a server on %s listens nowhere", host);
-        return;
+        return true;
     }
     seat *s = server_of(core, c->u.hello.nonce);
     if (!s) s = c->u.hello.rank < 0 ? free_server(core) : wanted_server(core, c->u.hello.rank);
-    if (s)
-        sit_down(core, s, peer, c, now_ms);
-    else
-        core_refuse(core, peer, PEN_MISMATCH, "a server on %s is one more than the %u of the job",
-                    host, core->roster.servers.n);
+    if (s) return sit_down(core, s, peer, c);
+    core_refuse(core, peer, PEN_MISMATCH, "a server on %s is one more than the %u of the job", host,
+                core->roster.servers.n);
+    return true;
 }
 
 /* ---- guests ---------------------------------------------------------------------------------- */
-static void hello_guest(scheduler_core *core, uint32_t peer, const wire_control *c, uint64_t now_ms)
+static void hello_guest(scheduler_core *core, uint32_t peer, const wire_control *c)
 {
     seat *s = roster_guest(&core->roster, c->u.hello.role, c->u.hello.nonce);
     if (!s || seat_describe(s, c) != PEN_OK) {
@@ -361,11 +347,11 @@ static void hello_guest(scheduler_core *core, uint32_t peer, const wire_control 
         return;
     }
     if (!s->incarnation) number(core, s, c);
-    s->last_seen_ms = now_ms;
+    s->last_seen_ms = core->now_ms;
     roster_bind(&core->roster, s, peer);
     welcome(core, s);
     catch_up(core, s);
-    if (s->role == WIRE_LAUNCHER) core_pass_by(core, now_ms); /* what it starts is waited for */
+    if (s->role == WIRE_LAUNCHER) core_pass_by(core); /* what it starts is waited for */
 }
 
 static bool is_other_job(const scheduler_core *core, const char *job)
@@ -373,7 +359,7 @@ static bool is_other_job(const scheduler_core *core, const char *job)
     return core->job[0] && job[0] && strncmp(core->job, job, sizeof core->job - 1) != 0;
 }
 
-void core_hello(scheduler_core *core, uint32_t peer, const wire_control *c, uint64_t now_ms)
+bool core_hello(scheduler_core *core, uint32_t peer, const wire_control *c)
 {
     const char *job = text_of(c->u.hello.job);
     if (is_other_job(core, job)) {
@@ -381,16 +367,16 @@ void core_hello(scheduler_core *core, uint32_t peer, const wire_control *c, uint
                     "the scheduler at %s runs the job '%s', not '%.64s'; leave out --job, or say "
                     "--job %s (PENSTOCK_JOB)",
                     core->master, core->job, job, core->job);
-        return;
+        return true;
     }
     if (!core->job[0] && c->u.hello.role != WIRE_OBSERVER)
         snprintf(core->job, sizeof core->job, "%.63s", job);
     switch (c->u.hello.role) {
-    case PEN_WORKER: hello_worker(core, peer, c, now_ms); break;
-    case PEN_SERVER: hello_server(core, peer, c, now_ms); break;
+    case PEN_WORKER: return hello_worker(core, peer, c);
+    case PEN_SERVER: return hello_server(core, peer, c);
     case WIRE_LAUNCHER:
-    case WIRE_OBSERVER: hello_guest(core, peer, c, now_ms); break;
-    default: core->refused++; break;
+    case WIRE_OBSERVER: hello_guest(core, peer, c); return true;
+    default: core->refused++; return true;
     }
 }
 
@@ -404,22 +390,22 @@ static uint64_t missed_ms(const scheduler_core *core, const seat *s)
 }
 
 /* Its seat is free: for itself once it is heard again, and for another process, started in its place. */
-static void miss(scheduler_core *core, seat *s, uint64_t now_ms)
+static void miss(scheduler_core *core, seat *s)
 {
     const uint64_t end = core->joining_ms + core->settings.init_timeout_ms;
     pen_error why;
     s->is_missed = s->was_missed = true;
     roster_unbind(&core->roster, s);
     core_move(core, s, MEMBER_EVENT_DOWN);
-    core_missed(core, s, end > now_ms ? end - now_ms : 0, now_ms, &why);
+    core_missed(core, s, end > core->now_ms ? end - core->now_ms : 0, &why);
     core_announce(core, why.text);
 }
 
-static void miss_silent(scheduler_core *core, uint64_t now_ms)
+static void miss_silent(scheduler_core *core)
 {
     seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
-        if (missed_ms(core, s) <= now_ms) miss(core, s, now_ms);
+        if (missed_ms(core, s) <= core->now_ms) miss(core, s);
 }
 
 static uint64_t first_missed_ms(const scheduler_core *core)
@@ -440,18 +426,18 @@ uint64_t core_join_next_ms(const scheduler_core *core)
     return due < end ? due : end;
 }
 
-void core_join_tick(scheduler_core *core, uint64_t now_ms)
+void core_join_tick(scheduler_core *core)
 {
     if (core->phase != PHASE_JOINING || !core->has_begun) return;
-    miss_silent(core, now_ms);
-    if (core->proof.is_open && now_ms >= core->proof.due_ms) {
-        core_join_begin(core, now_ms);
+    miss_silent(core);
+    if (core->proof.is_open && core->now_ms >= core->proof.due_ms) {
+        core_join_begin(core);
         if (core->phase != PHASE_JOINING) return;
         core_prove_anew(core); /* somebody has gone: they are asked again once all are here */
     }
-    const uint64_t waited = now_ms - core->joining_ms;
+    const uint64_t waited = core->now_ms - core->joining_ms;
     if (waited < core->settings.init_timeout_ms) return;
     pen_error why;
     sentence_not_joined(&core->roster, core->n_servers, waited, core->master, &why);
-    core_verdict(core, &why, now_ms);
+    core_verdict(core, &why);
 }

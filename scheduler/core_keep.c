@@ -116,7 +116,7 @@ static void put_answers(void *user, const int64_t *number, size_t n)
     put_item(user, KEPT_ANSWERS, number, n, NULL);
 }
 
-bool core_keep(scheduler_core *core, uint64_t now_ms)
+bool core_keep(scheduler_core *core)
 {
     if (!core->actions.keep || core->phase < PHASE_REGISTERING) return true;
     writer w = {0};
@@ -124,7 +124,7 @@ bool core_keep(scheduler_core *core, uint64_t now_ms)
     put_seats(&w, core);
     put_item(&w, KEPT_RECORD, NULL, 0, &core->record);
     put_plan(&w, core);
-    core_store_each(core, put_value, put_answers, &w);
+    kv_each(&core->store, put_value, put_answers, &w);
     if (core->has_verdict) {
         const wire_control verdict = {.kind = WIRE_VERDICT, .u.verdict = core->verdict};
         put_item(&w, KEPT_VERDICT, NULL, 0, &verdict);
@@ -140,6 +140,6 @@ bool core_keep(scheduler_core *core, uint64_t now_ms)
             "space, or start without --state",
             core->settings.state, pen_status_info(status)->text);
     why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
-    core_verdict(core, &why, now_ms);
+    core_verdict(core, &why);
     return false;
 }

@@ -127,7 +127,8 @@ static bool load_message(scheduler_core *core, item *it, const wire_control *c)
     case KEPT_RECORD: return c->kind == WIRE_EPOCH && load_record(core, c);
     case KEPT_PLAN: return c->kind == WIRE_PLAN && core_model_adopt(core, c);
     case KEPT_LOSS: return c->kind == WIRE_VERDICT && load_loss(core, it, c);
-    case KEPT_VALUE: return c->kind == WIRE_STORE && core_store_adopt(core, c);
+    case KEPT_VALUE:
+        return c->kind == WIRE_STORE && kv_adopt(&core->store, c, core->roster.workers.n);
     case KEPT_VERDICT:
         if (c->kind != WIRE_VERDICT) return false;
         load_verdict(core, c);
@@ -144,7 +145,8 @@ static size_t numbers_before(uint32_t type)
 static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
 {
     if (it->type == KEPT_HEAD) return load_head(core, it);
-    if (it->type == KEPT_ANSWERS) return core_store_adopt_answers(core, it->data, it->size);
+    if (it->type == KEPT_ANSWERS)
+        return kv_adopt_answers(&core->store, it->data, it->size, core->roster.workers.n);
     const size_t skip = numbers_before(it->type);
     wire_control message;
     pen_error why;
@@ -163,7 +165,7 @@ static bool is_not_judged(const scheduler_core *core, const seat *s)
 }
 
 /* Everybody is away until it says HELLO again; who was about to join does so anew. */
-static void unbind_all(scheduler_core *core, uint64_t now_ms)
+static void unbind_all(scheduler_core *core)
 {
     seat *s;
     for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
@@ -173,17 +175,17 @@ static void unbind_all(scheduler_core *core, uint64_t now_ms)
                 MEMBER_ABSENT) { /* in the place of one that died: that is still waited for */
             const bool is_late = core->phase == PHASE_TRAINING && s->in_record;
             s->state           = is_late ? MEMBER_DEAD : MEMBER_ABSENT;
-            if (is_late && s->role == PEN_WORKER && !s->awaited_ms) s->awaited_ms = now_ms;
+            if (is_late && s->role == PEN_WORKER && !s->awaited_ms) s->awaited_ms = core->now_ms;
         }
-        s->last_seen_ms = s->down_ms = s->beat_ms = now_ms;
-        if (s->awaited_ms) s->awaited_ms = now_ms + core->settings.wait_ms;
+        s->last_seen_ms = s->down_ms = s->beat_ms = core->now_ms;
+        if (s->awaited_ms) s->awaited_ms = core->now_ms + core->settings.wait_ms;
     }
-    core->amnesty_ms = now_ms + core->settings.lease_ms;
+    core->amnesty_ms = core->now_ms + core->settings.lease_ms;
 }
 
-static void go_on(scheduler_core *core, uint64_t now_ms)
+static void go_on(scheduler_core *core)
 {
-    unbind_all(core, now_ms);
+    unbind_all(core);
     core->goal_is_old = true;
     core->will_ms     = core->amnesty_ms;
     if (core->phase == PHASE_STOPPING || core->phase == PHASE_FAILED)
@@ -192,12 +194,13 @@ static void go_on(scheduler_core *core, uint64_t now_ms)
              "the scheduler is back: job '%s', epoch %" PRIu64 ", %u worker%s and %u server%s",
              core->job, core->epoch, core->roster.workers.n, core->roster.workers.n == 1 ? "" : "s",
              core->roster.servers.n, core->roster.servers.n == 1 ? "" : "s");
-    core_epoch_want(core, now_ms, now_ms, "the scheduler is back");
+    core_epoch_want(core, core->now_ms, "the scheduler is back");
 }
 
 pen_status scheduler_core_load(scheduler_core *core, const void *state, size_t size,
                                uint64_t now_ms, pen_error *why)
 {
+    core->now_ms      = now_ms;
     wire_arena *arena = wire_arena_create(ARENA_BYTES);
     reader r          = {state, size};
     bool done         = arena != NULL && scheduler_core_kept_term(state, size) != 0;
@@ -209,6 +212,6 @@ pen_status scheduler_core_load(scheduler_core *core, const void *state, size_t s
             why, PEN_CORRUPT,
             "what the scheduler kept in %.200s cannot be read; move it away to start anew",
             core->settings.state);
-    go_on(core, now_ms);
+    go_on(core);
     return PEN_OK;
 }

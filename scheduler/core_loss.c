@@ -13,18 +13,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-bool core_goes_on(const scheduler_core *core)
-{
-    const bool can = core->servers_known && (!core->n_servers || core->phase >= PHASE_TRAINING);
-    return core->settings.on_worker_loss == SCHEDULER_LOSS_CONTINUE && can;
-}
-
-const pen_error *core_loss_of(const scheduler_core *core, int32_t rank)
-{
-    const seat *s = roster_find(&core->roster, PEN_WORKER, rank);
-    return s && core_goes_on(core) ? s->loss : NULL;
-}
-
 static wire_control lost_message(const scheduler_core *core, const seat *dead)
 {
     wire_control c       = {.kind = WIRE_LOST};
@@ -43,22 +31,14 @@ void core_loss_catch_up(scheduler_core *core, const seat *s)
     }
 }
 
-static bool remember(scheduler_core *core, seat *dead, uint64_t now_ms)
+static bool remember(scheduler_core *core, seat *dead)
 {
     if (core->first_lost < 0) core->first_lost = dead->rank;
     if (!dead->loss) dead->loss = malloc(sizeof *dead->loss);
     if (!dead->loss) return false;
-    sentence_worker_gone(dead, NULL, now_ms, dead->loss);
-    core_add_silence(core, dead, now_ms, dead->loss);
+    sentence_worker_gone(dead, NULL, core->now_ms, dead->loss);
+    core_add_silence(core, dead, core->now_ms, dead->loss);
     return true;
-}
-
-const seat *core_loss_lowest(const scheduler_core *core)
-{
-    const seat_list *workers = &core->roster.workers;
-    for (uint32_t i = 0; i < workers->n; i++)
-        if (seat_is_counted(workers->at[i])) return workers->at[i];
-    return NULL;
 }
 
 static uint32_t count_living(const scheduler_core *core)
@@ -70,12 +50,12 @@ static uint32_t count_living(const scheduler_core *core)
 }
 
 /* Too few are left: the cause is the first death, of which the others may have died. */
-static void fail_all(scheduler_core *core, const seat *dead, uint64_t now_ms)
+static void fail_all(scheduler_core *core, const seat *dead)
 {
     const pen_error *first = core_loss_of(core, core->first_lost);
     const uint32_t living  = count_living(core);
     pen_error why;
-    if (!first) sentence_worker_gone(dead, NULL, now_ms, &why);
+    if (!first) sentence_worker_gone(dead, NULL, core->now_ms, &why);
     if (first) why = *first;
     if (living)
         why_set(&why, PEN_PEER_LOST,
@@ -85,7 +65,7 @@ static void fail_all(scheduler_core *core, const seat *dead, uint64_t now_ms)
     else if (first && core->roster.workers.n > 1)
         why_set(&why, PEN_PEER_LOST, "all workers are gone; the first: %.500s", first->text);
     if (first) why_culprit(&why, PEN_WORKER, first->rank, first->step, first->tensor);
-    core_verdict(core, &why, now_ms);
+    core_verdict(core, &why);
 }
 
 static bool has_survivor(const scheduler_core *core)
@@ -103,15 +83,6 @@ static bool has_survivor(const scheduler_core *core)
     return n >= needed;
 }
 
-/* A launcher prints what it hears; where there is none, the log must do. */
-bool core_has_launcher(const scheduler_core *core)
-{
-    const seat_list *guests = &core->roster.guests;
-    uint32_t i              = 0;
-    while (i < guests->n && guests->at[i]->role != WIRE_LAUNCHER) i++;
-    return i < guests->n;
-}
-
 /* ---- the first values ------------------------------------------------------------------------ */
 static void ask_for_values(scheduler_core *core, const seat *dead)
 {
@@ -120,7 +91,7 @@ static void ask_for_values(scheduler_core *core, const seat *dead)
     if (dead->rank == 0 && core->restore < 0) core_send_all(core, TO_SERVERS, &c);
 }
 
-void core_loss_missing(scheduler_core *core, const wire_control *message, uint64_t now_ms)
+void core_loss_missing(scheduler_core *core, const wire_control *message)
 {
     const pen_error *loss = core_loss_of(core, 0);
     pen_error why;
@@ -132,14 +103,14 @@ void core_loss_missing(scheduler_core *core, const wire_control *message, uint64
             "the job again",
             loss->text);
     why_culprit(&why, PEN_WORKER, loss->rank, loss->step, loss->tensor);
-    core_verdict(core, &why, now_ms);
+    core_verdict(core, &why);
 }
 
 /* ---- a loss ---------------------------------------------------------------------------------- */
-void core_go_on(scheduler_core *core, seat *dead, uint64_t now_ms)
+void core_go_on(scheduler_core *core, seat *dead)
 {
-    if (!remember(core, dead, now_ms) || !has_survivor(core)) {
-        fail_all(core, dead, now_ms);
+    if (!remember(core, dead) || !has_survivor(core)) {
+        fail_all(core, dead);
         return;
     }
     char name[SENTENCE_SEAT_BYTES];
@@ -149,8 +120,7 @@ void core_go_on(scheduler_core *core, seat *dead, uint64_t now_ms)
     core_tell(core, dead);
     core_send_all(core, TO_WORKERS | TO_GUESTS, &lost);
     ask_for_values(core, dead);
-    core_model_lost(core, now_ms);
     core_shrink_settle(core);
-    core_epoch_want(core, now_ms, now_ms, "%.120s is gone", sentence_seat(name, dead));
-    core_settle(core, now_ms);
+    core_epoch_want(core, core->now_ms, "%.120s is gone", sentence_seat(name, dead));
+    core->due |= DUE_MODEL | DUE_END; /* nobody waits for the dead */
 }

@@ -16,7 +16,7 @@ static machines_worker look_at(const seat *s)
                              .node            = s->node};
 }
 
-bool core_machines_place(scheduler_core *core, uint64_t now_ms)
+bool core_machines_place(scheduler_core *core)
 {
     pen_error why;
     const seat_list *list    = &core->roster.workers;
@@ -31,7 +31,7 @@ bool core_machines_place(scheduler_core *core, uint64_t now_ms)
         list->at[i]->node       = workers[i].node;
     }
     free(workers);
-    if (status != PEN_OK) core_verdict(core, &why, now_ms);
+    if (status != PEN_OK) core_verdict(core, &why);
     return status == PEN_OK;
 }
 

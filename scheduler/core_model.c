@@ -9,14 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *core_model_setting(const wire_model *model, const char *key)
-{
-    for (uint32_t i = 0; i < model->n_settings; i++)
-        if (model->setting[i].key && strcmp(model->setting[i].key, key) == 0)
-            return model->setting[i].value;
-    return NULL;
-}
-
 /* ---- the plan -------------------------------------------------------------------------------- */
 /* One shard for each thread that there may ever be, but none without a partition. */
 static uint32_t count_shards(const scheduler_core *core)
@@ -59,70 +51,17 @@ static pen_status lay_out(scheduler_core *core, pen_error *why)
     return place_shards(core, why);
 }
 
-wire_control core_model_plan(const scheduler_core *core, bool with_model)
-{
-    wire_control c     = {.kind = WIRE_PLAN};
-    c.u.plan.restore   = core->restore;
-    c.u.plan.ranks_max = core->ranks_max;
-    c.u.plan.epoch     = core->epoch;
-    c.u.plan.term      = core->plan_term;
-    if (core->plan) { /* else there are no servers to place anything on */
-        c.u.plan.n_partitions = core->plan->n_partitions;
-        c.u.plan.shard        = core->shard;
-        c.u.plan.n_shards     = core->n_shards;
-        c.u.plan.n_replicas   = core->record.u.epoch.n_replicas;
-        c.u.plan.replica      = core->record.u.epoch.replica;
-    }
-    if (with_model) c.u.plan.model = core->model;
-    return c;
-}
-
-bool core_model_adopt(scheduler_core *core, const wire_control *kept)
-{
-    pen_error why;
-    const uint32_t n = kept->u.plan.n_partitions;
-    core->model_of   = roster_find(&core->roster, PEN_WORKER, 0);
-    if (!core->model_of || !keep_model(&core->kept, &kept->u.plan.model, &core->model))
-        return false;
-    if (!core->n_servers) return true;
-    if (plan_create(&core->model, &core->plan, &why) != PEN_OK) return false;
-    core->shard = calloc(core->plan->n_partitions + 1, sizeof *core->shard);
-    if (!core->shard || n != core->plan->n_partitions) return false;
-    if (n) memcpy(core->shard, kept->u.plan.shard, n * sizeof *core->shard);
-    return true;
-}
-
-/* A server that comes late is filled by others: it restores nothing, and holds nothing yet. */
-static void send_plan(scheduler_core *core, const seat *s)
-{
-    wire_control c    = core_model_plan(core, s->role == PEN_SERVER);
-    const uint32_t n  = c.u.plan.n_replicas;
-    wire_replica *own = NULL;
-    if (s->role == PEN_SERVER && core_is_late(core, s)) {
-        own = malloc((n + 1) * sizeof *own);
-        if (!own) return; /* it asks again */
-        c.u.plan.restore    = -1;
-        c.u.plan.n_replicas = 0;
-        for (uint32_t i = 0; i < n; i++)
-            if (c.u.plan.replica[i].server != s->rank)
-                own[c.u.plan.n_replicas++] = c.u.plan.replica[i];
-        c.u.plan.replica = own;
-    }
-    core_send(core, s, &c);
-    free(own);
-}
-
-static void place(scheduler_core *core, uint64_t now_ms)
+static void place(scheduler_core *core)
 {
     pen_error why;
     if (lay_out(core, &why) != PEN_OK) {
-        core_verdict(core, &why, now_ms);
+        core_verdict(core, &why);
         return;
     }
     core->phase     = PHASE_LOADING;
     core->plan_term = core->term;
-    core_epoch_plan(core, now_ms);
-    if (!core_keep(core, now_ms)) return;
+    core_epoch_plan(core);
+    if (!core_keep(core)) return;
     const wire_control servers = core_model_plan(core, true),
                        workers = core_model_plan(core, false);
     core_send_all(core, TO_SERVERS, &servers);
@@ -130,24 +69,6 @@ static void place(scheduler_core *core, uint64_t now_ms)
     if (!core->n_servers) return;
     core_log(core, LOG_INFO, "%u tensors in %u chunks and %u partitions on %u shards",
              core->plan->n_tensors, core->plan->n_chunks, core->plan->n_partitions, core->n_shards);
-}
-
-/* Whole tensors, not bytes: what a person asks is which layers were on that server. */
-const char *core_model_held(const scheduler_core *core, const seat *server, uint32_t *n_tensors)
-{
-    *n_tensors = 0;
-    if (core->phase < PHASE_LOADING || !core->plan || !core->shard) return NULL;
-    const char *first = NULL;
-    for (uint32_t t = 0; t < core->plan->n_tensors; t++) {
-        bool held = false;
-        for (uint32_t c = core->plan->first_chunk[t]; c < core->plan->first_chunk[t + 1] && !held;
-             c++) {
-            const uint32_t shard = core->shard[core->plan->chunk[c].partition];
-            held                 = placement_find(&core->place, shard, server->rank) != NULL;
-        }
-        if (held && !(*n_tensors)++) first = core->model.tensor[t].name;
-    }
-    return first;
 }
 
 /* ---- what workers say ------------------------------------------------------------------------ */
@@ -176,11 +97,24 @@ static bool all_registered(const scheduler_core *core)
     return true;
 }
 
-void core_register(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+static void register_late(scheduler_core *core, seat *s, const wire_control *message)
 {
-    if (core->has_verdict) core_tell(core, s);
+    pen_error why;
+    char name[SENTENCE_SEAT_BYTES];
+    if (plan_compare(&message->u.register_, s->rank, s->host, &core->model, -1, "the job", &why) !=
+        PEN_OK) {
+        core_refuse(core, s->peer, why.status, "%s cannot join: %.400s", sentence_seat(name, s),
+                    why.text);
+        return;
+    }
+    s->is_registered = true;
+    core_model_catch_up(core, s);
+}
+
+void core_register(scheduler_core *core, seat *s, const wire_control *message)
+{
     if (core_is_late(core, s)) {
-        core_late_register(core, s, message);
+        register_late(core, s, message);
         return;
     }
     if (core->phase == PHASE_LOADING || core->phase == PHASE_TRAINING) core_model_catch_up(core, s);
@@ -188,32 +122,18 @@ void core_register(scheduler_core *core, seat *s, const wire_control *message, u
 
     pen_error why;
     if (agree(core, s, message, &why) != PEN_OK) {
-        core_verdict(core, &why, now_ms);
+        core_verdict(core, &why);
         return;
     }
     s->is_registered = true;
-    core_left_registering(core, now_ms);
-    if (core->phase == PHASE_REGISTERING && all_registered(core)) place(core, now_ms);
+    core->due |= DUE_LEFT | DUE_MODEL;
 }
 
 /* ---- who is ready ---------------------------------------------------------------------------- */
-wire_control core_model_committed(const scheduler_core *core, const seat *worker)
-{
-    const bool is_late    = worker && worker->begin_step >= 0;
-    wire_control c        = {.kind = WIRE_COMMITTED};
-    c.u.committed.step    = core->restore < 0 ? 0 : core->restore;
-    c.u.committed.applied = core->applied;
-    if (!is_late) c.u.committed.states = core->states;
-    if (!is_late) c.u.committed.states_bytes = core->states_bytes;
-    if (is_late) c.u.committed.step = worker->begin_step;
-    if (is_late) c.u.committed.applied = worker->begin_applied;
-    return c;
-}
-
-static void begin_training(scheduler_core *core, uint64_t now_ms)
+static void begin_training(scheduler_core *core)
 {
     core->phase = PHASE_TRAINING;
-    if (!core_keep(core, now_ms)) return;
+    if (!core_keep(core)) return;
     const wire_control done = core_model_committed(core, NULL);
     core_send_all(core, TO_WORKERS, &done);
 }
@@ -228,11 +148,10 @@ static bool all_ready(const scheduler_core *core)
     return true;
 }
 
-void core_model_lost(scheduler_core *core, uint64_t now_ms)
+void core_model_advance(scheduler_core *core)
 {
-    if (core->phase == PHASE_REGISTERING && core->model_of && all_registered(core))
-        place(core, now_ms);
-    if (core->phase == PHASE_LOADING && all_ready(core)) begin_training(core, now_ms);
+    if (core->phase == PHASE_REGISTERING && core->model_of && all_registered(core)) place(core);
+    if (core->phase == PHASE_LOADING && all_ready(core)) begin_training(core);
 }
 
 /* All servers read the same; the first is enough. */
@@ -249,18 +168,17 @@ static void take_states(scheduler_core *core, const wire_control *message)
     core->states_bytes = size;
 }
 
-static void late_ready(scheduler_core *core, seat *s, uint64_t now_ms)
+static void late_ready(scheduler_core *core, seat *s)
 {
     char late[SENTENCE_SEAT_BYTES];
     if (s->is_ready || (s->role == PEN_WORKER && !s->is_registered)) return;
     s->is_ready = true;
     core->goal_is_old |= s->role == PEN_SERVER;
-    core_epoch_want(core, now_ms, now_ms, "%.120s has joined", sentence_seat(late, s));
+    core_epoch_want(core, core->now_ms, "%.120s has joined", sentence_seat(late, s));
 }
 
 /* False: it has not restored what it was told to. */
-static bool take_restored(scheduler_core *core, const seat *s, const wire_control *message,
-                          uint64_t now_ms)
+static bool take_restored(scheduler_core *core, const seat *s, const wire_control *message)
 {
     if (core->restore >= 0 && message->u.ready.restored != core->restore) {
         char name[SENTENCE_SEAT_BYTES];
@@ -268,7 +186,7 @@ static bool take_restored(scheduler_core *core, const seat *s, const wire_contro
         why_set(&why, PEN_STORE, "%s did not restore step %" PRId64 " from its store %s",
                 sentence_seat(name, s), core->restore, s->store);
         why_culprit(&why, PEN_SERVER, s->rank, core->restore, NULL);
-        core_verdict(core, &why, now_ms);
+        core_verdict(core, &why);
         return false;
     }
     take_states(core, message);
@@ -276,27 +194,16 @@ static bool take_restored(scheduler_core *core, const seat *s, const wire_contro
     return true;
 }
 
-void core_ready(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_ready(scheduler_core *core, seat *s, const wire_control *message)
 {
-    if (core->has_verdict) core_tell(core, s);
     if (s->role == PEN_WORKER && !s->is_ready) core_reached(core, s);
     if (core_is_late(core, s)) {
-        late_ready(core, s, now_ms);
+        late_ready(core, s);
         return;
     }
     if (s->role == PEN_WORKER && core->phase == PHASE_TRAINING) core_model_catch_up(core, s);
     if (core->phase != PHASE_LOADING) return;
-    if (s->role == PEN_SERVER && !take_restored(core, s, message, now_ms)) return;
+    if (s->role == PEN_SERVER && !take_restored(core, s, message)) return;
     s->is_ready = true;
-    if (all_ready(core)) begin_training(core, now_ms);
-}
-
-void core_model_catch_up(scheduler_core *core, const seat *s)
-{
-    if (core->phase < PHASE_LOADING || core->phase > PHASE_STOPPING) return;
-    if (s->role == PEN_WORKER || !s->is_ready) send_plan(core, s);
-    if (s->role == PEN_WORKER && core->phase >= PHASE_TRAINING && !core_is_late(core, s)) {
-        const wire_control done = core_model_committed(core, s);
-        core_send(core, s, &done);
-    }
+    core->due |= DUE_MODEL;
 }

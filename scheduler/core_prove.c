@@ -67,7 +67,7 @@ void core_prove_anew(scheduler_core *core)
 }
 
 /* ---- hearing --------------------------------------------------------------------------------- */
-void core_proven(scheduler_core *core, seat *s, const wire_control *c, uint64_t now_ms)
+void core_proven(scheduler_core *core, seat *s, const wire_control *c)
 {
     const uint32_t n = core->roster.workers.n;
     if (!core->proof.is_open || c->u.proven.round != core->proof.round) return; /* of before */
@@ -85,7 +85,7 @@ void core_proven(scheduler_core *core, seat *s, const wire_control *c, uint64_t 
     }
     seat_close(s);
     s->opened = opened;
-    core_join_begin(core, now_ms);
+    core->due |= DUE_JOIN;
 }
 
 /* ---- who shares with whom -------------------------------------------------------------------- */
@@ -124,13 +124,13 @@ static bool have_all_answered(const scheduler_core *core)
     return true;
 }
 
-bool core_prove_done(scheduler_core *core, uint64_t now_ms)
+bool core_prove_done(scheduler_core *core)
 {
     if (!core->proof.is_open) {
         if (count_asked(core) < 2) return true;
-        core->proof = (core_proof){true, core->proof.round + 1, now_ms + CORE_PROVE_MS};
+        core->proof = (core_proof){true, core->proof.round + 1, core->now_ms + CORE_PROVE_MS};
         if (ask(core, NULL, ask_all)) return false;
-    } else if (!have_all_answered(core) && now_ms < core->proof.due_ms) {
+    } else if (!have_all_answered(core) && core->now_ms < core->proof.due_ms) {
         return false;
     }
     gather(core);

@@ -37,11 +37,11 @@ static bool is_over(const core_gap *g, uint64_t now_ms)
            now_ms - g->newest_ms >= STALE_MS;
 }
 
-static void forget_over(scheduler_core *core, uint64_t now_ms)
+static void forget_over(scheduler_core *core)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < core->n_gaps; i++)
-        if (!is_over(&core->gap[i], now_ms)) core->gap[n++] = core->gap[i];
+        if (!is_over(&core->gap[i], core->now_ms)) core->gap[n++] = core->gap[i];
     core->n_gaps = n;
 }
 
@@ -66,7 +66,7 @@ static bool are_watched(const scheduler_core *core)
     return core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING && !core->has_verdict;
 }
 
-static core_gap *make_gap(scheduler_core *core, seat *from, seat *to, uint64_t now_ms)
+static core_gap *make_gap(scheduler_core *core, seat *from, seat *to)
 {
     if (core->n_gaps == CORE_GAPS_MAX) return NULL; /* enough are known to name one */
     core_gap *g = &core->gap[core->n_gaps++];
@@ -74,26 +74,25 @@ static core_gap *make_gap(scheduler_core *core, seat *from, seat *to, uint64_t n
                              .to               = to,
                              .from_incarnation = from->incarnation,
                              .to_incarnation   = to->incarnation,
-                             .first_ms         = now_ms};
+                             .first_ms         = core->now_ms};
     return g;
 }
 
-void core_unreached(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_unreached(scheduler_core *core, seat *s, const wire_control *message)
 {
-    if (core->has_verdict) core_tell(core, s);
     const int32_t role = message->u.unreached.role;
     seat *to           = role == PEN_WORKER || role == PEN_SERVER
                              ? roster_find(&core->roster, role, message->u.unreached.rank)
                              : NULL;
     if (!are_watched(core) || to == NULL || to == s || !seat_is_here(to)) return;
-    forget_over(core, now_ms);
+    forget_over(core);
     core_gap *g = gap_of(core, s, to);
-    if (g == NULL) g = make_gap(core, s, to, now_ms);
+    if (g == NULL) g = make_gap(core, s, to);
     if (g == NULL) return;
-    g->newest_ms    = now_ms;
-    g->is_confirmed = to->last_seen_ms > g->first_ms && now_ms - g->first_ms >= CONFIRM_MS;
+    g->newest_ms    = core->now_ms;
+    g->is_confirmed = to->last_seen_ms > g->first_ms && core->now_ms - g->first_ms >= CONFIRM_MS;
     if (g->is_confirmed && core->gap_due_ms == 0) {
-        core->gap_due_ms = now_ms + GATHER_MS;
+        core->gap_due_ms = core->now_ms + GATHER_MS;
         core->gap_end_ms = core->gap_due_ms + MORE_MS;
     }
     snprintf(g->address, sizeof g->address, "%s", message->u.unreached.address);
@@ -150,11 +149,11 @@ static bool is_newcomer(const scheduler_core *core, const seat *s)
            ((s->has_come_back || s->begin_step >= 0) && (waits || core_goes_on(core)));
 }
 
-static void turn_away(scheduler_core *core, seat *s, const pen_error *why, uint64_t now_ms)
+static void turn_away(scheduler_core *core, seat *s, const pen_error *why)
 {
     core_refuse(core, s->peer, PEN_UNREACHABLE, "%.800s", why->text);
     if (s->state != MEMBER_JOINING) {
-        core_lose(core, s, MEMBER_EVENT_LOST, why->text, now_ms);
+        core_lose(core, s, MEMBER_EVENT_LOST, why->text);
         return;
     }
     s->is_registered = s->is_ready = false; /* nobody has counted on it: its place is free */
@@ -187,7 +186,7 @@ static void forget_end(scheduler_core *core, const seat *s)
 }
 
 /* False: it is a matter of all.  Between servers nobody goes: the newcomer holds no copy until it can be filled. */
-static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *named, uint64_t now_ms)
+static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *named)
 {
     pen_error why;
     seat *s = find_newcomer(core, n, named);
@@ -196,7 +195,7 @@ static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *nam
     describe(core->gap, n, named, &why);
     forget_end(core, s);
     core_log(core, LOG_WARNING, "%s", why.text);
-    if (!is_copy) turn_away(core, s, &why, now_ms);
+    if (!is_copy) turn_away(core, s, &why);
     return true;
 }
 
@@ -212,7 +211,7 @@ static uint32_t gather_proven(scheduler_core *core) /* in front; how many */
     return n;
 }
 
-static void judge(scheduler_core *core, uint64_t now_ms)
+static void judge(scheduler_core *core)
 {
     const uint32_t n      = gather_proven(core);
     const core_gap *named = NULL;
@@ -220,11 +219,11 @@ static void judge(scheduler_core *core, uint64_t now_ms)
         if (named == NULL || order_of(&core->gap[i], named) < 0) named = &core->gap[i];
     if (named == NULL) return;
     const core_gap one = *named;
-    if (judge_newcomer(core, n, &one, now_ms)) return;
+    if (judge_newcomer(core, n, &one)) return;
     pen_error why;
     describe(core->gap, n, &one, &why);
     core->n_gaps = 0;
-    core_verdict(core, &why, now_ms);
+    core_verdict(core, &why);
 }
 
 static bool has_told(const scheduler_core *core, const seat *s)
@@ -249,14 +248,14 @@ static bool may_hear_more(const scheduler_core *core)
 
 /* ---- who is silent ----------------------------------------------------------------------------- */
 /* One that lives and has just said that it cannot reach it either. */
-static const core_gap *witness_of(const scheduler_core *core, const seat *s, uint64_t now_ms)
+static const core_gap *witness_of(const scheduler_core *core, const seat *s, uint64_t at_ms)
 {
     const core_gap *found = NULL;
     for (uint32_t i = 0; i < core->n_gaps; i++) {
         const core_gap *g = &core->gap[i];
         if (g->to != s || g->to_incarnation != s->incarnation) continue;
         if (!may_miss(g->from) || g->from_incarnation != g->from->incarnation) continue;
-        if (g->newest_ms + STALE_MS <= now_ms) continue;
+        if (g->newest_ms + STALE_MS <= at_ms) continue;
         if (!found || order_of(g, found) < 0) found = g;
     }
     return found;
@@ -272,32 +271,31 @@ static sentence_silence describe_silence(const scheduler_core *core, const core_
                               .words     = g ? g->words : NULL};
 }
 
-void core_add_silence(const scheduler_core *core, const seat *s, uint64_t now_ms, pen_error *why)
+void core_add_silence(const scheduler_core *core, const seat *s, uint64_t at_ms, pen_error *why)
 {
-    if (now_ms - s->last_seen_ms < core->settings.lease_ms) return;
-    const sentence_silence silence = describe_silence(core, witness_of(core, s, now_ms));
+    if (at_ms - s->last_seen_ms < core->settings.lease_ms) return;
+    const sentence_silence silence = describe_silence(core, witness_of(core, s, at_ms));
     sentence_add_silence(s, &silence, why);
 }
 
-void core_missed(const scheduler_core *core, const seat *s, uint64_t waits_ms, uint64_t now_ms,
-                 pen_error *why)
+void core_missed(const scheduler_core *core, const seat *s, uint64_t waits_ms, pen_error *why)
 {
     const sentence_silence silence = describe_silence(core, NULL);
-    sentence_missed(s, &silence, waits_ms, now_ms, why);
+    sentence_missed(s, &silence, waits_ms, core->now_ms, why);
 }
 
 /* ---- time -------------------------------------------------------------------------------------- */
-void core_reach_tick(scheduler_core *core, uint64_t now_ms)
+void core_reach_tick(scheduler_core *core)
 {
-    if (core->gap_due_ms == 0 || now_ms < core->gap_due_ms) return;
-    if (now_ms < core->gap_end_ms && are_watched(core) && may_hear_more(core)) {
-        core->gap_due_ms = now_ms + LOOK_MS;
+    if (core->gap_due_ms == 0 || core->now_ms < core->gap_due_ms) return;
+    if (core->now_ms < core->gap_end_ms && are_watched(core) && may_hear_more(core)) {
+        core->gap_due_ms = core->now_ms + LOOK_MS;
         return;
     }
     core->gap_due_ms = 0;
     if (!are_watched(core) || core->inquest.dead) core->n_gaps = 0;
-    forget_over(core, now_ms);
-    judge(core, now_ms);
+    forget_over(core);
+    judge(core);
 }
 
 uint64_t core_reach_next_ms(const scheduler_core *core)

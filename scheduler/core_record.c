@@ -46,15 +46,13 @@ static void ask_all(scheduler_core *core, uint64_t asker, uint64_t id)
     }
 }
 
-void core_record_ask(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_record_ask(scheduler_core *core, seat *s, const wire_control *message)
 {
-    (void)now_ms;
     ask_all(core, s->incarnation, message->u.record_ask.id);
 }
 
-void core_record(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_record(scheduler_core *core, seat *s, const wire_control *message)
 {
-    (void)now_ms;
     wire_control c  = {.kind = WIRE_RECORD, .u.record = message->u.record};
     c.u.record.rank = s->rank;
     pass_on(core, &c);

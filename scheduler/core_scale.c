@@ -51,12 +51,12 @@ bool core_scale_may_go(const scheduler_core *core, const seat *server)
     return server->is_draining && !holds_something(core, server);
 }
 
-static void begin_drain(scheduler_core *core, seat *server, uint64_t now_ms)
+static void begin_drain(scheduler_core *core, seat *server)
 {
     char name[SENTENCE_SEAT_BYTES];
     server->is_draining = true;
     core->goal_is_old   = true;
-    core_epoch_want(core, now_ms, now_ms, "%.120s is emptied", sentence_seat(name, server));
+    core_epoch_want(core, core->now_ms, "%.120s is emptied", sentence_seat(name, server));
 }
 
 /* Those who waited for this server are answered. */
@@ -101,7 +101,7 @@ static bool trains_with_servers(scheduler_core *core, const seat *asker)
     return false;
 }
 
-void core_drain_ask(scheduler_core *core, seat *asker, const wire_control *message, uint64_t now_ms)
+void core_drain_ask(scheduler_core *core, seat *asker, const wire_control *message)
 {
     const int32_t rank = message->u.drain.server;
     seat *server       = roster_find(&core->roster, PEN_SERVER, rank);
@@ -116,7 +116,7 @@ void core_drain_ask(scheduler_core *core, seat *asker, const wire_control *messa
         answer(core, asker, PEN_AGAIN, "too many servers are being emptied");
     } else {
         core->drain[core->n_drains++] = (core_drain){asker->incarnation, rank};
-        if (!server->is_draining) begin_drain(core, server, now_ms);
+        if (!server->is_draining) begin_drain(core, server);
     }
 }
 
@@ -160,21 +160,21 @@ static void scale_workers(scheduler_core *core, int32_t wanted)
 }
 
 /* More again than were wanted: those that are not gone yet may stay. */
-static void scale_servers(scheduler_core *core, int32_t wanted, uint64_t now_ms)
+static void scale_servers(scheduler_core *core, int32_t wanted)
 {
     const seat_list *list = &core->roster.servers;
     for (uint32_t i = 0; i < list->n; i++) {
         seat *s = list->at[i];
         if (!seat_is_counted(s) || s->is_stopped) continue;
-        if ((int32_t)i >= wanted && !s->is_draining) begin_drain(core, s, now_ms);
+        if ((int32_t)i >= wanted && !s->is_draining) begin_drain(core, s);
         if ((int32_t)i >= wanted || !s->is_draining) continue;
         s->is_draining    = false;
         core->goal_is_old = true;
-        core_epoch_want(core, now_ms, now_ms, "server %u stays", i);
+        core_epoch_want(core, core->now_ms, "server %u stays", i);
     }
 }
 
-void core_scale(scheduler_core *core, seat *asker, const wire_control *message, uint64_t now_ms)
+void core_scale(scheduler_core *core, seat *asker, const wire_control *message)
 {
     const int32_t workers = message->u.scale.workers, servers = message->u.scale.servers;
     if (!trains_with_servers(core, asker) || !check_workers(core, asker, workers) ||
@@ -187,7 +187,7 @@ void core_scale(scheduler_core *core, seat *asker, const wire_control *message, 
     c.u.scale.servers = core->wanted_servers;
     core_send_all(core, 1u << WIRE_LAUNCHER, &c);
     if (workers >= 0) scale_workers(core, workers);
-    if (servers >= 0) scale_servers(core, servers, now_ms);
+    if (servers >= 0) scale_servers(core, servers);
     answer(core, asker, PEN_OK, "the job shall have %d worker%s and %d server%s",
            (int)core->wanted_workers, core->wanted_workers == 1 ? "" : "s",
            (int)core->wanted_servers, core->wanted_servers == 1 ? "" : "s");

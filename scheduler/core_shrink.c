@@ -182,10 +182,8 @@ static void take(scheduler_core *core, const seat *s, core_shrink *a)
     settle_group(core, a);
 }
 
-void core_shrink_ask(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_shrink_ask(scheduler_core *core, seat *s, const wire_control *message)
 {
-    (void)now_ms;
-    if (core->has_verdict) core_tell(core, s);
     if (core->phase < PHASE_REGISTERING || core->phase > PHASE_TRAINING) return;
     const uint64_t group = message->u.shrink.group;
     if (!is_well_formed(core, s, message)) {

@@ -33,10 +33,8 @@ static void ask_lowest(scheduler_core *core, const wire_control *message)
     if (lowest) core_send(core, lowest, message);
 }
 
-void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *message,
-                          uint64_t now_ms)
+void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *message)
 {
-    (void)now_ms;
     if (core->servers_known && !core->n_servers) {
         answer_no(core, s, PEN_UNSUPPORTED,
                   "this job has no servers, and its workers keep snapshots by themselves: start it "
@@ -178,9 +176,8 @@ static void cover(const scheduler_core *core, core_snapshot *snapshot, const sea
     }
 }
 
-void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *message, uint64_t now_ms)
+void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *message)
 {
-    (void)now_ms;
     if (core->phase != PHASE_TRAINING && core->phase != PHASE_STOPPING) return;
     core_snapshot *snapshot = snapshot_of(core, message->u.snapshot_part.step);
     if (!snapshot) return;

@@ -174,8 +174,8 @@ static void send_status(void *user, const wire_control *status)
     core_send_peer(a->core, a->peer, &c);
 }
 
-void core_status(scheduler_core *core, uint32_t peer, uint64_t now_ms)
+void core_status(scheduler_core *core, uint32_t peer)
 {
-    if (!scheduler_core_describe(core, now_ms, send_status, &(asker){core, peer}))
+    if (!scheduler_core_describe(core, core->now_ms, send_status, &(asker){core, peer}))
         core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no memory to describe itself");
 }

@@ -30,9 +30,9 @@ void core_will_tell(scheduler_core *core, const seat *s)
     core_send(core, s, &(wire_control){.kind = WIRE_WILL, .u.verdict = core->will});
 }
 
-void core_will_heard_step(scheduler_core *core, uint64_t now_ms)
+void core_will_heard_step(scheduler_core *core)
 {
-    if (core->will.step < 0 && core->job_step >= 0) core->will_ms = now_ms;
+    if (core->will.step < 0 && core->job_step >= 0) core->will_ms = core->now_ms;
 }
 
 static bool is_due(const scheduler_core *core)
@@ -40,10 +40,10 @@ static bool is_due(const scheduler_core *core)
     return core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING;
 }
 
-void core_will_tick(scheduler_core *core, uint64_t now_ms)
+void core_will_tick(scheduler_core *core)
 {
-    if (!is_due(core) || core->will_ms > now_ms) return;
-    core->will_ms        = now_ms + core->settings.lease_ms / WILLS_PER_LEASE;
+    if (!is_due(core) || core->will_ms > core->now_ms) return;
+    core->will_ms        = core->now_ms + core->settings.lease_ms / WILLS_PER_LEASE;
     const pen_error then = core->will;
     core_will_write(core);
     if (strcmp(then.text, core->will.text) == 0) return;

@@ -164,7 +164,7 @@ void seat_vacate(seat *s)
     s->call_ms                = 0;
     s->n_stats                = 0;
     s->is_registered = s->is_ready = s->is_told = s->is_heard = s->has_passed = false;
-    s->has_ended = s->has_said_bye = s->has_left_early = false;
+    s->has_ended = s->has_said_bye = s->has_left_early = s->has_no_restarts = false;
     s->is_draining = s->is_stopped = s->is_sealed = false;
     s->begin_step = s->begin_applied = -1;
     s->has_come_back                 = true;

@@ -60,16 +60,18 @@ struct seat {
     uint32_t n_stats;
     seat_stat *stat;
 
-    bool is_registered;  /* worker: its model was compared           */
-    bool is_ready;       /* server: took its plan; worker: has reached all that it needs */
-    bool is_told;        /* the verdict was sent while it was bound  */
-    bool is_heard;       /* server: answered the inquest             */
-    bool has_passed;     /* worker: ended in good order, never came  */
-    bool has_ended;      /* worker: its process ended in good order  */
-    bool has_said_bye;   /* worker: and where it is, just before    */
-    bool is_missed;      /* silent before the job began, as was said */
-    bool was_missed;     /* so was it, or another process in this seat */
-    bool has_left_early; /* worker: in good order, while others wait for it */
+    bool is_registered;   /* worker: its model was compared           */
+    bool is_ready;        /* server: took its plan; worker: has reached all that it needs */
+    bool is_told;         /* the verdict was sent while it was bound  */
+    bool is_heard;        /* server: answered the inquest             */
+    bool has_passed;      /* worker: ended in good order, never came  */
+    bool has_ended;       /* worker: its process ended in good order  */
+    bool has_said_bye;    /* worker: and where it is, just before    */
+    bool is_missed;       /* silent before the job began, as was said */
+    bool was_missed;      /* so was it, or another process in this seat */
+    bool has_left_early;  /* worker: in good order, while others wait for it */
+    bool has_no_restarts; /* worker: its launcher will not start it again */
+    bool is_lost;         /* dead, and nothing has followed from that yet */
 
     uint64_t in_record; /* its incarnation in the newest epoch record; 0: not in it               */
     bool is_draining;   /* server: is being emptied                                               */

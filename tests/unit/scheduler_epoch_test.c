@@ -437,6 +437,24 @@ static void a_newcomer_that_dies_before_it_is_ready_leaves_its_place_to_the_next
     scene_drop(r);
 }
 
+static void a_job_of_one_worker_waits_on_when_the_newcomer_dies_before_it_is_ready(void **state)
+{
+    (void)state;
+    scene *r = scene_train(1, 1, "on_worker_loss=wait", NULL);
+    scene_guest_comes(r, WIRE_OBSERVER, SCENE_OBSERVER);
+    scene_worker_dies(r, 0);
+    scene_forget(r);
+    scene_worker_comes(r, 0, 888);
+    scheduler_core_peer_down(r->core, SCENE_OBSERVER, r->now); /* of no matter to the job */
+    scheduler_core_peer_down(r->core, SCENE_WORKER(0), r->now);
+    assert_int_equal(scene_count(r, WIRE_STOP), 0);
+    scene_worker_comes(r, 0, 889);
+    scene_registers(r, 0, false);
+    scene_seals_all(r, 17);
+    scene_must(r, SCENE_WORKER(0), WIRE_COMMITTED);
+    scene_drop(r);
+}
+
 static void nobody_waits_for_ever(void **state)
 {
     (void)state;
@@ -655,6 +673,30 @@ static void a_server_is_let_go_when_nothing_lies_on_it_any_more(void **state)
     scene_drop(r);
 }
 
+static void an_empty_server_that_leaves_instead_of_sealing_does_not_hold_up_the_others(void **state)
+{
+    (void)state;
+    scene *r       = scene_train(2, 3, "on_worker_loss=continue", NULL);
+    wire_control c = {.kind = WIRE_DRAIN, .u.drain.server = 1};
+    assert_null(resized(r, &c));
+    scene_seals_all(r, 2);
+    const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    scene_caught_up(r, e, 0);
+    scene_caught_up(r, e, 2);
+    scene_pass(r, 50);
+    scene_seals_all(r, 3);
+    scene_must(r, SCENE_SERVER(1), WIRE_STOP);
+    scene_forget(r);
+    scene_worker_dies(r, 1);
+    scene_must(r, SCENE_SERVER(1), WIRE_SEAL);
+    scene_seals(r, 0, 4);
+    scene_seals(r, 2, 4);
+    assert_int_equal(scene_count(r, WIRE_EPOCH), 0);
+    scene_leaves(r, SCENE_SERVER(1));
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_EPOCH)->u.epoch.n_servers, 2);
+    scene_drop(r);
+}
+
 /* ---- a scheduler that dies ------------------------------------------------------------------- */
 static void a_record_is_kept_before_anybody_hears_it(void **state)
 {
@@ -839,6 +881,7 @@ int main(void)
         cmocka_unit_test(with_wait_nothing_changes_until_the_worker_is_back),
         cmocka_unit_test(a_worker_that_is_waited_for_stays_a_member_when_a_server_dies_with_it),
         cmocka_unit_test(a_newcomer_that_dies_before_it_is_ready_leaves_its_place_to_the_next),
+        cmocka_unit_test(a_job_of_one_worker_waits_on_when_the_newcomer_dies_before_it_is_ready),
         cmocka_unit_test(nobody_waits_for_ever),
         cmocka_unit_test(a_worker_that_means_another_model_cannot_join),
         cmocka_unit_test(one_who_was_declared_dead_and_lives_is_sent_away),
@@ -849,6 +892,8 @@ int main(void)
         cmocka_unit_test(launchers_hear_how_many_there_shall_be),
         cmocka_unit_test(what_cannot_be_is_answered_with_a_sentence),
         cmocka_unit_test(a_server_is_let_go_when_nothing_lies_on_it_any_more),
+        cmocka_unit_test(
+            an_empty_server_that_leaves_instead_of_sealing_does_not_hold_up_the_others),
         cmocka_unit_test(a_record_is_kept_before_anybody_hears_it),
         cmocka_unit_test(members_are_told_how_long_to_go_on_alone),
         cmocka_unit_test(a_scheduler_that_is_back_knows_everybody_and_begins_a_new_epoch),

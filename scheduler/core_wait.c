@@ -1,0 +1,87 @@
+/* core_wait.c - on_worker_loss=wait: a worker died, and the job waits for another in its place.
+ *
+ * DESIGN.  The dead stays in the record, for what it pushed counts.  Who comes in its place makes itself ready and is in
+ * the next one; whoever is not started again, or does not come in time, ends the job.
+ */
+#include "scheduler/core_state.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* Who comes in its place is in no group of theirs: collectives that wait for the dead end here. */
+static void tell_waiting(scheduler_core *core, const seat *dead)
+{
+    wire_control c       = {.kind = WIRE_LOST};
+    c.u.lost.rank        = dead->rank;
+    c.u.lost.incarnation = dead->incarnation;
+    c.u.lost.why         = *dead->loss;
+    snprintf(c.u.lost.why.text, sizeof c.u.lost.why.text,
+             "%.420s; training waits for another in its place, and a collective cannot: a loss is "
+             "summed with the step by pen_step_scalar()",
+             dead->loss->text);
+    core_send_all(core, TO_WORKERS, &c);
+}
+
+static void give_up(scheduler_core *core, const seat *s, const char *how)
+{
+    pen_error why;
+    sentence_worker_gone(s, NULL, core->now_ms, &why);
+    if (s->loss) why = *s->loss;
+    const size_t used = strlen(why.text);
+    snprintf(why.text + used, sizeof why.text - used, "; %s", how);
+    core_verdict(core, &why);
+}
+
+void core_wait_in_vain(scheduler_core *core, const seat *s)
+{
+    const bool is_in_vain = s->has_no_restarts || (s->has_left_early && s->has_ended);
+    if (s->awaited_ms && is_in_vain) give_up(core, s, "it is not started again");
+}
+
+void core_wait_for(scheduler_core *core, seat *dead)
+{
+    char span[SENTENCE_SPAN_BYTES], line[700];
+    pen_error *why = dead->loss ? dead->loss : malloc(sizeof *why);
+    if (!why) {
+        give_up(core, dead, "it is not started again");
+        return;
+    }
+    sentence_worker_gone(dead, NULL, core->now_ms, why);
+    core_add_silence(core, dead, core->now_ms, why);
+    dead->loss       = why;
+    dead->awaited_ms = core->now_ms + core->settings.wait_ms;
+    snprintf(line, sizeof line, "%.560s; the job waits %s for it to come back", why->text,
+             sentence_span(span, core->settings.wait_ms));
+    core_announce(core, line);
+    core_tell(core, dead);
+    tell_waiting(core, dead);
+    core_keep(core);
+    core_wait_in_vain(core, dead);
+}
+
+static bool is_awaited(const scheduler_core *core, const seat *s)
+{
+    return s->awaited_ms && core->phase == PHASE_TRAINING;
+}
+
+void core_wait_tick(scheduler_core *core)
+{
+    const seat_list *workers = &core->roster.workers;
+    char span[SENTENCE_SPAN_BYTES], how[SENTENCE_SPAN_BYTES + 48];
+    for (uint32_t i = 0; i < workers->n; i++) {
+        const seat *s = workers->at[i];
+        if (!is_awaited(core, s) || s->awaited_ms > core->now_ms) continue;
+        snprintf(how, sizeof how, "it has not come back within %s",
+                 sentence_span(span, core->settings.wait_ms));
+        give_up(core, s, how);
+    }
+}
+
+uint64_t core_wait_next_ms(const scheduler_core *core)
+{
+    const seat_list *workers = &core->roster.workers;
+    uint64_t next            = UINT64_MAX;
+    for (uint32_t i = 0; i < workers->n; i++)
+        if (is_awaited(core, workers->at[i]) && workers->at[i]->awaited_ms < next)
+            next = workers->at[i]->awaited_ms;
+    return next;
+}

@@ -1,0 +1,110 @@
+#include "scheduler/kv.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void kv_fini(kv *self)
+{
+    for (uint32_t i = 0; i < self->n_workers; i++) free(self->memory[i]);
+    value_table_destroy(self->values);
+    free(self->memory);
+    free(self->waiter);
+    *self = (kv){0};
+}
+
+bool kv_reserve(kv *self, uint32_t n_workers)
+{
+    if (!self->values) self->values = value_table_create(VALUE_TABLE_BYTES_MAX);
+    if (!self->values || n_workers <= self->n_workers) return self->values != NULL;
+    kv_memory **more = realloc(self->memory, n_workers * sizeof *more);
+    if (!more) return false;
+    self->memory = more;
+    while (self->n_workers < n_workers) more[self->n_workers++] = NULL;
+    return true;
+}
+
+/* ---- those who wait -------------------------------------------------------------------------- */
+void kv_drop_waiter(kv *self, uint32_t index)
+{
+    self->n_waiters--;
+    memmove(&self->waiter[index], &self->waiter[index + 1],
+            (self->n_waiters - index) * sizeof *self->waiter);
+}
+
+static bool reserve_waiter(kv *self)
+{
+    if (self->n_waiters == KV_WAITERS_MAX) kv_drop_waiter(self, 0);
+    if (self->n_waiters < self->waiters_capacity) return true;
+    const uint32_t n = self->waiters_capacity ? 2 * self->waiters_capacity : 16;
+    kv_waiter *grown = realloc(self->waiter, n * sizeof *grown);
+    if (!grown) return false;
+    self->waiter           = grown;
+    self->waiters_capacity = n;
+    return true;
+}
+
+void kv_wait(kv *self, const seat *s, uint64_t id, const char *key)
+{
+    for (uint32_t i = 0; i < self->n_waiters; i++)
+        if (self->waiter[i].incarnation == s->incarnation && self->waiter[i].id == id) return;
+    if (!reserve_waiter(self)) return; /* it comes again */
+    kv_waiter *w = &self->waiter[self->n_waiters++];
+    *w           = (kv_waiter){.incarnation = s->incarnation, .id = id, .rank = s->rank};
+    snprintf(w->key, sizeof w->key, "%s", key);
+}
+
+/* ---- carried out once ------------------------------------------------------------------------ */
+kv_answer *kv_answer_of(kv *self, const seat *s, uint64_t id)
+{
+    kv_memory **m = &self->memory[s->rank];
+    if (!*m && !(*m = calloc(1, sizeof **m))) return NULL;
+    if ((*m)->incarnation != s->incarnation) **m = (kv_memory){.incarnation = s->incarnation};
+    kv_answer *a = &(*m)->answer[id % KV_AT_ONCE];
+    return a->id <= id ? a : NULL;
+}
+
+/* ---- kept and taken back --------------------------------------------------------------------- */
+enum { KEPT_ANSWER = 3, KEPT_NUMBERS = 2 + KEPT_ANSWER * KV_AT_ONCE };
+
+void kv_each(const kv *self,
+             void (*value)(void *user, const char *key, const void *data, size_t size),
+             void (*answers)(void *user, const int64_t *number, size_t n), void *user)
+{
+    if (self->values) value_table_each(self->values, value, user);
+    for (uint32_t i = 0; i < self->n_workers; i++) {
+        const kv_memory *m = self->memory[i];
+        if (!m) continue;
+        int64_t number[KEPT_NUMBERS] = {i, (int64_t)m->incarnation};
+        for (size_t a = 0; a < KV_AT_ONCE; a++) {
+            int64_t *at = &number[2 + KEPT_ANSWER * a];
+            at[0]       = (int64_t)m->answer[a].id;
+            at[1]       = m->answer[a].status;
+            at[2]       = m->answer[a].value;
+        }
+        answers(user, number, KEPT_NUMBERS);
+    }
+}
+
+bool kv_adopt(kv *self, const wire_control *set, uint32_t n_workers)
+{
+    pen_error why;
+    return kv_reserve(self, n_workers) &&
+           value_table_set(self->values, set->u.store.key, set->u.store.data,
+                           set->u.store.data_size, &why) == PEN_OK;
+}
+
+bool kv_adopt_answers(kv *self, const void *data, size_t size, uint32_t n_workers)
+{
+    int64_t number[KEPT_NUMBERS];
+    if (size != sizeof number || !kv_reserve(self, n_workers)) return false;
+    memcpy(number, data, size);
+    if (number[0] < 0 || number[0] >= self->n_workers) return false;
+    kv_memory **m = &self->memory[number[0]];
+    if (!*m && !(*m = calloc(1, sizeof **m))) return false;
+    (*m)->incarnation = (uint64_t)number[1];
+    for (size_t a = 0; a < KV_AT_ONCE; a++) {
+        const int64_t *at = &number[2 + KEPT_ANSWER * a];
+        (*m)->answer[a]   = (kv_answer){(uint64_t)at[0], (pen_status)at[1], at[2]};
+    }
+    return true;
+}
