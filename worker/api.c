@@ -43,3 +43,35 @@ bool api_has_device(void)
     char note[256];
     return device_beside_host(note, sizeof note) != NULL;
 }
+
+/* ---- the step ---------------------------------------------------------------------------------- */
+/* A thread that ends a step holds the lock while it waits for the SDK's thread, which must not wait
+ * for it. */
+pen_status api_lock_step(pen_ctx *ctx, const char *call)
+{
+    if (!request_is_sdk_thread()) {
+        pthread_mutex_lock(&ctx->step.lock);
+        return PEN_OK;
+    }
+    if (pthread_mutex_trylock(&ctx->step.lock) == 0) return PEN_OK;
+    return last_error_say(PEN_WRONG_STATE,
+                          "%s: called from a callback while another thread is in the same step",
+                          call);
+}
+
+pen_status api_values_came(pen_ctx *ctx)
+{
+    if (ctx->step.values.ctx == NULL) return PEN_OK;
+    pen_req req      = ctx->step.values;
+    ctx->step.values = (pen_req){0};
+    return request_wait(&ctx->requests, &req, NULL);
+}
+
+pen_status api_wait_for_values(pen_ctx *ctx, const char *call)
+{
+    pen_status status = api_lock_step(ctx, call);
+    if (status != PEN_OK) return status;
+    status = api_values_came(ctx);
+    pthread_mutex_unlock(&ctx->step.lock);
+    return status;
+}

@@ -17,6 +17,7 @@ pen_status api_unsupported(const char *function);
 /* Values of the last step may still be on their way (step.lazy): the parameters are not whole
  * before. */
 pen_status api_wait_for_values(pen_ctx *ctx, const char *call);
+pen_status api_values_came(pen_ctx *ctx); /* the same, with the step's lock held */
 
 /* The step's lock: released by the caller.  WRONG_STATE in a callback while another thread has it. */
 pen_status api_lock_step(pen_ctx *ctx, const char *call);

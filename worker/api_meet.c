@@ -1,6 +1,7 @@
 /* api_meet.c - what all ranks do together between steps: digest, snapshot. */
 #include "worker/api_coll.h"
-#include "worker/api_unit.h"
+#include "worker/api.h"
+#include "worker/unit_use.h"
 
 #include "common/crc.h"
 #include "common/fp_env.h"
@@ -35,7 +36,7 @@ static pen_status crc_of(pen_ctx *ctx, uint32_t *crc)
 {
     pen_error why;
     *crc                    = 0;
-    const pen_status status = api_each_tensor(ctx, add_crc, crc, &why);
+    const pen_status status = unit_each_tensor(ctx, add_crc, crc, &why);
     return status == PEN_OK ? status : last_error_set(&why);
 }
 

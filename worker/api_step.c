@@ -21,20 +21,6 @@ static pen_status out_of_order(const char *call, const char *how)
                           call, how);
 }
 
-/* A thread that ends a step holds the lock while it waits for the SDK's thread, which must not wait
- * for it. */
-pen_status api_lock_step(pen_ctx *ctx, const char *call)
-{
-    if (!request_is_sdk_thread()) {
-        pthread_mutex_lock(&ctx->step.lock);
-        return PEN_OK;
-    }
-    if (pthread_mutex_trylock(&ctx->step.lock) == 0) return PEN_OK;
-    return last_error_say(PEN_WRONG_STATE,
-                          "%s: called from a callback while another thread is in the same step",
-                          call);
-}
-
 /* ---- begin ----------------------------------------------------------------------------------- */
 static void begin(pen_ctx *ctx, pen_step *step)
 {
@@ -321,23 +307,6 @@ static pen_status check_ready(const pen_ctx *ctx, const pen_tensor *t, int64_t s
     return PEN_OK;
 }
 
-static pen_status wait_for_values(pen_ctx *ctx)
-{
-    if (ctx->step.values.ctx == NULL) return PEN_OK;
-    pen_req req      = ctx->step.values;
-    ctx->step.values = (pen_req){0};
-    return pen_wait(&req, NULL);
-}
-
-pen_status api_wait_for_values(pen_ctx *ctx, const char *call)
-{
-    pen_status status = api_lock_step(ctx, call);
-    if (status != PEN_OK) return status;
-    status = wait_for_values(ctx);
-    pthread_mutex_unlock(&ctx->step.lock);
-    return status;
-}
-
 pen_status pen_ready(pen_ctx *ctx, pen_tensor *t, int64_t slice)
 {
     FP_ENV_OURS();
@@ -347,7 +316,7 @@ pen_status pen_ready(pen_ctx *ctx, pen_tensor *t, int64_t slice)
     status = api_lock_step(ctx, "pen_ready");
     if (status != PEN_OK) return status;
     status = check_ready(ctx, t, slice, &why);
-    if (status == PEN_OK && wait_for_values(ctx) != PEN_OK) {
+    if (status == PEN_OK && api_values_came(ctx) != PEN_OK) {
         pen_last_error(&why);
         status = why.status;
     }

@@ -65,6 +65,7 @@ static pen_status freeze(pen_ctx *ctx)
         return last_error_say(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
     const char *mode  = context_mode_name(ctx);
     pen_status status = model_freeze(&ctx->model, &ctx->settings, mode, ctx->sync, &why);
+    if (status == PEN_OK) status = model_make_units(&ctx->model, &ctx->settings, &why);
     if (status == PEN_OK) status = mirror_commit(ctx, api_deliver, &why);
     if (status == PEN_OK) status = model_first_values(&ctx->model, &why);
     return status == PEN_OK ? status : last_error_set(&why);

@@ -1,8 +1,5 @@
-/* api_unit.c - units, and memory that the SDK holds: pen_unit_get, pen_use, pen_release, pen_view.
- *
- * A program names handles, engines know units (unit.h): to use a handle is to use the units it covers.
- */
-#include "worker/api_unit.h"
+/* api_unit.c - units, and memory that the SDK holds: pen_unit_get, pen_use, pen_release, pen_view. */
+#include "worker/api.h"
 
 #include "common/device/device.h"
 #include "common/fp_env.h"
@@ -10,6 +7,7 @@
 #include "worker/held.h"
 #include "worker/last_error.h"
 #include "worker/mirror.h"
+#include "worker/unit_use.h"
 
 /* ---- units ----------------------------------------------------------------------------------- */
 pen_unit *pen_unit_get(pen_ctx *ctx, const char *unit, int64_t index)
@@ -52,53 +50,6 @@ static pen_status check_phase(pen_phase phase, const char *call, pen_error *why)
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
-/* In all or none: what came before one that cannot come is given back. */
-static pen_status use_units(pen_ctx *ctx, const pen_unit *handle, pen_phase phase, int64_t step,
-                            pen_error *why)
-{
-    const unit_set *set = &ctx->model.units;
-    pen_status status   = PEN_OK;
-    if (ctx->engine->use == NULL) return PEN_OK;
-    pthread_mutex_lock(&ctx->use_lock);
-    for (uint32_t i = 0; i < handle->n_covers && status == PEN_OK; i++) {
-        status = ctx->engine->use(ctx, &set->unit[handle->covers[i]], phase, step, why);
-        for (uint32_t k = 0; status != PEN_OK && k < i; k++)
-            ctx->engine->release(ctx, &set->unit[handle->covers[k]], phase);
-    }
-    pthread_mutex_unlock(&ctx->use_lock);
-    return status;
-}
-
-static void release_units(pen_ctx *ctx, const pen_unit *handle, pen_phase phase)
-{
-    const unit_set *set = &ctx->model.units;
-    if (ctx->engine->release == NULL) return;
-    pthread_mutex_lock(&ctx->use_lock);
-    for (uint32_t i = 0; i < handle->n_covers; i++)
-        ctx->engine->release(ctx, &set->unit[handle->covers[i]], phase);
-    pthread_mutex_unlock(&ctx->use_lock);
-}
-
-/* The unit stays in use while tensors of it follow one another; what is here anyway needs none. */
-pen_status api_each_tensor(pen_ctx *ctx, api_tensor_fn fn, void *user, pen_error *why)
-{
-    const unit_set *set  = &ctx->model.units;
-    const pen_unit *used = NULL;
-    pen_status status    = PEN_OK;
-    for (uint32_t i = 0; i < ctx->model.n_tensors && status == PEN_OK; i++) {
-        pen_tensor *t        = ctx->model.tensor[i];
-        const pen_unit *unit = t->stays ? used : &set->unit[set->of[i]];
-        if (unit != used) {
-            if (used != NULL) release_units(ctx, used, PEN_FORWARD);
-            status = use_units(ctx, unit, PEN_FORWARD, -1, why);
-            used   = status == PEN_OK ? unit : NULL;
-        }
-        if (status == PEN_OK) status = fn(t, user, why);
-    }
-    if (used != NULL) release_units(ctx, used, PEN_FORWARD);
-    return status;
-}
-
 static int64_t step_in_progress(pen_ctx *ctx)
 {
     pthread_mutex_lock(&ctx->step.lock);
@@ -127,9 +78,9 @@ static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *st
         pen_last_error(why);
         return why->status;
     }
-    const pen_status status = use_units(ctx, handle, phase, step_in_progress(ctx), why);
+    const pen_status status = unit_use(ctx, handle, phase, step_in_progress(ctx), why);
     if (status != PEN_OK || mirror_use(ctx, handle, stream, why) == PEN_OK) return status;
-    release_units(ctx, handle, phase);
+    unit_release(ctx, handle, phase);
     return why->status;
 }
 
@@ -168,7 +119,7 @@ pen_status pen_release(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
     if (handle == NULL || check_phase(phase, "pen_release", &why) != PEN_OK ||
         mirror_release(ctx, handle, stream, &why) != PEN_OK)
         return remember(ctx, &why);
-    release_units(ctx, handle, phase);
+    unit_release(ctx, handle, phase);
     return phase == PEN_BACKWARD ? ready_all(ctx, handle) : PEN_OK;
 }
 

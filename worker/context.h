@@ -83,7 +83,7 @@ struct pen_ctx {
     pthread_mutex_t held_lock; /* of memory that the SDK holds: held.h */
     pthread_cond_t held_returned;
     uint64_t lent_bytes;      /* gradients that engines have been lent */
-    pthread_mutex_t use_lock; /* one pen_use() or pen_release() at a time: api_unit.c */
+    pthread_mutex_t use_lock; /* one pen_use() or pen_release() at a time: unit_use.c */
     model model;
     pen_error remembered; /* of pen_register and friends */
     request_table requests;

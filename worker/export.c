@@ -5,7 +5,7 @@
 #include "common/simd/simd.h"
 #include "common/store/safetensors.h"
 #include "common/why.h"
-#include "worker/api_unit.h"
+#include "worker/unit_use.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -125,7 +125,7 @@ pen_status export_write(pen_ctx *ctx, const char *path, export_dtype as, pen_err
     for (uint32_t i = 0; i < m->n_tensors; i++) is_all_here &= m->tensor[i]->stays;
     if (!writes && is_all_here) return PEN_OK;
     if (writes) (void)begin_file(&e, ctx, path, as);
-    pen_status status = api_each_tensor(ctx, append, &e, why);
+    pen_status status = unit_each_tensor(ctx, append, &e, why);
     status            = end_file(&e, status, why);
     free(e.piece);
     return status;

@@ -1,5 +1,6 @@
 /* export_read.c - parameters from a safetensors file, by name. */
 #include "worker/export.h"
+#include "worker/held.h"
 #include "worker/mirror.h"
 
 #include "common/log.h"
@@ -96,14 +97,11 @@ static pen_status check_shape(const pen_tensor *t, const safetensors_row *row, c
         (unsigned long long)t->elements, t->desc.ndim);
 }
 
-static pen_status read_tensor(pen_ctx *ctx, safetensors_reader *r, const safetensors_row *row,
-                              pen_tensor *t, float *piece, pen_error *why)
+static pen_status read_tensor(safetensors_reader *r, const safetensors_row *row, pen_tensor *t,
+                              float *piece, pen_error *why)
 {
     const size_t width = t->desc.dtype == PEN_F32 ? 4 : 2;
-    if (t->param == NULL && pen_view(ctx, t, PEN_ALL, PEN_PARAM) == NULL) {
-        pen_last_error(why);
-        return why->status;
-    }
+    if (held_param(t, why) != PEN_OK) return why->status;
     char *to          = t->param;
     pen_status status = PEN_OK;
     for (uint64_t at = 0; at < t->elements && status == PEN_OK; at += SAFETENSORS_PIECE) {
@@ -127,8 +125,7 @@ static pen_status read_all(pen_ctx *ctx, const char *path, safetensors_reader *r
     float *piece = malloc(SAFETENSORS_PIECE * sizeof *piece);
     if (piece == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to import %.200s", path);
     for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
-        status =
-            read_tensor(ctx, r, find_row(rows, n, m->tensor[i]->name), m->tensor[i], piece, why);
+        status = read_tensor(r, find_row(rows, n, m->tensor[i]->name), m->tensor[i], piece, why);
     free(piece);
     return status;
 }

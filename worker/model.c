@@ -481,7 +481,6 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
     m->pair[m->wire.n_settings++] = (wire_pair){"mode", mode};
     m->pair[m->wire.n_settings++] = (wire_pair){"sync", sync};
     for (size_t i = 0; i < sizeof agreed / sizeof agreed[0]; i++) add_pair(m, s, agreed[i]);
-    if (model_make_units(m, s, why) != PEN_OK) return why->status;
     m->wire.n_tensors = m->n_tensors;
     m->wire.n_groups  = m->n_groups;
     m->wire.tensor    = m->wire_tensors;

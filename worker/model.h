@@ -75,7 +75,7 @@ typedef struct {
     char pair_text[MODEL_PAIRS_MAX][CONFIG_TEXT_BYTES];
     wire_model wire;
     bool is_frozen;
-    unit_set units; /* made by model_freeze() */
+    unit_set units; /* made by model_make_units() */
 } model;
 
 /* All names: those of the tensors, then the second ones. */
@@ -107,7 +107,7 @@ pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pe
 pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync,
                         pen_error *why);
 
-/* Says which values stay, and makes m->units; of model_freeze(). */
+/* Of a frozen model: says which values stay, and makes m->units. */
 pen_status model_make_units(model *m, const worker_settings *s, pen_error *why);
 
 /* First values come from elsewhere, on all ranks: init strings are as if not given. */
