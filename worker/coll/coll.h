@@ -8,7 +8,7 @@
  * Path.      A coll_path carries calls out on one kind of link: node.c (shared memory), wire.c
  *            (ZeroMQ), device.c (memory of a CUDA device), hier.c (node, then wire).  A path is a
  *            state machine: start() begins, advance() does what can be done now and never waits.
- * Engine.    engine.c knows groups and calls in progress.  Whoever waits drives: a blocked caller
+ * Engine.    engine.h knows groups and calls in progress.  Whoever waits drives: a blocked caller
  *            advances its own call; calls nobody waits for are driven by the thread "pen-coll".
  * Numbers.   Every reduction is a fold in rank order, ((x0 + x1) + x2) + ..., of each member's scaled
  *            input; 16-bit floats are folded in float32 and rounded once.  Same bits on every member,
@@ -126,7 +126,7 @@ extern const coll_path coll_path_node, coll_path_wire, coll_path_device, coll_pa
 /* For tests: called, when not NULL, before step `step` of call `seq` on every path, by the thread that advances. */
 extern void (*coll_fault_point)(const char *path, uint64_t seq, int step);
 
-/* ---- engine.c: what the rest of the SDK uses -------------------------------------------------- */
+/* ---- engine_call.c: what the rest of the SDK uses --------------------------------------------- */
 /* Begins a call on g for the SDK itself (reducer, two-level path): calls are matched by their order with those of
  * the program.  done runs once, on whichever thread ended it, and may not wait.  Not PEN_OK: done is not called. */
 typedef void (*coll_done_fn)(void *user, pen_status status, const pen_error *why);

@@ -2,7 +2,6 @@
 #include "worker/coll/engine.h"
 
 #include "common/clock.h"
-#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/transport/own_address.h"
 #include "common/why.h"
@@ -200,32 +199,6 @@ char *coll_engine_record(coll_engine *e)
     return text;
 }
 
-/* ---- groups ---------------------------------------------------------------------------------- */
-pen_status engine_add_group(coll_engine *e, pen_group *g)
-{
-    pthread_mutex_lock(&e->lock);
-    pen_group **more = realloc(e->group, ((size_t)e->n_groups + 1) * sizeof *more);
-    if (more != NULL) {
-        e->group            = more;
-        more[e->n_groups++] = g;
-        engine_group_inherit(e, g);
-    }
-    pthread_mutex_unlock(&e->lock);
-    return more != NULL ? PEN_OK : PEN_NO_MEMORY;
-}
-
-/* The thread "pen-coll" may be inside this group's path: it leaves soon, for a path does not wait. */
-void engine_remove_group(coll_engine *e, pen_group *g)
-{
-    pthread_mutex_lock(&e->lock);
-    while (g->is_driven) pthread_cond_wait(&e->ended, &e->lock);
-    for (int i = 0; i < e->n_groups; i++)
-        if (e->group[i] == g) e->group[i--] = e->group[--e->n_groups];
-    if (e->node_group == g) e->node_group = NULL;
-    if (e->across_group == g) e->across_group = NULL;
-    pthread_mutex_unlock(&e->lock);
-}
-
 /* ---- joining --------------------------------------------------------------------------------- */
 static const char *find_address(const coll_member *m, const char *prefix)
 {
@@ -340,58 +313,4 @@ void coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint6
     if (status == PEN_OK) status = engine_compare_agreed(by_rank, n, &why);
     if (status != PEN_OK) coll_engine_fail(e, &why);
     free(by_rank);
-}
-
-/* ---- the thread "pen-coll" ------------------------------------------------------------------- */
-static bool is_unattended(const pen_group *g)
-{
-    return g->head != NULL && g->waiters == 0 && !g->is_driven;
-}
-
-static bool has_work(const coll_engine *e)
-{
-    for (int i = 0; i < e->n_groups; i++)
-        if (is_unattended(e->group[i])) return true;
-    return e->messages != NULL || e->over != NULL;
-}
-
-static void *run(void *user)
-{
-    coll_engine *e = user;
-    fp_env_set_ours();
-    request_mark_sdk_thread();
-    pthread_mutex_lock(&e->lock);
-    while (!e->is_stopping) {
-        if (!has_work(e)) {
-            pthread_cond_wait(&e->work, &e->lock);
-            continue;
-        }
-        const uint32_t seen = e->place != NULL ? node_doorbell(e->place) : 0;
-        engine_links links  = {.wire = e->messages != NULL};
-        bool did            = false;
-        for (int i = 0; i < e->n_groups; i++) {
-            pen_group *g = e->group[i];
-            if (!is_unattended(g)) continue;
-            did |= engine_drive(e, g);
-            engine_add_links(g, &links);
-        }
-        pthread_mutex_unlock(&e->lock);
-        did |= engine_messages_advance(e);
-        engine_tell(e);
-        if (!did) engine_nap(e, seen, links);
-        pthread_mutex_lock(&e->lock);
-    }
-    pthread_mutex_unlock(&e->lock);
-    return NULL;
-}
-
-pen_status engine_start_thread(coll_engine *e, pen_error *why)
-{
-    if (e->has_thread) return PEN_OK;
-    int error = pthread_create(&e->thread, NULL, run, e);
-    if (error != 0)
-        return why_set(why, PEN_NO_MEMORY, "no thread for collectives: %s", strerror(error));
-    pthread_setname_np(e->thread, "pen-coll");
-    e->has_thread = true;
-    return PEN_OK;
 }

@@ -209,7 +209,7 @@ static pen_status choose_for_device(engine_call *c, pen_error *why)
     return begin_stage(c, why);
 }
 
-/* ---- for engine_call.c ----------------------------------------------------------------------- */
+/* ---- for engine_drive.c ---------------------------------------------------------------------- */
 pen_status engine_choose_path(engine_call *c, pen_error *why)
 {
     pen_group *g            = c->g;

@@ -134,35 +134,40 @@ struct coll_engine {
     record record;
 };
 
-/* ---- engine_call.c ------------------------------------------------------------------------------------------------ */
-/* Fills a call; what it points to stays the caller's. */
-void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
-pen_status engine_call_begin(engine_call *c,
-                             pen_error *why); /* queues it; not PEN_OK: nothing was begun */
-pen_status engine_call_wait(engine_call *c,
-                            pen_error *why); /* drives its group until it has ended */
-/* Drives the group's calls until *news, which callbacks of calls change, is not `seen` any more, or until_ms (0: none).
- * False: there is nothing left to drive; a callback may be about to run on another thread. */
-bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long seen,
-                   uint64_t until_ms);
-pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms,
-                      pen_error *why); /* all of it */
-void engine_call_name(const engine_call *c, char *text,
-                      size_t size); /* "barrier 'epoch' (call 212)" */
-
-/* With the lock held; leaves it while the path works.  True: something was done. */
-bool engine_drive(coll_engine *e, pen_group *g);
+/* ---- engine_sleep.c ----------------------------------------------------------------------------------------------- */
 /* What whoever drives groups sleeps on. */
 typedef struct {
     bool node, wire, polled; /* doorbell, mesh; something that wakes nobody */
 } engine_links;
+bool engine_mesh_advance(coll_engine *e);
+/* What one thread took from the mesh may be for another, which sleeps on it. */
+void engine_pass_on(coll_engine *e);
+void engine_nap(coll_engine *e, uint32_t seen, engine_links links);
+/* Everyone who sleeps in engine_nap() or waits for work; any lock but mesh_lock. */
+void engine_wake(coll_engine *e);
+/* With the lock held: for `ended`, at most until then; 0: however long.  Not 0: it is that time. */
+int engine_await(coll_engine *e, uint64_t until_ms);
+
+/* ---- engine_call.c ------------------------------------------------------------------------------------------------ */
+/* Fills a call; what it points to stays the caller's. */
+void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
+/* Queues it; not PEN_OK: nothing was begun. */
+pen_status engine_call_begin(engine_call *c, pen_error *why);
+pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms,
+                      pen_error *why); /* all of it */
+
+/* ---- engine_drive.c ----------------------------------------------------------------------------------------------- */
+/* With the lock held; leaves it while the path works.  True: something was done. */
+bool engine_drive(coll_engine *e, pen_group *g);
 void engine_add_links(const pen_group *g, engine_links *links); /* under the lock */
 void engine_tell(coll_engine *e); /* without the lock: callbacks of calls that ended */
-bool engine_mesh_advance(coll_engine *e);
-void engine_nap(coll_engine *e, uint32_t seen, engine_links links);
-void engine_wake(
-    coll_engine
-        *e); /* everyone who sleeps in engine_nap() or waits for work; any lock but mesh_lock */
+void engine_call_free(engine_call *c);
+/* Drives its group until it has ended. */
+pen_status engine_call_wait(engine_call *c, pen_error *why);
+/* Drives the group's calls until *news, which callbacks of calls change, is not `seen` any more, or until_ms (0: none).
+ * False: there is nothing left to drive; a callback may be about to run on another thread. */
+bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long seen,
+                   uint64_t until_ms);
 
 /* ---- engine_device.c ---- */
 /* Sets path, team and on_mesh, and the state that the call is in next: AGREEING (c->vote is to be carried out), STAGING,
@@ -186,9 +191,13 @@ bool engine_goes_round_node(engine_call *c, const pen_error *why);
 void engine_group_fail(pen_group *g, const pen_error *why, bool names_call); /* under the lock */
 /* A new group with a member that was lost before has failed: nobody will say so again.  Under the lock. */
 void engine_group_inherit(coll_engine *e, pen_group *g);
+/* Why nothing can begin on the group; PEN_OK: it can.  Under the lock. */
+pen_status engine_refuse(const coll_engine *e, const pen_group *g, pen_error *why);
 void engine_local_failure(coll_engine *e, engine_call *c,
                           const pen_error *why);           /* under the lock, which it leaves */
 void engine_await_verdict(coll_engine *e, engine_call *c); /* likewise */
+
+/* ---- group_shrink.c ----------------------------------------------------------------------------------------------- */
 pen_status engine_shrink(pen_group *g, uint64_t deadline_ms, pen_group **survivors, pen_error *why);
 
 typedef struct self_message self_message;
@@ -207,12 +216,10 @@ pen_status engine_transfer_run(pen_group *g, const engine_transfer *t, uint64_t 
 pen_status engine_transfer_begin(pen_group *g, const engine_transfer *t, uint64_t deadline_ms,
                                  void (*done)(void *user, const mesh_result *result), void *user,
                                  pen_error *why);
-bool engine_messages_advance(coll_engine *e); /* by "pen-coll", without the lock */
 
-/* ---- engine.c ------------------------------------------------------------------------------------------------------ */
-pen_status engine_start_thread(coll_engine *e, pen_error *why); /* under the lock; once */
-pen_status engine_add_group(coll_engine *e, pen_group *g);      /* without the lock */
-void engine_remove_group(coll_engine *e, pen_group *g);
+/* ---- engine_thread.c ---------------------------------------------------------------------------------------------- */
+pen_status engine_thread_start(coll_engine *e, pen_error *why); /* under the lock; once */
+bool engine_message_look(engine_message *m); /* without it: whether it has ended, and how */
 
 /* ---- engine_agree.c ------------------------------------------------------------------------------------------------- */
 /* "same:deterministic=yes|...": what is shown among the addresses. */

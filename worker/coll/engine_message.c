@@ -14,11 +14,7 @@ static pen_status begin(pen_group *g, const engine_transfer *t, mesh_message **m
 {
     coll_engine *e = g->engine;
     pthread_mutex_lock(&e->lock);
-    pen_status status = PEN_OK;
-    if (e->has_failed || g->has_failed) {
-        *why   = g->has_failed ? g->failure : e->failure;
-        status = why->status;
-    }
+    pen_status status = engine_refuse(e, g, why);
     pthread_mutex_unlock(&e->lock);
     if (status != PEN_OK) return status;
     pthread_mutex_lock(&e->mesh_lock);
@@ -28,36 +24,6 @@ static pen_status begin(pen_group *g, const engine_transfer *t, mesh_message **m
             : mesh_recv(g->wire, t->peer, t->tag, t->data, t->n, t->dtype, t->label, message, why);
     pthread_mutex_unlock(&e->mesh_lock);
     return status;
-}
-
-/* Ended by itself, by its deadline or by the loss of a member of its group. */
-static bool look(engine_message *m)
-{
-    coll_engine *e = m->g->engine;
-    pthread_mutex_lock(&e->mesh_lock);
-    bool is_over = mesh_test(m->message, &m->result);
-    pthread_mutex_unlock(&e->mesh_lock);
-    if (is_over) return true;
-    const uint64_t now = clock_ms(&clock_real);
-    pthread_mutex_lock(&e->lock);
-    if (m->g->has_failed) {
-        m->result.why = m->g->failure;
-        is_over       = true;
-    }
-    pthread_mutex_unlock(&e->lock);
-    if (!is_over && m->deadline_ms != 0 && now >= m->deadline_ms) {
-        why_set(&m->result.why, PEN_TIMED_OUT,
-                "waited %.3g s for a message: the other side did not take or send it",
-                (double)(now - m->begun_ms) / 1000);
-        is_over = true;
-    }
-    if (!is_over) return false;
-    m->result.status = m->result.why.status;
-    m->result.count  = 0;
-    pthread_mutex_lock(&e->mesh_lock);
-    mesh_cancel(m->message);
-    pthread_mutex_unlock(&e->mesh_lock);
-    return true;
 }
 
 static engine_message filled(pen_group *g, uint64_t deadline_ms)
@@ -73,7 +39,7 @@ pen_status engine_transfer_run(pen_group *g, const engine_transfer *t, uint64_t 
     engine_message m  = filled(g, deadline_ms);
     pen_status status = begin(g, t, &m.message, why);
     if (status != PEN_OK) return status;
-    while (!look(&m))
+    while (!engine_message_look(&m))
         if (!engine_mesh_advance(g->engine)) engine_nap(g->engine, 0, (engine_links){.wire = true});
     *result = m.result;
     if (m.result.status != PEN_OK) *why = m.result.why;
@@ -98,7 +64,7 @@ pen_status engine_transfer_begin(pen_group *g, const engine_transfer *t, uint64_
         return status;
     }
     pthread_mutex_lock(&e->lock);
-    status = engine_start_thread(e, why);
+    status = engine_thread_start(e, why);
     if (status == PEN_OK) {
         engine_message **last = &e->messages; /* in order: what was sent first is looked at first */
         while (*last != NULL) last = &(*last)->next;
@@ -114,29 +80,4 @@ pen_status engine_transfer_begin(pen_group *g, const engine_transfer *t, uint64_
     }
     engine_wake(e);
     return PEN_OK;
-}
-
-/* Only "pen-coll" takes from the list; others add at its end. */
-bool engine_messages_advance(coll_engine *e)
-{
-    pthread_mutex_lock(&e->lock);
-    engine_message *m = e->messages;
-    pthread_mutex_unlock(&e->lock);
-    if (m == NULL) return false;
-    bool did = engine_mesh_advance(e);
-    while (m != NULL) {
-        const bool is_over = look(m);
-        pthread_mutex_lock(&e->lock);
-        engine_message *next = m->next, **place = &e->messages;
-        while (is_over && *place != m) place = &(*place)->next;
-        if (is_over) *place = next;
-        pthread_mutex_unlock(&e->lock);
-        if (is_over) {
-            m->done(m->user, &m->result);
-            free(m);
-            did = true;
-        }
-        m = next;
-    }
-    return did;
 }

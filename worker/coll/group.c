@@ -47,6 +47,32 @@ const char *group_carrier_name(group_carrier carrier)
     return names[carrier];
 }
 
+/* ---- among the engine's groups ---------------------------------------------------------------- */
+static bool enlist(coll_engine *e, pen_group *g)
+{
+    pthread_mutex_lock(&e->lock);
+    pen_group **more = realloc(e->group, ((size_t)e->n_groups + 1) * sizeof *more);
+    if (more != NULL) {
+        e->group            = more;
+        more[e->n_groups++] = g;
+        engine_group_inherit(e, g);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return more != NULL;
+}
+
+/* The thread "pen-coll" may be inside this group's path: it leaves soon, for a path does not wait. */
+static void strike(coll_engine *e, pen_group *g)
+{
+    pthread_mutex_lock(&e->lock);
+    while (g->is_driven) pthread_cond_wait(&e->ended, &e->lock);
+    for (int i = 0; i < e->n_groups; i++)
+        if (e->group[i] == g) e->group[i--] = e->group[--e->n_groups];
+    if (e->node_group == g) e->node_group = NULL;
+    if (e->across_group == g) e->across_group = NULL;
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* ---- birth and death ------------------------------------------------------------------------- */
 static pen_group *make(pen_ctx *ctx, uint64_t id, const int *ranks, int n, int own)
 {
@@ -105,7 +131,7 @@ void group_destroy(pen_group *g)
     if (g == NULL) return;
     coll_engine *e = g->engine;
     if (e != NULL) {
-        engine_remove_group(e, g);
+        strike(e, g);
         if (g->device != NULL) device_team_destroy(g->device);
         pthread_mutex_lock(&e->mesh_lock);
         hier_team_destroy(g->hier);
@@ -312,7 +338,5 @@ pen_status group_connect(coll_engine *e, pen_group *g, pen_error *why)
         log_info("group %016llx of %d: path %s", (unsigned long long)g->id, g->size,
                  group_carrier_name(g->carrier));
     }
-    return engine_add_group(e, g) == PEN_OK
-               ? PEN_OK
-               : why_set(why, PEN_NO_MEMORY, "no memory for another group");
+    return enlist(e, g) ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for another group");
 }

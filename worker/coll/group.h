@@ -6,7 +6,7 @@
  * Paths.     Chosen when the group is made, from what every member knows of every other, so all choose alike:
  *            alone: self; one host: node; one member on each host: wire; several on several: hier.  What a member
  *            finds by itself, that it cannot map the others, all learn in the group's first call (node.h, hier.c).
- * Order.     Calls run one after another, as they were made.  Fields below the line belong to engine_call.c.
+ * Order.     Calls run one after another, as they were made.  Fields below the line belong to engine_drive.c.
  */
 #ifndef WORKER_COLL_GROUP_H
 #define WORKER_COLL_GROUP_H

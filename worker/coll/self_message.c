@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct self_message {
     struct self_message *next;
@@ -23,11 +22,6 @@ static void append(self_message **list, self_message *m)
 {
     while (*list != NULL) list = &(*list)->next;
     *list = m;
-}
-
-static bool fits(int wanted, int tag)
-{
-    return wanted == PEN_ANY || wanted == tag;
 }
 
 static void deliver(const self_message *from, void *to, size_t room, pen_dtype dtype,
@@ -46,18 +40,15 @@ static void deliver(const self_message *from, void *to, size_t room, pen_dtype d
         memcpy(to, from->data, from->n * plan_dtype_bytes(dtype));
 }
 
-/* The first of the list that fits, taken out; NULL: none. */
-static self_message *take_sent(self_message **list, int tag)
+static bool fits(int tag, int other)
 {
-    while (*list != NULL && !fits(tag, (*list)->tag)) list = &(*list)->next;
-    self_message *m = *list;
-    if (m != NULL) *list = m->next;
-    return m;
+    return tag == PEN_ANY || other == PEN_ANY || tag == other;
 }
 
-static self_message *take_waiting(self_message **list, int tag)
+/* The first of the list that fits, taken out; NULL: none. */
+static self_message *take(self_message **list, int tag)
 {
-    while (*list != NULL && !fits((*list)->tag, tag)) list = &(*list)->next;
+    while (*list != NULL && !fits(tag, (*list)->tag)) list = &(*list)->next;
     self_message *m = *list;
     if (m != NULL) *list = m->next;
     return m;
@@ -91,7 +82,7 @@ static pen_status send(coll_engine *e, const engine_transfer *t, self_message **
 {
     self_message *m = make(t);
     if (m == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for another message");
-    *receiver = take_waiting(&e->self_waiting, t->tag);
+    *receiver = take(&e->self_waiting, t->tag);
     if (*receiver != NULL) {
         deliver(m, (*receiver)->data, (*receiver)->n, (*receiver)->dtype, received);
         free_message(m, true);
@@ -112,7 +103,7 @@ pen_status self_transfer_begin(coll_engine *e, const engine_transfer *t,
     pthread_mutex_lock(&e->lock);
     if (t->is_send) {
         status = send(e, t, &receiver, &received, why);
-    } else if ((sent = take_sent(&e->self_sent, t->tag)) == NULL) {
+    } else if ((sent = take(&e->self_sent, t->tag)) == NULL) {
         self_message *m = make(t);
         if (m == NULL) {
             status = why_set(why, PEN_NO_MEMORY, "no memory for another message");
@@ -138,14 +129,11 @@ pen_status self_transfer_begin(coll_engine *e, const engine_transfer *t,
 
 static self_message *await_sent(coll_engine *e, int tag, uint64_t deadline_ms)
 {
-    const struct timespec until = {.tv_sec  = (time_t)(deadline_ms / 1000),
-                                   .tv_nsec = (long)(deadline_ms % 1000) * 1000000};
-    int error                   = 0;
+    int error = 0;
     self_message *m;
     pthread_mutex_lock(&e->lock);
-    while ((m = take_sent(&e->self_sent, tag)) == NULL && error == 0)
-        error = deadline_ms != 0 ? pthread_cond_timedwait(&e->ended, &e->lock, &until)
-                                 : pthread_cond_wait(&e->ended, &e->lock);
+    while ((m = take(&e->self_sent, tag)) == NULL && error == 0)
+        error = engine_await(e, deadline_ms);
     pthread_mutex_unlock(&e->lock);
     return m;
 }
@@ -174,7 +162,7 @@ void self_messages_end(coll_engine *e)
     mesh_result ended = {0};
     self_message *m;
     ended.status = why_set(&ended.why, PEN_WRONG_STATE, "the context ended before a message came");
-    while ((m = take_sent(&e->self_sent, PEN_ANY)) != NULL) free_message(m, true);
+    while ((m = take(&e->self_sent, PEN_ANY)) != NULL) free_message(m, true);
     while ((m = e->self_waiting) != NULL) {
         e->self_waiting = m->next;
         m->done(m->user, &ended);
