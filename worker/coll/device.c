@@ -130,7 +130,7 @@ bool device_team_is_refused(const device_team *team)
 
 void device_team_mark(device_team *team, uint64_t seq, bool on_device)
 {
-    atomic_store_explicit(&team->slot[team->rank]->mark, 2 * seq + on_device, memory_order_release);
+    atomic_store_explicit(&device_own_slot(team)->mark, 2 * seq + on_device, memory_order_release);
 }
 
 pen_status device_team_compare(device_team *team, uint64_t seq, bool on_device, pen_error *why)
@@ -152,11 +152,6 @@ pen_status device_team_compare(device_team *team, uint64_t seq, bool on_device, 
 }
 
 /* ---- showing ---------------------------------------------------------------------------------------- */
-
-static device_slot *own_slot(const device_op *op)
-{
-    return op->team->slot[op->team->rank];
-}
 
 static void arrive(device_op *op)
 {
@@ -288,7 +283,7 @@ static pen_status refuse(device_team *team, pen_status status)
 {
     if (status != PEN_UNSUPPORTED || team->is_ready) return status;
     team->is_refused = true;
-    atomic_store(&team->slot[team->rank]->refused, 1);
+    atomic_store(&device_own_slot(team)->refused, 1);
     return status;
 }
 
@@ -326,7 +321,7 @@ static pen_status ready_stage(device_op *op, pen_error *why)
     if (!all_offered(op)) return PEN_AGAIN;
     pen_status status = team->sync->passed(team, team->step, op->call->stream, why);
     if (status != PEN_OK) return status;
-    if (!op->is_one_shot) atomic_store(&own_slot(op)->working, op->seq);
+    if (!op->is_one_shot) atomic_store(&device_own_slot(op->team)->working, op->seq);
     status = gave_up(op, why);
     if (status == PEN_OK) {
         op->has_written = op->is_one_shot && overlaps(op) && !device_is_own_part(op);
@@ -389,8 +384,8 @@ static void settle(device_op *op)
 
 static void end_op(device_op *op)
 {
-    atomic_store(&own_slot(op)->working, 0);
-    atomic_store(&own_slot(op)->ended, op->seq);
+    atomic_store(&device_own_slot(op->team)->working, 0);
+    atomic_store(&device_own_slot(op->team)->ended, op->seq);
     op->stage = ENDED;
 }
 
@@ -398,7 +393,7 @@ static void end_op(device_op *op)
 static void give_up(device_op *op)
 {
     device_team *team = op->team;
-    atomic_store(&own_slot(op)->given_up, op->seq);
+    atomic_store(&device_own_slot(op->team)->given_up, op->seq);
     if (team->words != NULL) *(volatile uint64_t *)&team->words->abort = 1;
     if (team->nccl != NULL) team->options.nccl->abort(team->nccl);
     settle(op);

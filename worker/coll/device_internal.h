@@ -147,6 +147,13 @@ void device_leave_slot(device_team *team);
 /* ---- device_setup.c: what the first call does before it begins ------------------------------------- */
 pen_status device_setup(device_team *team, device_stream stream, pen_error *why); /* OK, AGAIN */
 void device_setup_undo(device_team *team);
+
+/* ---- device_map.c: memory of other members --------------------------------------------------------- */
+/* A pointer of this process is believed of members that are this process. */
+pen_status device_check_process(const device_team *team, int who, const device_ref *ref,
+                                uint64_t process, pen_error *why);
+pen_status device_check_room(const device_team *team, int who, const device_ref *mapped,
+                             uint64_t offset, size_t bytes, pen_error *why);
 /* The first `bytes` from what a member says; CORRUPT: they do not lie in an allocation of its process. */
 pen_status device_map_cached(device_team *team, int who, const device_ref *said, size_t bytes,
                              char **data, pen_error *why);
@@ -168,6 +175,14 @@ pen_status device_nccl_setup(device_team *team, device_stream stream,
 bool device_nccl_carries(
     const device_op *op); /* after all have arrived; the same on every member */
 
-device_entry *device_entry_of(const device_op *op, int who);
+static inline device_slot *device_own_slot(const device_team *team)
+{
+    return team->slot[team->rank];
+}
+
+static inline device_entry *device_entry_of(const device_op *op, int who)
+{
+    return &op->team->slot[who]->entry[op->seq % 2];
+}
 
 #endif

@@ -13,7 +13,7 @@ static device_nccl_state state_of(const device_team *team, int who)
 
 static void publish(device_team *team, device_nccl_state state)
 {
-    atomic_store_explicit(&team->slot[team->rank]->nccl, state, memory_order_release);
+    atomic_store_explicit(&device_own_slot(team)->nccl, state, memory_order_release);
 }
 
 static bool has_failed(const device_team *team)
@@ -115,7 +115,7 @@ static pen_status timing_stage(device_team *team, device_stream stream, pen_erro
     }
     const uint64_t now = clock_ns(&clock_real);
     if (team->rounds == 2) {
-        team->slot[team->rank]->nccl_ns = (double)(now - team->measured_ns);
+        device_own_slot(team)->nccl_ns = (double)(now - team->measured_ns);
         publish(team, NCCL_TIMED);
         return PEN_OK;
     }

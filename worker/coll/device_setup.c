@@ -15,18 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { ROUNDS = 8, PATTERN_BYTES = 128 };
 
-static device_slot *own(device_team *team)
-{
-    return team->slot[team->rank];
-}
-
 static void publish(device_team *team, device_setup_state state)
 {
-    atomic_store_explicit(&own(team)->setup, state, memory_order_release);
+    atomic_store_explicit(&device_own_slot(team)->setup, state, memory_order_release);
 }
 
 static bool all_are(const device_team *team, device_setup_state state)
@@ -40,63 +34,6 @@ static bool all_are(const device_team *team, device_setup_state state)
 static bool is_same_device(const device_team *team, int who)
 {
     return memcmp(team->slot[who]->uuid, team->slot[team->rank]->uuid, 16) == 0;
-}
-
-/* ---- mappings that stay ---------------------------------------------------------------------------- */
-
-static device_mapping *cache_entry(device_team *team, int who, const device_ref *ref)
-{
-    device_mapping *list = team->mapped + (size_t)who * DEVICE_CACHED, *oldest = list;
-    for (int i = 0; i < DEVICE_CACHED; i++) {
-        if (list[i].base != NULL && list[i].ref.id == ref->id && list[i].ref.base == ref->base)
-            return &list[i];
-        if (list[i].used < oldest->used) oldest = &list[i];
-    }
-    return oldest;
-}
-
-/* A pointer of this process is believed of members that are this process; who a member is, the mapping of its control
- * segment has proven. */
-static pen_status check_process(const device_team *team, int who, const device_ref *ref,
-                                uint64_t process, pen_error *why)
-{
-    const int32_t pid = who == team->rank ? (int32_t)getpid() : team->peer_ref[who].pid;
-    if (ref->pid == pid && (process != device_process() || pid == (int32_t)getpid())) return PEN_OK;
-    return why_set(why, PEN_CORRUPT, "rank %d names memory of another process", team->ranks[who]);
-}
-
-static pen_status check_room(const device_team *team, int who, const device_ref *mapped,
-                             uint64_t offset, size_t bytes, pen_error *why)
-{
-    const size_t room = team->ops->room != NULL ? team->ops->room(mapped) : SIZE_MAX;
-    if (offset <= room && bytes <= room - offset) return PEN_OK;
-    return why_set(why, PEN_CORRUPT, "rank %d names %zu bytes beyond the end of its memory",
-                   team->ranks[who], bytes);
-}
-
-/* The program's tensors are few and come again each step; opening one takes longer than reducing it. */
-pen_status device_map_cached(device_team *team, int who, const device_ref *said, size_t bytes,
-                             char **data, pen_error *why)
-{
-    const device_ref ref = *said; /* its owner may change it at any time */
-    device_mapping *m    = cache_entry(team, who, &ref);
-    pen_status status    = check_process(team, who, &ref, ref.process, why);
-    if (status != PEN_OK) return status;
-    if (m->base != NULL && (m->ref.id != ref.id || m->ref.base != ref.base)) {
-        team->ops->unmap(&m->ref);
-        *m = (device_mapping){0};
-    }
-    if (m->base == NULL) {
-        void *base    = NULL;
-        m->ref        = ref;
-        m->ref.offset = 0;
-        status        = team->ops->map(&m->ref, &base, why);
-        if (status != PEN_OK) return status;
-        m->base = base;
-    }
-    m->used = ++team->uses;
-    *data   = m->base + ref.offset;
-    return check_room(team, who, &m->ref, ref.offset, bytes, why);
 }
 
 /* ---- stages ---------------------------------------------------------------------------------------- */
@@ -116,7 +53,8 @@ static pen_status make_memory(device_team *team, pen_error *why)
     for (int i = 0; i < 2; i++) {
         team->own_event[i] = ops->event_new();
         if (team->own_event[i] == NULL) return no_event(why);
-        pen_status status = ops->event_share(team->own_event[i], &own(team)->event[i], why);
+        pen_status status =
+            ops->event_share(team->own_event[i], &device_own_slot(team)->event[i], why);
         if (status != PEN_OK) return status;
     }
     team->end = ops->event_new();
@@ -129,10 +67,10 @@ static pen_status share_stage(device_team *team, device_stream stream, pen_error
     pen_status status = make_memory(team, why);
     if (status != PEN_OK) return status;
     status = team->ops->share(team->pool, DEVICE_FLAGS_BYTES + 2 * (size_t)DEVICE_POOL_BYTES,
-                              &own(team)->pool, why);
+                              &device_own_slot(team)->pool, why);
     if (status != PEN_OK) return status;
-    team->ops->uuid(team->device, own(team)->uuid);
-    own(team)->has_nccl = team->options.nccl != NULL;
+    team->ops->uuid(team->device, device_own_slot(team)->uuid);
+    device_own_slot(team)->has_nccl = team->options.nccl != NULL;
     publish(team, SETUP_SHARED);
     return PEN_OK;
 }
@@ -145,16 +83,16 @@ static pen_status map_peer(device_team *team, int who, pen_error *why)
         return PEN_OK;
     }
     const device_ref ref = team->slot[who]->pool;
-    pen_status status    = check_process(team, who, &ref, ref.process, why);
+    pen_status status    = device_check_process(team, who, &ref, ref.process, why);
     if (status == PEN_OK) status = team->ops->map(&ref, &pool, why);
     if (status != PEN_OK) return status;
     team->pool_ref[who] = ref;
     team->pools[who]    = pool;
-    status              = check_room(team, who, &ref, ref.offset,
-                                     DEVICE_FLAGS_BYTES + 2 * (size_t)DEVICE_POOL_BYTES, why);
+    status              = device_check_room(team, who, &ref, ref.offset,
+                                            DEVICE_FLAGS_BYTES + 2 * (size_t)DEVICE_POOL_BYTES, why);
     for (int i = 0; i < 2 && status == PEN_OK; i++) {
         const device_event_ref event = team->slot[who]->event[i];
-        status                       = check_process(team, who, &ref, event.process, why);
+        status                       = device_check_process(team, who, &ref, event.process, why);
         if (status != PEN_OK) return status;
         team->events[2 * who + i] = team->ops->event_map(&event, why);
         if (team->events[2 * who + i] == NULL) return why != NULL ? why->status : PEN_DEVICE;
@@ -212,8 +150,8 @@ static pen_status test_stage(device_team *team, device_stream stream, pen_error 
         status = team->ops->event_done(team->end, why);
         if (status != PEN_OK) return status;
         if (memcmp(team->words->pattern, team->words->answer, PATTERN_BYTES) != 0 &&
-            own(team)->unreached < 0)
-            own(team)->unreached = team->ranks[team->rounds - 1];
+            device_own_slot(team)->unreached < 0)
+            device_own_slot(team)->unreached = team->ranks[team->rounds - 1];
     }
     int who = team->rounds;
     while (who < team->size && is_same_device(team, who)) who++;
@@ -251,8 +189,9 @@ static pen_status barrier_stage(device_team *team, device_stream stream, pen_err
         if (team->rounds == 1) team->measured_ns = clock_ns(&clock_real);
     }
     if (team->rounds > ROUNDS) {
-        own(team)->barrier_ns = (double)(clock_ns(&clock_real) - team->measured_ns) / ROUNDS;
-        team->rounds          = 0;
+        device_own_slot(team)->barrier_ns =
+            (double)(clock_ns(&clock_real) - team->measured_ns) / ROUNDS;
+        team->rounds = 0;
         return PEN_OK;
     }
     status = team->sync->signal(team, ++team->step, stream, why);
@@ -272,7 +211,8 @@ static pen_status bandwidth_stage(device_team *team, device_stream stream, pen_e
     }
     const uint64_t now = clock_ns(&clock_real);
     if (team->rounds == 2) {
-        own(team)->bandwidth = DEVICE_POOL_BYTES / (double)(now - team->measured_ns + 1);
+        device_own_slot(team)->bandwidth =
+            DEVICE_POOL_BYTES / (double)(now - team->measured_ns + 1);
         publish(team, SETUP_MEASURED);
         return PEN_OK;
     }

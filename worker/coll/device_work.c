@@ -5,11 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-device_entry *device_entry_of(const device_op *op, int who)
-{
-    return &op->team->slot[who]->entry[op->seq % 2];
-}
-
 /* ---- questions that every member answers alike ----------------------------------------------------- */
 
 static bool has_parts(coll_kind kind)

@@ -15,6 +15,7 @@
 #include "worker/coll/device.h"
 #include "worker/coll/engine.h"
 #include "worker/coll/group.h"
+#include "worker/coll/hier.h"
 #include "worker/coll/mesh.h"
 #include "worker/coll/node.h"
 #include "worker/coll/record.h"
@@ -227,24 +228,7 @@ void engine_write_agreed(const coll_engine *e, char *text, size_t size);
 /* MISMATCH: names the setting, its values and two ranks, in the same words on all.  by_rank[n]: hosts are not NULL. */
 pen_status engine_compare_agreed(const coll_member *by_rank, int n, pen_error *why);
 
-/* ---- self.c, hier.c ------------------------------------------------------------------------------------------------- */
+/* ---- self.c --------------------------------------------------------------------------------------------------------- */
 extern const coll_path coll_path_self; /* a group of one: its team is NULL */
-
-typedef struct {
-    pthread_mutex_t *mesh_lock;
-    mesh *mesh;
-    node_team *inside; /* members of this host, NULL: it is the only one */
-    wire_team *flat;   /* all */
-    wire_team *
-        across; /* members with the same position on their host; NULL where hosts differ in number */
-    int size, rank, inside_size, inside_rank, across_size, across_rank;
-    const int *ranks;   /* [size] RANKs of the group */
-    const int *host_of; /* [size] position of the first member on the same host */
-    bool is_deterministic, is_forced;
-} hier_options;
-struct hier_team *
-hier_team_create(const hier_options *o); /* takes inside and across; NULL: no memory */
-void hier_team_destroy(struct hier_team *team);
-bool hier_is_on_mesh(const struct hier_team *team); /* the part in progress goes between hosts */
 
 #endif

@@ -14,14 +14,11 @@
  */
 #include "worker/coll/hier_internal.h"
 
-#include "common/simd/reduce.h"
 #include "common/why.h"
 #include "proto/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* more is given back after the call */
 
 /* ---- who is where ---------------------------------------------------------------------------- */
 /* Position in `across`, whose members have the same place on their hosts, in the group's order. */
@@ -133,40 +130,6 @@ static bool is_at_root(const struct hier_team *team, int root)
     return team->host_of[team->o.rank] == team->host_of[root];
 }
 
-/* ---- inner calls ----------------------------------------------------------------------------- */
-pen_status hier_begin_part(hier_op *op, hier_level level, const coll_call *part, pen_error *why)
-{
-    struct hier_team *team = op->team;
-    const uint64_t seq     = ++team->seq[level];
-    pen_status status;
-    op->part  = *part;
-    op->level = level;
-    atomic_store(&team->is_on_mesh, level != ON_INSIDE);
-    memset(team->inner, 0, sizeof team->inner);
-    if (level == ON_INSIDE) {
-        status = coll_path_node.start(team->o.inside, team->inner, &op->part, seq, why);
-    } else {
-        pthread_mutex_lock(team->o.mesh_lock);
-        status = coll_path_wire.start(level == ON_FLAT ? team->o.flat : team->o.across, team->inner,
-                                      &op->part, seq, why);
-        pthread_mutex_unlock(team->o.mesh_lock);
-    }
-    op->is_running = status == PEN_OK;
-    return status;
-}
-
-static coll_state advance_part(hier_op *op, pen_error *why)
-{
-    struct hier_team *team = op->team;
-    coll_state state       = COLL_RUNNING;
-    pthread_mutex_lock(team->o.mesh_lock);
-    mesh_advance(
-        team->o.mesh); /* also while inside: what is still to be sent may be waited for elsewhere */
-    if (op->level != ON_INSIDE) state = coll_path_wire.advance(team->inner, why);
-    pthread_mutex_unlock(team->o.mesh_lock);
-    return op->level == ON_INSIDE ? coll_path_node.advance(team->inner, why) : state;
-}
-
 /* ---- phases ---------------------------------------------------------------------------------- */
 static pen_status begin_entry(hier_op *op, pen_error *why)
 {
@@ -195,17 +158,6 @@ static pen_status compare(hier_op *op, pen_error *why)
     return coll_headers_compare(team->headers, team->o.ranks, team->o.size, why);
 }
 
-pen_status hier_make_scratch(struct hier_team *team, size_t bytes, pen_error *why)
-{
-    if (team->scratch_size >= bytes) return PEN_OK;
-    free(team->scratch);
-    team->scratch_size = 0;
-    team->scratch      = malloc(bytes);
-    if (team->scratch == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes", bytes);
-    team->scratch_size = bytes;
-    return PEN_OK;
-}
-
 static bool is_in_place(const hier_op *op)
 {
     return op->call->in == op->call->out;
@@ -221,11 +173,6 @@ static size_t slice_bytes(const hier_op *op)
 static void *whole(const hier_op *op)
 {
     return is_in_place(op) ? op->team->scratch + slice_bytes(op) : op->call->out;
-}
-
-pen_op hier_inner_op(const coll_call *call)
-{
-    return call->op == PEN_AVG ? PEN_SUM : call->op;
 }
 
 static pen_status begin_scatter(hier_op *op, pen_error *why)
@@ -261,19 +208,6 @@ static pen_status begin_fold(hier_op *op, pen_error *why)
                               .scale = 1,
                               .label = op->call->label};
     return hier_begin_part(op, ON_ACROSS, &part, why);
-}
-
-void hier_divide(const hier_op *op, void *sums, size_t n)
-{
-    const void *in         = sums;
-    const reduce_args args = {.op        = PEN_AVG,
-                              .dtype     = op->call->dtype,
-                              .n_in      = 1,
-                              .n_out     = 1,
-                              .in        = &in,
-                              .out       = &sums,
-                              .divide_by = op->team->o.size};
-    if (op->call->op == PEN_AVG) reduce(&args, 0, n);
 }
 
 static pen_status begin_gather(hier_op *op, pen_error *why)
@@ -335,12 +269,8 @@ static pen_status begin_phase(hier_op *op, pen_error *why)
 
 static void end_call(hier_op *op)
 {
-    struct hier_team *team = op->team;
-    op->phase              = PHASE_END;
-    if (team->scratch_size <= SCRATCH_KEPT_BYTES) return;
-    free(team->scratch);
-    team->scratch      = NULL;
-    team->scratch_size = 0;
+    op->phase = PHASE_END;
+    hier_trim_scratch(op->team);
 }
 
 static pen_status next_phase(hier_op *op, pen_error *why)
@@ -392,7 +322,7 @@ static coll_state hier_advance(void *memory, pen_error *why)
     hier_op *op = memory;
     while (op->phase != PHASE_END) {
         if (op->is_running) {
-            coll_state state = advance_part(op, why);
+            coll_state state = hier_advance_part(op, why);
             if (state == COLL_RUNNING) return COLL_RUNNING;
             op->is_running = false;
             if (state == COLL_FAILED) return COLL_FAILED;
@@ -404,17 +334,7 @@ static coll_state hier_advance(void *memory, pen_error *why)
 
 static void hier_abort(void *memory)
 {
-    hier_op *op            = memory;
-    struct hier_team *team = op->team;
-    if (!op->is_running) return;
-    op->is_running = false;
-    if (op->level == ON_INSIDE) {
-        coll_path_node.abort(team->inner);
-        return;
-    }
-    pthread_mutex_lock(team->o.mesh_lock);
-    coll_path_wire.abort(team->inner);
-    pthread_mutex_unlock(team->o.mesh_lock);
+    hier_abort_part(memory);
 }
 
 /* Positions of the inner team, said as positions of the whole one. */
@@ -433,18 +353,9 @@ static int outer_position(const struct hier_team *team, hier_level level, int po
 
 static int hier_missing(void *memory, int *positions, int cap)
 {
-    hier_op *op            = memory;
-    struct hier_team *team = op->team;
-    int n                  = 0;
-    if (!op->is_running) return 0;
-    if (op->level == ON_INSIDE) {
-        n = coll_path_node.missing(team->inner, positions, cap);
-    } else {
-        pthread_mutex_lock(team->o.mesh_lock);
-        n = coll_path_wire.missing(team->inner, positions, cap);
-        pthread_mutex_unlock(team->o.mesh_lock);
-    }
-    for (int i = 0; i < n; i++) positions[i] = outer_position(team, op->level, positions[i]);
+    hier_op *op = memory;
+    const int n = hier_missing_in_part(op, positions, cap);
+    for (int i = 0; i < n; i++) positions[i] = outer_position(op->team, op->level, positions[i]);
     return n;
 }
 

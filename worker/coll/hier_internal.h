@@ -2,7 +2,9 @@
 #ifndef WORKER_COLL_HIER_INTERNAL_H
 #define WORKER_COLL_HIER_INTERNAL_H
 
-#include "worker/coll/engine_internal.h"
+#include "worker/coll/hier.h"
+
+#include <stdatomic.h>
 
 typedef enum { ON_FLAT, ON_INSIDE, ON_ACROSS } hier_level;
 
@@ -58,10 +60,14 @@ typedef struct {
 } hier_op;
 _Static_assert(sizeof(hier_op) <= COLL_OP_BYTES, "an op must fit into what the engine gives");
 
-/* ---- hier.c ------------------------------------------------------------------------------------------------------- */
+/* ---- hier_inner.c ------------------------------------------------------------------------------------------------- */
 pen_status hier_begin_part(hier_op *op, hier_level level, const coll_call *part, pen_error *why);
+coll_state hier_advance_part(hier_op *op, pen_error *why);
+void hier_abort_part(hier_op *op);
+int hier_missing_in_part(hier_op *op, int *positions, int cap); /* positions of the inner team */
 pen_status hier_make_scratch(struct hier_team *team, size_t bytes, pen_error *why);
-pen_op hier_inner_op(const coll_call *call); /* averages are sums until they are divided */
+void hier_trim_scratch(struct hier_team *team); /* after a call: a large one is given back */
+pen_op hier_inner_op(const coll_call *call);    /* averages are sums until they are divided */
 void hier_divide(const hier_op *op, void *sums, size_t n); /* averages; else nothing */
 
 /* ---- hier_parts.c: the phases of all_gather and of reduce_scatter --------------------------------------------------- */

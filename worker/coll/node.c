@@ -1,41 +1,10 @@
-/* node.c - one call among members of a host: arriving, agreeing, giving up. */
+/* node.c - one call among members of a host: arriving and agreeing. */
 #include "worker/coll/node_internal.h"
 
-#include "common/clock.h"
 #include "common/why.h"
 #include "proto/plan.h"
 
-#include <sched.h>
 #include <string.h>
-
-enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* larger ones are given back after the call */
-
-node_entry *node_entry_of(const node_op *op, int who)
-{
-    return &op->team->slot[who]->entry[op->seq & 1];
-}
-
-void node_fault_point(node_op *op)
-{
-    if (coll_fault_point != NULL) coll_fault_point("node", op->seq, op->step);
-    op->step++;
-}
-
-/* ---- the end --------------------------------------------------------------------------------- */
-coll_state node_end(node_op *op, coll_state state)
-{
-    node_team *t = op->team;
-    for (int i = 0; i < t->n_mapped; i++) segment_unmap(&t->mapped[i]);
-    t->n_mapped = 0;
-    if (t->scratch_bytes > SCRATCH_KEPT_BYTES) node_drop_scratch(t);
-    if (state != COLL_DONE) {
-        atomic_store(&node_own_slot(t)->revoked, op->seq);
-        node_ring_peers(t);
-    }
-    atomic_store_explicit(&node_own_slot(t)->ended, op->seq, memory_order_release);
-    op->stage = NODE_OVER;
-    return state;
-}
 
 /* ---- starting -------------------------------------------------------------------------------- */
 /* Whether writing the output would change the input. */
@@ -67,7 +36,7 @@ static pen_status publish_in(node_op *op, node_entry *e, pen_error *why)
     const bool is_mapped =
         is_aligned(op, op->call->in) && segment_find(op->call->in, op->in_bytes, &e->in);
     e->publish = is_mapped ? NODE_MAPPED : NODE_WINDOW;
-    return node_need_window(op->team, why);
+    return node_need_window(op->team, node_window_bytes(op->team), why);
 }
 
 /* Only results that others fold are written by others; a buffer that shares pages cannot be taken
@@ -268,24 +237,12 @@ static pen_status enter(node_op *op, pen_error *why)
     return PEN_OK;
 }
 
-/* Nothing was moved, and nothing is given up: the same call goes another way. */
-static coll_state turn_back(node_op *op, pen_error *why)
-{
-    const node_team *t = op->team;
-    why_set(why, PEN_UNREACHABLE, "rank %d cannot map the memory of all workers of its host",
-            t->ranks[t->refuser]);
-    why_culprit(why, PEN_WORKER, t->ranks[t->refuser], -1, op->call->label);
-    atomic_store_explicit(&node_own_slot(t)->ended, op->seq, memory_order_release);
-    op->stage = NODE_OVER;
-    return COLL_FAILED;
-}
-
 static coll_state node_advance(void *memory, pen_error *why)
 {
     node_op *op = memory;
     if (op->stage == NODE_ARRIVING) {
         const bool is_complete = all_arrived(op);
-        if (node_team_is_refused(op->team)) return turn_back(op, why);
+        if (node_team_is_refused(op->team)) return node_turn_back(op, why);
         if (!is_complete) return node_is_revoked(op) ? node_given_up(op, why) : COLL_RUNNING;
         node_fault_point(op);
         const pen_status status = enter(op, why);
@@ -297,41 +254,9 @@ static coll_state node_advance(void *memory, pen_error *why)
     return node_work(op, why);
 }
 
-/* ---- giving up ------------------------------------------------------------------------------- */
-static bool is_anyone_busy(const node_op *op)
-{
-    const node_team *t = op->team;
-    for (int i = 0; i < t->size; i++)
-        if (i != t->rank && t->slot[i] != NULL && atomic_load(&t->slot[i]->busy) == op->seq &&
-            node_is_alive(t->peer[i].ref.pid))
-            return true;
-    return false;
-}
-
-static bool wait_for_busy(const node_op *op)
-{
-    const uint64_t end = clock_ms(&clock_real) + NODE_PATIENCE_MS;
-    while (is_anyone_busy(op)) {
-        if (clock_ms(&clock_real) >= end) return false;
-        sched_yield();
-    }
-    return true;
-}
-
 static void node_abort(void *memory)
 {
-    node_op *op  = memory;
-    node_team *t = op->team;
-    if (op->stage == NODE_OVER) return;
-    atomic_store(&node_own_slot(t)->revoked, op->seq);
-    const bool is_mapped = node_entry_of(op, t->rank)->out_mapped;
-    if (!wait_for_busy(op) && is_mapped) {
-        if (op->out == t->scratch)
-            node_drop_scratch(t);
-        else
-            segment_detach(op->out);
-    }
-    node_end(op, COLL_FAILED);
+    node_give_up(memory);
 }
 
 static int node_missing(void *memory, int *positions, int cap)

@@ -158,10 +158,9 @@ pen_status node_open_peer(const char *address, node_peer *peer, pen_error *why);
 bool node_is_alive(pid_t pid);
 
 /* ---- node_team.c ----------------------------------------------------------------------------- */
-node_slot *node_own_slot(const node_team *team);
 void node_ring_peers(const node_team *team);
 bool node_find_peers(node_team *team); /* true: all have made their side */
-pen_status node_need_window(node_team *team, pen_error *why);
+pen_status node_need_window(node_team *team, size_t bytes, pen_error *why);
 pen_status node_need_scratch(node_team *team, size_t bytes, pen_error *why);
 void node_drop_scratch(node_team *team);
 
@@ -177,12 +176,23 @@ pen_status node_read_said(node_op *op, int who,
 
 /* ---- node_work.c: moving and folding --------------------------------------------------------- */
 coll_state node_work(node_op *op, pen_error *why);
-bool node_is_revoked(const node_op *op);               /* some peer gave the call up */
-coll_state node_given_up(node_op *op, pen_error *why); /* in the end with that peer's name */
 
-/* ---- node.c ---------------------------------------------------------------------------------- */
-node_entry *node_entry_of(const node_op *op, int who);
+/* ---- node_end.c ------------------------------------------------------------------------------ */
 void node_fault_point(node_op *op);
 coll_state node_end(node_op *op, coll_state state);
+coll_state node_turn_back(node_op *op, pen_error *why); /* some member refused the team */
+void node_give_up(node_op *op);                         /* until peers are out of our memory */
+bool node_is_revoked(const node_op *op);                /* some peer gave the call up */
+coll_state node_given_up(node_op *op, pen_error *why);  /* in the end with that peer's name */
+
+static inline node_slot *node_own_slot(const node_team *team)
+{
+    return team->slot[team->rank];
+}
+
+static inline node_entry *node_entry_of(const node_op *op, int who)
+{
+    return &op->team->slot[who]->entry[op->seq & 1];
+}
 
 #endif

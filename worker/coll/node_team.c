@@ -6,11 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-node_slot *node_own_slot(const node_team *team)
-{
-    return team->slot[team->rank];
-}
-
 void node_ring_peers(const node_team *team)
 {
     for (int i = 0; i < team->size; i++)
@@ -35,11 +30,10 @@ bool node_team_is_refused(const node_team *t)
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
-pen_status node_need_window(node_team *t, pen_error *why)
+pen_status node_need_window(node_team *t, size_t bytes, pen_error *why)
 {
     if (t->window != NULL) return PEN_OK;
-    const size_t bytes = node_window_bytes(t);
-    t->window          = segment_alloc_apart(bytes, why);
+    t->window = segment_alloc_apart(bytes, why);
     if (t->window == NULL) return PEN_NO_MEMORY;
     segment_find(t->window, bytes, &t->window_ref);
     return PEN_OK;

@@ -6,9 +6,7 @@
  */
 #include "worker/coll/node_internal.h"
 
-#include "common/clock.h"
 #include "common/simd/reduce.h"
-#include "common/why.h"
 
 #include <string.h>
 
@@ -156,15 +154,6 @@ static size_t copy_parts(node_op *op, uint64_t round)
     return moved;
 }
 
-bool node_is_revoked(const node_op *op)
-{
-    const node_team *t = op->team;
-    for (int i = 0; i < t->size; i++)
-        if (i != t->rank && t->slot[i] != NULL && atomic_load(&t->slot[i]->revoked) == op->seq)
-            return true;
-    return false;
-}
-
 /* The aborter says it revokes and then looks who is busy; we say we are busy and then look what is
  * revoked. */
 static bool work_round(node_op *op, size_t *moved)
@@ -217,29 +206,6 @@ static coll_state finish(node_op *op)
         memcpy(op->call->out, op->out, op->out_bytes);
     }
     return node_end(op, COLL_DONE);
-}
-
-/* Who gave up knows why, and tells everybody by way of the scheduler: only without that our own
- * sentence, which knows less, ends the call. */
-coll_state node_given_up(node_op *op, pen_error *why)
-{
-    const uint64_t now = clock_ms(&clock_real);
-    if (op->given_up_ms == 0) op->given_up_ms = now;
-    if (now - op->given_up_ms < NODE_GRACE_MS) return COLL_RUNNING;
-    const node_team *t = op->team;
-    int who            = 0;
-    while (
-        op->lost == 0 && who < t->size - 1 &&
-        (who == t->rank || t->slot[who] == NULL || atomic_load(&t->slot[who]->revoked) != op->seq))
-        who++;
-    if (op->lost != 0) who = op->lost - 1;
-    why_set(why, PEN_PEER_LOST, "%s (call %llu): rank %d %s", coll_kind_name(op->call->kind),
-            (unsigned long long)op->seq, t->ranks[who],
-            op->lost == 0 ? "gave the call up"
-                          : "has died, or its memory cannot be opened; let all workers of a host "
-                            "run as one user in one pid namespace");
-    why_culprit(why, PEN_WORKER, t->ranks[who], -1, op->call->label);
-    return node_end(op, COLL_FAILED);
 }
 
 /* One action of each sort; true if any could be done. */
