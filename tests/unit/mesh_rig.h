@@ -102,7 +102,9 @@ static inline void begin(rig *r, int who, const coll_call *call)
 static inline void advance(rig *r, int who)
 {
     member *m = &r->member[who];
-    if (m->state == COLL_RUNNING) m->state = coll_path_wire.advance(m->op, &m->why);
+    if (m->state != COLL_RUNNING) return;
+    mesh_advance(m->m);
+    m->state = coll_path_wire.advance(m->op, &m->why);
 }
 
 /* Round and round until the first n have ended. */

@@ -65,8 +65,9 @@ bool mesh_is_linked(const mesh *m); /* every connection that was dialled is ther
 /* From time to time: looks at connections that are missing or doubtful. */
 void mesh_look(mesh *m);
 
-/* Takes in what has arrived and sends what can be sent.  True if it did anything.  The wire path's advance() does it
- * too.  One thread's advance may take in what another sleeps for: sleep in short naps where several do. */
+/* Takes in what has arrived and sends what can be sent.  True if it did anything.  Before each advance() of the wire
+ * path, which does not.  One thread's advance may take in what another sleeps for: sleep in short naps where several
+ * do. */
 bool mesh_advance(mesh *m);
 int mesh_poll_fd(
     mesh *m);            /* an epoll descriptor: readable when mesh_advance() has something to do */

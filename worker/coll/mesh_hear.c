@@ -32,13 +32,6 @@ static const char *fault_of(const mesh *m, const wire_peer *p, const buf *body)
     return NULL;
 }
 
-static bool has_callers(const mesh *m, const mesh_peer *p)
-{
-    for (uint64_t lane = 0; lane < m->o.lanes; lane++)
-        if (p->caller[lane] != 0) return true;
-    return false;
-}
-
 /* It has all that it wanted: what is still on the way to it does not matter. */
 static void leave(mesh *m, int rank)
 {
@@ -49,34 +42,12 @@ static void leave(mesh *m, int rank)
         mesh_close_link(&m->peer[rank].link[lane], 0);
 }
 
-bool mesh_is_away(const mesh *m, int rank)
-{
-    const mesh_peer *p = &m->peer[rank];
-    return p->has_left && !has_callers(m, p);
-}
-
-void mesh_suspect(mesh *m, int rank)
-{
-    mesh_peer *p = &m->peer[rank];
-    if (p->suspect_ms != 0) return;
-    p->suspect_ms = clock_ms(&clock_real);
-    m->n_suspects++;
-}
-
-static void clear(mesh *m, mesh_peer *p)
-{
-    p->suspect_ms = 0;
-    p->missed     = 0;
-    p->is_cut_off = false;
-    m->n_suspects--;
-}
-
 /* It closed its connection and opened another, and says what it has to say on that. */
 static void redialled(mesh *m, mesh_peer *p, uint32_t lane)
 {
     if (p->suspect_ms == 0) return;
     p->missed &= ~(UINT64_C(1) << lane);
-    if (p->missed == 0 && !p->is_cut_off && !p->has_left) clear(m, p);
+    if (p->missed == 0 && !p->is_cut_off && !p->has_left) mesh_trust(m, p);
 }
 
 /* What is left of a connection that it has replaced may be read after the first words on the next one: it is taken, but
@@ -96,13 +67,13 @@ static void speaks_on(mesh *m, mesh_peer *p, const wire_peer *head, uint32_t num
 static void judge(mesh *m, int rank, uint64_t now)
 {
     mesh_peer *p           = &m->peer[rank];
-    const bool is_silent   = !has_callers(m, p);
+    const bool is_silent   = !mesh_has_callers(m, p);
     const uint64_t doubted = now - p->suspect_ms;
     if (p->has_left ? !is_silent : doubted < (p->is_cut_off ? GOODBYE_MS : REDIAL_MS)) return;
     const mesh_loss loss = p->has_left                   ? MESH_LEFT
                            : is_silent || p->missed != 0 ? MESH_BROKE
                                                          : MESH_BROKE_OUT;
-    clear(m, p);
+    mesh_trust(m, p);
     mesh_decide(m, rank, !p->has_left);
     mesh_tell_teams(m, rank, loss,
                     loss == MESH_LEFT ? "it has left the job" : "the connection to it broke");

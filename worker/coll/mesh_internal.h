@@ -106,42 +106,46 @@ struct mesh {
     atomic_bool wants_returns;     /* somebody waits for nothing else */
 };
 
-/* ---- mesh.c ------------------------------------------------------------------------------------------------------ */
+/* ---- mesh_team.c ------------------------------------------------------------------------------------------------- */
 void mesh_deliver(mesh *m, const wire_peer *head, buf *body);
 void mesh_tell_teams(mesh *m, int rank, mesh_loss loss, const char *how);
 bool mesh_minds(const mesh *m, int rank); /* a call in progress waits for something of it */
 
-/* ---- mesh_hear.c ------------------------------------------------------------------------------------------------- */
-void mesh_suspect(mesh *m, int rank);       /* a connection of it ended */
-bool mesh_is_away(const mesh *m, int rank); /* it left, and all it sent was heard */
+/* ---- mesh_peer.c ------------------------------------------------------------------------------------------------- */
+bool mesh_peer_init(mesh *m, int rank, uint64_t incarnation, const char *address,
+                    const char *host); /* false: no memory */
+void mesh_peer_fini(mesh_peer *p);
+bool mesh_has_callers(const mesh *m, const mesh_peer *p); /* some connection of it is there */
+bool mesh_is_away(const mesh *m, int rank);               /* it left, and all it sent was heard */
+void mesh_suspect(mesh *m, int rank);                     /* a connection of it ended */
+void mesh_trust(mesh *m, mesh_peer *p);                   /* it is suspected no more */
 
 /* ---- mesh_link.c ------------------------------------------------------------------------------------------------- */
 pen_status mesh_watch(mesh *m, int fd, void *tag, pen_error *why);
 transport_options mesh_transport_options(const mesh *m);
 void mesh_close_link(mesh_link *l, uint32_t linger_ms);
-/* Closes it, and tells the peer on another that this was on purpose. */
-void mesh_reopen(mesh_link *l);
 bool mesh_drain_link(mesh_link *l);
 pen_status mesh_dial(mesh *m, int rank, pen_error *why); /* unless it is, or has gone */
-void mesh_say_goodbye(mesh *m, uint32_t patience_ms);    /* dials who has spoken, for so long */
 /* Sends one message; job, incarnations, rank, lane and payload_bytes are filled in.  data is lent, counted in debt;
  * small data is copied.  What cannot be sent yet waits for the connection. */
 pen_status mesh_say(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
                     runner_debt *debt, pen_error *why);
-
 bool mesh_has_posts(const mesh *m, int rank);
+/* Waits, shortly, until nothing of `owner` is lent, and cuts what still has something after grace_ms. */
+void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms);
 
 /* ---- mesh_lend.c ------------------------------------------------------------------------------------------------- */
 /* NULL: no memory. */
 buf *mesh_lend(mesh *m, mesh_link *l, const void *data, size_t bytes, runner_debt *debt);
-void mesh_cut(mesh *m, const mesh_link *l);   /* what is lent to it did not arrive */
-void mesh_doubt(mesh *m, const mesh_link *l); /* that is not known: for mesh_decide() */
+bool mesh_is_owing(const mesh *m, const void *owner); /* something of it is lent */
+void mesh_cut(mesh *m, const mesh_link *l);           /* what is lent to it did not arrive */
+void mesh_cut_of(mesh *m, const void *owner);         /* likewise, of what has its; marked stuck */
+void mesh_doubt(mesh *m, const mesh_link *l);         /* that is not known: for mesh_decide() */
 void mesh_decide(mesh *m, int rank, bool is_cut);
+/* Who gives a call up does not ask any more what became of its bytes. */
+void mesh_decide_of(mesh *m, const void *owner);
 bool mesh_has_all_back(mesh *m); /* waits; false: somebody keeps memory */
 void mesh_free_holds(mesh *m);
-
-/* Waits, shortly, until nothing of `owner` is lent, and cuts what still has something after grace_ms. */
-void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms);
 void mesh_collect(mesh *m);       /* what the transport gave back */
 void mesh_await_returns(mesh *m); /* the descriptor shall tell when something comes back */
 

@@ -2,7 +2,6 @@
 #include "worker/coll/mesh_internal.h"
 
 #include "common/clock.h"
-#include "common/log.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -92,7 +91,7 @@ void mesh_await_returns(mesh *m)
     mesh_collect(m);
 }
 
-static bool is_owing(const mesh *m, const void *owner)
+bool mesh_is_owing(const mesh *m, const void *owner)
 {
     const mesh_hold *h = m->lent;
     while (h != NULL && h->debt->owner != owner) h = h->after;
@@ -133,8 +132,7 @@ void mesh_decide(mesh *m, int rank, bool is_cut)
     }
 }
 
-/* Who gives a call up does not ask any more what became of its bytes. */
-static void decide_of(mesh *m, const void *owner)
+void mesh_decide_of(mesh *m, const void *owner)
 {
     for (mesh_hold *h = m->lent, *after; h != NULL; h = after) {
         after = h->after;
@@ -142,35 +140,12 @@ static void decide_of(mesh *m, const void *owner)
     }
 }
 
-static void cut_links_of(mesh *m, const void *owner)
+void mesh_cut_of(mesh *m, const void *owner)
 {
     for (mesh_hold *h = m->lent; h != NULL; h = h->after) {
         if (h->debt->owner != owner || h->link->t == NULL) continue;
         mesh_cut(m, h->link);
         h->link->is_stuck = true;
-    }
-    for (mesh_hold *h = m->lent; h != NULL; h = h->after) {
-        if (!h->link->is_stuck) continue;
-        h->link->is_stuck = false;
-        mesh_reopen(h->link);
-    }
-}
-
-void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms)
-{
-    const uint64_t begun = clock_ms(&clock_real);
-    bool is_cut          = false;
-    decide_of(m, owner);
-    for (mesh_collect(m); is_owing(m, owner); mesh_collect(m)) {
-        const uint64_t waited = clock_ms(&clock_real) - begun;
-        if (!is_cut && waited >= grace_ms) cut_links_of(m, owner);
-        is_cut |= waited >= grace_ms;
-        if (waited > grace_ms + MESH_CUT_MS) {
-            log_error(
-                "a closed connection to a worker keeps memory; this is a bug of the transport");
-            return;
-        }
-        poll(NULL, 0, 1);
     }
 }
 

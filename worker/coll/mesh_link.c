@@ -2,6 +2,7 @@
 #include "worker/coll/mesh_internal.h"
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/why.h"
 
 #include <poll.h>
@@ -155,7 +156,8 @@ pen_status mesh_say(mesh *m, int rank, wire_peer *head, const void *data, size_t
     return say(m, &p->link[choose_lane(m, p, head, bytes)], head, data, bytes, debt, why);
 }
 
-void mesh_reopen(mesh_link *l)
+/* Closes it, and tells the peer on another that this was on purpose. */
+static void reopen(mesh_link *l)
 {
     mesh_peer *p   = &l->m->peer[l->rank];
     wire_peer head = {.kind = WIRE_CREDIT, .credit = p->letters_used};
@@ -165,48 +167,40 @@ void mesh_reopen(mesh_link *l)
     if (say(l->m, l, &head, NULL, 0, NULL, &why) == PEN_OK) p->letters_told = p->letters_used;
 }
 
+static void reopen_links_of(mesh *m, const void *owner)
+{
+    mesh_cut_of(m, owner);
+    for (int i = 0; i < m->n_peers; i++)
+        for (uint64_t lane = 0; lane < m->o.lanes; lane++) {
+            mesh_link *l = &m->peer[i].link[lane];
+            if (l->is_stuck) reopen(l);
+            l->is_stuck = false;
+        }
+}
+
+void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms)
+{
+    const uint64_t begun = clock_ms(&clock_real);
+    bool is_cut          = false;
+    mesh_decide_of(m, owner);
+    for (mesh_collect(m); mesh_is_owing(m, owner); mesh_collect(m)) {
+        const uint64_t waited = clock_ms(&clock_real) - begun;
+        if (!is_cut && waited >= grace_ms) reopen_links_of(m, owner);
+        is_cut |= waited >= grace_ms;
+        if (waited > grace_ms + MESH_CUT_MS) {
+            log_error(
+                "a closed connection to a worker keeps memory; this is a bug of the transport");
+            return;
+        }
+        poll(NULL, 0, 1);
+    }
+}
+
 bool mesh_has_posts(const mesh *m, int rank)
 {
     for (uint64_t lane = 0; m->n_posts > 0 && lane < m->o.lanes; lane++)
         if (m->peer[rank].link[lane].first != NULL) return true;
     return false;
-}
-
-/* It speaks to this worker, which has no connection yet by which it could say goodbye. */
-static bool is_owed_goodbye(const mesh_peer *p)
-{
-    return p->link != NULL && !p->is_lost && !p->has_left && p->caller[0] != 0 && !p->link[0].is_up;
-}
-
-static void dial_callers(mesh *m)
-{
-    pen_error why;
-    for (int i = 0; i < m->n_peers; i++)
-        if (is_owed_goodbye(&m->peer[i]) && m->peer[i].link[0].t == NULL)
-            (void)dial(m, &m->peer[i].link[0], &why);
-}
-
-static bool is_anyone_owed(const mesh *m)
-{
-    int i = 0;
-    while (i < m->n_peers && !is_owed_goodbye(&m->peer[i])) i++;
-    return i < m->n_peers;
-}
-
-/* Who has spoken may still wait to hear what became of its words; who never did waits for nothing. */
-void mesh_say_goodbye(mesh *m, uint32_t patience_ms)
-{
-    const uint64_t until = clock_ms(&clock_real) + patience_ms;
-    if (m->peer == NULL) return;
-    dial_callers(m);
-    while (is_anyone_owed(m) && clock_ms(&clock_real) < until)
-        if (!mesh_advance(m)) poll(NULL, 0, 1);
-    for (int i = 0; i < m->n_peers; i++) {
-        wire_peer head = {.kind = WIRE_WITHDRAWN};
-        pen_error why;
-        if (m->peer[i].link != NULL && m->peer[i].link[0].is_up)
-            (void)mesh_say(m, i, &head, NULL, 0, NULL, &why);
-    }
 }
 
 static void link_up(mesh_link *l)

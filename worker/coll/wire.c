@@ -501,7 +501,6 @@ static coll_state wire_advance(void *memory, pen_error *why)
 {
     wire_team *team = ((wire_op *)memory)->team;
     wire_run *run   = &team->run;
-    mesh_advance(team->m);
     if (!run->has_failed) work(team);
     const uint32_t lent = runner_lent(&run->runner);
     if (!run->has_failed && run->runner.is_blocked && lent > 0) {
