@@ -43,18 +43,17 @@
 
 #include "common/clock.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <linux/tcp.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/timerfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum {
     COPY_BELOW = 4 << 10, /* from there on lending is cheaper than copying */
-    ID_BYTES   = 5,
 
     ROUND_MESSAGES = 64, /* at least, and as many as there are peers */
     ROUND_MS       = 10, /* ends are told after two rounds */
@@ -77,68 +76,16 @@ static int socket_poll_fd(void *state)
     return ((endpoint *)state)->epoll_fd;
 }
 
-/* ---- frames: a signal may interrupt even a call that does not wait, between two of one message ---- */
-
-static bool send_frame(void *socket, zmq_msg_t *frame)
-{
-    int n;
-    do n = zmq_msg_send(frame, socket, ZMQ_DONTWAIT);
-    while (n < 0 && errno == EINTR);
-    return n >= 0;
-}
-
-static bool send_bytes(void *socket, const void *bytes, size_t size, int flags)
-{
-    int n;
-    do n = zmq_send(socket, bytes, size, flags | ZMQ_DONTWAIT);
-    while (n < 0 && errno == EINTR);
-    return n >= 0;
-}
-
-static bool recv_frame(void *socket, zmq_msg_t *frame)
-{
-    int n;
-    zmq_msg_init(frame);
-    do n = zmq_msg_recv(frame, socket, ZMQ_DONTWAIT);
-    while (n < 0 && errno == EINTR);
-    return n >= 0;
-}
-
-static int recv_bytes(void *socket, void *bytes, size_t size)
-{
-    int n;
-    do n = zmq_recv(socket, bytes, size, ZMQ_DONTWAIT);
-    while (n < 0 && errno == EINTR);
-    return n;
-}
-
 /* ---- connections ----------------------------------------------------------------------------- */
 
 static bool recv_monitor(endpoint *e, uint16_t *kind, int *value)
 {
     uint8_t bytes[6], address[256];
-    if (recv_bytes(e->monitor, bytes, sizeof bytes) != sizeof bytes) return false;
-    recv_bytes(e->monitor, address, sizeof address); /* both frames were sent as one message */
+    if (zmqio_recv(e->monitor, bytes, sizeof bytes) != sizeof bytes) return false;
+    zmqio_recv(e->monitor, address, sizeof address); /* both frames were sent as one message */
     memcpy(kind, bytes, sizeof *kind);
     memcpy(value, bytes + sizeof *kind, sizeof *value);
     return true;
-}
-
-void endpoint_set_timer(endpoint *e, long ms)
-{
-    const struct itimerspec once = {
-        .it_value = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}};
-    if (e->timer_fd < 0 && ms > 0) {
-        e->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-        if (e->timer_fd >= 0) endpoint_watch_fd(e, e->timer_fd);
-    }
-    if (e->timer_fd >= 0) timerfd_settime(e->timer_fd, 0, &once, NULL);
-}
-
-static bool has_timer_fired(endpoint *e)
-{
-    uint64_t times;
-    return e->timer_fd >= 0 && read(e->timer_fd, &times, sizeof times) > 0;
 }
 
 /* The queue of a new connection, and the empty word in it, come with a command that ZeroMQ sent before
@@ -324,35 +271,12 @@ static void send_body(endpoint *e, buf *body)
 {
     zmq_msg_t frame;
     if (body->size < COPY_BELOW) {
-        send_bytes(e->socket, body->data, body->size, 0);
+        zmqio_send(e->socket, body->data, body->size, 0);
         buf_release(body);
         return;
     }
     zmq_msg_init_data(&frame, body->data, body->size, release_body, body);
-    if (!send_frame(e->socket, &frame)) zmq_msg_close(&frame);
-}
-
-static pen_status send_to_peer(endpoint *e, uint32_t number, const void *head, size_t head_size,
-                               int more)
-{
-    uint8_t id[ID_BYTES]   = {0};
-    const uint32_t ordered = htonl(number);
-    if (!peers_knows(&e->peers, number)) return PEN_PEER_LOST;
-    memcpy(id + 1, &ordered, sizeof ordered);
-    if (!send_bytes(e->socket, id, sizeof id, ZMQ_SNDMORE))
-        return errno == EAGAIN ? PEN_AGAIN : PEN_PEER_LOST;
-    send_bytes(e->socket, head, head_size, more);
-    return PEN_OK;
-}
-
-void endpoint_send(endpoint *e, const void *data, size_t size)
-{
-    send_bytes(e->socket, data, size, 0);
-}
-
-void endpoint_send_to(endpoint *e, uint32_t number, const void *data, size_t size)
-{
-    if (send_to_peer(e, number, data, size, 0) == PEN_OK) watch_gave(e, number, size, 1);
+    if (!zmqio_send_frame(e->socket, &frame)) zmq_msg_close(&frame);
 }
 
 static void socket_set_queue(void *state, uint64_t bytes_max)
@@ -393,7 +317,7 @@ static pen_status send_dialled(endpoint *e, const void *head, size_t head_size, 
 {
     if (!e->link.is_up) read_monitor(e);
     if (!e->link.is_up) return PEN_AGAIN;
-    return send_bytes(e->socket, head, head_size, more) ? PEN_OK : PEN_AGAIN;
+    return zmqio_send(e->socket, head, head_size, more) ? PEN_OK : PEN_AGAIN;
 }
 
 static pen_status socket_send(void *state, uint32_t number, const void *head, size_t head_size,
@@ -402,7 +326,7 @@ static pen_status socket_send(void *state, uint32_t number, const void *head, si
     endpoint *e    = state;
     const int more = body != NULL ? ZMQ_SNDMORE : 0;
     if (is_foreign(e)) return PEN_WRONG_STATE;
-    const pen_status status = e->listens ? send_to_peer(e, number, head, head_size, more)
+    const pen_status status = e->listens ? endpoint_send_to_peer(e, number, head, head_size, more)
                                          : send_dialled(e, head, head_size, more);
     if (status != PEN_OK) return status;
     if (e->listens)
@@ -442,24 +366,12 @@ static int recv_frames(void *socket, zmq_msg_t *head, zmq_msg_t *body, uint64_t 
     *bytes = 0;
     for (int n = 0;; n++) {
         zmq_msg_t *frame = n == 0 ? head : n == 1 ? body : &rest;
-        if (!recv_frame(socket, frame)) return n;
+        if (!zmqio_recv_frame(socket, frame)) return n;
         const bool more = zmq_msg_more(frame);
         *bytes += zmq_msg_size(frame);
         if (frame == &rest) zmq_msg_close(&rest);
         if (!more) return n + 1;
     }
-}
-
-/* The [id] frame of a listener; false: there is none.  A peer that chose its own id has no number. */
-static bool recv_id(endpoint *e, uint32_t *number, bool *has_number)
-{
-    uint8_t id[256] = {0};
-    const int size  = recv_bytes(e->socket, id, sizeof id);
-    if (size < 0) return false;
-    *has_number = size == ID_BYTES && id[0] == 0;
-    memcpy(number, id + 1, sizeof *number);
-    *number = ntohl(*number);
-    return true;
 }
 
 /* What is wrong with a message; NULL: nothing. */
@@ -555,7 +467,7 @@ static bool recv_message(endpoint *e, transport_event *event)
     for (;;) {
         bool has_number = true;
         zmq_msg_t body;
-        if (e->listens && !recv_id(e, &event->peer, &has_number)) return false;
+        if (e->listens && !endpoint_recv_id(e, &event->peer, &has_number)) return false;
         uint64_t bytes;
         const int n = recv_frames(e->socket, &e->head, &body, &bytes);
         if (n == 0) return false;
@@ -644,7 +556,7 @@ static void renew_if_broken(endpoint *e)
 
 static void redial_if_due(endpoint *e)
 {
-    if (!has_timer_fired(e)) return;
+    if (!endpoint_has_fired(e->timer_fd)) return;
     if (e->options.proof != NULL && e->link.is_connected)
         prove_timed_out(e);
     else

@@ -78,12 +78,21 @@ static inline void set_int(void *socket, int option, int value)
     zmq_setsockopt(socket, option, &value, sizeof value);
 }
 
+/* ---- frames, and what wakes the owner: transport_zmq_socket.c ------------------------------------ */
+bool zmqio_send_frame(void *socket, zmq_msg_t *frame);
+bool zmqio_send(void *socket, const void *bytes, size_t size, int flags);
+bool zmqio_recv_frame(void *socket, zmq_msg_t *frame);
+int zmqio_recv(void *socket, void *bytes, size_t size);
+/* The first frame for a peer of a listener; more: ZMQ_SNDMORE when another follows. */
+pen_status endpoint_send_to_peer(endpoint *e, uint32_t number, const void *head, size_t head_size,
+                                 int more);
+/* The [id] frame of a listener; false: there is none.  A peer that chose its own id has no number. */
+bool endpoint_recv_id(endpoint *e, uint32_t *number, bool *has_number);
 bool endpoint_watch_fd(endpoint *e, int fd); /* its readability wakes the owner */
 /* Wakes the owner after so long; 0: not any more. */
 void endpoint_set_timer(endpoint *e, long ms);
-/* A message of a dialler, of a listener, that is none of its owner's. */
-void endpoint_send(endpoint *e, const void *data, size_t size);
-void endpoint_send_to(endpoint *e, uint32_t number, const void *data, size_t size);
+void endpoint_set_ticking(endpoint *e, long every_ms); /* the timer of its watch, likewise */
+bool endpoint_has_fired(int timer_fd);
 
 /* ---- the one context of the process: transport_zmq_context.c ----------------------------------- */
 unsigned zmqctx_generation(void); /* how many forks lie between this process and the first one */

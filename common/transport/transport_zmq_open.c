@@ -53,12 +53,6 @@ static void set_options(endpoint *e, const char *address, const transport_option
     set_int(e->socket, e->listens ? ZMQ_ROUTER_MANDATORY : ZMQ_PROBE_ROUTER, 1);
 }
 
-bool endpoint_watch_fd(endpoint *e, int fd)
-{
-    struct epoll_event event = {.events = EPOLLIN};
-    return epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
 static int descriptor_of(void *socket)
 {
     int fd;

@@ -78,7 +78,7 @@ void prove_connected(endpoint *e)
         give_up(e, l->proof.fault);
         return;
     }
-    endpoint_send(e, out.data, out.size);
+    zmqio_send(e->socket, out.data, out.size, 0);
     endpoint_set_timer(e, PATIENCE_MS);
 }
 
@@ -107,7 +107,7 @@ prove_result prove_dialled(endpoint *e, size_t frames, const char **fault)
         give_up(e, *fault);
         return PROVE_REFUSED;
     }
-    if (out.size > 0) endpoint_send(e, out.data, out.size);
+    if (out.size > 0) zmqio_send(e->socket, out.data, out.size, 0);
     if (l->proof.stage != PROOF_DONE) return PROVE_DROP;
     l->tries = 0;
     endpoint_set_timer(e, 0);
@@ -125,6 +125,12 @@ static proof *proof_of(endpoint *e, uint32_t number)
         proof_listen(*kept, e->options.proof, &place);
     }
     return *kept;
+}
+
+static void answer(endpoint *e, uint32_t number, const proof_message *out)
+{
+    if (out->size > 0 && endpoint_send_to_peer(e, number, out->data, out->size, 0) == PEN_OK)
+        watch_gave(e, number, out->size, 1);
 }
 
 /* A dialler's empty word, which comes first. */
@@ -152,7 +158,7 @@ prove_result prove_listening(endpoint *e, uint32_t number, bool is_first, size_t
         watch_end(e, number);
         return PROVE_REFUSED;
     }
-    if (out.size > 0) endpoint_send_to(e, number, out.data, out.size);
+    answer(e, number, &out);
     if (p->stage != PROOF_DONE) return PROVE_DROP;
     peers_identify(&e->peers, number, p->is.who, p->is.index);
     peers_admit(&e->peers, number); /* frees the proof */

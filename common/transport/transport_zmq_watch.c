@@ -46,7 +46,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 enum {
@@ -102,26 +101,6 @@ void watch_fini(endpoint *e)
     if (e->watch.timer_fd >= 0) close(e->watch.timer_fd);
     e->watch.at       = NULL;
     e->watch.timer_fd = -1;
-}
-
-/* ---- the clock of it -------------------------------------------------------------------------- */
-
-static void set_ticking(endpoint *e, bool on)
-{
-    watch *w                    = &e->watch;
-    const struct timespec every = {.tv_nsec = on ? TICK_MS * 1000000l : 0};
-    const struct itimerspec t   = {.it_interval = every, .it_value = every};
-    if (w->timer_fd < 0 && on) {
-        w->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-        if (w->timer_fd >= 0) endpoint_watch_fd(e, w->timer_fd);
-    }
-    if (w->timer_fd >= 0) timerfd_settime(w->timer_fd, 0, &t, NULL);
-}
-
-static bool has_ticked(const watch *w)
-{
-    uint64_t times;
-    return w->timer_fd >= 0 && read(w->timer_fd, &times, sizeof times) > 0;
 }
 
 /* ---- connections ------------------------------------------------------------------------------ */
@@ -259,7 +238,7 @@ void watch_accepted(endpoint *e, int fd)
     watch *w           = &e->watch;
     const uint64_t now = clock_ms(&clock_real);
     if (!make_room(w, fd)) return;
-    if (!w->at[fd].lives && w->living++ == 0) set_ticking(e, true);
+    if (!w->at[fd].lives && w->living++ == 0) endpoint_set_ticking(e, TICK_MS);
     w->at[fd] = (watched){.lives    = true,
                           .cookie   = cookie_of(fd),
                           .order    = ++w->accepted,
@@ -277,7 +256,7 @@ void watch_ended(endpoint *e, int fd)
     watched *c = find(e, fd);
     if (c == NULL) return;
     *c = (watched){0};
-    if (--e->watch.living == 0) set_ticking(e, false);
+    if (--e->watch.living == 0) endpoint_set_ticking(e, 0);
 }
 
 /* ---- counting --------------------------------------------------------------------------------- */
@@ -436,7 +415,7 @@ static void judge_stranger(endpoint *e, int fd, const watched *c)
 
 void watch_look(endpoint *e, bool is_dry)
 {
-    if (!has_ticked(&e->watch)) return;
+    if (!endpoint_has_fired(e->watch.timer_fd)) return;
     files_tell_exhausted();
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
         watched *c = find(e, fd);
