@@ -35,6 +35,10 @@
     X(NO_RESERVED_CREDIT,                                                                          \
       "a shard that keeps as much as it may turns away the rank whose turn it is")                 \
     X(NUMBER_NOT_COMPARED, "who says that it has read a number in another's memory is believed")   \
+    X(RENEWAL_LOST, "a member whose connection is silent opens no other")                          \
+    X(STALE_INCARNATION, "a member goes on with a scheduler that knows it as another")             \
+    X(SEAL_FORGOTTEN, "SEALED is said once, and lost with its message")                            \
+    X(GRACE_NOT_GRANTED, "a member does not wait for a scheduler that promised to come back")      \
     X(READY_NOT_AWAITED, "the first step begins before all workers have reached all")
 
 /* Rules behind which another stands, so that nothing goes wrong without one of them.  An epoch changes with every term and

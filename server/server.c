@@ -34,7 +34,7 @@ static void tell_scheduler(void *user)
     reported *r    = user;
     server *s      = r->server;
     wire_control c = {.kind = WIRE_FAILURE, .u.verdict = r->error};
-    if (s->incarnation != 0 && s->is_up)
+    if (s->member.incarnation != 0 && s->member.is_up)
         server_send(s, &c);
     else
         server_end(s, &r->error);
@@ -60,7 +60,7 @@ typedef struct {
 static void pass_on(void *user)
 {
     told *t = user;
-    if (t->server->is_up) server_send(t->server, &t->message);
+    server_send(t->server, &t->message);
     free(t);
 }
 
@@ -172,7 +172,7 @@ pen_status server_serve(server *s, pen_error *why)
     for (uint32_t i = 0; i < s->settings.shards; i++) server_shard_stop(&s->shard[i]);
     store_thread_stop(s->store); /* parts whose cuts are all here are written */
     s->store = NULL;
-    if (s->status == PEN_OK && s->is_up) server_send(s, &(wire_control){.kind = WIRE_BYE});
+    if (s->status == PEN_OK) server_control_leave(s);
     if (s->status != PEN_OK && why != NULL) *why = s->why;
     return s->status;
 }

@@ -13,233 +13,193 @@
 #include <unistd.h>
 
 enum {
-    HELLO_MS           = 1000,
-    SAY_LAUNCHED_MS    = 5000, /* whoever launches servers has started the scheduler before */
-    DRAIN_MESSAGES     = 64,
-    ARENA_BYTES_MAX    = 32 << 20,
-    LINGER_MS          = 1000,
-    BEATS_PER_LEASE    = 10,
-    SILENCES_PER_LEASE = 4,      /* so long nothing is heard before another connection is tried */
-    LATE_KEY           = 0x536e, /* of what is logged once a minute */
-    BACK_MS            = 800     /* a connection that is back must have brought WELCOME by then */
+    PATIENCE_MS = 1000,
+    LAUNCHED_MS =
+        5000, /* the same, where whoever launches servers has started the scheduler before */
+    DRAIN_MESSAGES  = 64,
+    ARENA_BYTES_MAX = 32 << 20,
+    LINGER_MS       = 1000,
+    LATE_KEY        = 0x536e /* of what is logged once a minute */
 };
 
 /* ---- sending --------------------------------------------------------------------------------- */
-void server_send(server *s, const wire_control *message)
+static void send_to_scheduler(void *user, const wire_control *message)
 {
-    wire_control c = *message;
+    server *s = user;
     pen_error why;
-    c.from = s->incarnation;
-    if (wire_control_encode(&c, &s->out, &why) != PEN_OK) {
+    if (message->kind == WIRE_BEAT) s->beat_ns = trace_begin();
+    if (wire_control_encode(message, &s->out, &why) != PEN_OK) {
         server_end(s, &why);
         return;
     }
-    /* What is lost is said again: HELLO and BEAT by their timers, the rest because HELLO has it
-     * asked for. */
-    (void)lifeline_send(s->scheduler, s->out.data, s->out.size, NULL);
+    (void)lifeline_send(s->scheduler, s->out.data, s->out.size,
+                        NULL); /* what is lost is said again */
 }
 
-/* Its address without the scheme, as people write it. */
-static const char *scheduler_place(const server *s)
+void server_send(server *s, const wire_control *message)
 {
-    const char *at = strstr(s->scheduler_address, "://");
-    return at != NULL ? at + strlen("://") : s->scheduler_address;
+    membership_say(&s->member, message);
 }
 
-static void away_too_long(server *s, uint64_t now);
-
-/* Once, and not of a scheduler that is there as soon as this server. */
-static void say_waiting(server *s, uint64_t now)
+static void fill_hello(void *user, wire_control *c)
 {
+    server *s = user;
+    for (uint32_t i = 0; i < s->settings.shards; i++) s->address[i] = s->shard[i].address;
+    c->u.hello.role       = PEN_SERVER;
+    c->u.hello.rank       = (int32_t)s->settings.rank;
+    c->u.hello.nonce      = s->nonce;
+    c->u.hello.pid        = (int32_t)getpid();
+    c->u.hello.host       = s->host;
+    c->u.hello.machine    = s->machine;
+    c->u.hello.local_rank = c->u.hello.node = -1;
+    c->u.hello.job                          = s->settings.job;
+    c->u.hello.store                        = s->settings.store;
+    c->u.hello.n_addresses                  = (uint32_t)s->settings.shards;
+    c->u.hello.address                      = s->address;
+    c->u.hello.n_snapshots                  = s->settings.fresh ? 0 : s->n_snapshots;
+    c->u.hello.snapshot                     = s->snapshot;
+}
+
+static void fill_beat(void *user, wire_control *c)
+{
+    server *s = user;
+    for (int i = 0; i < STAT_COUNT; i++)
+        s->beat_stat[i] = (wire_stat){.name  = stat_rows[i].name,
+                                      .value = (double)stat_get(&s->stats, (stat_id)i)};
+    c->u.beat.step    = s->restored + (int64_t)stat_get(&s->stats, STAT_STEPS);
+    c->u.beat.call    = s->is_ready ? "serving" : "starting";
+    c->u.beat.n_stats = STAT_COUNT;
+    c->u.beat.stat    = s->beat_stat;
+}
+
+/* ---- what its membership says ---------------------------------------------------------------- */
+static void log_for(void *user, int level, const char *line)
+{
+    (void)user;
+    log_line(level, "%s", line);
+}
+
+static void renew(void *user)
+{
+    server *s = user;
+    lifeline_renew(s->scheduler);
+}
+
+static void waiting(void *user, uint64_t left_ms)
+{
+    server *s                = user;
     const server_settings *o = &s->settings;
-    const uint64_t after     = config_env("PENSTOCK_ROLE") != NULL ? SAY_LAUNCHED_MS : 0;
-    if (s->incarnation != 0 || s->has_said_waiting || now - s->started_ms < after) return;
-    s->has_said_waiting = true;
+    (void)left_ms;
     log_notice("waiting for the scheduler, which is to be at %s, for %.3g s at most%s",
-               scheduler_place(s), (double)o->init_timeout_ms / 1000,
+               s->member.scheduler, (double)o->init_timeout_ms / 1000,
                own_address_is_here(o->master_addr)
                    ? "; here that name is loopback, this machine itself: say its address"
                    : "");
 }
 
-static void hello(void *user)
+static void unanswered(void *user, pen_error *why)
 {
     server *s = user;
-    const char *address[64];
-    for (uint32_t i = 0; i < s->settings.shards; i++) address[i] = s->shard[i].address;
-    wire_control c       = {.kind = WIRE_HELLO};
-    c.u.hello.role       = PEN_SERVER;
-    c.u.hello.rank       = (int32_t)s->settings.rank;
-    c.u.hello.nonce      = s->nonce;
-    c.u.hello.pid        = (int32_t)getpid();
-    c.u.hello.host       = s->host;
-    c.u.hello.machine    = s->machine;
-    c.u.hello.local_rank = c.u.hello.node = -1;
-    c.u.hello.job                         = s->settings.job;
-    c.u.hello.store                       = s->settings.store;
-    c.u.hello.n_addresses                 = (uint32_t)s->settings.shards;
-    c.u.hello.address                     = address;
-    c.u.hello.n_snapshots                 = s->settings.fresh ? 0 : s->n_snapshots;
-    c.u.hello.snapshot                    = s->snapshot;
-    if (s->is_up) server_send(s, &c);
-
-    const uint64_t now = loop_now_ms(s->loop);
-    say_waiting(s, now);
-    if (s->incarnation == 0 && now - s->started_ms > s->settings.init_timeout_ms) {
-        pen_error why;
-        why_set(
-            &why, PEN_UNREACHABLE,
+    why_set(why, PEN_UNREACHABLE,
             "the scheduler at %s has not answered for %.3g s; start it there, or say where it is "
             "with --master-addr and --master-port; `penstock doctor --master-addr %.200s` tests "
             "the way",
-            scheduler_place(s), (double)s->settings.init_timeout_ms / 1000,
+            s->member.scheduler, (double)s->settings.init_timeout_ms / 1000,
             s->settings.master_addr);
-        why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
-        server_end(s, &why);
-        return;
-    }
-    away_too_long(s, now);
-    if (s->incarnation == 0 || s->away_ms != 0)
-        loop_timer_start(s->loop, &s->hello, now + HELLO_MS, hello, s);
 }
 
-/* One that keeps its state may come back: until then this server goes on without it. */
-static bool wait_for_scheduler(server *s, const char *how)
+static void on_welcome(void *user, const wire_control *c, bool is_first)
 {
-    const uint64_t now = loop_now_ms(s->loop);
-    if (s->grace_ms == 0 || (s->away_ms != 0 && now - s->away_ms >= s->grace_ms)) return false;
-    if (s->away_ms == 0) {
-        log_warning("the scheduler at %s is gone: %s; going on without it for %.3g s at most",
-                    scheduler_place(s), how, (double)s->grace_ms / 1000);
-        s->away_ms = now;
-        loop_timer_start(s->loop, &s->hello, now + HELLO_MS, hello, s);
-    }
-    return true;
+    server *s = user;
+    s->term   = c->u.welcome.term;
+    s->rank   = c->u.welcome.rank;
+    snprintf(s->job, sizeof s->job, "%s", c->u.welcome.job);
+    trace_who(PEN_SERVER, s->rank, s->job);
+    if (is_first)
+        log_info("server %d of job '%s' with %" PRIu64 " shards", s->rank, s->job,
+                 s->settings.shards);
 }
 
-static void scheduler_lost(server *s, const char *how)
+static void on_epoch(void *user, const wire_control *c)
 {
-    pen_error why;
-    if (wait_for_scheduler(s, how)) return;
-    const char *at = strstr(s->scheduler_address, "://");
-    why_set(&why, PEN_UNREACHABLE, "the scheduler at %s is gone: %s",
-            at != NULL ? at + strlen("://") : s->scheduler_address, how);
-    why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
-    if (s->will.text[0] != '\0') { /* what all others will say */
-        log_info("%s", why.text);
-        why = s->will;
-    }
-    why.last_seen_s = (double)(loop_now_ms(s->loop) - s->heard_ms) / 1000;
-    server_end(s, &why);
+    server *s = user;
+    (void)c; /* its lists are in an arena that the next message resets */
+    if (!s->has_ended) server_epoch_take(s, s->event->head, s->event->head_size);
 }
 
-static void away_too_long(server *s, uint64_t now)
+static void on_seal(void *user, uint64_t term, uint64_t epoch)
 {
-    if (s->away_ms == 0 || now - s->away_ms < s->grace_ms) return;
-    char how[64];
-    snprintf(how, sizeof how, "it has not come back for %.3g s", (double)s->grace_ms / 1000);
-    scheduler_lost(s, how);
+    server *s = user;
+    if (!s->has_ended) server_epoch_seal(s, term, epoch);
 }
 
-static void connection_lost(void *user)
+static void left(void *user)
 {
-    scheduler_lost(user, "its connection broke and did not come back");
+    server *s = user;
+    loop_stop(s->loop);
 }
 
-static uint32_t fill_stats(server *s, wire_stat *stat)
+static void failed(void *user, const pen_error *why)
 {
-    for (int i = 0; i < STAT_COUNT; i++)
-        stat[i] = (wire_stat){.name  = stat_rows[i].name,
-                              .value = (double)stat_get(&s->stats, (stat_id)i)};
-    return STAT_COUNT;
+    server_end(user, why);
 }
 
-/* A process that was stopped for a while must not blame the scheduler for its own silence. */
-static void forgive_own_pause(server *s, uint64_t now)
-{
-    if (s->beat_ms != 0 && now > s->beat_ms + s->lease_ms / 3) s->heard_ms = now;
-    s->beat_ms = now + s->lease_ms / BEATS_PER_LEASE;
-    if (trace_on() && s->beat_ms > now + TRACE_BEAT_MS) s->beat_ms = now + TRACE_BEAT_MS;
-}
-
-/* A network that was gone for a while leaves connections behind that recover too late, or never. */
-static void renew_when_silent(server *s, uint64_t now)
-{
-    const uint64_t since = s->heard_ms > s->renewed_ms ? s->heard_ms : s->renewed_ms;
-    if (now < since + s->lease_ms / SILENCES_PER_LEASE) return;
-    s->renewed_ms = now;
-    lifeline_renew(s->scheduler);
-}
-
+/* ---- time ------------------------------------------------------------------------------------ */
 static void watch_the_way(server *s, uint64_t now)
 {
     char who[300], whom[340], remedy[400];
     snprintf(who, sizeof who, "server %d (%.255s)", s->rank, s->host);
-    snprintf(whom, sizeof whom, "the scheduler at %s", scheduler_place(s));
+    snprintf(whom, sizeof whom, "the scheduler at %s", s->member.scheduler);
     snprintf(remedy, sizeof remedy, "`penstock doctor --master-addr %.300s` tests the way",
              s->settings.master_addr);
-    lifeline_watch(s->scheduler, now - s->heard_ms, s->lease_ms, who, whom, remedy, now);
+    lifeline_watch(s->scheduler, membership_silence_ms(&s->member, now), s->member.setup.lease_ms,
+                   who, whom, remedy, now);
 }
 
-static void beat(void *user)
+static void tick(void *user)
 {
     server *s          = user;
     const uint64_t now = loop_now_ms(s->loop);
-    forgive_own_pause(s, now);
-    watch_the_way(s, now);
-    if (now - s->heard_ms > s->lease_ms) {
-        char how[64];
-        snprintf(how, sizeof how, "it has not answered for %.3g s", (double)s->lease_ms / 1000);
-        scheduler_lost(s, how);
-        if (s->has_ended) return;
-    }
-    renew_when_silent(s, now);
-    wire_stat stat[STAT_COUNT];
-    wire_control c   = {.kind = WIRE_BEAT};
-    c.u.beat.seq     = ++s->beats;
-    c.u.beat.step    = s->restored + (int64_t)stat_get(&s->stats, STAT_STEPS);
-    c.u.beat.call    = s->is_ready ? "serving" : "starting";
-    c.u.beat.n_stats = fill_stats(s, stat);
-    c.u.beat.stat    = stat;
-    s->beat_ns       = trace_begin();
-    if (s->is_up) server_send(s, &c);
-    loop_timer_start(s->loop, &s->beat, s->beat_ms, beat, s);
+    if (s->member.incarnation != 0) watch_the_way(s, now);
+    membership_tick(&s->member, now);
+    server_control_after(s);
 }
 
-static void on_beat_ack(const server *s, const wire_control *c)
+void server_control_after(server *s)
 {
-    if (c->u.beat_ack.seq != s->beats || s->beat_ns == 0) return;
-    trace_clock_heard(s->beat_ns, c->u.beat_ack.clock_ns, trace_begin());
+    const uint64_t due = membership_due(&s->member);
+    if (due == UINT64_MAX)
+        loop_timer_stop(s->loop, &s->life);
+    else if (s->life.due_ms != due)
+        loop_timer_start(s->loop, &s->life, due, tick, s);
 }
 
-/* ---- joining --------------------------------------------------------------------------------- */
-static void on_welcome(server *s, const wire_control *c)
+static void begin_membership(server *s)
 {
-    const bool is_first = s->incarnation == 0;
-    if (!is_first && c->u.welcome.incarnation != s->incarnation) {
-        pen_error why;
-        why_set(&why, PEN_NOT_A_MEMBER,
-                "the scheduler at %s does not know server %d any more: it began anew, or another "
-                "server has its place",
-                scheduler_place(s), s->rank);
-        server_end(s, &why);
-        return;
-    }
-    if (s->away_ms != 0) log_notice("the scheduler at %s is back", scheduler_place(s));
-    s->away_ms     = 0;
-    s->grace_ms    = c->u.welcome.grace_ms;
-    s->incarnation = c->u.welcome.incarnation;
-    s->term        = c->u.welcome.term;
-    s->rank        = c->u.welcome.rank;
-    s->lease_ms    = c->u.welcome.lease_ms < 100 ? 100 : c->u.welcome.lease_ms;
-    snprintf(s->job, sizeof s->job, "%s", c->u.welcome.job);
-    trace_who(PEN_SERVER, s->rank, s->job);
-    loop_timer_stop(s->loop, &s->hello);
-    loop_timer_stop(s->loop, &s->lost);
-    loop_timer_start(s->loop, &s->beat, loop_now_ms(s->loop), beat, s);
-    if (is_first)
-        log_info("server %d of job '%s' with %" PRIu64 " shards", s->rank, s->job,
-                 s->settings.shards);
+    static const membership_actions actions = {.send       = send_to_scheduler,
+                                               .log        = log_for,
+                                               .fill_hello = fill_hello,
+                                               .fill_beat  = fill_beat,
+                                               .renew      = renew,
+                                               .waiting    = waiting,
+                                               .unanswered = unanswered,
+                                               .welcome    = on_welcome,
+                                               .epoch      = on_epoch,
+                                               .seal       = on_seal,
+                                               .left       = left,
+                                               .failed     = failed};
+    const char *at                          = strstr(s->scheduler_address, "://");
+    const server_settings *o                = &s->settings;
+    const membership_setup setup            = {
+                   .lease_ms    = o->lease_ms,
+                   .answer_ms   = o->init_timeout_ms,
+                   .patience_ms = config_env("PENSTOCK_ROLE") != NULL ? LAUNCHED_MS : PATIENCE_MS,
+                   .down_ms     = o->down_grace_ms,
+                   .beat_ms_max = trace_on() ? TRACE_BEAT_MS : 0,
+                   .n_parts     = (uint32_t)o->shards,
+                   .scheduler   = at != NULL ? at + strlen("://") : s->scheduler_address,
+                   .self        = "this server"};
+    membership_init(&s->member, &setup, &actions, s, loop_now_ms(s->loop));
 }
 
 /* ---- who owes what --------------------------------------------------------------------------- */
@@ -370,63 +330,51 @@ static void receive(server *s, const transport_event *event)
             log_warning("a message from %s was refused: %s", s->scheduler_address, why.text);
         return;
     }
-    s->heard_ms = loop_now_ms(s->loop);
+    if (c.kind == WIRE_BEAT_ACK && c.u.beat_ack.seq == s->member.beats && s->beat_ns != 0)
+        trace_clock_heard(s->beat_ns, c.u.beat_ack.clock_ns, trace_begin());
+    s->event = event;
+    if (membership_receive(&s->member, &c, loop_now_ms(s->loop)) || s->has_ended) return;
     switch (c.kind) {
-    case WIRE_WELCOME: on_welcome(s, &c); break;
-    case WIRE_EPOCH: server_epoch_take(s, &c, event->head, event->head_size); break;
     case WIRE_PLAN: server_epoch_plan(s, event->head, event->head_size); break;
-    case WIRE_SEAL: server_epoch_seal(s, &c); break;
-    case WIRE_BEAT_ACK: on_beat_ack(s, &c); break; /* that it came is all it has to say */
     case WIRE_ENQUIRE: on_enquire(s, &c); break;
     case WIRE_SNAPSHOT_DONE: on_snapshot_done(s, &c); break;
     case WIRE_NOTICE: log_notice("%s", c.u.notice.text); break;
-    case WIRE_WILL: s->will = c.u.verdict; break;
     case WIRE_COMMAND: on_command(s, &c); break;
-    case WIRE_VERDICT: server_end(s, &c.u.verdict); break;
     case WIRE_STOP: server_end(s, NULL); break;
     default: break; /* for others */
     }
 }
 
-static void on_up(server *s)
-{
-    s->is_up = true;
-    if (s->lost.due_ms != 0) /* something else may answer at its port: WELCOME counts */
-        loop_timer_start(s->loop, &s->lost, loop_now_ms(s->loop) + BACK_MS, connection_lost, s);
-    hello(s);
-}
-
-static void on_down(server *s)
-{
-    s->is_up = false;
-    if (s->incarnation == 0) return; /* before the first answer, init_timeout_ms counts */
-    if (s->lost.due_ms != 0) return; /* it was not back for good */
-    loop_timer_start(s->loop, &s->lost, loop_now_ms(s->loop) + s->settings.down_grace_ms,
-                     connection_lost, s);
-}
-
 static bool drain(void *user)
 {
-    server *s = user;
-    int n     = 0;
+    server *s          = user;
+    const uint64_t now = loop_now_ms(s->loop);
+    int n              = 0;
     transport_event event;
-    while (n < DRAIN_MESSAGES && !s->has_ended &&
+    while (n < DRAIN_MESSAGES && !membership_is_over(&s->member) &&
            (event = (transport_event){0}, lifeline_recv(s->scheduler, &event)) == PEN_OK) {
         n++;
         if (event.kind == TRANSPORT_MESSAGE) receive(s, &event);
-        if (event.kind == TRANSPORT_UP) on_up(s);
-        if (event.kind == TRANSPORT_DOWN) on_down(s);
+        if (event.kind == TRANSPORT_UP) membership_up(&s->member, now);
+        if (event.kind == TRANSPORT_DOWN) membership_down(&s->member, now);
         /* one attempt may meet a scheduler that is just closing */
         if (event.kind == TRANSPORT_REFUSED && s->n_refused++ > 0 && log_allowed(1))
             log_warning("no scheduler at %s so far: %s", s->scheduler_address, event.note);
         buf_release(event.body);
     }
+    if (n > 0) server_control_after(s);
     return n > 0;
 }
 
-/* ---- life
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
+void server_control_leave(server *s)
+{
+    if (membership_is_over(&s->member)) return;
+    membership_leave(&s->member, loop_now_ms(s->loop));
+    server_control_after(s);
+    loop_run(s->loop); /* until `left` */
+}
+
 pen_status server_control_open(server *s, pen_error *why)
 {
     transport_options options = lifeline_options(s->settings.lease_ms);
@@ -436,8 +384,8 @@ pen_status server_control_open(server *s, pen_error *why)
     guard_dial(s->guard, GUARD_SCHEDULER, &options);
     const pen_status status = lifeline_dial(s->scheduler_address, &options, &s->scheduler, why);
     if (status != PEN_OK) return status;
-    s->started_ms = s->heard_ms = loop_now_ms(s->loop);
-    loop_timer_start(s->loop, &s->hello, s->started_ms + HELLO_MS, hello, s);
+    begin_membership(s);
+    server_control_after(s);
     return loop_add(s->loop, lifeline_poll_fd(s->scheduler), drain, s, why);
 }
 
@@ -445,6 +393,7 @@ void server_control_close(server *s)
 {
     if (s->scheduler != NULL) loop_remove(s->loop, s);
     lifeline_close(s->scheduler, LINGER_MS);
+    membership_fini(&s->member);
     wire_arena_destroy(s->arena);
     wire_out_free(&s->out);
     s->scheduler = NULL;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARENA_BYTES_MAX = 4 * WIRE_HEAD_BYTES_MAX, SAY_AGAIN_MS = 500 };
+enum { ARENA_BYTES_MAX = 4 * WIRE_HEAD_BYTES_MAX };
 
 static void no_memory(server *s, const char *what)
 {
@@ -40,7 +40,7 @@ static const wire_member *server_of(const server *s, int32_t rank)
 static uint64_t incarnation_of(const server *s, int32_t rank)
 {
     const wire_member *m = server_of(s, rank);
-    return m != NULL ? m->incarnation : rank == s->rank ? s->incarnation : 0;
+    return m != NULL ? m->incarnation : rank == s->rank ? s->member.incarnation : 0;
 }
 
 static bool is_mine(const server *s, const wire_replica *r)
@@ -220,16 +220,8 @@ void server_made(void *user)
 }
 
 /* ---- EPOCH ----------------------------------------------------------------------------------- */
-static bool is_newer(const server *s, const wire_control *c)
+void server_epoch_take(server *s, const void *head, size_t size)
 {
-    const wire_control *old = &s->record;
-    return s->record_arena == NULL || c->u.epoch.term > old->u.epoch.term ||
-           (c->u.epoch.term == old->u.epoch.term && c->u.epoch.epoch > old->u.epoch.epoch);
-}
-
-void server_epoch_take(server *s, const wire_control *c, const void *head, size_t size)
-{
-    if (!is_newer(s, c)) return;
     wire_arena *arena = wire_arena_create(ARENA_BYTES_MAX);
     pen_error why;
     wire_control record;
@@ -241,13 +233,11 @@ void server_epoch_take(server *s, const wire_control *c, const void *head, size_
     s->record_arena = arena;
     s->record       = record;
     s->n_workers    = record.u.epoch.n_workers;
-    s->epoch        = record.u.epoch.epoch;
     s->n_servers    = (int32_t)record.u.epoch.n_servers;
     s->first_shard  = 0;
     for (uint32_t i = 0; i < record.u.epoch.n_servers; i++)
         if (record.u.epoch.server[i].rank < s->rank)
             s->first_shard += record.u.epoch.server[i].n_addresses;
-    if (s->seal_epoch != 0 && s->seal_epoch <= s->epoch) loop_timer_stop(s->loop, &s->say_sealed);
     if (!s->is_ready) return;
     forget_gone(s);
     make_learners(s);
@@ -281,7 +271,7 @@ void server_epoch_plan(server *s, const void *head, size_t size)
     p->server      = s;
     p->world_size  = s->n_workers;
     p->first_shard = s->first_shard;
-    p->incarnation = s->incarnation;
+    p->incarnation = s->member.incarnation;
     p->term        = s->term;
     p->rank        = s->rank;
     p->head_size   = size;
@@ -338,36 +328,11 @@ void server_place_reached(void *user)
 }
 
 /* ---- SEAL ------------------------------------------------------------------------------------ */
-static void say_sealed(void *user)
+void server_epoch_seal(server *s, uint64_t term, uint64_t epoch)
 {
-    server *s            = user;
-    wire_control c       = {.kind = WIRE_SEALED};
-    c.u.sealed.term      = s->seal_term;
-    c.u.sealed.epoch     = s->seal_epoch;
-    c.u.sealed.n_reports = s->n_reports;
-    c.u.sealed.report    = s->report;
-    if (s->is_up) server_send(s, &c);
-    loop_timer_start(s->loop, &s->say_sealed, loop_now_ms(s->loop) + SAY_AGAIN_MS, say_sealed, s);
-}
-
-void server_epoch_seal(server *s, const wire_control *c)
-{
-    const wire_control *now = &s->record;
-    if (c->u.seal.term < now->u.epoch.term ||
-        (c->u.seal.term == now->u.epoch.term && c->u.seal.epoch <= now->u.epoch.epoch))
-        return;
-    if (c->u.seal.term == s->seal_term && c->u.seal.epoch == s->seal_epoch) {
-        if (s->seals_due == 0) say_sealed(s);
-        return;
-    }
-    loop_timer_stop(s->loop, &s->say_sealed);
-    s->seal_term  = c->u.seal.term;
-    s->seal_epoch = c->u.seal.epoch;
-    s->n_reports  = 0;
-    s->seals_due  = (uint32_t)s->settings.shards;
     for (uint32_t i = 0; i < s->settings.shards; i++) {
         server_seal *seal = malloc(sizeof *seal);
-        if (seal != NULL) *seal = (server_seal){&s->shard[i], s->seal_term, s->seal_epoch};
+        if (seal != NULL) *seal = (server_seal){&s->shard[i], term, epoch};
         if (seal != NULL && server_post(s->shard[i].loop, server_shard_seal, seal)) continue;
         free(seal);
         no_memory(s, "sealing a shard");
@@ -379,16 +344,10 @@ void server_sealed(void *user)
 {
     server_place_sealed *told = user;
     server *s                 = told->server;
-    if (told->term == s->seal_term && told->epoch == s->seal_epoch && s->seals_due > 0) {
-        wire_sealed_report *more =
-            realloc(s->report, (s->n_reports + told->n + 1) * sizeof *s->report);
-        if (more != NULL) {
-            s->report = more;
-            memcpy(more + s->n_reports, told->report, told->n * sizeof *more);
-            s->n_reports += told->n;
-            if (--s->seals_due == 0) say_sealed(s);
-        }
-    }
+    if (membership_sealed(&s->member, told->term, told->epoch, told->report, told->n,
+                          loop_now_ms(s->loop)) != PEN_OK)
+        no_memory(s, "what a sealed shard reports");
+    server_control_after(s);
     free(told);
 }
 
@@ -396,8 +355,6 @@ void server_epoch_fini(server *s)
 {
     wire_arena_destroy(s->record_arena);
     free(s->presence);
-    free(s->report);
     s->record_arena = NULL;
     s->presence     = NULL;
-    s->report       = NULL;
 }

@@ -24,7 +24,7 @@ static bool is_making(const server *s)
 static bool is_ready(void *user, char *why, size_t size)
 {
     const server *s = user;
-    if (s->incarnation == 0)
+    if (s->member.incarnation == 0)
         snprintf(why, size, "the scheduler has not answered yet");
     else if (!s->is_ready)
         snprintf(why, size, "server %d waits for the model, or reads it", s->rank);

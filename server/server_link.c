@@ -110,7 +110,7 @@ static void say_unreached(void *user)
         .kind        = WIRE_UNREACHED,
         .u.unreached = {
             .role = PEN_SERVER, .rank = u->rank, .address = u->address, .words = u->words}};
-    if (u->server->is_up) server_send(u->server, &c);
+    server_send(u->server, &c);
     free(u);
 }
 

@@ -11,6 +11,7 @@
 #include "common/transport/own_address.h"
 #include "common/transport/transport.h"
 #include "common/why.h"
+#include "membership/membership.h"
 
 #include <pthread.h>
 
@@ -238,18 +239,15 @@ struct server {
     char machine[MACHINE_BYTES];  /* what fails together */
     wire_arena *arena;
     wire_out out;
-    loop_timer hello, beat, lost;
+    membership member;
+    loop_timer life;              /* when it has something to do */
+    const transport_event *event; /* that is being received */
+    const char *address[64];      /* scratch of HELLO and BEAT */
+    wire_stat beat_stat[STAT_COUNT];
     uint64_t beat_ns; /* when the newest left, for the timeline */
-    bool has_said_waiting;
-    uint64_t nonce, started_ms, heard_ms, renewed_ms, beats,
-        beat_ms;    /* beat_ms: when the next is due */
-    pen_error will; /* what to say when the scheduler is gone; "" before it came */
-    bool is_up;
-
-    uint64_t incarnation, term, epoch, lease_ms;
+    uint64_t nonce, term;
     int32_t rank;
     char job[CONFIG_TEXT_BYTES];
-    uint64_t grace_ms, away_ms; /* away_ms: since when the scheduler is gone, and waited for */
     wire_arena *record_arena;
     wire_control record; /* the newest EPOCH; its lists lie in record_arena */
     uint32_t n_workers, first_shard;
@@ -261,11 +259,6 @@ struct server {
     bool is_ready;      /* has made its shards */
     uint32_t n_reached; /* places that have reached the copies of theirs; READY when all have */
     int64_t restored;
-
-    uint64_t seal_term, seal_epoch; /* what is being sealed for, or was */
-    uint32_t seals_due, n_reports;
-    wire_sealed_report *report;
-    loop_timer say_sealed;
 
     int64_t snapshot[SERVER_SNAPSHOTS_MAX]; /* complete ones, in the order they were written */
     uint32_t n_snapshots;
@@ -289,14 +282,16 @@ void server_end(server *s, const pen_error *error); /* NULL: in good order */
 pen_status server_http_open(server *s, pen_error *why);
 
 /* server_epoch.c */
-void server_epoch_take(server *s, const wire_control *c, const void *head, size_t size);
+void server_epoch_take(server *s, const void *head, size_t size); /* EPOCH, newer than the last */
 void server_epoch_plan(server *s, const void *head, size_t size);
-void server_epoch_seal(server *s, const wire_control *c);
+void server_epoch_seal(server *s, uint64_t term, uint64_t epoch);
 void server_epoch_fini(server *s);
 
 /* server_control.c */
 pen_status server_control_open(server *s, pen_error *why);
 void server_control_close(server *s);
+void server_control_after(server *s); /* its membership may be due at another time */
+void server_control_leave(server *s); /* says farewell, and waits for the answer */
 void server_send(server *s, const wire_control *c);
 
 #endif

@@ -102,7 +102,7 @@ static pen_status make_exchange(client *c, int64_t step, int64_t applied, pen_er
                                   .lanes            = (uint32_t)s->lanes,
                                   .term             = c->record.term,
                                   .epoch            = c->record.epoch,
-                                  .from             = liaison_incarnation(c->liaison),
+                                  .from             = liaison_membership(c->liaison)->incarnation,
                                   .to               = c->route.to,
                                   .n_workers        = c->n_workers,
                                   .worker           = c->incarnation,

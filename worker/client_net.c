@@ -273,8 +273,8 @@ static void look_at_control(client *c, uint64_t now_ms)
              address != NULL ? address + 3 : c->control_address);
     snprintf(remedy, sizeof remedy, "`penstock doctor --master-addr %.300s` tests the way",
              ctx->env.addr);
-    lifeline_watch(c->control, liaison_silence_ms(c->liaison, now_ms), liaison_lease_ms(c->liaison),
-                   who, whom, remedy, now_ms);
+    lifeline_watch(c->control, membership_silence_ms(liaison_membership(c->liaison), now_ms),
+                   liaison_membership(c->liaison)->setup.lease_ms, who, whom, remedy, now_ms);
 }
 
 /* Its rank; -1: no server of the record. */

@@ -108,7 +108,7 @@ static void begin(void *user)
     case REQUEST_SNAPSHOT:
         r->next      = c->snapshots;
         c->snapshots = r;
-        liaison_snapshot(c->liaison, now);
+        liaison_snapshot(c->liaison);
         break;
     case REQUEST_COLL:
     case REQUEST_LEAVE: break;

@@ -11,7 +11,7 @@
 bool client_is_member(const client *c)
 {
     const client_member *self = client_find_worker(&c->record, c->ctx->env.rank);
-    return self != NULL && self->incarnation == liaison_incarnation(c->liaison);
+    return self != NULL && self->incarnation == liaison_membership(c->liaison)->incarnation;
 }
 
 /* ---- hosts, for sentences -------------------------------------------------------------------- */
@@ -174,7 +174,7 @@ pen_status client_route_plan(client *c, const wire_control *m, pen_error *why)
 void client_tell_members(client *c, int64_t after)
 {
     const client_record *r = &c->record;
-    membership *m          = &c->ctx->members;
+    member_list *m         = &c->ctx->members;
     const bool has_begun   = atomic_load(&c->ctx->step_index) >= 0;
     int32_t *rank          = calloc(r->n_workers + 1, sizeof *rank);
     bool is_told           = rank != NULL;

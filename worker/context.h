@@ -95,7 +95,7 @@ struct pen_ctx {
     _Atomic(pen_group *) world;
     pen_group **old_world; /* [n_old_worlds] that no engine owns */
     uint32_t n_old_worlds;
-    membership members;     /* empty when alone */
+    member_list members;    /* empty when alone */
     atomic_uint n_samplers; /* made so far: names of their positions in snapshots */
     state_table states;     /* bytes that belong to a snapshot and are no tensors */
     own_state own;          /* what of it is ours */

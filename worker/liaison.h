@@ -1,20 +1,15 @@
 /* liaison.h - what a worker says to the scheduler: a pure state machine.
  *
- * DESIGN.  Joins (HELLO, WELCOME, EPOCH), registers the model, beats, leaves.  Like the
- * exchange it has no socket, clock or thread: connection events, decoded messages and the time go
- * in, messages and news come out.  Everything that is not answered is said again, once a second and
- * after each reconnect; the scheduler recognises what it has heard.
- * The first failure (a VERDICT, the loss of the scheduler, a time-out) is final: `failed` is called
- * once.
- * A scheduler that has said so in WELCOME (grace_ms) may be away for that long: it comes back with what
- * it knew, and is told again what it has not answered.  Until then nothing fails but what has a
- * deadline of its own.
+ * DESIGN.  A member (membership/membership.h) that registers a model, trains, and asks for what only the scheduler
+ * can say.  Like the exchange it has no socket, clock or thread: connection events, decoded messages and the time go
+ * in, messages and news come out.  Everything that is not answered is said again, once a second and after each
+ * reconnect; the scheduler recognises what it has heard.
  * READY is the shell's to say, by liaison_ready(): when it has the plan and has reached all that it needs.
  */
 #ifndef WORKER_LIAISON_H
 #define WORKER_LIAISON_H
 
-#include "proto/wire.h"
+#include "membership/membership.h"
 
 typedef struct liaison liaison;
 
@@ -83,7 +78,7 @@ void liaison_say(liaison *self, const wire_control *message);
 void liaison_overdue(liaison *self, const char *what, uint64_t waited_ms, const int32_t *missing,
                      uint32_t n, bool is_quiet);
 
-void liaison_snapshot(liaison *self, uint64_t now_ms);
+void liaison_snapshot(liaison *self);
 
 /* In liaison_actions.committed: what the snapshot that the job goes on from keeps of the workers; BORROWED. */
 const void *liaison_states(const liaison *self, size_t *size);
@@ -91,11 +86,8 @@ void liaison_report(liaison *self, const pen_error *why); /* FAILURE: this membe
 /* BYE, until `left`; within two seconds, or while the scheduler is away, within its grace. */
 void liaison_leave(liaison *self, uint64_t now_ms);
 
-uint64_t liaison_incarnation(const liaison *self); /* 0 before WELCOME */
-
-/* How long the scheduler, which has been heard before, has said nothing; 0: nobody listens to it any more. */
-uint64_t liaison_silence_ms(const liaison *self, uint64_t now_ms);
-uint64_t liaison_lease_ms(const liaison *self); /* as WELCOME said */
+/* Its incarnation, how long the scheduler has been silent, and the like. */
+const membership *liaison_membership(const liaison *self);
 
 /* Where WELCOME puts a worker that is in no record yet; -1: it does not. */
 void liaison_place(const liaison *self, int32_t *local_rank, int32_t *node);

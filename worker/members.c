@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-void members_init(membership *m)
+void members_init(member_list *m)
 {
-    *m = (membership){.now = {.after = -1}};
+    *m = (member_list){.now = {.after = -1}};
     pthread_mutex_init(&m->lock, NULL);
 }
 
-void members_fini(membership *m)
+void members_fini(member_list *m)
 {
     for (uint32_t i = 0; i < m->n_pending; i++) free(m->pending[i].rank);
     free(m->now.rank);
@@ -34,7 +34,7 @@ static bool view_make(members_view *view, uint64_t epoch, int64_t after, const i
     return true;
 }
 
-bool members_set(membership *m, uint64_t epoch, const int32_t *rank, uint32_t n)
+bool members_set(member_list *m, uint64_t epoch, const int32_t *rank, uint32_t n)
 {
     members_view view;
     if (!view_make(&view, epoch, -1, rank, n)) return false;
@@ -45,13 +45,13 @@ bool members_set(membership *m, uint64_t epoch, const int32_t *rank, uint32_t n)
     return true;
 }
 
-static void drop_oldest(membership *m)
+static void drop_oldest(member_list *m)
 {
     free(m->pending[0].rank);
     memmove(m->pending, m->pending + 1, --m->n_pending * sizeof *m->pending);
 }
 
-bool members_change(membership *m, uint64_t epoch, int64_t after, const int32_t *rank, uint32_t n)
+bool members_change(member_list *m, uint64_t epoch, int64_t after, const int32_t *rank, uint32_t n)
 {
     members_view view;
     if (!view_make(&view, epoch, after, rank, n)) return false;
@@ -62,7 +62,7 @@ bool members_change(membership *m, uint64_t epoch, int64_t after, const int32_t 
     return true;
 }
 
-bool members_advance(membership *m, int64_t index)
+bool members_advance(member_list *m, int64_t index)
 {
     bool changed = false;
     pthread_mutex_lock(&m->lock);
@@ -77,7 +77,7 @@ bool members_advance(membership *m, int64_t index)
     return changed;
 }
 
-uint64_t members_epoch(membership *m)
+uint64_t members_epoch(member_list *m)
 {
     pthread_mutex_lock(&m->lock);
     const uint64_t epoch = m->now.epoch;
@@ -85,7 +85,7 @@ uint64_t members_epoch(membership *m)
     return epoch;
 }
 
-uint32_t members_count(membership *m)
+uint32_t members_count(member_list *m)
 {
     pthread_mutex_lock(&m->lock);
     const uint32_t n = m->now.n;
@@ -93,7 +93,7 @@ uint32_t members_count(membership *m)
     return n;
 }
 
-uint32_t members_ranks(membership *m, int32_t *rank, uint32_t n)
+uint32_t members_ranks(member_list *m, int32_t *rank, uint32_t n)
 {
     pthread_mutex_lock(&m->lock);
     const uint32_t all = m->now.n;

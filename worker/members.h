@@ -26,23 +26,23 @@ typedef struct {
     pthread_mutex_t lock;
     members_view now, pending[MEMBERS_PENDING_MAX]; /* oldest first */
     uint32_t n_pending;
-} membership;
+} member_list;
 
-void members_init(membership *m);
-void members_fini(membership *m);
+void members_init(member_list *m);
+void members_fini(member_list *m);
 
 /* What is known of the members when training begins: seen at once.  False: no memory. */
-bool members_set(membership *m, uint64_t epoch, const int32_t *rank, uint32_t n);
+bool members_set(member_list *m, uint64_t epoch, const int32_t *rank, uint32_t n);
 
 /* A change.  rank [n] in any order.  False: no memory, the change is not seen. */
-bool members_change(membership *m, uint64_t epoch, int64_t after, const int32_t *rank, uint32_t n);
+bool members_change(member_list *m, uint64_t epoch, int64_t after, const int32_t *rank, uint32_t n);
 
 /* Step `index` begins: true when members changed since the step before. */
-bool members_advance(membership *m, int64_t index);
+bool members_advance(member_list *m, int64_t index);
 
-uint64_t members_epoch(membership *m);
-uint32_t members_count(membership *m); /* 0: nobody was told */
-uint32_t members_ranks(membership *m, int32_t *rank,
+uint64_t members_epoch(member_list *m);
+uint32_t members_count(member_list *m); /* 0: nobody was told */
+uint32_t members_ranks(member_list *m, int32_t *rank,
                        uint32_t n); /* the first n; returns the count */
 
 #endif

@@ -251,7 +251,7 @@ void check_end(cluster *c)
         left &= w->life == LIFE_LEFT || w->life == LIFE_ABSENT ||
                 (c->plan.must_go_on &&
                  (is_turned_away(w) ||
-                  is_no_member(w->life, w->birth, liaison_incarnation(w->liaison))));
+                  is_no_member(w->life, w->birth, liaison_membership(w->liaison)->incarnation)));
         c->result.failed += w->life == LIFE_FAILED;
         c->result.unreachable += w->why.status == PEN_UNREACHABLE;
         if (w->life == LIFE_RUNS)

@@ -266,7 +266,7 @@ bool sim_program_advance(sim_worker *w)
         return true;
     case AT_LEAVE:
         liaison_leave(w->liaison, now);
-        w->c->goodbye[w->rank] = liaison_incarnation(w->liaison);
+        w->c->goodbye[w->rank] = liaison_membership(w->liaison)->incarnation;
         w->at                  = AT_LEAVING;
         return true;
     case AT_LEAVING:

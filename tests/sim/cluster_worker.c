@@ -234,7 +234,7 @@ void sim_worker_exchange(sim_worker *w)
                              .lanes            = p->lanes,
                              .term             = w->record.term,
                              .epoch            = w->record.epoch,
-                             .from             = liaison_incarnation(w->liaison),
+                             .from             = liaison_membership(w->liaison)->incarnation,
                              .to               = w->routes[w->route].to,
                              .n_workers        = w->c->n_workers,
                              .worker_host      = hosts,
@@ -301,7 +301,7 @@ static void liaison_sends(void *user, const wire_control *message)
 static bool is_member(const sim_worker *w)
 {
     for (uint32_t i = 0; i < w->record.n_workers; i++)
-        if (w->record.worker[i].incarnation == liaison_incarnation(w->liaison)) return true;
+        if (w->record.worker[i].incarnation == liaison_membership(w->liaison)->incarnation) return true;
     return false;
 }
 
@@ -363,7 +363,7 @@ static void failed(void *user, const pen_error *why)
     sim_worker *w = user;
     sim_note(w->c, "rank %u fails: %s", w->rank, why->text);
     const bool is_alone = why->status == PEN_UNREACHABLE && w->is_late && !w->is_committed;
-    if (!is_alone && why->role != PEN_SCHEDULER && liaison_incarnation(w->liaison) != 0)
+    if (!is_alone && why->role != PEN_SCHEDULER && liaison_membership(w->liaison)->incarnation != 0)
         check_failure(w->c, why); /* else it is for this one alone */
     sim_worker_remember(w, why);
     requests_fail(w->requests, why);

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-static void see(membership *m, uint32_t n, int32_t last)
+static void see(member_list *m, uint32_t n, int32_t last)
 {
     int32_t rank[8] = {0};
     assert_int_equal(members_ranks(m, rank, 8), n);
@@ -18,7 +18,7 @@ static void see(membership *m, uint32_t n, int32_t last)
 static void test_members_change_is_seen_by_the_step_after_the_one_it_hits(void **state)
 {
     (void)state;
-    membership m;
+    member_list m;
     members_init(&m);
     assert_true(members_set(&m, 1, (const int32_t[]){1, 0, 2}, 3));
     assert_false(members_advance(&m, 0));
@@ -37,7 +37,7 @@ static void test_members_change_is_seen_by_the_step_after_the_one_it_hits(void *
 static void test_members_changes_in_a_row_come_each_in_its_step(void **state)
 {
     (void)state;
-    membership m;
+    member_list m;
     members_init(&m);
     assert_true(members_set(&m, 1, (const int32_t[]){0}, 1));
     assert_true(members_change(&m, 2, 3, (const int32_t[]){0, 1}, 2));
@@ -52,7 +52,7 @@ static void test_members_changes_in_a_row_come_each_in_its_step(void **state)
 static void test_members_change_without_a_step_is_seen_by_the_next(void **state)
 {
     (void)state;
-    membership m;
+    member_list m;
     members_init(&m);
     assert_false(members_advance(&m, 0));
     assert_int_equal(members_count(&m), 0);
@@ -65,7 +65,7 @@ static void test_members_change_without_a_step_is_seen_by_the_next(void **state)
 static void test_members_forgets_the_oldest_of_too_many_changes(void **state)
 {
     (void)state;
-    membership m;
+    member_list m;
     members_init(&m);
     for (int i = 0; i < MEMBERS_PENDING_MAX + 4; i++)
         assert_true(members_change(&m, (uint64_t)i, 10 + i, (const int32_t[]){i}, 1));
