@@ -87,7 +87,8 @@ static void send_sealed(membership *self)
 
 static bool owes_sealed(const membership *self)
 {
-    return self->seal.epoch != 0 && self->seal.n_due == 0 && !self->seal.is_over;
+    const membership_seal *s = &self->seal;
+    return s->epoch != 0 && s->n_due == 0 && !s->is_over && !plant(PLANT_SEAL_FORGOTTEN);
 }
 
 void membership_say(membership *self, const wire_control *message)
@@ -107,12 +108,18 @@ void membership_beat(membership *self, uint64_t now_ms)
     membership_say(self, &c);
 }
 
+void membership_begun(membership *self, uint64_t now_ms)
+{
+    self->has_begun = true;
+    membership_beat(self, now_ms); /* from here on there is a step to tell */
+}
+
 static void say_again(membership *self, bool is_anew, uint64_t now_ms)
 {
     self->again_ms = now_ms + AGAIN_MS;
     if (!self->is_up) return;
     if (!self->is_known) send_hello(self);
-    if (owes_sealed(self) && !plant(PLANT_SEAL_FORGOTTEN)) send_sealed(self);
+    if (owes_sealed(self)) send_sealed(self);
     if (self->phase == MEMBERSHIP_LEAVING) {
         membership_beat(self, now_ms); /* the step that it leaves in */
         membership_say(self, &(wire_control){.kind = WIRE_BYE});
@@ -217,6 +224,10 @@ static void on_epoch(membership *self, const wire_control *c)
     const uint64_t term = c->u.epoch.term, epoch = c->u.epoch.epoch;
     if (self->has_epoch && !membership_is_newer(term, epoch, self->term, self->epoch))
         return; /* said again */
+    if (self->has_begun && epoch <= self->epoch) {
+        fail_as_stranger(self);
+        return;
+    }
     self->has_epoch    = true;
     self->term         = term;
     self->epoch        = epoch;
@@ -231,7 +242,7 @@ static void on_seal(membership *self, const wire_control *c)
     if (self->setup.n_parts == 0 || !membership_is_newer(term, epoch, self->term, self->epoch))
         return;
     if (term == s->term && epoch == s->epoch) { /* said again */
-        if (s->n_due == 0) send_sealed(self);
+        if (owes_sealed(self)) send_sealed(self);
         return;
     }
     if (s->epoch != 0 && !membership_is_newer(term, epoch, s->term, s->epoch)) return;

@@ -9,7 +9,8 @@
  *             scheduler is lost after a lease, or when a broken connection has not brought WELCOME in time.  A scheduler
  *             that promised to come back (grace_ms of WELCOME) may be away for that long.  Time in which this process
  *             itself stood still is nobody's silence.
- *   Epochs    Of EPOCH only newer ones are passed on.
+ *   Epochs    Of EPOCH only newer ones are passed on.  A scheduler of a later term goes on with later epochs; once the
+ *             member has begun (membership_begun()), one that begins anew has lost the job, and is not followed.
  *   Sealing   A holder of state is asked to stand still (SEAL), says where (membership_sealed(), once for each of its parts),
  *             and repeats SEALED until an epoch as new has come.
  *   Leaving   BYE, until BYED.
@@ -83,9 +84,9 @@ typedef struct { /* read only, and by the functions below first */
     void *user;
     char scheduler[300], self[64];
     membership_phase phase;
-    bool is_up, is_known;                /* is_known: WELCOME came on this connection */
-    bool has_epoch, is_away, has_waited; /* is_away, has_waited: said so */
-    uint64_t incarnation;                /* 0 before WELCOME */
+    bool is_up, is_known;                           /* is_known: WELCOME came on this connection */
+    bool has_epoch, has_begun, is_away, has_waited; /* is_away, has_waited: said so */
+    uint64_t incarnation;                           /* 0 before WELCOME */
     uint64_t grace_ms;    /* for which the scheduler may be away; 0: it does not come back */
     uint64_t term, epoch; /* of the newest record */
     uint64_t begun_ms, again_ms, beat_ms, beats, leave_ms, acked_ms, down_ms, renewed_ms, ticked_ms;
@@ -106,6 +107,8 @@ uint64_t membership_due(const membership *self); /* UINT64_MAX: not before somet
 
 /* Says it as this member's, if the scheduler knows it and is there; may be lost. */
 void membership_say(membership *self, const wire_control *message);
+void membership_begun(membership *self,
+                      uint64_t now_ms); /* it has state that no other job may use */
 void membership_beat(membership *self,
                      uint64_t now_ms); /* at once: there is something new to tell */
 void membership_again(membership *self,

@@ -227,7 +227,7 @@ static void take_committed(liaison *self, const wire_control *c, uint64_t now_ms
     self->committed = c;
     self->act.committed(self->user, c->u.committed.step, c->u.committed.applied);
     self->committed = NULL;
-    membership_beat(&self->member, now_ms); /* from here on there is a step to tell */
+    membership_begun(&self->member, now_ms);
 }
 
 /* True once for each incarnation of a rank: whoever took its seat may die as well. */

@@ -23,8 +23,9 @@ no_include() {
 }
 
 @test "includes point from cli to worker and server, to scheduler, to proto, to common, never sideways" {
-    no_include common proto scheduler server worker cli
-    no_include proto scheduler server worker cli
+    no_include common proto membership scheduler server worker cli
+    no_include proto membership scheduler server worker cli
+    no_include membership scheduler server worker cli
     no_include scheduler server worker cli
     no_include server worker cli
     no_include worker server cli
@@ -38,7 +39,7 @@ no_include() {
 }
 
 @test "the examples include nothing of ours but penstock.h" {
-    no_include worker/examples common proto scheduler server worker/coll worker/train cli
+    no_include worker/examples common proto membership scheduler server worker/coll worker/train cli
 }
 
 @test "every public function that computes does it in our floating-point environment" {
@@ -52,29 +53,29 @@ no_include() {
 }
 
 @test "zmq.h, lmdb.h, the generated headers and CUDA have one door each" {
-    [ "$(grep -rlE '#include <zmq\.h>' common proto scheduler server worker cli)" = common/transport/transport_zmq.h ]
-    [ -z "$(grep -rlE '#include "common/transport/transport_zmq\.h"' common proto scheduler server worker cli | grep -v '^common/transport/transport_zmq')" ]
-    [ "$(grep -rlE '#include <sodium' common proto scheduler server worker cli)" = common/secret.c ]
-    [ "$(grep -rlE '#include <lmdb\.h>' common proto scheduler server worker cli)" = common/store/store_env.c ]
-    [ "$(grep -rlE '#include <uthash' common proto scheduler server worker cli)" = common/hash.h ]
-    [ "$(grep -rlE '#include <microhttpd' common proto scheduler server worker cli)" = common/http.c ]
+    [ "$(grep -rlE '#include <zmq\.h>' common proto membership scheduler server worker cli)" = common/transport/transport_zmq.h ]
+    [ -z "$(grep -rlE '#include "common/transport/transport_zmq\.h"' common proto membership scheduler server worker cli | grep -v '^common/transport/transport_zmq')" ]
+    [ "$(grep -rlE '#include <sodium' common proto membership scheduler server worker cli)" = common/secret.c ]
+    [ "$(grep -rlE '#include <lmdb\.h>' common proto membership scheduler server worker cli)" = common/store/store_env.c ]
+    [ "$(grep -rlE '#include <uthash' common proto membership scheduler server worker cli)" = common/hash.h ]
+    [ "$(grep -rlE '#include <microhttpd' common proto membership scheduler server worker cli)" = common/http.c ]
     [ -z "$(grep -rlE '\.pb-c\.h' common scheduler server worker cli --include='*.c' --include='*.h')" ]
-    [ "$(grep -rlE '#include <cuda' common proto scheduler server worker cli)" = common/device/device_cuda.h ]
-    [ -z "$(grep -rlE '#include "common/device/device_cuda\.h"' common proto scheduler server worker cli | grep -v '^common/device/device_cuda')" ]
+    [ "$(grep -rlE '#include <cuda' common proto membership scheduler server worker cli)" = common/device/device_cuda.h ]
+    [ -z "$(grep -rlE '#include "common/device/device_cuda\.h"' common proto membership scheduler server worker cli | grep -v '^common/device/device_cuda')" ]
 }
 
 @test "only common/config.c reads the environment" {
-    run grep -rnE '\b(secure_)?getenv *\(' common proto scheduler server worker cli --include='*.c'
+    run grep -rnE '\b(secure_)?getenv *\(' common proto membership scheduler server worker cli --include='*.c'
     [ "$(echo "$output" | grep -v '^common/config.c:')" = "" ]
 }
 
 @test "the library never aborts, exits or writes to stdout" {
-    run grep -nE '\b(abort|exit|_exit|printf|puts|putchar) *\(' $(ls worker/*.c worker/coll/*.c worker/data/*.c worker/train/*.c proto/*.c scheduler/*.c common/*.c common/*/*.c | grep -v worker/api_spawn.c)
+    run grep -nE '\b(abort|exit|_exit|printf|puts|putchar) *\(' $(ls worker/*.c worker/coll/*.c worker/data/*.c worker/train/*.c proto/*.c membership/*.c scheduler/*.c common/*.c common/*/*.c | grep -v worker/api_spawn.c)
     [ "$(echo "$output" | grep -vE '(sn|vsn|f|d)printf|:[0-9]+:( \*|/\*|.*(->|\.)abort)' | grep .)" = "" ] || { echo "$output"; false; }
 }
 
 @test "every header compiles alone, the public one as C99 and as C++ with -Iinclude only" {
-    git ls-files -co --exclude-standard 'common/*.h' 'proto/*.h' 'scheduler/*.h' 'server/*.h' 'worker/*.h' 'cli/*.h' |
+    git ls-files -co --exclude-standard 'common/*.h' 'proto/*.h' 'membership/*.h' 'scheduler/*.h' 'server/*.h' 'worker/*.h' 'cli/*.h' |
         grep -v '^worker/examples' | xargs -P "$(nproc)" -I {} sh -c 'echo "#include \"{}\"" |
             gcc -std=c11 -D_GNU_SOURCE -I. -Iinclude -Wall -Wextra -Werror -fsyntax-only -x c - || { echo "{}"; exit 1; }'
     echo '#include "penstock.h"' | gcc -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c -
@@ -112,7 +113,7 @@ no_include() {
 }
 
 @test "every folder of sources has a README" {
-    for folder in common proto scheduler server worker cli tests include docs worker/examples deploy; do
+    for folder in common proto membership scheduler server worker cli tests include docs worker/examples deploy; do
         [ -f "$folder/README.md" ] || { echo "$folder has none"; return 1; }
     done
 }

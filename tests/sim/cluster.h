@@ -42,7 +42,9 @@ typedef enum {
     SIM_DRAIN,     /* a server is asked to go                                                    */
     SIM_SCALE,     /* there shall be `rank` of this role                                         */
     SIM_KEEP_FAIL, /* the scheduler's disk refuses to write                                     */
-    SIM_NO_WAY     /* it and `to` of `to_role` cannot reach each other; all else can            */
+    SIM_NO_WAY,    /* it and `to` of `to_role` cannot reach each other; all else can            */
+    SIM_SWALLOW,   /* its connection to the scheduler says nothing any more; another one would   */
+    SIM_FORGET     /* the scheduler dies, and comes back at until_ms without what it had kept    */
 } sim_what;
 
 typedef struct { /* something that happens to one process, from .. until */

@@ -259,9 +259,9 @@ void check_end(cluster *c)
     }
     for (uint32_t i = 0; i < c->n_servers; i++) {
         const life how = c->server[i].life;
-        left &=
-            how == LIFE_LEFT || how == LIFE_ABSENT ||
-            (c->plan.must_go_on && is_no_member(how, c->server[i].birth, c->server[i].incarnation));
+        left &= how == LIFE_LEFT || how == LIFE_ABSENT ||
+                (c->plan.must_go_on &&
+                 is_no_member(how, c->server[i].birth, c->server[i].member.incarnation));
         if (how == LIFE_RUNS) sim_wrong(c, "server %u has not ended", i);
     }
     left &= c->scheduler.life == LIFE_LEFT ||
@@ -273,4 +273,19 @@ void check_end(cluster *c)
     if (left) check_shards_agree(c);
     if (!left && c->plan.must_go_on && !c->is_excused)
         sim_wrong(c, "not everybody left in good order, and the job could go on");
+}
+
+/* A process is one member, whatever schedulers come and go. */
+void check_incarnation(cluster *c, const char *who, uint64_t *first, uint64_t now)
+{
+    if (*first != 0 && *first != now) sim_wrong(c, "%s goes on as another member than it was", who);
+    *first = now;
+}
+
+/* A scheduler that keeps its state comes back: who was welcomed waits for it. */
+void check_lost_scheduler(cluster *c, const char *who, const membership *m, const pen_error *why)
+{
+    if (why->role != PEN_SCHEDULER || why->status != PEN_UNREACHABLE || m->incarnation == 0) return;
+    if (c->plan.must_go_on && !c->is_excused && !c->scheduler.has_ended)
+        sim_wrong(c, "%s gave the scheduler up: \"%s\"", who, why->text);
 }

@@ -116,7 +116,7 @@ static void create(sim_server *s, sim_copy *k, const wire_replica *r)
                                    .self        = r->shard,
                                    .world_size  = s->ranks_max,
                                    .server      = (int32_t)s->rank,
-                                   .incarnation = s->incarnation,
+                                   .incarnation = s->member.incarnation,
                                    .is_empty    = r->role == WIRE_LEARNER};
     pen_error why;
     *k         = (sim_copy){.place = &s->place[r->place], .number = r->shard};
@@ -185,7 +185,7 @@ void sim_copies_install(sim_server *s)
 
 static void seal(sim_server *s, sim_copy *k)
 {
-    shard_seal(k->shard, s->seal_term, s->seal_epoch, &s->report[s->n_reports++]);
+    shard_seal(k->shard, s->member.seal.term, s->member.seal.epoch, &s->report[s->n_reports++]);
     k->is_sealed = true;
 }
 
@@ -196,7 +196,7 @@ bool sim_copies_seal(sim_server *s, bool at_once)
     for (uint32_t i = 0; i < s->n_shards && !at_once; i++) {
         const sim_copy *k = &s->copy[i];
         if (k->shard == NULL || k->role == WIRE_PRIMARY) continue;
-        if (!shard_is_level(k->shard, s->seal_epoch)) return false;
+        if (!shard_is_level(k->shard, s->member.seal.epoch)) return false;
     }
     for (uint32_t i = 0; i < s->n_shards; i++)
         if (s->copy[i].shard != NULL) seal(s, &s->copy[i]);
@@ -210,7 +210,7 @@ void sim_copies_seal_primaries(sim_server *s)
     for (uint32_t i = 0; i < s->n_shards; i++) {
         sim_copy *k = &s->copy[i];
         if (k->shard == NULL || k->role != WIRE_PRIMARY) continue;
-        shard_seal(k->shard, s->seal_term, s->seal_epoch, &report);
+        shard_seal(k->shard, s->member.seal.term, s->member.seal.epoch, &report);
         k->is_sealed = true;
     }
 }

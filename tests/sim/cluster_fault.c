@@ -130,6 +130,22 @@ static void stall(cluster *c, const sim_event *e)
     if (e->role == SIM_WORKER) c->worker[e->rank].stalled_until_ms = until;
 }
 
+static void swallow(cluster *c, const sim_event *e)
+{
+    endpoint *control =
+        e->role == SIM_WORKER ? &c->worker[e->rank].control : &c->server[e->rank].control;
+    control->is_swallowed = control->t != NULL;
+}
+
+/* What comes back is the scheduler of another job, as far as members know. */
+static void forget(cluster *c)
+{
+    if (c->scheduler.life != LIFE_RUNS || c->scheduler.has_ended) return;
+    c->is_excused = true;
+    crash(c, SIM_SCHEDULER, 0);
+    sim_scheduler_forget(&c->scheduler);
+}
+
 static void event_begins(cluster *c, uint32_t i)
 {
     const sim_event *e   = &c->plan.event[i];
@@ -138,6 +154,8 @@ static void event_begins(cluster *c, uint32_t i)
     if (is_isolation(e)) net_partition(c, e, c->happened[i].birth, true);
     if (e->what == SIM_CRASH) crash(c, e->role, e->rank);
     if (e->what == SIM_STALL) stall(c, e);
+    if (e->what == SIM_SWALLOW) swallow(c, e);
+    if (e->what == SIM_FORGET) forget(c);
     if (e->what == SIM_JOIN) fault_start(c, e->role, e->rank);
     if (e->what == SIM_LEAVE) c->worker[e->rank].wants_to_leave = true;
     if (e->what == SIM_DRAIN || e->what == SIM_SCALE) sim_operator_wants(c, e);
@@ -204,7 +222,8 @@ static void event_ends(cluster *c, uint32_t i)
         net_break(c, e, c->happened[i].birth); /* a stream that lost something does not go on */
     }
     if (e->what == SIM_NO_WAY) net_break(c, e, c->happened[i].birth); /* all is dialled anew */
-    if (e->what == SIM_CRASH && life_of(c, e->role, e->rank) == LIFE_CRASHED && !is_job_over(c) &&
+    if ((e->what == SIM_CRASH || e->what == SIM_FORGET) &&
+        life_of(c, e->role, e->rank) == LIFE_CRASHED && !is_job_over(c) &&
         (e->role != SIM_WORKER || c->plan.on_worker_loss == SCHEDULER_LOSS_WAIT))
         begin(c, e->role, e->rank);
 }

@@ -202,8 +202,18 @@ void net_dial_replica(cluster *c, endpoint *e, const char *address, const char *
     dial(c, e, NET_REPLICA, other, name);
 }
 
+void net_redial(cluster *c, endpoint *e)
+{
+    char other[SIM_NAME_BYTES], name[SIM_NAME_BYTES];
+    memcpy(other, e->other, sizeof other);
+    memcpy(name, e->name, sizeof name);
+    net_hang_up(e);
+    dial(c, e, e->plane, other, name);
+}
+
 void net_hang_up(endpoint *e)
 {
+    e->is_swallowed = false;
     if (e->t == NULL) return;
     transport_close(e->t, 0);
     e->t = NULL;
@@ -238,6 +248,7 @@ static void digest(cluster *c, const endpoint *e, const transport_event *event)
 
 bool net_recv(cluster *c, endpoint *e, transport_event *event)
 {
+    while (e->is_swallowed && transport_recv(e->t, event) == PEN_OK) buf_release(event->body);
     if (e->t == NULL || c->result.wrong[0] != '\0' || transport_recv(e->t, event) != PEN_OK)
         return false;
     if (event->kind == TRANSPORT_MESSAGE && e->plane != NET_CONTROL) corrupt(c, e->plane, event);
@@ -294,7 +305,7 @@ bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, 
 void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message)
 {
     pen_error why;
-    if (e->t == NULL) return;
+    if (e->t == NULL || e->is_swallowed) return;
     if (wire_control_encode(message, &c->out, &why) != PEN_OK)
         sim_wrong(c, "%s cannot write %s: %s", e->name, wire_kind_name((int)message->kind),
                   why.text);

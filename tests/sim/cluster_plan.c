@@ -334,9 +334,9 @@ static void add_trouble(words *w, const char *plane, const sim_trouble *t)
 static void add_event(words *w, const sim_event *e)
 {
     static const char *const roles[] = {"nobody", "scheduler", "server", "worker"};
-    static const char *const whats[] = {"nothing", "crash", "cut off",   "deaf",
-                                        "mute",    "stall", "join",      "leave",
-                                        "drain",   "scale", "keep fails"};
+    static const char *const whats[] = {"nothing",    "crash",  "cut off",   "deaf",   "mute",
+                                        "stall",      "join",   "leave",     "drain",  "scale",
+                                        "keep fails", "no way", "swallowed", "forgets"};
     add(w, "; %s %s %u %" PRIu64 " .. %" PRIu64, whats[e->what], roles[e->role], e->rank,
         e->from_ms, e->until_ms);
 }

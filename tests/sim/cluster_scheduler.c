@@ -171,6 +171,14 @@ void sim_scheduler_crash(sim_scheduler *s)
     net_hang_up(&s->listener);
 }
 
+void sim_scheduler_forget(sim_scheduler *s)
+{
+    free(s->disk.bytes);
+    s->disk.bytes  = NULL;
+    s->disk.size   = 0;
+    s->disk.writes = 0;
+}
+
 void sim_scheduler_free(sim_scheduler *s)
 {
     net_hang_up(&s->listener);

@@ -7,12 +7,8 @@
 #include <string.h>
 
 enum {
-    AGAIN_MS        = 1000,
-    DOWN_MS         = 1000,
-    LEAVE_MS        = 2000,
-    BEATS_PER_LEASE = 10,
-    NUDGE_MS        = 200,
-    LEVEL_MS        = 200 /* a copy may take so long to catch up with a sealed primary */
+    NUDGE_MS = 200,
+    LEVEL_MS = 200 /* a copy may take so long to catch up with a sealed primary */
 };
 
 static uint64_t now(const sim_server *s)
@@ -21,10 +17,9 @@ static uint64_t now(const sim_server *s)
 }
 
 /* ---- saying ---------------------------------------------------------------------------------- */
-static void say(sim_server *s, wire_control *message)
+static void say(sim_server *s, const wire_control *message)
 {
-    message->from = s->incarnation;
-    net_say(s->c, &s->control, 0, message);
+    membership_say(&s->member, message);
 }
 
 void sim_server_report(sim_server *s, const pen_error *error)
@@ -32,26 +27,6 @@ void sim_server_report(sim_server *s, const pen_error *error)
     wire_control c = {.kind = WIRE_FAILURE, .u.verdict = *error};
     sim_note(s->c, "%s reports: %s", s->control.name, error->text);
     say(s, &c);
-}
-
-static void say_hello(sim_server *s)
-{
-    const char *address[SIM_PLACES_MAX];
-    for (uint32_t i = 0; i < s->n_places; i++)
-        address[i] = transport_address(s->place[i].listener.t);
-    wire_control c        = {.kind = WIRE_HELLO};
-    c.u.hello.role        = PEN_SERVER;
-    c.u.hello.rank        = (int32_t)s->rank;
-    c.u.hello.pid         = 200 + (int32_t)s->rank;
-    c.u.hello.nonce       = s->nonce;
-    c.u.hello.host        = s->control.name;
-    c.u.hello.machine     = s->control.name;
-    c.u.hello.job         = "";
-    c.u.hello.store       = "";
-    c.u.hello.n_addresses = s->n_places;
-    c.u.hello.address     = address;
-    say(s, &c);
-    s->say_ms = now(s) + AGAIN_MS;
 }
 
 void sim_server_caught_up(sim_server *s, uint32_t number, int32_t server)
@@ -170,14 +145,6 @@ static void look_for_copies(sim_server *s)
     say_ready(s);
 }
 
-static void take_epoch(sim_server *s, const wire_control *m)
-{
-    if (!sim_record_is_newer(m->u.epoch.term, m->u.epoch.epoch, &s->record)) return;
-    sim_record_take(s->c, &s->record, m);
-    s->seal_epoch = 0;
-    if (s->has_plan) sim_copies_install(s);
-}
-
 static void take_plan(sim_server *s, const wire_control *m)
 {
     pen_error why;
@@ -201,38 +168,18 @@ static void take_plan(sim_server *s, const wire_control *m)
 }
 
 /* ---- being sealed ---------------------------------------------------------------------------- */
-static void say_sealed(sim_server *s)
+static bool is_sealing(const sim_server *s)
 {
-    wire_control c       = {.kind = WIRE_SEALED};
-    c.u.sealed.term      = s->seal_term;
-    c.u.sealed.epoch     = s->seal_epoch;
-    c.u.sealed.n_reports = s->n_reports;
-    c.u.sealed.report    = s->report;
-    say(s, &c);
-    s->seal_ms = now(s) + AGAIN_MS;
+    return s->member.seal.n_due > 0;
 }
 
 static void try_to_seal(sim_server *s)
 {
-    if (s->seal_epoch == 0 || s->is_sealed) return;
-    if (!sim_copies_seal(s, now(s) >= s->seal_ms)) return;
-    s->is_sealed = true;
-    say_sealed(s);
-}
-
-static void take_seal(sim_server *s, const wire_control *m)
-{
-    const uint64_t term = m->u.seal.term, epoch = m->u.seal.epoch;
-    if (!sim_record_is_newer(term, epoch, &s->record)) return;
-    if (s->seal_epoch != 0 &&
-        (term < s->seal_term || (term == s->seal_term && epoch < s->seal_epoch)))
-        return;
-    s->seal_term  = term;
-    s->seal_epoch = epoch;
-    s->seal_ms    = now(s) + LEVEL_MS;
-    s->is_sealed  = false;
-    sim_copies_seal_primaries(s);
-    try_to_seal(s);
+    const membership_seal *seal = &s->member.seal;
+    if (!is_sealing(s) || !sim_copies_seal(s, now(s) >= s->level_ms)) return;
+    if (membership_sealed(&s->member, seal->term, seal->epoch, s->report, s->n_reports, now(s)) !=
+        PEN_OK)
+        abort();
 }
 
 /* ---- what the scheduler says ----------------------------------------------------------------- */
@@ -259,46 +206,121 @@ static void take_enquiry(sim_server *s, int32_t rank)
     say(s, &c);
 }
 
-static void leave(sim_server *s)
-{
-    s->is_leaving = true;
-    s->leave_ms   = now(s) + LEAVE_MS;
-    say(s, &(wire_control){.kind = WIRE_BYE});
-}
-
-static void welcome(sim_server *s, const wire_control *m)
-{
-    s->incarnation = m->u.welcome.incarnation;
-    s->grace_ms    = m->u.welcome.grace_ms;
-    s->is_welcome  = true;
-    s->acked_ms    = now(s);
-    if (s->seal_epoch != 0 && s->is_sealed) say_sealed(s);
-}
-
 /* It came later, and a worker cannot reach it: the job has others. */
 static bool is_turned_away(const sim_server *s, const pen_error *why)
 {
     return s->birth > 0 && s->c->plan.replicas > 0 && why->status == PEN_UNREACHABLE;
 }
 
+/* ---- what its membership says ---------------------------------------------------------------- */
+static void member_sends(void *user, const wire_control *message)
+{
+    sim_server *s = user;
+    net_say(s->c, &s->control, 0, message);
+}
+
+static void member_logs(void *user, int level, const char *line)
+{
+    sim_server *s = user;
+    sim_note(s->c, "%s says (%d): %s", s->control.name, level, line);
+}
+
+static void fill_hello(void *user, wire_control *c)
+{
+    sim_server *s = user;
+    for (uint32_t i = 0; i < s->n_places; i++)
+        s->address[i] = transport_address(s->place[i].listener.t);
+    c->u.hello.role        = PEN_SERVER;
+    c->u.hello.rank        = (int32_t)s->rank;
+    c->u.hello.pid         = 200 + (int32_t)s->rank;
+    c->u.hello.nonce       = s->nonce;
+    c->u.hello.host        = s->control.name;
+    c->u.hello.machine     = s->control.name;
+    c->u.hello.job         = "";
+    c->u.hello.store       = "";
+    c->u.hello.n_addresses = s->n_places;
+    c->u.hello.address     = s->address;
+}
+
+static void fill_beat(void *user, wire_control *c)
+{
+    (void)user;
+    c->u.beat.step = -1;
+    c->u.beat.call = "serve";
+}
+
+static void renew(void *user)
+{
+    sim_server *s = user;
+    net_redial(s->c, &s->control);
+}
+
+static void unanswered(void *user, pen_error *why)
+{
+    const sim_server *s = user;
+    why_set(why, PEN_UNREACHABLE, "server %u found no scheduler", s->rank);
+}
+
+static void on_epoch(void *user, const wire_control *m)
+{
+    sim_server *s = user;
+    sim_record_take(s->c, &s->record, m);
+    if (s->has_plan) sim_copies_install(s);
+}
+
+static void on_seal(void *user, uint64_t term, uint64_t epoch)
+{
+    sim_server *s = user;
+    (void)term, (void)epoch;
+    s->level_ms = now(s) + LEVEL_MS;
+    sim_copies_seal_primaries(s);
+    try_to_seal(s);
+}
+
+static void left(void *user)
+{
+    end(user, LIFE_LEFT);
+}
+
+static void failed(void *user, const pen_error *why)
+{
+    sim_server *s = user;
+    check_lost_scheduler(s->c, s->control.name, &s->member, why);
+    if (why->role != PEN_SCHEDULER && s->member.incarnation != 0 && !is_turned_away(s, why))
+        check_failure(s->c, why); /* else it is for this one alone */
+    fail(s, why);
+}
+
+static void begin_membership(sim_server *s)
+{
+    static const membership_actions actions = {.send       = member_sends,
+                                               .log        = member_logs,
+                                               .fill_hello = fill_hello,
+                                               .fill_beat  = fill_beat,
+                                               .renew      = renew,
+                                               .unanswered = unanswered,
+                                               .epoch      = on_epoch,
+                                               .seal       = on_seal,
+                                               .left       = left,
+                                               .failed     = failed};
+    const membership_setup setup            = {.lease_ms  = s->c->plan.lease_ms,
+                                               .answer_ms = s->c->plan.init_timeout_ms,
+                                               .down_ms   = MEMBERSHIP_DOWN_MS,
+                                               .n_parts   = 1,
+                                               .scheduler = "sim",
+                                               .self      = "this server"};
+    membership_init(&s->member, &setup, &actions, s, now(s));
+}
+
 static void take(sim_server *s, const wire_control *m)
 {
+    if (membership_receive(&s->member, m, now(s))) return;
     switch (m->kind) {
-    case WIRE_WELCOME: welcome(s, m); break;
-    case WIRE_EPOCH: take_epoch(s, m); break;
     case WIRE_PLAN: take_plan(s, m); break;
-    case WIRE_SEAL: take_seal(s, m); break;
-    case WIRE_BEAT_ACK: s->acked_ms = now(s); break;
     case WIRE_ENQUIRE: take_enquiry(s, m->u.enquire.rank); break;
-    case WIRE_STOP: leave(s); break;
-    case WIRE_BYED: end(s, LIFE_LEFT); break;
+    case WIRE_STOP: membership_leave(&s->member, now(s)); break;
     case WIRE_SNAPSHOT_DONE:
         if (s->rank == 0 && m->u.snapshot_done.status == PEN_OK) s->c->result.snapshots++;
-        break;
-    case WIRE_VERDICT:
-        if (s->incarnation != 0 && !is_turned_away(s, &m->u.verdict))
-            check_failure(s->c, &m->u.verdict); /* else it is for this one alone */
-        fail(s, &m->u.verdict);
         break;
     default: break;
     }
@@ -308,15 +330,8 @@ static void take_event(sim_server *s, const transport_event *event)
 {
     wire_control message;
     switch (event->kind) {
-    case TRANSPORT_UP:
-        s->is_up      = true;
-        s->is_welcome = false;
-        say_hello(s);
-        break;
-    case TRANSPORT_DOWN:
-        s->is_up   = false;
-        s->down_ms = now(s);
-        break;
+    case TRANSPORT_UP: membership_up(&s->member, now(s)); break;
+    case TRANSPORT_DOWN: membership_down(&s->member, now(s)); break;
     case TRANSPORT_MESSAGE:
         if (net_hear(s->c, &s->control, event, &message)) take(s, &message);
         break;
@@ -331,11 +346,11 @@ void sim_server_begin(cluster *c, uint32_t rank)
     char name[SIM_NAME_BYTES], scheduler[SIM_PLACE_BYTES];
     const uint32_t birth = s->life == LIFE_ABSENT ? 0 : s->birth + 1;
     sim_server_free(s);
-    *s         = (sim_server){.c = c, .rank = rank, .birth = birth, .life = LIFE_RUNS};
-    s->clock   = sim_clock_draw(c);
-    s->nonce   = draw(&c->chance);
-    s->beat_ms = s->started_ms = now(s);
-    s->n_places                = c->plan.shards;
+    *s          = (sim_server){.c = c, .rank = rank, .birth = birth, .life = LIFE_RUNS};
+    s->clock    = sim_clock_draw(c);
+    s->nonce    = draw(&c->chance);
+    s->n_places = c->plan.shards;
+    begin_membership(s);
     for (uint32_t i = 0; i < s->n_places; i++) {
         s->place[i] = (sim_place){.server = s, .index = i};
         net_place_name(c, rank, birth, (int32_t)i, name);
@@ -347,41 +362,11 @@ void sim_server_begin(cluster *c, uint32_t rank)
     net_dial(c, &s->control, scheduler, name);
 }
 
-static void beat(sim_server *s)
-{
-    wire_control c = {.kind = WIRE_BEAT};
-    c.u.beat.seq   = ++s->beats;
-    c.u.beat.step  = -1;
-    c.u.beat.call  = "serve";
-    say(s, &c);
-    s->beat_ms = now(s) + s->c->plan.lease_ms / BEATS_PER_LEASE;
-}
-
-/* When silence is taken for the scheduler's death. */
-static uint64_t lost_ms(const sim_server *s)
-{
-    if (s->incarnation == 0) return s->started_ms + s->c->plan.init_timeout_ms;
-    const uint64_t lease = s->acked_ms + s->c->plan.lease_ms, down = s->down_ms + DOWN_MS;
-    if (s->grace_ms > 0) return s->acked_ms + s->grace_ms;
-    return !s->is_up && down < lease ? down : lease;
-}
-
-static void watch_scheduler(sim_server *s)
-{
-    pen_error why;
-    if (s->is_leaving || now(s) < lost_ms(s)) return;
-    why_set(&why, PEN_UNREACHABLE, "server %u lost the scheduler", s->rank);
-    fail(s, &why);
-}
-
 static void do_what_is_due(sim_server *s)
 {
     const uint64_t at = now(s);
-    if (s->is_up && !s->is_welcome && at >= s->say_ms) say_hello(s);
-    if (s->is_welcome && at >= s->beat_ms) beat(s);
-    if (s->is_welcome) look_for_copies(s);
+    if (s->member.is_known) look_for_copies(s);
     try_to_seal(s);
-    if (s->is_welcome && s->seal_epoch != 0 && s->is_sealed && at >= s->seal_ms) say_sealed(s);
     if (s->has_plan && at >= s->nudge_ms) {
         s->nudge_ms = at + NUDGE_MS;
         sim_copies_nudge(s);
@@ -393,16 +378,16 @@ bool sim_server_turn(sim_server *s)
     bool any = false;
     transport_event event;
     if (s->life != LIFE_RUNS || s->stalled_until_ms > s->c->now_ms) return false;
-    if (s->stalled_until_ms > 0) s->acked_ms = now(s); /* its own pause is nobody's fault */
     s->stalled_until_ms = 0;
     while (s->life == LIFE_RUNS && net_recv(s->c, &s->control, &event)) {
         take_event(s, &event);
         buf_release(event.body);
+        check_incarnation(s->c, s->control.name, &s->incarnation, s->member.incarnation);
         any = true;
     }
     if (s->life == LIFE_RUNS) any |= sim_copies_turn(s);
-    if (s->life == LIFE_RUNS) watch_scheduler(s);
-    if (s->life == LIFE_RUNS && s->is_leaving && now(s) >= s->leave_ms) end(s, LIFE_LEFT);
+    if (s->life == LIFE_RUNS && membership_due(&s->member) <= now(s))
+        membership_tick(&s->member, now(s));
     if (s->life == LIFE_RUNS) do_what_is_due(s);
     return any;
 }
@@ -416,12 +401,10 @@ uint64_t sim_server_due(const sim_server *s)
 {
     if (s->life != LIFE_RUNS) return UINT64_MAX;
     if (s->stalled_until_ms > s->c->now_ms) return s->stalled_until_ms;
-    uint64_t due = s->is_leaving ? s->leave_ms : lost_ms(s);
-    if (s->is_up && !s->is_welcome) due = least(due, s->say_ms);
-    if (s->is_welcome) due = least(due, s->beat_ms);
-    for (uint32_t i = 0; s->is_welcome && i < SIM_SERVERS_MAX; i++)
+    uint64_t due = membership_due(&s->member);
+    for (uint32_t i = 0; s->member.is_known && i < SIM_SERVERS_MAX; i++)
         if (s->apart_ms[i] > 0) due = least(due, s->apart_ms[i]);
-    if (s->seal_epoch != 0 && (s->is_welcome || !s->is_sealed)) due = least(due, s->seal_ms);
+    if (is_sealing(s)) due = least(due, s->level_ms);
     if (s->has_plan && s->c->plan.replicas > 0) due = least(due, s->nudge_ms);
     return sim_when(s->c, &s->clock, due);
 }
@@ -445,6 +428,7 @@ void sim_server_free(sim_server *s)
     plan_destroy(s->cut);
     free(s->shard_of);
     keep_clear(&s->kept);
+    membership_fini(&s->member);
     sim_record_clear(&s->record);
     s->cut      = NULL;
     s->shard_of = NULL;

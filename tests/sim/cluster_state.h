@@ -57,6 +57,7 @@ typedef struct { /* one end of connections */
     net_plane plane;
     char name[SIM_NAME_BYTES];  /* in the network; a dialler's is that of its process */
     char other[SIM_NAME_BYTES]; /* what a dialler dials */
+    bool is_swallowed;          /* it is up for both ends, and nothing comes through any more */
 } endpoint;
 
 void net_open(cluster *c);
@@ -75,6 +76,7 @@ uint32_t net_control_id(const cluster *c);
 void net_listen(cluster *c, endpoint *e, net_plane plane, const char *name);
 void net_dial(cluster *c, endpoint *e, const char *address, const char *name);
 void net_dial_replica(cluster *c, endpoint *e, const char *address, const char *name);
+void net_redial(cluster *c, endpoint *e); /* another connection in its place, as lifeline_renew() */
 void net_hang_up(endpoint *e);
 bool net_recv(cluster *c, endpoint *e, transport_event *event); /* corrupts some payloads */
 bool net_hear(cluster *c, const endpoint *e, const transport_event *event, wire_control *message);
@@ -150,14 +152,16 @@ struct sim_server {
     life life;
     sim_clock clock;
     endpoint control;
-    bool is_up, is_welcome, is_leaving, has_plan, is_sealed;
+    membership member;
+    uint64_t incarnation; /* as it was first welcomed */
+    bool has_plan;
     bool owes_ready;                    /* until it reaches the copies of its shards */
     uint64_t apart_ms[SIM_SERVERS_MAX]; /* when it says that it does not; 0: it does */
-    uint64_t nonce, incarnation, grace_ms;
-    uint64_t started_ms, say_ms, beat_ms, beats, acked_ms, down_ms, leave_ms, nudge_ms;
+    uint64_t nonce, nudge_ms;
+    const char *address[SIM_PLACES_MAX]; /* scratch of HELLO */
     uint64_t stalled_until_ms;
     sim_record record;
-    uint64_t seal_term, seal_epoch, seal_ms; /* seal_epoch 0: is not sealed */
+    uint64_t level_ms; /* until when a sealed copy may catch up with its primary */
     uint32_t n_reports;
     wire_sealed_report report[SIM_SHARDS_MAX];
     keep kept;
@@ -225,8 +229,9 @@ struct sim_worker {
     endpoint control;
     liaison *liaison;
     requests *requests;
-    bool is_late;    /* it came when others were training        */
-    bool has_loaded; /* first values are there; rank 0 said them */
+    uint64_t incarnation; /* as it was first welcomed */
+    bool is_late;         /* it came when others were training        */
+    bool has_loaded;      /* first values are there; rank 0 said them */
     bool has_epoch, has_plan, is_committed, has_left, snapshot_wanted, wants_to_leave;
     uint64_t stalled_until_ms;
     uint64_t unreached_ms[SIM_SERVERS_MAX]; /* when it says so; 0: it reaches it */
@@ -351,6 +356,7 @@ void sim_scheduler_begin(cluster *c);
 bool sim_scheduler_turn(sim_scheduler *s);
 uint64_t sim_scheduler_due(sim_scheduler *s);
 void sim_scheduler_crash(sim_scheduler *s);
+void sim_scheduler_forget(sim_scheduler *s); /* its disk is empty */
 void sim_scheduler_free(sim_scheduler *s);
 
 void sim_server_begin(cluster *c, uint32_t rank);
@@ -408,6 +414,8 @@ void check_pushed(sim_worker *w, const wire_data *d); /* what leaves a worker */
 void check_acknowledged(sim_worker *w, const sim_call *call);
 void check_step(sim_worker *w);       /* after each step      */
 void check_ways(const sim_worker *w); /* when it may begin its first step */
+void check_incarnation(cluster *c, const char *who, uint64_t *first, uint64_t now);
+void check_lost_scheduler(cluster *c, const char *who, const membership *m, const pen_error *why);
 void check_calls(cluster *c);
 void check_failure(cluster *c, const pen_error *why);
 void check_end(cluster *c);

@@ -301,14 +301,14 @@ static void liaison_sends(void *user, const wire_control *message)
 static bool is_member(const sim_worker *w)
 {
     for (uint32_t i = 0; i < w->record.n_workers; i++)
-        if (w->record.worker[i].incarnation == liaison_membership(w->liaison)->incarnation) return true;
+        if (w->record.worker[i].incarnation == liaison_membership(w->liaison)->incarnation)
+            return true;
     return false;
 }
 
 static void epoch_came(void *user, const wire_control *m)
 {
     sim_worker *w = user;
-    if (!sim_record_is_newer(m->u.epoch.term, m->u.epoch.epoch, &w->record)) return;
     sim_record_take(w->c, &w->record, m);
     if (!w->has_epoch) w->is_late = m->u.epoch.epoch > 1 || !is_member(w);
     w->has_epoch = true;
@@ -362,6 +362,7 @@ static void failed(void *user, const pen_error *why)
 {
     sim_worker *w = user;
     sim_note(w->c, "rank %u fails: %s", w->rank, why->text);
+    check_lost_scheduler(w->c, w->control.name, liaison_membership(w->liaison), why);
     const bool is_alone = why->status == PEN_UNREACHABLE && w->is_late && !w->is_committed;
     if (!is_alone && why->role != PEN_SCHEDULER && liaison_membership(w->liaison)->incarnation != 0)
         check_failure(w->c, why); /* else it is for this one alone */
@@ -386,27 +387,42 @@ static const char *describe_silence(void *user)
     return "simulated";
 }
 
+static void renew(void *user)
+{
+    sim_worker *w = user;
+    net_redial(w->c, &w->control);
+}
+
 static void make_liaison(sim_worker *w)
 {
-    static const liaison_actions actions = {
-        liaison_sends, epoch_came,       plan_came, committed,
-        snapshot_done, snapshot_please,  left,      failed,
-        fill_beat,     describe_silence, logs,      .prove = sim_share_prove};
-    const sim_plan *p         = &w->c->plan;
-    const liaison_setup setup = {.rank            = (int32_t)w->rank,
-                                 .world_size      = (int32_t)p->task.workers,
-                                 .servers         = (int32_t)p->servers,
-                                 .pid             = 100 + (int32_t)w->rank,
-                                 .local_rank      = -1,
-                                 .node            = -1,
-                                 .machine         = w->control.name,
-                                 .nonce           = draw(&w->chance),
-                                 .number          = sim_share_number(w),
-                                 .lease_ms        = p->lease_ms,
-                                 .init_timeout_ms = p->init_timeout_ms,
-                                 .host            = w->control.name,
-                                 .job             = "sim",
-                                 .scheduler       = "sim"};
+    static const liaison_actions actions = {liaison_sends,
+                                            epoch_came,
+                                            plan_came,
+                                            committed,
+                                            snapshot_done,
+                                            snapshot_please,
+                                            left,
+                                            failed,
+                                            fill_beat,
+                                            describe_silence,
+                                            logs,
+                                            .renew = renew,
+                                            .prove = sim_share_prove};
+    const sim_plan *p                    = &w->c->plan;
+    const liaison_setup setup            = {.rank            = (int32_t)w->rank,
+                                            .world_size      = (int32_t)p->task.workers,
+                                            .servers         = (int32_t)p->servers,
+                                            .pid             = 100 + (int32_t)w->rank,
+                                            .local_rank      = -1,
+                                            .node            = -1,
+                                            .machine         = w->control.name,
+                                            .nonce           = draw(&w->chance),
+                                            .number          = sim_share_number(w),
+                                            .lease_ms        = p->lease_ms,
+                                            .init_timeout_ms = p->init_timeout_ms,
+                                            .host            = w->control.name,
+                                            .job             = "sim",
+                                            .scheduler       = "sim"};
     pen_error why;
     w->liaison = liaison_create(&setup, &actions, w, now_of(w), &why);
     if (w->liaison == NULL) sim_wrong(w->c, "%s", why.text);
@@ -464,6 +480,8 @@ static bool drain_control(sim_worker *w)
             requests_receive(w->requests, &message, now_of(w));
         }
         buf_release(event.body);
+        check_incarnation(w->c, w->control.name, &w->incarnation,
+                          liaison_membership(w->liaison)->incarnation);
     }
     return any;
 }

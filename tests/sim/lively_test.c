@@ -210,6 +210,47 @@ static void sim_the_scheduler_comes_back_and_nobody_notices(void **state)
     assert_true(t.keeps > 0 || runs_is_replay());
 }
 
+/* What it knew is gone, and its members must not go on in what it takes for a new job. */
+static void forget_the_job(sim_plan *p, uint64_t *chance)
+{
+    lasting(p, 2, 1);
+    p->has_state      = draw_chance(chance, 50); /* without it others wait for a second only */
+    const uint64_t at = draw_between(chance, 300, 3000);
+    sim_plan_add(p, (sim_event){.what     = SIM_FORGET,
+                                .role     = SIM_SCHEDULER,
+                                .from_ms  = at,
+                                .until_ms = at + draw_between(chance, 100, 2000)});
+}
+
+static void sim_nobody_goes_on_with_a_scheduler_that_has_forgotten_the_job(void **state)
+{
+    (void)state;
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_DISORDER, forget_the_job);
+    runs_print(__func__, &t);
+    assert_true(t.failed >= t.runs || runs_is_replay());
+}
+
+static void swallow_connections(sim_plan *p, uint64_t *chance)
+{
+    lasting(p, 3, 1);
+    p->lease_ms       = 2000;
+    p->on_worker_loss = SCHEDULER_LOSS_FAIL;
+    for (int i = 0; i < 4; i++)
+        sim_plan_add(p, (sim_event){.what    = SIM_SWALLOW,
+                                    .role    = draw_chance(chance, 50) ? SIM_WORKER : SIM_SERVER,
+                                    .rank    = (uint32_t)draw_below(chance, 3),
+                                    .from_ms = draw_between(chance, 300, 5000)});
+}
+
+static void sim_a_connection_that_says_nothing_is_replaced_and_nobody_notices(void **state)
+{
+    (void)state;
+    const runs_totals t =
+        runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, swallow_connections);
+    runs_print(__func__, &t);
+    assert_true(t.failed == 0 || runs_is_replay());
+}
+
 static void die_at_a_write(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 3, 1);
@@ -399,6 +440,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_a_server_that_comes_back_without_a_way_goes_alone),
         cmocka_unit_test(sim_the_scheduler_comes_back_and_nobody_notices),
         cmocka_unit_test(sim_the_scheduler_dies_at_any_of_its_writes),
+        cmocka_unit_test(sim_nobody_goes_on_with_a_scheduler_that_has_forgotten_the_job),
+        cmocka_unit_test(sim_a_connection_that_says_nothing_is_replaced_and_nobody_notices),
         cmocka_unit_test(sim_a_worker_dies_and_the_others_go_on),
         cmocka_unit_test(sim_a_worker_comes_back_and_the_others_wait),
         cmocka_unit_test(sim_a_host_is_lost_with_its_server_and_its_worker),

@@ -163,6 +163,41 @@ static void isolate(sim_plan *p, uint64_t *chance)
     p->data.delay_ms = 100;
 }
 
+/* Somebody's connection to the scheduler says nothing any more, and every worker is needed. */
+static void swallow(sim_plan *p, uint64_t *chance)
+{
+    begin_anew(p);
+    p->lease_ms       = 2000;
+    p->on_worker_loss = SCHEDULER_LOSS_FAIL;
+    sim_plan_add(p, (sim_event){.what    = SIM_SWALLOW,
+                                .role    = SIM_WORKER,
+                                .rank    = (uint32_t)draw_below(chance, p->task.workers),
+                                .from_ms = draw_between(chance, 500, 2500)});
+}
+
+/* The scheduler is away for longer than a connection may be; what: whether it still knows the job when it is back. */
+static void lose_scheduler(sim_plan *p, uint64_t *chance, sim_what what)
+{
+    begin_anew(p);
+    const uint64_t at = draw_between(chance, 500, 2500);
+    sim_plan_add(p, (sim_event){.what     = what,
+                                .role     = SIM_SCHEDULER,
+                                .from_ms  = at,
+                                .until_ms = at + draw_between(chance, 1500, 5000)});
+}
+
+/* Connections to the scheduler break again and again while servers die. */
+static void lose_control(sim_plan *p, uint64_t *chance)
+{
+    begin_anew(p);
+    p->servers     = 3;
+    p->servers_max = 0;
+    p->replicas    = 1;
+    p->lease_ms    = 10000;
+    p->control     = (sim_trouble){.delay_ms = 100, .break_ms = 30};
+    kill(p, 0, draw_between(chance, 500, 3000));
+}
+
 /* Lively clusters, with what this bug needs to show drawn more often. */
 static sim_plan plan_for(int plant, uint64_t seed)
 {
@@ -208,6 +243,14 @@ static sim_plan plan_for(int plant, uint64_t seed)
         /* Else a copy that waits for the gap to close is suspected, and filled anew. */
         if (plant == PLANT_RESEND_FROM_NEXT) p.lease_ms = 3600000;
         break;
+    case PLANT_RENEWAL_LOST: swallow(&p, &chance); break;
+    case PLANT_STALE_INCARNATION:
+        lose_scheduler(&p, &chance, SIM_FORGET);
+        p.has_state         = false; /* so that it does not ask them what number they had */
+        p.event[0].until_ms = p.event[0].from_ms + draw_between(&chance, 100, 800);
+        break;
+    case PLANT_GRACE_NOT_GRANTED: lose_scheduler(&p, &chance, SIM_CRASH); break;
+    case PLANT_SEAL_FORGOTTEN: lose_control(&p, &chance); break;
     case PLANT_COMMIT_NOT_GATED: narrow_window(&p, &chance); break;
     case PLANT_LEARNER_PROMOTED: lose_both(&p, &chance); break;
     case PLANT_NO_FENCE: isolate(&p, &chance); break;

@@ -252,6 +252,30 @@ static void test_liaison_tells_each_newer_epoch_once(void **state)
     liaison_destroy(w.liaison);
 }
 
+static void train(world *w)
+{
+    static const wire_model model = {0};
+    liaison_register(w->liaison, &model, w->now);
+    hear(w, (wire_control){.kind = WIRE_PLAN});
+    hear(w, (wire_control){.kind = WIRE_COMMITTED});
+}
+
+static void test_liaison_that_trains_follows_no_scheduler_that_begins_anew(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    train(&w);
+    epoch(&w, 3, 2);
+    epoch(&w, 4, 3); /* it goes on from there */
+    assert_int_equal(w.n_failed, 0);
+    epoch(&w, 5, 1);
+    assert_int_equal(w.n_failed, 1);
+    assert_int_equal(w.n_epochs, 3);
+    assert_int_equal(w.why.status, PEN_NOT_A_MEMBER);
+    liaison_destroy(w.liaison);
+}
+
 static void lose(world *w, int32_t rank, uint64_t incarnation)
 {
     wire_control c = {.kind = WIRE_LOST, .u.lost = {.rank = rank, .incarnation = incarnation}};
@@ -298,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_liaison_takes_no_scheduler_that_does_not_know_it),
         cmocka_unit_test(test_liaison_leaves_when_the_scheduler_is_back),
         cmocka_unit_test(test_liaison_tells_each_newer_epoch_once),
+        cmocka_unit_test(test_liaison_that_trains_follows_no_scheduler_that_begins_anew),
         cmocka_unit_test(test_liaison_tells_the_loss_of_whoever_took_a_seat_again),
         cmocka_unit_test(test_liaison_passes_on_that_this_worker_shall_leave),
     };
