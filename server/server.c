@@ -23,55 +23,6 @@ void server_end(server *s, const pen_error *error)
     loop_stop(s->loop);
 }
 
-typedef struct {
-    server *server;
-    pen_error error;
-} reported;
-
-/* The scheduler decides what a failure means for the others; its verdict ends this server, too. */
-static void tell_scheduler(void *user)
-{
-    reported *r    = user;
-    server *s      = r->server;
-    wire_control c = {.kind = WIRE_FAILURE, .u.verdict = r->error};
-    if (s->member.incarnation != 0 && s->member.is_up)
-        server_send(s, &c);
-    else
-        server_end(s, &r->error);
-    free(r);
-}
-
-void server_report(server *s, const pen_error *error)
-{
-    log_error("%s", error->text);
-    reported *r = malloc(sizeof *r);
-    if (r != NULL) *r = (reported){s, *error};
-    if (r == NULL || !server_post(s->loop, tell_scheduler, r)) {
-        free(r);
-        loop_stop(s->loop);
-    }
-}
-
-typedef struct {
-    server *server;
-    wire_control message;
-} told;
-
-static void pass_on(void *user)
-{
-    told *t = user;
-    server_send(t->server, &t->message);
-    free(t);
-}
-
-void server_tell(server *s, const wire_control *c)
-{
-    told *t = malloc(sizeof *t);
-    if (t == NULL) return; /* what is told this way is told again */
-    *t = (told){s, *c};
-    if (!server_post(s->loop, pass_on, t)) free(t);
-}
-
 void server_leave(server *s)
 {
     loop_stop(s->loop);
@@ -155,6 +106,7 @@ pen_status server_open(const server_settings *settings, server **out, pen_error 
     if (s == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a server");
     s->settings = *settings;
     s->rank     = -1;
+    s->take     = server_take;
     choose_names(s);
     const pen_status status = open_all(s, why);
     if (status != PEN_OK) {

@@ -1,4 +1,4 @@
-/* server_hosted.c - the shards of one thread: who is here, what an epoch makes of them, sealing. */
+/* server_hosted.c - the shards of one thread: what an epoch makes of them, sealing, questions. */
 #include "server/server_state.h"
 
 #include "common/log.h"
@@ -13,23 +13,6 @@ enum {
     SEAL_WAIT_MS = 200 /* so long a copy is given to take in what its primary had sent */
 };
 
-/* ---- who is here ----------------------------------------------------------------------------- */
-server_hosted *server_shard_find(const server_shard *s, uint32_t number)
-{
-    for (uint32_t i = 0; i < s->n_hosted; i++)
-        if (s->hosted[i]->number == number) return s->hosted[i];
-    return NULL;
-}
-
-void server_shard_flush(server_shard *s)
-{
-    for (uint32_t i = 0; i < s->n_hosted; i++) {
-        const uint64_t begun = trace_begin();
-        shard_flush(s->hosted[i]->shard);
-        trace_span(TRACE_REPLY, begun, &(trace_note){.shard = (int32_t)s->hosted[i]->number});
-    }
-}
-
 void server_shard_forget(server_shard *s)
 {
     while (s->n_hosted > 0) server_hosted_destroy(s->hosted[--s->n_hosted]);
@@ -38,19 +21,6 @@ void server_shard_forget(server_shard *s)
     s->hosted_capacity = 0;
     server_links_mark(s);
     server_links_sweep(s);
-}
-
-static bool adopt(server_shard *s, server_hosted *h)
-{
-    if (s->n_hosted == s->hosted_capacity) {
-        const uint32_t capacity = s->hosted_capacity == 0 ? 4 : s->hosted_capacity * 2;
-        server_hosted **more    = realloc(s->hosted, capacity * sizeof(server_hosted *));
-        if (more == NULL) return false;
-        s->hosted          = more;
-        s->hosted_capacity = capacity;
-    }
-    s->hosted[s->n_hosted++] = h;
-    return true;
 }
 
 /* ---- an epoch -------------------------------------------------------------------------------- */
@@ -74,7 +44,7 @@ static const server_row *row_of(const server_news *n, uint32_t number)
 static void adopt_fresh(server_shard *s, server_news *n)
 {
     for (uint32_t i = 0; i < n->n_fresh; i++) {
-        if (row_of(n, n->fresh[i]->number) == NULL || !adopt(s, n->fresh[i])) continue;
+        if (row_of(n, n->fresh[i]->number) == NULL || !server_shard_adopt(s, n->fresh[i])) continue;
         n->fresh[i] = NULL;
     }
 }
@@ -149,7 +119,7 @@ static void tell_sealed(server_shard *s)
     *told = (server_place_sealed){
         .server = s->server, .term = s->seal_term, .epoch = s->seal_epoch, .n = s->n_hosted};
     for (uint32_t i = 0; i < s->n_hosted; i++) told->report[i] = s->hosted[i]->report;
-    if (!server_post(s->server->loop, server_sealed, told)) free(told);
+    if (!server_tell_main(s->server, SERVER_SEALED, told)) free(told);
 }
 
 static void seal_one(server_shard *s, server_hosted *h)
@@ -212,7 +182,7 @@ void server_shard_question(void *user)
         q->chunk    = chunk;
         snprintf(q->tensor, sizeof q->tensor, "%s", tensor);
     }
-    if (!server_post(q->server->loop, server_answer, q)) free(q);
+    if (!server_tell_main(q->server, SERVER_ANSWERED, q)) free(q);
 }
 
 void server_shard_cut_idle(void *user)

@@ -3,7 +3,6 @@
 #include "server/server_state.h"
 
 #include "common/log.h"
-#include "common/transport/reach.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -97,31 +96,14 @@ bool server_link_send(server_link *l, const wire_data *d, buf *payload)
 }
 
 /* ---- who cannot be reached ------------------------------------------------------------------- */
-typedef struct {
-    server *server;
-    int32_t rank;
-    char address[320], words[REACH_NOTE_BYTES];
-} unreached;
-
-static void say_unreached(void *user)
-{
-    unreached *u         = user;
-    const wire_control c = {
-        .kind        = WIRE_UNREACHED,
-        .u.unreached = {
-            .role = PEN_SERVER, .rank = u->rank, .address = u->address, .words = u->words}};
-    server_send(u->server, &c);
-    free(u);
-}
-
 static void tell_unreached(const server_link *l, const char *words)
 {
-    unreached *u = malloc(sizeof *u);
+    server_unreached *u = malloc(sizeof *u);
     if (u == NULL) return; /* it is told again */
-    *u = (unreached){.server = l->place->server, .rank = l->server};
+    u->rank = l->server;
     snprintf(u->address, sizeof u->address, "%s", l->address);
     snprintf(u->words, sizeof u->words, "%s", words);
-    if (!server_post(u->server->loop, say_unreached, u)) free(u);
+    if (!server_tell_main(l->place->server, SERVER_UNREACHED, u)) free(u);
 }
 
 /* A link that was there once is not watched: a copy that is silent is suspected, and the job goes on without it. */
@@ -143,7 +125,7 @@ void server_links_tell(server_shard *s)
     if (s->has_reached) return;
     for (const server_link *l = s->links; l != NULL; l = l->next)
         if (reach_is_missing(&l->reach)) return;
-    s->has_reached = server_post(s->server->loop, server_place_reached, s->server);
+    s->has_reached = server_tell_main(s->server, SERVER_REACHED, NULL);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -9,6 +9,7 @@
 #include "common/loop.h"
 #include "common/transport/lifeline.h"
 #include "common/transport/own_address.h"
+#include "common/transport/reach.h"
 #include "common/transport/transport.h"
 #include "common/why.h"
 #include "membership/membership.h"
@@ -20,6 +21,29 @@ enum { SERVER_SNAPSHOTS_MAX = 64 };
 /* ---- tasks between threads: server_task.c ---------------------------------------------------- */
 /* Runs fn(user) in the thread of `to`.  False: no memory, nothing was posted. */
 bool server_post(loop *to, loop_fn fn, void *user);
+
+/* What threads say to main, and with what: malloc()ed, and freed by main. */
+/* clang-format off */
+typedef enum {
+    SERVER_PREPARED,     /* server_plan, which stays: its shards are made, or why not     */
+    SERVER_MADE,         /* server_rooms: shards that came later                          */
+    SERVER_REACHED,      /* NULL: a place has reached the copies of its shards            */
+    SERVER_SEALED,       /* server_place_sealed                                           */
+    SERVER_PART_WRITTEN, /* server_part                                                   */
+    SERVER_ANSWERED,     /* server_question                                               */
+    SERVER_CUT_BEGUN,    /* int64_t: the first cut of the snapshot of this step is there  */
+    SERVER_UNREACHED,    /* server_unreached                                              */
+    SERVER_SAYS,         /* wire_control without pointers, for the scheduler              */
+    SERVER_FAILED        /* pen_error: this job has to end                                */
+} server_event;
+/* clang-format on */
+bool server_tell_main(server *s, server_event event, void *value); /* false: as server_post() */
+
+/* From any thread: this job has to end. */
+void server_report(server *s, const pen_error *error);
+
+/* From any thread: says this to the scheduler; it has no pointers. */
+void server_tell(server *s, const wire_control *c);
 
 /* ---- the plan, written by the store thread, then read by all --------------------------------- */
 typedef struct server_shard server_shard;
@@ -85,7 +109,8 @@ struct server_shard { /* a place: one thread, one address, any number of shards 
     bool is_running;
 
     server_hosted **hosted; /* [n_hosted] */
-    uint32_t n_hosted, hosted_capacity;
+    uint32_t n_hosted;
+    size_t hosted_capacity;
     server_link *links;
     bool has_reached; /* all copies of the shards that it had at first; main has been told */
     wire_arena *arena;
@@ -105,6 +130,7 @@ void server_shard_close(server_shard *s);
 shard_outside server_shard_outside(server_hosted *h);
 
 server_hosted *server_shard_find(const server_shard *s, uint32_t number); /* NULL: not here */
+bool server_shard_adopt(server_shard *s, server_hosted *h);               /* false: no memory */
 void server_shard_flush(server_shard *s);
 void server_shard_forget(server_shard *s); /* all its shards; after stop */
 void server_shard_try_seal(server_shard *s, bool is_late);
@@ -115,7 +141,7 @@ server_link *server_link_to(server_shard *s, int32_t rank, uint64_t incarnation,
 bool server_link_send(server_link *l, const wire_data *d, buf *payload);
 void server_links_mark(server_shard *s);  /* all as not needed */
 void server_links_sweep(server_shard *s); /* those that were not asked for since */
-void server_links_tell(server_shard *s);  /* server_place_reached(), once: none is missing */
+void server_links_tell(server_shard *s);  /* SERVER_REACHED, once: none is missing */
 
 /* ---- what main tells them; each is posted to a place's loop, and frees what it is given ------- */
 typedef struct { /* one shard that is to be here */
@@ -141,7 +167,7 @@ typedef struct {
     server_shard *to;
     uint64_t term, epoch;
 } server_seal;
-void server_shard_seal(void *seal); /* answers by server_sealed() in main */
+void server_shard_seal(void *seal); /* answers by SERVER_SEALED */
 
 typedef struct {
     server *server;
@@ -153,7 +179,12 @@ typedef struct {
     uint32_t chunk;
     char tensor[128];
 } server_question;
-void server_shard_question(void *question); /* answers by server_answer() in main */
+void server_shard_question(void *question); /* answers by SERVER_ANSWERED */
+
+typedef struct { /* another server cannot be reached */
+    int32_t rank;
+    char address[320], words[REACH_NOTE_BYTES];
+} server_unreached;
 
 typedef struct {
     server_shard *shard;
@@ -166,8 +197,8 @@ typedef struct store_thread store_thread;
 pen_status store_thread_start(server *s, store_thread **t, pen_error *why);
 void store_thread_stop(store_thread *t); /* finishes what was asked; NULL is fine */
 
-void store_thread_prepare(store_thread *t, server_plan *p); /* then server_prepared() in main */
-void store_thread_make(store_thread *t, server_rooms *r);   /* then server_made() in main */
+void store_thread_prepare(store_thread *t, server_plan *p); /* then SERVER_PREPARED */
+void store_thread_make(store_thread *t, server_rooms *r);   /* then SERVER_MADE */
 /* Whose cuts make a part of this server: the shards of which it has the primary. */
 void store_thread_expect(store_thread *t, const uint32_t *shard, uint32_t n);
 /* Any thread; OWNED.  Refused, for the whole snapshot, while another is being written. */
@@ -205,7 +236,10 @@ typedef struct { /* all shards of one place are sealed */
     wire_sealed_report report[];
 } server_place_sealed;
 
-/* Run in main's thread; each frees what it is given. */
+/* server_inbox.c */
+void server_take(server *s, server_event event, void *value);
+
+/* It calls them, each frees what it is given. */
 void server_prepared(void *plan);
 void server_place_reached(void *server);
 void server_made(void *rooms);
@@ -213,18 +247,13 @@ void server_sealed(void *place_sealed);
 void server_part_written(void *part);
 void server_answer(void *question);
 
-/* From any thread: this job has to end. */
-void server_report(server *s, const pen_error *error);
-
-/* From any thread: says this to the scheduler; it has no pointers. */
-void server_tell(server *s, const wire_control *c);
-
 typedef enum { SERVER_ABSENT, SERVER_MAKING, SERVER_HERE } server_presence;
 
 struct server {
     server_settings settings;
     stat_set stats;
     loop *loop;
+    void (*take)(server *s, server_event event, void *value); /* in main's thread */
     pthread_t thread;
     server_shard *shard; /* [settings.shards] */
     store_thread *store;

@@ -1,28 +1,62 @@
-/* server_task.c - one function call, carried to another thread. */
+/* server_task.c - what one thread has another do, and what all threads say to main. */
 #include "server/server_state.h"
+
+#include "common/log.h"
 
 #include <stdlib.h>
 
 typedef struct {
     loop_task task;
-    loop_fn fn;
+    loop_fn fn; /* NULL: an event of main */
     void *user;
+    server *main;
+    server_event event;
 } carried;
 
 static void run(void *user)
 {
-    carried *c       = user;
-    const loop_fn fn = c->fn;
-    void *argument   = c->user;
-    free(c);
-    fn(argument);
+    const carried c = *(carried *)user;
+    free(user);
+    if (c.fn != NULL)
+        c.fn(c.user);
+    else
+        c.main->take(c.main, c.event, c.user);
+}
+
+static bool carry(loop *to, const carried *what)
+{
+    carried *c = malloc(sizeof *c);
+    if (c == NULL) return false;
+    *c      = *what;
+    c->task = (loop_task){.fn = run, .user = c};
+    loop_post(to, &c->task);
+    return true;
 }
 
 bool server_post(loop *to, loop_fn fn, void *user)
 {
-    carried *c = malloc(sizeof *c);
-    if (c == NULL) return false;
-    *c = (carried){.task = {.fn = run, .user = c}, .fn = fn, .user = user};
-    loop_post(to, &c->task);
-    return true;
+    return carry(to, &(carried){.fn = fn, .user = user});
+}
+
+bool server_tell_main(server *s, server_event event, void *value)
+{
+    return carry(s->loop, &(carried){.main = s, .event = event, .user = value});
+}
+
+void server_report(server *s, const pen_error *error)
+{
+    log_error("%s", error->text);
+    pen_error *r = malloc(sizeof *r);
+    if (r != NULL) *r = *error;
+    if (r != NULL && server_tell_main(s, SERVER_FAILED, r)) return;
+    free(r);
+    loop_stop(s->loop);
+}
+
+void server_tell(server *s, const wire_control *c)
+{
+    wire_control *t = malloc(sizeof *t);
+    if (t == NULL) return; /* what is told this way is told again */
+    *t = *c;
+    if (!server_tell_main(s, SERVER_SAYS, t)) free(t);
 }

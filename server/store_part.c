@@ -208,7 +208,7 @@ void store_part_write(store_thread *t, pending *p)
         trace_span(TRACE_SNAPSHOT, begun, &(trace_note){.step = p->step, .bytes = part->bytes});
         part->n_shards = p->n;
         part->shard    = p->shard;
-        if (server_post(t->server->loop, server_part_written, part))
+        if (server_tell_main(t->server, SERVER_PART_WRITTEN, part))
             p->shard = NULL;
         else
             free(part);

@@ -21,13 +21,6 @@ void server_plan_destroy(server_plan *p)
     free(p);
 }
 
-void server_hosted_destroy(server_hosted *h)
-{
-    if (h == NULL) return;
-    shard_destroy(h->shard);
-    free(h);
-}
-
 server_rooms *server_rooms_create(server *s, const server_plan *p, uint32_t room)
 {
     server_rooms *r = calloc(1, sizeof *r);
@@ -199,7 +192,7 @@ static void prepare(void *user)
     p->status = status;
     if (status == PEN_OK) t->plan = p;
     if (status == PEN_OK) t->written = p->message.u.plan.restore;
-    if (!server_post(p->server->loop, server_prepared, p)) log_error("no memory to pass a plan on");
+    if (!server_tell_main(p->server, SERVER_PREPARED, p)) log_error("no memory to pass a plan on");
 }
 
 void store_thread_prepare(store_thread *t, server_plan *p)
@@ -216,7 +209,7 @@ static void make(void *user)
     r->status       = PEN_OK;
     for (uint32_t i = 0; i < r->n && r->status == PEN_OK; i++)
         r->status = make_shard(r, i, &r->why);
-    if (server_post(r->server->loop, server_made, r)) return;
+    if (server_tell_main(r->server, SERVER_MADE, r)) return;
     log_error("no memory to pass new shards on");
     server_rooms_destroy(r);
 }

@@ -38,15 +38,12 @@ static pending *pending_of(store_thread *t, int64_t step)
     return choice->cut != NULL && choice->shard != NULL ? choice : NULL;
 }
 
-/* The first cut of a step is the sign for shards that get none by themselves. */
-static void tell_idle(const store_thread *t, int64_t step)
+static void tell_begun(const store_thread *t, int64_t step)
 {
-    for (uint32_t i = 0; i < t->server->settings.shards; i++) {
-        server_sign *sign = malloc(sizeof *sign);
-        if (sign == NULL) continue;
-        *sign = (server_sign){&t->server->shard[i], step};
-        if (!server_post(t->server->shard[i].loop, server_shard_cut_idle, sign)) free(sign);
-    }
+    int64_t *begun = malloc(sizeof *begun);
+    if (begun == NULL) return;
+    *begun = step;
+    if (!server_tell_main(t->server, SERVER_CUT_BEGUN, begun)) free(begun);
 }
 
 static bool is_expected(const store_thread *t, uint32_t number)
@@ -73,7 +70,7 @@ static void add_cut(store_thread *t, uint32_t number, shard_cut *cut)
     }
     p->cut[p->n]   = cut;
     p->shard[p->n] = number;
-    if (p->n++ == 0) tell_idle(t, cut->step);
+    if (p->n++ == 0) tell_begun(t, cut->step);
     if (p->n < t->n_expected) return;
     t->written = p->step;
     store_part_write(t, p);
@@ -172,7 +169,7 @@ static void tell_given_up(store_thread *t, int64_t step)
     part->is_late = true;
     part->status  = why_set(&part->why, PEN_STORE,
                             "the one before was still being written; take fewer (--snapshot-every)");
-    if (!server_post(t->server->loop, server_part_written, part)) free(part);
+    if (!server_tell_main(t->server, SERVER_PART_WRITTEN, part)) free(part);
 }
 
 static bool is_among(const handed_in *list, int64_t step)
