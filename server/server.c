@@ -14,15 +14,6 @@
 #include <unistd.h>
 
 /* ---- the end --------------------------------------------------------------------------------- */
-void server_end(server *s, const pen_error *error)
-{
-    if (s->has_ended) return; /* the first cause wins */
-    s->has_ended = true;
-    s->status    = error != NULL ? error->status : PEN_OK;
-    if (error != NULL) s->why = *error;
-    loop_stop(s->loop);
-}
-
 void server_leave(server *s)
 {
     loop_stop(s->loop);

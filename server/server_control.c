@@ -36,11 +36,6 @@ static void send_to_scheduler(void *user, const wire_control *message)
                         NULL); /* what is lost is said again */
 }
 
-void server_send(server *s, const wire_control *message)
-{
-    membership_say(&s->member, message);
-}
-
 static void fill_hello(void *user, wire_control *c)
 {
     server *s = user;

@@ -347,7 +347,6 @@ void server_sealed(void *user)
     if (membership_sealed(&s->member, told->term, told->epoch, told->report, told->n,
                           loop_now_ms(s->loop)) != PEN_OK)
         no_memory(s, "what a sealed shard reports");
-    server_control_after(s);
     free(told);
 }
 

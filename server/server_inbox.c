@@ -39,7 +39,10 @@ void server_take(server *s, server_event event, void *value)
     case SERVER_PREPARED: server_prepared(value); return;
     case SERVER_MADE: server_made(value); return;
     case SERVER_REACHED: server_place_reached(s); return;
-    case SERVER_SEALED: server_sealed(value); return;
+    case SERVER_SEALED:
+        server_sealed(value);
+        server_control_after(s);
+        return;
     case SERVER_PART_WRITTEN: server_part_written(value); return;
     case SERVER_ANSWERED: server_answer(value); return;
     case SERVER_CUT_BEGUN: cut_begun(s, *(const int64_t *)value); break;

@@ -45,6 +45,10 @@ void server_report(server *s, const pen_error *error);
 /* From any thread: says this to the scheduler; it has no pointers. */
 void server_tell(server *s, const wire_control *c);
 
+/* In main's thread: says this to the scheduler; this server ends, error NULL: in good order. */
+void server_send(server *s, const wire_control *c);
+void server_end(server *s, const pen_error *error);
+
 /* ---- the plan, written by the store thread, then read by all --------------------------------- */
 typedef struct server_shard server_shard;
 typedef struct server_link server_link;
@@ -304,9 +308,6 @@ struct server {
 /* server_settings.c: what is not to be in memory; its dir is BORROWED from *s. */
 shard_offload server_settings_offload(const server_settings *s);
 
-/* server.c */
-void server_end(server *s, const pen_error *error); /* NULL: in good order */
-
 /* server_http.c: by the setting http; s->watch */
 pen_status server_http_open(server *s, pen_error *why);
 
@@ -321,6 +322,5 @@ pen_status server_control_open(server *s, pen_error *why);
 void server_control_close(server *s);
 void server_control_after(server *s); /* its membership may be due at another time */
 void server_control_leave(server *s); /* says farewell, and waits for the answer */
-void server_send(server *s, const wire_control *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* server_task.c - what one thread has another do, and what all threads say to main. */
+/* server_task.c - what one thread has another do, what all threads say to main, and what all of main uses. */
 #include "server/server_state.h"
 
 #include "common/log.h"
@@ -59,4 +59,19 @@ void server_tell(server *s, const wire_control *c)
     if (t == NULL) return; /* what is told this way is told again */
     *t = *c;
     if (!server_tell_main(s, SERVER_SAYS, t)) free(t);
+}
+
+/* ---- in main's thread ------------------------------------------------------------------------ */
+void server_end(server *s, const pen_error *error)
+{
+    if (s->has_ended) return; /* the first cause wins */
+    s->has_ended = true;
+    s->status    = error != NULL ? error->status : PEN_OK;
+    if (error != NULL) s->why = *error;
+    loop_stop(s->loop);
+}
+
+void server_send(server *s, const wire_control *message)
+{
+    membership_say(&s->member, message);
 }
