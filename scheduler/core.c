@@ -31,23 +31,24 @@ pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t te
     scheduler_core *made = calloc(1, sizeof *made);
     if (!made) return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
 
-    made->settings        = *settings;
-    made->actions         = *actions;
-    made->term            = term;
-    made->start_ms        = now_ms;
-    made->now_ms          = now_ms;
-    made->job_step        = -1;
-    made->restore         = -1;
-    made->newest_snapshot = -1;
-    made->first_lost      = -1;
-    made->n_servers       = (uint32_t)settings->servers;
-    made->servers_known   = settings->servers > 0;
-    snprintf(made->master, sizeof made->master, "%s", master);
+    made->job.settings              = *settings;
+    made->out.actions               = *actions;
+    made->out.all                   = &made->members.roster;
+    made->job.term                  = term;
+    made->out.start_ms              = now_ms;
+    made->out.now_ms                = now_ms;
+    made->job.step                  = -1;
+    made->model.restore             = -1;
+    made->services.snapshots.newest = -1;
+    made->members.first_lost        = -1;
+    made->job.n_servers             = (uint32_t)settings->servers;
+    made->job.servers_known         = settings->servers > 0;
+    snprintf(made->job.master, sizeof made->job.master, "%s", master);
     scheduler_core_introduce(made, master, master);
-    snprintf(made->job, sizeof made->job, "%.63s", settings->job);
+    snprintf(made->job.name, sizeof made->job.name, "%.63s", settings->job);
     const uint32_t world = (uint32_t)settings->world_size;
-    if (roster_grow(&made->roster.workers, PEN_WORKER, world) != PEN_OK ||
-        roster_grow(&made->roster.servers, PEN_SERVER, made->n_servers) != PEN_OK) {
+    if (roster_grow(&made->members.roster.workers, PEN_WORKER, world) != PEN_OK ||
+        roster_grow(&made->members.roster.servers, PEN_SERVER, made->job.n_servers) != PEN_OK) {
         scheduler_core_destroy(made);
         return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for %u workers", world);
     }
@@ -58,18 +59,17 @@ pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t te
 void scheduler_core_destroy(scheduler_core *core)
 {
     if (!core) return;
-    core_snapshot_fini(core);
-    core_epoch_fini(core);
-    core_fault_fini(core);
-    core_shrink_fini(core);
-    kv_fini(&core->store);
-    stuck_destroy(core->report);
-    plan_destroy(core->plan);
-    free(core->shard);
-    free(core->peers);
-    free(core->states);
-    keep_clear(&core->kept);
-    roster_fini(&core->roster);
+    for (int i = 0; i < CORE_SNAPSHOTS_MAX; i++) free(core->services.snapshots.at[i].has_part);
+    core_shrink_fini(&core->services.shrinks);
+    kv_fini(&core->services.store);
+    core_epoch_fini(&core->epoch);
+    stuck_destroy(core->reports.calls);
+    plan_destroy(core->model.plan);
+    free(core->model.shard);
+    free(core->out.peers);
+    free(core->model.states);
+    keep_clear(&core->model.kept);
+    roster_fini(&core->members.roster);
     free(core);
 }
 
@@ -77,17 +77,20 @@ void scheduler_core_destroy(scheduler_core *core)
 static void beat(scheduler_core *core, seat *s, const wire_control *message)
 {
     const uint64_t since_ms = s->beat_ms;
-    seat_beat(s, message, core->now_ms);
-    if (s->role == PEN_WORKER && s->step > core->job_step) core->job_step = s->step;
-    if (s->role == PEN_WORKER) core_slow_beat(core, s, since_ms);
-    if (s->role == PEN_WORKER) core_history_beat(core);
-    if (s->role == PEN_WORKER) core_cycle_beat(core, s);
+    seat_beat(s, message, core->out.now_ms);
+    if (s->role == PEN_WORKER && s->step > core->job.step) core->job.step = s->step;
+    if (s->role == PEN_WORKER) {
+        core_slow_beat(&core->members.roster.workers, s, since_ms, core->out.now_ms);
+        if (core->job.phase == PHASE_TRAINING)
+            core_history_beat(&core->reports.history, &core->out, core->job.step);
+        core_cycle_beat(core, s);
+    }
     core_will_heard_step(core);
 
     wire_control ack        = {.kind = WIRE_BEAT_ACK};
     ack.u.beat_ack.seq      = message->u.beat.seq;
-    ack.u.beat_ack.job_step = core->job_step;
-    core_send(core, s, &ack);
+    ack.u.beat_ack.job_step = core->job.step;
+    core_send(&core->out, s, &ack);
 }
 
 static void missing(scheduler_core *core, seat *s, const wire_control *message)
@@ -97,43 +100,74 @@ static void missing(scheduler_core *core, seat *s, const wire_control *message)
     core_missing(core, s, message);
 }
 
-typedef void (*handler_fn)(scheduler_core *core, seat *s, const wire_control *message);
-
-enum { /* TO_... and after a verdict its sender hears that, and nothing else comes of it */
-       OR_VERDICT = 1 << 30
+enum {
+    WHILE_IT_RUNS = 1 << 29, /* else it is not heard: no call is under way */
+    OR_VERDICT    = 1 << 30  /* after a verdict its sender hears that instead */
 };
 
 /* Who may say what once it has said HELLO. */
 /* clang-format off */
-static const struct {
-    unsigned roles;
-    handler_fn fn;
-} handlers[WIRE_CONTROL_END] = {
-    [WIRE_REGISTER]        = {TO_WORKERS | OR_VERDICT,              core_register},
-    [WIRE_READY]           = {TO_WORKERS | TO_SERVERS | OR_VERDICT, core_ready},
-    [WIRE_BEAT]            = {TO_WORKERS | TO_SERVERS | TO_GUESTS,  beat},
-    [WIRE_FAILURE]         = {TO_WORKERS | TO_SERVERS | OR_VERDICT, core_failure},
-    [WIRE_EXITED]          = {1u << WIRE_LAUNCHER,                  core_exited},
-    [WIRE_BYE]             = {TO_WORKERS | TO_SERVERS | TO_GUESTS,  core_bye},
-    [WIRE_SNAPSHOT_PLEASE] = {TO_WORKERS | TO_GUESTS,               core_snapshot_please},
-    [WIRE_SNAPSHOT_PART]   = {TO_SERVERS,                           core_snapshot_part},
-    [WIRE_MISSING]         = {TO_SERVERS,                           missing},
-    [WIRE_COMMAND]         = {TO_WORKERS,                           core_command},
-    [WIRE_REPLY]           = {TO_WORKERS | TO_SERVERS,              core_reply},
-    [WIRE_FAULT]           = {TO_WORKERS | OR_VERDICT,              core_fault},
-    [WIRE_OVERDUE]         = {TO_WORKERS,                           core_overdue},
-    [WIRE_SHRINK]          = {TO_WORKERS | OR_VERDICT,              core_shrink_ask},
-    [WIRE_STORE]           = {TO_WORKERS | OR_VERDICT,              core_store_ask},
-    [WIRE_RECORD_ASK]      = {TO_GUESTS,                            core_record_ask},
-    [WIRE_RECORD]          = {TO_WORKERS,                           core_record},
-    [WIRE_PROVEN]          = {TO_WORKERS,                           core_proven},
-    [WIRE_SEALED]          = {TO_SERVERS,                           core_sealed},
-    [WIRE_CAUGHT_UP]       = {TO_SERVERS,                           core_caught_up},
-    [WIRE_SUSPECT]         = {TO_SERVERS,                           core_suspect},
-    [WIRE_UNREACHED]       = {TO_WORKERS | TO_SERVERS | OR_VERDICT, core_unreached},
-    [WIRE_SCALE]           = {TO_GUESTS,                            core_scale},
-    [WIRE_DRAIN]           = {TO_GUESTS,                            core_drain_ask},
+static const unsigned may_say[WIRE_CONTROL_END] = {
+    [WIRE_REGISTER]        = TO_WORKERS | OR_VERDICT,
+    [WIRE_READY]           = TO_WORKERS | TO_SERVERS | OR_VERDICT,
+    [WIRE_BEAT]            = TO_WORKERS | TO_SERVERS | TO_GUESTS,
+    [WIRE_FAILURE]         = TO_WORKERS | TO_SERVERS | OR_VERDICT,
+    [WIRE_EXITED]          = 1u << WIRE_LAUNCHER,
+    [WIRE_BYE]             = TO_WORKERS | TO_SERVERS | TO_GUESTS,
+    [WIRE_SNAPSHOT_PLEASE] = TO_WORKERS | TO_GUESTS,
+    [WIRE_SNAPSHOT_PART]   = TO_SERVERS,
+    [WIRE_MISSING]         = TO_SERVERS,
+    [WIRE_COMMAND]         = TO_WORKERS,
+    [WIRE_REPLY]           = TO_WORKERS | TO_SERVERS,
+    [WIRE_FAULT]           = TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS,
+    [WIRE_OVERDUE]         = TO_WORKERS,
+    [WIRE_SHRINK]          = TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS,
+    [WIRE_STORE]           = TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS,
+    [WIRE_RECORD_ASK]      = TO_GUESTS,
+    [WIRE_RECORD]          = TO_WORKERS,
+    [WIRE_PROVEN]          = TO_WORKERS,
+    [WIRE_SEALED]          = TO_SERVERS,
+    [WIRE_CAUGHT_UP]       = TO_SERVERS,
+    [WIRE_SUSPECT]         = TO_SERVERS,
+    [WIRE_UNREACHED]       = TO_WORKERS | TO_SERVERS | OR_VERDICT,
+    [WIRE_SCALE]           = TO_GUESTS,
+    [WIRE_DRAIN]           = TO_GUESTS,
 };
+
+/* Each with the part it is about. */
+static void take(scheduler_core *core, seat *s, const wire_control *c)
+{
+    core_services *services = &core->services;
+    core_reports *reports   = &core->reports;
+    core_out *out           = &core->out;
+    switch (c->kind) {
+    case WIRE_REGISTER:        core_register(core, s, c); break;
+    case WIRE_READY:           core_ready(core, s, c); break;
+    case WIRE_BEAT:            beat(core, s, c); break;
+    case WIRE_FAILURE:         core_failure(core, s, c); break;
+    case WIRE_EXITED:          core_exited(core, c); break;
+    case WIRE_BYE:             core_bye(core, s); break;
+    case WIRE_SNAPSHOT_PLEASE: core_snapshot_please(core, s, c); break;
+    case WIRE_SNAPSHOT_PART:   core_snapshot_part(core, s, c); break;
+    case WIRE_MISSING:         missing(core, s, c); break;
+    case WIRE_COMMAND:         core_command(out, s, c); break;
+    case WIRE_REPLY:           core_reply(out, s, c); break;
+    case WIRE_FAULT:           core_fault(core, s, c); break;
+    case WIRE_OVERDUE:         core_overdue(core, s, c); break;
+    case WIRE_SHRINK:          core_shrink_ask(&services->shrinks, out, s, c); break;
+    case WIRE_STORE:           core_store_ask(core, s, c); break;
+    case WIRE_RECORD_ASK:      core_record_ask(reports, out, s->incarnation, c->u.record_ask.id); break;
+    case WIRE_RECORD:          core_record(reports, out, s, c); break;
+    case WIRE_PROVEN:          core_proven(core, s, c); break;
+    case WIRE_SEALED:          core_sealed(core, s, c); break;
+    case WIRE_CAUGHT_UP:       core_caught_up(core, s, c); break;
+    case WIRE_SUSPECT:         core_suspect(core, s, c); break;
+    case WIRE_UNREACHED:       core_unreached(core, s, c); break;
+    case WIRE_SCALE:           core_scale(core, s, c); break;
+    case WIRE_DRAIN:           core_drain_ask(core, s, c); break;
+    default: break;
+    }
+}
 /* clang-format on */
 
 /* True when the state of a member lets it speak.  BYE has a column of its own. */
@@ -141,27 +175,28 @@ static bool may_speak(scheduler_core *core, seat *s, wire_control_kind kind)
 {
     if (s->role != PEN_WORKER && s->role != PEN_SERVER) return true;
     if (kind == WIRE_BYE) return true;
-    if (core_move(core, s, MEMBER_EVENT_MESSAGE)) return true;
+    if (core_move(&core->out, s, MEMBER_EVENT_MESSAGE)) return true;
     if (s->state == MEMBER_DEAD) core_tell(core, s);
     return false;
 }
 
 static void hear(scheduler_core *core, uint32_t peer, const wire_control *message)
 {
-    seat *s = roster_at_peer(&core->roster, peer);
+    seat *s = roster_at_peer(&core->members.roster, peer);
     if (!s || s->incarnation != message->from)
         return; /* from before a re-HELLO, or of a stranger */
     const unsigned kind = (unsigned)message->kind;
-    if (kind >= WIRE_CONTROL_END || !(handlers[kind].roles & 1u << s->role)) {
-        core->refused++;
+    if (kind >= WIRE_CONTROL_END || !(may_say[kind] & 1u << s->role)) {
+        core->job.refused++;
         return;
     }
-    s->last_seen_ms = core->now_ms;
+    s->last_seen_ms = core->out.now_ms;
     if (!may_speak(core, s, message->kind)) return;
-    if (core->has_verdict && (handlers[kind].roles & OR_VERDICT))
+    const bool runs = core->job.phase >= PHASE_REGISTERING && core->job.phase <= PHASE_TRAINING;
+    if (core->job.has_verdict && (may_say[kind] & OR_VERDICT))
         core_tell(core, s);
-    else
-        handlers[kind].fn(core, s, message);
+    else if (runs || !(may_say[kind] & WHILE_IT_RUNS))
+        take(core, s, message);
 }
 
 /* ---- what follows ---------------------------------------------------------------------------- */
@@ -170,13 +205,13 @@ static void follow_loss(scheduler_core *core, seat *s)
 {
     const bool is_worker  = s->role == PEN_WORKER;
     const bool is_counted = s->in_record && s->in_record == s->incarnation;
-    if (core->phase >= PHASE_STOPPING)
+    if (core->job.phase >= PHASE_STOPPING)
         core->due |= DUE_END;
     else if (core_may_change(core) && !is_counted)
         return; /* nobody has counted on it yet */
-    else if (is_worker && core->phase >= PHASE_REGISTERING && core_goes_on(core))
+    else if (is_worker && core->job.phase >= PHASE_REGISTERING && core_goes_on(core))
         core_go_on(core, s);
-    else if (!is_worker && !core->inquest.dead && core_epoch_survives(core))
+    else if (!is_worker && !core->members.query.dead && core_epoch_survives(core))
         core_epoch_lost(core, s);
     else if (is_worker && core_may_change(core) && core_waits(core))
         core_wait_for(core, s);
@@ -187,7 +222,7 @@ static void follow_loss(scheduler_core *core, seat *s)
 static void follow_losses(scheduler_core *core)
 {
     seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
         if (s->is_lost) follow_loss(core, s);
         s->is_lost = false;
     }
@@ -217,7 +252,7 @@ static const struct {
 
 static void follow(scheduler_core *core)
 {
-    while (core->due && core->phase != PHASE_ENDED) {
+    while (core->due && core->job.phase != PHASE_ENDED) {
         size_t i = 0;
         while (!(core->due & reactions[i].due)) i++;
         core->due &= ~reactions[i].due;
@@ -229,23 +264,24 @@ static void follow(scheduler_core *core)
  * others, and nobody knows when it began: everybody gets a new lease. */
 static void forgive_pause(scheduler_core *core)
 {
-    const uint64_t promised = core->promised_ms, slack = core->settings.lease_ms / 4;
-    core->promised_ms = 0;
-    if (!promised || core->now_ms < promised || core->now_ms - promised <= slack) return;
+    const uint64_t promised = core->job.promised_ms, slack = core->job.settings.lease_ms / 4;
+    core->job.promised_ms = 0;
+    if (!promised || core->out.now_ms < promised || core->out.now_ms - promised <= slack) return;
 
     seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
-        s->last_seen_ms = s->down_ms = core->now_ms;
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
+        s->last_seen_ms = s->down_ms = core->out.now_ms;
     char span[SENTENCE_SPAN_BYTES];
-    core_log(core, LOG_WARNING, "the scheduler itself was held up for %s; nobody is blamed for it",
-             sentence_span(span, core->now_ms - promised));
+    core_log(&core->out, LOG_WARNING,
+             "the scheduler itself was held up for %s; nobody is blamed for it",
+             sentence_span(span, core->out.now_ms - promised));
 }
 
 /* Every call from outside begins with it.  False: nothing happens any more. */
 static bool enter(scheduler_core *core, uint64_t now_ms)
 {
-    if (core->phase == PHASE_ENDED) return false;
-    core->now_ms = now_ms;
+    if (core->job.phase == PHASE_ENDED) return false;
+    core->out.now_ms = now_ms;
     forgive_pause(core);
     return true;
 }
@@ -262,7 +298,7 @@ void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_cont
         break;
     case WIRE_STATUS_ASK:
         if (scheduler_core_is_member(core, peer)) /* whose connection nothing bounds so tightly */
-            core->refused++;
+            core->job.refused++;
         else
             core_status(core, peer);
         break;
@@ -274,19 +310,19 @@ void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_cont
 void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_ms)
 {
     if (!enter(core, now_ms)) return;
-    seat *s = roster_at_peer(&core->roster, peer);
+    seat *s = roster_at_peer(&core->members.roster, peer);
     if (!s) return;
     if (s->rank < 0) {
         core_dismiss(core, s);
         follow(core);
         return;
     }
-    roster_unbind(&core->roster, s);
+    roster_unbind(&core->members.roster, s);
     s->down_ms = now_ms;
     if (core_is_late(core, s)) s->is_ready = s->is_registered = false;
     s->is_sealed =
         false; /* it may be dead: an epoch that rests on it alone would lose what others hold */
-    core_move(core, s, MEMBER_EVENT_DOWN);
+    core_move(&core->out, s, MEMBER_EVENT_DOWN);
     core->due |= DUE_END;
     follow(core);
 }
@@ -297,16 +333,16 @@ static uint64_t lost_ms(const scheduler_core *core, const seat *s)
 {
     uint64_t due = UINT64_MAX;
     if (s->rank < 0) return due;
-    if (s->state == MEMBER_AWAY) due = s->down_ms + core->settings.down_grace_ms;
-    if (s->state == MEMBER_ACTIVE) due = s->last_seen_ms + core->settings.lease_ms;
-    return due < core->amnesty_ms ? core->amnesty_ms : due;
+    if (s->state == MEMBER_AWAY) due = s->down_ms + core->job.settings.down_grace_ms;
+    if (s->state == MEMBER_ACTIVE) due = s->last_seen_ms + core->job.settings.lease_ms;
+    return due < core->job.amnesty_ms ? core->job.amnesty_ms : due;
 }
 
 static uint64_t first_lost_ms(const scheduler_core *core)
 {
     uint64_t first = UINT64_MAX;
     const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
         if (lost_ms(core, s) < first) first = lost_ms(core, s);
     return first;
 }
@@ -314,8 +350,8 @@ static uint64_t first_lost_ms(const scheduler_core *core)
 static void lose_silent(scheduler_core *core)
 {
     seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
-        if (lost_ms(core, s) > core->now_ms) continue;
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
+        if (lost_ms(core, s) > core->out.now_ms) continue;
         core_lose(core, s, MEMBER_EVENT_LOST,
                   s->state == MEMBER_AWAY ? "its connection broke and did not come back"
                                           : "nothing was heard of it for a whole lease");
@@ -338,7 +374,7 @@ enum { N_CLOCKS = sizeof clocks / sizeof *clocks };
 void scheduler_core_tick(scheduler_core *core, uint64_t now_ms)
 {
     if (!enter(core, now_ms)) return;
-    for (size_t i = 0; i < N_CLOCKS && core->phase != PHASE_ENDED; i++) {
+    for (size_t i = 0; i < N_CLOCKS && core->job.phase != PHASE_ENDED; i++) {
         clocks[i].tick(core);
         follow(core);
     }
@@ -346,47 +382,47 @@ void scheduler_core_tick(scheduler_core *core, uint64_t now_ms)
 
 uint64_t scheduler_core_next_ms(scheduler_core *core)
 {
-    if (core->phase == PHASE_ENDED) return UINT64_MAX;
+    if (core->job.phase == PHASE_ENDED) return UINT64_MAX;
     uint64_t next = UINT64_MAX;
     for (size_t i = 0; i < N_CLOCKS; i++) {
         const uint64_t own = clocks[i].next_ms(core);
         if (own < next) next = own;
     }
-    core->promised_ms = next == UINT64_MAX ? 0 : next;
+    core->job.promised_ms = next == UINT64_MAX ? 0 : next;
     return next;
 }
 
 void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t now_ms)
 {
-    core->now_ms = now_ms;
-    if (core->phase != PHASE_ENDED) core_verdict(core, why);
+    core->out.now_ms = now_ms;
+    if (core->job.phase != PHASE_ENDED) core_verdict(core, why);
     follow(core);
 }
 
 void scheduler_core_decline(scheduler_core *core, const pen_error *why, uint64_t now_ms,
                             uint64_t ms)
 {
-    core->now_ms   = now_ms;
-    core->is_empty = true;
+    core->out.now_ms   = now_ms;
+    core->job.is_empty = true;
     core_verdict(core, why);
-    core->end_ms = now_ms + ms;
+    core->job.end_ms = now_ms + ms;
     follow(core);
 }
 
 void scheduler_core_introduce(scheduler_core *core, const char *address, const char *host)
 {
-    snprintf(core->address, sizeof core->address, "%s", address);
-    snprintf(core->host, sizeof core->host, "%s", host);
+    snprintf(core->job.address, sizeof core->job.address, "%s", address);
+    snprintf(core->job.host, sizeof core->job.host, "%s", host);
     core_will_write(core);
 }
 
 bool scheduler_core_is_member(const scheduler_core *core, uint32_t peer)
 {
-    const seat *s = roster_at_peer(&core->roster, peer);
+    const seat *s = roster_at_peer(&core->members.roster, peer);
     return s && s->rank >= 0;
 }
 
 void scheduler_core_refused(scheduler_core *core)
 {
-    core->refused++;
+    core->job.refused++;
 }

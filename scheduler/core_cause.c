@@ -11,31 +11,31 @@ static void tell_removed(scheduler_core *core, const seat *s)
     char name[SENTENCE_SEAT_BYTES];
     wire_control c = {.kind = WIRE_VERDICT};
     why_set(&c.u.verdict, PEN_NOT_A_MEMBER, "%s was removed from the job%s%.300s",
-            sentence_seat(name, s), core->has_verdict ? ": " : "",
-            core->has_verdict ? core->verdict.text : "");
+            sentence_seat(name, s), core->job.has_verdict ? ": " : "",
+            core->job.has_verdict ? core->job.verdict.text : "");
     why_culprit(&c.u.verdict, s->role, s->rank, s->step, NULL);
-    core_send(core, s, &c);
+    core_send(&core->out, s, &c);
 }
 
 void core_tell(scheduler_core *core, seat *s)
 {
     if (!s->is_bound) return;
-    if (s->state == MEMBER_DEAD || !core->has_verdict) {
+    if (s->state == MEMBER_DEAD || !core->job.has_verdict) {
         tell_removed(core, s);
         return;
     }
-    core_send(core, s, &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->verdict});
+    core_send(&core->out, s, &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->job.verdict});
     s->is_told = true;
 }
 
 void core_verdict(scheduler_core *core, const pen_error *why)
 {
-    if (core->has_verdict) return;
-    core->has_verdict  = true;
-    core->verdict      = *why;
-    core->inquest.dead = NULL;
-    core->phase        = PHASE_FAILED;
-    core->end_ms       = core->now_ms + CORE_END_MS;
+    if (core->job.has_verdict) return;
+    core->job.has_verdict    = true;
+    core->job.verdict        = *why;
+    core->members.query.dead = NULL;
+    core->job.phase          = PHASE_FAILED;
+    core->job.end_ms         = core->out.now_ms + CORE_END_MS;
     core->due |= DUE_VERDICT;
 }
 
@@ -44,8 +44,8 @@ void core_lose(scheduler_core *core, seat *s, member_event event, const char *ho
 {
     const member_state before = s->state;
     char name[SENTENCE_SEAT_BYTES];
-    core_move(core, s, event);
-    core_log(core, LOG_INFO, "%s: %s", sentence_seat(name, s), how);
+    core_move(&core->out, s, event);
+    core_log(&core->out, LOG_INFO, "%s: %s", sentence_seat(name, s), how);
     if (s->state == before) return;
     s->is_lost = true;
     core->due |= DUE_LOST;
@@ -78,7 +78,7 @@ void core_bound_claim(const seat *s, pen_error *why)
 
 void core_failure(scheduler_core *core, seat *s, const wire_control *message)
 {
-    if (core->inquest.dead) return; /* the first cause wins */
+    if (core->members.query.dead) return; /* the first cause wins */
 
     pen_error why = message->u.verdict;
     core_bound_claim(s, &why);

@@ -20,34 +20,36 @@ static bool is_in_step(const seat *s)
 /* Whose groups are all async waits for nobody. */
 static bool may_wait(const scheduler_core *core)
 {
-    bool waits = !core->n_servers;
-    for (uint32_t i = 0; i < core->model.n_groups; i++)
-        waits |= !core->model.group[i].sync || strncmp(core->model.group[i].sync, "async", 5) != 0;
+    bool waits = !core->job.n_servers;
+    for (uint32_t i = 0; i < core->model.wire.n_groups; i++)
+        waits |= !core->model.wire.group[i].sync ||
+                 strncmp(core->model.wire.group[i].sync, "async", 5) != 0;
     return waits;
 }
 
 static bool is_missed(const scheduler_core *core, const seat *s)
 {
     if (s->state != MEMBER_LEFT || s->is_stopped) return false;
-    return !core->n_servers || s->in_record == s->incarnation;
+    return !core->job.n_servers || s->in_record == s->incarnation;
 }
 
 /* Others have registered their tensors and wait for one that has left: for its tensors, or until it is ready. */
 void core_left_registering(scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     bool has_registered      = false;
-    if (core->phase != PHASE_REGISTERING && core->phase != PHASE_LOADING) return;
+    if (core->job.phase != PHASE_REGISTERING && core->job.phase != PHASE_LOADING) return;
     for (uint32_t i = 0; i < workers->n; i++)
         has_registered |= workers->at[i]->is_registered && seat_is_here(workers->at[i]);
     for (uint32_t i = 0; has_registered && i < workers->n; i++)
-        if (workers->at[i]->state == MEMBER_LEFT && !workers->at[i]->is_ready && !core->has_verdict)
+        if (workers->at[i]->state == MEMBER_LEFT && !workers->at[i]->is_ready &&
+            !core->job.has_verdict)
             core_left_early(core, workers->at[i]);
 }
 
 static seat *find_left(const scheduler_core *core, const seat *waiting)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     for (uint32_t i = 0; i < workers->n; i++) {
         seat *s = workers->at[i];
         if (is_missed(core, s) && s->step <= waiting->step) return s;
@@ -66,10 +68,10 @@ static bool waits_for(const core_overdue_note *note, const seat *s)
 static const core_overdue_note *find_waiter(const scheduler_core *core, const seat *waiting)
 {
     for (int i = 0; i < CORE_OVERDUES_MAX; i++) {
-        const core_overdue_note *note = &core->overdue[i];
+        const core_overdue_note *note = &core->services.overdue[i];
         if (core_overdue_lasts(note) && note->asker != waiting && waits_for(note, waiting) &&
             note->asker->step <= waiting->step &&
-            note->waited_ms + (core->now_ms - note->said_ms) >= core->settings.lease_ms)
+            note->waited_ms + (core->out.now_ms - note->said_ms) >= core->job.settings.lease_ms)
             return note;
     }
     return NULL;
@@ -77,24 +79,25 @@ static const core_overdue_note *find_waiter(const scheduler_core *core, const se
 
 static void suspect(scheduler_core *core, const core_overdue_note *note, seat *waiting)
 {
-    core_cycle *k = &core->cycle;
-    if (k->note && core->now_ms - k->asked_ms < CORE_LEFT_MS) return;
-    *k               = (core_cycle){.note = note, .waiting = waiting, .asked_ms = core->now_ms};
+    core_cycle *k = &core->services.cycle;
+    if (k->note && core->out.now_ms - k->asked_ms < CORE_LEFT_MS) return;
+    *k               = (core_cycle){.note = note, .waiting = waiting, .asked_ms = core->out.now_ms};
     wire_control c   = {.kind = WIRE_ENQUIRE};
     c.u.enquire.rank = note->asker->rank;
-    core_send_all(core, TO_SERVERS, &c);
+    core_send_all(&core->out, TO_SERVERS, &c);
 }
 
 void core_cycle_missing(scheduler_core *core, const wire_control *message)
 {
-    const core_cycle k            = core->cycle;
+    const core_cycle k            = core->services.cycle;
     const core_overdue_note *note = k.note;
-    if (!note || !message->u.missing.known || core->has_verdict || core->inquest.dead) return;
+    if (!note || !message->u.missing.known || core->job.has_verdict || core->members.query.dead)
+        return;
     if (!core_overdue_lasts(note) || !is_in_step(k.waiting) || !waits_for(note, k.waiting)) return;
     if (note->asker->rank != message->u.missing.rank) return;
     char one[SENTENCE_SEAT_BYTES], other[SENTENCE_SEAT_BYTES];
     pen_error why;
-    core->cycle = (core_cycle){0};
+    core->services.cycle = (core_cycle){0};
     why_set(&why, PEN_MISMATCH,
             "%.100s waits in %.120s for %.100s, which waits in %s of step %" PRId64
             " for the other's '%.100s': neither can go on; a loss is summed with the step by "
@@ -110,7 +113,8 @@ void core_cycle_missing(scheduler_core *core, const wire_control *message)
 /* ---- a beat ---------------------------------------------------------------------------------- */
 void core_cycle_beat(scheduler_core *core, seat *waiting)
 {
-    if (core->phase != PHASE_TRAINING || core->has_verdict || core->inquest.dead) return;
+    if (core->job.phase != PHASE_TRAINING || core->job.has_verdict || core->members.query.dead)
+        return;
     if (!is_in_step(waiting) || waiting->call_ms < CORE_LEFT_MS / 2 || !may_wait(core)) return;
     seat *left = find_left(core, waiting);
     if (left) {
@@ -119,7 +123,7 @@ void core_cycle_beat(scheduler_core *core, seat *waiting)
         core_left_early(core, left);
         return;
     }
-    if (!core->n_servers || waiting->call_ms < core->settings.lease_ms) return;
+    if (!core->job.n_servers || waiting->call_ms < core->job.settings.lease_ms) return;
     const core_overdue_note *note = find_waiter(core, waiting);
     if (note) suspect(core, note, waiting);
 }

@@ -5,9 +5,9 @@
 /* ---- the inquest: what does a dead worker owe? ----------------------------------------------- */
 static void conclude(scheduler_core *core)
 {
-    const core_inquest *q    = &core->inquest;
-    const sentence_debt debt = {.step   = q->step,
-                                .tensor = q->step >= 0 ? core->model.tensor[q->tensor].name : ""};
+    const core_query *q      = &core->members.query;
+    const sentence_debt debt = {
+        .step = q->step, .tensor = q->step >= 0 ? core->model.wire.tensor[q->tensor].name : ""};
     pen_error why;
     sentence_worker_gone(q->dead, &debt, q->died_ms, &why);
     core_add_silence(core, q->dead, q->died_ms, &why);
@@ -16,7 +16,7 @@ static void conclude(scheduler_core *core)
 
 static bool all_heard(const scheduler_core *core)
 {
-    const seat_list *servers = &core->roster.servers;
+    const seat_list *servers = &core->members.roster.servers;
     for (uint32_t i = 0; i < servers->n; i++)
         if (servers->at[i]->state == MEMBER_ACTIVE && !servers->at[i]->is_heard) return false;
     return true;
@@ -24,15 +24,15 @@ static bool all_heard(const scheduler_core *core)
 
 static void inquire(scheduler_core *core, seat *dead)
 {
-    core->inquest    = (core_inquest){.dead    = dead,
-                                      .died_ms = core->now_ms,
-                                      .due_ms  = core->now_ms + CORE_INQUEST_MS,
-                                      .step    = -1};
-    wire_control c   = {.kind = WIRE_ENQUIRE};
-    c.u.enquire.rank = dead->rank;
-    for (uint32_t i = 0; i < core->roster.servers.n; i++)
-        core->roster.servers.at[i]->is_heard = false;
-    core_send_all(core, TO_SERVERS, &c);
+    core->members.query = (core_query){.dead    = dead,
+                                       .died_ms = core->out.now_ms,
+                                       .due_ms  = core->out.now_ms + CORE_QUERY_MS,
+                                       .step    = -1};
+    wire_control c      = {.kind = WIRE_ENQUIRE};
+    c.u.enquire.rank    = dead->rank;
+    for (uint32_t i = 0; i < core->members.roster.servers.n; i++)
+        core->members.roster.servers.at[i]->is_heard = false;
+    core_send_all(&core->out, TO_SERVERS, &c);
     if (all_heard(core)) conclude(core);
 }
 
@@ -45,14 +45,15 @@ static uint32_t tensor_index(const wire_model *model, const char *name)
 
 void core_missing(scheduler_core *core, seat *s, const wire_control *message)
 {
-    core_inquest *q = &core->inquest;
+    core_query *q = &core->members.query;
     if (!q->dead || q->dead->rank != message->u.missing.rank) return;
     s->is_heard        = true;
     const int64_t step = message->u.missing.step;
     const uint32_t tensor =
-        tensor_index(&core->model, message->u.missing.tensor ? message->u.missing.tensor : "");
-    const bool is_known = message->u.missing.known && step >= 0 && tensor < core->model.n_tensors;
-    const bool is_less  = q->step < 0 || step < q->step || (step == q->step && tensor < q->tensor);
+        tensor_index(&core->model.wire, message->u.missing.tensor ? message->u.missing.tensor : "");
+    const bool is_known =
+        message->u.missing.known && step >= 0 && tensor < core->model.wire.n_tensors;
+    const bool is_less = q->step < 0 || step < q->step || (step == q->step && tensor < q->tensor);
     if (is_known && is_less) {
         q->step   = step;
         q->tensor = tensor;
@@ -63,11 +64,11 @@ void core_missing(scheduler_core *core, seat *s, const wire_control *message)
 /* ---- judging --------------------------------------------------------------------------------- */
 void core_judge(scheduler_core *core, seat *dead)
 {
-    if (core->inquest.dead) { /* of another: it may have been the last that was to be heard */
+    if (core->members.query.dead) { /* of another: it may have been the last that was to be heard */
         if (all_heard(core)) conclude(core);
         return;
     }
-    const bool servers_know = core->phase == PHASE_LOADING || core->phase == PHASE_TRAINING;
+    const bool servers_know = core->job.phase == PHASE_LOADING || core->job.phase == PHASE_TRAINING;
     if (dead->role == PEN_WORKER && servers_know) {
         inquire(core, dead);
         return;
@@ -76,19 +77,19 @@ void core_judge(scheduler_core *core, seat *dead)
     uint32_t n_tensors;
     const char *tensor = dead->role == PEN_SERVER ? core_model_held(core, dead, &n_tensors) : NULL;
     if (dead->role == PEN_SERVER)
-        sentence_server_gone(dead, tensor, n_tensors, core->job_step, core->now_ms, &why);
+        sentence_server_gone(dead, tensor, n_tensors, core->job.step, core->out.now_ms, &why);
     else
-        sentence_worker_gone(dead, NULL, core->now_ms, &why);
-    core_add_silence(core, dead, core->now_ms, &why);
+        sentence_worker_gone(dead, NULL, core->out.now_ms, &why);
+    core_add_silence(core, dead, core->out.now_ms, &why);
     core_verdict(core, &why);
 }
 
 void core_death_tick(scheduler_core *core)
 {
-    if (core_death_next_ms(core) <= core->now_ms) conclude(core);
+    if (core_death_next_ms(core) <= core->out.now_ms) conclude(core);
 }
 
 uint64_t core_death_next_ms(const scheduler_core *core)
 {
-    return core->inquest.dead ? core->inquest.due_ms : UINT64_MAX;
+    return core->members.query.dead ? core->members.query.due_ms : UINT64_MAX;
 }

@@ -5,10 +5,10 @@
 static void turn_away_the_late(scheduler_core *core)
 {
     char name[SENTENCE_SEAT_BYTES];
-    for (uint32_t i = 0; i < core->roster.workers.n; i++) {
-        const seat *s = core->roster.workers.at[i];
+    for (uint32_t i = 0; i < core->members.roster.workers.n; i++) {
+        const seat *s = core->members.roster.workers.at[i];
         if (core_is_late(core, s))
-            core_refuse(core, s->peer, PEN_NOT_A_MEMBER,
+            core_refuse(&core->out, s->peer, PEN_NOT_A_MEMBER,
                         "%s comes too late: all workers of the job have left it",
                         sentence_seat(name, s));
     }
@@ -17,26 +17,27 @@ static void turn_away_the_late(scheduler_core *core)
 void core_stop(scheduler_core *core)
 {
     turn_away_the_late(core);
-    core->phase  = PHASE_STOPPING;
-    core->end_ms = core->now_ms + CORE_END_MS;
+    core->job.phase  = PHASE_STOPPING;
+    core->job.end_ms = core->out.now_ms + CORE_END_MS;
     core_keep(core);
-    core_send_all(core, TO_SERVERS, &(wire_control){.kind = WIRE_STOP});
+    core_send_all(&core->out, TO_SERVERS, &(wire_control){.kind = WIRE_STOP});
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 /* A launcher hangs up when it has read the verdict and its processes have ended. */
 static bool is_waited_for(const scheduler_core *core, const seat *s)
 {
-    if (s->role == WIRE_LAUNCHER) return core->phase == PHASE_FAILED && s->is_bound && s->is_told;
+    if (s->role == WIRE_LAUNCHER)
+        return core->job.phase == PHASE_FAILED && s->is_bound && s->is_told;
     if (s->rank < 0 || !seat_is_here(s)) return false;
-    if (core->phase == PHASE_STOPPING) return s->role == PEN_SERVER;
+    if (core->job.phase == PHASE_STOPPING) return s->role == PEN_SERVER;
     return s->is_bound || !s->is_told; /* told and gone: it needs nothing from us any more */
 }
 
 static const seat *first_waited_for(const scheduler_core *core)
 {
     const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
         if (is_waited_for(core, s)) return s;
     return NULL;
 }
@@ -47,12 +48,13 @@ static bool is_outstanding(const scheduler_core *core, const seat *worker)
     if (worker->state == MEMBER_LEFT || core_is_late(core, worker)) return false;
     if (worker->state == MEMBER_DEAD) return !core_goes_on(core);
     /* a seat that was empty all the time, or is again */
-    return worker->state != MEMBER_ABSENT || core->phase != PHASE_TRAINING || !core->n_servers;
+    return worker->state != MEMBER_ABSENT || core->job.phase != PHASE_TRAINING ||
+           !core->job.n_servers;
 }
 
 static bool all_have_left(const scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     for (uint32_t i = 0; i < workers->n; i++)
         if (is_outstanding(core, workers->at[i])) return false;
     return true;
@@ -60,12 +62,12 @@ static bool all_have_left(const scheduler_core *core)
 
 void core_verdict_tell(scheduler_core *core)
 {
-    core_log(core, LOG_NOTICE, "%s", core->verdict.text);
+    core_log(&core->out, LOG_NOTICE, "%s", core->job.verdict.text);
     core_keep(core);
-    const wire_control c = {.kind = WIRE_VERDICT, .u.verdict = core->verdict};
-    core_send_all(core, TO_WORKERS | TO_SERVERS | TO_GUESTS, &c);
+    const wire_control c = {.kind = WIRE_VERDICT, .u.verdict = core->job.verdict};
+    core_send_all(&core->out, TO_WORKERS | TO_SERVERS | TO_GUESTS, &c);
     seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
         s->is_told = s->is_bound;
         if (s->state == MEMBER_DEAD) core_tell(core, s);
     }
@@ -74,35 +76,36 @@ void core_verdict_tell(scheduler_core *core)
 
 static void end(scheduler_core *core, pen_status status)
 {
-    if (core->phase == PHASE_ENDED) return;
-    core->phase = PHASE_ENDED;
-    if (core->actions.keep) core->actions.keep(core->actions.user, NULL, 0);
-    core->actions.ended(core->actions.user, status, core->has_verdict ? &core->verdict : NULL);
+    if (core->job.phase == PHASE_ENDED) return;
+    core->job.phase = PHASE_ENDED;
+    if (core->out.actions.keep) core->out.actions.keep(core->out.actions.user, NULL, 0);
+    core->out.actions.ended(core->out.actions.user, status,
+                            core->job.has_verdict ? &core->job.verdict : NULL);
 }
 
 void core_settle(scheduler_core *core)
 {
-    const bool runs = core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING;
+    const bool runs = core->job.phase >= PHASE_REGISTERING && core->job.phase <= PHASE_TRAINING;
     if (runs && all_have_left(core)) core_stop(core);
-    if (core->phase != PHASE_STOPPING && core->phase != PHASE_FAILED) return;
-    if (!core->is_empty && !first_waited_for(core))
-        end(core, core->has_verdict ? core->verdict.status : PEN_OK);
+    if (core->job.phase != PHASE_STOPPING && core->job.phase != PHASE_FAILED) return;
+    if (!core->job.is_empty && !first_waited_for(core))
+        end(core, core->job.has_verdict ? core->job.verdict.status : PEN_OK);
 }
 
 uint64_t core_end_next_ms(const scheduler_core *core)
 {
-    const bool ends = core->phase == PHASE_STOPPING || core->phase == PHASE_FAILED;
-    return ends ? core->end_ms : UINT64_MAX;
+    const bool ends = core->job.phase == PHASE_STOPPING || core->job.phase == PHASE_FAILED;
+    return ends ? core->job.end_ms : UINT64_MAX;
 }
 
 void core_end_tick(scheduler_core *core)
 {
-    if (core_end_next_ms(core) > core->now_ms) return;
+    if (core_end_next_ms(core) > core->out.now_ms) return;
 
     const seat *late = first_waited_for(core);
     char name[SENTENCE_SEAT_BYTES];
-    if (late && core->phase == PHASE_STOPPING)
-        core_log(core, LOG_WARNING, "%s has not ended %d s after it was asked to",
+    if (late && core->job.phase == PHASE_STOPPING)
+        core_log(&core->out, LOG_WARNING, "%s has not ended %d s after it was asked to",
                  sentence_seat(name, late), CORE_END_MS / 1000);
-    end(core, core->has_verdict ? core->verdict.status : PEN_OK);
+    end(core, core->job.has_verdict ? core->job.verdict.status : PEN_OK);
 }

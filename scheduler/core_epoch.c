@@ -18,18 +18,18 @@
 /* ---- the first ones --------------------------------------------------------------------------- */
 void core_epoch_begin(scheduler_core *core)
 {
-    core->epoch     = 1;
-    core->ranks_max = core->roster.workers.n;
-    if (core->settings.workers_max > core->ranks_max)
-        core->ranks_max = (uint32_t)core->settings.workers_max;
-    core->wanted_workers = (int32_t)core->roster.workers.n;
-    core->wanted_servers = (int32_t)core->n_servers;
+    core->epoch.number      = 1;
+    core->members.ranks_max = core->members.roster.workers.n;
+    if (core->job.settings.workers_max > core->members.ranks_max)
+        core->members.ranks_max = (uint32_t)core->job.settings.workers_max;
+    core->members.wanted_workers = (int32_t)core->members.roster.workers.n;
+    core->members.wanted_servers = (int32_t)core->job.n_servers;
     if (!core_epoch_write(core, NULL, false)) {
         core_epoch_fail(core);
         return;
     }
     core_epoch_note(core);
-    if (core_keep(core)) core_send_all(core, TO_WORKERS | TO_SERVERS, &core->record);
+    if (core_keep(core)) core_send_all(&core->out, TO_WORKERS | TO_SERVERS, &core->epoch.record);
 }
 
 void core_epoch_plan(scheduler_core *core)
@@ -40,47 +40,48 @@ void core_epoch_plan(scheduler_core *core)
 /* ---- whether and when ------------------------------------------------------------------------ */
 static void open_change(scheduler_core *core)
 {
-    core_change *c = &core->change;
+    core_change *c = &core->epoch.change;
     c->is_open     = true;
     c->is_wanted   = false;
-    c->due_ms      = core->now_ms +
-                (core->settings.lease_ms > CORE_SEAL_MS ? core->settings.lease_ms : CORE_SEAL_MS);
-    seat_list *servers = &core->roster.servers;
+    c->due_ms =
+        core->out.now_ms +
+        (core->job.settings.lease_ms > CORE_SEAL_MS ? core->job.settings.lease_ms : CORE_SEAL_MS);
+    seat_list *servers = &core->members.roster.servers;
     for (uint32_t i = 0; i < servers->n; i++) servers->at[i]->is_sealed = false;
-    core_log(core, LOG_DEBUG, "epoch %" PRIu64 " shall end: %s", core->epoch, c->cause);
+    core_log(&core->out, LOG_DEBUG, "epoch %" PRIu64 " shall end: %s", core->epoch.number,
+             c->cause);
     const wire_control seal = core_epoch_seal(core);
     for (uint32_t i = 0; i < servers->n; i++)
-        if (seat_is_counted(servers->at[i])) core_send(core, servers->at[i], &seal);
+        if (seat_is_counted(servers->at[i])) core_send(&core->out, servers->at[i], &seal);
 }
 
 void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, ...)
 {
-    core_change *c = &core->change;
+    core_change *c = &core->epoch.change;
     if (!core_may_change(core)) return;
     if (!c->is_wanted && !c->is_open) {
         va_list args;
         va_start(args, format);
         vsnprintf(c->cause, sizeof c->cause, format, args);
         va_end(args);
-        c->begun_ms = core->now_ms;
+        c->begun_ms = core->out.now_ms;
     }
     if (c->is_open) return; /* whatever the cause, it is seen when the change is decided */
     if (!c->is_wanted || due_ms < c->due_ms) c->due_ms = due_ms;
     c->is_wanted = true;
-    if (c->due_ms <= core->now_ms) core->due |= DUE_EPOCH;
+    if (c->due_ms <= core->out.now_ms) core->due |= DUE_EPOCH;
 }
 
 bool core_epoch_survives(const scheduler_core *core)
 {
     if (!core_may_change(core)) return false;
-    for (uint32_t shard = 0; shard < core->n_shards; shard++) {
+    for (uint32_t shard = 0; shard < core->model.n_shards; shard++) {
         bool lives = false;
-        for (uint32_t i = 0; i < core->place.n && !lives; i++) {
-            const wire_replica *r = &core->place.row[i].at;
-            const seat *s         = roster_find(&core->roster, PEN_SERVER, r->server);
-            lives                 = r->shard == shard && s && s->in_record && seat_is_counted(s) &&
-                    (r->role != WIRE_LEARNER || plant(PLANT_LEARNER_PROMOTED)) &&
-                    s->in_record == s->incarnation;
+        for (uint32_t i = 0; i < core->epoch.place.n && !lives; i++) {
+            const wire_replica *r = &core->epoch.place.row[i].at;
+            const seat *s         = roster_find(&core->members.roster, PEN_SERVER, r->server);
+            lives                 = r->shard == shard && s && core_epoch_is_part(s) &&
+                    (r->role != WIRE_LEARNER || plant(PLANT_LEARNER_PROMOTED));
         }
         if (!lives) return false;
     }
@@ -88,22 +89,17 @@ bool core_epoch_survives(const scheduler_core *core)
 }
 
 /* ---- deciding -------------------------------------------------------------------------------- */
-static bool is_part(const seat *s) /* of this record, and of the change */
-{
-    return seat_is_counted(s) && s->in_record == s->incarnation;
-}
-
 static bool all_sealed(const scheduler_core *core)
 {
-    const seat_list *servers = &core->roster.servers;
+    const seat_list *servers = &core->members.roster.servers;
     for (uint32_t i = 0; i < servers->n; i++)
-        if (is_part(servers->at[i]) && !servers->at[i]->is_sealed) return false;
+        if (core_epoch_is_part(servers->at[i]) && !servers->at[i]->is_sealed) return false;
     return true;
 }
 
 static bool settle_reports(scheduler_core *core, settled *out)
 {
-    const seat_list *servers = &core->roster.servers;
+    const seat_list *servers = &core->members.roster.servers;
     settle_server *facts     = calloc(servers->n + 1, sizeof *facts);
     pen_error why;
     if (!facts) {
@@ -111,14 +107,15 @@ static bool settle_reports(scheduler_core *core, settled *out)
         return false;
     }
     for (uint32_t i = 0; i < servers->n; i++)
-        facts[i] = (settle_server){.is_alive  = is_part(servers->at[i]),
+        facts[i] = (settle_server){.is_alive  = core_epoch_is_part(servers->at[i]),
                                    .n_reports = servers->at[i]->n_reports,
                                    .report    = servers->at[i]->report};
-    const pen_status status = settle(&core->place, core->n_shards, facts, servers->n, out, &why);
+    const pen_status status =
+        settle(&core->epoch.place, core->model.n_shards, facts, servers->n, out, &why);
     free(facts);
     if (status == PEN_OK) return true;
-    if (core->change.lost)
-        why_culprit(&why, PEN_SERVER, core->change.lost->rank, core->job_step, NULL);
+    if (core->epoch.change.lost)
+        why_culprit(&why, PEN_SERVER, core->epoch.change.lost->rank, core->job.step, NULL);
     core_verdict(core, &why);
     return false;
 }
@@ -127,20 +124,20 @@ static bool settle_reports(scheduler_core *core, settled *out)
 static void admit(scheduler_core *core)
 {
     seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
         if (!core_is_late(core, s) || s->state != MEMBER_JOINING || !s->is_ready) continue;
-        core_move(core, s, MEMBER_EVENT_BEGIN);
-        s->last_seen_ms = core->now_ms;
+        core_move(&core->out, s, MEMBER_EVENT_BEGIN);
+        s->last_seen_ms = core->out.now_ms;
         s->awaited_ms   = 0;
         free(s->loss);
         s->loss = NULL;
-        core->goal_is_old |= s->role == PEN_SERVER;
+        core->epoch.goal_is_old |= s->role == PEN_SERVER;
     }
 }
 
 placement_server *core_epoch_servers(const scheduler_core *core)
 {
-    const seat_list *list = &core->roster.servers;
+    const seat_list *list = &core->members.roster.servers;
     placement_server *all = calloc(list->n + 1, sizeof *all);
     for (uint32_t i = 0; all && i < list->n; i++) {
         const seat *s = list->at[i];
@@ -153,22 +150,23 @@ placement_server *core_epoch_servers(const scheduler_core *core)
 
 static bool move_copies(scheduler_core *core)
 {
-    placement_server *all = core->goal_is_old ? core_epoch_servers(core) : NULL;
+    placement_server *all = core->epoch.goal_is_old ? core_epoch_servers(core) : NULL;
     pen_status status     = PEN_OK;
-    if (core->goal_is_old)
-        status = all ? placement_goal(&core->place, core->n_shards, all, core->roster.servers.n,
-                                      (uint32_t)core->settings.replicas, &core->goal)
+    if (core->epoch.goal_is_old)
+        status = all ? placement_goal(&core->epoch.place, core->model.n_shards, all,
+                                      core->members.roster.servers.n,
+                                      (uint32_t)core->job.settings.replicas, &core->epoch.goal)
                      : PEN_NO_MEMORY;
     free(all);
-    core->goal_is_old = false;
+    core->epoch.goal_is_old = false;
     /* WRONG_STATE: all servers that are left are being emptied; then nothing moves */
     return status == PEN_WRONG_STATE ||
-           (status == PEN_OK && placement_follow(&core->place, &core->goal));
+           (status == PEN_OK && placement_follow(&core->epoch.place, &core->epoch.goal));
 }
 
 static bool have_members_changed(const scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     for (uint32_t i = 0; i < workers->n; i++)
         if (workers->at[i]->in_record != core_epoch_listed(workers->at[i])) return true;
     return false;
@@ -178,56 +176,56 @@ static bool have_members_changed(const scheduler_core *core)
 /* Where a worker that came late begins. */
 static void begin_late(scheduler_core *core, const settled *out)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     const wire_decision *d   = &out->decision;
     for (uint32_t i = 0; i < workers->n; i++) {
         seat *s = workers->at[i];
         if (!seat_is_counted(s) || s->in_record == s->incarnation) continue;
         s->begin_step = out->step >= 0 ? out->step : out->clock;
         s->begin_applied =
-            out->has_decision ? d->applied + (d->outcome == PEN_APPLIED) : core->applied;
+            out->has_decision ? d->applied + (d->outcome == PEN_APPLIED) : core->model.applied;
     }
 }
 
 static void tell_late(scheduler_core *core, const uint64_t *was_in)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     for (uint32_t i = 0; i < workers->n; i++) {
         const seat *s = workers->at[i];
         if (!s->in_record || s->in_record == was_in[i]) continue;
         const wire_control done = core_model_committed(core, s);
-        core_send(core, s, &done);
+        core_send(&core->out, s, &done);
     }
 }
 
 /* "server 1 (devbox) is gone; its shards are served by others in 0.012 s (epoch 3)" */
 static void report(scheduler_core *core, const settled *out)
 {
-    const core_change *c = &core->change;
-    const double took    = (double)(core->now_ms - c->begun_ms) / 1e3;
+    const core_change *c = &core->epoch.change;
+    const double took    = (double)(core->out.now_ms - c->begun_ms) / 1e3;
     char line[400];
     if (c->lost)
         snprintf(line, sizeof line,
                  "%s; other servers took over %u shard%s in %.3f s (epoch %" PRIu64 ")", c->cause,
-                 out->n_moved, out->n_moved == 1 ? "" : "s", took, core->epoch);
+                 out->n_moved, out->n_moved == 1 ? "" : "s", took, core->epoch.number);
     else
         snprintf(line, sizeof line,
                  "%s: epoch %" PRIu64 " with %u worker%s and %u server%s, %.3f s", c->cause,
-                 core->epoch, core->record.u.epoch.n_workers,
-                 core->record.u.epoch.n_workers == 1 ? "" : "s", core->record.u.epoch.n_servers,
-                 core->record.u.epoch.n_servers == 1 ? "" : "s", took);
-    const bool is_news = c->lost || core->record.u.epoch.members_changed;
-    core_log(core, is_news && !core_has_launcher(core) ? LOG_NOTICE : LOG_INFO, "%s", line);
-    if (is_news)
-        core_send_all(core, 1u << WIRE_LAUNCHER,
-                      &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = line}});
+                 core->epoch.number, core->epoch.record.u.epoch.n_workers,
+                 core->epoch.record.u.epoch.n_workers == 1 ? "" : "s",
+                 core->epoch.record.u.epoch.n_servers,
+                 core->epoch.record.u.epoch.n_servers == 1 ? "" : "s", took);
+    if (c->lost || core->epoch.record.u.epoch.members_changed)
+        core_announce(&core->out, line);
+    else
+        core_log(&core->out, LOG_INFO, "%s", line);
 }
 
 static void install(scheduler_core *core, const settled *out, bool changed)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     uint64_t *was_in         = calloc(workers->n + 1, sizeof *was_in);
-    core->epoch++;
+    core->epoch.number++;
     if (!was_in || !core_epoch_write(core, out, changed)) {
         free(was_in);
         core_epoch_fail(core);
@@ -236,11 +234,11 @@ static void install(scheduler_core *core, const settled *out, bool changed)
     for (uint32_t i = 0; i < workers->n; i++) was_in[i] = workers->at[i]->in_record;
     begin_late(core, out);
     core_epoch_note(core);
-    core->change.is_open = false;
-    const unsigned all   = TO_WORKERS | TO_SERVERS | 1u << WIRE_LAUNCHER;
-    if (plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(core, all, &core->record);
+    core->epoch.change.is_open = false;
+    const unsigned all         = TO_WORKERS | TO_SERVERS | 1u << WIRE_LAUNCHER;
+    if (plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(&core->out, all, &core->epoch.record);
     if (core_keep(core)) {
-        if (!plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(core, all, &core->record);
+        if (!plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(&core->out, all, &core->epoch.record);
         tell_late(core, was_in);
         report(core, out);
     }
@@ -257,30 +255,32 @@ static void decide(scheduler_core *core)
         return;
     }
     install(core, &out, have_members_changed(core));
-    if (core->has_verdict) return;
-    core->due |= DUE_MOVED | (core->change.lost ? DUE_TAKEN_OVER : 0);
-    core->change.lost = NULL;
-    if (placement_can_move(&core->place, &core->goal))
-        core_epoch_want(core, core->now_ms + CORE_GATHER_MS, "copies are moved");
+    if (core->job.has_verdict) return;
+    core->due |= DUE_MOVED | (core->epoch.change.lost ? DUE_TAKEN_OVER : 0);
+    core->epoch.change.lost = NULL;
+    if (placement_can_move(&core->epoch.place, &core->epoch.goal))
+        core_epoch_want(core, core->out.now_ms + CORE_GATHER_MS, "copies are moved");
 }
 
 void core_epoch_advance(scheduler_core *core)
 {
-    core_change *c = &core->change;
+    core_change *c = &core->epoch.change;
     if (!core_may_change(core)) return;
-    if (c->is_wanted && !c->is_open && c->due_ms <= core->now_ms) open_change(core);
+    if (c->is_wanted && !c->is_open && c->due_ms <= core->out.now_ms) open_change(core);
     if (c->is_open && all_sealed(core)) decide(core);
 }
 
 void core_sealed(scheduler_core *core, seat *s, const wire_control *message)
 {
-    if (!core->change.is_open || message->u.sealed.term != core->term ||
-        message->u.sealed.epoch != core->epoch + 1) {
-        if (core_may_change(core) && is_part(s) && message->u.sealed.epoch <= core->epoch)
-            core_send(core, s, &core->record); /* it has not heard how that ended */
+    if (!core->epoch.change.is_open || message->u.sealed.term != core->job.term ||
+        message->u.sealed.epoch != core->epoch.number + 1) {
+        if (core_may_change(core) && core_epoch_is_part(s) &&
+            message->u.sealed.epoch <= core->epoch.number)
+            core_send(&core->out, s, &core->epoch.record); /* it has not heard how that ended */
         return;
     }
-    if (!core_may_change(core) || !is_part(s)) return; /* all workers have left in the meantime */
+    if (!core_may_change(core) || !core_epoch_is_part(s))
+        return; /* all workers have left in the meantime */
     if (seat_seal(s, message) != PEN_OK) {
         core_epoch_fail(core);
         return;
@@ -291,12 +291,12 @@ void core_sealed(scheduler_core *core, seat *s, const wire_control *message)
 void core_epoch_lost(scheduler_core *core, const seat *server)
 {
     char name[SENTENCE_SEAT_BYTES];
-    core->goal_is_old = true;
-    core->change.lost = server;
-    if (core->change.is_open || core->change.is_wanted)
-        snprintf(core->change.cause, sizeof core->change.cause, "%.120s is gone",
+    core->epoch.goal_is_old = true;
+    core->epoch.change.lost = server;
+    if (core->epoch.change.is_open || core->epoch.change.is_wanted)
+        snprintf(core->epoch.change.cause, sizeof core->epoch.change.cause, "%.120s is gone",
                  sentence_seat(name, server));
-    core_epoch_want(core, core->now_ms, "%.120s is gone", sentence_seat(name, server));
+    core_epoch_want(core, core->out.now_ms, "%.120s is gone", sentence_seat(name, server));
     core->due |= DUE_EPOCH;
 }
 
@@ -305,9 +305,10 @@ void core_epoch_lost(scheduler_core *core, const seat *server)
 static placement_row *row_of(const scheduler_core *core, const seat *s, uint32_t shard,
                              int32_t server)
 {
-    const placement_row *lead = placement_primary(&core->place, shard);
-    if (!core_may_change(core) || !is_part(s) || !lead || lead->at.server != s->rank) return NULL;
-    placement_row *row = placement_find(&core->place, shard, server);
+    const placement_row *lead = placement_primary(&core->epoch.place, shard);
+    if (!core_may_change(core) || !core_epoch_is_part(s) || !lead || lead->at.server != s->rank)
+        return NULL;
+    placement_row *row = placement_find(&core->epoch.place, shard, server);
     return row && row->at.server != s->rank ? row : NULL;
 }
 
@@ -316,7 +317,7 @@ void core_caught_up(scheduler_core *core, seat *s, const wire_control *message)
     placement_row *row = row_of(core, s, message->u.caught_up.shard, message->u.caught_up.server);
     if (!row || row->at.role != WIRE_LEARNER) return;
     row->is_caught_up = true;
-    core_epoch_want(core, core->now_ms + CORE_GATHER_MS, "server %d has a copy of shard %u",
+    core_epoch_want(core, core->out.now_ms + CORE_GATHER_MS, "server %d has a copy of shard %u",
                     (int)row->at.server, row->at.shard);
 }
 
@@ -325,45 +326,38 @@ void core_suspect(scheduler_core *core, seat *s, const wire_control *message)
     placement_row *row = row_of(core, s, message->u.suspect.shard, message->u.suspect.server);
     if (!row || row->at.role != WIRE_BACKUP) return;
     char span[SENTENCE_SPAN_BYTES];
-    core_log(core, LOG_WARNING,
+    core_log(&core->out, LOG_WARNING,
              "server %d has acknowledged nothing of shard %u for %s; server %d goes on without it",
              (int)row->at.server, row->at.shard, sentence_span(span, message->u.suspect.waited_ms),
              (int)s->rank);
     row->is_suspect =
         true; /* the change that follows makes a learner of it, if its primary lives */
-    core_epoch_want(core, core->now_ms, "server %d does not keep up", (int)row->at.server);
+    core_epoch_want(core, core->out.now_ms, "server %d does not keep up", (int)row->at.server);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 /* A server whose control connection lives and whose shards do not: it cannot be waited for for ever. */
 static void lose_unsealed(scheduler_core *core)
 {
-    const seat_list *servers = &core->roster.servers;
-    core->change.due_ms      = core->now_ms + CORE_SEAL_MS;
-    for (uint32_t i = 0; i < servers->n && core->change.is_open; i++) {
+    const seat_list *servers  = &core->members.roster.servers;
+    core->epoch.change.due_ms = core->out.now_ms + CORE_SEAL_MS;
+    for (uint32_t i = 0; i < servers->n && core->epoch.change.is_open; i++) {
         seat *s = servers->at[i];
-        if (is_part(s) && !s->is_sealed)
+        if (core_epoch_is_part(s) && !s->is_sealed)
             core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch");
     }
 }
 
 void core_epoch_tick(scheduler_core *core)
 {
-    core_change *c = &core->change;
-    if (!core_may_change(core) || c->due_ms > core->now_ms) return;
+    core_change *c = &core->epoch.change;
+    if (!core_may_change(core) || c->due_ms > core->out.now_ms) return;
     if (c->is_open) lose_unsealed(core);
     core->due |= DUE_EPOCH;
 }
 
 uint64_t core_epoch_next_ms(const scheduler_core *core)
 {
-    const core_change *c = &core->change;
+    const core_change *c = &core->epoch.change;
     return core_may_change(core) && (c->is_open || c->is_wanted) ? c->due_ms : UINT64_MAX;
-}
-
-void core_epoch_fini(scheduler_core *core)
-{
-    keep_clear(&core->record_kept);
-    placement_fini(&core->place);
-    placement_fini(&core->goal);
 }

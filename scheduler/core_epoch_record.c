@@ -19,21 +19,20 @@ static bool keep_members(keep *kept, const wire_member *from, uint32_t n, const 
     return member != NULL;
 }
 
-bool core_epoch_adopt(scheduler_core *core, const wire_control *epoch)
+bool core_epoch_adopt(core_epoch *self, const wire_control *epoch)
 {
     const wire_control c = *epoch;
-    core->record         = c;
-    keep_clear(&core->record_kept);
-    keep *kept = &core->record_kept;
+    self->record         = c;
+    keep_clear(&self->kept);
+    keep *kept = &self->kept;
 
-    core->record.u.epoch.job     = core->job;
-    core->record.u.epoch.replica = keep_bytes(
-        kept, c.u.epoch.replica, c.u.epoch.n_replicas * sizeof *core->record.u.epoch.replica);
+    self->record.u.epoch.replica = keep_bytes(
+        kept, c.u.epoch.replica, c.u.epoch.n_replicas * sizeof *self->record.u.epoch.replica);
     return keep_members(kept, c.u.epoch.worker, c.u.epoch.n_workers,
-                        &core->record.u.epoch.worker) &&
+                        &self->record.u.epoch.worker) &&
            keep_members(kept, c.u.epoch.server, c.u.epoch.n_servers,
-                        &core->record.u.epoch.server) &&
-           core->record.u.epoch.replica != NULL;
+                        &self->record.u.epoch.server) &&
+           self->record.u.epoch.replica != NULL;
 }
 
 /* A worker that is waited for stays in with the number it had: what it pushed counts. */
@@ -41,6 +40,11 @@ uint64_t core_epoch_listed(const seat *s)
 {
     if (s->role == PEN_WORKER && s->awaited_ms) return s->in_record;
     return s->rank >= 0 && seat_is_counted(s) ? s->incarnation : 0;
+}
+
+bool core_epoch_is_part(const seat *s)
+{
+    return seat_is_counted(s) && s->in_record == s->incarnation;
 }
 
 bool core_epoch_describe(keep *kept, const seat *s, wire_member *m)
@@ -87,24 +91,24 @@ void core_epoch_fail(scheduler_core *core)
 {
     pen_error why;
     why_set(&why, PEN_NO_MEMORY, "the scheduler has no memory for the record of %u workers",
-            core->roster.workers.n);
+            core->members.roster.workers.n);
     core_verdict(core, &why);
 }
 
-/* Writes the record of core->epoch anew.  False: no memory, and the old one stays. */
+/* False: no memory, and the old one stays. */
 bool core_epoch_write(scheduler_core *core, const settled *s, bool members_changed)
 {
     keep kept         = {0};
     wire_control c    = {.kind = WIRE_EPOCH};
-    c.u.epoch.term    = core->term;
-    c.u.epoch.epoch   = core->epoch;
-    c.u.epoch.job     = core->job;
+    c.u.epoch.term    = core->job.term;
+    c.u.epoch.epoch   = core->epoch.number;
+    c.u.epoch.job     = core->job.name;
     c.u.epoch.step    = s ? s->step : -1;
-    c.u.epoch.worker  = list_members(&kept, &core->roster.workers, &c.u.epoch.n_workers);
-    c.u.epoch.server  = list_members(&kept, &core->roster.servers, &c.u.epoch.n_servers);
-    c.u.epoch.replica = list_copies(&kept, &core->place);
+    c.u.epoch.worker  = list_members(&kept, &core->members.roster.workers, &c.u.epoch.n_workers);
+    c.u.epoch.server  = list_members(&kept, &core->members.roster.servers, &c.u.epoch.n_servers);
+    c.u.epoch.replica = list_copies(&kept, &core->epoch.place);
 
-    c.u.epoch.n_replicas      = core->place.n;
+    c.u.epoch.n_replicas      = core->epoch.place.n;
     c.u.epoch.members_changed = members_changed;
     c.u.epoch.has_decision    = s && s->has_decision;
     if (s) c.u.epoch.decision = s->decision;
@@ -112,9 +116,9 @@ bool core_epoch_write(scheduler_core *core, const settled *s, bool members_chang
         keep_clear(&kept);
         return false;
     }
-    keep_clear(&core->record_kept);
-    core->record_kept = kept;
-    core->record      = c;
+    keep_clear(&core->epoch.kept);
+    core->epoch.kept   = kept;
+    core->epoch.record = c;
     return true;
 }
 
@@ -122,14 +126,15 @@ bool core_epoch_write(scheduler_core *core, const settled *s, bool members_chang
 void core_epoch_note(scheduler_core *core)
 {
     seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) s->in_record = core_epoch_listed(s);
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
+        s->in_record = core_epoch_listed(s);
 }
 
 /* ---- telling it ------------------------------------------------------------------------------ */
 /* A server that comes late holds nothing, whatever the record says of who had its rank before. */
 static void tell_late_server(const scheduler_core *core, const seat *s)
 {
-    wire_control c   = core->record;
+    wire_control c   = core->epoch.record;
     const uint32_t n = c.u.epoch.n_replicas, n_servers = c.u.epoch.n_servers;
     wire_replica *own = malloc((n + 1) * sizeof *own);
     wire_member *all  = malloc((n_servers + 1) * sizeof *all);
@@ -142,7 +147,7 @@ static void tell_late_server(const scheduler_core *core, const seat *s)
     c.u.epoch.n_replicas = copies;
     c.u.epoch.server     = all;
     c.u.epoch.n_servers  = servers;
-    if (own && all) core_send((scheduler_core *)(uintptr_t)core, s, &c);
+    if (own && all) core_send(&core->out, s, &c);
     free(own);
     free(all);
 }
@@ -150,19 +155,26 @@ static void tell_late_server(const scheduler_core *core, const seat *s)
 wire_control core_epoch_seal(const scheduler_core *core)
 {
     wire_control c = {.kind = WIRE_SEAL};
-    c.u.seal.term  = core->term;
-    c.u.seal.epoch = core->epoch + 1;
+    c.u.seal.term  = core->job.term;
+    c.u.seal.epoch = core->epoch.number + 1;
     return c;
 }
 
-void core_epoch_tell(scheduler_core *core, const seat *s)
+void core_epoch_tell(const scheduler_core *core, const seat *s)
 {
     if (s->role == PEN_SERVER && core_is_late(core, s)) {
         tell_late_server(core, s);
         return;
     }
-    core_send(core, s, &core->record);
-    if (s->role != PEN_SERVER || !core->change.is_open || !seat_is_counted(s)) return;
+    core_send(&core->out, s, &core->epoch.record);
+    if (s->role != PEN_SERVER || !core->epoch.change.is_open || !seat_is_counted(s)) return;
     const wire_control seal = core_epoch_seal(core);
-    core_send(core, s, &seal);
+    core_send(&core->out, s, &seal);
+}
+
+void core_epoch_fini(core_epoch *self)
+{
+    keep_clear(&self->kept);
+    placement_fini(&self->place);
+    placement_fini(&self->goal);
 }

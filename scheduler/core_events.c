@@ -5,20 +5,21 @@
  * numbered, so that who asks again and again sees what is new, and what it has missed.  A scheduler that is
  * started again begins without any.
  */
-#include "scheduler/core_state.h"
+#include "scheduler/core_out.h"
+#include "scheduler/sentence.h"
 #include <string.h>
 
-void core_event(scheduler_core *core, int level, const char *text)
+void core_event(core_out *self, int level, const char *text)
 {
-    core_event_note *e = &core->event[core->n_events++ % CORE_EVENTS_MAX];
-    e->at_ms           = core->now_ms;
+    core_event_note *e = &self->event[self->n_events++ % CORE_EVENTS_MAX];
+    e->at_ms           = self->now_ms;
     e->level           = level;
     snprintf(e->text, sizeof e->text, "%s", text);
     for (char *c = e->text; *c; c++) /* some lines of the log have several */
         if (*c == '\n') *c = ' ';
 }
 
-void core_event_moved(scheduler_core *core, const seat *s)
+void core_event_moved(core_out *self, const seat *s)
 {
     static const char *const words[MEMBER_STATE_COUNT] = {
         [MEMBER_ABSENT] = "has left its seat",    [MEMBER_JOINING] = "has come",
@@ -29,17 +30,17 @@ void core_event_moved(scheduler_core *core, const seat *s)
     const bool is_bad = s->state == MEMBER_AWAY || s->state == MEMBER_DEAD;
     char name[SENTENCE_SEAT_BYTES], text[SENTENCE_SEAT_BYTES + 32];
     snprintf(text, sizeof text, "%s %s", sentence_seat(name, s), words[s->state]);
-    core_event(core, is_bad ? LOG_WARNING : LOG_INFO, text);
+    core_event(self, is_bad ? LOG_WARNING : LOG_INFO, text);
 }
 
-uint32_t core_events_fill(const scheduler_core *core, wire_event *out)
+uint32_t core_events_fill(const core_out *self, wire_event *out)
 {
-    const uint64_t newest = core->n_events;
+    const uint64_t newest = self->n_events;
     const uint64_t oldest = newest > CORE_EVENTS_MAX ? newest - CORE_EVENTS_MAX : 0;
     for (uint64_t i = oldest; i < newest; i++) {
-        const core_event_note *e = &core->event[i % CORE_EVENTS_MAX];
+        const core_event_note *e = &self->event[i % CORE_EVENTS_MAX];
         out[i - oldest]          = (wire_event){.number = i + 1,
-                                                .at_s   = (double)(e->at_ms - core->start_ms) / 1e3,
+                                                .at_s   = (double)(e->at_ms - self->start_ms) / 1e3,
                                                 .level  = e->level,
                                                 .text   = e->text};
     }

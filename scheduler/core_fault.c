@@ -7,14 +7,13 @@
  */
 #include "scheduler/core_state.h"
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- what the scheduler knows of a worker ---------------------------------------------------- */
 /* Silent for so long that "alive" would be said too much, and not yet for a whole lease. */
 static bool is_quiet(const scheduler_core *core, const seat *s, uint64_t now_ms)
 {
-    return s->state == MEMBER_ACTIVE && now_ms - s->last_seen_ms > core->settings.lease_ms / 3;
+    return s->state == MEMBER_ACTIVE && now_ms - s->last_seen_ms > core->job.settings.lease_ms / 3;
 }
 
 static void add_state(const scheduler_core *core, sentence *text, const seat *s,
@@ -49,36 +48,34 @@ static void name_subject(char *text, size_t size, int32_t n, int32_t rank)
 static void add_what_is_known(const scheduler_core *core, pen_error *why)
 {
     const int32_t rank = why->missing_n > 0 ? why->missing[0] : why->rank;
-    const seat *s      = roster_find(&core->roster, PEN_WORKER, rank);
+    const seat *s      = roster_find(&core->members.roster, PEN_WORKER, rank);
     if (!s || why->role != PEN_WORKER) return;
     char subject[16];
     sentence text = {0};
     name_subject(subject, sizeof subject, why->missing_n, rank);
     sentence_add(&text, "%s; ", why->text);
     const size_t at = text.used;
-    add_state(core, &text, s, subject, core->now_ms);
+    add_state(core, &text, s, subject, core->out.now_ms);
     text.text[at]    = (char)tolower((unsigned char)text.text[at]);
-    why->last_seen_s = (double)(core->now_ms - s->last_seen_ms) / 1e3;
+    why->last_seen_s = (double)(core->out.now_ms - s->last_seen_ms) / 1e3;
     memcpy(why->text, text.text, sizeof why->text);
 }
 
-static core_fault_note *find(const scheduler_core *core, uint64_t group, uint64_t call)
+static const core_fault_note *find(const core_services *services, uint64_t group, uint64_t call)
 {
-    for (int i = 0; i < CORE_FAULTS_MAX; i++) {
-        core_fault_note *note = core->fault[i];
-        if (note && note->group == group && note->call == call) return note;
+    for (int i = 0; i < CORE_FAULTS_MAX && (uint64_t)i < services->n_faults; i++) {
+        const core_fault_note *note = &services->fault[i];
+        if (note->group == group && note->call == call) return note;
     }
     return NULL;
 }
 
 /* Takes the place of the oldest. */
-static core_fault_note *note_down(scheduler_core *core, const seat *s, const wire_fault *said)
+static const core_fault_note *note_down(scheduler_core *core, const seat *s, const wire_fault *said)
 {
-    core_fault_note **place = &core->fault[core->n_faults % CORE_FAULTS_MAX];
-    if (!*place && !(*place = calloc(1, sizeof **place))) return NULL;
-    core->n_faults++;
-    core_fault_note *note = *place;
-    *note                 = (core_fault_note){said->group, said->call, said->why};
+    core_services *services = &core->services;
+    core_fault_note *note   = &services->fault[services->n_faults++ % CORE_FAULTS_MAX];
+    *note                   = (core_fault_note){said->group, said->call, said->why};
     core_bound_claim(s, &note->why);
     const pen_error *loss = note->why.status == PEN_PEER_LOST && note->why.role == PEN_WORKER
                                 ? core_loss_of(core, note->why.rank)
@@ -99,24 +96,17 @@ static wire_control faulted_message(const core_fault_note *note)
 
 void core_fault(scheduler_core *core, seat *s, const wire_control *message)
 {
-    if (core->phase < PHASE_REGISTERING || core->phase > PHASE_TRAINING) return;
     const wire_fault *said      = &message->u.fault;
-    const core_fault_note *note = find(core, said->group, said->call);
-    const bool is_new           = !note;
-    if (is_new) note = note_down(core, s, said);
-    if (!note) return; /* no memory: everybody's own sentence stands */
-    const wire_control faulted = faulted_message(note);
-    if (!is_new) {
-        core_send(core, s, &faulted);
+    const core_fault_note *note = find(&core->services, said->group, said->call);
+    if (note) {
+        const wire_control again = faulted_message(note);
+        core_send(&core->out, s, &again);
         return;
     }
-    core_log(core, LOG_INFO, "%s", note->why.text);
-    core_send_all(core, TO_WORKERS, &faulted); /* who is not in that group does not mind */
-}
-
-void core_fault_fini(scheduler_core *core)
-{
-    for (int i = 0; i < CORE_FAULTS_MAX; i++) free(core->fault[i]);
+    note                       = note_down(core, s, said);
+    const wire_control faulted = faulted_message(note);
+    core_log(&core->out, LOG_INFO, "%s", note->why.text);
+    core_send_all(&core->out, TO_WORKERS, &faulted); /* who is not in that group does not mind */
 }
 
 /* ---- OVERDUE --------------------------------------------------------------------------------- */
@@ -126,7 +116,7 @@ static void write_waiting(const scheduler_core *core, const core_overdue_note *n
 {
     char span[SENTENCE_SPAN_BYTES], subject[16];
     const uint32_t n  = note->n_missing;
-    const seat *first = roster_find(&core->roster, PEN_WORKER, note->missing[0]);
+    const seat *first = roster_find(&core->members.roster, PEN_WORKER, note->missing[0]);
     sentence_add(text, "waiting %s for rank%s",
                  sentence_span(span, note->waited_ms + (now_ms - note->said_ms)),
                  n == 1 ? "" : "s");
@@ -139,9 +129,9 @@ static void write_waiting(const scheduler_core *core, const core_overdue_note *n
 /* The place of what this worker said last, else that of the oldest. */
 static core_overdue_note *overdue_of(scheduler_core *core, const seat *s)
 {
-    core_overdue_note *oldest = &core->overdue[0];
+    core_overdue_note *oldest = &core->services.overdue[0];
     for (int i = 0; i < CORE_OVERDUES_MAX; i++) {
-        core_overdue_note *note = &core->overdue[i];
+        core_overdue_note *note = &core->services.overdue[i];
         if (note->asker == s) return note;
         if (note->said_ms < oldest->said_ms) oldest = note;
     }
@@ -152,8 +142,8 @@ static core_overdue_note *overdue_of(scheduler_core *core, const seat *s)
 static const seat *left_for_good(const scheduler_core *core, const core_overdue_note *note)
 {
     for (uint32_t i = 0; i < note->n_missing; i++) {
-        const seat *s = roster_find(&core->roster, PEN_WORKER, note->missing[i]);
-        if (s && s->state == MEMBER_LEFT && core->now_ms - s->last_seen_ms >= CORE_LEFT_MS)
+        const seat *s = roster_find(&core->members.roster, PEN_WORKER, note->missing[i]);
+        if (s && s->state == MEMBER_LEFT && core->out.now_ms - s->last_seen_ms >= CORE_LEFT_MS)
             return s;
     }
     return NULL;
@@ -172,7 +162,7 @@ static void fail_wait(scheduler_core *core, const core_overdue_note *note, const
             core_goes_on(core) ? "" : note->what);
     why_culprit(&c.u.lost.why, PEN_WORKER, left->rank, left->step, NULL);
     if (core_goes_on(core))
-        core_send_all(core, TO_WORKERS, &c);
+        core_send_all(&core->out, TO_WORKERS, &c);
     else
         core_verdict(core, &c.u.lost.why);
 }
@@ -181,19 +171,21 @@ void core_overdue(scheduler_core *core, seat *s, const wire_control *message)
 {
     const uint32_t n       = message->u.overdue.n_missing;
     const int32_t *missing = message->u.overdue.missing;
-    if (!n || n > CORE_OVERDUE_RANKS || !roster_find(&core->roster, PEN_WORKER, missing[0])) return;
+    if (!n || n > CORE_OVERDUE_RANKS || !roster_find(&core->members.roster, PEN_WORKER, missing[0]))
+        return;
     core_overdue_note *note = overdue_of(core, s);
     *note                   = (core_overdue_note){.asker     = s,
                                                   .waited_ms = message->u.overdue.waited_ms,
-                                                  .said_ms   = core->now_ms,
+                                                  .said_ms   = core->out.now_ms,
                                                   .n_missing = n};
     memcpy(note->missing, missing, n * sizeof *missing);
     snprintf(note->what, sizeof note->what, "%.199s",
              message->u.overdue.what ? message->u.overdue.what : "");
     sentence text = {0};
-    write_waiting(core, note, core->now_ms, &text);
+    write_waiting(core, note, core->out.now_ms, &text);
     if (!message->u.overdue.quiet)
-        core_send(core, s, &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = text.text}});
+        core_send(&core->out, s,
+                  &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = text.text}});
     const seat *left = left_for_good(core, note);
     if (left) fail_wait(core, note, left);
 }
@@ -207,10 +199,11 @@ bool core_overdue_lasts(const core_overdue_note *note)
 
 bool core_overdue_waiting(const scheduler_core *core, int index, uint64_t now_ms, sentence *text)
 {
-    const core_overdue_note *note = &core->overdue[index];
+    const core_overdue_note *note = &core->services.overdue[index];
     if (!core_overdue_lasts(note)) return false;
     for (int i = 0; i < index; i++) /* all who wait in one call would say the same */
-        if (core_overdue_lasts(&core->overdue[i]) && strcmp(core->overdue[i].what, note->what) == 0)
+        if (core_overdue_lasts(&core->services.overdue[i]) &&
+            strcmp(core->services.overdue[i].what, note->what) == 0)
             return false;
     write_waiting(core, note, now_ms, text);
     return true;

@@ -64,23 +64,21 @@ static void thin(core_history *h)
     h->every_ms *= 2;
 }
 
-void core_history_beat(scheduler_core *core)
+void core_history_beat(core_history *self, const core_out *out, int64_t step)
 {
-    core_history *h = &core->history;
-    if (core->now_ms < h->due_ms || core->phase != PHASE_TRAINING) return;
-    if (!h->every_ms) h->every_ms = FIRST_EVERY_MS;
-    if (h->n == SCHEDULER_POINTS_MAX) thin(h);
-    h->due_ms          = core->now_ms + h->every_ms;
-    scheduler_point *p = &h->point[h->n++];
-    *p                 = (scheduler_point){.at_s = (double)(core->now_ms - core->start_ms) / 1e3,
-                                           .step = core->job_step};
-    take_bytes(&core->roster.workers, p);
-    take_metrics(h, &core->roster.workers, p);
+    if (out->now_ms < self->due_ms) return;
+    if (!self->every_ms) self->every_ms = FIRST_EVERY_MS;
+    if (self->n == SCHEDULER_POINTS_MAX) thin(self);
+    self->due_ms       = out->now_ms + self->every_ms;
+    scheduler_point *p = &self->point[self->n++];
+    *p = (scheduler_point){.at_s = (double)(out->now_ms - out->start_ms) / 1e3, .step = step};
+    take_bytes(&out->all->workers, p);
+    take_metrics(self, &out->all->workers, p);
 }
 
 void scheduler_core_history(const scheduler_core *core, scheduler_history *out)
 {
-    const core_history *h = &core->history;
+    const core_history *h = &core->reports.history;
     out->n                = h->n;
     out->point            = h->point;
     out->n_metrics        = h->n_metrics;

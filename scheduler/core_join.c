@@ -14,41 +14,47 @@ static void welcome(scheduler_core *core, const seat *s)
 {
     wire_control c          = {.kind = WIRE_WELCOME};
     c.u.welcome.incarnation = s->incarnation;
-    c.u.welcome.term        = core->term;
-    c.u.welcome.lease_ms    = core->settings.lease_ms;
+    c.u.welcome.term        = core->job.term;
+    c.u.welcome.lease_ms    = core->job.settings.lease_ms;
     c.u.welcome.rank        = s->rank;
-    c.u.welcome.job         = core->job;
+    c.u.welcome.job         = core->job.name;
     c.u.welcome.local_rank  = s->local_rank;
     c.u.welcome.node        = s->node;
-    c.u.welcome.grace_ms    = core->actions.keep ? core->settings.grace_ms : 0;
-    core_send(core, s, &c);
+    c.u.welcome.grace_ms    = core->out.actions.keep ? core->job.settings.grace_ms : 0;
+    core_send(&core->out, s, &c);
 }
 
 /* ---- the beginning --------------------------------------------------------------------------- */
 static bool all_joined(const scheduler_core *core)
 {
-    const roster *r = &core->roster;
-    if (!r->workers.n || !core->servers_known || r->servers.n != core->n_servers) return false;
+    const roster *r = &core->members.roster;
+    if (!r->workers.n || !core->job.servers_known || r->servers.n != core->job.n_servers)
+        return false;
     return roster_count(&r->workers, MEMBER_JOINING) == r->workers.n &&
            roster_count(&r->servers, MEMBER_JOINING) == r->servers.n;
 }
 
 void core_join_begin(scheduler_core *core)
 {
-    if (core->phase != PHASE_JOINING || core->has_verdict || !all_joined(core)) return;
-    if (!core_machines_place(core) || !core_prove_done(core)) return;
+    if (core->job.phase != PHASE_JOINING || core->job.has_verdict || !all_joined(core)) return;
+    pen_error why;
+    if (core_machines_place(&core->members.roster.workers, &why) != PEN_OK) {
+        core_verdict(core, &why);
+        return;
+    }
+    if (!core_prove_done(core)) return;
     seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
         if (s->rank < 0) continue;
         s->last_seen_ms =
-            core->now_ms; /* leases run from here on; before, only a connection counts */
-        core_move(core, s, MEMBER_EVENT_BEGIN);
+            core->out.now_ms; /* leases run from here on; before, only a connection counts */
+        core_move(&core->out, s, MEMBER_EVENT_BEGIN);
     }
-    core->phase   = PHASE_REGISTERING;
-    core->will_ms = core->now_ms;
-    core_log(core, LOG_INFO, "job '%s': %u worker%s and %u server%s are here", core->job,
-             core->roster.workers.n, core->roster.workers.n == 1 ? "" : "s", core->n_servers,
-             core->n_servers == 1 ? "" : "s");
+    core->job.phase       = PHASE_REGISTERING;
+    core->reports.will_ms = core->out.now_ms;
+    core_log(&core->out, LOG_INFO, "job '%s': %u worker%s and %u server%s are here", core->job.name,
+             core->members.roster.workers.n, core->members.roster.workers.n == 1 ? "" : "s",
+             core->job.n_servers, core->job.n_servers == 1 ? "" : "s");
     core_epoch_begin(core);
 }
 
@@ -56,64 +62,58 @@ void core_join_begin(scheduler_core *core)
 /* What whoever comes (back) has to be told to be where the others are. */
 static void catch_up(scheduler_core *core, seat *s)
 {
-    if (core->has_verdict) {
+    if (core->job.has_verdict) {
         core_tell(core, s);
         return;
     }
-    if (core->phase == PHASE_JOINING) core_prove_tell(core, s);
-    if (s->rank < 0 || core->phase == PHASE_JOINING) return;
+    if (core->job.phase == PHASE_JOINING) core_prove_tell(core, s);
+    if (s->rank < 0 || core->job.phase == PHASE_JOINING) return;
     const bool is_late = core_is_late(core, s);
     if (seat_is_counted(s) || is_late) {
         core_epoch_tell(core, s);
         if (!is_late || s->role == PEN_SERVER || s->is_registered) core_model_catch_up(core, s);
         if (s->role == PEN_WORKER) core_loss_catch_up(core, s);
-        if (s->is_stopped) core_send(core, s, &(wire_control){.kind = WIRE_STOP});
+        if (s->is_stopped) core_send(&core->out, s, &(wire_control){.kind = WIRE_STOP});
     }
-    if (core->phase == PHASE_STOPPING && s->role == PEN_SERVER)
-        core_send(core, s, &(wire_control){.kind = WIRE_STOP});
-}
-
-static bool is_known(const scheduler_core *core, uint64_t incarnation)
-{
-    const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
-        if (s->incarnation == incarnation) return true;
-    return false;
+    if (core->job.phase == PHASE_STOPPING && s->role == PEN_SERVER)
+        core_send(&core->out, s, &(wire_control){.kind = WIRE_STOP});
 }
 
 /* (term << 24) loses the top bit of today's milliseconds and stays unique for 34 years.  Nothing is kept
  * before a job begins; who then met a scheduler that died says what number it has. */
 static void number(scheduler_core *core, seat *s, const wire_control *hello)
 {
-    const bool had_one = core->phase == PHASE_JOINING && core->actions.keep && hello->from &&
-                         hello->from >> 24 < core->term && !is_known(core, hello->from);
-    s->nonce       = hello->u.hello.nonce;
-    s->incarnation = had_one ? hello->from : core->term << 24 | (++core->incarnations & 0xffffff);
-    s->sharing     = s->rank;
-    s->local_rank  = s->said_local_rank;
-    s->node        = s->said_node;
+    const bool had_one = core->job.phase == PHASE_JOINING && core->out.actions.keep &&
+                         hello->from && hello->from >> 24 < core->job.term &&
+                         !roster_of(&core->members.roster, hello->from);
+    s->nonce = hello->u.hello.nonce;
+    s->incarnation =
+        had_one ? hello->from : core->job.term << 24 | (++core->job.incarnations & 0xffffff);
+    s->sharing    = s->rank;
+    s->local_rank = s->said_local_rank;
+    s->node       = s->said_node;
     if (s->role != PEN_WORKER) return;
-    if (core->phase == PHASE_JOINING)
+    if (core->job.phase == PHASE_JOINING)
         core_prove_anew(core);
     else
-        core_machines_place_late(core, s);
+        core_machines_place_late(&core->members.roster.workers, s);
 }
 
 static void refuse_taken(scheduler_core *core, const seat *s, uint32_t peer, const wire_control *c)
 {
     const int rank   = (int)s->rank;
     const char *role = sentence_role(s->role);
-    if (core->has_verdict)
-        core_send_peer(core, peer,
-                       &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->verdict});
+    if (core->job.has_verdict)
+        core_send_peer(&core->out, peer,
+                       &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->job.verdict});
     else if (s->state == MEMBER_ABSENT)
-        core_refuse(core, peer, PEN_WRONG_STATE, "%s %d has come after the job was over", role,
-                    rank);
+        core_refuse(&core->out, peer, PEN_WRONG_STATE, "%s %d has come after the job was over",
+                    role, rank);
     else if (s->state == MEMBER_LEFT)
-        core_refuse(core, peer, PEN_WRONG_STATE,
+        core_refuse(&core->out, peer, PEN_WRONG_STATE,
                     "%s %d has left the job in good order; nobody can take its place", role, rank);
     else
-        core_refuse(core, peer, PEN_MISMATCH,
+        core_refuse(&core->out, peer, PEN_MISMATCH,
                     "rank %d of the %ss is taken by process %d on %s; process %d on %s needs a "
                     "RANK of its own",
                     rank, role, (int)s->pid, s->host, (int)c->u.hello.pid,
@@ -125,7 +125,7 @@ static void refuse_taken(scheduler_core *core, const seat *s, uint32_t peer, con
 static bool may_have_died(const scheduler_core *core, seat *s, const wire_control *c)
 {
     if (s->state != MEMBER_ACTIVE || !core_may_replace(core, s)) return false;
-    if (s->rival != c->u.hello.nonce) s->rival_ms = core->now_ms;
+    if (s->rival != c->u.hello.nonce) s->rival_ms = core->out.now_ms;
     s->rival = c->u.hello.nonce;
     return s->last_seen_ms <= s->rival_ms;
 }
@@ -135,15 +135,15 @@ static bool sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
 {
     const bool is_same = s->incarnation && s->nonce == c->u.hello.nonce;
     const bool is_free =
-        s->state == MEMBER_ABSENT &&
-        (core->phase == PHASE_JOINING || (core->phase == PHASE_STOPPING && s->role == PEN_SERVER));
+        s->state == MEMBER_ABSENT && (core->job.phase == PHASE_JOINING ||
+                                      (core->job.phase == PHASE_STOPPING && s->role == PEN_SERVER));
     if (!is_same && s->state == MEMBER_AWAY && core_may_replace(core, s)) {
         core_lose(core, s, MEMBER_EVENT_LOST, "another process has come in its place");
         return false;
     }
     const bool is_late = !is_same && !is_free && core_may_sit(core, s);
     if (is_late && c->from) { /* one of those who sat there before, and were declared dead */
-        core_refuse(core, peer, PEN_NOT_A_MEMBER, "%s %d (%s) was removed from the job",
+        core_refuse(&core->out, peer, PEN_NOT_A_MEMBER, "%s %d (%s) was removed from the job",
                     sentence_role(s->role), (int)s->rank, text_of(c->u.hello.host));
         return true;
     }
@@ -153,20 +153,21 @@ static bool sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
     }
     if (is_late) seat_vacate(s);
     if (seat_describe(s, c) != PEN_OK) {
-        core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no memory for another process");
+        core_refuse(&core->out, peer, PEN_NO_MEMORY,
+                    "the scheduler has no memory for another process");
         return true;
     }
     if (!is_same) number(core, s, c);
-    roster_bind(&core->roster, s, peer);
+    roster_bind(&core->members.roster, s, peer);
     if (is_late && !core_keep(core)) return true;
-    if (!core_move(core, s, MEMBER_EVENT_HELLO)) {
+    if (!core_move(&core->out, s, MEMBER_EVENT_HELLO)) {
         core_tell(core, s);
         return true;
     }
-    if (!core->has_begun) core->joining_ms = core->now_ms;
-    core->has_begun = true;
-    s->last_seen_ms = core->now_ms;
-    s->is_missed    = false;
+    if (!core->members.has_begun) core->members.joining_ms = core->out.now_ms;
+    core->members.has_begun = true;
+    s->last_seen_ms         = core->out.now_ms;
+    s->is_missed            = false;
     welcome(core, s);
     core_will_tell(core, s);
     catch_up(core, s);
@@ -179,14 +180,14 @@ static bool sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
 /* More servers may have come than the job turns out to have. */
 static void settle_servers(scheduler_core *core, uint32_t n)
 {
-    seat_list *servers  = &core->roster.servers;
-    core->n_servers     = n;
-    core->servers_known = true;
+    seat_list *servers      = &core->members.roster.servers;
+    core->job.n_servers     = n;
+    core->job.servers_known = true;
     for (uint32_t i = n; i < servers->n; i++)
         if (servers->at[i]->is_bound)
-            core_refuse(core, servers->at[i]->peer, PEN_MISMATCH,
+            core_refuse(&core->out, servers->at[i]->peer, PEN_MISMATCH,
                         "the job has %u server%s and this is one more", n, n == 1 ? "" : "s");
-    roster_shrink(&core->roster, servers, n);
+    roster_shrink(&core->members.roster, servers, n);
 }
 
 static pen_status grow(scheduler_core *core, uint32_t peer, seat_list *list, int32_t role,
@@ -194,7 +195,7 @@ static pen_status grow(scheduler_core *core, uint32_t peer, seat_list *list, int
 {
     const pen_status status = roster_grow(list, role, n);
     if (status != PEN_OK)
-        core_refuse(core, peer, status, "the scheduler has no memory for %u %ss", n,
+        core_refuse(&core->out, peer, status, "the scheduler has no memory for %u %ss", n,
                     sentence_role(role));
     return status;
 }
@@ -203,17 +204,17 @@ static pen_status grow(scheduler_core *core, uint32_t peer, seat_list *list, int
 static pen_status check_kind(scheduler_core *core, uint32_t peer, const wire_control *c)
 {
     const int32_t servers = c->u.hello.servers;
-    if ((servers > 0) == (core->n_servers > 0)) return PEN_OK;
+    if ((servers > 0) == (core->job.n_servers > 0)) return PEN_OK;
     if (servers > 0)
-        core_refuse(core, peer, PEN_MISMATCH,
+        core_refuse(&core->out, peer, PEN_MISMATCH,
                     "worker %d (%s) asks for %d servers and the job has none", (int)c->u.hello.rank,
                     text_of(c->u.hello.host), (int)servers);
     else
-        core_refuse(core, peer, PEN_MISMATCH,
+        core_refuse(&core->out, peer, PEN_MISMATCH,
                     "worker %d (%s) wants no servers and the job has %u; set PENSTOCK_SERVERS=%u "
                     "there too",
-                    (int)c->u.hello.rank, text_of(c->u.hello.host), core->n_servers,
-                    core->n_servers);
+                    (int)c->u.hello.rank, text_of(c->u.hello.host), core->job.n_servers,
+                    core->job.n_servers);
     return PEN_MISMATCH;
 }
 
@@ -221,15 +222,15 @@ static pen_status check_kind(scheduler_core *core, uint32_t peer, const wire_con
 static pen_status learn_size(scheduler_core *core, uint32_t peer, const wire_control *c)
 {
     const int32_t world = c->u.hello.world_size, servers = c->u.hello.servers;
-    seat_list *workers = &core->roster.workers;
+    seat_list *workers = &core->members.roster.workers;
     if (world < 1 || world > ROSTER_WORKERS_MAX) {
-        core_refuse(core, peer, PEN_BAD_SETTING,
+        core_refuse(&core->out, peer, PEN_BAD_SETTING,
                     "world_size %d of worker %d (%s) is not within 1 .. %d", (int)world,
                     (int)c->u.hello.rank, text_of(c->u.hello.host), ROSTER_WORKERS_MAX);
         return PEN_BAD_SETTING;
     }
-    if (!core->servers_known && (servers < 0 || servers > ROSTER_SERVERS_MAX)) {
-        core_refuse(core, peer, PEN_BAD_SETTING,
+    if (!core->job.servers_known && (servers < 0 || servers > ROSTER_SERVERS_MAX)) {
+        core_refuse(&core->out, peer, PEN_BAD_SETTING,
                     "worker %d (%s) asks for %d servers and a job has 0 .. %d; say how many with "
                     "--servers, on the "
                     "scheduler or on all workers",
@@ -238,25 +239,25 @@ static pen_status learn_size(scheduler_core *core, uint32_t peer, const wire_con
         return PEN_BAD_SETTING;
     }
     if (!workers->n && grow(core, peer, workers, PEN_WORKER, (uint32_t)world) != PEN_OK) {
-        roster_shrink(&core->roster, workers, 0);
+        roster_shrink(&core->members.roster, workers, 0);
         return PEN_NO_MEMORY;
     }
-    if (!core->servers_known) settle_servers(core, (uint32_t)servers);
+    if (!core->job.servers_known) settle_servers(core, (uint32_t)servers);
     if (check_kind(core, peer, c) != PEN_OK) return PEN_MISMATCH;
     pen_error why;
-    if (core_check_kind(&core->settings, core->n_servers, &why) != PEN_OK) {
-        core_refuse(core, peer, PEN_BAD_SETTING, "%.500s", why.text);
+    if (core_check_kind(&core->job.settings, core->job.n_servers, &why) != PEN_OK) {
+        core_refuse(&core->out, peer, PEN_BAD_SETTING, "%.500s", why.text);
         return PEN_BAD_SETTING;
     }
-    return grow(core, peer, &core->roster.servers, PEN_SERVER, core->n_servers);
+    return grow(core, peer, &core->members.roster.servers, PEN_SERVER, core->job.n_servers);
 }
 
 /* A rank beyond those of the beginning, in a job to which workers come while it trains. */
 static seat *later_seat(scheduler_core *core, int32_t rank)
 {
-    seat_list *list = &core->roster.workers;
-    if (core->phase != PHASE_TRAINING || !core_is_elastic(core)) return NULL;
-    if (rank < 0 || (uint32_t)rank >= core->ranks_max) return NULL;
+    seat_list *list = &core->members.roster.workers;
+    if (core->job.phase != PHASE_TRAINING || !core_is_elastic(core)) return NULL;
+    if (rank < 0 || (uint32_t)rank >= core->members.ranks_max) return NULL;
     if (roster_grow(list, PEN_WORKER, (uint32_t)rank + 1) != PEN_OK) return NULL;
     return list->at[rank];
 }
@@ -265,20 +266,21 @@ static bool hello_worker(scheduler_core *core, uint32_t peer, const wire_control
 {
     if (learn_size(core, peer, c) != PEN_OK) return true;
     const char *host      = text_of(c->u.hello.host);
-    const uint32_t world  = core->roster.workers.n;
-    const bool may_differ = core_is_elastic(core) && core->phase == PHASE_TRAINING;
+    const uint32_t world  = core->members.roster.workers.n;
+    const bool may_differ = core_is_elastic(core) && core->job.phase == PHASE_TRAINING;
     if ((uint32_t)c->u.hello.world_size != world && !may_differ) {
-        core_refuse(core, peer, PEN_MISMATCH,
+        core_refuse(&core->out, peer, PEN_MISMATCH,
                     "worker %d (%s) has a world size of %d, the job has %u worker%s",
                     (int)c->u.hello.rank, host, (int)c->u.hello.world_size, world,
                     world == 1 ? "" : "s");
         return true;
     }
-    seat *s = roster_find(&core->roster, PEN_WORKER, c->u.hello.rank);
+    seat *s = roster_find(&core->members.roster, PEN_WORKER, c->u.hello.rank);
     if (!s) s = later_seat(core, c->u.hello.rank);
     if (!s) {
-        core_refuse(core, peer, PEN_INVALID_ARGUMENT, "rank %d (%s) is outside the job's 0 .. %u",
-                    (int)c->u.hello.rank, host, world - 1);
+        core_refuse(&core->out, peer, PEN_INVALID_ARGUMENT,
+                    "rank %d (%s) is outside the job's 0 .. %u", (int)c->u.hello.rank, host,
+                    world - 1);
         return true;
     }
     return sit_down(core, s, peer, c);
@@ -287,7 +289,7 @@ static bool hello_worker(scheduler_core *core, uint32_t peer, const wire_control
 /* ---- servers --------------------------------------------------------------------------------- */
 static seat *server_of(const scheduler_core *core, uint64_t nonce)
 {
-    const seat_list *list = &core->roster.servers;
+    const seat_list *list = &core->members.roster.servers;
     for (uint32_t i = 0; i < list->n; i++)
         if (list->at[i]->incarnation && list->at[i]->nonce == nonce) return list->at[i];
     return NULL;
@@ -295,60 +297,61 @@ static seat *server_of(const scheduler_core *core, uint64_t nonce)
 
 static seat *late_server(scheduler_core *core)
 {
-    seat_list *list = &core->roster.servers;
+    seat_list *list = &core->members.roster.servers;
     for (uint32_t i = 0; i < list->n; i++)
         if (core_may_sit(core, list->at[i])) return list->at[i];
-    if (core->phase != PHASE_TRAINING || list->n >= core->settings.servers_max) return NULL;
+    if (core->job.phase != PHASE_TRAINING || list->n >= core->job.settings.servers_max) return NULL;
     return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
 }
 
 static seat *free_server(scheduler_core *core)
 {
-    seat_list *list = &core->roster.servers;
+    seat_list *list = &core->members.roster.servers;
     for (uint32_t i = 0; i < list->n; i++)
         if (list->at[i]->state == MEMBER_ABSENT) return list->at[i];
-    if (core->phase == PHASE_TRAINING) return late_server(core);
-    if (core->servers_known || list->n == ROSTER_SERVERS_MAX) return NULL;
+    if (core->job.phase == PHASE_TRAINING) return late_server(core);
+    if (core->job.servers_known || list->n == ROSTER_SERVERS_MAX) return NULL;
     return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
 }
 
 static seat *wanted_server(scheduler_core *core, int32_t rank)
 {
-    seat_list *list = &core->roster.servers;
-    const bool later =
-        core->phase == PHASE_TRAINING && rank >= 0 && (uint64_t)rank < core->settings.servers_max;
-    const bool grows = later || (!core->servers_known && rank >= 0 && rank < ROSTER_SERVERS_MAX);
+    seat_list *list  = &core->members.roster.servers;
+    const bool later = core->job.phase == PHASE_TRAINING && rank >= 0 &&
+                       (uint64_t)rank < core->job.settings.servers_max;
+    const bool grows =
+        later || (!core->job.servers_known && rank >= 0 && rank < ROSTER_SERVERS_MAX);
     if (grows && roster_grow(list, PEN_SERVER, (uint32_t)rank + 1) != PEN_OK) return NULL;
-    return roster_find(&core->roster, PEN_SERVER, rank);
+    return roster_find(&core->members.roster, PEN_SERVER, rank);
 }
 
 static bool hello_server(scheduler_core *core, uint32_t peer, const wire_control *c)
 {
     const char *host = text_of(c->u.hello.host);
     if (!c->u.hello.n_addresses) {
-        core_refuse(core, peer, PEN_INVALID_ARGUMENT, "a server on %s listens nowhere", host);
+        core_refuse(&core->out, peer, PEN_INVALID_ARGUMENT, "a server on %s listens nowhere", host);
         return true;
     }
     seat *s = server_of(core, c->u.hello.nonce);
     if (!s) s = c->u.hello.rank < 0 ? free_server(core) : wanted_server(core, c->u.hello.rank);
     if (s) return sit_down(core, s, peer, c);
-    core_refuse(core, peer, PEN_MISMATCH, "a server on %s is one more than the %u of the job", host,
-                core->roster.servers.n);
+    core_refuse(&core->out, peer, PEN_MISMATCH, "a server on %s is one more than the %u of the job",
+                host, core->members.roster.servers.n);
     return true;
 }
 
 /* ---- guests ---------------------------------------------------------------------------------- */
 static void hello_guest(scheduler_core *core, uint32_t peer, const wire_control *c)
 {
-    seat *s = roster_guest(&core->roster, c->u.hello.role, c->u.hello.nonce);
+    seat *s = roster_guest(&core->members.roster, c->u.hello.role, c->u.hello.nonce);
     if (!s || seat_describe(s, c) != PEN_OK) {
-        core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no room for another %s",
+        core_refuse(&core->out, peer, PEN_NO_MEMORY, "the scheduler has no room for another %s",
                     sentence_role(c->u.hello.role));
         return;
     }
     if (!s->incarnation) number(core, s, c);
-    s->last_seen_ms = core->now_ms;
-    roster_bind(&core->roster, s, peer);
+    s->last_seen_ms = core->out.now_ms;
+    roster_bind(&core->members.roster, s, peer);
     welcome(core, s);
     catch_up(core, s);
     if (s->role == WIRE_LAUNCHER) core_pass_by(core); /* what it starts is waited for */
@@ -356,27 +359,28 @@ static void hello_guest(scheduler_core *core, uint32_t peer, const wire_control 
 
 static bool is_other_job(const scheduler_core *core, const char *job)
 {
-    return core->job[0] && job[0] && strncmp(core->job, job, sizeof core->job - 1) != 0;
+    return core->job.name[0] && job[0] &&
+           strncmp(core->job.name, job, sizeof core->job.name - 1) != 0;
 }
 
 bool core_hello(scheduler_core *core, uint32_t peer, const wire_control *c)
 {
     const char *job = text_of(c->u.hello.job);
     if (is_other_job(core, job)) {
-        core_refuse(core, peer, PEN_BAD_SETTING,
+        core_refuse(&core->out, peer, PEN_BAD_SETTING,
                     "the scheduler at %s runs the job '%s', not '%.64s'; leave out --job, or say "
                     "--job %s (PENSTOCK_JOB)",
-                    core->master, core->job, job, core->job);
+                    core->job.master, core->job.name, job, core->job.name);
         return true;
     }
-    if (!core->job[0] && c->u.hello.role != WIRE_OBSERVER)
-        snprintf(core->job, sizeof core->job, "%.63s", job);
+    if (!core->job.name[0] && c->u.hello.role != WIRE_OBSERVER)
+        snprintf(core->job.name, sizeof core->job.name, "%.63s", job);
     switch (c->u.hello.role) {
     case PEN_WORKER: return hello_worker(core, peer, c);
     case PEN_SERVER: return hello_server(core, peer, c);
     case WIRE_LAUNCHER:
     case WIRE_OBSERVER: hello_guest(core, peer, c); return true;
-    default: core->refused++; return true;
+    default: core->job.refused++; return true;
     }
 }
 
@@ -386,58 +390,59 @@ static uint64_t missed_ms(const scheduler_core *core, const seat *s)
 {
     const bool was_here = s->rank >= 0 && s->incarnation && !s->has_said_bye &&
                           (s->state == MEMBER_JOINING || s->state == MEMBER_ABSENT);
-    return was_here && !s->is_missed ? s->last_seen_ms + core->settings.lease_ms : UINT64_MAX;
+    return was_here && !s->is_missed ? s->last_seen_ms + core->job.settings.lease_ms : UINT64_MAX;
 }
 
 /* Its seat is free: for itself once it is heard again, and for another process, started in its place. */
 static void miss(scheduler_core *core, seat *s)
 {
-    const uint64_t end = core->joining_ms + core->settings.init_timeout_ms;
+    const uint64_t end = core->members.joining_ms + core->job.settings.init_timeout_ms;
     pen_error why;
     s->is_missed = s->was_missed = true;
-    roster_unbind(&core->roster, s);
-    core_move(core, s, MEMBER_EVENT_DOWN);
-    core_missed(core, s, end > core->now_ms ? end - core->now_ms : 0, &why);
-    core_announce(core, why.text);
+    roster_unbind(&core->members.roster, s);
+    core_move(&core->out, s, MEMBER_EVENT_DOWN);
+    core_missed(core, s, end > core->out.now_ms ? end - core->out.now_ms : 0, &why);
+    core_announce(&core->out, why.text);
 }
 
 static void miss_silent(scheduler_core *core)
 {
     seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
-        if (missed_ms(core, s) <= core->now_ms) miss(core, s);
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
+        if (missed_ms(core, s) <= core->out.now_ms) miss(core, s);
 }
 
 static uint64_t first_missed_ms(const scheduler_core *core)
 {
     uint64_t due = UINT64_MAX;
     const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));)
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
         if (missed_ms(core, s) < due) due = missed_ms(core, s);
     return due;
 }
 
 uint64_t core_join_next_ms(const scheduler_core *core)
 {
-    if (core->phase != PHASE_JOINING || !core->has_begun) return UINT64_MAX;
-    const uint64_t end = core->joining_ms + core->settings.init_timeout_ms;
+    if (core->job.phase != PHASE_JOINING || !core->members.has_begun) return UINT64_MAX;
+    const uint64_t end = core->members.joining_ms + core->job.settings.init_timeout_ms;
     uint64_t due       = first_missed_ms(core);
-    if (core->proof.is_open && core->proof.due_ms < due) due = core->proof.due_ms;
+    if (core->members.proof.is_open && core->members.proof.due_ms < due)
+        due = core->members.proof.due_ms;
     return due < end ? due : end;
 }
 
 void core_join_tick(scheduler_core *core)
 {
-    if (core->phase != PHASE_JOINING || !core->has_begun) return;
+    if (core->job.phase != PHASE_JOINING || !core->members.has_begun) return;
     miss_silent(core);
-    if (core->proof.is_open && core->now_ms >= core->proof.due_ms) {
+    if (core->members.proof.is_open && core->out.now_ms >= core->members.proof.due_ms) {
         core_join_begin(core);
-        if (core->phase != PHASE_JOINING) return;
+        if (core->job.phase != PHASE_JOINING) return;
         core_prove_anew(core); /* somebody has gone: they are asked again once all are here */
     }
-    const uint64_t waited = core->now_ms - core->joining_ms;
-    if (waited < core->settings.init_timeout_ms) return;
+    const uint64_t waited = core->out.now_ms - core->members.joining_ms;
+    if (waited < core->job.settings.init_timeout_ms) return;
     pen_error why;
-    sentence_not_joined(&core->roster, core->n_servers, waited, core->master, &why);
+    sentence_not_joined(&core->members.roster, core->job.n_servers, waited, core->job.master, &why);
     core_verdict(core, &why);
 }

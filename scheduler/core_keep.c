@@ -47,7 +47,7 @@ static void put_item(writer *w, uint32_t type, const int64_t *number, size_t n,
 static void put_head(writer *w, const scheduler_core *core)
 {
     int64_t number[KEPT_HEAD_COUNT];
-#define X(name) number[KEPT_AT_##name] = (int64_t)core->name;
+#define X(name, at) number[KEPT_AT_##name] = (int64_t)core->at;
     KEPT_HEAD_NUMBERS(X)
 #undef X
     number[KEPT_AT_version] = KEPT_VERSION;
@@ -66,7 +66,7 @@ static wire_control hello_of(const scheduler_core *core, const seat *s)
     c.u.hello.number      = s->number;
     c.u.hello.host        = s->host;
     c.u.hello.machine     = s->machine;
-    c.u.hello.job         = core->job;
+    c.u.hello.job         = core->job.name;
     c.u.hello.store       = s->store;
     c.u.hello.n_addresses = s->n_addresses;
     c.u.hello.address     = s->address;
@@ -80,7 +80,7 @@ static wire_control hello_of(const scheduler_core *core, const seat *s)
 static void put_seats(writer *w, const scheduler_core *core)
 {
     const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
         if (s->rank < 0) continue;
         int64_t number[KEPT_SEAT_COUNT];
 #define X(name) number[KEPT_OF_##name] = (int64_t)s->name;
@@ -96,7 +96,7 @@ static void put_seats(writer *w, const scheduler_core *core)
 
 static void put_plan(writer *w, const scheduler_core *core)
 {
-    if (core->phase < PHASE_LOADING || !core->model_of) return;
+    if (core->job.phase < PHASE_LOADING || !core->model.of) return;
     const wire_control c = core_model_plan(core, true);
     put_item(w, KEPT_PLAN, NULL, 0, &c);
 }
@@ -118,27 +118,28 @@ static void put_answers(void *user, const int64_t *number, size_t n)
 
 bool core_keep(scheduler_core *core)
 {
-    if (!core->actions.keep || core->phase < PHASE_REGISTERING) return true;
+    if (!core->out.actions.keep || core->job.phase < PHASE_REGISTERING) return true;
     writer w = {0};
     put_head(&w, core);
     put_seats(&w, core);
-    put_item(&w, KEPT_RECORD, NULL, 0, &core->record);
+    put_item(&w, KEPT_RECORD, NULL, 0, &core->epoch.record);
     put_plan(&w, core);
-    kv_each(&core->store, put_value, put_answers, &w);
-    if (core->has_verdict) {
-        const wire_control verdict = {.kind = WIRE_VERDICT, .u.verdict = core->verdict};
+    kv_each(&core->services.store, put_value, put_answers, &w);
+    if (core->job.has_verdict) {
+        const wire_control verdict = {.kind = WIRE_VERDICT, .u.verdict = core->job.verdict};
         put_item(&w, KEPT_VERDICT, NULL, 0, &verdict);
     }
-    const pen_status status =
-        w.has_failed ? PEN_NO_MEMORY : core->actions.keep(core->actions.user, w.data, w.size);
+    const pen_status status = w.has_failed
+                                  ? PEN_NO_MEMORY
+                                  : core->out.actions.keep(core->out.actions.user, w.data, w.size);
     free(w.data);
     wire_out_free(&w.out);
-    if (status == PEN_OK || core->has_verdict) return status == PEN_OK;
+    if (status == PEN_OK || core->job.has_verdict) return status == PEN_OK;
     pen_error why;
     why_set(&why, PEN_STORE,
             "the scheduler cannot keep what it must know after a crash in %.200s: %s; free some "
             "space, or start without --state",
-            core->settings.state, pen_status_info(status)->text);
+            core->job.settings.state, pen_status_info(status)->text);
     why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
     core_verdict(core, &why);
     return false;

@@ -5,7 +5,7 @@
 /* ---- goodbyes -------------------------------------------------------------------------------- */
 static bool servers_may_go(const scheduler_core *core)
 {
-    return core->phase == PHASE_JOINING || core->phase >= PHASE_STOPPING;
+    return core->job.phase == PHASE_JOINING || core->job.phase >= PHASE_STOPPING;
 }
 
 static void leave(scheduler_core *core, seat *s)
@@ -16,40 +16,40 @@ static void leave(scheduler_core *core, seat *s)
         return;
     }
     const member_state before = s->state;
-    if (!core_move(core, s, MEMBER_EVENT_BYE)) {
+    if (!core_move(&core->out, s, MEMBER_EVENT_BYE)) {
         if (s->state == MEMBER_DEAD) core_tell(core, s);
         return;
     }
     if (s->state == before) return;
-    if (s->role == PEN_WORKER && s->state == MEMBER_LEFT) core_shrink_settle(core);
+    if (s->role == PEN_WORKER && s->state == MEMBER_LEFT)
+        core_shrink_settle(&core->services.shrinks, &core->out);
     core->due |= DUE_LEFT | DUE_END | DUE_EPOCH;
     const bool is_gone =
         s->state == MEMBER_LEFT && (s->role == PEN_SERVER || core_is_elastic(core));
     char name[SENTENCE_SEAT_BYTES];
     if (is_gone)
-        core_epoch_want(core, core->now_ms + CORE_LEAVE_MS, "%.120s has left",
+        core_epoch_want(core, core->out.now_ms + CORE_LEAVE_MS, "%.120s has left",
                         sentence_seat(name, s));
 }
 
-void core_bye(scheduler_core *core, seat *s, const wire_control *message)
+void core_bye(scheduler_core *core, seat *s)
 {
-    (void)message;
     const wire_control byed = {.kind = WIRE_BYED};
-    const bool is_kept      = core->actions.keep && s->role == PEN_WORKER && s->rank >= 0;
-    if (!is_kept) core_send(core, s, &byed);
+    const bool is_kept      = core->out.actions.keep && s->role == PEN_WORKER && s->rank >= 0;
+    if (!is_kept) core_send(&core->out, s, &byed);
     s->has_said_bye = true;
     if (s->rank >= 0)
         leave(core, s);
     else
         core_dismiss(core, s);
     if (!is_kept) return; /* else whoever comes after this scheduler must know that it has left */
-    if (core->phase == PHASE_TRAINING && !core_keep(core)) return;
-    core_send(core, s, &byed);
+    if (core->job.phase == PHASE_TRAINING && !core_keep(core)) return;
+    core_send(&core->out, s, &byed);
 }
 
 void core_dismiss(scheduler_core *core, seat *guest)
 {
-    roster_dismiss(&core->roster, guest);
+    roster_dismiss(&core->members.roster, guest);
     core->due |= DUE_END;
 }
 
@@ -73,7 +73,7 @@ static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, c
 /* How many workers the launchers that are here have started. */
 static uint32_t started(const scheduler_core *core)
 {
-    const seat_list *guests = &core->roster.guests;
+    const seat_list *guests = &core->members.roster.guests;
     uint32_t n              = 0;
     for (uint32_t i = 0; i < guests->n; i++) {
         const seat *s = guests->at[i];
@@ -87,16 +87,16 @@ static uint32_t started(const scheduler_core *core)
  * long to come as workers have to join. */
 static void wait_for_machines(scheduler_core *core, uint32_t n_passed)
 {
-    if (core->has_begun && !core->is_for_machines) return;
-    if (!core->has_begun) core->joining_ms = core->now_ms;
-    core->has_begun = core->is_for_machines = n_passed >= started(core);
+    if (core->members.has_begun && !core->members.is_for_machines) return;
+    if (!core->members.has_begun) core->members.joining_ms = core->out.now_ms;
+    core->members.has_begun = core->members.is_for_machines = n_passed >= started(core);
 }
 
 /* A launcher may run programs that never call us.  When none of them does, the job is over once
  * they have ended; when only some do, it can never begin. */
 void core_pass_by(scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     const seat *passed       = NULL;
     uint32_t n               = 0;
     for (uint32_t i = 0; i < workers->n; i++) {
@@ -104,7 +104,7 @@ void core_pass_by(scheduler_core *core)
         passed = workers->at[i];
         n++;
     }
-    if (!n || core->phase != PHASE_JOINING) return;
+    if (!n || core->job.phase != PHASE_JOINING) return;
     if (roster_count(workers, MEMBER_ABSENT) < workers->n) {
         fail_before_join(core, PEN_WORKER, passed->rank, "exited with code 0");
     } else if (n == workers->n) {
@@ -119,9 +119,9 @@ void core_pass_by(scheduler_core *core)
  * be free for it. */
 static member_event event_of_exit(const scheduler_core *core, const seat *s)
 {
-    const bool is_awaited = s->role == PEN_WORKER && s->state == MEMBER_LEFT && core->n_servers &&
-                            core->phase == PHASE_TRAINING &&
-                            core->settings.on_worker_loss == SCHEDULER_LOSS_WAIT;
+    const bool is_awaited = s->role == PEN_WORKER && s->state == MEMBER_LEFT &&
+                            core->job.n_servers && core->job.phase == PHASE_TRAINING &&
+                            core->job.settings.on_worker_loss == SCHEDULER_LOSS_WAIT;
     return is_awaited ? MEMBER_EVENT_LOST : MEMBER_EVENT_EXITED;
 }
 
@@ -132,22 +132,21 @@ static bool is_old_news(const seat *s, int32_t pid)
     return s->is_missed || (sat_another && seat_is_here(s) && s->pid != pid);
 }
 
-void core_exited(scheduler_core *core, seat *launcher, const wire_control *message)
+void core_exited(scheduler_core *core, const wire_control *message)
 {
-    (void)launcher;
     const int32_t role = message->u.exited.role, rank = message->u.exited.rank;
     if (role != PEN_WORKER && role != PEN_SERVER) return;
     char how[64], name[SENTENCE_SEAT_BYTES];
     describe_exit(message, how, sizeof how);
     const bool in_order = !message->u.exited.signal && !message->u.exited.code;
-    seat *s             = roster_find(&core->roster, role, rank);
+    seat *s             = roster_find(&core->members.roster, role, rank);
     const char *note    = message->u.exited.note ? message->u.exited.note : "";
     if (s && is_old_news(s, message->u.exited.pid)) return;
 
     if (!s || s->state == MEMBER_ABSENT) {
-        if (!in_order && core->phase == PHASE_TRAINING && core->n_servers)
-            core_log(core, LOG_WARNING, "%s %d %s before it joined", sentence_role(role), (int)rank,
-                     how);
+        if (!in_order && core->job.phase == PHASE_TRAINING && core->job.n_servers)
+            core_log(&core->out, LOG_WARNING, "%s %d %s before it joined", sentence_role(role),
+                     (int)rank, how);
         else if (!in_order)
             fail_before_join(core, role, rank, how);
     } else if (!in_order ||
@@ -156,7 +155,8 @@ void core_exited(scheduler_core *core, seat *launcher, const wire_control *messa
         core_lose(core, s, event_of_exit(core, s), how);
     } else if (seat_is_here(s)) {
         if (role == PEN_WORKER)
-            core_log(core, LOG_WARNING, "%s ended without pen_finalize()", sentence_seat(name, s));
+            core_log(&core->out, LOG_WARNING, "%s ended without pen_finalize()",
+                     sentence_seat(name, s));
         leave(core, s);
     }
     if (in_order && role == PEN_WORKER && s) s->has_ended = true;

@@ -61,15 +61,16 @@ static bool load_head(scheduler_core *core, item *it)
 {
     int64_t number[KEPT_HEAD_COUNT];
     if (!take_numbers(it, number, KEPT_HEAD_COUNT) || !is_head(number)) return false;
-    const uint64_t term = core->term;
-#define X(name) core->name = (__typeof__(core->name))number[KEPT_AT_##name];
+    const uint64_t term = core->job.term;
+#define X(name, at) core->at = (__typeof__(core->at))number[KEPT_AT_##name];
     KEPT_HEAD_NUMBERS(X)
 #undef X
-    core->term          = term;
-    core->servers_known = true;
-    core->has_begun     = true;
-    return core->n_servers <= ROSTER_SERVERS_MAX && core->ranks_max <= ROSTER_WORKERS_MAX &&
-           core->n_shards <= WIRE_PARTITIONS_MAX;
+    core->job.term          = term;
+    core->job.servers_known = true;
+    core->members.has_begun = true;
+    return core->job.n_servers <= ROSTER_SERVERS_MAX &&
+           core->members.ranks_max <= ROSTER_WORKERS_MAX &&
+           core->model.n_shards <= WIRE_PARTITIONS_MAX;
 }
 
 static bool load_seat(scheduler_core *core, item *it, const wire_control *hello)
@@ -78,7 +79,7 @@ static bool load_seat(scheduler_core *core, item *it, const wire_control *hello)
     const int32_t role = hello->u.hello.role, rank = hello->u.hello.rank;
     const bool is_worker = role == PEN_WORKER;
     const int32_t most   = is_worker ? ROSTER_WORKERS_MAX : ROSTER_SERVERS_MAX;
-    seat_list *list      = is_worker ? &core->roster.workers : &core->roster.servers;
+    seat_list *list = is_worker ? &core->members.roster.workers : &core->members.roster.servers;
     memcpy(number, it->data, sizeof number);
     if ((!is_worker && role != PEN_SERVER) || rank < 0 || rank >= most) return false;
     if (number[KEPT_OF_state] < 0 || number[KEPT_OF_state] >= MEMBER_STATE_COUNT) return false;
@@ -90,15 +91,17 @@ static bool load_seat(scheduler_core *core, item *it, const wire_control *hello)
 #undef X
     s->nonce       = hello->u.hello.nonce;
     s->incarnation = hello->from;
-    if (core->job[0] == 0) snprintf(core->job, sizeof core->job, "%.63s", hello->u.hello.job);
+    if (core->job.name[0] == 0)
+        snprintf(core->job.name, sizeof core->job.name, "%.63s", hello->u.hello.job);
     return true;
 }
 
 static bool load_record(scheduler_core *core, const wire_control *epoch)
 {
-    if (!core_epoch_adopt(core, epoch)) return false;
+    if (!core_epoch_adopt(&core->epoch, epoch)) return false;
+    core->epoch.record.u.epoch.job = core->job.name;
     for (uint32_t i = 0; i < epoch->u.epoch.n_replicas; i++)
-        if (!placement_add(&core->place, &epoch->u.epoch.replica[i])) return false;
+        if (!placement_add(&core->epoch.place, &epoch->u.epoch.replica[i])) return false;
     return true;
 }
 
@@ -106,8 +109,9 @@ static bool load_loss(scheduler_core *core, item *it, const wire_control *loss)
 {
     int64_t rank;
     memcpy(&rank, it->data, sizeof rank);
-    seat *s =
-        rank < ROSTER_WORKERS_MAX ? roster_find(&core->roster, PEN_WORKER, (int32_t)rank) : NULL;
+    seat *s = rank < ROSTER_WORKERS_MAX
+                  ? roster_find(&core->members.roster, PEN_WORKER, (int32_t)rank)
+                  : NULL;
     if (!s || !(s->loss = malloc(sizeof *s->loss))) return false;
     *s->loss = loss->u.verdict;
     return true;
@@ -115,9 +119,9 @@ static bool load_loss(scheduler_core *core, item *it, const wire_control *loss)
 
 static void load_verdict(scheduler_core *core, const wire_control *verdict)
 {
-    core->has_verdict = true;
-    core->verdict     = verdict->u.verdict;
-    core->phase       = PHASE_FAILED;
+    core->job.has_verdict = true;
+    core->job.verdict     = verdict->u.verdict;
+    core->job.phase       = PHASE_FAILED;
 }
 
 static bool load_message(scheduler_core *core, item *it, const wire_control *c)
@@ -128,7 +132,8 @@ static bool load_message(scheduler_core *core, item *it, const wire_control *c)
     case KEPT_PLAN: return c->kind == WIRE_PLAN && core_model_adopt(core, c);
     case KEPT_LOSS: return c->kind == WIRE_VERDICT && load_loss(core, it, c);
     case KEPT_VALUE:
-        return c->kind == WIRE_STORE && kv_adopt(&core->store, c, core->roster.workers.n);
+        return c->kind == WIRE_STORE &&
+               kv_adopt(&core->services.store, c, core->members.roster.workers.n);
     case KEPT_VERDICT:
         if (c->kind != WIRE_VERDICT) return false;
         load_verdict(core, c);
@@ -146,7 +151,8 @@ static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
 {
     if (it->type == KEPT_HEAD) return load_head(core, it);
     if (it->type == KEPT_ANSWERS)
-        return kv_adopt_answers(&core->store, it->data, it->size, core->roster.workers.n);
+        return kv_adopt_answers(&core->services.store, it->data, it->size,
+                                core->members.roster.workers.n);
     const size_t skip = numbers_before(it->type);
     wire_control message;
     pen_error why;
@@ -160,7 +166,7 @@ static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
 /* Its death was being looked into: nobody has been told of it, and no rule has been followed. */
 static bool is_not_judged(const scheduler_core *core, const seat *s)
 {
-    return s->role == PEN_WORKER && s->state == MEMBER_DEAD && !core->has_verdict && !s->loss &&
+    return s->role == PEN_WORKER && s->state == MEMBER_DEAD && !core->job.has_verdict && !s->loss &&
            !s->awaited_ms && s->in_record == s->incarnation;
 }
 
@@ -168,50 +174,52 @@ static bool is_not_judged(const scheduler_core *core, const seat *s)
 static void unbind_all(scheduler_core *core)
 {
     seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i));) {
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
         if (s->state == MEMBER_ACTIVE || is_not_judged(core, s)) s->state = MEMBER_AWAY;
         if (s->state == MEMBER_JOINING ||
             s->state ==
                 MEMBER_ABSENT) { /* in the place of one that died: that is still waited for */
-            const bool is_late = core->phase == PHASE_TRAINING && s->in_record;
+            const bool is_late = core->job.phase == PHASE_TRAINING && s->in_record;
             s->state           = is_late ? MEMBER_DEAD : MEMBER_ABSENT;
-            if (is_late && s->role == PEN_WORKER && !s->awaited_ms) s->awaited_ms = core->now_ms;
+            if (is_late && s->role == PEN_WORKER && !s->awaited_ms)
+                s->awaited_ms = core->out.now_ms;
         }
-        s->last_seen_ms = s->down_ms = s->beat_ms = core->now_ms;
-        if (s->awaited_ms) s->awaited_ms = core->now_ms + core->settings.wait_ms;
+        s->last_seen_ms = s->down_ms = s->beat_ms = core->out.now_ms;
+        if (s->awaited_ms) s->awaited_ms = core->out.now_ms + core->job.settings.wait_ms;
     }
-    core->amnesty_ms = core->now_ms + core->settings.lease_ms;
+    core->job.amnesty_ms = core->out.now_ms + core->job.settings.lease_ms;
 }
 
 static void go_on(scheduler_core *core)
 {
     unbind_all(core);
-    core->goal_is_old = true;
-    core->will_ms     = core->amnesty_ms;
-    if (core->phase == PHASE_STOPPING || core->phase == PHASE_FAILED)
-        core->end_ms = core->amnesty_ms + CORE_END_MS;
-    core_log(core, LOG_NOTICE,
+    core->epoch.goal_is_old = true;
+    core->reports.will_ms   = core->job.amnesty_ms;
+    if (core->job.phase == PHASE_STOPPING || core->job.phase == PHASE_FAILED)
+        core->job.end_ms = core->job.amnesty_ms + CORE_END_MS;
+    core_log(&core->out, LOG_NOTICE,
              "the scheduler is back: job '%s', epoch %" PRIu64 ", %u worker%s and %u server%s",
-             core->job, core->epoch, core->roster.workers.n, core->roster.workers.n == 1 ? "" : "s",
-             core->roster.servers.n, core->roster.servers.n == 1 ? "" : "s");
-    core_epoch_want(core, core->now_ms, "the scheduler is back");
+             core->job.name, core->epoch.number, core->members.roster.workers.n,
+             core->members.roster.workers.n == 1 ? "" : "s", core->members.roster.servers.n,
+             core->members.roster.servers.n == 1 ? "" : "s");
+    core_epoch_want(core, core->out.now_ms, "the scheduler is back");
 }
 
 pen_status scheduler_core_load(scheduler_core *core, const void *state, size_t size,
                                uint64_t now_ms, pen_error *why)
 {
-    core->now_ms      = now_ms;
+    core->out.now_ms  = now_ms;
     wire_arena *arena = wire_arena_create(ARENA_BYTES);
     reader r          = {state, size};
     bool done         = arena != NULL && scheduler_core_kept_term(state, size) != 0;
     item it;
     while (done && next_item(&r, &it)) done = load_item(core, &it, arena);
     wire_arena_destroy(arena);
-    if (!done || r.left > 0 || core->record.kind != WIRE_EPOCH)
+    if (!done || r.left > 0 || core->epoch.record.kind != WIRE_EPOCH)
         return why_set(
             why, PEN_CORRUPT,
             "what the scheduler kept in %.200s cannot be read; move it away to start anew",
-            core->settings.state);
+            core->job.settings.state);
     go_on(core);
     return PEN_OK;
 }

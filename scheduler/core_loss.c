@@ -24,26 +24,26 @@ static wire_control lost_message(const scheduler_core *core, const seat *dead)
 
 void core_loss_catch_up(scheduler_core *core, const seat *s)
 {
-    for (uint32_t i = 0; i < core->roster.workers.n; i++) {
+    for (uint32_t i = 0; i < core->members.roster.workers.n; i++) {
         if (!core_loss_of(core, (int32_t)i) || (int32_t)i == s->rank) continue;
-        const wire_control c = lost_message(core, core->roster.workers.at[i]);
-        core_send(core, s, &c);
+        const wire_control c = lost_message(core, core->members.roster.workers.at[i]);
+        core_send(&core->out, s, &c);
     }
 }
 
 static bool remember(scheduler_core *core, seat *dead)
 {
-    if (core->first_lost < 0) core->first_lost = dead->rank;
+    if (core->members.first_lost < 0) core->members.first_lost = dead->rank;
     if (!dead->loss) dead->loss = malloc(sizeof *dead->loss);
     if (!dead->loss) return false;
-    sentence_worker_gone(dead, NULL, core->now_ms, dead->loss);
-    core_add_silence(core, dead, core->now_ms, dead->loss);
+    sentence_worker_gone(dead, NULL, core->out.now_ms, dead->loss);
+    core_add_silence(core, dead, core->out.now_ms, dead->loss);
     return true;
 }
 
 static uint32_t count_living(const scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     uint32_t n               = 0;
     for (uint32_t i = 0; i < workers->n; i++) n += seat_is_counted(workers->at[i]);
     return n;
@@ -52,17 +52,17 @@ static uint32_t count_living(const scheduler_core *core)
 /* Too few are left: the cause is the first death, of which the others may have died. */
 static void fail_all(scheduler_core *core, const seat *dead)
 {
-    const pen_error *first = core_loss_of(core, core->first_lost);
+    const pen_error *first = core_loss_of(core, core->members.first_lost);
     const uint32_t living  = count_living(core);
     pen_error why;
-    if (!first) sentence_worker_gone(dead, NULL, core->now_ms, &why);
+    if (!first) sentence_worker_gone(dead, NULL, core->out.now_ms, &why);
     if (first) why = *first;
     if (living)
         why_set(&why, PEN_PEER_LOST,
                 "%u worker%s left and the job needs %" PRIu64 "; the first that is gone: %.400s",
-                living, living == 1 ? " is" : "s are", core->settings.workers_min,
+                living, living == 1 ? " is" : "s are", core->job.settings.workers_min,
                 first ? first->text : why.text);
-    else if (first && core->roster.workers.n > 1)
+    else if (first && core->members.roster.workers.n > 1)
         why_set(&why, PEN_PEER_LOST, "all workers are gone; the first: %.500s", first->text);
     if (first) why_culprit(&why, PEN_WORKER, first->rank, first->step, first->tensor);
     core_verdict(core, &why);
@@ -70,14 +70,14 @@ static void fail_all(scheduler_core *core, const seat *dead)
 
 static bool has_survivor(const scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
-    const uint64_t needed    = core->settings.workers_min ? core->settings.workers_min : 1;
+    const seat_list *workers = &core->members.roster.workers;
+    const uint64_t needed    = core->job.settings.workers_min ? core->job.settings.workers_min : 1;
     uint32_t n               = 0;
     for (uint32_t i = 0; i < workers->n; i++) {
         const seat *s       = workers->at[i];
         const bool has_done = s->state == MEMBER_LEFT && !s->is_stopped; /* the job is ending */
         const bool comes    = seat_is_here(s) && !core_is_late(core, s);
-        const bool may_come = s->state == MEMBER_ABSENT && !core->n_servers;
+        const bool may_come = s->state == MEMBER_ABSENT && !core->job.n_servers;
         n += comes || has_done || may_come;
     }
     return n >= needed;
@@ -88,7 +88,7 @@ static void ask_for_values(scheduler_core *core, const seat *dead)
 {
     wire_control c   = {.kind = WIRE_ENQUIRE};
     c.u.enquire.rank = dead->rank;
-    if (dead->rank == 0 && core->restore < 0) core_send_all(core, TO_SERVERS, &c);
+    if (dead->rank == 0 && core->model.restore < 0) core_send_all(&core->out, TO_SERVERS, &c);
 }
 
 void core_loss_missing(scheduler_core *core, const wire_control *message)
@@ -96,7 +96,7 @@ void core_loss_missing(scheduler_core *core, const wire_control *message)
     const pen_error *loss = core_loss_of(core, 0);
     pen_error why;
     if (!message->u.missing.lacks_values || message->u.missing.rank != 0 || !loss ||
-        core->has_verdict)
+        core->job.has_verdict)
         return;
     why_set(&why, PEN_PEER_LOST,
             "%.400s; the first values were not on all servers, and no other rank has them: start "
@@ -115,12 +115,12 @@ void core_go_on(scheduler_core *core, seat *dead)
     }
     char name[SENTENCE_SEAT_BYTES];
     const wire_control lost = lost_message(core, dead);
-    core_log(core, core_has_launcher(core) ? LOG_INFO : LOG_NOTICE,
+    core_log(&core->out, core_has_launcher(&core->out) ? LOG_INFO : LOG_NOTICE,
              "%s; the job goes on without it", lost.u.lost.why.text);
     core_tell(core, dead);
-    core_send_all(core, TO_WORKERS | TO_GUESTS, &lost);
+    core_send_all(&core->out, TO_WORKERS | TO_GUESTS, &lost);
     ask_for_values(core, dead);
-    core_shrink_settle(core);
-    core_epoch_want(core, core->now_ms, "%.120s is gone", sentence_seat(name, dead));
+    core_shrink_settle(&core->services.shrinks, &core->out);
+    core_epoch_want(core, core->out.now_ms, "%.120s is gone", sentence_seat(name, dead));
     core->due |= DUE_MODEL | DUE_END; /* nobody waits for the dead */
 }

@@ -1,5 +1,6 @@
 /* core_machines.c - the seats of workers, as machines.h looks at them. */
-#include "scheduler/core_state.h"
+#include "common/why.h"
+#include "scheduler/core_members.h"
 #include "scheduler/machines.h"
 
 #include <stdlib.h>
@@ -16,37 +17,33 @@ static machines_worker look_at(const seat *s)
                              .node            = s->node};
 }
 
-bool core_machines_place(scheduler_core *core)
+pen_status core_machines_place(const seat_list *workers, pen_error *why)
 {
-    pen_error why;
-    const seat_list *list    = &core->roster.workers;
-    machines_worker *workers = calloc(list->n + 1, sizeof *workers);
-    for (uint32_t i = 0; workers && i < list->n; i++) workers[i] = look_at(list->at[i]);
-    const pen_status status =
-        workers
-            ? machines_place(workers, list->n, &why)
-            : why_set(&why, PEN_NO_MEMORY, "the scheduler has no memory for %u workers", list->n);
-    for (uint32_t i = 0; status == PEN_OK && i < list->n; i++) {
-        list->at[i]->local_rank = workers[i].local_rank;
-        list->at[i]->node       = workers[i].node;
+    machines_worker *all = calloc(workers->n + 1, sizeof *all);
+    if (!all)
+        return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for %u workers",
+                       workers->n);
+    for (uint32_t i = 0; i < workers->n; i++) all[i] = look_at(workers->at[i]);
+    const pen_status status = machines_place(all, workers->n, why);
+    for (uint32_t i = 0; status == PEN_OK && i < workers->n; i++) {
+        workers->at[i]->local_rank = all[i].local_rank;
+        workers->at[i]->node       = all[i].node;
     }
-    free(workers);
-    if (status != PEN_OK) core_verdict(core, &why);
-    return status == PEN_OK;
+    free(all);
+    return status;
 }
 
-/* Without memory it stays as its launcher says. */
-void core_machines_place_late(const scheduler_core *core, seat *worker)
+void core_machines_place_late(const seat_list *workers, seat *late)
 {
-    const seat_list *list   = &core->roster.workers;
-    machines_worker late    = look_at(worker);
-    machines_worker *others = calloc(list->n + 1, sizeof *others);
+    machines_worker one     = look_at(late);
+    machines_worker *others = calloc(workers->n + 1, sizeof *others);
     uint32_t n              = 0;
     if (!others) return;
-    for (uint32_t i = 0; i < list->n; i++)
-        if (list->at[i] != worker && list->at[i]->in_record) others[n++] = look_at(list->at[i]);
-    machines_place_late(&late, others, n);
+    for (uint32_t i = 0; i < workers->n; i++)
+        if (workers->at[i] != late && workers->at[i]->in_record)
+            others[n++] = look_at(workers->at[i]);
+    machines_place_late(&one, others, n);
     free(others);
-    worker->local_rank = late.local_rank;
-    worker->node       = late.node;
+    late->local_rank = one.local_rank;
+    late->node       = one.node;
 }

@@ -13,41 +13,43 @@
 /* One shard for each thread that there may ever be, but none without a partition. */
 static uint32_t count_shards(const scheduler_core *core)
 {
-    const seat_list *servers = &core->roster.servers;
+    const seat_list *servers = &core->members.roster.servers;
     uint32_t threads = 0, most = 0;
     for (uint32_t i = 0; i < servers->n; i++) {
         threads += servers->at[i]->n_addresses;
         if (servers->at[i]->n_addresses > most) most = servers->at[i]->n_addresses;
     }
-    if (core->settings.servers_max > core->n_servers)
-        threads += (uint32_t)(core->settings.servers_max - core->n_servers) * most;
-    return threads < core->plan->n_partitions ? threads : core->plan->n_partitions;
+    if (core->job.settings.servers_max > core->job.n_servers)
+        threads += (uint32_t)(core->job.settings.servers_max - core->job.n_servers) * most;
+    return threads < core->model.plan->n_partitions ? threads : core->model.plan->n_partitions;
 }
 
 static pen_status place_shards(scheduler_core *core, pen_error *why)
 {
     placement_server *all = core_epoch_servers(core);
     const pen_status status =
-        all ? placement_goal(&core->place, core->n_shards, all, core->roster.servers.n,
-                             (uint32_t)core->settings.replicas, &core->goal)
+        all ? placement_goal(&core->epoch.place, core->model.n_shards, all,
+                             core->members.roster.servers.n, (uint32_t)core->job.settings.replicas,
+                             &core->epoch.goal)
             : PEN_NO_MEMORY;
     free(all);
-    if (status == PEN_OK && placement_copy(&core->goal, &core->place)) return PEN_OK;
+    if (status == PEN_OK && placement_copy(&core->epoch.goal, &core->epoch.place)) return PEN_OK;
     return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for the plan");
 }
 
 static pen_status lay_out(scheduler_core *core, pen_error *why)
 {
-    pen_status status = restore_choose(&core->roster, &core->model, &core->restore, why);
-    if (status != PEN_OK || !core->n_servers) return status;
-    status = plan_create(&core->model, &core->plan, why);
+    pen_status status =
+        restore_choose(&core->members.roster, &core->model.wire, &core->model.restore, why);
+    if (status != PEN_OK || !core->job.n_servers) return status;
+    status = plan_create(&core->model.wire, &core->model.plan, why);
     if (status != PEN_OK) return status;
 
-    core->shard = calloc(core->plan->n_partitions + 1, sizeof *core->shard);
-    if (!core->shard)
+    core->model.shard = calloc(core->model.plan->n_partitions + 1, sizeof *core->model.shard);
+    if (!core->model.shard)
         return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for the plan");
-    core->n_shards = count_shards(core);
-    plan_place(core->plan, core->n_shards, core->shard);
+    core->model.n_shards = count_shards(core);
+    plan_place(core->model.plan, core->model.n_shards, core->model.shard);
     return place_shards(core, why);
 }
 
@@ -58,40 +60,41 @@ static void place(scheduler_core *core)
         core_verdict(core, &why);
         return;
     }
-    core->phase     = PHASE_LOADING;
-    core->plan_term = core->term;
+    core->job.phase       = PHASE_LOADING;
+    core->model.plan_term = core->job.term;
     core_epoch_plan(core);
     if (!core_keep(core)) return;
     const wire_control servers = core_model_plan(core, true),
                        workers = core_model_plan(core, false);
-    core_send_all(core, TO_SERVERS, &servers);
-    core_send_all(core, TO_WORKERS, &workers);
-    if (!core->n_servers) return;
-    core_log(core, LOG_INFO, "%u tensors in %u chunks and %u partitions on %u shards",
-             core->plan->n_tensors, core->plan->n_chunks, core->plan->n_partitions, core->n_shards);
+    core_send_all(&core->out, TO_SERVERS, &servers);
+    core_send_all(&core->out, TO_WORKERS, &workers);
+    if (!core->job.n_servers) return;
+    core_log(&core->out, LOG_INFO, "%u tensors in %u chunks and %u partitions on %u shards",
+             core->model.plan->n_tensors, core->model.plan->n_chunks,
+             core->model.plan->n_partitions, core->model.n_shards);
 }
 
 /* ---- what workers say ------------------------------------------------------------------------ */
 static pen_status agree(scheduler_core *core, seat *s, const wire_control *message, pen_error *why)
 {
-    if (!core->model_of) {
-        if (!keep_model(&core->kept, &message->u.register_, &core->model))
+    if (!core->model.of) {
+        if (!keep_model(&core->model.kept, &message->u.register_, &core->model.wire))
             return why_set(why, PEN_NO_MEMORY,
                            "the scheduler has no memory for the names of %u tensors",
                            message->u.register_.n_tensors);
-        core->model_of = s;
+        core->model.of = s;
         return PEN_OK;
     }
-    const seat *other     = core->model_of;
+    const seat *other     = core->model.of;
     const bool is_higher  = s->rank > other->rank; /* the same sentence whoever came first */
-    const wire_model *now = &message->u.register_, *first = &core->model;
+    const wire_model *now = &message->u.register_, *first = &core->model.wire;
     return is_higher ? plan_compare(now, s->rank, s->host, first, other->rank, other->host, why)
                      : plan_compare(first, other->rank, other->host, now, s->rank, s->host, why);
 }
 
 static bool all_registered(const scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     for (uint32_t i = 0; i < workers->n; i++)
         if (!workers->at[i]->is_registered && workers->at[i]->state != MEMBER_DEAD) return false;
     return true;
@@ -101,10 +104,10 @@ static void register_late(scheduler_core *core, seat *s, const wire_control *mes
 {
     pen_error why;
     char name[SENTENCE_SEAT_BYTES];
-    if (plan_compare(&message->u.register_, s->rank, s->host, &core->model, -1, "the job", &why) !=
-        PEN_OK) {
-        core_refuse(core, s->peer, why.status, "%s cannot join: %.400s", sentence_seat(name, s),
-                    why.text);
+    if (plan_compare(&message->u.register_, s->rank, s->host, &core->model.wire, -1, "the job",
+                     &why) != PEN_OK) {
+        core_refuse(&core->out, s->peer, why.status, "%s cannot join: %.400s",
+                    sentence_seat(name, s), why.text);
         return;
     }
     s->is_registered = true;
@@ -117,8 +120,9 @@ void core_register(scheduler_core *core, seat *s, const wire_control *message)
         register_late(core, s, message);
         return;
     }
-    if (core->phase == PHASE_LOADING || core->phase == PHASE_TRAINING) core_model_catch_up(core, s);
-    if (core->phase != PHASE_REGISTERING) return;
+    if (core->job.phase == PHASE_LOADING || core->job.phase == PHASE_TRAINING)
+        core_model_catch_up(core, s);
+    if (core->job.phase != PHASE_REGISTERING) return;
 
     pen_error why;
     if (agree(core, s, message, &why) != PEN_OK) {
@@ -132,15 +136,16 @@ void core_register(scheduler_core *core, seat *s, const wire_control *message)
 /* ---- who is ready ---------------------------------------------------------------------------- */
 static void begin_training(scheduler_core *core)
 {
-    core->phase = PHASE_TRAINING;
+    core->job.phase = PHASE_TRAINING;
     if (!core_keep(core)) return;
     const wire_control done = core_model_committed(core, NULL);
-    core_send_all(core, TO_WORKERS, &done);
+    core_send_all(&core->out, TO_WORKERS, &done);
 }
 
 static bool all_ready(const scheduler_core *core)
 {
-    const seat_list *servers = &core->roster.servers, *workers = &core->roster.workers;
+    const seat_list *servers = &core->members.roster.servers,
+                    *workers = &core->members.roster.workers;
     for (uint32_t i = 0; i < servers->n; i++)
         if (!servers->at[i]->is_ready) return false;
     for (uint32_t i = 0; i < workers->n && !plant(PLANT_READY_NOT_AWAITED); i++)
@@ -150,22 +155,22 @@ static bool all_ready(const scheduler_core *core)
 
 void core_model_advance(scheduler_core *core)
 {
-    if (core->phase == PHASE_REGISTERING && core->model_of && all_registered(core)) place(core);
-    if (core->phase == PHASE_LOADING && all_ready(core)) begin_training(core);
+    if (core->job.phase == PHASE_REGISTERING && core->model.of && all_registered(core)) place(core);
+    if (core->job.phase == PHASE_LOADING && all_ready(core)) begin_training(core);
 }
 
 /* All servers read the same; the first is enough. */
 static void take_states(scheduler_core *core, const wire_control *message)
 {
     const size_t size = message->u.ready.states_bytes;
-    if (!size || core->states) return;
-    core->states = malloc(size);
-    if (!core->states) {
-        core_log(core, LOG_WARNING, "no memory for what the snapshot keeps of the workers");
+    if (!size || core->model.states) return;
+    core->model.states = malloc(size);
+    if (!core->model.states) {
+        core_log(&core->out, LOG_WARNING, "no memory for what the snapshot keeps of the workers");
         return;
     }
-    memcpy(core->states, message->u.ready.states, size);
-    core->states_bytes = size;
+    memcpy(core->model.states, message->u.ready.states, size);
+    core->model.states_bytes = size;
 }
 
 static void late_ready(scheduler_core *core, seat *s)
@@ -173,24 +178,25 @@ static void late_ready(scheduler_core *core, seat *s)
     char late[SENTENCE_SEAT_BYTES];
     if (s->is_ready || (s->role == PEN_WORKER && !s->is_registered)) return;
     s->is_ready = true;
-    core->goal_is_old |= s->role == PEN_SERVER;
-    core_epoch_want(core, core->now_ms, "%.120s has joined", sentence_seat(late, s));
+    core->epoch.goal_is_old |= s->role == PEN_SERVER;
+    core_epoch_want(core, core->out.now_ms, "%.120s has joined", sentence_seat(late, s));
 }
 
 /* False: it has not restored what it was told to. */
 static bool take_restored(scheduler_core *core, const seat *s, const wire_control *message)
 {
-    if (core->restore >= 0 && message->u.ready.restored != core->restore) {
+    if (core->model.restore >= 0 && message->u.ready.restored != core->model.restore) {
         char name[SENTENCE_SEAT_BYTES];
         pen_error why;
         why_set(&why, PEN_STORE, "%s did not restore step %" PRId64 " from its store %s",
-                sentence_seat(name, s), core->restore, s->store);
-        why_culprit(&why, PEN_SERVER, s->rank, core->restore, NULL);
+                sentence_seat(name, s), core->model.restore, s->store);
+        why_culprit(&why, PEN_SERVER, s->rank, core->model.restore, NULL);
         core_verdict(core, &why);
         return false;
     }
     take_states(core, message);
-    if (message->u.ready.applied > core->applied) core->applied = message->u.ready.applied;
+    if (message->u.ready.applied > core->model.applied)
+        core->model.applied = message->u.ready.applied;
     return true;
 }
 
@@ -201,8 +207,8 @@ void core_ready(scheduler_core *core, seat *s, const wire_control *message)
         late_ready(core, s);
         return;
     }
-    if (s->role == PEN_WORKER && core->phase == PHASE_TRAINING) core_model_catch_up(core, s);
-    if (core->phase != PHASE_LOADING) return;
+    if (s->role == PEN_WORKER && core->job.phase == PHASE_TRAINING) core_model_catch_up(core, s);
+    if (core->job.phase != PHASE_LOADING) return;
     if (s->role == PEN_SERVER && !take_restored(core, s, message)) return;
     s->is_ready = true;
     core->due |= DUE_MODEL;

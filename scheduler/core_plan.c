@@ -15,16 +15,16 @@ const char *core_model_setting(const wire_model *model, const char *key)
 const char *core_model_held(const scheduler_core *core, const seat *server, uint32_t *n_tensors)
 {
     *n_tensors = 0;
-    if (core->phase < PHASE_LOADING || !core->plan || !core->shard) return NULL;
+    if (core->job.phase < PHASE_LOADING || !core->model.plan || !core->model.shard) return NULL;
     const char *first = NULL;
-    for (uint32_t t = 0; t < core->plan->n_tensors; t++) {
+    for (uint32_t t = 0; t < core->model.plan->n_tensors; t++) {
         bool held = false;
-        for (uint32_t c = core->plan->first_chunk[t]; c < core->plan->first_chunk[t + 1] && !held;
-             c++) {
-            const uint32_t shard = core->shard[core->plan->chunk[c].partition];
-            held                 = placement_find(&core->place, shard, server->rank) != NULL;
+        for (uint32_t c = core->model.plan->first_chunk[t];
+             c < core->model.plan->first_chunk[t + 1] && !held; c++) {
+            const uint32_t shard = core->model.shard[core->model.plan->chunk[c].partition];
+            held                 = placement_find(&core->epoch.place, shard, server->rank) != NULL;
         }
-        if (held && !(*n_tensors)++) first = core->model.tensor[t].name;
+        if (held && !(*n_tensors)++) first = core->model.wire.tensor[t].name;
     }
     return first;
 }
@@ -32,18 +32,18 @@ const char *core_model_held(const scheduler_core *core, const seat *server, uint
 wire_control core_model_plan(const scheduler_core *core, bool with_model)
 {
     wire_control c     = {.kind = WIRE_PLAN};
-    c.u.plan.restore   = core->restore;
-    c.u.plan.ranks_max = core->ranks_max;
-    c.u.plan.epoch     = core->epoch;
-    c.u.plan.term      = core->plan_term;
-    if (core->plan) { /* else there are no servers to place anything on */
-        c.u.plan.n_partitions = core->plan->n_partitions;
-        c.u.plan.shard        = core->shard;
-        c.u.plan.n_shards     = core->n_shards;
-        c.u.plan.n_replicas   = core->record.u.epoch.n_replicas;
-        c.u.plan.replica      = core->record.u.epoch.replica;
+    c.u.plan.restore   = core->model.restore;
+    c.u.plan.ranks_max = core->members.ranks_max;
+    c.u.plan.epoch     = core->epoch.number;
+    c.u.plan.term      = core->model.plan_term;
+    if (core->model.plan) { /* else there are no servers to place anything on */
+        c.u.plan.n_partitions = core->model.plan->n_partitions;
+        c.u.plan.shard        = core->model.shard;
+        c.u.plan.n_shards     = core->model.n_shards;
+        c.u.plan.n_replicas   = core->epoch.record.u.epoch.n_replicas;
+        c.u.plan.replica      = core->epoch.record.u.epoch.replica;
     }
-    if (with_model) c.u.plan.model = core->model;
+    if (with_model) c.u.plan.model = core->model.wire;
     return c;
 }
 
@@ -51,14 +51,14 @@ bool core_model_adopt(scheduler_core *core, const wire_control *kept)
 {
     pen_error why;
     const uint32_t n = kept->u.plan.n_partitions;
-    core->model_of   = roster_find(&core->roster, PEN_WORKER, 0);
-    if (!core->model_of || !keep_model(&core->kept, &kept->u.plan.model, &core->model))
+    core->model.of   = roster_find(&core->members.roster, PEN_WORKER, 0);
+    if (!core->model.of || !keep_model(&core->model.kept, &kept->u.plan.model, &core->model.wire))
         return false;
-    if (!core->n_servers) return true;
-    if (plan_create(&core->model, &core->plan, &why) != PEN_OK) return false;
-    core->shard = calloc(core->plan->n_partitions + 1, sizeof *core->shard);
-    if (!core->shard || n != core->plan->n_partitions) return false;
-    if (n) memcpy(core->shard, kept->u.plan.shard, n * sizeof *core->shard);
+    if (!core->job.n_servers) return true;
+    if (plan_create(&core->model.wire, &core->model.plan, &why) != PEN_OK) return false;
+    core->model.shard = calloc(core->model.plan->n_partitions + 1, sizeof *core->model.shard);
+    if (!core->model.shard || n != core->model.plan->n_partitions) return false;
+    if (n) memcpy(core->model.shard, kept->u.plan.shard, n * sizeof *core->model.shard);
     return true;
 }
 
@@ -66,10 +66,10 @@ wire_control core_model_committed(const scheduler_core *core, const seat *worker
 {
     const bool is_late    = worker && worker->begin_step >= 0;
     wire_control c        = {.kind = WIRE_COMMITTED};
-    c.u.committed.step    = core->restore < 0 ? 0 : core->restore;
-    c.u.committed.applied = core->applied;
-    if (!is_late) c.u.committed.states = core->states;
-    if (!is_late) c.u.committed.states_bytes = core->states_bytes;
+    c.u.committed.step    = core->model.restore < 0 ? 0 : core->model.restore;
+    c.u.committed.applied = core->model.applied;
+    if (!is_late) c.u.committed.states = core->model.states;
+    if (!is_late) c.u.committed.states_bytes = core->model.states_bytes;
     if (is_late) c.u.committed.step = worker->begin_step;
     if (is_late) c.u.committed.applied = worker->begin_applied;
     return c;
@@ -91,16 +91,16 @@ static void send_plan(scheduler_core *core, const seat *s)
                 own[c.u.plan.n_replicas++] = c.u.plan.replica[i];
         c.u.plan.replica = own;
     }
-    core_send(core, s, &c);
+    core_send(&core->out, s, &c);
     free(own);
 }
 
 void core_model_catch_up(scheduler_core *core, const seat *s)
 {
-    if (core->phase < PHASE_LOADING || core->phase > PHASE_STOPPING) return;
+    if (core->job.phase < PHASE_LOADING || core->job.phase > PHASE_STOPPING) return;
     if (s->role == PEN_WORKER || !s->is_ready) send_plan(core, s);
-    if (s->role == PEN_WORKER && core->phase >= PHASE_TRAINING && !core_is_late(core, s)) {
+    if (s->role == PEN_WORKER && core->job.phase >= PHASE_TRAINING && !core_is_late(core, s)) {
         const wire_control done = core_model_committed(core, s);
-        core_send(core, s, &done);
+        core_send(&core->out, s, &done);
     }
 }

@@ -21,16 +21,15 @@ static bool is_asked(const seat *s)
 static uint32_t count_asked(const scheduler_core *core)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < core->roster.workers.n; i++) n += is_asked(core->roster.workers.at[i]);
+    for (uint32_t i = 0; i < core->members.roster.workers.n; i++)
+        n += is_asked(core->members.roster.workers.at[i]);
     return n;
 }
 
-typedef void (*ask_fn)(scheduler_core *core, const seat *s, const wire_control *question);
-
-/* False: no memory. */
-static bool ask(scheduler_core *core, const seat *s, ask_fn send)
+/* To one, or to all (NULL).  False: no memory. */
+static bool ask(scheduler_core *core, const seat *s)
 {
-    const seat_list *list = &core->roster.workers;
+    const seat_list *list = &core->members.roster.workers;
     keep kept             = {0};
     wire_member *member   = calloc(list->n + 1, sizeof *member);
     bool done             = member != NULL;
@@ -38,47 +37,43 @@ static bool ask(scheduler_core *core, const seat *s, ask_fn send)
     for (uint32_t i = 0; done && i < list->n; i++)
         if (is_asked(list->at[i])) done = core_epoch_describe(&kept, list->at[i], &member[n++]);
     wire_control c      = {.kind = WIRE_PROVE};
-    c.u.prove.round     = core->proof.round;
+    c.u.prove.round     = core->members.proof.round;
     c.u.prove.n_workers = n;
     c.u.prove.worker    = member;
-    if (done) send(core, s, &c);
+    if (done && s) core_send(&core->out, s, &c);
+    if (done && !s) core_send_all(&core->out, TO_WORKERS, &c);
     keep_clear(&kept);
     free(member);
     return done;
 }
 
-static void ask_all(scheduler_core *core, const seat *s, const wire_control *question)
-{
-    (void)s;
-    core_send_all(core, TO_WORKERS, question);
-}
-
 void core_prove_tell(scheduler_core *core, const seat *s)
 {
-    if (!core->proof.is_open || s->role != PEN_WORKER || s->opened || !is_asked(s)) return;
-    (void)ask(core, s, core_send);
+    if (!core->members.proof.is_open || s->role != PEN_WORKER || s->opened || !is_asked(s)) return;
+    (void)ask(core, s);
 }
 
 void core_prove_anew(scheduler_core *core)
 {
-    const seat_list *list = &core->roster.workers;
-    core->proof.is_open   = false;
+    const seat_list *list       = &core->members.roster.workers;
+    core->members.proof.is_open = false;
     for (uint32_t i = 0; i < list->n; i++) seat_close(list->at[i]);
 }
 
 /* ---- hearing --------------------------------------------------------------------------------- */
 void core_proven(scheduler_core *core, seat *s, const wire_control *c)
 {
-    const uint32_t n = core->roster.workers.n;
-    if (!core->proof.is_open || c->u.proven.round != core->proof.round) return; /* of before */
+    const uint32_t n = core->members.roster.workers.n;
+    if (!core->members.proof.is_open || c->u.proven.round != core->members.proof.round)
+        return; /* of before */
     uint8_t *opened = calloc(n / 8 + 1, 1);
     if (!opened || c->u.proven.n_ranks != c->u.proven.n_numbers) {
-        core->refused += opened != NULL;
+        core->job.refused += opened != NULL;
         free(opened);
         return;
     }
     for (uint32_t i = 0; i < c->u.proven.n_ranks; i++) {
-        const seat *other = roster_find(&core->roster, PEN_WORKER, c->u.proven.rank[i]);
+        const seat *other = roster_find(&core->members.roster, PEN_WORKER, c->u.proven.rank[i]);
         if (!other || !other->number) continue;
         if (other->number != c->u.proven.number[i] && !plant(PLANT_NUMBER_NOT_COMPARED)) continue;
         opened[other->rank / 8] |= (uint8_t)(1u << other->rank % 8);
@@ -105,7 +100,7 @@ static bool belongs(const seat_list *list, const seat *first, const seat *s)
 
 static void gather(const scheduler_core *core)
 {
-    const seat_list *list = &core->roster.workers;
+    const seat_list *list = &core->members.roster.workers;
     for (uint32_t i = 0; i < list->n; i++) list->at[i]->sharing = list->at[i]->rank;
     for (uint32_t i = 0; i < list->n; i++) {
         const seat *first = list->at[i];
@@ -118,7 +113,7 @@ static void gather(const scheduler_core *core)
 
 static bool have_all_answered(const scheduler_core *core)
 {
-    const seat_list *list = &core->roster.workers;
+    const seat_list *list = &core->members.roster.workers;
     for (uint32_t i = 0; i < list->n; i++)
         if (is_asked(list->at[i]) && !list->at[i]->opened) return false;
     return true;
@@ -126,11 +121,12 @@ static bool have_all_answered(const scheduler_core *core)
 
 bool core_prove_done(scheduler_core *core)
 {
-    if (!core->proof.is_open) {
+    if (!core->members.proof.is_open) {
         if (count_asked(core) < 2) return true;
-        core->proof = (core_proof){true, core->proof.round + 1, core->now_ms + CORE_PROVE_MS};
-        if (ask(core, NULL, ask_all)) return false;
-    } else if (!have_all_answered(core) && core->now_ms < core->proof.due_ms) {
+        core->members.proof =
+            (core_proof){true, core->members.proof.round + 1, core->out.now_ms + CORE_PROVE_MS};
+        if (ask(core, NULL)) return false;
+    } else if (!have_all_answered(core) && core->out.now_ms < core->members.proof.due_ms) {
         return false;
     }
     gather(core);

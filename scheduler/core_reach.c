@@ -40,41 +40,44 @@ static bool is_over(const core_gap *g, uint64_t now_ms)
 static void forget_over(scheduler_core *core)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < core->n_gaps; i++)
-        if (!is_over(&core->gap[i], core->now_ms)) core->gap[n++] = core->gap[i];
-    core->n_gaps = n;
+    for (uint32_t i = 0; i < core->members.n_gaps; i++)
+        if (!is_over(&core->members.gap[i], core->out.now_ms))
+            core->members.gap[n++] = core->members.gap[i];
+    core->members.n_gaps = n;
 }
 
 /* ---- what is told ------------------------------------------------------------------------------ */
 static core_gap *gap_of(scheduler_core *core, const seat *from, const seat *to)
 {
-    for (uint32_t i = 0; i < core->n_gaps; i++)
-        if (core->gap[i].from == from && core->gap[i].to == to) return &core->gap[i];
+    for (uint32_t i = 0; i < core->members.n_gaps; i++)
+        if (core->members.gap[i].from == from && core->members.gap[i].to == to)
+            return &core->members.gap[i];
     return NULL;
 }
 
 void core_reached(scheduler_core *core, const seat *s)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < core->n_gaps; i++)
-        if (core->gap[i].from != s) core->gap[n++] = core->gap[i];
-    core->n_gaps = n;
+    for (uint32_t i = 0; i < core->members.n_gaps; i++)
+        if (core->members.gap[i].from != s) core->members.gap[n++] = core->members.gap[i];
+    core->members.n_gaps = n;
 }
 
 static bool are_watched(const scheduler_core *core)
 {
-    return core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING && !core->has_verdict;
+    return core->job.phase >= PHASE_REGISTERING && core->job.phase <= PHASE_TRAINING &&
+           !core->job.has_verdict;
 }
 
 static core_gap *make_gap(scheduler_core *core, seat *from, seat *to)
 {
-    if (core->n_gaps == CORE_GAPS_MAX) return NULL; /* enough are known to name one */
-    core_gap *g = &core->gap[core->n_gaps++];
+    if (core->members.n_gaps == CORE_GAPS_MAX) return NULL; /* enough are known to name one */
+    core_gap *g = &core->members.gap[core->members.n_gaps++];
     *g          = (core_gap){.from             = from,
                              .to               = to,
                              .from_incarnation = from->incarnation,
                              .to_incarnation   = to->incarnation,
-                             .first_ms         = core->now_ms};
+                             .first_ms         = core->out.now_ms};
     return g;
 }
 
@@ -82,18 +85,19 @@ void core_unreached(scheduler_core *core, seat *s, const wire_control *message)
 {
     const int32_t role = message->u.unreached.role;
     seat *to           = role == PEN_WORKER || role == PEN_SERVER
-                             ? roster_find(&core->roster, role, message->u.unreached.rank)
+                             ? roster_find(&core->members.roster, role, message->u.unreached.rank)
                              : NULL;
     if (!are_watched(core) || to == NULL || to == s || !seat_is_here(to)) return;
     forget_over(core);
     core_gap *g = gap_of(core, s, to);
     if (g == NULL) g = make_gap(core, s, to);
     if (g == NULL) return;
-    g->newest_ms    = core->now_ms;
-    g->is_confirmed = to->last_seen_ms > g->first_ms && core->now_ms - g->first_ms >= CONFIRM_MS;
-    if (g->is_confirmed && core->gap_due_ms == 0) {
-        core->gap_due_ms = core->now_ms + GATHER_MS;
-        core->gap_end_ms = core->gap_due_ms + MORE_MS;
+    g->newest_ms = core->out.now_ms;
+    g->is_confirmed =
+        to->last_seen_ms > g->first_ms && core->out.now_ms - g->first_ms >= CONFIRM_MS;
+    if (g->is_confirmed && core->members.gap_due_ms == 0) {
+        core->members.gap_due_ms = core->out.now_ms + GATHER_MS;
+        core->members.gap_end_ms = core->members.gap_due_ms + MORE_MS;
     }
     snprintf(g->address, sizeof g->address, "%s", message->u.unreached.address);
     snprintf(g->words, sizeof g->words, "%s", message->u.unreached.words);
@@ -142,8 +146,9 @@ static void describe(const core_gap *gap, uint32_t n, const core_gap *named, pen
 /* Where the job can do without it, who came later goes alone. */
 static bool is_newcomer(const scheduler_core *core, const seat *s)
 {
-    const bool waits = core->settings.on_worker_loss == SCHEDULER_LOSS_WAIT && core->n_servers > 0;
-    if (core->phase != PHASE_TRAINING) return false;
+    const bool waits =
+        core->job.settings.on_worker_loss == SCHEDULER_LOSS_WAIT && core->job.n_servers > 0;
+    if (core->job.phase != PHASE_TRAINING) return false;
     if (s->role == PEN_SERVER) return core_is_late(core, s) || s->has_come_back;
     return core_is_late(core, s) ||
            ((s->has_come_back || s->begin_step >= 0) && (waits || core_goes_on(core)));
@@ -151,21 +156,21 @@ static bool is_newcomer(const scheduler_core *core, const seat *s)
 
 static void turn_away(scheduler_core *core, seat *s, const pen_error *why)
 {
-    core_refuse(core, s->peer, PEN_UNREACHABLE, "%.800s", why->text);
+    core_refuse(&core->out, s->peer, PEN_UNREACHABLE, "%.800s", why->text);
     if (s->state != MEMBER_JOINING) {
         core_lose(core, s, MEMBER_EVENT_LOST, why->text);
         return;
     }
     s->is_registered = s->is_ready = false; /* nobody has counted on it: its place is free */
-    roster_unbind(&core->roster, s);
-    core_move(core, s, MEMBER_EVENT_DOWN);
+    roster_unbind(&core->members.roster, s);
+    core_move(&core->out, s, MEMBER_EVENT_DOWN);
 }
 
 /* The end that all of them have in common, or with nothing in common an end of the one that is named, if it came later;
  * NULL: they are of the beginning. */
 static seat *find_newcomer(const scheduler_core *core, uint32_t n, const core_gap *named)
 {
-    const seat *end = n > 1 ? common_end(core->gap, n, named) : NULL;
+    const seat *end = n > 1 ? common_end(core->members.gap, n, named) : NULL;
     if (end != named->to && is_newcomer(core, named->from)) return named->from;
     if (end != named->from && is_newcomer(core, named->to)) return named->to;
     return NULL;
@@ -174,15 +179,15 @@ static seat *find_newcomer(const scheduler_core *core, uint32_t n, const core_ga
 /* Without a copy elsewhere a server that workers cannot reach is not spared. */
 static bool may_go(const scheduler_core *core, const seat *s)
 {
-    return s->role == PEN_WORKER || core->settings.replicas > 0;
+    return s->role == PEN_WORKER || core->job.settings.replicas > 0;
 }
 
 static void forget_end(scheduler_core *core, const seat *s)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < core->n_gaps; i++)
-        if (!has_end(&core->gap[i], s)) core->gap[n++] = core->gap[i];
-    core->n_gaps = n;
+    for (uint32_t i = 0; i < core->members.n_gaps; i++)
+        if (!has_end(&core->members.gap[i], s)) core->members.gap[n++] = core->members.gap[i];
+    core->members.n_gaps = n;
 }
 
 /* False: it is a matter of all.  Between servers nobody goes: the newcomer holds no copy until it can be filled. */
@@ -192,9 +197,9 @@ static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *nam
     seat *s = find_newcomer(core, n, named);
     if (s == NULL || !may_go(core, s)) return false;
     const bool is_copy = named->from->role == PEN_SERVER;
-    describe(core->gap, n, named, &why);
+    describe(core->members.gap, n, named, &why);
     forget_end(core, s);
-    core_log(core, LOG_WARNING, "%s", why.text);
+    core_log(&core->out, LOG_WARNING, "%s", why.text);
     if (!is_copy) turn_away(core, s, &why);
     return true;
 }
@@ -202,11 +207,11 @@ static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *nam
 static uint32_t gather_proven(scheduler_core *core) /* in front; how many */
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < core->n_gaps; i++) {
-        if (!is_proven(&core->gap[i])) continue;
-        const core_gap g = core->gap[i];
-        core->gap[i]     = core->gap[n];
-        core->gap[n++]   = g;
+    for (uint32_t i = 0; i < core->members.n_gaps; i++) {
+        if (!is_proven(&core->members.gap[i])) continue;
+        const core_gap g       = core->members.gap[i];
+        core->members.gap[i]   = core->members.gap[n];
+        core->members.gap[n++] = g;
     }
     return n;
 }
@@ -216,31 +221,32 @@ static void judge(scheduler_core *core)
     const uint32_t n      = gather_proven(core);
     const core_gap *named = NULL;
     for (uint32_t i = 0; i < n; i++)
-        if (named == NULL || order_of(&core->gap[i], named) < 0) named = &core->gap[i];
+        if (named == NULL || order_of(&core->members.gap[i], named) < 0)
+            named = &core->members.gap[i];
     if (named == NULL) return;
     const core_gap one = *named;
     if (judge_newcomer(core, n, &one)) return;
     pen_error why;
-    describe(core->gap, n, &one, &why);
-    core->n_gaps = 0;
+    describe(core->members.gap, n, &one, &why);
+    core->members.n_gaps = 0;
     core_verdict(core, &why);
 }
 
 static bool has_told(const scheduler_core *core, const seat *s)
 {
-    for (uint32_t i = 0; i < core->n_gaps; i++)
-        if (core->gap[i].from == s) return true;
+    for (uint32_t i = 0; i < core->members.n_gaps; i++)
+        if (core->members.gap[i].from == s) return true;
     return false;
 }
 
 /* On a machine that is busy some tell a second after others, and the sentence is to be about all. */
 static bool may_hear_more(const scheduler_core *core)
 {
-    for (uint32_t i = 0; i < core->n_gaps; i++)
-        if (!core->gap[i].is_confirmed && may_miss(core->gap[i].from)) return true;
-    if (core->phase >= PHASE_TRAINING) return false;
-    for (uint32_t i = 0; i < core->roster.workers.n; i++) {
-        const seat *s = core->roster.workers.at[i];
+    for (uint32_t i = 0; i < core->members.n_gaps; i++)
+        if (!core->members.gap[i].is_confirmed && may_miss(core->members.gap[i].from)) return true;
+    if (core->job.phase >= PHASE_TRAINING) return false;
+    for (uint32_t i = 0; i < core->members.roster.workers.n; i++) {
+        const seat *s = core->members.roster.workers.at[i];
         if (may_miss(s) && !s->is_ready && !has_told(core, s)) return true;
     }
     return false;
@@ -251,8 +257,8 @@ static bool may_hear_more(const scheduler_core *core)
 static const core_gap *witness_of(const scheduler_core *core, const seat *s, uint64_t at_ms)
 {
     const core_gap *found = NULL;
-    for (uint32_t i = 0; i < core->n_gaps; i++) {
-        const core_gap *g = &core->gap[i];
+    for (uint32_t i = 0; i < core->members.n_gaps; i++) {
+        const core_gap *g = &core->members.gap[i];
         if (g->to != s || g->to_incarnation != s->incarnation) continue;
         if (!may_miss(g->from) || g->from_incarnation != g->from->incarnation) continue;
         if (g->newest_ms + STALE_MS <= at_ms) continue;
@@ -263,9 +269,9 @@ static const core_gap *witness_of(const scheduler_core *core, const seat *s, uin
 
 static sentence_silence describe_silence(const scheduler_core *core, const core_gap *g)
 {
-    return (sentence_silence){.scheduler = core->address,
-                              .host      = core->host,
-                              .master    = core->master,
+    return (sentence_silence){.scheduler = core->job.address,
+                              .host      = core->job.host,
+                              .master    = core->job.master,
                               .from      = g ? g->from : NULL,
                               .address   = g ? g->address : NULL,
                               .words     = g ? g->words : NULL};
@@ -273,7 +279,7 @@ static sentence_silence describe_silence(const scheduler_core *core, const core_
 
 void core_add_silence(const scheduler_core *core, const seat *s, uint64_t at_ms, pen_error *why)
 {
-    if (at_ms - s->last_seen_ms < core->settings.lease_ms) return;
+    if (at_ms - s->last_seen_ms < core->job.settings.lease_ms) return;
     const sentence_silence silence = describe_silence(core, witness_of(core, s, at_ms));
     sentence_add_silence(s, &silence, why);
 }
@@ -281,24 +287,24 @@ void core_add_silence(const scheduler_core *core, const seat *s, uint64_t at_ms,
 void core_missed(const scheduler_core *core, const seat *s, uint64_t waits_ms, pen_error *why)
 {
     const sentence_silence silence = describe_silence(core, NULL);
-    sentence_missed(s, &silence, waits_ms, core->now_ms, why);
+    sentence_missed(s, &silence, waits_ms, core->out.now_ms, why);
 }
 
 /* ---- time -------------------------------------------------------------------------------------- */
 void core_reach_tick(scheduler_core *core)
 {
-    if (core->gap_due_ms == 0 || core->now_ms < core->gap_due_ms) return;
-    if (core->now_ms < core->gap_end_ms && are_watched(core) && may_hear_more(core)) {
-        core->gap_due_ms = core->now_ms + LOOK_MS;
+    if (core->members.gap_due_ms == 0 || core->out.now_ms < core->members.gap_due_ms) return;
+    if (core->out.now_ms < core->members.gap_end_ms && are_watched(core) && may_hear_more(core)) {
+        core->members.gap_due_ms = core->out.now_ms + LOOK_MS;
         return;
     }
-    core->gap_due_ms = 0;
-    if (!are_watched(core) || core->inquest.dead) core->n_gaps = 0;
+    core->members.gap_due_ms = 0;
+    if (!are_watched(core) || core->members.query.dead) core->members.n_gaps = 0;
     forget_over(core);
     judge(core);
 }
 
 uint64_t core_reach_next_ms(const scheduler_core *core)
 {
-    return core->gap_due_ms != 0 ? core->gap_due_ms : UINT64_MAX;
+    return core->members.gap_due_ms != 0 ? core->members.gap_due_ms : UINT64_MAX;
 }

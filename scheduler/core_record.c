@@ -6,17 +6,17 @@
  */
 #include "scheduler/core_state.h"
 
-static void pass_on(scheduler_core *core, const wire_control *record)
+static void pass_on(core_reports *self, const core_out *out, const wire_control *record)
 {
-    const seat_list *guests = &core->roster.guests;
-    if (record->u.record.asker == 0 && core->report && record->u.record.id == core->reports)
-        stuck_take_record(core->report, record);
-    for (uint32_t i = 0; i < guests->n; i++)
-        if (guests->at[i]->incarnation == record->u.record.asker)
-            core_send(core, guests->at[i], record);
+    const uint64_t asker = record->u.record.asker;
+    const seat *guest    = asker ? roster_of(out->all, asker) : NULL;
+    if (!asker && self->calls && record->u.record.id == self->n_asked)
+        stuck_take_record(self->calls, record);
+    if (guest && guest->rank < 0) core_send(out, guest, record);
 }
 
-static void answer_for(scheduler_core *core, const seat *s, uint64_t asker, uint64_t id)
+static void answer_for(core_reports *self, const core_out *out, const seat *s, uint64_t asker,
+                       uint64_t id)
 {
     char name[SENTENCE_SEAT_BYTES], text[SENTENCE_SEAT_BYTES + 32];
     const bool is_dead = s->state == MEMBER_DEAD;
@@ -31,31 +31,27 @@ static void answer_for(scheduler_core *core, const seat *s, uint64_t asker, uint
     c.u.record.rank   = s->rank;
     c.u.record.status = is_dead ? PEN_PEER_LOST : PEN_NOT_FOUND;
     c.u.record.text   = text;
-    pass_on(core, &c);
+    pass_on(self, out, &c);
 }
 
-static void ask_all(scheduler_core *core, uint64_t asker, uint64_t id)
+void core_record_ask(core_reports *self, const core_out *out, uint64_t asker, uint64_t id)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &out->all->workers;
     wire_control c = {.kind = WIRE_RECORD_ASK, .u.record_ask = {.id = id, .asker = asker}};
     for (uint32_t i = 0; i < workers->n; i++) {
         if (seat_is_counted(workers->at[i]) && workers->at[i]->is_bound)
-            core_send(core, workers->at[i], &c);
+            core_send(out, workers->at[i], &c);
         else
-            answer_for(core, workers->at[i], asker, id);
+            answer_for(self, out, workers->at[i], asker, id);
     }
 }
 
-void core_record_ask(scheduler_core *core, seat *s, const wire_control *message)
-{
-    ask_all(core, s->incarnation, message->u.record_ask.id);
-}
-
-void core_record(scheduler_core *core, seat *s, const wire_control *message)
+void core_record(core_reports *self, const core_out *out, const seat *s,
+                 const wire_control *message)
 {
     wire_control c  = {.kind = WIRE_RECORD, .u.record = message->u.record};
     c.u.record.rank = s->rank;
-    pass_on(core, &c);
+    pass_on(self, out, &c);
 }
 
 static void begin_report(void *user, const wire_control *status)
@@ -67,14 +63,14 @@ void scheduler_core_ask_records(scheduler_core *core, uint64_t now_ms)
 {
     stuck *report = stuck_create();
     if (!report) return;
-    stuck_destroy(core->report);
-    core->report = report;
-    core->reports++;
+    stuck_destroy(core->reports.calls);
+    core->reports.calls = report;
+    core->reports.n_asked++;
     scheduler_core_describe(core, now_ms, begin_report, report);
-    ask_all(core, 0, core->reports);
+    core_record_ask(&core->reports, &core->out, 0, core->reports.n_asked);
 }
 
 const stuck *scheduler_core_records(const scheduler_core *core)
 {
-    return core->report;
+    return core->reports.calls;
 }

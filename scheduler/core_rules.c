@@ -8,12 +8,12 @@
 
 bool core_is_elastic(const scheduler_core *core)
 {
-    return core->settings.workers_max > 0 && core->n_servers > 0;
+    return core->job.settings.workers_max > 0 && core->job.n_servers > 0;
 }
 
 bool core_is_late(const scheduler_core *core, const seat *s)
 {
-    return core->phase == PHASE_TRAINING && core->n_servers > 0 && s->rank >= 0 &&
+    return core->job.phase == PHASE_TRAINING && core->job.n_servers > 0 && s->rank >= 0 &&
            seat_is_here(s) && s->in_record != s->incarnation;
 }
 
@@ -21,7 +21,8 @@ bool core_is_late(const scheduler_core *core, const seat *s)
  * the epoch named it left the seat as it was: free for the next one. */
 bool core_may_sit(const scheduler_core *core, const seat *s)
 {
-    if (core->phase != PHASE_TRAINING || !core->n_servers || core->inquest.dead) return false;
+    if (core->job.phase != PHASE_TRAINING || !core->job.n_servers || core->members.query.dead)
+        return false;
     if (seat_is_here(s)) return false;
     if (s->role == PEN_SERVER) return true;
     if (s->state == MEMBER_LEFT) return core_is_elastic(core);
@@ -32,26 +33,27 @@ bool core_may_sit(const scheduler_core *core, const seat *s)
 /* Whether the death of this one would be no verdict, so that who comes with its rank may be believed. */
 bool core_may_replace(const scheduler_core *core, const seat *s)
 {
-    if (core->phase != PHASE_TRAINING || !core->n_servers) return false;
-    if (s->role == PEN_SERVER) return core->settings.replicas > 0;
-    return core->settings.on_worker_loss != SCHEDULER_LOSS_FAIL;
+    if (core->job.phase != PHASE_TRAINING || !core->job.n_servers) return false;
+    if (s->role == PEN_SERVER) return core->job.settings.replicas > 0;
+    return core->job.settings.on_worker_loss != SCHEDULER_LOSS_FAIL;
 }
 
 bool core_goes_on(const scheduler_core *core)
 {
-    const bool can = core->servers_known && (!core->n_servers || core->phase >= PHASE_TRAINING);
-    return core->settings.on_worker_loss == SCHEDULER_LOSS_CONTINUE && can;
+    const bool can =
+        core->job.servers_known && (!core->job.n_servers || core->job.phase >= PHASE_TRAINING);
+    return core->job.settings.on_worker_loss == SCHEDULER_LOSS_CONTINUE && can;
 }
 
 const pen_error *core_loss_of(const scheduler_core *core, int32_t rank)
 {
-    const seat *s = roster_find(&core->roster, PEN_WORKER, rank);
+    const seat *s = roster_find(&core->members.roster, PEN_WORKER, rank);
     return s && core_goes_on(core) ? s->loss : NULL;
 }
 
 const seat *core_loss_lowest(const scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     for (uint32_t i = 0; i < workers->n; i++)
         if (seat_is_counted(workers->at[i])) return workers->at[i];
     return NULL;
@@ -59,12 +61,12 @@ const seat *core_loss_lowest(const scheduler_core *core)
 
 bool core_may_change(const scheduler_core *core)
 {
-    return core->phase == PHASE_TRAINING && core->n_servers > 0;
+    return core->job.phase == PHASE_TRAINING && core->job.n_servers > 0;
 }
 
 bool core_waits(const scheduler_core *core)
 {
-    return core->settings.on_worker_loss == SCHEDULER_LOSS_WAIT && core->n_servers > 0;
+    return core->job.settings.on_worker_loss == SCHEDULER_LOSS_WAIT && core->job.n_servers > 0;
 }
 
 static pen_status check_without_servers(const scheduler_settings *settings, pen_error *why)

@@ -21,20 +21,20 @@ static void answer(scheduler_core *core, const seat *s, pen_status status, const
     wire_control c     = {.kind = WIRE_RESIZED};
     c.u.resized.status = status;
     c.u.resized.text   = text;
-    core_send(core, s, &c);
+    core_send(&core->out, s, &c);
 }
 
 static void stop(scheduler_core *core, seat *s)
 {
     s->is_stopped = true;
-    core_send(core, s, &(wire_control){.kind = WIRE_STOP});
+    core_send(&core->out, s, &(wire_control){.kind = WIRE_STOP});
 }
 
 /* ---- servers --------------------------------------------------------------------------------- */
 /* Servers that hold something from now on. */
 static uint32_t count_usable(const scheduler_core *core)
 {
-    const seat_list *list = &core->roster.servers;
+    const seat_list *list = &core->members.roster.servers;
     uint32_t n            = 0;
     for (uint32_t i = 0; i < list->n; i++)
         n += seat_is_counted(list->at[i]) && !list->at[i]->is_draining;
@@ -43,7 +43,7 @@ static uint32_t count_usable(const scheduler_core *core)
 
 static bool holds_something(const scheduler_core *core, const seat *server)
 {
-    return placement_count(&core->place, server->rank) > 0;
+    return placement_count(&core->epoch.place, server->rank) > 0;
 }
 
 bool core_scale_may_go(const scheduler_core *core, const seat *server)
@@ -54,37 +54,35 @@ bool core_scale_may_go(const scheduler_core *core, const seat *server)
 static void begin_drain(scheduler_core *core, seat *server)
 {
     char name[SENTENCE_SEAT_BYTES];
-    server->is_draining = true;
-    core->goal_is_old   = true;
-    core_epoch_want(core, core->now_ms, "%.120s is emptied", sentence_seat(name, server));
+    server->is_draining     = true;
+    core->epoch.goal_is_old = true;
+    core_epoch_want(core, core->out.now_ms, "%.120s is emptied", sentence_seat(name, server));
 }
 
 /* Those who waited for this server are answered. */
 static void answer_drained(scheduler_core *core, const seat *server)
 {
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < core->n_drains; i++) {
-        const core_drain d = core->drain[i];
+    for (uint32_t i = 0; i < core->members.n_drains; i++) {
+        const core_drain d = core->members.drain[i];
         if (d.server != server->rank) {
-            core->drain[kept++] = d;
+            core->members.drain[kept++] = d;
             continue;
         }
-        const seat_list *guests = &core->roster.guests;
-        for (uint32_t g = 0; g < guests->n; g++)
-            if (guests->at[g]->incarnation == d.asker)
-                answer(core, guests->at[g], PEN_OK, "server %d is empty and ends", (int)d.server);
+        const seat *asker = roster_of(&core->members.roster, d.asker);
+        if (asker) answer(core, asker, PEN_OK, "server %d is empty and ends", (int)d.server);
     }
-    core->n_drains = kept;
+    core->members.n_drains = kept;
 }
 
 void core_scale_settle(scheduler_core *core)
 {
-    const seat_list *servers = &core->roster.servers;
+    const seat_list *servers = &core->members.roster.servers;
     for (uint32_t i = 0; i < servers->n; i++) {
         seat *s = servers->at[i];
         if (!s->is_draining || s->is_stopped || holds_something(core, s)) continue;
         char name[SENTENCE_SEAT_BYTES];
-        core_log(core, LOG_INFO, "%s is empty and ends", sentence_seat(name, s));
+        core_log(&core->out, LOG_INFO, "%s is empty and ends", sentence_seat(name, s));
         stop(core, s);
         answer_drained(core, s);
     }
@@ -92,8 +90,8 @@ void core_scale_settle(scheduler_core *core)
 
 static bool trains_with_servers(scheduler_core *core, const seat *asker)
 {
-    if (core->phase == PHASE_TRAINING && core->n_servers) return true;
-    if (core->servers_known && !core->n_servers)
+    if (core->job.phase == PHASE_TRAINING && core->job.n_servers) return true;
+    if (core->job.servers_known && !core->job.n_servers)
         answer(core, asker, PEN_UNSUPPORTED,
                "the job has no servers, and without them workers cannot come and go");
     else
@@ -104,7 +102,7 @@ static bool trains_with_servers(scheduler_core *core, const seat *asker)
 void core_drain_ask(scheduler_core *core, seat *asker, const wire_control *message)
 {
     const int32_t rank = message->u.drain.server;
-    seat *server       = roster_find(&core->roster, PEN_SERVER, rank);
+    seat *server       = roster_find(&core->members.roster, PEN_SERVER, rank);
     if (!trains_with_servers(core, asker)) return;
     if (!server || !seat_is_counted(server)) {
         answer(core, asker, PEN_NOT_FOUND, "there is no server %d in the job", (int)rank);
@@ -112,10 +110,10 @@ void core_drain_ask(scheduler_core *core, seat *asker, const wire_control *messa
         answer(core, asker, PEN_WRONG_STATE,
                "server %d is the only one; start another first (penstock scale --servers 2)",
                (int)rank);
-    } else if (core->n_drains == CORE_DRAINS_MAX) {
+    } else if (core->members.n_drains == CORE_DRAINS_MAX) {
         answer(core, asker, PEN_AGAIN, "too many servers are being emptied");
     } else {
-        core->drain[core->n_drains++] = (core_drain){asker->incarnation, rank};
+        core->members.drain[core->members.n_drains++] = (core_drain){asker->incarnation, rank};
         if (!server->is_draining) begin_drain(core, server);
     }
 }
@@ -123,7 +121,7 @@ void core_drain_ask(scheduler_core *core, seat *asker, const wire_control *messa
 /* ---- numbers --------------------------------------------------------------------------------- */
 static uint32_t workers_min(const scheduler_core *core)
 {
-    return core->settings.workers_min ? (uint32_t)core->settings.workers_min : 1;
+    return core->job.settings.workers_min ? (uint32_t)core->job.settings.workers_min : 1;
 }
 
 static bool check_workers(scheduler_core *core, const seat *asker, int32_t wanted)
@@ -134,17 +132,18 @@ static bool check_workers(scheduler_core *core, const seat *asker, int32_t wante
                "the job has a fixed number of workers; start it with --nproc-per-node MIN:MAX");
         return false;
     }
-    if ((uint32_t)wanted >= workers_min(core) && (uint32_t)wanted <= core->ranks_max) return true;
+    if ((uint32_t)wanted >= workers_min(core) && (uint32_t)wanted <= core->members.ranks_max)
+        return true;
     answer(core, asker, PEN_INVALID_ARGUMENT, "the job has %u .. %u workers, not %d",
-           workers_min(core), core->ranks_max, (int)wanted);
+           workers_min(core), core->members.ranks_max, (int)wanted);
     return false;
 }
 
 static bool check_servers(scheduler_core *core, const seat *asker, int32_t wanted)
 {
-    const uint32_t most = core->settings.servers_max > core->n_servers
-                              ? (uint32_t)core->settings.servers_max
-                              : core->n_servers;
+    const uint32_t most = core->job.settings.servers_max > core->job.n_servers
+                              ? (uint32_t)core->job.settings.servers_max
+                              : core->job.n_servers;
     if (wanted < 0 || (wanted >= 1 && (uint32_t)wanted <= most)) return true;
     answer(core, asker, PEN_INVALID_ARGUMENT,
            "the job has 1 .. %u servers, not %d; start it with --servers MIN:MAX for more", most,
@@ -154,7 +153,7 @@ static bool check_servers(scheduler_core *core, const seat *asker, int32_t wante
 
 static void scale_workers(scheduler_core *core, int32_t wanted)
 {
-    const seat_list *list = &core->roster.workers;
+    const seat_list *list = &core->members.roster.workers;
     for (uint32_t i = (uint32_t)wanted; i < list->n; i++)
         if (seat_is_here(list->at[i]) && !list->at[i]->is_stopped) stop(core, list->at[i]);
 }
@@ -162,15 +161,15 @@ static void scale_workers(scheduler_core *core, int32_t wanted)
 /* More again than were wanted: those that are not gone yet may stay. */
 static void scale_servers(scheduler_core *core, int32_t wanted)
 {
-    const seat_list *list = &core->roster.servers;
+    const seat_list *list = &core->members.roster.servers;
     for (uint32_t i = 0; i < list->n; i++) {
         seat *s = list->at[i];
         if (!seat_is_counted(s) || s->is_stopped) continue;
         if ((int32_t)i >= wanted && !s->is_draining) begin_drain(core, s);
         if ((int32_t)i >= wanted || !s->is_draining) continue;
-        s->is_draining    = false;
-        core->goal_is_old = true;
-        core_epoch_want(core, core->now_ms, "server %u stays", i);
+        s->is_draining          = false;
+        core->epoch.goal_is_old = true;
+        core_epoch_want(core, core->out.now_ms, "server %u stays", i);
     }
 }
 
@@ -180,15 +179,15 @@ void core_scale(scheduler_core *core, seat *asker, const wire_control *message)
     if (!trains_with_servers(core, asker) || !check_workers(core, asker, workers) ||
         !check_servers(core, asker, servers))
         return;
-    if (workers >= 0) core->wanted_workers = workers;
-    if (servers >= 0) core->wanted_servers = servers;
+    if (workers >= 0) core->members.wanted_workers = workers;
+    if (servers >= 0) core->members.wanted_servers = servers;
     wire_control c    = {.kind = WIRE_SCALE};
-    c.u.scale.workers = core->wanted_workers;
-    c.u.scale.servers = core->wanted_servers;
-    core_send_all(core, 1u << WIRE_LAUNCHER, &c);
+    c.u.scale.workers = core->members.wanted_workers;
+    c.u.scale.servers = core->members.wanted_servers;
+    core_send_all(&core->out, 1u << WIRE_LAUNCHER, &c);
     if (workers >= 0) scale_workers(core, workers);
     if (servers >= 0) scale_servers(core, servers);
     answer(core, asker, PEN_OK, "the job shall have %d worker%s and %d server%s",
-           (int)core->wanted_workers, core->wanted_workers == 1 ? "" : "s",
-           (int)core->wanted_servers, core->wanted_servers == 1 ? "" : "s");
+           (int)core->members.wanted_workers, core->members.wanted_workers == 1 ? "" : "s",
+           (int)core->members.wanted_servers, core->members.wanted_servers == 1 ? "" : "s");
 }

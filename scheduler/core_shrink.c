@@ -5,7 +5,7 @@
  * left is not waited for, so a death completes what the dead was waited for in.  The answer is kept
  * and given again to who asks again; of the oldest that are over, the oldest makes room.
  */
-#include "scheduler/core_state.h"
+#include "scheduler/core_services.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,20 +16,20 @@ static void forget(core_shrink *a)
     *a = (core_shrink){0};
 }
 
-void core_shrink_fini(scheduler_core *core)
+void core_shrink_fini(core_shrinks *self)
 {
-    for (int i = 0; i < CORE_SHRINKS_MAX; i++) forget(&core->shrink[i]);
+    for (int i = 0; i < CORE_SHRINKS_MAX; i++) forget(&self->at[i]);
 }
 
 /* ---- answering ------------------------------------------------------------------------------- */
-static void refuse(scheduler_core *core, const seat *s, uint64_t group, pen_status status,
+static void refuse(const core_out *out, const seat *s, uint64_t group, pen_status status,
                    const char *text)
 {
     wire_control c    = {.kind = WIRE_SHRUNK};
     c.u.shrunk.group  = group;
     c.u.shrunk.status = status;
     c.u.shrunk.text   = text;
-    core_send(core, s, &c);
+    core_send(out, s, &c);
 }
 
 static wire_control shrunk_message(const core_shrink *a)
@@ -53,22 +53,22 @@ static uint64_t number_of(const core_shrink *a)
     return hash ? hash : 1;
 }
 
-static bool is_waited_for(const scheduler_core *core, const core_shrink *a, uint32_t i)
+static bool is_waited_for(const core_out *out, const core_shrink *a, uint32_t i)
 {
-    return !a->has_asked[i] && seat_is_counted(roster_find(&core->roster, PEN_WORKER, a->rank[i]));
+    return !a->has_asked[i] && seat_is_counted(roster_find(out->all, PEN_WORKER, a->rank[i]));
 }
 
-static bool is_survivor(const scheduler_core *core, const core_shrink *a, uint32_t i)
+static bool is_survivor(const core_out *out, const core_shrink *a, uint32_t i)
 {
-    return a->has_asked[i] && seat_is_counted(roster_find(&core->roster, PEN_WORKER, a->rank[i]));
+    return a->has_asked[i] && seat_is_counted(roster_find(out->all, PEN_WORKER, a->rank[i]));
 }
 
 /* From here on a->rank are the survivors. */
-static void complete(scheduler_core *core, core_shrink *a)
+static void complete(const core_out *out, core_shrink *a)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < a->n; i++)
-        if (is_survivor(core, a, i)) a->rank[n++] = a->rank[i];
+        if (is_survivor(out, a, i)) a->rank[n++] = a->rank[i];
     a->n         = n;
     a->is_over   = true;
     a->new_group = number_of(a);
@@ -76,32 +76,31 @@ static void complete(scheduler_core *core, core_shrink *a)
     a->has_asked         = NULL;
     const wire_control c = shrunk_message(a);
     for (uint32_t i = 0; i < n; i++)
-        core_send(core, roster_find(&core->roster, PEN_WORKER, a->rank[i]), &c);
+        core_send(out, roster_find(out->all, PEN_WORKER, a->rank[i]), &c);
 }
 
-static void settle_group(scheduler_core *core, core_shrink *a)
+static void settle_group(const core_out *out, core_shrink *a)
 {
     for (uint32_t i = 0; i < a->n; i++)
-        if (is_waited_for(core, a, i)) return;
-    complete(core, a);
+        if (is_waited_for(out, a, i)) return;
+    complete(out, a);
 }
 
-void core_shrink_settle(scheduler_core *core)
+void core_shrink_settle(core_shrinks *self, const core_out *out)
 {
     for (int i = 0; i < CORE_SHRINKS_MAX; i++)
-        if (core->shrink[i].is_used && !core->shrink[i].is_over)
-            settle_group(core, &core->shrink[i]);
+        if (self->at[i].is_used && !self->at[i].is_over) settle_group(out, &self->at[i]);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
-static bool is_well_formed(const scheduler_core *core, const seat *s, const wire_control *c)
+static bool is_well_formed(const core_out *out, const seat *s, const wire_control *c)
 {
     bool is_in         = false;
     const uint32_t n   = c->u.shrink.n_ranks;
     const int32_t *all = c->u.shrink.rank;
-    bool *has          = calloc(core->roster.workers.n, sizeof *has);
+    bool *has          = calloc(out->all->workers.n, sizeof *has);
     uint32_t i         = 0;
-    for (; has && i < n && roster_find(&core->roster, PEN_WORKER, all[i]) && !has[all[i]]; i++) {
+    for (; has && i < n && roster_find(out->all, PEN_WORKER, all[i]) && !has[all[i]]; i++) {
         has[all[i]] = true;
         is_in       = is_in || all[i] == s->rank;
     }
@@ -109,19 +108,19 @@ static bool is_well_formed(const scheduler_core *core, const seat *s, const wire
     return i == n && is_in;
 }
 
-static core_shrink *find(scheduler_core *core, uint64_t group)
+static core_shrink *find(core_shrinks *self, uint64_t group)
 {
     for (int i = 0; i < CORE_SHRINKS_MAX; i++)
-        if (core->shrink[i].is_used && core->shrink[i].group == group) return &core->shrink[i];
+        if (self->at[i].is_used && self->at[i].group == group) return &self->at[i];
     return NULL;
 }
 
 /* A free place, else that of the oldest that is over; NULL: all are being asked for. */
-static core_shrink *make_room(scheduler_core *core)
+static core_shrink *make_room(core_shrinks *self)
 {
     core_shrink *oldest = NULL;
     for (int i = 0; i < CORE_SHRINKS_MAX; i++) {
-        core_shrink *a = &core->shrink[i];
+        core_shrink *a = &self->at[i];
         if (!a->is_used) return a;
         if (a->is_over && (!oldest || a->serial < oldest->serial)) oldest = a;
     }
@@ -129,13 +128,13 @@ static core_shrink *make_room(scheduler_core *core)
     return oldest;
 }
 
-static core_shrink *begin(scheduler_core *core, const wire_control *c)
+static core_shrink *begin(core_shrinks *self, const wire_control *c)
 {
-    core_shrink *a   = make_room(core);
+    core_shrink *a   = make_room(self);
     const uint32_t n = c->u.shrink.n_ranks;
     if (!a) return NULL;
     *a           = (core_shrink){.is_used = true, .group = c->u.shrink.group, .n = n};
-    a->serial    = ++core->serial;
+    a->serial    = ++self->serial;
     a->rank      = malloc(n * sizeof *a->rank);
     a->has_asked = calloc(n, sizeof *a->has_asked);
     if (!a->rank || !a->has_asked) {
@@ -170,31 +169,31 @@ static bool merge(core_shrink *a, const wire_control *c)
     return true;
 }
 
-static void take(scheduler_core *core, const seat *s, core_shrink *a)
+static void take(const core_out *out, const seat *s, core_shrink *a)
 {
     if (a->is_over) {
         const wire_control again = shrunk_message(a);
-        core_send(core, s, &again);
+        core_send(out, s, &again);
         return;
     }
     for (uint32_t i = 0; i < a->n; i++)
         if (a->rank[i] == s->rank) a->has_asked[i] = true;
-    settle_group(core, a);
+    settle_group(out, a);
 }
 
-void core_shrink_ask(scheduler_core *core, seat *s, const wire_control *message)
+void core_shrink_ask(core_shrinks *self, const core_out *out, const seat *s,
+                     const wire_control *message)
 {
-    if (core->phase < PHASE_REGISTERING || core->phase > PHASE_TRAINING) return;
     const uint64_t group = message->u.shrink.group;
-    if (!is_well_formed(core, s, message)) {
-        refuse(core, s, group, PEN_INVALID_ARGUMENT,
+    if (!is_well_formed(out, s, message)) {
+        refuse(out, s, group, PEN_INVALID_ARGUMENT,
                "a group to shrink is a list of different ranks of the job, the asker's among them");
         return;
     }
-    core_shrink *a = find(core, group);
-    if (!a) a = begin(core, message);
+    core_shrink *a = find(self, group);
+    if (!a) a = begin(self, message);
     if (a && (a->is_over || merge(a, message)))
-        take(core, s, a);
+        take(out, s, a);
     else
-        refuse(core, s, group, PEN_NO_MEMORY, "the scheduler has no room for another agreement");
+        refuse(out, s, group, PEN_NO_MEMORY, "the scheduler has no room for another agreement");
 }

@@ -6,7 +6,7 @@
  * the same step, to the one longest in its own code.  So the number is what others have lost together by waiting for
  * that worker, to the precision of a beat.
  */
-#include "scheduler/core_state.h"
+#include "scheduler/core_members.h"
 #include <string.h>
 
 static bool is_in_own_code(const seat *s)
@@ -25,11 +25,11 @@ static bool is_further(const seat *a, const seat *b)
     return a->step != b->step ? a->step < b->step : a->call_ms > b->call_ms;
 }
 
-void core_slow_beat(scheduler_core *core, const seat *waiting, uint64_t since_ms)
+void core_slow_beat(const seat_list *workers, const seat *waiting, uint64_t since_ms,
+                    uint64_t now_ms)
 {
-    const seat_list *workers = &core->roster.workers;
-    seat *slowest            = NULL;
-    uint64_t waited          = since_ms && core->now_ms > since_ms ? core->now_ms - since_ms : 0;
+    seat *slowest   = NULL;
+    uint64_t waited = since_ms && now_ms > since_ms ? now_ms - since_ms : 0;
     if (waited > waiting->call_ms) waited = waiting->call_ms;
     if (!waited || waiting->step < 0 || is_in_own_code(waiting)) return;
     for (uint32_t i = 0; i < workers->n; i++) {

@@ -36,7 +36,7 @@ static bool page_reserve(const scheduler_core *core, page *p)
 {
     uint32_t members = 0, stats = 0, addresses = 0;
     const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i)); members++) {
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i)); members++) {
         stats += s->n_stats + 1;
         addresses += s->n_addresses;
     }
@@ -90,7 +90,7 @@ static uint32_t fill_members(const scheduler_core *core, uint64_t now_ms, page *
     uint32_t n      = 0;
     wire_stat *stat = p->stat;
     const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->roster, &i)); n++) {
+    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i)); n++) {
         fill_member(s, now_ms, &p->member[n], stat);
         fill_addresses(s, p, &p->member[n].member);
         stat += p->member[n].n_stats;
@@ -106,18 +106,19 @@ static uint32_t fill_waiting(const scheduler_core *core, uint64_t now_ms, page *
         p->text[n] = p->waiting[n].text;
         n++;
     }
-    if (core->has_verdict && n < WAITING_MAX) p->text[n++] = core->verdict.text;
+    if (core->job.has_verdict && n < WAITING_MAX) p->text[n++] = core->job.verdict.text;
     return n;
 }
 
 /* What the model's values take on each shard; nothing before it is cut. */
 static uint32_t fill_shards(const scheduler_core *core, page *p)
 {
-    if (!core->plan || !core->shard || core->n_shards > WIRE_PARTITIONS_MAX) return 0;
-    for (uint32_t i = 0; i < core->plan->n_partitions; i++)
-        if (core->shard[i] < core->n_shards)
-            p->shard_bytes[core->shard[i]] += core->plan->partition[i].bytes;
-    return core->n_shards;
+    if (!core->model.plan || !core->model.shard || core->model.n_shards > WIRE_PARTITIONS_MAX)
+        return 0;
+    for (uint32_t i = 0; i < core->model.plan->n_partitions; i++)
+        if (core->model.shard[i] < core->model.n_shards)
+            p->shard_bytes[core->model.shard[i]] += core->model.plan->partition[i].bytes;
+    return core->model.n_shards;
 }
 
 bool scheduler_core_describe(const scheduler_core *core, uint64_t now_ms, scheduler_status_fn tell,
@@ -128,33 +129,33 @@ bool scheduler_core_describe(const scheduler_core *core, uint64_t now_ms, schedu
         page_free(&p);
         return false;
     }
-    const char *mode     = core_model_setting(&core->model, "mode");
+    const char *mode     = core_model_setting(&core->model.wire, "mode");
     wire_control c       = {.kind = WIRE_STATUS};
-    c.u.status.job       = core->job;
-    c.u.status.phase     = core_phase_name(core->phase);
+    c.u.status.job       = core->job.name;
+    c.u.status.phase     = core_phase_name(core->job.phase);
     c.u.status.mode      = mode ? mode : "";
-    c.u.status.term      = core->term;
-    c.u.status.epoch     = core->epoch;
-    c.u.status.refused   = core->refused;
-    c.u.status.step      = core->job_step;
-    c.u.status.snapshot  = core->newest_snapshot;
-    c.u.status.uptime_s  = seconds(core->start_ms, now_ms);
+    c.u.status.term      = core->job.term;
+    c.u.status.epoch     = core->epoch.number;
+    c.u.status.refused   = core->job.refused;
+    c.u.status.step      = core->job.step;
+    c.u.status.snapshot  = core->services.snapshots.newest;
+    c.u.status.uptime_s  = seconds(core->out.start_ms, now_ms);
     c.u.status.n_members = fill_members(core, now_ms, &p);
     c.u.status.member    = p.member;
     c.u.status.n_waiting = fill_waiting(core, now_ms, &p);
     c.u.status.waiting   = p.text;
 
-    c.u.status.n_replicas = core->record.u.epoch.n_replicas;
-    c.u.status.replica    = core->record.u.epoch.replica;
+    c.u.status.n_replicas = core->epoch.record.u.epoch.n_replicas;
+    c.u.status.replica    = core->epoch.record.u.epoch.replica;
 
-    p.address              = core->address;
-    c.u.status.n_events    = core_events_fill(core, p.event);
+    p.address              = core->job.address;
+    c.u.status.n_events    = core_events_fill(&core->out, p.event);
     c.u.status.event       = p.event;
     c.u.status.n_shards    = fill_shards(core, &p);
     c.u.status.shard_bytes = p.shard_bytes;
     c.u.status.scheduler   = (wire_member){.role        = PEN_SCHEDULER,
                                            .rank        = -1,
-                                           .host        = core->host,
+                                           .host        = core->job.host,
                                            .n_addresses = 1,
                                            .address     = &p.address};
     tell(user, &c);
@@ -163,19 +164,19 @@ bool scheduler_core_describe(const scheduler_core *core, uint64_t now_ms, schedu
 }
 
 typedef struct {
-    scheduler_core *core;
+    const core_out *out;
     uint32_t peer;
 } asker;
 
 static void send_status(void *user, const wire_control *status)
 {
     const asker *a = user;
-    wire_control c = *status;
-    core_send_peer(a->core, a->peer, &c);
+    core_send_peer(a->out, a->peer, status);
 }
 
 void core_status(scheduler_core *core, uint32_t peer)
 {
-    if (!scheduler_core_describe(core, core->now_ms, send_status, &(asker){core, peer}))
-        core_refuse(core, peer, PEN_NO_MEMORY, "the scheduler has no memory to describe itself");
+    if (!scheduler_core_describe(core, core->out.now_ms, send_status, &(asker){&core->out, peer}))
+        core_refuse(&core->out, peer, PEN_NO_MEMORY,
+                    "the scheduler has no memory to describe itself");
 }

@@ -18,13 +18,13 @@ static void tell_waiting(scheduler_core *core, const seat *dead)
              "%.420s; training waits for another in its place, and a collective cannot: a loss is "
              "summed with the step by pen_step_scalar()",
              dead->loss->text);
-    core_send_all(core, TO_WORKERS, &c);
+    core_send_all(&core->out, TO_WORKERS, &c);
 }
 
 static void give_up(scheduler_core *core, const seat *s, const char *how)
 {
     pen_error why;
-    sentence_worker_gone(s, NULL, core->now_ms, &why);
+    sentence_worker_gone(s, NULL, core->out.now_ms, &why);
     if (s->loss) why = *s->loss;
     const size_t used = strlen(why.text);
     snprintf(why.text + used, sizeof why.text - used, "; %s", how);
@@ -45,13 +45,13 @@ void core_wait_for(scheduler_core *core, seat *dead)
         give_up(core, dead, "it is not started again");
         return;
     }
-    sentence_worker_gone(dead, NULL, core->now_ms, why);
-    core_add_silence(core, dead, core->now_ms, why);
+    sentence_worker_gone(dead, NULL, core->out.now_ms, why);
+    core_add_silence(core, dead, core->out.now_ms, why);
     dead->loss       = why;
-    dead->awaited_ms = core->now_ms + core->settings.wait_ms;
+    dead->awaited_ms = core->out.now_ms + core->job.settings.wait_ms;
     snprintf(line, sizeof line, "%.560s; the job waits %s for it to come back", why->text,
-             sentence_span(span, core->settings.wait_ms));
-    core_announce(core, line);
+             sentence_span(span, core->job.settings.wait_ms));
+    core_announce(&core->out, line);
     core_tell(core, dead);
     tell_waiting(core, dead);
     core_keep(core);
@@ -60,25 +60,25 @@ void core_wait_for(scheduler_core *core, seat *dead)
 
 static bool is_awaited(const scheduler_core *core, const seat *s)
 {
-    return s->awaited_ms && core->phase == PHASE_TRAINING;
+    return s->awaited_ms && core->job.phase == PHASE_TRAINING;
 }
 
 void core_wait_tick(scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     char span[SENTENCE_SPAN_BYTES], how[SENTENCE_SPAN_BYTES + 48];
     for (uint32_t i = 0; i < workers->n; i++) {
         const seat *s = workers->at[i];
-        if (!is_awaited(core, s) || s->awaited_ms > core->now_ms) continue;
+        if (!is_awaited(core, s) || s->awaited_ms > core->out.now_ms) continue;
         snprintf(how, sizeof how, "it has not come back within %s",
-                 sentence_span(span, core->settings.wait_ms));
+                 sentence_span(span, core->job.settings.wait_ms));
         give_up(core, s, how);
     }
 }
 
 uint64_t core_wait_next_ms(const scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     uint64_t next            = UINT64_MAX;
     for (uint32_t i = 0; i < workers->n; i++)
         if (is_awaited(core, workers->at[i]) && workers->at[i]->awaited_ms < next)

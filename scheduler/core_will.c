@@ -13,45 +13,46 @@ enum { WILLS_PER_LEASE = 10 };
 
 static const seat *ahead(const scheduler_core *core)
 {
-    const seat_list *workers = &core->roster.workers;
+    const seat_list *workers = &core->members.roster.workers;
     for (uint32_t i = 0; i < workers->n; i++)
-        if (workers->at[i]->step >= 0 && workers->at[i]->step == core->job_step)
+        if (workers->at[i]->step >= 0 && workers->at[i]->step == core->job.step)
             return workers->at[i];
     return NULL;
 }
 
 void core_will_write(scheduler_core *core)
 {
-    sentence_scheduler_gone(core->address, core->host, ahead(core), &core->will);
+    sentence_scheduler_gone(core->job.address, core->job.host, ahead(core), &core->reports.will);
 }
 
 void core_will_tell(scheduler_core *core, const seat *s)
 {
-    core_send(core, s, &(wire_control){.kind = WIRE_WILL, .u.verdict = core->will});
+    core_send(&core->out, s, &(wire_control){.kind = WIRE_WILL, .u.verdict = core->reports.will});
 }
 
 void core_will_heard_step(scheduler_core *core)
 {
-    if (core->will.step < 0 && core->job_step >= 0) core->will_ms = core->now_ms;
+    if (core->reports.will.step < 0 && core->job.step >= 0)
+        core->reports.will_ms = core->out.now_ms;
 }
 
 static bool is_due(const scheduler_core *core)
 {
-    return core->phase >= PHASE_REGISTERING && core->phase <= PHASE_TRAINING;
+    return core->job.phase >= PHASE_REGISTERING && core->job.phase <= PHASE_TRAINING;
 }
 
 void core_will_tick(scheduler_core *core)
 {
-    if (!is_due(core) || core->will_ms > core->now_ms) return;
-    core->will_ms        = core->now_ms + core->settings.lease_ms / WILLS_PER_LEASE;
-    const pen_error then = core->will;
+    if (!is_due(core) || core->reports.will_ms > core->out.now_ms) return;
+    core->reports.will_ms = core->out.now_ms + core->job.settings.lease_ms / WILLS_PER_LEASE;
+    const pen_error then  = core->reports.will;
     core_will_write(core);
-    if (strcmp(then.text, core->will.text) == 0) return;
-    core_send_all(core, TO_WORKERS | TO_SERVERS,
-                  &(wire_control){.kind = WIRE_WILL, .u.verdict = core->will});
+    if (strcmp(then.text, core->reports.will.text) == 0) return;
+    core_send_all(&core->out, TO_WORKERS | TO_SERVERS,
+                  &(wire_control){.kind = WIRE_WILL, .u.verdict = core->reports.will});
 }
 
 uint64_t core_will_next_ms(const scheduler_core *core)
 {
-    return is_due(core) ? core->will_ms : UINT64_MAX;
+    return is_due(core) ? core->reports.will_ms : UINT64_MAX;
 }

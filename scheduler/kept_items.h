@@ -25,9 +25,12 @@ enum {
 
 /* clang-format off */
 #define KEPT_HEAD_NUMBERS(X)                                                                       \
-    X(term) X(incarnations) X(phase) X(epoch) X(n_servers) X(n_shards) X(ranks_max) X(job_step)    \
-    X(restore) X(applied) X(newest_snapshot) X(first_lost) X(wanted_workers) X(wanted_servers)  \
-    X(plan_term)
+    X(term, job.term) X(incarnations, job.incarnations) X(phase, job.phase)                        \
+    X(epoch, epoch.number) X(n_servers, job.n_servers) X(n_shards, model.n_shards)                 \
+    X(ranks_max, members.ranks_max) X(job_step, job.step) X(restore, model.restore)                \
+    X(applied, model.applied) X(newest_snapshot, services.snapshots.newest)                        \
+    X(first_lost, members.first_lost) X(wanted_workers, members.wanted_workers)                    \
+    X(wanted_servers, members.wanted_servers) X(plan_term, model.plan_term)
 #define KEPT_SEAT_NUMBERS(X)                                                                       \
     X(state) X(in_record) X(step) X(is_registered) X(is_ready) X(is_draining) X(is_stopped)        \
     X(has_come_back) X(awaited_ms) X(begin_step) X(begin_applied) X(local_rank) X(node)            \
@@ -35,7 +38,7 @@ enum {
 /* clang-format on */
 
 enum {
-#define X(name) KEPT_AT_##name,
+#define X(name, at) KEPT_AT_##name,
     KEPT_HEAD_NUMBERS(X)
 #undef X
         KEPT_AT_version,

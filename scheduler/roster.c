@@ -141,6 +141,14 @@ seat *roster_next(const roster *self, uint32_t *cursor)
     return NULL;
 }
 
+seat *roster_of(const roster *self, uint64_t incarnation)
+{
+    seat *s;
+    for (uint32_t i = 0; (s = roster_next(self, &i));)
+        if (s->incarnation == incarnation) break;
+    return s;
+}
+
 uint32_t roster_count(const seat_list *list, member_state state)
 {
     uint32_t count = 0;

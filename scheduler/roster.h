@@ -109,6 +109,7 @@ void roster_shrink(roster *self, seat_list *list, uint32_t n);
 
 seat *roster_find(const roster *self, int32_t role, int32_t rank); /* NULL: no such seat  */
 seat *roster_at_peer(const roster *self, uint32_t peer);           /* NULL: nobody        */
+seat *roster_of(const roster *self, uint64_t incarnation);         /* NULL: nobody        */
 seat *roster_guest(roster *self, int32_t role, uint64_t nonce);    /* new or known; NULL: full */
 void roster_dismiss(roster *self, seat *guest);
 
