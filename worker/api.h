@@ -27,8 +27,14 @@ bool api_is_last_micro(const pen_ctx *ctx);
 /* A gradient that was on a device is in host memory: what is left of its pen_ready(); see mirror.h. */
 void api_deliver(pen_ctx *ctx, pen_tensor *t, const void *grad, const pen_error *failure);
 
-/* pen_ready() was said of this tensor in this micro-batch. */
-bool api_is_ready(pen_ctx *ctx, const pen_tensor *t);
+/* Whether the program may do this with the gradient now; takes the step's lock. */
+pen_status api_ask(pen_ctx *ctx, pen_tensor *t, grad_event event, pen_error *why);
+
+/* pen_step_end(), without the step's lock: sums of earlier micro-batches that are on a device and have no gradient in the
+ * last one are on their way to the host. */
+void api_send_sums(pen_ctx *ctx);
+/* pen_step_end(), with it: what counts as zeros is handed over; or which gradient is missing. */
+pen_status api_close_gradients(pen_ctx *ctx, pen_error *why);
 
 /* Begins a request that needs nothing filled in, and runs it. */
 pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o,

@@ -10,10 +10,6 @@
 #include "worker/mirror.h"
 #include "worker/precision.h"
 #include "worker/step_open.h"
-#include "worker/tied.h"
-#include "worker/train/accumulate.h"
-
-#include <string.h>
 
 static pen_status out_of_order(const char *call, const char *how)
 {
@@ -34,15 +30,13 @@ static void begin(pen_ctx *ctx, pen_step *step)
     s->given              = step;
     s->is_begun           = true;
     s->is_open            = false;
-    s->n_ready            = 0;
     s->micro              = 0;
     s->scalars.n          = 0;
     s->has_last_gradients = false;
     s->remembered.status  = PEN_OK;
     for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
         pen_tensor *t = model_name(&ctx->model, i);
-        t->is_ready = t->has_accumulated = false;
-        if (t->mirror != NULL) t->mirror->has_sum = false;
+        grad_slot_begin(&t->slot);
         held_grad_begin(t);
     }
 }
@@ -75,295 +69,7 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
     return status;
 }
 
-/* ---- micro-batches --------------------------------------------------------------------------- */
-bool api_is_last_micro(const pen_ctx *ctx)
-{
-    return (uint64_t)ctx->step.micro + 1 >= ctx->settings.accum;
-}
-
-static pen_status send_ready(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why);
-static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why);
-
-/* Of a tensor with several names, those that were not used in this micro-batch. */
-static pen_status complete_ties(pen_ctx *ctx, pen_error *why)
-{
-    pen_status status = PEN_OK;
-    for (uint32_t i = 0; i < ctx->model.n_aliases; i++) {
-        pen_tensor *base = ctx->model.alias[i]->tied_to;
-        bool is_begun    = false;
-        for (pen_tensor *t = base; t != NULL; t = t->next_alias) is_begun |= t->is_ready;
-        for (pen_tensor *t = base; is_begun && t != NULL && status == PEN_OK; t = t->next_alias)
-            if (t->trained && !t->is_ready) status = offer(ctx, t, NULL, why);
-    }
-    return status;
-}
-
-/* Where every micro-batch is summed over the ranks, all ranks add something to each: zeros, if nothing else. */
-static pen_status complete_micro(pen_ctx *ctx, pen_error *why)
-{
-    pen_status status = complete_ties(ctx, why);
-    if (!ctx->reduces_each) return status;
-    for (uint32_t i = 0; i < model_names(&ctx->model) && status == PEN_OK; i++) {
-        pen_tensor *t = model_name(&ctx->model, i);
-        if (t->trained && !t->is_ready) status = offer(ctx, t, NULL, why);
-    }
-    return status;
-}
-
-static pen_status begin_micro(pen_ctx *ctx, int m, pen_error *why)
-{
-    context_step *s = &ctx->step;
-    if (ctx->phase != CONTEXT_COMMITTED || !s->is_begun)
-        return why_set(why, PEN_WRONG_STATE,
-                       "pen_step_micro(%d): no step is begun; the order is: register, then commit, "
-                       "then step",
-                       m);
-    if (m < 0 || (uint64_t)m >= ctx->settings.accum)
-        return why_set(
-            why, PEN_INVALID_ARGUMENT,
-            "pen_step_micro(%d): a step has %llu micro-batches (setting accum), numbered "
-            "from 0",
-            m, (unsigned long long)ctx->settings.accum);
-    if (m != s->micro && m != s->micro + 1)
-        return why_set(why, PEN_WRONG_STATE,
-                       "pen_step_micro(%d) after micro-batch %d: they come one after another", m,
-                       s->micro);
-    if (m == s->micro) return PEN_OK;
-    if (complete_micro(ctx, why) != PEN_OK) return why->status;
-    s->micro   = m;
-    s->n_ready = 0;
-    progress_enter(&s->progress, PROGRESS_FORWARD, clock_ns(&clock_real));
-    for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
-        pen_tensor *t = model_name(&ctx->model, i);
-        t->is_ready   = false;
-        held_grad_begin(t);
-    }
-    return PEN_OK;
-}
-
-pen_status pen_step_micro(pen_ctx *ctx, int m)
-{
-    FP_ENV_OURS();
-    pen_error why;
-    pen_status status = context_enter(ctx, "pen_step_micro", false);
-    if (status != PEN_OK) return status;
-    mirror_drain(ctx);
-    status = api_lock_step(ctx, "pen_step_micro");
-    if (status != PEN_OK) return status;
-    status = begin_micro(ctx, m, &why);
-    if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
-    pthread_mutex_unlock(&ctx->step.lock);
-    return status;
-}
-
-/* ---- ready ----------------------------------------------------------------------------------- */
-/* What pen_view() gave for it and its other names is the engine's: from before it is told, because it may
- * return it at once. */
-static void lend(pen_tensor *base)
-{
-    for (pen_tensor *t = base; t != NULL; t = t->next_alias)
-        if (t->grad == NULL && t->offered != NULL) held_grad_lend(t);
-}
-
-/* What went into a sum is not read any more. */
-static void take_back(pen_tensor *base, const void *sum)
-{
-    for (pen_tensor *t = base; t != NULL; t = t->next_alias)
-        if (t->offered != sum) held_grad_return(t, t->offered);
-}
-
-/* Before the last micro-batch nothing travels, unless the engine sums each. */
-static pen_status send_ready(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why)
-{
-    const void *sum = grad;
-    if (!api_is_last_micro(ctx) && !ctx->reduces_each) {
-        if (accumulate_add(t, grad, why) != PEN_OK) return why->status;
-        if (ctx->stage < 2) return PEN_OK;
-        lend(t); /* the sum is all that is kept */
-        take_back(t, NULL);
-    } else {
-        if (accumulate_take(t, grad, &sum, why) != PEN_OK) return why->status;
-        if (!ctx->step.is_open && step_open(ctx, why) != PEN_OK) return why->status;
-        lend(t);
-        trace_moment(TRACE_READY, &(trace_note){.step = ctx->step.next_index, .label = t->name});
-        ctx->engine->ready(ctx, t, sum);
-        take_back(t, sum);
-    }
-    return PEN_OK;
-}
-
-/* With the last of its names a tensor is ready. */
-static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why)
-{
-    pen_tensor *base = tied_base(t);
-    const void *sum;
-    t->offered  = grad;
-    t->is_ready = true;
-    ctx->step.n_ready++;
-    if (!tied_is_complete(base)) return PEN_OK;
-    if (tied_take(base, &sum, why) != PEN_OK) return why->status;
-    return send_ready(ctx, base, sum, why);
-}
-
-/* ---- gradients on a device: mirror.h ----------------------------------------------------------- */
-static pen_status add_on_device(pen_ctx *ctx, pen_tensor *t, pen_error *why)
-{
-    if (mirror_accumulate(t, why) != PEN_OK) return why->status;
-    t->offered  = t->grad != NULL ? t->grad : held_grad_seen(t);
-    t->is_ready = true;
-    ctx->step.n_ready++;
-    if (ctx->stage < 2) return PEN_OK;
-    lend(t); /* the sum is all that is kept */
-    take_back(t, NULL);
-    return PEN_OK;
-}
-
-static pen_status ready_on_device(pen_ctx *ctx, pen_tensor *t, pen_error *why)
-{
-    const bool has_one_name = t->tied_to == NULL && t->next_alias == NULL;
-    if (has_one_name && !api_is_last_micro(ctx) && !ctx->reduces_each)
-        return add_on_device(ctx, t, why);
-    return mirror_copy(t, true, why);
-}
-
-void api_deliver(pen_ctx *ctx, pen_tensor *t, const void *grad, const pen_error *failure)
-{
-    pen_error why;
-    pen_status status = PEN_OK;
-    pthread_mutex_lock(&ctx->step.lock);
-    t->mirror->is_copying = false;
-    if (failure != NULL)
-        status = context_remember(&ctx->step.remembered, failure);
-    else if (!atomic_load(&ctx->has_failed))
-        status = offer(ctx, t, grad, &why);
-    if (status != PEN_OK && failure == NULL) context_remember(&ctx->step.remembered, &why);
-    pthread_mutex_unlock(&ctx->step.lock);
-}
-
-/* Sums of earlier micro-batches whose tensors had no gradient in the last one. */
-static void send_sums(pen_ctx *ctx)
-{
-    pen_error why;
-    pthread_mutex_lock(&ctx->step.lock);
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        pen_tensor *t = ctx->model.tensor[i];
-        if (t->mirror == NULL || !t->mirror->has_sum || t->is_ready || t->mirror->is_copying ||
-            !api_is_last_micro(ctx) || (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
-            continue;
-        pen_status status = PEN_OK;
-        if (t->grad == NULL && held_grad(t, &why) == NULL) status = why.status;
-        if (status == PEN_OK) status = mirror_copy(t, false, &why);
-        if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
-    }
-    pthread_mutex_unlock(&ctx->step.lock);
-}
-
-static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, pen_error *why)
-{
-    const long long index = ctx->step.next_index;
-    progress_gradient(&ctx->step.progress, clock_ns(&clock_real));
-    ctx->step.has_last_gradients |= api_is_last_micro(ctx);
-    if (!t->trained)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_ready('%s'): a frozen tensor has no gradient", t->name);
-    if (t->is_ready || mirror_is_copying(t))
-        return why_set(why, PEN_WRONG_STATE, "pen_ready('%s') was called twice in step %lld",
-                       t->name, index);
-    const void *grad = t->grad != NULL ? t->grad : held_grad_seen(t);
-    if (grad == NULL && (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
-        return why_set(
-            why, PEN_WRONG_STATE,
-            "pen_ready('%s'): it has no gradient buffer; give one at pen_register or pen_bind, or "
-            "write to pen_view(PEN_GRAD)",
-            t->name);
-    if (grad != NULL && mirror_has_grad(t)) return ready_on_device(ctx, t, why);
-    return offer(ctx, t, grad, why);
-}
-
-static pen_status ready_rest(pen_ctx *ctx, pen_error *why)
-{
-    pen_status status = PEN_OK;
-    for (uint32_t i = 0; i < model_names(&ctx->model) && status == PEN_OK; i++) {
-        pen_tensor *t = model_name(&ctx->model, i);
-        if (t->trained && !t->is_ready && !mirror_is_copying(t)) status = ready_one(ctx, t, why);
-    }
-    return status;
-}
-
-static pen_status check_ready(const pen_ctx *ctx, const pen_tensor *t, int64_t slice,
-                              pen_error *why)
-{
-    if (ctx->phase != CONTEXT_COMMITTED || !ctx->step.is_begun)
-        return why_set(
-            why, PEN_WRONG_STATE,
-            "pen_ready: no step is begun; the order is: register, then commit, then step");
-    if (t != NULL && t->ctx != ctx)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_ready: the tensor belongs to another context");
-    if (slice != PEN_ALL && slice != 0)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_ready: slice %lld, but there are no stacked tensors; say PEN_ALL",
-                       (long long)slice);
-    return PEN_OK;
-}
-
-pen_status pen_ready(pen_ctx *ctx, pen_tensor *t, int64_t slice)
-{
-    FP_ENV_OURS();
-    pen_error why;
-    pen_status status = context_enter(ctx, "pen_ready", false);
-    if (status != PEN_OK) return status;
-    status = api_lock_step(ctx, "pen_ready");
-    if (status != PEN_OK) return status;
-    status = check_ready(ctx, t, slice, &why);
-    if (status == PEN_OK && api_values_came(ctx) != PEN_OK) {
-        pen_last_error(&why);
-        status = why.status;
-    }
-    if (status == PEN_OK) status = t != NULL ? ready_one(ctx, t, &why) : ready_rest(ctx, &why);
-    if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
-    pthread_mutex_unlock(&ctx->step.lock);
-    return status;
-}
-
-bool api_is_ready(pen_ctx *ctx, const pen_tensor *t)
-{
-    pthread_mutex_lock(&ctx->step.lock);
-    const bool is_ready = t->is_ready || mirror_is_copying(t);
-    pthread_mutex_unlock(&ctx->step.lock);
-    return is_ready;
-}
-
 /* ---- end ------------------------------------------------------------------------------------- */
-static pen_status unseen(const pen_ctx *ctx, const pen_tensor *t)
-{
-    pen_error why;
-    why_set(&why, PEN_WRONG_STATE,
-            "step %lld has not seen '%s' from this rank; call pen_ready() on it, or register it "
-            "with PEN_ZERO_IF_UNUSED",
-            (long long)ctx->step.next_index, t->name);
-    why_culprit(&why, PEN_WORKER, ctx->env.rank, ctx->step.next_index, t->name);
-    return last_error_set(&why);
-}
-
-static pen_status send_zeros(pen_ctx *ctx)
-{
-    pen_error why;
-    for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
-        const pen_tensor *t = model_name(&ctx->model, i);
-        if (!t->trained || t->is_ready) continue;
-        if ((t->desc.flags & PEN_ZERO_IF_UNUSED) == 0) return unseen(ctx, t);
-    }
-    for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
-        pen_tensor *t = model_name(&ctx->model, i);
-        if (t->trained && !t->is_ready && offer(ctx, t, NULL, &why) != PEN_OK)
-            return last_error_set(&why);
-    }
-    /* A model without anything to train still steps. */
-    if (!ctx->step.is_open && step_open(ctx, &why) != PEN_OK) return last_error_set(&why);
-    return PEN_OK;
-}
-
 static pen_status check_end(pen_ctx *ctx, const pen_step *step)
 {
     pen_error why;
@@ -393,7 +99,7 @@ static pen_status check_end(pen_ctx *ctx, const pen_step *step)
                               "accum); call pen_step_micro() before each",
                               (long long)s->next_index, s->micro,
                               (unsigned long long)ctx->settings.accum);
-    return send_zeros(ctx);
+    return api_close_gradients(ctx, &why) == PEN_OK ? PEN_OK : last_error_set(&why);
 }
 
 static void fill_step(pen_ctx *ctx, pen_step *step, const pen_result *result)
@@ -462,7 +168,7 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
     ctx->step.is_begun = ctx->step.is_open = false;
     for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
         pen_tensor *t = model_name(&ctx->model, i);
-        t->is_ready   = false;
+        grad_slot_begin(&t->slot);
         held_grad_step_end(t, ctx->stage < 2);
     }
     return status == PEN_OK ? status : last_error_set(&why);
@@ -483,7 +189,7 @@ pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
     FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_step_end", true);
     if (status != PEN_OK) return status;
-    if (ctx->mirror != NULL) send_sums(ctx);
+    if (ctx->mirror != NULL) api_send_sums(ctx);
     mirror_drain(ctx);
     pthread_mutex_lock(&ctx->step.lock);
     const trace_note note = {.step = ctx->step.next_index};

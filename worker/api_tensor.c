@@ -103,11 +103,7 @@ pen_status pen_commit(pen_ctx *ctx)
 
 static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *why)
 {
-    if (t->is_ready || mirror_is_copying(t))
-        return why_set(why, PEN_WRONG_STATE,
-                       "pen_bind('%s'): its gradient is on its way; bind between steps, or before "
-                       "its first pen_ready()",
-                       t->name);
+    if (grad_slot_move(&t->slot, GRAD_BIND, t->name, -1, why) != PEN_OK) return why->status;
     if (param != NULL && t->tied_to != NULL)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "pen_bind('%s'): it is tied to '%s', which has the values", t->name,

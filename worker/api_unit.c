@@ -104,7 +104,8 @@ static pen_status ready_all(pen_ctx *ctx, const pen_unit *handle)
     for (uint32_t i = handle->n_tensors;
          i-- > 0 && status == PEN_OK;) { /* as buckets are laid out first */
         pen_tensor *t = ctx->model.tensor[handle->tensor[i]];
-        if (t->trained && !api_is_ready(ctx, t)) status = pen_ready(ctx, t, PEN_ALL);
+        if (t->trained && api_ask(ctx, t, GRAD_READY, NULL) == PEN_OK)
+            status = pen_ready(ctx, t, PEN_ALL);
     }
     return status;
 }
@@ -148,13 +149,7 @@ static void *view_grad(pen_ctx *ctx, pen_tensor *t, pen_error *why)
                 t->name);
         return NULL;
     }
-    if (api_is_ready(ctx, t)) {
-        why_set(
-            why, PEN_WRONG_STATE,
-            "pen_view('%s'): its gradient is on its way since pen_ready(), and is not held here",
-            t->name);
-        return NULL;
-    }
+    if (api_ask(ctx, t, GRAD_VIEW, why) != PEN_OK) return NULL;
     if (ctx->engine->view != NULL && held_grad_seen(t) == NULL &&
         ctx->engine->view(ctx, t, why) != PEN_OK)
         return NULL;

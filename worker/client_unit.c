@@ -219,20 +219,15 @@ void client_units_fini(client *c)
  * was pushed. */
 static pen_status check_unsent(const struct client_units *u, const pen_unit *unit, pen_error *why)
 {
-    pen_ctx *ctx          = u->ctx;
-    const pen_tensor *bad = NULL;
+    pen_ctx *ctx      = u->ctx;
+    pen_status status = PEN_OK;
     pthread_mutex_lock(&ctx->step.lock);
-    for (uint32_t i = 0; i < unit->n_tensors && bad == NULL && ctx->step.is_open; i++) {
-        const pen_tensor *t = ctx->model.tensor[unit->tensor[i]];
-        if (!t->stays && t->is_ready) bad = t;
+    for (uint32_t i = 0; i < unit->n_tensors && status == PEN_OK && ctx->step.is_open; i++) {
+        pen_tensor *t = ctx->model.tensor[unit->tensor[i]];
+        if (!t->stays) status = grad_slot_move(&t->slot, GRAD_USE, t->name, -1, why);
     }
     pthread_mutex_unlock(&ctx->step.lock);
-    if (bad == NULL) return PEN_OK;
-    return why_set(
-        why, PEN_WRONG_STATE,
-        "pen_use: the gradient of '%s' was sent in this step, and its values are not here any "
-        "more; use its unit before, or after pen_step_end()",
-        bad->name);
+    return status;
 }
 
 static bool has_unit(struct client_units *u, uint32_t unit)

@@ -42,8 +42,7 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     uint64_t since_ns; /* it began, for the counters; 0: nobody looks at them */
     loss_scale scale;
     double weight, lr_scale;
-    int micro; /* micro-batch in progress */
-    uint32_t n_ready;
+    int micro;      /* micro-batch in progress */
     uint32_t flags; /* PEN_STEP_*, for the next pen_step_begin */
     wire_inputs inputs;
     wire_scalars scalars,

@@ -136,17 +136,31 @@ void *held_grad_seen(pen_tensor *t)
     return data;
 }
 
+static void drop_grad(pen_tensor *t)
+{
+    if (t->held_grad == NULL) return;
+    free_grad(t, t->held_grad, grad_twin(t));
+    set_grad(t, NULL, NULL);
+}
+
 /* Without memory for the note it stays where it is, and is returned by the step's end. */
-void held_grad_lend(pen_tensor *t)
+static void lend(pen_tensor *t)
+{
+    struct held_lent *lent = malloc(sizeof *lent);
+    if (lent == NULL) return;
+    *lent   = (struct held_lent){t->lent, t->held_grad, grad_twin(t)};
+    t->lent = lent;
+    t->ctx->lent_bytes += t->grad_bytes;
+    set_grad(t, NULL, NULL);
+}
+
+void held_grad_pass(pen_tensor *t, const void *lent)
 {
     pthread_mutex_lock(&t->ctx->held_lock);
-    struct held_lent *lent = t->held_grad != NULL ? malloc(sizeof *lent) : NULL;
-    if (lent != NULL) {
-        *lent   = (struct held_lent){t->lent, t->held_grad, grad_twin(t)};
-        t->lent = lent;
-        t->ctx->lent_bytes += t->grad_bytes;
-        set_grad(t, NULL, NULL);
-    }
+    if (t->held_grad != NULL && t->held_grad == lent)
+        lend(t);
+    else
+        drop_grad(t);
     t->is_grad_seen = false;
     pthread_mutex_unlock(&t->ctx->held_lock);
 }
@@ -175,16 +189,10 @@ void held_grad_return(pen_tensor *t, const void *grad)
     for (pen_tensor *name = t; name != NULL; name = name->next_alias) {
         twin *w    = NULL;
         void *data = take_lent(name, grad, &w);
+        (void)grad_slot_move(&name->slot, GRAD_RETURN, name->name, -1, NULL);
         free_grad(name, data, w);
     }
     pthread_mutex_unlock(&t->ctx->held_lock);
-}
-
-static void drop_grad(pen_tensor *t)
-{
-    if (t->held_grad == NULL) return;
-    free_grad(t, t->held_grad, grad_twin(t));
-    set_grad(t, NULL, NULL);
 }
 
 void held_grad_begin(pen_tensor *t)

@@ -26,8 +26,8 @@ void held_param_drop(pen_tensor *t); /* t->param is NULL then; nothing where it 
 void *held_grad(pen_tensor *t, pen_error *why);
 void *held_grad_seen(pen_tensor *t); /* where the SDK reads it; NULL before that first call */
 
-/* pen_ready(): what held_grad_seen() gave is the engine's from here on. */
-void held_grad_lend(pen_tensor *t);
+/* pen_ready(): `lent` is the engine's from here on; other memory of this gradient is freed, for it is in a sum. */
+void held_grad_pass(pen_tensor *t, const void *lent);
 
 /* Nobody reads the bytes of this gradient any more: they are freed.  NULL and what is not held: nothing.  t may be one
  * of its other names.  In

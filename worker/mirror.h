@@ -30,8 +30,6 @@ struct mirror_tensor { /* of a tensor with something on a device */
     twin *values, *grad;
     float *sum;     /* on the device: of this step's earlier micro-batches */
     void *narrowed; /* on the device: the sum in a gradient's type of 16 bits */
-    bool has_sum;
-    bool is_copying; /* pen_ready() was said; under the step's lock */
 };
 
 /* ---- life ------------------------------------------------------------------------------------- */
@@ -80,11 +78,6 @@ static inline void *mirror_grad_of(const pen_tensor *t)
 static inline bool mirror_has_grad(const pen_tensor *t)
 {
     return t->mirror != NULL && t->mirror->grad != NULL;
-}
-
-static inline bool mirror_is_copying(const pen_tensor *t)
-{
-    return t->mirror != NULL && t->mirror->is_copying;
 }
 
 /* Adds the gradient to the sum on the device. */

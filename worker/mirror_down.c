@@ -125,11 +125,13 @@ static pen_status add_up(pen_tensor *t, pen_error *why)
     mirror *m               = mirror_of(t);
     struct mirror_tensor *x = t->mirror;
     void *sum               = x->sum;
+    const bool is_first     = (t->slot.sums & GRAD_SUM_ON_DEVICE) == 0;
     if (device_memory(m, &sum, t->elements * sizeof(float), why) != PEN_OK) return why->status;
     x->sum            = sum;
     pen_status status = m->twins.ops->accumulate(x->sum, x->grad->device, t->desc.grad_dtype,
-                                                 t->elements, !x->has_sum, m->stream, why);
-    x->has_sum        = status == PEN_OK;
+                                                 t->elements, is_first, m->stream, why);
+    t->slot.sums &= ~GRAD_SUM_ON_DEVICE;
+    if (status == PEN_OK) t->slot.sums |= GRAD_SUM_ON_DEVICE;
     return status;
 }
 
@@ -149,10 +151,10 @@ static pen_status settle_sum(pen_tensor *t, bool with_grad, const void **from, p
     mirror *m               = mirror_of(t);
     struct mirror_tensor *x = t->mirror;
     *from                   = x->grad->device;
-    if (!x->has_sum) return PEN_OK;
+    if ((t->slot.sums & GRAD_SUM_ON_DEVICE) == 0) return PEN_OK;
     if (with_grad && add_up(t, why) != PEN_OK) return why->status;
-    x->has_sum = false;
-    *from      = x->sum;
+    t->slot.sums &= ~GRAD_SUM_ON_DEVICE;
+    *from = x->sum;
     if (t->desc.grad_dtype == PEN_F32) return PEN_OK;
     if (device_memory(m, &x->narrowed, t->grad_bytes, why) != PEN_OK) return why->status;
     *from = x->narrowed;
@@ -168,7 +170,6 @@ pen_status mirror_copy(pen_tensor *t, bool with_grad, pen_error *why)
     pen_status status = settle_sum(t, with_grad, &from, why);
     if (status == PEN_OK) status = twin_down(&m->twins, t->mirror->grad, from, m->stream, why);
     if (status == PEN_OK) status = mirror_add_job(m, t, t->mirror->grad, false, why);
-    if (status == PEN_OK) t->mirror->is_copying = true;
     pthread_mutex_unlock(&m->lock);
     return status;
 }

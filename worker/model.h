@@ -7,6 +7,7 @@
 #include "proto/wire.h"
 #include "worker/draw.h"
 #include "worker/exchange.h"
+#include "worker/grad_slot.h"
 #include "worker/train/lr_schedule.h"
 #include "worker/unit.h"
 #include "worker/worker_settings.h"
@@ -36,6 +37,7 @@ struct pen_tensor {
     bool trained;       /* neither frozen nor a buffer */
     char *unit;         /* label of registration; "": none */
     bool stays;         /* its values are in param from pen_commit() on */
+    grad_slot slot;     /* who owns its gradient; under the step's lock */
 
     /* Memory that the SDK holds; under the context's held_lock. */
     bool holds_param, is_grad_seen;
@@ -48,16 +50,13 @@ struct pen_tensor {
 
     /* A second name for the values of another tensor is in model.alias[] only; see tied.h. */
     pen_tensor *tied_to, *next_alias; /* next_alias: of the same tensor, in registration order */
-    const void *offered;              /* the gradient that pen_ready() found; NULL: zeros */
     void *tied_sum;                   /* [elements] in grad_dtype */
-    bool is_ready;                    /* in this step; under the step's lock */
     loop_task ready;                  /* how pen_ready() reaches the SDK's thread */
     const void *pushed;               /* what it pushes: grad, or NULL for zeros */
 
     /* Of earlier micro-batches of this step; see train/accumulate.h. */
     float *accumulated; /* [elements]; made when first needed, as is: */
     void *rounded;      /* the same in grad_dtype, of 16 bits */
-    bool has_accumulated;
 };
 
 typedef struct {

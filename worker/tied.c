@@ -16,13 +16,13 @@ pen_tensor *tied_base(pen_tensor *t)
 bool tied_is_complete(const pen_tensor *base)
 {
     for (const pen_tensor *t = base; t != NULL; t = t->next_alias)
-        if (t->trained && !t->is_ready) return false;
+        if (t->trained && grad_slot_state(&t->slot) < GRAD_OFFERED) return false;
     return true;
 }
 
 static const pen_tensor *next_offer(const pen_tensor *t)
 {
-    while (t != NULL && t->offered == NULL) t = t->next_alias;
+    while (t != NULL && t->slot.bytes == NULL) t = t->next_alias;
     return t;
 }
 
@@ -56,11 +56,11 @@ static pen_status add_up(pen_tensor *base, const pen_tensor *first, const void *
     if (to == NULL) {
         if (make_sum(base, why) != PEN_OK) return why->status;
         to = base->tied_sum;
-        simd()->decode(to, first->offered, as, n);
+        simd()->decode(to, first->slot.bytes, as, n);
     }
     for (const pen_tensor *t = next_offer(first->next_alias); t != NULL;
          t                   = next_offer(t->next_alias))
-        simd()->fold_add(to, to, t->offered, as, 1, n);
+        simd()->fold_add(to, to, t->slot.bytes, as, 1, n);
     if (as != PEN_F32) round_in_place(to, as, n);
     *sum = to;
     return PEN_OK;
@@ -69,7 +69,7 @@ static pen_status add_up(pen_tensor *base, const pen_tensor *first, const void *
 pen_status tied_take(pen_tensor *base, const void **sum, pen_error *why)
 {
     const pen_tensor *first = next_offer(base);
-    *sum                    = first != NULL ? first->offered : NULL;
+    *sum                    = first != NULL ? first->slot.bytes : NULL;
     if (first == NULL || (first == base && next_offer(base->next_alias) == NULL)) return PEN_OK;
     return add_up(base, first, sum, why);
 }

@@ -163,6 +163,21 @@ no_include() {
     done
 }
 
+# Rows of the walk: | 3 | `file`: `function`, `function`; `file`: `function` | ...
+@test "the tour's walk from pen_ready to the transport is at most 15 functions in 6 files, each where it is said to be" {
+    grep -oE '`[a-z_/]+\.c`: `[a-z_]+`(, `[a-z_]+`)*' docs/tour.md | tr -d '`:,' >"$tmp/walk"
+    while read -r file functions; do
+        for function in $functions; do
+            grep -qE "^(static )?[a-z].*[ *]$function\(" "$file" || { echo "$function is not in $file"; return 1; }
+            echo "$file $function" >>"$tmp/stops"
+        done
+    done <"$tmp/walk"
+    [ "$(sort -u "$tmp/stops" | wc -l)" -le 15 ]
+    [ "$(wc -l <"$tmp/stops")" -ge 10 ]
+    [ "$(cut -d' ' -f1 "$tmp/stops" | sort -u | wc -l)" -le 6 ]
+    [ "$(head -n 1 "$tmp/stops")" = "worker/api_ready.c pen_ready" ]
+}
+
 @test "the program of the README is worker/examples/linear.c, of at most 30 lines" {
     sed -n '/<!-- linear.c -->/,/<!-- \/linear.c -->/p' README.md | sed '1,2d' | sed '/^```$/,$d' >"$tmp/linear.c"
     diff "$tmp/linear.c" worker/examples/linear.c

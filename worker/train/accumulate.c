@@ -19,18 +19,16 @@ pen_status accumulate_add(pen_tensor *t, const void *grad, pen_error *why)
         if (t->accumulated == NULL) return no_memory(t, why);
         stat_hold(&t->ctx->stats, STAT_GRAD_BYTES, (int64_t)(t->elements * sizeof(float)));
     }
-    if (t->has_accumulated)
+    if (t->slot.sums & GRAD_SUM_ON_HOST)
         simd()->fold_add(t->accumulated, t->accumulated, grad, t->desc.grad_dtype, 1, t->elements);
     else
         simd()->decode(t->accumulated, grad, t->desc.grad_dtype, t->elements);
-    t->has_accumulated = true;
+    t->slot.sums |= GRAD_SUM_ON_HOST;
     return PEN_OK;
 }
 
 pen_status accumulate_take(pen_tensor *t, const void *grad, const void **sum, pen_error *why)
 {
-    *sum = grad;
-    if (!t->has_accumulated) return PEN_OK;
     if (grad != NULL && accumulate_add(t, grad, why) != PEN_OK) return why->status;
     *sum = t->accumulated;
     if (t->desc.grad_dtype == PEN_F32) return PEN_OK;

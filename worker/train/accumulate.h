@@ -11,8 +11,8 @@
 /* One that is not the last: grad may be overwritten when this returns. */
 pen_status accumulate_add(pen_tensor *t, const void *grad, pen_error *why);
 
-/* The last: *sum is what travels, of the gradient's type, valid until the next step.  grad NULL:
- * there was none in the last micro-batch; *sum is NULL when there was none at all. */
+/* The last, where the step has a sum: *sum is what travels, of the gradient's type, valid until the next step.  grad
+ * NULL: there was none in the last micro-batch. */
 pen_status accumulate_take(pen_tensor *t, const void *grad, const void **sum, pen_error *why);
 
 #endif
