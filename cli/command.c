@@ -24,18 +24,51 @@ int command_fail(int code, const char *format, ...)
     return code;
 }
 
+const config_row *command_setting(const char *name)
+{
+    for (int i = 0; command_tables[i] != NULL; i++)
+        for (const config_row *row = command_tables[i]; row->name != NULL; row++)
+            if (strcmp(row->name, name) == 0) return row;
+    return NULL;
+}
+
+static bool reads(const config_row *table, const char *name)
+{
+    while (table->name != NULL && strcmp(table->name, name) != 0) table++;
+    return table->name != NULL;
+}
+
+void command_each_setting(command_setting_fn *fn, void *user)
+{
+    static const char *const roles[] = {"worker", "server", "scheduler"};
+    for (int i = 0; command_tables[i] != NULL; i++)
+        for (const config_row *row = command_tables[i]; row->name != NULL; row++) {
+            char readers[32] = "";
+            if (command_setting(row->name) != row) continue; /* told before */
+            for (int r = 0, n = 0; command_tables[r] != NULL; r++)
+                if (reads(command_tables[r], row->name))
+                    n += snprintf(readers + n, sizeof readers - (size_t)n, "%s%s",
+                                  n > 0 ? ", " : "", roles[r]);
+            fn(row, readers, user);
+        }
+}
+
+pen_status command_read_environment(const config_row *rows, void *settings, pen_error *why)
+{
+    const config_row *known[8] = {settings_foreign, rows};
+    for (int i = 0; command_tables[i] != NULL; i++) known[i + 2] = command_tables[i];
+    return config_from_env(rows, settings, known, why);
+}
+
 pen_status command_check_environment(pen_error *why)
 {
-    const config_row *known[8] = {worker_settings_foreign};
-    for (int i = 0; command_tables[i] != NULL; i++) known[i + 1] = command_tables[i];
-
-    for (int i = 0; command_tables[i] != NULL; i++) {
+    pen_status status = PEN_OK;
+    for (int i = 0; command_tables[i] != NULL && status == PEN_OK; i++) {
         char scratch[1 << 16] __attribute__((aligned(16)));
         config_defaults(command_tables[i], scratch);
-        pen_status status = config_from_env(command_tables[i], scratch, known, why);
-        if (status != PEN_OK) return status;
+        status = command_read_environment(command_tables[i], scratch, why);
     }
-    return PEN_OK;
+    return status;
 }
 
 static bool asks_help(int argc, char **argv)
@@ -83,13 +116,10 @@ int command_settings(const config_row *rows, void *settings, int argc, char **ar
                      const char *usage, int *rest)
 {
     pen_error why;
-    const config_row *known[8] = {worker_settings_foreign, rows};
-    for (int i = 0; command_tables[i] != NULL; i++) known[i + 2] = command_tables[i];
-
     if (asks_help(argc, argv)) return command_help(usage, rows);
     config_defaults(rows, settings);
     if ((rows == server_settings_rows && take_files(rows, settings, &why) != PEN_OK) ||
-        config_from_env(rows, settings, known, &why) != PEN_OK ||
+        command_read_environment(rows, settings, &why) != PEN_OK ||
         config_from_argv(rows, settings, argc, argv, rest, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     return -1;

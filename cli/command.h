@@ -41,6 +41,16 @@ enum { EXIT_USAGE = 2 };
 /* All settings tables, NULL-terminated: a PENSTOCK_* variable in none of them is a typing error. */
 extern const config_row *const command_tables[];
 
+/* The row of that name in the first table that has it; NULL: nobody reads it. */
+const config_row *command_setting(const char *name);
+
+/* Each setting once; readers: "worker, server". */
+typedef void command_setting_fn(const config_row *row, const char *readers, void *user);
+void command_each_setting(command_setting_fn *fn, void *user);
+
+/* Takes what the environment says of these settings; refuses a PENSTOCK_* variable that is nobody's. */
+pen_status command_read_environment(const config_row *rows, void *settings, pen_error *why);
+
 /* Prints "penstock: <sentence>" to stderr and returns `code`. */
 int command_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

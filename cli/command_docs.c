@@ -11,8 +11,6 @@
 #include "common/transport/transport.h"
 #include "scheduler/member.h"
 #include "scheduler/scheduler_http.h"
-#include "scheduler/scheduler_settings.h"
-#include "server/server_settings.h"
 #include "server/sync/sync.h"
 #include "worker/train/lr_schedule.h"
 #include "worker/worker_settings.h"
@@ -23,6 +21,11 @@
 static const char generated[] =
     "<!-- Written by `penstock docs`; edit the tables in the source instead. -->\n\n";
 
+static void write_setting(const config_row *row, const char *readers, void *out)
+{
+    config_write_markdown(row, readers, out);
+}
+
 static void page_settings(FILE *out)
 {
     fprintf(out, "# Settings\n\n%s", generated);
@@ -32,8 +35,10 @@ static void page_settings(FILE *out)
         "variable of the environment, a key of the file that `PENSTOCK_CONFIG` names, and, for\n"
         "workers, a string of `pen_init`. Later wins: default, program, file, environment,\n"
         "flag.\n");
-    fprintf(out, "\n## Of a worker\n\n");
-    config_write_markdown(worker_settings_rows, out);
+    fprintf(out, "\n## Of a job\n\n"
+                 "| flag | environment | read by | default | accepted | meaning |\n"
+                 "|---|---|---|---|---|---|\n");
+    command_each_setting(write_setting, out);
     fprintf(out,
             "\n## Of a program\n\nWhat only the program can know: strings of `pen_init`, and no "
             "flag, variable or line of a file.\n\n"
@@ -44,10 +49,6 @@ static void page_settings(FILE *out)
         fprintf(out, "| `%s` | `%s` | %s | %s |\n", row->name, config_default(row), accepted,
                 row->doc);
     }
-    fprintf(out, "\n## Of a server\n\n");
-    config_write_markdown(server_settings_rows, out);
-    fprintf(out, "\n## Of the scheduler\n\n");
-    config_write_markdown(scheduler_settings_rows, out);
 }
 
 static void page_environment(FILE *out)

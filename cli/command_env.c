@@ -30,10 +30,8 @@ static const config_row rows[] = {
 
 static pen_status load(const config_row *table, void *settings, pen_error *why)
 {
-    const config_row *known[8] = {worker_settings_foreign, table};
-    for (int i = 0; command_tables[i] != NULL; i++) known[i + 2] = command_tables[i];
     config_defaults(table, settings);
-    return config_from_env(table, settings, known, why);
+    return command_read_environment(table, settings, why);
 }
 
 static pen_status tell(launch_role role, launch_told *told, pen_error *why)

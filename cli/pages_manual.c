@@ -180,27 +180,23 @@ static void write_page_of_all(FILE *out, const page *p, size_t n)
         ".SH \"SEE ALSO\"\n.BR penstock\\-run (1),\n.BR penstock\\-settings (7)\n");
 }
 
-static void write_settings_of(FILE *out, const char *whose, const config_row *rows)
+static void write_setting(const config_row *row, const char *readers, void *user)
 {
-    fprintf(out, ".SH \"%s\"\n", whose);
-    for (const config_row *row = rows; row->name != NULL; row++) {
-        char accepts[512];
-        config_accepted(row, accepts, sizeof accepts);
-        fprintf(out, ".TP\n\\fB%s\\fR, \\fBPENSTOCK_", row->name);
-        for (const char *c = row->name; *c != '\0'; c++) fputc(toupper((unsigned char)*c), out);
-        fprintf(out, "\\fR\n");
-        write_words(out, row->doc);
-        fprintf(out, "\nAccepts ");
-        write_words(out, accepts);
-        fprintf(out, "; default: ");
-        write_words(out, config_default(row));
-        fprintf(out, ".\n");
-    }
+    FILE *out = user;
+    char accepts[512], variable[CONFIG_VARIABLE_BYTES];
+    config_accepted(row, accepts, sizeof accepts);
+    config_variable(row->name, variable);
+    fprintf(out, ".TP\n\\fB%s\\fR, \\fB%s\\fR\n", row->name, variable);
+    write_words(out, row->doc);
+    fprintf(out, "\nRead by: %s. Accepts ", readers);
+    write_words(out, accepts);
+    fprintf(out, "; default: ");
+    write_words(out, config_default(row));
+    fprintf(out, ".\n");
 }
 
 static void write_page_of_settings(FILE *out)
 {
-    static const char *const whose[] = {"OF A WORKER", "OF A SERVER", "OF THE SCHEDULER"};
     write_title(out, "penstock settings", 7);
     fprintf(out, ".SH NAME\npenstock\\-settings \\- what a job can be told\n.SH DESCRIPTION\n");
     write_words(out,
@@ -209,8 +205,8 @@ static void write_page_of_settings(FILE *out)
                 "variable of the environment, a key of the file that PENSTOCK_CONFIG names, and, "
                 "for workers, a "
                 "string of pen_init().\nLater wins: default, program, file, environment, flag.\n");
-    for (int t = 0; command_tables[t] != NULL; t++)
-        write_settings_of(out, whose[t], command_tables[t]);
+    fprintf(out, ".SH SETTINGS\n");
+    command_each_setting(write_setting, out);
     fprintf(out, ".SH \"SEE ALSO\"\n.BR penstock (1),\n.BR penstock\\-run (1)\n");
 }
 

@@ -24,8 +24,8 @@ void place_tell_server(const server_settings *s, launch_told *told)
 void place_tell_scheduler(const scheduler_settings *s, launch_told *told)
 {
     *told = (launch_told){.role = LAUNCH_SCHEDULER};
-    tell(told, LAUNCH_WORLD_SIZE, "world_size", (int64_t)s->world_size, 0);
-    tell(told, LAUNCH_SERVERS, "servers", (int64_t)s->servers, 0);
+    tell(told, LAUNCH_WORLD_SIZE, "world_size", s->world_size > 0 ? s->world_size : -1, -1);
+    tell(told, LAUNCH_SERVERS, "servers", s->servers > 0 ? s->servers : -1, -1);
     tell(told, LAUNCH_PORT, "port", (int64_t)s->port, 0);
     if (strcmp(s->host, "127.0.0.1") != 0)
         launch_tell(told, LAUNCH_HOST, "host", s->host, config_env);

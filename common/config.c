@@ -672,20 +672,17 @@ static void write_cell(FILE *out, const char *text)
     }
 }
 
-void config_write_markdown(const config_row *rows, FILE *out)
+void config_write_markdown(const config_row *row, const char *readers, FILE *out)
 {
-    fprintf(out, "| flag | environment | default | accepted | meaning |\n|---|---|---|---|---|\n");
-    for (const config_row *r = rows; r->name != NULL; r++) {
-        char accepted[512];
-        char variable[CONFIG_VARIABLE_BYTES];
-        config_accepted(r, accepted, sizeof accepted);
-        config_variable(r->name, variable);
-        fprintf(out, "| `--%s` | `%s` | `", r->name, variable);
-        write_cell(out, config_default(r));
-        fprintf(out, "` | ");
-        write_cell(out, accepted);
-        fprintf(out, " | ");
-        write_cell(out, r->doc);
-        fprintf(out, " |\n");
-    }
+    char accepted[512];
+    char variable[CONFIG_VARIABLE_BYTES];
+    config_accepted(row, accepted, sizeof accepted);
+    config_variable(row->name, variable);
+    fprintf(out, "| `--%s` | `%s` | %s | `", row->name, variable, readers);
+    write_cell(out, config_default(row));
+    fprintf(out, "` | ");
+    write_cell(out, accepted);
+    fprintf(out, " | ");
+    write_cell(out, row->doc);
+    fprintf(out, " |\n");
 }

@@ -37,6 +37,19 @@ typedef struct {
     const char *doc;            /* one sentence: what changes when it is raised, and why */
 } config_row;                   /* tables end with a row of zeros */
 
+/* A table that is a list of X(name, kind, default, min, max, choices, meaning) makes of it the fields of the struct and
+ * the rows: LIST(CONFIG_FIELD), and LIST(ROW) with ROW(...) CONFIG_ROW(the_struct, __VA_ARGS__). */
+typedef char config_text[CONFIG_TEXT_BYTES];
+#define CONFIG_TYPE_U64                                       uint64_t
+#define CONFIG_TYPE_I64                                       int64_t
+#define CONFIG_TYPE_F64                                       double
+#define CONFIG_TYPE_BOOL                                      bool
+#define CONFIG_TYPE_ENUM                                      int
+#define CONFIG_TYPE_TEXT                                      config_text
+#define CONFIG_FIELD(name, kind, dfl, min, max, choices, doc) CONFIG_TYPE_##kind name;
+#define CONFIG_ROW(of, name, kind, dfl, min, max, choices, doc)                                    \
+    {#name, CONFIG_##kind, offsetof(of, name), dfl, min, max, choices, doc},
+
 /* Sets every field to its default.  Asserts that each default passes its own check. */
 void config_defaults(const config_row *rows, void *settings);
 
@@ -82,8 +95,9 @@ pen_status config_from_argv(const config_row *rows, void *settings, int argc, ch
 void config_accepted(const config_row *row, char *text, size_t size);
 const char *config_default(const config_row *row);
 
-void config_write_help(const config_row *rows, FILE *out);     /* for --help           */
-void config_write_markdown(const config_row *rows, FILE *out); /* for docs/settings.md */
+void config_write_help(const config_row *rows, FILE *out); /* for --help           */
+/* A line of docs/settings.md: flag, variable, who reads it, default, what it accepts, meaning. */
+void config_write_markdown(const config_row *row, const char *readers, FILE *out);
 
 /* The one door to the environment, for the names other launchers set (RANK, SLURM_PROCID, ...). */
 const char *config_env(const char *name);

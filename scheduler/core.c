@@ -7,20 +7,28 @@
 #include <string.h>
 
 /* ---- life ------------------------------------------------------------------------------------ */
+/* 0: nobody has said it. */
+static uint32_t positive(int64_t number)
+{
+    return number > 0 ? (uint32_t)number : 0;
+}
+
 static pen_status check_settings(const scheduler_settings *settings, pen_error *why)
 {
-    const uint64_t most = settings->workers_max ? settings->workers_max : settings->world_size;
+    const uint64_t most =
+        settings->workers_max ? settings->workers_max : positive(settings->world_size);
     if (utf8_check("job", settings->job, why) != PEN_OK) return PEN_BAD_SETTING;
-    if (settings->servers_max && settings->servers_max < settings->servers)
+    if (settings->servers_max && (int64_t)settings->servers_max < settings->servers)
         return why_set(why, PEN_BAD_SETTING, "servers_max=%u is less than servers=%u",
                        (unsigned)settings->servers_max, (unsigned)settings->servers);
-    if (settings->workers_max && settings->workers_max < settings->world_size)
+    if (settings->workers_max && (int64_t)settings->workers_max < settings->world_size)
         return why_set(why, PEN_BAD_SETTING, "workers_max=%u is less than world_size=%u",
                        (unsigned)settings->workers_max, (unsigned)settings->world_size);
     if (most && settings->workers_min > most)
         return why_set(why, PEN_BAD_SETTING, "workers_min=%u is more than the %u workers there are",
                        (unsigned)settings->workers_min, (unsigned)most);
-    return settings->servers ? core_check_kind(settings, (uint32_t)settings->servers, why) : PEN_OK;
+    const uint32_t servers = positive(settings->servers);
+    return servers > 0 ? core_check_kind(settings, servers, why) : PEN_OK;
 }
 
 pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t term,
@@ -41,12 +49,12 @@ pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t te
     made->model.restore             = -1;
     made->services.snapshots.newest = -1;
     made->members.first_lost        = -1;
-    made->job.n_servers             = (uint32_t)settings->servers;
+    made->job.n_servers             = positive(settings->servers);
     made->job.servers_known         = settings->servers > 0;
     snprintf(made->job.master, sizeof made->job.master, "%s", master);
     scheduler_core_introduce(made, master, master);
     snprintf(made->job.name, sizeof made->job.name, "%.63s", settings->job);
-    const uint32_t world = (uint32_t)settings->world_size;
+    const uint32_t world = positive(settings->world_size);
     if (roster_grow(&made->members.roster.workers, PEN_WORKER, world) != PEN_OK ||
         roster_grow(&made->members.roster.servers, PEN_SERVER, made->job.n_servers) != PEN_OK) {
         scheduler_core_destroy(made);

@@ -248,16 +248,21 @@ static void address_of(const char *host, char *text, size_t size)
     if (strncmp(text, "127.", 4) == 0 && !guard_is_loopback(host)) snprintf(text, size, "*");
 }
 
+static const char *host_of(const scheduler_settings *settings)
+{
+    return settings->host[0] ? settings->host : "127.0.0.1";
+}
+
 static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pen_error *why)
 {
     char address[CONFIG_TEXT_BYTES + 32], host[CONFIG_TEXT_BYTES];
-    address_of(settings->host, host, sizeof host);
+    address_of(host_of(settings), host, sizeof host);
     tcp_address_format(host, (uint32_t)settings->port, address, sizeof address);
     const guard_options who   = {.encryption  = settings->encryption,
                                  .secret_file = settings->secret_file,
                                  .role        = GUARD_SCHEDULER,
                                  .rank        = 0,
-                                 .address     = {settings->host}};
+                                 .address     = {host_of(settings)}};
     transport_options options = {
         .head_bytes_max   = WIRE_HEAD_BYTES_MAX,
         .body_bytes_max   = 1,
@@ -319,7 +324,7 @@ static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_e
     if (!(s->loop = loop_create(why))) return why ? why->status : PEN_NO_MEMORY;
 
     char name[256];
-    const char *master = master_of(settings->host, name, sizeof name);
+    const char *master = master_of(host_of(settings), name, sizeof name);
     pen_status status  = make_core(s, settings, master, why);
     if (status != PEN_OK) return status;
     status = listen_at(s, settings, why);

@@ -1,13 +1,10 @@
 #include "scheduler/scheduler_settings.h"
 
-#include "common/log.h"
+#include "scheduler/roster.h"
 
-static const char *const scheduler_loss_choices[] = {"fail", "continue", "wait", NULL};
+_Static_assert((int)ROSTER_WORKERS_MAX == SETTINGS_WORKERS_MAX &&
+                   (int)ROSTER_SERVERS_MAX == SETTINGS_SERVERS_MAX,
+               "a roster has room for as many as settings allow");
 
-const config_row scheduler_settings_rows[] = {
-#define X(ctype, name, kind, dfl, min, max, choices, doc)                                          \
-    {#name, CONFIG_##kind, offsetof(scheduler_settings, name), dfl, min, max, choices, doc},
-    SCHEDULER_SETTINGS(X)
-#undef X
-        {0},
-};
+#define ROW(...) CONFIG_ROW(scheduler_settings, __VA_ARGS__)
+const config_row scheduler_settings_rows[] = {SCHEDULER_SETTINGS(ROW){0}};

@@ -1,17 +1,11 @@
-/* server_settings.c - the rows of the settings table, and what some of them mean together. */
+/* server_settings.c - what some settings mean together. */
 #include "server/server_state.h"
 
-#include "common/log.h"
 #include "common/utf8.h"
 #include "common/why.h"
 
-const config_row server_settings_rows[] = {
-#define X(ctype, name, kind, dfl, min, max, choices, doc)                                          \
-    {#name, CONFIG_##kind, offsetof(server_settings, name), dfl, min, max, choices, doc},
-    SERVER_SETTINGS(X)
-#undef X
-        {0},
-};
+#define ROW(...) CONFIG_ROW(server_settings, __VA_ARGS__)
+const config_row server_settings_rows[] = {SERVER_SETTINGS(ROW){0}};
 
 static bool needs_files(const server_settings *s)
 {

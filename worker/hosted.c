@@ -12,8 +12,8 @@
 void hosted_settings(const worker_settings *s, const worker_env *env, scheduler_settings *hosted)
 {
     config_defaults(scheduler_settings_rows, hosted);
-    hosted->world_size      = (uint64_t)env->world_size;
-    hosted->servers         = s->servers > 0 ? (uint64_t)s->servers : 0;
+    hosted->world_size      = env->world_size;
+    hosted->servers         = s->servers;
     hosted->port            = env->port;
     hosted->lease_ms        = s->lease_ms;
     hosted->init_timeout_ms = s->init_timeout_ms;

@@ -1,11 +1,9 @@
 /* worker_settings.c - the table of a worker's settings, and the layers it is filled from. */
 #include "worker/worker_settings.h"
 
-#include "common/log.h"
 #include "common/optim/optim.h"
 #include "common/utf8.h"
 #include "common/why.h"
-#include "scheduler/scheduler_settings.h"
 #include "worker/coll/schedule.h"
 #include "worker/train/lr_schedule.h"
 #include "worker/worker_files.h"
@@ -50,7 +48,6 @@ static const char *const worker_commit_choices[]       = {"decide", "eager", NUL
 static const char *const worker_wrap_choices[]         = {"unit", "layer", "size", "none", NULL};
 static const char *const worker_prefetch_choices[]     = {"pre", "post", "none", NULL};
 static const char *const worker_log_choices[]          = {"all", "first", NULL};
-static const char *const worker_loss_choices[]         = {"fail", "continue", "wait", NULL};
 static const char *const worker_two_level_choices[]    = {"auto", "yes", "no", NULL};
 static const char *const worker_device_choices[]       = {"host", "cuda", "auto", NULL};
 /* In the order of device_sync_choice. */
@@ -58,26 +55,13 @@ static const char *const worker_device_backend_choices[] = {"auto", "hostflag", 
                                                             "spin", "nccl",     NULL};
 static const char *const worker_scheduler_choices[]      = {"auto", "external", "hosted", NULL};
 
-const config_row worker_settings_rows[] = {
-#define X(ctype, name, kind, dfl, min, max, choices, doc)                                          \
-    {#name, CONFIG_##kind, offsetof(worker_settings, name), dfl, min, max, choices, doc},
-    WORKER_SETTINGS(X){0},
-};
-
-const config_row worker_promises_rows[] = {WORKER_PROMISES(X){0}};
+#define ROW(...) CONFIG_ROW(worker_settings, __VA_ARGS__)
+const config_row worker_settings_rows[] = {WORKER_SETTINGS(ROW){0}};
+const config_row worker_promises_rows[] = {WORKER_PROMISES(ROW){0}};
 
 /* All that a string of pen_init() may name. */
-static const config_row program_rows[] = {WORKER_SETTINGS(X) WORKER_PROMISES(X)
-#undef X
-                                              {0}};
-
-#define FOREIGN(name)                                                                              \
-    {                                                                                              \
-        name, CONFIG_TEXT, 0, "", 0, 0, NULL, "Read by another process."                           \
-    }
-const config_row worker_settings_foreign[] = {
-    FOREIGN("role"),       FOREIGN("shards"),    FOREIGN("snapshot_copy_bytes_max"),
-    FOREIGN("io_threads"), FOREIGN("admission"), {0}};
+static const config_row program_rows[] = {WORKER_SETTINGS(ROW) WORKER_PROMISES(ROW){0}};
+#undef ROW
 
 const char *worker_mode_name(int mode)
 {
@@ -121,7 +105,7 @@ static pen_status check_sharded(const worker_settings *s, pen_error *why)
                        "on_worker_loss=%s and mode=%s without servers contradict each other: a "
                        "worker that is lost takes its part of the optimizer state with it; use "
                        "--servers 1, mode=allreduce, or on_worker_loss=fail",
-                       worker_loss_choices[s->on_worker_loss], worker_mode_name(s->mode));
+                       settings_loss_rules[s->on_worker_loss], worker_mode_name(s->mode));
     if (s->accum_reduce == ACCUM_REDUCE_EACH && worker_mode_stage(s->mode) == 0)
         return why_set(why, PEN_UNSUPPORTED,
                        "accum_reduce=each is for modes that shard gradients over the workers, and "
@@ -157,7 +141,7 @@ static pen_status check(const worker_settings *s, pen_error *why)
             why, PEN_UNSUPPORTED,
             "on_worker_loss=%s and two_level=yes contradict each other with servers: the "
             "sum of a node needs all its workers",
-            worker_loss_choices[s->on_worker_loss]);
+            settings_loss_rules[s->on_worker_loss]);
     if ((s->on_worker_loss != LOSS_FAIL || s->workers_max > 0) && s->mode == MODE_PS_HIER)
         return why_set(why, PEN_UNSUPPORTED,
                        "mode=ps-hier needs workers that stay: the sum of a node needs all of them; "
@@ -246,8 +230,7 @@ pen_status worker_settings_load(worker_settings *s, const char *const *strings, 
 pen_status worker_settings_load_after(worker_settings *s, const char *const *strings,
                                       const char *const *launcher, pen_error *why)
 {
-    const config_row *const known[] = {worker_settings_rows, scheduler_settings_rows,
-                                       worker_settings_foreign, NULL};
+    const config_row *const known[] = {worker_settings_rows, settings_foreign, NULL};
 
     config_defaults(program_rows, s);
     s->notes[0]       = '\0';

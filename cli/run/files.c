@@ -111,14 +111,6 @@ static void take_variables(run_options *o)
     o->files.flags = &o->keys;
 }
 
-static const config_row *find_row(const char *setting)
-{
-    for (int i = 0; command_tables[i] != NULL; i++)
-        for (const config_row *row = command_tables[i]; row->name != NULL; row++)
-            if (strcmp(row->name, setting) == 0) return row;
-    return NULL;
-}
-
 static uint64_t whole_of(const char *setting)
 {
     const resolved_value *v = resolved_find(&resolved.settings, setting);
@@ -296,7 +288,7 @@ static json_t *launch_of(const run_options *o)
 /* A number or a truth value where the setting is one. */
 static json_t *value_of(const resolved_value *v)
 {
-    const config_row *row = find_row(v->name);
+    const config_row *row = command_setting(v->name);
     char *end;
     const double number = strtod(v->value, &end);
     const bool is_plain = *end == '\0' && end != v->value;

@@ -359,14 +359,6 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
 static const struct argp parser = {
     run_options_rows, parse_row, "PROG [ARGS...]", doc, NULL, NULL, NULL};
 
-static const config_row *find_setting(const char *name)
-{
-    for (int i = 0; command_tables[i] != NULL; i++)
-        for (const config_row *r = command_tables[i]; r->name != NULL; r++)
-            if (strcmp(r->name, name) == 0) return r;
-    return NULL;
-}
-
 static const struct argp_option *find_flag(const char *name)
 {
     for (const struct argp_option *r = run_options_rows; r->name != NULL || r->doc != NULL; r++)
@@ -470,7 +462,7 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128], ru
         char *value                    = split_flag(argv[i], name, setting, sizeof name);
         const struct argp_option *flag = find_flag(name);
         bool builtin                   = strcmp(name, "help") == 0 || strcmp(name, "usage") == 0;
-        const config_row *row          = find_setting(setting);
+        const config_row *row          = command_setting(setting);
         if (value == NULL && i + 1 < argc && row != NULL && row->type == CONFIG_BOOL &&
             config_is_yes_or_no(argv[i + 1]))
             value = argv[++i];
@@ -522,7 +514,7 @@ static int check_loss_rule(run_options *o)
         setenv("PENSTOCK_ON_WORKER_LOSS", "continue", 1);
     const char *rule = config_env("PENSTOCK_ON_WORKER_LOSS");
     if (rule == NULL) return -1;
-    const int code = check_setting(find_setting("on_worker_loss"), rule);
+    const int code = check_setting(command_setting("on_worker_loss"), rule);
     if (code >= 0) return code;
     o->loss = strcmp(rule, "continue") == 0 ? RUN_LOSS_CONTINUE
               : strcmp(rule, "wait") == 0   ? RUN_LOSS_WAIT
@@ -592,12 +584,10 @@ static pen_status ask_workers(const run_options *o, pen_error *why)
 static pen_status ask_servers(const run_options *o, pen_error *why)
 {
     static server_settings s;
-    const config_row *known[8] = {worker_settings_foreign};
     admission taken;
     if (o->servers == 0) return PEN_OK;
-    for (int i = 0; command_tables[i] != NULL; i++) known[i + 1] = command_tables[i];
     config_defaults(server_settings_rows, &s);
-    pen_status status = config_from_env(server_settings_rows, &s, known, why);
+    pen_status status = command_read_environment(server_settings_rows, &s, why);
     if (status == PEN_OK && o->store != NULL)
         status = config_set(server_settings_rows, &s, "store", o->store, why);
     if (status == PEN_OK) status = server_settings_check(&s, why);
@@ -638,7 +628,7 @@ static int check(run_options *o)
         return command_fail(EXIT_USAGE, "--resume needs --store DIR");
     pen_error why;
     if (command_check_environment(&why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
-    code = o->mode != NULL ? check_setting(find_setting("mode"), o->mode) : -1;
+    code = o->mode != NULL ? check_setting(command_setting("mode"), o->mode) : -1;
     if (code >= 0) return code;
     if (ask_workers(o, &why) != PEN_OK || ask_servers(o, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);

@@ -160,7 +160,7 @@ helps() {
 
 # Flags of the settings of $1 (worker, server, scheduler) by the generated page.
 settings_of() {
-    pen docs settings.md | sed -n "/^## Of a*[the]* *$1/,/^## /p" | sed -n 's/^| `\(--[a-z_]*\)`.*/\1/p'
+    pen docs settings.md | sed -n "s/^| \`\(--[a-z_]*\)\` | [^|]* | \([a-z, ]*\b\)*$1\b.*/\1/p"
 }
 
 @test "--help of every command ends well and names every flag" {

@@ -27,23 +27,28 @@ static void test_worker_settings_keep_the_rules_of_tables(void **state)
     settings_walk(worker_settings_rows, sizeof(worker_settings));
 }
 
-static void test_worker_settings_know_every_name_of_a_server(void **state)
+static void knows_all(const config_row *rows)
+{
+    for (const config_row *r = rows; r->name != NULL; r++)
+        if (!has(worker_settings_rows, r->name) && !has(settings_foreign, r->name))
+            fail_msg("a worker refuses the setting '%s' of another process", r->name);
+}
+
+static void test_worker_settings_know_every_name_of_others(void **state)
 {
     (void)state;
-    for (const config_row *r = server_settings_rows; r->name != NULL; r++)
-        if (!has(worker_settings_rows, r->name) && !has(scheduler_settings_rows, r->name) &&
-            !has(worker_settings_foreign, r->name))
-            fail_msg("a worker refuses the server's setting '%s'", r->name);
+    knows_all(server_settings_rows);
+    knows_all(scheduler_settings_rows);
 }
 
 static void test_worker_settings_know_no_name_that_is_nobodys(void **state)
 {
     (void)state;
-    for (const config_row *r = worker_settings_foreign; r->name != NULL; r++) {
-        if (!has(server_settings_rows, r->name) && strcmp(r->name, "role") != 0)
+    for (const config_row *r = settings_foreign; r->name != NULL; r++) {
+        if (!has(server_settings_rows, r->name) && !has(scheduler_settings_rows, r->name) &&
+            strcmp(r->name, "role") != 0)
             fail_msg("'%s' is nobody's setting", r->name);
         assert_false(has(worker_settings_rows, r->name));
-        assert_false(has(scheduler_settings_rows, r->name));
     }
 }
 
@@ -177,7 +182,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_worker_settings_keep_the_rules_of_tables),
-        cmocka_unit_test(test_worker_settings_know_every_name_of_a_server),
+        cmocka_unit_test(test_worker_settings_know_every_name_of_others),
         cmocka_unit_test(test_worker_settings_know_no_name_that_is_nobodys),
         cmocka_unit_test(test_worker_settings_accept_variables_of_other_processes),
         cmocka_unit_test(test_worker_settings_refuse_variables_that_are_nobodys),

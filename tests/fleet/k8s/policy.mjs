@@ -5,13 +5,10 @@ import { matches, pods, quantity, read, role, title, variables } from './manifes
 
 // {scheduler, server, worker} -> the set of variables it reads.
 export function readable(markdown) {
-  const sections = { worker: 'Of a worker', server: 'Of a server', scheduler: 'Of the scheduler' };
-  const out = {};
-  for (const [name, heading] of Object.entries(sections)) {
-    const text = markdown.split(`## ${heading}\n`)[1]?.split('\n## ')[0] ?? '';
-    out[name] = new Set([...text.matchAll(/`(PENSTOCK_[A-Z0-9_]+)`/g)].map((m) => m[1]));
-    if (!out[name].size) throw new Error(`no settings of ${name}`);
-  }
+  const out = { worker: new Set(), server: new Set(), scheduler: new Set() };
+  for (const [, variable, readers] of markdown.matchAll(/^\|[^|]*\| `(PENSTOCK_[A-Z0-9_]+)` \| ([a-z, ]+) \|/gm))
+    for (const reader of readers.split(', ')) out[reader].add(variable);
+  for (const name in out) if (!out[name].size) throw new Error(`no settings of ${name}`);
   return out;
 }
 const launchers = new Set(['RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'OMP_NUM_THREADS']);
