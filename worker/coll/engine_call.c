@@ -2,6 +2,7 @@
 #include "worker/coll/engine_internal.h"
 
 #include "common/clock.h"
+#include "common/list.h"
 #include "common/trace.h"
 #include "common/why.h"
 #include "worker/context.h"
@@ -59,16 +60,6 @@ static uint64_t write_down(coll_engine *e, const engine_call *c)
     return record_begin(&e->record, &entry);
 }
 
-static void append(pen_group *g, engine_call *c)
-{
-    c->seq = ++g->seq;
-    if (g->tail != NULL)
-        g->tail->next = c;
-    else
-        g->head = c;
-    g->tail = c;
-}
-
 /* A group of one never waits: its calls end where they are made. */
 static void drive_now(coll_engine *e, pen_group *g)
 {
@@ -92,7 +83,8 @@ pen_status engine_call_begin(engine_call *c, pen_error *why)
     pen_status status = engine_refuse(e, g, why);
     if (status == PEN_OK && is_asynchronous && !is_self) status = engine_thread_start(e, why);
     if (status == PEN_OK) {
-        append(g, c);
+        c->seq = ++g->seq;
+        LIST_APPEND(g->head, c);
         c->entry = write_down(e, c);
         if (is_self && is_asynchronous) drive_now(e, g);
     }

@@ -2,6 +2,7 @@
 #include "worker/coll/engine_internal.h"
 
 #include "common/clock.h"
+#include "common/list.h"
 #include "common/log.h"
 #include "common/trace.h"
 #include "common/why.h"
@@ -39,10 +40,7 @@ static void trace_call(const engine_call *c)
 
 static void finish(coll_engine *e, engine_call *c, pen_status status, const pen_error *why)
 {
-    pen_group *g = c->g;
-    g->head      = c->next;
-    if (g->head == NULL) g->tail = NULL;
-    c->next   = NULL;
+    LIST_REMOVE(c->g->head, c);
     c->status = status;
     if (why != NULL) c->why = *why;
     record_end(&e->record, c->entry, status, now_ms());
@@ -51,10 +49,7 @@ static void finish(coll_engine *e, engine_call *c, pen_status status, const pen_
         stat_took(&e->ctx->stats,
                   device_is_host(c->ops) ? STAT_SPREAD_COLL : STAT_SPREAD_COLL_DEVICE, c->since_ns);
     c->has_ended = true;
-    if (c->done == NULL) return;
-    engine_call **last = &e->over;
-    while (*last != NULL) last = &(*last)->next;
-    *last = c;
+    if (c->done != NULL) LIST_APPEND(e->over, c);
 }
 
 void engine_call_free(engine_call *c)
@@ -70,8 +65,7 @@ void engine_tell(coll_engine *e)
     engine_call *over = e->over;
     e->over           = NULL;
     pthread_mutex_unlock(&e->lock);
-    for (engine_call *c = over, *next; c != NULL; c = next) {
-        next = c->next;
+    LIST_EACH(c, over) {
         c->done(c->user, c->status, c->status != PEN_OK ? &c->why : NULL);
         engine_call_free(c);
     }

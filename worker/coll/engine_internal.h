@@ -49,7 +49,7 @@ typedef enum {
 typedef enum { PRETEND_NOTHING, PRETEND_REACHABLE, PRETEND_UNREACHABLE } engine_pretence;
 
 typedef struct engine_call {
-    struct engine_call *next;
+    struct engine_call *next, *prev;
     pen_group *g;
     coll_call call;
     call_state state;      /* its driver's */
@@ -77,7 +77,7 @@ typedef struct engine_call {
 } engine_call;
 
 typedef struct engine_message { /* a send or receive that the thread "pen-coll" looks after */
-    struct engine_message *next;
+    struct engine_message *next, *prev;
     pen_group *g;
     mesh_message *message;
     uint64_t deadline_ms, begun_ms;

@@ -2,6 +2,7 @@
 #include "worker/coll/engine_internal.h"
 
 #include "common/clock.h"
+#include "common/list.h"
 #include "common/why.h"
 #include "worker/coll/self_message.h"
 #include "worker/context.h"
@@ -65,11 +66,7 @@ pen_status engine_transfer_begin(pen_group *g, const engine_transfer *t, uint64_
     }
     pthread_mutex_lock(&e->lock);
     status = engine_thread_start(e, why);
-    if (status == PEN_OK) {
-        engine_message **last = &e->messages; /* in order: what was sent first is looked at first */
-        while (*last != NULL) last = &(*last)->next;
-        *last = m;
-    }
+    if (status == PEN_OK) LIST_APPEND(e->messages, m); /* what was sent first is looked at first */
     pthread_mutex_unlock(&e->lock);
     if (status != PEN_OK) {
         pthread_mutex_lock(&e->mesh_lock);

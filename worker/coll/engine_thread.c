@@ -3,6 +3,7 @@
 
 #include "common/clock.h"
 #include "common/fp_env.h"
+#include "common/list.h"
 #include "common/why.h"
 #include "worker/context.h"
 
@@ -51,9 +52,8 @@ static bool advance_messages(coll_engine *e)
     while (m != NULL) {
         const bool is_over = engine_message_look(m);
         pthread_mutex_lock(&e->lock);
-        engine_message *next = m->next, **place = &e->messages;
-        while (is_over && *place != m) place = &(*place)->next;
-        if (is_over) *place = next;
+        engine_message *next = m->next;
+        if (is_over) LIST_REMOVE(e->messages, m);
         pthread_mutex_unlock(&e->lock);
         if (is_over) {
             m->done(m->user, &m->result);

@@ -2,6 +2,7 @@
 #include "worker/coll/group.h"
 
 #include "common/log.h"
+#include "common/vec.h"
 #include "common/why.h"
 #include "worker/coll/engine_internal.h"
 #include "worker/context.h"
@@ -30,10 +31,8 @@ uint64_t group_child_id(pen_group *parent, const int *ranks, int n)
     uint32_t i             = 0;
     while (i < parent->n_children && parent->child[i].members != members) i++;
     if (i == parent->n_children) {
-        group_child *more = realloc(parent->child, (i + 1) * sizeof *more);
-        if (more == NULL) return 0;
-        parent->child = more;
-        more[i]       = (group_child){.members = members};
+        if (!VEC_MORE(parent->child, i)) return 0;
+        parent->child[i] = (group_child){.members = members};
         parent->n_children++;
     }
     const uint64_t times = parent->child[i].times++;
@@ -51,14 +50,13 @@ const char *group_carrier_name(group_carrier carrier)
 static bool enlist(coll_engine *e, pen_group *g)
 {
     pthread_mutex_lock(&e->lock);
-    pen_group **more = realloc(e->group, ((size_t)e->n_groups + 1) * sizeof *more);
-    if (more != NULL) {
-        e->group            = more;
-        more[e->n_groups++] = g;
+    const bool is_there = VEC_MORE(e->group, (size_t)e->n_groups);
+    if (is_there) {
+        e->group[e->n_groups++] = g;
         engine_group_inherit(e, g);
     }
     pthread_mutex_unlock(&e->lock);
-    return more != NULL;
+    return is_there;
 }
 
 /* The thread "pen-coll" may be inside this group's path: it leaves soon, for a path does not wait. */

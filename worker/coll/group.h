@@ -51,11 +51,11 @@ struct pen_group {
     uint32_t n_children;
 
     /* ---- under the engine's lock ---- */
-    uint64_t seq; /* of the newest call */
-    struct engine_call *head, *tail;
-    int waiters;     /* threads that wait for a call of the group, and drive it */
-    bool is_driven;  /* one thread is inside the path */
-    bool has_failed; /* for good; what every later call says: */
+    uint64_t seq;             /* of the newest call */
+    struct engine_call *head; /* a list, in the order they were made */
+    int waiters;              /* threads that wait for a call of the group, and drive it */
+    bool is_driven;           /* one thread is inside the path */
+    bool has_failed;          /* for good; what every later call says: */
     pen_error failure;
     bool names_call;             /* the call in progress is added to that sentence */
     bool has_shrunk;             /* coll_engine_shrunk() came: */

@@ -42,7 +42,7 @@ typedef struct {
     uint32_t lane, dials; /* dials: how often it was opened */
     bool is_up, is_stuck; /* stuck: it has memory that must be back, and is to be opened anew */
     reach reach;
-    mesh_post *first, **last; /* what waits for the connection */
+    mesh_post *posts; /* what waits for the connection */
 } mesh_link;
 
 typedef struct {
@@ -71,15 +71,13 @@ typedef enum {
 /* A message that came before its time. */
 typedef struct mesh_parked mesh_parked;
 struct mesh_parked {
-    mesh_parked *next;
+    mesh_parked *next, *prev;
     wire_peer head; /* its strings are label and show_label */
     buf *body;
     char label[WIRE_LABEL_MAX], show_label[WIRE_LABEL_MAX];
 };
 
-typedef struct {
-    mesh_parked *first, *last;
-} mesh_shelf; /* in the order of arrival */
+typedef mesh_parked *mesh_shelf; /* a list in the order of arrival */
 
 struct mesh {
     mesh_options o;
@@ -100,7 +98,7 @@ struct mesh {
     uint32_t n_suspects;          /* peers */
     uint64_t looked_ms;           /* for connections that are missing */
 
-    mesh_hold *lent, *spare;       /* lent: doubly linked */
+    mesh_hold *lent, *spare;       /* spare: a stack, as is */
     _Atomic(mesh_hold *) returned; /* pushed by the transport's threads */
     atomic_uint returning;         /* threads that are pushing */
     atomic_bool wants_returns;     /* somebody waits for nothing else */
@@ -154,9 +152,9 @@ void mesh_refuse(mesh *m, const char *what, const wire_peer *head);
 
 bool mesh_park(mesh *m, mesh_shelf *shelf, const wire_peer *head,
                buf *body); /* takes a reference to body */
-/* Takes the one behind `before` out (NULL: the first); it and its body are the caller's: mesh_drop(). */
-mesh_parked *mesh_unpark_behind(mesh *m, mesh_shelf *shelf, mesh_parked *before);
-mesh_parked *mesh_unpark(mesh *m, mesh_shelf *shelf); /* the first; NULL: there is none */
+/* Takes it out; it and its body are the caller's: mesh_drop(). */
+void mesh_unpark(mesh *m, mesh_shelf *shelf, mesh_parked *p);
+mesh_parked *mesh_unpark_first(mesh *m, mesh_shelf *shelf); /* NULL: there is none */
 void mesh_drop(mesh_parked *p);
 void mesh_clear(mesh *m, mesh_shelf *shelf);
 size_t mesh_eager_bytes(const mesh *m, int size); /* what a peer may be sent before it wants it */
@@ -205,12 +203,8 @@ typedef struct {
     uint32_t crc;
 } wire_run;
 
-typedef struct {
-    mesh_message *first, *last;
-} p2p_list;
-
 struct wire_team {
-    wire_team *next;
+    wire_team *next, *prev;
     mesh *m;
     uint64_t id;
     int size, rank;
@@ -219,7 +213,7 @@ struct wire_team {
     wire_mate *mate; /* [size] */
     wire_plan plan[WIRE_PLANS];
     wire_run run;
-    p2p_list receiving, sending;         /* in the order they were asked for */
+    mesh_message *receiving, *sending;   /* in the order they were asked for */
     mesh_shelf letters;                  /* nobody has asked for them yet */
     uint64_t *letters_to, *letters_from; /* [size] numbers given and seen */
 };

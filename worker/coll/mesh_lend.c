@@ -2,6 +2,7 @@
 #include "worker/coll/mesh_internal.h"
 
 #include "common/clock.h"
+#include "common/list.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -11,7 +12,8 @@
 struct mesh_hold {
     buf base;
     mesh *m;
-    mesh_hold *next, *before, *after; /* next: returned or spare; the others: lent */
+    mesh_hold *next, *prev; /* of what is lent */
+    mesh_hold *below;       /* on a stack: returned, or spare */
     mesh_link *link;
     runner_debt *debt;
     bool is_doubtful, is_back; /* its connection ended: not counted as back until that is judged */
@@ -24,7 +26,7 @@ static void give_back(buf *base)
     mesh *m      = h->m;
     atomic_fetch_add(&m->returning, 1);
     mesh_hold *top = atomic_load(&m->returned);
-    do h->next = top;
+    do h->below = top;
     while (!atomic_compare_exchange_weak(&m->returned, &top, h));
     if (atomic_load(&m->wants_returns)) eventfd_write(m->wake_fd, 1);
     atomic_fetch_sub(&m->returning, 1);
@@ -34,14 +36,13 @@ static buf *lend(mesh *m, mesh_link *l, const void *data, size_t bytes, runner_d
 {
     mesh_hold *h = m->spare;
     if (h != NULL)
-        m->spare = h->next;
+        m->spare = h->below;
     else
         h = malloc(sizeof *h);
     if (h == NULL) return NULL;
-    *h = (mesh_hold){.m = m, .link = l, .debt = debt, .after = m->lent};
+    *h = (mesh_hold){.m = m, .link = l, .debt = debt};
     buf_init(&h->base, (void *)(uintptr_t)data, bytes, give_back);
-    if (m->lent != NULL) m->lent->before = h;
-    m->lent = h;
+    LIST_PREPEND(m->lent, h);
     debt->n++;
     return &h->base;
 }
@@ -65,12 +66,8 @@ static void settle_one(mesh *m, mesh_hold *h)
         return;
     }
     h->debt->n--;
-    if (h->before != NULL)
-        h->before->after = h->after;
-    else
-        m->lent = h->after;
-    if (h->after != NULL) h->after->before = h->before;
-    h->next  = m->spare;
+    LIST_REMOVE(m->lent, h);
+    h->below = m->spare;
     m->spare = h;
 }
 
@@ -79,7 +76,7 @@ void mesh_collect(mesh *m)
     if (atomic_load(&m->returned) == NULL) return;
     mesh_hold *h = atomic_exchange(&m->returned, NULL);
     for (mesh_hold *next; h != NULL; h = next) {
-        next = h->next;
+        next = h->below;
         settle_one(m, h);
     }
 }
@@ -94,7 +91,7 @@ void mesh_await_returns(mesh *m)
 bool mesh_is_owing(const mesh *m, const void *owner)
 {
     const mesh_hold *h = m->lent;
-    while (h != NULL && h->debt->owner != owner) h = h->after;
+    while (h != NULL && h->debt->owner != owner) h = h->next;
     return h != NULL;
 }
 
@@ -107,13 +104,13 @@ static void cut(mesh_hold *h)
 
 void mesh_cut(mesh *m, const mesh_link *l)
 {
-    for (mesh_hold *h = m->lent; h != NULL; h = h->after)
+    for (mesh_hold *h = m->lent; h != NULL; h = h->next)
         if (h->link == l) cut(h);
 }
 
 void mesh_doubt(mesh *m, const mesh_link *l)
 {
-    for (mesh_hold *h = m->lent; h != NULL; h = h->after)
+    for (mesh_hold *h = m->lent; h != NULL; h = h->next)
         if (h->link == l) h->is_doubtful = true;
 }
 
@@ -126,23 +123,19 @@ static void decide(mesh *m, mesh_hold *h, bool is_cut)
 
 void mesh_decide(mesh *m, int rank, bool is_cut)
 {
-    for (mesh_hold *h = m->lent, *after; h != NULL; h = after) {
-        after = h->after;
+    LIST_EACH(h, m->lent)
         if (h->is_doubtful && h->link->rank == rank) decide(m, h, is_cut);
-    }
 }
 
 void mesh_decide_of(mesh *m, const void *owner)
 {
-    for (mesh_hold *h = m->lent, *after; h != NULL; h = after) {
-        after = h->after;
+    LIST_EACH(h, m->lent)
         if (h->is_doubtful && h->debt->owner == owner) decide(m, h, true);
-    }
 }
 
 void mesh_cut_of(mesh *m, const void *owner)
 {
-    for (mesh_hold *h = m->lent; h != NULL; h = h->after) {
+    for (mesh_hold *h = m->lent; h != NULL; h = h->next) {
         if (h->debt->owner != owner || h->link->t == NULL) continue;
         mesh_cut(m, h->link);
         h->link->is_stuck = true;
@@ -165,7 +158,7 @@ bool mesh_has_all_back(mesh *m)
 void mesh_free_holds(mesh *m)
 {
     for (mesh_hold *h = m->spare, *next; h != NULL; h = next) {
-        next = h->next;
+        next = h->below;
         free(h);
     }
 }

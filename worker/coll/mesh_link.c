@@ -2,6 +2,7 @@
 #include "worker/coll/mesh_internal.h"
 
 #include "common/clock.h"
+#include "common/list.h"
 #include "common/log.h"
 #include "common/why.h"
 
@@ -13,7 +14,7 @@
 enum { HEAD_BYTES_MAX = 4 << 10 };
 
 struct mesh_post {
-    mesh_post *next;
+    mesh_post *next, *prev;
     buf *body;
     size_t size;
     uint8_t head[];
@@ -34,14 +35,12 @@ transport_options mesh_transport_options(const mesh *m)
 
 static void drop_posts(mesh_link *l)
 {
-    for (mesh_post *p = l->first, *next; p != NULL; p = next) {
-        next = p->next;
+    LIST_EACH(p, l->posts) {
         buf_release(p->body);
         free(p);
         l->m->n_posts--;
     }
-    l->first = NULL;
-    l->last  = &l->first;
+    l->posts = NULL;
 }
 
 void mesh_close_link(mesh_link *l, uint32_t linger_ms)
@@ -88,8 +87,7 @@ static pen_status post(mesh_link *l, const wire_out *head, buf *body, pen_error 
     if (p == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a message of a collective");
     *p = (mesh_post){.body = body, .size = head->size};
     memcpy(p->head, head->data, head->size);
-    *l->last = p;
-    l->last  = &p->next;
+    LIST_APPEND(l->posts, p);
     l->m->n_posts++;
     return PEN_OK;
 }
@@ -97,11 +95,10 @@ static pen_status post(mesh_link *l, const wire_out *head, buf *body, pen_error 
 /* Oldest first; what does not go now waits for the next UP. */
 static void flush(mesh_link *l)
 {
-    while (l->first != NULL) {
-        mesh_post *p = l->first;
+    while (l->posts != NULL) {
+        mesh_post *p = l->posts;
         if (transport_send(l->t, 0, p->head, p->size, p->body) != PEN_OK) return;
-        l->first = p->next;
-        if (l->first == NULL) l->last = &l->first;
+        LIST_REMOVE(l->posts, p);
         l->m->n_posts--;
         free(p);
     }
@@ -109,7 +106,7 @@ static void flush(mesh_link *l)
 
 static pen_status pass(mesh_link *l, const wire_out *head, buf *body, pen_error *why)
 {
-    if (l->is_up && l->first == NULL) {
+    if (l->is_up && l->posts == NULL) {
         const pen_status status = transport_send(l->t, 0, head->data, head->size, body);
         if (status == PEN_OK) return PEN_OK;
         if (status != PEN_AGAIN)
@@ -199,7 +196,7 @@ void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms)
 bool mesh_has_posts(const mesh *m, int rank)
 {
     for (uint64_t lane = 0; m->n_posts > 0 && lane < m->o.lanes; lane++)
-        if (m->peer[rank].link[lane].first != NULL) return true;
+        if (m->peer[rank].link[lane].posts != NULL) return true;
     return false;
 }
 

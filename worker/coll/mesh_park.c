@@ -1,6 +1,7 @@
 /* mesh_park.c - what arrives before its time is kept, bounded. */
 #include "worker/coll/mesh_internal.h"
 
+#include "common/list.h"
 #include "common/log.h"
 
 #include <stdio.h>
@@ -35,32 +36,22 @@ bool mesh_park(mesh *m, mesh_shelf *shelf, const wire_peer *head, buf *body)
     snprintf(p->show_label, sizeof p->show_label, "%s", head->has_show ? head->show.label : "");
     p->head.label      = p->label;
     p->head.show.label = p->show_label;
-    if (shelf->last != NULL)
-        shelf->last->next = p;
-    else
-        shelf->first = p;
-    shelf->last = p;
+    LIST_APPEND(*shelf, p);
     m->parked_bytes += bytes;
     return true;
 }
 
-mesh_parked *mesh_unpark_behind(mesh *m, mesh_shelf *shelf, mesh_parked *before)
+void mesh_unpark(mesh *m, mesh_shelf *shelf, mesh_parked *p)
 {
-    mesh_parked *p = before != NULL ? before->next : shelf->first;
-    if (p == NULL) return NULL;
-    if (before != NULL)
-        before->next = p->next;
-    else
-        shelf->first = p->next;
-    if (shelf->last == p) shelf->last = before;
-    p->next = NULL;
+    LIST_REMOVE(*shelf, p);
     m->parked_bytes -= sizeof *p + (p->body != NULL ? p->body->size : 0);
-    return p;
 }
 
-mesh_parked *mesh_unpark(mesh *m, mesh_shelf *shelf)
+mesh_parked *mesh_unpark_first(mesh *m, mesh_shelf *shelf)
 {
-    return mesh_unpark_behind(m, shelf, NULL);
+    mesh_parked *p = *shelf;
+    if (p != NULL) mesh_unpark(m, shelf, p);
+    return p;
 }
 
 void mesh_drop(mesh_parked *p)
@@ -71,5 +62,5 @@ void mesh_drop(mesh_parked *p)
 
 void mesh_clear(mesh *m, mesh_shelf *shelf)
 {
-    for (mesh_parked *p; (p = mesh_unpark(m, shelf)) != NULL;) mesh_drop(p);
+    for (mesh_parked *p; (p = mesh_unpark_first(m, shelf)) != NULL;) mesh_drop(p);
 }

@@ -15,10 +15,8 @@ bool mesh_peer_init(mesh *m, int rank, uint64_t incarnation, const char *address
                                .link        = calloc(m->o.lanes, sizeof *p->link),
                                .caller      = calloc(m->o.lanes, sizeof *p->caller),
                                .dial        = calloc(m->o.lanes, sizeof *p->dial)};
-    for (uint64_t i = 0; p->link != NULL && i < m->o.lanes; i++) {
-        p->link[i]      = (mesh_link){.m = m, .rank = rank, .lane = (uint32_t)i};
-        p->link[i].last = &p->link[i].first;
-    }
+    for (uint64_t i = 0; p->link != NULL && i < m->o.lanes; i++)
+        p->link[i] = (mesh_link){.m = m, .rank = rank, .lane = (uint32_t)i};
     return p->address != NULL && p->host != NULL && p->link != NULL && p->caller != NULL &&
            p->dial != NULL;
 }

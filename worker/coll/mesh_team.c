@@ -1,6 +1,8 @@
 /* mesh_team.c - groups: their members' connections, and for which of them something is. */
 #include "worker/coll/mesh_internal.h"
 
+#include "common/list.h"
+#include "common/vec.h"
 #include "common/why.h"
 
 #include <stdlib.h>
@@ -77,8 +79,8 @@ static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, in
 static void hear_early(mesh *m)
 {
     mesh_shelf all = m->early;
-    m->early       = (mesh_shelf){0};
-    for (mesh_parked *p; (p = mesh_unpark(m, &all)) != NULL;) {
+    m->early       = NULL;
+    for (mesh_parked *p; (p = mesh_unpark_first(m, &all)) != NULL;) {
         mesh_deliver(m, &p->head, p->body);
         mesh_drop(p);
     }
@@ -94,8 +96,7 @@ pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, in
                        (unsigned long long)id);
     wire_team *t = make_team(m, id, ranks, size, rank);
     if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", size);
-    t->next  = m->teams;
-    m->teams = t;
+    LIST_PREPEND(m->teams, t);
     hear_early(m);
     *out = t;
     return PEN_OK;
@@ -124,15 +125,9 @@ pen_status wire_team_dial(wire_team *t, pen_error *why)
 
 void wire_team_destroy(wire_team *team)
 {
-    mesh *m          = team->m;
-    wire_team **link = &m->teams;
-    uint64_t *more   = realloc(m->gone, (m->n_gone + 1) * sizeof *more);
-    if (more != NULL) {
-        m->gone           = more;
-        more[m->n_gone++] = team->id;
-    }
-    while (*link != team) link = &(*link)->next;
-    *link = team->next;
+    mesh *m = team->m;
+    if (VEC_MORE(m->gone, m->n_gone)) m->gone[m->n_gone++] = team->id;
+    LIST_REMOVE(m->teams, team);
     wire_free(team);
     p2p_free(team);
     free_team(team);

@@ -68,7 +68,7 @@ typedef struct {
 
 /* A slot whose team is gone, but that slower peers may still read. */
 typedef struct node_leftover {
-    struct node_leftover *next;
+    struct node_leftover *next, *prev;
     int slot, size, rank;
     uint64_t id, last;
     node_peer *peer; /* [size] */

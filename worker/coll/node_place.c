@@ -1,7 +1,7 @@
 /* node_place.c - the control segment of a process: doorbell, slots, and those of peers. */
 #include "worker/coll/node_internal.h"
 
-#include "common/clock.h"
+#include "common/list.h"
 #include "common/why.h"
 
 #include <errno.h>
@@ -70,11 +70,7 @@ static void leftover_free(node_leftover *l)
 void node_place_destroy(node_place *p)
 {
     if (p == NULL) return;
-    while (p->leftovers != NULL) {
-        node_leftover *l = p->leftovers;
-        p->leftovers     = l->next;
-        leftover_free(l);
-    }
+    LIST_EACH(l, p->leftovers) leftover_free(l);
     pthread_mutex_destroy(&p->lock);
     segment_free(p->control);
     free(p);
@@ -171,13 +167,9 @@ static bool is_read_by_nobody(const node_leftover *l)
 
 static void sweep(node_place *p)
 {
-    for (node_leftover **link = &p->leftovers; *link != NULL;) {
-        node_leftover *l = *link;
-        if (!is_read_by_nobody(l)) {
-            link = &l->next;
-            continue;
-        }
-        *link = l->next;
+    LIST_EACH(l, p->leftovers) {
+        if (!is_read_by_nobody(l)) continue;
+        LIST_REMOVE(p->leftovers, l);
         atomic_store_explicit(&p->control->group[l->slot], 0, memory_order_release);
         leftover_free(l);
     }
@@ -224,8 +216,7 @@ void node_leave_slot(node_place *p, node_leftover *l)
 {
     atomic_store_explicit(&p->control->slot[l->slot].ended, UINT64_MAX, memory_order_release);
     pthread_mutex_lock(&p->lock);
-    l->next      = p->leftovers;
-    p->leftovers = l;
+    LIST_PREPEND(p->leftovers, l);
     sweep(p);
     pthread_mutex_unlock(&p->lock);
 }

@@ -9,6 +9,7 @@
  * Unfit      letters (too large for the room, another type) end the receive and stay, for a better one.
  */
 #include "common/crc.h"
+#include "common/list.h"
 #include "common/why.h"
 #include "proto/plan.h"
 #include "worker/coll/mesh_internal.h"
@@ -22,7 +23,7 @@ enum { SMALL_BYTES = 64 << 10, COST_BYTES = 256, WINDOW_BYTES = 8 << 20 };
 typedef enum { RECV_WAITING, RECV_MOVING, SEND_ANNOUNCED, SEND_MOVING, SEND_LEAVING, ENDED } state;
 
 struct mesh_message {
-    mesh_message *next;
+    mesh_message *next, *prev;
     wire_team *team;
     state state;
     int peer, tag; /* of a receive: may be PEN_ANY; peer is set when it has matched */
@@ -38,34 +39,13 @@ struct mesh_message {
 };
 
 /* ---- lists ----------------------------------------------------------------------------------- */
-static void append(p2p_list *list, mesh_message *one)
-{
-    if (list->last != NULL)
-        list->last->next = one;
-    else
-        list->first = one;
-    list->last = one;
-}
-
-static void take_out(p2p_list *list, mesh_message *one)
-{
-    mesh_message *before = NULL;
-    for (mesh_message *m = list->first; m != one; m = m->next) before = m;
-    if (before != NULL)
-        before->next = one->next;
-    else
-        list->first = one->next;
-    if (list->last == one) list->last = before;
-}
-
-static p2p_list *list_of(mesh_message *one)
+static mesh_message **list_of(mesh_message *one)
 {
     return one->is_send ? &one->team->sending : &one->team->receiving;
 }
 
-static mesh_message *find(p2p_list *list, state is, int peer, uint64_t id)
+static mesh_message *find(mesh_message *m, state is, int peer, uint64_t id)
 {
-    mesh_message *m = list->first;
     while (m != NULL && (m->state != is || m->peer != peer || m->id != id)) m = m->next;
     return m;
 }
@@ -154,8 +134,8 @@ static void send_sections(mesh_message *one)
 
 static void take_clear(wire_team *team, int from, const wire_peer *head)
 {
-    mesh_message *one = find(&team->sending, SEND_ANNOUNCED, from, head->id);
-    if (one == NULL) one = find(&team->sending, SEND_MOVING, from, head->id);
+    mesh_message *one = find(team->sending, SEND_ANNOUNCED, from, head->id);
+    if (one == NULL) one = find(team->sending, SEND_MOVING, from, head->id);
     if (one == NULL) {
         withdraw(team, from, head->id);
         return;
@@ -180,7 +160,7 @@ static bool is_sound(wire_team *team, mesh_message *one, const wire_peer *head, 
 
 static void take_section(wire_team *team, int from, const wire_peer *head, const buf *body)
 {
-    mesh_message *one = find(&team->receiving, RECV_MOVING, from, head->id);
+    mesh_message *one = find(team->receiving, RECV_MOVING, from, head->id);
     const size_t size = body != NULL ? body->size : 0;
     if (one == NULL) return; /* it was given up */
     if (head->total != one->bytes || size > one->bytes || head->offset > one->bytes - size) {
@@ -231,7 +211,7 @@ static bool fits(mesh_message *one, int from, const wire_peer *head)
 /* A letter to oneself lies where its sender has it. */
 static void take_own(mesh_message *one, const wire_peer *head)
 {
-    mesh_message *from = find(&one->team->sending, SEND_ANNOUNCED, one->team->rank, head->id);
+    mesh_message *from = find(one->team->sending, SEND_ANNOUNCED, one->team->rank, head->id);
     if (from == NULL) return; /* it was cancelled */
     if (from->bytes > 0) memmove(one->data, from->data, from->bytes);
     end_ok(one, one->team->rank, head->tag, from->bytes / one->element);
@@ -275,7 +255,7 @@ static void accept_letter(mesh_message *one, int from, const wire_peer *head, co
 /* True: somebody has it, or will. */
 static bool offer(wire_team *team, int from, const wire_peer *head, const buf *body)
 {
-    for (mesh_message *one = team->receiving.first; one != NULL; one = one->next) {
+    for (mesh_message *one = team->receiving; one != NULL; one = one->next) {
         if (!matches(one, from, head->tag) || !fits(one, from, head)) continue;
         accept_letter(one, from, head, body);
         return true;
@@ -298,34 +278,29 @@ static void take_letter(wire_team *team, int from, const wire_peer *head, buf *b
 /* The oldest kept letter that matches. */
 static void look_through(mesh_message *one)
 {
-    wire_team *team     = one->team;
-    mesh_parked *before = NULL, *p = team->letters.first;
-    while (p != NULL && !matches(one, team->position[p->head.rank], p->head.tag)) {
-        before = p;
-        p      = p->next;
-    }
+    wire_team *team = one->team;
+    mesh_parked *p  = team->letters;
+    while (p != NULL && !matches(one, team->position[p->head.rank], p->head.tag)) p = p->next;
     if (p == NULL || !fits(one, team->position[p->head.rank], &p->head)) return;
-    mesh_unpark_behind(team->m, &team->letters, before);
+    mesh_unpark(team->m, &team->letters, p);
     accept_letter(one, team->position[p->head.rank], &p->head, p->body);
     mesh_drop(p);
 }
 
 static void forget_announced(wire_team *team, int from, uint64_t id)
 {
-    mesh_parked *before = NULL;
-    for (mesh_parked *p = team->letters.first; p != NULL; p = p->next) {
-        if (team->position[p->head.rank] == from && p->head.id == id &&
-            (p->head.flags & WIRE_CALL_FIRST) != 0) {
-            mesh_drop(mesh_unpark_behind(team->m, &team->letters, before));
-            return;
-        }
-        before = p;
-    }
+    mesh_parked *p = team->letters;
+    while (p != NULL && (team->position[p->head.rank] != from || p->head.id != id ||
+                         (p->head.flags & WIRE_CALL_FIRST) == 0))
+        p = p->next;
+    if (p == NULL) return;
+    mesh_unpark(team->m, &team->letters, p);
+    mesh_drop(p);
 }
 
 static void take_withdrawn(wire_team *team, int from, uint64_t id)
 {
-    mesh_message *one = find(&team->receiving, RECV_MOVING, from, id);
+    mesh_message *one = find(team->receiving, RECV_MOVING, from, id);
     forget_announced(team, from, id);
     if (one == NULL) return;
     why_set(&one->result.why, PEN_TIMED_OUT, "%s: rank %d gave its send up", one->what,
@@ -353,9 +328,9 @@ static bool is_sent(const mesh_message *one)
 /* Who left in good order may have what is leaving to it. */
 void p2p_lost(wire_team *team, int position, mesh_loss loss, const char *how)
 {
-    p2p_list *const lists[] = {&team->receiving, &team->sending};
+    mesh_message *const lists[] = {team->receiving, team->sending};
     for (int i = 0; i < 2; i++)
-        for (mesh_message *one = lists[i]->first; one != NULL; one = one->next) {
+        for (mesh_message *one = lists[i]; one != NULL; one = one->next) {
             if (one->state == ENDED || one->peer != position || is_sent(one)) continue;
             if (loss == MESH_LEFT && one->state == SEND_LEAVING) continue;
             if (loss == MESH_BROKE_OUT && !one->is_send) continue;
@@ -440,13 +415,13 @@ pen_status mesh_send(wire_team *team, int to, int tag, const void *data, size_t 
                       .dtype = (uint32_t)dtype,
                       .id    = one->id,
                       .label = one->label};
-    append(&team->sending, one);
+    LIST_APPEND(team->sending, one);
     if (to == team->rank)
         send_own(one, &head);
     else
         status = send_letter(one, &head, why);
     if (status != PEN_OK) {
-        take_out(&team->sending, one);
+        LIST_REMOVE(team->sending, one);
         free(one);
         return status;
     }
@@ -461,14 +436,14 @@ pen_status mesh_recv(wire_team *team, int from, int tag, void *data, size_t n, p
     mesh_message *one = make(team, false, from, tag, data, n, dtype, label);
     if (one == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a message");
     one->state = RECV_WAITING;
-    append(&team->receiving, one);
+    LIST_APPEND(team->receiving, one);
     look_through(one);
     const bool is_gone =
         from >= 0 && from != team->rank &&
         (team->m->peer[team->ranks[from]].is_lost || mesh_is_away(team->m, team->ranks[from]));
     if (one->state == RECV_WAITING && is_gone) {
         why_set(why, PEN_PEER_LOST, "%s: rank %d is gone", one->what, team->ranks[from]);
-        take_out(&team->receiving, one);
+        LIST_REMOVE(team->receiving, one);
         free(one);
         return PEN_PEER_LOST;
     }
@@ -497,7 +472,7 @@ bool mesh_test(mesh_message *one, mesh_result *result)
     }
     if (one->state != ENDED || one->debt.n > 0) return false;
     *result = one->result;
-    take_out(list_of(one), one);
+    LIST_REMOVE(*list_of(one), one);
     free(one);
     return true;
 }
@@ -511,15 +486,15 @@ void mesh_cancel(mesh_message *one)
         take_withdrawn(team, team->rank, one->id);
     else if (is_out)
         withdraw(team, one->peer, one->id);
-    take_out(list_of(one), one);
+    LIST_REMOVE(*list_of(one), one);
     free(one);
 }
 
 void p2p_free(wire_team *team)
 {
-    while (team->receiving.first != NULL) mesh_cancel(team->receiving.first);
-    while (team->sending.first != NULL) mesh_cancel(team->sending.first);
-    for (mesh_parked *p; (p = mesh_unpark(team->m, &team->letters)) != NULL;) {
+    while (team->receiving != NULL) mesh_cancel(team->receiving);
+    while (team->sending != NULL) mesh_cancel(team->sending);
+    for (mesh_parked *p; (p = mesh_unpark_first(team->m, &team->letters)) != NULL;) {
         p2p_used_up(team->m, p->head.rank, &p->head);
         mesh_drop(p);
     }

@@ -1,7 +1,7 @@
 /* self_message.c - a group of one sends to itself: messages are kept until they are received. */
 #include "worker/coll/self_message.h"
 
-#include "common/clock.h"
+#include "common/list.h"
 #include "common/why.h"
 #include "proto/plan.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct self_message {
-    struct self_message *next;
+    struct self_message *next, *prev;
     int tag;
     pen_dtype dtype;
     size_t n;
@@ -17,12 +17,6 @@ struct self_message {
     void (*done)(void *user, const mesh_result *result);
     void *user;
 };
-
-static void append(self_message **list, self_message *m)
-{
-    while (*list != NULL) list = &(*list)->next;
-    *list = m;
-}
 
 static void deliver(const self_message *from, void *to, size_t room, pen_dtype dtype,
                     mesh_result *result)
@@ -48,9 +42,9 @@ static bool fits(int tag, int other)
 /* The first of the list that fits, taken out; NULL: none. */
 static self_message *take(self_message **list, int tag)
 {
-    while (*list != NULL && !fits(tag, (*list)->tag)) list = &(*list)->next;
     self_message *m = *list;
-    if (m != NULL) *list = m->next;
+    while (m != NULL && !fits(tag, m->tag)) m = m->next;
+    if (m != NULL) LIST_REMOVE(*list, m);
     return m;
 }
 
@@ -87,7 +81,7 @@ static pen_status send(coll_engine *e, const engine_transfer *t, self_message **
         deliver(m, (*receiver)->data, (*receiver)->n, (*receiver)->dtype, received);
         free_message(m, true);
     } else {
-        append(&e->self_sent, m);
+        LIST_APPEND(e->self_sent, m);
         pthread_cond_broadcast(&e->ended);
     }
     return PEN_OK;
@@ -110,7 +104,7 @@ pen_status self_transfer_begin(coll_engine *e, const engine_transfer *t,
         } else {
             m->done = done;
             m->user = user;
-            append(&e->self_waiting, m);
+            LIST_APPEND(e->self_waiting, m);
         }
     }
     pthread_mutex_unlock(&e->lock);
@@ -163,8 +157,7 @@ void self_messages_end(coll_engine *e)
     self_message *m;
     ended.status = why_set(&ended.why, PEN_WRONG_STATE, "the context ended before a message came");
     while ((m = take(&e->self_sent, PEN_ANY)) != NULL) free_message(m, true);
-    while ((m = e->self_waiting) != NULL) {
-        e->self_waiting = m->next;
+    while ((m = take(&e->self_waiting, PEN_ANY)) != NULL) {
         m->done(m->user, &ended);
         free_message(m, false);
     }

@@ -347,9 +347,9 @@ void wire_take(wire_team *team, int from, const wire_peer *head, buf *body)
 static bool offer_parked(wire_team *team)
 {
     mesh_shelf all   = team->run.parked;
-    team->run.parked = (mesh_shelf){0};
+    team->run.parked = NULL;
     bool any         = false;
-    for (mesh_parked *p; (p = mesh_unpark(team->m, &all)) != NULL;) {
+    for (mesh_parked *p; (p = mesh_unpark_first(team->m, &all)) != NULL;) {
         const int from = team->position[p->head.rank];
         const bool is_taken =
             p->head.seq != team->run.seq || take_part(team, from, &p->head, p->body);
@@ -363,7 +363,7 @@ static bool offer_parked(wire_team *team)
 static size_t parked_of(const wire_team *team, int position)
 {
     size_t sum = 0;
-    for (const mesh_parked *p = team->run.parked.first; p != NULL; p = p->next)
+    for (const mesh_parked *p = team->run.parked; p != NULL; p = p->next)
         if (p->head.seq == team->run.seq && p->head.rank == team->ranks[position] && p->body)
             sum += p->body->size;
     return sum;
@@ -440,7 +440,7 @@ static pen_status wire_start(void *user, void *memory, const coll_call *call, ui
     run->eager  = mesh_eager_bytes(team->m, team->size);
     run->window = 2 * run->eager < WINDOW_BYTES ? 2 * run->eager : WINDOW_BYTES;
     run->parked = run->next;
-    run->next   = (mesh_shelf){0};
+    run->next   = NULL;
     coll_header_of(call, team->size, seq, &run->own);
     begin_mates(team, seq);
     if (run->next_is_torn) fail_torn(team);
