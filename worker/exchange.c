@@ -1,6 +1,7 @@
 /* exchange.c - requests and their operations: from open to completed. */
 #include "worker/exchange_internal.h"
 
+#include "common/arrays.h"
 #include "common/why.h"
 #include "proto/scalars.h"
 
@@ -45,24 +46,16 @@ void exchange_inputs_release(inputs *in)
 /* ---- birth and death ------------------------------------------------------------------------- */
 static bool allocate(exchange *self)
 {
-    const plan *p      = self->setup.plan;
-    self->chunk        = calloc(p->n_chunks, sizeof *self->chunk);
-    self->lane         = calloc(self->n_lanes, sizeof *self->lane);
-    self->stamp        = calloc(p->n_partitions, sizeof *self->stamp);
-    self->partition    = calloc(p->n_partitions, sizeof *self->partition);
-    self->record_hash  = calloc(p->n_partitions, sizeof *self->record_hash);
-    self->column_chunk = calloc(PACK_CHUNKS_MAX, sizeof *self->column_chunk);
-    self->column_seq   = calloc(PACK_CHUNKS_MAX, sizeof *self->column_seq);
-    self->piece        = calloc(PACK_CHUNKS_MAX, sizeof *self->piece);
-    self->push_dtype   = calloc(p->n_tensors, sizeof *self->push_dtype);
-    step_state *step   = &self->step;
-    step->record       = calloc(p->n_partitions, sizeof *step->record);
-    step->sums         = calloc(p->n_partitions, sizeof *step->sums);
-    step->has          = calloc(p->n_partitions, sizeof *step->has);
-    if (!self->chunk || !self->lane || !self->stamp || !self->partition || !self->record_hash ||
-        !self->column_chunk || !self->column_seq || !self->piece || !self->push_dtype ||
-        !step->record || !step->sums || !step->has)
-        return false;
+    const plan *p    = self->setup.plan;
+    step_state *step = &self->step;
+    self->arrays     = ARRAYS_NEW(
+            ARRAY(self->chunk, p->n_chunks), ARRAY(self->lane, self->n_lanes),
+            ARRAY(self->stamp, p->n_partitions), ARRAY(self->partition, p->n_partitions),
+            ARRAY(self->record_hash, p->n_partitions), ARRAY(self->column_chunk, PACK_CHUNKS_MAX),
+            ARRAY(self->column_seq, PACK_CHUNKS_MAX), ARRAY(self->piece, PACK_CHUNKS_MAX),
+            ARRAY(self->push_dtype, p->n_tensors), ARRAY(step->record, p->n_partitions),
+            ARRAY(step->sums, p->n_partitions), ARRAY(step->has, p->n_partitions));
+    if (self->arrays == NULL) return false;
     for (uint32_t i = 0; i < p->n_partitions; i++) {
         if (p->partition[i].n_decided == 0) continue;
         step->sums[i] = calloc(p->partition[i].blocks, sizeof(double));
@@ -146,9 +139,6 @@ void exchange_destroy(exchange *self)
     for (uint32_t i = 0; self->step.sums != NULL && i < self->setup.plan->n_partitions; i++)
         free(self->step.sums[i]);
     exchange_away_fini(self);
-    free(self->step.sums);
-    free(self->step.record);
-    free(self->step.has);
     while (self->slabs != NULL) {
         struct slab *next = self->slabs->next;
         free(self->slabs);
@@ -157,15 +147,7 @@ void exchange_destroy(exchange *self)
     free(self->worker);
     free(self->is_trained);
     free(self->idle);
-    free(self->push_dtype);
-    free(self->piece);
-    free(self->column_seq);
-    free(self->column_chunk);
-    free(self->record_hash);
-    free(self->partition);
-    free(self->stamp);
-    free(self->lane);
-    free(self->chunk);
+    free(self->arrays);
     free(self);
 }
 

@@ -128,6 +128,7 @@ struct exchange {
     exchange_setup setup;
     exchange_actions act;
     void *user;
+    void *arrays;        /* those below, and of the step, whose size never changes */
     chunk_queue *chunk;  /* [n_chunks] */
     lane_state *lane;    /* [n_shards * lanes] */
     uint8_t *push_dtype; /* [n_tensors] pen_dtype */

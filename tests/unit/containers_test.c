@@ -1,4 +1,4 @@
-/* containers_test.c - lists, arrays that grow, hashes. */
+/* containers_test.c - lists, arrays that grow, arrays that live together, hashes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "common/arrays.h"
 #include "common/hash.h"
 #include "common/list.h"
 #include "common/vec.h"
@@ -166,9 +167,40 @@ static void test_a_hash_is_that_of_the_bytes_alone_and_never_0(void **state)
     }
 }
 
+/* ---- arrays ---------------------------------------------------------------------------------- */
+static void
+test_arrays_that_live_together_are_zeroed_apart_and_as_long_as_was_asked_for(void **state)
+{
+    (void)state;
+    char *a;
+    double *b;
+    int *none;
+    void *memory = ARRAYS_NEW(ARRAY(a, 100), ARRAY(none, 0), ARRAY(b, 7));
+    assert_non_null(memory);
+    for (int i = 0; i < 100; i++) assert_int_equal(a[i], 0);
+    memset(a, 255, 100);
+    for (int i = 0; i < 7; i++) assert_true(b[i] == 0);
+    assert_int_equal((uintptr_t)b % 64, 0);
+    assert_true((char *)none >= a + 100 && (char *)b > (char *)none);
+    free(memory);
+}
+
+static void test_arrays_of_more_than_memory_can_hold_are_not_made(void **state)
+{
+    (void)state;
+    char *a   = NULL;
+    double *b = NULL;
+    assert_null(ARRAYS_NEW(ARRAY(a, 8), ARRAY(b, SIZE_MAX / 4)));
+    assert_null(ARRAYS_NEW(ARRAY(a, SIZE_MAX - 8)));
+    assert_true(a == NULL && b == NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            test_arrays_that_live_together_are_zeroed_apart_and_as_long_as_was_asked_for),
+        cmocka_unit_test(test_arrays_of_more_than_memory_can_hold_are_not_made),
         cmocka_unit_test(test_a_list_keeps_the_order_in_which_elements_came),
         cmocka_unit_test(test_any_element_can_be_removed_and_says_that_it_is_in_no_list),
         cmocka_unit_test(test_elements_may_be_freed_while_their_list_is_walked),

@@ -71,6 +71,12 @@ size_t coll_part_offset(const size_t *counts, size_t n, int who)
     return sum;
 }
 
+bool coll_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
+}
+
 size_t coll_in_elements(const coll_call *call, int size, int rank)
 {
     switch (call->kind) {
@@ -207,10 +213,8 @@ static pen_status check_buffers(const coll_call *call, int size, int rank, const
     if (n_out > 0 && call->out == NULL)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "%s: out is NULL, and this member gets %zu elements", function, n_out);
-    const uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
-    const bool overlaps =
-        n_in > 0 && n_out > 0 && in < out + n_out * element && out < in + n_in * element;
-    if (overlaps && !overlap_is_meant(call, rank, element))
+    if (coll_overlap(call->in, n_in * element, call->out, n_out * element) &&
+        !overlap_is_meant(call, rank, element))
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "%s: in and out overlap; they may be the same pointer, or lie apart",
                        function);

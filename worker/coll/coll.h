@@ -84,6 +84,7 @@ size_t coll_in_elements(const coll_call *call, int size, int rank);
 size_t coll_out_elements(const coll_call *call, int size, int rank);
 size_t coll_part(const size_t *counts, size_t n, int who);        /* counts NULL: n */
 size_t coll_part_offset(const size_t *counts, size_t n, int who); /* sum of the parts before */
+bool coll_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes);
 
 /* What the public functions check.  `function` begins the sentence. */
 pen_status coll_call_check(const coll_call *call, int size, int rank, const char *function,

@@ -1,6 +1,7 @@
 /* device.c - collectives on device memory: teams, and the stages of a call. */
 #include "worker/coll/device_internal.h"
 
+#include "common/arrays.h"
 #include "common/clock.h"
 #include "common/why.h"
 #include "proto/plan.h"
@@ -16,37 +17,17 @@ enum { SPIN_DEFAULT_NS = 2000000000, STAGING_STEP = 2 << 20 };
 static bool make_arrays(device_team *t)
 {
     const size_t n = (size_t)t->size;
-    t->ranks       = calloc(n, sizeof *t->ranks);
-    t->peer        = calloc(n, sizeof(void *));
-    t->peer_ref    = calloc(n, sizeof *t->peer_ref);
-    t->slot        = calloc(n, sizeof(void *));
-    t->pools       = calloc(n, sizeof(void *));
-    t->pool_ref    = calloc(n, sizeof *t->pool_ref);
-    t->events      = calloc(2 * n, sizeof(void *));
-    t->mapped      = calloc(n * DEVICE_CACHED, sizeof *t->mapped);
-    t->operands    = calloc(n, sizeof(void *));
-    t->results     = calloc(n, sizeof(void *));
-    t->scale       = calloc(n, sizeof *t->scale);
-    t->headers     = calloc(n, sizeof(void *));
-    return t->ranks != NULL && t->peer != NULL && t->peer_ref != NULL && t->slot != NULL &&
-           t->pools != NULL && t->pool_ref != NULL && t->events != NULL && t->mapped != NULL &&
-           t->operands != NULL && t->results != NULL && t->scale != NULL && t->headers != NULL;
+    t->arrays =
+        ARRAYS_NEW(ARRAY(t->ranks, n), ARRAY(t->peer, n), ARRAY(t->peer_ref, n), ARRAY(t->slot, n),
+                   ARRAY(t->pools, n), ARRAY(t->pool_ref, n), ARRAY(t->events, 2 * n),
+                   ARRAY(t->mapped, n * DEVICE_CACHED), ARRAY(t->operands, n), ARRAY(t->results, n),
+                   ARRAY(t->scale, n), ARRAY(t->headers, n));
+    return t->arrays != NULL;
 }
 
 static void free_team(device_team *t)
 {
-    free(t->ranks);
-    free(t->peer);
-    free(t->peer_ref);
-    free(t->slot);
-    free(t->pools);
-    free(t->pool_ref);
-    free(t->events);
-    free(t->mapped);
-    free(t->operands);
-    free(t->results);
-    free(t->scale);
-    free(t->headers);
+    free(t->arrays);
     free(t);
 }
 
@@ -206,9 +187,7 @@ static pen_status offer_in(device_op *op, device_entry *entry, pen_error *why)
 
 static bool overlaps(const device_op *op)
 {
-    const char *in = op->call->in, *out = op->call->out;
-    return op->in_bytes > 0 && op->out_bytes > 0 && in < out + op->out_bytes &&
-           out < in + op->in_bytes;
+    return coll_overlap(op->call->in, op->in_bytes, op->call->out, op->out_bytes);
 }
 
 static pen_status offer_out(device_op *op, device_entry *entry, pen_error *why)

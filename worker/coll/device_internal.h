@@ -89,6 +89,7 @@ struct device_team {
     uint64_t id, last; /* last: seq of the last call begun */
     uint64_t step;     /* newest barrier */
     int size, rank, own_slot, device;
+    void *arrays; /* all below that are said to be [size] */
     int *ranks;
     device_control **peer; /* [size] */
     segment_ref *peer_ref;

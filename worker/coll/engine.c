@@ -1,6 +1,7 @@
 /* engine.c - the engine: what it is made of, who joined, the thread "pen-coll". */
 #include "worker/coll/engine.h"
 
+#include "common/arrays.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/transport/own_address.h"
@@ -134,17 +135,11 @@ pen_status coll_engine_create(pen_ctx *ctx, const coll_job *job, void *user, col
 static void free_members(coll_engine *e)
 {
     for (int i = 0; i < e->n_members; i++) {
-        if (e->host != NULL) free(e->host[i]);
-        if (e->node_address != NULL) free(e->node_address[i]);
-        if (e->device_address != NULL) free(e->device_address[i]);
+        free(e->host[i]);
+        free(e->node_address[i]);
+        free(e->device_address[i]);
     }
-    free(e->host);
-    free(e->node_address);
-    free(e->device_address);
-    free(e->local_rank);
-    free(e->node_of);
-    free(e->place_of);
-    free(e->is_lost);
+    free(e->members);
     free(e->loss);
 }
 
@@ -232,17 +227,12 @@ uint32_t coll_engine_prove(const coll_engine *e, const coll_member *members, int
 static pen_status copy_members(coll_engine *e, const coll_member *members, int n, pen_error *why)
 {
     const size_t many = (size_t)n;
-    e->host           = calloc(many, sizeof *e->host);
-    e->node_address   = calloc(many, sizeof *e->node_address);
-    e->device_address = calloc(many, sizeof *e->device_address);
-    e->local_rank     = calloc(many, sizeof *e->local_rank);
-    e->node_of        = calloc(many, sizeof *e->node_of);
-    e->place_of       = calloc(many, sizeof *e->place_of);
-    e->is_lost        = calloc(many, sizeof *e->is_lost);
-    e->n_members      = n;
-    bool is_whole     = e->host != NULL && e->node_address != NULL && e->device_address != NULL &&
-                    e->local_rank != NULL && e->node_of != NULL && e->place_of != NULL &&
-                    e->is_lost != NULL;
+    e->members =
+        ARRAYS_NEW(ARRAY(e->host, many), ARRAY(e->node_address, many),
+                   ARRAY(e->device_address, many), ARRAY(e->local_rank, many),
+                   ARRAY(e->node_of, many), ARRAY(e->place_of, many), ARRAY(e->is_lost, many));
+    bool is_whole = e->members != NULL;
+    e->n_members  = is_whole ? n : 0;
     for (int i = 0; i < n && is_whole; i++) {
         e->host[i]           = strdup(members[i].host != NULL ? members[i].host : "unknown");
         e->node_address[i]   = strdup(find_address(&members[i], "node:"));
@@ -258,11 +248,11 @@ static pen_status copy_members(coll_engine *e, const coll_member *members, int n
 static pen_status set_peers(coll_engine *e, const coll_member *members, int n, uint64_t job,
                             pen_error *why)
 {
-    uint64_t *incarnation = calloc((size_t)n, sizeof *incarnation);
-    const char **address  = calloc((size_t)n, sizeof *address);
-    pen_status status     = PEN_OK;
-    if (incarnation == NULL || address == NULL)
-        status = why_set(why, PEN_NO_MEMORY, "no memory for %d members", n);
+    uint64_t *incarnation;
+    const char **address;
+    void *arrays = ARRAYS_NEW(ARRAY(incarnation, (size_t)n), ARRAY(address, (size_t)n));
+    pen_status status =
+        arrays != NULL ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for %d members", n);
     for (int i = 0; i < n && status == PEN_OK; i++) {
         incarnation[i] = members[i].incarnation;
         address[i]     = find_address(&members[i], "tcp:");
@@ -276,8 +266,7 @@ static pen_status set_peers(coll_engine *e, const coll_member *members, int n, u
                                 (const char *const *)e->host, job, why);
         pthread_mutex_unlock(&e->mesh_lock);
     }
-    free(incarnation);
-    free(address);
+    free(arrays);
     return status;
 }
 

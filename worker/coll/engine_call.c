@@ -19,23 +19,12 @@ static uint64_t now_ms(void)
 /* ---- beginning ------------------------------------------------------------------------------- */
 void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms)
 {
-    c->next         = NULL;
-    c->g            = g;
-    c->call         = *call;
-    c->state        = CALL_QUEUED;
-    c->status       = PEN_OK;
-    c->is_reported  = false;
-    c->is_one_sided = false;
-    c->has_ended    = false;
-    c->path         = NULL;
-    c->stage        = NULL;
-    c->done         = NULL;
-    c->user         = NULL;
-    c->counts       = NULL;
-    c->out_counts   = NULL;
-    c->begun_ms     = now_ms();
-    c->begun_ns     = trace_begin();
-    c->since_ns     = stat_begin(&g->engine->ctx->stats);
+    memset(c, 0, offsetof(engine_call, why));
+    c->g        = g;
+    c->call     = *call;
+    c->begun_ms = now_ms();
+    c->begun_ns = trace_begin();
+    c->since_ns = stat_begin(&g->engine->ctx->stats);
     /* The label is kept: the program's may be gone when a sentence needs it. */
     snprintf(c->label, sizeof c->label, "%s", call->label != NULL ? call->label : "");
     c->call.label  = c->label;

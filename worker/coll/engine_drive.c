@@ -77,47 +77,52 @@ static bool is_in_path(const engine_call *c)
     return c->state == CALL_RUNNING || c->state == CALL_AGREEING;
 }
 
+static void lock_path(const engine_call *c)
+{
+    if (c->on_mesh) pthread_mutex_lock(&c->g->engine->mesh_lock);
+}
+
+static void unlock_path(const engine_call *c)
+{
+    if (c->on_mesh) pthread_mutex_unlock(&c->g->engine->mesh_lock);
+}
+
 static pen_status path_start(engine_call *c, const coll_call *call, pen_error *why)
 {
-    coll_engine *e = c->g->engine;
-    if (c->on_mesh) pthread_mutex_lock(&e->mesh_lock);
+    lock_path(c);
     pen_status status = c->path->start(c->team, c->op, call, c->path_seq, why);
-    if (c->on_mesh) pthread_mutex_unlock(&e->mesh_lock);
+    unlock_path(c);
     return status;
 }
 
 static coll_state path_advance(engine_call *c, bool *did, pen_error *why)
 {
     coll_engine *e = c->g->engine;
-    if (!c->on_mesh) return c->path->advance(c->op, why);
-    pthread_mutex_lock(&e->mesh_lock);
-    *did             = mesh_advance(e->mesh);
+    lock_path(c);
+    if (c->on_mesh) *did = mesh_advance(e->mesh);
     coll_state state = c->path->advance(c->op, why);
-    pthread_mutex_unlock(&e->mesh_lock);
+    unlock_path(c);
     if (*did) engine_pass_on(e);
     return state;
 }
 
 static void path_abort(engine_call *c)
 {
-    coll_engine *e = c->g->engine;
     if (is_in_path(c)) {
-        if (c->on_mesh) pthread_mutex_lock(&e->mesh_lock);
+        lock_path(c);
         c->path->abort(c->op);
-        if (c->on_mesh) pthread_mutex_unlock(&e->mesh_lock);
+        unlock_path(c);
     }
     engine_stage_end(c);
 }
 
 static int path_missing(engine_call *c, int *ranks, int cap)
 {
-    pen_group *g = c->g;
-    int n        = 0;
     if (!is_in_path(c)) return 0;
-    if (c->on_mesh) pthread_mutex_lock(&g->engine->mesh_lock);
-    n = c->path->missing(c->op, ranks, cap);
-    if (c->on_mesh) pthread_mutex_unlock(&g->engine->mesh_lock);
-    for (int i = 0; i < n; i++) ranks[i] = g->ranks[ranks[i]];
+    lock_path(c);
+    const int n = c->path->missing(c->op, ranks, cap);
+    unlock_path(c);
+    for (int i = 0; i < n; i++) ranks[i] = c->g->ranks[ranks[i]];
     return n;
 }
 

@@ -68,10 +68,10 @@ typedef struct engine_call {
     bool is_reported;            /* the job knows that it failed here */
     uint64_t entry;              /* of the record */
     pen_status status;
-    pen_error why;
     coll_done_fn done; /* NULL: a thread waits for it, who owns it */
     void *user;
     size_t *counts, *out_counts; /* copies, OWNED */
+    pen_error why;
     char label[COLL_LABEL_BYTES];
     _Alignas(64) uint8_t op[COLL_OP_BYTES];
 } engine_call;
@@ -111,6 +111,7 @@ struct coll_engine {
 
     /* Who there is; written once, by coll_engine_joined(). */
     int n_members;
+    void *members;                                 /* the memory of what has n_members */
     char **host, **node_address, **device_address; /* [n_members] */
     int *local_rank, *node_of; /* [n_members] of the machine, as the scheduler says */
     int *place_of; /* [n_members] lowest rank of those who can map each other's memory */

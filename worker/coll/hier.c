@@ -14,7 +14,7 @@
  */
 #include "worker/coll/hier_internal.h"
 
-#include "common/why.h"
+#include "common/arrays.h"
 #include "proto/plan.h"
 
 #include <stdlib.h>
@@ -43,22 +43,16 @@ struct hier_team *hier_team_create(const hier_options *o)
     struct hier_team *team = aligned_alloc(64, sizeof *team);
     if (team == NULL) return NULL;
     memset(team, 0, sizeof *team);
-    team->o       = *o;
-    team->headers = calloc((size_t)o->size, sizeof *team->headers);
-    team->counts  = calloc((size_t)o->inside_size, sizeof *team->counts);
-    team->host_of = calloc((size_t)o->size, sizeof *team->host_of);
-    team->shown   = calloc((size_t)o->size, sizeof *team->shown);
-    team->column  = calloc((size_t)o->size, sizeof *team->column);
-    team->place   = calloc((size_t)o->size, sizeof *team->place);
-    team->at      = calloc((size_t)o->size, sizeof *team->at);
-    if (team->headers == NULL || team->counts == NULL || team->host_of == NULL ||
-        team->shown == NULL || team->column == NULL || team->place == NULL || team->at == NULL) {
-        team->o.inside = NULL;
-        team->o.across = NULL;
-        hier_team_destroy(team);
+    team->o        = *o;
+    const size_t n = (size_t)o->size;
+    team->arrays = ARRAYS_NEW(ARRAY(team->headers, n), ARRAY(team->counts, (size_t)o->inside_size),
+                              ARRAY(team->host_of, n), ARRAY(team->shown, n),
+                              ARRAY(team->column, n), ARRAY(team->place, n), ARRAY(team->at, n));
+    if (team->arrays == NULL) {
+        free(team);
         return NULL;
     }
-    memcpy(team->host_of, o->host_of, (size_t)o->size * sizeof *team->host_of);
+    memcpy(team->host_of, o->host_of, n * sizeof *team->host_of);
     team->o.host_of = team->host_of;
     find_places(team);
     return team;
@@ -69,13 +63,7 @@ void hier_team_destroy(struct hier_team *team)
     if (team == NULL) return;
     if (team->o.across != NULL) wire_team_destroy(team->o.across);
     if (team->o.inside != NULL) node_team_destroy(team->o.inside);
-    free(team->headers);
-    free(team->counts);
-    free(team->host_of);
-    free(team->shown);
-    free(team->column);
-    free(team->place);
-    free(team->at);
+    free(team->arrays);
     free(team->scratch);
     free(team);
 }

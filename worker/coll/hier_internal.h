@@ -16,7 +16,8 @@ typedef struct {
 
 struct hier_team {
     hier_options o;
-    int *host_of;
+    void *arrays;                /* all below that have a size */
+    int *host_of;                /* [size] */
     atomic_bool is_on_mesh;      /* the part in progress: what its driver sleeps on */
     uint64_t seq[3];             /* of the calls on each level */
     hier_shown *shown;           /* [size] */

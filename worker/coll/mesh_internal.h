@@ -208,6 +208,7 @@ struct wire_team {
     mesh *m;
     uint64_t id;
     int size, rank;
+    void *arrays; /* all below that have a size */
     int *ranks;
     int *position;   /* [n_peers] of a RANK; -1: not in it */
     wire_mate *mate; /* [size] */

@@ -1,6 +1,7 @@
 /* mesh_team.c - groups: their members' connections, and for which of them something is. */
 #include "worker/coll/mesh_internal.h"
 
+#include "common/arrays.h"
 #include "common/list.h"
 #include "common/vec.h"
 #include "common/why.h"
@@ -43,11 +44,7 @@ void mesh_deliver(mesh *m, const wire_peer *head, buf *body)
 
 static void free_team(wire_team *t)
 {
-    free(t->ranks);
-    free(t->position);
-    free(t->mate);
-    free(t->letters_to);
-    free(t->letters_from);
+    free(t->arrays);
     free(t);
 }
 
@@ -56,15 +53,11 @@ static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, in
     const size_t n = (size_t)size;
     wire_team *t   = calloc(1, sizeof *t);
     if (t == NULL) return NULL;
-    *t              = (wire_team){.m = m, .id = id, .size = size, .rank = rank};
-    t->ranks        = calloc(n, sizeof *t->ranks);
-    t->position     = calloc((size_t)m->n_peers, sizeof *t->position);
-    t->mate         = calloc(n, sizeof *t->mate);
-    t->letters_to   = calloc(n, sizeof *t->letters_to);
-    t->letters_from = calloc(n, sizeof *t->letters_from);
-    if (t->ranks == NULL || t->position == NULL || t->mate == NULL || t->letters_to == NULL ||
-        t->letters_from == NULL) {
-        free_team(t);
+    *t        = (wire_team){.m = m, .id = id, .size = size, .rank = rank};
+    t->arrays = ARRAYS_NEW(ARRAY(t->ranks, n), ARRAY(t->position, (size_t)m->n_peers),
+                           ARRAY(t->mate, n), ARRAY(t->letters_to, n), ARRAY(t->letters_from, n));
+    if (t->arrays == NULL) {
+        free(t);
         return NULL;
     }
     for (int i = 0; i < m->n_peers; i++) t->position[i] = -1;

@@ -16,7 +16,7 @@ static bool overlaps(const node_op *op)
     if (c->kind == COLL_BROADCAST || op->in_bytes == 0 || op->out_bytes == 0) return false;
     if (gathers && in == out + coll_part_offset(c->counts, c->n, op->team->rank) * op->element)
         return false; /* it lies where it goes */
-    return in < out + op->out_bytes && out < in + op->in_bytes;
+    return coll_overlap(in, op->in_bytes, out, op->out_bytes);
 }
 
 static bool is_aligned(const node_op *op, const void *data)

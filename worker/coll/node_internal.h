@@ -71,7 +71,8 @@ typedef struct node_leftover {
     struct node_leftover *next, *prev;
     int slot, size, rank;
     uint64_t id, last;
-    node_peer *peer; /* [size] */
+    void *arrays;    /* its team's, OWNED */
+    node_peer *peer; /* [size] of those */
 } node_leftover;
 
 struct node_place {
@@ -103,7 +104,8 @@ struct node_team {
     node_place *place;
     uint64_t id, last; /* last: seq of the last call begun */
     int size, rank, own_slot;
-    int refuser; /* position of one that cannot map the others; -1: none is known */
+    int refuser;  /* position of one that cannot map the others; -1: none is known */
+    void *arrays; /* all below that are said to be [size] */
     int *ranks;
     node_peer *peer;  /* [size] */
     node_slot **slot; /* [size]; NULL: that peer has not made its side yet */

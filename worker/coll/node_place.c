@@ -63,7 +63,7 @@ static void leftover_free(node_leftover *l)
         segment_unmap_all_of(
             l->peer[i].ref.pid); /* buffers of its calls; other groups map them again */
     }
-    free(l->peer);
+    free(l->arrays);
     free(l);
 }
 

@@ -1,6 +1,7 @@
 /* node_team.c - members of one group on one host, and what a team keeps between calls. */
 #include "worker/coll/node_internal.h"
 
+#include "common/arrays.h"
 #include "common/why.h"
 
 #include <stdlib.h>
@@ -62,47 +63,18 @@ void node_drop_scratch(node_team *t)
 static bool make_arrays(node_team *t, const int *ranks)
 {
     const size_t n = (size_t)t->size;
-    t->ranks       = malloc(n * sizeof *t->ranks);
-    t->peer        = calloc(n, sizeof *t->peer);
-    t->slot        = calloc(n, sizeof *t->slot);
-    t->in          = calloc(n, sizeof *t->in);
-    t->out         = calloc(n, sizeof *t->out);
-    t->windows     = calloc(n, sizeof *t->windows);
-    t->said        = calloc(n, sizeof *t->said);
-    t->scale       = calloc(n, sizeof *t->scale);
-    t->from        = calloc(n, sizeof *t->from);
-    t->to          = calloc(n, sizeof *t->to);
-    t->put         = calloc(n, sizeof *t->put);
-    t->operands    = calloc(n, sizeof *t->operands);
-    t->results     = calloc(n + 1, sizeof *t->results);
-    t->headers     = calloc(n, sizeof *t->headers);
-    t->mapped      = calloc(3 * n, sizeof *t->mapped);
-    if (t->ranks == NULL || t->peer == NULL || t->slot == NULL || t->in == NULL || t->out == NULL ||
-        t->windows == NULL || t->said == NULL || t->scale == NULL || t->from == NULL ||
-        t->to == NULL || t->put == NULL || t->operands == NULL || t->results == NULL ||
-        t->headers == NULL || t->mapped == NULL)
-        return false;
-    memcpy(t->ranks, ranks, n * sizeof *t->ranks);
-    return true;
+    t->arrays =
+        ARRAYS_NEW(ARRAY(t->ranks, n), ARRAY(t->peer, n), ARRAY(t->slot, n), ARRAY(t->in, n),
+                   ARRAY(t->out, n), ARRAY(t->windows, n), ARRAY(t->said, n), ARRAY(t->scale, n),
+                   ARRAY(t->from, n), ARRAY(t->to, n), ARRAY(t->put, n), ARRAY(t->operands, n),
+                   ARRAY(t->results, n + 1), ARRAY(t->headers, n), ARRAY(t->mapped, 3 * n));
+    if (t->arrays != NULL) memcpy(t->ranks, ranks, n * sizeof *t->ranks);
+    return t->arrays != NULL;
 }
 
 static void team_free(node_team *t)
 {
-    free(t->ranks);
-    free(t->peer);
-    free(t->slot);
-    free(t->in);
-    free(t->out);
-    free(t->windows);
-    free(t->said);
-    free(t->scale);
-    free(t->from);
-    free(t->to);
-    free(t->put);
-    free(t->operands);
-    free(t->results);
-    free(t->headers);
-    free(t->mapped);
+    free(t->arrays);
     free(t);
 }
 
@@ -156,13 +128,14 @@ void node_team_destroy(node_team *t)
     if (t == NULL) return;
     node_leftover *l = malloc(sizeof *l);
     if (l != NULL) {
-        *l      = (node_leftover){.slot = t->own_slot,
-                                  .size = t->size,
-                                  .rank = t->rank,
-                                  .id   = t->id,
-                                  .last = t->last,
-                                  .peer = t->peer};
-        t->peer = NULL;
+        *l        = (node_leftover){.slot   = t->own_slot,
+                                    .size   = t->size,
+                                    .rank   = t->rank,
+                                    .id     = t->id,
+                                    .last   = t->last,
+                                    .arrays = t->arrays,
+                                    .peer   = t->peer};
+        t->arrays = NULL;
         node_leave_slot(t->place, l);
     } /* else this slot stays taken until the process ends */
     segment_free(t->window);

@@ -79,12 +79,6 @@ static void cut(runner *r)
     r->segments         = (uint32_t)((n + each - 1) / each);
 }
 
-static bool do_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
-{
-    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
-    return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
-}
-
 /* Its own part lies where the result has it. */
 static bool is_part_in_place(const coll_call *c, size_t element, int rank)
 {
@@ -97,7 +91,7 @@ static bool needs_scratch(const runner *r, size_t in_bytes, size_t out_bytes)
 {
     if (r->call.kind == COLL_BROADCAST || is_part_in_place(&r->call, r->element, r->rank))
         return false;
-    return do_overlap(r->call.in, in_bytes, r->call.out, out_bytes);
+    return coll_overlap(r->call.in, in_bytes, r->call.out, out_bytes);
 }
 
 static bool widen(runner *r, size_t n_in, size_t n_out)

@@ -48,6 +48,7 @@ typedef struct {
 /* A schedule and what follows from it. */
 typedef struct {
     schedule *s;
+    void *arrays;             /* all below that have a size */
     uint32_t *step_of, *slot; /* [n_moves] slot: of SEND and RECV */
     uint32_t *first, *recv;   /* RECVs from position p: recv[first[p] ... first[p + 1]) in order */
     bool *is_free;            /* [n_moves] RECV: its place is not used by earlier steps */

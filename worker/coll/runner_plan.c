@@ -1,4 +1,5 @@
 /* runner_plan.c - what follows from a schedule alone: who fills what, and what must wait for what. */
+#include "common/arrays.h"
 #include "common/why.h"
 #include "worker/coll/runner.h"
 
@@ -133,18 +134,12 @@ pen_status runner_plan_init(runner_plan *p, schedule *s, int size, pen_error *wh
 {
     const size_t moves = (size_t)s->n_moves + 1, steps = (size_t)s->n_steps + 1;
     uint32_t *sent = calloc((size_t)size, sizeof *sent);
-    *p             = (runner_plan){.s        = s,
-                                   .step_of  = calloc(moves, sizeof *p->step_of),
-                                   .slot     = calloc(moves, sizeof *p->slot),
-                                   .first    = calloc((size_t)size + 1, sizeof *p->first),
-                                   .recv     = calloc(moves, sizeof *p->recv),
-                                   .is_free  = calloc(moves, sizeof *p->is_free),
-                                   .may_stay = calloc(moves, sizeof *p->may_stay),
-                                   .source   = calloc((size_t)s->n_operands + 1, sizeof *p->source),
-                                   .waits    = calloc(steps, sizeof *p->waits)};
-    if (sent == NULL || p->step_of == NULL || p->slot == NULL || p->first == NULL ||
-        p->recv == NULL || p->is_free == NULL || p->may_stay == NULL || p->source == NULL ||
-        p->waits == NULL) {
+    *p             = (runner_plan){.s = s};
+    p->arrays      = ARRAYS_NEW(ARRAY(p->step_of, moves), ARRAY(p->slot, moves),
+                                ARRAY(p->first, (size_t)size + 1), ARRAY(p->recv, moves),
+                                ARRAY(p->is_free, moves), ARRAY(p->may_stay, moves),
+                                ARRAY(p->source, (size_t)s->n_operands + 1), ARRAY(p->waits, steps));
+    if (sent == NULL || p->arrays == NULL) {
         free(sent);
         runner_plan_fini(p);
         return why_set(why, PEN_NO_MEMORY, "no memory for a schedule of %u moves", s->n_moves);
@@ -158,14 +153,7 @@ pen_status runner_plan_init(runner_plan *p, schedule *s, int size, pen_error *wh
 
 void runner_plan_fini(runner_plan *p)
 {
-    free(p->step_of);
-    free(p->slot);
-    free(p->first);
-    free(p->recv);
-    free(p->is_free);
-    free(p->may_stay);
-    free(p->source);
-    free(p->waits);
+    free(p->arrays);
     if (p->s != NULL) schedule_free(p->s);
     *p = (runner_plan){0};
 }
