@@ -2,6 +2,7 @@
 #include "worker/api.h"
 
 #include "common/device/device.h"
+#include "worker/train/keeper.h"
 
 pen_status api_check_opts(const pen_opts *o)
 {
@@ -21,6 +22,35 @@ pen_status api_check_opts(const pen_opts *o)
     return PEN_OK;
 }
 
+void api_tell(const pen_opts *o, const pen_result *result)
+{
+    if (o != NULL && o->done != NULL) o->done(result, o->user);
+}
+
+/* Without servers snapshots are the keeper's. */
+static void start(request *r)
+{
+    pen_ctx *ctx = r->ctx;
+    if (r->kind == REQUEST_STEP || r->kind == REQUEST_VERB || r->kind == REQUEST_PULL_FREE)
+        ctx->strategy->ops->start(ctx->strategy, r);
+    else if (r->kind == REQUEST_SNAPSHOT && ctx->keeper != NULL)
+        keeper_start(ctx->keeper, r);
+    else
+        ctx->link->ops->start(ctx->link, r);
+}
+
+pen_status api_start(request *r, const pen_opts *o, pen_req *req)
+{
+    pen_result result = {0};
+    /* Before it is handed over: with a callback it may be gone right after. */
+    if (req != NULL) *req = r->done != NULL ? (pen_req){0} : (pen_req){r->ctx, r->id};
+    start(r);
+    if (req != NULL) return PEN_OK;
+    const pen_status status = request_await(r, &result);
+    api_tell(o, &result);
+    return status;
+}
+
 pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o,
                    pen_req *req)
 {
@@ -29,13 +59,8 @@ pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_
     if (status != PEN_OK) return status;
     if (api_check_opts(o) != PEN_OK) return context_leave(ctx, PEN_INVALID_ARGUMENT);
     status = request_begin(ctx, kind, o, req, &r);
-    if (status == PEN_OK) status = request_run(r, o, req);
+    if (status == PEN_OK) status = api_start(r, o, req);
     return context_leave(ctx, status);
-}
-
-void api_tell(const pen_opts *o, const pen_result *result)
-{
-    if (o != NULL && o->done != NULL) o->done(result, o->user);
 }
 
 bool api_has_device(void)

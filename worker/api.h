@@ -36,7 +36,10 @@ void api_send_sums(pen_ctx *ctx);
 /* pen_step_end(), with it: what counts as zeros is handed over; or which gradient is missing. */
 pen_status api_close_gradients(pen_ctx *ctx, pen_error *why);
 
-/* Begins a request that needs nothing filled in, and runs it. */
+/* Hands a request to whoever does it; then waits for it (req NULL), or lets *req stand for it. */
+pen_status api_start(request *r, const pen_opts *o, pen_req *req);
+
+/* Begins a request that needs nothing filled in, and starts it. */
 pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o,
                    pen_req *req);
 

@@ -81,7 +81,7 @@ static pen_status command(pen_ctx *ctx, request *r, pen_node to, int head, const
         return last_error_say(PEN_NO_MEMORY, "no memory for %zu bytes", size);
     }
     if (size > 0) memcpy(r->u.command.body, body, size);
-    return request_run(r, o, req);
+    return api_start(r, o, req);
 }
 
 pen_status pen_command(pen_ctx *ctx, pen_node to, int head, const void *body, size_t size,
@@ -141,6 +141,6 @@ pen_status pen_reply(pen_call *call, pen_status answer, const void *data, size_t
     call->status = answer;
     call->data   = copy;
     call->size   = n;
-    call->ctx->engine->answer(call->ctx, call);
+    call->ctx->link->ops->answer(call->ctx->link, call);
     return PEN_OK;
 }

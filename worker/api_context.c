@@ -2,6 +2,7 @@
 #include "worker/api.h"
 #include "worker/hosted.h"
 #include "worker/mirror.h"
+#include "worker/train/keeper.h"
 #include "worker/worker_watch.h"
 
 #include "common/clock.h"
@@ -21,19 +22,28 @@ uint32_t pen_version(void)
 }
 
 /* ---- birth and death ------------------------------------------------------------------------- */
+static pen_status open_link(pen_ctx *ctx, pen_error *why)
+{
+    if (!ctx->has_servers && keeper_create(ctx, why) != PEN_OK) return why->status;
+    return ctx->mode == MODE_LOCAL ? alone_open(ctx, why) : client_open(ctx, why);
+}
+
 static pen_status join(pen_ctx *ctx)
 {
     const pen_opts patient = {.deadline_ms = -1}; /* init_timeout_ms holds */
     request *r;
     pen_status status = request_begin(ctx, REQUEST_JOIN, &patient, NULL, &r);
-    return status == PEN_OK ? request_run(r, NULL, NULL) : status;
+    return status == PEN_OK ? api_start(r, NULL, NULL) : status;
 }
 
 static void destroy(pen_ctx *ctx)
 {
     watch_stop(ctx->watch);
     mirror_stop(ctx);
-    ctx->engine->close(ctx);
+    if (ctx->link != NULL) ctx->link->ops->close(ctx->link);
+    ctx->link = NULL;
+    strategy_close(ctx);
+    keeper_destroy(ctx);
     watch_close(ctx->watch);
     context_destroy(ctx);
 }
@@ -54,7 +64,7 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
         return last_error_set(&why);
     }
     const bool is_placed = ctx->env.local_rank >= 0; /* else the job says where it is */
-    status               = ctx->engine->open(ctx, &why);
+    status               = open_link(ctx, &why);
     const bool is_early  = status != PEN_OK && ctx->hosted == NULL;
     if (status == PEN_OK && is_placed) status = worker_watch_open(ctx, &why);
     if (status == PEN_OK && (status = join(ctx)) != PEN_OK) pen_last_error(&why);
@@ -85,7 +95,7 @@ pen_status pen_finalize(pen_ctx *ctx)
     pen_status status = PEN_OK;
     request_drain(&ctx->requests);
     if (request_begin(ctx, REQUEST_LEAVE, NULL, NULL, &r) == PEN_OK)
-        status = request_run(r, NULL, NULL);
+        status = api_start(r, NULL, NULL);
     if (atomic_load(&ctx->has_failed)) status = last_error_set(&ctx->failure);
     destroy(ctx);
     return status;
@@ -99,7 +109,7 @@ void pen_abort(pen_ctx *ctx, const char *why)
     for (; why != NULL && why[n] != '\0' && n < sizeof ctx->abort_why - 1; n++)
         ctx->abort_why[n] = why[n];
     ctx->abort_why[n] = '\0';
-    ctx->engine->abort(ctx);
+    if (ctx->link != NULL) ctx->link->ops->abort(ctx->link);
 }
 
 /* ---- looking and turning --------------------------------------------------------------------- */

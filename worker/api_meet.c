@@ -50,7 +50,7 @@ static pen_status fetch_free(pen_ctx *ctx)
     pen_status status = context_is_elastic(ctx) ? PEN_OK : api_coll_wait(ctx->world, &stop, NULL);
     if (status != PEN_OK) return status;
     status = request_begin(ctx, REQUEST_PULL_FREE, NULL, NULL, &r);
-    return status == PEN_OK ? request_run(r, NULL, NULL) : status;
+    return status == PEN_OK ? api_start(r, NULL, NULL) : status;
 }
 
 static pen_status differ(const pen_ctx *ctx, const uint64_t *crc)

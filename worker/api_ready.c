@@ -57,7 +57,7 @@ static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error
     }
     if (status != PEN_OK || !goes) return status;
     trace_moment(TRACE_READY, &(trace_note){.step = step, .label = base->name});
-    ctx->engine->ready(ctx, base, sum);
+    ctx->strategy->ops->ready(ctx->strategy, base, sum);
     return PEN_OK;
 }
 

@@ -137,7 +137,7 @@ static pen_status end_lazily(pen_ctx *ctx)
     values->u.step.decided = verdict;
     ctx->step.values       = (pen_req){ctx, values->id};
     pen_req decided        = {ctx, verdict->id};
-    ctx->engine->start(ctx, values);
+    ctx->strategy->ops->start(ctx->strategy, values);
     return pen_wait(&decided, NULL);
 }
 
@@ -146,7 +146,7 @@ static pen_status end_now(pen_ctx *ctx, pen_result *result)
     request *r;
     pen_req req;
     pen_status status = request_begin(ctx, REQUEST_STEP, NULL, &req, &r);
-    if (status == PEN_OK) status = request_run(r, NULL, &req);
+    if (status == PEN_OK) status = api_start(r, NULL, &req);
     return status == PEN_OK ? pen_wait(&req, result) : status;
 }
 

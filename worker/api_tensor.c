@@ -75,10 +75,10 @@ static pen_status run_commit(pen_ctx *ctx)
 {
     request *r;
     pen_status status = request_begin(ctx, REQUEST_COMMIT, NULL, NULL, &r);
-    if (status == PEN_OK) status = request_run(r, NULL, NULL);
-    if (status != PEN_OK || ctx->engine->committed == NULL) return status;
+    if (status == PEN_OK) status = api_start(r, NULL, NULL);
+    if (status != PEN_OK) return status;
     pen_error why;
-    status = ctx->engine->committed(ctx, &why);
+    status = strategy_open(ctx, &why);
     return status == PEN_OK ? status : last_error_set(&why);
 }
 

@@ -143,6 +143,7 @@ static void *view_param(pen_ctx *ctx, pen_tensor *name, pen_error *why)
 
 static void *view_grad(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 {
+    strategy *s = ctx->strategy;
     if (t->grad != NULL) return mirror_grad_of(t);
     if (!t->trained) {
         why_set(why, PEN_INVALID_ARGUMENT, "pen_view('%s'): a frozen tensor has no gradient",
@@ -150,8 +151,8 @@ static void *view_grad(pen_ctx *ctx, pen_tensor *t, pen_error *why)
         return NULL;
     }
     if (api_ask(ctx, t, GRAD_VIEW, why) != PEN_OK) return NULL;
-    if (ctx->engine->view != NULL && held_grad_seen(t) == NULL &&
-        ctx->engine->view(ctx, t, why) != PEN_OK)
+    if (s != NULL && s->ops->view != NULL && held_grad_seen(t) == NULL &&
+        s->ops->view(s, t, why) != PEN_OK)
         return NULL;
     return held_grad(t, why);
 }

@@ -95,7 +95,7 @@ static pen_status run_on_device(request *r, const pen_opts *o)
         request_abandon(r);
         last_error_set(&why);
     } else {
-        status = request_run(r, o, NULL);
+        status = api_start(r, o, NULL);
     }
     if (give_back(t, &l, status == PEN_OK, &later) != PEN_OK && status == PEN_OK)
         status = last_error_set(&later);
@@ -124,7 +124,7 @@ static pen_status run(pen_ctx *ctx, const char *call, exchange_verb verb, pen_te
     r->u.verb.tensor = t;
     r->u.verb.from   = from != NULL ? from : t->grad;
     r->u.verb.to     = to != NULL ? to : t->param;
-    return on_device ? run_on_device(r, o) : request_run(r, o, req);
+    return on_device ? run_on_device(r, o) : api_start(r, o, req);
 }
 
 static pen_status verb(pen_ctx *ctx, const char *call, exchange_verb what, pen_tensor *t,

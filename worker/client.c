@@ -41,8 +41,6 @@ static void end_disputes(client *c, const pen_error *why)
     while (c->disputes != NULL) {
         request *r  = c->disputes;
         c->disputes = r->next;
-        if (r->kind == REQUEST_STEP && r->u.step.decided != NULL)
-            request_end(r->u.step.decided, why->status, why);
         request_end(r, why->status, why);
     }
 }

@@ -1,4 +1,4 @@
-/* client.h - the shell around exchange and liaison: one thread with its sockets, for one context.
+/* client.h - the link of a worker to its job, the shell around exchange and liaison: one thread with its sockets.
  *
  * DESIGN.  The thread "pen-io" owns the loop, the transports, the liaison and the exchange.
  * Threads of the program reach it by posting requests (request.task) and tensors
@@ -16,6 +16,7 @@
 #include "worker/commands.h"
 #include "worker/coll/engine.h"
 #include "worker/context.h"
+#include "worker/job_link.h"
 #include "worker/liaison.h"
 #include "worker/requests.h"
 
@@ -61,6 +62,7 @@ typedef struct {
 } client_drawing;
 
 struct client {
+    job_link link;
     pen_ctx *ctx;
     loop *loop;
     pthread_t thread;
@@ -94,19 +96,15 @@ struct client {
     lane_link *links;   /* [n_shards * lanes] */
     uint64_t looked_ms; /* at the links, the last time */
     exchange *exchange; /* from COMMITTED on */
-    exchange_request *step;
-    uint32_t *crc; /* scratch of a message */
-    void *zeros;   /* as many as the largest gradient; made when first needed */
+    uint32_t *crc;      /* scratch of a message */
 
-    struct client_units *units; /* stage 3: values come and go */
-    client_drawing drawing;     /* rank 0's first values of those, while they are sent */
+    client_drawing drawing; /* rank 0's first values of those, while they are sent */
 
     request *join, *commit, *leave, *snapshots; /* requests in progress; snapshots are linked */
     request *disputes; /* refused because ranks disagree; they wait for the verdict, linked */
     pen_error dispute; /* what the first of them was told: said when no verdict comes */
     uint64_t dispute_due_ms;
-    loop_task step_open, stop;
-    uint64_t step_index;
+    loop_task stop;
     uint64_t holds; /* buffers of the program that the transport still reads */
     int abort_fd;
     bool is_leaving, is_loading, has_failed;
@@ -122,6 +120,12 @@ struct client {
     wire_stat beat_stat[STAT_COUNT + CONTEXT_METRICS_MAX];
     char beat_call[128];
 };
+
+/* The link of a job that is not alone. */
+static inline client *client_of(const pen_ctx *ctx)
+{
+    return (client *)ctx->link;
+}
 
 /* client_net.c: sockets and messages */
 /* "tcp://HOST:PORT" of the scheduler, or the address of another transport. */
@@ -171,7 +175,7 @@ void client_tell_stopping(client *c);
 pen_status client_make_requests(client *c, pen_error *why);
 void client_begin_command(client *c, request *r, uint64_t now_ms);
 void client_begin_store(client *c, request *r, uint64_t now_ms);
-void client_answer(pen_ctx *ctx, pen_call *call); /* any thread */
+void client_answer(job_link *l, pen_call *call); /* any thread */
 
 /* client_coll.c */
 typedef struct client_ask client_ask;
@@ -189,24 +193,16 @@ void client_look(
     void *user); /* at what came for collectives, and for what is missing; again and again */
 
 /* client_request.c */
-void client_start(pen_ctx *ctx, request *r); /* a member of engine_ops, in the program's threads */
+void client_start(job_link *l, request *r);
+/* In the loop's thread: what a job that has failed, or has no servers, cannot do has ended. */
+bool client_refuses(client *c, request *r);
+void client_refuse_for_memory(request *r);
 
 /* client_push.c */
-void client_step_open(pen_ctx *ctx, uint64_t index,
-                      const wire_inputs *inputs); /* as client_start() */
-void client_ready(pen_ctx *ctx, pen_tensor *t, const void *grad);
 pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
                        const exchange_piece *pieces, uint32_t n);
 
 /* client_unit.c */
-pen_status client_units_committed(pen_ctx *ctx, pen_error *why); /* members of engine_ops */
-pen_status client_units_use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, int64_t step,
-                            pen_error *why);
-void client_units_release(pen_ctx *ctx, const pen_unit *u, pen_phase phase);
-pen_status client_units_view(pen_ctx *ctx, pen_tensor *t, pen_error *why);
-void client_units_step_end(client *c);
-void client_units_fini(client *c);
-void client_begin_fetch(client *c, request *r, uint64_t now_ms);
 bool client_gives_back(const client *c);
 void client_returned(void *user, uint32_t tensor);
 

@@ -67,8 +67,6 @@ static void exchange_completed(void *user, void *token, pen_status status,
         return;
     }
     if (r->kind == REQUEST_STEP) client_trace_step_over(c);
-    if (r->kind == REQUEST_STEP && r->u.step.decided != NULL)
-        request_end(r->u.step.decided, status, why);
     request_end(r, status, why);
 }
 

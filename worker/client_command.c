@@ -84,16 +84,15 @@ static bool run_call(void *user, pen_call *call, const void *body, size_t size)
 static void take_answer(void *user)
 {
     pen_call *call = user;
-    client *c      = call->ctx->state;
+    client *c      = client_of(call->ctx);
     commands_answer(c->commands, call);
     client_after(c);
 }
 
-void client_answer(pen_ctx *ctx, pen_call *call)
+void client_answer(job_link *l, pen_call *call)
 {
-    client *c  = ctx->state;
     call->task = (loop_task){.fn = take_answer, .user = call};
-    loop_post(c->loop, &call->task);
+    loop_post(((client *)l)->loop, &call->task);
 }
 
 /* ---- both ------------------------------------------------------------------------------------- */

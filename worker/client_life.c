@@ -1,4 +1,4 @@
-/* client_life.c - the engine with servers: how it is made, how it ends, and the scheduler that rank 0
+/* client_life.c - the link to the job: how it is made, how it ends, and the scheduler that rank 0
  * may host. */
 #include "worker/client.h"
 #include "worker/hosted.h"
@@ -31,7 +31,7 @@ enum {
 /* ---- abort ----------------------------------------------------------------------------------- */
 static bool drain_abort(void *user)
 {
-    client *c = *(void **)user;
+    client *c = client_of(user);
     uint64_t n;
     if (read(c->abort_fd, &n, sizeof n) != sizeof n) return false;
     pen_error why;
@@ -43,11 +43,10 @@ static bool drain_abort(void *user)
     return true;
 }
 
-static void servers_abort(pen_ctx *ctx)
+static void client_abort(job_link *l)
 {
-    client *c          = ctx->state;
     const uint64_t one = 1;
-    ssize_t written    = write(c->abort_fd, &one, sizeof one);
+    ssize_t written    = write(((client *)l)->abort_fd, &one, sizeof one);
     (void)written;
 }
 
@@ -148,7 +147,7 @@ static pen_status build(client *c, pen_error *why)
     if (status == PEN_OK) status = make_liaison(c, why);
     if (status == PEN_OK) client_look(c);
     if (status == PEN_OK) status = client_make_requests(c, why);
-    if (status == PEN_OK) status = loop_add(c->loop, c->abort_fd, drain_abort, &c->ctx->state, why);
+    if (status == PEN_OK) status = loop_add(c->loop, c->abort_fd, drain_abort, c->ctx, why);
     if (status == PEN_OK) status = loop_before_sleep(c->loop, client_before_sleep, c, why);
     return status;
 }
@@ -169,27 +168,6 @@ static pen_status open_guard(pen_ctx *ctx, pen_error *why)
     return status;
 }
 
-static pen_status servers_open(pen_ctx *ctx, pen_error *why)
-{
-    client *c = calloc(1, sizeof *c);
-    if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the connection to the job");
-    c->ctx      = ctx;
-    c->abort_fd = -1;
-    ctx->state  = c;
-    pthread_mutex_init(&c->asks_lock, NULL);
-    pen_status status = open_guard(ctx, why);
-    if (status == PEN_OK) status = host_scheduler(ctx, why);
-    if (status == PEN_OK) status = build(c, why);
-    if (status != PEN_OK) return status;
-    int error = pthread_create(&c->thread, NULL, run, c);
-    if (error != 0)
-        return why_set(why, PEN_NO_MEMORY, "no thread for the connection to the job: %s",
-                       strerror(error));
-    c->has_thread = true;
-    pthread_setname_np(c->thread, "pen-io");
-    return PEN_OK;
-}
-
 /* ---- death ----------------------------------------------------------------------------------- */
 /* In the loop's thread, for sockets belong to it.  Buffers of the program come back as tasks. */
 static void stop(void *user)
@@ -197,7 +175,7 @@ static void stop(void *user)
     client *c     = user;
     c->is_leaving = true;
     loop_remove(c->loop, c);
-    loop_remove(c->loop, &c->ctx->state);
+    loop_remove(c->loop, c->ctx);
     client_close_links(c);
     lifeline_close(c->control, FAREWELL_MS);
     c->control = NULL;
@@ -222,7 +200,6 @@ static void free_client(client *c)
 {
     client_coll_fini(c);
     client_draw_fini(c);
-    client_units_fini(c);
     client_trace_fini(c);
     exchange_destroy(c->exchange);
     liaison_destroy(c->liaison);
@@ -235,7 +212,6 @@ static void free_client(client *c)
     free(c->links);
     free(c->shard);
     free(c->crc);
-    free(c->zeros);
     if (c->abort_fd >= 0) close(c->abort_fd);
     loop_destroy(c->loop);
     free(c);
@@ -271,36 +247,45 @@ static void leave_scheduler(pen_ctx *ctx)
     }
 }
 
-static void servers_close(pen_ctx *ctx)
+static void client_close(job_link *l)
 {
-    client *c = ctx->state;
-    if (c != NULL) {
-        stop_thread(c);
-        coll_engine_destroy(ctx->coll); /* its threads ask through us */
-        ctx->coll = NULL;
-        lifeline_close(c->control, 0);
-        if (c->loop != NULL) wait_for_buffers(c);
-        if (c->holds == 0)
-            free_client(c);
-        else
-            log_error("%llu buffers were not returned by the transport; their memory is lost",
-                      (unsigned long long)c->holds);
-        ctx->state = NULL;
-    }
+    client *c    = (client *)l;
+    pen_ctx *ctx = c->ctx;
+    stop_thread(c);
+    coll_engine_destroy(ctx->coll); /* its threads ask through us */
+    ctx->coll = NULL;
+    lifeline_close(c->control, 0);
+    if (c->loop != NULL) wait_for_buffers(c);
+    if (c->holds == 0)
+        free_client(c);
+    else
+        log_error("%llu buffers were not returned by the transport; their memory is lost",
+                  (unsigned long long)c->holds);
     leave_scheduler(ctx);
     guard_close(ctx->guard);
     ctx->guard = NULL;
 }
 
-const engine_ops engine_servers = {.name      = "servers",
-                                   .open      = servers_open,
-                                   .committed = client_units_committed,
-                                   .start     = client_start,
-                                   .step_open = client_step_open,
-                                   .ready     = client_ready,
-                                   .use       = client_units_use,
-                                   .release   = client_units_release,
-                                   .view      = client_units_view,
-                                   .answer    = client_answer,
-                                   .abort     = servers_abort,
-                                   .close     = servers_close};
+/* ---- the link -------------------------------------------------------------------------------- */
+pen_status client_open(pen_ctx *ctx, pen_error *why)
+{
+    static const job_link_ops ops = {client_start, client_answer, client_abort, client_close};
+    client *c                     = calloc(1, sizeof *c);
+    if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the connection to the job");
+    c->ctx      = ctx;
+    c->abort_fd = -1;
+    c->link     = (job_link){&ops};
+    ctx->link   = &c->link;
+    pthread_mutex_init(&c->asks_lock, NULL);
+    pen_status status = open_guard(ctx, why);
+    if (status == PEN_OK) status = host_scheduler(ctx, why);
+    if (status == PEN_OK) status = build(c, why);
+    if (status != PEN_OK) return status;
+    int error = pthread_create(&c->thread, NULL, run, c);
+    if (error != 0)
+        return why_set(why, PEN_NO_MEMORY, "no thread for the connection to the job: %s",
+                       strerror(error));
+    c->has_thread = true;
+    pthread_setname_np(c->thread, "pen-io");
+    return PEN_OK;
+}

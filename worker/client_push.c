@@ -1,5 +1,5 @@
 /* client_push.c - a gradient on its way: from pen_ready() to the connection of its server. */
-#include "worker/client.h"
+#include "worker/train/ps.h"
 
 #include "common/crc.h"
 #include "common/log.h"
@@ -15,53 +15,53 @@ enum { ALONE_BYTES = 64 << 10 };
 /* ---- into the exchange ------------------------------------------------------------------------- */
 static void open_step(void *user)
 {
-    client *c = user;
-    c->step =
-        exchange_step_open(c->exchange, c->step_index, &c->ctx->step.inputs, loop_now_ms(c->loop));
+    ps *p     = user;
+    client *c = p->c;
+    p->step = exchange_step_open(c->exchange, p->index, &c->ctx->step.inputs, loop_now_ms(c->loop));
 }
 
-void client_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs)
+void ps_step_open(strategy *s, uint64_t index, const wire_inputs *inputs)
 {
-    client *c     = ctx->state;
-    c->step_index = index;
+    ps *p    = (ps *)s;
+    p->index = index;
     (void)inputs; /* ctx->step.inputs: unchanged until the step has ended */
-    c->step_open = (loop_task){.fn = open_step, .user = c};
-    loop_post(c->loop, &c->step_open);
+    p->open = (loop_task){.fn = open_step, .user = p};
+    loop_post(p->c->loop, &p->open);
 }
 
 /* As many zeros as the largest gradient serve all tensors: never freed while one may be pushed. */
-static const void *zeros(client *c)
+static const void *zeros(ps *p)
 {
-    const model *m = &c->ctx->model;
+    const model *m = &p->c->ctx->model;
     size_t largest = 1;
-    if (c->zeros != NULL) return c->zeros;
+    if (p->zeros != NULL) return p->zeros;
     for (uint32_t i = 0; i < m->n_tensors; i++)
         if (m->tensor[i]->grad_bytes > largest) largest = m->tensor[i]->grad_bytes;
-    c->zeros = calloc(1, largest);
-    return c->zeros;
+    p->zeros = calloc(1, largest);
+    return p->zeros;
 }
 
 static void push_ready(void *user)
 {
     pen_tensor *t    = user;
-    client *c        = t->ctx->state;
+    ps *p            = ps_of(t->ctx);
     const void *from = t->pushed;
-    if (c->step == NULL) return;
-    if (from == NULL && (from = zeros(c)) == NULL) {
+    if (p->step == NULL) return;
+    if (from == NULL && (from = zeros(p)) == NULL) {
         pen_error why;
         why_set(&why, PEN_NO_MEMORY, "no memory for the zeros of '%s'", t->name);
-        client_report(c, &why);
+        client_report(p->c, &why);
         return;
     }
-    exchange_add(c->exchange, c->step, EXCHANGE_STEP, t->index, from, t->stays ? t->param : NULL);
+    exchange_add(p->c->exchange, p->step, EXCHANGE_STEP, t->index, from,
+                 t->stays ? t->param : NULL);
 }
 
-void client_ready(pen_ctx *ctx, pen_tensor *t, const void *grad)
+void ps_ready(strategy *s, pen_tensor *t, const void *grad)
 {
-    client *c = ctx->state;
     t->pushed = grad;
     t->ready  = (loop_task){.fn = push_ready, .user = t};
-    loop_post(c->loop, &t->ready);
+    loop_post(((ps *)s)->c->loop, &t->ready);
 }
 
 /* ---- out of it ----------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
  * has a part in them, so workers may use units in any order, and different ones.
  * Threads: the program's use, release and end steps; "pen-io" ends fetches.  They meet under `lock`.
  */
-#include "worker/client.h"
+#include "worker/train/ps.h"
 
 #include "common/log.h"
 #include "common/why.h"
@@ -19,14 +19,14 @@
 #include <stdlib.h>
 
 typedef struct {
-    struct client_units *owner;
+    ps_units *owner;
     uint32_t unit;
     bool has_failed; /* the newest fetch; told to whoever uses the unit next */
     bool is_to_fail; /* it failed within a call of the residency, which is told after it */
     pen_error why;
 } unit_slot;
 
-struct client_units {
+struct ps_units {
     pen_ctx *ctx;
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t changed;
@@ -51,12 +51,12 @@ bool client_gives_back(const client *c)
 }
 
 /* ---- fetches --------------------------------------------------------------------------------- */
-static const pen_unit *unit_of(const struct client_units *u, uint32_t number)
+static const pen_unit *unit_of(const ps_units *u, uint32_t number)
 {
     return &u->ctx->model.units.unit[number];
 }
 
-static void drop_memory(struct client_units *u, uint32_t number)
+static void drop_memory(ps_units *u, uint32_t number)
 {
     const pen_unit *unit = unit_of(u, number);
     for (uint32_t i = 0; i < unit->n_tensors; i++) {
@@ -65,7 +65,7 @@ static void drop_memory(struct client_units *u, uint32_t number)
     }
 }
 
-static pen_status make_memory(struct client_units *u, uint32_t number, pen_error *why)
+static pen_status make_memory(ps_units *u, uint32_t number, pen_error *why)
 {
     const pen_unit *unit = unit_of(u, number);
     pen_status status    = PEN_OK;
@@ -77,7 +77,7 @@ static pen_status make_memory(struct client_units *u, uint32_t number, pen_error
 }
 
 /* What failed inside a call of the residency is told when it has returned. */
-static void settle(struct client_units *u)
+static void settle(ps_units *u)
 {
     for (uint32_t i = 0; i < u->n; i++) {
         if (!u->slot[i].is_to_fail) continue;
@@ -91,8 +91,8 @@ static void settle(struct client_units *u)
 
 static void fetched(const pen_result *result, void *user)
 {
-    unit_slot *slot        = user;
-    struct client_units *u = slot->owner;
+    unit_slot *slot = user;
+    ps_units *u     = slot->owner;
     pthread_mutex_lock(&u->lock);
     if (result->status == PEN_OK) {
         residency_arrived(u->residency, slot->unit);
@@ -104,9 +104,31 @@ static void fetched(const pen_result *result, void *user)
     pthread_mutex_unlock(&u->lock);
 }
 
+/* In the loop's thread. */
+static void begin_fetch(void *user)
+{
+    request *r           = user;
+    client *c            = client_of(r->ctx);
+    const pen_unit *unit = r->u.fetch.unit;
+    const uint64_t now   = loop_now_ms(c->loop);
+    if (client_refuses(c, r)) return;
+    exchange_request *e = exchange_open(c->exchange, now);
+    if (e == NULL) {
+        pen_error why;
+        why_set(&why, PEN_NO_MEMORY, "no memory to fetch the unit '%s'", unit->name);
+        request_end(r, PEN_NO_MEMORY, &why);
+        return;
+    }
+    for (uint32_t i = 0; i < unit->n_tensors; i++) {
+        const pen_tensor *t = c->ctx->model.tensor[unit->tensor[i]];
+        if (!t->stays) exchange_add(c->exchange, e, EXCHANGE_FETCH, t->index, NULL, t->param);
+    }
+    exchange_close(c->exchange, e, r, r->deadline_ms, now);
+}
+
 static void fetch_unit(void *user, uint32_t number)
 {
-    struct client_units *u = user;
+    ps_units *u            = user;
     unit_slot *slot        = &u->slot[number];
     const pen_opts options = {.done = fetched, .user = slot};
     pen_req ignored        = {0};
@@ -122,24 +144,8 @@ static void fetch_unit(void *user, uint32_t number)
         return;
     }
     r->u.fetch.unit = unit_of(u, number);
-    (void)request_run(r, &options, &ignored);
-}
-
-void client_begin_fetch(client *c, request *r, uint64_t now)
-{
-    const pen_unit *unit = r->u.fetch.unit;
-    exchange_request *e  = exchange_open(c->exchange, now);
-    if (e == NULL) {
-        pen_error why;
-        why_set(&why, PEN_NO_MEMORY, "no memory to fetch the unit '%s'", unit->name);
-        request_end(r, PEN_NO_MEMORY, &why);
-        return;
-    }
-    for (uint32_t i = 0; i < unit->n_tensors; i++) {
-        const pen_tensor *t = c->ctx->model.tensor[unit->tensor[i]];
-        if (!t->stays) exchange_add(c->exchange, e, EXCHANGE_FETCH, t->index, NULL, t->param);
-    }
-    exchange_close(c->exchange, e, r, r->deadline_ms, now);
+    r->task         = (loop_task){.fn = begin_fetch, .user = r};
+    loop_post(client_of(u->ctx)->loop, &r->task);
 }
 
 static void drop_unit(void *user, uint32_t number)
@@ -154,7 +160,7 @@ static void warn(void *user, const char *line)
 }
 
 /* ---- birth and death ------------------------------------------------------------------------- */
-static residency *make_residency(struct client_units *u, pen_error *why)
+static residency *make_residency(ps_units *u, pen_error *why)
 {
     static const residency_actions actions = {fetch_unit, drop_unit, warn};
     const worker_settings *s               = &u->ctx->settings;
@@ -176,15 +182,16 @@ static residency *make_residency(struct client_units *u, pen_error *why)
     return made;
 }
 
-static pen_status make_units(client *c, pen_error *why)
+static pen_status make_units(ps *p, pen_error *why)
 {
-    struct client_units *u = calloc(1, sizeof *u);
+    pen_ctx *ctx = p->c->ctx;
+    ps_units *u  = calloc(1, sizeof *u);
     if (u == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for units");
     pthread_mutex_init(&u->lock, NULL);
     pthread_cond_init(&u->changed, NULL);
-    c->units     = u;
-    u->ctx       = c->ctx;
-    u->n         = c->ctx->model.units.n;
+    p->units     = u;
+    u->ctx       = ctx;
+    u->n         = ctx->model.units.n;
     u->slot      = calloc(u->n, sizeof *u->slot);
     u->residency = u->slot != NULL ? make_residency(u, why) : NULL;
     if (u->slot == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u units", u->n);
@@ -193,31 +200,31 @@ static pen_status make_units(client *c, pen_error *why)
 }
 
 /* What rank 0's program wrote is with the servers now. */
-pen_status client_units_committed(pen_ctx *ctx, pen_error *why)
+pen_status ps_units_open(ps *p, pen_error *why)
 {
-    client *c = ctx->state;
-    if (ctx->stage < 3 || c->n_shards == 0) return PEN_OK;
+    const pen_ctx *ctx = p->c->ctx;
+    if (ctx->stage < 3 || p->c->n_shards == 0) return PEN_OK;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
         if (!ctx->model.tensor[i]->stays) held_param_drop(ctx->model.tensor[i]);
-    return make_units(c, why);
+    return make_units(p, why);
 }
 
-void client_units_fini(client *c)
+void ps_units_close(ps *p)
 {
-    struct client_units *u = c->units;
+    ps_units *u = p->units;
     if (u == NULL) return;
     residency_destroy(u->residency);
     pthread_cond_destroy(&u->changed);
     pthread_mutex_destroy(&u->lock);
     free(u->slot);
     free(u);
-    c->units = NULL;
+    p->units = NULL;
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
 /* Its values of this step are asked for with the decision of the step before, which is over for a chunk that
  * was pushed. */
-static pen_status check_unsent(const struct client_units *u, const pen_unit *unit, pen_error *why)
+static pen_status check_unsent(const ps_units *u, const pen_unit *unit, pen_error *why)
 {
     pen_ctx *ctx      = u->ctx;
     pen_status status = PEN_OK;
@@ -230,7 +237,7 @@ static pen_status check_unsent(const struct client_units *u, const pen_unit *uni
     return status;
 }
 
-static bool has_unit(struct client_units *u, uint32_t unit)
+static bool has_unit(ps_units *u, uint32_t unit)
 {
     pthread_mutex_lock(&u->lock);
     const bool has = residency_has(u->residency, unit);
@@ -239,7 +246,7 @@ static bool has_unit(struct client_units *u, uint32_t unit)
 }
 
 /* A fetch has a deadline, as all requests have. */
-static pen_status wait_for_unit(struct client_units *u, uint32_t unit, pen_error *why)
+static pen_status wait_for_unit(ps_units *u, uint32_t unit, pen_error *why)
 {
     unit_slot *slot = &u->slot[unit];
     while (!residency_has(u->residency, unit) && !slot->has_failed)
@@ -249,11 +256,10 @@ static pen_status wait_for_unit(struct client_units *u, uint32_t unit, pen_error
     return why->status;
 }
 
-pen_status client_units_use(pen_ctx *ctx, const pen_unit *unit, pen_phase phase, int64_t step,
-                            pen_error *why)
+pen_status ps_units_use(strategy *s, const pen_unit *unit, pen_phase phase, int64_t step,
+                        pen_error *why)
 {
-    client *c              = ctx->state;
-    struct client_units *u = c->units;
+    ps_units *u = ((ps *)s)->units;
     if (u == NULL || unit->moving == 0) return PEN_OK;
     /* Without the lock, which a thread that ends the step takes with the step's. */
     if (!has_unit(u, unit->index) && check_unsent(u, unit, why) != PEN_OK) return why->status;
@@ -270,10 +276,9 @@ pen_status client_units_use(pen_ctx *ctx, const pen_unit *unit, pen_phase phase,
     return status;
 }
 
-void client_units_release(pen_ctx *ctx, const pen_unit *unit, pen_phase phase)
+void ps_units_release(strategy *s, const pen_unit *unit, pen_phase phase)
 {
-    client *c              = ctx->state;
-    struct client_units *u = c->units;
+    ps_units *u = ((ps *)s)->units;
     if (u == NULL || unit->moving == 0) return;
     pthread_mutex_lock(&u->lock);
     residency_release(u->residency, unit->index, phase);
@@ -281,9 +286,9 @@ void client_units_release(pen_ctx *ctx, const pen_unit *unit, pen_phase phase)
     pthread_mutex_unlock(&u->lock);
 }
 
-void client_units_step_end(client *c)
+void ps_units_step_end(ps *p)
 {
-    struct client_units *u = c->units;
+    ps_units *u = p->units;
     if (u == NULL) return;
     pthread_mutex_lock(&u->lock);
     residency_step_end(u->residency);
@@ -297,9 +302,10 @@ static uint64_t bucket_bytes(const worker_settings *s)
     return s->reduce_bucket > 0 ? s->reduce_bucket * sizeof(float) : s->bucket_bytes;
 }
 
-pen_status client_units_view(pen_ctx *ctx, pen_tensor *t, pen_error *why)
+pen_status ps_units_view(strategy *s, pen_tensor *t, pen_error *why)
 {
-    const client *c = ctx->state;
+    const client *c = ((ps *)s)->c;
+    pen_ctx *ctx    = c->ctx;
     if (c->exchange == NULL || !client_gives_back(c)) return PEN_OK;
     return held_grad_wait(ctx, t->grad_bytes, bucket_bytes(&ctx->settings), why);
 }

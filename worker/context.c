@@ -5,9 +5,6 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/trace.h"
-#include "worker/api_store.h"
-#include "worker/commands.h"
-#include "worker/coll/engine.h"
 #include "worker/job_mode.h"
 #include "worker/last_error.h"
 #include "worker/mirror.h"
@@ -21,29 +18,17 @@
 #include <unistd.h>
 
 /* ---- mode and consistency -------------------------------------------------------------------- */
-/* engine_two_level does as engine_servers where sums of nodes are neither wanted nor worth it. */
-static const engine_ops *engine_of(worker_mode mode, const worker_settings *s)
-{
-    if (mode == MODE_LOCAL) return &engine_local;
-    if (mode == MODE_ALLREDUCE) return &engine_allreduce;
-    if (worker_mode_stage((int)mode) > 0) return &engine_sharded;
-    if (mode == MODE_PS_HIER) return &engine_two_level;
-    const bool may_sum =
-        mode == MODE_PS_BSP && s->commit == COMMIT_DECIDE && worker_mode_stage(s->mode) < 2;
-    return may_sum && s->two_level != TWO_LEVEL_NO ? &engine_two_level : &engine_servers;
-}
-
 static pen_status choose_mode(pen_ctx *ctx, pen_error *why)
 {
     const job_place place = {.is_alone = ctx->env.alone, .world_size = ctx->env.world_size};
     job_mode chosen;
     if (job_settings_check(&ctx->settings, place, &chosen, why) != PEN_OK) return why->status;
     if (!chosen.has_servers && !ctx->env.alone) ctx->settings.servers = 0;
-    ctx->mode  = chosen.mode;
-    ctx->stage = chosen.stage;
-    ctx->rule  = ctx->settings.commit == COMMIT_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
+    ctx->mode        = chosen.mode;
+    ctx->has_servers = chosen.has_servers;
+    ctx->stage       = chosen.stage;
+    ctx->rule        = ctx->settings.commit == COMMIT_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
     memmove(ctx->sync, chosen.sync, strlen(chosen.sync) + 1);
-    ctx->engine = engine_of(chosen.mode, &ctx->settings);
     return PEN_OK;
 }
 
@@ -132,8 +117,6 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
     ctx->world = group_create_world(ctx, ctx->env.world_size, ctx->env.rank);
     if (status == PEN_OK && ctx->world == NULL)
         status = why_set(why, PEN_NO_MEMORY, "no memory for a group");
-    if (status == PEN_OK && ctx->env.alone)
-        status = coll_engine_create(ctx, NULL, NULL, &ctx->coll, why);
     if (status != PEN_OK) {
         context_destroy(ctx);
         return status;
@@ -144,17 +127,9 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
 
 void context_destroy(pen_ctx *ctx)
 {
-    while (ctx->unanswered != NULL) {
-        pen_call *call  = ctx->unanswered;
-        ctx->unanswered = call->next;
-        free(call->data);
-        free(call);
-    }
-    coll_engine_destroy(ctx->coll); /* alone; the client ends its own, groups and all */
     group_destroy(ctx->world);
     for (uint32_t i = 0; i < ctx->n_old_worlds; i++) group_destroy(ctx->old_world[i]);
     free(ctx->old_world);
-    api_values_destroy(ctx->values);
     request_table_fini(&ctx->requests);
     model_fini(&ctx->model);
     mirror_destroy(ctx);

@@ -4,8 +4,8 @@
 
 #include "common/stat.h"
 #include "worker/coll/group.h"
-#include "worker/engine.h"
 #include "worker/exchange.h"
+#include "worker/job_link.h"
 #include "worker/members.h"
 #include "worker/model.h"
 #include "worker/own_state.h"
@@ -13,6 +13,7 @@
 #include "worker/request.h"
 #include "worker/state_table.h"
 #include "worker/train/loss_scale.h"
+#include "worker/train/strategy.h"
 #include "worker/worker_env.h"
 #include "worker/worker_settings.h"
 
@@ -50,7 +51,7 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     bool has_last_gradients;  /* some of the last micro-batch: scalars are on their way */
     double *rate;             /* [n_groups] */
     pen_error remembered;     /* of pen_ready and friends; status PEN_OK: none */
-    exchange_outcome outcome; /* written by the engine before REQUEST_STEP ends */
+    exchange_outcome outcome; /* written by the strategy before REQUEST_STEP ends */
     void *states;             /* that travel with its pushes; NULL: none */
     pen_req values;           /* lazy: values that are still on their way */
     progress progress;
@@ -66,13 +67,13 @@ struct pen_ctx {
     worker_env env;
     worker_mode mode;
     int stage; /* how much is sharded: 1, 2, 3 of zero1 to zero3; 0: nothing.  Over servers mode is then MODE_PS_BSP */
-    bool reduces_each;  /* pen_ready() of every micro-batch reaches the engine; set by its open() */
+    bool has_servers;
+    bool reduces_each;  /* pen_ready() of every micro-batch reaches the strategy; set as it opens */
     exchange_rule rule; /* of groups that average */
     char sync[CONFIG_TEXT_BYTES], host[256], job[48];
     pid_t pid;
-    const engine_ops *engine;
-    void *state;   /* the engine's */
-    void *trainer; /* of train/allreduce.c and train/two_level.c, whose state is the client's */
+    job_link *link;     /* from pen_init() on */
+    strategy *strategy; /* from pen_commit() on */
     struct scheduler *hosted;
     struct loop *io_loop; /* of "pen-io"; NULL: alone */
     struct watch *watch;  /* worker_watch.h; NULL: nothing is shown */
@@ -81,7 +82,7 @@ struct pen_ctx {
     struct mirror *mirror;     /* mirror.h: tensors in memory of a device; NULL: there are none */
     pthread_mutex_t held_lock; /* of memory that the SDK holds: held.h */
     pthread_cond_t held_returned;
-    uint64_t lent_bytes;      /* gradients that engines have been lent */
+    uint64_t lent_bytes;      /* gradients that strategies have been lent */
     pthread_mutex_t use_lock; /* one pen_use() or pen_release() at a time: unit_use.c */
     model model;
     pen_error remembered; /* of pen_register and friends */
@@ -104,7 +105,7 @@ struct pen_ctx {
     atomic_bool stop_wanted;  /* pen_step_begin says END */
     int64_t digest_step;      /* of the newest pen_digest() */
     uint32_t n_digests;       /* before it, at the same step */
-    struct coll_engine *coll; /* alone: made with the context; else by the client, before HELLO */
+    struct coll_engine *coll; /* the link's */
     atomic_bool snapshot_wanted;
     _Atomic int64_t step_index; /* of the step in progress or next; -1 before commit */
 
@@ -122,8 +123,6 @@ struct pen_ctx {
     void *command_user;
     context_event_fn event; /* of pen_on_event(); likewise */
     void *event_user;
-    struct api_values *values;  /* alone: of pen_store_set() and its kin; NULL: none yet */
-    pen_call *unanswered;       /* alone: calls the program still has a pointer to */
     _Atomic(const char *) call; /* newest call, for heartbeats */
     atomic_bool in_call;
     atomic_uint_fast64_t call_since_ms;
@@ -133,7 +132,7 @@ struct pen_ctx {
 const char *context_mode_name(const pen_ctx *ctx);
 
 pen_status context_create(const char *const *settings, pen_ctx **ctx, pen_error *why);
-void context_destroy(pen_ctx *ctx); /* after engine->close() */
+void context_destroy(pen_ctx *ctx); /* link, strategy and keeper are closed */
 
 /* Its members may come and go while it trains: it goes on without a worker, waits for another in its
  * place, or takes more. */

@@ -146,6 +146,8 @@ void request_abandon(request *r)
 
 void request_end(request *r, pen_status status, const pen_error *why)
 {
+    if (r->kind == REQUEST_STEP && r->u.step.decided != NULL)
+        request_end(r->u.step.decided, status, why);
     request_table *table = &r->ctx->requests;
     r->result.status     = status;
     r->result.seconds    = (double)(clock_ms(&clock_real) - r->begun_ms) / 1000;
@@ -259,21 +261,12 @@ static pen_status refuse_to_wait(const char *what)
                           "%s: called from a callback, where waiting would wait for itself", what);
 }
 
-pen_status request_run(request *r, const pen_opts *o, pen_req *req)
+pen_status request_await(request *r, pen_result *result)
 {
-    pen_ctx *ctx          = r->ctx;
-    request_table *table  = &ctx->requests;
-    const bool is_waiting = req == NULL;
-    /* Before it is handed over: with a callback it may be gone right after. */
-    if (!is_waiting) *req = r->done != NULL ? (pen_req){0} : (pen_req){ctx, r->id};
-    ctx->engine->start(ctx, r);
-    if (!is_waiting) return PEN_OK;
-
-    pen_result result = {0};
+    request_table *table = &r->ctx->requests;
     pthread_mutex_lock(&table->lock);
-    pen_status status = wait_locked(table, r, &result);
+    const pen_status status = wait_locked(table, r, result);
     pthread_mutex_unlock(&table->lock);
-    if (o != NULL && o->done != NULL) o->done(&result, o->user);
     return status;
 }
 

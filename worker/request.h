@@ -1,6 +1,6 @@
 /* request.h - what a pen_req stands for: begun by a thread of the program, ended by the SDK's.
  *
- * Lifetime: request_begin() -> handed to the engine -> request_end(), once -> request_wait(), or
+ * Lifetime: request_begin() -> started (api_start) -> request_end(), once -> request_wait(), or
  * the callback, frees it.  A request that nobody waits for lives as long as its context.
  */
 #ifndef WORKER_REQUEST_H
@@ -25,7 +25,7 @@ typedef enum {
     REQUEST_SNAPSHOT,
     REQUEST_COMMAND,
     REQUEST_STORE,
-    REQUEST_COLL, /* collectives, send, recv: never handed to the worker's engine */
+    REQUEST_COLL, /* collectives, send, recv: begun on their group */
     REQUEST_LEAVE /* pen_finalize       */
 } request_kind;
 
@@ -69,7 +69,7 @@ typedef struct request {
         } fetch;
         struct {
             struct request *decided;
-        } step; /* with lazy: ends when the verdict is known */
+        } step; /* with lazy: ends when the verdict is known; NULL: nobody waits for it any more */
     } u;
 } request;
 
@@ -95,13 +95,13 @@ void request_table_fini(request_table *table);
 pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, const pen_req *req,
                          request **r);
 
-/* Hands it to the engine; then waits for it (req NULL), or lets *req stand for it. */
-pen_status request_run(request *r, const pen_opts *o, pen_req *req);
-
-/* Ends it: status and sentence; result fields were set before.  Nobody learns of it before
- * request_tell(). */
+/* Ends it: status and sentence; result fields were set before; a lazy step's verdict too, where that has not ended.
+ * Nobody learns of it before request_tell(). */
 void request_end(request *r, pen_status status, const pen_error *why);
 void request_tell(request_table *table); /* wakes who waits, runs callbacks */
+
+/* Waits for one that was begun without a pen_req; it is gone then. */
+pen_status request_await(request *r, pen_result *result);
 
 /* As pen_wait() and pen_wait_any(), of requests of this table. */
 pen_status request_wait(request_table *table, pen_req *req, pen_result *result);

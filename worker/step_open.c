@@ -85,6 +85,6 @@ pen_status step_open(pen_ctx *ctx, pen_error *why)
     if (add_states(ctx, why) != PEN_OK) return why->status;
     s->is_open    = true;
     ctx->is_saved = ctx->keeper == NULL && s->inputs.snapshot;
-    ctx->engine->step_open(ctx, (uint64_t)s->next_index, &s->inputs);
+    ctx->strategy->ops->step_open(ctx->strategy, (uint64_t)s->next_index, &s->inputs);
     return PEN_OK;
 }

@@ -7,7 +7,7 @@
 /* Writes *step whole, as pen_step_begin() gives it. */
 void step_describe(pen_ctx *ctx, pen_step *step);
 
-/* The first gradient of a step fixes its weight and rates: they travel with it.  Tells the engine. */
+/* The first gradient of a step fixes its weight and rates: they travel with it.  Tells the strategy. */
 pen_status step_open(pen_ctx *ctx, pen_error *why);
 
 #endif

@@ -4,14 +4,15 @@
 pen_status unit_use(pen_ctx *ctx, const pen_unit *handle, pen_phase phase, int64_t step,
                     pen_error *why)
 {
+    strategy *s         = ctx->strategy;
     const unit_set *set = &ctx->model.units;
     pen_status status   = PEN_OK;
-    if (ctx->engine->use == NULL) return PEN_OK;
+    if (s == NULL || s->ops->use == NULL) return PEN_OK;
     pthread_mutex_lock(&ctx->use_lock);
     for (uint32_t i = 0; i < handle->n_covers && status == PEN_OK; i++) {
-        status = ctx->engine->use(ctx, &set->unit[handle->covers[i]], phase, step, why);
+        status = s->ops->use(s, &set->unit[handle->covers[i]], phase, step, why);
         for (uint32_t k = 0; status != PEN_OK && k < i; k++)
-            ctx->engine->release(ctx, &set->unit[handle->covers[k]], phase);
+            s->ops->release(s, &set->unit[handle->covers[k]], phase);
     }
     pthread_mutex_unlock(&ctx->use_lock);
     return status;
@@ -19,11 +20,12 @@ pen_status unit_use(pen_ctx *ctx, const pen_unit *handle, pen_phase phase, int64
 
 void unit_release(pen_ctx *ctx, const pen_unit *handle, pen_phase phase)
 {
+    strategy *s         = ctx->strategy;
     const unit_set *set = &ctx->model.units;
-    if (ctx->engine->release == NULL) return;
+    if (s == NULL || s->ops->release == NULL) return;
     pthread_mutex_lock(&ctx->use_lock);
     for (uint32_t i = 0; i < handle->n_covers; i++)
-        ctx->engine->release(ctx, &set->unit[handle->covers[i]], phase);
+        s->ops->release(s, &set->unit[handle->covers[i]], phase);
     pthread_mutex_unlock(&ctx->use_lock);
 }
 

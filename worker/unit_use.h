@@ -1,6 +1,6 @@
 /* unit_use.h - values of tensors that come and go are made to be here.
  *
- * A program names handles, engines know units (unit.h): to use a handle is to use the units it covers.  One use or
+ * A program names handles, strategies know units (unit.h): to use a handle is to use the units it covers.  One use or
  * release at a time per context; without the step's lock, in threads of the program.
  */
 #ifndef WORKER_UNIT_USE_H

@@ -19,17 +19,26 @@ pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *w
 {
     a->n_rates = n_rates;
     a->bytes   = sizeof(shown) + n_rates * sizeof(double);
-    a->own     = segment_alloc(a->bytes, why);
-    if (a->own != NULL) a->all = segment_alloc(a->bytes * (size_t)size, why);
-    if (a->all == NULL) return why->status;
+    if (size == 1) {
+        a->own = a->all = calloc(1, a->bytes);
+        if (a->all == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes", a->bytes);
+    } else {
+        a->own = segment_alloc(a->bytes, why);
+        if (a->own != NULL) a->all = segment_alloc(a->bytes * (size_t)size, why);
+        if (a->all == NULL) return why->status;
+    }
     a->ranks = calloc((size_t)size, sizeof *a->ranks);
     return a->ranks != NULL ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", size);
 }
 
 void agreement_fini(agreement *a)
 {
-    segment_free(a->own);
-    segment_free(a->all);
+    if (a->own == a->all) {
+        free(a->own);
+    } else {
+        segment_free(a->own);
+        segment_free(a->all);
+    }
     free(a->ranks);
     *a = (agreement){0};
 }
@@ -53,7 +62,7 @@ void agreement_show_again(agreement *a, talk *t)
                             .scale = 1,
                             .label = "weights and rates of a step"};
     a->n                 = pen_group_ranks(t->group, a->ranks, pen_size(t->group));
-    talk_begin(t, &call);
+    if (a->all != a->own) talk_begin(t, &call);
 }
 
 static void read_shown(const agreement *a, int position, wire_inputs *in)

@@ -11,8 +11,9 @@
 typedef struct {
     size_t bytes; /* of one rank's */
     uint32_t n_rates;
-    int n, *ranks;   /* members that show it, and their RANKs: also those that were lost since */
-    char *own, *all; /* [bytes], [size * bytes] */
+    int n, *ranks; /* members that show it, and their RANKs: also those that were lost since */
+    char *own,
+        *all; /* [bytes], [size * bytes]; the same where nobody else is to be shown anything */
 } agreement;
 
 pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *why);

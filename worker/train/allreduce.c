@@ -1,7 +1,6 @@
-/* allreduce.c - training without servers: the same bits as with them.
+/* allreduce.c - training without servers: every worker holds the whole model, and gradients are summed over all.
  *
- * DESIGN.  The job's business (joining, agreeing on the model, heartbeats, verdicts, commands) is
- * that of engine_servers, with no servers in it.  What differs is the step:
+ * DESIGN.  A step:
  *   open    every rank shows its weight, rates and bounds to all (one small all_gather), as
  *           servers would be told with each push;
  *   ready   the gradient, rounded as it would travel and times this rank's weight, goes into a
@@ -9,10 +8,12 @@
  *   end     all ranks hold equal sums and equal inputs, so each comes to the same decision and the
  *           same values by itself (replica.h).  Nothing more is said, unless an element is not
  *           finite: then one more all_reduce finds out whose it was.
+ * A group of one has nothing to show or to sum: its gradients, weighed, are the sums (solo.h).  That is how a worker
+ * trains alone, whose verbs and groups of every sync are served, too.
  * The bits are those of ps-bsp with deterministic sums: the fold, the norm, the decision and the
  * update are the same functions on the same operands in the same order.
  */
-#include "worker/train/allreduce.h"
+#include "worker/train/strategy.h"
 
 #include "common/log.h"
 #include "common/why.h"
@@ -22,14 +23,18 @@
 #include "worker/train/keeper.h"
 #include "worker/train/reducer.h"
 #include "worker/train/replica.h"
+#include "worker/train/solo.h"
 #include "worker/train/talk.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
+    strategy base;
+    pen_ctx *ctx;
     talk talk;
     replica *replica;
+    solo *solo; /* of a group of one; else NULL, and: */
     reducer *reducer;
     uint32_t *gradient; /* [n_tensors] number of a trained tensor's gradient */
     uint64_t *elements; /* [n_trained] */
@@ -50,23 +55,26 @@ typedef struct {
 } trainer;
 
 /* ---- first values ---------------------------------------------------------------------------- */
-static pen_status make_group(pen_ctx *ctx, trainer *t, pen_error *why)
+static pen_status make_group(trainer *t, pen_error *why)
 {
+    pen_ctx *ctx     = t->ctx;
     pen_group *world = pen_group_get(ctx, PEN_GROUP_WORLD);
-    const int n      = pen_size(world);
-    int *ranks       = calloc((size_t)(n > 0 ? n : 1), sizeof *ranks);
-    if (ranks == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d ranks", n);
-    for (int i = 0; i < n; i++) ranks[i] = i;
-    const pen_status status = pen_group_new(world, ranks, n, &t->talk.group);
-    t->ranks                = ranks;
-    t->n                    = n;
-    t->goes_on              = ctx->settings.on_worker_loss == LOSS_CONTINUE;
+    t->n             = pen_size(world);
+    t->ranks         = calloc((size_t)(t->n > 0 ? t->n : 1), sizeof *t->ranks);
+    if (t->ranks == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d ranks", t->n);
+    for (int i = 0; i < t->n; i++) t->ranks[i] = i;
+    t->goes_on    = ctx->settings.on_worker_loss == LOSS_CONTINUE;
+    t->talk.group = world;
+    const pen_status status =
+        t->n > 1 ? pen_group_new(world, t->ranks, t->n, &t->talk.group) : PEN_OK;
     if (status != PEN_OK) pen_last_error(why);
     return status;
 }
 
-static pen_status make_reducer(pen_ctx *ctx, trainer *t, pen_error *why)
+static pen_status make_reducer(trainer *t, pen_error *why)
 {
+    pen_ctx *ctx   = t->ctx;
     const model *m = &ctx->model;
     t->gradient    = calloc(m->n_tensors + 1, sizeof *t->gradient);
     t->elements    = calloc(m->n_tensors + 1, sizeof *t->elements);
@@ -90,24 +98,36 @@ static pen_status make_reducer(pen_ctx *ctx, trainer *t, pen_error *why)
     return reducer_create(&setup, &t->reducer, why);
 }
 
-static pen_status make_shown(pen_ctx *ctx, trainer *t, pen_error *why)
+static pen_status make_sums(trainer *t, pen_error *why)
 {
+    const model *m = &t->ctx->model;
+    if (t->n > 1) return make_reducer(t, why);
+    t->solo = solo_create(m);
+    return t->solo != NULL ? PEN_OK
+                           : why_set(why, PEN_NO_MEMORY,
+                                     "no memory for the gradients of %u tensors", m->n_tensors);
+}
+
+static pen_status make_shown(trainer *t, pen_error *why)
+{
+    const pen_ctx *ctx = t->ctx;
     if (agreement_init(&t->agreement, ctx->model.n_groups, ctx->env.world_size, why) != PEN_OK)
         return why->status;
     t->at = calloc((size_t)t->n, sizeof *t->at);
     return t->at != NULL ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", t->n);
 }
 
-static pen_status allreduce_committed(pen_ctx *ctx, pen_error *why)
+static pen_status set_up(trainer *t, pen_error *why)
 {
-    trainer *t        = ctx->trainer;
-    pen_status status = first_values_check(&ctx->model, why);
-    if (status == PEN_OK) status = make_group(ctx, t, why);
-    if (status == PEN_OK) status = first_values_spread(&t->talk, NULL, why);
+    pen_ctx *ctx        = t->ctx;
+    const bool is_alone = ctx->mode == MODE_LOCAL;
+    pen_status status   = is_alone ? PEN_OK : first_values_check(&ctx->model, why);
+    if (status == PEN_OK) status = make_group(t, why);
+    if (status == PEN_OK && t->n > 1) status = first_values_spread(&t->talk, NULL, why);
     if (status == PEN_OK) status = replica_create(&ctx->model, &t->replica, why);
-    if (status == PEN_OK) status = make_reducer(ctx, t, why);
-    if (status == PEN_OK) status = make_shown(ctx, t, why);
-    return status == PEN_OK ? keeper_commit(ctx, why) : status;
+    if (status == PEN_OK) status = make_sums(t, why);
+    if (status == PEN_OK) status = make_shown(t, why);
+    return status == PEN_OK ? keeper_commit(ctx, is_alone ? NULL : &t->talk, why) : status;
 }
 
 /* ---- the step, while gradients come ---------------------------------------------------------- */
@@ -118,66 +138,66 @@ static pen_status lay_out_anew(trainer *t, pen_error *why)
     return reducer_arrange(t->reducer, NULL, why);
 }
 
-static void allreduce_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs)
+static void allreduce_step_open(strategy *s, uint64_t index, const wire_inputs *inputs)
 {
-    trainer *t = ctx->trainer;
+    trainer *t = (trainer *)s;
     pen_error why;
     (void)index;
     t->inputs    = inputs;
     t->is_behind = t->has_sums = false;
     if (t->is_to_lay_out) (void)lay_out_anew(t, &why); /* a NULL order cannot fail */
-    reducer_begin(t->reducer);
+    if (t->reducer != NULL) reducer_begin(t->reducer);
     agreement_show(&t->agreement, &t->talk, inputs);
 }
 
-static void add_gradient(pen_ctx *ctx, const pen_tensor *x)
+static void add_gradient(trainer *t, const pen_tensor *x)
 {
-    trainer *t       = ctx->trainer;
     const uint32_t i = t->gradient[x->index];
     replica_weigh(reducer_room(t->reducer, i), x->pushed, x->desc.grad_dtype,
-                  model_push_dtype(&ctx->model, x), t->inputs->weight, x->elements);
+                  model_push_dtype(&t->ctx->model, x), t->inputs->weight, x->elements);
     reducer_ready(t->reducer, i);
 }
 
-static void allreduce_ready(pen_ctx *ctx, pen_tensor *x, const void *grad)
+static void allreduce_ready(strategy *s, pen_tensor *x, const void *grad)
 {
-    const plan *p = replica_plan(((trainer *)ctx->trainer)->replica);
-    x->pushed     = grad;
-    stat_add(&ctx->stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
-    stat_add(&ctx->stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* as it is added up */
-    add_gradient(ctx, x);
+    trainer *t = (trainer *)s;
+    x->pushed  = grad;
+    if (t->reducer == NULL) return; /* nothing travels */
+    stat_set *stats = &t->ctx->stats;
+    const plan *p   = replica_plan(t->replica);
+    stat_add(stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
+    stat_add(stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* as it is added up */
+    add_gradient(t, x);
 }
 
 /* ---- the step, at its end -------------------------------------------------------------------- */
-static pen_status agree(pen_ctx *ctx, double *weight_sum, pen_error *why)
+static pen_status agree(trainer *t, double *weight_sum, pen_error *why)
 {
-    const trainer *t = ctx->trainer;
     if (agreement_check(&t->agreement, weight_sum, why) == PEN_OK) return PEN_OK;
-    context_fail(ctx, why); /* as all other ranks find */
+    context_fail(t->ctx, why); /* as all other ranks find */
     return why->status;
 }
 
 /* *at: its position.  The step is already everybody's: who is lost now is left behind in the next. */
-static pen_status find_culprit(pen_ctx *ctx, const plan_chunk *c, int32_t *at, pen_error *why)
+static pen_status find_culprit(trainer *t, const plan_chunk *c, int32_t *at, pen_error *why)
 {
-    trainer *t = ctx->trainer;
-    if (t->is_behind) return PEN_OK;
-    const pen_status status = culprit_find(&t->talk, ctx->model.tensor[c->tensor], c->start,
-                                           c->count, t->inputs->weight, at, why);
+    if (t->is_behind || t->reducer == NULL) return PEN_OK;
+    const pen_tensor *x = t->ctx->model.tensor[c->tensor];
+    const pen_status status =
+        culprit_find(&t->talk, x, c->start, c->count, t->inputs->weight, at, why);
     return status == PEN_PEER_LOST && t->goes_on ? PEN_OK : status;
 }
 
-static pen_status decide(pen_ctx *ctx, double weight_sum, wire_decision *decision, pen_error *why)
+static pen_status decide(trainer *t, double weight_sum, wire_decision *decision, pen_error *why)
 {
-    trainer *t                = ctx->trainer;
-    exchange_outcome *outcome = &ctx->step.outcome;
+    exchange_outcome *outcome = &t->ctx->step.outcome;
     uint32_t bad_chunk;
     int32_t bad_rank  = -1;
     const bool is_bad = replica_decide(t->replica, t->inputs, weight_sum, decision, &bad_chunk);
     if (is_bad) {
         const plan_chunk *c = &replica_plan(t->replica)->chunk[bad_chunk];
         bad_rank            = agreement_last_with_weight(&t->agreement);
-        if (find_culprit(ctx, c, &bad_rank, why) != PEN_OK) return why->status;
+        if (find_culprit(t, c, &bad_rank, why) != PEN_OK) return why->status;
         bad_rank            = t->is_behind ? t->agreement.ranks[bad_rank] : t->ranks[bad_rank];
         outcome->bad_tensor = c->tensor;
     }
@@ -190,9 +210,8 @@ static pen_status decide(pen_ctx *ctx, double weight_sum, wire_decision *decisio
 }
 
 /* Rank 0's order of the first step is everybody's from the second on. */
-static pen_status arrange(pen_ctx *ctx, pen_error *why)
+static pen_status arrange(trainer *t, pen_error *why)
 {
-    trainer *t = ctx->trainer;
     if (t->is_arranged || t->is_to_lay_out || t->n_trained == 0) return PEN_OK;
     const size_t bytes = t->n_trained * sizeof(uint32_t);
     uint32_t *order    = malloc(bytes);
@@ -246,9 +265,9 @@ static pen_status leave_the_lost(trainer *t, pen_error *why)
 }
 
 /* The program's world is a group of its own, as it was. */
-static pen_status renew_world(pen_ctx *ctx, pen_error *why)
+static pen_status renew_world(const trainer *t, pen_error *why)
 {
-    const trainer *t = ctx->trainer;
+    pen_ctx *ctx = t->ctx;
     pen_group *world;
     if (pen_group_new(t->talk.group, t->ranks, t->n, &world) != PEN_OK) {
         pen_last_error(why);
@@ -260,10 +279,9 @@ static pen_status renew_world(pen_ctx *ctx, pen_error *why)
     return PEN_OK;
 }
 
-static pen_status compare_steps(pen_ctx *ctx, pen_error *why)
+static pen_status compare_steps(trainer *t, pen_error *why)
 {
-    trainer *t           = ctx->trainer;
-    int64_t own          = ctx->step.next_index;
+    int64_t own          = t->ctx->step.next_index;
     const coll_call call = {.kind  = COLL_ALL_GATHER,
                             .dtype = PEN_I64,
                             .n     = 1,
@@ -282,69 +300,65 @@ static pen_status compare_steps(pen_ctx *ctx, pen_error *why)
 }
 
 /* Another may be lost meanwhile. */
-static pen_status regroup(pen_ctx *ctx, pen_error *why)
+static pen_status regroup(trainer *t, pen_error *why)
 {
-    trainer *t = ctx->trainer;
     pen_status status;
     do {
         if (leave_the_lost(t, why) != PEN_OK) return why->status;
-        status = compare_steps(ctx, why);
-        if (status == PEN_OK) status = renew_world(ctx, why);
+        status = compare_steps(t, why);
+        if (status == PEN_OK) status = renew_world(t, why);
     } while (status == PEN_PEER_LOST);
     if (status == PEN_OK)
         log_notice("%d worker%s left; step %lld %s", t->n, t->n == 1 ? " is" : "s are",
-                   (long long)ctx->step.next_index,
+                   (long long)t->ctx->step.next_index,
                    t->is_behind ? "counts as it was" : "is done again among them");
     return status;
 }
 
-static pen_status sum_again(pen_ctx *ctx, pen_error *why)
+static pen_status sum_again(trainer *t, pen_error *why)
 {
-    trainer *t     = ctx->trainer;
-    const model *m = &ctx->model;
+    const model *m = &t->ctx->model;
     if (lay_out_anew(t, why) != PEN_OK) return why->status;
     t->has_sums = false;
     reducer_begin(t->reducer);
     agreement_show_again(&t->agreement, &t->talk);
     for (uint32_t i = m->n_tensors; i-- > 0;)
-        if (m->tensor[i]->trained) add_gradient(ctx, m->tensor[i]);
+        if (m->tensor[i]->trained) add_gradient(t, m->tensor[i]);
     return complete_sums(t, why);
 }
 
 /* The gradients are intact, so those who are left add up theirs: weights are of those as well. */
-static pen_status sum_up(pen_ctx *ctx, pen_error *why)
+static pen_status sum_up(trainer *t, pen_error *why)
 {
-    trainer *t        = ctx->trainer;
-    pen_status status = complete_sums(t, why);
+    pen_status status = t->reducer != NULL ? complete_sums(t, why) : PEN_OK;
     while (status == PEN_PEER_LOST && t->goes_on) {
-        if (regroup(ctx, why) != PEN_OK) return why->status;
+        if (regroup(t, why) != PEN_OK) return why->status;
         t->is_to_lay_out = true;
         if (t->is_behind) return PEN_OK;
-        status = sum_again(ctx, why);
+        status = sum_again(t, why);
     }
     return status;
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
-static pen_status allreduce_holding(pen_ctx *ctx, holding *h, pen_error *why)
+static pen_status allreduce_holding(strategy *s, holding *h, pen_error *why)
 {
-    const trainer *t = ctx->trainer;
+    const trainer *t = (trainer *)s;
     h->copies        = t->n;
     h->copy          = pen_rank(t->talk.group);
     return replica_holding(t->replica, h, why);
 }
 
-static pen_status allreduce_restored(pen_ctx *ctx, int64_t applied, pen_error *why)
+static pen_status allreduce_restored(strategy *s, int64_t applied, pen_error *why)
 {
-    const trainer *t = ctx->trainer;
     (void)why;
-    replica_restored(t->replica, applied);
+    replica_restored(((trainer *)s)->replica, applied);
     return PEN_OK;
 }
 
-static pen_status keep(pen_ctx *ctx, pen_error *why)
+static pen_status keep(trainer *t, pen_error *why)
 {
-    const trainer *t        = ctx->trainer;
+    pen_ctx *ctx            = t->ctx;
     const bool is_wanted    = !t->is_behind && agreement_wants_snapshot(&t->agreement);
     const pen_status status = keeper_step(ctx, ctx->step.next_index + 1, is_wanted, why);
     return status == PEN_PEER_LOST && t->goes_on ? PEN_OK
@@ -352,116 +366,109 @@ static pen_status keep(pen_ctx *ctx, pen_error *why)
 }
 
 /* ---- and all together ------------------------------------------------------------------------ */
-static pen_status finish_step(pen_ctx *ctx, pen_error *why)
+/* Sums are of weighted gradients; a push that is applied on its own is scaled then. */
+static double weight_of(const trainer *t, const pen_tensor *x)
 {
-    trainer *t             = ctx->trainer;
-    const model *m         = &ctx->model;
-    wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1};
-    double weight_sum;
-    if (sum_up(ctx, why) != PEN_OK || agree(ctx, &weight_sum, why) != PEN_OK) return why->status;
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained)
-            replica_give(t->replica, m->tensor[i], reducer_sum(t->reducer, t->gradient[i]));
-
-    ctx->step.outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
-    agreement_scalars(&t->agreement, &ctx->step.outcome.scalars);
-    if (!model_is_decided(m))
-        replica_count_step(t->replica);
-    else if (decide(ctx, weight_sum, &decision, why) != PEN_OK)
-        return why->status;
-    for (uint32_t i = 0; i < m->n_tensors; i++) {
-        if (!m->tensor[i]->trained) continue;
-        replica_carry_out(t->replica, m->tensor[i], t->inputs, weight_sum, &decision);
-        const plan *p = replica_plan(t->replica);
-        stat_add(&ctx->stats, STAT_PULL_OPS, p->first_chunk[i + 1] - p->first_chunk[i]);
-        stat_add(&ctx->stats, STAT_PULL_BYTES, m->tensor[i]->bytes);
-    }
-    ctx->step.outcome.applied = replica_applied(t->replica);
-    return arrange(ctx, why) == PEN_OK ? keep(ctx, why) : why->status;
+    return model_rule_of(&t->ctx->model, x) == EXCHANGE_FREE ? 1 : t->inputs->weight;
 }
 
-static void end_step(pen_ctx *ctx, request *r)
+static pen_status give_sum(trainer *t, const pen_tensor *x, pen_error *why)
 {
-    const trainer *t = ctx->trainer;
-    pen_error why;
-    const pen_status status = finish_step(ctx, &why);
-    r->result.version       = (uint64_t)replica_applied(t->replica);
-    if (r->u.step.decided != NULL)
-        request_end(r->u.step.decided, status, status != PEN_OK ? &why : NULL);
-    request_end(r, status, status != PEN_OK ? &why : NULL);
-    request_tell(&ctx->requests);
+    const float *sum = t->reducer != NULL ? reducer_sum(t->reducer, t->gradient[x->index])
+                                          : solo_weigh(t->solo, x, x->pushed, weight_of(t, x), why);
+    if (sum == NULL) return why->status;
+    replica_give(t->replica, x, sum);
+    return PEN_OK;
+}
+
+static void carry_out(trainer *t, const pen_tensor *x, double weight_sum,
+                      const wire_decision *decision)
+{
+    stat_set *stats = &t->ctx->stats;
+    const plan *p   = replica_plan(t->replica);
+    replica_carry_out(t->replica, x, t->inputs, weight_sum, decision);
+    if (t->reducer == NULL) return;
+    stat_add(stats, STAT_PULL_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
+    stat_add(stats, STAT_PULL_BYTES, x->bytes);
+}
+
+static pen_status finish_step(trainer *t, pen_error *why)
+{
+    context_step *step     = &t->ctx->step;
+    const model *m         = &t->ctx->model;
+    wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1};
+    double weight_sum;
+    if (sum_up(t, why) != PEN_OK || agree(t, &weight_sum, why) != PEN_OK) return why->status;
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained && give_sum(t, m->tensor[i], why) != PEN_OK) return why->status;
+
+    step->outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    agreement_scalars(&t->agreement, &step->outcome.scalars);
+    if (!model_is_decided(m))
+        replica_count_step(t->replica);
+    else if (decide(t, weight_sum, &decision, why) != PEN_OK)
+        return why->status;
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained) carry_out(t, m->tensor[i], weight_sum, &decision);
+    step->outcome.applied = replica_applied(t->replica);
+    return arrange(t, why) == PEN_OK ? keep(t, why) : why->status;
 }
 
 /* ---- explicit verbs -------------------------------------------------------------------------- */
-static pen_status do_verb(pen_ctx *ctx, request *r, pen_error *why)
+static pen_status push(trainer *t, const request *r, pen_error *why)
 {
-    const trainer *t    = ctx->trainer;
     const pen_tensor *x = r->u.verb.tensor;
-    if (r->u.verb.verb != EXCHANGE_PULL)
+    if (t->solo == NULL)
         return why_set(why, PEN_UNSUPPORTED,
                        "a push of '%s': mode=%s has no servers to push to; use pen_ready() and "
                        "pen_step_end(), or a mode with servers",
-                       x->name, worker_mode_name(ctx->mode));
-    replica_values(t->replica, x, r->u.verb.to);
-    r->result.count   = x->bytes;
+                       x->name, worker_mode_name(t->ctx->mode));
+    const float *sum = solo_weigh(t->solo, x, r->u.verb.from, 1, why);
+    if (sum == NULL) return why->status;
+    replica_give(t->replica, x, sum);
+    replica_update(t->replica, x, t->ctx->model.group[x->desc.group]->hyper.lr, 1);
+    return PEN_OK;
+}
+
+static pen_status do_verb(trainer *t, request *r, pen_error *why)
+{
+    const pen_tensor *x = r->u.verb.tensor;
+    if (r->u.verb.verb != EXCHANGE_PULL && push(t, r, why) != PEN_OK) return why->status;
+    if (r->u.verb.verb != EXCHANGE_PUSH) {
+        replica_values(t->replica, x, r->u.verb.to);
+        r->result.count = x->bytes;
+    }
     r->result.version = replica_version(t->replica, x);
     return PEN_OK;
 }
 
-static pen_status do_here(pen_ctx *ctx, request *r, pen_error *why)
+/* ---- the strategy ---------------------------------------------------------------------------- */
+static pen_status run(trainer *t, request *r, pen_error *why)
 {
-    if (r->kind == REQUEST_VERB) return do_verb(ctx, r, why);
-    return PEN_OK; /* REQUEST_PULL_FREE */
+    if (r->kind == REQUEST_VERB) return do_verb(t, r, why);
+    if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: nothing is newer than what is here */
+    const pen_status status = finish_step(t, why);
+    r->result.version       = (uint64_t)replica_applied(t->replica);
+    return status;
 }
 
-/* ---- the engine ------------------------------------------------------------------------------ */
-static void allreduce_start(pen_ctx *ctx, request *r)
+/* With others a step waits for calls, whose callbacks may begin verbs: so there nothing is locked. */
+static void allreduce_start(strategy *s, request *r)
 {
     pen_error why;
-    switch (r->kind) {
-    case REQUEST_STEP: end_step(ctx, r); break;
-    case REQUEST_SNAPSHOT:
-        if (!keeper_ask(ctx, r)) request_tell(&ctx->requests);
-        break;
-    case REQUEST_VERB:
-    case REQUEST_PULL_FREE: {
-        const pen_status status = do_here(ctx, r, &why);
-        request_end(r, status, status != PEN_OK ? &why : NULL);
-        request_tell(&ctx->requests);
-        break;
-    }
-    default: engine_servers.start(ctx, r); break;
-    }
+    trainer *t          = (trainer *)s;
+    const bool is_alone = t->solo != NULL;
+    if (is_alone) pthread_mutex_lock(&s->lock);
+    const pen_status status = run(t, r, &why);
+    if (is_alone) pthread_mutex_unlock(&s->lock);
+    strategy_end(r, status, &why);
 }
 
-static pen_status allreduce_open(pen_ctx *ctx, pen_error *why)
+static void allreduce_close(strategy *s)
 {
-    trainer *t = calloc(1, sizeof *t);
-    if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training without servers");
-    talk_init(&t->talk, ctx);
-    ctx->trainer = t;
-    if (keeper_create(ctx, &t->talk, why) != PEN_OK) return why->status;
-    return engine_servers.open(ctx, why);
-}
-
-static void allreduce_answer(pen_ctx *ctx, pen_call *call)
-{
-    engine_servers.answer(ctx, call);
-}
-
-static void allreduce_abort(pen_ctx *ctx)
-{
-    engine_servers.abort(ctx);
-}
-
-/* First the job: then every call has ended, and nobody uses the buckets. */
-static void allreduce_close(pen_ctx *ctx)
-{
-    trainer *t = ctx->trainer;
-    engine_servers.close(ctx);
-    keeper_destroy(ctx);
-    if (t == NULL) return;
+    trainer *t = (trainer *)s;
     reducer_destroy(t->reducer);
+    solo_destroy(t->solo);
     replica_destroy(t->replica);
     agreement_fini(&t->agreement);
     free(t->gradient);
@@ -471,17 +478,20 @@ static void allreduce_close(pen_ctx *ctx)
     free(t->name);
     talk_fini(&t->talk);
     free(t);
-    ctx->trainer = NULL;
 }
 
-const engine_ops engine_allreduce = {.name      = "allreduce",
-                                     .open      = allreduce_open,
-                                     .start     = allreduce_start,
-                                     .committed = allreduce_committed,
-                                     .holding   = allreduce_holding,
+pen_status allreduce_open(pen_ctx *ctx, pen_error *why)
+{
+    static const strategy_ops ops = {.holding   = allreduce_holding,
                                      .restored  = allreduce_restored,
+                                     .start     = allreduce_start,
                                      .step_open = allreduce_step_open,
                                      .ready     = allreduce_ready,
-                                     .answer    = allreduce_answer,
-                                     .abort     = allreduce_abort,
                                      .close     = allreduce_close};
+    trainer *t                    = calloc(1, sizeof *t);
+    if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training without servers");
+    strategy_init(&t->base, &ops, ctx);
+    t->ctx = ctx;
+    talk_init(&t->talk, ctx);
+    return set_up(t, why);
+}

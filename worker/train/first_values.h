@@ -1,4 +1,4 @@
-/* first_values.h - what ways of training without servers do at pen_commit(): rank 0's values are everybody's. */
+/* first_values.h - what strategies without servers do at pen_commit(): rank 0's values are everybody's. */
 #ifndef WORKER_TRAIN_FIRST_VALUES_H
 #define WORKER_TRAIN_FIRST_VALUES_H
 

@@ -1,6 +1,6 @@
 /* holding.h - what a worker that trains without servers holds of the model's state: what its snapshots are made of.
  *
- * A way of training fills a holding when it is asked (engine_ops.holding); keeper.h writes what is in it, and writes
+ * A strategy fills a holding when it is asked (strategy_ops.holding); keeper.h writes what is in it, and writes
  * into it what a snapshot has.
  */
 #ifndef WORKER_TRAIN_HOLDING_H
@@ -20,7 +20,7 @@ typedef struct { /* a range of one tensor, frozen ones too */
 
 typedef struct {
     uint32_t n;
-    holding_span *span; /* the way of training's; until the context is closed */
+    holding_span *span; /* the strategy's; until the context is closed */
     int copies,
         copy; /* so many members hold these very ranges, and this is the copy-th: each writes its share */
     int64_t applied; /* updates of the whole model */

@@ -197,7 +197,7 @@ static pen_status write_part(keeper *k, int64_t step, pen_error *why)
 {
     FILE_LIMIT_IS_AN_ERROR();
     holding h         = {.copies = 1};
-    pen_status status = k->ctx->engine->holding(k->ctx, &h, why);
+    pen_status status = k->ctx->strategy->ops->holding(k->ctx->strategy, &h, why);
     if (status == PEN_OK) status = open_store(k, why);
     if (status == PEN_OK) status = describe_and_write(k, step, &h, why);
     k->lacks_room = status == PEN_STORE && store_lacked_room();
@@ -261,26 +261,6 @@ static pen_status write_and_agree(keeper *k, int64_t step, bool *is_told, pen_er
 }
 
 /* ---- asked for ------------------------------------------------------------------------------- */
-bool keeper_ask(pen_ctx *ctx, request *r)
-{
-    keeper *k = ctx->keeper;
-    if (ctx->settings.store[0] == '\0') {
-        pen_error why;
-        why_set(
-            &why, PEN_STORE,
-            "there is no store to keep a snapshot in; give a folder that all workers reach with "
-            "`penstock run --store DIR`, or the setting store");
-        request_end(r, why.status, &why);
-        return false;
-    }
-    pthread_mutex_lock(&k->lock);
-    r->next  = k->asked;
-    k->asked = r;
-    pthread_mutex_unlock(&k->lock);
-    atomic_store(&ctx->snapshot_wanted, true);
-    return true;
-}
-
 static void answer(keeper *k, int64_t step, pen_status status, const pen_error *why)
 {
     pthread_mutex_lock(&k->lock);
@@ -320,8 +300,48 @@ pen_status keeper_step(pen_ctx *ctx, int64_t step, bool is_wanted, pen_error *wh
     return status;
 }
 
+static pen_status check_asked(const keeper *k, pen_error *why)
+{
+    if (k->ctx->mode == MODE_LOCAL && k->ctx->phase != CONTEXT_COMMITTED)
+        return why_set(
+            why, PEN_WRONG_STATE,
+            "pen_snapshot: pen_commit has not been called; register, then commit, then step");
+    if (k->ctx->settings.store[0] == '\0')
+        return why_set(
+            why, PEN_STORE,
+            "there is no store to keep a snapshot in; give a folder that all workers reach with "
+            "`penstock run --store DIR`, or the setting store");
+    return PEN_OK;
+}
+
+static void take_now(pen_ctx *ctx)
+{
+    pen_error why;
+    pthread_mutex_lock(&ctx->strategy->lock);
+    (void)keeper_step(ctx, ctx->step.next_index, true, &why);
+    pthread_mutex_unlock(&ctx->strategy->lock);
+    atomic_store(&ctx->snapshot_wanted, false);
+}
+
+void keeper_start(keeper *k, request *r)
+{
+    pen_error why;
+    pen_ctx *ctx = k->ctx;
+    if (check_asked(k, &why) == PEN_OK) {
+        pthread_mutex_lock(&k->lock);
+        r->next  = k->asked;
+        k->asked = r;
+        pthread_mutex_unlock(&k->lock);
+        atomic_store(&ctx->snapshot_wanted, true);
+        if (ctx->mode == MODE_LOCAL) take_now(ctx);
+    } else {
+        request_end(r, why.status, &why);
+    }
+    request_tell(&ctx->requests);
+}
+
 /* ---- birth and death ------------------------------------------------------------------------- */
-pen_status keeper_create(pen_ctx *ctx, talk *t, pen_error *why)
+pen_status keeper_create(pen_ctx *ctx, pen_error *why)
 {
     if (ctx->settings.snapshot_every > 0 && ctx->settings.store[0] == '\0')
         return why_set(why, PEN_BAD_SETTING,
@@ -331,7 +351,6 @@ pen_status keeper_create(pen_ctx *ctx, talk *t, pen_error *why)
     keeper *k = calloc(1, sizeof *k);
     if (k == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to keep snapshots");
     k->ctx      = ctx;
-    k->talk     = t;
     k->restored = -1;
     pthread_mutex_init(&k->lock, NULL);
     ctx->keeper = k;

@@ -5,7 +5,7 @@
  * the step: training waits for the disk.  All ranks write at the same step, then hear of each other how it went; what
  * is older goes when all have succeeded.  A snapshot that fails costs itself, never the job.  Where the disk has no
  * room for it and holds two or more, the oldest goes first, and it is tried once more.
- * Thread: the program's, with the step's lock; keeper_ask() from any.
+ * Thread: the program's, with the step's lock; keeper_start() from any.
  */
 #ifndef WORKER_TRAIN_KEEPER_H
 #define WORKER_TRAIN_KEEPER_H
@@ -14,21 +14,22 @@
 
 typedef struct keeper keeper;
 
-/* In engine_ops.open of a way of training that has engine_ops.holding: sets ctx->keeper.  t is BORROWED; NULL: alone.
+/* In pen_init(), where there are no servers: sets ctx->keeper.
  * Errors  BAD_SETTING  snapshots are wanted and there is no store. */
-pen_status keeper_create(pen_ctx *ctx, talk *t, pen_error *why);
+pen_status keeper_create(pen_ctx *ctx, pen_error *why);
 void keeper_destroy(pen_ctx *ctx); /* ctx->keeper NULL is fine; requests have ended before */
 
-/* At the end of engine_ops.committed: collective.  Goes on from the newest snapshot where resume=yes: holding, step,
- * updates, the program's states; then calls engine_ops.restored. */
-pen_status keeper_commit(pen_ctx *ctx, pen_error *why);
+/* At the end of a strategy's opening: collective.  t is BORROWED; NULL: alone.  Goes on from the newest snapshot where
+ * resume=yes: holding, step, updates, the program's states; then calls strategy_ops.restored. */
+pen_status keeper_commit(pen_ctx *ctx, talk *t, pen_error *why);
 
 /* Between steps, collective: goes back to a snapshot of the store; -1: the newest.
  * Errors  NOT_FOUND, STORE, CORRUPT, the same on all ranks. */
 pen_status keeper_go_back(pen_ctx *ctx, int64_t step, pen_error *why);
 
-/* A REQUEST_SNAPSHOT: ends with the snapshot that is written next; false: it has ended already, as there is no store. */
-bool keeper_ask(pen_ctx *ctx, request *r);
+/* A REQUEST_SNAPSHOT: ends with the snapshot that is written next.  Alone that is at once, for nobody else has to be in
+ * the same step. */
+void keeper_start(keeper *k, request *r);
 
 /* After a step whose values are in place, on all ranks alike: writes the snapshot of `step`, which is the number of
  * steps that have ended, when it is wanted.

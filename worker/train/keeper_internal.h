@@ -15,7 +15,7 @@ enum {
 
 struct keeper {
     pen_ctx *ctx;
-    talk *talk;   /* NULL: alone */
+    talk *talk;   /* from keeper_commit() on; NULL: alone */
     plan *plan;   /* how chunks are numbered; made at commit */
     store *store; /* opened with the first snapshot, and anew after a failure */
     uint64_t run; /* the same on all ranks and in no other run: ids of snapshots begin with it */

@@ -178,7 +178,7 @@ static pen_status read_all(keeper *k, store_reader *r, int64_t step, pen_error *
     holding h         = {.copies = 1};
     pen_status status = store_reader_manifest(r, step, &m, why);
     if (status == PEN_OK) status = check_model(k, m, why);
-    if (status == PEN_OK) status = k->ctx->engine->holding(k->ctx, &h, why);
+    if (status == PEN_OK) status = k->ctx->strategy->ops->holding(k->ctx->strategy, &h, why);
     for (uint32_t i = 0; i < h.n && status == PEN_OK; i++)
         status = read_span(k, r, m, &h.span[i], why);
     if (status == PEN_OK && !m->is_import) status = read_versions(k, r, step, &h, why);
@@ -199,8 +199,9 @@ static pen_status read_snapshot(keeper *k, int64_t step, pen_error *why)
 
 static pen_status go_on(keeper *k, pen_error *why)
 {
-    pen_ctx *ctx            = k->ctx;
-    const pen_status status = ctx->engine->restored(ctx, ctx->restored.applied, why);
+    pen_ctx *ctx = k->ctx;
+    const pen_status status =
+        ctx->strategy->ops->restored(ctx->strategy, ctx->restored.applied, why);
     if (status != PEN_OK) return status;
     ctx->step.next_index = ctx->restored.step;
     ctx->step.applied    = ctx->restored.applied;
@@ -239,8 +240,9 @@ static pen_status restore(keeper *k, pen_error *why)
     return follow(k, &c, why);
 }
 
-pen_status keeper_commit(pen_ctx *ctx, pen_error *why)
+pen_status keeper_commit(pen_ctx *ctx, talk *t, pen_error *why)
 {
+    ctx->keeper->talk       = t;
     const pen_status status = plan_create(&ctx->model.wire, &ctx->keeper->plan, why);
     return status == PEN_OK ? restore(ctx->keeper, why) : status;
 }

@@ -4,7 +4,7 @@
  * DESIGN.  A replica does to the summed gradients what shards do: the same cuts (plan.h), the same
  * sums of squares, the same decision, the same update rules on the same spans.  So one worker, or
  * several that hold bit-equal sums, get the bits that servers would have given them.  Where a sum
- * comes from is its owner's affair: train/local.c folds one gradient, train/reducer.c those of all
+ * comes from is its owner's affair: train/solo.c weighs one gradient, train/reducer.c adds up those of all
  * ranks.  Parameters of 16 bits keep a float32 master, as servers do.
  *   A part is one range of each tensor, on borders of blocks.  Masters, slots and sums of squares are of it only; what
  * a decision needs of the others is packed, exchanged by the owner, and unpacked.

@@ -1,8 +1,7 @@
 /* sharded.c - training whose state is sharded over the workers: no servers, and the same bits as with them.
  *
- * DESIGN.  As train/allreduce.c: the job's business is that of engine_servers with no servers in it, every rank shows
- * its weight and rates to all, sums are folds in rank order, and all come to the same decision.  What differs is who
- * holds what (docs/design/zero.md):
+ * DESIGN.  As train/allreduce.c: every rank shows its weight and rates to all, sums are folds in rank order, and all
+ * come to the same decision.  What differs is who holds what (docs/design/zero.md):
  *   zero1   each member has masters and slots of its own ranges only (sharded_cut.h), gets the sums of these
  *           (reduce_scatter), updates them, and all gather the new values (all_gather)
  *   zero2   also gradients: they are here from the first pen_view() until they are in their bucket, buckets until they
@@ -15,20 +14,19 @@
  * after the other.
  * Threads: the program's; "pen-coll" ends sums.
  */
-#include "worker/train/sharded.h"
+#include "worker/train/sharded_internal.h"
 
 #include "common/trace.h"
 #include "common/why.h"
 #include "worker/train/keeper.h"
-#include "worker/train/sharded_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- the step -------------------------------------------------------------------------------- */
-static void sharded_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs)
+static void sharded_step_open(strategy *base, uint64_t index, const wire_inputs *inputs)
 {
-    sharded *s = ctx->trainer;
+    sharded *s = (sharded *)base;
     (void)index;
     s->inputs         = inputs;
     s->round          = 0;
@@ -36,15 +34,16 @@ static void sharded_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *i
     s->failure.status = PEN_OK;
     memset(s->is_bad, 0, replica_plan(s->replica)->n_chunks * sizeof *s->is_bad);
     reducer_begin(s->reducer);
-    if (!ctx->reduces_each) agreement_show(&s->agreement, &s->everyone, inputs);
+    if (!s->ctx->reduces_each) agreement_show(&s->agreement, &s->everyone, inputs);
 }
 
-static void sharded_ready(pen_ctx *ctx, pen_tensor *x, const void *grad)
+static void sharded_ready(strategy *base, pen_tensor *x, const void *grad)
 {
-    sharded *s    = ctx->trainer;
-    const plan *p = replica_plan(s->replica);
-    stat_add(&ctx->stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
-    stat_add(&ctx->stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* as it is added up */
+    sharded *s      = (sharded *)base;
+    const plan *p   = replica_plan(s->replica);
+    stat_set *stats = &s->ctx->stats;
+    stat_add(stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
+    stat_add(stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* as it is added up */
     x->pushed = NULL; /* it may be gone before the step ends */
     sharded_add(s, x, grad);
 }
@@ -93,30 +92,19 @@ static pen_status finish_step(sharded *s, pen_error *why)
     return keeper_step(ctx, ctx->step.next_index + 1, agreement_wants_snapshot(&s->agreement), why);
 }
 
-static void end_step(sharded *s, request *r)
-{
-    pen_error why;
-    const pen_status status = finish_step(s, &why);
-    r->result.version       = (uint64_t)replica_applied(s->replica);
-    if (r->u.step.decided != NULL)
-        request_end(r->u.step.decided, status, status != PEN_OK ? &why : NULL);
-    request_end(r, status, status != PEN_OK ? &why : NULL);
-    request_tell(&s->ctx->requests);
-}
-
 /* ---- snapshots ------------------------------------------------------------------------------- */
 /* Members of other nodes with the same position hold the same ranges. */
-static pen_status sharded_holding(pen_ctx *ctx, holding *h, pen_error *why)
+static pen_status sharded_holding(strategy *base, holding *h, pen_error *why)
 {
-    const sharded *s = ctx->trainer;
+    const sharded *s = (sharded *)base;
     h->copies        = s->is_hybrid ? pen_size(s->across.group) : 1;
     h->copy          = s->is_hybrid ? pen_rank(s->across.group) : 0;
     return replica_holding(s->replica, h, why);
 }
 
-static pen_status sharded_restored(pen_ctx *ctx, int64_t applied, pen_error *why)
+static pen_status sharded_restored(strategy *base, int64_t applied, pen_error *why)
 {
-    sharded *s = ctx->trainer;
+    sharded *s = (sharded *)base;
     replica_restored(s->replica, applied);
     return sharded_gather_all(s, why);
 }
@@ -141,37 +129,59 @@ static pen_status do_verb(sharded *s, request *r, pen_error *why)
     return PEN_OK;
 }
 
-static pen_status do_here(sharded *s, request *r, pen_error *why)
+static pen_status run(sharded *s, request *r, pen_error *why)
 {
     if (r->kind == REQUEST_VERB) return do_verb(s, r, why);
-    (void)why;
-    return PEN_OK; /* of REQUEST_PULL_FREE: nothing is newer than what is here */
+    if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: nothing is newer than what is here */
+    const pen_status status = finish_step(s, why);
+    r->result.version       = (uint64_t)replica_applied(s->replica);
+    return status;
 }
 
-/* ---- the engine ------------------------------------------------------------------------------ */
-static void sharded_start(pen_ctx *ctx, request *r)
+/* ---- the strategy ---------------------------------------------------------------------------- */
+static void sharded_start(strategy *base, request *r)
 {
     pen_error why;
-    switch (r->kind) {
-    case REQUEST_STEP: end_step(ctx->trainer, r); break;
-    case REQUEST_SNAPSHOT:
-        if (!keeper_ask(ctx, r)) request_tell(&ctx->requests);
-        break;
-    case REQUEST_VERB:
-    case REQUEST_PULL_FREE: {
-        const pen_status status = do_here(ctx->trainer, r, &why);
-        request_end(r, status, status != PEN_OK ? &why : NULL);
-        request_tell(&ctx->requests);
-        break;
-    }
-    default: engine_servers.start(ctx, r); break;
-    }
+    const pen_status status = run((sharded *)base, r, &why);
+    strategy_end(r, status, &why);
 }
 
-static pen_status sharded_open(pen_ctx *ctx, pen_error *why)
+static pen_status sharded_use(strategy *base, const pen_unit *u, pen_phase phase, int64_t step,
+                              pen_error *why)
 {
-    sharded *s = calloc(1, sizeof *s);
+    return sharded_units_use((sharded *)base, u, phase, step, why);
+}
+
+static void sharded_release(strategy *base, const pen_unit *u, pen_phase phase)
+{
+    sharded_units_release((sharded *)base, u, phase);
+}
+
+static void sharded_close(strategy *base)
+{
+    sharded *s = (sharded *)base;
+    sharded_tear_down(s);
+    talk_fini(&s->everyone);
+    talk_fini(&s->sums);
+    talk_fini(&s->values);
+    talk_fini(&s->across);
+    free(s);
+}
+
+pen_status sharded_open(pen_ctx *ctx, pen_error *why)
+{
+    static const strategy_ops ops = {.holding   = sharded_holding,
+                                     .restored  = sharded_restored,
+                                     .start     = sharded_start,
+                                     .step_open = sharded_step_open,
+                                     .ready     = sharded_ready,
+                                     .use       = sharded_use,
+                                     .release   = sharded_release,
+                                     .close     = sharded_close};
+    const worker_settings *set    = &ctx->settings;
+    sharded *s                    = calloc(1, sizeof *s);
     if (s == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training without servers");
+    strategy_init(&s->base, &ops, ctx);
     s->ctx       = ctx;
     s->stage     = ctx->stage;
     s->is_hybrid = worker_mode_is_hybrid((int)ctx->mode);
@@ -179,68 +189,9 @@ static pen_status sharded_open(pen_ctx *ctx, pen_error *why)
     talk_init(&s->sums, ctx);
     talk_init(&s->values, ctx);
     talk_init(&s->across, ctx);
-    ctx->trainer               = s;
-    const worker_settings *set = &ctx->settings;
     ctx->reduces_each =
         set->accum > 1 && (set->accum_reduce == ACCUM_REDUCE_EACH ||
                            (set->accum_reduce == ACCUM_REDUCE_AUTO && s->stage > 1));
-    if (keeper_create(ctx, &s->everyone, why) != PEN_OK) return why->status;
-    return engine_servers.open(ctx, why);
+    const pen_status status = sharded_set_up(s, why);
+    return status == PEN_OK ? keeper_commit(ctx, &s->everyone, why) : status;
 }
-
-static pen_status sharded_use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, int64_t step,
-                              pen_error *why)
-{
-    return sharded_units_use(ctx->trainer, u, phase, step, why);
-}
-
-static void sharded_release(pen_ctx *ctx, const pen_unit *u, pen_phase phase)
-{
-    sharded_units_release(ctx->trainer, u, phase);
-}
-
-static pen_status sharded_committed(pen_ctx *ctx, pen_error *why)
-{
-    const pen_status status = sharded_set_up(ctx->trainer, why);
-    return status == PEN_OK ? keeper_commit(ctx, why) : status;
-}
-
-static void sharded_answer(pen_ctx *ctx, pen_call *call)
-{
-    engine_servers.answer(ctx, call);
-}
-
-static void sharded_abort(pen_ctx *ctx)
-{
-    engine_servers.abort(ctx);
-}
-
-/* First the job: then every call has ended, and nobody uses the buckets. */
-static void sharded_close(pen_ctx *ctx)
-{
-    sharded *s = ctx->trainer;
-    engine_servers.close(ctx);
-    keeper_destroy(ctx);
-    if (s == NULL) return;
-    sharded_tear_down(s);
-    talk_fini(&s->everyone);
-    talk_fini(&s->sums);
-    talk_fini(&s->values);
-    talk_fini(&s->across);
-    free(s);
-    ctx->trainer = NULL;
-}
-
-const engine_ops engine_sharded = {.name      = "sharded",
-                                   .open      = sharded_open,
-                                   .start     = sharded_start,
-                                   .committed = sharded_committed,
-                                   .step_open = sharded_step_open,
-                                   .ready     = sharded_ready,
-                                   .holding   = sharded_holding,
-                                   .restored  = sharded_restored,
-                                   .use       = sharded_use,
-                                   .release   = sharded_release,
-                                   .answer    = sharded_answer,
-                                   .abort     = sharded_abort,
-                                   .close     = sharded_close};

@@ -6,6 +6,7 @@
 #include "worker/train/reducer.h"
 #include "worker/train/replica.h"
 #include "worker/train/sharded_cut.h"
+#include "worker/train/strategy.h"
 #include "worker/train/talk.h"
 
 typedef struct { /* part of a tensor that is summed in one bucket, for one member */
@@ -23,6 +24,7 @@ typedef struct {       /* tensors whose values are gathered by one call */
 typedef struct sharded_units sharded_units;
 
 typedef struct sharded {
+    strategy base;
     pen_ctx *ctx;
     int stage;
     bool is_hybrid, is_arranged;
@@ -82,7 +84,7 @@ pen_status sharded_gather_all(sharded *s, pen_error *why);
 /* ---- sharded_units.c ------------------------------------------------------------------------- */
 pen_status sharded_units_create(sharded *s, pen_error *why);
 void sharded_units_destroy(sharded *s);
-/* As engine_ops.use and release. */
+/* As strategy_ops.use and release. */
 pen_status sharded_units_use(sharded *s, const pen_unit *unit, pen_phase phase, int64_t step,
                              pen_error *why);
 void sharded_units_release(sharded *s, const pen_unit *unit, pen_phase phase);

@@ -91,7 +91,7 @@ void sharded_add(sharded *s, pen_tensor *x, const void *grad)
 /* On the thread that ended the call. */
 void sharded_take_sum(void *user, uint32_t piece)
 {
-    sharded *s             = ((talk *)user)->ctx->trainer;
+    sharded *s             = (sharded *)((talk *)user)->ctx->strategy;
     const sharded_piece *p = &s->piece[piece];
     const float *sum       = reducer_sum(s->reducer, piece);
     if (s->dest[p->tensor] == NULL) return; /* no memory: kept as a failure */

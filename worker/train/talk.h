@@ -1,4 +1,4 @@
-/* talk.h - the calls that a way of training makes on a group of its own, and waiting for them.
+/* talk.h - the calls that a strategy makes on a group of its own, and waiting for them.
  *
  * A group of its own, because a program may have collectives of its own between two pen_ready(),
  * and ranks need not make gradients ready in the same order.

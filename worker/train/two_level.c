@@ -1,7 +1,6 @@
 /* two_level.c - training with servers, reduced inside each node first.
  *
- * DESIGN.  Everything but the step is engine_servers'.  The ranks of a node share its traffic: the
- * chunks of the model (plan.h) are dealt to them in turn, chunk c to the one at position
+ * DESIGN.  The ranks of a node share its traffic: the chunks of the model (plan.h) are dealt to them in turn, chunk c to the one at position
  * (c mod ranks of the node).
  *   open    the exchange opens the step; the ranks of the node add up their weights
  *   ready   each chunk, as it would travel and times this rank's weight, goes into a bucket
@@ -20,7 +19,7 @@
  * exchange.  They hand on by tasks.  A lazy step ends in "pen-step", one at a time: the program goes
  * on with the verdict while values are pulled and gathered.
  */
-#include "worker/train/two_level.h"
+#include "worker/train/ps.h"
 
 #include "common/fp_env.h"
 #include "common/log.h"
@@ -28,7 +27,6 @@
 #include "common/simd/simd.h"
 #include "common/why.h"
 #include "proto/scalars.h"
-#include "worker/client.h"
 #include "worker/train/culprit.h"
 #include "worker/train/reducer.h"
 #include "worker/train/replica.h"
@@ -36,9 +34,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Below it the calls inside the node cost more than the pushes that they save. */
-enum { PAYS_BYTES = 1 << 20 };
 
 typedef struct two_level two_level;
 
@@ -56,6 +51,7 @@ typedef struct { /* what one rank shows to those of its node */
 } shown;
 
 struct two_level {
+    ps ps;
     talk talk, everyone; /* the node, and all ranks: only to find out who pushed a NaN */
     int size, rank;      /* of and in the node */
     reducer *reducer;
@@ -71,11 +67,10 @@ struct two_level {
     char *own, *all;     /* values: pulled, and of the whole node */
     shown mine, *theirs; /* [size] */
     wire_inputs inputs;  /* of this step */
-    loop_task open, weigh;
+    loop_task weigh;
     double weight;        /* of the node */
     wire_scalars scalars; /* likewise */
     bool snapshot, is_arranged;
-    bool is_flat; /* each pushes its own: all is engine_servers' */
 
     pthread_t thread; /* from the first lazy step on */
     bool has_thread;
@@ -84,74 +79,6 @@ struct two_level {
     request *lazy; /* to be ended; NULL: none */
     bool is_closing;
 };
-
-/* ---- whether it pays ------------------------------------------------------------------------- */
-/* By the record, so that all find the same. */
-static uint32_t count_nodes(const client_record *r)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_workers; i++) {
-        bool is_new = true;
-        for (uint32_t k = 0; k < i && is_new; k++) is_new = r->worker[i].node != r->worker[k].node;
-        n += is_new;
-    }
-    return n;
-}
-
-/* Over sockets a sum of a node costs as much as the pushes it saves. */
-static bool have_shared_memory(const client_record *r)
-{
-    for (uint32_t i = 0; i < r->n_workers; i++)
-        for (uint32_t k = 0; k < i; k++)
-            if (r->worker[i].node == r->worker[k].node &&
-                r->worker[i].sharing != r->worker[k].sharing)
-                return false;
-    return true;
-}
-
-static bool is_large_enough(const model *m)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained) bytes += m->tensor[i]->elements * sizeof(float);
-    return bytes >= PAYS_BYTES;
-}
-
-static bool has_only(const model *m, bool (*is_fine)(const model *m, const pen_tensor *t))
-{
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained && !is_fine(m, m->tensor[i])) return false;
-    return true;
-}
-
-static bool is_decided(const model *m, const pen_tensor *t)
-{
-    return model_rule_of(m, t) == EXCHANGE_DECIDE;
-}
-
-/* A sum in 16 bits is rounded once more than its terms were. */
-static bool is_in_float(const model *m, const pen_tensor *t)
-{
-    return model_push_dtype(m, t) == PEN_F32;
-}
-
-static bool is_worth_it(const pen_ctx *ctx)
-{
-    const client *c      = ctx->state;
-    const model *m       = &ctx->model;
-    const uint32_t nodes = count_nodes(&c->record);
-    if (nodes == c->record.n_workers || !have_shared_memory(&c->record)) return false;
-    if (!is_large_enough(m) || !has_only(m, is_decided)) return false;
-    return !ctx->settings.deterministic || (nodes == 1 && has_only(m, is_in_float));
-}
-
-/* A sum of a node needs all its ranks: where they may come and go, each pushes its own. */
-static bool is_chosen(const pen_ctx *ctx)
-{
-    if (context_is_elastic(ctx)) return false;
-    if (ctx->mode == MODE_PS_HIER || ctx->settings.two_level == TWO_LEVEL_YES) return true;
-    return ctx->settings.two_level == TWO_LEVEL_AUTO && is_worth_it(ctx);
-}
 
 /* ---- when all have agreed -------------------------------------------------------------------- */
 static pen_status check_rules(const model *m, pen_error *why)
@@ -257,19 +184,15 @@ static pen_status make_reducer(pen_ctx *ctx, two_level *l, pen_error *why)
     return reducer_create(&setup, &l->reducer, why);
 }
 
-static pen_status two_level_committed(pen_ctx *ctx, pen_error *why)
+static pen_status set_up(pen_ctx *ctx, two_level *l, pen_error *why)
 {
-    two_level *l    = ctx->trainer;
-    const client *c = ctx->state;
-    l->is_flat      = !is_chosen(ctx);
-    if (l->is_flat) return PEN_OK;
+    const plan *p = l->ps.c->plan;
     if (check_rules(&ctx->model, why) != PEN_OK || make_groups(ctx, l, why) != PEN_OK)
         return why->status;
-    if (!make_tables(l, c->plan, ctx->model.n_tensors))
-        return why_set(why, PEN_NO_MEMORY, "no memory for the shares of %u chunks",
-                       c->plan->n_chunks);
-    list_pieces(l, c->plan, &ctx->model);
-    const size_t bytes = place_values(l, c->plan, &ctx->model);
+    if (!make_tables(l, p, ctx->model.n_tensors))
+        return why_set(why, PEN_NO_MEMORY, "no memory for the shares of %u chunks", p->n_chunks);
+    list_pieces(l, p, &ctx->model);
+    const size_t bytes = place_values(l, p, &ctx->model);
     pen_status status  = make_values(l, bytes, why);
     if (status == PEN_OK) status = make_reducer(ctx, l, why);
     if (status == PEN_OK)
@@ -282,38 +205,37 @@ static pen_status two_level_committed(pen_ctx *ctx, pen_error *why)
 static void open_exchange(void *user)
 {
     two_level *l = user;
-    client *c    = l->talk.ctx->state;
-    c->step      = exchange_step_open(c->exchange, c->step_index, &l->inputs, loop_now_ms(c->loop));
+    client *c    = l->ps.c;
+    l->ps.step   = exchange_step_open(c->exchange, l->ps.index, &l->inputs, loop_now_ms(c->loop));
     talk_end(&l->talk, PEN_OK, NULL);
 }
 
 static void weigh_exchange(void *user)
 {
-    two_level *l    = user;
-    const client *c = l->talk.ctx->state;
-    exchange_step_weigh(c->exchange, l->weight, l->snapshot, &l->scalars);
+    two_level *l = user;
+    exchange_step_weigh(l->ps.c->exchange, l->weight, l->snapshot, &l->scalars);
 }
 
 static void add_piece(void *user)
 {
     const piece *x        = user;
     const two_level *l    = x->level;
-    client *c             = l->talk.ctx->state;
+    client *c             = l->ps.c;
     const uint32_t i      = (uint32_t)(x - l->piece);
     const plan_chunk *cut = &c->plan->chunk[x->chunk];
     const pen_tensor *t   = c->ctx->model.tensor[cut->tensor];
     const void *from =
         t->desc.grad_dtype == PEN_F32 ? reducer_sum(l->reducer, i) : reducer_room(l->reducer, i);
-    if (c->step != NULL)
-        exchange_step_add(c->exchange, c->step, x->chunk, from, l->own + (x->at - l->own_at));
+    if (l->ps.step != NULL)
+        exchange_step_add(c->exchange, l->ps.step, x->chunk, from, l->own + (x->at - l->own_at));
 }
 
 /* ---- in the thread that ends calls ----------------------------------------------------------- */
 /* Sums of gradients of 16 bits travel in their type; the room of what was added is free by now. */
 static void push_piece(void *user, uint32_t i)
 {
-    two_level *l          = ((talk *)user)->ctx->trainer;
-    client *c             = l->talk.ctx->state;
+    two_level *l          = (two_level *)((talk *)user)->ctx->strategy;
+    client *c             = l->ps.c;
     piece *x              = &l->piece[i];
     const plan_chunk *cut = &c->plan->chunk[x->chunk];
     const pen_dtype as    = c->ctx->model.tensor[cut->tensor]->desc.grad_dtype;
@@ -326,7 +248,6 @@ static void push_piece(void *user, uint32_t i)
 static void add_up_weights(void *user, pen_status status, const pen_error *why)
 {
     two_level *l = user;
-    client *c    = l->talk.ctx->state;
     l->weight    = 0;
     l->snapshot  = false;
     l->scalars   = (wire_scalars){0};
@@ -337,36 +258,31 @@ static void add_up_weights(void *user, pen_status status, const pen_error *why)
     }
     if (status == PEN_OK) {
         l->weigh = (loop_task){.fn = weigh_exchange, .user = l};
-        loop_post(c->loop, &l->weigh);
+        loop_post(l->ps.c->loop, &l->weigh);
     }
     talk_end(&l->talk, status, why);
 }
 
 /* ---- in the program's thread ----------------------------------------------------------------- */
 /* The exchange knows the step before anybody of the node can push for it, so no record is early. */
-static void open_and_wait(pen_ctx *ctx, two_level *l, uint64_t index)
+static void open_and_wait(two_level *l)
 {
-    client *c     = ctx->state;
-    c->step_index = index;
     pen_error why;
     talk_count(&l->talk);
-    l->open = (loop_task){.fn = open_exchange, .user = l};
-    loop_post(c->loop, &l->open);
+    l->ps.open = (loop_task){.fn = open_exchange, .user = l};
+    loop_post(l->ps.c->loop, &l->ps.open);
     (void)talk_wait(&l->talk, &why); /* it cannot fail */
 }
 
-static void two_level_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs *inputs)
+static void two_level_step_open(strategy *s, uint64_t index, const wire_inputs *inputs)
 {
-    two_level *l = ctx->trainer;
+    two_level *l = (two_level *)s;
     pen_error why;
-    if (l->is_flat) {
-        engine_servers.step_open(ctx, index, inputs);
-        return;
-    }
+    l->ps.index           = index;
     l->inputs             = *inputs;
     l->inputs.is_node_sum = true;
     l->mine               = (shown){inputs->weight, inputs->snapshot, inputs->scalars};
-    open_and_wait(ctx, l, index);
+    open_and_wait(l);
     reducer_begin(l->reducer);
     const coll_call call = {.kind  = COLL_ALL_GATHER,
                             .dtype = PEN_U8,
@@ -380,17 +296,13 @@ static void two_level_step_open(pen_ctx *ctx, uint64_t index, const wire_inputs 
     if (status != PEN_OK) talk_end(&l->talk, status, &why);
 }
 
-static void two_level_ready(pen_ctx *ctx, pen_tensor *t, const void *grad)
+static void two_level_ready(strategy *s, pen_tensor *t, const void *grad)
 {
-    two_level *l       = ctx->trainer;
-    const client *c    = ctx->state;
+    two_level *l       = (two_level *)s;
+    const client *c    = l->ps.c;
     const size_t width = plan_dtype_bytes(t->desc.grad_dtype);
-    const pen_dtype as = model_push_dtype(&ctx->model, t);
-    if (l->is_flat) {
-        engine_servers.ready(ctx, t, grad);
-        return;
-    }
-    t->pushed = grad;
+    const pen_dtype as = model_push_dtype(&c->ctx->model, t);
+    t->pushed          = grad;
     for (uint32_t i = l->first[t->index]; i < l->first[t->index + 1]; i++) {
         const plan_chunk *cut = &c->plan->chunk[l->piece[i].chunk];
         const void *from      = grad != NULL ? (const char *)grad + cut->start * width : NULL;
@@ -443,7 +355,7 @@ static pen_status begin_exchange_end(pen_ctx *ctx, pen_req *decided, pen_req *pu
     *decided               = (pen_req){ctx, verdict->id};
     *pulled                = (pen_req){ctx, values->id};
     values->u.step.decided = verdict;
-    engine_servers.start(ctx, values);
+    ps_start(ctx->strategy, values);
     return PEN_OK;
 }
 
@@ -470,7 +382,7 @@ static pen_status gather_values(two_level *l, pen_error *why)
 
 static void hand_out_values(pen_ctx *ctx, const two_level *l)
 {
-    const client *c = ctx->state;
+    const client *c = l->ps.c;
     for (uint32_t i = 0; i < l->n; i++) {
         const plan_chunk *cut = &c->plan->chunk[l->piece[i].chunk];
         const pen_tensor *t   = ctx->model.tensor[cut->tensor];
@@ -499,7 +411,7 @@ static void tell_verdict(pen_ctx *ctx, request *r)
 
 static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_error *why)
 {
-    two_level *l = ctx->trainer;
+    two_level *l = (two_level *)ctx->strategy;
     pen_req decided, pulled;
     pen_error later;
     pen_status status = wait_for_sums(l, why);
@@ -526,10 +438,7 @@ static void end_step(pen_ctx *ctx, request *r)
     const pen_status status = finish_step(ctx, r, &result, &why);
     r->result.version       = result.version;
     r->result.staleness     = result.staleness;
-    if (r->u.step.decided != NULL)
-        request_end(r->u.step.decided, status, status != PEN_OK ? &why : NULL);
-    request_end(r, status, status != PEN_OK ? &why : NULL);
-    request_tell(&ctx->requests);
+    strategy_end(r, status, &why);
 }
 
 /* ---- lazy steps ------------------------------------------------------------------------------ */
@@ -567,13 +476,6 @@ static bool end_in_thread(two_level *l, request *r)
     return true;
 }
 
-static void wait_for_lazy_step(two_level *l)
-{
-    pthread_mutex_lock(&l->lock);
-    while (l->lazy != NULL) pthread_cond_wait(&l->changed, &l->lock);
-    pthread_mutex_unlock(&l->lock);
-}
-
 static void stop_thread(two_level *l)
 {
     if (!l->has_thread) return;
@@ -584,46 +486,18 @@ static void stop_thread(two_level *l)
     pthread_join(l->thread, NULL);
 }
 
-/* ---- the engine ------------------------------------------------------------------------------ */
-static void two_level_start(pen_ctx *ctx, request *r)
+/* ---- the strategy ---------------------------------------------------------------------------- */
+/* Verbs are of groups that do not wait for all, which there are none of. */
+static void two_level_start(strategy *s, request *r)
 {
-    two_level *l = ctx->trainer;
-    if (r->kind == REQUEST_LEAVE) wait_for_lazy_step(l); /* others of the node gather with us */
-    if (r->kind != REQUEST_STEP || l->is_flat)
-        engine_servers.start(ctx, r);
-    else if (r->u.step.decided == NULL || !end_in_thread(l, r))
-        end_step(ctx, r);
+    two_level *l = (two_level *)s;
+    if (r->u.step.decided == NULL || !end_in_thread(l, r)) end_step(l->talk.ctx, r);
 }
 
-static pen_status two_level_open(pen_ctx *ctx, pen_error *why)
+static void two_level_close(strategy *s)
 {
-    two_level *l = calloc(1, sizeof *l);
-    if (l == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training on two levels");
-    talk_init(&l->talk, ctx);
-    talk_init(&l->everyone, ctx);
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
-    ctx->trainer = l;
-    return engine_servers.open(ctx, why);
-}
-
-static void two_level_answer(pen_ctx *ctx, pen_call *call)
-{
-    engine_servers.answer(ctx, call);
-}
-
-static void two_level_abort(pen_ctx *ctx)
-{
-    engine_servers.abort(ctx);
-}
-
-/* First the step, then the job: every call has ended, and nobody uses the buckets. */
-static void two_level_close(pen_ctx *ctx)
-{
-    two_level *l = ctx->trainer;
-    if (l != NULL) stop_thread(l);
-    engine_servers.close(ctx);
-    if (l == NULL) return;
+    two_level *l = (two_level *)s;
+    stop_thread(l);
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->changed);
     reducer_destroy(l->reducer);
@@ -638,16 +512,22 @@ static void two_level_close(pen_ctx *ctx)
     free(l->theirs);
     talk_fini(&l->talk);
     talk_fini(&l->everyone);
+    ps_fini(&l->ps);
     free(l);
-    ctx->trainer = NULL;
 }
 
-const engine_ops engine_two_level = {.name      = "two_level",
-                                     .open      = two_level_open,
-                                     .start     = two_level_start,
-                                     .committed = two_level_committed,
+pen_status two_level_open(pen_ctx *ctx, pen_error *why)
+{
+    static const strategy_ops ops = {.start     = two_level_start,
                                      .step_open = two_level_step_open,
                                      .ready     = two_level_ready,
-                                     .answer    = two_level_answer,
-                                     .abort     = two_level_abort,
                                      .close     = two_level_close};
+    two_level *l                  = calloc(1, sizeof *l);
+    if (l == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training on two levels");
+    ps_init(&l->ps, &ops, ctx);
+    talk_init(&l->talk, ctx);
+    talk_init(&l->everyone, ctx);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    return set_up(ctx, l, why);
+}

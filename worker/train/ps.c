@@ -1,0 +1,103 @@
+/* ps.c - training with servers: gradients are pushed to the shards as they come, values pulled from them.
+ *
+ * DESIGN.  All that is said to servers is the exchange's (exchange.h), in the thread "pen-io"; here the program's threads
+ * hand it steps and verbs, as tasks.
+ */
+#include "worker/train/ps.h"
+
+#include "common/why.h"
+
+#include <stdlib.h>
+
+/* ---- requests, in the loop's thread ---------------------------------------------------------- */
+static void begin_verb(client *c, request *r, uint64_t now)
+{
+    exchange_request *e = exchange_open(c->exchange, now);
+    if (e == NULL) {
+        client_refuse_for_memory(r);
+        return;
+    }
+    exchange_add(c->exchange, e, r->u.verb.verb, r->u.verb.tensor->index, r->u.verb.from,
+                 r->u.verb.to);
+    exchange_close(c->exchange, e, r, r->deadline_ms, now);
+}
+
+static void begin_pull_free(client *c, request *r, uint64_t now)
+{
+    const model *m      = &c->ctx->model;
+    exchange_request *e = exchange_open(c->exchange, now);
+    if (e == NULL) {
+        client_refuse_for_memory(r);
+        return;
+    }
+    for (uint32_t t = 0; t < m->n_tensors; t++)
+        if (m->tensor[t]->trained && model_rule_of(m, m->tensor[t]) == EXCHANGE_FREE)
+            exchange_add(c->exchange, e, EXCHANGE_PULL, t, NULL, m->tensor[t]->param);
+    exchange_close(c->exchange, e, r, r->deadline_ms, now);
+}
+
+static void begin_step_end(ps *p, request *r, uint64_t now)
+{
+    if (p->step == NULL) {
+        client_refuse_for_memory(r);
+        return;
+    }
+    p->step = NULL;
+    exchange_step_close(p->c->exchange, r, r->deadline_ms, now);
+}
+
+static void begin(void *user)
+{
+    request *r         = user;
+    ps *p              = ps_of(r->ctx);
+    const uint64_t now = loop_now_ms(p->c->loop);
+    if (client_refuses(p->c, r)) return;
+    if (r->kind == REQUEST_VERB)
+        begin_verb(p->c, r, now);
+    else if (r->kind == REQUEST_PULL_FREE)
+        begin_pull_free(p->c, r, now);
+    else
+        begin_step_end(p, r, now);
+}
+
+void ps_start(strategy *s, request *r)
+{
+    ps *p = (ps *)s;
+    if (r->kind == REQUEST_STEP) ps_units_step_end(p);
+    r->task = (loop_task){.fn = begin, .user = r};
+    loop_post(p->c->loop, &r->task);
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+void ps_init(ps *p, const strategy_ops *ops, pen_ctx *ctx)
+{
+    strategy_init(&p->base, ops, ctx);
+    p->c = client_of(ctx);
+}
+
+void ps_fini(ps *p)
+{
+    ps_units_close(p);
+    free(p->zeros);
+}
+
+static void ps_close(strategy *s)
+{
+    ps_fini((ps *)s);
+    free(s);
+}
+
+pen_status ps_open(pen_ctx *ctx, pen_error *why)
+{
+    static const strategy_ops ops = {.start     = ps_start,
+                                     .step_open = ps_step_open,
+                                     .ready     = ps_ready,
+                                     .use       = ps_units_use,
+                                     .release   = ps_units_release,
+                                     .view      = ps_units_view,
+                                     .close     = ps_close};
+    ps *p                         = calloc(1, sizeof *p);
+    if (p == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training with servers");
+    ps_init(p, &ops, ctx);
+    return ps_units_open(p, why);
+}

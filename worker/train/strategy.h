@@ -1,0 +1,67 @@
+/* strategy.h - how a step trains: with servers, or with other workers only; alone is a group of one.
+ *
+ * All strategies do the same steps on the same cuts with the same decision and the same update rules, so one worker
+ * alone gets the bits that one worker with servers gets.
+ */
+#ifndef WORKER_TRAIN_STRATEGY_H
+#define WORKER_TRAIN_STRATEGY_H
+
+#include "proto/wire.h"
+#include "worker/request.h"
+#include "worker/train/holding.h"
+
+typedef struct strategy strategy;
+
+typedef struct {
+    /* Snapshots without servers (train/keeper.h); both or neither.  NULL: servers keep them.
+     * holding: what this rank holds, as it is between two steps.
+     * restored: that was overwritten, versions too, and so many updates had been applied; makes the
+     * values that the program sees of it. */
+    pen_status (*holding)(strategy *s, holding *h, pen_error *why);
+    pen_status (*restored)(strategy *s, int64_t applied, pen_error *why);
+
+    /* Begins a request of STEP, VERB or PULL_FREE; request_end() and request_tell() follow, here or later. */
+    void (*start)(strategy *s, request *r);
+
+    /* The step, in this order: open once, ready once per trained tensor, start(REQUEST_STEP) once.
+     * inputs are BORROWED until the step has ended.  grad NULL: zeros. */
+    void (*step_open)(strategy *s, uint64_t index, const wire_inputs *inputs);
+    void (*ready)(strategy *s, pen_tensor *t, const void *grad);
+
+    /* Optional, all three.  In threads of the program, without the step's lock; they may wait, each with
+     * a deadline.
+     *   use, release   one at a time per context; NULL: values are always where t->param says.  use: u's
+     *                  are, when it returns, until as many releases came; a failed use is not counted.  step: the one in
+     *                  progress,
+     *                  or -1 outside of one, where nothing is foreseen (residency.h).
+     *   view           any thread; a gradient that the SDK holds is about to be made: waits until there
+     *                  is room for it.  NULL: there always is. */
+    pen_status (*use)(strategy *s, const pen_unit *u, pen_phase phase, int64_t step,
+                      pen_error *why);
+    void (*release)(strategy *s, const pen_unit *u, pen_phase phase);
+    pen_status (*view)(strategy *s, pen_tensor *t, pen_error *why);
+
+    void (*close)(strategy *s); /* after the link was closed: nobody else uses its memory; once */
+} strategy_ops;
+
+struct strategy { /* the first member of what an implementation keeps */
+    const strategy_ops *ops;
+    pthread_mutex_t lock; /* alone: steps, verbs and snapshots, one at a time */
+};
+
+/* In pen_commit's thread, when REQUEST_COMMIT has ended well; may wait.  Chooses one and sets ctx->strategy, also where
+ * it fails later: it can be closed then. */
+pen_status strategy_open(pen_ctx *ctx, pen_error *why);
+void strategy_close(pen_ctx *ctx); /* ctx->strategy NULL is fine */
+
+/* ---- for implementations ---- */
+void strategy_init(strategy *s, const strategy_ops *ops, pen_ctx *ctx); /* sets ctx->strategy */
+/* r has ended with status; its lazy verdict too, if nobody was told yet. */
+void strategy_end(request *r, pen_status status, const pen_error *why);
+
+pen_status ps_open(pen_ctx *ctx, pen_error *why);
+pen_status two_level_open(pen_ctx *ctx, pen_error *why);
+pen_status allreduce_open(pen_ctx *ctx, pen_error *why);
+pen_status sharded_open(pen_ctx *ctx, pen_error *why);
+
+#endif

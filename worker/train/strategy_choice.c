@@ -1,0 +1,86 @@
+/* strategy_choice.c - which strategy a job trains by. */
+#include "worker/client.h"
+#include "worker/train/strategy.h"
+
+/* Below it the calls inside the node cost more than the pushes that they save. */
+enum { PAYS_BYTES = 1 << 20 };
+
+/* ---- whether sums of nodes pay ----------------------------------------------------------------- */
+/* By the record, so that all find the same. */
+static uint32_t count_nodes(const client_record *r)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_workers; i++) {
+        bool is_new = true;
+        for (uint32_t k = 0; k < i && is_new; k++) is_new = r->worker[i].node != r->worker[k].node;
+        n += is_new;
+    }
+    return n;
+}
+
+/* Over sockets a sum of a node costs as much as the pushes it saves. */
+static bool have_shared_memory(const client_record *r)
+{
+    for (uint32_t i = 0; i < r->n_workers; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (r->worker[i].node == r->worker[k].node &&
+                r->worker[i].sharing != r->worker[k].sharing)
+                return false;
+    return true;
+}
+
+static bool is_large_enough(const model *m)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained) bytes += m->tensor[i]->elements * sizeof(float);
+    return bytes >= PAYS_BYTES;
+}
+
+static bool has_only(const model *m, bool (*is_fine)(const model *m, const pen_tensor *t))
+{
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained && !is_fine(m, m->tensor[i])) return false;
+    return true;
+}
+
+static bool is_decided(const model *m, const pen_tensor *t)
+{
+    return model_rule_of(m, t) == EXCHANGE_DECIDE;
+}
+
+/* A sum in 16 bits is rounded once more than its terms were. */
+static bool is_in_float(const model *m, const pen_tensor *t)
+{
+    return model_push_dtype(m, t) == PEN_F32;
+}
+
+static bool is_worth_it(const pen_ctx *ctx)
+{
+    const client *c      = client_of(ctx);
+    const model *m       = &ctx->model;
+    const uint32_t nodes = count_nodes(&c->record);
+    if (nodes == c->record.n_workers || !have_shared_memory(&c->record)) return false;
+    if (!is_large_enough(m) || !has_only(m, is_decided)) return false;
+    return !ctx->settings.deterministic || (nodes == 1 && has_only(m, is_in_float));
+}
+
+/* A sum of a node needs all its ranks, and all of its gradients: where they may come and go, or are spread, each rank
+ * pushes its own. */
+static bool is_summed_in_nodes(const pen_ctx *ctx)
+{
+    const worker_settings *s = &ctx->settings;
+    if (context_is_elastic(ctx)) return false;
+    if (ctx->mode == MODE_PS_HIER) return true;
+    if (ctx->mode != MODE_PS_BSP || s->commit != COMMIT_DECIDE || worker_mode_stage(s->mode) >= 2)
+        return false;
+    return s->two_level == TWO_LEVEL_YES || (s->two_level == TWO_LEVEL_AUTO && is_worth_it(ctx));
+}
+
+/* ---- the choice -------------------------------------------------------------------------------- */
+pen_status strategy_open(pen_ctx *ctx, pen_error *why)
+{
+    if (ctx->has_servers)
+        return is_summed_in_nodes(ctx) ? two_level_open(ctx, why) : ps_open(ctx, why);
+    return ctx->stage > 0 ? sharded_open(ctx, why) : allreduce_open(ctx, why);
+}
