@@ -48,7 +48,7 @@ const char *core_model_setting(const wire_model *model, const char *key); /* NUL
 bool core_epoch_adopt(core_epoch *self, const wire_control *epoch); /* a kept one */
 uint64_t
 core_epoch_listed(const seat *s); /* the incarnation a record made now has of it; 0: none */
-bool core_epoch_describe(keep *kept, const seat *s, wire_member *m); /* false: no memory */
+wire_member core_epoch_member(const seat *s); /* BORROWED from the seat */
 bool core_epoch_is_part(const seat *s); /* of the record that is, and of a change of it */
 void core_epoch_fini(core_epoch *self);
 

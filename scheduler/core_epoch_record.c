@@ -6,35 +6,7 @@
 #include "scheduler/core_state.h"
 #include <stdlib.h>
 
-/* ---- copies of it ---------------------------------------------------------------------------- */
-static bool keep_members(keep *kept, const wire_member *from, uint32_t n, const wire_member **to)
-{
-    wire_member *member = keep_bytes(kept, from, n * sizeof *member);
-    for (uint32_t i = 0; member && i < n; i++) {
-        member[i].host    = keep_text(kept, from[i].host);
-        member[i].address = keep_texts(kept, from[i].address, from[i].n_addresses);
-        if (!member[i].host || !member[i].address) return false;
-    }
-    *to = member;
-    return member != NULL;
-}
-
-bool core_epoch_adopt(core_epoch *self, const wire_control *epoch)
-{
-    const wire_control c = *epoch;
-    self->record         = c;
-    keep_clear(&self->kept);
-    keep *kept = &self->kept;
-
-    self->record.u.epoch.replica = keep_bytes(
-        kept, c.u.epoch.replica, c.u.epoch.n_replicas * sizeof *self->record.u.epoch.replica);
-    return keep_members(kept, c.u.epoch.worker, c.u.epoch.n_workers,
-                        &self->record.u.epoch.worker) &&
-           keep_members(kept, c.u.epoch.server, c.u.epoch.n_servers,
-                        &self->record.u.epoch.server) &&
-           self->record.u.epoch.replica != NULL;
-}
-
+/* ---- who is in it ---------------------------------------------------------------------------- */
 /* A worker that is waited for stays in with the number it had: what it pushed counts. */
 uint64_t core_epoch_listed(const seat *s)
 {
@@ -47,43 +19,27 @@ bool core_epoch_is_part(const seat *s)
     return seat_is_counted(s) && s->in_record == s->incarnation;
 }
 
-bool core_epoch_describe(keep *kept, const seat *s, wire_member *m)
+wire_member core_epoch_member(const seat *s)
 {
-    *m = (wire_member){.role        = s->role,
-                       .rank        = s->rank,
-                       .incarnation = core_epoch_listed(s),
-                       .host        = keep_text(kept, s->host),
-                       .pid         = s->pid,
-                       .local_rank  = s->local_rank,
-                       .node        = s->node,
-                       .sharing     = s->sharing,
-                       .n_addresses = s->n_addresses,
-                       .address     = keep_texts(kept, s->address, s->n_addresses)};
-    return m->host && m->address;
+    return (wire_member){.role        = s->role,
+                         .rank        = s->rank,
+                         .incarnation = core_epoch_listed(s),
+                         .host        = s->host,
+                         .pid         = s->pid,
+                         .local_rank  = s->local_rank,
+                         .node        = s->node,
+                         .sharing     = s->sharing,
+                         .n_addresses = s->n_addresses,
+                         .address     = s->address};
 }
 
-/* Those who count, in the order of their ranks. */
-static const wire_member *list_members(keep *kept, const seat_list *list, uint32_t *n)
+/* Those who count, in the order of their ranks; how many. */
+static uint32_t list_members(const seat_list *list, wire_member *member)
 {
-    wire_member *member = calloc(list->n + 1, sizeof *member);
-    bool done           = member != NULL;
-    *n                  = 0;
-    for (uint32_t i = 0; done && i < list->n; i++)
-        if (core_epoch_listed(list->at[i]))
-            done = core_epoch_describe(kept, list->at[i], &member[(*n)++]);
-    const wire_member *copy = done ? keep_bytes(kept, member, *n * sizeof *member) : NULL;
-    free(member);
-    return copy;
-}
-
-static const wire_replica *list_copies(keep *kept, const placement *table)
-{
-    wire_replica *copies = malloc((table->n + 1) * sizeof *copies);
-    for (uint32_t i = 0; copies && i < table->n; i++) copies[i] = table->row[i].at;
-    const wire_replica *kept_copies =
-        copies ? keep_bytes(kept, copies, table->n * sizeof *copies) : NULL;
-    free(copies);
-    return kept_copies;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < list->n; i++)
+        if (core_epoch_listed(list->at[i])) member[n++] = core_epoch_member(list->at[i]);
+    return n;
 }
 
 /* ---- writing it ------------------------------------------------------------------------------ */
@@ -95,31 +51,48 @@ void core_epoch_fail(scheduler_core *core)
     core_verdict(core, &why);
 }
 
-/* False: no memory, and the old one stays. */
-bool core_epoch_write(scheduler_core *core, const settled *s, bool members_changed)
+bool core_epoch_adopt(core_epoch *self, const wire_control *epoch)
 {
-    keep kept         = {0};
-    wire_control c    = {.kind = WIRE_EPOCH};
-    c.u.epoch.term    = core->job.term;
-    c.u.epoch.epoch   = core->epoch.number;
-    c.u.epoch.job     = core->job.name;
-    c.u.epoch.step    = s ? s->step : -1;
-    c.u.epoch.worker  = list_members(&kept, &core->members.roster.workers, &c.u.epoch.n_workers);
-    c.u.epoch.server  = list_members(&kept, &core->members.roster.servers, &c.u.epoch.n_servers);
-    c.u.epoch.replica = list_copies(&kept, &core->epoch.place);
-
-    c.u.epoch.n_replicas      = core->epoch.place.n;
-    c.u.epoch.members_changed = members_changed;
-    c.u.epoch.has_decision    = s && s->has_decision;
-    if (s) c.u.epoch.decision = s->decision;
-    if (!c.u.epoch.worker || !c.u.epoch.server || !c.u.epoch.replica) {
+    keep kept = {0};
+    if (!keep_message(&kept, epoch, &self->record)) {
         keep_clear(&kept);
         return false;
     }
-    keep_clear(&core->epoch.kept);
-    core->epoch.kept   = kept;
-    core->epoch.record = c;
+    keep_clear(&self->kept);
+    self->kept = kept;
     return true;
+}
+
+bool core_epoch_write(scheduler_core *core, const settled *s, bool members_changed)
+{
+    const roster *r        = &core->members.roster;
+    const placement *place = &core->epoch.place;
+    wire_member *worker    = calloc(r->workers.n + 1, sizeof *worker);
+    wire_member *server    = calloc(r->servers.n + 1, sizeof *server);
+    wire_replica *copy     = calloc(place->n + 1, sizeof *copy);
+    bool done              = worker && server && copy;
+    for (uint32_t i = 0; done && i < place->n; i++) copy[i] = place->row[i].at;
+    if (done) {
+        wire_control c            = {.kind = WIRE_EPOCH};
+        c.u.epoch.term            = core->job.term;
+        c.u.epoch.epoch           = core->epoch.number;
+        c.u.epoch.job             = core->job.name;
+        c.u.epoch.step            = s ? s->step : -1;
+        c.u.epoch.n_workers       = list_members(&r->workers, worker);
+        c.u.epoch.worker          = worker;
+        c.u.epoch.n_servers       = list_members(&r->servers, server);
+        c.u.epoch.server          = server;
+        c.u.epoch.n_replicas      = place->n;
+        c.u.epoch.replica         = copy;
+        c.u.epoch.members_changed = members_changed;
+        c.u.epoch.has_decision    = s && s->has_decision;
+        if (s) c.u.epoch.decision = s->decision;
+        done = core_epoch_adopt(&core->epoch, &c);
+    }
+    free(worker);
+    free(server);
+    free(copy);
+    return done;
 }
 
 /* Who is in the record that has just been written. */

@@ -99,7 +99,6 @@ static bool load_seat(scheduler_core *core, item *it, const wire_control *hello)
 static bool load_record(scheduler_core *core, const wire_control *epoch)
 {
     if (!core_epoch_adopt(&core->epoch, epoch)) return false;
-    core->epoch.record.u.epoch.job = core->job.name;
     for (uint32_t i = 0; i < epoch->u.epoch.n_replicas; i++)
         if (!placement_add(&core->epoch.place, &epoch->u.epoch.replica[i])) return false;
     return true;

@@ -30,21 +30,19 @@ static uint32_t count_asked(const scheduler_core *core)
 static bool ask(scheduler_core *core, const seat *s)
 {
     const seat_list *list = &core->members.roster.workers;
-    keep kept             = {0};
     wire_member *member   = calloc(list->n + 1, sizeof *member);
-    bool done             = member != NULL;
-    uint32_t n            = 0;
-    for (uint32_t i = 0; done && i < list->n; i++)
-        if (is_asked(list->at[i])) done = core_epoch_describe(&kept, list->at[i], &member[n++]);
-    wire_control c      = {.kind = WIRE_PROVE};
-    c.u.prove.round     = core->members.proof.round;
-    c.u.prove.n_workers = n;
-    c.u.prove.worker    = member;
-    if (done && s) core_send(&core->out, s, &c);
-    if (done && !s) core_send_all(&core->out, TO_WORKERS, &c);
-    keep_clear(&kept);
+    wire_control c        = {.kind = WIRE_PROVE};
+    c.u.prove.round       = core->members.proof.round;
+    c.u.prove.worker      = member;
+    if (!member) return false;
+    for (uint32_t i = 0; i < list->n; i++)
+        if (is_asked(list->at[i])) member[c.u.prove.n_workers++] = core_epoch_member(list->at[i]);
+    if (s)
+        core_send(&core->out, s, &c);
+    else
+        core_send_all(&core->out, TO_WORKERS, &c);
     free(member);
-    return done;
+    return true;
 }
 
 void core_prove_tell(scheduler_core *core, const seat *s)

@@ -2,6 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { KEEP_BYTES_MAX = 64 << 20 };
+
 struct keep_block {
     struct keep_block *next;
     max_align_t data[];
@@ -14,6 +16,8 @@ void keep_clear(keep *self)
         free(self->first);
         self->first = next;
     }
+    wire_arena_destroy(self->arena);
+    self->arena = NULL;
 }
 
 void *keep_bytes(keep *self, const void *data, size_t bytes)
@@ -41,52 +45,24 @@ const char *const *keep_texts(keep *self, const char *const *texts, uint32_t n)
     return copy;
 }
 
-static bool keep_tensors(keep *self, const wire_model *model, wire_model *copy)
+bool keep_message(keep *self, const wire_control *message, wire_control *copy)
 {
-    wire_tensor *tensor = keep_bytes(self, model->tensor, model->n_tensors * sizeof *tensor);
-    for (uint32_t i = 0; tensor && i < model->n_tensors; i++) {
-        tensor[i].name = keep_text(self, tensor[i].name);
-        tensor[i].init = keep_text(self, tensor[i].init);
-        if (!tensor[i].name || !tensor[i].init) return false;
-    }
-    copy->tensor    = tensor;
-    copy->n_tensors = model->n_tensors;
-    return tensor != NULL;
-}
-
-static bool keep_groups(keep *self, const wire_model *model, wire_model *copy)
-{
-    wire_group *group = keep_bytes(self, model->group, model->n_groups * sizeof *group);
-    for (uint32_t i = 0; group && i < model->n_groups; i++) {
-        const char **texts[] = {&group[i].name, &group[i].optim, &group[i].sync, &group[i].wire,
-                                &group[i].schedule};
-        for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
-            if (!(*texts[t] = keep_text(self, *texts[t]))) return false;
-    }
-    copy->group    = group;
-    copy->n_groups = model->n_groups;
-    return group != NULL;
-}
-
-static bool keep_settings(keep *self, const wire_model *model, wire_model *copy)
-{
-    wire_pair *pair = keep_bytes(self, model->setting, model->n_settings * sizeof *pair);
-    for (uint32_t i = 0; pair && i < model->n_settings; i++) {
-        pair[i].key   = keep_text(self, pair[i].key);
-        pair[i].value = keep_text(self, pair[i].value);
-        if (!pair[i].key || !pair[i].value) return false;
-    }
-    copy->setting    = pair;
-    copy->n_settings = model->n_settings;
-    return pair != NULL;
+    pen_error why;
+    wire_control made;
+    wire_out bytes = {0};
+    if (!self->arena) self->arena = wire_arena_create(KEEP_BYTES_MAX);
+    const bool done =
+        self->arena && wire_control_encode(message, &bytes, &why) == PEN_OK &&
+        wire_control_decode(bytes.data, bytes.size, self->arena, &made, &why) == PEN_OK;
+    wire_out_free(&bytes);
+    if (done) *copy = made;
+    return done;
 }
 
 bool keep_model(keep *self, const wire_model *model, wire_model *copy)
 {
-    wire_model made = {0};
-    if (!keep_tensors(self, model, &made)) return false;
-    if (!keep_groups(self, model, &made)) return false;
-    if (!keep_settings(self, model, &made)) return false;
-    *copy = made;
+    wire_control c = {.kind = WIRE_REGISTER, .u.register_ = *model};
+    if (!keep_message(self, &c, &c)) return false;
+    *copy = c.u.register_;
     return true;
 }

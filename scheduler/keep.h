@@ -4,8 +4,9 @@
 
 #include "proto/wire.h"
 
-typedef struct {
-    struct keep_block *first; /* zero is an empty keep */
+typedef struct { /* zero is an empty keep */
+    struct keep_block *first;
+    wire_arena *arena; /* of whole messages */
 } keep;
 
 void keep_clear(keep *self);
@@ -15,7 +16,8 @@ void *keep_bytes(keep *self, const void *data, size_t bytes);
 char *keep_text(keep *self, const char *text);
 const char *const *keep_texts(keep *self, const char *const *texts, uint32_t n);
 
-/* The whole of a model; false: no memory, *copy is unchanged. */
+/* The whole of what goes over the wire as it is; false: it does not, or there is no memory; *copy is unchanged. */
+bool keep_message(keep *self, const wire_control *message, wire_control *copy);
 bool keep_model(keep *self, const wire_model *model, wire_model *copy);
 
 #endif
