@@ -200,10 +200,9 @@ static void hear(scheduler_core *core, uint32_t peer, const wire_control *messag
     }
     s->last_seen_ms = core->out.now_ms;
     if (!may_speak(core, s, message->kind)) return;
-    const bool runs = core->job.phase >= PHASE_REGISTERING && core->job.phase <= PHASE_TRAINING;
     if (core->job.has_verdict && (may_say[kind] & OR_VERDICT))
         core_tell(core, s);
-    else if (runs || !(may_say[kind] & WHILE_IT_RUNS))
+    else if (core_runs(core) || !(may_say[kind] & WHILE_IT_RUNS))
         take(core, s, message);
 }
 
@@ -229,8 +228,7 @@ static void follow_loss(scheduler_core *core, seat *s)
 
 static void follow_losses(scheduler_core *core)
 {
-    seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
+    ROSTER_EACH(s, &core->members.roster) {
         if (s->is_lost) follow_loss(core, s);
         s->is_lost = false;
     }
@@ -276,13 +274,10 @@ static void forgive_pause(scheduler_core *core)
     core->job.promised_ms = 0;
     if (!promised || core->out.now_ms < promised || core->out.now_ms - promised <= slack) return;
 
-    seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
-        s->last_seen_ms = s->down_ms = core->out.now_ms;
-    char span[SENTENCE_SPAN_BYTES];
+    ROSTER_EACH(s, &core->members.roster) s->last_seen_ms = s->down_ms = core->out.now_ms;
     core_log(&core->out, LOG_WARNING,
              "the scheduler itself was held up for %s; nobody is blamed for it",
-             sentence_span(span, core->out.now_ms - promised));
+             SPAN_NAME(core->out.now_ms - promised));
 }
 
 /* Every call from outside begins with it.  False: nothing happens any more. */
@@ -349,16 +344,14 @@ static uint64_t lost_ms(const scheduler_core *core, const seat *s)
 static uint64_t first_lost_ms(const scheduler_core *core)
 {
     uint64_t first = UINT64_MAX;
-    const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
+    ROSTER_EACH(s, &core->members.roster)
         if (lost_ms(core, s) < first) first = lost_ms(core, s);
     return first;
 }
 
 static void lose_silent(scheduler_core *core)
 {
-    seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
+    ROSTER_EACH(s, &core->members.roster) {
         if (lost_ms(core, s) > core->out.now_ms) continue;
         core_lose(core, s, MEMBER_EVENT_LOST,
                   s->state == MEMBER_AWAY ? "its connection broke and did not come back"
@@ -367,14 +360,14 @@ static void lose_silent(scheduler_core *core)
     }
 }
 
-/* What happens when nobody says anything: in this order, each when its time has come. */
+/* What happens when nobody says anything: in this order, and each only when its time has come. */
 static const struct {
     void (*tick)(scheduler_core *core);
     uint64_t (*next_ms)(const scheduler_core *core); /* UINT64_MAX: not before something happens */
 } clocks[] = {
     {lose_silent, first_lost_ms},          {core_join_tick, core_join_next_ms},
     {core_wait_tick, core_wait_next_ms},   {core_epoch_tick, core_epoch_next_ms},
-    {core_reach_tick, core_reach_next_ms}, {core_death_tick, core_death_next_ms},
+    {core_reach_tick, core_reach_next_ms}, {core_conclude, core_death_next_ms},
     {core_end_tick, core_end_next_ms},     {core_will_tick, core_will_next_ms},
 };
 enum { N_CLOCKS = sizeof clocks / sizeof *clocks };
@@ -383,6 +376,7 @@ void scheduler_core_tick(scheduler_core *core, uint64_t now_ms)
 {
     if (!enter(core, now_ms)) return;
     for (size_t i = 0; i < N_CLOCKS && core->job.phase != PHASE_ENDED; i++) {
+        if (clocks[i].next_ms(core) > now_ms) continue;
         clocks[i].tick(core);
         follow(core);
     }

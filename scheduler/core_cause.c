@@ -8,11 +8,9 @@
 /* ---- the verdict ----------------------------------------------------------------------------- */
 static void tell_removed(scheduler_core *core, const seat *s)
 {
-    char name[SENTENCE_SEAT_BYTES];
     wire_control c = {.kind = WIRE_VERDICT};
-    why_set(&c.u.verdict, PEN_NOT_A_MEMBER, "%s was removed from the job%s%.300s",
-            sentence_seat(name, s), core->job.has_verdict ? ": " : "",
-            core->job.has_verdict ? core->job.verdict.text : "");
+    why_set(&c.u.verdict, PEN_NOT_A_MEMBER, "%s was removed from the job%s%.300s", SEAT_NAME(s),
+            core->job.has_verdict ? ": " : "", core->job.has_verdict ? core->job.verdict.text : "");
     why_culprit(&c.u.verdict, s->role, s->rank, s->step, NULL);
     core_send(&core->out, s, &c);
 }
@@ -43,9 +41,8 @@ void core_verdict(scheduler_core *core, const pen_error *why)
 void core_lose(scheduler_core *core, seat *s, member_event event, const char *how)
 {
     const member_state before = s->state;
-    char name[SENTENCE_SEAT_BYTES];
     core_move(&core->out, s, event);
-    core_log(&core->out, LOG_INFO, "%s: %s", sentence_seat(name, s), how);
+    core_log(&core->out, LOG_INFO, "%s: %s", SEAT_NAME(s), how);
     if (s->state == before) return;
     s->is_lost = true;
     core->due |= DUE_LOST;
@@ -70,9 +67,8 @@ void core_bound_claim(const seat *s, pen_error *why)
         why->role = s->role;
         why->rank = s->rank;
     }
-    char name[SENTENCE_SEAT_BYTES];
     if (!why->text[0])
-        snprintf(why->text, sizeof why->text, "%s failed: %s", sentence_seat(name, s),
+        snprintf(why->text, sizeof why->text, "%s failed: %s", SEAT_NAME(s),
                  pen_status_info(why->status)->text);
 }
 

@@ -23,13 +23,13 @@ static void answer(const core_out *out, const seat *asker, uint64_t id, const se
 
 static void pass_on(const core_out *out, const seat *asker, const seat *to, wire_control *c)
 {
-    char name[SENTENCE_SEAT_BYTES], text[SENTENCE_SEAT_BYTES + 64];
+    char text[SENTENCE_SEAT_BYTES + 64];
     if (seat_is_here(to)) {
         core_send(out, to, c);
         return;
     }
     const bool is_dead = to->state == MEMBER_DEAD;
-    snprintf(text, sizeof text, "%s %s", sentence_seat(name, to),
+    snprintf(text, sizeof text, "%s %s", SEAT_NAME(to),
              is_dead                      ? "is gone"
              : to->state == MEMBER_ABSENT ? "has not joined"
                                           : "has left the job");

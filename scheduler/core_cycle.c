@@ -39,8 +39,7 @@ void core_left_registering(scheduler_core *core)
     const seat_list *workers = &core->members.roster.workers;
     bool has_registered      = false;
     if (core->job.phase != PHASE_REGISTERING && core->job.phase != PHASE_LOADING) return;
-    for (uint32_t i = 0; i < workers->n; i++)
-        has_registered |= workers->at[i]->is_registered && seat_is_here(workers->at[i]);
+    SEAT_EACH(each, workers) has_registered |= each->is_registered && seat_is_here(each);
     for (uint32_t i = 0; has_registered && i < workers->n; i++)
         if (workers->at[i]->state == MEMBER_LEFT && !workers->at[i]->is_ready &&
             !core->job.has_verdict)
@@ -49,9 +48,7 @@ void core_left_registering(scheduler_core *core)
 
 static seat *find_left(const scheduler_core *core, const seat *waiting)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    for (uint32_t i = 0; i < workers->n; i++) {
-        seat *s = workers->at[i];
+    SEAT_EACH(s, &core->members.roster.workers) {
         if (is_missed(core, s) && s->step <= waiting->step) return s;
     }
     return NULL;
@@ -95,16 +92,14 @@ void core_cycle_missing(scheduler_core *core, const wire_control *message)
         return;
     if (!core_overdue_lasts(note) || !is_in_step(k.waiting) || !waits_for(note, k.waiting)) return;
     if (note->asker->rank != message->u.missing.rank) return;
-    char one[SENTENCE_SEAT_BYTES], other[SENTENCE_SEAT_BYTES];
     pen_error why;
     core->services.cycle = (core_cycle){0};
     why_set(&why, PEN_MISMATCH,
             "%.100s waits in %.120s for %.100s, which waits in %s of step %" PRId64
             " for the other's '%.100s': neither can go on; a loss is summed with the step by "
             "pen_step_scalar()",
-            sentence_seat(one, note->asker), note->what, sentence_seat(other, k.waiting),
-            k.waiting->call, message->u.missing.step,
-            message->u.missing.tensor ? message->u.missing.tensor : "");
+            SEAT_NAME(note->asker), note->what, SEAT_NAME(k.waiting), k.waiting->call,
+            message->u.missing.step, message->u.missing.tensor ? message->u.missing.tensor : "");
     why_culprit(&why, PEN_WORKER, note->asker->rank, message->u.missing.step,
                 message->u.missing.tensor);
     core_verdict(core, &why);

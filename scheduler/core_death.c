@@ -3,7 +3,7 @@
 #include <string.h>
 
 /* ---- the inquest: what does a dead worker owe? ----------------------------------------------- */
-static void conclude(scheduler_core *core)
+void core_conclude(scheduler_core *core)
 {
     const core_query *q      = &core->members.query;
     const sentence_debt debt = {
@@ -16,9 +16,8 @@ static void conclude(scheduler_core *core)
 
 static bool all_heard(const scheduler_core *core)
 {
-    const seat_list *servers = &core->members.roster.servers;
-    for (uint32_t i = 0; i < servers->n; i++)
-        if (servers->at[i]->state == MEMBER_ACTIVE && !servers->at[i]->is_heard) return false;
+    SEAT_EACH(each, &core->members.roster.servers)
+        if (each->state == MEMBER_ACTIVE && !each->is_heard) return false;
     return true;
 }
 
@@ -30,10 +29,9 @@ static void inquire(scheduler_core *core, seat *dead)
                                        .step    = -1};
     wire_control c      = {.kind = WIRE_ENQUIRE};
     c.u.enquire.rank    = dead->rank;
-    for (uint32_t i = 0; i < core->members.roster.servers.n; i++)
-        core->members.roster.servers.at[i]->is_heard = false;
+    SEAT_EACH(each, &core->members.roster.servers) each->is_heard = false;
     core_send_all(&core->out, TO_SERVERS, &c);
-    if (all_heard(core)) conclude(core);
+    if (all_heard(core)) core_conclude(core);
 }
 
 static uint32_t tensor_index(const wire_model *model, const char *name)
@@ -58,14 +56,14 @@ void core_missing(scheduler_core *core, seat *s, const wire_control *message)
         q->step   = step;
         q->tensor = tensor;
     }
-    if (all_heard(core)) conclude(core);
+    if (all_heard(core)) core_conclude(core);
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
 void core_judge(scheduler_core *core, seat *dead)
 {
     if (core->members.query.dead) { /* of another: it may have been the last that was to be heard */
-        if (all_heard(core)) conclude(core);
+        if (all_heard(core)) core_conclude(core);
         return;
     }
     const bool servers_know = core->job.phase == PHASE_LOADING || core->job.phase == PHASE_TRAINING;
@@ -82,11 +80,6 @@ void core_judge(scheduler_core *core, seat *dead)
         sentence_worker_gone(dead, NULL, core->out.now_ms, &why);
     core_add_silence(core, dead, core->out.now_ms, &why);
     core_verdict(core, &why);
-}
-
-void core_death_tick(scheduler_core *core)
-{
-    if (core_death_next_ms(core) <= core->out.now_ms) conclude(core);
 }
 
 uint64_t core_death_next_ms(const scheduler_core *core)

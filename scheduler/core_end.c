@@ -4,13 +4,10 @@
 /* Who came while the last of the others left: there is nobody to train with. */
 static void turn_away_the_late(scheduler_core *core)
 {
-    char name[SENTENCE_SEAT_BYTES];
-    for (uint32_t i = 0; i < core->members.roster.workers.n; i++) {
-        const seat *s = core->members.roster.workers.at[i];
+    SEAT_EACH(s, &core->members.roster.workers) {
         if (core_is_late(core, s))
             core_refuse(&core->out, s->peer, PEN_NOT_A_MEMBER,
-                        "%s comes too late: all workers of the job have left it",
-                        sentence_seat(name, s));
+                        "%s comes too late: all workers of the job have left it", SEAT_NAME(s));
     }
 }
 
@@ -36,8 +33,7 @@ static bool is_waited_for(const scheduler_core *core, const seat *s)
 
 static const seat *first_waited_for(const scheduler_core *core)
 {
-    const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
+    ROSTER_EACH(s, &core->members.roster)
         if (is_waited_for(core, s)) return s;
     return NULL;
 }
@@ -54,9 +50,8 @@ static bool is_outstanding(const scheduler_core *core, const seat *worker)
 
 static bool all_have_left(const scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    for (uint32_t i = 0; i < workers->n; i++)
-        if (is_outstanding(core, workers->at[i])) return false;
+    SEAT_EACH(each, &core->members.roster.workers)
+        if (is_outstanding(core, each)) return false;
     return true;
 }
 
@@ -66,8 +61,7 @@ void core_verdict_tell(scheduler_core *core)
     core_keep(core);
     const wire_control c = {.kind = WIRE_VERDICT, .u.verdict = core->job.verdict};
     core_send_all(&core->out, TO_WORKERS | TO_SERVERS | TO_GUESTS, &c);
-    seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
+    ROSTER_EACH(s, &core->members.roster) {
         s->is_told = s->is_bound;
         if (s->state == MEMBER_DEAD) core_tell(core, s);
     }
@@ -85,8 +79,7 @@ static void end(scheduler_core *core, pen_status status)
 
 void core_settle(scheduler_core *core)
 {
-    const bool runs = core->job.phase >= PHASE_REGISTERING && core->job.phase <= PHASE_TRAINING;
-    if (runs && all_have_left(core)) core_stop(core);
+    if (core_runs(core) && all_have_left(core)) core_stop(core);
     if (core->job.phase != PHASE_STOPPING && core->job.phase != PHASE_FAILED) return;
     if (!core->job.is_empty && !first_waited_for(core))
         end(core, core->job.has_verdict ? core->job.verdict.status : PEN_OK);
@@ -100,12 +93,10 @@ uint64_t core_end_next_ms(const scheduler_core *core)
 
 void core_end_tick(scheduler_core *core)
 {
-    if (core_end_next_ms(core) > core->out.now_ms) return;
 
     const seat *late = first_waited_for(core);
-    char name[SENTENCE_SEAT_BYTES];
     if (late && core->job.phase == PHASE_STOPPING)
         core_log(&core->out, LOG_WARNING, "%s has not ended %d s after it was asked to",
-                 sentence_seat(name, late), CORE_END_MS / 1000);
+                 SEAT_NAME(late), CORE_END_MS / 1000);
     end(core, core->job.has_verdict ? core->job.verdict.status : PEN_OK);
 }

@@ -47,12 +47,12 @@ static void open_change(scheduler_core *core)
         core->out.now_ms +
         (core->job.settings.lease_ms > CORE_SEAL_MS ? core->job.settings.lease_ms : CORE_SEAL_MS);
     seat_list *servers = &core->members.roster.servers;
-    for (uint32_t i = 0; i < servers->n; i++) servers->at[i]->is_sealed = false;
+    SEAT_EACH(each, servers) each->is_sealed = false;
     core_log(&core->out, LOG_DEBUG, "epoch %" PRIu64 " shall end: %s", core->epoch.number,
              c->cause);
     const wire_control seal = core_epoch_seal(core);
-    for (uint32_t i = 0; i < servers->n; i++)
-        if (seat_is_counted(servers->at[i])) core_send(&core->out, servers->at[i], &seal);
+    SEAT_EACH(one, servers)
+        if (seat_is_counted(one)) core_send(&core->out, one, &seal);
 }
 
 void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, ...)
@@ -91,9 +91,8 @@ bool core_epoch_survives(const scheduler_core *core)
 /* ---- deciding -------------------------------------------------------------------------------- */
 static bool all_sealed(const scheduler_core *core)
 {
-    const seat_list *servers = &core->members.roster.servers;
-    for (uint32_t i = 0; i < servers->n; i++)
-        if (core_epoch_is_part(servers->at[i]) && !servers->at[i]->is_sealed) return false;
+    SEAT_EACH(each, &core->members.roster.servers)
+        if (core_epoch_is_part(each) && !each->is_sealed) return false;
     return true;
 }
 
@@ -123,8 +122,7 @@ static bool settle_reports(scheduler_core *core, settled *out)
 /* Who is ready becomes a member with this record. */
 static void admit(scheduler_core *core)
 {
-    seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
+    ROSTER_EACH(s, &core->members.roster) {
         if (!core_is_late(core, s) || s->state != MEMBER_JOINING || !s->is_ready) continue;
         core_move(&core->out, s, MEMBER_EVENT_BEGIN);
         s->last_seen_ms = core->out.now_ms;
@@ -166,9 +164,8 @@ static bool move_copies(scheduler_core *core)
 
 static bool have_members_changed(const scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    for (uint32_t i = 0; i < workers->n; i++)
-        if (workers->at[i]->in_record != core_epoch_listed(workers->at[i])) return true;
+    SEAT_EACH(each, &core->members.roster.workers)
+        if (each->in_record != core_epoch_listed(each)) return true;
     return false;
 }
 
@@ -176,10 +173,8 @@ static bool have_members_changed(const scheduler_core *core)
 /* Where a worker that came late begins. */
 static void begin_late(scheduler_core *core, const settled *out)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    const wire_decision *d   = &out->decision;
-    for (uint32_t i = 0; i < workers->n; i++) {
-        seat *s = workers->at[i];
+    const wire_decision *d = &out->decision;
+    SEAT_EACH(s, &core->members.roster.workers) {
         if (!seat_is_counted(s) || s->in_record == s->incarnation) continue;
         s->begin_step = out->step >= 0 ? out->step : out->clock;
         s->begin_applied =
@@ -290,13 +285,12 @@ void core_sealed(scheduler_core *core, seat *s, const wire_control *message)
 
 void core_epoch_lost(scheduler_core *core, const seat *server)
 {
-    char name[SENTENCE_SEAT_BYTES];
     core->epoch.goal_is_old = true;
     core->epoch.change.lost = server;
     if (core->epoch.change.is_open || core->epoch.change.is_wanted)
         snprintf(core->epoch.change.cause, sizeof core->epoch.change.cause, "%.120s is gone",
-                 sentence_seat(name, server));
-    core_epoch_want(core, core->out.now_ms, "%.120s is gone", sentence_seat(name, server));
+                 SEAT_NAME(server));
+    core_epoch_want(core, core->out.now_ms, "%.120s is gone", SEAT_NAME(server));
     core->due |= DUE_EPOCH;
 }
 
@@ -325,10 +319,9 @@ void core_suspect(scheduler_core *core, seat *s, const wire_control *message)
 {
     placement_row *row = row_of(core, s, message->u.suspect.shard, message->u.suspect.server);
     if (!row || row->at.role != WIRE_BACKUP) return;
-    char span[SENTENCE_SPAN_BYTES];
     core_log(&core->out, LOG_WARNING,
              "server %d has acknowledged nothing of shard %u for %s; server %d goes on without it",
-             (int)row->at.server, row->at.shard, sentence_span(span, message->u.suspect.waited_ms),
+             (int)row->at.server, row->at.shard, SPAN_NAME(message->u.suspect.waited_ms),
              (int)s->rank);
     row->is_suspect =
         true; /* the change that follows makes a learner of it, if its primary lives */
@@ -350,9 +343,7 @@ static void lose_unsealed(scheduler_core *core)
 
 void core_epoch_tick(scheduler_core *core)
 {
-    core_change *c = &core->epoch.change;
-    if (!core_may_change(core) || c->due_ms > core->out.now_ms) return;
-    if (c->is_open) lose_unsealed(core);
+    if (core->epoch.change.is_open) lose_unsealed(core);
     core->due |= DUE_EPOCH;
 }
 

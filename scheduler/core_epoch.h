@@ -49,7 +49,7 @@ bool core_epoch_adopt(core_epoch *self, const wire_control *epoch); /* a kept on
 uint64_t
 core_epoch_listed(const seat *s); /* the incarnation a record made now has of it; 0: none */
 wire_member core_epoch_member(const seat *s); /* BORROWED from the seat */
-bool core_epoch_is_part(const seat *s); /* of the record that is, and of a change of it */
+bool core_epoch_is_part(const seat *s);       /* of the record that is, and of a change of it */
 void core_epoch_fini(core_epoch *self);
 
 #endif

@@ -37,8 +37,8 @@ wire_member core_epoch_member(const seat *s)
 static uint32_t list_members(const seat_list *list, wire_member *member)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < list->n; i++)
-        if (core_epoch_listed(list->at[i])) member[n++] = core_epoch_member(list->at[i]);
+    SEAT_EACH(each, list)
+        if (core_epoch_listed(each)) member[n++] = core_epoch_member(each);
     return n;
 }
 
@@ -98,9 +98,7 @@ bool core_epoch_write(scheduler_core *core, const settled *s, bool members_chang
 /* Who is in the record that has just been written. */
 void core_epoch_note(scheduler_core *core)
 {
-    seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
-        s->in_record = core_epoch_listed(s);
+    ROSTER_EACH(s, &core->members.roster) s->in_record = core_epoch_listed(s);
 }
 
 /* ---- telling it ------------------------------------------------------------------------------ */

@@ -28,8 +28,8 @@ void core_event_moved(core_out *self, const seat *s)
     };
     if (s->rank < 0) return;
     const bool is_bad = s->state == MEMBER_AWAY || s->state == MEMBER_DEAD;
-    char name[SENTENCE_SEAT_BYTES], text[SENTENCE_SEAT_BYTES + 32];
-    snprintf(text, sizeof text, "%s %s", sentence_seat(name, s), words[s->state]);
+    char text[SENTENCE_SEAT_BYTES + 32];
+    snprintf(text, sizeof text, "%s %s", SEAT_NAME(s), words[s->state]);
     core_event(self, is_bad ? LOG_WARNING : LOG_INFO, text);
 }
 

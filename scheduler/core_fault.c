@@ -19,14 +19,13 @@ static bool is_quiet(const scheduler_core *core, const seat *s, uint64_t now_ms)
 static void add_state(const scheduler_core *core, sentence *text, const seat *s,
                       const char *subject, uint64_t now_ms)
 {
-    char span[SENTENCE_SPAN_BYTES];
     if (s->state == MEMBER_DEAD)
         sentence_add(text, "%s is gone", subject);
     else if (s->state == MEMBER_LEFT)
         sentence_add(text, "%s has left the job", subject);
     else if (is_quiet(core, s, now_ms))
         sentence_add(text, "%s was last seen %s ago%s%s", subject,
-                     sentence_span(span, now_ms - s->last_seen_ms),
+                     SPAN_NAME(now_ms - s->last_seen_ms),
                      s->call[0] && strncmp(s->call, "after ", 6) != 0 ? ", in "
                      : s->call[0]                                     ? ", "
                                                                       : "",
@@ -114,12 +113,11 @@ void core_fault(scheduler_core *core, seat *s, const wire_control *message)
 static void write_waiting(const scheduler_core *core, const core_overdue_note *note,
                           uint64_t now_ms, sentence *text)
 {
-    char span[SENTENCE_SPAN_BYTES], subject[16];
+    char subject[16];
     const uint32_t n  = note->n_missing;
     const seat *first = roster_find(&core->members.roster, PEN_WORKER, note->missing[0]);
     sentence_add(text, "waiting %s for rank%s",
-                 sentence_span(span, note->waited_ms + (now_ms - note->said_ms)),
-                 n == 1 ? "" : "s");
+                 SPAN_NAME(note->waited_ms + (now_ms - note->said_ms)), n == 1 ? "" : "s");
     for (uint32_t i = 0; i < n; i++) sentence_add(text, " %d", (int)note->missing[i]);
     sentence_add(text, " in %s.  ", note->what);
     name_subject(subject, sizeof subject, (int32_t)n, note->missing[0]);
@@ -152,13 +150,12 @@ static const seat *left_for_good(const scheduler_core *core, const core_overdue_
 /* It never comes; those who wait for it are told now instead of at their deadline. */
 static void fail_wait(scheduler_core *core, const core_overdue_note *note, const seat *left)
 {
-    char name[SENTENCE_SEAT_BYTES];
     wire_control c       = {.kind = WIRE_LOST};
     c.u.lost.rank        = left->rank;
     c.u.lost.incarnation = left->incarnation;
     /* A loss fails each group in words of its own: which call it was is added there. */
     why_set(&c.u.lost.why, PEN_MISMATCH, "%s has left the job and rank %d waits for it%s%s",
-            sentence_seat(name, left), (int)note->asker->rank, core_goes_on(core) ? "" : " in ",
+            SEAT_NAME(left), (int)note->asker->rank, core_goes_on(core) ? "" : " in ",
             core_goes_on(core) ? "" : note->what);
     why_culprit(&c.u.lost.why, PEN_WORKER, left->rank, left->step, NULL);
     if (core_goes_on(core))

@@ -50,10 +50,10 @@ static void take_metrics(core_history *h, const seat_list *workers, scheduler_po
 
 static void take_bytes(const seat_list *workers, scheduler_point *p)
 {
-    for (uint32_t i = 0; i < workers->n; i++) {
-        p->push_bytes += stat_of(workers->at[i], STAT_PUSH_BYTES);
-        p->pull_bytes += stat_of(workers->at[i], STAT_PULL_BYTES);
-        p->coll_bytes += stat_of(workers->at[i], STAT_COLL_BYTES);
+    SEAT_EACH(each, workers) {
+        p->push_bytes += stat_of(each, STAT_PUSH_BYTES);
+        p->pull_bytes += stat_of(each, STAT_PULL_BYTES);
+        p->coll_bytes += stat_of(each, STAT_COLL_BYTES);
     }
 }
 

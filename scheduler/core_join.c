@@ -43,8 +43,7 @@ void core_join_begin(scheduler_core *core)
         return;
     }
     if (!core_prove_done(core)) return;
-    seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
+    ROSTER_EACH(s, &core->members.roster) {
         if (s->rank < 0) continue;
         s->last_seen_ms =
             core->out.now_ms; /* leases run from here on; before, only a connection counts */
@@ -289,17 +288,16 @@ static bool hello_worker(scheduler_core *core, uint32_t peer, const wire_control
 /* ---- servers --------------------------------------------------------------------------------- */
 static seat *server_of(const scheduler_core *core, uint64_t nonce)
 {
-    const seat_list *list = &core->members.roster.servers;
-    for (uint32_t i = 0; i < list->n; i++)
-        if (list->at[i]->incarnation && list->at[i]->nonce == nonce) return list->at[i];
+    SEAT_EACH(each, &core->members.roster.servers)
+        if (each->incarnation && each->nonce == nonce) return each;
     return NULL;
 }
 
 static seat *late_server(scheduler_core *core)
 {
     seat_list *list = &core->members.roster.servers;
-    for (uint32_t i = 0; i < list->n; i++)
-        if (core_may_sit(core, list->at[i])) return list->at[i];
+    SEAT_EACH(each, list)
+        if (core_may_sit(core, each)) return each;
     if (core->job.phase != PHASE_TRAINING || list->n >= core->job.settings.servers_max) return NULL;
     return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
 }
@@ -307,8 +305,8 @@ static seat *late_server(scheduler_core *core)
 static seat *free_server(scheduler_core *core)
 {
     seat_list *list = &core->members.roster.servers;
-    for (uint32_t i = 0; i < list->n; i++)
-        if (list->at[i]->state == MEMBER_ABSENT) return list->at[i];
+    SEAT_EACH(each, list)
+        if (each->state == MEMBER_ABSENT) return each;
     if (core->job.phase == PHASE_TRAINING) return late_server(core);
     if (core->job.servers_known || list->n == ROSTER_SERVERS_MAX) return NULL;
     return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
@@ -407,16 +405,14 @@ static void miss(scheduler_core *core, seat *s)
 
 static void miss_silent(scheduler_core *core)
 {
-    seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
+    ROSTER_EACH(s, &core->members.roster)
         if (missed_ms(core, s) <= core->out.now_ms) miss(core, s);
 }
 
 static uint64_t first_missed_ms(const scheduler_core *core)
 {
     uint64_t due = UINT64_MAX;
-    const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));)
+    ROSTER_EACH(s, &core->members.roster)
         if (missed_ms(core, s) < due) due = missed_ms(core, s);
     return due;
 }
@@ -433,7 +429,6 @@ uint64_t core_join_next_ms(const scheduler_core *core)
 
 void core_join_tick(scheduler_core *core)
 {
-    if (core->job.phase != PHASE_JOINING || !core->members.has_begun) return;
     miss_silent(core);
     if (core->members.proof.is_open && core->out.now_ms >= core->members.proof.due_ms) {
         core_join_begin(core);

@@ -79,8 +79,7 @@ static wire_control hello_of(const scheduler_core *core, const seat *s)
 
 static void put_seats(writer *w, const scheduler_core *core)
 {
-    const seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
+    ROSTER_EACH(s, &core->members.roster) {
         if (s->rank < 0) continue;
         int64_t number[KEPT_SEAT_COUNT];
 #define X(name) number[KEPT_OF_##name] = (int64_t)s->name;

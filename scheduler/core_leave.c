@@ -26,10 +26,8 @@ static void leave(scheduler_core *core, seat *s)
     core->due |= DUE_LEFT | DUE_END | DUE_EPOCH;
     const bool is_gone =
         s->state == MEMBER_LEFT && (s->role == PEN_SERVER || core_is_elastic(core));
-    char name[SENTENCE_SEAT_BYTES];
     if (is_gone)
-        core_epoch_want(core, core->out.now_ms + CORE_LEAVE_MS, "%.120s has left",
-                        sentence_seat(name, s));
+        core_epoch_want(core, core->out.now_ms + CORE_LEAVE_MS, "%.120s has left", SEAT_NAME(s));
 }
 
 void core_bye(scheduler_core *core, seat *s)
@@ -73,10 +71,8 @@ static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, c
 /* How many workers the launchers that are here have started. */
 static uint32_t started(const scheduler_core *core)
 {
-    const seat_list *guests = &core->members.roster.guests;
-    uint32_t n              = 0;
-    for (uint32_t i = 0; i < guests->n; i++) {
-        const seat *s = guests->at[i];
+    uint32_t n = 0;
+    SEAT_EACH(s, &core->members.roster.guests) {
         if (s->role == WIRE_LAUNCHER && s->is_bound && s->said_local_size > 0)
             n += (uint32_t)s->said_local_size;
     }
@@ -99,9 +95,9 @@ void core_pass_by(scheduler_core *core)
     const seat_list *workers = &core->members.roster.workers;
     const seat *passed       = NULL;
     uint32_t n               = 0;
-    for (uint32_t i = 0; i < workers->n; i++) {
-        if (!workers->at[i]->has_passed) continue;
-        passed = workers->at[i];
+    SEAT_EACH(each, workers) {
+        if (!each->has_passed) continue;
+        passed = each;
         n++;
     }
     if (!n || core->job.phase != PHASE_JOINING) return;
@@ -136,7 +132,7 @@ void core_exited(scheduler_core *core, const wire_control *message)
 {
     const int32_t role = message->u.exited.role, rank = message->u.exited.rank;
     if (role != PEN_WORKER && role != PEN_SERVER) return;
-    char how[64], name[SENTENCE_SEAT_BYTES];
+    char how[64];
     describe_exit(message, how, sizeof how);
     const bool in_order = !message->u.exited.signal && !message->u.exited.code;
     seat *s             = roster_find(&core->members.roster, role, rank);
@@ -155,8 +151,7 @@ void core_exited(scheduler_core *core, const wire_control *message)
         core_lose(core, s, event_of_exit(core, s), how);
     } else if (seat_is_here(s)) {
         if (role == PEN_WORKER)
-            core_log(&core->out, LOG_WARNING, "%s ended without pen_finalize()",
-                     sentence_seat(name, s));
+            core_log(&core->out, LOG_WARNING, "%s ended without pen_finalize()", SEAT_NAME(s));
         leave(core, s);
     }
     if (in_order && role == PEN_WORKER && s) s->has_ended = true;

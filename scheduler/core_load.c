@@ -172,8 +172,7 @@ static bool is_not_judged(const scheduler_core *core, const seat *s)
 /* Everybody is away until it says HELLO again; who was about to join does so anew. */
 static void unbind_all(scheduler_core *core)
 {
-    seat *s;
-    for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i));) {
+    ROSTER_EACH(s, &core->members.roster) {
         if (s->state == MEMBER_ACTIVE || is_not_judged(core, s)) s->state = MEMBER_AWAY;
         if (s->state == MEMBER_JOINING ||
             s->state ==

@@ -43,9 +43,8 @@ static bool remember(scheduler_core *core, seat *dead)
 
 static uint32_t count_living(const scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    uint32_t n               = 0;
-    for (uint32_t i = 0; i < workers->n; i++) n += seat_is_counted(workers->at[i]);
+    uint32_t n = 0;
+    SEAT_EACH(each, &core->members.roster.workers) n += seat_is_counted(each);
     return n;
 }
 
@@ -70,11 +69,9 @@ static void fail_all(scheduler_core *core, const seat *dead)
 
 static bool has_survivor(const scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    const uint64_t needed    = core->job.settings.workers_min ? core->job.settings.workers_min : 1;
-    uint32_t n               = 0;
-    for (uint32_t i = 0; i < workers->n; i++) {
-        const seat *s       = workers->at[i];
+    const uint64_t needed = core->job.settings.workers_min ? core->job.settings.workers_min : 1;
+    uint32_t n            = 0;
+    SEAT_EACH(s, &core->members.roster.workers) {
         const bool has_done = s->state == MEMBER_LEFT && !s->is_stopped; /* the job is ending */
         const bool comes    = seat_is_here(s) && !core_is_late(core, s);
         const bool may_come = s->state == MEMBER_ABSENT && !core->job.n_servers;
@@ -113,7 +110,6 @@ void core_go_on(scheduler_core *core, seat *dead)
         fail_all(core, dead);
         return;
     }
-    char name[SENTENCE_SEAT_BYTES];
     const wire_control lost = lost_message(core, dead);
     core_log(&core->out, core_has_launcher(&core->out) ? LOG_INFO : LOG_NOTICE,
              "%s; the job goes on without it", lost.u.lost.why.text);
@@ -121,6 +117,6 @@ void core_go_on(scheduler_core *core, seat *dead)
     core_send_all(&core->out, TO_WORKERS | TO_GUESTS, &lost);
     ask_for_values(core, dead);
     core_shrink_settle(&core->services.shrinks, &core->out);
-    core_epoch_want(core, core->out.now_ms, "%.120s is gone", sentence_seat(name, dead));
+    core_epoch_want(core, core->out.now_ms, "%.120s is gone", SEAT_NAME(dead));
     core->due |= DUE_MODEL | DUE_END; /* nobody waits for the dead */
 }

@@ -39,9 +39,8 @@ void core_machines_place_late(const seat_list *workers, seat *late)
     machines_worker *others = calloc(workers->n + 1, sizeof *others);
     uint32_t n              = 0;
     if (!others) return;
-    for (uint32_t i = 0; i < workers->n; i++)
-        if (workers->at[i] != late && workers->at[i]->in_record)
-            others[n++] = look_at(workers->at[i]);
+    SEAT_EACH(each, workers)
+        if (each != late && each->in_record) others[n++] = look_at(each);
     machines_place_late(&one, others, n);
     free(others);
     late->local_rank = one.local_rank;

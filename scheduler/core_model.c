@@ -13,11 +13,10 @@
 /* One shard for each thread that there may ever be, but none without a partition. */
 static uint32_t count_shards(const scheduler_core *core)
 {
-    const seat_list *servers = &core->members.roster.servers;
     uint32_t threads = 0, most = 0;
-    for (uint32_t i = 0; i < servers->n; i++) {
-        threads += servers->at[i]->n_addresses;
-        if (servers->at[i]->n_addresses > most) most = servers->at[i]->n_addresses;
+    SEAT_EACH(one, &core->members.roster.servers) {
+        threads += one->n_addresses;
+        if (one->n_addresses > most) most = one->n_addresses;
     }
     if (core->job.settings.servers_max > core->job.n_servers)
         threads += (uint32_t)(core->job.settings.servers_max - core->job.n_servers) * most;
@@ -94,20 +93,18 @@ static pen_status agree(scheduler_core *core, seat *s, const wire_control *messa
 
 static bool all_registered(const scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    for (uint32_t i = 0; i < workers->n; i++)
-        if (!workers->at[i]->is_registered && workers->at[i]->state != MEMBER_DEAD) return false;
+    SEAT_EACH(each, &core->members.roster.workers)
+        if (!each->is_registered && each->state != MEMBER_DEAD) return false;
     return true;
 }
 
 static void register_late(scheduler_core *core, seat *s, const wire_control *message)
 {
     pen_error why;
-    char name[SENTENCE_SEAT_BYTES];
     if (plan_compare(&message->u.register_, s->rank, s->host, &core->model.wire, -1, "the job",
                      &why) != PEN_OK) {
-        core_refuse(&core->out, s->peer, why.status, "%s cannot join: %.400s",
-                    sentence_seat(name, s), why.text);
+        core_refuse(&core->out, s->peer, why.status, "%s cannot join: %.400s", SEAT_NAME(s),
+                    why.text);
         return;
     }
     s->is_registered = true;
@@ -146,8 +143,8 @@ static bool all_ready(const scheduler_core *core)
 {
     const seat_list *servers = &core->members.roster.servers,
                     *workers = &core->members.roster.workers;
-    for (uint32_t i = 0; i < servers->n; i++)
-        if (!servers->at[i]->is_ready) return false;
+    SEAT_EACH(each, servers)
+        if (!each->is_ready) return false;
     for (uint32_t i = 0; i < workers->n && !plant(PLANT_READY_NOT_AWAITED); i++)
         if (!workers->at[i]->is_ready && workers->at[i]->state != MEMBER_DEAD) return false;
     return true;
@@ -175,21 +172,19 @@ static void take_states(scheduler_core *core, const wire_control *message)
 
 static void late_ready(scheduler_core *core, seat *s)
 {
-    char late[SENTENCE_SEAT_BYTES];
     if (s->is_ready || (s->role == PEN_WORKER && !s->is_registered)) return;
     s->is_ready = true;
     core->epoch.goal_is_old |= s->role == PEN_SERVER;
-    core_epoch_want(core, core->out.now_ms, "%.120s has joined", sentence_seat(late, s));
+    core_epoch_want(core, core->out.now_ms, "%.120s has joined", SEAT_NAME(s));
 }
 
 /* False: it has not restored what it was told to. */
 static bool take_restored(scheduler_core *core, const seat *s, const wire_control *message)
 {
     if (core->model.restore >= 0 && message->u.ready.restored != core->model.restore) {
-        char name[SENTENCE_SEAT_BYTES];
         pen_error why;
         why_set(&why, PEN_STORE, "%s did not restore step %" PRId64 " from its store %s",
-                sentence_seat(name, s), core->model.restore, s->store);
+                SEAT_NAME(s), core->model.restore, s->store);
         why_culprit(&why, PEN_SERVER, s->rank, core->model.restore, NULL);
         core_verdict(core, &why);
         return false;

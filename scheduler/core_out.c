@@ -35,8 +35,7 @@ void core_send_all(core_out *self, unsigned roles, const wire_control *message)
         return;
     }
     uint32_t n = 0;
-    const seat *s;
-    for (uint32_t i = 0; (s = roster_next(self->all, &i));) {
+    ROSTER_EACH(s, self->all) {
         if (!(roles & 1u << s->role) || !s->is_bound) continue;
         if (s->state == MEMBER_LEFT || s->state == MEMBER_DEAD) continue;
         self->peers[n++] = s->peer;
@@ -83,10 +82,9 @@ void core_refuse(core_out *self, uint32_t peer, pen_status status, const char *f
 /* A launcher prints what it hears; where there is none, the log must do. */
 bool core_has_launcher(const core_out *self)
 {
-    const seat_list *guests = &self->all->guests;
-    uint32_t i              = 0;
-    while (i < guests->n && guests->at[i]->role != WIRE_LAUNCHER) i++;
-    return i < guests->n;
+    SEAT_EACH(s, &self->all->guests)
+        if (s->role == WIRE_LAUNCHER) return true;
+    return false;
 }
 
 void core_announce(core_out *self, const char *line)
@@ -103,8 +101,7 @@ bool core_move(core_out *self, seat *s, member_event event)
     const member_state before = s->state;
     if (member_next(&s->state, event) != PEN_OK) return false;
     if (s->state == before) return true;
-    char name[SENTENCE_SEAT_BYTES];
-    core_log(self, LOG_DEBUG, "%s: %s, was %s", sentence_seat(name, s), member_state_name(s->state),
+    core_log(self, LOG_DEBUG, "%s: %s, was %s", SEAT_NAME(s), member_state_name(s->state),
              member_state_name(before));
     core_event_moved(self, s);
     return true;

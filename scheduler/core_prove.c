@@ -21,8 +21,7 @@ static bool is_asked(const seat *s)
 static uint32_t count_asked(const scheduler_core *core)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < core->members.roster.workers.n; i++)
-        n += is_asked(core->members.roster.workers.at[i]);
+    SEAT_EACH(each, &core->members.roster.workers) n += is_asked(each);
     return n;
 }
 
@@ -35,8 +34,8 @@ static bool ask(scheduler_core *core, const seat *s)
     c.u.prove.round       = core->members.proof.round;
     c.u.prove.worker      = member;
     if (!member) return false;
-    for (uint32_t i = 0; i < list->n; i++)
-        if (is_asked(list->at[i])) member[c.u.prove.n_workers++] = core_epoch_member(list->at[i]);
+    SEAT_EACH(each, list)
+        if (is_asked(each)) member[c.u.prove.n_workers++] = core_epoch_member(each);
     if (s)
         core_send(&core->out, s, &c);
     else
@@ -53,9 +52,8 @@ void core_prove_tell(scheduler_core *core, const seat *s)
 
 void core_prove_anew(scheduler_core *core)
 {
-    const seat_list *list       = &core->members.roster.workers;
     core->members.proof.is_open = false;
-    for (uint32_t i = 0; i < list->n; i++) seat_close(list->at[i]);
+    SEAT_EACH(each, &core->members.roster.workers) seat_close(each);
 }
 
 /* ---- hearing --------------------------------------------------------------------------------- */
@@ -99,7 +97,7 @@ static bool belongs(const seat_list *list, const seat *first, const seat *s)
 static void gather(const scheduler_core *core)
 {
     const seat_list *list = &core->members.roster.workers;
-    for (uint32_t i = 0; i < list->n; i++) list->at[i]->sharing = list->at[i]->rank;
+    SEAT_EACH(each, list) each->sharing = each->rank;
     for (uint32_t i = 0; i < list->n; i++) {
         const seat *first = list->at[i];
         for (uint32_t k = i + 1; first->sharing == first->rank && k < list->n; k++) {
@@ -111,9 +109,8 @@ static void gather(const scheduler_core *core)
 
 static bool have_all_answered(const scheduler_core *core)
 {
-    const seat_list *list = &core->members.roster.workers;
-    for (uint32_t i = 0; i < list->n; i++)
-        if (is_asked(list->at[i]) && !list->at[i]->opened) return false;
+    SEAT_EACH(each, &core->members.roster.workers)
+        if (is_asked(each) && !each->opened) return false;
     return true;
 }
 

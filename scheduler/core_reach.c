@@ -63,12 +63,6 @@ void core_reached(scheduler_core *core, const seat *s)
     core->members.n_gaps = n;
 }
 
-static bool are_watched(const scheduler_core *core)
-{
-    return core->job.phase >= PHASE_REGISTERING && core->job.phase <= PHASE_TRAINING &&
-           !core->job.has_verdict;
-}
-
 static core_gap *make_gap(scheduler_core *core, seat *from, seat *to)
 {
     if (core->members.n_gaps == CORE_GAPS_MAX) return NULL; /* enough are known to name one */
@@ -87,7 +81,7 @@ void core_unreached(scheduler_core *core, seat *s, const wire_control *message)
     seat *to           = role == PEN_WORKER || role == PEN_SERVER
                              ? roster_find(&core->members.roster, role, message->u.unreached.rank)
                              : NULL;
-    if (!are_watched(core) || to == NULL || to == s || !seat_is_here(to)) return;
+    if (!core_runs(core) || to == NULL || to == s || !seat_is_here(to)) return;
     forget_over(core);
     core_gap *g = gap_of(core, s, to);
     if (g == NULL) g = make_gap(core, s, to);
@@ -245,8 +239,7 @@ static bool may_hear_more(const scheduler_core *core)
     for (uint32_t i = 0; i < core->members.n_gaps; i++)
         if (!core->members.gap[i].is_confirmed && may_miss(core->members.gap[i].from)) return true;
     if (core->job.phase >= PHASE_TRAINING) return false;
-    for (uint32_t i = 0; i < core->members.roster.workers.n; i++) {
-        const seat *s = core->members.roster.workers.at[i];
+    SEAT_EACH(s, &core->members.roster.workers) {
         if (may_miss(s) && !s->is_ready && !has_told(core, s)) return true;
     }
     return false;
@@ -293,13 +286,12 @@ void core_missed(const scheduler_core *core, const seat *s, uint64_t waits_ms, p
 /* ---- time -------------------------------------------------------------------------------------- */
 void core_reach_tick(scheduler_core *core)
 {
-    if (core->members.gap_due_ms == 0 || core->out.now_ms < core->members.gap_due_ms) return;
-    if (core->out.now_ms < core->members.gap_end_ms && are_watched(core) && may_hear_more(core)) {
+    if (core->out.now_ms < core->members.gap_end_ms && core_runs(core) && may_hear_more(core)) {
         core->members.gap_due_ms = core->out.now_ms + LOOK_MS;
         return;
     }
     core->members.gap_due_ms = 0;
-    if (!are_watched(core) || core->members.query.dead) core->members.n_gaps = 0;
+    if (!core_runs(core) || core->members.query.dead) core->members.n_gaps = 0;
     forget_over(core);
     judge(core);
 }

@@ -18,9 +18,9 @@ static void pass_on(core_reports *self, const core_out *out, const wire_control 
 static void answer_for(core_reports *self, const core_out *out, const seat *s, uint64_t asker,
                        uint64_t id)
 {
-    char name[SENTENCE_SEAT_BYTES], text[SENTENCE_SEAT_BYTES + 32];
+    char text[SENTENCE_SEAT_BYTES + 32];
     const bool is_dead = s->state == MEMBER_DEAD;
-    snprintf(text, sizeof text, "%s %s", sentence_seat(name, s),
+    snprintf(text, sizeof text, "%s %s", SEAT_NAME(s),
              is_dead                     ? "is gone"
              : s->state == MEMBER_LEFT   ? "has left the job"
              : s->state == MEMBER_ABSENT ? "has not joined"
@@ -36,13 +36,12 @@ static void answer_for(core_reports *self, const core_out *out, const seat *s, u
 
 void core_record_ask(core_reports *self, const core_out *out, uint64_t asker, uint64_t id)
 {
-    const seat_list *workers = &out->all->workers;
     wire_control c = {.kind = WIRE_RECORD_ASK, .u.record_ask = {.id = id, .asker = asker}};
-    for (uint32_t i = 0; i < workers->n; i++) {
-        if (seat_is_counted(workers->at[i]) && workers->at[i]->is_bound)
-            core_send(out, workers->at[i], &c);
+    SEAT_EACH(each, &out->all->workers) {
+        if (seat_is_counted(each) && each->is_bound)
+            core_send(out, each, &c);
         else
-            answer_for(self, out, workers->at[i], asker, id);
+            answer_for(self, out, each, asker, id);
     }
 }
 

@@ -6,6 +6,11 @@
  */
 #include "scheduler/core_state.h"
 
+bool core_runs(const scheduler_core *core)
+{
+    return core->job.phase >= PHASE_REGISTERING && core->job.phase <= PHASE_TRAINING;
+}
+
 bool core_is_elastic(const scheduler_core *core)
 {
     return core->job.settings.workers_max > 0 && core->job.n_servers > 0;
@@ -53,9 +58,8 @@ const pen_error *core_loss_of(const scheduler_core *core, int32_t rank)
 
 const seat *core_loss_lowest(const scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    for (uint32_t i = 0; i < workers->n; i++)
-        if (seat_is_counted(workers->at[i])) return workers->at[i];
+    SEAT_EACH(each, &core->members.roster.workers)
+        if (seat_is_counted(each)) return each;
     return NULL;
 }
 

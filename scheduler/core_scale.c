@@ -34,10 +34,8 @@ static void stop(scheduler_core *core, seat *s)
 /* Servers that hold something from now on. */
 static uint32_t count_usable(const scheduler_core *core)
 {
-    const seat_list *list = &core->members.roster.servers;
-    uint32_t n            = 0;
-    for (uint32_t i = 0; i < list->n; i++)
-        n += seat_is_counted(list->at[i]) && !list->at[i]->is_draining;
+    uint32_t n = 0;
+    SEAT_EACH(each, &core->members.roster.servers) n += seat_is_counted(each) && !each->is_draining;
     return n;
 }
 
@@ -53,10 +51,9 @@ bool core_scale_may_go(const scheduler_core *core, const seat *server)
 
 static void begin_drain(scheduler_core *core, seat *server)
 {
-    char name[SENTENCE_SEAT_BYTES];
     server->is_draining     = true;
     core->epoch.goal_is_old = true;
-    core_epoch_want(core, core->out.now_ms, "%.120s is emptied", sentence_seat(name, server));
+    core_epoch_want(core, core->out.now_ms, "%.120s is emptied", SEAT_NAME(server));
 }
 
 /* Those who waited for this server are answered. */
@@ -77,12 +74,9 @@ static void answer_drained(scheduler_core *core, const seat *server)
 
 void core_scale_settle(scheduler_core *core)
 {
-    const seat_list *servers = &core->members.roster.servers;
-    for (uint32_t i = 0; i < servers->n; i++) {
-        seat *s = servers->at[i];
+    SEAT_EACH(s, &core->members.roster.servers) {
         if (!s->is_draining || s->is_stopped || holds_something(core, s)) continue;
-        char name[SENTENCE_SEAT_BYTES];
-        core_log(&core->out, LOG_INFO, "%s is empty and ends", sentence_seat(name, s));
+        core_log(&core->out, LOG_INFO, "%s is empty and ends", SEAT_NAME(s));
         stop(core, s);
         answer_drained(core, s);
     }

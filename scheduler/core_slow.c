@@ -32,8 +32,7 @@ void core_slow_beat(const seat_list *workers, const seat *waiting, uint64_t sinc
     uint64_t waited = since_ms && now_ms > since_ms ? now_ms - since_ms : 0;
     if (waited > waiting->call_ms) waited = waiting->call_ms;
     if (!waited || waiting->step < 0 || is_in_own_code(waiting)) return;
-    for (uint32_t i = 0; i < workers->n; i++) {
-        seat *s = workers->at[i];
+    SEAT_EACH(s, workers) {
         if (is_behind(s, waiting) && (!slowest || is_further(s, slowest))) slowest = s;
     }
     if (slowest) slowest->made_wait_ms += waited;

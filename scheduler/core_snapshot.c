@@ -171,11 +171,9 @@ void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *messa
     if (!snapshot) return;
 
     if (message->u.snapshot_part.status != PEN_OK && snapshot->status == PEN_OK) {
-        char name[SENTENCE_SEAT_BYTES];
         snapshot->status = message->u.snapshot_part.status;
         snprintf(snapshot->text, sizeof snapshot->text,
-                 "no snapshot of step %" PRId64 ": %s: %.120s", snapshot->step,
-                 sentence_seat(name, s),
+                 "no snapshot of step %" PRId64 ": %s: %.120s", snapshot->step, SEAT_NAME(s),
                  message->u.snapshot_part.text ? message->u.snapshot_part.text : "");
     }
     const int64_t spare = message->u.snapshot_part.lacks_room ? message->u.snapshot_part.spare : -1;

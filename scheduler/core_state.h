@@ -41,6 +41,7 @@ struct scheduler_core {
 };
 
 /* core_rules.c: what the settings of the job and its phase allow */
+bool core_runs(const scheduler_core *core);       /* it has begun, and nothing has ended it */
 bool core_may_change(const scheduler_core *core); /* it trains with servers */
 bool core_waits(const scheduler_core *core);      /* on_worker_loss=wait, and it can */
 bool core_goes_on(const scheduler_core *core);    /* =continue, and it can */
@@ -146,7 +147,7 @@ bool core_keep(scheduler_core *core);
 /* core_death.c: what does a dead worker owe? */
 void core_judge(scheduler_core *core, seat *dead);
 void core_missing(scheduler_core *core, seat *s, const wire_control *message);
-void core_death_tick(scheduler_core *core);
+void core_conclude(scheduler_core *core); /* the query: with what is known */
 uint64_t core_death_next_ms(const scheduler_core *core);
 
 /* core_leave.c */

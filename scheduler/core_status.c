@@ -50,7 +50,8 @@ static bool page_reserve(const scheduler_core *core, page *p)
 /* Where members listen.  Where their memory lies is for members alone: it has no "://". */
 static void fill_addresses(const seat *s, page *p, wire_member *m)
 {
-    m->address = p->addresses + p->n_addresses;
+    m->address     = p->addresses + p->n_addresses;
+    m->n_addresses = 0;
     for (uint32_t i = 0; i < s->n_addresses; i++)
         if (strstr(s->address[i], "://"))
             p->addresses[p->n_addresses + m->n_addresses++] = s->address[i];
@@ -64,21 +65,15 @@ static double seconds(uint64_t from_ms, uint64_t to_ms)
 
 static void fill_member(const seat *s, uint64_t now_ms, wire_member_status *m, wire_stat *stat)
 {
-    m->member      = (wire_member){.role        = s->role,
-                                   .rank        = s->rank,
-                                   .incarnation = s->incarnation,
-                                   .host        = s->host,
-                                   .pid         = s->pid,
-                                   .local_rank  = s->local_rank,
-                                   .node        = s->node,
-                                   .sharing     = s->sharing};
-    m->state       = s->rank < 0 ? "guest" : member_state_name(s->state);
-    m->call        = s->call;
-    m->last_seen_s = s->incarnation ? seconds(s->last_seen_ms, now_ms) : -1;
-    m->call_s      = s->call[0] ? (double)s->call_ms / 1e3 + seconds(s->beat_ms, now_ms) : 0;
-    m->step        = s->step;
-    m->n_stats     = s->n_stats;
-    m->stat        = stat;
+    m->member             = core_epoch_member(s);
+    m->member.incarnation = s->incarnation;
+    m->state              = s->rank < 0 ? "guest" : member_state_name(s->state);
+    m->call               = s->call;
+    m->last_seen_s        = s->incarnation ? seconds(s->last_seen_ms, now_ms) : -1;
+    m->call_s             = s->call[0] ? (double)s->call_ms / 1e3 + seconds(s->beat_ms, now_ms) : 0;
+    m->step               = s->step;
+    m->n_stats            = s->n_stats;
+    m->stat               = stat;
     for (uint32_t i = 0; i < s->n_stats; i++)
         stat[i] = (wire_stat){s->stat[i].name, s->stat[i].value};
     if (s->role == PEN_WORKER) /* what only the scheduler can know */

@@ -39,7 +39,7 @@ void core_wait_in_vain(scheduler_core *core, const seat *s)
 
 void core_wait_for(scheduler_core *core, seat *dead)
 {
-    char span[SENTENCE_SPAN_BYTES], line[700];
+    char line[700];
     pen_error *why = dead->loss ? dead->loss : malloc(sizeof *why);
     if (!why) {
         give_up(core, dead, "it is not started again");
@@ -50,7 +50,7 @@ void core_wait_for(scheduler_core *core, seat *dead)
     dead->loss       = why;
     dead->awaited_ms = core->out.now_ms + core->job.settings.wait_ms;
     snprintf(line, sizeof line, "%.560s; the job waits %s for it to come back", why->text,
-             sentence_span(span, core->job.settings.wait_ms));
+             SPAN_NAME(core->job.settings.wait_ms));
     core_announce(&core->out, line);
     core_tell(core, dead);
     tell_waiting(core, dead);
@@ -65,23 +65,19 @@ static bool is_awaited(const scheduler_core *core, const seat *s)
 
 void core_wait_tick(scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    char span[SENTENCE_SPAN_BYTES], how[SENTENCE_SPAN_BYTES + 48];
-    for (uint32_t i = 0; i < workers->n; i++) {
-        const seat *s = workers->at[i];
+    char how[SENTENCE_SPAN_BYTES + 48];
+    SEAT_EACH(s, &core->members.roster.workers) {
         if (!is_awaited(core, s) || s->awaited_ms > core->out.now_ms) continue;
         snprintf(how, sizeof how, "it has not come back within %s",
-                 sentence_span(span, core->job.settings.wait_ms));
+                 SPAN_NAME(core->job.settings.wait_ms));
         give_up(core, s, how);
     }
 }
 
 uint64_t core_wait_next_ms(const scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    uint64_t next            = UINT64_MAX;
-    for (uint32_t i = 0; i < workers->n; i++)
-        if (is_awaited(core, workers->at[i]) && workers->at[i]->awaited_ms < next)
-            next = workers->at[i]->awaited_ms;
+    uint64_t next = UINT64_MAX;
+    SEAT_EACH(each, &core->members.roster.workers)
+        if (is_awaited(core, each) && each->awaited_ms < next) next = each->awaited_ms;
     return next;
 }

@@ -13,10 +13,8 @@ enum { WILLS_PER_LEASE = 10 };
 
 static const seat *ahead(const scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    for (uint32_t i = 0; i < workers->n; i++)
-        if (workers->at[i]->step >= 0 && workers->at[i]->step == core->job.step)
-            return workers->at[i];
+    SEAT_EACH(each, &core->members.roster.workers)
+        if (each->step >= 0 && each->step == core->job.step) return each;
     return NULL;
 }
 
@@ -36,14 +34,8 @@ void core_will_heard_step(scheduler_core *core)
         core->reports.will_ms = core->out.now_ms;
 }
 
-static bool is_due(const scheduler_core *core)
-{
-    return core->job.phase >= PHASE_REGISTERING && core->job.phase <= PHASE_TRAINING;
-}
-
 void core_will_tick(scheduler_core *core)
 {
-    if (!is_due(core) || core->reports.will_ms > core->out.now_ms) return;
     core->reports.will_ms = core->out.now_ms + core->job.settings.lease_ms / WILLS_PER_LEASE;
     const pen_error then  = core->reports.will;
     core_will_write(core);
@@ -54,5 +46,5 @@ void core_will_tick(scheduler_core *core)
 
 uint64_t core_will_next_ms(const scheduler_core *core)
 {
-    return is_due(core) ? core->reports.will_ms : UINT64_MAX;
+    return core_runs(core) ? core->reports.will_ms : UINT64_MAX;
 }

@@ -52,8 +52,7 @@ static const seat *with_newest(const seat_list *servers)
 static pen_status refuse_resume(const seat_list *servers, pen_error *why)
 {
     char name[SENTENCE_SEAT_BYTES];
-    for (uint32_t i = 0; i < servers->n; i++) {
-        const seat *s = servers->at[i];
+    SEAT_EACH(s, servers) {
         sentence_seat(name, s);
         if (!s->store[0])
             return why_set(why, PEN_BAD_SETTING,

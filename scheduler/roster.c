@@ -27,7 +27,7 @@ static seat *seat_new(int32_t role, int32_t rank)
 
 static void list_free(seat_list *list)
 {
-    for (uint32_t i = 0; i < list->n; i++) seat_free(list->at[i]);
+    SEAT_EACH(each, list) seat_free(each);
     free(list->at);
     *list = (seat_list){0};
 }
@@ -84,8 +84,8 @@ seat *roster_at_peer(const roster *self, uint32_t peer)
 seat *roster_guest(roster *self, int32_t role, uint64_t nonce)
 {
     seat_list *list = &self->guests;
-    for (uint32_t i = 0; i < list->n; i++)
-        if (list->at[i]->nonce == nonce && list->at[i]->role == role) return list->at[i];
+    SEAT_EACH(each, list)
+        if (each->nonce == nonce && each->role == role) return each;
 
     if (list->n == ROSTER_GUESTS_MAX) return NULL;
     if (roster_grow(list, role, list->n + 1) != PEN_OK) return NULL;
@@ -98,13 +98,12 @@ seat *roster_guest(roster *self, int32_t role, uint64_t nonce)
 void roster_dismiss(roster *self, seat *guest)
 {
     seat_list *list = &self->guests;
-    for (uint32_t i = 0; i < list->n; i++) {
-        if (list->at[i] != guest) continue;
-        roster_unbind(self, guest);
-        seat_free(guest);
-        list->at[i] = list->at[--list->n];
-        return;
-    }
+    uint32_t i      = 0;
+    while (i < list->n && list->at[i] != guest) i++;
+    if (i == list->n) return;
+    roster_unbind(self, guest);
+    seat_free(guest);
+    list->at[i] = list->at[--list->n];
 }
 
 void roster_unbind(roster *self, seat *s)
@@ -143,16 +142,15 @@ seat *roster_next(const roster *self, uint32_t *cursor)
 
 seat *roster_of(const roster *self, uint64_t incarnation)
 {
-    seat *s;
-    for (uint32_t i = 0; (s = roster_next(self, &i));)
-        if (s->incarnation == incarnation) break;
-    return s;
+    ROSTER_EACH(s, self)
+        if (s->incarnation == incarnation) return s;
+    return NULL;
 }
 
 uint32_t roster_count(const seat_list *list, member_state state)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < list->n; i++) count += list->at[i]->state == state;
+    SEAT_EACH(each, list) count += each->state == state;
     return count;
 }
 

@@ -117,8 +117,15 @@ void roster_dismiss(roster *self, seat *guest);
 void roster_bind(roster *self, seat *s, uint32_t peer);
 void roster_unbind(roster *self, seat *s);
 
-/* Walks all seats, workers first, then servers, then guests: for (uint32_t i = 0; (s =
- * roster_next(r, &i));) */
+/* for each seat of a list, declared here as s; no seat is added meanwhile. */
+#define SEAT_EACH(s, list)                                                                         \
+    for (seat * s, **s##_at = (list)->at;                                                          \
+         (size_t)(s##_at - (list)->at) < (list)->n && (s = *s##_at, true); s##_at++)
+
+/* for each seat, declared here as s: workers first, then servers, then guests. */
+#define ROSTER_EACH(s, self)                                                                       \
+    for (uint32_t s##_i = 0; s##_i != UINT32_MAX; s##_i = UINT32_MAX)                              \
+        for (seat * s; (s = roster_next(self, &s##_i)) != NULL;)
 seat *roster_next(const roster *self, uint32_t *cursor);
 
 /* The number of seats of a list in that state. */

@@ -111,10 +111,9 @@ static void add_left(sentence *text, const seat *s)
 
 void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now_ms, pen_error *why)
 {
-    char name[SENTENCE_SEAT_BYTES];
     sentence text       = {0};
     const bool is_known = debt && debt->step >= 0;
-    sentence_add(&text, "%s ", sentence_seat(name, s));
+    sentence_add(&text, "%s ", SEAT_NAME(s));
     if (s->has_left_early)
         add_left(&text, s);
     else
@@ -131,9 +130,8 @@ void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now
 void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors, int64_t step,
                           uint64_t now_ms, pen_error *why)
 {
-    char name[SENTENCE_SEAT_BYTES];
     sentence text = {0};
-    sentence_add(&text, "%s is gone", sentence_seat(name, s));
+    sentence_add(&text, "%s is gone", SEAT_NAME(s));
     if (tensor) sentence_add(&text, ": it held '%s'", tensor);
     if (tensor && n_tensors > 1)
         sentence_add(&text, " and %u more tensor%s", n_tensors - 1, n_tensors == 2 ? "" : "s");
@@ -152,14 +150,12 @@ static const char *without_scheme(const char *address)
 
 void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_error *why)
 {
-    char name[SENTENCE_SEAT_BYTES];
     sentence text = {0};
     if (strcmp(s->host, silence->host) == 0) return; /* no network is between them */
     sentence_add(&text, "%s by the scheduler at %.100s", why->text, silence->scheduler);
     if (silence->from)
-        sentence_add(&text, "; %.120s cannot reach it at %.100s: %.95s",
-                     sentence_seat(name, silence->from), without_scheme(silence->address),
-                     silence->words);
+        sentence_add(&text, "; %.120s cannot reach it at %.100s: %.95s", SEAT_NAME(silence->from),
+                     without_scheme(silence->address), silence->words);
     sentence_add(&text, "; `penstock doctor --master-addr %.100s` on %.64s tests the way",
                  silence->master, s->host);
     memcpy(why->text, text.text, sizeof why->text);
@@ -168,15 +164,14 @@ void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_er
 void sentence_missed(const seat *s, const sentence_silence *silence, uint64_t waits_ms,
                      uint64_t now_ms, pen_error *why)
 {
-    char name[SENTENCE_SEAT_BYTES], span[SENTENCE_SPAN_BYTES];
     sentence text = {0};
-    sentence_add(&text, "%s is gone before the job began", sentence_seat(name, s));
+    sentence_add(&text, "%s is gone before the job began", SEAT_NAME(s));
     add_seen(&text, s, now_ms);
     blame(why, &text, s, -1, NULL, seen_s(s, now_ms));
     sentence_add_silence(s, silence, why);
     const size_t used = strlen(why->text);
     snprintf(why->text + used, sizeof why->text - used, "; the job waits %s for it to come back",
-             sentence_span(span, waits_ms));
+             SPAN_NAME(waits_ms));
 }
 
 void sentence_scheduler_gone(const char *address, const char *host, const seat *ahead,
@@ -215,18 +210,17 @@ static void add_remedy(sentence *text, const sentence_gap *g)
 
 void sentence_unreached(const sentence_gap *g, pen_error *why)
 {
-    char from[SENTENCE_SEAT_BYTES], to[SENTENCE_SEAT_BYTES], end[SENTENCE_SEAT_BYTES];
     const char *address = without_scheme(g->address);
     const seat *culprit = g->common ? g->common : g->to;
     sentence text       = {0};
-    sentence_add(&text, "%.120s cannot reach %.120s at %.200s: %.95s", sentence_seat(from, g->from),
-                 sentence_seat(to, g->to), address, g->words);
+    sentence_add(&text, "%.120s cannot reach %.120s at %.200s: %.95s", SEAT_NAME(g->from),
+                 SEAT_NAME(g->to), address, g->words);
     if (g->n_more > 0)
         sentence_add(&text, "; %u more connection%s fail%s", g->n_more, g->n_more == 1 ? "" : "s",
                      g->n_more == 1 ? "s" : "");
     if (g->n_more > 0 && g->common)
         sentence_add(&text, ", %s of %.120s", g->n_more == 1 ? "also" : "all",
-                     sentence_seat(end, g->common));
+                     SEAT_NAME(g->common));
     add_remedy(&text, g);
     why_set(why, PEN_UNREACHABLE, "%s", text.text);
     why_culprit(why, culprit->role, culprit->rank, -1, NULL);
@@ -255,7 +249,7 @@ static bool is_missing(const seat *s)
 static uint32_t count(const seat_list *list, is_one *is)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < list->n; i++) n += is(list->at[i]);
+    SEAT_EACH(each, list) n += is(each);
     return n;
 }
 
@@ -264,8 +258,7 @@ static void add_ranks(sentence *text, const seat_list *list, is_one *is, bool wi
 {
     uint32_t left = count(list, is);
 
-    for (uint32_t i = 0; i < list->n; i++) {
-        const seat *s = list->at[i];
+    SEAT_EACH(s, list) {
         if (!is(s)) continue;
         if (sentence_room(text) < LIST_TAIL_BYTES) {
             sentence_add(text, " and %u more", left);
@@ -311,8 +304,8 @@ void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms
 {
     const uint32_t workers = count(&r->workers, is_missing),
                    servers = count(&r->servers, is_missing);
-    char span[SENTENCE_SPAN_BYTES], after[SENTENCE_SPAN_BYTES + 8];
-    snprintf(after, sizeof after, " after %s", sentence_span(span, waited_ms));
+    char after[SENTENCE_SPAN_BYTES + 8];
+    snprintf(after, sizeof after, " after %s", SPAN_NAME(waited_ms));
 
     sentence text = {0};
     if (!r->workers.n)

@@ -22,6 +22,10 @@ const char *sentence_span(char text[SENTENCE_SPAN_BYTES], uint64_t ms);   /* "30
 const char *sentence_seat(char text[SENTENCE_SEAT_BYTES], const seat *s); /* "worker 1 (devbox)" */
 const char *sentence_role(int32_t role);                                  /* "worker" */
 
+/* The same, in memory of the block they stand in. */
+#define SEAT_NAME(s)  sentence_seat((char[SENTENCE_SEAT_BYTES]){0}, s)
+#define SPAN_NAME(ms) sentence_span((char[SENTENCE_SPAN_BYTES]){0}, ms)
+
 /* What a server said a dead worker owes; step -1: no server knew. */
 typedef struct {
     int64_t step;
