@@ -1,5 +1,6 @@
 /* core_join.c - HELLO, WELCOME, EPOCH: who takes which seat, and when all are taken. */
 #include "scheduler/core_state.h"
+#include "scheduler/machines.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -38,7 +39,7 @@ void core_join_begin(scheduler_core *core)
 {
     if (core->job.phase != PHASE_JOINING || core->job.has_verdict || !all_joined(core)) return;
     pen_error why;
-    if (core_machines_place(&core->members.roster.workers, &why) != PEN_OK) {
+    if (machines_place(&core->members.roster.workers, &why) != PEN_OK) {
         core_verdict(core, &why);
         return;
     }
@@ -95,28 +96,30 @@ static void number(scheduler_core *core, seat *s, const wire_control *hello)
     if (core->job.phase == PHASE_JOINING)
         core_prove_anew(core);
     else
-        core_machines_place_late(&core->members.roster.workers, s);
+        machines_place_late(s, &core->members.roster.workers);
 }
 
-static void refuse_taken(scheduler_core *core, const seat *s, uint32_t peer, const wire_control *c)
+/* PEN_OK: it has been told the verdict. */
+static pen_status refuse_taken(scheduler_core *core, const seat *s, uint32_t peer,
+                               const wire_control *c, pen_error *why)
 {
     const int rank   = (int)s->rank;
     const char *role = sentence_role(s->role);
-    if (core->job.has_verdict)
+    if (core->job.has_verdict) {
         core_send_peer(&core->out, peer,
                        &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->job.verdict});
-    else if (s->state == MEMBER_ABSENT)
-        core_refuse(&core->out, peer, PEN_WRONG_STATE, "%s %d has come after the job was over",
-                    role, rank);
-    else if (s->state == MEMBER_LEFT)
-        core_refuse(&core->out, peer, PEN_WRONG_STATE,
-                    "%s %d has left the job in good order; nobody can take its place", role, rank);
-    else
-        core_refuse(&core->out, peer, PEN_MISMATCH,
-                    "rank %d of the %ss is taken by process %d on %s; process %d on %s needs a "
-                    "RANK of its own",
-                    rank, role, (int)s->pid, s->host, (int)c->u.hello.pid,
-                    text_of(c->u.hello.host));
+        return PEN_OK;
+    }
+    if (s->state == MEMBER_ABSENT)
+        return why_set(why, PEN_WRONG_STATE, "%s %d has come after the job was over", role, rank);
+    if (s->state == MEMBER_LEFT)
+        return why_set(why, PEN_WRONG_STATE,
+                       "%s %d has left the job in good order; nobody can take its place", role,
+                       rank);
+    return why_set(
+        why, PEN_MISMATCH,
+        "rank %d of the %ss is taken by process %d on %s; process %d on %s needs a RANK of its own",
+        rank, role, (int)s->pid, s->host, (int)c->u.hello.pid, text_of(c->u.hello.host));
 }
 
 /* Whoever is started again after a death can be quicker than the news of it.  So who sits here has a beat's time
@@ -129,40 +132,14 @@ static bool may_have_died(const scheduler_core *core, seat *s, const wire_contro
     return s->last_seen_ms <= s->rival_ms;
 }
 
-/* False: who had the seat is gone, which comes first; then HELLO is to be taken once more. */
-static bool sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_control *c)
+static bool is_free(const scheduler_core *core, const seat *s)
 {
-    const bool is_same = s->incarnation && s->nonce == c->u.hello.nonce;
-    const bool is_free =
-        s->state == MEMBER_ABSENT && (core->job.phase == PHASE_JOINING ||
-                                      (core->job.phase == PHASE_STOPPING && s->role == PEN_SERVER));
-    if (!is_same && s->state == MEMBER_AWAY && core_may_replace(core, s)) {
-        core_lose(core, s, MEMBER_EVENT_LOST, "another process has come in its place");
-        return false;
-    }
-    const bool is_late = !is_same && !is_free && core_may_sit(core, s);
-    if (is_late && c->from) { /* one of those who sat there before, and were declared dead */
-        core_refuse(&core->out, peer, PEN_NOT_A_MEMBER, "%s %d (%s) was removed from the job",
-                    sentence_role(s->role), (int)s->rank, text_of(c->u.hello.host));
-        return true;
-    }
-    if (!is_same && !is_free && !is_late) {
-        if (!may_have_died(core, s, c)) refuse_taken(core, s, peer, c);
-        return true;
-    }
-    if (is_late) seat_vacate(s);
-    if (seat_describe(s, c) != PEN_OK) {
-        core_refuse(&core->out, peer, PEN_NO_MEMORY,
-                    "the scheduler has no memory for another process");
-        return true;
-    }
-    if (!is_same) number(core, s, c);
-    roster_bind(&core->members.roster, s, peer);
-    if (is_late && !core_keep(core)) return true;
-    if (!core_move(&core->out, s, MEMBER_EVENT_HELLO)) {
-        core_tell(core, s);
-        return true;
-    }
+    const bool stops = core->job.phase == PHASE_STOPPING && s->role == PEN_SERVER;
+    return s->state == MEMBER_ABSENT && (core->job.phase == PHASE_JOINING || stops);
+}
+
+static void greet(scheduler_core *core, seat *s)
+{
     if (!core->members.has_begun) core->members.joining_ms = core->out.now_ms;
     core->members.has_begun = true;
     s->last_seen_ms         = core->out.now_ms;
@@ -172,7 +149,34 @@ static bool sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_co
     catch_up(core, s);
     core->due |= DUE_JOIN;
     core_pass_by(core);
-    return true;
+}
+
+/* AGAIN: who had the seat is gone, which comes first; then HELLO is to be taken once more. */
+static pen_status sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_control *c,
+                           pen_error *why)
+{
+    const bool is_same = s->incarnation && s->nonce == c->u.hello.nonce;
+    if (!is_same && s->state == MEMBER_AWAY && core_may_replace(core, s)) {
+        core_lose(core, s, MEMBER_EVENT_LOST, "another process has come in its place");
+        return PEN_AGAIN;
+    }
+    const bool is_late = !is_same && !is_free(core, s) && core_may_sit(core, s);
+    if (is_late && c->from) /* one of those who sat there before, and were declared dead */
+        return why_set(why, PEN_NOT_A_MEMBER, "%s %d (%s) was removed from the job",
+                       sentence_role(s->role), (int)s->rank, text_of(c->u.hello.host));
+    if (!is_same && !is_free(core, s) && !is_late)
+        return may_have_died(core, s, c) ? PEN_OK : refuse_taken(core, s, peer, c, why);
+    if (is_late) seat_vacate(s);
+    if (seat_describe(s, c) != PEN_OK)
+        return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for another process");
+    if (!is_same) number(core, s, c);
+    roster_bind(&core->members.roster, s, peer);
+    if (is_late && !core_keep(core)) return PEN_OK;
+    if (core_move(&core->out, s, MEMBER_EVENT_HELLO))
+        greet(core, s);
+    else
+        core_tell(core, s);
+    return PEN_OK;
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */
@@ -189,66 +193,56 @@ static void settle_servers(scheduler_core *core, uint32_t n)
     roster_shrink(&core->members.roster, servers, n);
 }
 
-static pen_status grow(scheduler_core *core, uint32_t peer, seat_list *list, int32_t role,
-                       uint32_t n)
+static pen_status grow(seat_list *list, int32_t role, uint32_t n, pen_error *why)
 {
     const pen_status status = roster_grow(list, role, n);
-    if (status != PEN_OK)
-        core_refuse(&core->out, peer, status, "the scheduler has no memory for %u %ss", n,
-                    sentence_role(role));
-    return status;
+    return status == PEN_OK ? status
+                            : why_set(why, status, "the scheduler has no memory for %u %ss", n,
+                                      sentence_role(role));
 }
 
 /* A worker that trains with servers and a job without, or the other way round. */
-static pen_status check_kind(scheduler_core *core, uint32_t peer, const wire_control *c)
+static pen_status check_kind(const core_job *job, const wire_control *c, pen_error *why)
 {
     const int32_t servers = c->u.hello.servers;
-    if ((servers > 0) == (core->job.n_servers > 0)) return PEN_OK;
+    const int rank        = (int)c->u.hello.rank;
+    const char *host      = text_of(c->u.hello.host);
+    if ((servers > 0) == (job->n_servers > 0))
+        return core_check_kind(&job->settings, job->n_servers, why);
     if (servers > 0)
-        core_refuse(&core->out, peer, PEN_MISMATCH,
-                    "worker %d (%s) asks for %d servers and the job has none", (int)c->u.hello.rank,
-                    text_of(c->u.hello.host), (int)servers);
-    else
-        core_refuse(&core->out, peer, PEN_MISMATCH,
-                    "worker %d (%s) wants no servers and the job has %u; set PENSTOCK_SERVERS=%u "
-                    "there too",
-                    (int)c->u.hello.rank, text_of(c->u.hello.host), core->job.n_servers,
-                    core->job.n_servers);
-    return PEN_MISMATCH;
+        return why_set(why, PEN_MISMATCH, "worker %d (%s) asks for %d servers and the job has none",
+                       rank, host, (int)servers);
+    return why_set(
+        why, PEN_MISMATCH,
+        "worker %d (%s) wants no servers and the job has %u; set PENSTOCK_SERVERS=%u there too",
+        rank, host, job->n_servers, job->n_servers);
 }
 
 /* The first worker says how large the job is, where the scheduler was not told. */
-static pen_status learn_size(scheduler_core *core, uint32_t peer, const wire_control *c)
+static pen_status learn_size(scheduler_core *core, const wire_control *c, pen_error *why)
 {
     const int32_t world = c->u.hello.world_size, servers = c->u.hello.servers;
+    const int rank     = (int)c->u.hello.rank;
+    const char *host   = text_of(c->u.hello.host);
     seat_list *workers = &core->members.roster.workers;
-    if (world < 1 || world > ROSTER_WORKERS_MAX) {
-        core_refuse(&core->out, peer, PEN_BAD_SETTING,
-                    "world_size %d of worker %d (%s) is not within 1 .. %d", (int)world,
-                    (int)c->u.hello.rank, text_of(c->u.hello.host), ROSTER_WORKERS_MAX);
-        return PEN_BAD_SETTING;
-    }
-    if (!core->job.servers_known && (servers < 0 || servers > ROSTER_SERVERS_MAX)) {
-        core_refuse(&core->out, peer, PEN_BAD_SETTING,
-                    "worker %d (%s) asks for %d servers and a job has 0 .. %d; say how many with "
-                    "--servers, on the "
-                    "scheduler or on all workers",
-                    (int)c->u.hello.rank, text_of(c->u.hello.host), (int)servers,
-                    ROSTER_SERVERS_MAX);
-        return PEN_BAD_SETTING;
-    }
-    if (!workers->n && grow(core, peer, workers, PEN_WORKER, (uint32_t)world) != PEN_OK) {
+    if (world < 1 || world > ROSTER_WORKERS_MAX)
+        return why_set(why, PEN_BAD_SETTING,
+                       "world_size %d of worker %d (%s) is not within 1 .. %d", (int)world, rank,
+                       host, ROSTER_WORKERS_MAX);
+    if (!core->job.servers_known && (servers < 0 || servers > ROSTER_SERVERS_MAX))
+        return why_set(why, PEN_BAD_SETTING,
+                       "worker %d (%s) asks for %d servers and a job has 0 .. %d; say how many "
+                       "with --servers, on the scheduler or on all workers",
+                       rank, host, (int)servers, ROSTER_SERVERS_MAX);
+    if (!workers->n && grow(workers, PEN_WORKER, (uint32_t)world, why) != PEN_OK) {
         roster_shrink(&core->members.roster, workers, 0);
         return PEN_NO_MEMORY;
     }
     if (!core->job.servers_known) settle_servers(core, (uint32_t)servers);
-    if (check_kind(core, peer, c) != PEN_OK) return PEN_MISMATCH;
-    pen_error why;
-    if (core_check_kind(&core->job.settings, core->job.n_servers, &why) != PEN_OK) {
-        core_refuse(&core->out, peer, PEN_BAD_SETTING, "%.500s", why.text);
-        return PEN_BAD_SETTING;
-    }
-    return grow(core, peer, &core->members.roster.servers, PEN_SERVER, core->job.n_servers);
+    const pen_status status = check_kind(&core->job, c, why);
+    return status == PEN_OK
+               ? grow(&core->members.roster.servers, PEN_SERVER, core->job.n_servers, why)
+               : status;
 }
 
 /* A rank beyond those of the beginning, in a job to which workers come while it trains. */
@@ -261,28 +255,25 @@ static seat *later_seat(scheduler_core *core, int32_t rank)
     return list->at[rank];
 }
 
-static bool hello_worker(scheduler_core *core, uint32_t peer, const wire_control *c)
+static pen_status hello_worker(scheduler_core *core, uint32_t peer, const wire_control *c,
+                               pen_error *why)
 {
-    if (learn_size(core, peer, c) != PEN_OK) return true;
+    const pen_status status = learn_size(core, c, why);
+    if (status != PEN_OK) return status;
     const char *host      = text_of(c->u.hello.host);
+    const int rank        = (int)c->u.hello.rank;
     const uint32_t world  = core->members.roster.workers.n;
     const bool may_differ = core_is_elastic(core) && core->job.phase == PHASE_TRAINING;
-    if ((uint32_t)c->u.hello.world_size != world && !may_differ) {
-        core_refuse(&core->out, peer, PEN_MISMATCH,
-                    "worker %d (%s) has a world size of %d, the job has %u worker%s",
-                    (int)c->u.hello.rank, host, (int)c->u.hello.world_size, world,
-                    world == 1 ? "" : "s");
-        return true;
-    }
-    seat *s = roster_find(&core->members.roster, PEN_WORKER, c->u.hello.rank);
-    if (!s) s = later_seat(core, c->u.hello.rank);
-    if (!s) {
-        core_refuse(&core->out, peer, PEN_INVALID_ARGUMENT,
-                    "rank %d (%s) is outside the job's 0 .. %u", (int)c->u.hello.rank, host,
-                    world - 1);
-        return true;
-    }
-    return sit_down(core, s, peer, c);
+    if ((uint32_t)c->u.hello.world_size != world && !may_differ)
+        return why_set(why, PEN_MISMATCH,
+                       "worker %d (%s) has a world size of %d, the job has %u worker%s", rank, host,
+                       (int)c->u.hello.world_size, world, world == 1 ? "" : "s");
+    seat *s = roster_find(&core->members.roster, PEN_WORKER, rank);
+    if (!s) s = later_seat(core, rank);
+    if (!s)
+        return why_set(why, PEN_INVALID_ARGUMENT, "rank %d (%s) is outside the job's 0 .. %u", rank,
+                       host, world - 1);
+    return sit_down(core, s, peer, c, why);
 }
 
 /* ---- servers --------------------------------------------------------------------------------- */
@@ -323,63 +314,64 @@ static seat *wanted_server(scheduler_core *core, int32_t rank)
     return roster_find(&core->members.roster, PEN_SERVER, rank);
 }
 
-static bool hello_server(scheduler_core *core, uint32_t peer, const wire_control *c)
+static pen_status hello_server(scheduler_core *core, uint32_t peer, const wire_control *c,
+                               pen_error *why)
 {
     const char *host = text_of(c->u.hello.host);
-    if (!c->u.hello.n_addresses) {
-        core_refuse(&core->out, peer, PEN_INVALID_ARGUMENT, "a server on %s listens nowhere", host);
-        return true;
-    }
+    if (!c->u.hello.n_addresses)
+        return why_set(why, PEN_INVALID_ARGUMENT, "a server on %s listens nowhere", host);
     seat *s = server_of(core, c->u.hello.nonce);
     if (!s) s = c->u.hello.rank < 0 ? free_server(core) : wanted_server(core, c->u.hello.rank);
-    if (s) return sit_down(core, s, peer, c);
-    core_refuse(&core->out, peer, PEN_MISMATCH, "a server on %s is one more than the %u of the job",
-                host, core->members.roster.servers.n);
-    return true;
+    if (s) return sit_down(core, s, peer, c, why);
+    return why_set(why, PEN_MISMATCH, "a server on %s is one more than the %u of the job", host,
+                   core->members.roster.servers.n);
 }
 
 /* ---- guests ---------------------------------------------------------------------------------- */
-static void hello_guest(scheduler_core *core, uint32_t peer, const wire_control *c)
+static pen_status hello_guest(scheduler_core *core, uint32_t peer, const wire_control *c,
+                              pen_error *why)
 {
     seat *s = roster_guest(&core->members.roster, c->u.hello.role, c->u.hello.nonce);
-    if (!s || seat_describe(s, c) != PEN_OK) {
-        core_refuse(&core->out, peer, PEN_NO_MEMORY, "the scheduler has no room for another %s",
-                    sentence_role(c->u.hello.role));
-        return;
-    }
+    if (!s || seat_describe(s, c) != PEN_OK)
+        return why_set(why, PEN_NO_MEMORY, "the scheduler has no room for another %s",
+                       sentence_role(c->u.hello.role));
     if (!s->incarnation) number(core, s, c);
     s->last_seen_ms = core->out.now_ms;
     roster_bind(&core->members.roster, s, peer);
     welcome(core, s);
     catch_up(core, s);
     if (s->role == WIRE_LAUNCHER) core_pass_by(core); /* what it starts is waited for */
+    return PEN_OK;
 }
 
-static bool is_other_job(const scheduler_core *core, const char *job)
+static pen_status hello(scheduler_core *core, uint32_t peer, const wire_control *c, pen_error *why)
 {
-    return core->job.name[0] && job[0] &&
-           strncmp(core->job.name, job, sizeof core->job.name - 1) != 0;
-}
-
-bool core_hello(scheduler_core *core, uint32_t peer, const wire_control *c)
-{
-    const char *job = text_of(c->u.hello.job);
-    if (is_other_job(core, job)) {
-        core_refuse(&core->out, peer, PEN_BAD_SETTING,
-                    "the scheduler at %s runs the job '%s', not '%.64s'; leave out --job, or say "
-                    "--job %s (PENSTOCK_JOB)",
-                    core->job.master, core->job.name, job, core->job.name);
-        return true;
-    }
-    if (!core->job.name[0] && c->u.hello.role != WIRE_OBSERVER)
-        snprintf(core->job.name, sizeof core->job.name, "%.63s", job);
+    core_job *job        = &core->job;
+    const char *name     = text_of(c->u.hello.job);
+    const bool is_others = job->name[0] && name[0];
+    if (is_others && strncmp(job->name, name, sizeof job->name - 1) != 0)
+        return why_set(why, PEN_BAD_SETTING,
+                       "the scheduler at %s runs the job '%s', not '%.64s'; leave out --job, or "
+                       "say --job %s (PENSTOCK_JOB)",
+                       job->master, job->name, name, job->name);
+    if (!job->name[0] && c->u.hello.role != WIRE_OBSERVER)
+        snprintf(job->name, sizeof job->name, "%.63s", name);
     switch (c->u.hello.role) {
-    case PEN_WORKER: return hello_worker(core, peer, c);
-    case PEN_SERVER: return hello_server(core, peer, c);
+    case PEN_WORKER: return hello_worker(core, peer, c, why);
+    case PEN_SERVER: return hello_server(core, peer, c, why);
     case WIRE_LAUNCHER:
-    case WIRE_OBSERVER: hello_guest(core, peer, c); return true;
-    default: core->job.refused++; return true;
+    case WIRE_OBSERVER: return hello_guest(core, peer, c, why);
+    default: job->refused++; return PEN_OK;
     }
+}
+
+bool core_hello(scheduler_core *core, uint32_t peer, const wire_control *message)
+{
+    pen_error why;
+    const pen_status status = hello(core, peer, message, &why);
+    if (status != PEN_OK && status != PEN_AGAIN)
+        core_refuse(&core->out, peer, status, "%s", why.text);
+    return status != PEN_AGAIN;
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */

@@ -55,11 +55,6 @@ typedef struct {
     uint64_t gap_due_ms, gap_end_ms; /* due 0: there are none */
 } core_members;
 
-/* core_machines.c: nodes and local ranks.  place: of all, when the job begins; late: of one more, which without memory
- * stays as its launcher says. */
-pen_status core_machines_place(const seat_list *workers, pen_error *why);
-void core_machines_place_late(const seat_list *workers, seat *late);
-
 /* core_slow.c: a beat has come, the one before it at since_ms (0: none) */
 void core_slow_beat(const seat_list *workers, const seat *waiting, uint64_t since_ms,
                     uint64_t now_ms);

@@ -7,24 +7,24 @@
 #include <string.h>
 
 typedef struct {
-    machines_worker *worker;
+    seat *worker;
     bool by_node; /* all said theirs */
     int32_t part; /* a machine may be several nodes */
 } row;
 
-static bool is_whole(const machines_worker *w)
+static bool is_whole(const seat *w)
 {
     return w->said_local_rank >= 0 && w->said_local_size > 0;
 }
 
 /* ---- sentences ------------------------------------------------------------------------------- */
-static pen_status contradict(const machines_worker *w, pen_error *why)
+static pen_status contradict(const seat *w, pen_error *why)
 {
     why_culprit(why, PEN_WORKER, w->rank, -1, NULL);
     return why->status;
 }
 
-static pen_status tell_twice(const machines_worker *w, const machines_worker *other, pen_error *why)
+static pen_status tell_twice(const seat *w, const seat *other, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
             "worker %d (%s) and worker %d (%s) are on one node and both say LOCAL_RANK %d; give "
@@ -33,7 +33,7 @@ static pen_status tell_twice(const machines_worker *w, const machines_worker *ot
     return contradict(w, why);
 }
 
-static pen_status tell_outside(const machines_worker *w, uint32_t n, pen_error *why)
+static pen_status tell_outside(const seat *w, uint32_t n, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
             "worker %d (%s) says LOCAL_RANK %d, and its node has %u workers; local ranks count "
@@ -42,7 +42,7 @@ static pen_status tell_outside(const machines_worker *w, uint32_t n, pen_error *
     return contradict(w, why);
 }
 
-static pen_status tell_size(const machines_worker *w, uint32_t n, pen_error *why)
+static pen_status tell_size(const seat *w, uint32_t n, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
             "worker %d (%s) says LOCAL_WORLD_SIZE %d, and its node has %u workers; set it right "
@@ -51,7 +51,7 @@ static pen_status tell_size(const machines_worker *w, uint32_t n, pen_error *why
     return contradict(w, why);
 }
 
-static pen_status tell_node(const machines_worker *w, pen_error *why)
+static pen_status tell_node(const seat *w, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
             "worker %d (%s) says GROUP_RANK %d, and its machine is node %d of the job; set it for "
@@ -100,8 +100,8 @@ static pen_status part_whole(row *at, uint32_t n, pen_error *why)
 {
     qsort(at, n, sizeof *at, by_local_rank);
     for (uint32_t i = 0; i < n; i++) {
-        machines_worker *w = at[i].worker;
-        const bool again   = i > 0 && at[i - 1].worker->said_local_rank == w->said_local_rank;
+        seat *w          = at[i].worker;
+        const bool again = i > 0 && at[i - 1].worker->said_local_rank == w->said_local_rank;
         if (again && at[i].by_node) return tell_twice(w, at[i - 1].worker, why);
         at[i].part    = again ? at[i - 1].part + 1 : 0;
         w->local_rank = w->said_local_rank;
@@ -113,12 +113,12 @@ static pen_status part_whole(row *at, uint32_t n, pen_error *why)
 /* What one says is its; the others take what is left, in the order of their ranks. */
 static pen_status part_by_rank(row *at, uint32_t n, pen_error *why)
 {
-    const machines_worker **taken = calloc(n, sizeof *taken);
+    const seat **taken = calloc(n, sizeof *taken);
     if (taken == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u workers", n);
     pen_status status = PEN_OK;
     uint32_t next     = 0;
     for (uint32_t i = 0; i < n && status == PEN_OK; i++) {
-        machines_worker *w = at[i].worker;
+        seat *w = at[i].worker;
         if (w->said_local_size > 0 && (uint32_t)w->said_local_size != n)
             status = tell_size(w, n, why);
         else if (w->said_local_rank >= 0 && (uint32_t)w->said_local_rank >= n)
@@ -129,7 +129,7 @@ static pen_status part_by_rank(row *at, uint32_t n, pen_error *why)
             taken[w->said_local_rank] = w;
     }
     for (uint32_t i = 0; i < n && status == PEN_OK; i++) {
-        machines_worker *w = at[i].worker;
+        seat *w = at[i].worker;
         while (w->said_local_rank < 0 && taken[next] != NULL) next++;
         w->local_rank = w->said_local_rank >= 0 ? w->said_local_rank : (int32_t)next++;
     }
@@ -153,83 +153,90 @@ static uint32_t end_of_node(const row *at, uint32_t begin, uint32_t n)
     return end;
 }
 
-/* worker[n] in the order of their ranks; leader[rank]: rank of the first of its node. */
-static pen_status number(machines_worker *worker, uint32_t n, const uint32_t *leader,
-                         pen_error *why)
+/* leader[rank]: rank of the first of its node. */
+static pen_status number(const seat_list *workers, const uint32_t *leader, pen_error *why)
 {
     int32_t nodes = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        machines_worker *w = &worker[i];
-        w->node            = leader[i] == i ? nodes++ : worker[leader[i]].node;
+    SEAT_EACH(w, workers) {
+        const uint32_t first = leader[w->rank];
+        w->node              = first == (uint32_t)w->rank ? nodes++ : workers->at[first]->node;
         if (w->said_node >= 0 && w->said_node != w->node) return tell_node(w, why);
     }
     return PEN_OK;
 }
 
-static pen_status name_nodes(machines_worker *worker, uint32_t n, const row *at, pen_error *why)
+static pen_status name_nodes(const seat_list *workers, const row *at, pen_error *why)
 {
+    const uint32_t n = workers->n;
     uint32_t *leader = calloc(n, sizeof *leader);
     if (leader == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u workers", n);
     pen_status status = PEN_OK;
     for (uint32_t begin = 0, end; begin < n && status == PEN_OK; begin = end) {
         end = end_of_node(at, begin, n);
         for (uint32_t i = begin; i < end && status == PEN_OK; i++) {
-            const machines_worker *w = at[i].worker;
-            leader[w - worker]       = (uint32_t)(at[begin].worker - worker);
+            const seat *w   = at[i].worker;
+            leader[w->rank] = (uint32_t)at[begin].worker->rank;
             if (!at[i].by_node && is_whole(w) && (uint32_t)w->said_local_size != end - begin)
                 status = tell_size(w, end - begin, why);
         }
     }
     if (status == PEN_OK && at[0].by_node)
-        for (uint32_t i = 0; i < n; i++) worker[i].node = worker[i].said_node;
+        SEAT_EACH(w, workers) w->node = w->said_node;
     else if (status == PEN_OK)
-        status = number(worker, n, leader, why);
+        status = number(workers, leader, why);
     free(leader);
     return status;
 }
 
-pen_status machines_place(machines_worker *worker, uint32_t n, pen_error *why)
+pen_status machines_place(const seat_list *workers, pen_error *why)
 {
-    bool by_node = true;
-    row *at      = calloc((size_t)n + 1, sizeof *at);
+    bool by_node     = true;
+    const uint32_t n = workers->n;
+    row *at          = calloc((size_t)n + 1, sizeof *at);
     if (at == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u workers", n);
-    for (uint32_t i = 0; i < n; i++) by_node &= worker[i].said_node >= 0;
-    for (uint32_t i = 0; i < n; i++) at[i] = (row){.worker = &worker[i], .by_node = by_node};
+    SEAT_EACH(w, workers) by_node &= w->said_node >= 0;
+    for (uint32_t i = 0; i < n; i++) at[i] = (row){.worker = workers->at[i], .by_node = by_node};
     qsort(at, n, sizeof *at, by_machine);
     pen_status status = PEN_OK;
     for (uint32_t begin = 0, end; begin < n && status == PEN_OK; begin = end) {
         end    = end_of_node(at, begin, n);
         status = part(at + begin, end - begin, why);
     }
-    if (status == PEN_OK && n > 0) status = name_nodes(worker, n, at, why);
+    if (status == PEN_OK && n > 0) status = name_nodes(workers, at, why);
     free(at);
     return status;
 }
 
 /* ---- who comes later --------------------------------------------------------------------------- */
-static bool is_taken(const machines_worker *others, uint32_t n, int32_t node, int32_t local_rank)
+static bool has_its_place(const seat *w, const seat *late)
 {
-    for (uint32_t i = 0; i < n; i++)
-        if (others[i].node == node && others[i].local_rank == local_rank) return true;
+    return w != late && w->in_record;
+}
+
+static bool is_taken(const seat *late, const seat_list *workers, int32_t node, int32_t local_rank)
+{
+    SEAT_EACH(w, workers)
+        if (has_its_place(w, late) && w->node == node && w->local_rank == local_rank) return true;
     return false;
 }
 
-static int32_t find_node(const machines_worker *late, const machines_worker *others, uint32_t n)
+static int32_t find_node(const seat *late, const seat_list *workers)
 {
     int32_t next = 0, found = -1;
-    for (uint32_t i = 0; i < n; i++) {
-        if (others[i].node >= next && others[i].node < INT32_MAX) next = others[i].node + 1;
-        if (strcmp(others[i].machine, late->machine) != 0) continue;
-        if (is_whole(late) && is_taken(others, n, others[i].node, late->said_local_rank)) continue;
-        if (found < 0 || others[i].node < found) found = others[i].node;
+    SEAT_EACH(w, workers) {
+        if (!has_its_place(w, late)) continue;
+        if (w->node >= next && w->node < INT32_MAX) next = w->node + 1;
+        if (strcmp(w->machine, late->machine) != 0) continue;
+        if (is_whole(late) && is_taken(late, workers, w->node, late->said_local_rank)) continue;
+        if (found < 0 || w->node < found) found = w->node;
     }
     return found >= 0 ? found : next;
 }
 
-void machines_place_late(machines_worker *late, const machines_worker *others, uint32_t n)
+void machines_place_late(seat *late, const seat_list *workers)
 {
-    late->node       = late->said_node >= 0 ? late->said_node : find_node(late, others, n);
+    late->node       = late->said_node >= 0 ? late->said_node : find_node(late, workers);
     late->local_rank = late->said_local_rank >= 0 ? late->said_local_rank : 0;
-    while (late->said_local_rank < 0 && is_taken(others, n, late->node, late->local_rank))
+    while (late->said_local_rank < 0 && is_taken(late, workers, late->node, late->local_rank))
         late->local_rank++;
 }

@@ -9,23 +9,13 @@
 #ifndef SCHEDULER_MACHINES_H
 #define SCHEDULER_MACHINES_H
 
-#include "penstock.h"
+#include "scheduler/roster.h"
 
-#include <stdbool.h>
-#include <stdint.h>
+/* All workers of a job that begins: local_rank and node come of what was said.  MISMATCH: a sentence, with its culprit. */
+pen_status machines_place(const seat_list *workers, pen_error *why);
 
-typedef struct {
-    int32_t rank;
-    const char *host, *machine; /* host: for sentences */
-    int32_t said_local_rank, said_local_size,
-        said_node;            /* what its launcher says; below 0: nothing, as a size of 0 */
-    int32_t local_rank, node; /* what it comes to */
-} machines_worker;
-
-/* All workers of a job that begins; rank ascending.  MISMATCH: a sentence, with its culprit. */
-pen_status machines_place(machines_worker *worker, uint32_t n, pen_error *why);
-
-/* One that comes to others[n], who have their places: what it does not say is the lowest that is free where it is. */
-void machines_place_late(machines_worker *late, const machines_worker *others, uint32_t n);
+/* One that comes to those of the record, who have their places: what it does not say is the lowest that is free where it
+ * is. */
+void machines_place_late(seat *late, const seat_list *workers);
 
 #endif

@@ -12,14 +12,16 @@
 enum { WORKERS_MAX = 8 };
 
 /* A worker as text: "MACHINE LOCAL_RANK LOCAL_SIZE NODE", -1 for what is not said. */
-static uint32_t read_workers(const char *const *text, machines_worker *w, char machine[][8])
+static uint32_t read_workers(const char *const *text, seat *w, seat **at)
 {
     uint32_t n = 0;
     for (; text[n] != NULL; n++) {
-        w[n] = (machines_worker){.rank = (int32_t)n, .host = machine[n], .machine = machine[n]};
-        assert_int_equal(sscanf(text[n], "%7s %d %d %d", machine[n], &w[n].said_local_rank,
+        w[n] = (seat){.rank = (int32_t)n};
+        assert_int_equal(sscanf(text[n], "%7s %d %d %d", w[n].machine, &w[n].said_local_rank,
                                 &w[n].said_local_size, &w[n].said_node),
                          4);
+        memcpy(w[n].host, w[n].machine, sizeof w[n].host);
+        at[n] = &w[n];
     }
     return n;
 }
@@ -28,12 +30,11 @@ static uint32_t read_workers(const char *const *text, machines_worker *w, char m
 static const char *place(const char *const *text)
 {
     static char out[1024];
-    char machine[WORKERS_MAX][8];
-    machines_worker w[WORKERS_MAX];
+    seat w[WORKERS_MAX], *list[WORKERS_MAX];
     pen_error why;
-    const uint32_t n = read_workers(text, w, machine);
+    const uint32_t n = read_workers(text, w, list);
     size_t at        = 0;
-    if (machines_place(w, n, &why) != PEN_OK) {
+    if (machines_place(&(seat_list){list, n}, &why) != PEN_OK) {
         assert_int_equal(why.status, PEN_MISMATCH);
         assert_int_equal(why.role, PEN_WORKER);
         (void)snprintf(out, sizeof out, "%s", why.text);
@@ -105,21 +106,25 @@ static void what_contradicts_itself_is_a_sentence(void **state)
 static void who_comes_late_takes_the_lowest_that_is_free_where_it_is(void **state)
 {
     (void)state;
-    const machines_worker others[] = {{.rank = 0, .machine = "a", .node = 0, .local_rank = 0},
-                                      {.rank = 2, .machine = "a", .node = 0, .local_rank = 2},
-                                      {.rank = 3, .machine = "b", .node = 1, .local_rank = 0}};
-    machines_worker late           = {
-                  .rank = 1, .machine = "a", .said_local_rank = -1, .said_local_size = -1, .said_node = -1};
-    machines_place_late(&late, others, 3);
+    seat others[] = {
+        {.rank = 0, .machine = "a", .node = 0, .local_rank = 0, .in_record = 1},
+        {.rank = 2, .machine = "a", .node = 0, .local_rank = 2, .in_record = 1},
+        {.rank = 3, .machine = "b", .node = 1, .local_rank = 0, .in_record = 1},
+        {.rank = 4, .machine = "a", .node = 0, .local_rank = 1}, /* is about to come, too */
+    };
+    seat late = {
+        .rank = 1, .machine = "a", .said_local_rank = -1, .said_local_size = -1, .said_node = -1};
+    const seat_list all = {(seat *[]){&others[0], &late, &others[1], &others[2], &others[3]}, 5};
+    machines_place_late(&late, &all);
     assert_true(late.node == 0 && late.local_rank == 1);
-    late.machine = "c";
-    machines_place_late(&late, others, 3);
+    late.machine[0] = 'c';
+    machines_place_late(&late, &all);
     assert_true(late.node == 2 && late.local_rank == 0);
     late.said_local_rank = 5;
     late.said_node       = 1;
-    machines_place_late(&late, others, 3);
+    machines_place_late(&late, &all);
     assert_true(late.node == 1 && late.local_rank == 5);
-    machines_place_late(&late, NULL, 0);
+    machines_place_late(&late, &(seat_list){0});
     assert_true(late.node == 1 && late.local_rank == 5);
 }
 
