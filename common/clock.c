@@ -1,4 +1,4 @@
-/* clock.c - the real clock and the simulated one. */
+/* clock.c - the real clock. */
 #include "common/clock.h"
 
 #include <time.h>
@@ -11,17 +11,7 @@ static uint64_t real_now_ns(const clock_source *self)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static uint64_t simulated_now_ns(const clock_source *self)
-{
-    return self->simulated_ns;
-}
-
 const clock_source clock_real = {.now_ns = real_now_ns};
-
-clock_source clock_simulated(uint64_t start_ns)
-{
-    return (clock_source){.now_ns = simulated_now_ns, .simulated_ns = start_ns};
-}
 
 uint64_t clock_ns(const clock_source *source)
 {

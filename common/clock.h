@@ -10,11 +10,9 @@
 
 typedef struct clock_source {
     uint64_t (*now_ns)(const struct clock_source *self);
-    uint64_t simulated_ns; /* of clock_simulated; advanced by its owner */
 } clock_source;
 
 extern const clock_source clock_real;
-clock_source clock_simulated(uint64_t start_ns);
 
 uint64_t clock_ns(const clock_source *source);
 uint64_t clock_ms(const clock_source *source);

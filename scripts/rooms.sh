@@ -4,8 +4,12 @@
 # A line for each folder outside tests with more than 25 sources, and one for each circle: files of one folder of which
 # each calls, perhaps through others of them, all others.  Calls are what the linker sees in the objects of BUILD:
 # a function that one file defines and another needs.  Ends with the totals.
+#
+# scripts/rooms.sh --names [BUILD] prints these functions: "needs" or "defines", FOLDER, FILE, FUNCTION.
 set -eu
 cd "$(dirname "$0")/.."
+only=""
+[ "${1:-}" != --names ] || { only=names; shift; }
 build=${1:-build}
 sources() { git ls-files -c '*.c' '*.cu' | grep -v '^tests/'; }
 
@@ -17,7 +21,7 @@ objects() {
     done
 }
 
-# "needs FOLDER FILE NAME" and "defines FOLDER FILE NAME" for each function of them.
+# Each function of them, as above.
 names() {
     objects | xargs nm -A -g --format=posix | sed -nE "s#^$build/([^/]*)/CMakeFiles/[^/]*/(.*/)?([^/]*)\.o: #\\1/\\2 \\3 #p" | awk '
         {sub("/$", "", $1)}
@@ -25,6 +29,7 @@ names() {
         $4 == "T" {print "defines", $1, $2, $3}'
 }
 
+[ -z "$only" ] || { names; exit; }
 { sources | sed 's/^/source /'; names; } | awk '
     $1 == "source" {sub("/[^/]*$", "", $2); n_sources[$2]++}
     $1 == "defines" {home[$2, $4] = $3}

@@ -1,6 +1,7 @@
 /* recycler.c - see recycler.h. */
-#include "server/recycler.h"
+#include "server/recycler_test.h"
 
+#include "common/list.h"
 #include "common/transport/lend.h"
 
 #include <pthread.h>
@@ -8,7 +9,7 @@
 
 typedef struct item {
     buf base;
-    struct item *next; /* while it is kept */
+    struct item *next, *prev; /* while it is kept */
     recycler *home;
     buf *memory;
     bool lends;
@@ -56,11 +57,7 @@ void recycler_destroy(recycler *self)
     self->free      = NULL;
     self->is_closed = true;
     leave(self);
-    while (all != NULL) {
-        item *next = all->next;
-        discard(all);
-        all = next;
-    }
+    LIST_EACH(one, all) discard(one);
 }
 
 static void come_back(buf *base)
@@ -70,8 +67,7 @@ static void come_back(buf *base)
     pthread_mutex_lock(&home->lock);
     const bool is_kept = !home->is_closed && home->kept + base->size <= home->bytes_max;
     if (is_kept) {
-        one->next  = home->free;
-        home->free = one;
+        LIST_PREPEND(home->free, one);
         home->kept += base->size;
     }
     leave(home);
@@ -80,10 +76,9 @@ static void come_back(buf *base)
 
 static item *find(recycler *self, size_t size, bool lends)
 {
-    for (item **at = &self->free; *at != NULL; at = &(*at)->next) {
-        item *one = *at;
+    LIST_EACH(one, self->free) {
         if (one->base.size != size || one->lends != lends) continue;
-        *at = one->next;
+        LIST_REMOVE(self->free, one);
         self->kept -= size;
         return one;
     }

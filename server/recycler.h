@@ -22,6 +22,4 @@ void recycler_destroy(recycler *self);         /* NULL is fine    */
  * plain buffer of the kind. */
 buf *recycler_take(recycler *self, size_t size, bool lends);
 
-uint64_t recycler_kept(recycler *self); /* bytes that wait for use */
-
 #endif

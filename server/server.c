@@ -2,7 +2,6 @@
 #include "server/server_state.h"
 
 #include "common/files.h"
-#include "common/fp_env.h"
 #include "common/log.h"
 #include "common/watch.h"
 #include "common/trace.h"
@@ -144,45 +143,4 @@ void server_close(server *s)
     watch_close(s->watch);
     free(s->shard);
     free(s);
-}
-
-pen_status server_run(const server_settings *settings, pen_error *why)
-{
-    server *s;
-    pen_status status = server_open(settings, &s, why);
-    if (status != PEN_OK) return status;
-    status = server_serve(s, why);
-    server_close(s);
-    return status;
-}
-
-/* ---- in a thread of its own ------------------------------------------------------------------ */
-static void *serve(void *user)
-{
-    server *s = user;
-    fp_env_set_ours();
-    (void)server_serve(s, NULL);
-    return NULL;
-}
-
-pen_status server_start(const server_settings *settings, server **out, pen_error *why)
-{
-    server *s;
-    const pen_status status = server_open(settings, &s, why);
-    if (status != PEN_OK) return status;
-    if (pthread_create(&s->thread, NULL, serve, s) != 0) {
-        server_close(s);
-        return why_set(why, PEN_NO_MEMORY, "no thread for a server: %m");
-    }
-    *out = s;
-    return PEN_OK;
-}
-
-pen_status server_join(server *s, pen_error *why)
-{
-    pthread_join(s->thread, NULL);
-    const pen_status status = s->status;
-    if (status != PEN_OK && why != NULL) *why = s->why;
-    server_close(s);
-    return status;
 }

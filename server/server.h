@@ -27,11 +27,4 @@ pen_status server_serve(server *s, pen_error *why);
 void server_leave(server *s); /* any thread, and from a signal handler */
 void server_close(server *s); /* NULL is fine; not while it serves     */
 
-/* All of it: open, serve, close. */
-pen_status server_run(const server_settings *settings, pen_error *why);
-
-/* The same in a thread of its own; join waits as server_serve() does, then closes. */
-pen_status server_start(const server_settings *settings, server **s, pen_error *why);
-pen_status server_join(server *s, pen_error *why);
-
 #endif

@@ -258,8 +258,7 @@ struct server {
     stat_set stats;
     loop *loop;
     void (*take)(server *s, server_event event, void *value); /* in main's thread */
-    pthread_t thread;
-    server_shard *shard; /* [settings.shards] */
+    server_shard *shard;                                      /* [settings.shards] */
     store_thread *store;
 
     guard *guard;

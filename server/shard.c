@@ -1,5 +1,6 @@
 /* shard.c - a shard's life, and where each message goes. */
 #include "server/shard_state.h"
+#include "server/shard_test.h"
 
 #include "common/log.h"
 #include "common/plant.h"
@@ -202,11 +203,6 @@ int64_t shard_applied(const shard *s)
 shard_role shard_role_of(const shard *s)
 {
     return s->role;
-}
-
-uint32_t shard_number(const shard *s)
-{
-    return s->setup.self;
 }
 
 const uint64_t *shard_clocks(const shard *s, uint32_t chunk, uint64_t *round)

@@ -179,10 +179,6 @@ void shard_replica_down(shard *self, int32_t server);
 /* Every 200 ms or so while the shard is a primary with copies; time is handed in. */
 void shard_nudge(shard *self, uint64_t now_ms);
 
-/* As shard_install() with this shard as the only copy, and nothing to settle. */
-void shard_epoch(shard *self, uint64_t term, uint64_t epoch, const wire_member *worker,
-                 uint32_t n_workers);
-
 /* One message of the data plane, also LOG and LOGGED of other servers.  payload may be NULL, is
  * BORROWED, and is referenced as long as it is needed.  True: its sender is a worker of this epoch. */
 bool shard_receive(shard *self, uint32_t peer, const wire_data *d, buf *payload);
@@ -206,18 +202,9 @@ bool shard_lacks_values(const shard *self);
 bool shard_is_idle(const shard *self);
 void shard_cut_idle(shard *self, int64_t step); /* others ignore it */
 
-/* ---- looking in, for tests and tools --------------------------------------------------------- */
+/* ---- looking in --------------------------------------------------------- */
 shard_role shard_role_of(const shard *self); /* SHARD_NO_ROLE before the first epoch */
-uint32_t shard_number(const shard *self);
-/* Entries of the log that were applied here, and a digest of their effects; comparable between
- * copies with equal indexes, once they are filled. */
-uint64_t shard_index(const shard *self, uint64_t *digest);
 uint64_t shard_log_bytes(const shard *self); /* kept for copies that have not acknowledged */
-/* Counters of a chunk: [world_size], BORROWED until the next message; NULL when it is not here. */
-const uint64_t *shard_clocks(const shard *self, uint32_t chunk, uint64_t *round);
-/* NULL when the chunk is not here.  BORROWED until the next message, or the next look at what lies in a file. */
-const float *shard_values(const shard *self, uint32_t chunk, uint64_t *version);
-const float *shard_slot(const shard *self, uint32_t chunk, int slot);
 int64_t shard_applied(const shard *self);
 
 #endif

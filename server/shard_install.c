@@ -1,5 +1,6 @@
 /* shard_install.c - what an epoch's end and the next one's beginning do to a shard. */
 #include "server/shard_state.h"
+#include "server/shard_test.h"
 
 #include "common/plant.h"
 

@@ -8,6 +8,7 @@
  * nothing.
  */
 #include "server/shard_state.h"
+#include "server/shard_test.h"
 
 #include "common/crc.h"
 

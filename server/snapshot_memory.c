@@ -3,7 +3,7 @@
  * A chunk whose shard drops the old buffer in the moment in which the store thread lets go of it counts as copied for
  * longer than it is; copies are never more than what is held, so the error ends with the snapshot.
  */
-#include "server/snapshot_memory.h"
+#include "server/snapshot_memory_test.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -30,8 +30,6 @@ void snapshot_memory_release(snapshot_memory *self, uint64_t bytes, bool was_cop
 /* A shard: is about to copy so much.  Returns at once when nothing is held.  False: it waited in vain. */
 bool snapshot_memory_take(snapshot_memory *self, uint64_t bytes);
 
-uint64_t snapshot_memory_copied(snapshot_memory *self); /* bytes in copies now */
-
 enum { SNAPSHOT_MEMORY_PATIENCE_MS = 10000 };
 
 #endif

@@ -1,5 +1,6 @@
 /* exchange.c - requests and their operations: from open to completed. */
 #include "worker/exchange_internal.h"
+#include "worker/exchange_test.h"
 
 #include "common/arrays.h"
 #include "common/why.h"

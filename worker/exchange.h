@@ -207,6 +207,4 @@ void exchange_fail(exchange *self, const pen_error *why, uint64_t now_ms);
 void exchange_hold(exchange *self, void *op);
 void exchange_release(exchange *self, void *op);
 
-uint64_t exchange_pending(const exchange *self); /* requests that have not completed */
-
 #endif

@@ -1,5 +1,5 @@
 /* grad_slot.c - the table of what may happen to a gradient. */
-#include "worker/grad_slot.h"
+#include "worker/grad_slot_test.h"
 
 #include "common/why.h"
 

@@ -63,9 +63,6 @@ void grad_slot_begin(grad_slot *g);
 pen_status grad_slot_move(grad_slot *g, grad_event event, const char *name, int64_t step,
                           pen_error *why);
 
-/* The table itself: the state behind `event`; -1: refused. */
-int grad_slot_next(grad_state state, grad_event event);
-
 static inline grad_state grad_slot_state(const grad_slot *g)
 {
     return (grad_state)atomic_load_explicit(&g->state, memory_order_relaxed);

@@ -1,5 +1,5 @@
 /* residency.c - what to fetch and what to drop, from what is used. */
-#include "worker/residency.h"
+#include "worker/residency_test.h"
 
 #include "common/why.h"
 

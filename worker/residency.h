@@ -64,8 +64,4 @@ void residency_failed(residency *self, uint32_t unit); /* as if it had not been 
 
 void residency_step_end(residency *self);
 
-/* Elements that are here or on their way, without those that stay. */
-uint64_t residency_live(const residency *self);
-uint64_t residency_peak(const residency *self);
-
 #endif

@@ -130,10 +130,6 @@ typedef struct {
 extern const device_ops
     *const device_all[]; /* NULL-terminated; the host last, since it owns all the rest */
 
-/* ---- the host as a device of tests ------------------------------------------------------------------------------ */
-/* Events are done when they have been asked about so often; 0: at once. */
-void device_cpu_set_event_polls(int polls);
-
 /* Whether a driver is in this process: without one no pointer can be a device's.  A driver can only come with another
  * library that is loaded, so this costs a look at a counter; asking a device would search for its driver. */
 bool device_is_loaded(void);

@@ -3,7 +3,7 @@
  * It is the reference of the CUDA device, and stands in for it where there is none: what is above device.h runs on it
  * line by line.  So events can be made slow (device_cpu_set_event_polls()), and a device number makes any uuid.
  */
-#include "common/device/device.h"
+#include "common/device/device_test.h"
 
 #include "common/segment.h"
 #include "common/simd/simd.h"

@@ -13,29 +13,22 @@ enum { NUMBER_MAX = 1048576, PORT_MAX = 65535 };
 #define NO_LAUNCHER         LAUNCHERS
 
 /* ---- words ----------------------------------------------------------------------------------- */
-static const struct {
-    const char *name, *meaning;
-} items[LAUNCH_ITEMS] = {
-    [LAUNCH_RANK]             = {"rank", "rank among the workers, or among the servers"},
-    [LAUNCH_WORLD_SIZE]       = {"world_size", "number of workers"},
-    [LAUNCH_LOCAL_RANK]       = {"local_rank", "rank among the workers of this host"},
-    [LAUNCH_LOCAL_WORLD_SIZE] = {"local_world_size", "workers on this host"},
-    [LAUNCH_NODE]             = {"node", "number of this host"},
-    [LAUNCH_NODES]            = {"nodes", "number of hosts"},
-    [LAUNCH_SERVERS]          = {"servers", "number of servers"},
-    [LAUNCH_ADDR]             = {"master_addr", "host of the scheduler"},
-    [LAUNCH_PORT]             = {"master_port", "port of the scheduler"},
-    [LAUNCH_HOST]             = {"host", "name or address of this process"},
+static const char *const items[LAUNCH_ITEMS] = {
+    [LAUNCH_RANK]             = "rank",
+    [LAUNCH_WORLD_SIZE]       = "world_size",
+    [LAUNCH_LOCAL_RANK]       = "local_rank",
+    [LAUNCH_LOCAL_WORLD_SIZE] = "local_world_size",
+    [LAUNCH_NODE]             = "node",
+    [LAUNCH_NODES]            = "nodes",
+    [LAUNCH_SERVERS]          = "servers",
+    [LAUNCH_ADDR]             = "master_addr",
+    [LAUNCH_PORT]             = "master_port",
+    [LAUNCH_HOST]             = "host",
 };
 
 const char *launch_item_name(launch_item item)
 {
-    return items[item].name;
-}
-
-const char *launch_item_meaning(launch_item item)
-{
-    return items[item].meaning;
+    return items[item];
 }
 
 static bool is_text(launch_item item)
@@ -325,7 +318,7 @@ void launch_write_markdown(FILE *out)
     fprintf(out, "| launcher | value | variable | read by | how |\n|---|---|---|---|---|\n");
     for (const launch_name *n = launch_names; n->name != NULL; n++)
         fprintf(out, "| %s | %s | `%s` |%s%s%s | %s |\n", launcher_rows[n->launcher].name,
-                items[n->item].name, n->name, n->roles & LAUNCH_WORKER ? " worker" : "",
+                items[n->item], n->name, n->roles & LAUNCH_WORKER ? " worker" : "",
                 n->roles & LAUNCH_SERVER ? " server" : "",
                 n->roles & LAUNCH_SCHEDULER ? " scheduler" : "", n->how != NULL ? n->how : "");
 }

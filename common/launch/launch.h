@@ -85,8 +85,6 @@ void launch_tell(launch_told *told, launch_item item, const char *setting, const
                  launch_get get);
 
 const char *launch_item_name(launch_item item); /* "rank" */
-const char *
-launch_item_meaning(launch_item item); /* "rank among the workers, or among the servers" */
 
 void launch_write_markdown(FILE *out); /* for docs/design/environment.md */
 

@@ -27,11 +27,6 @@ static const struct {
 };
 enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };
 
-const char *safetensors_dtype_name(int which)
-{
-    return dtypes[which].name;
-}
-
 static int find_dtype(const char *name)
 {
     for (int i = 0; i < N_DTYPES; i++)

@@ -16,14 +16,13 @@ enum { SAFETENSORS_DIMS_MAX = 8, SAFETENSORS_PIECE = 1 << 20 };
 
 typedef struct {
     const char *name;
-    int dtype; /* safetensors_dtype_name() */
+    int dtype; /* as safetensors_dtype_of() */
     int32_t ndim;
     int64_t shape[SAFETENSORS_DIMS_MAX];
     uint64_t elements, begin, end; /* begin, end: bytes, from the start of the data */
 } safetensors_row;
 
-const char *safetensors_dtype_name(int dtype); /* "F32" */
-int safetensors_dtype_of(pen_dtype t);         /* F32, F16 and BF16: the dtype of a row; else -1 */
+int safetensors_dtype_of(pen_dtype t); /* F32, F16 and BF16: the dtype of a row; else -1 */
 
 /* ---- writing ---------------------------------------------------------------------------------- */
 typedef struct safetensors_writer safetensors_writer;

@@ -4,7 +4,7 @@
  * (everything on the disk), and then gets its name, which is on the disk when store_commit() returns.  The order of
  * these three is all that crash consistency rests on.
  */
-#include "common/store/store.h"
+#include "common/store/store_test.h"
 #include "common/crc.h"
 #include "common/store/store_env.h"
 #include "common/store/store_files.h"

@@ -77,9 +77,6 @@ typedef struct {
 pen_status store_open(const char *dir, int32_t rank, store **s, pen_error *why);
 void store_close(store *s); /* NULL is fine; a part that was begun is aborted */
 
-/* Memory in which a part is gathered before it goes to the kernel: STORE_GROUP_BYTES unless set here. */
-void store_group(store *s, uint64_t bytes);
-
 /* One snapshot part = begin, any number of puts, commit (durable when it returns) or abort.  After a failure of any
  * of them abort; nothing of the part is left.
  * Ownership  everything is copied.

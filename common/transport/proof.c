@@ -124,11 +124,6 @@ static bool is_message(const void *head, size_t size, kind k, size_t expected)
     return size == expected && memcmp(head, &p, sizeof p) == 0;
 }
 
-bool proof_is_private(const void *head, size_t size)
-{
-    return size >= sizeof(preface) && memcmp(head, MARK, sizeof((preface *)0)->mark) == 0;
-}
-
 static proof_stage fail(proof *self, const char *fault)
 {
     self->fault        = fault;

@@ -61,9 +61,6 @@ void proof_listen(proof *self, const transport_proof *with, const proof_place *p
  * whoever is above; after FAILED the connection is to be ended. */
 proof_stage proof_take(proof *self, const void *head, size_t size, proof_message *out);
 
-/* Whether it looks like a message of a proof: one that a side without keys cannot take. */
-bool proof_is_private(const void *head, size_t size);
-
 /* Why a dialler was not let in, by how far it came: for when the connection ends before DONE. */
 const char *proof_end(const proof *self);
 

@@ -1,7 +1,7 @@
 /* transport.c - the table of transports, and the front that hides which one is used. */
 #include "common/log.h"
 #include "common/transport/lend.h"
-#include "common/transport/transport.h"
+#include "common/transport/transport_test.h"
 #include "common/why.h"
 
 #include <stdio.h>

@@ -155,9 +155,7 @@ typedef struct {
     void (*close)(void *state, uint32_t linger_ms);
 } transport_ops;
 
-extern const transport_ops *transport_all[]; /* NULL-terminated */
-/* One more, which only tests have; before any thread uses transports.  Again is fine. */
-void transport_add(const transport_ops *ops);
+extern const transport_ops *transport_all[];              /* NULL-terminated */
 const transport_ops *transport_find(const char *address); /* by scheme; NULL when unknown */
 
 /* The front: an endpoint of whichever member the address names.  options may be NULL.  An empty head

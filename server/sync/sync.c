@@ -17,11 +17,6 @@ static const sync_ops *find(const char *name, size_t length)
     return NULL;
 }
 
-const sync_ops *sync_find(const char *name)
-{
-    return find(name, strlen(name));
-}
-
 pen_status sync_parse(const char *text, const sync_ops **ops, sync_hyper *hyper, pen_error *why)
 {
     if (text == NULL || *text == '\0') text = sync_bsp.name;

@@ -55,8 +55,7 @@ typedef struct {
     bool (*serve)(const sync_hyper *hyper, const sync_view *view);
 } sync_ops;
 
-extern const sync_ops *const sync_all[];     /* NULL-terminated; tests and docs walk this */
-const sync_ops *sync_find(const char *name); /* NULL when unknown */
+extern const sync_ops *const sync_all[]; /* NULL-terminated; tests and docs walk this */
 
 /* "ssp s=2" -> rule and what it is told.  NULL or "" is bsp.  BAD_SETTING names the word. */
 pen_status sync_parse(const char *text, const sync_ops **ops, sync_hyper *hyper, pen_error *why);

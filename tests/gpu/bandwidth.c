@@ -10,6 +10,7 @@
 #include "members.h"
 
 #include "common/clock.h"
+#include "worker/coll/device_test.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

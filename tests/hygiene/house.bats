@@ -38,6 +38,18 @@ no_include() {
     [ "$rooms" -le 6 ] && [ "$circles" -le 5 ] && [ "$largest" -le 4 ] || { cat "$tmp/rooms"; return 1; }
 }
 
+# One function needs another when an object has its name, or its own file says it more than once.
+@test "a function that only tests call is declared in a header *_test.h, which says so" {
+    scripts/rooms.sh --names "$build" >"$tmp/names"
+    awk '$1 == "defines" {file[$4] = $2 "/" $3} $1 == "needs" {needed[$4] = 1}
+         END {for (f in file) if (!needed[f] && f !~ /^pen_/ && f != "main") print file[f], f}' "$tmp/names" >"$tmp/alone"
+    while read -r file name; do
+        [ "$(find "${file%%/*}" -name "$(basename "$file")" -exec grep -ohw "$name" {} + | wc -l)" -gt 1 ] ||
+            git ls-files -co --exclude-standard '*_test.h' | xargs grep -qw "$name" || { echo "only tests call $name() of $file"; bad=1; }
+    done <"$tmp/alone"
+    [ -z "${bad:-}" ]
+}
+
 @test "the examples include nothing of ours but penstock.h" {
     no_include worker/examples common proto membership scheduler server worker/coll worker/train cli
 }

@@ -160,8 +160,8 @@ static void run(cluster *c)
         settle(c);
         check_calls(c);
         if (sim_is_over(c)) break;
-        c->now_ms             = next_ms(c);
-        c->clock.simulated_ns = c->now_ms * 1000000;
+        c->now_ms   = next_ms(c);
+        c->clock.ns = c->now_ms * 1000000;
     }
     check_end(c);
 }
@@ -171,7 +171,7 @@ static void build(cluster *c)
 {
     const sim_plan *p = &c->plan;
     c->now_ms         = SIM_START_MS;
-    c->clock          = clock_simulated(SIM_START_MS * 1000000);
+    c->clock          = clock_simulated_at(SIM_START_MS * 1000000);
     c->chance         = draw_mix(p->task.seed ^ 0x51a1);
     c->arena          = sim_need(wire_arena_create(ARENA_BYTES));
     c->column         = sim_need(calloc(WIRE_ITEMS_MAX, sizeof *c->column));

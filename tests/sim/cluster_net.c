@@ -13,8 +13,8 @@ enum { USUAL_DELAY_MS = 1, RECONNECT_MS = 20 };
 void net_open(cluster *c)
 {
     for (int plane = 0; plane < NETS; plane++)
-        c->net[plane] =
-            sim_need(sim_net_create(c->plan.task.seed * NETS + (uint64_t)plane + 1, &c->clock));
+        c->net[plane] = sim_need(
+            sim_net_create(c->plan.task.seed * NETS + (uint64_t)plane + 1, &c->clock.source));
     net_trouble(c, true);
 }
 

@@ -4,9 +4,9 @@
 
 #include "tests/sim/cluster.h"
 #include "tests/sim/draw.h"
+#include "tests/support/clock_simulated.h"
 
 #include "common/buf.h"
-#include "common/clock.h"
 #include "common/crc.h"
 #include "common/plant.h"
 #include "common/stat.h"
@@ -279,7 +279,7 @@ struct cluster {
     bool is_excused;  /* the faults left no way to go on: a verdict is right */
     uint64_t break_at_ms[NETS];
     struct sim_net *net[NETS];
-    clock_source clock;
+    clock_simulated clock;
     wire_arena *arena;
     wire_out out;
 

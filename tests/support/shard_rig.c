@@ -3,6 +3,7 @@
 
 #include "common/crc.h"
 #include "common/simd/simd.h"
+#include "server/shard_test.h"
 
 #include <assert.h>
 #include <stdlib.h>

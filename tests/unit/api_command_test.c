@@ -2,7 +2,7 @@
  * as threads with real sockets between, and a worker alone. */
 #include "penstock.h"
 #include "scheduler/scheduler.h"
-#include "server/server.h"
+#include "tests/support/server_thread.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@ typedef struct {
 
 typedef struct {
     scheduler *scheduler;
-    server *server;
+    server_thread server;
     member member[RANKS];
 } job;
 
@@ -121,7 +121,7 @@ static int begin(void **state)
     pen_log_set(NULL, NULL, -1);
     if (scheduler_start(&s, &j->scheduler, &why) != PEN_OK) fail_msg("%s", why.text);
     snprintf(o.master_addr, sizeof o.master_addr, "%s", scheduler_address(j->scheduler));
-    if (server_start(&o, &j->server, &why) != PEN_OK) fail_msg("%s", why.text);
+    if (server_thread_start(&o, &j->server, &why) != PEN_OK) fail_msg("%s", why.text);
     for (int r = 0; r < RANKS; r++) j->member[r].rank = r;
     both(j, join);
     *state = j;
@@ -135,7 +135,7 @@ static int end(void **state)
         if (j->member[r].has_answerer) pthread_join(j->member[r].answerer, NULL);
     both(j, leave);
     pen_error why;
-    ok(server_join(j->server, &why));
+    ok(server_thread_join(&j->server, &why));
     ok(scheduler_join(j->scheduler, &why));
     free(j);
     return 0;

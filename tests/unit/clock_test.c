@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "tests/support/clock_simulated.h"
 
 #include <time.h>
 
@@ -24,20 +24,20 @@ static void test_clock_real_is_the_monotonic_clock(void **state)
 static void test_clock_simulated_moves_only_when_its_owner_says(void **state)
 {
     (void)state;
-    clock_source source = clock_simulated(5000000);
-    assert_int_equal(clock_ns(&source), 5000000);
-    assert_int_equal(clock_ns(&source), 5000000);
-    source.simulated_ns += 1999999;
-    assert_int_equal(clock_ns(&source), 6999999);
+    clock_simulated clock = clock_simulated_at(5000000);
+    assert_int_equal(clock_ns(&clock.source), 5000000);
+    assert_int_equal(clock_ns(&clock.source), 5000000);
+    clock.ns += 1999999;
+    assert_int_equal(clock_ns(&clock.source), 6999999);
 }
 
 static void test_clock_ms_rounds_down(void **state)
 {
     (void)state;
-    clock_source source = clock_simulated(1999999);
-    assert_int_equal(clock_ms(&source), 1);
-    source.simulated_ns++;
-    assert_int_equal(clock_ms(&source), 2);
+    clock_simulated clock = clock_simulated_at(1999999);
+    assert_int_equal(clock_ms(&clock.source), 1);
+    clock.ns++;
+    assert_int_equal(clock_ms(&clock.source), 2);
 }
 
 int main(void)

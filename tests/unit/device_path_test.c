@@ -2,10 +2,11 @@
  * same code.  Members are advanced in turn by one thread, so that every order of events is one this test chose; one
  * test has members in processes of their own. */
 #include "common/clock.h"
+#include "common/device/device_test.h"
 #include "common/simd/simd.h"
 #include "common/why.h"
 #include "proto/plan.h"
-#include "worker/coll/device.h"
+#include "worker/coll/device_test.h"
 #include "worker/coll/device_sync.h"
 
 #include <setjmp.h>

@@ -672,6 +672,15 @@ static schedule_table *parse(const char *text)
     return table;
 }
 
+/* What is chosen for a call of so many bytes.  is_exact: the result does not depend on the order. */
+static const schedule_algorithm *choose(const schedule_table *t, coll_kind kind, int size,
+                                        size_t bytes, bool deterministic, bool is_exact)
+{
+    const pen_dtype dtype = is_exact ? PEN_U8 : PEN_F32;
+    const coll_call call  = {.kind = kind, .n = is_exact ? bytes : bytes / 4, .dtype = dtype};
+    return schedule_for_call(t, &call, size, deterministic);
+}
+
 static void what_is_chosen_fits_and_keeps_the_order_where_it_matters(void **state)
 {
     (void)state;
@@ -685,8 +694,8 @@ static void what_is_chosen_fits_and_keeps_the_order_where_it_matters(void **stat
                     for (int bits = 0; bits < 4; bits++) {
                         bool deterministic = bits & 1, is_exact = bits & 2;
                         const schedule_algorithm *a =
-                            schedule_choose(with ? table : NULL, (coll_kind)kind, size, bytes[b],
-                                            deterministic, is_exact);
+                            choose(with ? table : NULL, (coll_kind)kind, size, bytes[b],
+                                   deterministic, is_exact);
                         assert_true(a->fits((coll_kind)kind, size));
                         if (deterministic && !is_exact && coll_reduces((coll_kind)kind))
                             assert_true(a->keeps_order);
@@ -717,7 +726,7 @@ static void the_first_rule_that_fits_wins(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const schedule_algorithm *a =
-            schedule_choose(t, cases[i].kind, cases[i].size, cases[i].bytes, false, true);
+            choose(t, cases[i].kind, cases[i].size, cases[i].bytes, false, true);
         assert_string_equal(a->name, cases[i].name);
     }
     schedule_table_free(t);
@@ -758,7 +767,7 @@ static void a_table_of_nothing_is_a_table(void **state)
     static const char *const nothing[] = {"", "  ", ";", " ; ;; "};
     for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++) {
         schedule_table *t = parse(nothing[i]);
-        assert_non_null(schedule_choose(t, COLL_BARRIER, 2, 0, true, false));
+        assert_non_null(choose(t, COLL_BARRIER, 2, 0, true, false));
         schedule_table_free(t);
     }
     schedule_table_free(NULL);

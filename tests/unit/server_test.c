@@ -1,5 +1,5 @@
 /* server_test.c - a whole server process with a real scheduler, and one worker played by hand. */
-#include "server/server.h"
+#include "tests/support/server_thread.h"
 
 #include "common/crc.h"
 #include "common/guard.h"
@@ -22,7 +22,7 @@ enum { ELEMENTS = 5000, PATIENCE_MS = 20000, SHARDS = 3 }; /* two chunks: one sh
 
 typedef struct {
     scheduler *scheduler;
-    server *server;
+    server_thread server;
     guard *guard;
     transport *control, *data[SHARDS];
     wire_arena *arena;
@@ -153,7 +153,7 @@ static void start_servers(job *j, const char *store)
     snprintf(o.master_addr, sizeof o.master_addr, "%s", scheduler_address(j->scheduler));
     snprintf(o.store, sizeof o.store, "%s", store);
     o.shards = SHARDS;
-    if (server_start(&o, &j->server, &why) != PEN_OK) fail_msg("%s", why.text);
+    if (server_thread_start(&o, &j->server, &why) != PEN_OK) fail_msg("%s", why.text);
 }
 
 static void join(job *j)
@@ -214,7 +214,7 @@ static void end(job *j)
 {
     pen_error why = {0};
     say(j, &(wire_control){.kind = WIRE_BYE});
-    if (server_join(j->server, &why) != PEN_OK) fail_msg("%s", why.text);
+    if (server_thread_join(&j->server, &why) != PEN_OK) fail_msg("%s", why.text);
     if (scheduler_join(j->scheduler, &why) != PEN_OK) fail_msg("%s", why.text);
     for (int i = 0; i < SHARDS; i++) transport_close(j->data[i], 0);
     transport_close(j->control, 0);
@@ -371,7 +371,7 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
     assert_int_equal(guard_publish(j.guard, transport_address(listener), &why), PEN_OK);
     snprintf(o.master_addr, sizeof o.master_addr, "%s", transport_address(listener));
     o.down_grace_ms = 100;
-    assert_int_equal(server_start(&o, &j.server, &why), PEN_OK);
+    assert_int_equal(server_thread_start(&o, &j.server, &why), PEN_OK);
 
     transport_event event;
     receive(listener, TRANSPORT_MESSAGE, &event, "HELLO", 0);
@@ -383,7 +383,7 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
     receive(listener, TRANSPORT_MESSAGE, &event, "BEAT",
             0); /* the first BEAT: it took the answer */
     transport_close(listener, 0);
-    assert_int_equal(server_join(j.server, &why), PEN_UNREACHABLE);
+    assert_int_equal(server_thread_join(&j.server, &why), PEN_UNREACHABLE);
     assert_int_equal(why.role, PEN_SCHEDULER);
     if (strstr(why.text, "is gone: its connection broke and did not come back") == NULL)
         fail_msg("%s", why.text);
@@ -396,13 +396,13 @@ static void test_server_leaves_when_it_is_asked_to(void **state)
     (void)state;
     pen_error why;
     server_settings o;
-    server *s;
+    server_thread s;
     config_defaults(server_settings_rows, &o);
     memcpy(o.master_addr, "127.0.0.1", sizeof "127.0.0.1");
     o.master_port = 1; /* nobody is there */
-    assert_int_equal(server_start(&o, &s, &why), PEN_OK);
-    server_leave(s);
-    assert_int_equal(server_join(s, &why), PEN_OK);
+    assert_int_equal(server_thread_start(&o, &s, &why), PEN_OK);
+    server_leave(s.s);
+    assert_int_equal(server_thread_join(&s, &why), PEN_OK);
 }
 
 static void test_server_says_that_no_scheduler_answers(void **state)
@@ -414,7 +414,9 @@ static void test_server_says_that_no_scheduler_answers(void **state)
     memcpy(o.master_addr, "127.0.0.1", sizeof "127.0.0.1");
     o.master_port     = 1;
     o.init_timeout_ms = 100;
-    assert_int_equal(server_run(&o, &why), PEN_UNREACHABLE);
+    server_thread s;
+    assert_int_equal(server_thread_start(&o, &s, &why), PEN_OK);
+    assert_int_equal(server_thread_join(&s, &why), PEN_UNREACHABLE);
     assert_non_null(strstr(why.text, "the scheduler at 127.0.0.1:1 has not answered"));
 }
 

@@ -4,6 +4,7 @@
 
 #include "common/crc.h"
 #include "common/simd/simd.h"
+#include "server/shard_test.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* snapshot_memory_test.c - copies for a snapshot are bounded, and nobody waits for nothing. */
-#include "server/snapshot_memory.h"
+#include "server/snapshot_memory_test.h"
 #include "common/clock.h"
 
 #include <setjmp.h>

@@ -1,4 +1,5 @@
 /* transport_sim_test.c - the simulated network: the same run from the same seed, and each fault alone. */
+#include "tests/support/clock_simulated.h"
 #include "tests/support/transport_sim.h"
 
 #include <setjmp.h>
@@ -12,7 +13,7 @@
 enum { SEED = 42, MANY = 1000 };
 
 typedef struct {
-    clock_source clock;
+    clock_simulated clock;
     sim_net *net;
     transport *server, *a, *b;
 } world;
@@ -30,8 +31,8 @@ static transport *open_at(const world *w, const char *name, bool listens)
 
 static void open_world(world *w, uint64_t seed)
 {
-    w->clock = clock_simulated(1000000000);
-    w->net   = sim_net_create(seed, &w->clock);
+    w->clock = clock_simulated_at(1000000000);
+    w->net   = sim_net_create(seed, &w->clock.source);
     assert_non_null(w->net);
     w->server = open_at(w, "server", true);
     w->a      = open_at(w, "server?from=a", false);
@@ -62,17 +63,16 @@ static int drop_world(void **state)
 
 static uint64_t now_ms(const world *w)
 {
-    return clock_ms(&w->clock);
+    return clock_ms(&w->clock.source);
 }
 
 static void run_until(world *w, uint64_t until_ms)
 {
     while (sim_net_next_ms(w->net) <= until_ms) {
-        if (sim_net_next_ms(w->net) > now_ms(w))
-            w->clock.simulated_ns = sim_net_next_ms(w->net) * 1000000;
+        if (sim_net_next_ms(w->net) > now_ms(w)) w->clock.ns = sim_net_next_ms(w->net) * 1000000;
         sim_net_deliver(w->net);
     }
-    w->clock.simulated_ns = until_ms * 1000000;
+    w->clock.ns = until_ms * 1000000;
 }
 
 static void run(world *w, uint64_t ms)

@@ -2,8 +2,8 @@
  * the public functions on one side and real sockets between. */
 #include "penstock.h"
 #include "scheduler/scheduler.h"
-#include "server/server.h"
 #include "worker/worker_settings.h"
+#include "tests/support/server_thread.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -62,7 +62,7 @@ struct job {
     member member[RANKS_MAX];
     atomic_bool gave_up;
     scheduler *scheduler;
-    server *server[SERVERS_MAX];
+    server_thread server[SERVERS_MAX];
 };
 
 static int count_tensors(const job *j)
@@ -253,7 +253,7 @@ static void start_others(job *j)
         config_defaults(server_settings_rows, &o);
         snprintf(o.master_addr, sizeof o.master_addr, "%s", scheduler_address(j->scheduler));
         snprintf(o.store, sizeof o.store, "%s", j->store != NULL ? j->store : "");
-        if (server_start(&o, &j->server[i], &why) != PEN_OK) fail_msg("%s", why.text);
+        if (server_thread_start(&o, &j->server[i], &why) != PEN_OK) fail_msg("%s", why.text);
     }
 }
 
@@ -268,7 +268,8 @@ static job *run(const job *plan)
         assert_int_equal(pthread_create(&j->member[r].thread, NULL, work, &j->member[r]), 0);
     }
     for (int r = 0; r < ranks; r++) pthread_join(j->member[r].thread, NULL);
-    for (int i = 0; i < j->servers && j->ranks > 0; i++) (void)server_join(j->server[i], NULL);
+    for (int i = 0; i < j->servers && j->ranks > 0; i++)
+        (void)server_thread_join(&j->server[i], NULL);
     if (j->ranks > 0) (void)scheduler_join(j->scheduler, NULL);
     return j;
 }

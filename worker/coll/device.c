@@ -1,5 +1,6 @@
 /* device.c - collectives on device memory: teams, and the stages of a call. */
 #include "worker/coll/device_internal.h"
+#include "worker/coll/device_test.h"
 
 #include "common/arrays.h"
 #include "common/clock.h"

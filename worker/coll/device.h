@@ -75,7 +75,4 @@ void device_team_mark(device_team *team, uint64_t seq, bool on_device);
 /* MISMATCH when another member makes that call with the other kind of memory: they would wait for each other. */
 pen_status device_team_compare(device_team *team, uint64_t seq, bool on_device, pen_error *why);
 
-/* What was chosen and measured by the first call: "hostflag, 4 members on 1 device, barrier 12.3 us, ...". */
-const char *device_team_text(const device_team *team);
-
 #endif

@@ -122,13 +122,7 @@ pen_status schedule_table_parse(const char *text, schedule_table **table,
                                 pen_error *why); /* BAD_SETTING names the rule */
 void schedule_table_free(schedule_table *table);
 
-/* is_exact: the result does not depend on the order.  Never NULL; table may be.  For calls without
- * counts. */
-const schedule_algorithm *schedule_choose(const schedule_table *table, coll_kind kind, int size,
-                                          size_t bytes, bool deterministic, bool is_exact);
-
-/* The same for any call: what members of one call may differ in (all_to_all's counts, scales) does
- * not decide. */
+/* Never NULL; table may be.  What members of one call may differ in (all_to_all's counts, scales) does not decide. */
 const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
                                             int size, bool deterministic);
 

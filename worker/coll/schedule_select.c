@@ -81,17 +81,6 @@ static const schedule_algorithm *choose(const schedule_table *table, const quest
     return &schedule_direct;
 }
 
-const schedule_algorithm *schedule_choose(const schedule_table *table, coll_kind kind, int size,
-                                          size_t bytes, bool deterministic, bool is_exact)
-{
-    question q = {.kind       = kind,
-                  .size       = size,
-                  .bytes      = bytes,
-                  .keep_order = coll_reduces(kind) && deterministic && !is_exact,
-                  .even       = true};
-    return choose(table, &q);
-}
-
 /* Floats only: their MIN and MAX too, for 0 and -0 are equal but not alike. */
 static bool order_matters(pen_dtype dtype)
 {

@@ -66,7 +66,6 @@ const char *gpt2_cuda_wrong(gpt2_cuda *m);
 /* One tensor of n values: master, m and v are float32; value gets the rounded master. */
 void gpt2_cuda_update(gpt2_cuda *m, void *value, float *master, float *m1, float *m2,
                       const void *grad, size_t n, const gpt2_cuda_adamw *rule);
-void gpt2_cuda_widen(gpt2_cuda *m, float *to, const void *value, size_t n);
 
 /* Waits: flops a second of products of two n x n matrices of zeros: what no network can exceed here. */
 double gpt2_cuda_ceiling(gpt2_cuda *m, int n, int rounds);

@@ -585,14 +585,6 @@ extern "C" void gpt2_cuda_update(gpt2_cuda *m, void *value, float *master, float
         rows_adamw<bf16>((bf16 *)value, master, m1, m2, (const bf16 *)grad, n, *rule, m->stream);
 }
 
-extern "C" void gpt2_cuda_widen(gpt2_cuda *m, float *to, const void *value, size_t n)
-{
-    if (m->options.type == GPT2_F32)
-        rows_widen<float>(to, (const float *)value, n, m->stream);
-    else
-        rows_widen<bf16>(to, (const bf16 *)value, n, m->stream);
-}
-
 /* ---- the ceiling ------------------------------------------------------------------------------- */
 static double seconds_now()
 {
