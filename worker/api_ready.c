@@ -5,11 +5,10 @@
 #include "common/fp_env.h"
 #include "common/trace.h"
 #include "common/why.h"
+#include "worker/grad_sum.h"
 #include "worker/held.h"
 #include "worker/mirror.h"
 #include "worker/step_open.h"
-#include "worker/tied.h"
-#include "worker/train/accumulate.h"
 
 bool api_is_last_micro(const pen_ctx *ctx)
 {
@@ -43,11 +42,11 @@ static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error
     t->slot.bytes      = grad;
     if (base->next_alias != NULL && status == PEN_OK) {
         if (!tied_is_complete(base)) return PEN_OK;
-        status = tied_take(base, &sum, why);
+        status = grad_sum_names(base, &sum, why);
     }
-    if (status == PEN_OK && !goes) status = accumulate_add(base, sum, why);
+    if (status == PEN_OK && !goes) status = grad_sum_add(base, sum, why);
     if (status == PEN_OK && goes && (base->slot.sums & GRAD_SUM_ON_HOST) != 0)
-        status = accumulate_take(base, sum, &sum, why);
+        status = grad_sum_take(base, sum, &sum, why);
     if (status == PEN_OK && goes && !ctx->step.is_open) status = step_open(ctx, why);
     for (pen_tensor *n = base; n != NULL && status == PEN_OK; n = n->next_alias) {
         if (!n->trained) continue;

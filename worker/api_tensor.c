@@ -116,11 +116,11 @@ static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *wh
     if (param != NULL) {
         held_param_drop(t);
         t->holds_param = false;
-        if (mirror_place_param(t, param, why) != PEN_OK) return why->status;
+        if (mirror_place(t, PEN_PARAM, param, why) != PEN_OK) return why->status;
     }
     if (grad == NULL) return PEN_OK;
     held_grad_step_end(t, false);
-    return mirror_place_grad(t, grad, why);
+    return mirror_place(t, PEN_GRAD, grad, why);
 }
 
 /* Two flat buffers, in registration order without gaps. */

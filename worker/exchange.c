@@ -10,22 +10,6 @@
 #include <string.h>
 
 /* ---- memory ---------------------------------------------------------------------------------- */
-static exchange_request *request_new(exchange *self)
-{
-    if (self->free_requests == NULL) {
-        exchange_request *items = exchange_slab(self, sizeof *items);
-        if (items == NULL) return NULL;
-        for (int i = 0; i < EXCHANGE_SLAB; i++) {
-            items[i].next       = self->free_requests;
-            self->free_requests = &items[i];
-        }
-    }
-    exchange_request *r = self->free_requests;
-    self->free_requests = r->next;
-    memset(r, 0, sizeof *r);
-    return r;
-}
-
 inputs *exchange_inputs_new(const wire_inputs *in)
 {
     inputs *copy = malloc(sizeof *copy + in->n_rates * sizeof(double) + in->states_bytes);
@@ -261,7 +245,7 @@ void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_
 /* ---- requests -------------------------------------------------------------------------------- */
 exchange_request *exchange_open(exchange *self, uint64_t now_ms)
 {
-    exchange_request *r = request_new(self);
+    exchange_request *r = exchange_new(self, &self->free_requests, sizeof *r);
     if (r == NULL) return NULL;
     r->opened_ms      = now_ms;
     r->ask_ms         = NEVER;
@@ -302,12 +286,10 @@ static void free_request(exchange *self, exchange_request *r)
         op *o  = r->ops;
         r->ops = o->request_next;
         exchange_inputs_release(o->in);
-        o->request_next = self->free_ops;
-        self->free_ops  = o;
+        exchange_free(&self->free_ops, o);
     }
     free(r->why);
-    r->next             = self->free_requests;
-    self->free_requests = r;
+    exchange_free(&self->free_requests, r);
 }
 
 void exchange_complete_if_over(exchange *self, exchange_request *r)

@@ -92,15 +92,8 @@ static bool tell(exchange *self, uint32_t number)
 {
     const uint32_t shard = number / self->setup.lanes;
     const plan *p        = self->setup.plan;
-    wire_data d          = {.kind  = WIRE_PULL,
-                            .shard = shard,
-                            .term  = self->setup.term,
-                            .epoch = self->setup.epoch,
-                            .from  = self->setup.from,
-                            .to    = self->setup.to[shard],
-                            .rank  = self->setup.rank,
-                            .chunk = self->column_chunk,
-                            .text  = ""};
+    wire_data d          = exchange_message(self, WIRE_PULL, shard);
+    d.chunk              = self->column_chunk;
     add_decision(self, &d);
     for (uint32_t i = 0; i < p->n_partitions; i++)
         if (self->setup.shard[i] == shard && p->partition[i].n_decided > 0)

@@ -45,18 +45,11 @@ void exchange_idle_open(exchange *self)
 
 static bool tell(exchange *self, const idle_shard *idle)
 {
-    const wire_data sign = {.kind       = WIRE_PUSH,
-                            .shard      = idle->shard,
-                            .term       = self->setup.term,
-                            .epoch      = self->setup.epoch,
-                            .from       = self->setup.from,
-                            .to         = self->setup.to[idle->shard],
-                            .rank       = self->setup.rank,
-                            .flags      = idle->tries > 0 ? WIRE_REPEATED : 0,
-                            .step       = self->step.index,
-                            .has_inputs = true,
-                            .inputs     = self->step.in->wire,
-                            .text       = ""};
+    wire_data sign  = exchange_message(self, WIRE_PUSH, idle->shard);
+    sign.flags      = idle->tries > 0 ? WIRE_REPEATED : 0;
+    sign.step       = self->step.index;
+    sign.has_inputs = true;
+    sign.inputs     = self->step.in->wire;
     return self->act.send(self->user, idle->shard, 0, &sign, NULL, 0) == PEN_OK;
 }
 

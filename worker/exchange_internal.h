@@ -120,7 +120,7 @@ typedef struct {   /* values that stay with the shards, and gradients that go th
     uint32_t *reads; /* [n_tensors] pushes of the open step whose bytes may be read */
 } away_state;
 
-struct slab {
+struct slab { /* or an item of one that is free */
     struct slab *next;
 };
 
@@ -150,9 +150,7 @@ struct exchange {
     uint32_t n_worker;
     bool failed;
     pen_error why;
-    op *free_ops;
-    exchange_request *free_requests;
-    struct slab *slabs;
+    struct slab *free_ops, *free_requests, *slabs;
     uint32_t *column_chunk, *partition, *stamp;
     uint64_t *column_seq, *record_hash;
     exchange_piece *piece;
@@ -205,6 +203,19 @@ static inline bool exchange_is_pushing(const op *o)
            (verb == EXCHANGE_STEP && !o->pulling);
 }
 
+/* To that shard, without contents. */
+static inline wire_data exchange_message(const exchange *self, wire_kind kind, uint32_t shard)
+{
+    return (wire_data){.kind  = kind,
+                       .shard = shard,
+                       .term  = self->setup.term,
+                       .epoch = self->setup.epoch,
+                       .from  = self->setup.from,
+                       .to    = self->setup.to[shard],
+                       .rank  = self->setup.rank,
+                       .text  = ""};
+}
+
 static inline void exchange_due_at(exchange *self, op *o, uint64_t due_ms)
 {
     o->due_ms = due_ms;
@@ -237,7 +248,13 @@ bool exchange_away_is_over(const exchange *self,
                            const wire_data *d); /* a refusal that says nothing new */
 
 /* exchange_send.c */
-void *exchange_slab(exchange *self, size_t item); /* EXCHANGE_SLAB of them; NULL: no memory */
+/* Zeroed, from a list of free ones, which grows by slabs: a steady state allocates nothing.  NULL: no memory. */
+static inline void exchange_free(struct slab **free_items, void *item)
+{
+    ((struct slab *)item)->next = *free_items;
+    *free_items                 = item;
+}
+void *exchange_new(exchange *self, struct slab **free_items, size_t size);
 size_t exchange_push_size(const exchange *self, const op *o); /* of its payload; 0: it has none */
 void exchange_send_later(exchange *self, op *o);              /* into the outbox */
 void exchange_unqueue(exchange *self, op *o); /* out of the outbox, if it is there */

@@ -4,32 +4,23 @@
 #include "common/why.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- operations ------------------------------------------------------------------------------ */
-/* Operations and requests come from slabs, so that a steady state allocates nothing. */
-void *exchange_slab(exchange *self, size_t item)
+void *exchange_new(exchange *self, struct slab **free_items, size_t size)
 {
-    struct slab *slab = calloc(1, sizeof(max_align_t) + item * EXCHANGE_SLAB);
-    if (slab == NULL) return NULL;
-    slab->next  = self->slabs;
-    self->slabs = slab;
-    return (char *)slab + sizeof(max_align_t);
-}
-
-static op *op_new(exchange *self)
-{
-    if (self->free_ops == NULL) {
-        op *items = exchange_slab(self, sizeof *items);
-        if (items == NULL) return NULL;
-        for (int i = 0; i < EXCHANGE_SLAB; i++) {
-            items[i].request_next = self->free_ops;
-            self->free_ops        = &items[i];
-        }
+    struct slab *slab =
+        *free_items == NULL ? malloc(sizeof(max_align_t) + size * EXCHANGE_SLAB) : NULL;
+    if (slab != NULL) {
+        slab->next  = self->slabs;
+        self->slabs = slab;
+        for (int i = 0; i < EXCHANGE_SLAB; i++)
+            exchange_free(free_items, (char *)slab + sizeof(max_align_t) + (size_t)i * size);
     }
-    op *o          = self->free_ops;
-    self->free_ops = o->request_next;
-    *o             = (op){.due_ms = NEVER};
-    return o;
+    struct slab *item = *free_items;
+    if (item == NULL) return NULL;
+    *free_items = item->next;
+    return memset(item, 0, size);
 }
 
 size_t exchange_push_size(const exchange *self, const op *o)
@@ -123,7 +114,7 @@ static void add_chunk(exchange *self, exchange_request *r, exchange_verb verb, u
         exchange_refuse_unknown(self, r, cut->tensor);
         return;
     }
-    op *o = op_new(self);
+    op *o = exchange_new(self, &self->free_ops, sizeof *o);
     if (o == NULL) {
         static const pen_error why = {PEN_NO_MEMORY, .rank = -1, .step = -1,
                                       .text = "no memory for another request"};
@@ -266,17 +257,10 @@ static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_da
     const op *first = lane->head, *o = first;
     uint32_t shard = exchange_shard(self, first->chunk), n_pieces = 0;
 
-    *d = (wire_data){.kind  = kind_of(first),
-                     .shard = shard,
-                     .term  = self->setup.term,
-                     .epoch = self->setup.epoch,
-                     .from  = self->setup.from,
-                     .to    = self->setup.to[shard],
-                     .rank  = self->setup.rank,
-                     .flags = flags_of(self, first),
-                     .n     = n,
-                     .chunk = self->column_chunk,
-                     .text  = ""};
+    *d       = exchange_message(self, kind_of(first), shard);
+    d->flags = flags_of(self, first);
+    d->n     = n;
+    d->chunk = self->column_chunk;
     for (uint32_t i = 0; i < n; i++, o = o->out_next) {
         self->column_chunk[i] = o->chunk;
         self->column_seq[i]   = o->seq;

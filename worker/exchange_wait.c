@@ -12,18 +12,11 @@ static bool inquire(exchange *self, uint32_t chunk, uint64_t seq, uint32_t flags
 {
     const uint32_t shard = exchange_shard(self, chunk), lane = chunk % self->setup.lanes;
     if (!self->lane[shard * self->setup.lanes + lane].up) return false;
-    const wire_data ask = {.kind  = WIRE_INQUIRE,
-                           .shard = shard,
-                           .term  = self->setup.term,
-                           .epoch = self->setup.epoch,
-                           .from  = self->setup.from,
-                           .to    = self->setup.to[shard],
-                           .rank  = self->setup.rank,
-                           .step  = seq,
-                           .flags = flags,
-                           .n     = 1,
-                           .chunk = &chunk,
-                           .text  = ""};
+    wire_data ask = exchange_message(self, WIRE_INQUIRE, shard);
+    ask.step      = seq;
+    ask.flags     = flags;
+    ask.n         = 1;
+    ask.chunk     = &chunk;
     return self->act.send(self->user, shard, lane, &ask, NULL, 0) == PEN_OK;
 }
 

@@ -8,7 +8,7 @@
  *        |                     ^     |
  *        +-- copy --> DEVICE_COPYING +---- add ----> ACCUMULATED       next: all of them --> PROGRAM
  *
- * OFFERED is there for tensors of several names (tied.h): the first gradients wait for the last one, when neither the
+ * OFFERED is there for tensors of several names (grad_sum.h): the first gradients wait for the last one, when neither the
  * program has them nor a strategy.  A tensor of one name passes it within pen_ready().
  * Threads: events come under the step's lock, but RETURN, which any thread may tell.
  */

@@ -264,23 +264,21 @@ void held_free(pen_tensor *t)
 }
 
 /* ---- first values ---------------------------------------------------------------------------- */
-bool held_draw(const pen_tensor *t, uint64_t start, size_t n, float *to)
-{
-    if (!t->has_draw) return false;
-    draw_values(&t->draw, draw_key(t->ctx->settings.seed, t->name), start, n, to);
-    return true;
-}
-
 bool held_draw_as_is(const pen_tensor *t, uint64_t start, size_t n, void *to)
 {
     enum { PIECE = 4096 };
     float piece[PIECE];
+    if (!t->has_draw) return false;
     const size_t width = t->bytes / t->elements;
-    if (t->desc.dtype == PEN_F32) return held_draw(t, start, n, to);
+    const uint64_t key = draw_key(t->ctx->settings.seed, t->name);
+    if (t->desc.dtype == PEN_F32) {
+        draw_values(&t->draw, key, start, n, to);
+        return true;
+    }
     for (size_t i = 0; i < n; i += PIECE) {
         const size_t take = n - i < PIECE ? n - i : PIECE;
-        if (!held_draw(t, start + i, take, piece)) return false;
+        draw_values(&t->draw, key, start + i, take, piece);
         simd()->encode((char *)to + i * width, piece, t->desc.dtype, take);
     }
-    return t->has_draw;
+    return true;
 }

@@ -45,10 +45,8 @@ pen_status held_grad_wait(pen_ctx *ctx, uint64_t bytes, uint64_t most, pen_error
 
 void held_free(pen_tensor *t); /* all of it; at the end */
 
-/* First values by the tensor's init string, elements [start, start + n), in float32: a pure function of
- * seed, name and index, so any range can be drawn alone, anywhere.  False: it has none. */
-bool held_draw(const pen_tensor *t, uint64_t start, size_t n, float *to);
-/* The same in the tensor's own type. */
+/* First values by the tensor's init string, elements [start, start + n), in its own type: a pure function of seed, name
+ * and index, so any range can be drawn alone, anywhere.  False: it has none. */
 bool held_draw_as_is(const pen_tensor *t, uint64_t start, size_t n, void *to);
 
 #endif

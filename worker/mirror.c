@@ -116,39 +116,27 @@ static void unplace(pen_tensor *t, twin **w, stat_id level)
     *w = NULL;
 }
 
-pen_status mirror_place_param(pen_tensor *t, void *data, pen_error *why)
+pen_status mirror_place(pen_tensor *t, pen_what what, void *data, pen_error *why)
 {
+    const bool is_param = what == PEN_PARAM;
+    const size_t bytes  = is_param ? t->bytes : t->grad_bytes;
+    const stat_id level = is_param ? STAT_PARAM_BYTES : STAT_GRAD_BYTES;
+    void **at           = is_param ? &t->param : &t->grad;
     bool is_host;
     if (meet_device(t, data, &is_host, why) != PEN_OK) return why->status;
+    if (!is_host && make_room(t, why) != PEN_OK) return why->status;
+    twin **w = t->mirror == NULL ? NULL : is_param ? &t->mirror->values : &t->mirror->grad;
     if (is_host) {
-        if (t->mirror != NULL) unplace(t, &t->mirror->values, STAT_PARAM_BYTES);
-        t->param = data;
+        if (w != NULL) unplace(t, w, level);
+        *at = data;
         return PEN_OK;
     }
-    if (make_room(t, why) != PEN_OK) return why->status;
-    const void *before = t->mirror->values == NULL ? t->param : NULL;
-    if (place(t, &t->mirror->values, data, t->bytes, STAT_PARAM_BYTES, why) != PEN_OK)
-        return why->status;
-    t->param = t->mirror->values->host;
+    const void *before = is_param && *w == NULL ? t->param : NULL;
+    if (place(t, w, data, bytes, level, why) != PEN_OK) return why->status;
+    *at = (*w)->host;
     if (before == NULL) return PEN_OK;
-    memcpy(t->param, before, t->bytes);
-    t->mirror->values->is_old = true;
-    return PEN_OK;
-}
-
-pen_status mirror_place_grad(pen_tensor *t, void *data, pen_error *why)
-{
-    bool is_host;
-    if (meet_device(t, data, &is_host, why) != PEN_OK) return why->status;
-    if (is_host) {
-        if (t->mirror != NULL) unplace(t, &t->mirror->grad, STAT_GRAD_BYTES);
-        t->grad = data;
-        return PEN_OK;
-    }
-    if (make_room(t, why) != PEN_OK) return why->status;
-    if (place(t, &t->mirror->grad, data, t->grad_bytes, STAT_GRAD_BYTES, why) != PEN_OK)
-        return why->status;
-    t->grad = t->mirror->grad->host;
+    memcpy(*at, before, bytes);
+    (*w)->is_old = true;
     return PEN_OK;
 }
 

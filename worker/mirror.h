@@ -7,7 +7,7 @@
  *   pen_ready(), while the device computes the next ones.  pen_step_end() and pen_step_micro() begin by
  *   waiting until all are handed over.
  *   Micro-batches.  Where nothing travels before the last one, gradients are added up on the device, with the
- *   bits of train/accumulate.h, and only their sum is copied.  (Not of tensors with two names: those are
+ *   bits of grad_sum.h, and only their sum is copied.  (Not of tensors with two names: those are
  *   summed on the host, in each micro-batch.)
  *   Values.  They are old on the device when a step has ended.  pen_step_end() copies them up and waits; with
  *   step.lazy the next pen_use() enqueues the copies, those of its own unit first, and makes the program's
@@ -53,8 +53,7 @@ int mirror_device(const pen_ctx *ctx);
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 /* t->param or t->grad is where `data` says, of a device or of the host.  INVALID_ARGUMENT: a second device. */
-pen_status mirror_place_param(pen_tensor *t, void *data, pen_error *why);
-pen_status mirror_place_grad(pen_tensor *t, void *data, pen_error *why);
+pen_status mirror_place(pen_tensor *t, pen_what what, void *data, pen_error *why);
 void mirror_forget(pen_tensor *t); /* at the end, after what is held was given back */
 
 /* Whether held memory lies on a device; then held.c takes and gives back twins. */

@@ -2,6 +2,7 @@
 #include "worker/mirror_internal.h"
 
 #include "common/fp_env.h"
+#include "common/list.h"
 #include "common/trace.h"
 #include "common/why.h"
 
@@ -13,8 +14,7 @@ pen_status mirror_add_job(mirror *m, pen_tensor *t, twin *w, bool is_up, pen_err
     mirror_job *j = calloc(1, sizeof *j);
     if (j == NULL) return mirror_no_memory(why);
     *j = (mirror_job){.tensor = t, .twin = w, .is_up = is_up, .begun_ns = trace_begin()};
-    *(m->last != NULL ? &m->last->next : &m->first) = j;
-    m->last                                         = j;
+    LIST_APPEND(m->jobs, j);
     m->n_down += !is_up;
     pthread_cond_signal(&m->comes);
     return PEN_OK;
@@ -23,8 +23,8 @@ pen_status mirror_add_job(mirror *m, pen_tensor *t, twin *w, bool is_up, pen_err
 static mirror_job *next_job(mirror *m)
 {
     pthread_mutex_lock(&m->lock);
-    while (m->first == NULL && !m->is_stopping) pthread_cond_wait(&m->comes, &m->lock);
-    mirror_job *j = m->is_stopping ? NULL : m->first;
+    while (m->jobs == NULL && !m->is_stopping) pthread_cond_wait(&m->comes, &m->lock);
+    mirror_job *j = m->is_stopping ? NULL : m->jobs;
     pthread_mutex_unlock(&m->lock);
     return j;
 }
@@ -32,8 +32,7 @@ static mirror_job *next_job(mirror *m)
 static void end_job(mirror *m, mirror_job *j)
 {
     pthread_mutex_lock(&m->lock);
-    m->first = j->next;
-    if (m->first == NULL) m->last = NULL;
+    LIST_REMOVE(m->jobs, j);
     m->n_down -= !j->is_up;
     if (m->n_down == 0) pthread_cond_broadcast(&m->drained);
     pthread_mutex_unlock(&m->lock);
@@ -97,10 +96,8 @@ void mirror_stop(pen_ctx *ctx)
     pthread_mutex_unlock(&m->lock);
     pthread_join(m->thread, NULL);
     m->has_thread = false;
-    for (mirror_job *j; (j = m->first) != NULL;) {
-        m->first = j->next;
-        free(j);
-    }
+    LIST_EACH(j, m->jobs) free(j);
+    m->jobs = NULL;
 }
 
 pen_status mirror_begin_thread(pen_ctx *ctx, pen_error *why)

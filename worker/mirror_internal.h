@@ -15,7 +15,7 @@
 enum { MIRROR_AHEAD = 2 }; /* units that may be released and not computed yet */
 
 typedef struct mirror_job { /* a copy under way */
-    struct mirror_job *next;
+    struct mirror_job *next, *prev;
     pen_tensor *tensor;
     twin *twin;
     bool is_up;
@@ -30,8 +30,8 @@ struct mirror {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t comes, drained;
-    mirror_job *first, *last; /* under the lock, as is all below and every twin of a tensor */
-    uint32_t n_down;          /* gradients that are not handed over yet */
+    mirror_job *jobs; /* a list, under the lock, as is all below and every twin of a tensor */
+    uint32_t n_down;  /* gradients that are not handed over yet */
     bool is_stopping;
     _Atomic device_stream stream; /* the program's */
     device_event *ahead[MIRROR_AHEAD];

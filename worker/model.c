@@ -236,8 +236,8 @@ static void free_tensor(pen_tensor *t)
 static pen_status take_memory(pen_tensor *t, const pen_tensor_desc *d, pen_error *why)
 {
     t->holds_param = d->param == NULL;
-    if (mirror_place_param(t, d->param, why) != PEN_OK ||
-        mirror_place_grad(t, d->grad, why) != PEN_OK)
+    if (mirror_place(t, PEN_PARAM, d->param, why) != PEN_OK ||
+        mirror_place(t, PEN_GRAD, d->grad, why) != PEN_OK)
         return why->status;
     if (t->init[0] == '\0') return PEN_OK;
     if (draw_parse(t->init, &t->draw, why) != PEN_OK) {

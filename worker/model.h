@@ -48,15 +48,15 @@ struct pen_tensor {
     bool has_draw;
     draw_rule draw;
 
-    /* A second name for the values of another tensor is in model.alias[] only; see tied.h. */
+    /* A second name for the values of another tensor is in model.alias[] only; see grad_sum.h. */
     pen_tensor *tied_to, *next_alias; /* next_alias: of the same tensor, in registration order */
-    void *tied_sum;                   /* [elements] in grad_dtype */
+    void *tied_sum;                   /* [elements] float32, rounded in place to grad_dtype */
     loop_task ready;                  /* how pen_ready() reaches the SDK's thread */
     const void *pushed;               /* what it pushes: grad, or NULL for zeros */
 
-    /* Of earlier micro-batches of this step; see train/accumulate.h. */
-    float *accumulated; /* [elements]; made when first needed, as is: */
-    void *rounded;      /* the same in grad_dtype, of 16 bits */
+    /* Of earlier micro-batches of this step; see grad_sum.h. */
+    void *accumulated; /* [elements] float32; made when first needed, as is: */
+    void *rounded;     /* the same in grad_dtype, of 16 bits */
 };
 
 typedef struct {
