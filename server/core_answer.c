@@ -1,6 +1,7 @@
 /* core_answer.c - what the core says: its actions, and answers that wait for slower ranks. */
 #include "server/core_state.h"
 
+#include "common/list.h"
 #include "common/plant.h"
 
 #include <stdlib.h>
@@ -70,7 +71,7 @@ void server_core_serve(server_core *c, uint32_t chunk, const server_core_held *h
 bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *answer)
 {
     uint32_t n = 0;
-    for (server_core_held *h = c->chunk[chunk].held; h != NULL; h = h->next) {
+    LIST_EACH(h, c->chunk[chunk].held) {
         if (h->rank != answer->rank) continue;
         if (h->seq == answer->seq && h->initial == answer->initial) { /* asked again */
             h->peer = answer->peer;
@@ -81,42 +82,35 @@ bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *an
     server_core_held *h = c->spare != NULL ? c->spare : malloc(sizeof *h);
     if (h == NULL) return false;
     if (c->spare != NULL) c->spare = h->next;
-    *h                   = *answer;
-    h->next              = c->chunk[chunk].held;
-    c->chunk[chunk].held = h;
+    *h = *answer;
+    LIST_PREPEND(c->chunk[chunk].held, h);
     return true;
 }
 
-static void unlink_held(server_core *c, server_core_held **at)
+static void unlink_held(server_core *c, uint32_t chunk, server_core_held *h)
 {
-    server_core_held *h = *at;
-    *at                 = h->next;
-    h->next             = c->spare;
-    c->spare            = h;
+    LIST_REMOVE(c->chunk[chunk].held, h);
+    h->next  = c->spare;
+    c->spare = h;
 }
 
 void server_core_serve_held(server_core *c, uint32_t chunk)
 {
     if (c->chunk[chunk].held == NULL) return;
     const uint64_t slowest = server_core_slowest(c, chunk);
-    for (server_core_held **at = &c->chunk[chunk].held; *at != NULL;) {
-        if (!may_leave(c, chunk, *at, slowest)) {
-            at = &(*at)->next;
-            continue;
-        }
-        server_core_serve(c, chunk, *at, slowest);
-        unlink_held(c, at);
+    LIST_EACH(h, c->chunk[chunk].held) {
+        if (!may_leave(c, chunk, h, slowest)) continue;
+        server_core_serve(c, chunk, h, slowest);
+        unlink_held(c, chunk, h);
     }
 }
 
 /* rank -1, peer CORE_EVERYONE: of any. */
 static void forget(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer)
 {
-    for (server_core_held **at = &c->chunk[chunk].held; *at != NULL;)
-        if ((rank < 0 || (*at)->rank == rank) && (peer == CORE_EVERYONE || (*at)->peer == peer))
-            unlink_held(c, at);
-        else
-            at = &(*at)->next;
+    LIST_EACH(h, c->chunk[chunk].held)
+        if ((rank < 0 || h->rank == rank) && (peer == CORE_EVERYONE || h->peer == peer))
+            unlink_held(c, chunk, h);
 }
 
 void server_core_forget_held_of(server_core *c, uint32_t chunk, int32_t rank)

@@ -7,7 +7,7 @@
 #include "common/why.h"
 
 typedef struct server_core_held { /* an answer that waits */
-    struct server_core_held *next;
+    struct server_core_held *next, *prev;
     int32_t rank;
     uint32_t peer;
     uint64_t seq;

@@ -2,6 +2,7 @@
  */
 #include "server/server_state.h"
 
+#include "common/list.h"
 #include "common/log.h"
 
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 enum { DRAIN_MESSAGES = 64, LINGER_MS = 0, AGAIN_MS = 2 };
 
 struct server_link {
-    server_link *next;
+    server_link *next, *prev;
     server_shard *place;
     int32_t server;
     uint64_t incarnation;
@@ -172,8 +173,7 @@ server_link *server_link_to(server_shard *s, int32_t rank, uint64_t incarnation,
     l->incarnation = incarnation;
     l->is_needed   = true;
     snprintf(l->address, sizeof l->address, "%s", address);
-    l->next  = s->links;
-    s->links = l;
+    LIST_PREPEND(s->links, l);
     reach_begin(&l->reach, s->server->settings.init_timeout_ms, loop_now_ms(s->loop));
     look(s);
     return l;
@@ -186,13 +186,9 @@ void server_links_mark(server_shard *s)
 
 void server_links_sweep(server_shard *s)
 {
-    for (server_link **at = &s->links; *at != NULL;) {
-        server_link *l = *at;
-        if (l->is_needed) {
-            at = &l->next;
-            continue;
-        }
-        *at = l->next;
+    LIST_EACH(l, s->links) {
+        if (l->is_needed) continue;
+        LIST_REMOVE(s->links, l);
         close_link(l);
     }
 }

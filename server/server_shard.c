@@ -3,6 +3,7 @@
 #include "server/server_state.h"
 
 #include "common/fp_env.h"
+#include "common/list.h"
 #include "common/log.h"
 #include "common/trace.h"
 
@@ -20,7 +21,7 @@ enum {
 };
 
 struct server_unsent {
-    struct server_unsent *next;
+    struct server_unsent *next, *prev;
     uint32_t peer;
     buf *payload;
     size_t head_size;
@@ -38,7 +39,7 @@ static pen_status hand_over(server_shard *s, uint32_t peer, const void *head, si
 
 static bool waits_behind(const server_shard *s, uint32_t peer)
 {
-    for (const server_unsent *u = s->unsent; u != NULL; u = u->next)
+    LIST_EACH(u, s->unsent)
         if (u->peer == peer) return true;
     return false;
 }
@@ -51,18 +52,15 @@ static void keep(server_shard *s, uint32_t peer, buf *payload)
     if (u == NULL) return;
     *u = (server_unsent){.peer = peer, .payload = buf_acquire(payload), .head_size = s->out.size};
     memcpy(u->head, s->out.data, s->out.size);
-    *s->unsent_end = u;
-    s->unsent_end  = &u->next;
+    LIST_APPEND(s->unsent, u);
     stat_add(&s->server->stats, STAT_UNSENT, 1);
     if (s->n_unsent++ == 0)
         loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS, retry, s);
 }
 
-static void unlink_unsent(server_shard *s, server_unsent **at)
+static void drop_unsent(server_shard *s, server_unsent *u)
 {
-    server_unsent *u = *at;
-    *at              = u->next;
-    if (s->unsent_end == &u->next) s->unsent_end = at;
+    LIST_REMOVE(s->unsent, u);
     buf_release(u->payload);
     free(u);
     stat_add(&s->server->stats, STAT_UNSENT, (uint64_t)-1);
@@ -74,16 +72,13 @@ static void retry(void *user)
 {
     server_shard *s = user;
     uint32_t full   = UINT32_MAX;
-    for (server_unsent **at = &s->unsent; *at != NULL;) {
-        server_unsent *u = *at;
+    LIST_EACH(u, s->unsent) {
         const pen_status status =
             u->peer == full ? PEN_AGAIN : hand_over(s, u->peer, u->head, u->head_size, u->payload);
-        if (status == PEN_AGAIN) {
+        if (status == PEN_AGAIN)
             full = u->peer;
-            at   = &u->next;
-        } else {
-            unlink_unsent(s, at);
-        }
+        else
+            drop_unsent(s, u);
     }
     if (s->n_unsent > 0)
         loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS, retry, s);
@@ -281,7 +276,6 @@ static bool drain(void *user)
 /* ---- life ------------------------------------------------------------------------------------ */
 pen_status server_shard_open(server_shard *s, pen_error *why)
 {
-    s->unsent_end             = &s->unsent;
     const own_address *own    = &s->server->own;
     transport_options options = {.head_bytes_max  = WIRE_HEAD_BYTES_MAX,
                                  .body_bytes_max  = WIRE_PAYLOAD_BYTES_MAX,
@@ -337,7 +331,7 @@ void server_shard_close(server_shard *s)
 {
     server_shard_stop(s);
     server_shard_drain(s);
-    while (s->unsent != NULL) unlink_unsent(s, &s->unsent);
+    LIST_EACH(u, s->unsent) drop_unsent(s, u);
     server_shard_forget(s);
     transport_close(s->endpoint, LINGER_MS);
     loop_destroy(s->loop);

@@ -119,7 +119,7 @@ struct server_shard { /* a place: one thread, one address, any number of shards 
     bool has_reached; /* all copies of the shards that it had at first; main has been told */
     wire_arena *arena;
     wire_out out;
-    server_unsent *unsent, **unsent_end;
+    server_unsent *unsent;
     uint32_t n_unsent;
     loop_timer retry, nudge, sealing, look; /* look: at links that are missing */
     bool is_sealing;                        /* some shard waits for what its primary has sent */

@@ -7,6 +7,7 @@
  */
 #include "server/shard_state.h"
 
+#include "common/list.h"
 #include "common/plant.h"
 
 #include <stdlib.h>
@@ -82,16 +83,12 @@ static void park(shard *s, uint32_t peer, const wire_data *d, buf *payload)
     *m = (shard_parked){
         .stamp = stamp_of(s, d), .peer = peer, .payload = buf_acquire(payload), .d = *d};
     keep_lists(&m->d, (char *)(m + 1));
-    if (s->parked == NULL) s->parked_end = &s->parked;
-    *s->parked_end = m;
-    s->parked_end  = &m->next;
+    LIST_APPEND(s->parked, m);
 }
 
-static void unlink_parked(shard *s, shard_parked **at)
+static void drop(shard *s, shard_parked *m)
 {
-    shard_parked *m = *at;
-    *at             = m->next;
-    if (s->parked_end == &m->next) s->parked_end = at;
+    LIST_REMOVE(s->parked, m);
     buf_release(m->payload);
     free(m);
 }
@@ -120,20 +117,17 @@ void shard_gate_open(shard *s)
         if (!s->copy[i].is_learner && s->copy[i].acked < s->open_to) s->open_to = s->copy[i].acked;
     while (s->parked != NULL && s->parked->stamp <= s->open_to) {
         s->outside.send(s->outside.user, s->parked->peer, &s->parked->d, s->parked->payload);
-        unlink_parked(s, &s->parked);
+        drop(s, s->parked);
     }
 }
 
 void shard_gate_forget(shard *s)
 {
-    while (s->parked != NULL) unlink_parked(s, &s->parked);
+    LIST_EACH(m, s->parked) drop(s, m);
 }
 
 void shard_gate_forget_peer(shard *s, uint32_t peer)
 {
-    for (shard_parked **at = &s->parked; *at != NULL;)
-        if ((*at)->peer == peer)
-            unlink_parked(s, at);
-        else
-            at = &(*at)->next;
+    LIST_EACH(m, s->parked)
+        if (m->peer == peer) drop(s, m);
 }

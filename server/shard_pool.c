@@ -6,6 +6,7 @@
  * first is free first. */
 #include "server/shard_state.h"
 
+#include "common/list.h"
 #include "common/simd/simd.h"
 
 #include <assert.h>
@@ -15,7 +16,7 @@ enum { ALIGNMENT = 64 };
 
 struct shard_spare {
     buf base;
-    shard_spare *next;
+    shard_spare *next, *prev;
 };
 _Static_assert(sizeof(shard_spare) <= ALIGNMENT, "the numbers begin on the next cache line");
 
@@ -43,17 +44,8 @@ static shard_spare *make(size_t count, size_t room)
 {
     shard_spare *made = aligned_alloc(ALIGNMENT, ALIGNMENT + room * sizeof(float));
     if (made == NULL) return NULL;
-    made->next = NULL;
     buf_init(&made->base, (char *)made + ALIGNMENT, count * sizeof(float), release);
     return made;
-}
-
-static shard_spare *unlink_first(shard_spare **line)
-{
-    shard_spare *first = *line;
-    *line              = first->next;
-    first->next        = NULL;
-    return first;
 }
 
 buf *shard_pool_take(shard_pool *pool, size_t count)
@@ -65,8 +57,9 @@ buf *shard_pool_take(shard_pool *pool, size_t count)
     if (*line == NULL && pool->lent[class] != NULL && buf_is_alone(&pool->lent[class]->base))
         line = &pool->lent[class];
     if (*line == NULL) return (buf *)make(count, room);
-    shard_spare *taken = unlink_first(line);
-    taken->base.size   = count * sizeof(float);
+    shard_spare *taken = *line;
+    LIST_REMOVE(*line, taken);
+    taken->base.size = count * sizeof(float);
     return &taken->base;
 }
 
@@ -75,25 +68,15 @@ void shard_pool_give(shard_pool *pool, buf *numbers)
     size_t room;
     const int class    = class_of(numbers->size / sizeof(float), &room);
     shard_spare *given = (shard_spare *)numbers;
-    shard_spare **line = &pool->spare[class];
-    if (buf_is_alone(numbers)) {
-        given->next = *line;
-        *line       = given;
-        return;
-    }
-    if (pool->lent[class] == NULL) pool->lent_end[class] = &pool->lent[class];
-    given->next            = NULL;
-    *pool->lent_end[class] = given;
-    pool->lent_end[class]  = &given->next;
+    if (buf_is_alone(numbers))
+        LIST_PREPEND(pool->spare[class], given);
+    else
+        LIST_APPEND(pool->lent[class], given);
 }
 
 static void free_line(shard_spare *line)
 {
-    while (line != NULL) {
-        shard_spare *next = line->next;
-        buf_release(&line->base);
-        line = next;
-    }
+    LIST_EACH(spare, line) buf_release(&spare->base);
 }
 
 void shard_pool_fini(shard_pool *pool)

@@ -2,6 +2,8 @@
  * at the flush. */
 #include "server/shard_state.h"
 
+#include "common/vec.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,13 +81,7 @@ void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t nu
 /* ---- outboxes -------------------------------------------------------------------------------- */
 static shard_outbox *new_outbox(shard *s, uint32_t peer)
 {
-    if (s->n_outboxes == s->outboxes_capacity) {
-        const uint32_t capacity = s->outboxes_capacity == 0 ? 16 : s->outboxes_capacity * 2;
-        shard_outbox *more      = realloc(s->outbox, capacity * sizeof *more);
-        if (more == NULL) return NULL;
-        s->outbox            = more;
-        s->outboxes_capacity = capacity;
-    }
+    if (!VEC_ROOM(s->outbox, s->outboxes_capacity, s->n_outboxes + 1)) return NULL;
     s->last_outbox    = s->n_outboxes++;
     shard_outbox *box = &s->outbox[s->last_outbox];
     *box              = (shard_outbox){.peer = peer};
@@ -122,13 +118,7 @@ void shard_reply_forget_peer(shard *s, uint32_t peer)
 /* ---- packed lists ---------------------------------------------------------------------------- */
 static bool add_line(shard_list *list, const server_core_action *a)
 {
-    if (list->n == list->capacity) {
-        const uint32_t capacity = list->capacity == 0 ? 64 : list->capacity * 2;
-        shard_line *more        = realloc(list->line, capacity * sizeof *more);
-        if (more == NULL) return false;
-        list->line     = more;
-        list->capacity = capacity;
-    }
+    if (!VEC_ROOM(list->line, list->capacity, list->n + 1)) return false;
     list->line[list->n++] = (shard_line){
         .chunk = a->index, .staleness = a->staleness, .seq = a->seq, .repeated = a->repeated};
     return true;

@@ -21,7 +21,7 @@ enum { SHARD_POOL_CLASSES = 12 + 257 };
 typedef struct shard_spare shard_spare;
 typedef struct {
     shard_spare *spare[SHARD_POOL_CLASSES];
-    shard_spare *lent[SHARD_POOL_CLASSES], **lent_end[SHARD_POOL_CLASSES]; /* still referred to */
+    shard_spare *lent[SHARD_POOL_CLASSES]; /* still referred to */
 } shard_pool;
 
 /* Room for count numbers, its size; one reference, the pool's.  NULL: no memory. */
@@ -31,7 +31,7 @@ void shard_pool_fini(shard_pool *pool);
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 typedef struct shard_kept { /* a contribution that waits for its turn */
-    struct shard_kept *next;
+    struct shard_kept *next, *prev;
     int32_t rank;
     double weight;
     const void *data;
@@ -96,8 +96,8 @@ typedef enum {
 
 typedef struct {
     shard_line *line;
-    uint32_t n, capacity;
-    size_t bytes; /* of payload */
+    uint32_t n;
+    size_t capacity, bytes; /* bytes: of payload */
 } shard_list;
 
 typedef struct { /* what one peer is to get */
@@ -162,7 +162,7 @@ typedef struct { /* what the primary knows of another copy */
 } shard_copy;
 
 typedef struct shard_parked { /* a message that waits for the backups */
-    struct shard_parked *next;
+    struct shard_parked *next, *prev;
     uint64_t stamp;
     uint32_t peer;
     buf *payload;
@@ -183,7 +183,7 @@ struct shard {
     shard_copy copy[SHARD_COPIES_MAX];
     uint32_t n_copies, n_backups, streams;
     uint64_t open_to; /* what every backup has acknowledged */
-    shard_parked *parked, **parked_end;
+    shard_parked *parked;
     bool is_settling;
 
     uint64_t stream,
@@ -219,7 +219,8 @@ struct shard {
     optim_span *span; /* scratch for whole-tensor rules */
     double *scratch;
     shard_outbox *outbox;
-    uint32_t n_outboxes, outboxes_capacity, last_outbox;
+    uint32_t n_outboxes, last_outbox;
+    size_t outboxes_capacity;
     shard_columns columns, refused;
     shard_refusals refusals;
     shard_open_cut cuts[SHARD_CUTS_MAX];

@@ -1,6 +1,7 @@
 /* shard_sum.c - contributions: kept where they arrived, added up in the order the core says. */
 #include "server/shard_state.h"
 
+#include "common/list.h"
 #include "common/simd/simd.h"
 
 #include <stdlib.h>
@@ -112,15 +113,13 @@ void shard_keep(shard *s, shard_chunk *k, int32_t rank, double weight, const voi
         shard_no_memory(s);
         return;
     }
-    *kept =
-        (shard_kept){.next = k->kept, .rank = rank, .weight = weight, .data = held, .holder = part};
-    k->kept = kept;
+    *kept = (shard_kept){.rank = rank, .weight = weight, .data = held, .holder = part};
+    LIST_PREPEND(k->kept, kept);
 }
 
-static void recycle(shard *s, shard_kept **at)
+static void recycle(shard *s, shard_chunk *k, shard_kept *kept)
 {
-    shard_kept *kept = *at;
-    *at              = kept->next;
+    LIST_REMOVE(k->kept, kept);
     buf_release(kept->holder);
     kept->next    = s->spare_kept;
     s->spare_kept = kept;
@@ -128,17 +127,17 @@ static void recycle(shard *s, shard_kept **at)
 
 void shard_fold_kept(shard *s, shard_chunk *k, int32_t rank)
 {
-    for (shard_kept **at = &k->kept; *at != NULL; at = &(*at)->next) {
-        if ((*at)->rank != rank) continue;
-        shard_fold(s, k, rank, (*at)->weight, (*at)->data, (*at)->holder);
-        recycle(s, at);
+    LIST_EACH(kept, k->kept) {
+        if (kept->rank != rank) continue;
+        shard_fold(s, k, rank, kept->weight, kept->data, kept->holder);
+        recycle(s, k, kept);
         return;
     }
 }
 
 void shard_drop_kept(shard *s, shard_chunk *k)
 {
-    while (k->kept != NULL) recycle(s, &k->kept);
+    LIST_EACH(kept, k->kept) recycle(s, k, kept);
 }
 
 void shard_drop_staged(shard *s, shard_chunk *k)

@@ -8,6 +8,7 @@
 #include "server/store_thread.h"
 
 #include "common/fp_env.h"
+#include "common/list.h"
 #include "common/log.h"
 #include "common/trace.h"
 
@@ -80,7 +81,7 @@ static handed_in *next_cut(store_thread *t)
 {
     pthread_mutex_lock(&t->lock);
     handed_in *h = t->inbox;
-    if (h != NULL) t->inbox = h->next;
+    if (h != NULL) LIST_REMOVE(t->inbox, h);
     pthread_mutex_unlock(&t->lock);
     return h;
 }
@@ -138,26 +139,14 @@ static handed_in *make_way(store_thread *t, int64_t step, int64_t *given_up)
     if (t->writing < 0 || step <= t->writing || step <= t->waiting) return NULL;
     if (t->waiting >= 0) {
         *given_up = t->given_up = t->waiting;
-        for (handed_in **at = &t->inbox; *at != NULL;) {
-            handed_in *h = *at;
-            if (h->cut->step > t->given_up || h->cut->step <= t->writing) {
-                at = &h->next;
-                continue;
-            }
-            *at     = h->next;
-            h->next = victims;
-            victims = h;
+        LIST_EACH(h, t->inbox) {
+            if (h->cut->step > t->given_up || h->cut->step <= t->writing) continue;
+            LIST_REMOVE(t->inbox, h);
+            LIST_PREPEND(victims, h);
         }
     }
     t->waiting = step;
     return victims;
-}
-
-static void append(store_thread *t, handed_in *h)
-{
-    handed_in **at = &t->inbox;
-    while (*at != NULL) at = &(*at)->next;
-    *at = h;
 }
 
 static void tell_given_up(store_thread *t, int64_t step)
@@ -193,8 +182,8 @@ void store_thread_cut(store_thread *t, uint32_t number, shard_cut *cut)
     const bool is_late = h == NULL || cut->step <= t->given_up;
     handed_in *victims = is_late ? NULL : make_way(t, cut->step, &given_up);
     if (!is_late) {
-        *h = (handed_in){t, NULL, number, cut};
-        append(t, h);
+        *h = (handed_in){.shard = number, .cut = cut};
+        LIST_APPEND(t->inbox, h);
     }
     pthread_mutex_unlock(&t->lock);
     if (is_late) {
@@ -203,12 +192,11 @@ void store_thread_cut(store_thread *t, uint32_t number, shard_cut *cut)
         return;
     }
     if (given_up >= 0) tell_given_up(t, given_up);
-    for (handed_in *next; victims != NULL; victims = next) {
-        next = victims->next;
-        if (victims->cut->step != given_up && !is_among(next, victims->cut->step))
-            tell_given_up(t, victims->cut->step);
-        store_part_drop_cut(t, victims->cut);
-        free(victims);
+    LIST_EACH(victim, victims) {
+        if (victim->cut->step != given_up && !is_among(victim_next, victim->cut->step))
+            tell_given_up(t, victim->cut->step);
+        store_part_drop_cut(t, victim->cut);
+        free(victim);
     }
     if (!server_post(t->loop, take_cuts, t))
         log_warning("no memory to write the snapshot of step %" PRId64, cut->step);

@@ -17,8 +17,7 @@ typedef struct {
 } pending;
 
 typedef struct handed_in {
-    store_thread *thread;
-    struct handed_in *next;
+    struct handed_in *next, *prev;
     uint32_t shard;
     shard_cut *cut;
 } handed_in;
