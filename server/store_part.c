@@ -4,20 +4,13 @@
 #include "common/log.h"
 #include "common/store/bundle.h"
 #include "common/trace.h"
-#include "proto/describe.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- writing --------------------------------------------------------------------------------- */
-/* Equal on all parts of one snapshot, and never that of another job's at the same step. */
-uint64_t store_part_id(uint64_t term, int64_t step)
-{
-    return term * 0x9e3779b97f4a7c15u + (uint64_t)step;
-}
-
-uint64_t store_part_chunk_bytes(const shard_cut_chunk *k)
+static uint64_t chunk_bytes(const shard_cut_chunk *k)
 {
     return k->count * sizeof(float) * (1 + k->n_slots);
 }
@@ -40,19 +33,20 @@ static void let_go(store_thread *t, shard_cut_chunk *k)
     snapshot_memory_release(t->memory, bytes, was_copied);
 }
 
-static pen_status put_chunk(store_thread *t, shard_cut_chunk *k, const store_tensor *row,
-                            uint64_t *bytes, pen_error *why)
+static pen_status put_chunk(store_thread *t, shard_cut_chunk *k, uint64_t *bytes, pen_error *why)
 {
-    pen_status status = PEN_OK;
+    const store_tensor *row = &t->writer.row[k->tensor];
+    pen_status status       = PEN_OK;
     for (uint32_t a = 0; status == PEN_OK && a <= k->n_slots; a++) {
         buf *numbers = NULL;
         status       = shard_cut_read(k, a, &numbers, why);
         if (status == PEN_OK)
-            status = store_put(t->store, row->name, a == 0 ? "param" : row->slot_names[a - 1],
-                               k->start, k->count, numbers->data, why);
+            status =
+                store_put(t->writer.store, row->name, a == 0 ? "param" : row->slot_names[a - 1],
+                          k->start, k->count, numbers->data, why);
         buf_release(numbers);
     }
-    *bytes += store_part_chunk_bytes(k);
+    *bytes += chunk_bytes(k);
     let_go(t, k);
     return status;
 }
@@ -70,7 +64,7 @@ static pen_status put_versions(store_thread *t, const pending *p, pen_error *why
             rows[n++] = (describe_version){.chunk   = p->cut[i]->chunk[k].chunk,
                                            .version = p->cut[i]->chunk[k].version};
     const pen_status status =
-        store_put_blob(t->store, DESCRIBE_VERSIONS_BLOB, rows, n * sizeof *rows, why);
+        store_put_blob(t->writer.store, DESCRIBE_VERSIONS_BLOB, rows, n * sizeof *rows, why);
     free(rows);
     return status;
 }
@@ -90,7 +84,7 @@ static pen_status put_states(store_thread *t, const pending *p, pen_error *why)
                          "keep at most %d",
                          size, BUNDLE_BYTES_MAX);
     if (status == PEN_OK && size > 0)
-        status = store_put_blob(t->store, DESCRIBE_STATES_BLOB, all, size, why);
+        status = store_put_blob(t->writer.store, DESCRIBE_STATES_BLOB, all, size, why);
     free(all);
     return status;
 }
@@ -103,73 +97,33 @@ static int64_t applied_of(const pending *p)
     return applied;
 }
 
-static pen_status write_part(store_thread *t, const pending *p, const store_tensor *rows,
-                             const store_setting *settings, uint64_t *bytes, pen_error *why)
+static pen_status put_all(store_thread *t, const pending *p, uint64_t *bytes, pen_error *why)
 {
-    const wire_model *model       = &t->plan->message.u.plan.model;
-    const store_manifest manifest = {.step       = p->step,
-                                     .applied    = applied_of(p),
-                                     .id         = store_part_id(t->plan->term, p->step),
-                                     .job        = t->server->job,
-                                     .n_tensors  = model->n_tensors,
-                                     .tensor     = rows,
-                                     .n_settings = model->n_settings,
-                                     .setting    = settings};
-    pen_status status             = store_begin(t->store, &manifest, why);
+    pen_status status = PEN_OK;
     for (uint32_t i = 0; i < p->n; i++)
         for (uint32_t k = 0; status == PEN_OK && k < p->cut[i]->n; k++)
-            status =
-                put_chunk(t, &p->cut[i]->chunk[k], &rows[p->cut[i]->chunk[k].tensor], bytes, why);
+            status = put_chunk(t, &p->cut[i]->chunk[k], bytes, why);
     if (status == PEN_OK) status = put_versions(t, p, why);
-    if (status == PEN_OK) status = put_states(t, p, why);
-    if (status == PEN_OK) return store_commit(t->store, why);
-    store_abort(t->store);
-    return status;
+    return status == PEN_OK ? put_states(t, p, why) : status;
 }
 
-static pen_status describe_and_write(store_thread *t, const pending *p, uint64_t *bytes,
-                                     pen_error *why)
-{
-    const wire_model *model = &t->plan->message.u.plan.model;
-    store_tensor *rows      = calloc(model->n_tensors + 1, sizeof *rows);
-    store_setting *settings = calloc(model->n_settings + 1, sizeof *settings);
-    pen_status status       = PEN_OK;
-    if (rows == NULL || settings == NULL)
-        status = why_set(why, PEN_NO_MEMORY, "no memory for the manifest of a snapshot");
-    if (status == PEN_OK) {
-        describe_model(model, rows);
-        for (uint32_t i = 0; i < model->n_settings; i++)
-            settings[i] = (store_setting){model->setting[i].key, model->setting[i].value};
-        status = write_part(t, p, rows, settings, bytes, why);
-    }
-    free(rows);
-    free(settings);
-    return status;
-}
-
-/* The first time, what an earlier run wrote after the step it was taken back to goes. */
 pen_status store_part_open(store_thread *t, pen_error *why)
 {
-    const char *dir = t->server->settings.store;
-    if (t->store != NULL) return PEN_OK;
-    if (dir[0] == '\0')
-        return why_set(why, PEN_STORE,
-                       "this server has no store; give it a directory with --store");
-    pen_status status = store_open(dir, t->plan->rank, &t->store, why);
-    if (status != PEN_OK || t->is_settled || t->plan->message.u.plan.restore < 0) return status;
-    status        = store_forget_after(t->store, t->plan->message.u.plan.restore, why);
-    t->is_settled = status == PEN_OK;
-    return status;
+    if (t->writer.dir[0] != '\0') return part_writer_open(&t->writer, why);
+    return why_set(why, PEN_STORE, "this server has no store; give it a directory with --store");
 }
 
 static pen_status write_pending(store_thread *t, const pending *p, uint64_t *bytes, pen_error *why)
 {
-    pen_status status = store_part_open(t, why);
-    if (status == PEN_OK) status = describe_and_write(t, p, bytes, why);
-    if (status == PEN_OK) return PEN_OK;
-    store_close(t->store); /* the next snapshot begins as if nothing had been */
-    t->store = NULL;
-    return status;
+    const store_manifest head = {.step    = p->step,
+                                 .applied = applied_of(p),
+                                 .id      = snapshot_id(t->plan->term, p->step),
+                                 .job     = t->server->job};
+    pen_status status         = store_part_open(t, why);
+    if (status == PEN_OK)
+        status = part_writer_begin(&t->writer, &t->plan->message.u.plan.model, &head, why);
+    if (status == PEN_OK) status = put_all(t, p, bytes, why);
+    return part_writer_end(&t->writer, status, why);
 }
 
 void store_part_drop_cut(store_thread *t, shard_cut *cut)

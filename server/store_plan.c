@@ -4,7 +4,6 @@
 
 #include "common/log.h"
 #include "common/store/bundle.h"
-#include "proto/describe.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -121,19 +120,6 @@ static pen_status make_shards(server_plan *p, store_reader *reader, pen_error *w
     return PEN_OK;
 }
 
-/* Whether what was kept is what these workers train. */
-static pen_status check_model(const server_plan *p, const store_manifest *kept, pen_error *why)
-{
-    const uint32_t n   = p->message.u.plan.model.n_tensors;
-    store_tensor *rows = calloc(n + 1, sizeof *rows);
-    if (rows == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to compare a snapshot");
-    describe_model(&p->message.u.plan.model, rows);
-    const store_manifest wanted = {.n_tensors = n, .tensor = rows};
-    const pen_status status     = store_compare(kept, &wanted, p->server->settings.store, why);
-    free(rows);
-    return status;
-}
-
 static void add_states(const void *data, size_t size, void *user)
 {
     server_plan *p = user;
@@ -171,7 +157,8 @@ static pen_status restore(server_plan *p, pen_error *why)
                        step);
     pen_status status = store_reader_open(p->server->settings.store, &reader, why);
     if (status == PEN_OK) status = store_reader_manifest(reader, step, &manifest, why);
-    if (status == PEN_OK) status = check_model(p, manifest, why);
+    if (status == PEN_OK)
+        status = snapshot_is_of(manifest, &p->message.u.plan.model, p->server->settings.store, why);
     if (status == PEN_OK) status = restore_states(p, reader, manifest, why);
     if (status == PEN_OK) {
         p->applied = manifest->applied;
@@ -190,8 +177,12 @@ static void prepare(void *user)
         status =
             p->message.u.plan.restore >= 0 ? restore(p, &p->why) : make_shards(p, NULL, &p->why);
     p->status = status;
-    if (status == PEN_OK) t->plan = p;
-    if (status == PEN_OK) t->written = p->message.u.plan.restore;
+    if (status == PEN_OK) {
+        t->plan    = p;
+        t->written = p->message.u.plan.restore;
+        t->writer  = (part_writer){
+             .dir = p->server->settings.store, .rank = p->rank, .restored = t->written};
+    }
     if (!server_tell_main(p->server, SERVER_PREPARED, p)) log_error("no memory to pass a plan on");
 }
 

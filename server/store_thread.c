@@ -227,12 +227,12 @@ static void settle(void *user)
     pen_status status = PEN_OK;
     pen_error why     = {0};
     if (f->opens) status = store_part_open(t, &why);
-    if (status == PEN_OK && t->store != NULL)
-        status = f->dropped >= 0 ? store_drop(t->store, f->dropped,
-                                              store_part_id(t->plan->term, f->dropped), &why)
-                                 : store_forget(t->store, f->keep, f->n, &why);
-    if (status == PEN_OK && t->store != NULL && f->dropped < 0 && t->plan->rank == 0)
-        status = store_forget_strays(t->server->settings.store, f->n_servers, f->keep, f->n, &why);
+    if (status == PEN_OK && t->writer.store != NULL)
+        status = f->dropped >= 0 ? store_drop(t->writer.store, f->dropped,
+                                              snapshot_id(t->plan->term, f->dropped), &why)
+                                 : store_forget(t->writer.store, f->keep, f->n, &why);
+    if (status == PEN_OK && t->writer.store != NULL && f->dropped < 0 && t->plan->rank == 0)
+        status = store_forget_strays(t->writer.dir, f->n_servers, f->keep, f->n, &why);
     if (status != PEN_OK) log_warning("an old snapshot is kept: %s", why.text);
     free(f);
 }
@@ -346,7 +346,7 @@ void store_thread_stop(store_thread *t)
     free(t->expected);
     snapshot_memory_destroy(t->memory);
     pthread_mutex_destroy(&t->lock);
-    store_close(t->store);
+    store_close(t->writer.store);
     loop_destroy(t->loop);
     free(t);
 }

@@ -2,6 +2,7 @@
 #ifndef SERVER_STORE_THREAD_H
 #define SERVER_STORE_THREAD_H
 
+#include "proto/snapshot_part.h"
 #include "server/server_state.h"
 #include "server/snapshot_memory.h"
 
@@ -28,8 +29,7 @@ struct store_thread {
     pthread_t thread;
     bool is_running;
     const server_plan *plan;
-    store *store;    /* opened with the first snapshot, and anew after a failure */
-    bool is_settled; /* steps after the restored one have been forgotten */
+    part_writer writer;
     pending pending[PENDING_MAX];
     int64_t written;                /* newest step whose part was written, or failed to be */
     uint32_t *expected, n_expected; /* shards that make a part */
@@ -43,12 +43,10 @@ struct store_thread {
 };
 
 /* store_part.c */
-uint64_t store_part_id(uint64_t term, int64_t step);
-uint64_t store_part_chunk_bytes(const shard_cut_chunk *k);
 uint64_t store_part_chunk_memory(const shard_cut_chunk *k); /* of it that the cut holds in memory */
 void store_part_write(store_thread *t, pending *p); /* and tells main; then p is forgotten */
 void store_part_forget(store_thread *t, pending *p);
-pen_status store_part_open(store_thread *t, pen_error *why); /* t->store, if it is not open */
+pen_status store_part_open(store_thread *t, pen_error *why); /* its writer, if it is not open */
 void store_part_drop_cut(store_thread *t, shard_cut *cut);
 
 #endif

@@ -5,7 +5,6 @@
 #include "common/log.h"
 #include "common/trace.h"
 #include "common/why.h"
-#include "proto/describe.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -81,14 +80,15 @@ static pen_status put_piece(keeper *k, const holding_span *span, const store_ten
                             uint64_t at, uint64_t n, pen_error *why)
 {
     const uint64_t start = span->start + at;
-    pen_status status    = store_put(k->store, row->name, "param", start, n, span->param + at, why);
+    pen_status status =
+        store_put(k->writer.store, row->name, "param", start, n, span->param + at, why);
     for (int32_t s = 0; s < row->slots && status == PEN_OK; s++)
-        status =
-            store_put(k->store, row->name, row->slot_names[s], start, n, span->slot[s] + at, why);
+        status = store_put(k->writer.store, row->name, row->slot_names[s], start, n,
+                           span->slot[s] + at, why);
     return status;
 }
 
-static pen_status put_spans(keeper *k, const holding *h, const store_tensor *rows, pen_error *why)
+static pen_status put_spans(keeper *k, const holding *h, pen_error *why)
 {
     share s           = {.held = h};
     pen_status status = PEN_OK;
@@ -96,7 +96,7 @@ static pen_status put_spans(keeper *k, const holding *h, const store_tensor *row
         const holding_span *span = &h->span[i];
         for (uint64_t at = 0; at < span->count && status == PEN_OK; at += KEEPER_PIECE) {
             const uint64_t left = span->count - at, n = left < KEEPER_PIECE ? left : KEEPER_PIECE;
-            if (is_mine(&s)) status = put_piece(k, span, &rows[span->tensor], at, n, why);
+            if (is_mine(&s)) status = put_piece(k, span, &k->writer.row[span->tensor], at, n, why);
         }
     }
     return status;
@@ -117,7 +117,7 @@ static pen_status put_versions(keeper *k, const holding *h, pen_error *why)
                 rows[n++] = (describe_version){.chunk = c, .version = span->version};
     }
     const pen_status status =
-        store_put_blob(k->store, DESCRIBE_VERSIONS_BLOB, rows, n * sizeof *rows, why);
+        store_put_blob(k->writer.store, DESCRIBE_VERSIONS_BLOB, rows, n * sizeof *rows, why);
     free(rows);
     return status;
 }
@@ -131,65 +131,8 @@ static pen_status put_states(keeper *k, int64_t step, pen_error *why)
     pen_status status =
         state_table_pack(&k->ctx->states, keeper_position(k) == 0, &bytes, &size, why);
     if (status == PEN_OK && size > 0)
-        status = store_put_blob(k->store, DESCRIBE_STATES_BLOB, bytes, size, why);
+        status = store_put_blob(k->writer.store, DESCRIBE_STATES_BLOB, bytes, size, why);
     free(bytes);
-    return status;
-}
-
-static uint64_t id_of(const keeper *k, int64_t step)
-{
-    return k->run * 0x9e3779b97f4a7c15u + (uint64_t)step;
-}
-
-static pen_status write_all(keeper *k, int64_t step, const holding *h, const store_tensor *rows,
-                            const store_setting *settings, pen_error *why)
-{
-    const wire_model *wired       = &k->ctx->model.wire;
-    const store_manifest manifest = {.step       = step,
-                                     .applied    = h->applied,
-                                     .id         = id_of(k, step),
-                                     .job        = k->ctx->job,
-                                     .n_tensors  = wired->n_tensors,
-                                     .tensor     = rows,
-                                     .n_settings = wired->n_settings,
-                                     .setting    = settings};
-    pen_status status             = store_begin(k->store, &manifest, why);
-    if (status != PEN_OK) return status;
-    status = put_spans(k, h, rows, why);
-    if (status == PEN_OK) status = put_versions(k, h, why);
-    if (status == PEN_OK) status = put_states(k, step, why);
-    if (status == PEN_OK) return store_commit(k->store, why);
-    store_abort(k->store);
-    return status;
-}
-
-static pen_status describe_and_write(keeper *k, int64_t step, const holding *h, pen_error *why)
-{
-    const wire_model *wired = &k->ctx->model.wire;
-    store_tensor *rows      = calloc(wired->n_tensors + 1, sizeof *rows);
-    store_setting *settings = calloc(wired->n_settings + 1, sizeof *settings);
-    pen_status status       = PEN_OK;
-    if (rows == NULL || settings == NULL)
-        status = why_set(why, PEN_NO_MEMORY, "no memory for the manifest of a snapshot");
-    if (status == PEN_OK) {
-        describe_model(wired, rows);
-        for (uint32_t i = 0; i < wired->n_settings; i++)
-            settings[i] = (store_setting){wired->setting[i].key, wired->setting[i].value};
-        status = write_all(k, step, h, rows, settings, why);
-    }
-    free(rows);
-    free(settings);
-    return status;
-}
-
-/* The first time, what an earlier run wrote after the step that this one goes on from goes. */
-static pen_status open_store(keeper *k, pen_error *why)
-{
-    if (k->store != NULL) return PEN_OK;
-    pen_status status = store_open(k->ctx->settings.store, k->ctx->env.rank, &k->store, why);
-    if (status != PEN_OK || k->is_settled || k->restored < 0) return status;
-    status        = store_forget_after(k->store, k->restored, why);
-    k->is_settled = status == PEN_OK;
     return status;
 }
 
@@ -198,12 +141,18 @@ static pen_status write_part(keeper *k, int64_t step, pen_error *why)
     FILE_LIMIT_IS_AN_ERROR();
     holding h         = {.copies = 1};
     pen_status status = k->ctx->strategy->ops->holding(k->ctx->strategy, &h, why);
-    if (status == PEN_OK) status = open_store(k, why);
-    if (status == PEN_OK) status = describe_and_write(k, step, &h, why);
+    if (status == PEN_OK) {
+        const store_manifest head = {.step    = step,
+                                     .applied = h.applied,
+                                     .id      = snapshot_id(k->run, step),
+                                     .job     = k->ctx->job};
+        status                    = part_writer_begin(&k->writer, &k->ctx->model.wire, &head, why);
+    }
+    if (status == PEN_OK) status = put_spans(k, &h, why);
+    if (status == PEN_OK) status = put_versions(k, &h, why);
+    if (status == PEN_OK) status = put_states(k, step, why);
+    status        = part_writer_end(&k->writer, status, why);
     k->lacks_room = status == PEN_STORE && store_lacked_room();
-    if (status == PEN_OK) return PEN_OK;
-    store_close(k->store); /* the next snapshot begins as if nothing had been */
-    k->store = NULL;
     return status;
 }
 
@@ -212,7 +161,7 @@ static pen_status forget_oldest(keeper *k, uint32_t gone, pen_error *why)
 {
     k->n_kept -= gone;
     memmove(k->kept, k->kept + gone, k->n_kept * sizeof *k->kept);
-    pen_status status = store_forget(k->store, k->kept, k->n_kept, why);
+    pen_status status = store_forget(k->writer.store, k->kept, k->n_kept, why);
     /* Folders that are in use are passed over, so those of ranks that were lost go, too. */
     const int32_t world = k->ctx->env.world_size;
     const int32_t first = keeper_members(k) < world ? 0 : world;
@@ -233,7 +182,8 @@ static void forget_old(keeper *k, int64_t step)
 static void drop_part(keeper *k, int64_t step)
 {
     pen_error why = {0};
-    if (k->store != NULL && store_drop(k->store, step, id_of(k, step), &why) != PEN_OK)
+    if (k->writer.store != NULL &&
+        store_drop(k->writer.store, step, snapshot_id(k->run, step), &why) != PEN_OK)
         log_warning("a part of a snapshot that failed is kept: %s", why.text);
 }
 
@@ -244,7 +194,7 @@ static pen_status make_room(keeper *k, int64_t step, bool *is_told, pen_error *w
         log_notice("there is no room for the snapshot of step %" PRId64 " beside %u others: that "
                    "of step %" PRId64 " goes, and it is tried again",
                    step, k->n_kept, k->kept[0]);
-    pen_status status = open_store(k, why);
+    pen_status status = part_writer_open(&k->writer, why);
     if (status == PEN_OK) status = forget_oldest(k, 1, why);
     return keeper_agree(k, status, is_told, why);
 }
@@ -350,8 +300,7 @@ pen_status keeper_create(pen_ctx *ctx, pen_error *why)
                        ctx->settings.snapshot_every);
     keeper *k = calloc(1, sizeof *k);
     if (k == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to keep snapshots");
-    k->ctx      = ctx;
-    k->restored = -1;
+    k->ctx = ctx;
     pthread_mutex_init(&k->lock, NULL);
     ctx->keeper = k;
     return PEN_OK;
@@ -361,7 +310,7 @@ void keeper_destroy(pen_ctx *ctx)
 {
     keeper *k = ctx->keeper;
     if (k == NULL) return;
-    store_close(k->store);
+    store_close(k->writer.store);
     plan_destroy(k->plan);
     pthread_mutex_destroy(&k->lock);
     free(k);

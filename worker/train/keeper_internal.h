@@ -2,8 +2,8 @@
 #ifndef WORKER_TRAIN_KEEPER_INTERNAL_H
 #define WORKER_TRAIN_KEEPER_INTERNAL_H
 
-#include "common/store/store.h"
 #include "proto/plan.h"
+#include "proto/snapshot_part.h"
 #include "worker/train/holding.h"
 #include "worker/train/keeper.h"
 
@@ -15,12 +15,10 @@ enum {
 
 struct keeper {
     pen_ctx *ctx;
-    talk *talk;   /* from keeper_commit() on; NULL: alone */
-    plan *plan;   /* how chunks are numbered; made at commit */
-    store *store; /* opened with the first snapshot, and anew after a failure */
+    talk *talk; /* from keeper_commit() on; NULL: alone */
+    plan *plan; /* how chunks are numbered; made at commit */
+    part_writer writer;
     uint64_t run; /* the same on all ranks and in no other run: ids of snapshots begin with it */
-    int64_t restored;                  /* the step this run goes on from; -1: from none */
-    bool is_settled;                   /* what came after it has been forgotten */
     int64_t kept[KEEPER_KEEP_MAX + 1]; /* complete ones, in the order they were written */
     uint32_t n_kept;
     bool lacks_room; /* the newest part was not written for that; after keeper_agree(): anybody's */

@@ -3,7 +3,6 @@
 
 #include "common/log.h"
 #include "common/why.h"
-#include "proto/describe.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -63,18 +62,6 @@ static pen_status choose(keeper *k, choice *c, pen_error *why)
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-static pen_status check_model(const keeper *k, const store_manifest *kept, pen_error *why)
-{
-    const wire_model *wired = &k->ctx->model.wire;
-    store_tensor *rows      = calloc(wired->n_tensors + 1, sizeof *rows);
-    if (rows == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to compare a snapshot");
-    describe_model(wired, rows);
-    const store_manifest wanted = {.n_tensors = wired->n_tensors, .tensor = rows};
-    const pen_status status     = store_compare(kept, &wanted, k->ctx->settings.store, why);
-    free(rows);
-    return status;
-}
-
 /* Of an import, which has parameters only, the rule begins as in a new job. */
 static void begin_slots(const pen_params *group, holding_span *span)
 {
@@ -177,7 +164,8 @@ static pen_status read_all(keeper *k, store_reader *r, int64_t step, pen_error *
     const store_manifest *m;
     holding h         = {.copies = 1};
     pen_status status = store_reader_manifest(r, step, &m, why);
-    if (status == PEN_OK) status = check_model(k, m, why);
+    if (status == PEN_OK)
+        status = snapshot_is_of(m, &k->ctx->model.wire, k->ctx->settings.store, why);
     if (status == PEN_OK) status = k->ctx->strategy->ops->holding(k->ctx->strategy, &h, why);
     for (uint32_t i = 0; i < h.n && status == PEN_OK; i++)
         status = read_span(k, r, m, &h.span[i], why);
@@ -223,9 +211,9 @@ static pen_status follow(keeper *k, choice *c, pen_error *why)
         *why = c->why;
         return why->status;
     }
-    k->run      = c->run;
-    k->restored = c->step;
-    k->n_kept   = c->n_kept;
+    k->run             = c->run;
+    k->writer.restored = c->step;
+    k->n_kept          = c->n_kept;
     memcpy(k->kept, c->kept, c->n_kept * sizeof *c->kept);
     if (c->step < 0) return PEN_OK;
     pen_status status = read_snapshot(k, c->step, why);
@@ -242,9 +230,11 @@ static pen_status restore(keeper *k, pen_error *why)
 
 pen_status keeper_commit(pen_ctx *ctx, talk *t, pen_error *why)
 {
-    ctx->keeper->talk       = t;
-    const pen_status status = plan_create(&ctx->model.wire, &ctx->keeper->plan, why);
-    return status == PEN_OK ? restore(ctx->keeper, why) : status;
+    keeper *k               = ctx->keeper;
+    const pen_status status = plan_create(&ctx->model.wire, &k->plan, why);
+    k->talk                 = t;
+    k->writer = (part_writer){.dir = ctx->settings.store, .rank = ctx->env.rank, .restored = -1};
+    return status == PEN_OK ? restore(k, why) : status;
 }
 
 /* ---- back to an earlier one ------------------------------------------------------------------ */
@@ -287,7 +277,7 @@ pen_status keeper_go_back(pen_ctx *ctx, int64_t step, pen_error *why)
     choice c;
     keeper *k = ctx->keeper;
     if (keeper_position(k) == 0 && choose_back(k, step, &c, why) != PEN_OK) c.why = *why;
-    k->is_settled           = false; /* what came after it goes with the next snapshot */
+    k->writer.is_settled    = false; /* what came after it goes with the next snapshot */
     const pen_status status = follow(k, &c, why);
     if (status == PEN_OK) ctx->step.flags |= PEN_STEP_REWOUND;
     return status;

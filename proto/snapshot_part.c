@@ -1,0 +1,67 @@
+/* snapshot_part.c - see snapshot_part.h. */
+#include "proto/snapshot_part.h"
+
+#include "common/why.h"
+
+#include <stdlib.h>
+
+uint64_t snapshot_id(uint64_t run, int64_t step)
+{
+    return run * 0x9e3779b97f4a7c15u + (uint64_t)step;
+}
+
+pen_status part_writer_open(part_writer *w, pen_error *why)
+{
+    if (w->store != NULL) return PEN_OK;
+    pen_status status = store_open(w->dir, w->rank, &w->store, why);
+    if (status != PEN_OK || w->is_settled || w->restored < 0) return status;
+    status        = store_forget_after(w->store, w->restored, why);
+    w->is_settled = status == PEN_OK;
+    return status;
+}
+
+pen_status part_writer_begin(part_writer *w, const wire_model *model, const store_manifest *head,
+                             pen_error *why)
+{
+    store_manifest all     = *head;
+    store_setting *setting = calloc(model->n_settings + 1, sizeof *setting);
+    pen_status status      = part_writer_open(w, why);
+    w->row                 = calloc(model->n_tensors + 1, sizeof *w->row);
+    if (status == PEN_OK && (w->row == NULL || setting == NULL))
+        status = why_set(why, PEN_NO_MEMORY, "no memory for the manifest of a snapshot");
+    if (status == PEN_OK) {
+        describe_model(model, w->row);
+        for (uint32_t i = 0; i < model->n_settings; i++)
+            setting[i] = (store_setting){model->setting[i].key, model->setting[i].value};
+        all.n_tensors  = model->n_tensors;
+        all.tensor     = w->row;
+        all.n_settings = model->n_settings;
+        all.setting    = setting;
+        status         = store_begin(w->store, &all, why);
+    }
+    free(setting);
+    return status;
+}
+
+pen_status part_writer_end(part_writer *w, pen_status status, pen_error *why)
+{
+    if (status == PEN_OK) status = store_commit(w->store, why);
+    free(w->row);
+    w->row = NULL;
+    if (status == PEN_OK) return PEN_OK;
+    store_close(w->store);
+    w->store = NULL;
+    return status;
+}
+
+pen_status snapshot_is_of(const store_manifest *kept, const wire_model *model, const char *dir,
+                          pen_error *why)
+{
+    store_tensor *rows = calloc(model->n_tensors + 1, sizeof *rows);
+    if (rows == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to compare a snapshot");
+    describe_model(model, rows);
+    const store_manifest wanted = {.n_tensors = model->n_tensors, .tensor = rows};
+    const pen_status status     = store_compare(kept, &wanted, dir, why);
+    free(rows);
+    return status;
+}
