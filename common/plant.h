@@ -38,6 +38,8 @@
     X(RENEWAL_LOST, "a member whose connection is silent opens no other")                          \
     X(STALE_INCARNATION, "a member goes on with a scheduler that knows it as another")             \
     X(SEAL_FORGOTTEN, "SEALED is said once, and lost with its message")                            \
+    X(LEAST_STEP_SETTLED, "an epoch without servers goes on from the least step that was applied") \
+    X(SEAL_NOT_AWAITED, "an epoch ends before all holders of state have said where they stand")    \
     X(GRACE_NOT_GRANTED, "a member does not wait for a scheduler that promised to come back")      \
     X(READY_NOT_AWAITED, "the first step begins before all workers have reached all")
 

@@ -302,6 +302,7 @@ typedef struct {
             int32_t local_rank, local_world_size, node; /* as its launcher says; -1: it does not */
             uint64_t nonce;
             uint64_t number; /* in its memory, for who can map it; 0: nobody may */
+            bool holds_state; /* a worker that answers SEAL; servers do anyway */
             const char *host, *machine, *job, *store;
             uint32_t n_addresses, n_snapshots;
             const char *const *address;

@@ -413,7 +413,7 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     F(ROLE, role) F(RANK, rank) F(NUMBER, world_size) F(NUMBER, servers) F(NUMBER, nonce) \
     F(TEXT, host) F(NUMBER, pid) F(TEXT, job) F(TEXTS, address, n_addresses) \
     F(NUMBER, local_rank) F(NUMBER, node) F(STEPS, snapshot, n_snapshots) F(TEXT, store) \
-    F(NUMBER, local_world_size) F(TEXT, machine) F(NUMBER, number)
+    F(NUMBER, local_world_size) F(TEXT, machine) F(NUMBER, number) F(BOOL, holds_state)
 #define FIELDS_WELCOME(F) \
     F(NUMBER, incarnation) F(RANK, rank) F(NUMBER, term) F(TEXT, job) F(NUMBER, lease_ms) \
     F(NUMBER, grace_ms) F(NUMBER, local_rank) F(NUMBER, node)

@@ -1,11 +1,12 @@
 /* core_epoch.c - EPOCH, SEAL, SEALED: who is in, where the copies lie, and what becomes of an open step.
  *
- * DESIGN.  The epoch record says who takes part.  While a job trains with servers it changes in four
- * moves: all servers are sealed, so that nothing moves any more; what they say is settled (settle.h) and
+ * DESIGN.  The epoch record says who takes part.  While a job trains it changes in four moves: all holders of
+ * state are sealed, so that nothing moves any more; what they say is settled (settle.h) and
  * the placement goes a step towards its goal (placement.h); the new record is kept; everybody is told.
- * Causes that come while a change is under way become part of it: what a sealed server said
- * stays true.  A server that dies in the meantime is one more cause.  Workers are not waited for: who has missed
- * a record gets the newest, and judges by what it had.
+ * Holders are the servers; in a job without servers the workers, if all of them can be sealed.
+ * Causes that come while a change is under way become part of it: what a sealed holder said
+ * stays true.  A holder that dies in the meantime is one more cause.  Workers of servers are not waited for: who has
+ * missed a record gets the newest, and judges by what it had.
  */
 #include "scheduler/core_state.h"
 #include "common/plant.h"
@@ -46,12 +47,12 @@ static void open_change(scheduler_core *core)
     c->due_ms =
         core->out.now_ms +
         (core->job.settings.lease_ms > CORE_SEAL_MS ? core->job.settings.lease_ms : CORE_SEAL_MS);
-    seat_list *servers = &core->members.roster.servers;
-    SEAT_EACH(each, servers) each->is_sealed = false;
+    const seat_list *holders = core_holders(core);
+    SEAT_EACH(each, holders) each->is_sealed = false;
     core_log(&core->out, LOG_DEBUG, "epoch %" PRIu64 " shall end: %s", core->epoch.number,
              c->cause);
     const wire_control seal = core_epoch_seal(core);
-    SEAT_EACH(one, servers)
+    SEAT_EACH(one, holders)
         if (seat_is_counted(one)) core_send(&core->out, one, &seal);
 }
 
@@ -66,10 +67,23 @@ void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, 
         va_end(args);
         c->begun_ms = core->out.now_ms;
     }
-    if (c->is_open) return; /* whatever the cause, it is seen when the change is decided */
+    if (c->is_open) { /* whatever the cause, it is seen when the change is decided */
+        core->due |= DUE_EPOCH;
+        return;
+    }
     if (!c->is_wanted || due_ms < c->due_ms) c->due_ms = due_ms;
     c->is_wanted = true;
     if (c->due_ms <= core->out.now_ms) core->due |= DUE_EPOCH;
+}
+
+void core_epoch_want_without_dead(scheduler_core *core)
+{
+    char name[SENTENCE_SEAT_BYTES];
+    const seat_list *workers = &core->members.roster.workers;
+    for (uint32_t i = 0; i < workers->n; i++)
+        if (workers->at[i]->in_record && !seat_is_counted(workers->at[i]))
+            core_epoch_want(core, core->out.now_ms, "%.120s is gone",
+                            sentence_seat(name, workers->at[i]));
 }
 
 bool core_epoch_survives(const scheduler_core *core)
@@ -91,30 +105,32 @@ bool core_epoch_survives(const scheduler_core *core)
 /* ---- deciding -------------------------------------------------------------------------------- */
 static bool all_sealed(const scheduler_core *core)
 {
-    SEAT_EACH(each, &core->members.roster.servers)
-        if (core_epoch_is_part(each) && !each->is_sealed) return false;
+    SEAT_EACH(each, core_holders(core))
+        if (core_epoch_is_part(each) && !each->is_sealed) return plant(PLANT_SEAL_NOT_AWAITED);
     return true;
 }
 
 static bool settle_reports(scheduler_core *core, settled *out)
 {
-    const seat_list *servers = &core->members.roster.servers;
-    settle_server *facts     = calloc(servers->n + 1, sizeof *facts);
+    const seat_list *holders = core_holders(core);
+    settle_holder *facts     = calloc(holders->n + 1, sizeof *facts);
     pen_error why;
     if (!facts) {
         core_epoch_fail(core);
         return false;
     }
-    for (uint32_t i = 0; i < servers->n; i++)
-        facts[i] = (settle_server){.is_alive  = core_epoch_is_part(servers->at[i]),
-                                   .n_reports = servers->at[i]->n_reports,
-                                   .report    = servers->at[i]->report};
-    const pen_status status =
-        settle(&core->epoch.place, core->model.n_shards, facts, servers->n, out, &why);
+    for (uint32_t i = 0; i < holders->n; i++)
+        facts[i] = (settle_holder){.is_alive  = core_epoch_is_part(holders->at[i]),
+                                   .n_reports = holders->at[i]->n_reports,
+                                   .report    = holders->at[i]->report};
+    const pen_status status = core->job.n_servers ? settle(&core->epoch.place, core->model.n_shards,
+                                                           facts, holders->n, out, &why)
+                                                  : settle_workers(facts, holders->n, out, &why);
     free(facts);
     if (status == PEN_OK) return true;
     if (core->epoch.change.lost)
-        why_culprit(&why, PEN_SERVER, core->epoch.change.lost->rank, core->job.step, NULL);
+        why_culprit(&why, core->epoch.change.lost->role, core->epoch.change.lost->rank,
+                    core->job.step, NULL);
     core_verdict(core, &why);
     return false;
 }
@@ -245,7 +261,7 @@ static void decide(scheduler_core *core)
     settled out;
     if (!settle_reports(core, &out)) return;
     admit(core);
-    if (!move_copies(core)) {
+    if (core->job.n_servers && !move_copies(core)) {
         core_epoch_fail(core);
         return;
     }
@@ -276,6 +292,7 @@ void core_sealed(scheduler_core *core, seat *s, const wire_control *message)
     }
     if (!core_may_change(core) || !core_epoch_is_part(s))
         return; /* all workers have left in the meantime */
+    if (!core_is_holder(core, s)) return;
     if (seat_seal(s, message) != PEN_OK) {
         core_epoch_fail(core);
         return;
@@ -329,13 +346,13 @@ void core_suspect(scheduler_core *core, seat *s, const wire_control *message)
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
-/* A server whose control connection lives and whose shards do not: it cannot be waited for for ever. */
+/* A holder whose control connection lives and whose state does not: it cannot be waited for for ever. */
 static void lose_unsealed(scheduler_core *core)
 {
-    const seat_list *servers  = &core->members.roster.servers;
+    const seat_list *holders  = core_holders(core);
     core->epoch.change.due_ms = core->out.now_ms + CORE_SEAL_MS;
-    for (uint32_t i = 0; i < servers->n && core->epoch.change.is_open; i++) {
-        seat *s = servers->at[i];
+    for (uint32_t i = 0; i < holders->n && core->epoch.change.is_open; i++) {
+        seat *s = holders->at[i];
         if (core_epoch_is_part(s) && !s->is_sealed)
             core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch");
     }

@@ -138,7 +138,7 @@ void core_epoch_tell(const scheduler_core *core, const seat *s)
         return;
     }
     core_send(&core->out, s, &core->epoch.record);
-    if (s->role != PEN_SERVER || !core->epoch.change.is_open || !seat_is_counted(s)) return;
+    if (!core_is_holder(core, s) || !core->epoch.change.is_open || !seat_is_counted(s)) return;
     const wire_control seal = core_epoch_seal(core);
     core_send(&core->out, s, &seal);
 }

@@ -64,6 +64,7 @@ static wire_control hello_of(const scheduler_core *core, const seat *s)
     c.u.hello.node        = s->said_node;
     c.u.hello.nonce       = s->nonce;
     c.u.hello.number      = s->number;
+    c.u.hello.holds_state = s->holds_state;
     c.u.hello.host        = s->host;
     c.u.hello.machine     = s->machine;
     c.u.hello.job         = core->job.name;

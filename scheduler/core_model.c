@@ -137,6 +137,7 @@ static void begin_training(scheduler_core *core)
     if (!core_keep(core)) return;
     const wire_control done = core_model_committed(core, NULL);
     core_send_all(&core->out, TO_WORKERS, &done);
+    core_epoch_want_without_dead(core);
 }
 
 static bool all_ready(const scheduler_core *core)

@@ -63,9 +63,24 @@ const seat *core_loss_lowest(const scheduler_core *core)
     return NULL;
 }
 
+const seat_list *core_holders(const scheduler_core *core)
+{
+    const roster *r = &core->members.roster;
+    return core->job.n_servers ? &r->servers : &r->workers;
+}
+
+bool core_is_holder(const scheduler_core *core, const seat *s)
+{
+    return s->holds_state && s->role == (core->job.n_servers ? PEN_SERVER : PEN_WORKER);
+}
+
 bool core_may_change(const scheduler_core *core)
 {
-    return core->job.phase == PHASE_TRAINING && core->job.n_servers > 0;
+    const seat_list *holders = core_holders(core);
+    if (core->job.phase != PHASE_TRAINING) return false;
+    for (uint32_t i = 0; i < holders->n; i++)
+        if (!holders->at[i]->holds_state && seat_is_counted(holders->at[i])) return false;
+    return holders->n > 0;
 }
 
 bool core_waits(const scheduler_core *core)

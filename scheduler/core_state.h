@@ -41,8 +41,11 @@ struct scheduler_core {
 };
 
 /* core_rules.c: what the settings of the job and its phase allow */
-bool core_runs(const scheduler_core *core);       /* it has begun, and nothing has ended it */
-bool core_may_change(const scheduler_core *core); /* it trains with servers */
+bool core_runs(const scheduler_core *core); /* it has begun, and nothing has ended it */
+bool core_is_holder(const scheduler_core *core, const seat *s);
+/* Of state: servers, or in a job without any, workers. */
+const seat_list *core_holders(const scheduler_core *core);
+bool core_may_change(const scheduler_core *core); /* it trains, and all holders can be sealed */
 bool core_waits(const scheduler_core *core);      /* on_worker_loss=wait, and it can */
 bool core_goes_on(const scheduler_core *core);    /* =continue, and it can */
 bool core_is_elastic(const scheduler_core *core);
@@ -107,6 +110,8 @@ void core_epoch_plan(scheduler_core *core);  /* puts the placement into it */
 /* Wants a change at `due_ms`. */
 void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Somebody died between the first record and the first step. */
+void core_epoch_want_without_dead(scheduler_core *core);
 bool core_epoch_survives(const scheduler_core *core); /* every shard has a copy of R that lives */
 void core_epoch_lost(scheduler_core *core, const seat *server);
 void core_sealed(scheduler_core *core, seat *s, const wire_control *message);

@@ -195,6 +195,7 @@ pen_status seat_describe(seat *s, const wire_control *hello)
     s->n_addresses = s->n_snapshots = 0;
     s->pid                          = hello->u.hello.pid;
     s->number                       = hello->u.hello.number;
+    s->holds_state                  = s->role == PEN_SERVER || hello->u.hello.holds_state;
     s->said_local_rank              = hello->u.hello.local_rank;
     s->said_local_size              = hello->u.hello.local_world_size;
     s->said_node                    = hello->u.hello.node;

@@ -83,7 +83,8 @@ struct seat {
     pen_error *loss;       /* worker: dead, and the job goes on: its sentence; NULL           */
     uint64_t made_wait_ms; /* worker: how long others have waited for it                      */
 
-    bool is_sealed; /* server: said so in the epoch change that is open */
+    bool holds_state; /* it is sealed when an epoch ends, and says where it stands */
+    bool is_sealed;   /* it has said so in the epoch change that is open */
     uint32_t n_reports;
     wire_sealed_report *report;
 };

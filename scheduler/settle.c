@@ -5,7 +5,7 @@
 #include <string.h>
 
 typedef struct {
-    const settle_server *server;
+    const settle_holder *server;
     uint32_t n_servers;
 } facts;
 
@@ -13,7 +13,7 @@ typedef struct {
 static const wire_sealed_report *report_of(const facts *f, const wire_replica *copy)
 {
     if (copy->server < 0 || (uint32_t)copy->server >= f->n_servers) return NULL;
-    const settle_server *s = &f->server[copy->server];
+    const settle_holder *s = &f->server[copy->server];
     for (uint32_t i = 0; s->is_alive && i < s->n_reports; i++)
         if (s->report[i].shard == copy->shard) return &s->report[i];
     return NULL;
@@ -125,7 +125,7 @@ static pen_status check_reports(const facts *f, const placement *table, settled 
     return status;
 }
 
-pen_status settle(placement *table, uint32_t n_shards, const settle_server *server,
+pen_status settle(placement *table, uint32_t n_shards, const settle_holder *server,
                   uint32_t n_servers, settled *out, pen_error *why)
 {
     const facts f = {server, n_servers};
@@ -148,4 +148,27 @@ pen_status settle(placement *table, uint32_t n_shards, const settle_server *serv
     placement_sort(table);
     count_steps(&f, table, out);
     return check_reports(&f, table, out, why);
+}
+
+/* ---- without servers ------------------------------------------------------------------------- */
+pen_status settle_workers(const settle_holder *worker, uint32_t n_workers, settled *out,
+                          pen_error *why)
+{
+    *out = (settled){.step = -1, .clock = -1, .lost_shard = -1};
+    for (uint32_t i = 0; i < n_workers; i++) {
+        if (!worker[i].is_alive) continue;
+        if (worker[i].n_reports != 1 || worker[i].report->step < 0)
+            return why_set(why, PEN_INTERNAL, "worker %u was sealed and has not said at which step",
+                           i);
+        const wire_sealed_report *r = worker[i].report;
+        const bool is_further       = plant(PLANT_LEAST_STEP_SETTLED) && out->step >= 0
+                                          ? r->step < out->step
+                                          : r->step > out->step;
+        if (!is_further) continue;
+        out->step         = r->step;
+        out->has_decision = r->has_decision;
+        out->decision     = r->decision;
+    }
+    if (out->step >= 0) return PEN_OK;
+    return why_set(why, PEN_INTERNAL, "no worker is left that holds the state of the job");
 }

@@ -1,4 +1,4 @@
-/* settle.h - what sealed copies of shards decide: who serves each shard from now on, and what becomes
+/* settle.h - what sealed holders of state decide: who serves each shard from now on, and what becomes
  * of the step that was open.
  *
  * DESIGN.  Pure.  Sealed copies stand still, so their reports are facts.  The primary stays where it
@@ -18,7 +18,7 @@ typedef struct { /* one per rank */
     bool is_alive;
     uint32_t n_reports;
     const wire_sealed_report *report;
-} settle_server;
+} settle_holder;
 
 typedef struct {
     int64_t step;  /* open from now on in every decided partition; -1: there is none */
@@ -29,11 +29,18 @@ typedef struct {
     int32_t lost_shard;     /* of which no copy of R is left; -1: none */
 } settled;
 
+/* Without servers every worker holds the state that it trains, and one that has applied a step proves that all had
+ * contributed to it: the job goes on from the largest number of steps.  Who has applied fewer gets the state of one
+ * that has not (out->step says so to all).  reports: one of each holder, with `step`.
+ * Errors  INTERNAL  no holder is left, or one has not said where it stands. */
+pen_status settle_workers(const settle_holder *worker, uint32_t n_workers, settled *out,
+                          pen_error *why);
+
 /* Changes roles in `table` and removes copies on servers that are gone; learners that have caught up and
  * are level become backups.
  * Errors  PEER_LOST  out->lost_shard; *why is the caller's to write.   INTERNAL  reports contradict
  *         each other; *why names the shards.   In both cases the table is no longer of use. */
-pen_status settle(placement *table, uint32_t n_shards, const settle_server *server,
+pen_status settle(placement *table, uint32_t n_shards, const settle_holder *server,
                   uint32_t n_servers, settled *out, pen_error *why);
 
 #endif

@@ -55,6 +55,7 @@ static void fill_hello(void *user, wire_control *c)
     c->u.hello.node        = self->setup.node;
     c->u.hello.nonce       = self->setup.nonce;
     c->u.hello.number      = self->setup.number;
+    c->u.hello.holds_state = self->setup.holds_state;
     c->u.hello.machine     = self->machine;
     c->u.hello.host        = self->host;
     c->u.hello.job         = self->job;
@@ -128,6 +129,12 @@ static void on_epoch(void *user, const wire_control *c)
     self->act.epoch(self->user, c);
 }
 
+static void on_seal(void *user, uint64_t term, uint64_t epoch)
+{
+    liaison *self = user;
+    self->act.seal(self->user, term, epoch);
+}
+
 static void left(void *user)
 {
     liaison *self = user;
@@ -152,6 +159,7 @@ static void begin_membership(liaison *self, uint64_t now_ms)
                                                .welcome    = on_welcome,
                                                .say_again  = say_again,
                                                .epoch      = on_epoch,
+                                               .seal       = on_seal,
                                                .left       = left,
                                                .failed     = failed};
     const liaison_setup *o                  = &self->setup;
@@ -163,6 +171,7 @@ static void begin_membership(liaison *self, uint64_t now_ms)
                                                .down_ms        = MEMBERSHIP_DOWN_MS,
                                                .beat_ms_max    = o->beat_ms_max,
                                                .waits_to_leave = true,
+                                               .n_parts        = o->holds_state ? 1 : 0,
                                                .scheduler      = o->scheduler,
                                                .self           = "this worker"};
     membership_init(&self->member, &setup, &actions, self, now_ms);
@@ -341,6 +350,13 @@ void liaison_overdue(liaison *self, const char *what, uint64_t waited_ms, const 
     c.u.overdue.missing   = missing;
     c.u.overdue.quiet     = is_quiet;
     liaison_say(self, &c);
+}
+
+pen_status liaison_sealed(liaison *self, uint64_t term, uint64_t epoch, int64_t step,
+                          uint64_t now_ms)
+{
+    const wire_sealed_report report = {.role = WIRE_PRIMARY, .step = step, .clock = -1};
+    return membership_sealed(&self->member, term, epoch, &report, 1, now_ms);
 }
 
 void liaison_say(liaison *self, const wire_control *message)

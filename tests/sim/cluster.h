@@ -125,6 +125,9 @@ sim_plan sim_plan_apart(uint64_t seed);
 sim_plan sim_plan_swarm_of(uint64_t seed, model_mode mode);
 sim_plan sim_plan_lively(uint64_t seed);
 
+/* Workers alone, that hold the state themselves: they die, and so does the scheduler. */
+sim_plan sim_plan_peers(uint64_t seed);
+
 /* Who can map whose memory, and who lies about it: drawn. */
 void sim_plan_share(sim_plan *p, uint64_t *chance);
 

@@ -139,6 +139,7 @@ void net_kill(cluster *c, sim_role role, uint32_t rank)
 static const endpoint *draw_dialler(cluster *c, net_plane plane)
 {
     const sim_worker *w = &c->worker[draw_below(&c->chance, c->n_workers)];
+    if (!sim_has_servers(c)) return &w->control;
     const sim_server *s = &c->server[draw_below(&c->chance, c->n_servers)];
     if (plane == NET_CONTROL) return draw_chance(&c->chance, 50) ? &w->control : &s->control;
     if (plane == NET_REPLICA)

@@ -293,6 +293,42 @@ sim_plan sim_plan_lively(uint64_t seed)
     return p;
 }
 
+sim_plan sim_plan_peers(uint64_t seed)
+{
+    uint64_t chance  = draw_mix(seed + 7654321);
+    sim_plan p       = sim_plan_calm(seed, MODEL_DECIDE);
+    p.servers        = 0;
+    p.task.workers   = (uint32_t)draw_between(&chance, 2, 5);
+    p.task.steps     = draw_between(&chance, 20, 80);
+    p.think_ms       = (uint32_t)draw_between(&chance, 5, 100);
+    p.lease_ms       = draw_between(&chance, 2000, 10000);
+    p.on_worker_loss = SCHEDULER_LOSS_CONTINUE;
+    p.workers_min    = 1;
+    p.has_state      = true;
+    p.must_go_on     = true;
+    p.restarts       = true;
+    p.skew_percent   = draw_chance(&chance, 50) ? (uint32_t)draw_between(&chance, 1, 10) : 0;
+    p.deadline_ms    = 120000;
+    if (draw_chance(&chance, 50))
+        p.control = (sim_trouble){.delay_ms = (uint32_t)draw_between(&chance, 1, 150),
+                                  .repeat   = (uint32_t)draw_between(&chance, 0, 30),
+                                  .break_ms = (uint32_t)draw_between(&chance, 2000, 8000)};
+    p.heal_ms        = 20000;
+    const uint64_t n = draw_between(&chance, 1, p.task.workers - 1);
+    for (uint32_t i = 0; i < n; i++)
+        sim_plan_add(&p, (sim_event){.what    = SIM_CRASH,
+                                     .role    = SIM_WORKER,
+                                     .rank    = (uint32_t)draw_below(&chance, p.task.workers),
+                                     .from_ms = draw_between(&chance, 300, 4000)});
+    if (!draw_chance(&chance, 40)) return p;
+    const uint64_t from = draw_between(&chance, 300, 4000);
+    sim_plan_add(&p, (sim_event){.what     = SIM_CRASH,
+                                 .role     = SIM_SCHEDULER,
+                                 .from_ms  = from,
+                                 .until_ms = from + draw_between(&chance, 100, 3000)});
+    return p;
+}
+
 void sim_plan_share(sim_plan *p, uint64_t *chance)
 {
     sim_sharing *s       = &p->sharing;

@@ -117,6 +117,10 @@ static void begin_step(sim_worker *w)
 {
     const double rate    = w->c->plan.task.rate;
     const wire_inputs in = inputs_of(w, &rate);
+    if (!sim_has_servers(w->c)) {
+        think(w, AT_FIRST_HALF);
+        return;
+    }
     for (uint32_t t = 0; t < w->c->model.n_tensors; t++)
         if (is_trained(w, t))
             model_fill_gradient(&w->c->plan.task, &w->c->tensor[t], t, w->rank, w->step,
@@ -226,8 +230,14 @@ bool sim_program_advance(sim_worker *w)
     case AT_REGISTER:
         if (w->has_plan && sim_worker_reaches(w)) liaison_ready(w->liaison, now);
         if (!w->is_committed) return false;
-        sim_worker_exchange(w);
         w->step = (uint64_t)w->first_step;
+        if (!sim_has_servers(w->c)) {
+            sim_call_end(&w->call[0], NULL);
+            w->has_loaded = true;
+            w->at         = AT_BEGIN;
+            return true;
+        }
+        sim_worker_exchange(w);
         load(w);
         w->at = AT_COMMIT;
         return true;
@@ -238,13 +248,19 @@ bool sim_program_advance(sim_worker *w)
         w->at         = AT_BEGIN;
         return true;
     case AT_BEGIN:
-        if (w->step >= w->c->plan.task.steps || w->wants_to_leave)
-            w->at = AT_LEAVE;
-        else
+        if (w->step < w->c->plan.task.steps && !w->wants_to_leave) {
             begin_step(w);
+            return true;
+        }
+        if (!sim_has_servers(w->c) && !sim_group_may_leave(w)) return false;
+        w->at = AT_LEAVE;
         return true;
     case AT_FIRST_HALF:
         if (now < w->wake_ms) return false;
+        if (!sim_has_servers(w->c)) {
+            w->at = AT_STEP;
+            return true;
+        }
         push_half(w, false);
         think(w, AT_SECOND_HALF);
         return true;
@@ -254,6 +270,7 @@ bool sim_program_advance(sim_worker *w)
         close_step(w);
         return true;
     case AT_STEP:
+        if (!sim_has_servers(w->c)) return sim_group_step(w);
         if (w->pending > 0) return false;
         end_step(w);
         return true;

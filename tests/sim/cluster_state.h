@@ -263,6 +263,13 @@ struct sim_worker {
     exchange_outcome outcome;
     bool has_outcome;
 
+    struct { /* without servers: cluster_group.c */
+        uint64_t term, epoch, steps;
+    } given;         /* what it has contributed to, in which epoch */
+    uint64_t *state; /* [steps + 1] after so many of them */
+    uint64_t group_wake_ms;
+    bool is_sealed;
+
     pen_error why; /* of its failure */
 };
 
@@ -393,6 +400,17 @@ sim_call *sim_call_begin(sim_worker *w, const char *name, int32_t tensor, bool a
 void sim_call_end(sim_call *call, const pen_error *why); /* why NULL: well */
 void sim_worker_remember(sim_worker *w, const pen_error *why);
 void sim_worker_free(sim_worker *w);
+
+/* ---- cluster_group.c: jobs without servers ----------------------------------------------------- */
+static inline bool sim_has_servers(const cluster *c)
+{
+    return c->plan.servers > 0;
+}
+void sim_group_begin(sim_worker *w);
+void sim_group_seal(void *worker, uint64_t term, uint64_t epoch);
+void sim_group_install(sim_worker *w); /* the newest record */
+bool sim_group_step(sim_worker *w);    /* false: it waits */
+bool sim_group_may_leave(const sim_worker *w);
 
 /* ---- cluster_share.c ------------------------------------------------------------------------- */
 uint64_t sim_share_number(const sim_worker *w); /* in its memory; 0: nobody can map it */

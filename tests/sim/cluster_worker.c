@@ -313,14 +313,16 @@ static void epoch_came(void *user, const wire_control *m)
     if (!w->has_epoch) w->is_late = m->u.epoch.epoch > 1 || !is_member(w);
     w->has_epoch = true;
     if (w->exchange != NULL) install(w);
+    if (!sim_has_servers(w->c)) sim_group_install(w);
 }
 
 static void plan_came(void *user, const wire_control *m)
 {
     sim_worker *w = user;
-    if (m->u.plan.n_partitions != w->c->cut->n_partitions) sim_wrong(w->c, "the plans differ");
     if (w->has_plan) return;
     w->has_plan = true;
+    if (!sim_has_servers(w->c)) return;
+    if (m->u.plan.n_partitions != w->c->cut->n_partitions) sim_wrong(w->c, "the plans differ");
     w->n_shards = m->u.plan.n_shards;
     w->shard_of = sim_need(calloc(w->c->cut->n_partitions, sizeof *w->shard_of));
     memcpy(w->shard_of, m->u.plan.shard, w->c->cut->n_partitions * sizeof *w->shard_of);
@@ -395,19 +397,13 @@ static void renew(void *user)
 
 static void make_liaison(sim_worker *w)
 {
-    static const liaison_actions actions = {liaison_sends,
-                                            epoch_came,
-                                            plan_came,
-                                            committed,
-                                            snapshot_done,
-                                            snapshot_please,
-                                            left,
-                                            failed,
-                                            fill_beat,
-                                            describe_silence,
-                                            logs,
-                                            .renew = renew,
-                                            .prove = sim_share_prove};
+    static const liaison_actions actions = {liaison_sends,  epoch_came,
+                                            plan_came,      committed,
+                                            snapshot_done,  snapshot_please,
+                                            left,           failed,
+                                            fill_beat,      describe_silence,
+                                            logs,           .seal = sim_group_seal,
+                                            .renew = renew, .prove = sim_share_prove};
     const sim_plan *p                    = &w->c->plan;
     const liaison_setup setup            = {.rank            = (int32_t)w->rank,
                                             .world_size      = (int32_t)p->task.workers,
@@ -418,6 +414,7 @@ static void make_liaison(sim_worker *w)
                                             .machine         = w->control.name,
                                             .nonce           = draw(&w->chance),
                                             .number          = sim_share_number(w),
+                                            .holds_state     = !sim_has_servers(w->c),
                                             .lease_ms        = p->lease_ms,
                                             .init_timeout_ms = p->init_timeout_ms,
                                             .host            = w->control.name,
@@ -590,6 +587,7 @@ uint64_t sim_worker_due(const sim_worker *w)
     for (const sim_loan *loan = w->loans; loan != NULL; loan = loan->next)
         due = least(due, loan->due_ms);
     if (w->at == AT_REGISTER) due = least(due, w->call[0].deadline_ms);
+    if (w->group_wake_ms > 0) due = least(due, w->group_wake_ms);
     for (uint32_t s = 0; s < w->c->n_servers; s++)
         if (w->unreached_ms[s] > 0) due = least(due, w->unreached_ms[s]);
     for (uint32_t r = 0; r < SIM_WORKERS_MAX; r++)
@@ -621,6 +619,7 @@ void sim_worker_begin(cluster *c, uint32_t rank)
     w->clock  = sim_clock_draw(c);
     w->chance = draw(&c->chance);
     make_room(w);
+    sim_group_begin(w);
     sim_call_begin(w, "pen_init", -1, false)->deadline_ms =
         UINT64_MAX - 1; /* init_timeout_ms is what bounds it */
     snprintf(name, sizeof name, "worker%u", rank);
@@ -646,6 +645,7 @@ void sim_worker_free(sim_worker *w)
     requests_destroy(w->requests);
     sim_record_clear(&w->record);
     free(w->shard_of);
+    free(w->state);
     free(w->pushed);
     free(w->loaded);
     for (int t = 0; t < SIM_TENSORS_MAX; t++) {

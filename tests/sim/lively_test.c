@@ -285,6 +285,22 @@ static void sim_a_worker_dies_and_the_others_go_on(void **state)
     assert_true(t.epochs > t.runs || runs_is_replay());
 }
 
+static void peers(sim_plan *p, uint64_t *chance)
+{
+    (void)chance;
+    const bool is_traced = p->trace;
+    *p                   = sim_plan_peers(p->task.seed);
+    p->trace             = is_traced;
+}
+
+static void sim_workers_without_servers_change_their_epoch_by_the_same_machine(void **state)
+{
+    (void)state;
+    const runs_totals t = runs_check(__func__, runs_seeds_of(100), RUNS_IN_ORDER, peers);
+    runs_print(__func__, &t);
+    assert_true((t.epochs > t.runs && t.fills > 0) || runs_is_replay());
+}
+
 static void replace_worker(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 2, (uint32_t)draw_below(chance, 2));
@@ -443,6 +459,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_nobody_goes_on_with_a_scheduler_that_has_forgotten_the_job),
         cmocka_unit_test(sim_a_connection_that_says_nothing_is_replaced_and_nobody_notices),
         cmocka_unit_test(sim_a_worker_dies_and_the_others_go_on),
+        cmocka_unit_test(sim_workers_without_servers_change_their_epoch_by_the_same_machine),
         cmocka_unit_test(sim_a_worker_comes_back_and_the_others_wait),
         cmocka_unit_test(sim_a_host_is_lost_with_its_server_and_its_worker),
         cmocka_unit_test(sim_workers_come_and_go_while_others_train),

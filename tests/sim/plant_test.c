@@ -186,6 +186,17 @@ static void lose_scheduler(sim_plan *p, uint64_t *chance, sim_what what)
                                 .until_ms = at + draw_between(chance, 1500, 5000)});
 }
 
+/* Workers alone, sealed in the middle of short steps: by a scheduler that is back while all of them live. */
+static sim_plan quick_peers(uint64_t seed, uint64_t *chance)
+{
+    sim_plan p = sim_plan_peers(seed);
+    lose_scheduler(&p, chance, SIM_CRASH);
+    p.control    = (sim_trouble){.delay_ms = 150};
+    p.task.steps = 80;
+    p.think_ms   = 20;
+    return p;
+}
+
 /* Connections to the scheduler break again and again while servers die. */
 static void lose_control(sim_plan *p, uint64_t *chance)
 {
@@ -202,6 +213,8 @@ static void lose_control(sim_plan *p, uint64_t *chance)
 static sim_plan plan_for(int plant, uint64_t seed)
 {
     uint64_t chance = draw_mix(seed * 31 + (uint64_t)plant);
+    if (plant == PLANT_SEAL_NOT_AWAITED) return sim_plan_peers(seed);
+    if (plant == PLANT_LEAST_STEP_SETTLED) return quick_peers(seed, &chance);
     if (plant == PLANT_READY_NOT_AWAITED) return sim_plan_apart(seed);
     sim_plan p = sim_plan_lively(seed);
     if (p.replicas == 0) p.replicas = 1;

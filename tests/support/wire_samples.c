@@ -231,6 +231,7 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.hello.local_rank       = 3;
         c.u.hello.node             = 1;
         c.u.hello.number           = 0xbadc0ffee0ddf00d;
+        c.u.hello.holds_state      = true;
         c.u.hello.machine          = "boot:0e5f:devbox";
         c.u.hello.local_world_size = 4;
         c.u.hello.nonce            = 0xfeedfacecafebeef;

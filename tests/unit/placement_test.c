@@ -273,7 +273,7 @@ static void any_history_ends_in_an_even_placement(void **state)
 typedef struct {
     placement table;
     wire_sealed_report report[SERVERS_MAX][SHARDS_MAX];
-    settle_server server[SERVERS_MAX];
+    settle_holder server[SERVERS_MAX];
     settled out;
     pen_error why;
 } sealed;
@@ -299,7 +299,7 @@ static void make_sealed(sealed *s)
                                                        .clock        = -1,
                                                        .has_decision = true,
                                                        .decision     = {.applied = 11}};
-        s->server[i] = (settle_server){true, i == 2 ? 1 : 2, s->report[i]};
+        s->server[i] = (settle_holder){true, i == 2 ? 1 : 2, s->report[i]};
     }
 }
 
@@ -485,6 +485,35 @@ static void without_decided_partitions_the_least_clock_is_where_others_begin(voi
     placement_fini(&s.table);
 }
 
+/* ---- without servers ------------------------------------------------------------------------- */
+static void without_servers_the_job_goes_on_from_the_furthest_worker_that_lives(void **state)
+{
+    (void)state;
+    const wire_sealed_report report[] = {
+        {.step = 7}, {.step = 8, .has_decision = true, .decision = {.applied = 6}}, {.step = 9}};
+    const settle_holder worker[] = {
+        {true, 1, &report[0]}, {true, 1, &report[1]}, {false, 1, &report[2]}};
+    settled out;
+    pen_error why;
+    assert_int_equal(settle_workers(worker, 3, &out, &why), PEN_OK);
+    assert_int_equal(out.step, 8);
+    assert_true(out.has_decision);
+    assert_int_equal(out.decision.applied, 6);
+}
+
+static void without_servers_a_sealed_worker_that_says_no_step_is_no_way_to_go_on(void **state)
+{
+    (void)state;
+    const wire_sealed_report report[] = {{.step = 7}, {.step = -1}};
+    settle_holder worker[]            = {{true, 1, &report[0]}, {true, 1, &report[1]}};
+    settled out;
+    pen_error why;
+    assert_int_equal(settle_workers(worker, 2, &out, &why), PEN_INTERNAL);
+    assert_string_equal(why.text, "worker 1 was sealed and has not said at which step");
+    worker[0].is_alive = worker[1].is_alive = false;
+    assert_int_equal(settle_workers(worker, 2, &out, &why), PEN_INTERNAL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -507,6 +536,8 @@ int main(void)
         cmocka_unit_test(the_furthest_step_is_settled_where_others_are_prepared_for_it),
         cmocka_unit_test(a_step_committed_here_and_not_prepared_there_is_no_way_to_go_on),
         cmocka_unit_test(two_decisions_of_one_step_are_no_way_to_go_on),
+        cmocka_unit_test(without_servers_the_job_goes_on_from_the_furthest_worker_that_lives),
+        cmocka_unit_test(without_servers_a_sealed_worker_that_says_no_step_is_no_way_to_go_on),
         cmocka_unit_test(without_decided_partitions_the_least_clock_is_where_others_begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,140 @@
+/* cluster_group.c - a job without servers: workers that apply each step together, and hold its state.
+ *
+ * The state is a number that depends on every step so far and on who contributed to it.  A step is over on each worker for
+ * itself, some time after all members of its record have contributed; so when one dies or the epoch ends, some have applied
+ * it and others have not.  Who has been sealed applies nothing until the next epoch, and who is behind its record's step
+ * then takes the state of one that is not. */
+#include "tests/sim/cluster_state.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum { LATE_MS = 40 }; /* a step ends on one worker so much later than on another */
+
+static uint64_t now_of(const sim_worker *w)
+{
+    return sim_now(w->c, &w->clock);
+}
+
+static sim_worker *at(const sim_worker *w, uint32_t member)
+{
+    sim_worker *other = &w->c->worker[w->record.worker[member].rank];
+    return other->incarnation == w->record.worker[member].incarnation ? other : NULL;
+}
+
+static bool is_behind(const sim_worker *w)
+{
+    return w->record.step >= 0 && w->step < (uint64_t)w->record.step;
+}
+
+void sim_group_begin(sim_worker *w)
+{
+    w->state = sim_need(calloc(w->c->plan.task.steps + 1, sizeof *w->state));
+}
+
+/* ---- epochs ---------------------------------------------------------------------------------- */
+void sim_group_seal(void *user, uint64_t term, uint64_t epoch)
+{
+    sim_worker *w = user;
+    w->is_sealed  = true;
+    if (liaison_sealed(w->liaison, term, epoch, (int64_t)w->step, now_of(w)) != PEN_OK) abort();
+}
+
+void sim_group_install(sim_worker *w)
+{
+    w->is_sealed     = false;
+    w->given.epoch   = 0;
+    w->group_wake_ms = 0;
+    if (w->record.step >= 0 && w->step > (uint64_t)w->record.step)
+        sim_wrong(w->c,
+                  "rank %u has applied %" PRIu64 " steps, and epoch %" PRIu64
+                  " goes on from %" PRId64,
+                  w->rank, w->step, w->record.epoch, w->record.step);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+static void contribute(sim_worker *w)
+{
+    w->given.term  = w->record.term;
+    w->given.epoch = w->record.epoch;
+    w->given.steps = w->step + 1;
+}
+
+static bool have_all_contributed(const sim_worker *w)
+{
+    for (uint32_t i = 0; i < w->record.n_workers; i++) {
+        const sim_worker *other = at(w, i);
+        if (other == NULL || other->given.term != w->record.term ||
+            other->given.epoch != w->record.epoch || other->given.steps <= w->step)
+            return false;
+    }
+    return true;
+}
+
+/* All that are in the job have the same state after the same step. */
+static void check_state(const sim_worker *w)
+{
+    for (uint32_t i = 0; i < w->record.n_workers; i++) {
+        const sim_worker *other = at(w, i);
+        if (other != NULL && other->step >= w->step && other->state[w->step] != w->state[w->step])
+            sim_wrong(w->c, "ranks %u and %u differ after step %" PRIu64, w->rank, other->rank,
+                      w->step - 1);
+    }
+}
+
+static void apply(sim_worker *w)
+{
+    uint64_t ranks = 0;
+    for (uint32_t i = 0; i < w->record.n_workers; i++)
+        ranks |= UINT64_C(1) << w->record.worker[i].rank;
+    w->state[w->step + 1] = draw_mix(w->state[w->step] ^ ranks << 32 ^ w->step);
+    w->step++;
+    w->c->result.applied++;
+    check_state(w);
+}
+
+static bool fill(sim_worker *w)
+{
+    for (uint32_t i = 0; i < w->record.n_workers; i++) {
+        const sim_worker *other = at(w, i);
+        if (other == NULL || other->life != LIFE_RUNS || other->step < (uint64_t)w->record.step)
+            continue;
+        for (uint64_t s = w->step; s <= other->step; s++) w->state[s] = other->state[s];
+        w->step = other->step;
+        w->c->result.fills++;
+        return true;
+    }
+    return false;
+}
+
+/* True when it moved on. */
+bool sim_group_step(sim_worker *w)
+{
+    const uint64_t now = now_of(w);
+    if (w->is_sealed) return false;
+    if (!is_behind(w)) contribute(w);
+    if (!is_behind(w) && !have_all_contributed(w)) return false;
+    if (w->group_wake_ms == 0) w->group_wake_ms = now + 1 + draw_below(&w->chance, LATE_MS);
+    if (now < w->group_wake_ms) return false;
+    if (is_behind(w)) {
+        w->group_wake_ms = 0;
+        if (!fill(w)) return false;
+    } else {
+        apply(w);
+    }
+    w->group_wake_ms = 0;
+    w->at            = AT_BEGIN;
+    return true;
+}
+
+/* Nobody leaves before all have applied the last step: what it holds may be needed. */
+bool sim_group_may_leave(const sim_worker *w)
+{
+    if (w->is_sealed) return false;
+    for (uint32_t i = 0; i < w->record.n_workers; i++) {
+        const sim_worker *other = at(w, i);
+        if (other != NULL && other->life == LIFE_RUNS && other->step < w->c->plan.task.steps)
+            return false;
+    }
+    return true;
+}
