@@ -4,6 +4,7 @@
 
 #include "common/fp_env.h"
 
+#include "proto/status_json.h"
 #include "worker/commands.h"
 
 #include <stdlib.h>
@@ -11,11 +12,6 @@
 #include <unistd.h>
 
 /* ---- asking ---------------------------------------------------------------------------------- */
-static const char *role_name(int32_t role)
-{
-    return role == PEN_SERVER ? "server" : role == PEN_WORKER ? "worker" : "scheduler";
-}
-
 /* How many there are of that role: of workers, one more than the highest rank that may answer. */
 static int32_t count_of(const pen_ctx *ctx, int32_t role)
 {
@@ -39,10 +35,10 @@ static pen_status check_goal(const pen_ctx *ctx, pen_node to)
     const int32_t n = count_of(ctx, to.role);
     if (n == 0)
         return last_error_say(PEN_NOT_FOUND, "pen_command: there is no %s: this worker is alone",
-                              role_name(to.role));
+                              status_role_name(to.role));
     if (to.rank >= n)
         return last_error_say(PEN_NOT_FOUND, "pen_command: there is no %s %d; the job has %d",
-                              role_name(to.role), to.rank, n);
+                              status_role_name(to.role), to.rank, n);
     return PEN_OK;
 }
 

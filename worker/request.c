@@ -316,26 +316,20 @@ static pen_group *group_of_all(request_table *table, const pen_req *reqs, size_t
     return group;
 }
 
-static struct timespec later(int64_t timeout_ms)
+/* False: the time has come. */
+static bool wait_until(request_table *table, uint64_t until_ms)
 {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += timeout_ms / 1000;
-    at.tv_nsec += timeout_ms % 1000 * 1000000;
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000;
-    }
-    return at;
+    const struct timespec until = {.tv_sec  = (time_t)(until_ms / 1000),
+                                   .tv_nsec = (long)(until_ms % 1000 * 1000000)};
+    return pthread_cond_timedwait(&table->ended, &table->lock, &until) == 0;
 }
 
 static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
                                   size_t *index, pen_result *result)
 {
-    const struct timespec until = later(timeout_ms > 0 ? timeout_ms : 0);
-    const uint64_t until_ms     = timeout_ms > 0 ? clock_ms(&clock_real) + (uint64_t)timeout_ms : 0;
-    pen_group *group            = group_of_all(table, reqs, n);
-    bool is_late                = timeout_ms == 0;
+    const uint64_t until_ms = timeout_ms > 0 ? clock_ms(&clock_real) + (uint64_t)timeout_ms : 0;
+    pen_group *group        = group_of_all(table, reqs, n);
+    bool is_late            = timeout_ms == 0;
     for (;;) {
         size_t live, at = 0;
         request *r = first_done(table, reqs, n, &at, &live, !is_late);
@@ -352,7 +346,7 @@ static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n,
         else if (timeout_ms < 0)
             pthread_cond_wait(&table->ended, &table->lock);
         else
-            is_late = pthread_cond_timedwait(&table->ended, &table->lock, &until) != 0;
+            is_late = !wait_until(table, until_ms);
     }
 }
 

@@ -1,7 +1,9 @@
 /* requests.c - FAULT, SHRINK, STORE and COMMAND, from being asked to being answered. */
 #include "worker/requests.h"
 
+#include "common/list.h"
 #include "common/why.h"
+#include "proto/status_json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +20,7 @@ typedef struct {
 } reply;
 
 typedef struct pending {
-    struct pending *next;
+    struct pending *next, *prev;
     wire_control message; /* what it points to is in `bytes` */
     void *token;
     uint64_t begun_ms, deadline_ms, again_ms; /* again_ms 0: at once, as soon as it may */
@@ -58,11 +60,7 @@ static void free_pending(pending *p)
 void requests_destroy(requests *self)
 {
     if (self == NULL) return;
-    while (self->first != NULL) {
-        pending *p  = self->first;
-        self->first = p->next;
-        free_pending(p);
-    }
+    LIST_EACH(p, self->first) free_pending(p);
     free(self);
 }
 
@@ -80,16 +78,9 @@ static pending *make(wire_control_kind kind, uint32_t n, size_t bytes)
     return NULL;
 }
 
-static void take_out(requests *self, const pending *p)
-{
-    pending **at = &self->first;
-    while (*at != p) at = &(*at)->next;
-    *at = p->next;
-}
-
 static void drop(requests *self, pending *p)
 {
-    take_out(self, p);
+    LIST_REMOVE(self->first, p);
     free_pending(p);
 }
 
@@ -122,7 +113,7 @@ typedef struct {
 static window open_window(const requests *self)
 {
     window w = {.changes_done = self->changes + 1, .commands_done = self->commands + 1};
-    for (const pending *p = self->first; p != NULL; p = p->next) {
+    LIST_EACH(p, self->first) {
         if (is_change(p) && p->message.u.store.id < w.changes_done)
             w.changes_done = p->message.u.store.id;
         if (p->message.kind == WIRE_COMMAND && p->message.u.command.id < w.commands_done)
@@ -167,9 +158,7 @@ static void send_due(requests *self, uint64_t now_ms)
 /* ---- asking ---------------------------------------------------------------------------------- */
 static pen_status begin(requests *self, pending *p, uint64_t now_ms)
 {
-    pending **at = &self->first;
-    while (*at != NULL) at = &(*at)->next;
-    *at         = p;
+    LIST_APPEND(self->first, p);
     p->begun_ms = now_ms;
     send_due(self, now_ms);
     return PEN_OK;
@@ -247,7 +236,7 @@ pen_status requests_command(requests *self, const requests_question *question, v
 /* ---- ending ---------------------------------------------------------------------------------- */
 static void end(requests *self, pending *p, const requests_answer *answer, const pen_error *why)
 {
-    take_out(self, p);
+    LIST_REMOVE(self->first, p);
     if (p->n > 0) self->act.ended(self->user, p->token, answer, why);
     free_pending(p);
 }
@@ -258,11 +247,6 @@ static const char *name_of(const pending *p)
                                         [WIRE_STORE_GET] = "pen_store_get",
                                         [WIRE_STORE_ADD] = "pen_store_add"};
     return names[p->message.u.store.op];
-}
-
-static const char *role_name(int32_t role)
-{
-    return role == PEN_SERVER ? "server" : role == PEN_WORKER ? "worker" : "scheduler";
 }
 
 static int32_t rank_of(const pending *p, uint32_t i)
@@ -321,7 +305,7 @@ static void time_out_command(const pending *p, double waited_s, pen_error *why)
     const uint32_t others = p->n - p->n_here - 1;
     if (others > 0) snprintf(more, sizeof more, " and %u more", others);
     why_set(why, PEN_TIMED_OUT, "waited %.3g s for %s %d%s to answer command %d", waited_s,
-            role_name(role), rank, more, p->message.u.command.head);
+            status_role_name(role), rank, more, p->message.u.command.head);
     why_culprit(why, role, rank, -1, NULL);
     for (uint32_t i = first; i < p->n && why->missing_n < 32; i++)
         if (!p->replies[i].is_here) why->missing[why->missing_n++] = rank_of(p, i);
@@ -405,7 +389,7 @@ static void take_reply(requests *self, const wire_control *c)
 
 static void send_all_again(requests *self)
 {
-    for (pending *p = self->first; p != NULL; p = p->next) p->again_ms = 0;
+    LIST_EACH(p, self->first) p->again_ms = 0;
 }
 
 void requests_receive(requests *self, const wire_control *message, uint64_t now_ms)
@@ -425,8 +409,7 @@ void requests_receive(requests *self, const wire_control *message, uint64_t now_
 /* ---- time ------------------------------------------------------------------------------------ */
 void requests_tick(requests *self, uint64_t now_ms)
 {
-    for (pending *p = self->first, *next; p != NULL; p = next) {
-        next = p->next;
+    LIST_EACH(p, self->first) {
         if (p->deadline_ms == 0 || p->deadline_ms > now_ms) continue;
         pen_error why;
         const double waited_s = (double)(now_ms - p->begun_ms) / 1000;
