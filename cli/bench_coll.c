@@ -24,26 +24,25 @@ const char *const bench_coll_dtypes[] = {"f32", "f16", "bf16", "f64", "i8", "u8"
 const char *const bench_coll_devices[]    = {"cpu", "cuda", NULL};
 const char *const bench_coll_transports[] = {"shm", "tcp", NULL};
 
-#define ROW(name, type, dfl, min, max, choices, doc)                                               \
-    {#name, CONFIG_##type, offsetof(bench_coll_settings, name), dfl, min, max, choices, doc}
+#define ROW(...) CONFIG_ROW(bench_coll_settings, __VA_ARGS__)
 const config_row bench_coll_rows[] = {
-    ROW(ranks,      U64,  "2",    1,   64,      NULL, "Worker processes."),
-    ROW(bytes,      U64,  "0",    0,   1e12,    NULL, "One size; 0: from min_bytes to max_bytes."),
-    ROW(min_bytes,  U64,  "4k",   1,   1e12,    NULL, "The smallest size."),
-    ROW(max_bytes,  U64,  "16m",  1,   1e12,    NULL, "The largest size."),
-    ROW(factor,     U64,  "4",    2,   65536,   NULL, "From one size to the next."),
-    ROW(dtype,      ENUM, "f32",  0,   0,       bench_coll_dtypes,     "Type of the elements."),
-    ROW(op,         ENUM, "sum",  0,   0,       bench_coll_ops,        "What reductions do."),
-    ROW(device,     ENUM, "cpu",  0,   0,       bench_coll_devices,    "Where buffers lie."),
-    ROW(registered, U64,  "1",    0,   1,       NULL, "1: buffers of pen_alloc(); 0: of malloc()."),
-    ROW(in_place,   U64,  "0",    0,   1,       NULL, "1: input and output are one buffer."),
-    ROW(root,       U64,  "0",    0,   63,      NULL, "Of calls that have one."),
-    ROW(transport,  ENUM, "shm",  0,   0,       bench_coll_transports, "shm: shared memory; tcp: as between hosts."),
-    ROW(pairs,      U64,  "7",    1,   BENCH_COLL_PAIRS_MAX, NULL, "Measurements of each size, in turns with those of the limit."),
-    ROW(seconds,    F64,  "0.7",  0.001, 600,   NULL, "Time for the measurements of one size, all together."),
-    ROW(limit,      BOOL, "yes",  0,   0,       NULL, "Measure the bandwidth of memory too."),
-    ROW(json,       BOOL, "no",   0,   0,       NULL, "Print one JSON object for each size."),
-    ROW(plot,       TEXT, "",     0,   0,       NULL, "Draw bandwidth over size to this PNG file, with gnuplot."),
+    ROW(ranks,      U64,  "2",    1,   64,      NULL, "Worker processes.")
+    ROW(bytes,      U64,  "0",    0,   1e12,    NULL, "One size; 0: from min_bytes to max_bytes.")
+    ROW(min_bytes,  U64,  "4k",   1,   1e12,    NULL, "The smallest size.")
+    ROW(max_bytes,  U64,  "16m",  1,   1e12,    NULL, "The largest size.")
+    ROW(factor,     U64,  "4",    2,   65536,   NULL, "From one size to the next.")
+    ROW(dtype,      ENUM, "f32",  0,   0,       bench_coll_dtypes,     "Type of the elements.")
+    ROW(op,         ENUM, "sum",  0,   0,       bench_coll_ops,        "What reductions do.")
+    ROW(device,     ENUM, "cpu",  0,   0,       bench_coll_devices,    "Where buffers lie.")
+    ROW(registered, U64,  "1",    0,   1,       NULL, "1: buffers of pen_alloc(); 0: of malloc().")
+    ROW(in_place,   U64,  "0",    0,   1,       NULL, "1: input and output are one buffer.")
+    ROW(root,       U64,  "0",    0,   63,      NULL, "Of calls that have one.")
+    ROW(transport,  ENUM, "shm",  0,   0,       bench_coll_transports, "shm: shared memory; tcp: as between hosts.")
+    ROW(pairs,      U64,  "7",    1,   BENCH_COLL_PAIRS_MAX, NULL, "Measurements of each size, in turns with those of the limit.")
+    ROW(seconds,    F64,  "0.7",  0.001, 600,   NULL, "Time for the measurements of one size, all together.")
+    ROW(limit,      BOOL, "yes",  0,   0,       NULL, "Measure the bandwidth of memory too.")
+    ROW(json,       BOOL, "no",   0,   0,       NULL, "Print one JSON object for each size.")
+    ROW(plot,       TEXT, "",     0,   0,       NULL, "Draw bandwidth over size to this PNG file, with gnuplot.")
     {0},
 };
 /* clang-format on */

@@ -30,23 +30,20 @@ typedef struct {
 static const char *const transports[] = {"shm", "tcp", NULL};
 static const char *const commits[]    = {"eager", "decide", NULL};
 
-#define ROW(name, type, dfl, min, max, choices, doc)                                               \
-    {                                                                                              \
-#name, CONFIG_##type, offsetof(push_pull_settings, name), dfl, min, max, choices, doc      \
-    }
+#define ROW(...) CONFIG_ROW(push_pull_settings, __VA_ARGS__)
 /* clang-format off */
 static const config_row rows[] = {
-    ROW(servers,   U64,  "1",    1,     64,       NULL,       "Server processes."),
-    ROW(replicas,  U64,  "0",    0,     2,        NULL,       "Copies of each part of the model on other servers."),
-    ROW(ranks,     U64,  "1",    1,     64,       NULL,       "Worker processes."),
-    ROW(bytes,     U64,  "4m",   4,     1 << 30,  NULL,       "Bytes of one tensor, float32."),
-    ROW(keys,      U64,  "16",   1,     65536,    NULL,       "Tensors; each is pushed and pulled by a request of its own."),
-    ROW(pairs,     U64,  "7",    1,     1000,     NULL,       "Alternating measurements of ours and of the limit."),
-    ROW(seconds,   F64,  "0.5",  0.001, 60,       NULL,       "Length of each of our measurements."),
-    ROW(transport, ENUM, "shm",  0,     0,        transports, "shm: lent where they lie; tcp: as between hosts."),
-    ROW(commit,    ENUM, "eager",0,     0,        commits,    "eager: push_pull requests; decide: steps with a norm."),
-    ROW(limit,     BOOL, "yes",  0,     0,        NULL,       "Measure the limit too."),
-    ROW(json,      BOOL, "no",   0,     0,        NULL,       "Print one JSON object."),
+    ROW(servers,   U64,  "1",    1,     64,       NULL,       "Server processes.")
+    ROW(replicas,  U64,  "0",    0,     2,        NULL,       "Copies of each part of the model on other servers.")
+    ROW(ranks,     U64,  "1",    1,     64,       NULL,       "Worker processes.")
+    ROW(bytes,     U64,  "4m",   4,     1 << 30,  NULL,       "Bytes of one tensor, float32.")
+    ROW(keys,      U64,  "16",   1,     65536,    NULL,       "Tensors; each is pushed and pulled by a request of its own.")
+    ROW(pairs,     U64,  "7",    1,     1000,     NULL,       "Alternating measurements of ours and of the limit.")
+    ROW(seconds,   F64,  "0.5",  0.001, 60,       NULL,       "Length of each of our measurements.")
+    ROW(transport, ENUM, "shm",  0,     0,        transports, "shm: lent where they lie; tcp: as between hosts.")
+    ROW(commit,    ENUM, "eager",0,     0,        commits,    "eager: push_pull requests; decide: steps with a norm.")
+    ROW(limit,     BOOL, "yes",  0,     0,        NULL,       "Measure the limit too.")
+    ROW(json,      BOOL, "no",   0,     0,        NULL,       "Print one JSON object.")
     {0},
 };
 /* clang-format on */

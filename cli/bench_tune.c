@@ -26,20 +26,17 @@ typedef struct {
     char only[CONFIG_TEXT_BYTES];
 } tune_settings;
 
-#define ROW(name, type, dfl, min, max, choices, doc)                                               \
-    {                                                                                              \
-#name, CONFIG_##type, offsetof(tune_settings, name), dfl, min, max, choices, doc           \
-    }
+#define ROW(...) CONFIG_ROW(tune_settings, __VA_ARGS__)
 /* clang-format off */
 static const config_row rows[] = {
-    ROW(ranks,     U64,  "2",   2,     64,    NULL, "Worker processes."),
-    ROW(min_bytes, U64,  "1k",  64,    1e12,  NULL, "The smallest size."),
-    ROW(max_bytes, U64,  "16m", 64,    1e12,  NULL, "The largest size."),
-    ROW(factor,    U64,  "4",   2,     65536, NULL, "From one size to the next."),
-    ROW(seconds,   F64,  "0.2", 0.001, 60,    NULL, "Time for each algorithm at each size."),
-    ROW(rounds,    U64,  "3",   1,     100,   NULL, "Times that all are measured, in turns; the shortest counts."),
-    ROW(transport, ENUM, "tcp", 0,     0,     bench_coll_transports, "shm: shared memory; tcp: as between hosts."),
-    ROW(only,      TEXT, "",    0,     0,     NULL, "Measure this collective alone, such as all-reduce."),
+    ROW(ranks,     U64,  "2",   2,     64,    NULL, "Worker processes.")
+    ROW(min_bytes, U64,  "1k",  64,    1e12,  NULL, "The smallest size.")
+    ROW(max_bytes, U64,  "16m", 64,    1e12,  NULL, "The largest size.")
+    ROW(factor,    U64,  "4",   2,     65536, NULL, "From one size to the next.")
+    ROW(seconds,   F64,  "0.2", 0.001, 60,    NULL, "Time for each algorithm at each size.")
+    ROW(rounds,    U64,  "3",   1,     100,   NULL, "Times that all are measured, in turns; the shortest counts.")
+    ROW(transport, ENUM, "tcp", 0,     0,     bench_coll_transports, "shm: shared memory; tcp: as between hosts.")
+    ROW(only,      TEXT, "",    0,     0,     NULL, "Measure this collective alone, such as all-reduce.")
     {0},
 };
 

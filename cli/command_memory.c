@@ -41,22 +41,19 @@ typedef struct {
     bool json;
 } memory_settings;
 
-#define ROW(name, type, dfl, min, max, choices, doc)                                               \
-    {                                                                                              \
-#name, CONFIG_##type, offsetof(memory_settings, name), dfl, min, max, choices, doc         \
-    }
+#define ROW(...) CONFIG_ROW(memory_settings, __VA_ARGS__)
 /* clang-format off */
 static const config_row rows[] = {
-    ROW(params,    F64,  "0",        0, 1e15,    NULL,       "Parameters of the model, such as 124439808 or 7.5e9."),
-    ROW(world,     U64,  "1",        1, 1048576, NULL,       "Workers."),
-    ROW(servers,   U64,  "0",        0, 10000,   NULL,       "Parameter servers; 0: the workers hold everything."),
-    ROW(strategy,  ENUM, "ddp",      0, 0,       strategies, "Who holds what, as the setting mode says."),
-    ROW(precision, ENUM, "bf16",     0, 0,       precisions, "Type of parameters and gradients; masters and optimizer state are float32."),
-    ROW(optim,     TEXT, "adamw",    0, 0,       NULL,       "Update rule: how many state numbers a parameter has."),
-    ROW(per_node,  U64,  "0",        0, 1048576, NULL,       "Workers of one machine, for the hybrid strategies; 0: all."),
-    ROW(bucket,    U64,  "6553600",  0, 1e15,    NULL,       "Elements of gradients on their way at once: what zero2 and zero3 hold of them on a worker with servers."),
-    ROW(live,      U64,  "1000000000", 0, 1e15,  NULL,       "Elements of parameters that zero3 holds at once: the setting max_live."),
-    ROW(json,      BOOL, "no",       0, 0,       NULL,       "Print JSON."),
+    ROW(params,    F64,  "0",        0, 1e15,    NULL,       "Parameters of the model, such as 124439808 or 7.5e9.")
+    ROW(world,     U64,  "1",        1, 1048576, NULL,       "Workers.")
+    ROW(servers,   U64,  "0",        0, 10000,   NULL,       "Parameter servers; 0: the workers hold everything.")
+    ROW(strategy,  ENUM, "ddp",      0, 0,       strategies, "Who holds what, as the setting mode says.")
+    ROW(precision, ENUM, "bf16",     0, 0,       precisions, "Type of parameters and gradients; masters and optimizer state are float32.")
+    ROW(optim,     TEXT, "adamw",    0, 0,       NULL,       "Update rule: how many state numbers a parameter has.")
+    ROW(per_node,  U64,  "0",        0, 1048576, NULL,       "Workers of one machine, for the hybrid strategies; 0: all.")
+    ROW(bucket,    U64,  "6553600",  0, 1e15,    NULL,       "Elements of gradients on their way at once: what zero2 and zero3 hold of them on a worker with servers.")
+    ROW(live,      U64,  "1000000000", 0, 1e15,  NULL,       "Elements of parameters that zero3 holds at once: the setting max_live.")
+    ROW(json,      BOOL, "no",       0, 0,       NULL,       "Print JSON.")
     {0},
 };
 /* clang-format on */

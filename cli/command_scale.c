@@ -1,8 +1,8 @@
 /* command_scale.c - `penstock scale` and `penstock drain`: more or fewer workers and servers in a running job. */
 #include "cli/command.h"
 #include "cli/control.h"
-#include "common/guard.h"
 #include "common/why.h"
+#include "proto/settings.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -11,37 +11,24 @@
 #include <string.h>
 
 typedef struct {
-    char master_addr[CONFIG_TEXT_BYTES];
-    uint64_t master_port, timeout_ms;
+    CONTROL_PLACE(CONFIG_FIELD, "", "")
+    CONTROL_PROTECTION(CONFIG_FIELD)
     int64_t workers, servers;
-    int encryption;
-    char secret_file[CONFIG_TEXT_BYTES];
 } resize_settings;
 
-#define ROW(name, type, dfl, min, max, choices, doc)                                               \
-    {                                                                                              \
-#name, CONFIG_##type, offsetof(resize_settings, name), dfl, min, max, choices, doc         \
-    }
+#define ROW(...) CONFIG_ROW(resize_settings, __VA_ARGS__)
 /* clang-format off */
-#define ROWS_OF_THE_JOB(wait, what)                                                                    \
-    ROW(master_addr, TEXT, "",     0,   0,       NULL, "Host of the scheduler; empty: 127.0.0.1."),    \
-    ROW(master_port, U64,  "0",    0,   65535,   NULL,                                                 \
-        "Port of the scheduler; 0: that of the only job running here."),                               \
-    ROW(timeout_ms,  U64,  wait,   100, 3600000, NULL, what),                                          \
-    ROW(encryption,  ENUM, "auto", 0,   0,       guard_choices,                                        \
-        "How the job is reached: auto as `penstock run` wrote down, on, or clear."),                   \
-    ROW(secret_file, TEXT, "",     0,   0,       NULL,                                                 \
-        "The job's secret; empty: that which `penstock run` wrote down.")
-
 static const config_row scale_rows[] = {
-    ROW(workers, I64, "-1", -1, 16384, NULL, "Target number of workers; -1 leaves it unchanged."),
-    ROW(servers, I64, "-1", -1, 1024,  NULL, "Target number of servers; -1 leaves it unchanged."),
-    ROWS_OF_THE_JOB("5000", "Longest time to wait for an answer."),
+    ROW(workers, I64, "-1", -1, SETTINGS_WORKERS_MAX, NULL, "Target number of workers; -1 leaves it unchanged.")
+    ROW(servers, I64, "-1", -1, SETTINGS_SERVERS_MAX, NULL, "Target number of servers; -1 leaves it unchanged.")
+    CONTROL_PLACE(ROW, "5000", "Longest time to wait for an answer.")
+    CONTROL_PROTECTION(ROW)
     {0},
 };
 
 static const config_row drain_rows[] = {
-    ROWS_OF_THE_JOB("600000", "Longest time to wait until the server is empty."),
+    CONTROL_PLACE(ROW, "600000", "Longest time to wait until the server is empty.")
+    CONTROL_PROTECTION(ROW)
     {0},
 };
 /* clang-format on */
@@ -99,7 +86,7 @@ int command_drain(int argc, char **argv)
                          "usage: penstock drain SERVER   (its rank: penstock status)", &rest);
     if (code >= 0) return code;
     const long server = rest < argc ? strtol(argv[rest], &end, 10) : -1;
-    if (server < 0 || server > 1023 || end == argv[rest] || *end != '\0')
+    if (server < 0 || server >= SETTINGS_SERVERS_MAX || end == argv[rest] || *end != '\0')
         return command_fail(EXIT_USAGE, "say which server: penstock drain 1   (penstock status)");
     if (rest + 1 < argc)
         return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest + 1]);

@@ -15,21 +15,15 @@
 
 /* ---- asking a running job -------------------------------------------------------------------- */
 typedef struct {
-    char master_addr[CONFIG_TEXT_BYTES];
-    uint64_t master_port, timeout_ms;
+    CONTROL_PLACE(CONFIG_FIELD, "", "")
     bool json;
 } ask_settings;
 
-static const config_row ask_rows[] = {
-    {"master_addr", CONFIG_TEXT, offsetof(ask_settings, master_addr), "", 0, 0, NULL,
-     "Host of the scheduler; empty: 127.0.0.1."},
-    {"master_port", CONFIG_U64, offsetof(ask_settings, master_port), "0", 0, 65535, NULL,
-     "Port of the scheduler; 0: that of the only job running here."},
-    {"timeout_ms", CONFIG_U64, offsetof(ask_settings, timeout_ms), "60000", 100, 3600000, NULL,
-     "Longest time to wait for the snapshot: the next step, and the disk."},
-    {"json", CONFIG_BOOL, offsetof(ask_settings, json), "no", 0, 0, NULL, "Print JSON."},
-    {0},
-};
+#define ROW(...) CONFIG_ROW(ask_settings, __VA_ARGS__)
+static const config_row ask_rows[] = {CONTROL_PLACE(
+    ROW, "60000", "Longest time to wait for the snapshot: the next step, and the disk.")
+                                          ROW(json, BOOL, "no", 0, 0, NULL, "Print JSON."){0}};
+#undef ROW
 
 static const char usage_all[] =
     "usage: penstock snapshot [--timeout-ms MS]                     asks the running job for one\n"

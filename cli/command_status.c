@@ -5,7 +5,6 @@
 #include "cli/waits.h"
 #include "proto/stuck.h"
 #include "common/clock.h"
-#include "common/guard.h"
 #include "common/why.h"
 #include "proto/status_json.h"
 
@@ -16,33 +15,23 @@
 #include <string.h>
 
 typedef struct {
-    char master_addr[CONFIG_TEXT_BYTES];
-    uint64_t master_port, timeout_ms;
+    CONTROL_PLACE(CONFIG_FIELD, "", "")
+    CONTROL_PROTECTION(CONFIG_FIELD)
     bool json, stuck;
-    char pid[CONFIG_TEXT_BYTES];
-    int encryption;
-    char secret_file[CONFIG_TEXT_BYTES];
+    config_text pid;
 } ask_settings;
 
+#define ROW(...) CONFIG_ROW(ask_settings, __VA_ARGS__)
+/* clang-format off */
 static const config_row ask_rows[] = {
-    {"master_addr", CONFIG_TEXT, offsetof(ask_settings, master_addr), "", 0, 0, NULL,
-     "Host of the scheduler; empty: 127.0.0.1."},
-    {"master_port", CONFIG_U64, offsetof(ask_settings, master_port), "0", 0, 65535, NULL,
-     "Port of the scheduler; 0: that of the only job running here."},
-    {"timeout_ms", CONFIG_U64, offsetof(ask_settings, timeout_ms), "5000", 100, 3600000, NULL,
-     "Longest time to wait for an answer."},
-    {"json", CONFIG_BOOL, offsetof(ask_settings, json), "no", 0, 0, NULL, "Print JSON."},
-    {"stuck", CONFIG_BOOL, offsetof(ask_settings, stuck), "no", 0, 0, NULL,
-     "The last collective call of each worker, and who has not entered it."},
-    {"pid", CONFIG_TEXT, offsetof(ask_settings, pid), "", 0, 0, NULL,
-     "worker or server, followed by a rank: print the number of its process, if that runs on this "
-     "host."},
-    {"encryption", CONFIG_ENUM, offsetof(ask_settings, encryption), "auto", 0, 0, guard_choices,
-     "How the job is reached: auto as `penstock run` wrote down, on, or clear."},
-    {"secret_file", CONFIG_TEXT, offsetof(ask_settings, secret_file), "", 0, 0, NULL,
-     "The job's secret; empty: that which `penstock run` wrote down."},
+    CONTROL_PLACE(ROW, "5000", "Longest time to wait for an answer.")
+    ROW(json,  BOOL, "no", 0, 0, NULL, "Print JSON.")
+    ROW(stuck, BOOL, "no", 0, 0, NULL, "The last collective call of each worker, and who has not entered it.")
+    ROW(pid,   TEXT, "",   0, 0, NULL, "worker or server, followed by a rank: print the number of its process, if that runs on this host.")
+    CONTROL_PROTECTION(ROW)
     {0},
 };
+/* clang-format on */
 
 typedef struct {
     ask_settings s;

@@ -3,7 +3,6 @@
 #include "cli/control.h"
 #include "cli/top.h"
 #include "common/clock.h"
-#include "common/guard.h"
 #include "common/why.h"
 
 #include <inttypes.h>
@@ -17,25 +16,19 @@
 #include <unistd.h>
 
 typedef struct {
-    char master_addr[CONFIG_TEXT_BYTES], secret_file[CONFIG_TEXT_BYTES];
-    uint64_t master_port, timeout_ms, count;
+    CONTROL_PLACE(CONFIG_FIELD, "", "")
+    CONTROL_PROTECTION(CONFIG_FIELD)
     double interval;
-    int encryption;
+    uint64_t count;
 } top_settings;
 
-#define ROW(name, type, dfl, min, max, choices, doc)                                               \
-    {                                                                                              \
-#name, CONFIG_##type, offsetof(top_settings, name), dfl, min, max, choices, doc            \
-    }
+#define ROW(...) CONFIG_ROW(top_settings, __VA_ARGS__)
 /* clang-format off */
 static const config_row top_rows[] = {
-    ROW(interval,    F64,  "1",    0.1, 3600,    NULL,          "Seconds from one table to the next."),
-    ROW(count,       U64,  "0",    0,   1e15,    NULL,          "Number of tables to print (-n too); 0: until q, or the end of the job."),
-    ROW(master_addr, TEXT, "",     0,   0,       NULL,          "Host of the scheduler; empty: 127.0.0.1."),
-    ROW(master_port, U64,  "0",    0,   65535,   NULL,          "Port of the scheduler; 0: that of the only job running here."),
-    ROW(timeout_ms,  U64,  "5000", 100, 3600000, NULL,          "Longest time to wait for an answer."),
-    ROW(encryption,  ENUM, "auto", 0,   0,       guard_choices, "How the job is reached: auto as `penstock run` wrote down, on, or clear."),
-    ROW(secret_file, TEXT, "",     0,   0,       NULL,          "The job's secret; empty: that which `penstock run` wrote down."),
+    ROW(interval, F64, "1", 0.1, 3600, NULL, "Seconds from one table to the next.")
+    ROW(count,    U64, "0", 0,   1e15, NULL, "Number of tables to print (-n too); 0: until q, or the end of the job.")
+    CONTROL_PLACE(ROW, "5000", "Longest time to wait for an answer.")
+    CONTROL_PROTECTION(ROW)
     {0},
 };
 /* clang-format on */

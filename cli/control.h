@@ -2,7 +2,21 @@
 #ifndef CLI_CONTROL_H
 #define CLI_CONTROL_H
 
+#include "common/config.h"
+#include "common/guard.h"
 #include "proto/wire.h"
+
+/* Settings of every command that asks a running job, for lists of X (common/config.h); wait, what: of timeout_ms. */
+/* clang-format off */
+#define CONTROL_PLACE(X, wait, what)                                                                                   \
+    X(master_addr, TEXT, "",   0,   0,       NULL, "Host of the scheduler; empty: 127.0.0.1.")                         \
+    X(master_port, U64,  "0",  0,   65535,   NULL, "Port of the scheduler; 0: that of the only job running here.")     \
+    X(timeout_ms,  U64,  wait, 100, 3600000, NULL, what)
+#define CONTROL_PROTECTION(X)                                                                                          \
+    X(encryption, ENUM, "auto", 0, 0, guard_choices,                                                                   \
+      "How the job is reached: auto as `penstock run` wrote down, on, or clear.")                                      \
+    X(secret_file, TEXT, "", 0, 0, NULL, "The job's secret; empty: that which `penstock run` wrote down.")
+/* clang-format on */
 
 typedef struct control control;
 
