@@ -95,9 +95,8 @@ static void beat(scheduler_core *core, seat *s, const wire_control *message)
     }
     core_will_heard_step(core);
 
-    wire_control ack        = {.kind = WIRE_BEAT_ACK};
-    ack.u.beat_ack.seq      = message->u.beat.seq;
-    ack.u.beat_ack.job_step = core->job.step;
+    wire_control ack = {.kind       = WIRE_BEAT_ACK,
+                        .u.beat_ack = {.seq = message->u.beat.seq, .job_step = core->job.step}};
     core_send(&core->out, s, &ack);
 }
 
@@ -113,67 +112,48 @@ enum {
     OR_VERDICT    = 1 << 30  /* after a verdict its sender hears that instead */
 };
 
-/* Who may say what once it has said HELLO. */
+/* Who may send what after HELLO, and what is called then, with the part it is about. */
 /* clang-format off */
-static const unsigned may_say[WIRE_CONTROL_END] = {
-    [WIRE_REGISTER]        = TO_WORKERS | OR_VERDICT,
-    [WIRE_READY]           = TO_WORKERS | TO_SERVERS | OR_VERDICT,
-    [WIRE_BEAT]            = TO_WORKERS | TO_SERVERS | TO_GUESTS,
-    [WIRE_FAILURE]         = TO_WORKERS | TO_SERVERS | OR_VERDICT,
-    [WIRE_EXITED]          = 1u << WIRE_LAUNCHER,
-    [WIRE_BYE]             = TO_WORKERS | TO_SERVERS | TO_GUESTS,
-    [WIRE_SNAPSHOT_PLEASE] = TO_WORKERS | TO_GUESTS,
-    [WIRE_SNAPSHOT_PART]   = TO_SERVERS,
-    [WIRE_MISSING]         = TO_SERVERS,
-    [WIRE_COMMAND]         = TO_WORKERS,
-    [WIRE_REPLY]           = TO_WORKERS | TO_SERVERS,
-    [WIRE_FAULT]           = TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS,
-    [WIRE_OVERDUE]         = TO_WORKERS,
-    [WIRE_SHRINK]          = TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS,
-    [WIRE_STORE]           = TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS,
-    [WIRE_RECORD_ASK]      = TO_GUESTS,
-    [WIRE_RECORD]          = TO_WORKERS,
-    [WIRE_PROVEN]          = TO_WORKERS,
-    [WIRE_SEALED]          = TO_WORKERS | TO_SERVERS,
-    [WIRE_CAUGHT_UP]       = TO_SERVERS,
-    [WIRE_SUSPECT]         = TO_SERVERS,
-    [WIRE_UNREACHED]       = TO_WORKERS | TO_SERVERS | OR_VERDICT,
-    [WIRE_SCALE]           = TO_GUESTS,
-    [WIRE_DRAIN]           = TO_GUESTS,
+#define MESSAGES(X)                                                                                        \
+    X(REGISTER,        TO_WORKERS | OR_VERDICT,                 core_register(core, s, c))                 \
+    X(READY,           TO_WORKERS | TO_SERVERS | OR_VERDICT,    core_ready(core, s, c))                    \
+    X(BEAT,            TO_WORKERS | TO_SERVERS | TO_GUESTS,     beat(core, s, c))                          \
+    X(FAILURE,         TO_WORKERS | TO_SERVERS | OR_VERDICT,    core_failure(core, s, c))                  \
+    X(EXITED,          1u << WIRE_LAUNCHER,                     core_exited(core, c))                      \
+    X(BYE,             TO_WORKERS | TO_SERVERS | TO_GUESTS,     core_bye(core, s))                         \
+    X(SNAPSHOT_PLEASE, TO_WORKERS | TO_GUESTS,                  core_snapshot_please(core, s, c))          \
+    X(SNAPSHOT_PART,   TO_SERVERS,                              core_snapshot_part(core, s, c))            \
+    X(MISSING,         TO_SERVERS,                              missing(core, s, c))                       \
+    X(COMMAND,         TO_WORKERS,                              core_command(&core->out, s, c))            \
+    X(REPLY,           TO_WORKERS | TO_SERVERS,                 core_reply(&core->out, s, c))              \
+    X(FAULT,           TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS, core_fault(core, s, c))                    \
+    X(OVERDUE,         TO_WORKERS,                              core_overdue(core, s, c))                  \
+    X(SHRINK,          TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS,                                            \
+      core_shrink_ask(&core->services.shrinks, &core->out, s, c))                                          \
+    X(STORE,           TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS, core_store_ask(core, s, c))                \
+    X(RECORD_ASK,      TO_GUESTS,                                                                          \
+      core_record_ask(&core->reports, &core->out, s->incarnation, c->u.record_ask.id))                     \
+    X(RECORD,          TO_WORKERS,                              core_record(&core->reports, &core->out, s, c)) \
+    X(PROVEN,          TO_WORKERS,                              core_proven(core, s, c))                   \
+    X(SEALED,          TO_WORKERS | TO_SERVERS,                 core_sealed(core, s, c))                   \
+    X(CAUGHT_UP,       TO_SERVERS,                              core_caught_up(core, s, c))                \
+    X(SUSPECT,         TO_SERVERS,                              core_suspect(core, s, c))                  \
+    X(UNREACHED,       TO_WORKERS | TO_SERVERS | OR_VERDICT,    core_unreached(core, s, c))                \
+    X(SCALE,           TO_GUESTS,                               core_scale(core, s, c))                    \
+    X(DRAIN,           TO_GUESTS,                               core_drain_ask(core, s, c))
+
+static const unsigned may_send[WIRE_CONTROL_END] = {
+#define X(kind, who, call) [WIRE_##kind] = who,
+    MESSAGES(X)
+#undef X
 };
 
-/* Each with the part it is about. */
-static void take(scheduler_core *core, seat *s, const wire_control *c)
+static void dispatch(scheduler_core *core, seat *s, const wire_control *c)
 {
-    core_services *services = &core->services;
-    core_reports *reports   = &core->reports;
-    core_out *out           = &core->out;
-    switch (c->kind) {
-    case WIRE_REGISTER:        core_register(core, s, c); break;
-    case WIRE_READY:           core_ready(core, s, c); break;
-    case WIRE_BEAT:            beat(core, s, c); break;
-    case WIRE_FAILURE:         core_failure(core, s, c); break;
-    case WIRE_EXITED:          core_exited(core, c); break;
-    case WIRE_BYE:             core_bye(core, s); break;
-    case WIRE_SNAPSHOT_PLEASE: core_snapshot_please(core, s, c); break;
-    case WIRE_SNAPSHOT_PART:   core_snapshot_part(core, s, c); break;
-    case WIRE_MISSING:         missing(core, s, c); break;
-    case WIRE_COMMAND:         core_command(out, s, c); break;
-    case WIRE_REPLY:           core_reply(out, s, c); break;
-    case WIRE_FAULT:           core_fault(core, s, c); break;
-    case WIRE_OVERDUE:         core_overdue(core, s, c); break;
-    case WIRE_SHRINK:          core_shrink_ask(&services->shrinks, out, s, c); break;
-    case WIRE_STORE:           core_store_ask(core, s, c); break;
-    case WIRE_RECORD_ASK:      core_record_ask(reports, out, s->incarnation, c->u.record_ask.id); break;
-    case WIRE_RECORD:          core_record(reports, out, s, c); break;
-    case WIRE_PROVEN:          core_proven(core, s, c); break;
-    case WIRE_SEALED:          core_sealed(core, s, c); break;
-    case WIRE_CAUGHT_UP:       core_caught_up(core, s, c); break;
-    case WIRE_SUSPECT:         core_suspect(core, s, c); break;
-    case WIRE_UNREACHED:       core_unreached(core, s, c); break;
-    case WIRE_SCALE:           core_scale(core, s, c); break;
-    case WIRE_DRAIN:           core_drain_ask(core, s, c); break;
-    default: break;
+    switch ((int)c->kind) {
+#define X(kind, who, call) case WIRE_##kind: call; break;
+    MESSAGES(X)
+#undef X
     }
 }
 /* clang-format on */
@@ -194,16 +174,16 @@ static void hear(scheduler_core *core, uint32_t peer, const wire_control *messag
     if (!s || s->incarnation != message->from)
         return; /* from before a re-HELLO, or of a stranger */
     const unsigned kind = (unsigned)message->kind;
-    if (kind >= WIRE_CONTROL_END || !(may_say[kind] & 1u << s->role)) {
+    if (kind >= WIRE_CONTROL_END || !(may_send[kind] & 1u << s->role)) {
         core->job.refused++;
         return;
     }
     s->last_seen_ms = core->out.now_ms;
     if (!may_speak(core, s, message->kind)) return;
-    if (core->job.has_verdict && (may_say[kind] & OR_VERDICT))
+    if (core->job.has_verdict && (may_send[kind] & OR_VERDICT))
         core_tell(core, s);
-    else if (core_runs(core) || !(may_say[kind] & WHILE_IT_RUNS))
-        take(core, s, message);
+    else if (core_runs(core) || !(may_send[kind] & WHILE_IT_RUNS))
+        dispatch(core, s, message);
 }
 
 /* ---- what follows ---------------------------------------------------------------------------- */

@@ -78,9 +78,8 @@ static void suspect(scheduler_core *core, const core_overdue_note *note, seat *w
 {
     core_cycle *k = &core->services.cycle;
     if (k->note && core->out.now_ms - k->asked_ms < CORE_LEFT_MS) return;
-    *k               = (core_cycle){.note = note, .waiting = waiting, .asked_ms = core->out.now_ms};
-    wire_control c   = {.kind = WIRE_ENQUIRE};
-    c.u.enquire.rank = note->asker->rank;
+    *k             = (core_cycle){.note = note, .waiting = waiting, .asked_ms = core->out.now_ms};
+    wire_control c = {.kind = WIRE_ENQUIRE, .u.enquire = {.rank = note->asker->rank}};
     core_send_all(&core->out, TO_SERVERS, &c);
 }
 

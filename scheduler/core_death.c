@@ -27,8 +27,7 @@ static void inquire(scheduler_core *core, seat *dead)
                                        .died_ms = core->out.now_ms,
                                        .due_ms  = core->out.now_ms + CORE_QUERY_MS,
                                        .step    = -1};
-    wire_control c      = {.kind = WIRE_ENQUIRE};
-    c.u.enquire.rank    = dead->rank;
+    wire_control c      = {.kind = WIRE_ENQUIRE, .u.enquire = {.rank = dead->rank}};
     SEAT_EACH(each, &core->members.roster.servers) each->is_heard = false;
     core_send_all(&core->out, TO_SERVERS, &c);
     if (all_heard(core)) core_conclude(core);

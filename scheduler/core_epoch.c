@@ -78,12 +78,9 @@ void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, 
 
 void core_epoch_want_without_dead(scheduler_core *core)
 {
-    char name[SENTENCE_SEAT_BYTES];
-    const seat_list *workers = &core->members.roster.workers;
-    for (uint32_t i = 0; i < workers->n; i++)
-        if (workers->at[i]->in_record && !seat_is_counted(workers->at[i]))
-            core_epoch_want(core, core->out.now_ms, "%.120s is gone",
-                            sentence_seat(name, workers->at[i]));
+    SEAT_EACH(s, &core->members.roster.workers)
+        if (s->in_record && !seat_is_counted(s))
+            core_epoch_want(core, core->out.now_ms, "%.120s is gone", SEAT_NAME(s));
 }
 
 bool core_epoch_survives(const scheduler_core *core)

@@ -125,9 +125,8 @@ static void tell_late_server(const scheduler_core *core, const seat *s)
 
 wire_control core_epoch_seal(const scheduler_core *core)
 {
-    wire_control c = {.kind = WIRE_SEAL};
-    c.u.seal.term  = core->job.term;
-    c.u.seal.epoch = core->epoch.number + 1;
+    wire_control c = {.kind   = WIRE_SEAL,
+                      .u.seal = {.term = core->job.term, .epoch = core->epoch.number + 1}};
     return c;
 }
 

@@ -86,10 +86,8 @@ static const core_fault_note *note_down(scheduler_core *core, const seat *s, con
 
 static wire_control faulted_message(const core_fault_note *note)
 {
-    wire_control c  = {.kind = WIRE_FAULTED};
-    c.u.fault.group = note->group;
-    c.u.fault.call  = note->call;
-    c.u.fault.why   = note->why;
+    wire_control c = {.kind    = WIRE_FAULTED,
+                      .u.fault = {.group = note->group, .call = note->call, .why = note->why}};
     return c;
 }
 
@@ -150,9 +148,8 @@ static const seat *left_for_good(const scheduler_core *core, const core_overdue_
 /* It never comes; those who wait for it are told now instead of at their deadline. */
 static void fail_wait(scheduler_core *core, const core_overdue_note *note, const seat *left)
 {
-    wire_control c       = {.kind = WIRE_LOST};
-    c.u.lost.rank        = left->rank;
-    c.u.lost.incarnation = left->incarnation;
+    wire_control c = {.kind   = WIRE_LOST,
+                      .u.lost = {.rank = left->rank, .incarnation = left->incarnation}};
     /* A loss fails each group in words of its own: which call it was is added there. */
     why_set(&c.u.lost.why, PEN_MISMATCH, "%s has left the job and rank %d waits for it%s%s",
             SEAT_NAME(left), (int)note->asker->rank, core_goes_on(core) ? "" : " in ",

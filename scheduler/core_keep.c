@@ -5,6 +5,7 @@
  * up) or may be lost (faults of collectives, meetings, who asked for a snapshot).
  */
 #include "scheduler/kept_items.h"
+#include "common/vec.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,13 +18,7 @@ typedef struct {
 
 static void put(writer *w, const void *data, size_t size)
 {
-    if (!w->has_failed && w->size + size > w->capacity) {
-        const size_t capacity = 2 * (w->size + size) + 4096;
-        uint8_t *more         = realloc(w->data, capacity);
-        w->has_failed         = more == NULL;
-        if (more) w->data = more;
-        if (more) w->capacity = capacity;
-    }
+    w->has_failed |= !VEC_ROOM(w->data, w->capacity, w->size + size);
     if (w->has_failed) return;
     if (size) memcpy(w->data + w->size, data, size);
     w->size += size;
@@ -103,11 +98,9 @@ static void put_plan(writer *w, const scheduler_core *core)
 
 static void put_value(void *user, const char *key, const void *data, size_t size)
 {
-    wire_control c      = {.kind = WIRE_STORE};
-    c.u.store.op        = WIRE_STORE_SET;
-    c.u.store.key       = key;
-    c.u.store.data      = data;
-    c.u.store.data_size = size;
+    wire_control c = {
+        .kind    = WIRE_STORE,
+        .u.store = {.op = WIRE_STORE_SET, .key = key, .data = data, .data_size = size}};
     put_item(user, KEPT_VALUE, NULL, 0, &c);
 }
 

@@ -83,8 +83,7 @@ static bool has_survivor(const scheduler_core *core)
 /* ---- the first values ------------------------------------------------------------------------ */
 static void ask_for_values(scheduler_core *core, const seat *dead)
 {
-    wire_control c   = {.kind = WIRE_ENQUIRE};
-    c.u.enquire.rank = dead->rank;
+    wire_control c = {.kind = WIRE_ENQUIRE, .u.enquire = {.rank = dead->rank}};
     if (dead->rank == 0 && core->model.restore < 0) core_send_all(&core->out, TO_SERVERS, &c);
 }
 

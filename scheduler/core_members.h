@@ -55,6 +55,9 @@ typedef struct {
     uint64_t gap_due_ms, gap_end_ms; /* due 0: there are none */
 } core_members;
 
+/* core_reach.c: it has reached all that it needs, after all */
+void core_reached(core_members *self, const seat *s);
+
 /* core_slow.c: a beat has come, the one before it at since_ms (0: none) */
 void core_slow_beat(const seat_list *workers, const seat *waiting, uint64_t since_ms,
                     uint64_t now_ms);

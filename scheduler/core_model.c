@@ -198,7 +198,7 @@ static bool take_restored(scheduler_core *core, const seat *s, const wire_contro
 
 void core_ready(scheduler_core *core, seat *s, const wire_control *message)
 {
-    if (s->role == PEN_WORKER && !s->is_ready) core_reached(core, s);
+    if (s->role == PEN_WORKER && !s->is_ready) core_reached(&core->members, s);
     if (core_is_late(core, s)) {
         late_ready(core, s);
         return;

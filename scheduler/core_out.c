@@ -1,9 +1,9 @@
 #include "scheduler/core_out.h"
+#include "common/vec.h"
 #include "common/why.h"
 #include "scheduler/sentence.h"
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* ---- messages -------------------------------------------------------------------------------- */
 void core_send_peer(const core_out *self, uint32_t peer, const wire_control *message)
@@ -16,21 +16,11 @@ void core_send(const core_out *self, const seat *s, const wire_control *message)
     if (s->is_bound) core_send_peer(self, s->peer, message);
 }
 
-static bool reserve_peers(core_out *self)
-{
-    const roster *r  = self->all;
-    const uint32_t n = r->workers.n + r->servers.n + r->guests.n;
-    if (n <= self->peers_capacity) return true;
-    uint32_t *peers = realloc(self->peers, n * sizeof *peers);
-    if (!peers) return false;
-    self->peers          = peers;
-    self->peers_capacity = n;
-    return true;
-}
-
 void core_send_all(core_out *self, unsigned roles, const wire_control *message)
 {
-    if (!reserve_peers(self)) {
+    const roster *r = self->all;
+    if (!VEC_ROOM(self->peers, self->peers_capacity,
+                  (size_t)r->workers.n + r->servers.n + r->guests.n)) {
         core_log(self, LOG_ERROR, "no memory to send %s", wire_kind_name((int)message->kind));
         return;
     }

@@ -29,7 +29,7 @@ typedef struct {
     uint32_t turned_n;  /* how many there were */
 
     uint32_t *peers; /* scratch of core_send_all */
-    uint32_t peers_capacity;
+    size_t peers_capacity;
 } core_out;
 
 enum { /* sets of roles */

@@ -30,9 +30,8 @@ static bool ask(scheduler_core *core, const seat *s)
 {
     const seat_list *list = &core->members.roster.workers;
     wire_member *member   = calloc(list->n + 1, sizeof *member);
-    wire_control c        = {.kind = WIRE_PROVE};
-    c.u.prove.round       = core->members.proof.round;
-    c.u.prove.worker      = member;
+    wire_control c        = {.kind    = WIRE_PROVE,
+                             .u.prove = {.round = core->members.proof.round, .worker = member}};
     if (!member) return false;
     SEAT_EACH(each, list)
         if (is_asked(each)) member[c.u.prove.n_workers++] = core_epoch_member(each);

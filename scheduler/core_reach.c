@@ -30,20 +30,21 @@ static bool is_proven(const core_gap *g)
     return g->is_confirmed && may_miss(g->from) && may_miss(g->to);
 }
 
-static bool is_over(const core_gap *g, uint64_t now_ms)
+static bool is_over(const core_gap *g, const void *now_ms)
 {
     return !seat_is_here(g->from) || !seat_is_here(g->to) ||
            g->from->incarnation != g->from_incarnation || g->to->incarnation != g->to_incarnation ||
-           now_ms - g->newest_ms >= STALE_MS;
+           *(const uint64_t *)now_ms - g->newest_ms >= STALE_MS;
 }
 
-static void forget_over(scheduler_core *core)
+/* Forgets those of which `is` says so. */
+static void forget(core_members *self, bool (*is)(const core_gap *g, const void *what),
+                   const void *what)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < core->members.n_gaps; i++)
-        if (!is_over(&core->members.gap[i], core->out.now_ms))
-            core->members.gap[n++] = core->members.gap[i];
-    core->members.n_gaps = n;
+    for (uint32_t i = 0; i < self->n_gaps; i++)
+        if (!is(&self->gap[i], what)) self->gap[n++] = self->gap[i];
+    self->n_gaps = n;
 }
 
 /* ---- what is told ------------------------------------------------------------------------------ */
@@ -55,12 +56,14 @@ static core_gap *gap_of(scheduler_core *core, const seat *from, const seat *to)
     return NULL;
 }
 
-void core_reached(scheduler_core *core, const seat *s)
+static bool is_from(const core_gap *g, const void *s)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < core->members.n_gaps; i++)
-        if (core->members.gap[i].from != s) core->members.gap[n++] = core->members.gap[i];
-    core->members.n_gaps = n;
+    return g->from == s;
+}
+
+void core_reached(core_members *self, const seat *s)
+{
+    forget(self, is_from, s);
 }
 
 static core_gap *make_gap(scheduler_core *core, seat *from, seat *to)
@@ -82,7 +85,7 @@ void core_unreached(scheduler_core *core, seat *s, const wire_control *message)
                              ? roster_find(&core->members.roster, role, message->u.unreached.rank)
                              : NULL;
     if (!core_runs(core) || to == NULL || to == s || !seat_is_here(to)) return;
-    forget_over(core);
+    forget(&core->members, is_over, &core->out.now_ms);
     core_gap *g = gap_of(core, s, to);
     if (g == NULL) g = make_gap(core, s, to);
     if (g == NULL) return;
@@ -109,7 +112,7 @@ static int order_of(const core_gap *a, const core_gap *b)
     return 0;
 }
 
-static bool has_end(const core_gap *g, const seat *s)
+static bool has_end(const core_gap *g, const void *s)
 {
     return g->from == s || g->to == s;
 }
@@ -176,14 +179,6 @@ static bool may_go(const scheduler_core *core, const seat *s)
     return s->role == PEN_WORKER || core->job.settings.replicas > 0;
 }
 
-static void forget_end(scheduler_core *core, const seat *s)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < core->members.n_gaps; i++)
-        if (!has_end(&core->members.gap[i], s)) core->members.gap[n++] = core->members.gap[i];
-    core->members.n_gaps = n;
-}
-
 /* False: it is a matter of all.  Between servers nobody goes: the newcomer holds no copy until it can be filled. */
 static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *named)
 {
@@ -192,7 +187,7 @@ static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *nam
     if (s == NULL || !may_go(core, s)) return false;
     const bool is_copy = named->from->role == PEN_SERVER;
     describe(core->members.gap, n, named, &why);
-    forget_end(core, s);
+    forget(&core->members, has_end, s);
     core_log(&core->out, LOG_WARNING, "%s", why.text);
     if (!is_copy) turn_away(core, s, &why);
     return true;
@@ -292,7 +287,7 @@ void core_reach_tick(scheduler_core *core)
     }
     core->members.gap_due_ms = 0;
     if (!core_runs(core) || core->members.query.dead) core->members.n_gaps = 0;
-    forget_over(core);
+    forget(&core->members, is_over, &core->out.now_ms);
     judge(core);
 }
 

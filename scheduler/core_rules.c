@@ -76,11 +76,10 @@ bool core_is_holder(const scheduler_core *core, const seat *s)
 
 bool core_may_change(const scheduler_core *core)
 {
-    const seat_list *holders = core_holders(core);
     if (core->job.phase != PHASE_TRAINING) return false;
-    for (uint32_t i = 0; i < holders->n; i++)
-        if (!holders->at[i]->holds_state && seat_is_counted(holders->at[i])) return false;
-    return holders->n > 0;
+    SEAT_EACH(s, core_holders(core))
+        if (!s->holds_state && seat_is_counted(s)) return false;
+    return core_holders(core)->n > 0;
 }
 
 bool core_waits(const scheduler_core *core)

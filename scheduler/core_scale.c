@@ -18,9 +18,7 @@ static void answer(scheduler_core *core, const seat *s, pen_status status, const
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    wire_control c     = {.kind = WIRE_RESIZED};
-    c.u.resized.status = status;
-    c.u.resized.text   = text;
+    wire_control c = {.kind = WIRE_RESIZED, .u.resized = {.status = status, .text = text}};
     core_send(&core->out, s, &c);
 }
 

@@ -25,20 +25,17 @@ void core_shrink_fini(core_shrinks *self)
 static void refuse(const core_out *out, const seat *s, uint64_t group, pen_status status,
                    const char *text)
 {
-    wire_control c    = {.kind = WIRE_SHRUNK};
-    c.u.shrunk.group  = group;
-    c.u.shrunk.status = status;
-    c.u.shrunk.text   = text;
+    wire_control c = {.kind     = WIRE_SHRUNK,
+                      .u.shrunk = {.group = group, .status = status, .text = text}};
     core_send(out, s, &c);
 }
 
 static wire_control shrunk_message(const core_shrink *a)
 {
-    wire_control c       = {.kind = WIRE_SHRUNK};
-    c.u.shrunk.group     = a->group;
-    c.u.shrunk.new_group = a->new_group;
-    c.u.shrunk.n_ranks   = a->n;
-    c.u.shrunk.rank      = a->rank;
+    wire_control c = {
+        .kind     = WIRE_SHRUNK,
+        .u.shrunk = {
+            .group = a->group, .new_group = a->new_group, .n_ranks = a->n, .rank = a->rank}};
     return c;
 }
 

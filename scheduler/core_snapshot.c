@@ -11,10 +11,8 @@
 /* ---- who asked ------------------------------------------------------------------------------- */
 static void answer_no(scheduler_core *core, const seat *s, pen_status status, const char *text)
 {
-    wire_control c           = {.kind = WIRE_SNAPSHOT_DONE};
-    c.u.snapshot_done.step   = -1;
-    c.u.snapshot_done.status = status;
-    c.u.snapshot_done.text   = text;
+    wire_control c = {.kind            = WIRE_SNAPSHOT_DONE,
+                      .u.snapshot_done = {.step = -1, .status = status, .text = text}};
     core_send(&core->out, s, &c);
 }
 

@@ -131,7 +131,6 @@ uint64_t core_wait_next_ms(const scheduler_core *core);
 
 /* core_reach.c: UNREACHED */
 void core_unreached(scheduler_core *core, seat *s, const wire_control *message);
-void core_reached(scheduler_core *core, const seat *s); /* all that it needs, after all */
 void core_reach_tick(scheduler_core *core);
 
 /* Adds who else cannot reach it, and where to look, when it is its silence of which it is known that it is gone. */

@@ -10,11 +10,8 @@
 static void say(scheduler_core *core, const seat *s, uint64_t id, pen_status status,
                 const char *text, int64_t value)
 {
-    wire_control c    = {.kind = WIRE_STORED};
-    c.u.stored.id     = id;
-    c.u.stored.status = status;
-    c.u.stored.text   = text;
-    c.u.stored.value  = value;
+    wire_control c = {.kind     = WIRE_STORED,
+                      .u.stored = {.id = id, .status = status, .text = text, .value = value}};
     core_send(&core->out, s, &c);
 }
 

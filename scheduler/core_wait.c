@@ -10,10 +10,9 @@
 /* Who comes in its place is in no group of theirs: collectives that wait for the dead end here. */
 static void tell_waiting(scheduler_core *core, const seat *dead)
 {
-    wire_control c       = {.kind = WIRE_LOST};
-    c.u.lost.rank        = dead->rank;
-    c.u.lost.incarnation = dead->incarnation;
-    c.u.lost.why         = *dead->loss;
+    wire_control c = {
+        .kind   = WIRE_LOST,
+        .u.lost = {.rank = dead->rank, .incarnation = dead->incarnation, .why = *dead->loss}};
     snprintf(c.u.lost.why.text, sizeof c.u.lost.why.text,
              "%.420s; training waits for another in its place, and a collective cannot: a loss is "
              "summed with the step by pen_step_scalar()",

@@ -1,4 +1,5 @@
 #include "scheduler/kv.h"
+#include "common/vec.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +16,8 @@ void kv_fini(kv *self)
 bool kv_reserve(kv *self, uint32_t n_workers)
 {
     if (!self->values) self->values = value_table_create(VALUE_TABLE_BYTES_MAX);
-    if (!self->values || n_workers <= self->n_workers) return self->values != NULL;
-    kv_memory **more = realloc(self->memory, n_workers * sizeof *more);
-    if (!more) return false;
-    self->memory = more;
-    while (self->n_workers < n_workers) more[self->n_workers++] = NULL;
+    if (!self->values || !VEC_ROOM(self->memory, self->n_memories, n_workers)) return false;
+    if (n_workers > self->n_workers) self->n_workers = n_workers;
     return true;
 }
 
@@ -31,23 +29,13 @@ void kv_drop_waiter(kv *self, uint32_t index)
             (self->n_waiters - index) * sizeof *self->waiter);
 }
 
-static bool reserve_waiter(kv *self)
-{
-    if (self->n_waiters == KV_WAITERS_MAX) kv_drop_waiter(self, 0);
-    if (self->n_waiters < self->waiters_capacity) return true;
-    const uint32_t n = self->waiters_capacity ? 2 * self->waiters_capacity : 16;
-    kv_waiter *grown = realloc(self->waiter, n * sizeof *grown);
-    if (!grown) return false;
-    self->waiter           = grown;
-    self->waiters_capacity = n;
-    return true;
-}
-
 void kv_wait(kv *self, const seat *s, uint64_t id, const char *key)
 {
     for (uint32_t i = 0; i < self->n_waiters; i++)
         if (self->waiter[i].incarnation == s->incarnation && self->waiter[i].id == id) return;
-    if (!reserve_waiter(self)) return; /* it comes again */
+    if (self->n_waiters == KV_WAITERS_MAX) kv_drop_waiter(self, 0);
+    if (!VEC_ROOM(self->waiter, self->capacity, (size_t)self->n_waiters + 1))
+        return; /* it comes again */
     kv_waiter *w = &self->waiter[self->n_waiters++];
     *w           = (kv_waiter){.incarnation = s->incarnation, .id = id, .rank = s->rank};
     snprintf(w->key, sizeof w->key, "%s", key);

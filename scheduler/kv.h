@@ -35,8 +35,9 @@ typedef struct {
 typedef struct { /* zero is an empty one */
     value_table *values;
     kv_memory **memory; /* [n_workers] */
-    uint32_t n_workers, n_waiters, waiters_capacity;
-    kv_waiter *waiter; /* oldest first */
+    uint32_t n_workers, n_waiters;
+    size_t n_memories, capacity; /* room for so many of them, and waiters */
+    kv_waiter *waiter;           /* oldest first */
 } kv;
 
 void kv_fini(kv *self);

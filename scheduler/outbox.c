@@ -1,9 +1,10 @@
 #include "scheduler/outbox.h"
+#include "common/list.h"
 #include <stdlib.h>
 #include <string.h>
 
 struct outbox_letter {
-    struct outbox_letter *next;
+    struct outbox_letter *next, *prev;
     uint32_t peer;
     size_t size;
     uint8_t head[];
@@ -21,14 +22,11 @@ static bool keep_letter(outbox *self, uint32_t peer, const void *head, size_t si
     if (self->bytes + size > OUTBOX_BYTES_MAX) return false;
     struct outbox_letter *l = malloc(sizeof *l + size);
     if (!l) return false;
-    l->next = NULL;
     l->peer = peer;
     l->size = size;
     memcpy(l->head, head, size);
 
-    if (!self->first) self->end = &self->first;
-    *self->end = l;
-    self->end  = &l->next;
+    LIST_APPEND(self->first, l);
     self->bytes += size;
     return true;
 }
@@ -41,11 +39,9 @@ bool outbox_send(outbox *self, transport *t, uint32_t peer, const void *head, si
     return status == PEN_OK;
 }
 
-static void drop(outbox *self, struct outbox_letter **link)
+static void drop(outbox *self, struct outbox_letter *l)
 {
-    struct outbox_letter *l = *link;
-    *link                   = l->next;
-    if (!l->next) self->end = link;
+    LIST_REMOVE(self->first, l);
     self->bytes -= l->size;
     free(l);
 }
@@ -54,33 +50,26 @@ bool outbox_flush(outbox *self, transport *t)
 {
     enum { BLOCKED_MAX = 16 }; /* full peers of this round; a round with more stops early */
     uint32_t blocked[BLOCKED_MAX], n = 0;
-    for (struct outbox_letter **link = &self->first; *link && n < BLOCKED_MAX;) {
-        struct outbox_letter *l = *link;
-        uint32_t b              = 0;
+    LIST_EACH(l, self->first) {
+        uint32_t b = 0;
         while (b < n && blocked[b] != l->peer) b++;
-        const bool is_full =
-            b < n || transport_send(t, l->peer, l->head, l->size, NULL) == PEN_AGAIN;
-        if (!is_full) {
-            drop(self, link);
-            continue;
-        }
-        if (b == n) blocked[n++] = l->peer;
-        link = &l->next;
+        if (b < n) continue;
+        if (transport_send(t, l->peer, l->head, l->size, NULL) != PEN_AGAIN)
+            drop(self, l);
+        else
+            blocked[n++] = l->peer;
+        if (n == BLOCKED_MAX) break;
     }
     return !self->first;
 }
 
 void outbox_forget(outbox *self, uint32_t peer)
 {
-    for (struct outbox_letter **link = &self->first; *link;) {
-        if ((*link)->peer == peer)
-            drop(self, link);
-        else
-            link = &(*link)->next;
-    }
+    LIST_EACH(l, self->first)
+        if (l->peer == peer) drop(self, l);
 }
 
 void outbox_clear(outbox *self)
 {
-    while (self->first) drop(self, &self->first);
+    while (self->first) drop(self, self->first);
 }

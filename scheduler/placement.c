@@ -1,4 +1,5 @@
 #include "scheduler/placement.h"
+#include "common/vec.h"
 #include "common/why.h"
 #include <stdlib.h>
 #include <string.h>
@@ -10,20 +11,9 @@ void placement_fini(placement *table)
     *table = (placement){0};
 }
 
-static bool reserve(placement *table, uint32_t n)
-{
-    if (n <= table->capacity) return true;
-    const uint32_t capacity = n < 16 ? 16 : 2 * n;
-    placement_row *row      = realloc(table->row, capacity * sizeof *row);
-    if (!row) return false;
-    table->row      = row;
-    table->capacity = capacity;
-    return true;
-}
-
 bool placement_copy(const placement *from, placement *to)
 {
-    if (!reserve(to, from->n)) return false;
+    if (!VEC_ROOM(to->row, to->capacity, from->n)) return false;
     if (from->n) memcpy(to->row, from->row, from->n * sizeof *from->row);
     to->n = from->n;
     return true;
@@ -60,7 +50,7 @@ void placement_sort(placement *table)
 
 bool placement_add(placement *table, const wire_replica *copy)
 {
-    if (!reserve(table, table->n + 1)) return false;
+    if (!VEC_ROOM(table->row, table->capacity, (size_t)table->n + 1)) return false;
     table->row[table->n++] = (placement_row){.at = *copy};
     placement_sort(table);
     return true;

@@ -22,7 +22,8 @@ typedef struct {
 } placement_row;
 
 typedef struct { /* zero is an empty one */
-    uint32_t n, capacity;
+    uint32_t n;
+    size_t capacity;
     placement_row *row;
 } placement;
 

@@ -129,14 +129,11 @@ pen_status settle(placement *table, uint32_t n_shards, const settle_holder *serv
                   uint32_t n_servers, settled *out, pen_error *why)
 {
     const facts f = {server, n_servers};
-    *out          = (settled){.step = -1, .clock = -1, .lost_shard = -1};
+    *out          = (settled){.step = -1, .clock = -1};
     remove_dead(&f, table);
     for (uint32_t shard = 0; shard < n_shards; shard++) {
         placement_row *lead = choose_primary(&f, table, shard);
-        if (!lead) {
-            out->lost_shard = (int32_t)shard;
-            return why_set(why, PEN_PEER_LOST, "no copy of shard %u is left", shard);
-        }
+        if (!lead) return why_set(why, PEN_PEER_LOST, "no copy of shard %u is left", shard);
         const wire_sealed_report *r = report_of(&f, &lead->at);
         out->n_moved += lead->at.role != WIRE_PRIMARY;
         for (uint32_t i = 0; i < table->n; i++)
@@ -154,7 +151,7 @@ pen_status settle(placement *table, uint32_t n_shards, const settle_holder *serv
 pen_status settle_workers(const settle_holder *worker, uint32_t n_workers, settled *out,
                           pen_error *why)
 {
-    *out = (settled){.step = -1, .clock = -1, .lost_shard = -1};
+    *out = (settled){.step = -1, .clock = -1};
     for (uint32_t i = 0; i < n_workers; i++) {
         if (!worker[i].is_alive) continue;
         if (worker[i].n_reports != 1 || worker[i].report->step < 0)

@@ -26,7 +26,6 @@ typedef struct {
     bool has_decision;
     wire_decision decision; /* of step - 1 */
     uint32_t n_moved;       /* primaries that are others than before */
-    int32_t lost_shard;     /* of which no copy of R is left; -1: none */
 } settled;
 
 /* Without servers every worker holds the state that it trains, and one that has applied a step proves that all had
@@ -38,8 +37,8 @@ pen_status settle_workers(const settle_holder *worker, uint32_t n_workers, settl
 
 /* Changes roles in `table` and removes copies on servers that are gone; learners that have caught up and
  * are level become backups.
- * Errors  PEER_LOST  out->lost_shard; *why is the caller's to write.   INTERNAL  reports contradict
- *         each other; *why names the shards.   In both cases the table is no longer of use. */
+ * Errors  PEER_LOST  no copy of R of a shard is left.   INTERNAL  reports contradict each other.   *why names the
+ *         shards, and the table is no longer of use. */
 pen_status settle(placement *table, uint32_t n_shards, const settle_holder *server,
                   uint32_t n_servers, settled *out, pen_error *why);
 
