@@ -117,7 +117,7 @@ static member_event event_of_exit(const scheduler_core *core, const seat *s)
 {
     const bool is_awaited = s->role == PEN_WORKER && s->state == MEMBER_LEFT &&
                             core->job.n_servers && core->job.phase == PHASE_TRAINING &&
-                            core->job.settings.on_worker_loss == SCHEDULER_LOSS_WAIT;
+                            core->job.settings.on_worker_loss == LOSS_WAIT;
     return is_awaited ? MEMBER_EVENT_LOST : MEMBER_EVENT_EXITED;
 }
 

@@ -143,8 +143,7 @@ static void describe(const core_gap *gap, uint32_t n, const core_gap *named, pen
 /* Where the job can do without it, who came later goes alone. */
 static bool is_newcomer(const scheduler_core *core, const seat *s)
 {
-    const bool waits =
-        core->job.settings.on_worker_loss == SCHEDULER_LOSS_WAIT && core->job.n_servers > 0;
+    const bool waits = core->job.settings.on_worker_loss == LOSS_WAIT && core->job.n_servers > 0;
     if (core->job.phase != PHASE_TRAINING) return false;
     if (s->role == PEN_SERVER) return core_is_late(core, s) || s->has_come_back;
     return core_is_late(core, s) ||

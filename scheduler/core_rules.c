@@ -40,14 +40,14 @@ bool core_may_replace(const scheduler_core *core, const seat *s)
 {
     if (core->job.phase != PHASE_TRAINING || !core->job.n_servers) return false;
     if (s->role == PEN_SERVER) return core->job.settings.replicas > 0;
-    return core->job.settings.on_worker_loss != SCHEDULER_LOSS_FAIL;
+    return core->job.settings.on_worker_loss != LOSS_FAIL;
 }
 
 bool core_goes_on(const scheduler_core *core)
 {
     const bool can =
         core->job.servers_known && (!core->job.n_servers || core->job.phase >= PHASE_TRAINING);
-    return core->job.settings.on_worker_loss == SCHEDULER_LOSS_CONTINUE && can;
+    return core->job.settings.on_worker_loss == LOSS_CONTINUE && can;
 }
 
 const pen_error *core_loss_of(const scheduler_core *core, int32_t rank)
@@ -84,12 +84,12 @@ bool core_may_change(const scheduler_core *core)
 
 bool core_waits(const scheduler_core *core)
 {
-    return core->job.settings.on_worker_loss == SCHEDULER_LOSS_WAIT && core->job.n_servers > 0;
+    return core->job.settings.on_worker_loss == LOSS_WAIT && core->job.n_servers > 0;
 }
 
 static pen_status check_without_servers(const scheduler_settings *settings, pen_error *why)
 {
-    if (settings->on_worker_loss == SCHEDULER_LOSS_WAIT)
+    if (settings->on_worker_loss == LOSS_WAIT)
         return why_set(
             why, PEN_BAD_SETTING,
             "on_worker_loss=wait needs servers: they keep the model for who comes back; add "

@@ -4,12 +4,6 @@
 
 #include "proto/settings.h"
 
-enum {
-    SCHEDULER_LOSS_FAIL     = LOSS_FAIL,
-    SCHEDULER_LOSS_CONTINUE = LOSS_CONTINUE,
-    SCHEDULER_LOSS_WAIT     = LOSS_WAIT
-};
-
 /* clang-format off */
 #define SCHEDULER_SETTINGS(X)                                                                                          \
     SETTING_JOB(X) SETTING_HOST(X) SETTING_TRACE(X) SETTING_TRACE_EVENTS(X) SETTING_PORT(X) SETTING_WORLD_SIZE(X)      \

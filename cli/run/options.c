@@ -503,8 +503,7 @@ bool run_options_is_elastic(const run_options *o)
 
 bool run_options_survives(const run_options *o)
 {
-    return o->servers > 0 &&
-           (o->replicas > 0 || o->loss != RUN_LOSS_FAIL || run_options_is_elastic(o));
+    return o->servers > 0 && (o->replicas > 0 || o->loss != LOSS_FAIL || run_options_is_elastic(o));
 }
 
 /* Whoever said it: the flag, or the environment, which the flag is written to. */
@@ -516,10 +515,8 @@ static int check_loss_rule(run_options *o)
     if (rule == NULL) return -1;
     const int code = check_setting(command_setting("on_worker_loss"), rule);
     if (code >= 0) return code;
-    o->loss = strcmp(rule, "continue") == 0 ? RUN_LOSS_CONTINUE
-              : strcmp(rule, "wait") == 0   ? RUN_LOSS_WAIT
-                                            : RUN_LOSS_FAIL;
-    if (o->loss == RUN_LOSS_WAIT && o->servers == 0)
+    for (o->loss = LOSS_FAIL; strcmp(rule, settings_loss_rules[o->loss]) != 0;) o->loss++;
+    if (o->loss == LOSS_WAIT && o->servers == 0)
         return command_fail(EXIT_USAGE,
                             "--on-worker-loss wait and %s: without servers nobody keeps what the "
                             "worker that comes back would need; use continue or fail",

@@ -5,13 +5,12 @@
 #include "common/config_files/load.h"
 #include "common/secret.h"
 #include "penstock.h"
+#include "proto/settings.h"
 #include <argp.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 enum { RUN_LOCAL_MAX = 1024, RUN_STDOUT = 1, RUN_STDERR = 2, RUN_FLAGS_MAX = 256 };
-
-typedef enum { RUN_LOSS_FAIL, RUN_LOSS_CONTINUE, RUN_LOSS_WAIT } run_loss;
 
 typedef struct {
     int nproc, nproc_min, nproc_max; /* workers on each machine: at first, and while it trains */
@@ -27,8 +26,8 @@ typedef struct {
     bool is_c10d;                    /* --rdzv-backend c10d: node ranks need not be said */
     const char *log_dir, *store, *mode, *job;
     bool resume, fresh;
-    run_loss loss; /* what the death of a worker means */
-    bool has_join; /* the secret came with --join */
+    loss_rule loss; /* what the death of a worker means */
+    bool has_join;  /* the secret came with --join */
     secret join;
     uint8_t redirects
         [RUN_LOCAL_MAX];        /* per local rank: RUN_STDOUT | RUN_STDERR go to files only      */

@@ -199,10 +199,8 @@ int report_write(const report_input *in, const process *cause)
     if (in->verdict != NULL) fprintf(stderr, "  verdict  %s\n", in->verdict->text);
     print_others(in, cause);
     if (in->verdict != NULL && in->verdict->status == PEN_PEER_LOST && cause->role == PEN_WORKER)
-        fprintf(stderr, "  rule     on_worker_loss=%s\n",
-                in->options->loss == RUN_LOSS_CONTINUE ? "continue"
-                : in->options->loss == RUN_LOSS_WAIT   ? "wait"
-                                                       : "fail (default)");
+        fprintf(stderr, "  rule     on_worker_loss=%s%s\n", settings_loss_rules[in->options->loss],
+                in->options->loss == LOSS_FAIL ? " (default)" : "");
     if (!in->restarting && !was_never_run(cause)) print_kept(in->options);
     int code = exit_code_of(cause, hung);
     fprintf(stderr, "  exit     %d\n", code);

@@ -30,7 +30,7 @@ static bool may_start_again(const launcher *l, const process *p)
     switch (p->role) {
     case PEN_SCHEDULER: return l->state[0] != '\0' && p->exit_signal != 0;
     case PEN_SERVER: return o->replicas > 0 && has_failed(p);
-    default: return o->loss == RUN_LOSS_WAIT && has_failed(p) && p->restarts < o->max_restarts;
+    default: return o->loss == LOSS_WAIT && has_failed(p) && p->restarts < o->max_restarts;
     }
 }
 
@@ -45,8 +45,8 @@ static uint64_t pause_ms(const process *p)
 
 const char *launcher_end_note(const launcher *l, const process *p)
 {
-    const bool is_last = p->role == PEN_WORKER && l->options.loss == RUN_LOSS_WAIT &&
-                         has_failed(p) && p->restarts >= l->options.max_restarts;
+    const bool is_last = p->role == PEN_WORKER && l->options.loss == LOSS_WAIT && has_failed(p) &&
+                         p->restarts >= l->options.max_restarts;
     return is_last ? "no restarts left" : "";
 }
 
@@ -55,7 +55,7 @@ static bool is_for_scheduler(const launcher *l, const process *p, uint64_t now)
 {
     if (l->link == NULL && !launcher_seeks_link(l, now)) return false;
     if (p->role == PEN_SERVER) return l->options.replicas > 0;
-    return p->role == PEN_WORKER && l->options.loss != RUN_LOSS_FAIL;
+    return p->role == PEN_WORKER && l->options.loss != LOSS_FAIL;
 }
 
 bool launcher_takes_end(launcher *l, process *p, uint64_t now)

@@ -171,7 +171,7 @@ static bool has_unexplained(const launcher *l)
     for (size_t i = 0; i < l->n; i++) {
         const process *p  = &l->all[i];
         const bool failed = p->ended && (p->exit_code != 0 || p->exit_signal != 0);
-        if (l->options.loss != RUN_LOSS_FAIL && p->role == PEN_WORKER && failed && !p->lost)
+        if (l->options.loss != LOSS_FAIL && p->role == PEN_WORKER && failed && !p->lost)
             return true;
     }
     return false;

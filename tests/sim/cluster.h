@@ -91,7 +91,7 @@ typedef struct {
     uint64_t lease_ms, deadline_ms, init_timeout_ms, retry_ms, warn_ms, wait_ms;
 
     uint32_t replicas;
-    int on_worker_loss;                /* SCHEDULER_LOSS_... */
+    int on_worker_loss;                /* LOSS_... */
     uint32_t workers_min, workers_max; /* 0: as many as there are */
     uint32_t servers_max;              /* 0: as many as there are */
     bool has_state;                    /* the scheduler has a disk */

@@ -65,7 +65,7 @@ static void check_waiting(cluster *c, const sim_record *before, const sim_record
     uint64_t were[MODEL_RANKS_MAX], are[MODEL_RANKS_MAX];
     incarnations(before, were);
     incarnations(r, are);
-    for (uint32_t i = 0; i < c->n_workers && c->plan.on_worker_loss == SCHEDULER_LOSS_WAIT; i++)
+    for (uint32_t i = 0; i < c->n_workers && c->plan.on_worker_loss == LOSS_WAIT; i++)
         if (were[i] != 0 && are[i] == 0 && were[i] != c->goodbye[i])
             sim_wrong(c, "epoch %" PRIu64 " is without rank %u, for which the job waits", r->epoch,
                       i);

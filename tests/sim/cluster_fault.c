@@ -83,12 +83,12 @@ static void judge(cluster *c, sim_role role, uint32_t rank)
     for (uint32_t i = 0; i < c->n_workers; i++) workers += c->worker[i].life == LIFE_RUNS;
     if (role == SIM_SCHEDULER && !p->has_state) c->is_excused = true;
     if (role == SIM_SERVER && !is_whole(c)) c->is_excused = true;
-    if (role == SIM_WORKER && p->on_worker_loss == SCHEDULER_LOSS_FAIL) c->is_excused = true;
-    if (role == SIM_WORKER && p->on_worker_loss == SCHEDULER_LOSS_CONTINUE &&
+    if (role == SIM_WORKER && p->on_worker_loss == LOSS_FAIL) c->is_excused = true;
+    if (role == SIM_WORKER && p->on_worker_loss == LOSS_CONTINUE &&
         workers < (p->workers_min > 0 ? p->workers_min : 1))
         c->is_excused = true;
     /* Nobody else has first values. */
-    if (role == SIM_WORKER && rank == 0 && p->on_worker_loss == SCHEDULER_LOSS_CONTINUE &&
+    if (role == SIM_WORKER && rank == 0 && p->on_worker_loss == LOSS_CONTINUE &&
         !c->worker[0].has_loaded)
         c->is_excused = true;
     /* Before training everybody is needed. */
@@ -112,7 +112,7 @@ void fault_ended(cluster *c, sim_role role, uint32_t rank)
 {
     judge(c, role, rank);
     const bool again = c->plan.restarts && !c->is_excused &&
-                       (role != SIM_WORKER || c->plan.on_worker_loss == SCHEDULER_LOSS_WAIT);
+                       (role != SIM_WORKER || c->plan.on_worker_loss == LOSS_WAIT);
     if (again) c->restart_ms[seat_of(role, rank)] = c->now_ms + RESTART_MS;
 }
 
@@ -224,7 +224,7 @@ static void event_ends(cluster *c, uint32_t i)
     if (e->what == SIM_NO_WAY) net_break(c, e, c->happened[i].birth); /* all is dialled anew */
     if ((e->what == SIM_CRASH || e->what == SIM_FORGET) &&
         life_of(c, e->role, e->rank) == LIFE_CRASHED && !is_job_over(c) &&
-        (e->role != SIM_WORKER || c->plan.on_worker_loss == SCHEDULER_LOSS_WAIT))
+        (e->role != SIM_WORKER || c->plan.on_worker_loss == LOSS_WAIT))
         begin(c, e->role, e->rank);
 }
 

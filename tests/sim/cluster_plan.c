@@ -24,7 +24,7 @@ sim_plan sim_plan_calm(uint64_t seed, model_mode mode)
         .retry_ms        = 100,
         .warn_ms         = 5000,
         .wait_ms         = 60000,
-        .on_worker_loss  = SCHEDULER_LOSS_FAIL,
+        .on_worker_loss  = LOSS_FAIL,
         .end_ms          = 600000};
 }
 
@@ -177,7 +177,7 @@ static void draw_lost_host(sim_plan *p, uint64_t *chance, uint64_t *at)
 {
     const uint32_t before = p->n_events;
     draw_server_death(p, chance, at);
-    if (p->on_worker_loss == SCHEDULER_LOSS_FAIL || p->n_events == before) return;
+    if (p->on_worker_loss == LOSS_FAIL || p->n_events == before) return;
     sim_event e = p->event[before];
     e.role      = SIM_WORKER;
     e.rank      = (uint32_t)draw_below(chance, p->task.workers);
@@ -227,7 +227,7 @@ static void draw_events(sim_plan *p, uint64_t *chance)
     bool wanted[7];
     for (int i = 0; i < 7; i++) wanted[i] = draw_chance(chance, 50);
     if (p->replicas == 0) wanted[0] = wanted[4] = false;
-    if (p->on_worker_loss == SCHEDULER_LOSS_FAIL) wanted[1] = false;
+    if (p->on_worker_loss == LOSS_FAIL) wanted[1] = false;
     for (uint64_t n = draw_between(chance, 1, 8); n > 0; n--) {
         uint64_t kind = draw_below(chance, 7);
         for (int i = 0; i < 7 && !wanted[kind]; i++) kind = (kind + 1) % 7;
@@ -272,9 +272,9 @@ sim_plan sim_plan_lively(uint64_t seed)
     p.think_ms       = (uint32_t)draw_between(&chance, 10, 200);
     p.servers        = (uint32_t)draw_between(&chance, 2, 4);
     p.replicas       = (uint32_t)draw_below(&chance, p.servers < 3 ? 2 : 3);
-    p.on_worker_loss = (int)draw_between(&chance, SCHEDULER_LOSS_FAIL, SCHEDULER_LOSS_WAIT);
-    if (p.task.workers == 1) p.on_worker_loss = SCHEDULER_LOSS_WAIT;
-    if (p.on_worker_loss == SCHEDULER_LOSS_CONTINUE) p.workers_min = 1;
+    p.on_worker_loss = (int)draw_between(&chance, LOSS_FAIL, LOSS_WAIT);
+    if (p.task.workers == 1) p.on_worker_loss = LOSS_WAIT;
+    if (p.on_worker_loss == LOSS_CONTINUE) p.workers_min = 1;
     if (draw_chance(&chance, 30)) p.workers_max = p.task.workers + 1;
     if (draw_chance(&chance, 30)) p.servers_max = p.servers + 1;
     p.has_state    = true;
@@ -302,7 +302,7 @@ sim_plan sim_plan_peers(uint64_t seed)
     p.task.steps     = draw_between(&chance, 20, 80);
     p.think_ms       = (uint32_t)draw_between(&chance, 5, 100);
     p.lease_ms       = draw_between(&chance, 2000, 10000);
-    p.on_worker_loss = SCHEDULER_LOSS_CONTINUE;
+    p.on_worker_loss = LOSS_CONTINUE;
     p.workers_min    = 1;
     p.has_state      = true;
     p.must_go_on     = true;

@@ -214,7 +214,7 @@ static void find_routes(sim_worker *w)
 
 static bool may_lose_members(const sim_plan *p)
 {
-    return p->on_worker_loss != SCHEDULER_LOSS_FAIL || p->workers_max > p->task.workers;
+    return p->on_worker_loss != LOSS_FAIL || p->workers_max > p->task.workers;
 }
 
 void sim_worker_exchange(sim_worker *w)

@@ -127,7 +127,7 @@ static void keep_apart(sim_plan *p, uint64_t *chance, uint32_t worker, uint32_t 
 {
     const uint64_t from  = draw_between(chance, 300, 1500),
                    back  = from + draw_between(chance, 1200, 2000);
-    const bool is_worker = p->on_worker_loss == SCHEDULER_LOSS_WAIT;
+    const bool is_worker = p->on_worker_loss == LOSS_WAIT;
     kill(p, is_worker ? SIM_WORKER : SIM_SERVER, is_worker ? worker : server, from, back);
     sim_plan_add(p, (sim_event){.what     = SIM_NO_WAY,
                                 .role     = SIM_WORKER,
@@ -140,7 +140,7 @@ static void keep_apart(sim_plan *p, uint64_t *chance, uint32_t worker, uint32_t 
 static void return_apart_from_a_server(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 2, (uint32_t)draw_below(chance, 2));
-    p->on_worker_loss = SCHEDULER_LOSS_WAIT;
+    p->on_worker_loss = LOSS_WAIT;
     p->restarts       = true;
     keep_apart(p, chance, (uint32_t)draw_below(chance, p->task.workers),
                (uint32_t)draw_below(chance, 2));
@@ -234,7 +234,7 @@ static void swallow_connections(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 3, 1);
     p->lease_ms       = 2000;
-    p->on_worker_loss = SCHEDULER_LOSS_FAIL;
+    p->on_worker_loss = LOSS_FAIL;
     for (int i = 0; i < 4; i++)
         sim_plan_add(p, (sim_event){.what    = SIM_SWALLOW,
                                     .role    = draw_chance(chance, 50) ? SIM_WORKER : SIM_SERVER,
@@ -272,7 +272,7 @@ static void sim_the_scheduler_dies_at_any_of_its_writes(void **state)
 static void lose_worker(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 2, (uint32_t)draw_below(chance, 2));
-    p->on_worker_loss = SCHEDULER_LOSS_CONTINUE;
+    p->on_worker_loss = LOSS_CONTINUE;
     p->workers_min    = 1;
     kill(p, SIM_WORKER, (uint32_t)draw_below(chance, 3), draw_between(chance, 300, 3000), 0);
 }
@@ -304,7 +304,7 @@ static void sim_workers_without_servers_change_their_epoch_by_the_same_machine(v
 static void replace_worker(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 2, (uint32_t)draw_below(chance, 2));
-    p->on_worker_loss   = SCHEDULER_LOSS_WAIT;
+    p->on_worker_loss   = LOSS_WAIT;
     const uint64_t from = draw_between(chance, 300, 3000);
     kill(p, SIM_WORKER, (uint32_t)draw_below(chance, 3), from,
          from + draw_between(chance, 100, 5000));
@@ -321,7 +321,7 @@ static void sim_a_worker_comes_back_and_the_others_wait(void **state)
 static void lose_host(sim_plan *p, uint64_t *chance)
 {
     replace_server(p, chance);
-    p->on_worker_loss = SCHEDULER_LOSS_WAIT;
+    p->on_worker_loss = LOSS_WAIT;
     kill(p, SIM_WORKER, (uint32_t)draw_below(chance, 3), p->event[0].from_ms,
          p->event[0].until_ms + draw_below(chance, 1000));
 }
@@ -338,7 +338,7 @@ static void sim_a_host_is_lost_with_its_server_and_its_worker(void **state)
 static void grow_and_shrink(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 2, (uint32_t)draw_below(chance, 2));
-    p->on_worker_loss = SCHEDULER_LOSS_CONTINUE;
+    p->on_worker_loss = LOSS_CONTINUE;
     p->workers_min    = 1;
     p->workers_max    = 5;
     for (uint32_t rank = 3; rank < 5; rank++)

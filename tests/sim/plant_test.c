@@ -168,7 +168,7 @@ static void swallow(sim_plan *p, uint64_t *chance)
 {
     begin_anew(p);
     p->lease_ms       = 2000;
-    p->on_worker_loss = SCHEDULER_LOSS_FAIL;
+    p->on_worker_loss = LOSS_FAIL;
     sim_plan_add(p, (sim_event){.what    = SIM_SWALLOW,
                                 .role    = SIM_WORKER,
                                 .rank    = (uint32_t)draw_below(chance, p->task.workers),
@@ -238,7 +238,7 @@ static sim_plan plan_for(int plant, uint64_t seed)
         p.tensors        = 6;
         p.servers        = 3;
         p.task.workers   = 3;
-        p.on_worker_loss = SCHEDULER_LOSS_CONTINUE;
+        p.on_worker_loss = LOSS_CONTINUE;
         p.workers_min    = 1;
         sim_plan_add(&p, p.event[0]); /* and a worker with it: what is not committed is dropped */
         p.event[1].role = SIM_WORKER;
@@ -280,7 +280,7 @@ static sim_plan plan_for(int plant, uint64_t seed)
     default: break;
     }
     if (plant == PLANT_MEMBERS_KEEP_STAGING) {
-        p.on_worker_loss = SCHEDULER_LOSS_CONTINUE;
+        p.on_worker_loss = LOSS_CONTINUE;
         p.workers_min    = 1;
         if (p.task.workers == 1) p.task.workers = 2;
         sim_plan_add(&p, (sim_event){.what    = SIM_CRASH,

@@ -184,7 +184,7 @@ static rig *make(void)
                                          .down_grace_ms   = 1000,
                                          .init_timeout_ms = 300000,
                                          .replicas        = 1,
-                                         .on_worker_loss  = SCHEDULER_LOSS_CONTINUE,
+                                         .on_worker_loss  = LOSS_CONTINUE,
                                          .workers_min     = 1,
                                          .grace_ms        = 60000,
                                          .wait_ms         = 60000,

@@ -23,7 +23,7 @@ static void test_scheduler_settings_have_the_promised_time_outs(void **state)
     assert_int_equal(s.lease_ms, 10000);
     assert_int_equal(s.down_grace_ms, 1000);
     assert_int_equal(s.init_timeout_ms, 300000);
-    assert_int_equal(s.on_worker_loss, SCHEDULER_LOSS_FAIL);
+    assert_int_equal(s.on_worker_loss, LOSS_FAIL);
     assert_int_equal(s.wait_ms, 300000);
     assert_int_equal(s.grace_ms, 60000);
     assert_int_equal(s.replicas, 0);
