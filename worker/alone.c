@@ -199,7 +199,7 @@ pen_status alone_open(pen_ctx *ctx, pen_error *why)
     pthread_condattr_destroy(&clock);
     a->values = value_table_create(VALUE_TABLE_BYTES_MAX);
     if (a->values == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a key-value store");
-    const pen_status status = coll_engine_create(ctx, NULL, NULL, &ctx->coll, why);
+    const pen_status status = context_make_coll(ctx, NULL, NULL, why);
     if (status == PEN_OK) say_why(ctx);
     return status;
 }

@@ -142,8 +142,7 @@ static pen_status build(client *c, pen_error *why)
     c->arena = wire_arena_create(ARENA_BYTES_MAX);
     if (c->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for incoming messages");
     pen_status status = client_dial_control(c, why);
-    if (status == PEN_OK)
-        status = coll_engine_create(c->ctx, &client_coll_job, c, &c->ctx->coll, why);
+    if (status == PEN_OK) status = context_make_coll(c->ctx, &client_coll_job, c, why);
     if (status == PEN_OK) status = make_liaison(c, why);
     if (status == PEN_OK) client_look(c);
     if (status == PEN_OK) status = client_make_requests(c, why);

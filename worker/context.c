@@ -83,6 +83,18 @@ static pen_status open_trace(const pen_ctx *ctx, pen_error *why)
     return PEN_OK;
 }
 
+pen_status context_make_coll(pen_ctx *ctx, const coll_job *job, void *user, pen_error *why)
+{
+    const coll_setup setup = {.ctx          = ctx,
+                              .settings     = &ctx->settings,
+                              .env          = &ctx->env,
+                              .guard        = ctx->guard,
+                              .stats        = &ctx->stats,
+                              .world        = &ctx->world,
+                              .begin_thread = request_mark_sdk_thread};
+    return coll_engine_create(&setup, job, user, &ctx->coll, why);
+}
+
 pen_status context_create(const char *const *settings, pen_ctx **out, pen_error *why)
 {
     pen_ctx *ctx = calloc(1, sizeof *ctx);

@@ -3,6 +3,7 @@
 #define WORKER_CONTEXT_H
 
 #include "common/stat.h"
+#include "worker/coll/engine.h"
 #include "worker/coll/group.h"
 #include "worker/exchange.h"
 #include "worker/job_link.h"
@@ -132,6 +133,8 @@ struct pen_ctx {
 const char *context_mode_name(const pen_ctx *ctx);
 
 pen_status context_create(const char *const *settings, pen_ctx **ctx, pen_error *why);
+/* ctx->coll; destroyed by who made it. */
+pen_status context_make_coll(pen_ctx *ctx, const coll_job *job, void *user, pen_error *why);
 void context_destroy(pen_ctx *ctx); /* link, strategy and keeper are closed */
 
 /* Its members may come and go while it trains: it goes on without a worker, waits for another in its

@@ -72,7 +72,7 @@ void rig_start(rig *r, int n, const char *const *settings, const coll_job *job)
     *r         = (rig){.n = n, .user = user};
     for (int i = 0; i < n; i++) {
         r->ctx[i] = make_context(i, n, settings);
-        if (n > 1 && coll_engine_create(r->ctx[i], job, r, &r->ctx[i]->coll, &why) != PEN_OK)
+        if (context_make_coll(r->ctx[i], n > 1 ? job : NULL, r, &why) != PEN_OK)
             fail_msg("%s", why.text);
         members[i]         = (coll_member){.rank        = i,
                                            .local_rank  = r->ctx[i]->env.local_rank,
@@ -114,6 +114,7 @@ void rig_stop(rig *r)
 {
     for (int i = 0; i < r->n; i++) {
         coll_engine_destroy(r->ctx[i]->coll);
+        r->ctx[i]->coll = NULL;
         context_destroy(r->ctx[i]);
     }
 }

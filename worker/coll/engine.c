@@ -8,7 +8,6 @@
 #include "common/why.h"
 #include "worker/coll/engine_internal.h"
 #include "worker/coll/self_message.h"
-#include "worker/context.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -30,29 +29,30 @@ static void add_address(coll_engine *e, const char *text)
 
 static pen_status open_mesh(coll_engine *e, pen_error *why)
 {
-    pen_ctx *ctx      = e->ctx;
-    pen_status status = PEN_OK;
+    const worker_settings *s = e->setup.settings;
+    const worker_env *env    = e->setup.env;
+    pen_status status        = PEN_OK;
     char shown[ENGINE_ADDRESS_SIZE];
     own_address own;
-    if (ctx->settings.coll_algorithm[0] != '\0')
-        status = schedule_table_parse(ctx->settings.coll_algorithm, &e->table, why);
+    if (s->coll_algorithm[0] != '\0')
+        status = schedule_table_parse(s->coll_algorithm, &e->table, why);
     if (status != PEN_OK) return status;
-    const own_address_query query = {.given       = ctx->env.host,
-                                     .scheduler   = ctx->env.addr,
-                                     .port        = ctx->env.port,
-                                     .patience_ms = ctx->settings.init_timeout_ms};
+    const own_address_query query = {.given       = env->host,
+                                     .scheduler   = env->addr,
+                                     .port        = env->port,
+                                     .patience_ms = s->init_timeout_ms};
     status                        = own_address_find(&query, &own, why);
     if (status != PEN_OK) return status;
     const mesh_options o = {.listen         = own.listen,
-                            .lanes          = ctx->settings.coll_lanes,
-                            .heartbeat_ms   = ctx->settings.lease_ms / 2,
-                            .park_bytes_max = ctx->settings.park_bytes_max,
-                            .deterministic  = ctx->settings.deterministic,
+                            .lanes          = s->coll_lanes,
+                            .heartbeat_ms   = s->lease_ms / 2,
+                            .park_bytes_max = s->park_bytes_max,
+                            .deterministic  = s->deterministic,
                             .table          = e->table,
-                            .guard          = ctx->guard,
-                            .stats          = &ctx->stats,
-                            .lease_ms       = ctx->settings.lease_ms,
-                            .name_ms        = ctx->settings.init_timeout_ms,
+                            .guard          = e->setup.guard,
+                            .stats          = e->setup.stats,
+                            .lease_ms       = s->lease_ms,
+                            .name_ms        = s->init_timeout_ms,
                             .unreached      = e->job.unreached,
                             .user           = e->user};
     status               = mesh_create(&o, &e->mesh, why);
@@ -72,7 +72,7 @@ static pen_status open_links(coll_engine *e, pen_error *why)
     if (status != PEN_OK) return status;
     engine_write_agreed(e, same, sizeof same);
     add_address(e, same);
-    if (e->ctx->settings.shared_memory) {
+    if (e->setup.settings->shared_memory) {
         if (node_place_create(&e->place, &reason) == PEN_OK)
             add_address(e, node_place_address(e->place));
         else
@@ -82,8 +82,8 @@ static pen_status open_links(coll_engine *e, pen_error *why)
     if (e->place != NULL && device_all[0]->event_new != NULL && !device_is_host(device_all[0]) &&
         device_place_create(&e->device_place, &reason) == PEN_OK)
         add_address(e, device_place_address(e->device_place));
-    if (e->ctx->settings.host_id[0] != '\0') {
-        snprintf(host, sizeof host, "host:%s", e->ctx->settings.host_id);
+    if (e->setup.settings->host_id[0] != '\0') {
+        snprintf(host, sizeof host, "host:%s", e->setup.settings->host_id);
         add_address(e, host);
     }
     return PEN_OK;
@@ -102,27 +102,27 @@ static void init_locks(coll_engine *e)
     pthread_condattr_destroy(&attributes);
 }
 
-pen_status coll_engine_create(pen_ctx *ctx, const coll_job *job, void *user, coll_engine **out,
-                              pen_error *why)
+pen_status coll_engine_create(const coll_setup *setup, const coll_job *job, void *user,
+                              coll_engine **out, pen_error *why)
 {
     coll_engine *e = calloc(1, sizeof *e);
     if (e == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for collectives");
-    e->ctx              = ctx;
+    e->setup            = *setup;
     e->news_fd          = -1;
     e->job              = job != NULL ? *job : (coll_job){0};
     e->user             = user;
-    e->world_size       = ctx->env.world_size;
-    e->rank             = ctx->env.rank;
+    e->world_size       = setup->env->world_size;
+    e->rank             = setup->env->rank;
     e->is_alone         = e->world_size == 1;
-    e->is_deterministic = ctx->settings.deterministic;
-    e->two_level        = ctx->settings.two_level;
-    e->warn_ms          = ctx->settings.warn_ms;
+    e->is_deterministic = setup->settings->deterministic;
+    e->two_level        = setup->settings->two_level;
+    e->warn_ms          = setup->settings->warn_ms;
     e->verdict_ms =
-        ctx->settings.lease_ms > ENGINE_FAULT_MS ? ctx->settings.lease_ms : ENGINE_FAULT_MS;
+        setup->settings->lease_ms > ENGINE_FAULT_MS ? setup->settings->lease_ms : ENGINE_FAULT_MS;
     init_locks(e);
     pen_status status = record_init(&e->record, why);
     if (status == PEN_OK && !e->is_alone) status = open_links(e, why);
-    if (status == PEN_OK && e->is_alone) status = group_connect(e, ctx->world, why);
+    if (status == PEN_OK && e->is_alone) status = group_connect(e, *setup->world, why);
     if (status != PEN_OK) {
         coll_engine_destroy(e);
         return status;
@@ -143,12 +143,12 @@ static void free_members(coll_engine *e)
     free(e->loss);
 }
 
-/* Groups the program did not free go with the context; the world's own memory is the context's. */
+/* Groups that the program did not free go with the engine. */
 static void free_groups(coll_engine *e)
 {
     while (e->n_groups > 0) {
         pen_group *g = e->group[e->n_groups - 1];
-        if (g == e->ctx->world) e->ctx->world = NULL;
+        if (g == *e->setup.world) *e->setup.world = NULL;
         group_destroy(g);
     }
     free(e->group);
@@ -162,7 +162,6 @@ void coll_engine_destroy(coll_engine *e)
     pthread_mutex_unlock(&e->lock);
     engine_wake(e);
     if (e->has_thread) pthread_join(e->thread, NULL);
-    if (e->ctx->coll == e) e->ctx->coll = NULL;
     self_messages_end(e);
     free_groups(e);
     if (e->mesh != NULL) mesh_destroy(e->mesh, MESH_LINGER_MS);
@@ -296,9 +295,9 @@ void coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint6
     if (status == PEN_OK) status = copy_members(e, by_rank, n, &why);
     if (status == PEN_OK) status = set_peers(e, by_rank, n, job, &why);
     if (status == PEN_OK) choose_spin(e);
-    if (status == PEN_OK) status = group_connect(e, e->ctx->world, &why);
-    if (status == PEN_OK && e->ctx->settings.servers <= 0)
-        status = group_reach(e, e->ctx->world, &why); /* training needs it */
+    if (status == PEN_OK) status = group_connect(e, *e->setup.world, &why);
+    if (status == PEN_OK && e->setup.settings->servers <= 0)
+        status = group_reach(e, *e->setup.world, &why); /* training needs it */
     if (status == PEN_OK) status = engine_compare_agreed(by_rank, n, &why);
     if (status != PEN_OK) coll_engine_fail(e, &why);
     free(by_rank);

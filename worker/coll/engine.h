@@ -13,7 +13,11 @@
 #ifndef WORKER_COLL_ENGINE_H
 #define WORKER_COLL_ENGINE_H
 
+#include "common/stat.h"
 #include "worker/coll/coll.h"
+#include "worker/worker_env.h"
+
+#include <stdatomic.h>
 
 typedef struct coll_engine coll_engine;
 
@@ -41,8 +45,20 @@ typedef struct {
     void (*unreached)(void *user, int rank, const char *address, const char *words);
 } coll_job;
 
-pen_status coll_engine_create(pen_ctx *ctx, const coll_job *job, void *user, coll_engine **engine,
-                              pen_error *why);
+/* What it is made of; all is BORROWED while it lives. */
+typedef struct {
+    pen_ctx *ctx; /* of the groups that are made; nobody looks into it here */
+    const worker_settings *settings;
+    const worker_env *env;
+    const struct guard *guard; /* may be NULL */
+    stat_set *stats;
+    /* The group of all, carried from joining on, at once when alone; NULL when the engine has freed it. */
+    _Atomic(pen_group *) *world;
+    void (*begin_thread)(void); /* first in each thread of the engine */
+} coll_setup;
+
+pen_status coll_engine_create(const coll_setup *setup, const coll_job *job, void *user,
+                              coll_engine **engine, pen_error *why);
 void coll_engine_destroy(coll_engine *engine); /* every call in progress has ended */
 
 /* From time to time, from any thread: takes in what came by the network while no call is in progress, so that

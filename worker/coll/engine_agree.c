@@ -3,7 +3,6 @@
 #include "worker/coll/engine_internal.h"
 
 #include "common/why.h"
-#include "worker/context.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +19,7 @@ void engine_write_agreed(const coll_engine *e, char *text, size_t size)
     size_t at = (size_t)snprintf(text, size, "%s", prefix);
     for (int i = 0; i < AGREED && at < size; i++) {
         char value[CONFIG_TEXT_BYTES];
-        config_get(worker_settings_rows, &e->ctx->settings, agreed[i], value, sizeof value);
+        config_get(worker_settings_rows, e->setup.settings, agreed[i], value, sizeof value);
         at += (size_t)snprintf(text + at, size - at, "%s%s=%s", i > 0 ? "|" : "", agreed[i], value);
     }
 }

@@ -5,7 +5,6 @@
 #include "common/list.h"
 #include "common/trace.h"
 #include "common/why.h"
-#include "worker/context.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +23,7 @@ void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint6
     c->call     = *call;
     c->begun_ms = now_ms();
     c->begun_ns = trace_begin();
-    c->since_ns = stat_begin(&g->engine->ctx->stats);
+    c->since_ns = stat_begin(g->engine->setup.stats);
     /* The label is kept: the program's may be gone when a sentence needs it. */
     snprintf(c->label, sizeof c->label, "%s", call->label != NULL ? call->label : "");
     c->call.label  = c->label;

@@ -14,7 +14,6 @@
 #include "common/log.h"
 #include "common/why.h"
 #include "proto/plan.h"
-#include "worker/context.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +69,7 @@ static device_options options_of(const coll_engine *e, const device_ops *ops)
 {
     device_options o = {.ops         = ops,
                         .device      = -1,
-                        .sync        = (device_sync_choice)e->ctx->settings.device_backend,
+                        .sync        = (device_sync_choice)e->setup.settings->device_backend,
                         .may_reorder = !e->is_deterministic};
     const bool is_wanted =
         o.sync == DEVICE_SYNC_NCCL || (o.sync == DEVICE_SYNC_AUTO && o.may_reorder);

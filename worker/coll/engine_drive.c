@@ -6,7 +6,7 @@
 #include "common/log.h"
 #include "common/trace.h"
 #include "common/why.h"
-#include "worker/context.h"
+#include "proto/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static void finish(coll_engine *e, engine_call *c, pen_status status, const pen_
     record_end(&e->record, c->entry, status, now_ms());
     trace_call(c);
     if (status == PEN_OK)
-        stat_took(&e->ctx->stats,
+        stat_took(e->setup.stats,
                   device_is_host(c->ops) ? STAT_SPREAD_COLL : STAT_SPREAD_COLL_DEVICE, c->since_ns);
     c->has_ended = true;
     if (c->done != NULL) LIST_APPEND(e->over, c);

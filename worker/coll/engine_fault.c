@@ -4,7 +4,6 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/why.h"
-#include "worker/context.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -87,7 +87,7 @@ typedef struct engine_message { /* a send or receive that the thread "pen-coll" 
 } engine_message;
 
 struct coll_engine {
-    pen_ctx *ctx;
+    coll_setup setup;
     coll_job job;
     void *user;
     int world_size, rank;

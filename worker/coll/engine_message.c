@@ -5,7 +5,6 @@
 #include "common/list.h"
 #include "common/why.h"
 #include "worker/coll/self_message.h"
-#include "worker/context.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
 #include "common/fp_env.h"
 #include "common/list.h"
 #include "common/why.h"
-#include "worker/context.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +81,7 @@ static void *run(void *user)
 {
     coll_engine *e = user;
     fp_env_set_ours();
-    request_mark_sdk_thread();
+    e->setup.begin_thread();
     pthread_mutex_lock(&e->lock);
     while (!e->is_stopping) {
         if (!has_work(e)) {

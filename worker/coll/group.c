@@ -5,7 +5,6 @@
 #include "common/vec.h"
 #include "common/why.h"
 #include "worker/coll/engine_internal.h"
-#include "worker/context.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +111,7 @@ pen_status group_reach(coll_engine *e, const pen_group *g, pen_error *why)
 pen_status group_create(coll_engine *e, uint64_t id, const int *ranks, int n, pen_group **out,
                         pen_error *why)
 {
-    pen_group *g = make(e->ctx, id, ranks, n, e->rank);
+    pen_group *g = make(e->setup.ctx, id, ranks, n, e->rank);
     if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", n);
     pen_status status = group_connect(e, g, why);
     if (status == PEN_OK) status = group_reach(e, g, why);
