@@ -286,7 +286,7 @@ static pen_status add_reports(membership_seal *s, const wire_sealed_report *repo
 }
 
 pen_status membership_sealed(membership *self, uint64_t term, uint64_t epoch,
-                             const wire_sealed_report *report, uint32_t n, uint64_t now_ms)
+                             const wire_sealed_report *report, uint32_t n)
 {
     membership_seal *s = &self->seal;
     if (term != s->term || epoch != s->epoch || s->n_due == 0) return PEN_OK;
@@ -294,7 +294,6 @@ pen_status membership_sealed(membership *self, uint64_t term, uint64_t epoch,
     if (status != PEN_OK) return status;
     if (--s->n_due > 0) return PEN_OK;
     send_sealed(self);
-    self->again_ms = now_ms + AGAIN_MS;
     return PEN_OK;
 }
 

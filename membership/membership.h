@@ -117,7 +117,7 @@ void membership_again(membership *self,
 /* One part stands still for this term and epoch; reports are copied.  SEALED follows when all parts do.  Those of an older
  * SEAL are ignored.  NO_MEMORY: the part has to say it again. */
 pen_status membership_sealed(membership *self, uint64_t term, uint64_t epoch,
-                             const wire_sealed_report *report, uint32_t n, uint64_t now_ms);
+                             const wire_sealed_report *report, uint32_t n);
 
 /* BYE, until `left`; within two seconds, or with waits_to_leave, while the scheduler is away, within its grace. */
 void membership_leave(membership *self, uint64_t now_ms);

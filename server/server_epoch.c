@@ -344,8 +344,7 @@ void server_sealed(void *user)
 {
     server_place_sealed *told = user;
     server *s                 = told->server;
-    if (membership_sealed(&s->member, told->term, told->epoch, told->report, told->n,
-                          loop_now_ms(s->loop)) != PEN_OK)
+    if (membership_sealed(&s->member, told->term, told->epoch, told->report, told->n) != PEN_OK)
         no_memory(s, "what a sealed shard reports");
     free(told);
 }

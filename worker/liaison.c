@@ -131,8 +131,11 @@ static void on_epoch(void *user, const wire_control *c)
 
 static void on_seal(void *user, uint64_t term, uint64_t epoch)
 {
-    liaison *self = user;
-    self->act.seal(self->user, term, epoch);
+    liaison *self                   = user;
+    const wire_sealed_report report = {
+        .role = WIRE_PRIMARY, .step = self->act.seal(self->user), .clock = -1};
+    /* Without memory it says nothing, and is given up in the end. */
+    (void)membership_sealed(&self->member, term, epoch, &report, 1);
 }
 
 static void left(void *user)
@@ -350,13 +353,6 @@ void liaison_overdue(liaison *self, const char *what, uint64_t waited_ms, const 
     c.u.overdue.missing   = missing;
     c.u.overdue.quiet     = is_quiet;
     liaison_say(self, &c);
-}
-
-pen_status liaison_sealed(liaison *self, uint64_t term, uint64_t epoch, int64_t step,
-                          uint64_t now_ms)
-{
-    const wire_sealed_report report = {.role = WIRE_PRIMARY, .step = step, .clock = -1};
-    return membership_sealed(&self->member, term, epoch, &report, 1, now_ms);
 }
 
 void liaison_say(liaison *self, const wire_control *message)

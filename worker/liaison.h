@@ -55,8 +55,8 @@ typedef struct {
     /* Which of these can this one map?  Their ranks and the numbers read there, [n] each; how many. */
     uint32_t (*prove)(void *user, const wire_member *worker, uint32_t n, int32_t *rank,
                       uint64_t *number);
-    /* With holds_state: it stands still, and liaison_sealed() says where, until an epoch as new comes. */
-    void (*seal)(void *user, uint64_t term, uint64_t epoch);
+    /* With holds_state: it stands still until an epoch comes; how many steps have been applied here. */
+    int64_t (*seal)(void *user);
 } liaison_actions;
 
 liaison *liaison_create(const liaison_setup *setup, const liaison_actions *actions, void *user,
@@ -77,10 +77,6 @@ void liaison_ready(liaison *self, uint64_t now_ms);
 
 /* What the liaison has no part in, such as what requests.h asks; may be lost, and is while it is not joined. */
 void liaison_say(liaison *self, const wire_control *message);
-
-/* So many steps have been applied here; no other is before an epoch as new as this has come. */
-pen_status liaison_sealed(liaison *self, uint64_t term, uint64_t epoch, int64_t step,
-                          uint64_t now_ms);
 
 /* Answered by a line in the log. */
 void liaison_overdue(liaison *self, const char *what, uint64_t waited_ms, const int32_t *missing,

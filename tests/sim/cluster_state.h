@@ -407,7 +407,7 @@ static inline bool sim_has_servers(const cluster *c)
     return c->plan.servers > 0;
 }
 void sim_group_begin(sim_worker *w);
-void sim_group_seal(void *worker, uint64_t term, uint64_t epoch);
+int64_t sim_group_seal(void *worker);
 void sim_group_install(sim_worker *w); /* the newest record */
 bool sim_group_step(sim_worker *w);    /* false: it waits */
 bool sim_group_may_leave(const sim_worker *w);
