@@ -13,7 +13,7 @@ tree=$build/deb/penstock-$version
 rm -rf "$build/deb"
 mkdir -p "$tree"
 # Without tests and built examples: the packages hold neither.
-git ls-files -co --exclude-standard | grep -vE '^(tests/|worker/examples/CMakeLists.txt$)' | while read -r file; do [ ! -e "$file" ] || echo "$file"; done |
+git ls-files -co --exclude-standard | grep -vE '^(tests/|examples/CMakeLists.txt$)' | while read -r file; do [ ! -e "$file" ] || echo "$file"; done |
     tar -cf - -T - | tar -xf - -C "$tree"
 cp -r deploy/debian "$tree/debian"
 rm "$tree/debian/README.md"

@@ -26,4 +26,4 @@ echo "        $out/result.json   $([ -f "$out/loss.png" ] && echo "$out/loss.png
 echo
 echo "next    . $build/env; penstock run --nproc-per-node 2 --servers 2 fashion_mnist --mode ps-ssp"
 echo "        penstock status            in a second terminal, while it runs"
-echo "        your own model in 30 lines of C: worker/examples/linear.c    what just happened: docs/tour.md"
+echo "        your own model in 30 lines of C: examples/linear.c    what just happened: docs/tour.md"

@@ -16,7 +16,7 @@ sources() { git ls-files -c '*.c' '*.cu' | grep -v '^tests/'; }
 # The objects of what we compile, one for each source.
 objects() {
     local source
-    sources | grep '\.c$' | grep -v '^worker/examples/' | while read -r source; do
+    sources | grep '\.c$' | grep -v '^examples/' | while read -r source; do
         compgen -G "$build/${source%%/*}/CMakeFiles/*.dir/${source#*/}.o" | head -n 1
     done
 }

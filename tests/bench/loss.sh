@@ -2,7 +2,7 @@
 # loss.sh - workers are killed at moments drawn from a seed:  tests/bench/loss.sh [KILLS [SEED [PROGRAM...]]]
 #
 # For fail and continue, with and without servers, and wait with servers: KILLS (20) jobs of each program.  The programs are
-# README's loop (worker/examples/linear.c), those of docs/guides/first-model.md as they stand there, and fashion_mnist; each has
+# README's loop (examples/linear.c), those of docs/guides/first-model.md as they stand there, and fashion_mnist; each has
 # enough steps for a run of seconds.  An undisturbed run says how long it takes; in each of the others one of three workers
 # gets SIGKILL at a moment drawn uniformly from that time; a kill that comes after a worker's goodbye is drawn again.  Each job
 # must end as its rule says, and nobody may stand longer than the lease and 3 s: from the kill to the next step of each

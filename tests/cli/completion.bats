@@ -65,6 +65,6 @@ is_offered() {
     cmp "$build/man/penstock-run.1" "$tmp/dest/usr/share/man/man1/penstock-run.1"
     [ -s "$tmp/dest/usr/share/man/man7/penstock-settings.7" ]
     [ -s "$tmp/dest/usr/share/bash-completion/completions/penstock" ]
-    cmp "$root/worker/examples/linear.c" "$(find "$tmp/dest/usr/share/doc" -name linear.c)"
+    cmp "$root/examples/linear.c" "$(find "$tmp/dest/usr/share/doc" -name linear.c)"
     [ "$(cd "$tmp/dest" && ls)" = usr ]
 }

@@ -6,7 +6,7 @@ setup() {
     job_setup
     unset LD_LIBRARY_PATH
     cd "$root"
-    source=worker/examples/linear.c
+    source=examples/linear.c
     sanitize=$(sed -n 's/^PENSTOCK_SANITIZE:STRING=\(.\)/-fsanitize=\1/p' "$build/CMakeCache.txt")
     flags=(-std=c99 -Wall -Werror ${sanitize:+"$sanitize"})
 }
@@ -99,7 +99,7 @@ END
         . '"$build"'/env
         penstock version | grep -q .
         linear 2>/dev/null | grep -q .
-        cc '"${flags[*]}"' -o '"$tmp"'/linear worker/examples/linear.c $(pkg-config --cflags --libs penstock)
+        cc '"${flags[*]}"' -o '"$tmp"'/linear examples/linear.c $(pkg-config --cflags --libs penstock)
         '"$tmp"'/linear 2>/dev/null | grep -q .'
 }
 

@@ -9,13 +9,13 @@ teardown() { job_teardown; }
 @test "what the pages leave to the fleet's tests can be done" {
     local page
     command -v curl >/dev/null || skip "needs curl: apt install curl"
-    for page in $(doc_pages | grep -v '^worker/examples/'); do
+    for page in $(doc_pages | grep -v '^examples/'); do
         ! grep -qx '```sh run fleet' "$root/$page" || follow "$page" fleet || return 1
     done
     nothing_is_left
 }
 
 @test "the commands of the examples can be done, for a few steps each" {
-    PENSTOCK_STEPS=30 LIMIT=500 follow worker/examples/README.md fleet
+    PENSTOCK_STEPS=30 LIMIT=500 follow examples/README.md fleet
     nothing_is_left
 }

@@ -19,7 +19,7 @@ teardown() {
 @test "the kernels of gpt2, their threads run in turns on the host, give the network of the CPU" {
     network=$(find "$build" -name libgpt2_network.a)
     [ -n "$network" ] || skip "gpt2 was not built: no OpenBLAS"
-    gpt2=worker/examples/gpt2/cuda
+    gpt2=examples/gpt2/cuda
     for file in $gpt2/rows.cu $gpt2/attention.cu $gpt2/attention_plain.cu $gpt2/network.cu tests/gpu/cuda_on_host.cpp \
         tests/gpu/cuda_on_host_now.cpp tests/gpu/gpt2_products_on_host.cpp tests/gpu/gpt2_on_host.cpp; do
         g++ -std=c++20 -O1 -Wall -Wno-unknown-pragmas -I$gpt2 -Itests/gpu -include cuda_on_host.h \

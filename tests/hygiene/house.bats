@@ -51,7 +51,7 @@ no_include() {
 }
 
 @test "the examples include nothing of ours but penstock.h" {
-    no_include worker/examples common proto membership scheduler server worker/coll worker/train cli
+    no_include examples common proto membership scheduler server worker/coll worker/train cli
 }
 
 @test "every public function that computes does it in our floating-point environment" {
@@ -88,7 +88,7 @@ no_include() {
 
 @test "every header compiles alone, the public one as C99 and as C++ with -Iinclude only" {
     git ls-files -co --exclude-standard 'common/*.h' 'proto/*.h' 'membership/*.h' 'scheduler/*.h' 'server/*.h' 'worker/*.h' 'cli/*.h' |
-        grep -v '^worker/examples' | xargs -P "$(nproc)" -I {} sh -c 'echo "#include \"{}\"" |
+        grep -v '^examples' | xargs -P "$(nproc)" -I {} sh -c 'echo "#include \"{}\"" |
             gcc -std=c11 -D_GNU_SOURCE -I. -Iinclude -Wall -Wextra -Werror -fsyntax-only -x c - || { echo "{}"; exit 1; }'
     echo '#include "penstock.h"' | gcc -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c -
     echo '#include "penstock.h"' | g++ -std=c++11 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c++ -
@@ -125,7 +125,7 @@ no_include() {
 }
 
 @test "every folder of sources has a README" {
-    for folder in common proto membership scheduler server worker cli tests include docs worker/examples deploy; do
+    for folder in common proto membership scheduler server worker cli tests include docs examples deploy; do
         [ -f "$folder/README.md" ] || { echo "$folder has none"; return 1; }
     done
 }
@@ -190,9 +190,9 @@ no_include() {
     [ "$(head -n 1 "$tmp/stops")" = "worker/api_ready.c pen_ready" ]
 }
 
-@test "the program of the README is worker/examples/linear.c, of at most 30 lines" {
+@test "the program of the README is examples/linear.c, of at most 30 lines" {
     sed -n '/<!-- linear.c -->/,/<!-- \/linear.c -->/p' README.md | sed '1,2d' | sed '/^```$/,$d' >"$tmp/linear.c"
-    diff "$tmp/linear.c" worker/examples/linear.c
+    diff "$tmp/linear.c" examples/linear.c
     lines=$(gcc -fpreprocessed -dD -E -P "$tmp/linear.c" 2>/dev/null | grep -cv '^ *$')
     [ "$lines" -le 30 ] || { echo "$lines lines"; return 1; }
     gcc -std=c99 -Wall -Werror -Iinclude -o "$tmp/linear" "$tmp/linear.c" -L"$build/lib" -lpenstock -Wl,-rpath,"$build/lib"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The network of worker/examples/gpt2, trained by PyTorch with DistributedDataParallel over Gloo, on the CPU.
+"""The network of examples/gpt2, trained by PyTorch with DistributedDataParallel over Gloo, on the CPU.
 
     /usr/bin/python3 tests/bench/peers/gpt2_torch.py --nproc 2 --preset tiny --data FILE --batch 16 --steps 40
 
