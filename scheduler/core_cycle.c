@@ -40,10 +40,13 @@ void core_left_registering(scheduler_core *core)
     bool has_registered      = false;
     if (core->job.phase != PHASE_REGISTERING && core->job.phase != PHASE_LOADING) return;
     SEAT_EACH(each, workers) has_registered |= each->is_registered && seat_is_here(each);
-    for (uint32_t i = 0; has_registered && i < workers->n; i++)
-        if (workers->at[i]->state == MEMBER_LEFT && !workers->at[i]->is_ready &&
-            !core->job.has_verdict)
-            core_left_early(core, workers->at[i]);
+    if (!has_registered) return;
+    SEAT_EACH(s, workers) {
+        if (s->state != MEMBER_LEFT || s->is_ready) continue;
+        core_left_early(core, s);
+        core->due |= DUE_LEFT; /* what follows from this one first */
+        return;
+    }
 }
 
 static seat *find_left(const scheduler_core *core, const seat *waiting)

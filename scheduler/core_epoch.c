@@ -33,11 +33,6 @@ void core_epoch_begin(scheduler_core *core)
     if (core_keep(core)) core_send_all(&core->out, TO_WORKERS | TO_SERVERS, &core->epoch.record);
 }
 
-void core_epoch_plan(scheduler_core *core)
-{
-    if (!core_epoch_write(core, NULL, false)) core_epoch_fail(core);
-}
-
 /* ---- whether and when ------------------------------------------------------------------------ */
 static void open_change(scheduler_core *core)
 {
@@ -189,20 +184,20 @@ static void begin_late(scheduler_core *core, const settled *out)
     const wire_decision *d = &out->decision;
     SEAT_EACH(s, &core->members.roster.workers) {
         if (!seat_is_counted(s) || s->in_record == s->incarnation) continue;
+        s->is_new     = true;
         s->begin_step = out->step >= 0 ? out->step : out->clock;
         s->begin_applied =
             out->has_decision ? d->applied + (d->outcome == PEN_APPLIED) : core->model.applied;
     }
 }
 
-static void tell_late(scheduler_core *core, const uint64_t *was_in)
+static void tell_late(scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    for (uint32_t i = 0; i < workers->n; i++) {
-        const seat *s = workers->at[i];
-        if (!s->in_record || s->in_record == was_in[i]) continue;
+    SEAT_EACH(s, &core->members.roster.workers) {
+        if (!s->is_new) continue;
         const wire_control done = core_model_committed(core, s);
         core_send(&core->out, s, &done);
+        s->is_new = false;
     }
 }
 
@@ -231,15 +226,11 @@ static void report(scheduler_core *core, const settled *out)
 
 static void install(scheduler_core *core, const settled *out, bool changed)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    uint64_t *was_in         = calloc(workers->n + 1, sizeof *was_in);
     core->epoch.number++;
-    if (!was_in || !core_epoch_write(core, out, changed)) {
-        free(was_in);
+    if (!core_epoch_write(core, out, changed)) {
         core_epoch_fail(core);
         return;
     }
-    for (uint32_t i = 0; i < workers->n; i++) was_in[i] = workers->at[i]->in_record;
     begin_late(core, out);
     core_epoch_note(core);
     core->epoch.change.is_open = false;
@@ -247,10 +238,9 @@ static void install(scheduler_core *core, const settled *out, bool changed)
     if (plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(&core->out, all, &core->epoch.record);
     if (core_keep(core)) {
         if (!plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(&core->out, all, &core->epoch.record);
-        tell_late(core, was_in);
+        tell_late(core);
         report(core, out);
     }
-    free(was_in);
 }
 
 static void decide(scheduler_core *core)
@@ -346,13 +336,10 @@ void core_suspect(scheduler_core *core, seat *s, const wire_control *message)
 /* A holder whose control connection lives and whose state does not: it cannot be waited for for ever. */
 static void lose_unsealed(scheduler_core *core)
 {
-    const seat_list *holders  = core_holders(core);
     core->epoch.change.due_ms = core->out.now_ms + CORE_SEAL_MS;
-    for (uint32_t i = 0; i < holders->n && core->epoch.change.is_open; i++) {
-        seat *s = holders->at[i];
+    SEAT_EACH(s, core_holders(core))
         if (core_epoch_is_part(s) && !s->is_sealed)
             core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch");
-    }
 }
 
 void core_epoch_tick(scheduler_core *core)

@@ -116,13 +116,6 @@ static bool load_loss(scheduler_core *core, item *it, const wire_control *loss)
     return true;
 }
 
-static void load_verdict(scheduler_core *core, const wire_control *verdict)
-{
-    core->job.has_verdict = true;
-    core->job.verdict     = verdict->u.verdict;
-    core->job.phase       = PHASE_FAILED;
-}
-
 static bool load_message(scheduler_core *core, item *it, const wire_control *c)
 {
     switch (it->type) {
@@ -135,7 +128,9 @@ static bool load_message(scheduler_core *core, item *it, const wire_control *c)
                kv_adopt(&core->services.store, c, core->members.roster.workers.n);
     case KEPT_VERDICT:
         if (c->kind != WIRE_VERDICT) return false;
-        load_verdict(core, c);
+        core->job.has_verdict = true;
+        core->job.verdict     = c->u.verdict;
+        core->job.phase       = PHASE_FAILED;
         return true;
     default: return false;
     }

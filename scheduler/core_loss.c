@@ -24,9 +24,9 @@ static wire_control lost_message(const scheduler_core *core, const seat *dead)
 
 void core_loss_catch_up(scheduler_core *core, const seat *s)
 {
-    for (uint32_t i = 0; i < core->members.roster.workers.n; i++) {
-        if (!core_loss_of(core, (int32_t)i) || (int32_t)i == s->rank) continue;
-        const wire_control c = lost_message(core, core->members.roster.workers.at[i]);
+    SEAT_EACH(dead, &core->members.roster.workers) {
+        if (!core_loss_of(core, dead->rank) || dead == s) continue;
+        const wire_control c = lost_message(core, dead);
         core_send(&core->out, s, &c);
     }
 }

@@ -61,7 +61,10 @@ static void place(scheduler_core *core)
     }
     core->job.phase       = PHASE_LOADING;
     core->model.plan_term = core->job.term;
-    core_epoch_plan(core);
+    if (!core_epoch_write(core, NULL, false)) {
+        core_epoch_fail(core);
+        return;
+    }
     if (!core_keep(core)) return;
     const wire_control servers = core_model_plan(core, true),
                        workers = core_model_plan(core, false);

@@ -106,7 +106,6 @@ void core_epoch_tell(const scheduler_core *core,
 
 /* core_epoch.c: EPOCH, SEAL, SEALED: who is in, where the copies lie, and what becomes of an open step */
 void core_epoch_begin(scheduler_core *core); /* the first record */
-void core_epoch_plan(scheduler_core *core);  /* puts the placement into it */
 /* Wants a change at `due_ms`. */
 void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -50,7 +50,8 @@ static void change(scheduler_core *core, const seat *s, const wire_control *c, c
     pen_error why     = {.text = ""};
     if (!a) return;
     if (a->id == id) {
-        say(core, s, id, a->status, "the answer to this was lost; it had failed", a->value);
+        say(core, s, id, (pen_status)a->status, "the answer to this was lost; it had failed",
+            a->value);
         return;
     }
     *a = (kv_answer){.id = id};
@@ -61,7 +62,7 @@ static void change(scheduler_core *core, const seat *s, const wire_control *c, c
         a->status =
             value_table_add(core->services.store.values, key, c->u.store.delta, &a->value, &why);
     if (!core_keep(core)) return;
-    say(core, s, id, a->status, why.text, a->value);
+    say(core, s, id, (pen_status)a->status, why.text, a->value);
     if (a->status == PEN_OK) wake(core, key);
 }
 

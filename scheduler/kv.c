@@ -52,7 +52,8 @@ kv_answer *kv_answer_of(kv *self, const seat *s, uint64_t id)
 }
 
 /* ---- kept and taken back --------------------------------------------------------------------- */
-enum { KEPT_ANSWER = 3, KEPT_NUMBERS = 2 + KEPT_ANSWER * KV_AT_ONCE };
+enum { KEPT_NUMBERS = 2 + 3 * KV_AT_ONCE };
+_Static_assert(sizeof(kv_answer) == 3 * sizeof(int64_t), "what is kept has no padding");
 
 void kv_each(const kv *self,
              void (*value)(void *user, const char *key, const void *data, size_t size),
@@ -63,12 +64,7 @@ void kv_each(const kv *self,
         const kv_memory *m = self->memory[i];
         if (!m) continue;
         int64_t number[KEPT_NUMBERS] = {i, (int64_t)m->incarnation};
-        for (size_t a = 0; a < KV_AT_ONCE; a++) {
-            int64_t *at = &number[2 + KEPT_ANSWER * a];
-            at[0]       = (int64_t)m->answer[a].id;
-            at[1]       = m->answer[a].status;
-            at[2]       = m->answer[a].value;
-        }
+        memcpy(&number[2], m->answer, sizeof m->answer);
         answers(user, number, KEPT_NUMBERS);
     }
 }
@@ -90,9 +86,6 @@ bool kv_adopt_answers(kv *self, const void *data, size_t size, uint32_t n_worker
     kv_memory **m = &self->memory[number[0]];
     if (!*m && !(*m = calloc(1, sizeof **m))) return false;
     (*m)->incarnation = (uint64_t)number[1];
-    for (size_t a = 0; a < KV_AT_ONCE; a++) {
-        const int64_t *at = &number[2 + KEPT_ANSWER * a];
-        (*m)->answer[a]   = (kv_answer){(uint64_t)at[0], (pen_status)at[1], at[2]};
-    }
+    memcpy((*m)->answer, &number[2], sizeof(*m)->answer);
     return true;
 }

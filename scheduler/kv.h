@@ -15,10 +15,10 @@ enum {
     KV_WAITERS_MAX = 4096
 };
 
-typedef struct { /* answered, and perhaps to be answered again; id 0: none */
+typedef struct
+{ /* answered, and perhaps to be answered again; id 0: none.  Kept as three numbers. */
     uint64_t id;
-    pen_status status;
-    int64_t value;
+    int64_t status, value;
 } kv_answer;
 
 typedef struct {

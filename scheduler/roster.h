@@ -74,6 +74,7 @@ struct seat {
     bool is_lost;         /* dead, and nothing has followed from that yet */
 
     uint64_t in_record; /* its incarnation in the newest epoch record; 0: not in it               */
+    bool is_new;        /* worker that came late: has not been told where it begins */
     bool is_draining;   /* server: is being emptied                                               */
     bool is_stopped;    /* told to leave while others stay: STOP                                  */
     bool has_come_back; /* another process sat here before                                        */
