@@ -215,14 +215,9 @@ static void on_enquire(server *s, const wire_control *c)
     s->question           = (server_question){.rank = c->u.enquire.rank, .serial = serial};
     s->answers_due        = 0;
     for (uint32_t i = 0; i < s->settings.shards; i++) {
-        server_question *q = malloc(sizeof *q);
-        if (q == NULL) continue;
-        *q = (server_question){
+        const server_question q = {
             .server = s, .shard = &s->shard[i], .rank = c->u.enquire.rank, .serial = serial};
-        if (server_post(s->shard[i].loop, server_shard_question, q))
-            s->answers_due++;
-        else
-            free(q);
+        s->answers_due += server_post(s->shard[i].loop, server_shard_question, &q, sizeof q);
     }
     if (s->answers_due == 0) answer_enquiry(s);
 }
@@ -235,21 +230,20 @@ static bool is_before(const server_question *a, const server_question *b)
 
 void server_answer(void *user)
 {
-    server_question *q = user;
-    server *s          = q->server;
+    const server_question *q = user;
+    server *s                = q->server;
     if (q->serial == s->question.serial) {
         const bool lacks_values = s->question.lacks_values || q->lacks_values;
         if (is_before(q, &s->question)) s->question = *q;
         s->question.lacks_values = lacks_values;
         if (--s->answers_due == 0) answer_enquiry(s);
     }
-    free(q);
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 void server_part_written(void *user)
 {
-    server_part *part            = user;
+    const server_part *part      = user;
     server *s                    = part->server;
     wire_control c               = {.kind = WIRE_SNAPSHOT_PART};
     c.u.snapshot_part.step       = part->step;
@@ -267,7 +261,6 @@ void server_part_written(void *user)
                     part->why.text);
     server_send(s, &c);
     free(part->shard);
-    free(part);
 }
 
 /* The newest complete one never goes. */

@@ -127,7 +127,6 @@ static void tell_store(server *s)
     for (uint32_t i = 0; served != NULL && i < n; i++)
         if (is_mine(s, &table[i]) && table[i].role == WIRE_PRIMARY) served[mine++] = table[i].shard;
     if (served != NULL) store_thread_expect(s->store, served, mine);
-    free(served);
 }
 
 static void tell_places(server *s, server_rooms *fresh)
@@ -141,7 +140,7 @@ static void tell_places(server *s, server_rooms *fresh)
             return;
         }
         hand_fresh(news, fresh);
-        if (!server_post(s->shard[i].loop, server_shard_news, news)) server_news_destroy(news);
+        if (!server_post(s->shard[i].loop, server_shard_news, news, 0)) server_news_destroy(news);
     }
 }
 
@@ -331,10 +330,8 @@ void server_place_reached(void *user)
 void server_epoch_seal(server *s, uint64_t term, uint64_t epoch)
 {
     for (uint32_t i = 0; i < s->settings.shards; i++) {
-        server_seal *seal = malloc(sizeof *seal);
-        if (seal != NULL) *seal = (server_seal){&s->shard[i], term, epoch};
-        if (seal != NULL && server_post(s->shard[i].loop, server_shard_seal, seal)) continue;
-        free(seal);
+        const server_seal seal = {&s->shard[i], term, epoch};
+        if (server_post(s->shard[i].loop, server_shard_seal, &seal, sizeof seal)) continue;
         no_memory(s, "sealing a shard");
         return;
     }

@@ -119,7 +119,7 @@ static void tell_sealed(server_shard *s)
     *told = (server_place_sealed){
         .server = s->server, .term = s->seal_term, .epoch = s->seal_epoch, .n = s->n_hosted};
     for (uint32_t i = 0; i < s->n_hosted; i++) told->report[i] = s->hosted[i]->report;
-    if (!server_tell_main(s->server, SERVER_SEALED, told)) free(told);
+    if (!server_tell_main(s->server, SERVER_SEALED, told, 0)) free(told);
 }
 
 static void seal_one(server_shard *s, server_hosted *h)
@@ -156,12 +156,11 @@ static void seal_late(void *user)
 
 void server_shard_seal(void *user)
 {
-    server_seal *seal = user;
-    server_shard *s   = seal->to;
-    s->seal_term      = seal->term;
-    s->seal_epoch     = seal->epoch;
-    s->is_sealing     = true;
-    free(seal);
+    const server_seal *seal = user;
+    server_shard *s         = seal->to;
+    s->seal_term            = seal->term;
+    s->seal_epoch           = seal->epoch;
+    s->is_sealing           = true;
     loop_timer_start(s->loop, &s->sealing, loop_now_ms(s->loop) + SEAL_WAIT_MS, seal_late, s);
     server_shard_try_seal(s, false);
 }
@@ -182,15 +181,14 @@ void server_shard_question(void *user)
         q->chunk    = chunk;
         snprintf(q->tensor, sizeof q->tensor, "%s", tensor);
     }
-    if (!server_tell_main(q->server, SERVER_ANSWERED, q)) free(q);
+    (void)server_tell_main(q->server, SERVER_ANSWERED, q, sizeof *q);
 }
 
 void server_shard_cut_idle(void *user)
 {
-    server_sign *sign = user;
+    const server_sign *sign = user;
     for (uint32_t i = 0; i < sign->shard->n_hosted; i++) {
         shard *each = sign->shard->hosted[i]->shard;
         if (shard_role_of(each) == SHARD_PRIMARY) shard_cut_idle(each, sign->step);
     }
-    free(sign);
 }

@@ -1,8 +1,6 @@
 /* server_inbox.c - main takes in what other threads have to say. */
 #include "server/server_state.h"
 
-#include <stdlib.h>
-
 /* The scheduler decides what a failure means for the others; its verdict ends this server, too. */
 static void failed(server *s, const pen_error *error)
 {
@@ -26,29 +24,26 @@ static void unreached(server *s, const server_unreached *u)
 static void cut_begun(server *s, int64_t step)
 {
     for (uint32_t i = 0; i < s->settings.shards && !s->has_ended; i++) {
-        server_sign *sign = malloc(sizeof *sign);
-        if (sign == NULL) continue;
-        *sign = (server_sign){&s->shard[i], step};
-        if (!server_post(s->shard[i].loop, server_shard_cut_idle, sign)) free(sign);
+        const server_sign sign = {&s->shard[i], step};
+        (void)server_post(s->shard[i].loop, server_shard_cut_idle, &sign, sizeof sign);
     }
 }
 
 void server_take(server *s, server_event event, void *value)
 {
     switch (event) {
-    case SERVER_PREPARED: server_prepared(value); return;
-    case SERVER_MADE: server_made(value); return;
-    case SERVER_REACHED: server_place_reached(s); return;
+    case SERVER_PREPARED: server_prepared(value); break;
+    case SERVER_MADE: server_made(value); break;
+    case SERVER_REACHED: server_place_reached(s); break;
     case SERVER_SEALED:
         server_sealed(value);
         server_control_after(s);
-        return;
-    case SERVER_PART_WRITTEN: server_part_written(value); return;
-    case SERVER_ANSWERED: server_answer(value); return;
+        break;
+    case SERVER_PART_WRITTEN: server_part_written(value); break;
+    case SERVER_ANSWERED: server_answer(value); break;
     case SERVER_CUT_BEGUN: cut_begun(s, *(const int64_t *)value); break;
     case SERVER_UNREACHED: unreached(s, value); break;
     case SERVER_SAYS: server_send(s, value); break;
     case SERVER_FAILED: failed(s, value); break;
     }
-    free(value);
 }

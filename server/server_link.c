@@ -99,12 +99,11 @@ bool server_link_send(server_link *l, const wire_data *d, buf *payload)
 /* ---- who cannot be reached ------------------------------------------------------------------- */
 static void tell_unreached(const server_link *l, const char *words)
 {
-    server_unreached *u = malloc(sizeof *u);
-    if (u == NULL) return; /* it is told again */
-    u->rank = l->server;
-    snprintf(u->address, sizeof u->address, "%s", l->address);
-    snprintf(u->words, sizeof u->words, "%s", words);
-    if (!server_tell_main(l->place->server, SERVER_UNREACHED, u)) free(u);
+    server_unreached u = {.rank = l->server};
+    snprintf(u.address, sizeof u.address, "%s", l->address);
+    snprintf(u.words, sizeof u.words, "%s", words);
+    (void)server_tell_main(l->place->server, SERVER_UNREACHED, &u,
+                           sizeof u); /* or it is told again */
 }
 
 /* A link that was there once is not watched: a copy that is silent is suspected, and the job goes on without it. */
@@ -126,7 +125,7 @@ void server_links_tell(server_shard *s)
     if (s->has_reached) return;
     for (const server_link *l = s->links; l != NULL; l = l->next)
         if (reach_is_missing(&l->reach)) return;
-    s->has_reached = server_tell_main(s->server, SERVER_REACHED, NULL);
+    s->has_reached = server_tell_main(s->server, SERVER_REACHED, NULL, 0);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

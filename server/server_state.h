@@ -19,25 +19,26 @@
 enum { SERVER_SNAPSHOTS_MAX = 64 };
 
 /* ---- tasks between threads: server_task.c ---------------------------------------------------- */
-/* Runs fn(user) in the thread of `to`.  False: no memory, nothing was posted. */
-bool server_post(loop *to, loop_fn fn, void *user);
+/* Runs fn in the thread of `to`: with a copy of size bytes of value, which it may use until it returns; size 0: with
+ * value itself.  False: no memory, nothing was posted. */
+bool server_post(loop *to, loop_fn fn, const void *value, size_t size);
 
-/* What threads say to main, and with what: malloc()ed, and freed by main. */
+/* What threads say to main, and with what; main frees what is OWNED, the others are copies. */
 /* clang-format off */
 typedef enum {
-    SERVER_PREPARED,     /* server_plan, which stays: its shards are made, or why not     */
-    SERVER_MADE,         /* server_rooms: shards that came later                          */
-    SERVER_REACHED,      /* NULL: a place has reached the copies of its shards            */
-    SERVER_SEALED,       /* server_place_sealed                                           */
-    SERVER_PART_WRITTEN, /* server_part                                                   */
-    SERVER_ANSWERED,     /* server_question                                               */
-    SERVER_CUT_BEGUN,    /* int64_t: the first cut of the snapshot of this step is there  */
-    SERVER_UNREACHED,    /* server_unreached                                              */
-    SERVER_SAYS,         /* wire_control without pointers, for the scheduler              */
-    SERVER_FAILED        /* pen_error: this job has to end                                */
+    SERVER_PREPARED,     /* server_plan, which stays: its shards are made, or why not */
+    SERVER_MADE,         /* server_rooms, OWNED: shards that came later               */
+    SERVER_REACHED,      /* NULL: a place has reached the copies of its shards        */
+    SERVER_SEALED,       /* server_place_sealed, OWNED                                */
+    SERVER_PART_WRITTEN, /* server_part                                               */
+    SERVER_ANSWERED,     /* server_question                                           */
+    SERVER_CUT_BEGUN,    /* int64_t: the first cut of this step's snapshot is there   */
+    SERVER_UNREACHED,    /* server_unreached                                          */
+    SERVER_SAYS,         /* wire_control without pointers, for the scheduler          */
+    SERVER_FAILED        /* pen_error: this job has to end                            */
 } server_event;
 /* clang-format on */
-bool server_tell_main(server *s, server_event event, void *value); /* false: as server_post() */
+bool server_tell_main(server *s, server_event event, const void *value, size_t size);
 
 /* From any thread: this job has to end. */
 void server_report(server *s, const pen_error *error);
@@ -147,7 +148,7 @@ void server_links_mark(server_shard *s);  /* all as not needed */
 void server_links_sweep(server_shard *s); /* those that were not asked for since */
 void server_links_tell(server_shard *s);  /* SERVER_REACHED, once: none is missing */
 
-/* ---- what main tells them; each is posted to a place's loop, and frees what it is given ------- */
+/* ---- what main tells them; each is posted to a place's loop ------- */
 typedef struct { /* one shard that is to be here */
     uint32_t number;
     shard_role role;
@@ -164,7 +165,7 @@ typedef struct { /* an epoch */
     server_row *row;       /* OWNED; shards that are not among them go */
     server_hosted **fresh; /* OWNED, and so are they: yours from now on */
 } server_news;
-void server_shard_news(void *news);
+void server_shard_news(void *news); /* OWNED */
 void server_news_destroy(server_news *n);
 
 typedef struct {
@@ -194,7 +195,7 @@ typedef struct {
     server_shard *shard;
     int64_t step;
 } server_sign;
-void server_shard_cut_idle(void *sign); /* frees it */
+void server_shard_cut_idle(void *sign);
 
 /* ---- the store thread: store_thread.c -------------------------------------------------------- */
 typedef struct store_thread store_thread;
@@ -204,7 +205,7 @@ void store_thread_stop(store_thread *t); /* finishes what was asked; NULL is fin
 void store_thread_prepare(store_thread *t, server_plan *p); /* then SERVER_PREPARED */
 void store_thread_make(store_thread *t, server_rooms *r);   /* then SERVER_MADE */
 /* Whose cuts make a part of this server: the shards of which it has the primary. */
-void store_thread_expect(store_thread *t, const uint32_t *shard, uint32_t n);
+void store_thread_expect(store_thread *t, uint32_t *shard, uint32_t n); /* shard is OWNED */
 /* Any thread; OWNED.  Refused, for the whole snapshot, while another is being written. */
 void store_thread_cut(store_thread *t, uint32_t shard, shard_cut *cut);
 /* A shard is about to copy what a snapshot may still hold: waits for room (snapshot_memory.h). */
@@ -243,7 +244,7 @@ typedef struct { /* all shards of one place are sealed */
 /* server_inbox.c */
 void server_take(server *s, server_event event, void *value);
 
-/* It calls them, each frees what it is given. */
+/* It calls them. */
 void server_prepared(void *plan);
 void server_place_reached(void *server);
 void server_made(void *rooms);

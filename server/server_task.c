@@ -3,62 +3,59 @@
 
 #include "common/log.h"
 
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct {
     loop_task task;
     loop_fn fn; /* NULL: an event of main */
-    void *user;
+    void *value;
     server *main;
     server_event event;
+    _Alignas(max_align_t) char copy[];
 } carried;
 
 static void run(void *user)
 {
-    const carried c = *(carried *)user;
-    free(user);
-    if (c.fn != NULL)
-        c.fn(c.user);
+    const carried *c = user;
+    if (c->fn != NULL)
+        c->fn(c->value);
     else
-        c.main->take(c.main, c.event, c.user);
+        c->main->take(c->main, c->event, c->value);
+    free(user);
 }
 
-static bool carry(loop *to, const carried *what)
+static bool carry(loop *to, const carried *what, const void *value, size_t size)
 {
-    carried *c = malloc(sizeof *c);
+    carried *c = malloc(sizeof *c + size);
     if (c == NULL) return false;
-    *c      = *what;
-    c->task = (loop_task){.fn = run, .user = c};
+    *c       = *what;
+    c->task  = (loop_task){.fn = run, .user = c};
+    c->value = size > 0 ? memcpy(c->copy, value, size) : (void *)(uintptr_t)value;
     loop_post(to, &c->task);
     return true;
 }
 
-bool server_post(loop *to, loop_fn fn, void *user)
+bool server_post(loop *to, loop_fn fn, const void *value, size_t size)
 {
-    return carry(to, &(carried){.fn = fn, .user = user});
+    return carry(to, &(carried){.fn = fn}, value, size);
 }
 
-bool server_tell_main(server *s, server_event event, void *value)
+bool server_tell_main(server *s, server_event event, const void *value, size_t size)
 {
-    return carry(s->loop, &(carried){.main = s, .event = event, .user = value});
+    return carry(s->loop, &(carried){.main = s, .event = event}, value, size);
 }
 
 void server_report(server *s, const pen_error *error)
 {
     log_error("%s", error->text);
-    pen_error *r = malloc(sizeof *r);
-    if (r != NULL) *r = *error;
-    if (r != NULL && server_tell_main(s, SERVER_FAILED, r)) return;
-    free(r);
-    loop_stop(s->loop);
+    if (!server_tell_main(s, SERVER_FAILED, error, sizeof *error)) loop_stop(s->loop);
 }
 
 void server_tell(server *s, const wire_control *c)
 {
-    wire_control *t = malloc(sizeof *t);
-    if (t == NULL) return; /* what is told this way is told again */
-    *t = *c;
-    if (!server_tell_main(s, SERVER_SAYS, t)) free(t);
+    (void)server_tell_main(s, SERVER_SAYS, c, sizeof *c); /* what is lost is told again */
 }
 
 /* ---- in main's thread ------------------------------------------------------------------------ */

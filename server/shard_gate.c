@@ -41,48 +41,37 @@ static bool must_wait(const shard *s, const wire_data *d)
 }
 
 /* ---- parking --------------------------------------------------------------------------------- */
-static size_t list_bytes(const void *list, size_t bytes)
-{
-    return list != NULL ? (bytes + 7) / 8 * 8 : 0;
-}
-
-static const void *keep_list(char **at, const void *list, size_t bytes)
+/* A copy at *used in room, where there is room. */
+static const void *keep(char *room, size_t *used, const void *list, size_t bytes)
 {
     if (list == NULL || bytes == 0) return NULL;
-    void *kept = memcpy(*at, list, bytes);
-    *at += list_bytes(list, bytes);
+    const void *kept = room != NULL ? memcpy(room + *used, list, bytes) : list;
+    *used += (bytes + 7) / 8 * 8;
     return kept;
 }
 
-/* The lists that answers have; both walks are in the same order. */
-static size_t lists_of(const wire_data *d)
+/* The lists that answers have; room NULL: only how many bytes they are. */
+static size_t keep_lists(wire_data *d, char *room)
 {
-    return list_bytes(d->chunk, d->n * sizeof *d->chunk) +
-           list_bytes(d->seq, d->n * sizeof *d->seq) + list_bytes(d->crc, d->n * sizeof *d->crc) +
-           list_bytes(d->version, d->n * sizeof *d->version) +
-           list_bytes(d->staleness, d->n * sizeof *d->staleness) +
-           list_bytes(d->record, d->n_records * sizeof *d->record) +
-           list_bytes(d->text, strlen(d->text) + 1);
-}
-
-static void keep_lists(wire_data *d, char *at)
-{
-    d->chunk     = keep_list(&at, d->chunk, d->n * sizeof *d->chunk);
-    d->seq       = keep_list(&at, d->seq, d->n * sizeof *d->seq);
-    d->crc       = keep_list(&at, d->crc, d->n * sizeof *d->crc);
-    d->version   = keep_list(&at, d->version, d->n * sizeof *d->version);
-    d->staleness = keep_list(&at, d->staleness, d->n * sizeof *d->staleness);
-    d->record    = keep_list(&at, d->record, d->n_records * sizeof *d->record);
-    d->text      = keep_list(&at, d->text, strlen(d->text) + 1);
+    size_t used  = 0;
+    d->chunk     = keep(room, &used, d->chunk, d->n * sizeof *d->chunk);
+    d->seq       = keep(room, &used, d->seq, d->n * sizeof *d->seq);
+    d->crc       = keep(room, &used, d->crc, d->n * sizeof *d->crc);
+    d->version   = keep(room, &used, d->version, d->n * sizeof *d->version);
+    d->staleness = keep(room, &used, d->staleness, d->n * sizeof *d->staleness);
+    d->record    = keep(room, &used, d->record, d->n_records * sizeof *d->record);
+    d->text      = keep(room, &used, d->text, strlen(d->text) + 1);
+    return used;
 }
 
 static void park(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
-    shard_parked *m = malloc(sizeof *m + lists_of(d));
+    wire_data kept  = *d;
+    shard_parked *m = malloc(sizeof *m + keep_lists(&kept, NULL));
     if (m == NULL) return; /* it asks again */
     *m = (shard_parked){
-        .stamp = stamp_of(s, d), .peer = peer, .payload = buf_acquire(payload), .d = *d};
-    keep_lists(&m->d, (char *)(m + 1));
+        .stamp = stamp_of(s, d), .peer = peer, .payload = buf_acquire(payload), .d = kept};
+    (void)keep_lists(&m->d, (char *)(m + 1));
     LIST_APPEND(s->parked, m);
 }
 

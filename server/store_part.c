@@ -150,23 +150,14 @@ static void set_writing(store_thread *t, int64_t step)
 
 void store_part_write(store_thread *t, pending *p)
 {
-    server_part *part    = calloc(1, sizeof *part);
+    server_part part = {.server = t->server, .step = p->step, .n_shards = p->n, .shard = p->shard};
     const uint64_t begun = trace_begin(), since = stat_begin(&t->server->stats);
     set_writing(t, p->step);
-    if (part != NULL) {
-        part->server     = t->server;
-        part->step       = p->step;
-        part->status     = write_pending(t, p, &part->bytes, &part->why);
-        part->lacks_room = part->status == PEN_STORE && store_lacked_room();
-        stat_took(&t->server->stats, STAT_SPREAD_SNAPSHOT, since);
-        trace_span(TRACE_SNAPSHOT, begun, &(trace_note){.step = p->step, .bytes = part->bytes});
-        part->n_shards = p->n;
-        part->shard    = p->shard;
-        if (server_tell_main(t->server, SERVER_PART_WRITTEN, part))
-            p->shard = NULL;
-        else
-            free(part);
-    }
+    part.status     = write_pending(t, p, &part.bytes, &part.why);
+    part.lacks_room = part.status == PEN_STORE && store_lacked_room();
+    stat_took(&t->server->stats, STAT_SPREAD_SNAPSHOT, since);
+    trace_span(TRACE_SNAPSHOT, begun, &(trace_note){.step = p->step, .bytes = part.bytes});
+    if (server_tell_main(t->server, SERVER_PART_WRITTEN, &part, sizeof part)) p->shard = NULL;
     store_part_forget(t, p);
     set_writing(t, -1);
 }

@@ -183,12 +183,13 @@ static void prepare(void *user)
         t->writer  = (part_writer){
              .dir = p->server->settings.store, .rank = p->rank, .restored = t->written};
     }
-    if (!server_tell_main(p->server, SERVER_PREPARED, p)) log_error("no memory to pass a plan on");
+    if (!server_tell_main(p->server, SERVER_PREPARED, p, 0))
+        log_error("no memory to pass a plan on");
 }
 
 void store_thread_prepare(store_thread *t, server_plan *p)
 {
-    if (server_post(t->loop, prepare, p)) return;
+    if (server_post(t->loop, prepare, p, 0)) return;
     why_set(&p->why, PEN_NO_MEMORY, "no memory to take the plan in");
     server_report(p->server, &p->why);
 }
@@ -200,14 +201,14 @@ static void make(void *user)
     r->status       = PEN_OK;
     for (uint32_t i = 0; i < r->n && r->status == PEN_OK; i++)
         r->status = make_shard(r, i, &r->why);
-    if (server_tell_main(r->server, SERVER_MADE, r)) return;
+    if (server_tell_main(r->server, SERVER_MADE, r, 0)) return;
     log_error("no memory to pass new shards on");
     server_rooms_destroy(r);
 }
 
 void store_thread_make(store_thread *t, server_rooms *r)
 {
-    if (server_post(t->loop, make, r)) return;
+    if (server_post(t->loop, make, r, 0)) return;
     why_set(&r->why, PEN_NO_MEMORY, "no memory to make a shard");
     server_report(r->server, &r->why);
     server_rooms_destroy(r);

@@ -39,14 +39,6 @@ static pending *pending_of(store_thread *t, int64_t step)
     return choice->cut != NULL && choice->shard != NULL ? choice : NULL;
 }
 
-static void tell_begun(const store_thread *t, int64_t step)
-{
-    int64_t *begun = malloc(sizeof *begun);
-    if (begun == NULL) return;
-    *begun = step;
-    if (!server_tell_main(t->server, SERVER_CUT_BEGUN, begun)) free(begun);
-}
-
 static bool is_expected(const store_thread *t, uint32_t number)
 {
     for (uint32_t i = 0; i < t->n_expected; i++)
@@ -71,7 +63,8 @@ static void add_cut(store_thread *t, uint32_t number, shard_cut *cut)
     }
     p->cut[p->n]   = cut;
     p->shard[p->n] = number;
-    if (p->n++ == 0) tell_begun(t, cut->step);
+    if (p->n++ == 0)
+        (void)server_tell_main(t->server, SERVER_CUT_BEGUN, &cut->step, sizeof cut->step);
     if (p->n < t->n_expected) return;
     t->written = p->step;
     store_part_write(t, p);
@@ -97,37 +90,29 @@ static void take_cuts(void *user)
 
 typedef struct {
     store_thread *thread;
-    uint32_t n;
-    uint32_t shard[];
+    uint32_t n, *shard; /* OWNED */
 } expected;
 
 /* Snapshots that were begun by others will not become whole. */
 static void expect(void *user)
 {
-    expected *e     = user;
-    store_thread *t = e->thread;
-    uint32_t *copy  = malloc((e->n + 1) * sizeof *copy);
-    const bool same = t->n_expected == e->n &&
-                      (e->n == 0 || memcmp(t->expected, e->shard, e->n * sizeof *copy) == 0);
-    if (copy != NULL && !same) {
-        memcpy(copy, e->shard, e->n * sizeof *copy);
-        for (int i = 0; i < PENDING_MAX; i++) store_part_forget(t, &t->pending[i]);
-        free(t->expected);
-        t->expected   = copy;
-        t->n_expected = e->n;
-    } else {
-        free(copy);
+    const expected *e = user;
+    store_thread *t   = e->thread;
+    if (t->n_expected == e->n &&
+        (e->n == 0 || memcmp(t->expected, e->shard, e->n * sizeof *e->shard) == 0)) {
+        free(e->shard);
+        return;
     }
-    free(e);
+    for (int i = 0; i < PENDING_MAX; i++) store_part_forget(t, &t->pending[i]);
+    free(t->expected);
+    t->expected   = e->shard;
+    t->n_expected = e->n;
 }
 
-void store_thread_expect(store_thread *t, const uint32_t *numbers, uint32_t n)
+void store_thread_expect(store_thread *t, uint32_t *numbers, uint32_t n)
 {
-    expected *e = malloc(sizeof *e + n * sizeof *numbers);
-    if (e == NULL) return;
-    *e = (expected){.thread = t, .n = n};
-    if (n > 0) memcpy(e->shard, numbers, n * sizeof *numbers);
-    if (!server_post(t->loop, expect, e)) free(e);
+    const expected e = {t, n, numbers};
+    if (!server_post(t->loop, expect, &e, sizeof e)) free(numbers);
 }
 
 /* One snapshot may wait while another is written; when a third comes the one that waits is given up, for cuts hold
@@ -151,14 +136,10 @@ static handed_in *make_way(store_thread *t, int64_t step, int64_t *given_up)
 
 static void tell_given_up(store_thread *t, int64_t step)
 {
-    server_part *part = calloc(1, sizeof *part);
-    if (part == NULL) return;
-    part->server  = t->server;
-    part->step    = step;
-    part->is_late = true;
-    part->status  = why_set(&part->why, PEN_STORE,
-                            "the one before was still being written; take fewer (--snapshot-every)");
-    if (!server_tell_main(t->server, SERVER_PART_WRITTEN, part)) free(part);
+    server_part part = {.server = t->server, .step = step, .is_late = true};
+    part.status      = why_set(&part.why, PEN_STORE,
+                               "the one before was still being written; take fewer (--snapshot-every)");
+    (void)server_tell_main(t->server, SERVER_PART_WRITTEN, &part, sizeof part);
 }
 
 static bool is_among(const handed_in *list, int64_t step)
@@ -198,7 +179,7 @@ void store_thread_cut(store_thread *t, uint32_t number, shard_cut *cut)
         store_part_drop_cut(t, victim->cut);
         free(victim);
     }
-    if (!server_post(t->loop, take_cuts, t))
+    if (!server_post(t->loop, take_cuts, t, 0))
         log_warning("no memory to write the snapshot of step %" PRId64, cut->step);
 }
 
@@ -217,12 +198,12 @@ typedef struct {
     int64_t dropped; /* -1: forget instead */
     bool opens;      /* what is to be forgotten may be all that there is */
     uint32_t n;
-    int64_t keep[];
+    int64_t keep[SERVER_SNAPSHOTS_MAX];
 } settled;
 
 static void settle(void *user)
 {
-    settled *f        = user;
+    const settled *f  = user;
     store_thread *t   = f->thread;
     pen_status status = PEN_OK;
     pen_error why     = {0};
@@ -234,33 +215,30 @@ static void settle(void *user)
     if (status == PEN_OK && t->writer.store != NULL && f->dropped < 0 && t->plan->rank == 0)
         status = store_forget_strays(t->writer.dir, f->n_servers, f->keep, f->n, &why);
     if (status != PEN_OK) log_warning("an old snapshot is kept: %s", why.text);
-    free(f);
 }
 
-static void post_settled(store_thread *t, const int64_t *keep, uint32_t n, const settled *what)
+/* What is lost is forgotten with the next one. */
+static void post_settled(store_thread *t, const int64_t *keep, uint32_t n, settled what)
 {
-    settled *f = malloc(sizeof *f + n * sizeof *keep);
-    if (f == NULL) return; /* the next one forgets these, too */
-    *f        = *what;
-    f->thread = t;
-    f->n      = n;
-    if (n > 0) memcpy(f->keep, keep, n * sizeof *keep);
-    if (!server_post(t->loop, settle, f)) free(f);
+    what.thread = t;
+    what.n      = n;
+    if (n > 0) memcpy(what.keep, keep, n * sizeof *keep);
+    (void)server_post(t->loop, settle, &what, sizeof what);
 }
 
 void store_thread_forget(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers)
 {
-    post_settled(t, keep, n, &(settled){.n_servers = n_servers, .dropped = -1});
+    post_settled(t, keep, n, (settled){.n_servers = n_servers, .dropped = -1});
 }
 
 void store_thread_make_room(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers)
 {
-    post_settled(t, keep, n, &(settled){.n_servers = n_servers, .dropped = -1, .opens = true});
+    post_settled(t, keep, n, (settled){.n_servers = n_servers, .dropped = -1, .opens = true});
 }
 
 void store_thread_drop(store_thread *t, int64_t step)
 {
-    post_settled(t, NULL, 0, &(settled){.dropped = step});
+    post_settled(t, NULL, 0, (settled){.dropped = step});
 }
 
 pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint32_t *n,
@@ -337,7 +315,7 @@ void store_thread_stop(store_thread *t)
     if (t->is_running) {
         /* As the last task, so that a part that is complete is written; stopped hard where memory
          * ran out. */
-        if (!server_post(t->loop, quit, t)) loop_stop(t->loop);
+        if (!server_post(t->loop, quit, t, 0)) loop_stop(t->loop);
         pthread_join(t->thread, NULL);
     }
     loop_turn(t->loop, 0);
