@@ -10,11 +10,10 @@
  */
 #include "worker/train/ps.h"
 
-#include "common/log.h"
 #include "common/why.h"
 #include "worker/held.h"
 #include "worker/last_error.h"
-#include "worker/residency.h"
+#include "worker/unit_use.h"
 
 #include <stdlib.h>
 
@@ -56,26 +55,6 @@ static const pen_unit *unit_of(const ps_units *u, uint32_t number)
     return &u->ctx->model.units.unit[number];
 }
 
-static void drop_memory(ps_units *u, uint32_t number)
-{
-    const pen_unit *unit = unit_of(u, number);
-    for (uint32_t i = 0; i < unit->n_tensors; i++) {
-        pen_tensor *t = u->ctx->model.tensor[unit->tensor[i]];
-        if (!t->stays) held_param_drop(t);
-    }
-}
-
-static pen_status make_memory(ps_units *u, uint32_t number, pen_error *why)
-{
-    const pen_unit *unit = unit_of(u, number);
-    pen_status status    = PEN_OK;
-    for (uint32_t i = 0; i < unit->n_tensors && status == PEN_OK; i++) {
-        pen_tensor *t = u->ctx->model.tensor[unit->tensor[i]];
-        if (!t->stays) status = held_param(t, why);
-    }
-    return status;
-}
-
 /* What failed inside a call of the residency is told when it has returned. */
 static void settle(ps_units *u)
 {
@@ -83,7 +62,7 @@ static void settle(ps_units *u)
         if (!u->slot[i].is_to_fail) continue;
         u->slot[i].is_to_fail = false;
         u->slot[i].has_failed = true;
-        drop_memory(u, i);
+        unit_drop(u->ctx, i);
         residency_failed(u->residency, i);
     }
     pthread_cond_broadcast(&u->changed);
@@ -134,7 +113,7 @@ static void fetch_unit(void *user, uint32_t number)
     pen_req ignored        = {0};
     request *r;
     slot->has_failed = false;
-    if (make_memory(u, number, &slot->why) != PEN_OK) {
+    if (unit_make(u->ctx, number, &slot->why) != PEN_OK) {
         slot->is_to_fail = true;
         return;
     }
@@ -150,38 +129,10 @@ static void fetch_unit(void *user, uint32_t number)
 
 static void drop_unit(void *user, uint32_t number)
 {
-    drop_memory(user, number);
-}
-
-static void warn(void *user, const char *line)
-{
-    (void)user;
-    log_line(LOG_WARNING, "%s", line);
+    unit_drop(((ps_units *)user)->ctx, number);
 }
 
 /* ---- birth and death ------------------------------------------------------------------------- */
-static residency *make_residency(ps_units *u, pen_error *why)
-{
-    static const residency_actions actions = {fetch_unit, drop_unit, warn};
-    const worker_settings *s               = &u->ctx->settings;
-    uint64_t *moving                       = calloc(u->n, sizeof *moving);
-    if (moving == NULL) {
-        why_set(why, PEN_NO_MEMORY, "no memory for %u units", u->n);
-        return NULL;
-    }
-    for (uint32_t i = 0; i < u->n; i++) moving[i] = unit_of(u, i)->moving;
-    const residency_setup setup = {.n_units         = u->n,
-                                   .moving          = moving,
-                                   .backward        = (residency_prefetch)s->prefetch_backward,
-                                   .forward         = s->prefetch_forward,
-                                   .max_live        = s->max_live,
-                                   .prefetch_bucket = s->prefetch_bucket,
-                                   .max_reuse       = s->max_reuse};
-    residency *made             = residency_create(&setup, &actions, u, why);
-    free(moving);
-    return made;
-}
-
 static pen_status make_units(ps *p, pen_error *why)
 {
     pen_ctx *ctx = p->c->ctx;
@@ -193,7 +144,7 @@ static pen_status make_units(ps *p, pen_error *why)
     u->ctx       = ctx;
     u->n         = ctx->model.units.n;
     u->slot      = calloc(u->n, sizeof *u->slot);
-    u->residency = u->slot != NULL ? make_residency(u, why) : NULL;
+    u->residency = u->slot != NULL ? unit_residency(ctx, fetch_unit, drop_unit, u, why) : NULL;
     if (u->slot == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u units", u->n);
     for (uint32_t i = 0; i < u->n; i++) u->slot[i] = (unit_slot){.owner = u, .unit = i};
     return u->residency != NULL ? PEN_OK : why->status;

@@ -219,16 +219,11 @@ void held_grad_step_end(pen_tensor *t, bool keeps)
 
 static struct timespec deadline_of(const pen_ctx *ctx)
 {
-    const int64_t ms = ctx->settings.deadline_ms;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += ms % 1000 * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    return until;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const int64_t ms =
+        (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 + ctx->settings.deadline_ms;
+    return (struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
 }
 
 pen_status held_grad_wait(pen_ctx *ctx, uint64_t bytes, uint64_t most, pen_error *why)

@@ -7,10 +7,9 @@
  */
 #include "worker/train/sharded_internal.h"
 
-#include "common/log.h"
 #include "common/why.h"
 #include "worker/held.h"
-#include "worker/residency.h"
+#include "worker/unit_use.h"
 
 #include <stdlib.h>
 
@@ -104,18 +103,7 @@ static void fetch_unit(void *user, uint32_t number)
 
 static void drop_unit(void *user, uint32_t number)
 {
-    const sharded_units *u = user;
-    const pen_unit *unit   = unit_of(u, number);
-    for (uint32_t i = 0; i < unit->n_tensors; i++) {
-        pen_tensor *x = u->s->ctx->model.tensor[unit->tensor[i]];
-        if (u->s->apart[x->index]) held_param_drop(x);
-    }
-}
-
-static void warn(void *user, const char *line)
-{
-    (void)user;
-    log_line(LOG_WARNING, "%s", line);
+    unit_drop(((sharded_units *)user)->s->ctx, number);
 }
 
 /* ---- arrivals -------------------------------------------------------------------------------- */
@@ -182,28 +170,6 @@ void sharded_units_step_end(sharded *s)
 }
 
 /* ---- birth and death ------------------------------------------------------------------------- */
-static residency *make_residency(sharded_units *u, pen_error *why)
-{
-    static const residency_actions actions = {fetch_unit, drop_unit, warn};
-    const worker_settings *o               = &u->s->ctx->settings;
-    uint64_t *moving                       = calloc(u->n, sizeof *moving);
-    if (moving == NULL) {
-        why_set(why, PEN_NO_MEMORY, "no memory for %u units", u->n);
-        return NULL;
-    }
-    for (uint32_t i = 0; i < u->n; i++) moving[i] = unit_of(u, i)->moving;
-    const residency_setup setup = {.n_units         = u->n,
-                                   .moving          = moving,
-                                   .backward        = (residency_prefetch)o->prefetch_backward,
-                                   .forward         = o->prefetch_forward,
-                                   .max_live        = o->max_live,
-                                   .prefetch_bucket = o->prefetch_bucket,
-                                   .max_reuse       = o->max_reuse};
-    residency *made             = residency_create(&setup, &actions, u, why);
-    free(moving);
-    return made;
-}
-
 pen_status sharded_units_create(sharded *s, pen_error *why)
 {
     bool has_any = false;
@@ -222,7 +188,7 @@ pen_status sharded_units_create(sharded *s, pen_error *why)
     if (u->slot == NULL || u->begun == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %u units", u->n);
     for (uint32_t i = 0; i < u->n; i++) u->slot[i] = (unit_slot){.owner = u, .unit = i};
-    u->residency = make_residency(u, why);
+    u->residency = unit_residency(s->ctx, fetch_unit, drop_unit, u, why);
     return u->residency != NULL ? PEN_OK : why->status;
 }
 
