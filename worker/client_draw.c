@@ -42,7 +42,7 @@ static bool draw_one(client *c, exchange_request *r, int at)
     if (piece == NULL) return false;
     c->drawing.piece[at] = piece;
     (void)held_draw_as_is(t, cut->start, cut->count, piece);
-    exchange_init_add(c->exchange, r, c->drawing.next++, piece);
+    exchange_add_chunk(c->exchange, r, EXCHANGE_INIT, c->drawing.next++, piece, NULL);
     return true;
 }
 

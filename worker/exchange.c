@@ -175,8 +175,7 @@ static void retire(exchange *self, op *o)
     if (queue->tail == o) queue->tail = before;
     o->live_prev->live_next = o->live_next;
     o->live_next->live_prev = o->live_prev;
-    exchange_repay(self, o);
-    o->state = OP_DONE;
+    o->state                = OP_DONE;
     buf_release(o->body);
     o->body = NULL;
     o->request->left--;
@@ -223,7 +222,6 @@ void exchange_take_values(exchange *self, op *o, const void *data, uint64_t now_
         self->act.count(self->user, STAT_CORRUPT, 1);
         buf_release(o->body);
         exchange_unqueue(self, o); /* a repeat may have been about to leave */
-        exchange_repay(self, o);
         o->body  = NULL;
         o->state = OP_SENT; /* as if it had not come */
         exchange_due_at(

@@ -171,10 +171,8 @@ exchange_request *exchange_step_open(exchange *self, uint64_t step, const wire_i
  * snapshot, and its scalars may be said once more, before the first of: */
 void exchange_step_weigh(exchange *self, double weight, bool snapshot, const wire_scalars *scalars);
 /* One chunk; from and to are its own bytes, not its tensor's. */
-void exchange_step_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from,
-                       void *to);
-/* First values of one chunk, likewise. */
-void exchange_init_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from);
+void exchange_add_chunk(exchange *self, exchange_request *r, exchange_verb verb, uint32_t chunk,
+                        const void *from, void *to);
 
 void exchange_step_close(exchange *self, void *token, uint64_t deadline_ms, uint64_t now_ms);
 

@@ -63,7 +63,6 @@ static void take_receipt(exchange *self, uint32_t shard, const wire_data *d, uin
             exchange_finish(self, o);
         } else if (o->state == OP_SENT || o->state == OP_READY) {
             exchange_unqueue(self, o); /* a repeat was about to leave: it need not */
-            exchange_repay(self, o);
             o->state = OP_RECEIVED;
             wait_again(self, o, RETRY_RECEIPT, now_ms);
             exchange_away_let_go(self, o);
@@ -76,7 +75,6 @@ static void hold_values(exchange *self, op *o, buf *body, size_t at)
 {
     if (o->state == OP_HELD) return;
     exchange_unqueue(self, o);
-    exchange_repay(self, o);
     o->state   = OP_HELD;
     o->due_ms  = NEVER;
     o->body    = buf_acquire(body);
@@ -194,7 +192,6 @@ static void take_refused(exchange *self, uint32_t shard, const wire_data *d, uin
             continue;
         }
         exchange_unqueue(self, o);
-        exchange_repay(self, o);
         o->state = OP_SENT;
         wait_again(self, o, RETRY_REFUSED, now_ms);
     }

@@ -257,8 +257,8 @@ static inline void exchange_free(struct slab **free_items, void *item)
 void *exchange_new(exchange *self, struct slab **free_items, size_t size);
 size_t exchange_push_size(const exchange *self, const op *o); /* of its payload; 0: it has none */
 void exchange_send_later(exchange *self, op *o);              /* into the outbox */
-void exchange_unqueue(exchange *self, op *o); /* out of the outbox, if it is there */
-void exchange_repay(exchange *self, op *o);   /* its bytes have arrived, or never will */
+/* Out of the outbox, if it is there; its bytes have arrived, or never will, and use no credit of its lane. */
+void exchange_unqueue(exchange *self, op *o);
 /* Its first failure is r's; the request ends when it is closed. */
 void exchange_refuse(exchange_request *r, const pen_error *why);
 /* No push of it may follow one that ended without an answer. */

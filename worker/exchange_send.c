@@ -42,7 +42,8 @@ void exchange_send_later(exchange *self, op *o)
     else if (o->tries == 0 && exchange_is_pushing(o) && o->verb != EXCHANGE_INIT)
         o->seq = self->chunk[o->chunk].next_seq;
     lane_state *lane = exchange_lane(self, o->chunk);
-    exchange_repay(self, o);
+    lane->spent -= o->credit;
+    o->credit   = 0;
     o->state    = OP_READY;
     o->due_ms   = NEVER;
     o->out_next = NULL;
@@ -55,9 +56,11 @@ void exchange_send_later(exchange *self, op *o)
 
 void exchange_unqueue(exchange *self, op *o)
 {
-    if (o->state != OP_READY) return;
     lane_state *lane = exchange_lane(self, o->chunk);
-    op *before       = NULL;
+    lane->spent -= o->credit;
+    o->credit = 0;
+    if (o->state != OP_READY) return;
+    op *before = NULL;
     for (op *at = lane->head; at != o; at = at->out_next) before = at;
     if (before == NULL)
         lane->head = o->out_next;
@@ -65,12 +68,6 @@ void exchange_unqueue(exchange *self, op *o)
         before->out_next = o->out_next;
     if (lane->tail == o) lane->tail = before;
     o->out_next = NULL;
-}
-
-void exchange_repay(exchange *self, op *o)
-{
-    exchange_lane(self, o->chunk)->spent -= o->credit;
-    o->credit = 0;
 }
 
 /* ---- what a program adds --------------------------------------------------------------------- */
@@ -105,9 +102,10 @@ static bool is_beyond_step(const exchange *self, uint32_t chunk)
 }
 
 /* Whoever comes second to a chunk waits for the first. */
-static void add_chunk(exchange *self, exchange_request *r, exchange_verb verb, uint32_t chunk,
-                      const void *from, void *to)
+void exchange_add_chunk(exchange *self, exchange_request *r, exchange_verb verb, uint32_t chunk,
+                        const void *from, void *to)
 {
+    if (r->status != PEN_OK) return;
     const plan_chunk *cut = exchange_chunk(self, chunk);
     if (verb == EXCHANGE_STEP && is_beyond_step(self, chunk)) return;
     if (self->chunk[chunk].unknown && verb != EXCHANGE_PULL) {
@@ -154,22 +152,12 @@ void exchange_add(exchange *self, exchange_request *r, exchange_verb verb, uint3
     const wire_tensor *t    = &self->setup.model->tensor[tensor];
     const size_t to_width   = plan_dtype_bytes(t->dtype);
     const size_t from_width = verb == EXCHANGE_INIT ? to_width : plan_dtype_bytes(t->grad_dtype);
-    for (uint32_t c = first[tensor]; c < first[tensor + 1] && r->status == PEN_OK; c++) {
+    for (uint32_t c = first[tensor]; c < first[tensor + 1]; c++) {
         const uint64_t start = exchange_chunk(self, c)->start;
-        add_chunk(self, r, verb, c, from != NULL ? (const char *)from + start * from_width : NULL,
-                  to != NULL ? (char *)to + start * to_width : NULL);
+        exchange_add_chunk(self, r, verb, c,
+                           from != NULL ? (const char *)from + start * from_width : NULL,
+                           to != NULL ? (char *)to + start * to_width : NULL);
     }
-}
-
-void exchange_step_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from,
-                       void *to)
-{
-    if (r->status == PEN_OK) add_chunk(self, r, EXCHANGE_STEP, chunk, from, to);
-}
-
-void exchange_init_add(exchange *self, exchange_request *r, uint32_t chunk, const void *from)
-{
-    if (r->status == PEN_OK) add_chunk(self, r, EXCHANGE_INIT, chunk, from, NULL);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */

@@ -53,7 +53,6 @@ static void mark_prepared(exchange *self, uint32_t partition)
         op *o = self->chunk[p->chunk[i]].head;
         if (!is_decided(self, o) || o->pulling) continue;
         exchange_unqueue(self, o);
-        exchange_repay(self, o);
         o->state  = OP_PREPARED;
         o->due_ms = NEVER;
         exchange_away_let_go(self, o);

@@ -124,7 +124,7 @@ static world *world_with_a_share(void)
     assert_in_range(w->plan->n_partitions, 2, TENSORS);
     const plan_partition *own = &w->plan->partition[OWN_PARTITION];
     for (uint32_t i = 0; i < own->n_chunks; i++)
-        exchange_step_add(w->x, r, own->chunk[i], w->small_grad, w->small);
+        exchange_add_chunk(w->x, r, EXCHANGE_STEP, own->chunk[i], w->small_grad, w->small);
     exchange_flush(w->x, w->now);
     return w;
 }

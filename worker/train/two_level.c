@@ -227,7 +227,8 @@ static void add_piece(void *user)
     const void *from =
         t->desc.grad_dtype == PEN_F32 ? reducer_sum(l->reducer, i) : reducer_room(l->reducer, i);
     if (l->ps.step != NULL)
-        exchange_step_add(c->exchange, l->ps.step, x->chunk, from, l->own + (x->at - l->own_at));
+        exchange_add_chunk(c->exchange, l->ps.step, EXCHANGE_STEP, x->chunk, from,
+                           l->own + (x->at - l->own_at));
 }
 
 /* ---- in the thread that ends calls ----------------------------------------------------------- */
