@@ -1,4 +1,4 @@
-/* launcher.h - one `penstock run`, shared by run.c, start.c and revive.c only. */
+/* launcher.h - one `penstock run`, shared by the files of cli/run/ only. */
 #ifndef CLI_RUN_LAUNCHER_H
 #define CLI_RUN_LAUNCHER_H
 
@@ -74,7 +74,21 @@ pen_status launcher_begin_timeline(const launcher *l, pen_error *why);
 pen_status launcher_check_timeline(pen_error *why);
 void launcher_end_timeline(const launcher *l); /* when all processes have ended */
 
-/* run.c: the link broke in a job that outlives its scheduler, which may be started again. */
+/* link.c */
+/* Processes of a role: without those the job goes on without, which may hang, and with those that are started again.
+ * Role 0: all that run. */
+size_t launcher_alive(const launcher *l, int32_t role);
+/* Servers and workers that live, but for the one the verdict calls lost: that may hang. */
+bool launcher_has_survivors(const launcher *l);
+/* A worker failed, and whether the job goes on without it has not been heard. */
+bool launcher_has_unexplained(const launcher *l);
+/* The link broke in a job that outlives its scheduler, which may be started again. */
 bool launcher_seeks_link(const launcher *l, uint64_t now);
+/* The first failure: survivors get a moment to find out by themselves and say so.  A scheduler that does not
+ * answer within that moment is the cause itself. */
+void launcher_ask_scheduler(launcher *l, uint64_t now);
+void launcher_ask_stuck(launcher *l, uint64_t now); /* where is everybody? */
+void launcher_take_stuck(launcher *l, const wire_control *m);
+void launcher_end_stuck(launcher *l); /* prints what is known */
 
 #endif

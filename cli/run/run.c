@@ -28,13 +28,11 @@
 
 enum {
     TELL_MS     = 50,    /* the scheduler to the other machines, that the job was stopped */
-    LEAVE_MS    = 3000,  /* survivors of a verdict may say their sentence and go */
     SERVERS_MS  = 10000, /* servers and scheduler after the last worker          */
     OVER_MS     = 300,   /* servers after the last worker and the scheduler      */
     VERDICT_MS  = 500,   /* the verdict of a scheduler that has ended            */
     LINK_MS     = 60000, /* a scheduler that is started again                    */
     LINK_TRY_MS = 1000,
-    STUCK_MS    = 2000, /* workers may take that long to say where they are     */
     CODES       = 16
 };
 
@@ -96,18 +94,6 @@ static pen_status start_servers(launcher *l, pen_error *why)
 
 /* ---- watching ------------------------------------------------------------------------------------------- */
 
-/* Of a role: without those the job goes on without, which may hang, and with those that are started again. */
-static size_t alive(const launcher *l, int32_t role)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < l->n; i++) {
-        const process *p   = &l->all[i];
-        const bool is_here = p->pid != 0 && (role == 0 || !p->lost);
-        n += (role == 0 || p->role == role) && (is_here || p->due_ms != 0);
-    }
-    return n;
-}
-
 static void stop(launcher *l, bool is_scheduler)
 {
     for (size_t i = 0; i < l->n; i++) {
@@ -122,36 +108,13 @@ static void stop(launcher *l, bool is_scheduler)
  * the job was stopped, and not that a server is gone, after which they would start again; to this one it is no news. */
 static void stop_all(launcher *l, uint64_t now)
 {
-    const bool is_first = l->interrupted != 0 && alive(l, PEN_SCHEDULER) > 0;
+    const bool is_first = l->interrupted != 0 && launcher_alive(l, PEN_SCHEDULER) > 0;
     if (l->stopping) return;
     l->stopping   = true;
     l->kill_at_ms = now + (uint64_t)l->options.grace_s * 1000;
     stop(l, is_first);
     if (is_first && l->options.nnodes > 1) poll(NULL, 0, TELL_MS);
     stop(l, !is_first);
-}
-
-/* The first failure: survivors get a moment to find out by themselves and say so.  A scheduler that does not
- * answer within that moment is the cause itself. */
-static void on_failure(launcher *l, uint64_t now)
-{
-    if (l->asked) return;
-    wire_control question = {.kind = WIRE_STATUS_ASK};
-    l->asked              = true;
-    l->leave_at_ms        = now + LEAVE_MS;
-    if (l->link == NULL || control_send(l->link, &question, NULL) != PEN_OK) l->answered = true;
-}
-
-/* Servers and workers that live, but for the one the verdict calls lost: that may hang. */
-static bool has_survivors(const launcher *l)
-{
-    size_t n = alive(l, PEN_SERVER) + alive(l, PEN_WORKER);
-    for (size_t i = 0; i < l->n; i++) {
-        const process *p = &l->all[i];
-        n -= p->pid != 0 && p->role == l->verdict.role && p->rank == l->verdict.rank &&
-             p->role != PEN_SCHEDULER;
-    }
-    return n > 0;
 }
 
 /* ---- a worker the job goes on without -------------------------------------------------------------------- */
@@ -165,52 +128,6 @@ static void take_lost(launcher *l, const wire_control *m)
     fprintf(stderr, "penstock: %s; the job goes on without it\n", m->u.lost.why.text);
 }
 
-/* A worker failed, and whether the job goes on without it has not been heard. */
-static bool has_unexplained(const launcher *l)
-{
-    for (size_t i = 0; i < l->n; i++) {
-        const process *p  = &l->all[i];
-        const bool failed = p->ended && (p->exit_code != 0 || p->exit_signal != 0);
-        if (l->options.loss != LOSS_FAIL && p->role == PEN_WORKER && failed && !p->lost)
-            return true;
-    }
-    return false;
-}
-
-bool launcher_seeks_link(const launcher *l, uint64_t now)
-{
-    const bool is_over = alive(l, PEN_WORKER) + alive(l, PEN_SERVER) == 0 && !has_unexplained(l);
-    return !l->had_link && !l->has_verdict && !l->stopping && !is_over && now < l->link_until_ms;
-}
-
-/* ---- SIGUSR1: where is everybody? ------------------------------------------------------------------------ */
-
-static void end_stuck(launcher *l)
-{
-    if (l->stuck == NULL) return;
-    stuck_print(l->stuck, stderr);
-    stuck_destroy(l->stuck);
-    l->stuck = NULL;
-}
-
-static void ask_stuck(launcher *l, uint64_t now)
-{
-    wire_control status = {.kind = WIRE_STATUS_ASK}, record = {.kind = WIRE_RECORD_ASK};
-    if (l->link == NULL || l->stuck != NULL) return;
-    if (control_send(l->link, &status, NULL) != PEN_OK) return;
-    if (control_send(l->link, &record, NULL) != PEN_OK) return;
-    l->stuck          = stuck_create();
-    l->stuck_until_ms = now + STUCK_MS;
-}
-
-static void take_stuck(launcher *l, const wire_control *m)
-{
-    if (l->stuck == NULL) return;
-    if (m->kind == WIRE_STATUS) stuck_take_status(l->stuck, m);
-    if (m->kind == WIRE_RECORD) stuck_take_record(l->stuck, m);
-    if (stuck_is_whole(l->stuck)) end_stuck(l);
-}
-
 /* ---- what the scheduler says ----------------------------------------------------------------------------- */
 
 static void read_link(launcher *l, uint64_t now)
@@ -219,7 +136,7 @@ static void read_link(launcher *l, uint64_t now)
     pen_status status = PEN_OK;
     while (l->link != NULL && (status = control_receive(l->link, 0, &message, NULL)) == PEN_OK) {
         l->answered = l->asked;
-        take_stuck(l, &message);
+        launcher_take_stuck(l, &message);
         if (message.kind == WIRE_LOST) take_lost(l, &message);
         if (message.kind == WIRE_NOTICE) fprintf(stderr, "penstock: %s\n", message.u.notice.text);
         if (message.kind == WIRE_SCALE)
@@ -227,14 +144,14 @@ static void read_link(launcher *l, uint64_t now)
         if (message.kind != WIRE_VERDICT || l->has_verdict) continue;
         l->verdict     = message.u.verdict;
         l->has_verdict = true;
-        on_failure(l, now);
+        launcher_ask_scheduler(l, now);
     }
-    bool has_done = l->has_verdict && !has_survivors(l); /* the scheduler waits for us */
+    bool has_done = l->has_verdict && !launcher_has_survivors(l); /* the scheduler waits for us */
     if (l->link != NULL && (status != PEN_AGAIN || has_done)) {
         l->answered = true;                         /* it has ended: no more to be heard */
         control_close(l->link, has_done ? 200 : 0); /* what we said of their ends goes first */
         l->link = NULL;
-        if (run_options_survives(&l->options) && !has_done && alive(l, PEN_WORKER) > 0) {
+        if (run_options_survives(&l->options) && !has_done && launcher_alive(l, PEN_WORKER) > 0) {
             l->had_link      = false; /* or it is started again */
             l->link_until_ms = now + LINK_MS;
         }
@@ -250,17 +167,19 @@ static void reap(launcher *l, uint64_t now)
         if (l->is_over && l->stopping && p->exit_signal == SIGTERM)
             p->exit_signal = 0; /* it had not even begun */
         bool failed = p->exit_code != 0 || p->exit_signal != 0;
-        if (failed && !l->stopping && !launcher_takes_end(l, p, now)) on_failure(l, now);
+        if (failed && !l->stopping && !launcher_takes_end(l, p, now))
+            launcher_ask_scheduler(l, now);
         if (l->stopping) p->reported = true;
     }
-    if (alive(l, PEN_WORKER) == 0 && l->leave_at_ms == 0) l->leave_at_ms = now + SERVERS_MS;
+    if (launcher_alive(l, PEN_WORKER) == 0 && l->leave_at_ms == 0)
+        l->leave_at_ms = now + SERVERS_MS;
 }
 
 /* Workers of other machines may be far behind, in ps-async by hours. */
 static bool waits_for_others(const launcher *l, uint64_t now)
 {
     if (l->options.nnodes == 1 || l->asked) return false;
-    return l->options.node_rank == 0 ? alive(l, PEN_SCHEDULER) > 0
+    return l->options.node_rank == 0 ? launcher_alive(l, PEN_SCHEDULER) > 0
                                      : l->link != NULL || launcher_seeks_link(l, now);
 }
 
@@ -279,9 +198,9 @@ static bool is_patient(launcher *l, uint64_t now)
 /* The scheduler ends last, after every server that it knew: what is left has never joined. */
 static void look_for_the_end(launcher *l, uint64_t now)
 {
-    bool scheduler_ended =
-        l->options.node_rank == 0 ? alive(l, PEN_SCHEDULER) == 0 : l->had_link && l->link == NULL;
-    if (l->is_over || l->stopping || !scheduler_ended || alive(l, PEN_WORKER) > 0) return;
+    bool scheduler_ended = l->options.node_rank == 0 ? launcher_alive(l, PEN_SCHEDULER) == 0
+                                                     : l->had_link && l->link == NULL;
+    if (l->is_over || l->stopping || !scheduler_ended || launcher_alive(l, PEN_WORKER) > 0) return;
     l->is_over = true;
     if (l->leave_at_ms > now + OVER_MS) l->leave_at_ms = now + OVER_MS;
 }
@@ -290,7 +209,7 @@ static void read_signals(launcher *l, uint64_t now)
 {
     struct signalfd_siginfo info;
     while (read(l->signals, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo == SIGUSR1) ask_stuck(l, now);
+        if (info.ssi_signo == SIGUSR1) launcher_ask_stuck(l, now);
         if (info.ssi_signo == SIGCHLD || info.ssi_signo == SIGUSR1) continue;
         l->interrupted = (int)info.ssi_signo;
         stop_all(l, now);
@@ -402,7 +321,7 @@ static pen_status watch(launcher *l, pen_error *why)
         status = why_set(why, PEN_NO_MEMORY, "no memory to watch");
     while (status == PEN_OK) {
         uint64_t now = clock_ms(&clock_real);
-        if (alive(l, 0) == 0 && !launcher_seeks_link(l, now)) break;
+        if (launcher_alive(l, 0) == 0 && !launcher_seeks_link(l, now)) break;
         size_t n = gather_fds(l, fds, streams, owners);
         poll(fds, n, poll_timeout(l, now));
         now = clock_ms(&clock_real);
@@ -412,12 +331,12 @@ static pen_status watch(launcher *l, pen_error *why)
         launcher_revive_due(l, now);
         reap(l, now); /* before the link: a death we saw ourselves is told with its signal */
         if (launcher_seeks_link(l, now)) open_link(l, LINK_TRY_MS);
-        if (l->has_verdict) on_failure(l, now);
+        if (l->has_verdict) launcher_ask_scheduler(l, now);
         read_link(l, now);
         look_for_the_end(l, now);
-        if (l->stuck != NULL && now >= l->stuck_until_ms) end_stuck(l);
+        if (l->stuck != NULL && now >= l->stuck_until_ms) launcher_end_stuck(l);
         if (!l->stopping && l->leave_at_ms != 0 && now >= l->leave_at_ms && !is_patient(l, now)) {
-            l->scheduler_hung = l->asked && !l->answered && alive(l, PEN_SCHEDULER) > 0;
+            l->scheduler_hung = l->asked && !l->answered && launcher_alive(l, PEN_SCHEDULER) > 0;
             stop_all(l, now);
         }
         if (l->stopping && now >= l->kill_at_ms) {
@@ -435,7 +354,8 @@ static pen_status watch(launcher *l, pen_error *why)
 static void hear_verdict(launcher *l)
 {
     uint64_t now = clock_ms(&clock_real), end = now + VERDICT_MS;
-    for (; (l->asked || has_unexplained(l)) && !l->has_verdict && l->link != NULL && now < end;
+    for (; (l->asked || launcher_has_unexplained(l)) && !l->has_verdict && l->link != NULL &&
+           now < end;
          now = clock_ms(&clock_real)) {
         struct pollfd fd = {.fd = control_fd(l->link), .events = POLLIN};
         poll(&fd, 1, (int)(end - now));

@@ -1,11 +1,9 @@
 /* resolve.c - the order in which the keys of both files become settings. */
 #include "common/config_files/resolver.h"
 
-#include "common/optim/optim.h"
 #include "common/why.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,49 +45,6 @@ const char *const resolve_targets[] = {
     "report_times",
     NULL,
 };
-
-/* ---- the lists that come out ----------------------------------------------------------------------------- */
-
-const resolved_value *resolved_find(const resolved_list *list, const char *name)
-{
-    for (size_t i = 0; i < list->n; i++)
-        if (strcmp(list->values[i].name, name) == 0) return &list->values[i];
-    return NULL;
-}
-
-static pen_status put(resolver *r, resolved_list *list, const char *name, const char *value,
-                      const char *source)
-{
-    if (resolved_find(list, name) != NULL) return PEN_OK; /* two places said the same */
-    if (list->n == RESOLVED_SETTINGS_MAX)
-        return why_set(r->why, PEN_INTERNAL, "more than %d settings", RESOLVED_SETTINGS_MAX);
-    resolved_value *v = &list->values[list->n++];
-    snprintf(v->name, sizeof v->name, "%s", name);
-    snprintf(v->value, sizeof v->value, "%s", value);
-    snprintf(v->source, sizeof v->source, "%s", source);
-    return PEN_OK;
-}
-
-const char *resolver_given(const resolver *r, const char *setting, const char **source)
-{
-    return r->given.find(r->given.user, setting, source);
-}
-
-pen_status resolver_put(resolver *r, const char *setting, const char *value, const char *source)
-{
-    const char *layer, *over = resolver_given(r, setting, &layer);
-    if (over != NULL) return put(r, &r->out->settings, setting, over, layer);
-    return put(r, &r->out->settings, setting, value, source);
-}
-
-pen_status resolver_override_optim(resolver *r, const char *file, const char *given,
-                                   const char *place, const char *layer)
-{
-    char text[CONFIG_TEXT_BYTES], source[RESOLVED_LINE_BYTES + 32];
-    if (optim_override(file, given, text, sizeof text, r->why) != PEN_OK) return r->why->status;
-    snprintf(source, sizeof source, "%s over %s", layer, place);
-    return put(r, &r->out->settings, "optim", text, source);
-}
 
 void resolution_free(resolution *r)
 {
@@ -167,7 +122,7 @@ static pen_status put_fact(resolver *r, const fact *f)
 {
     char place[RESOLVED_LINE_BYTES];
     facts_place(f, place, sizeof place);
-    return f->row->use == KEY_STARTS ? put(r, &r->out->start, f->row->target, f->value, place)
+    return f->row->use == KEY_STARTS ? resolver_put_start(r, f->row->target, f->value, place)
                                      : resolver_put(r, f->row->target, f->value, place);
 }
 
@@ -308,7 +263,7 @@ static pen_status put_devices(resolver *r)
         const fact *f = hides ? cpu : ids;
         facts_place(f, place, sizeof place);
         pen_status status =
-            put(r, &r->out->start, "cuda_visible_devices", hides ? "" : ids->value, place);
+            resolver_put_start(r, "cuda_visible_devices", hides ? "" : ids->value, place);
         if (status != PEN_OK) return status;
     }
     if (cpu != NULL) cpu->is_out = true;

@@ -41,9 +41,11 @@ void resolver_notice(resolver *r, const char *format, ...) __attribute__((format
 /* How it is said: "say --weight-decay", or "set PENSTOCK_WEIGHT_DECAY"; value "N" is named with it, "" is not. */
 const char *resolver_remedy(const resolver *r, const char *flag, const char *value, char text[128]);
 
-/* resolve.c */
+/* resolver.c */
 const char *resolver_given(const resolver *r, const char *setting, const char **source);
 pen_status resolver_put(resolver *r, const char *setting, const char *value, const char *source);
+/* Of what the start of processes needs, which nothing else can say. */
+pen_status resolver_put_start(resolver *r, const char *name, const char *value, const char *source);
 
 /* What the file says of the update rule, with what a flag or the environment (`layer`) says otherwise, by name. */
 pen_status resolver_override_optim(resolver *r, const char *file, const char *given,
