@@ -22,7 +22,7 @@ static void leave(int signal_)
 /* Who keeps state in files wants memory back as soon as it is free, large blocks above all. */
 static void give_memory_back(const server_settings *s)
 {
-    if (s->offload_optimizer == TIER_OFFLOAD_NVME || s->offload_param == TIER_OFFLOAD_NVME)
+    if (s->offload_optimizer == OFFLOAD_NVME || s->offload_param == OFFLOAD_NVME)
         mallopt(M_MMAP_THRESHOLD, MMAPPED_BYTES_MIN);
 }
 

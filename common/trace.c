@@ -88,12 +88,8 @@ static void *map_more(int fd, uint64_t at, uint64_t bytes)
     return data != MAP_FAILED ? data : NULL;
 }
 
-static const char *role_name(pen_role role)
-{
-    return role == PEN_SCHEDULER ? "scheduler" : role == PEN_SERVER ? "server" : "worker";
-}
-
-static pen_status make_file(const char *file, pen_role role, int32_t rank, int *fd, pen_error *why)
+static pen_status make_file(const char *file, const char *who, int32_t rank, int *fd,
+                            pen_error *why)
 {
     char path[PATH_BYTES], host[TRACE_NAME_BYTES] = "host", number[16] = "";
     if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
@@ -105,7 +101,7 @@ static pen_status make_file(const char *file, pen_role role, int32_t rank, int *
                        "file in a folder that is there",
                        path);
     snprintf(path, sizeof path, "%.400s" TRACE_PARTS_SUFFIX "/%s%s-%s-%d" TRACE_PART_SUFFIX, file,
-             role_name(role), number, host, (int)getpid());
+             who, number, host, (int)getpid());
     *fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     return *fd >= 0 ? PEN_OK : why_set(why, PEN_STORE, "cannot write the timeline to %s: %m", path);
 }
@@ -132,11 +128,11 @@ static void fill_head(trace_head *h, uint64_t events, pen_role role, int32_t ran
     memcpy(h->magic, TRACE_PART_MAGIC, sizeof h->magic); /* last: now it is one */
 }
 
-static pen_status make_part(const char *file, uint64_t events, pen_role role, int32_t rank,
-                            pen_error *why)
+static pen_status make_part(const char *file, uint64_t events, const char *who, pen_role role,
+                            int32_t rank, pen_error *why)
 {
     int fd = -1;
-    if (make_file(file, role, rank, &fd, why) != PEN_OK) return why->status;
+    if (make_file(file, who, rank, &fd, why) != PEN_OK) return why->status;
     trace_head *head = map_more(fd, 0, trace_pages(sizeof *head));
     if (head == NULL) {
         why_set(why, PEN_STORE, "no room for the timeline %.200s: %m", file);
@@ -150,11 +146,11 @@ static pen_status make_part(const char *file, uint64_t events, pen_role role, in
     return PEN_OK;
 }
 
-pen_status trace_open(const char *file, uint64_t events, pen_role role, int32_t rank,
-                      pen_error *why)
+pen_status trace_open(const char *file, uint64_t events, const char *who, pen_role role,
+                      int32_t rank, pen_error *why)
 {
     pthread_mutex_lock(&lock);
-    const pen_status status = part != NULL ? PEN_OK : make_part(file, events, role, rank, why);
+    const pen_status status = part != NULL ? PEN_OK : make_part(file, events, who, role, rank, why);
     pthread_mutex_unlock(&lock);
     return status;
 }

@@ -124,11 +124,11 @@ static inline void trace_moment(trace_kind kind, const trace_note *note)
  * name is none; WRONG_STATE: too many are open. */
 pen_status trace_mark(const char *name, bool begins, pen_error *why);
 
-/* Begins: this process writes FILE.parts/<role>-<rank>-<host>-<pid>.part from now to its end.  It has one
+/* Begins: this process writes FILE.parts/<who>-<rank>-<host>-<pid>.part from now to its end.  It has one
  * part, whoever asks first; a later call, with whatever file, changes nothing.  `events` is the room of
  * each ring, rounded up to a power of two.  STORE: the file cannot be made. */
-pen_status trace_open(const char *file, uint64_t events, pen_role role, int32_t rank,
-                      pen_error *why);
+pen_status trace_open(const char *file, uint64_t events, const char *who, pen_role role,
+                      int32_t rank, pen_error *why);
 
 /* Who this process turned out to be. */
 void trace_who(pen_role role, int32_t rank, const char *job);

@@ -11,13 +11,16 @@
 #include "common/config.h"
 #include "common/guard.h"
 #include "common/log.h"
-#include "common/tier/tier.h"
 
 enum { SETTINGS_WORKERS_MAX = 16384, SETTINGS_SERVERS_MAX = 1024 };
 
 /* In the order of settings_loss_rules. */
 typedef enum { LOSS_FAIL, LOSS_CONTINUE, LOSS_WAIT } loss_rule;
 extern const char *const settings_loss_rules[];
+
+/* Where something is kept, in the order of settings_offload. */
+typedef enum { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_SERVER, OFFLOAD_NVME } offload_place;
+extern const char *const settings_offload[];
 
 /* Names that a worker knows and leaves to others; any other is an error. */
 extern const config_row settings_foreign[];
@@ -157,12 +160,12 @@ extern const config_row settings_foreign[];
     X(fresh, BOOL, "no", 0, 0, NULL,                                                                                   \
       "Leave what is in the store unread and start anew.")
 #define SETTING_OFFLOAD_OPTIMIZER(X)                                                                                   \
-    X(offload_optimizer, ENUM, "none", 0, 0, tier_offload_choices,                                                     \
+    X(offload_optimizer, ENUM, "none", 0, 0, settings_offload,                                                         \
       "Where optimizer state is kept: none and cpu in memory, server on the servers, which is where they always "      \
       "have it, nvme in a file of the servers below offload_path; a file frees memory, and each update waits for "     \
       "the disk.")
 #define SETTING_OFFLOAD_PARAM(X)                                                                                       \
-    X(offload_param, ENUM, "none", 0, 0, tier_offload_choices,                                                         \
+    X(offload_param, ENUM, "none", 0, 0, settings_offload,                                                             \
       "The same of the parameters that servers hold in float32; with nvme each answer waits for the disk, too.")
 #define SETTING_OFFLOAD_PATH(X)                                                                                        \
     X(offload_path, TEXT, "", 0, 0, NULL,                                                                              \

@@ -342,7 +342,8 @@ pen_status scheduler_open(const scheduler_settings *settings, scheduler **s, pen
     if (!made) return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
     pen_status status = PEN_OK;
     if (settings->trace[0])
-        status = trace_open(settings->trace, settings->trace_events, PEN_SCHEDULER, 0, why);
+        status =
+            trace_open(settings->trace, settings->trace_events, "scheduler", PEN_SCHEDULER, 0, why);
     if (settings->trace[0] && status == PEN_OK) {
         trace_who(PEN_SCHEDULER, 0, settings->job);
         trace_clock_own();

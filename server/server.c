@@ -66,7 +66,7 @@ static pen_status open_guard(server *s, pen_error *why)
 static pen_status open_all(server *s, pen_error *why)
 {
     if (s->settings.trace[0] != '\0' &&
-        trace_open(s->settings.trace, s->settings.trace_events, PEN_SERVER,
+        trace_open(s->settings.trace, s->settings.trace_events, "server", PEN_SERVER,
                    (int32_t)s->settings.rank, why) != PEN_OK)
         return why->status;
     if (files_check(why) != PEN_OK) return why->status;

@@ -77,7 +77,7 @@ static pen_status open_trace(const pen_ctx *ctx, pen_error *why)
 {
     const worker_settings *s = &ctx->settings;
     if (s->trace[0] == '\0') return PEN_OK;
-    if (trace_open(s->trace, s->trace_events, PEN_WORKER, ctx->env.rank, why) != PEN_OK)
+    if (trace_open(s->trace, s->trace_events, "worker", PEN_WORKER, ctx->env.rank, why) != PEN_OK)
         return why->status;
     trace_who(PEN_WORKER, ctx->env.rank, ctx->job);
     return PEN_OK;

@@ -117,11 +117,11 @@ static pen_status check_sharded(const worker_settings *s, pen_error *why)
 static pen_status check_place(const worker_settings *s, const char *setting, int place,
                               pen_error *why)
 {
-    if (s->servers > 0 || place == TIER_OFFLOAD_NONE || place == TIER_OFFLOAD_CPU) return PEN_OK;
+    if (s->servers > 0 || place == OFFLOAD_NONE || place == OFFLOAD_CPU) return PEN_OK;
     return why_set(why, PEN_UNSUPPORTED,
                    "%s=%s needs servers, which hold that state and its files: start the job with "
                    "--servers 1, or use %s=cpu",
-                   setting, tier_offload_choices[place], setting);
+                   setting, settings_offload[place], setting);
 }
 
 static pen_status check(const worker_settings *s, pen_error *why)

@@ -12,8 +12,6 @@
 
 const tier_ops *const tier_all[] = {&tier_file, &tier_memory, NULL};
 
-const char *const tier_offload_choices[] = {"none", "cpu", "server", "nvme", NULL};
-
 const tier_ops *tier_find(const char *name)
 {
     for (int i = 0; tier_all[i] != NULL; i++)

@@ -59,15 +59,6 @@ typedef struct {
 extern const tier_ops *const tier_all[]; /* NULL-terminated; tests walk this */
 const tier_ops *tier_find(const char *name);
 
-/* What a setting says about where something is kept. */
-typedef enum {
-    TIER_OFFLOAD_NONE,
-    TIER_OFFLOAD_CPU,
-    TIER_OFFLOAD_SERVER,
-    TIER_OFFLOAD_NVME
-} tier_offload;
-extern const char *const tier_offload_choices[]; /* "none", "cpu", "server", "nvme" */
-
 typedef struct tier tier;
 typedef struct tier_hold tier_hold;
 

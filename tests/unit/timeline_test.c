@@ -11,6 +11,7 @@
 
 #include "cli/trace/lanes.h"
 #include "cli/trace/timeline.h"
+#include "proto/status_json.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -65,7 +66,7 @@ static void in_child(void (*body)(void *user), void *user)
 static void open_as(pen_role role, int rank, const char *job)
 {
     pen_error why;
-    NEEDS(trace_open(file, EVENTS, role, rank, &why) == PEN_OK);
+    NEEDS(trace_open(file, EVENTS, status_role_name(role), role, rank, &why) == PEN_OK);
     trace_who(role, rank, job);
 }
 
