@@ -33,20 +33,18 @@ typedef struct {
     bool json;
 } settings;
 
-#define ROW(field, type, dfl, min, max, doc)                                                       \
-    {                                                                                              \
-#field, type, offsetof(settings, field), dfl, min, max, NULL, doc                          \
-    }
+#define ROW(...) CONFIG_ROW(settings, __VA_ARGS__)
+/* clang-format off */
 static const config_row rows[] = {
-    ROW(rule, CONFIG_TEXT, "adamw", 0, 0, "Update rule with its settings, as in optim=."),
-    ROW(elements, CONFIG_U64, "16m", 1, 1e10, "Parameters of one set of arrays."),
-    ROW(threads, CONFIG_U64, "1", 1, THREADS_MAX, "Threads that share the work."),
-    ROW(simd, CONFIG_TEXT, "auto", 0, 0, "Instruction level: auto, scalar, avx2 or avx512."),
-    ROW(pairs, CONFIG_U64, "7", 1, PAIRS_MAX,
-        "Measurements of update and limit, in turns: more are steadier and take longer."),
-    ROW(json, CONFIG_BOOL, "no", 0, 0, "Whether the result is a JSON object on one line."),
+    ROW(rule, TEXT, "adamw", 0, 0, NULL, "Update rule with its settings, as in optim=.")
+    ROW(elements, U64, "16m", 1, 1e10, NULL, "Parameters of one set of arrays.")
+    ROW(threads, U64, "1", 1, THREADS_MAX, NULL, "Threads that share the work.")
+    ROW(simd, TEXT, "auto", 0, 0, NULL, "Instruction level: auto, scalar, avx2 or avx512.")
+    ROW(pairs, U64, "7", 1, PAIRS_MAX, NULL, "Measurements of update and limit, in turns: more are steadier and take longer.")
+    ROW(json, BOOL, "no", 0, 0, NULL, "Whether the result is a JSON object on one line.")
     {0},
 };
+/* clang-format on */
 
 typedef struct {
     settings set;

@@ -27,22 +27,19 @@ typedef struct {
     bool json;
 } snapshot_settings;
 
-#define ROW(name, type, dfl, min, max, doc)                                                        \
-    {                                                                                              \
-#name, CONFIG_##type, offsetof(snapshot_settings, name), dfl, min, max, NULL, doc          \
-    }
+#define ROW(...) CONFIG_ROW(snapshot_settings, __VA_ARGS__)
 /* clang-format off */
 static const config_row rows[] = {
-    ROW(servers,    U64,  "1",    1, 64,      "Server processes."),
-    ROW(ranks,      U64,  "1",    1, 64,      "Worker processes."),
-    ROW(bytes,      U64,  "4m",   4, 1 << 30, "Bytes of one tensor, float32."),
-    ROW(keys,       U64,  "16",   1, 65536,   "Tensors."),
-    ROW(pairs,      U64,  "7",    1, 100,     "Alternating measurements without and with snapshots."),
-    ROW(steps,      U64,  "200",  10, 100000, "Steps of each."),
-    ROW(compute_ms, U64,  "0",    0, 10000,   "Time between a step's end and the next one's gradients, in which a model would compute."),
-    ROW(rule,       TEXT, "adamw lr=1e-3", 0, 0, "Update rule; its state is in the snapshot, too."),
-    ROW(dir,        TEXT, "",     0, 0,       "Folder on the disk to be measured; empty: the present one."),
-    ROW(json,       BOOL, "no",   0, 0,       "Print one JSON object."),
+    ROW(servers,    U64,  "1",    1, 64,      NULL, "Server processes.")
+    ROW(ranks,      U64,  "1",    1, 64,      NULL, "Worker processes.")
+    ROW(bytes,      U64,  "4m",   4, 1 << 30, NULL, "Bytes of one tensor, float32.")
+    ROW(keys,       U64,  "16",   1, 65536,   NULL, "Tensors.")
+    ROW(pairs,      U64,  "7",    1, 100,     NULL, "Alternating measurements without and with snapshots.")
+    ROW(steps,      U64,  "200",  10, 100000, NULL, "Steps of each.")
+    ROW(compute_ms, U64,  "0",    0, 10000,   NULL, "Time between a step's end and the next one's gradients, in which a model would compute.")
+    ROW(rule,       TEXT, "adamw lr=1e-3", 0, 0, NULL, "Update rule; its state is in the snapshot, too.")
+    ROW(dir,        TEXT, "",     0, 0,       NULL, "Folder on the disk to be measured; empty: the present one.")
+    ROW(json,       BOOL, "no",   0, 0,       NULL, "Print one JSON object.")
     {0},
 };
 /* clang-format on */

@@ -31,7 +31,7 @@ static void page_settings(FILE *out)
     fprintf(out, "# Settings\n\n%s", generated);
     fprintf(
         out,
-        "Each is a flag of the process it belongs to and of `penstock run` (with `-` or `_`), a\n"
+        "Each is a flag of the processes that read it and of `penstock run` (with `-` or `_`), a\n"
         "variable of the environment, a key of the file that `PENSTOCK_CONFIG` names, and, for\n"
         "workers, a string of `pen_init`. Later wins: default, program, file, environment,\n"
         "flag.\n");

@@ -22,19 +22,17 @@ static const char *const level_names[] = {"ok", "note", "look", "bad"};
 static const char *const fail_names[]  = {"look", "bad", "never", NULL};
 
 #define ROW(name, type, dfl, max, choices, doc)                                                    \
-    {                                                                                              \
-#name, CONFIG_##type, offsetof(doctor_settings, name), dfl, 0, max, choices, doc           \
-    }
+    CONFIG_ROW(doctor_settings, name, type, dfl, 0, max, choices, doc)
 /* clang-format off */
 static const config_row doctor_rows[] = {
-    ROW(master_addr, TEXT, "",     0,     NULL,          "Host of the scheduler to try; empty: MASTER_ADDR, and without it none is tried."),
-    ROW(master_port, U64,  "0",    65535, NULL,          "Port of the scheduler to try; 0: MASTER_PORT, or 29500."),
-    ROW(store,       TEXT, "",     0,     NULL,          "Folder where snapshots will go; empty: the one we are in."),
-    ROW(fail_on,     ENUM, "bad",  0,     fail_names,    "The mildest finding that makes the exit code 1: look (a job may be slow), bad (it will fail)."),
-    ROW(json,        BOOL, "no",   0,     NULL,          "Print JSON."),
-    ROW(encryption,  ENUM, "auto", 0,     guard_choices, "How the scheduler is reached: auto as `penstock run` wrote down, on, or clear."),
-    ROW(secret_file, TEXT, "",     0,     NULL,          "The job's secret; empty: that which `penstock run` wrote down."),
-    ROW(root,        TEXT, "",     0,     NULL,          "A folder that stands for / when files of /proc, /sys and /dev are read."),
+    ROW(master_addr, TEXT, "",     0,     NULL,          "Host of the scheduler to try; empty: MASTER_ADDR, and without it none is tried.")
+    ROW(master_port, U64,  "0",    65535, NULL,          "Port of the scheduler to try; 0: MASTER_PORT, or 29500.")
+    ROW(store,       TEXT, "",     0,     NULL,          "Folder where snapshots will go; empty: the one we are in.")
+    ROW(fail_on,     ENUM, "bad",  0,     fail_names,    "The mildest finding that makes the exit code 1: look (a job may be slow), bad (it will fail).")
+    ROW(json,        BOOL, "no",   0,     NULL,          "Print JSON.")
+    ROW(encryption,  ENUM, "auto", 0,     guard_choices, "How the scheduler is reached: auto as `penstock run` wrote down, on, or clear.")
+    ROW(secret_file, TEXT, "",     0,     NULL,          "The job's secret; empty: that which `penstock run` wrote down.")
+    ROW(root,        TEXT, "",     0,     NULL,          "A folder that stands for / when files of /proc, /sys and /dev are read.")
     {0},
 };
 /* clang-format on */

@@ -70,25 +70,23 @@ typedef struct {
 } disk_settings;
 
 #define ROW(name, type, dfl, min, doc)                                                             \
-    {                                                                                              \
-#name, CONFIG_##type, offsetof(disk_settings, name), dfl, min, 9e15, NULL, doc             \
-    }
+    CONFIG_ROW(disk_settings, name, type, dfl, min, 9e15, NULL, doc)
 /* clang-format off */
 static const config_row list_rows[] = {
-    ROW(store, TEXT, "",   0,  "The store."),
-    ROW(json,  BOOL, "no", 0,  "Print JSON."),
+    ROW(store, TEXT, "",   0,  "The store.")
+    ROW(json,  BOOL, "no", 0,  "Print JSON.")
     {0},
 };
 static const config_row verify_rows[] = {
-    ROW(store, TEXT, "",   0,  "The store."),
-    ROW(step,  I64,  "-1", -1, "Which snapshot; -1: all that are there."),
-    ROW(json,  BOOL, "no", 0,  "Print JSON."),
+    ROW(store, TEXT, "",   0,  "The store.")
+    ROW(step,  I64,  "-1", -1, "Which snapshot; -1: all that are there.")
+    ROW(json,  BOOL, "no", 0,  "Print JSON.")
     {0},
 };
 static const config_row restore_rows[] = {
-    ROW(store, TEXT, "",   0,  "The store to take it from."),
-    ROW(to,    TEXT, "",   0,  "The store to put it into; made when absent."),
-    ROW(step,  I64,  "-1", -1, "Which snapshot; -1: the newest that is complete."),
+    ROW(store, TEXT, "",   0,  "The store to take it from.")
+    ROW(to,    TEXT, "",   0,  "The store to put it into; made when absent.")
+    ROW(step,  I64,  "-1", -1, "Which snapshot; -1: the newest that is complete.")
     {0},
 };
 /* clang-format on */

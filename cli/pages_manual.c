@@ -199,12 +199,12 @@ static void write_page_of_settings(FILE *out)
 {
     write_title(out, "penstock settings", 7);
     fprintf(out, ".SH NAME\npenstock\\-settings \\- what a job can be told\n.SH DESCRIPTION\n");
-    write_words(out,
-                "Each setting is a flag of the process it belongs to and of `penstock run` (with - "
-                "or _), a "
-                "variable of the environment, a key of the file that PENSTOCK_CONFIG names, and, "
-                "for workers, a "
-                "string of pen_init().\nLater wins: default, program, file, environment, flag.\n");
+    write_words(
+        out, "Each setting is a flag of the processes that read it and of `penstock run` (with - "
+             "or _), a "
+             "variable of the environment, a key of the file that PENSTOCK_CONFIG names, and, "
+             "for workers, a "
+             "string of pen_init().\nLater wins: default, program, file, environment, flag.\n");
     fprintf(out, ".SH SETTINGS\n");
     command_each_setting(write_setting, out);
     fprintf(out, ".SH \"SEE ALSO\"\n.BR penstock (1),\n.BR penstock\\-run (1)\n");
