@@ -30,19 +30,12 @@ typedef struct { /* one lane to one shard */
     bool is_up, is_cut; /* cut: to be closed and dialled again before the next sleep */
 } lane_link;
 
-typedef struct { /* a member, as a record names it */
-    int32_t rank, node, sharing;
-    uint64_t incarnation;
-    char *host;
-    uint32_t n_addresses;
-    char **address;
-} client_member;
-
-typedef struct {
+typedef struct { /* of an epoch: a copy of the message that said it */
+    wire_arena *arena;
     uint64_t term, epoch;
     uint32_t n_workers, n_servers, n_replicas;
-    client_member *worker, *server;
-    wire_replica *replica;
+    const wire_member *worker, *server;
+    const wire_replica *replica;
 } client_record;
 
 typedef struct {    /* [n_shards] */
@@ -150,10 +143,8 @@ const char *client_probe(void *user); /* what listens at the scheduler's address
 /* client_record.c */
 bool client_record_copy(client_record *to, const wire_control *epoch); /* false: no memory */
 void client_record_free(client_record *r);
-const client_member *client_find_worker(const client_record *r, int32_t rank); /* NULL: none */
-const client_member *client_find_server(const client_record *r, int32_t rank); /* likewise */
-wire_replica *client_copy_replicas(const wire_replica *from, uint32_t n);      /* NULL: no memory */
-void client_free_texts(char **text, uint32_t n);
+const wire_member *client_find_worker(const client_record *r, int32_t rank); /* NULL: none */
+const wire_member *client_find_server(const client_record *r, int32_t rank); /* likewise */
 
 /* client_route.c */
 pen_status client_route_epoch(client *c, const wire_control *m, pen_error *why);

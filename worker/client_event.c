@@ -47,9 +47,9 @@ void client_tell_stopping(client *c)
     tell(c, PEN_EV_STOPPING, c->ctx->env.rank, "this worker was asked to leave after its step");
 }
 
-static bool has(const client_record *r, const client_member *w)
+static bool has(const client_record *r, const wire_member *w)
 {
-    const client_member *other = client_find_worker(r, w->rank);
+    const wire_member *other = client_find_worker(r, w->rank);
     return other != NULL && other->incarnation == w->incarnation;
 }
 
@@ -58,14 +58,14 @@ void client_tell_events(client *c, const client_record *before)
 {
     char text[400];
     for (uint32_t i = 0; i < before->n_workers; i++) {
-        const client_member *w = &before->worker[i];
+        const wire_member *w = &before->worker[i];
         if (has(&c->record, w)) continue;
         snprintf(text, sizeof text, "worker %d (%s) is not a member from epoch %llu on", w->rank,
                  w->host, (unsigned long long)c->record.epoch);
         tell(c, PEN_EV_LEFT, w->rank, text);
     }
     for (uint32_t i = 0; i < c->record.n_workers; i++) {
-        const client_member *w = &c->record.worker[i];
+        const wire_member *w = &c->record.worker[i];
         if (has(before, w)) continue;
         snprintf(text, sizeof text, "worker %d (%s) is a member from epoch %llu on", w->rank,
                  w->host, (unsigned long long)c->record.epoch);

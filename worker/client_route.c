@@ -10,8 +10,14 @@
 
 bool client_is_member(const client *c)
 {
-    const client_member *self = client_find_worker(&c->record, c->ctx->env.rank);
+    const wire_member *self = client_find_worker(&c->record, c->ctx->env.rank);
     return self != NULL && self->incarnation == liaison_membership(c->liaison)->incarnation;
+}
+
+static void free_texts(char **text, uint32_t n)
+{
+    for (uint32_t i = 0; text != NULL && i < n; i++) free(text[i]);
+    free(text);
 }
 
 /* ---- hosts, for sentences -------------------------------------------------------------------- */
@@ -27,14 +33,14 @@ static bool name_hosts(client *c)
     uint64_t *incarnation = calloc(n + 1, sizeof *incarnation);
     bool whole            = host != NULL && incarnation != NULL;
     for (uint32_t i = 0; i < n && whole; i++) {
-        const client_member *w = client_find_worker(&c->record, (int32_t)i);
-        incarnation[i]         = w != NULL ? w->incarnation : 0;
-        const char *before     = i < c->n_workers ? c->worker_host[i] : "unknown";
-        host[i]                = strdup(w != NULL ? w->host : before);
-        whole                  = host[i] != NULL;
+        const wire_member *w = client_find_worker(&c->record, (int32_t)i);
+        incarnation[i]       = w != NULL ? w->incarnation : 0;
+        const char *before   = i < c->n_workers ? c->worker_host[i] : "unknown";
+        host[i]              = strdup(w != NULL ? w->host : before);
+        whole                = host[i] != NULL;
     }
     if (!whole) {
-        client_free_texts(host, n);
+        free_texts(host, n);
         free(incarnation);
         return false;
     }
@@ -49,7 +55,7 @@ static bool name_hosts(client *c)
 
 static void forget_old_hosts(client *c)
 {
-    client_free_texts(c->old_host, c->n_old_hosts);
+    free_texts(c->old_host, c->n_old_hosts);
     c->old_host    = NULL;
     c->n_old_hosts = 0;
 }
@@ -57,13 +63,13 @@ static void forget_old_hosts(client *c)
 /* ---- routes ---------------------------------------------------------------------------------- */
 static void free_routes(client_routes *r, uint32_t n)
 {
-    client_free_texts(r->address, n);
-    client_free_texts(r->server, n);
+    free_texts(r->address, n);
+    free_texts(r->server, n);
     free(r->to);
     *r = (client_routes){0};
 }
 
-static bool set_route(client_routes *r, uint32_t shard, const client_member *s, uint32_t place)
+static bool set_route(client_routes *r, uint32_t shard, const wire_member *s, uint32_t place)
 {
     char name[320];
     if (place >= s->n_addresses) return true;
@@ -108,7 +114,7 @@ static bool make_routes(const client *c, client_routes *r)
     if (n == 0) return follow_order(c, r);
     for (uint32_t i = 0; i < n; i++) {
         if (copy[i].role != WIRE_PRIMARY || copy[i].shard >= c->n_shards) continue;
-        const client_member *s = client_find_server(&c->record, copy[i].server);
+        const wire_member *s = client_find_server(&c->record, copy[i].server);
         if (s != NULL && !set_route(r, copy[i].shard, s, copy[i].place)) return false;
     }
     return true;
@@ -160,11 +166,18 @@ static uint32_t count_threads(const client_record *r)
     return n;
 }
 
+static wire_replica *copy_replicas(const wire_replica *from, uint32_t n)
+{
+    wire_replica *to = calloc(n + 1, sizeof *to);
+    if (to != NULL && n > 0) memcpy(to, from, n * sizeof *to);
+    return to;
+}
+
 pen_status client_route_plan(client *c, const wire_control *m, pen_error *why)
 {
     c->n_shards    = m->u.plan.n_shards > 0 ? m->u.plan.n_shards : count_threads(&c->record);
     c->ranks_max   = m->u.plan.ranks_max;
-    c->first_place = client_copy_replicas(m->u.plan.replica, m->u.plan.n_replicas);
+    c->first_place = copy_replicas(m->u.plan.replica, m->u.plan.n_replicas);
     if (c->first_place == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
     c->n_first_places = m->u.plan.n_replicas;
     return reroute(c, NULL, why);
@@ -216,7 +229,7 @@ pen_status client_route_epoch(client *c, const wire_control *m, pen_error *why)
 void client_route_fini(client *c)
 {
     free_routes(&c->route, c->n_shards);
-    client_free_texts(c->worker_host, c->n_workers);
+    free_texts(c->worker_host, c->n_workers);
     free(c->incarnation);
     free(c->first_place);
     client_record_free(&c->record);

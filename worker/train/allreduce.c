@@ -213,27 +213,12 @@ static pen_status decide(trainer *t, double weight_sum, wire_decision *decision,
 static pen_status arrange(trainer *t, pen_error *why)
 {
     if (t->is_arranged || t->is_to_lay_out || t->n_trained == 0) return PEN_OK;
-    const size_t bytes = t->n_trained * sizeof(uint32_t);
-    uint32_t *order    = malloc(bytes);
-    if (order == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to order the gradients");
-    memcpy(order, reducer_order(t->reducer), bytes);
-    pen_status status = talk_broadcast(&t->talk, order, bytes, "order of gradients", why);
-    if (status == PEN_OK) status = reducer_arrange(t->reducer, order, why);
-    free(order);
-    t->is_arranged = status == PEN_OK;
+    const pen_status status =
+        talk_arrange(&t->talk, t->reducer, t->n_trained, &t->is_arranged, why);
     if (status == PEN_PEER_LOST && t->goes_on) return PEN_OK; /* the next step finds that, too */
     if (status == PEN_OK)
         log_info("%u gradients travel in %u buckets, in the order of rank 0's first step",
                  t->n_trained, reducer_buckets(t->reducer));
-    return status;
-}
-
-static pen_status wait_for_sums(trainer *t, pen_error *why)
-{
-    pen_error later;
-    const pen_status status = talk_wait(&t->talk, why);
-    if (status == PEN_OK) return reducer_wait(t->reducer, why);
-    (void)reducer_wait(t->reducer, &later); /* nobody uses the buckets any more */
     return status;
 }
 
@@ -244,7 +229,7 @@ static pen_status complete_sums(trainer *t, pen_error *why)
 {
     const coll_call call = {
         .kind = COLL_BARRIER, .dtype = PEN_U8, .scale = 1, .label = "sums of a step are complete"};
-    if (wait_for_sums(t, why) != PEN_OK) return why->status;
+    if (talk_wait_for_sums(&t->talk, t->reducer, why) != PEN_OK) return why->status;
     t->has_sums = true;
     if (!t->goes_on) return PEN_OK;
     talk_begin(&t->talk, &call);

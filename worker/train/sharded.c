@@ -48,21 +48,6 @@ static void sharded_ready(strategy *base, pen_tensor *x, const void *grad)
     sharded_add(s, x, grad);
 }
 
-/* Rank 0's order of the first step is everybody's from the second on. */
-static pen_status arrange(sharded *s, pen_error *why)
-{
-    if (s->is_arranged || s->n_pieces == 0) return PEN_OK;
-    const size_t bytes = s->n_pieces * sizeof(uint32_t);
-    uint32_t *order    = malloc(bytes);
-    if (order == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to order the gradients");
-    memcpy(order, reducer_order(s->reducer), bytes);
-    pen_status status = talk_broadcast(&s->everyone, order, bytes, "order of gradients", why);
-    if (status == PEN_OK) status = reducer_arrange(s->reducer, order, why);
-    free(order);
-    s->is_arranged = status == PEN_OK;
-    return status;
-}
-
 static pen_status finish_step(sharded *s, pen_error *why)
 {
     pen_ctx *ctx           = s->ctx;
@@ -88,7 +73,8 @@ static pen_status finish_step(sharded *s, pen_error *why)
     trace_span(TRACE_UPDATE, begun, &(trace_note){0});
     sharded_units_step_end(s);
     ctx->step.outcome.applied = replica_applied(s->replica);
-    if (arrange(s, why) != PEN_OK) return why->status;
+    if (talk_arrange(&s->everyone, s->reducer, s->n_pieces, &s->is_arranged, why) != PEN_OK)
+        return why->status;
     return keeper_step(ctx, ctx->step.next_index + 1, agreement_wants_snapshot(&s->agreement), why);
 }
 

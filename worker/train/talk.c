@@ -1,6 +1,11 @@
 /* talk.c - calls of the SDK's own, and who waits for them. */
 #include "worker/train/talk.h"
 
+#include "common/why.h"
+
+#include <stdlib.h>
+#include <string.h>
+
 void talk_init(talk *t, pen_ctx *ctx)
 {
     t->ctx = ctx;
@@ -72,4 +77,28 @@ pen_status talk_broadcast(talk *t, void *data, size_t bytes, const char *label, 
                             .label = label};
     talk_begin(t, &call);
     return talk_wait(t, why);
+}
+
+/* ---- sums of gradients ----------------------------------------------------------------------- */
+pen_status talk_wait_for_sums(talk *t, reducer *r, pen_error *why)
+{
+    pen_error later;
+    const pen_status status = talk_wait(t, why);
+    if (status == PEN_OK) return reducer_wait(r, why);
+    (void)reducer_wait(r, &later); /* nobody uses the buckets any more */
+    return status;
+}
+
+pen_status talk_arrange(talk *t, reducer *r, uint32_t n, bool *is_arranged, pen_error *why)
+{
+    if (*is_arranged || n == 0) return PEN_OK;
+    const size_t bytes = n * sizeof(uint32_t);
+    uint32_t *order    = malloc(bytes);
+    if (order == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to order the gradients");
+    memcpy(order, reducer_order(r), bytes);
+    pen_status status = talk_broadcast(t, order, bytes, "order of gradients", why);
+    if (status == PEN_OK) status = reducer_arrange(r, order, why);
+    free(order);
+    *is_arranged = status == PEN_OK;
+    return status;
 }

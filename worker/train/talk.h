@@ -9,6 +9,7 @@
 
 #include "worker/coll/coll.h"
 #include "worker/context.h"
+#include "worker/train/reducer.h"
 
 typedef struct {
     pen_ctx *ctx;
@@ -35,5 +36,11 @@ pen_status talk_wait(talk *t, pen_error *why);
 
 /* Begins and waits: position 0's bytes are everybody's. */
 pen_status talk_broadcast(talk *t, void *data, size_t bytes, const char *label, pen_error *why);
+
+/* For all calls of t and of a reducer that submits by it; the first failure. */
+pen_status talk_wait_for_sums(talk *t, reducer *r, pen_error *why);
+
+/* After the first step: position 0's order of n gradients is everybody's.  *is_arranged: nothing is left to do. */
+pen_status talk_arrange(talk *t, reducer *r, uint32_t n, bool *is_arranged, pen_error *why);
 
 #endif

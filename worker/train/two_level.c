@@ -313,30 +313,6 @@ static void two_level_ready(strategy *s, pen_tensor *t, const void *grad)
     }
 }
 
-/* The order of the node's first rank, in the first step, is that of its ranks from the second on. */
-static pen_status arrange(two_level *l, pen_error *why)
-{
-    if (l->is_arranged || l->n == 0) return PEN_OK;
-    const size_t bytes = l->n * sizeof(uint32_t);
-    uint32_t *order    = malloc(bytes);
-    if (order == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to order the gradients");
-    memcpy(order, reducer_order(l->reducer), bytes);
-    pen_status status = talk_broadcast(&l->talk, order, bytes, "order of gradients", why);
-    if (status == PEN_OK) status = reducer_arrange(l->reducer, order, why);
-    free(order);
-    l->is_arranged = status == PEN_OK;
-    return status;
-}
-
-static pen_status wait_for_sums(two_level *l, pen_error *why)
-{
-    pen_error later;
-    const pen_status status = talk_wait(&l->talk, why);
-    if (status == PEN_OK) return reducer_wait(l->reducer, why);
-    (void)reducer_wait(l->reducer, &later); /* nobody uses the buckets any more */
-    return status;
-}
-
 /* As pen_step_end() does with servers alone: own chunks are decided and pulled.  Two requests: one
  * ends with the verdict. */
 static pen_status begin_exchange_end(pen_ctx *ctx, pen_req *decided, pen_req *pulled,
@@ -415,7 +391,7 @@ static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_
     two_level *l = (two_level *)ctx->strategy;
     pen_req decided, pulled;
     pen_error later;
-    pen_status status = wait_for_sums(l, why);
+    pen_status status = talk_wait_for_sums(&l->talk, l->reducer, why);
     if (status == PEN_OK) status = begin_exchange_end(ctx, &decided, &pulled, why);
     if (status != PEN_OK) return status;
     status = wait_for_exchange(&decided, NULL, why);
@@ -429,7 +405,7 @@ static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_
     if (status == PEN_OK) status = gather_values(l, why);
     if (status != PEN_OK) return status;
     hand_out_values(ctx, l);
-    return arrange(l, why);
+    return talk_arrange(&l->talk, l->reducer, l->n, &l->is_arranged, why);
 }
 
 static void end_step(pen_ctx *ctx, request *r)
