@@ -71,6 +71,36 @@ size_t coll_part_offset(const size_t *counts, size_t n, int who)
     return sum;
 }
 
+coll_piece coll_between(const coll_call *call, int from, int to)
+{
+    const coll_piece none = {0};
+    switch (call->kind) {
+    case COLL_BROADCAST: return from == call->root ? (coll_piece){.n = call->n} : none;
+    case COLL_GATHER:
+        if (to != call->root) return none;
+        return (coll_piece){.n = coll_part(call->counts, call->n, from)};
+    case COLL_ALL_GATHER: return (coll_piece){.n = coll_part(call->counts, call->n, from)};
+    case COLL_SCATTER:
+        if (from != call->root) return none;
+        break;
+    case COLL_REDUCE_SCATTER:
+    case COLL_ALL_TO_ALL: break;
+    default: return none;
+    }
+    return (coll_piece){coll_part_offset(call->counts, call->n, to),
+                        coll_part(call->counts, call->n, to)};
+}
+
+size_t coll_put_offset(const coll_call *call, int from)
+{
+    switch (call->kind) {
+    case COLL_GATHER:
+    case COLL_ALL_GATHER: return coll_part_offset(call->counts, call->n, from);
+    case COLL_ALL_TO_ALL: return coll_part_offset(call->out_counts, call->n, from);
+    default: return 0;
+    }
+}
+
 bool coll_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;

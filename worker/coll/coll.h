@@ -86,6 +86,14 @@ size_t coll_part(const size_t *counts, size_t n, int who);        /* counts NULL
 size_t coll_part_offset(const size_t *counts, size_t n, int who); /* sum of the parts before */
 bool coll_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes);
 
+/* What goes from one member to another in a call that copies, in elements of the sender's input; of all_to_all what this
+ * member sends.  And where it comes to lie in the output of who gets it. */
+typedef struct {
+    size_t offset, n;
+} coll_piece;
+coll_piece coll_between(const coll_call *call, int from, int to);
+size_t coll_put_offset(const coll_call *call, int from);
+
 /* What the public functions check.  `function` begins the sentence. */
 pen_status coll_call_check(const coll_call *call, int size, int rank, const char *function,
                            pen_error *why);

@@ -228,59 +228,36 @@ static pen_status fetch(const device_op *op, int who, size_t from, size_t to, si
                                count * op->element, op->call->stream, why);
 }
 
-static pen_status work_broadcast(const device_op *op, pen_error *why)
+/* Where in `who`'s input its part for this member begins, as it says. */
+static size_t sent_before(const device_op *op, int who)
 {
-    if (op->team->rank == op->call->root) return PEN_OK;
-    return fetch(op, op->call->root, 0, 0, op->call->n, why);
+    size_t from = 0;
+    for (int j = 0; j < op->team->rank && from <= PTRDIFF_MAX / op->element; j++) {
+        const uint64_t sent = device_entry_of(op, who)->sends[j];
+        from                = sent > PTRDIFF_MAX - from ? PTRDIFF_MAX : from + sent;
+    }
+    return from;
 }
 
-static pen_status work_gather(const device_op *op, pen_error *why)
+static pen_status work_copies(const device_op *op, pen_error *why)
 {
     const coll_call *c = op->call;
     pen_status status  = PEN_OK;
-    if (c->kind == COLL_GATHER && op->team->rank != c->root) return PEN_OK;
-    for (int i = 0; i < op->team->size && status == PEN_OK; i++)
-        status = fetch(op, i, 0, coll_part_offset(c->counts, c->n, i),
-                       coll_part(c->counts, c->n, i), why);
-    return status;
-}
-
-static pen_status work_scatter(const device_op *op, pen_error *why)
-{
-    const coll_call *c = op->call;
-    return fetch(op, c->root, coll_part_offset(c->counts, c->n, op->team->rank), 0,
-                 coll_part(c->counts, c->n, op->team->rank), why);
-}
-
-static pen_status work_all_to_all(const device_op *op, pen_error *why)
-{
-    const coll_call *c = op->call;
-    pen_status status  = PEN_OK;
-    size_t to          = 0;
     for (int i = 0; i < op->team->size && status == PEN_OK; i++) {
-        size_t from        = 0;
-        const size_t count = coll_part(c->out_counts, c->n, i);
-        for (int j = 0; j < op->team->rank && from <= PTRDIFF_MAX / op->element; j++) {
-            const uint64_t sent = device_entry_of(op, i)->sends[j];
-            from                = sent > PTRDIFF_MAX - from ? PTRDIFF_MAX : from + sent;
-        }
-        status = fetch(op, i, from, to, count, why);
-        to += count;
+        coll_piece p = coll_between(c, i, op->team->rank);
+        if (c->kind == COLL_ALL_TO_ALL)
+            p = (coll_piece){sent_before(op, i), coll_part(c->out_counts, c->n, i)};
+        status = fetch(op, i, p.offset, coll_put_offset(c, i), p.n, why);
     }
     return status;
 }
 
 pen_status device_work(device_op *op, pen_error *why)
 {
-    static pen_status (*const work[COLL_KINDS])(const device_op *, pen_error *) = {
-        [COLL_BROADCAST]      = work_broadcast,
-        [COLL_REDUCE]         = work_reduce,
-        [COLL_ALL_REDUCE]     = work_reduce,
-        [COLL_GATHER]         = work_gather,
-        [COLL_ALL_GATHER]     = work_gather,
-        [COLL_SCATTER]        = work_scatter,
-        [COLL_REDUCE_SCATTER] = work_reduce_scatter,
-        [COLL_ALL_TO_ALL]     = work_all_to_all,
-    };
-    return work[op->call->kind](op, why);
+    switch (op->call->kind) {
+    case COLL_REDUCE:
+    case COLL_ALL_REDUCE: return work_reduce(op, why);
+    case COLL_REDUCE_SCATTER: return work_reduce_scatter(op, why);
+    default: return work_copies(op, why);
+    }
 }

@@ -72,48 +72,18 @@ static node_part even_slice(const node_op *op, int who)
     return (node_part){begin * op->element, (end - begin) * op->element};
 }
 
-/* What goes from `from` to `to`. */
+/* What goes from `from` to `to`; one of both is this member. */
 static node_part part(const node_op *op, int from, int to)
 {
     const coll_call *c = op->call;
-    size_t offset = 0, n = 0;
-    switch (c->kind) {
-    case COLL_REDUCE:
-    case COLL_ALL_REDUCE:
+    coll_piece p       = coll_between(c, from, to);
+    if (c->kind == COLL_REDUCE || c->kind == COLL_ALL_REDUCE) {
         if (!op->is_small) return even_slice(op, to);
-        n = c->kind == COLL_ALL_REDUCE || to == c->root ? c->n : 0;
-        break;
-    case COLL_REDUCE_SCATTER:
-        offset = coll_part_offset(c->counts, c->n, to);
-        n      = coll_part(c->counts, c->n, to);
-        break;
-    case COLL_BROADCAST: n = from == c->root ? c->n : 0; break;
-    case COLL_GATHER: n = to == c->root ? coll_part(c->counts, c->n, from) : 0; break;
-    case COLL_ALL_GATHER: n = coll_part(c->counts, c->n, from); break;
-    case COLL_SCATTER:
-        if (from != c->root) break;
-        offset = coll_part_offset(c->counts, c->n, to);
-        n      = coll_part(c->counts, c->n, to);
-        break;
-    case COLL_ALL_TO_ALL: /* one of both is this member */
-        offset = from == op->team->rank ? coll_part_offset(c->counts, c->n, to)
-                                        : op->team->said[from].offset;
-        n      = from == op->team->rank ? coll_part(c->counts, c->n, to) : op->team->said[from].n;
-        break;
-    default: break;
+        p.n = c->kind == COLL_ALL_REDUCE || to == c->root ? c->n : 0;
+    } else if (c->kind == COLL_ALL_TO_ALL && from != op->team->rank) {
+        p = (coll_piece){op->team->said[from].offset, op->team->said[from].n};
     }
-    return (node_part){offset * op->element, n * op->element};
-}
-
-/* Where in this member's output that goes which comes from `from`. */
-static size_t put_offset(const node_op *op, int from)
-{
-    const coll_call *c = op->call;
-    if (c->kind == COLL_GATHER || c->kind == COLL_ALL_GATHER)
-        return coll_part_offset(c->counts, c->n, from) * op->element;
-    if (c->kind == COLL_ALL_TO_ALL)
-        return coll_part_offset(c->out_counts, c->n, from) * op->element;
-    return 0;
+    return (node_part){p.offset * op->element, p.n * op->element};
 }
 
 /* The longest part of all, which says how many rounds there are; also of those this member has no
@@ -142,7 +112,7 @@ void node_plan(node_op *op)
     for (int i = 0; i < t->size; i++) {
         t->from[i] = part(op, i, t->rank);
         t->to[i]   = part(op, t->rank, i);
-        t->put[i]  = put_offset(op, i);
+        t->put[i]  = coll_put_offset(op->call, i) * op->element;
     }
     const size_t most = longest(op);
     op->block         = op->is_small ? (most > 0 ? most : 1) : block_bytes(op, most);
