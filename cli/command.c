@@ -1,7 +1,7 @@
 /* command.c - what the subcommands share. */
 #include "cli/command.h"
-#include "scheduler/scheduler_settings.h"
-#include "server/server_settings.h"
+#include "scheduler/core/scheduler_settings.h"
+#include "server/process/server_settings.h"
 #include "worker/worker_files.h"
 
 #include <stdarg.h>

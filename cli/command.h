@@ -2,8 +2,8 @@
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 
-#include "common/config.h"
-#include "common/store/store.h"
+#include "common/base/config.h"
+#include "common/snapshot/store.h"
 #include "penstock.h"
 
 typedef struct command {

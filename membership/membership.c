@@ -1,8 +1,8 @@
 #include "membership/membership.h"
 
-#include "common/log.h"
-#include "common/plant.h"
-#include "common/why.h"
+#include "common/base/log.h"
+#include "common/base/plant.h"
+#include "common/base/why.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* decision.c - apply or skip, and by how much to clip. */
 #include "proto/decision.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <math.h>
 #include <stdio.h>

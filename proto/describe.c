@@ -1,7 +1,7 @@
 /* describe.c - rows of a snapshot's manifest from what workers register. */
 #include "proto/describe.h"
 
-#include "common/optim/optim.h"
+#include "common/compute/optim/optim.h"
 #include "proto/plan.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef PROTO_DESCRIBE_H
 #define PROTO_DESCRIBE_H
 
-#include "common/store/store.h"
+#include "common/snapshot/store.h"
 #include "proto/wire.h"
 
 /* rows has room for all tensors of the model; names in them are BORROWED from it. */
@@ -15,7 +15,7 @@ typedef struct {
     uint64_t version;
 } describe_version;
 
-/* The blob of bytes that are no tensors: bundles (common/store/bundle.h). */
+/* The blob of bytes that are no tensors: bundles (common/snapshot/bundle.h). */
 #define DESCRIBE_STATES_BLOB "states"
 
 #endif

@@ -1,6 +1,6 @@
 #include "proto/json_text.h"
 
-#include "common/utf8.h"
+#include "common/base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

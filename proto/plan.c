@@ -1,8 +1,8 @@
 /* plan.c - cutting a model into chunks and dealing them out. */
 #include "proto/plan.h"
 
-#include "common/optim/optim.h"
-#include "common/why.h"
+#include "common/compute/optim/optim.h"
+#include "common/base/why.h"
 
 #include <assert.h>
 #include <inttypes.h>

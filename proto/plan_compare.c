@@ -1,7 +1,7 @@
 /* plan_compare.c - do two ranks mean the same model?  If not: the sentence that says where not. */
 #include "proto/plan.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -8,9 +8,9 @@
 #ifndef PROTO_SETTINGS_H
 #define PROTO_SETTINGS_H
 
-#include "common/config.h"
-#include "common/guard.h"
-#include "common/log.h"
+#include "common/base/config.h"
+#include "common/net/auth/guard.h"
+#include "common/base/log.h"
 
 enum { SETTINGS_WORKERS_MAX = 16384, SETTINGS_SERVERS_MAX = 1024 };
 

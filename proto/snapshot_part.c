@@ -1,7 +1,7 @@
 /* snapshot_part.c - see snapshot_part.h. */
 #include "proto/snapshot_part.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <stdlib.h>
 

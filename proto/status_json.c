@@ -1,8 +1,8 @@
 /* status_json.c - STATUS as JSON. */
 #include "proto/status_json.h"
 
-#include "common/log.h"
-#include "common/stat.h"
+#include "common/base/log.h"
+#include "common/base/stat.h"
 #include "proto/json_text.h"
 
 #include <jansson.h>

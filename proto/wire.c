@@ -7,9 +7,9 @@
 #include "proto/wire_internal.h"
 #include "proto/wire_peer.h"
 
-#include "common/crc.h"
-#include "common/utf8.h"
-#include "common/vec.h"
+#include "common/base/crc.h"
+#include "common/base/utf8.h"
+#include "common/base/vec.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -257,7 +257,7 @@ typedef struct {
     const wire_stat *stat;
 } wire_member_status;
 
-typedef struct {     /* of STATUS: something happened; level as in common/log.h */
+typedef struct {     /* of STATUS: something happened; level as in common/base/log.h */
     uint64_t number; /* from 1 on; a gap: some were forgotten */
     double at_s;     /* on the clock of uptime_s */
     int32_t level;

@@ -2,7 +2,7 @@
 #ifndef PROTO_WIRE_INTERNAL_H
 #define PROTO_WIRE_INTERNAL_H
 
-#include "common/why.h"
+#include "common/base/why.h"
 #include "proto/wire.h"
 
 #include <protobuf-c/protobuf-c.h>

@@ -2,13 +2,13 @@
  * first. */
 #include "worker/context.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/trace.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/trace.h"
 #include "worker/job_mode.h"
-#include "worker/last_error.h"
-#include "worker/mirror.h"
-#include "worker/precision.h"
+#include "worker/api/last_error.h"
+#include "worker/tensor/mirror.h"
+#include "worker/train/precision.h"
 #include "worker/worker_files.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* job_mode.c - settings and launcher, together. */
 #include "worker/job_mode.h"
 
-#include "common/log.h"
-#include "common/simd/simd.h"
-#include "common/why.h"
-#include "worker/precision.h"
+#include "common/base/log.h"
+#include "common/compute/simd/simd.h"
+#include "common/base/why.h"
+#include "worker/train/precision.h"
 #include "worker/train/batch_plan.h"
 
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* worker_files.c - files of accelerate and DeepSpeed become settings, where no launcher of ours has read them. */
 #include "worker/worker_files.h"
 
-#include "common/log.h"
-#include "common/optim/optim.h"
-#include "common/why.h"
+#include "common/base/log.h"
+#include "common/compute/optim/optim.h"
+#include "common/base/why.h"
 #include "worker/train/lr_schedule.h"
 
 #include <stdio.h>

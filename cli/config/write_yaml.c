@@ -1,7 +1,7 @@
 /* write_yaml.c - a document as YAML, event by event. */
 #include "cli/config/write_yaml.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <stdlib.h>
 #include <string.h>

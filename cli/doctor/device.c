@@ -1,6 +1,6 @@
 /* device.c - GPUs: whether the driver can be used, and which devices reach each other's memory. */
 #include "cli/doctor/doctor.h"
-#include "common/device/device.h"
+#include "common/compute/device/device.h"
 
 #include <dirent.h>
 #include <stdio.h>

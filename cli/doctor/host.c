@@ -1,7 +1,7 @@
 /* host.c - processors, what a container lets us have of them, and who else would use their threads. */
 #include "cli/doctor/doctor.h"
-#include "common/config.h"
-#include "common/simd/simd.h"
+#include "common/base/config.h"
+#include "common/compute/simd/simd.h"
 
 #include <inttypes.h>
 #include <stdio.h>

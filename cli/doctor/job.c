@@ -1,8 +1,8 @@
 /* job.c - the way to a scheduler, its clock against ours, and the way to every member of its job. */
-#include "cli/control.h"
+#include "cli/commands/control.h"
 #include "cli/doctor/doctor.h"
-#include "common/transport/own_address.h"
-#include "common/transport/tcp_address.h"
+#include "common/net/transport/own_address.h"
+#include "common/net/transport/tcp_address.h"
 
 #include <errno.h>
 #include <ifaddrs.h>

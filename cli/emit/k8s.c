@@ -9,7 +9,7 @@
 #include "cli/command.h"
 #include "cli/emit/emit.h"
 #include "cli/emit/yaml_tree.h"
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* yaml_tree.c - manifests as trees, on libyaml's documents. */
 #include "cli/emit/yaml_tree.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <stdlib.h>
 #include <string.h>

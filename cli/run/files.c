@@ -1,7 +1,7 @@
 /* files.c - configuration files of accelerate and DeepSpeed, as `penstock run` uses them. */
 #include "cli/run/files.h"
 #include "cli/command.h"
-#include "common/why.h"
+#include "common/base/why.h"
 #include "worker/train/batch_plan.h"
 #include "worker/worker_files.h"
 

@@ -2,8 +2,8 @@
 #ifndef CLI_RUN_LAUNCHER_H
 #define CLI_RUN_LAUNCHER_H
 
-#include "cli/control.h"
-#include "cli/job_note.h"
+#include "cli/commands/control.h"
+#include "cli/commands/job_note.h"
 #include "cli/run/options.h"
 #include "cli/run/process.h"
 #include "proto/stuck.h"

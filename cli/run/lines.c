@@ -5,7 +5,7 @@
  * FILE is replaced by one that wraps; so no sentence has to know of it.
  */
 #include "cli/run/lines.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <string.h>

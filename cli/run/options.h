@@ -3,7 +3,7 @@
 #define CLI_RUN_OPTIONS_H
 
 #include "common/config_files/load.h"
-#include "common/secret.h"
+#include "common/net/auth/secret.h"
 #include "penstock.h"
 #include "proto/settings.h"
 #include <argp.h>

@@ -7,9 +7,9 @@
  */
 #include "cli/run/process.h"
 #include "cli/run/lines.h"
-#include "common/clock.h"
-#include "common/config.h"
-#include "common/why.h"
+#include "common/base/clock.h"
+#include "common/base/config.h"
+#include "common/base/why.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* report.c - the cause first, once; then who noticed; then what to do. */
 #include "cli/run/report.h"
 
-#include "common/store/store.h"
+#include "common/snapshot/store.h"
 
 #include <inttypes.h>
 #include <signal.h>

@@ -9,8 +9,8 @@
  */
 #include "cli/command.h"
 #include "cli/run/launcher.h"
-#include "common/clock.h"
-#include "common/why.h"
+#include "common/base/clock.h"
+#include "common/base/why.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

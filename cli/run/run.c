@@ -10,12 +10,12 @@
 #include "cli/run/launcher.h"
 #include "cli/run/lines.h"
 #include "cli/run/report.h"
-#include "common/clock.h"
-#include "common/files.h"
-#include "common/transport/own_address.h"
-#include "common/transport/tcp_address.h"
-#include "common/why.h"
-#include "scheduler/scheduler_settings.h"
+#include "common/base/clock.h"
+#include "common/base/files.h"
+#include "common/net/transport/own_address.h"
+#include "common/net/transport/tcp_address.h"
+#include "common/base/why.h"
+#include "scheduler/core/scheduler_settings.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,7 +2,7 @@
  *
  * DESIGN.  The launcher decides once, and says so to all its children (PENSTOCK_ENCRYPTION), so that a scheduler which
  * listens everywhere and a worker that dials loopback agree.  Where nothing is encrypted and no secret was given there
- * is nothing to do: the scheduler leaves a token for the others (common/token.h).  A secret that nobody gave is made here and thrown away
+ * is nothing to do: the scheduler leaves a token for the others (common/net/auth/token.h).  A secret that nobody gave is made here and thrown away
  * with the job: a file of mode 0600 in the folder of notes, which only this user may enter; children and `penstock
  * status` get its path, never its content.  Other machines get it by the join line, which this command prints and the
  * user carries; it is overwritten in their command line as soon as it was read.
@@ -11,10 +11,10 @@
  * process; the next launcher of this user removes files whose lock is free.
  */
 #include "cli/run/launcher.h"
-#include "common/config.h"
-#include "common/guard.h"
-#include "common/user_folder.h"
-#include "common/why.h"
+#include "common/base/config.h"
+#include "common/net/auth/guard.h"
+#include "common/base/user_folder.h"
+#include "common/base/why.h"
 
 #include <dirent.h>
 #include <fcntl.h>

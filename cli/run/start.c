@@ -1,12 +1,12 @@
 /* start.c - what `penstock run` starts: the scheduler, servers and workers, each with its flags and environment. */
 #include "cli/command.h"
-#include "cli/job_note.h"
+#include "cli/commands/job_note.h"
 #include "cli/run/launcher.h"
-#include "common/clock.h"
-#include "common/guard.h"
-#include "common/user_folder.h"
-#include "common/utf8.h"
-#include "common/why.h"
+#include "common/base/clock.h"
+#include "common/net/auth/guard.h"
+#include "common/base/user_folder.h"
+#include "common/base/utf8.h"
+#include "common/base/why.h"
 
 #include <ctype.h>
 #include <errno.h>

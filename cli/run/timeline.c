@@ -5,7 +5,7 @@
  */
 #include "cli/run/launcher.h"
 #include "cli/trace/timeline.h"
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <dirent.h>
 #include <errno.h>

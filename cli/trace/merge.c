@@ -1,6 +1,6 @@
 /* merge.c - parts in, a file out, and a sentence about it. */
 #include "cli/trace/timeline.h"
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* part.c - reading what a process left behind, and believing none of it. */
 #include "cli/trace/lanes.h"
 #include "cli/trace/timeline.h"
-#include "common/vec.h"
-#include "common/why.h"
+#include "common/base/vec.h"
+#include "common/base/why.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -7,7 +7,7 @@
 #ifndef CLI_TRACE_TIMELINE_H
 #define CLI_TRACE_TIMELINE_H
 
-#include "common/trace_part.h"
+#include "common/base/trace_part.h"
 
 #include <stdio.h>
 

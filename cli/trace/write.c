@@ -5,7 +5,7 @@
  * there, to the worker's pull: so one sees which push a step waited for, and who waited.
  */
 #include "cli/trace/timeline.h"
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <errno.h>
 #include <inttypes.h>

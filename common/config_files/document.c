@@ -1,7 +1,7 @@
 /* document.c - keys of a configuration file: added, found. */
 #include "common/config_files/document.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #ifndef COMMON_CONFIG_FILES_DOCUMENT_H
 #define COMMON_CONFIG_FILES_DOCUMENT_H
 
-#include "common/config.h"
+#include "common/base/config.h"
 #include "penstock.h"
 #include <stddef.h>
 

@@ -1,7 +1,7 @@
 /* document_json.c - JSON into a document.  jansson decides what is JSON; the lines are found beside it. */
 #include "common/config_files/document.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <jansson.h>
 #include <stdio.h>

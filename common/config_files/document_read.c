@@ -1,7 +1,7 @@
 /* document_read.c - a configuration file, by the end of its name. */
 #include "common/config_files/document.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * or say nothing here. */
 #include "common/config_files/document.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* facts.c - what the files say, key by key, and where two of them contradict each other. */
 #include "common/config_files/resolver.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <ctype.h>
 #include <stdarg.h>

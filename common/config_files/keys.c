@@ -1,7 +1,7 @@
 /* keys.c - one walk over the rows of a table for finding, converting and printing. */
 #include "common/config_files/keys.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* load.c - which files there are, what they say together, and what of it is told. */
 #include "common/config_files/load.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* resolve.c - the order in which the keys of both files become settings. */
 #include "common/config_files/resolver.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* resolve_rules.c - settings that several keys make together: precision, update rule, schedule, units. */
 #include "common/config_files/resolver.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -270,7 +270,7 @@ pen_status resolve_schedule(resolver *r)
 /* ---- units of FSDP --------------------------------------------------------------------------------------- */
 
 /* Where the layers of well-known classes stand in the names of their tensors, as transformers names them, with and
- * without the model around them.  A * is one part of a name, and a | between alternatives (worker/unit.h). */
+ * without the model around them.  A * is one part of a name, and a | between alternatives (worker/tensor/unit.h). */
 static const struct {
     const char *class, *glob;
 } layers[] = {

@@ -1,7 +1,7 @@
 /* launch.c - looks up each value in the order of the table, and refuses what is half written or contradicts itself. */
 #include "common/launch/launch.h"
 #include "common/launch/launch_names.h"
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -25,7 +25,7 @@ get() {
     head -n 1 "$tmp/head" | grep -q ' 200 '
     grep -qi '^content-type: text/html; charset=utf-8$' "$tmp/head"
     grep -qi "^content-security-policy: default-src 'none'; .*connect-src 'self'" "$tmp/head"
-    cmp "$root/scheduler/page/page.html" "$tmp/body"
+    cmp "$root/scheduler/shell/page/page.html" "$tmp/body"
     # The name of SVG is a name and not an address.
     run grep -nE 'https?://|src=|url\(|@import|//[a-z]+\.' <(sed 's|http://www\.w3\.org/2000/svg||' "$tmp/body")
     [ -z "$output" ] || { echo "$output"; false; }
@@ -64,5 +64,5 @@ get() {
             m => m.role, () => [], values => values[0], s => { kept = s; }, 4, { uptime_s: 1, step: 1, members: [worker] });
         const polluted = ({})["worker 0"] !== undefined || ({}).mean !== undefined;
         process.exit(!polluted && Object.keys(kept.metric).join() === "__proto__,loss" ? 0 : 1);
-    ' "$root/scheduler/page/page.html"
+    ' "$root/scheduler/shell/page/page.html"
 }

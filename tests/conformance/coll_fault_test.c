@@ -9,8 +9,8 @@
  * library's.
  */
 #include "coll_paths.h"
-#include "common/crc.h"
-#include "worker/coll/coll.h"
+#include "common/base/crc.h"
+#include "worker/collective/coll.h"
 
 #include <setjmp.h>
 #include <stddef.h>

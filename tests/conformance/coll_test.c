@@ -5,7 +5,7 @@
  * bit for bit (a NaN with any NaN).  Around every buffer lie bytes that must not change.
  */
 #include "coll_paths.h"
-#include "worker/coll/schedule.h"
+#include "worker/collective/schedule/schedule.h"
 
 #include <setjmp.h>
 #include <stddef.h>

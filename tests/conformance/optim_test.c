@@ -1,7 +1,7 @@
 /* optim_test.c - what every update rule in optim_all promises; no rule is named here. */
-#include "common/optim/optim.h"
+#include "common/compute/optim/optim.h"
 
-#include "common/simd/simd.h"
+#include "common/compute/simd/simd.h"
 #include <ctype.h>
 #include <math.h>
 #include <setjmp.h>

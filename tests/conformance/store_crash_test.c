@@ -5,7 +5,7 @@
  * of six ways; for every k until the child ends untouched.  Afterwards the store holds A or B, whole; a child that
  * said it succeeded has left B; and the next snapshot can be written as if nothing had been.
  */
-#include "common/store/store_test.h"
+#include "common/snapshot/store_test.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

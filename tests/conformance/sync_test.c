@@ -1,6 +1,6 @@
 /* sync_test.c - what every consistency rule must keep to, for each member of sync_all. */
 #include "proto/plan.h"
-#include "server/sync/sync.h"
+#include "server/shard/core/sync/sync.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

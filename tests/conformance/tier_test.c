@@ -1,5 +1,5 @@
-/* tier_test.c - what every place outside of memory must do, for each member of common/tier/. */
-#include "common/tier/tier_state.h"
+/* tier_test.c - what every place outside of memory must do, for each member of common/offload/. */
+#include "common/offload/tier_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

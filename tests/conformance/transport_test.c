@@ -1,8 +1,8 @@
 /* transport_test.c - what every transport promises, asked of every member of the registry, in clear text, with keys and with
  * proofs. */
-#include "common/clock.h"
-#include "common/secret.h"
-#include "common/transport/transport.h"
+#include "common/base/clock.h"
+#include "common/net/auth/secret.h"
+#include "common/net/transport/transport.h"
 #include "tests/support/transports.h"
 
 #include <poll.h>

@@ -2,7 +2,7 @@
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 
-#include "common/crc.h"
+#include "common/base/crc.h"
 #include "proto/wire.h"
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* fuzz_config.c - whatever is written into a settings file or a member string is refused with a
  * sentence, or leaves settings that are in range and that read back as they were written. */
-#include "common/config.h"
+#include "common/base/config.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <sys/mman.h>

@@ -1,8 +1,8 @@
 /* fuzz_http.c - whatever a request, an address or a token file says, the gate gives one of its answers, lets nobody in
  * without the token, and reads no further than the text.  The first byte says which: 'a' an address, 't' a token file,
  * 'l' a label of a metric, anything else the headers of a request, one on a line. */
-#include "common/http_gate.h"
-#include "common/metrics.h"
+#include "common/net/http_gate.h"
+#include "common/net/metrics.h"
 #include "tests/fuzz/fuzz.h"
 
 #define TOKEN "0123456789abcdef"

@@ -1,8 +1,8 @@
 /* fuzz_proof.c - whatever comes in place of the messages of a proof ends it, on both sides, with a sentence and without
  * an answer: nobody gets in.  The first byte says who is spoken to: odd, a listener, at once or after a true question
  * (bit 1); even, a dialler.  The second says how many bytes the first message has; the rest is the second one. */
-#include "common/secret.h"
-#include "common/transport/proof.h"
+#include "common/net/auth/secret.h"
+#include "common/net/transport/proof.h"
 #include "tests/fuzz/fuzz.h"
 
 static secret s;

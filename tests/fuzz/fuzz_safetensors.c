@@ -1,6 +1,6 @@
 /* fuzz_safetensors.c - whatever stands in a file of tensors is refused with a sentence, or all of its rows lie inside of
  * it and can be read. */
-#include "common/store/safetensors.h"
+#include "common/snapshot/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <sys/mman.h>

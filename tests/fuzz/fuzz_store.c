@@ -1,9 +1,9 @@
 /* fuzz_store.c - whatever stands in a snapshot's file is refused with a sentence, or is a snapshot that can be read:
  * nothing of it is believed before it was checked.  The first byte says which: 'm' a manifest alone, anything else a
  * part's whole file. */
-#include "common/store/store.h"
-#include "common/store/store_files.h"
-#include "common/store/store_manifest.h"
+#include "common/snapshot/store.h"
+#include "common/snapshot/store_files.h"
+#include "common/snapshot/store_manifest.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* fuzz_wire_control.c - whatever arrives on the control plane is refused, or means the same when it
  * is sent on; and a model that arrived is cut into a plan, or refused. */
-#include "common/optim/optim.h"
+#include "common/compute/optim/optim.h"
 #include "proto/plan.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/wire_difference.h"

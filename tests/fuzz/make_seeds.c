@@ -1,9 +1,9 @@
 /* make_seeds.c - writes the seeds of the fuzzers of files: a secret, join lines, a snapshot's part and its manifest.
  *   make_seeds tests/fuzz/corpus      (tests/fuzz/run.sh --corpus builds and runs it) */
-#include "common/secret.h"
-#include "common/store/store.h"
-#include "common/store/store_files.h"
-#include "common/store/store_manifest.h"
+#include "common/net/auth/secret.h"
+#include "common/snapshot/store.h"
+#include "common/snapshot/store_files.h"
+#include "common/snapshot/store_manifest.h"
 
 #include <stdio.h>
 #include <stdlib.h>

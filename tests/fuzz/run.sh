@@ -46,15 +46,15 @@ compile() { # output, sanitizers, sources...
 }
 
 for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
-common="common/status.c common/why.c common/crc.c common/config.c common/utf8.c common/file_limit.c"
+common="common/base/status.c common/base/why.c common/base/crc.c common/base/config.c common/base/utf8.c common/base/file_limit.c"
 wire="proto/wire.c proto/wire_data.c proto/wire_entry.c proto/wire_control.c proto/wire_peer.c $build/control.pb-c.c $build/data.pb-c.c $build/peer.pb-c.c tests/support/wire_difference.c $common"
-store=$(ls common/store/store*.c | tr '\n' ' ')
+store=$(ls common/snapshot/store*.c | tr '\n' ' ')
 
 if [ "$seconds" = --corpus ]; then
     mkdir -p tests/fuzz/corpus/wire_{data,control,peer}
     compile "$build/make_corpus" address,undefined tests/fuzz/make_corpus.c tests/support/wire_samples.c $wire || exit 1
     mkdir -p tests/fuzz/corpus/{secret,store}
-    compile "$build/make_seeds" address,undefined tests/fuzz/make_seeds.c $store common/secret.c $common || exit 1
+    compile "$build/make_seeds" address,undefined tests/fuzz/make_seeds.c $store common/net/auth/secret.c $common || exit 1
     "$build/make_corpus" tests/fuzz/corpus && "$build/make_seeds" tests/fuzz/corpus
     exit
 fi
@@ -67,13 +67,13 @@ for target in $targets; do
     wire_data | wire_peer) sources=$wire ;;
     wire_control) sources="$wire proto/plan.c proto/plan_compare.c" ;;
     config) sources=$common ;;
-    http) sources="common/http_gate.c common/metrics.c common/stat.c common/clock.c $common" ;;
-    secret) sources="common/secret.c $common" ;;
-    proof) sources="common/transport/proof.c common/secret.c $common" ;;
+    http) sources="common/net/http_gate.c common/net/metrics.c common/base/stat.c common/base/clock.c $common" ;;
+    secret) sources="common/net/auth/secret.c $common" ;;
+    proof) sources="common/net/transport/proof.c common/net/auth/secret.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
-    lend) sources="common/transport/lend.c common/segment.c common/buf.c $common" ;;
-    safetensors) sources="common/store/safetensors.c common/store/store_files.c $(ls common/simd/*.c | tr '\n' ' ') $common" ;;
-    documents) sources="$(ls common/config_files/*.c common/optim/*.c common/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
+    lend) sources="common/net/transport/lend.c common/base/segment.c common/base/buf.c $common" ;;
+    safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;
+    documents) sources="$(ls common/config_files/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     esac
     program=$build/fuzz_$target log=$build/fuzz_$target.log
     if ! compile "$program" fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" $sources 2>"$log"; then

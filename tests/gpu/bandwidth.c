@@ -9,8 +9,8 @@
  */
 #include "members.h"
 
-#include "common/clock.h"
-#include "worker/coll/device_test.h"
+#include "common/base/clock.h"
+#include "worker/collective/device/device_test.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * Inputs are random and known to all, so every member works out with the host's reduce() what it must get, and compares
  * bit for bit. */
 #include "members.h"
-#include "worker/coll/device_test.h"
+#include "worker/collective/device/device_test.h"
 
 #include <stdio.h>
 #include <stdlib.h>

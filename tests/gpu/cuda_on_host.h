@@ -105,7 +105,7 @@ template <typename To, typename From> static To host_bits(From x)
     return y;
 }
 
-/* What common/device/kernels says in PTX. */
+/* What common/compute/device/kernels says in PTX. */
 #define KERNEL_F32_OF_F16(y, bits) ((y) = (float)host_bits<_Float16>(bits))
 #define KERNEL_F16_OF_F32(bits, x) ((bits) = host_bits<uint16_t>((_Float16)(x)))
 #define KERNEL_NOW_NS(ns)          ((ns) = host_now_ns())

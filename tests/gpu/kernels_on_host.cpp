@@ -2,9 +2,9 @@
  * operation, alignment, tail and scale, bit for bit; NaNs may differ in what they carry. */
 #include "cuda_on_host.h"
 extern "C" {
-#include "common/simd/reduce.h"
+#include "common/compute/simd/reduce.h"
 }
-#include "common/device/kernels/fold.cu"
+#include "common/compute/device/kernels/fold.cu"
 
 /* ---- types ---- */
 typedef void kernel_fn(const kernel_fold k);

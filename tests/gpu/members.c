@@ -1,7 +1,7 @@
 /* members.c - members in processes of their own. */
 #include "members.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef TESTS_GPU_MEMBERS_H
 #define TESTS_GPU_MEMBERS_H
 
-#include "worker/coll/device.h"
+#include "worker/collective/device/device.h"
 #include <stdatomic.h>
 
 enum { MEMBERS_MAX = 8, MEMBERS_SKIP = 77 /* exit code: there is no device */ };

@@ -1,7 +1,7 @@
 /* cluster.c - the model, and the course of one run. */
 #include "tests/sim/cluster_state.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

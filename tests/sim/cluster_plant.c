@@ -10,7 +10,7 @@ static bool is(const cluster *c, sim_plant plant)
     return c->plan.plant == plant;
 }
 
-int plant_active; /* of common/plant.h: the bug within the layers that this run has */
+int plant_active; /* of common/base/plant.h: the bug within the layers that this run has */
 
 void plant_plan(const sim_server *s, wire_model *model)
 {

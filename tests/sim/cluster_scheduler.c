@@ -1,7 +1,7 @@
 /* cluster_scheduler.c - what surrounds the scheduler's core here: its peers, and its disk. */
 #include "tests/sim/cluster_state.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "scheduler/scheduler_settings.h"
+#include "scheduler/core/scheduler_settings.h"
 #include "tests/sim/draw.h"
 #include "tests/sim/runs.h"
 

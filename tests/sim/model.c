@@ -1,7 +1,7 @@
 /* model.c - the task of a simulated job, and the reference that knows what it comes to. */
 #include "tests/sim/model.h"
 
-#include "common/crc.h"
+#include "common/base/crc.h"
 #include "tests/sim/draw.h"
 
 #include <math.h>

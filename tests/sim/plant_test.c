@@ -1,5 +1,5 @@
 /* Bugs that the product does not have are put into it, one at a time, and each is found.  Those of cluster.h sit
- * between its layers; those of common/plant.h are switches inside them. */
+ * between its layers; those of common/base/plant.h are switches inside them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "common/plant.h"
-#include "scheduler/scheduler_settings.h"
+#include "common/base/plant.h"
+#include "scheduler/core/scheduler_settings.h"
 #include "tests/sim/draw.h"
 #include "tests/sim/runs.h"
 
@@ -362,7 +362,7 @@ static int replay(const char *name)
             show(plant, runs_seed());
             return is_wrong(plant, runs_seed(), getenv("SIM_SOUND") == NULL, how, sizeof how);
         }
-    fprintf(stderr, "there is no bug named %s in common/plant.h\n", name);
+    fprintf(stderr, "there is no bug named %s in common/base/plant.h\n", name);
     return 2;
 }
 

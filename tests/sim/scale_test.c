@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "scheduler/core.h"
+#include "scheduler/core/core.h"
 
 enum {
     WORKERS  = 1000,

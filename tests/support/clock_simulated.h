@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_CLOCK_SIMULATED_H
 #define TESTS_SUPPORT_CLOCK_SIMULATED_H
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 typedef struct {
     clock_source source; /* first: it is asked by this address */

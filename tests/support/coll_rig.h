@@ -5,7 +5,7 @@
 #ifndef TESTS_SUPPORT_COLL_RIG_H
 #define TESTS_SUPPORT_COLL_RIG_H
 
-#include "worker/coll/engine_internal.h"
+#include "worker/collective/engine/engine_internal.h"
 #include "worker/context.h"
 
 enum { RIG_RANKS_MAX = 9 };

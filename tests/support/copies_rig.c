@@ -1,6 +1,6 @@
 /* copies_rig.c - the servers, the network between them, and a small scheduler. */
 #include "tests/support/copies_rig.h"
-#include "server/shard_test.h"
+#include "server/shard/shard_test.h"
 
 #include <assert.h>
 #include <stdlib.h>

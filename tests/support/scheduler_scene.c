@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_SCHEDULER_SCENE_H
 #define TESTS_SUPPORT_SCHEDULER_SCENE_H
 
-#include "scheduler/core.h"
+#include "scheduler/core/core.h"
 
 enum { SCENE_PEERS = 256, SCENE_LAUNCHER = 200, SCENE_OBSERVER = 201 };
 #define SCENE_WORKER(rank) (1u + (uint32_t)(rank))

@@ -2,8 +2,8 @@
 #ifndef TESTS_SUPPORT_SERVER_THREAD_H
 #define TESTS_SUPPORT_SERVER_THREAD_H
 
-#include "common/fp_env.h"
-#include "server/server.h"
+#include "common/base/fp_env.h"
+#include "server/process/server.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_SETTINGS_WALK_H
 #define TESTS_SUPPORT_SETTINGS_WALK_H
 
-#include "common/config.h"
+#include "common/base/config.h"
 
 /* Fails the running cmocka test, with the row's name, unless of every row: the name is snake_case
  * and its own, the field lies inside the struct and overlaps no other, the doc is a sentence, the

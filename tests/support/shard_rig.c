@@ -1,9 +1,9 @@
 /* shard_rig.c - the hand that drives shards in tests. */
 #include "tests/support/shard_rig.h"
 
-#include "common/crc.h"
-#include "common/simd/simd.h"
-#include "server/shard_test.h"
+#include "common/base/crc.h"
+#include "common/compute/simd/simd.h"
+#include "server/shard/shard_test.h"
 
 #include <assert.h>
 #include <stdlib.h>

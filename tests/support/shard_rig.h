@@ -8,7 +8,7 @@
 #define TESTS_SHARD_RIG_H
 
 #include "proto/decision.h"
-#include "server/shard.h"
+#include "server/shard/shard.h"
 
 enum { RIG_SHARDS_MAX = 4, RIG_RANKS_MAX = 8, RIG_TERM = 7, RIG_EPOCH = 3, RIG_SERVER = 900 };
 

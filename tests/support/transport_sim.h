@@ -11,8 +11,8 @@
 #ifndef TESTS_SUPPORT_TRANSPORT_SIM_H
 #define TESTS_SUPPORT_TRANSPORT_SIM_H
 
-#include "common/clock.h"
-#include "common/transport/transport.h"
+#include "common/base/clock.h"
+#include "common/net/transport/transport.h"
 
 typedef struct sim_net sim_net;
 

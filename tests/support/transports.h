@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_TRANSPORTS_H
 #define TESTS_SUPPORT_TRANSPORTS_H
 
-#include "common/transport/transport_test.h"
+#include "common/net/transport/transport_test.h"
 
 extern const transport_ops transport_inproc, transport_sim;
 

@@ -1,5 +1,5 @@
 /* admission_test.c - which gradients a server takes, and that one it refused leaves no trace. */
-#include "server/admission.h"
+#include "server/shard/admission.h"
 #include "tests/support/shard_rig.h"
 
 #include <math.h>

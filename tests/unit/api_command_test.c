@@ -1,7 +1,7 @@
 /* api_command_test.c - pen_command, pen_on_command and pen_reply: a job of two workers and a server
  * as threads with real sockets between, and a worker alone. */
 #include "penstock.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/shell/scheduler.h"
 #include "tests/support/server_thread.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* coll_call_test.c - what a collective call is checked for, and how members find out that theirs differ. */
-#include "worker/coll/coll.h"
+#include "worker/collective/coll.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

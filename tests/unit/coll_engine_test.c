@@ -1,8 +1,8 @@
 /* coll_engine_test.c - groups of threads that stand for ranks: every collective on every path, deadlines, verdicts. */
 #include "../support/coll_rig.h"
 
-#include "common/clock.h"
-#include "worker/last_error.h"
+#include "common/base/clock.h"
+#include "worker/api/last_error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * by real processes. */
 #include "../support/coll_rig.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <setjmp.h>
 #include <signal.h>

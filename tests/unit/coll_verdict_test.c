@@ -1,9 +1,9 @@
 /* coll_verdict_test.c - what becomes of calls that wait, and of those that hear a verdict; settings that must be alike. */
 #include "../support/coll_rig.h"
 
-#include "common/clock.h"
-#include "common/why.h"
-#include "worker/last_error.h"
+#include "common/base/clock.h"
+#include "common/base/why.h"
+#include "worker/api/last_error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

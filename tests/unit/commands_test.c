@@ -1,6 +1,6 @@
 /* commands_test.c - commands that arrive, some of them twice, and their answers. */
-#include "common/why.h"
-#include "worker/commands.h"
+#include "common/base/why.h"
+#include "worker/io/commands.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

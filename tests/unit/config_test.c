@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/config.h"
+#include "common/base/config.h"
 #include "tests/support/settings_walk.h"
 
 #include <locale.h>

@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "common/arrays.h"
-#include "common/hash.h"
-#include "common/list.h"
-#include "common/vec.h"
+#include "common/base/arrays.h"
+#include "common/base/hash.h"
+#include "common/base/list.h"
+#include "common/base/vec.h"
 
 #include <stdlib.h>
 #include <string.h>

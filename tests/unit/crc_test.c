@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/crc.h"
+#include "common/base/crc.h"
 
 #include <string.h>
 #include <sys/mman.h>

@@ -1,13 +1,13 @@
 /* device_path_test.c - collectives on device memory, on the host as the device: what stands above the kernels is the
  * same code.  Members are advanced in turn by one thread, so that every order of events is one this test chose; one
  * test has members in processes of their own. */
-#include "common/clock.h"
-#include "common/device/device_test.h"
-#include "common/simd/simd.h"
-#include "common/why.h"
+#include "common/base/clock.h"
+#include "common/compute/device/device_test.h"
+#include "common/compute/simd/simd.h"
+#include "common/base/why.h"
 #include "proto/plan.h"
-#include "worker/coll/device_test.h"
-#include "worker/coll/device_sync.h"
+#include "worker/collective/device/device_test.h"
+#include "worker/collective/device/device_sync.h"
 
 #include <setjmp.h>
 #include <signal.h>

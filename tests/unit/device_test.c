@@ -1,5 +1,5 @@
 /* device_test.c - what every device promises (device.h), on the host; and that asking wakes no device. */
-#include "common/device/device_test.h"
+#include "common/compute/device/device_test.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

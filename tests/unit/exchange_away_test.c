@@ -1,8 +1,8 @@
 /* exchange_away_test.c - gradients that a shard has are the program's again, and values that stay with the shards: the
  * worker's exchange driven by hand, with one shard. */
-#include "common/crc.h"
-#include "common/log.h"
-#include "worker/exchange.h"
+#include "common/base/crc.h"
+#include "common/base/log.h"
+#include "worker/ps/exchange.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* exchange_idle_test.c - the worker's exchange: shards that a step does not reach, and partitions of others. */
 #include "exchange_world.h"
-#include "worker/exchange_test.h"
+#include "worker/ps/exchange_test.h"
 
 /* ---- shards without trained chunks ----------------------------------------------------------- */
 static world *world_with_idle_shard(void)

@@ -1,7 +1,7 @@
 /* exchange_wait_test.c - the worker's exchange: deadlines, and who is missing. */
 #include "exchange_world.h"
-#include "common/why.h"
-#include "worker/exchange_test.h"
+#include "common/base/why.h"
+#include "worker/ps/exchange_test.h"
 
 /* ---- deadlines ------------------------------------------------------------------------------- */
 static void answer_inquiry(world *w, int at, const int32_t *ranks, uint32_t n)

@@ -2,9 +2,9 @@
 #ifndef TESTS_UNIT_EXCHANGE_WORLD_H
 #define TESTS_UNIT_EXCHANGE_WORLD_H
 
-#include "common/crc.h"
-#include "common/log.h"
-#include "worker/exchange.h"
+#include "common/base/crc.h"
+#include "common/base/log.h"
+#include "worker/ps/exchange.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

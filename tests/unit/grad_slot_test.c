@@ -1,5 +1,5 @@
 /* grad_slot_test.c - every state of a gradient, and every event in it. */
-#include "worker/grad_slot_test.h"
+#include "worker/tensor/grad_slot_test.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

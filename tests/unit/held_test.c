@@ -1,7 +1,7 @@
 /* held_test.c - memory that the SDK holds: first values drawn alike whatever the range, gradients that are zero at their
  * first view, several names for one tensor; by a program that is alone. */
 #include "penstock.h"
-#include "worker/draw.h"
+#include "worker/tensor/draw.h"
 
 #include <math.h>
 #include <setjmp.h>

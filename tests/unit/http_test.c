@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/http_gate.h"
-#include "common/http_places.h"
-#include "common/watch.h"
+#include "common/base/clock.h"
+#include "common/net/http_gate.h"
+#include "common/net/http_places.h"
+#include "common/net/watch.h"
 #include "tests/support/resident.h"
 
 #include <netdb.h>

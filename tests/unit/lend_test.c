@@ -1,9 +1,9 @@
 /* lend_test.c - large bodies between two endpoints of one host: they stay where they are, are given back, and are
  * never changed under a reader. */
-#include "common/clock.h"
-#include "common/segment.h"
-#include "common/transport/lend.h"
-#include "common/transport/transport.h"
+#include "common/base/clock.h"
+#include "common/base/segment.h"
+#include "common/net/transport/lend.h"
+#include "common/net/transport/transport.h"
 
 #include <poll.h>
 #include <pthread.h>

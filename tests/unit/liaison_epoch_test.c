@@ -1,7 +1,7 @@
 /* liaison_epoch_test.c - a worker whose scheduler may be away for a while, and whose job changes: with
  * a hand-held clock and no network. */
 #include "liaison_pass.h"
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

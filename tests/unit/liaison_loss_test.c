@@ -1,7 +1,7 @@
 /* liaison_loss_test.c - what a worker hears when the job goes on without another, with a hand-held
  * clock and no network. */
-#include "common/why.h"
-#include "worker/liaison.h"
+#include "common/base/why.h"
+#include "worker/io/liaison.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 #ifndef TESTS_UNIT_LIAISON_PASS_H
 #define TESTS_UNIT_LIAISON_PASS_H
 
-#include "worker/liaison.h"
+#include "worker/io/liaison.h"
 
 /* Lets time pass as a shell would; the scheduler answers beats, which the test counts, or is silent. */
 static inline void liaison_pass(liaison *l, uint64_t *now, const int *beats, uint64_t ms,

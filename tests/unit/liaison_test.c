@@ -1,6 +1,6 @@
 /* liaison_test.c - what a worker believes of its scheduler, with a hand-held clock and no network. */
 #include "liaison_pass.h"
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

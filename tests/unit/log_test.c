@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "penstock.h"
 
 #include <errno.h>

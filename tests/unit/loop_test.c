@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/base/loop.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* machines_test.c - nodes and local ranks: as launchers say, and by machine where they do not. */
-#include "scheduler/machines.h"
+#include "scheduler/core/membership/machines.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "scheduler/member.h"
+#include "scheduler/core/membership/member.h"
 
 #include <stdlib.h>
 #include <string.h>

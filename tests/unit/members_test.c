@@ -1,5 +1,5 @@
 /* members_test.c - from which step on a program sees who came and went. */
-#include "worker/members.h"
+#include "worker/io/members.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

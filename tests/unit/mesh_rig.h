@@ -2,9 +2,9 @@
 #ifndef TESTS_UNIT_MESH_RIG_H
 #define TESTS_UNIT_MESH_RIG_H
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/wire_peer.h"
-#include "worker/coll/mesh_internal.h"
+#include "worker/collective/net/mesh_internal.h"
 #include "tests/support/transports.h"
 
 #include <setjmp.h>

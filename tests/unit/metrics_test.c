@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "common/metrics.h"
-#include "scheduler/scheduler_http.h"
+#include "common/net/metrics.h"
+#include "scheduler/shell/scheduler_http.h"
 
 #include <locale.h>
 #include <math.h>

@@ -11,10 +11,10 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/segment.h"
+#include "common/base/clock.h"
+#include "common/base/segment.h"
 #include "proto/plan.h"
-#include "worker/coll/node_internal.h"
+#include "worker/collective/shm/node_internal.h"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -1,6 +1,6 @@
 /* optim_test.c - update rules against numbers from elsewhere; how a rule is named. */
-#include "common/optim/optim.h"
-#include "common/simd/simd.h"
+#include "common/compute/optim/optim.h"
+#include "common/compute/simd/simd.h"
 #include "tests/support/golden_optim.h"
 
 #include <math.h>

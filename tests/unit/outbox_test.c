@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "scheduler/outbox.h"
+#include "scheduler/shell/outbox.h"
 
 #include <stdio.h>
 #include <stdlib.h>

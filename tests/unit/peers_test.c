@@ -1,5 +1,5 @@
 /* peers_test.c - ends are told once, after the last message, and of the right one, in any order of news. */
-#include "common/transport/peers.h"
+#include "common/net/transport/peers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "scheduler/placement.h"
-#include "scheduler/settle.h"
+#include "scheduler/core/epoch/placement.h"
+#include "scheduler/core/epoch/settle.h"
 
 #include <stdio.h>
 #include <stdlib.h>

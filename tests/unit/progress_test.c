@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "worker/progress.h"
+#include "worker/io/progress.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* proof_test.c - both ends of a connection prove that they belong to the job, and nobody else gets anywhere: every bit of
  * every message, other tokens, roles, places, replays and reflections. */
-#include "common/secret.h"
-#include "common/transport/proof.h"
+#include "common/net/auth/secret.h"
+#include "common/net/transport/proof.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/rate.h"
+#include "common/base/rate.h"
 
 static int taken(rate *r, int times, uint64_t now_ms)
 {

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/transport/reach.h"
+#include "common/base/clock.h"
+#include "common/net/transport/reach.h"
 
 #include <arpa/inet.h>
 #include <poll.h>

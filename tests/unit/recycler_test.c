@@ -1,5 +1,5 @@
 /* recycler_test.c - buffers that come back are given out again, and are never lost. */
-#include "server/recycler_test.h"
+#include "server/shard/recycler_test.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* reduce_test.c - folds in rank order: every legal pair of operation and type, on every level, against one element at a
  * time in plain C. */
-#include "common/simd/reduce.h"
-#include "common/simd/simd.h"
+#include "common/compute/simd/reduce.h"
+#include "common/compute/simd/simd.h"
 
 #include <math.h>
 #include <setjmp.h>

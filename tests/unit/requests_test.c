@@ -1,6 +1,6 @@
 /* requests_test.c - what is asked is sent until it is answered, and answered once. */
-#include "common/why.h"
-#include "worker/requests.h"
+#include "common/base/why.h"
+#include "worker/io/requests.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* runner_test.c - schedules carried out in memory: parts come in any order, and what is lent comes back late. */
-#include "common/why.h"
+#include "common/base/why.h"
 #include "proto/plan.h"
-#include "worker/coll/runner.h"
+#include "worker/collective/schedule/runner.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* safetensors_test.c - files of named tensors, byte for byte as the format is specified
  * (https://huggingface.co/docs/safetensors, "Format"), and what is not one. */
-#include "common/store/safetensors.h"
+#include "common/snapshot/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

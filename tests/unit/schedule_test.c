@@ -6,7 +6,7 @@
  * its receives have come, which is stricter than any link, so what runs here runs everywhere.
  */
 #include "proto/plan.h"
-#include "worker/coll/schedule.h"
+#include "worker/collective/schedule/schedule.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "tests/support/scheduler_scene.h"
 
 #include <stdio.h>

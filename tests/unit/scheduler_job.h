@@ -3,9 +3,9 @@
 #ifndef TESTS_UNIT_SCHEDULER_JOB_H
 #define TESTS_UNIT_SCHEDULER_JOB_H
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "proto/plan.h"
-#include "scheduler/core.h"
+#include "scheduler/core/core.h"
 #include "tests/support/scheduler_scene.h"
 
 #include <setjmp.h>

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "common/why.h"
-#include "scheduler/core.h"
+#include "common/base/why.h"
+#include "scheduler/core/core.h"
 #include "tests/support/scheduler_scene.h"
 
 #include <stdio.h>

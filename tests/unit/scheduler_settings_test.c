@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "scheduler/scheduler_settings.h"
+#include "scheduler/core/scheduler_settings.h"
 #include "tests/support/settings_walk.h"
 
 static void test_scheduler_settings_keep_the_rules_of_tables(void **state)

@@ -2,10 +2,10 @@
  * They speak ZeroMQ's protocol by hand, for its library would read for them. */
 #include "transport_tools.h"
 
-#include "common/rate.h"
+#include "common/base/rate.h"
 #include "proto/wire.h"
-#include "scheduler/askers.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/shell/askers.h"
+#include "scheduler/shell/scheduler.h"
 #include "tests/support/resident.h"
 
 #include <stdio.h>

@@ -6,12 +6,12 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/guard.h"
-#include "common/log.h"
-#include "common/transport/transport.h"
+#include "common/base/clock.h"
+#include "common/net/auth/guard.h"
+#include "common/base/log.h"
+#include "common/net/transport/transport.h"
 #include "proto/wire.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/shell/scheduler.h"
 #include "tests/support/transports.h"
 
 #include <poll.h>

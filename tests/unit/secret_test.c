@@ -1,5 +1,5 @@
 /* secret_test.c - the job's secret: text, join lines, files, and keys that are the same everywhere. */
-#include "common/secret.h"
+#include "common/net/auth/secret.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

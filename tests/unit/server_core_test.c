@@ -1,6 +1,6 @@
 /* server_core_test.c - the core alone: events in, verbs out, on descriptors of a handful of chunks.
  */
-#include "server/core.h"
+#include "server/shard/core/core.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

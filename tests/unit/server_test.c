@@ -1,12 +1,12 @@
 /* server_test.c - a whole server process with a real scheduler, and one worker played by hand. */
 #include "tests/support/server_thread.h"
 
-#include "common/crc.h"
-#include "common/guard.h"
-#include "common/log.h"
-#include "common/transport/transport.h"
+#include "common/base/crc.h"
+#include "common/net/auth/guard.h"
+#include "common/base/log.h"
+#include "common/net/transport/transport.h"
 #include "proto/decision.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/shell/scheduler.h"
 
 #include <arpa/inet.h>
 #include <setjmp.h>

@@ -2,9 +2,9 @@
  * references. */
 #include "tests/support/shard_rig.h"
 
-#include "common/crc.h"
-#include "common/simd/simd.h"
-#include "server/shard_test.h"
+#include "common/base/crc.h"
+#include "common/compute/simd/simd.h"
+#include "server/shard/shard_test.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* shard_tier_test.c - shards whose state lies in a file do bit for bit what shards in memory do. */
 #include "tests/support/copies_rig.h"
 
-#include "common/crc.h"
+#include "common/base/crc.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

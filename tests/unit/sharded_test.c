@@ -1,9 +1,9 @@
 /* sharded_test.c - state that is sharded over the workers: who owns what, and jobs of 1 to 8 workers as threads, whose
  * values, norms, memory and bytes on the wire are compared with those of every other mode and with formulas. */
-#include "common/why.h"
+#include "common/base/why.h"
 #include "penstock.h"
 #include "proto/plan.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/shell/scheduler.h"
 #include "worker/train/sharded_cut.h"
 #include "worker/worker_settings.h"
 

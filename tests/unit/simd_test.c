@@ -1,5 +1,5 @@
 /* simd_test.c - every level gives the bits of the scalar one, and the scalar one the right ones. */
-#include "common/simd/simd.h"
+#include "common/compute/simd/simd.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* snapshot_memory_test.c - copies for a snapshot are bounded, and nobody waits for nothing. */
-#include "server/snapshot_memory_test.h"
-#include "common/clock.h"
+#include "server/process/snapshot_memory_test.h"
+#include "common/base/clock.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/stat.h"
+#include "common/base/stat.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* state_table_test.c - bytes that are no tensors: rows, bundles of them, and what comes back. */
-#include "worker/state_table.h"
+#include "worker/tensor/state_table.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

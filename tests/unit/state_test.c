@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/store/state.h"
+#include "common/snapshot/state.h"
 
 #include <fcntl.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* store_test.c - snapshots are whole or not there, and read back onto any cut. */
-#include "common/store/store.h"
-#include "common/store/store_manifest.h"
+#include "common/snapshot/store.h"
+#include "common/snapshot/store_manifest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

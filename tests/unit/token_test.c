@@ -1,5 +1,5 @@
 /* token_test.c - the token that a scheduler's process leaves for the others of its user: who finds it, and when. */
-#include "common/token.h"
+#include "common/net/auth/token.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /* transport_guard_test.c - who gets in, and what one bad peer can make a listener do: keys, half-open connections,
  * messages without end, queues, nonsense. */
-#include "common/clock.h"
-#include "common/guard.h"
-#include "common/log.h"
-#include "common/secret.h"
+#include "common/base/clock.h"
+#include "common/net/auth/guard.h"
+#include "common/base/log.h"
+#include "common/net/auth/secret.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -2,8 +2,8 @@
 #ifndef TESTS_UNIT_TRANSPORT_TOOLS_H
 #define TESTS_UNIT_TRANSPORT_TOOLS_H
 
-#include "common/clock.h"
-#include "common/transport/transport.h"
+#include "common/base/clock.h"
+#include "common/net/transport/transport.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,7 +1,7 @@
 /* twin_test.c - pairs of memory, with the host as the device and events that take as long as a test says. */
-#include "worker/twin.h"
+#include "worker/tensor/twin.h"
 
-#include "common/device/device_test.h"
+#include "common/compute/device/device_test.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

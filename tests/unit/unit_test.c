@@ -1,5 +1,5 @@
 /* unit_test.c - which tensors make a unit: by label, by layer, by size, by hand; and how a program finds it. */
-#include "worker/unit.h"
+#include "worker/tensor/unit.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

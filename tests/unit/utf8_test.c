@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/utf8.h"
+#include "common/base/utf8.h"
 #include "proto/json_text.h"
 #include "proto/status_json.h"
 

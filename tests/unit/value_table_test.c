@@ -1,5 +1,5 @@
 /* value_table_test.c - values by key: what was set is got, counters count, and bounds hold. */
-#include "scheduler/value_table.h"
+#include "scheduler/core/services/value_table.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

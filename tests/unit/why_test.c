@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <errno.h>
 #include <stdio.h>

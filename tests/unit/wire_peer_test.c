@@ -1,5 +1,5 @@
 /* wire_peer_test.c - the peer plane: what was written is read, and what was damaged is refused. */
-#include "common/crc.h"
+#include "common/base/crc.h"
 #include "proto/wire_peer.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* wire_test.c - every kind there and back; and everything that a hostile or broken peer can say. */
-#include "common/crc.h"
+#include "common/base/crc.h"
 #include "proto/wire_peer.h"
 #include "proto/wire.h"
 #include "tests/support/wire_difference.h"

@@ -1,6 +1,6 @@
 /* worker_api_test.c - the public functions, by a program that is alone: steps, order, sentences,
  * nothing left behind. */
-#include "common/device/device.h"
+#include "common/compute/device/device.h"
 #include "penstock.h"
 
 #include <dirent.h>

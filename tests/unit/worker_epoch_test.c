@@ -1,7 +1,7 @@
 /* worker_epoch_test.c - the worker's exchange when servers and members change: no socket, no thread,
  * no clock. */
-#include "common/crc.h"
-#include "worker/exchange.h"
+#include "common/base/crc.h"
+#include "worker/ps/exchange.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "scheduler/scheduler_settings.h"
-#include "server/server_settings.h"
+#include "scheduler/core/scheduler_settings.h"
+#include "server/process/server_settings.h"
 #include "tests/support/settings_walk.h"
 #include "worker/worker_settings.h"
 

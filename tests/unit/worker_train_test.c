@@ -1,7 +1,7 @@
 /* worker_train_test.c - whole jobs in one process: scheduler, servers and workers as threads, with
  * the public functions on one side and real sockets between. */
 #include "penstock.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/shell/scheduler.h"
 #include "worker/worker_settings.h"
 #include "tests/support/server_thread.h"
 

@@ -1,7 +1,7 @@
 /* permutation.c - two shuffles, over indices of 4 or of 8 bytes. */
 #include "worker/data/permutation.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 #include "worker/data/mt19937.h"
 
 #include <stdbool.h>

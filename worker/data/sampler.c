@@ -1,7 +1,7 @@
 /* sampler.c - one list for all ranks, and the stride of each through it. */
 #include "worker/data/sampler.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 void sampler_init(sampler *s, int64_t n, uint64_t seed)
 {

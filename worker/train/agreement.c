@@ -1,8 +1,8 @@
 /* agreement.c - weights and rates of a step, shown by every rank to every other. */
 #include "worker/train/agreement.h"
 
-#include "common/segment.h"
-#include "common/why.h"
+#include "common/base/segment.h"
+#include "common/base/why.h"
 #include "proto/decision.h"
 #include "proto/scalars.h"
 

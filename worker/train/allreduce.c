@@ -15,8 +15,8 @@
  */
 #include "worker/train/strategy.h"
 
-#include "common/log.h"
-#include "common/why.h"
+#include "common/base/log.h"
+#include "common/base/why.h"
 #include "worker/train/agreement.h"
 #include "worker/train/culprit.h"
 #include "worker/train/first_values.h"

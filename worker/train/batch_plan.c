@@ -1,7 +1,7 @@
 /* batch_plan.c - divides a batch among micro-batches and workers. */
 #include "worker/train/batch_plan.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <stdbool.h>
 #include <stdio.h>

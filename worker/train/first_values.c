@@ -1,9 +1,9 @@
 /* first_values.c - first values of a job without servers. */
 #include "worker/train/first_values.h"
 
-#include "common/crc.h"
-#include "common/log.h"
-#include "common/why.h"
+#include "common/base/crc.h"
+#include "common/base/log.h"
+#include "common/base/why.h"
 
 pen_status first_values_check(const model *m, pen_error *why)
 {

@@ -6,7 +6,7 @@
 #ifndef WORKER_TRAIN_HOLDING_H
 #define WORKER_TRAIN_HOLDING_H
 
-#include "common/optim/optim.h"
+#include "common/compute/optim/optim.h"
 
 #include <stdint.h>
 

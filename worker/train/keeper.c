@@ -1,10 +1,10 @@
 /* keeper.c - writes snapshots where there are no servers. */
 #include "worker/train/keeper_internal.h"
 
-#include "common/file_limit.h"
-#include "common/log.h"
-#include "common/trace.h"
-#include "common/why.h"
+#include "common/base/file_limit.h"
+#include "common/base/log.h"
+#include "common/base/trace.h"
+#include "common/base/why.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* keeper.h - snapshots of jobs without servers: every worker writes its share of what they hold.
  *
- * DESIGN.  The files are those of servers (common/store/store.h), so that what is written here goes on with any number
+ * DESIGN.  The files are those of servers (common/snapshot/store.h), so that what is written here goes on with any number
  * of workers and servers, and the other way round.  A snapshot is written between two steps, in the thread that ends
  * the step: training waits for the disk.  All ranks write at the same step, then hear of each other how it went; what
  * is older goes when all have succeeded.  A snapshot that fails costs itself, never the job.  Where the disk has no

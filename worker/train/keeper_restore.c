@@ -1,8 +1,8 @@
 /* keeper_restore.c - which snapshot a job without servers goes on from, and going on from it. */
 #include "worker/train/keeper_internal.h"
 
-#include "common/log.h"
-#include "common/why.h"
+#include "common/base/log.h"
+#include "common/base/why.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* loss_scale.c - when the scale doubles, and when it is halved. */
 #include "worker/train/loss_scale.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <math.h>
 #include <string.h>

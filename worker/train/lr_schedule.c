@@ -1,7 +1,7 @@
 /* lr_schedule.c - the schedules there are. */
 #include "worker/train/lr_schedule.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <math.h>
 #include <string.h>

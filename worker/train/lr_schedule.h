@@ -12,7 +12,7 @@
 #ifndef WORKER_TRAIN_LR_SCHEDULE_H
 #define WORKER_TRAIN_LR_SCHEDULE_H
 
-#include "common/config.h"
+#include "common/base/config.h"
 
 #include <stdio.h>
 

@@ -5,7 +5,7 @@
  */
 #include "worker/train/ps.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,9 @@
 /* reducer.c - the layout of the buckets, and which of them is summed when. */
 #include "worker/train/reducer.h"
 
-#include "common/segment.h"
-#include "common/trace.h"
-#include "common/why.h"
+#include "common/base/segment.h"
+#include "common/base/trace.h"
+#include "common/base/why.h"
 
 #include <pthread.h>
 #include <stdio.h>

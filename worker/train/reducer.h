@@ -19,8 +19,8 @@
 #ifndef WORKER_TRAIN_REDUCER_H
 #define WORKER_TRAIN_REDUCER_H
 
-#include "common/stat.h"
-#include "worker/coll/coll.h"
+#include "common/base/stat.h"
+#include "worker/collective/coll.h"
 
 typedef struct reducer reducer;
 

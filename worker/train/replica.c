@@ -1,9 +1,9 @@
 /* replica.c - masters, slots and sums of squares; one step of one worker, for what it holds. */
 #include "worker/train/replica.h"
 
-#include "common/simd/simd.h"
-#include "common/trace.h"
-#include "common/why.h"
+#include "common/compute/simd/simd.h"
+#include "common/base/trace.h"
+#include "common/base/why.h"
 #include "proto/decision.h"
 #include "worker/context.h"
 

@@ -15,7 +15,7 @@
 #define WORKER_TRAIN_REPLICA_H
 
 #include "proto/plan.h"
-#include "worker/model.h"
+#include "worker/tensor/model.h"
 #include "worker/train/holding.h"
 #include "worker/train/sharded_cut.h"
 

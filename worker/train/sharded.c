@@ -16,8 +16,8 @@
  */
 #include "worker/train/sharded_internal.h"
 
-#include "common/trace.h"
-#include "common/why.h"
+#include "common/base/trace.h"
+#include "common/base/why.h"
 #include "worker/train/keeper.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* sharded_cut.c - tensors cut into ranges, each member's total kept near its share. */
 #include "worker/train/sharded_cut.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 #include "proto/plan.h"
 
 #include <stdlib.h>

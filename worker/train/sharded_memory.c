@@ -1,7 +1,7 @@
 /* sharded_memory.c - memory of the SDK's that is counted. */
 #include "worker/train/sharded_internal.h"
 
-#include "common/segment.h"
+#include "common/base/segment.h"
 
 void *sharded_hold(sharded *s, size_t bytes, stat_id as, pen_error *why)
 {

@@ -1,9 +1,9 @@
 /* sharded_setup.c - who shares a copy of the state, who owns which part of it, and the memory for that. */
 #include "worker/train/sharded_internal.h"
 
-#include "common/log.h"
-#include "common/why.h"
-#include "worker/held.h"
+#include "common/base/log.h"
+#include "common/base/why.h"
+#include "worker/tensor/held.h"
 #include "worker/train/first_values.h"
 
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* sharded_sums.c - a step's gradients: into buckets, summed to their owners, measured by these, decided by all. */
 #include "worker/train/sharded_internal.h"
 
-#include "common/simd/simd.h"
-#include "common/why.h"
+#include "common/compute/simd/simd.h"
+#include "common/base/why.h"
 #include "proto/decision.h"
-#include "worker/held.h"
+#include "worker/tensor/held.h"
 
 #include <stdlib.h>
 #include <string.h>

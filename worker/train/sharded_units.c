@@ -7,9 +7,9 @@
  */
 #include "worker/train/sharded_internal.h"
 
-#include "common/why.h"
-#include "worker/held.h"
-#include "worker/unit_use.h"
+#include "common/base/why.h"
+#include "worker/tensor/held.h"
+#include "worker/tensor/unit_use.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* sharded_values.c - own ranges are updated, and everybody gets the values that are always here. */
 #include "worker/train/sharded_internal.h"
 
-#include "common/simd/simd.h"
-#include "common/why.h"
+#include "common/compute/simd/simd.h"
+#include "common/base/why.h"
 
 #include <math.h>
 #include <stdlib.h>

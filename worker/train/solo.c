@@ -1,7 +1,7 @@
 /* solo.c - see solo.h. */
 #include "worker/train/solo.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 #include "worker/context.h"
 #include "worker/train/replica.h"
 

@@ -2,7 +2,7 @@
 #ifndef WORKER_TRAIN_SOLO_H
 #define WORKER_TRAIN_SOLO_H
 
-#include "worker/model.h"
+#include "worker/tensor/model.h"
 
 typedef struct solo solo;
 

@@ -7,7 +7,7 @@
 #define WORKER_TRAIN_STRATEGY_H
 
 #include "proto/wire.h"
-#include "worker/request.h"
+#include "worker/io/request.h"
 #include "worker/train/holding.h"
 
 typedef struct strategy strategy;

@@ -1,5 +1,5 @@
 /* strategy_choice.c - which strategy a job trains by. */
-#include "worker/client.h"
+#include "worker/io/client.h"
 #include "worker/train/strategy.h"
 
 /* Below it the calls inside the node cost more than the pushes that they save. */

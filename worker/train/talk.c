@@ -1,7 +1,7 @@
 /* talk.c - calls of the SDK's own, and who waits for them. */
 #include "worker/train/talk.h"
 
-#include "common/why.h"
+#include "common/base/why.h"
 
 #include <stdlib.h>
 #include <string.h>

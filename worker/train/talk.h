@@ -7,7 +7,7 @@
 #ifndef WORKER_TRAIN_TALK_H
 #define WORKER_TRAIN_TALK_H
 
-#include "worker/coll/coll.h"
+#include "worker/collective/coll.h"
 #include "worker/context.h"
 #include "worker/train/reducer.h"
 

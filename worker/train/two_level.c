@@ -21,11 +21,11 @@
  */
 #include "worker/train/ps.h"
 
-#include "common/fp_env.h"
-#include "common/log.h"
-#include "common/segment.h"
-#include "common/simd/simd.h"
-#include "common/why.h"
+#include "common/base/fp_env.h"
+#include "common/base/log.h"
+#include "common/base/segment.h"
+#include "common/compute/simd/simd.h"
+#include "common/base/why.h"
 #include "proto/scalars.h"
 #include "worker/train/culprit.h"
 #include "worker/train/reducer.h"

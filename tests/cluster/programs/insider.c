@@ -11,7 +11,7 @@
  *   again    what was recorded of a proof, as it was
  * Prints one line of JSON: connections that were let in, messages, and answers that gave away a number of memory.
  */
-#include "common/secret.h"
+#include "common/net/auth/secret.h"
 #include "tests/support/places.h"
 
 #include <arpa/inet.h>

@@ -5,8 +5,8 @@
  * prints   QUESTIONS LONGEST   how often the name server was asked, and the longest time in ms between two messages
  *                              of the other connection.
  */
-#include "common/clock.h"
-#include "common/transport/transport.h"
+#include "common/base/clock.h"
+#include "common/net/transport/transport.h"
 
 #include <arpa/inet.h>
 #include <poll.h>

@@ -6,8 +6,8 @@
  *   stranger squat PORT          listens there, and takes whatever comes, for 3 s
  * Prints what it heard: "heard N messages of M bytes, the largest L", and "up" when it was let in.
  */
-#include "common/clock.h"
-#include "common/guard.h"
+#include "common/base/clock.h"
+#include "common/net/auth/guard.h"
 #include "proto/wire.h"
 
 #include <poll.h>

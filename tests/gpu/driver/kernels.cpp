@@ -1,6 +1,6 @@
-/* kernels.cpp - the kernels of common/device/kernels, compiled for the host, as the played driver launches them. */
+/* kernels.cpp - the kernels of common/compute/device/kernels, compiled for the host, as the played driver launches them. */
 #include "../cuda_on_host.h"
-#include "common/device/kernels/kernels.h"
+#include "common/compute/device/kernels/kernels.h"
 #include "driver.h"
 
 /* ---- what a kernel touches ------------------------------------------------------------------------- */

@@ -1,0 +1,192 @@
+/* command_config.c - `penstock config`: writes a configuration file of accelerate, for `penstock run --config`. */
+#include "cli/command.h"
+#include "cli/config/key_flags.h"
+#include "cli/config/write_yaml.h"
+#include "common/config_files/resolve.h"
+#include "common/base/why.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { KEYS_MAX = 256 };
+
+static const char usage[] =
+    "usage: penstock config --config_file X.yml [--force] [--KEY VALUE]...\n\n"
+    "Writes a configuration file of accelerate, as `accelerate config` does, but from flags: "
+    "nothing is\n"
+    "asked.  Without --config_file (or --out) it is printed, and only with --force a file is "
+    "written over.  A KEY is "
+    "a "
+    "key of\n"
+    "that file, with - or _.  The first key of a section deepspeed_config or fsdp_config chooses\n"
+    "distributed_type.";
+
+/* The keys as a table of settings, which is what help is written from. */
+static int print_help(void)
+{
+    config_row rows[KEYS_MAX] = {
+        {"config_file", CONFIG_TEXT, 0, "", 0, 0, NULL, "The file to write; --out is the same."},
+        {"force", CONFIG_BOOL, 0, "no", 0, 0, NULL, "Write over it when it is there already."}};
+    size_t n = 2;
+    for (const key_row *row = accelerate_keys; row->path != NULL && n + 1 < KEYS_MAX; row++)
+        if (key_flag_name(row) != NULL && row->use != KEY_IDLE)
+            rows[n++] = (config_row){key_flag_name(row), CONFIG_TEXT, 0, "", 0, 0, NULL, row->doc};
+    return command_help(usage, rows);
+}
+
+static const char *nearest_key(const char *name)
+{
+    const char *names[KEYS_MAX], *of;
+    size_t n = 0;
+    for (const key_row *row = accelerate_keys; row->path != NULL && n < KEYS_MAX; row++)
+        if ((of = key_flag_name(row)) != NULL) names[n++] = of;
+    return command_nearest(name, names, n);
+}
+
+typedef struct {
+    document d;
+    const char *out;
+    bool force;
+} request;
+
+/* One flag; *i then stands on its value.  -1: go on; else the exit code. */
+static int take_flag(request *r, int argc, char **argv, int *i)
+{
+    char name[DOCUMENT_PATH_BYTES];
+    pen_error why;
+    const char *word = argv[*i], *equals = strchr(word, '=');
+    if (strncmp(word, "--", 2) != 0 || word[2] == '\0')
+        return command_fail(EXIT_USAGE, "unexpected argument '%s'", word);
+    const size_t n = equals != NULL ? (size_t)(equals - word - 2) : strlen(word + 2);
+    snprintf(name, sizeof name, "%.*s", (int)n, word + 2);
+    for (char *c = name; *c != '\0'; c++)
+        if (*c == '-') *c = '_';
+    if (strcmp(name, "force") == 0) {
+        r->force = true;
+        return -1;
+    }
+    const char *text;
+    const key_row *row = key_flag_find(name, &text);
+    const bool is_out  = strcmp(name, "out") == 0 || strcmp(name, "config_file") == 0;
+    if (row == NULL && !is_out)
+        return command_fail(EXIT_USAGE,
+                            "unknown key '%s'; did you mean '%s'?  (penstock config --help)", name,
+                            nearest_key(name));
+    if (text == NULL) text = equals != NULL ? equals + 1 : *i + 1 < argc ? argv[++*i] : NULL;
+    if (text == NULL) return command_fail(EXIT_USAGE, "--%s needs a value", name);
+    if (is_out) {
+        r->out = text;
+        return -1;
+    }
+    if (key_flag_put(&r->d, row, text, &why) == PEN_OK) return -1;
+    return command_fail(EXIT_USAGE, "%s", why.text);
+}
+
+static bool has_section(const document *d, const char *section)
+{
+    for (size_t i = 0; i < d->n; i++)
+        if (strncmp(d->keys[i].path, section, strlen(section)) == 0) return true;
+    return false;
+}
+
+static pen_status add_missing(document *d, const char *path, const char *text, document_kind kind,
+                              pen_error *why)
+{
+    return document_find(d, path) != NULL ? PEN_OK : document_add(d, path, text, kind, 0, why);
+}
+
+/* What `accelerate config` would have written of what nobody asked for. */
+static pen_status fill(document *d, pen_error *why)
+{
+    static const struct {
+        const char *path, *text;
+        document_kind kind;
+    } defaults[] = {
+        {"compute_environment", "LOCAL_MACHINE", DOCUMENT_TEXT},
+        {"machine_rank", "0", DOCUMENT_NUMBER},
+        {"main_process_ip", "", DOCUMENT_NULL},
+        {"main_process_port", "", DOCUMENT_NULL},
+        {"main_training_function", "main", DOCUMENT_TEXT},
+        {"mixed_precision", "no", DOCUMENT_TEXT},
+        {"num_machines", "1", DOCUMENT_NUMBER},
+        {"num_processes", "1", DOCUMENT_NUMBER},
+        {"use_cpu", "false", DOCUMENT_BOOL},
+    };
+    pen_status status = PEN_OK;
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults && status == PEN_OK; i++)
+        status = add_missing(d, defaults[i].path, defaults[i].text, defaults[i].kind, why);
+    if (status != PEN_OK) return status;
+    const document_key *n   = document_find(d, "num_processes");
+    const document_key *cpu = document_find(d, "use_cpu");
+    const char *kind        = strcmp(n->text, "1") == 0        ? "NO"
+                              : strcmp(cpu->text, "true") == 0 ? "MULTI_CPU"
+                                                               : "MULTI_GPU";
+    if (has_section(d, "deepspeed_config.")) kind = "DEEPSPEED";
+    if (has_section(d, "fsdp_config.")) kind = "FSDP";
+    status = add_missing(d, "distributed_type", kind, DOCUMENT_TEXT, why);
+    kind   = document_find(d, "distributed_type")->text;
+    if (status == PEN_OK && strcmp(kind, "DEEPSPEED") == 0 &&
+        document_find(d, "deepspeed_config.deepspeed_config_file") == NULL)
+        status = add_missing(d, "deepspeed_config.zero_stage", "2", DOCUMENT_NUMBER, why);
+    if (status == PEN_OK && strcmp(kind, "FSDP") == 0)
+        status =
+            add_missing(d, "fsdp_config.fsdp_sharding_strategy", "FULL_SHARD", DOCUMENT_TEXT, why);
+    return status;
+}
+
+static const char *nothing_given(const void *user, const char *setting, const char **source)
+{
+    (void)user;
+    (void)setting;
+    *source = "";
+    return NULL;
+}
+
+/* `penstock run` would take it. */
+static pen_status check(const document *d, pen_error *why)
+{
+    static const resolve_flags no_flags = {.lr = NULL};
+    resolution r;
+    const pen_status status =
+        resolve(d, NULL, &no_flags, (resolve_given){nothing_given, NULL}, &r, why);
+    for (size_t i = 0; status == PEN_OK && i < r.n_notices; i++)
+        fprintf(stderr, "penstock: %s\n", r.notices[i].text);
+    resolution_free(&r);
+    return status;
+}
+
+static pen_status write_file(request *r, pen_error *why)
+{
+    char temporary[CONFIG_TEXT_BYTES * 2];
+    if (!r->force && access(r->out, F_OK) == 0)
+        return why_set(why, PEN_BAD_SETTING, "%s is there already; --force writes over it", r->out);
+    snprintf(temporary, sizeof temporary, "%.400s.part", r->out);
+    FILE *file = fopen(temporary, "w");
+    if (file == NULL) return why_set(why, PEN_STORE, "cannot write %.200s: %m", temporary);
+    pen_status status = document_write_yaml(&r->d, file, why);
+    const bool failed = (fflush(file) != 0) | (fsync(fileno(file)) != 0) | (fclose(file) != 0);
+    if (status == PEN_OK && (failed || rename(temporary, r->out) != 0))
+        status = why_set(why, PEN_STORE, "cannot write %.200s: %m", r->out);
+    if (status != PEN_OK) unlink(temporary);
+    return status;
+}
+
+int command_config(int argc, char **argv)
+{
+    request r = {.d = {.name = "the flags"}, .out = NULL};
+    pen_error why;
+    int code = -1;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return print_help();
+    for (int i = 1; i < argc && code < 0; i++) code = take_flag(&r, argc, argv, &i);
+    if (code < 0) {
+        pen_status status = fill(&r.d, &why);
+        if (status == PEN_OK) status = check(&r.d, &why);
+        if (status == PEN_OK)
+            status = r.out != NULL ? write_file(&r, &why) : document_write_yaml(&r.d, stdout, &why);
+        code = status == PEN_OK ? 0 : command_fail(EXIT_USAGE, "%s", why.text);
+    }
+    document_free(&r.d);
+    return code;
+}

@@ -1,0 +1,56 @@
+/* command_server.c - `penstock server`: one parameter server, for one job. */
+#include "cli/command.h"
+#include "cli/commands/place.h"
+#include "common/base/log.h"
+#include "server/process/server.h"
+
+#include <malloc.h>
+#include <signal.h>
+
+enum { MMAPPED_BYTES_MIN = 64 << 10 };
+
+static server *running;
+static volatile sig_atomic_t was_told; /* to leave */
+
+static void leave(int signal_)
+{
+    (void)signal_;
+    was_told = 1;
+    server_leave(running);
+}
+
+/* Who keeps state in files wants memory back as soon as it is free, large blocks above all. */
+static void give_memory_back(const server_settings *s)
+{
+    if (s->offload_optimizer == OFFLOAD_NVME || s->offload_param == OFFLOAD_NVME)
+        mallopt(M_MMAP_THRESHOLD, MMAPPED_BYTES_MIN);
+}
+
+int command_server(int argc, char **argv)
+{
+    server_settings s;
+    pen_error why = {0};
+    int rest;
+    int code = command_settings(
+        server_settings_rows, &s, argc, argv,
+        "usage: penstock server [--master-addr HOST] [--master-port PORT] [--rank I] [--store DIR]",
+        &rest);
+    if (code >= 0) return code;
+    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
+    if (place_server(&s, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
+    log_format_set(s.log_format);
+    log_format_as("server", (int)s.rank);
+    command_raise_files();
+    give_memory_back(&s);
+    if (server_open(&s, &running, &why) != PEN_OK) return command_fail(1, "%s", why.text);
+
+    struct sigaction action = {.sa_handler = leave};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow (ulimit -f) is a full disk: it is told */
+    pen_status status = server_serve(running, &why);
+    server_close(running);
+    /* Whoever stops a whole job wants to hear of it once, and not of each. */
+    if (status == PEN_ABORTED && was_told) return 1;
+    return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
+}

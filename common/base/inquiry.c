@@ -1,0 +1,79 @@
+#include "common/base/inquiry.h"
+
+#include <time.h>
+
+void inquiry_init(inquiry *q, loop *l)
+{
+    pthread_condattr_t attributes;
+    *q = (inquiry){.loop = l};
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_cond_init(&q->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+static void run(void *user)
+{
+    inquiry *q = user;
+    pthread_mutex_lock(&q->lock);
+    const bool is_wanted = !q->is_closed;
+    pthread_mutex_unlock(&q->lock);
+    if (is_wanted) q->fn(q->user); /* both lie still while it is pending */
+    pthread_mutex_lock(&q->lock);
+    q->is_pending = false;
+    pthread_cond_signal(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static struct timespec after(uint64_t wait_ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)(wait_ms / 1000);
+    t.tv_nsec += (long)(wait_ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
+/* With the lock.  True: nothing is pending any more. */
+static bool settle(inquiry *q, const struct timespec *until)
+{
+    while (q->is_pending && !q->is_closed)
+        if (pthread_cond_timedwait(&q->changed, &q->lock, until) != 0) break;
+    return !q->is_pending && !q->is_closed;
+}
+
+bool inquiry_ask(inquiry *q, loop_fn fn, void *user, uint64_t wait_ms)
+{
+    const struct timespec until = after(wait_ms);
+    pthread_mutex_lock(&q->lock);
+    bool is_answered = settle(q, &until);
+    if (is_answered) {
+        q->is_pending = true;
+        q->fn         = fn;
+        q->user       = user;
+        q->task       = (loop_task){.fn = run, .user = q};
+        loop_post(q->loop, &q->task);
+        is_answered = settle(q, &until);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return is_answered;
+}
+
+void inquiry_close(inquiry *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->is_closed = true;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+}
+
+void inquiry_fini(inquiry *q)
+{
+    pthread_mutex_destroy(&q->lock);
+    pthread_cond_destroy(&q->changed);
+}

@@ -1,0 +1,87 @@
+/* device.c - the table of devices. */
+#include "common/compute/device/device.h"
+
+#include <link.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+extern const device_ops device_cuda, device_cpu;
+
+const device_ops *const device_all[] = {&device_cuda, &device_cpu, NULL};
+
+/* ---- whether there may be any ------------------------------------------------------------------- */
+/* How many libraries the process had loaded when there was no driver among them, plus one; 0: nobody looked. */
+static _Atomic unsigned long long looked_at;
+
+static int look_for_driver(struct dl_phdr_info *info, size_t size, void *user)
+{
+    (void)size;
+    *(bool *)user = info->dlpi_name != NULL && strstr(info->dlpi_name, "libcuda.so") != NULL;
+    return *(bool *)user;
+}
+
+static int count_libraries(struct dl_phdr_info *info, size_t size, void *user)
+{
+    (void)size;
+    *(unsigned long long *)user = info->dlpi_adds;
+    return 1;
+}
+
+bool device_is_loaded(void)
+{
+    unsigned long long loaded = 0;
+    bool is_there             = false;
+    dl_iterate_phdr(count_libraries, &loaded);
+    if (atomic_load(&looked_at) == loaded + 1) return false;
+    dl_iterate_phdr(look_for_driver, &is_there);
+    if (!is_there) atomic_store(&looked_at, loaded + 1);
+    return is_there;
+}
+
+const device_ops *device_of(const void *pointer)
+{
+    int i             = 0;
+    const bool is_any = device_is_loaded();
+    while (device_all[i + 1] != NULL && (!is_any || !device_all[i]->owns(pointer))) i++;
+    return device_all[i];
+}
+
+bool device_is_host(const device_ops *ops)
+{
+    return strcmp(ops->name, "cpu") == 0;
+}
+
+const device_ops *device_beside_host(char *note, size_t note_size)
+{
+    if (note_size > 0) note[0] = '\0';
+    for (const device_ops *const *d = device_all; *d != NULL; d++)
+        if (!device_is_host(*d) && (*d)->available(note, note_size)) return *d;
+    return NULL;
+}
+
+static pthread_once_t process_once = PTHREAD_ONCE_INIT;
+static _Atomic uint64_t process;
+
+static void draw_process(void)
+{
+    uint64_t number = 0;
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        number = (uint64_t)getpid() << 32 ^ (uintptr_t)&number;
+    atomic_store(&process, number | 1);
+}
+
+/* After a fork the child is another process; its first thread is its only one. */
+static void begin_process(void)
+{
+    draw_process();
+    pthread_atfork(NULL, NULL, draw_process);
+}
+
+uint64_t device_process(void)
+{
+    pthread_once(&process_once, begin_process);
+    return atomic_load(&process);
+}

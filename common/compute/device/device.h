@@ -1,0 +1,149 @@
+/* device.h - where numbers may live: host memory, or a CUDA device.
+ *
+ * Asking never wakes a device: a process that has not used CUDA gets no CUDA context from us.
+ * To add a device: write device_<name>.c and one line in the table of device.c.
+ */
+#ifndef COMMON_DEVICE_H
+#define COMMON_DEVICE_H
+
+#include "common/compute/simd/reduce.h"
+#include "penstock.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Names an allocation for another process of this host: plain bytes, may lie in shared memory. */
+typedef struct {
+    uint64_t
+        id; /* of the allocation: differs from every other one of the process, also after a free */
+    uint64_t offset; /* of the pointer in it */
+    uint64_t
+        process; /* drawn at random by each process, so that equal pids in two containers are not mistaken */
+    uint64_t base; /* where the allocation begins in that process */
+    int32_t pid, device;
+    uint8_t handle[64]; /* cudaIpcMemHandle_t, or a segment_ref */
+} device_ref;
+
+/* Names an event for another process of this host. */
+typedef struct {
+    uint64_t process;
+    uint64_t event; /* device_event in that process */
+    uint8_t handle[64];
+} device_event_ref;
+
+/* A wait of the device itself for flags in its memory; see flag_wait(). */
+typedef struct {
+    const void
+        *flags; /* [n] 64-bit numbers, DEVICE_FLAG_BYTES apart, in the memory of this device */
+    const uint64_t *abort; /* of host_alloc(): another value than 0 ends the wait */
+    uint32_t *
+        result; /* of host_alloc(): why a wait ended early, a device_flag_result; else left alone */
+    uint64_t value, timeout_ns;
+    int n;
+} device_flag_wait;
+
+typedef enum { DEVICE_FLAG_CAME, DEVICE_FLAG_ABORTED, DEVICE_FLAG_LATE } device_flag_result;
+enum { DEVICE_FLAG_BYTES = 64, DEVICE_ARRAYS_MAX = 64, DEVICE_HANDLE_BYTES = 64 };
+
+/* Where work is enqueued: a cudaStream_t.  The host does at once what it is told, and has none. */
+typedef void *device_stream;
+typedef struct device_event device_event;
+
+typedef struct {
+    const char *name; /* "cpu", "cuda" */
+    const char *doc;
+
+    /* Whether this build and this machine have it.  note: what was found, or why not, for `penstock doctor`. */
+    bool (*available)(char *note, size_t note_size);
+
+    /* Whether `pointer` is memory of this device.  Thread: any.  Cost: one driver query at most. */
+    bool (*owns)(const void *pointer);
+
+    /* Makes `device` the one this thread works on until leave(): what has no pointer (events, stream 0) belongs to it.
+     * Wakes the device.  Calls outside of enter() work on the device of their pointer. */
+    pen_status (*enter)(int device, pen_error *why);
+    void (*leave)(void);
+
+    /* ---- memory that other processes can map; any thread ---- */
+    void *(*alloc)(size_t bytes, int device,
+                   pen_error *why); /* zeroed, 256-byte aligned; NULL + why */
+    void (*free)(void *data);
+    /* UNSUPPORTED: this allocation cannot be shared (a memory pool, virtual memory, foreign host memory): use one of
+     * alloc() and copy. */
+    pen_status (*share)(const void *data, size_t bytes, device_ref *ref, pen_error *why);
+    /* Counted: the second map of an allocation returns the same mapping.  A ref of this very process gives the pointer
+     * itself.  UNREACHABLE: the process or the allocation is gone. */
+    pen_status (*map)(const device_ref *ref, void **data, pen_error *why);
+    void (*unmap)(const device_ref *ref);
+    /* Bytes from the beginning of a mapped allocation to its end, as they were checked when it was mapped; SIZE_MAX:
+     * only the driver knows.  NULL: it always is. */
+    size_t (*room)(const device_ref *ref);
+    /* Host memory that the device reads and writes without a copy through the host's caches; zeroed. */
+    void *(*host_alloc)(size_t bytes, pen_error *why);
+    void (*host_free)(void *data);
+    /* Host memory of anybody's, from here on as good as host_alloc()'s; until unpin(), which comes before it is freed. */
+    pen_status (*pin)(void *data, size_t bytes, pen_error *why);
+    void (*unpin)(void *data);
+
+    /* ---- streams: what is on one runs beside what is on others; any thread ---- */
+    /* *stream is the caller's; it does not wait for the default stream, nor that for it. */
+    pen_status (*stream_new)(int device, device_stream *stream, pen_error *why);
+    void (*stream_free)(device_stream stream); /* what is enqueued is still done */
+
+    /* ---- work, in the order of its stream; the host does at once what it is told ---- */
+    pen_status (*copy)(void *to, const void *from, size_t bytes, device_stream stream,
+                       pen_error *why); /* either may be host memory */
+    /* At most DEVICE_ARRAYS_MAX inputs and outputs. */
+    pen_status (*reduce)(const reduce_args *args, size_t begin, size_t count, device_stream stream,
+                         pen_error *why);
+    /* Sums of micro-batches: sum[i] = in[i] (is_first), or sum[i] + in[i], in float32; f32, f16 and bf16. */
+    pen_status (*accumulate)(float *sum, const void *in, pen_dtype dtype, size_t n, bool is_first,
+                             device_stream stream, pen_error *why);
+    /* to[i] = sum[i] rounded to nearest even; f16 and bf16. */
+    pen_status (*narrow)(void *to, const float *sum, pen_dtype dtype, size_t n,
+                         device_stream stream, pen_error *why);
+    pen_status (*zero)(void *to, size_t bytes, device_stream stream, pen_error *why);
+    device_event *(*event_new)(void); /* NULL: no memory */
+    void (*event_free)(device_event *event);
+    pen_status (*event_record)(device_event *event, device_stream stream, pen_error *why);
+    pen_status (*event_done)(device_event *event,
+                             pen_error *why); /* OK, AGAIN, or DEVICE: what went wrong */
+    pen_status (*stream_wait)(device_stream stream, device_event *event, pen_error *why);
+
+    /* ---- what members on one host need to wait for each other's streams ---- */
+    pen_status (*event_share)(device_event *event, device_event_ref *ref, pen_error *why);
+    /* Waits for what was last recorded; the peer must have called event_record() before stream_wait() here. */
+    device_event *(*event_map)(const device_event_ref *ref,
+                               pen_error *why); /* ended by event_free() */
+    pen_status (*flag_set)(void *const *flags, int n, uint64_t value, device_stream stream,
+                           pen_error *why);
+    /* OK: the stream waits.  AGAIN (host): nobody waits, ask again. */
+    pen_status (*flag_wait)(const device_flag_wait *wait, device_stream stream, pen_error *why);
+
+    /* 16 bytes that are equal for two processes exactly if they use the same device. */
+    void (*uuid)(int device, uint8_t out[16]);
+    int (*count)(void);                 /* devices that there are; wakes the driver */
+    int (*current)(void);               /* device of the calling thread; -1: host */
+    int (*device)(const void *pointer); /* where it lies; -1: host */
+} device_ops;
+
+extern const device_ops
+    *const device_all[]; /* NULL-terminated; the host last, since it owns all the rest */
+
+/* Whether a driver is in this process: without one no pointer can be a device's.  A driver can only come with another
+ * library that is loaded, so this costs a look at a counter; asking a device would search for its driver. */
+bool device_is_loaded(void);
+
+/* The device whose memory `pointer` is; never NULL. */
+const device_ops *device_of(const void *pointer);
+
+/* Whether it is the host itself. */
+bool device_is_host(const device_ops *ops);
+/* The first device that is not the host and can be used here; NULL: none, and note says whether build, driver or device
+ * is missing. */
+const device_ops *device_beside_host(char *note, size_t note_size);
+
+/* What this process is called in a device_ref. */
+uint64_t device_process(void);
+
+#endif

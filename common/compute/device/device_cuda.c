@@ -1,0 +1,335 @@
+/* device_cuda.c - the CUDA device: its driver and its contexts.  Memory, streams and work are in device_cuda_*.c.
+ *
+ * DESIGN
+ * Driver.    Found at run time, so that one binary runs with and without it; only the driver, no runtime.  A CUDA
+ *            pointer can only exist in a process that has already loaded the driver; so what merely asks looks for a
+ *            loaded driver (RTLD_NOLOAD) and never loads one.  Once found it stays.
+ * Contexts.  Work is done in the context of its stream; for stream 0 in the one that was entered, or else in that of
+ *            its pointer's device.  A context that the caller's thread has is left as it was.  Without one the primary
+ *            context is used, as CUDA's own runtime does.
+ */
+#include "common/compute/device/device_cuda.h"
+
+#include "common/base/why.h"
+#include <stdio.h>
+
+#ifdef PENSTOCK_CUDA
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+#define DRIVER_NAME "libcuda.so.1"
+
+/* ---- the driver ---------------------------------------------------------------------------------- */
+
+/* cuda.h gives many functions the name of their newest version: the name is taken after that. */
+#define NAME_OF(function) #function
+#define NAME(function)    NAME_OF(function)
+#define FIND(function)    ok = find((void **)&cuda_driver.function, handle, NAME(function)) && ok;
+
+struct cuda_driver cuda_driver;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything static here */
+static bool is_found;
+
+static bool find(void **function, void *handle, const char *name)
+{
+    *function = dlsym(handle, name);
+    return *function != NULL;
+}
+
+static bool find_all(int flags)
+{
+    bool ok      = true;
+    void *handle = dlopen(DRIVER_NAME, RTLD_LAZY | flags);
+    if (handle == NULL) return false;
+    DRIVER_FUNCTIONS(FIND)
+    if (!ok) dlclose(handle);
+    return ok;
+}
+
+bool cuda_has_driver(int flags)
+{
+    pthread_mutex_lock(&lock);
+    if (!is_found) is_found = find_all(flags);
+    const bool found = is_found;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+pen_status cuda_failed(CUresult result, const char *what, pen_error *why)
+{
+    const char *text = NULL;
+    if (result == CUDA_SUCCESS) return PEN_OK;
+    if (cuda_driver.cuGetErrorString(result, &text) != CUDA_SUCCESS) text = "unknown error";
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return why_set(why, PEN_NO_MEMORY, "CUDA has no memory left (%s)", what);
+    return why_set(why, PEN_DEVICE, "CUDA: %s: %s (%d)", what, text, result);
+}
+
+static bool cuda_available(char *note, size_t note_size)
+{
+    int devices = 0;
+    if (!cuda_has_driver(0)) {
+        snprintf(note, note_size,
+                 "built with CUDA %d.%d; no driver on this machine (" DRIVER_NAME " not found)",
+                 CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+        return false;
+    }
+    if (cuda_driver.cuInit(0) != CUDA_SUCCESS ||
+        cuda_driver.cuDeviceGetCount(&devices) != CUDA_SUCCESS) {
+        snprintf(note, note_size, "built with CUDA %d.%d; the driver does not start (no device?)",
+                 CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+        return false;
+    }
+    snprintf(note, note_size, "built with CUDA %d.%d; %d device%s", CUDA_VERSION / 1000,
+             CUDA_VERSION % 1000 / 10, devices, devices == 1 ? "" : "s");
+    return devices > 0;
+}
+
+bool cuda_attribute(void *value, CUpointer_attribute name, const void *pointer)
+{
+    return cuda_has_driver(RTLD_NOLOAD) && pointer != NULL &&
+           cuda_driver.cuPointerGetAttribute(value, name, (CUdeviceptr)pointer) == CUDA_SUCCESS;
+}
+
+bool cuda_owns(const void *pointer)
+{
+    CUmemorytype type = CU_MEMORYTYPE_HOST;
+    return cuda_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) &&
+           type == CU_MEMORYTYPE_DEVICE;
+}
+
+int cuda_device(const void *pointer)
+{
+    int device = -1;
+    return cuda_attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) ? device : -1;
+}
+
+int cuda_current(void)
+{
+    CUcontext context = NULL;
+    CUdevice device   = -1;
+    if (!cuda_has_driver(RTLD_NOLOAD) || cuda_driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+        return -1;
+    if (context == NULL || cuda_driver.cuCtxGetDevice(&device) != CUDA_SUCCESS) return -1;
+    return device;
+}
+
+static int cuda_count(void)
+{
+    int devices = 0;
+    if (!cuda_has_driver(0) || cuda_driver.cuInit(0) != CUDA_SUCCESS) return 0;
+    return cuda_driver.cuDeviceGetCount(&devices) == CUDA_SUCCESS ? devices : 0;
+}
+
+static void cuda_uuid(int device, uint8_t out[16])
+{
+    CUuuid uuid = {{0}};
+    CUdevice handle;
+    memset(out, 0, 16);
+    if (!cuda_has_driver(0) || cuda_driver.cuInit(0) != CUDA_SUCCESS) return;
+    if (cuda_driver.cuDeviceGet(&handle, device) != CUDA_SUCCESS) return;
+    if (cuda_driver.cuDeviceGetUuid(&uuid, handle) == CUDA_SUCCESS) memcpy(out, uuid.bytes, 16);
+}
+
+/* ---- contexts ------------------------------------------------------------------------------------ */
+
+enum { DEVICES_MAX = 32 };
+
+static CUcontext primary[DEVICES_MAX]; /* kept once taken, as the runtime keeps it */
+
+pen_status cuda_primary_context(int device, CUcontext *context, pen_error *why)
+{
+    CUdevice handle;
+    CUresult result;
+    if (device < 0 || device >= DEVICES_MAX)
+        return why_set(why, PEN_INVALID_ARGUMENT, "there is no CUDA device %d", device);
+    if (!cuda_has_driver(0))
+        return why_set(why, PEN_UNSUPPORTED, "there is no CUDA driver on this machine");
+    pthread_mutex_lock(&lock);
+    result = cuda_driver.cuInit(0);
+    if (result == CUDA_SUCCESS) result = cuda_driver.cuDeviceGet(&handle, device);
+    if (result == CUDA_SUCCESS && primary[device] == NULL)
+        result = cuda_driver.cuDevicePrimaryCtxRetain(&primary[device], handle);
+    *context = primary[device];
+    pthread_mutex_unlock(&lock);
+    return cuda_failed(result, "taking the device's context", why);
+}
+
+static _Thread_local int entered; /* enter() and cuda_enter_for() that are not left yet */
+
+pen_status cuda_push(CUcontext context, const char *what, pen_error *why)
+{
+    pen_status status = cuda_failed(cuda_driver.cuCtxPushCurrent(context), what, why);
+    if (status == PEN_OK) entered++;
+    return status;
+}
+
+pen_status cuda_enter(int wanted, pen_error *why)
+{
+    CUcontext context = NULL;
+    const int device  = wanted < 0 ? 0 : wanted; /* as the runtime does, for who has not said */
+    if (cuda_current() == device) {
+        cuda_driver.cuCtxGetCurrent(&context);
+    } else {
+        pen_status status = cuda_primary_context(device, &context, why);
+        if (status != PEN_OK) return status;
+    }
+    return cuda_push(context, "entering the device", why);
+}
+
+void cuda_leave(void)
+{
+    CUcontext context;
+    cuda_driver.cuCtxPopCurrent(&context);
+    entered--;
+}
+
+bool cuda_is_own_stream(device_stream stream)
+{
+    return (uintptr_t)stream > 2;
+}
+
+pen_status cuda_enter_for(device_stream stream, const void *pointer, pen_error *why)
+{
+    CUcontext context = NULL;
+    const int device  = cuda_device(pointer);
+    if (!cuda_has_driver(0))
+        return why_set(why, PEN_UNSUPPORTED, "there is no CUDA driver on this machine");
+    if (cuda_is_own_stream(stream)) {
+        pen_status status = cuda_failed(cuda_driver.cuStreamGetCtx((CUstream)stream, &context),
+                                        "asking for a stream", why);
+        if (status != PEN_OK) return status;
+        return cuda_push(context, "entering a stream's context", why);
+    }
+    /* Inside of enter() the default stream is that of the device entered, also for memory of another. */
+    if (cuda_current() >= 0 && (entered > 0 || device < 0)) return cuda_enter(cuda_current(), why);
+    return cuda_enter(device, why);
+}
+
+/* ---- the device ---------------------------------------------------------------------------------- */
+
+const device_ops device_cuda = {
+    .name         = "cuda",
+    .doc          = "Memory of an NVIDIA GPU.",
+    .available    = cuda_available,
+    .owns         = cuda_owns,
+    .enter        = cuda_enter,
+    .leave        = cuda_leave,
+    .alloc        = cuda_alloc,
+    .free         = cuda_free,
+    .share        = cuda_share,
+    .map          = cuda_map,
+    .unmap        = cuda_unmap,
+    .host_alloc   = cuda_host_alloc,
+    .host_free    = cuda_host_free,
+    .pin          = cuda_pin,
+    .unpin        = cuda_unpin,
+    .stream_new   = cuda_stream_new,
+    .stream_free  = cuda_stream_free,
+    .copy         = cuda_copy,
+    .reduce       = cuda_reduce,
+    .accumulate   = cuda_accumulate,
+    .narrow       = cuda_narrow,
+    .zero         = cuda_zero,
+    .event_new    = cuda_event_new,
+    .event_free   = cuda_event_free,
+    .event_record = cuda_event_record,
+    .event_done   = cuda_event_done,
+    .stream_wait  = cuda_stream_wait,
+    .event_share  = cuda_event_share,
+    .event_map    = cuda_event_map,
+    .flag_set     = cuda_flag_set,
+    .flag_wait    = cuda_flag_wait,
+    .uuid         = cuda_uuid,
+    .count        = cuda_count,
+    .current      = cuda_current,
+    .device       = cuda_device,
+};
+
+#else
+
+static bool cuda_available(char *note, size_t note_size)
+{
+    snprintf(note, note_size,
+             "built off (PENSTOCK_CUDA=OFF, or no CUDA toolkit at configure time)");
+    return false;
+}
+
+static bool cuda_owns(const void *pointer)
+{
+    (void)pointer;
+    return false;
+}
+
+static pen_status off(pen_error *why)
+{
+    return why_set(why, PEN_UNSUPPORTED,
+                   "this library was built without CUDA; configure with PENSTOCK_CUDA=ON");
+}
+
+static void *cuda_alloc(size_t bytes, int device, pen_error *why)
+{
+    (void)bytes, (void)device;
+    off(why);
+    return NULL;
+}
+
+static void *cuda_host_alloc(size_t bytes, pen_error *why)
+{
+    return cuda_alloc(bytes, 0, why);
+}
+
+static pen_status cuda_enter(int device, pen_error *why)
+{
+    (void)device;
+    return off(why);
+}
+
+static pen_status cuda_pin(void *data, size_t bytes, pen_error *why)
+{
+    (void)data, (void)bytes;
+    return off(why);
+}
+
+static pen_status cuda_stream_new(int device, device_stream *stream, pen_error *why)
+{
+    (void)device, (void)stream;
+    return off(why);
+}
+
+static int cuda_count(void)
+{
+    return 0;
+}
+
+static int cuda_current(void)
+{
+    return -1;
+}
+
+static int cuda_device(const void *pointer)
+{
+    (void)pointer;
+    return -1;
+}
+
+/* What works on memory or events of this device is never reached: nothing is its memory. */
+const device_ops device_cuda = {
+    .name       = "cuda",
+    .doc        = "Memory of an NVIDIA GPU.",
+    .available  = cuda_available,
+    .owns       = cuda_owns,
+    .enter      = cuda_enter,
+    .alloc      = cuda_alloc,
+    .host_alloc = cuda_host_alloc,
+    .pin        = cuda_pin,
+    .stream_new = cuda_stream_new,
+    .count      = cuda_count,
+    .current    = cuda_current,
+    .device     = cuda_device,
+};
+
+#endif

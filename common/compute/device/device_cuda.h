@@ -1,0 +1,95 @@
+/* device_cuda.h - the inside of the CUDA device, shared by device_cuda*.c only; the one file that includes CUDA. */
+#ifndef COMMON_DEVICE_CUDA_H
+#define COMMON_DEVICE_CUDA_H
+
+#include "common/compute/device/device.h"
+
+#ifdef PENSTOCK_CUDA
+
+#include <cuda.h>
+
+/* ---- the driver: device_cuda.c ------------------------------------------------------------------- */
+
+/* clang-format off */
+#define DRIVER_FUNCTIONS(X)                                                                        \
+    X(cuInit) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetUuid) X(cuDeviceGetAttribute)        \
+    X(cuDeviceCanAccessPeer) X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent)                        \
+    X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuCtxGetDevice) X(cuCtxEnablePeerAccess)              \
+    X(cuPointerGetAttribute) X(cuMemGetAddressRange) X(cuMemAlloc) X(cuMemFree) X(cuMemsetD8)      \
+    X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyAsync) X(cuIpcGetMemHandle)                       \
+    X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle)    \
+    X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuStreamWaitEvent)       \
+    X(cuStreamSynchronize) X(cuStreamGetCtx) X(cuStreamCreate) X(cuStreamDestroy)                  \
+    X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemsetD8Async) X(cuModuleLoadData)             \
+    X(cuModuleGetFunction) X(cuLaunchKernel) X(cuGetErrorString)
+/* clang-format on */
+
+#define POINTER(function) __typeof__(function) *function;
+
+/* Nothing of it is called before cuda_has_driver() said yes. */
+extern struct cuda_driver {
+    DRIVER_FUNCTIONS(POINTER)
+} cuda_driver;
+
+/* flags: RTLD_NOLOAD looks only for one that is loaded. */
+bool cuda_has_driver(int flags);
+/* What a result of the driver means; what: what was tried. */
+pen_status cuda_failed(CUresult result, const char *what, pen_error *why);
+bool cuda_attribute(void *value, CUpointer_attribute name, const void *pointer);
+bool cuda_owns(const void *pointer);
+int cuda_device(const void *pointer);
+int cuda_current(void);
+
+/* ---- contexts: device_cuda.c --------------------------------------------------------------------- */
+
+pen_status cuda_primary_context(int device, CUcontext *context, pen_error *why);
+/* Makes a context the current one, until cuda_leave(). */
+pen_status cuda_push(CUcontext context, const char *what, pen_error *why);
+pen_status cuda_enter(int wanted, pen_error *why);
+void cuda_leave(void);
+/* Streams 0, 1 and 2 are CUDA's own and belong to whatever context is current. */
+bool cuda_is_own_stream(device_stream stream);
+/* Enters the context that work on `stream` and `pointer` (may be NULL) belongs to; left with cuda_leave(). */
+pen_status cuda_enter_for(device_stream stream, const void *pointer, pen_error *why);
+
+/* ---- memory: device_cuda_memory.c ---------------------------------------------------------------- */
+
+void *cuda_alloc(size_t bytes, int device, pen_error *why);
+void cuda_free(void *data);
+void *cuda_host_alloc(size_t bytes, pen_error *why);
+void cuda_host_free(void *data);
+pen_status cuda_pin(void *data, size_t bytes, pen_error *why);
+void cuda_unpin(void *data);
+pen_status cuda_share(const void *data, size_t bytes, device_ref *ref, pen_error *why);
+pen_status cuda_map(const device_ref *ref, void **data, pen_error *why);
+void cuda_unmap(const device_ref *ref);
+
+/* ---- streams and events: device_cuda_stream.c ---------------------------------------------------- */
+
+pen_status cuda_stream_new(int device, device_stream *stream, pen_error *why);
+void cuda_stream_free(device_stream stream);
+device_event *cuda_event_new(void);
+void cuda_event_free(device_event *event);
+pen_status cuda_event_record(device_event *event, device_stream stream, pen_error *why);
+pen_status cuda_event_done(device_event *event, pen_error *why);
+pen_status cuda_stream_wait(device_stream stream, device_event *event, pen_error *why);
+pen_status cuda_event_share(device_event *event, device_event_ref *ref, pen_error *why);
+device_event *cuda_event_map(const device_event_ref *ref, pen_error *why);
+
+/* ---- what kernels do: device_cuda_work.c --------------------------------------------------------- */
+
+pen_status cuda_reduce(const reduce_args *args, size_t begin, size_t count, device_stream stream,
+                       pen_error *why);
+pen_status cuda_accumulate(float *sum, const void *in, pen_dtype dtype, size_t n, bool is_first,
+                           device_stream stream, pen_error *why);
+pen_status cuda_narrow(void *to, const float *sum, pen_dtype dtype, size_t n, device_stream stream,
+                       pen_error *why);
+pen_status cuda_zero(void *to, size_t bytes, device_stream stream, pen_error *why);
+pen_status cuda_copy(void *to, const void *from, size_t bytes, device_stream stream,
+                     pen_error *why);
+pen_status cuda_flag_set(void *const *flags, int n, uint64_t value, device_stream stream,
+                         pen_error *why);
+pen_status cuda_flag_wait(const device_flag_wait *wait, device_stream stream, pen_error *why);
+
+#endif
+#endif

@@ -1,0 +1,234 @@
+/* device_cuda_memory.c - memory of CUDA devices, pinned memory of the host, and allocations of other processes.
+ *
+ * Legacy IPC handles name whole allocations; the offset of a pointer in it travels beside it.  A handle can be opened
+ * once per context: openings are counted.
+ */
+#include "common/compute/device/device_cuda.h"
+
+#ifdef PENSTOCK_CUDA
+
+#include "common/base/why.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of handles and mappings */
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+void *cuda_alloc(size_t bytes, int device, pen_error *why)
+{
+    CUdeviceptr data  = 0;
+    const size_t size = bytes > 0 ? bytes : 1;
+    if (cuda_enter(device, why) != PEN_OK) return NULL;
+    CUresult result = cuda_driver.cuMemAlloc(&data, size);
+    if (result == CUDA_SUCCESS) {
+        result = cuda_driver.cuMemsetD8(data, 0, size);
+        if (result == CUDA_SUCCESS) result = cuda_driver.cuStreamSynchronize(NULL);
+        if (result != CUDA_SUCCESS) cuda_driver.cuMemFree(data);
+    }
+    cuda_leave();
+    return cuda_failed(result, "allocating memory", why) == PEN_OK ? (void *)(uintptr_t)data : NULL;
+}
+
+void cuda_free(void *data)
+{
+    if (data == NULL || cuda_enter_for(NULL, data, NULL) != PEN_OK) return;
+    cuda_driver.cuMemFree((CUdeviceptr)data);
+    cuda_leave();
+}
+
+void *cuda_host_alloc(size_t bytes, pen_error *why)
+{
+    void *data = NULL;
+    if (cuda_enter_for(NULL, NULL, why) != PEN_OK) return NULL;
+    CUresult result = cuda_driver.cuMemHostAlloc(
+        &data, bytes > 0 ? bytes : 1, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    cuda_leave();
+    if (cuda_failed(result, "allocating host memory", why) != PEN_OK) return NULL;
+    return memset(data, 0, bytes);
+}
+
+void cuda_host_free(void *data)
+{
+    if (data == NULL || cuda_enter_for(NULL, NULL, NULL) != PEN_OK) return;
+    cuda_driver.cuMemFreeHost(data);
+    cuda_leave();
+}
+
+pen_status cuda_pin(void *data, size_t bytes, pen_error *why)
+{
+    if (bytes == 0) return PEN_OK;
+    pen_status status = cuda_enter_for(NULL, NULL, why);
+    if (status != PEN_OK) return status;
+    CUresult result = cuda_driver.cuMemHostRegister(data, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    cuda_leave();
+    return cuda_failed(result, "pinning host memory", why);
+}
+
+/* What was of no bytes was never pinned: the driver says so, and nothing is done. */
+void cuda_unpin(void *data)
+{
+    if (data == NULL || cuda_enter_for(NULL, NULL, NULL) != PEN_OK) return;
+    cuda_driver.cuMemHostUnregister(data);
+    cuda_leave();
+}
+
+/* ---- memory that other processes map --------------------------------------------------------------- */
+
+/* Asking for a handle enters the kernel; the answer for an allocation never changes. */
+enum { HANDLES = 64 };
+static struct {
+    uint64_t id;
+    CUipcMemHandle handle;
+} known_handle[HANDLES];
+
+static CUresult handle_of(CUdeviceptr base, uint64_t id, CUipcMemHandle *handle)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    if (known_handle[id % HANDLES].id != id) {
+        result = cuda_driver.cuIpcGetMemHandle(&known_handle[id % HANDLES].handle, base);
+        known_handle[id % HANDLES].id = result == CUDA_SUCCESS ? id : 0;
+    }
+    *handle = known_handle[id % HANDLES].handle;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+pen_status cuda_share(const void *data, size_t bytes, device_ref *ref, pen_error *why)
+{
+    CUdeviceptr base      = 0;
+    size_t size           = 0;
+    uint64_t id           = 0;
+    unsigned char is_able = 0,
+                  room[8] = {0}; /* the attribute is a bool; room, should it be an int */
+    CUipcMemHandle handle;
+    if (!cuda_attribute(room, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, data) ||
+        !cuda_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, data))
+        return why_set(why, PEN_UNSUPPORTED, "this is not memory of a CUDA device");
+    is_able = room[0];
+    if (!is_able)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "this CUDA memory cannot be shared with other processes (a pool or virtual "
+                       "memory); allocate it with cudaMalloc or pen_alloc()");
+    pen_status status = cuda_enter_for(NULL, data, why);
+    if (status != PEN_OK) return status;
+    CUresult result = cuda_driver.cuMemGetAddressRange(&base, &size, (CUdeviceptr)data);
+    if (result == CUDA_SUCCESS) result = handle_of(base, id, &handle);
+    cuda_leave();
+    if (result != CUDA_SUCCESS) {
+        cuda_failed(result, "sharing memory", why);
+        return why_set(why, PEN_UNSUPPORTED, "this CUDA memory cannot be shared (%.200s)",
+                       why != NULL ? why->text : "");
+    }
+    if ((CUdeviceptr)data + bytes > base + size)
+        return why_set(why, PEN_INVALID_ARGUMENT, "%zu bytes go beyond the end of the allocation",
+                       bytes);
+    *ref = (device_ref){.id      = id,
+                        .offset  = (CUdeviceptr)data - base,
+                        .process = device_process(),
+                        .base    = base,
+                        .pid     = getpid(),
+                        .device  = cuda_device(data)};
+    memcpy(ref->handle, &handle, sizeof handle);
+    return PEN_OK;
+}
+
+typedef struct mapping {
+    struct mapping *next;
+    uint64_t process, id;
+    CUcontext context;
+    CUdeviceptr base;
+    int count;
+} mapping;
+
+static mapping *mappings;
+
+static mapping **find_mapping(const device_ref *ref, CUcontext context)
+{
+    mapping **at = &mappings;
+    while (*at != NULL &&
+           ((*at)->process != ref->process || (*at)->id != ref->id || (*at)->context != context))
+        at = &(*at)->next;
+    return at;
+}
+
+/* With the lock held. */
+static CUresult open_mapping(const device_ref *ref, CUcontext context, mapping **at)
+{
+    CUipcMemHandle handle;
+    mapping *m = calloc(1, sizeof *m);
+    if (m == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *m = (mapping){.process = ref->process, .id = ref->id, .context = context};
+    memcpy(&handle, ref->handle, sizeof handle);
+    CUresult result =
+        cuda_driver.cuIpcOpenMemHandle(&m->base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (result == CUDA_SUCCESS)
+        *at = m;
+    else
+        free(m);
+    return result;
+}
+
+/* Another device of this process: its memory has an address here, which this device may not use yet. */
+static pen_status map_own(const device_ref *ref, void **data, pen_error *why)
+{
+    CUcontext context = NULL;
+    const int own     = cuda_current();
+    int can           = 1;
+    *data             = (void *)(uintptr_t)(ref->base + ref->offset);
+    if (own < 0 || own == ref->device) return PEN_OK;
+    if (cuda_driver.cuDeviceCanAccessPeer(&can, own, ref->device) != CUDA_SUCCESS || !can)
+        return why_set(why, PEN_UNREACHABLE, "CUDA device %d cannot reach memory of device %d", own,
+                       ref->device);
+    pen_status status = cuda_primary_context(ref->device, &context, why);
+    if (status != PEN_OK) return status;
+    CUresult result = cuda_driver.cuCtxEnablePeerAccess(context, 0);
+    if (result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return PEN_OK;
+    return cuda_failed(result, "reaching another device", why);
+}
+
+pen_status cuda_map(const device_ref *ref, void **data, pen_error *why)
+{
+    CUcontext context = NULL;
+    pen_status status = cuda_enter_for(NULL, NULL, why);
+    if (status != PEN_OK) return status;
+    if (ref->process == device_process()) {
+        status = map_own(ref, data, why);
+        cuda_leave();
+        return status;
+    }
+    cuda_driver.cuCtxGetCurrent(&context);
+    pthread_mutex_lock(&lock);
+    mapping **at    = find_mapping(ref, context);
+    CUresult result = *at == NULL ? open_mapping(ref, context, at) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) {
+        (*at)->count++;
+        *data = (void *)(uintptr_t)((*at)->base + ref->offset);
+    }
+    pthread_mutex_unlock(&lock);
+    cuda_leave();
+    if (cuda_failed(result, "mapping memory", why) == PEN_OK) return PEN_OK;
+    return why_set(why, PEN_UNREACHABLE, "CUDA memory of process %d cannot be mapped (%.200s)",
+                   ref->pid, why != NULL ? why->text : "");
+}
+
+void cuda_unmap(const device_ref *ref)
+{
+    CUcontext context = NULL;
+    if (ref->process == device_process() || cuda_enter_for(NULL, NULL, NULL) != PEN_OK) return;
+    cuda_driver.cuCtxGetCurrent(&context);
+    pthread_mutex_lock(&lock);
+    mapping **at = find_mapping(ref, context), *m = *at;
+    if (m != NULL && --m->count == 0) {
+        *at = m->next;
+        cuda_driver.cuIpcCloseMemHandle(m->base);
+        free(m);
+    }
+    pthread_mutex_unlock(&lock);
+    cuda_leave();
+}
+
+#endif

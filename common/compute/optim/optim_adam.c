@@ -1,0 +1,65 @@
+/* optim_adam.c - Adam, and AdamW, which differ only in where weight decay enters. */
+#include "common/compute/optim/optim_rule.h"
+
+#include <assert.h>
+#include <math.h>
+
+static const config_row adam_rows[] = {
+    OPTIM_LR("1e-3"),  OPTIM_BETA1("0.9"), OPTIM_BETA2("0.999"),
+    OPTIM_EPS("1e-8"), OPTIM_L2,           OPTIM_END,
+};
+
+static const config_row adamw_rows[] = {
+    OPTIM_LR("1e-3"),  OPTIM_BETA1("0.9"),  OPTIM_BETA2("0.999"),
+    OPTIM_EPS("1e-8"), OPTIM_DECAY("0.01"), OPTIM_END,
+};
+
+static simd_update begin(const optim_hyper *hyper, const optim_span *span)
+{
+    assert(span->step >= 1); /* step 0 would divide by 1 - beta^0 = 0 */
+    simd_update u = optim_begin(span);
+    optim_average(&u, 0, hyper->beta1);
+    optim_average(&u, 1, hyper->beta2);
+    /* pow() at every step rather than a running product, which drifts over thousands of steps and
+     * would be one more number to save. */
+    const double t = (double)span->step;
+    u.rate         = (float)(span->lr / (1.0 - pow(hyper->beta1, t)));
+    u.root_scale   = (float)(1.0 / sqrt(1.0 - pow(hyper->beta2, t)));
+    u.eps          = (float)hyper->eps;
+    return u;
+}
+
+static void adam_apply(const optim_hyper *hyper, const optim_span *span)
+{
+    simd_update u = begin(hyper, span);
+    u.l2          = (float)optim_weight_decay(hyper, span);
+    simd()->adam(&u);
+}
+
+static void adamw_apply(const optim_hyper *hyper, const optim_span *span)
+{
+    simd_update u = begin(hyper, span);
+    u.decay       = (float)(span->lr * optim_weight_decay(hyper, span));
+    simd()->adam(&u);
+}
+
+const optim_ops optim_adam = {
+    .name       = "adam",
+    .doc        = "Adam; weight decay joins the gradient.",
+    .source     = "Kingma and Ba, arXiv:1412.6980, Alg. 1; torch.optim.Adam",
+    .slot_count = 2,
+    .slot_names = {"exp_avg", "exp_avg_sq"},
+    .hyper_rows = adam_rows,
+    .apply      = adam_apply,
+};
+
+const optim_ops optim_adamw = {
+    .name       = "adamw",
+    .doc        = "Adam with decoupled weight decay.",
+    .source     = "Loshchilov and Hutter, arXiv:1711.05101, Alg. 2, decay times the rate as in "
+                  "torch.optim.AdamW",
+    .slot_count = 2,
+    .slot_names = {"exp_avg", "exp_avg_sq"},
+    .hyper_rows = adamw_rows,
+    .apply      = adamw_apply,
+};

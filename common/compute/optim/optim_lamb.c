@@ -1,0 +1,69 @@
+/* optim_lamb.c - Adam whose step is as long, per tensor, as the tensor itself times the rate.
+ *
+ * DESIGN.  The length of a step depends on all of a tensor, which may lie in several spans.
+ * norms() advances the moments and measures; apply() makes the same raw update again from the
+ * moments and takes it.  Making it twice costs less than a fourth vector to keep it in, and gives
+ * the same bits.
+ */
+#include "common/compute/optim/optim_rule.h"
+
+#include <assert.h>
+#include <math.h>
+
+static const config_row rows[] = {
+    OPTIM_LR("1e-3"),
+    OPTIM_BETA1("0.9"),
+    OPTIM_BETA2("0.999"),
+    OPTIM_EPS("1e-6"),
+    OPTIM_F64(weight_decay, "0.01", 0, 1e6,
+              "Times the parameter, part of the update whose length is then set: higher holds "
+              "weights smaller."),
+    OPTIM_END,
+};
+
+static simd_update begin(const optim_hyper *hyper, const optim_span *span)
+{
+    assert(span->step >= 1); /* step 0 would divide by 1 - beta^0 = 0 */
+    const double t = (double)span->step;
+    simd_update u  = optim_begin(span);
+    optim_average(&u, 0, hyper->beta1);
+    optim_average(&u, 1, hyper->beta2);
+    u.debias     = (float)(1.0 / (1.0 - pow(hyper->beta1, t)));
+    u.root_scale = (float)(1.0 / sqrt(1.0 - pow(hyper->beta2, t)));
+    u.eps        = (float)hyper->eps;
+    u.decay      = (float)optim_weight_decay(hyper, span);
+    return u;
+}
+
+static void lamb_norms(const optim_hyper *hyper, const optim_span *span, double *param_sums,
+                       double *update_sums)
+{
+    const simd_update u = begin(hyper, span);
+    simd()->lamb_norms(&u, param_sums, update_sums);
+}
+
+/* A NaN norm gives a NaN ratio: the whole tensor shows it. */
+static double trust_ratio(const optim_span *span)
+{
+    if (span->param_norm == 0 || span->update_norm == 0) return 1.0;
+    return span->param_norm / span->update_norm;
+}
+
+static void lamb_apply(const optim_hyper *hyper, const optim_span *span)
+{
+    simd_update u = begin(hyper, span);
+    u.rate        = (float)(span->lr * trust_ratio(span));
+    simd()->lamb_apply(&u);
+}
+
+const optim_ops optim_lamb = {
+    .name         = "lamb",
+    .doc          = "Adam with decoupled decay, its step scaled to the norm of each tensor.",
+    .source       = "You et al., arXiv:1904.00962, Alg. 2, with phi(x) = x",
+    .slot_count   = 2,
+    .slot_names   = {"exp_avg", "exp_avg_sq"},
+    .hyper_rows   = rows,
+    .whole_tensor = true,
+    .norms        = lamb_norms,
+    .apply        = lamb_apply,
+};

@@ -1,0 +1,56 @@
+/* simd.c - which level of the inner loops runs on this processor. */
+#include "common/compute/simd/simd.h"
+
+#include "common/base/why.h"
+#include <stdatomic.h>
+#include <string.h>
+
+extern const simd_level simd_scalar;
+#if defined(__x86_64__)
+extern const simd_level simd_avx2, simd_avx512;
+const simd_level *const simd_all[] = {&simd_avx512, &simd_avx2, &simd_scalar, NULL};
+#else
+const simd_level *const simd_all[] = {&simd_scalar, NULL};
+#endif
+
+static _Atomic(const simd_level *) chosen;
+
+static const simd_level *best(void)
+{
+    int i = 0;
+    while (!simd_all[i]->usable()) i++; /* ends: scalar is always usable */
+    return simd_all[i];
+}
+
+const simd_level *simd(void)
+{
+    const simd_level *level = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (level != NULL) return level;
+    /* Threads that meet here find the same answer; only a level named meanwhile must win. */
+    const simd_level *none = NULL;
+    atomic_compare_exchange_strong(&chosen, &none, best());
+    return atomic_load(&chosen);
+}
+
+static const simd_level *find(const char *name)
+{
+    for (int i = 0; simd_all[i] != NULL; i++)
+        if (strcmp(simd_all[i]->name, name) == 0) return simd_all[i];
+    return NULL;
+}
+
+pen_status simd_choose(const char *name, pen_error *why)
+{
+    const bool is_auto      = strcmp(name, "auto") == 0;
+    const simd_level *level = is_auto ? best() : find(name);
+    if (level == NULL)
+        return why_set(why, PEN_BAD_SETTING, "simd: '%s' is not auto, scalar, avx2 or avx512",
+                       name);
+    if (!level->usable())
+        return why_set(why, PEN_UNSUPPORTED,
+                       "simd=%s: this processor lacks these instructions; say simd=auto, which "
+                       "takes %s here",
+                       name, best()->name);
+    atomic_store(&chosen, level);
+    return PEN_OK;
+}

@@ -1,0 +1,101 @@
+/* simd.h - the inner loops: sums, conversions, norms and update rules over arrays of numbers.
+ *
+ * DESIGN.  One source (simd_kernels.inc) is compiled once per level (scalar, avx2, avx512) with
+ * that level's instructions and -ffp-contract=off; the best level the processor has is chosen at
+ * run time, or the one the setting `simd` names.  "scalar" is the baseline of the architecture:
+ * plain C, and what the compiler makes of it.
+ *
+ * All levels give the same bits, so that a primary and its backup may be different machines: no
+ * FMA, no approximate reciprocals, no reassociation, no libm function that is not correctly
+ * rounded; the norm has a fixed tree of 16 lanes.  One exception: when arithmetic meets a NaN the
+ * result is a NaN on every level, but its sign and payload may differ.  Conversions are exact, NaN
+ * included.
+ *
+ * Every function takes pointers of any alignment, any n including 0, and is pure.  Arrays may not
+ * overlap unless a line says so.  Thread: any.  Nothing allocates; at most 20 KiB of stack.
+ */
+#ifndef COMMON_SIMD_H
+#define COMMON_SIMD_H
+
+#include "penstock.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SIMD_BLOCK = 4096 }; /* elements per sum of squares; every cut lies on such a border */
+
+/* What an element-wise update gets; arrays are float32[n].  The scalars were computed in double and
+ * rounded once by the rule (common/compute/optim/), so that every level sees the same floats.  Each kernel
+ * reads the ones its formula names; the others are ignored. */
+typedef struct {
+    float *param;
+    const float *grad;
+    float *slot[3];
+    size_t n;
+    float gscale;           /* every gradient element is multiplied by this first                */
+    float rate;             /* of this step; adam, adamax: bias correction of slot 0 included    */
+    float l2;               /* weight decay that joins the gradient: g += l2 * p                 */
+    float decay;            /* weight decay that does not: p -= decay * p                        */
+    float keep[2], take[2]; /* moving averages: x = keep * x + take * new; 0 = first, 1 = second */
+    float debias;           /* lamb: bias correction of the first moment                         */
+    float root_scale;       /* bias correction of the second moment, after its root              */
+    float eps;
+    float momentum;
+    bool nesterov;       /* sgd_momentum: look ahead                                          */
+    bool centered;       /* rmsprop: divide by the deviation, with slot 2 as the mean         */
+    float l1, quadratic; /* ftrl: threshold, twice the l2 strength                            */
+    float power;         /* ftrl: minus lr_power                                              */
+} simd_update;
+
+typedef struct {
+    const char *name; /* "scalar", "avx2", "avx512" */
+    bool (*usable)(void);
+
+    /* Wire formats.  dtype is PEN_F32, PEN_F16 or PEN_BF16.  encode rounds to nearest even;
+     * overflow gives infinity.  A NaN keeps its sign and the upper bits of its payload and
+     * becomes quiet (bf16 -> f32 and f32 -> f32 move bits and change nothing). */
+    void (*decode)(float *out, const void *in, pen_dtype dtype, size_t n);
+    void (*encode)(void *out, const float *in, pen_dtype dtype, size_t n);
+
+    /* acc[i] = weight * in[i].  Returns whether every result is finite. */
+    bool (*fold_set)(float *acc, const void *in, pen_dtype dtype, float weight, size_t n);
+    /* acc[i] = base[i] + weight * in[i]; base may be acc.  Returns whether every result is
+     * finite. */
+    bool (*fold_add)(float *acc, const float *base, const void *in, pen_dtype dtype, float weight,
+                     size_t n);
+
+    /* sums[b] = sum of squares, in double, of elements [b*4096, (b+1)*4096) of x, for ceil(n/4096)
+     * blocks.  Element j of a block goes to lane j % 16, in order of j; lanes are added pairwise:
+     * ((0+1)+(2+3))+((4+5)+(6+7)) and so on.  Returns whether every element is finite. */
+    bool (*norm)(const float *x, size_t n, double *sums);
+    bool (*finite)(const void *x, pen_dtype dtype, size_t n);
+
+    /* Updates, one per formula; the formulas are in simd_kernels.inc.  Each is one pass: grad is
+     * read once, param and every slot the formula names are read once and written once. */
+    void (*sum)(const simd_update *u);          /* param += gscale * grad                    */
+    void (*sgd)(const simd_update *u);          /* no slot                                   */
+    void (*sgd_momentum)(const simd_update *u); /* slot 0                                    */
+    void (*adam)(const simd_update *u);         /* adam (l2) and adamw (decay); slots 0, 1   */
+    void (*adagrad)(const simd_update *u);      /* slot 0                                    */
+    void (*rmsprop)(const simd_update *u);      /* slot 0; 1 if momentum; 2 if centered      */
+    void (*adadelta)(const simd_update *u);     /* slots 0, 1                                */
+    void (*adamax)(const simd_update *u);       /* slots 0, 1                                */
+    void (*ftrl)(const simd_update *u);         /* slots 0, 1                                */
+    void (*lion)(const simd_update *u);         /* slot 0                                    */
+    /* LAMB is two passes: the first advances slots 0 and 1, leaves param alone and writes the
+     * sums of squares of param and of the raw update, per block, as norm() does; the second
+     * applies. */
+    void (*lamb_norms)(const simd_update *u, double *param_sums, double *update_sums);
+    void (*lamb_apply)(const simd_update *u);
+} simd_level;
+
+extern const simd_level *const simd_all[]; /* NULL-terminated, best first, scalar last */
+
+/* The level in use: the best usable one, unless simd_choose() named another. */
+const simd_level *simd(void);
+
+/* Takes "auto" or a level's name, for the whole process.  BAD_SETTING for a word that is no level,
+ * UNSUPPORTED for a level this processor lacks; the level in use then stays. */
+pen_status simd_choose(const char *name, pen_error *why);
+
+#endif

@@ -1,0 +1,22 @@
+/* simd_avx2.c - the kernels for processors with AVX2 and F16C. */
+#include "common/compute/simd/simd.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Asked by hand because clang 14 has no name for F16C in __builtin_cpu_supports(). */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
+static bool usable(void)
+{
+    return __builtin_cpu_supports("avx2") && has_f16c();
+}
+
+#define SIMD_LEVEL      simd_avx2
+#define SIMD_LEVEL_NAME "avx2"
+#include "common/compute/simd/simd_kernels.inc"
+#endif

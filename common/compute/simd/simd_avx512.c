@@ -1,0 +1,14 @@
+/* simd_avx512.c - the kernels for processors with AVX-512 F, BW, DQ and VL. */
+#include "common/compute/simd/simd.h"
+
+#if defined(__x86_64__)
+static bool usable(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+#define SIMD_LEVEL      simd_avx512
+#define SIMD_LEVEL_NAME "avx512"
+#include "common/compute/simd/simd_kernels.inc"
+#endif

@@ -1,0 +1,11 @@
+/* simd_scalar.c - the kernels for any processor, and the reference the other levels are held to. */
+#include "common/compute/simd/simd.h"
+
+static bool usable(void)
+{
+    return true;
+}
+
+#define SIMD_LEVEL      simd_scalar
+#define SIMD_LEVEL_NAME "scalar"
+#include "common/compute/simd/simd_kernels.inc"

@@ -1,0 +1,422 @@
+/* guard.c - which keys an endpoint gets, and whom a listener lets in.
+ *
+ * DESIGN
+ * The book.  A listener learns a dialler's public key and nothing else, so it looks it up in a book of all keys
+ * that may come.  The book is filled when it is asked, ranks in ascending order and twice as many each time, so
+ * a job of four costs four derivations and an unknown key all of them, once.
+ * Proofs need no book: the dialler says who it is.
+ *
+ * Tokens.  The file is read again for each proof; where it is gone, what it held last still counts, for a job may
+ * outlive its scheduler's process for a while.  Endpoints of several threads ask at once.
+ */
+#include "common/net/auth/guard.h"
+
+#include "common/base/log.h"
+#include "common/net/auth/secret.h"
+#include "common/net/auth/token.h"
+#include "common/net/transport/transport.h"
+#include "common/base/vec.h"
+#include "common/base/why.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    LISTENS     = 1, /* uses of a key: of a role ...        */
+    DIALS       = 2, /* ... and of a rank; plus 16 * role   */
+    ANY_RANK    = 0, /* index of rank -1; rank r is r + 1   */
+    WORKERS_MAX = 16384,
+    SERVERS_MAX = 1024,
+    FIRST_KEYS  = 16,
+    LANES_MAX   = 4,
+    LOG_CLEAR   = 0xc1ea4, /* of log_allowed() */
+    PLACE_BYTES = 320
+};
+
+const char *const guard_choices[] = {"auto", "on", "clear", NULL};
+
+typedef struct { /* keys of one role, by index; [n] of [capacity] are there */
+    uint8_t (*key)[TRANSPORT_KEY_BYTES];
+    uint32_t n, max;
+} page;
+
+typedef struct { /* of proofs: one for each endpoint's kind */
+    transport_proof proof;
+    guard *guard;
+    guard_role listener;
+} witness;
+
+struct guard {
+    secret secret;
+    bool encrypts;
+    transport_keys listens, dials[GUARD_ROLES]; /* dials: by the listener's role */
+    page book[GUARD_ROLES];                     /* max 0: that role may not come */
+
+    witness hears, speaks[GUARD_ROLES]; /* speaks: by the listener's role */
+    pthread_mutex_t lock;               /* of the secret, where it is a token */
+    bool has_secret, seeks_token, makes_token;
+    bool
+        is_clear; /* a scheduler that takes anybody, and says so to this user's processes of this host */
+    char scheduler[PLACE_BYTES];
+    token *token; /* published */
+};
+
+/* ---- the book: in one thread, see transport_keys ---------------------------------------------- */
+
+static void derive(const guard *g, int use, guard_role role, uint32_t index, uint8_t own[32],
+                   uint8_t own_public[32])
+{
+    secret_derive(&g->secret, (uint32_t)use + 16 * (uint32_t)role, index, own, own_public);
+}
+
+static bool fill(const guard *g, guard_role role, page *p)
+{
+    uint8_t own[TRANSPORT_KEY_BYTES];
+    const uint32_t wanted = p->n == 0 ? FIRST_KEYS : 2 * p->n;
+    const uint32_t n      = wanted < p->max ? wanted : p->max;
+    size_t room           = p->n;
+    if (n <= p->n || !VEC_ROOM(p->key, room, n)) return false;
+    for (; p->n < n; p->n++) derive(g, DIALS, role, p->n, own, p->key[p->n]);
+    return true;
+}
+
+static bool find_in(const guard *g, int role, uint32_t from,
+                    const uint8_t public_key[TRANSPORT_KEY_BYTES], transport_identity *as)
+{
+    const page *p = &g->book[role];
+    for (uint32_t i = from; i < p->n; i++) {
+        if (memcmp(p->key[i], public_key, TRANSPORT_KEY_BYTES) != 0) continue;
+        *as = (transport_identity){(uint32_t)role, i};
+        return true;
+    }
+    return false;
+}
+
+static bool admits(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES],
+                   transport_identity *as)
+{
+    guard *g = user;
+    for (int role = 0; role < GUARD_ROLES; role++)
+        if (find_in(g, role, 0, public_key, as)) return true;
+    for (bool grows = true; grows;) {
+        grows = false;
+        for (int role = 0; role < GUARD_ROLES; role++) {
+            const uint32_t from = g->book[role].n;
+            if (!fill(g, (guard_role)role, &g->book[role])) continue;
+            grows = true;
+            if (find_in(g, role, from, public_key, as)) return true;
+        }
+    }
+    return false;
+}
+
+/* ---- proofs: in any thread --------------------------------------------------------------------- */
+
+/* With the lock. */
+static bool has_secret(guard *g)
+{
+    secret found;
+    if (g->seeks_token && token_find(g->scheduler, &found)) {
+        g->secret     = found;
+        g->has_secret = true;
+        secret_wipe(&found);
+    }
+    return g->has_secret;
+}
+
+static bool proof_key(guard *g, int use, guard_role role, uint32_t index, uint8_t key[32])
+{
+    pthread_mutex_lock(&g->lock);
+    const bool has = has_secret(g);
+    if (has) secret_proof_key(&g->secret, (uint32_t)use + 16 * (uint32_t)role, index, key);
+    pthread_mutex_unlock(&g->lock);
+    return has;
+}
+
+static bool listener_key(void *user, uint8_t key[TRANSPORT_KEY_BYTES])
+{
+    const witness *w = user;
+    return proof_key(w->guard, LISTENS, w->listener, 0, key);
+}
+
+static bool own_key(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSPORT_KEY_BYTES])
+{
+    const witness *w = user;
+    return proof_key(w->guard, DIALS, (guard_role)who, index, key);
+}
+
+/* Of who dials here: only those for whom there is a page in the book. */
+static bool guest_key(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSPORT_KEY_BYTES])
+{
+    const witness *w = user;
+    if (who >= GUARD_ROLES || index >= w->guard->book[who].max) return false;
+    return proof_key(w->guard, DIALS, (guard_role)who, index, key);
+}
+
+/* The token of a scheduler to which nobody proves anything. */
+static const secret nothing;
+
+static bool is_open(void *user)
+{
+    guard *g = ((const witness *)user)->guard;
+    if (!g->seeks_token) return false;
+    pthread_mutex_lock(&g->lock);
+    const bool is = has_secret(g) && memcmp(&g->secret, &nothing, sizeof nothing) == 0;
+    pthread_mutex_unlock(&g->lock);
+    if (is && log_allowed(LOG_CLEAR))
+        log_notice(
+            "traffic with %s is neither encrypted nor authenticated: the scheduler runs with "
+            "encryption=clear",
+            g->scheduler);
+    return is;
+}
+
+static witness make_witness(guard *g, guard_role listener)
+{
+    return (witness){.guard    = g,
+                     .listener = listener,
+                     .proof    = {.listener_key = listener_key, .is_open = is_open}};
+}
+
+static void make_witnesses(guard *g, guard_role role, int32_t rank)
+{
+    g->hears                   = make_witness(g, role);
+    g->hears.proof.dialler_key = guest_key;
+    g->hears.proof.user        = &g->hears;
+    for (int listener = 0; listener < GUARD_ROLES; listener++) {
+        witness *w           = &g->speaks[listener];
+        *w                   = make_witness(g, (guard_role)listener);
+        w->proof.dialler_key = own_key;
+        w->proof.user        = w;
+        w->proof.who         = role;
+        w->proof.index       = rank < 0 ? ANY_RANK : (uint32_t)rank + 1;
+    }
+}
+
+static void open_book(guard *g, guard_role role)
+{
+    const bool serves_all = role == GUARD_SCHEDULER;
+    if (role != GUARD_TOOL) g->book[GUARD_WORKER].max = WORKERS_MAX + 1;
+    if (serves_all || role == GUARD_SERVER) g->book[GUARD_SERVER].max = SERVERS_MAX + 1;
+    if (serves_all) g->book[GUARD_TOOL].max = 1;
+}
+
+/* ---- is it needed? ---------------------------------------------------------------------------- */
+
+static bool is_one_of(const char *host, size_t n, const char *const *names)
+{
+    for (; *names != NULL; names++)
+        if (strlen(*names) == n && memcmp(host, *names, n) == 0) return true;
+    return false;
+}
+
+bool guard_is_loopback(const char *address)
+{
+    static const char *const names[] = {"", "localhost", "::1", "[::1]", "ip6-localhost", NULL};
+    const char *scheme               = strstr(address, "://");
+    const char *host                 = address;
+    if (scheme != NULL && strncmp(address, "tcp://", 6) != 0)
+        return true; /* ipc, and those of tests */
+    if (scheme != NULL) host = scheme + 3;
+    const char *colon = strrchr(host, ':');
+    const bool is_v6  = host[0] != '[' && colon != NULL && strchr(host, ':') != colon;
+    const size_t n    = colon != NULL && !is_v6 && colon > host && strchr(colon, ']') == NULL
+                            ? (size_t)(colon - host)
+                            : strlen(host);
+    return is_one_of(host, n, names) ||
+           (strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") >= n);
+}
+
+static const char *far_address(const guard_options *o)
+{
+    for (int i = 0; i < GUARD_ADDRESSES; i++)
+        if (o->address[i] != NULL && !guard_is_loopback(o->address[i])) return o->address[i];
+    return NULL;
+}
+
+static pen_status lacks_secret(const guard_options *o, pen_error *why)
+{
+    static const char remedy[] =
+        "`penstock keygen FILE` makes one; say secret_file=FILE to every process "
+        "(PENSTOCK_SECRET_FILE), or encryption=clear to do without";
+    if (o->encryption == GUARD_ON)
+        return why_set(why, PEN_BAD_SETTING,
+                       "encryption=on needs the job's secret, and none was given: %s", remedy);
+    return why_set(why, PEN_BAD_SETTING,
+                   "%.100s is not loopback, so traffic is encrypted, and the job's secret was not "
+                   "given: %s",
+                   far_address(o), remedy);
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+static void make_keys(guard *g, guard_role role, int32_t rank)
+{
+    uint8_t unused[TRANSPORT_KEY_BYTES];
+    derive(g, LISTENS, role, 0, g->listens.own, g->listens.own_public);
+    g->listens.admits = admits;
+    g->listens.user   = g;
+    for (int listener = 0; listener < GUARD_ROLES; listener++) {
+        transport_keys *k    = &g->dials[listener];
+        const uint32_t index = rank < 0 ? ANY_RANK : (uint32_t)rank + 1;
+        derive(g, DIALS, role, index, k->own, k->own_public);
+        derive(g, LISTENS, (guard_role)listener, 0, unused, k->peer);
+    }
+}
+
+static guard *create(const guard_options *o, bool encrypts)
+{
+    guard *g = calloc(1, sizeof *g);
+    if (g == NULL) return NULL;
+    pthread_mutex_init(&g->lock, NULL);
+    g->encrypts = encrypts;
+    open_book(g, o->role);
+    make_witnesses(g, o->role, o->rank);
+    return g;
+}
+
+/* With a secret that was given. */
+static pen_status open_with(const guard_options *o, bool encrypts, guard **out, pen_error *why)
+{
+    guard *g = create(o, encrypts);
+    if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
+    const pen_status status = secret_read(o->secret_file, &g->secret, why);
+    if (status != PEN_OK) {
+        guard_close(g);
+        return status;
+    }
+    g->has_secret = true;
+    if (encrypts) make_keys(g, o->role, o->rank);
+    *out = g;
+    return PEN_OK;
+}
+
+/* With the token of the job, which the scheduler makes. */
+static pen_status open_token(const guard_options *o, guard **out, pen_error *why)
+{
+    guard *g = create(o, false);
+    if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
+    g->makes_token    = o->role == GUARD_SCHEDULER;
+    g->seeks_token    = !g->makes_token;
+    pen_status status = g->makes_token ? secret_make(&g->secret, why) : PEN_OK;
+    g->has_secret     = g->makes_token;
+    if (g->seeks_token) snprintf(g->scheduler, sizeof g->scheduler, "%s", o->scheduler);
+    if (status != PEN_OK) {
+        guard_close(g);
+        return status;
+    }
+    *out = g;
+    return PEN_OK;
+}
+
+/* A scheduler that takes anybody; the token that it leaves says that. */
+static pen_status open_clear(guard **out, pen_error *why)
+{
+    *out = create(&(guard_options){.role = GUARD_SCHEDULER}, false);
+    if (*out == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
+    (*out)->is_clear = true;
+    return PEN_OK;
+}
+
+static bool stays_inside(const guard_options *o)
+{
+    const char *at           = o->scheduler != NULL ? o->scheduler : o->address[0];
+    const transport_ops *ops = at != NULL ? transport_find(at) : NULL;
+    return ops != NULL && ops->stays_inside;
+}
+
+pen_status guard_open(const guard_options *o, guard **out, pen_error *why)
+{
+    const bool was_given = o->secret_file != NULL && o->secret_file[0] != '\0';
+    const char *far      = far_address(o);
+    const bool encrypts =
+        o->encryption == GUARD_ON || (o->encryption == GUARD_AUTO && (was_given || far != NULL));
+    *out = NULL;
+    if (encrypts && !was_given) return lacks_secret(o, why);
+    if (was_given) return open_with(o, encrypts, out, why);
+    if (far == NULL) return stays_inside(o) ? PEN_OK : open_token(o, out, why);
+    if (log_allowed(LOG_CLEAR)) /* who dials again and again says it once */
+        log_notice("traffic with %s is neither encrypted nor authenticated (encryption=clear)",
+                   far);
+    return o->role == GUARD_SCHEDULER ? open_clear(out, why) : PEN_OK;
+}
+
+pen_status guard_publish(guard *g, const char *address, pen_error *why)
+{
+    pen_error unsaid; /* who finds no token is told what to do */
+    if (g != NULL && g->is_clear) (void)token_publish(address, &nothing, &g->token, &unsaid);
+    if (g == NULL || !g->makes_token) return PEN_OK;
+    return token_publish(address, &g->secret, &g->token, why);
+}
+
+bool guard_encrypts(const guard *g)
+{
+    return g != NULL && g->encrypts;
+}
+
+const char *guard_describe(const guard *g)
+{
+    if (g == NULL || g->is_clear) return "in clear text, unproven";
+    if (g->encrypts) return "encrypted";
+    return g->makes_token || g->seeks_token ? "loopback: proven" : "proven, not encrypted";
+}
+
+const char *guard_lack(guard *g)
+{
+    if (g == NULL) return NULL;
+    pthread_mutex_lock(&g->lock);
+    const bool has = has_secret(g);
+    pthread_mutex_unlock(&g->lock);
+    return has ? NULL
+               : "(the job's token is not in the folder of this user, where the scheduler's "
+                 "process "
+                 "leaves it); is the scheduler another user's, or in another container? Then "
+                 "PENSTOCK_SECRET_FILE is needed, by all";
+}
+
+void guard_close(guard *g)
+{
+    if (g == NULL) return;
+    token_withdraw(g->token);
+    for (int role = 0; role < GUARD_ROLES; role++) free(g->book[role].key);
+    pthread_mutex_destroy(&g->lock);
+    explicit_bzero(g, sizeof *g);
+    free(g);
+}
+
+/* ---- endpoints -------------------------------------------------------------------------------- */
+
+static void use(const transport_keys *keys, const transport_proof *proof, const guard *g,
+                transport_options *o)
+{
+    const uint32_t threads = guard_lanes(g);
+    o->keys                = g->encrypts ? keys : NULL;
+    o->proof               = g->encrypts || g->is_clear ? NULL : proof;
+    if (o->io_threads < threads) o->io_threads = threads;
+}
+
+void guard_listen(const guard *g, transport_options *o)
+{
+    if (g != NULL) use(&g->listens, &g->hears.proof, g, o);
+}
+
+void guard_dial(const guard *g, guard_role listener, transport_options *o)
+{
+    if (g != NULL) use(&g->dials[listener], &g->speaks[listener].proof, g, o);
+}
+
+bool guard_is(const transport_identity *is, guard_role role, int32_t rank)
+{
+    if (is->who != (uint32_t)role) return false;
+    return is->index == ANY_RANK || rank < 0 || is->index == (uint32_t)rank + 1;
+}
+
+uint32_t guard_lanes(const guard *g)
+{
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (!guard_encrypts(g) || cores < 2) return 1;
+    return cores < LANES_MAX ? (uint32_t)cores : LANES_MAX;
+}

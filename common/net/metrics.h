@@ -1,0 +1,43 @@
+/* metrics.h - a page of metrics as Prometheus reads it: text 0.0.4, or OpenMetrics 1.0 where that is asked for.
+ *
+ * A page is written family by family: metrics_family(), then its samples.  Names are given without what every
+ * name has: "push.bytes" becomes penstock_push_bytes, and penstock_push_bytes_total where it is a counter.
+ */
+#ifndef COMMON_METRICS_H
+#define COMMON_METRICS_H
+
+#include "common/base/stat.h"
+#include <stdio.h>
+
+enum { METRICS_NAME_BYTES = 128, METRICS_LABELS_BYTES = 640 };
+
+typedef struct {
+    FILE *out;                       /* BORROWED */
+    bool is_open;                    /* OpenMetrics */
+    char self[METRICS_LABELS_BYTES]; /* labels of this process: role="server",rank="0" */
+    char name[METRICS_NAME_BYTES];   /* of the family */
+    stat_kind kind;
+} metrics_page;
+
+/* role "server"; rank -1: not known yet. */
+void metrics_begin(metrics_page *page, FILE *out, bool is_open, const char *role, int32_t rank);
+void metrics_family(metrics_page *page, const stat_row *row);
+/* labels as metrics_label() makes them; NULL: those of this process. */
+void metrics_sample(metrics_page *page, const char *labels, double value);
+void metrics_end(metrics_page *page);
+
+/* Appends name="value", escaped; what does not fit is left out as a whole. */
+void metrics_label(char labels[METRICS_LABELS_BYTES], const char *name, const char *value);
+
+/* Whole groups of families. */
+void metrics_stats(metrics_page *page, const stat_set *set); /* counters and distributions */
+void metrics_process(
+    metrics_page *page); /* version, memory, time and descriptors of this process */
+
+/* What a name becomes, with _total where it is a counter. */
+void metrics_name(const stat_row *row, char name[METRICS_NAME_BYTES]);
+
+/* Whether this Accept prefers OpenMetrics; NULL does not. */
+bool metrics_is_open(const char *accept);
+
+#endif

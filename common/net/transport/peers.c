@@ -1,0 +1,356 @@
+/* peers.c - connections by descriptor, peers by number, and those whose end is still to be told.
+ *
+ * DESIGN
+ * One record per connection, from its first sign of life until its end is told.  It is in open[fd] while
+ * the connection lives, in the hash from its first message on, and in the list of ended ones from its
+ * end on.  A message that comes after the news of its connection's end finds the record in that list.
+ *
+ * Where a descriptor had several connections within one reading, the first message of a peer is taken to
+ * come from the living one, because an end that is told wrongly loses messages and one that is told
+ * late does not.  While that is in doubt the silent one before it is not told either.  The doubt ends
+ * when the next peer speaks on that descriptor, when this one speaks again after a while, or with it.
+ */
+#include "common/net/transport/peers.h"
+
+#include "common/base/hash.h"
+#include "common/base/list.h"
+#include "common/base/vec.h"
+
+#include <stdlib.h>
+
+enum { FD_MAX = 1 << 20 };
+
+typedef struct peers_one one;
+
+struct peers_one {
+    uint32_t number;
+    int fd;
+    bool is_named;      /* it has a number                                                        */
+    bool is_respected;  /* it said something                                                      */
+    bool is_scolded;    /* it was refused                                                         */
+    bool is_shy;        /* it may have shaken hands, without a word after                         */
+    bool is_early;      /* it spoke before it was reported as accepted, by another thread         */
+    uint32_t greetings; /* of all, when it came                                                  */
+    bool is_doubtful;   /* its number may be that of the silent one that was here before */
+    uint64_t met;       /* round of its first message */
+    uint64_t round;     /* of its last message, or of its end */
+    bool is_kept_of;    /* it has to prove something                                              */
+    bool is_admitted;   /* and has                                                                */
+    bool is_identified;
+    uint32_t who, index;
+    void *kept;        /* the owner's                                                            */
+    one *next, *prev;  /* of the ended                                                           */
+    UT_hash_handle hh; /* of the named                                                           */
+};
+
+void peers_init(peers *self)
+{
+    *self = (peers){.round = 2};
+}
+
+static void discard(one *o)
+{
+    if (o != NULL) free(o->kept);
+    free(o);
+}
+
+void peers_fini(peers *self)
+{
+    HASH_CLEAR(hh, self->named);
+    for (size_t fd = 0; fd < self->n_open; fd++) discard(self->open[fd]);
+    LIST_EACH(o, self->ended) discard(o);
+    free(self->open);
+}
+
+static one *find(const peers *self, uint32_t number)
+{
+    one *o;
+    HASH_FIND(hh, self->named, &number, sizeof number, o);
+    return o;
+}
+
+/* A whole round lies between that one and this. */
+static bool is_past(const peers *self, uint64_t round)
+{
+    return self->round > round + 1;
+}
+
+static bool make_room(peers *self, int fd)
+{
+    return fd >= 0 && fd <= FD_MAX && VEC_ROOM(self->open, self->n_open, (size_t)fd + 1);
+}
+
+static one *create(int fd)
+{
+    one *o = calloc(1, sizeof *o);
+    if (o != NULL) o->fd = fd;
+    return o;
+}
+
+static bool name(peers *self, one *o, uint32_t number)
+{
+    o->number = number;
+    HASH_ADD(hh, self->named, number, sizeof o->number, o);
+    o->is_named = o->hh.tbl != NULL;
+    o->met = o->round = self->round;
+    return o->is_named;
+}
+
+static void append(peers *self, one *o)
+{
+    o->round = self->round;
+    LIST_APPEND(self->ended, o);
+}
+
+/* ---- news ------------------------------------------------------------------------------------ */
+
+void peers_accepted(peers *self, int fd)
+{
+    if (!make_room(self, fd)) return;
+    one *was = self->open[fd];
+    if (was != NULL && was->is_early) {
+        was->is_early = false;
+        return;
+    }
+    if (was != NULL) append(self, was);
+    self->open[fd] = create(fd);
+    if (self->open[fd] != NULL) self->open[fd]->greetings = self->greetings;
+}
+
+void peers_greeted(peers *self)
+{
+    self->greetings++;
+}
+
+void peers_failed(peers *self)
+{
+    self->failed++;
+}
+
+/* Handshakes are reported without a descriptor: it can only be told that one happened in its life. */
+static bool may_have_greeted(peers *self, const one *o)
+{
+    if (o->is_named || self->failed == 0) return o->greetings != self->greetings;
+    self->failed--;
+    return false;
+}
+
+void peers_ended(peers *self, int fd)
+{
+    if (!make_room(self, fd) || self->open[fd] == NULL) return;
+    one *o         = self->open[fd];
+    self->open[fd] = NULL;
+    o->is_shy      = may_have_greeted(self, o);
+    append(self, o);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+peers_standing peers_hear(peers *self, uint32_t number)
+{
+    one *o = find(self, number);
+    if (o != NULL) {
+        o->round = self->round;
+        if (is_past(self, o->met)) o->is_doubtful = false; /* an ended one would say no more */
+        return o->is_respected ? PEERS_KNOWN : PEERS_MET;
+    }
+    const size_t n = self->n_gone < PEERS_GONE_MAX ? self->n_gone : PEERS_GONE_MAX;
+    for (size_t i = 0; i < n; i++)
+        if (self->gone[i] == number) return PEERS_GONE;
+    return PEERS_NEW;
+}
+
+static bool is_silent(const one *o)
+{
+    return !o->is_named && !o->is_scolded;
+}
+
+static one *find_ended(const peers *self, int fd, bool is_shy)
+{
+    LIST_EACH(o, self->ended)
+        if (o->fd == fd && is_silent(o) && o->is_shy == is_shy) return o;
+    return NULL;
+}
+
+/* The oldest connection that ended on this descriptor without a word, so far; if there is one, one that may have
+ * shaken hands before. */
+static one *find_silent(const peers *self, int fd)
+{
+    one *o = find_ended(self, fd, true);
+    return o != NULL ? o : find_ended(self, fd, false);
+}
+
+/* It has ended: its record is that of a silent end, or a new one. */
+static bool meet_ended(peers *self, uint32_t number, int fd)
+{
+    one *o = find_silent(self, fd);
+    if (o != NULL) return name(self, o, number);
+    o = create(fd);
+    if (o == NULL) return false;
+    append(self, o);
+    return name(self, o, number);
+}
+
+/* The descriptor's connection is a newer one than was thought: what was taken for its peer has ended. */
+static bool meet_successor(peers *self, uint32_t number, int fd)
+{
+    one *o = find_silent(self, fd);
+    if (o != NULL)
+        LIST_REMOVE(self->ended, o);
+    else if ((o = create(fd)) == NULL)
+        return false;
+    append(self, self->open[fd]);
+    self->open[fd] = o;
+    return name(self, o, number);
+}
+
+bool peers_meet(peers *self, uint32_t number, int fd)
+{
+    if (!make_room(self, fd)) return false;
+    one *o = self->open[fd];
+    if (o == NULL && find_silent(self, fd) != NULL) return meet_ended(self, number, fd);
+    if (o == NULL) {
+        o = self->open[fd] = create(fd);
+        if (o == NULL) return false;
+        o->is_early = true;
+    }
+    if (!o->is_named) {
+        o->is_doubtful = find_silent(self, fd) != NULL;
+        return name(self, o, number);
+    }
+    return (int32_t)(number - o->number) < 0 ? meet_ended(self, number, fd)
+                                             : meet_successor(self, number, fd);
+}
+
+void peers_respect(peers *self, uint32_t number)
+{
+    one *o = find(self, number);
+    if (o != NULL) o->is_respected = true;
+}
+
+void **peers_keep(peers *self, uint32_t number)
+{
+    one *o = find(self, number);
+    if (o == NULL) return NULL;
+    o->is_kept_of = true;
+    return &o->kept;
+}
+
+void peers_admit(peers *self, uint32_t number)
+{
+    one *o = find(self, number);
+    if (o == NULL) return;
+    o->is_admitted = true;
+    free(o->kept);
+    o->kept = NULL;
+}
+
+void peers_identify(peers *self, uint32_t number, uint32_t who, uint32_t index)
+{
+    one *o = find(self, number);
+    if (o == NULL) return;
+    o->is_identified = true;
+    o->who           = who;
+    o->index         = index;
+}
+
+bool peers_who(const peers *self, uint32_t number, uint32_t *who, uint32_t *index)
+{
+    const one *o = find(self, number);
+    if (o == NULL || !o->is_identified) return false;
+    *who   = o->who;
+    *index = o->index;
+    return true;
+}
+
+bool peers_is_admitted(const peers *self, uint32_t number)
+{
+    const one *o = find(self, number);
+    return o != NULL && o->is_admitted;
+}
+
+bool peers_has_admitted(const peers *self, int fd)
+{
+    const one *o = fd >= 0 && (size_t)fd < self->n_open ? self->open[fd] : NULL;
+    return o != NULL && o->is_admitted;
+}
+
+void peers_scold(peers *self, int fd)
+{
+    if (!make_room(self, fd)) return;
+    one *o = self->open[fd] != NULL ? self->open[fd] : find_silent(self, fd);
+    if (o != NULL) o->is_scolded = true;
+}
+
+int peers_fd(const peers *self, uint32_t number)
+{
+    const one *o = find(self, number);
+    return o != NULL && (size_t)o->fd < self->n_open && self->open[o->fd] == o ? o->fd : -1;
+}
+
+uint32_t peers_number(const peers *self, int fd)
+{
+    const one *o = fd >= 0 && (size_t)fd < self->n_open ? self->open[fd] : NULL;
+    return o != NULL && o->is_named ? o->number : 0;
+}
+
+bool peers_is_silent(const peers *self, int fd)
+{
+    const one *o = fd >= 0 && (size_t)fd < self->n_open ? self->open[fd] : NULL;
+    return o != NULL && !o->is_named;
+}
+
+bool peers_knows(const peers *self, uint32_t number)
+{
+    return find(self, number) != NULL;
+}
+
+size_t peers_count(const peers *self)
+{
+    return HASH_COUNT(self->named);
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+void peers_round(peers *self)
+{
+    self->round++;
+}
+
+bool peers_has_ended(const peers *self)
+{
+    return self->ended != NULL;
+}
+
+/* A silent one is not told while its successor's number may be its own. */
+static bool is_ripe(const peers *self, const one *o)
+{
+    const one *successor = self->open[o->fd];
+    return is_past(self, o->round) &&
+           (!is_silent(o) || successor == NULL || !successor->is_doubtful);
+}
+
+static peers_end forget(peers *self, one *o, uint32_t *number)
+{
+    const bool is_unknown = o->is_kept_of && !o->is_admitted && !o->is_scolded;
+    peers_end end = (is_silent(o) && !o->is_shy) || is_unknown ? PEERS_STRANGER : PEERS_NONE;
+    if (o->is_named) {
+        HASH_DEL(self->named, o);
+        self->gone[self->n_gone++ % PEERS_GONE_MAX] = o->number;
+        *number                                     = o->number;
+        if (o->is_respected) end = PEERS_DOWN;
+    }
+    discard(o);
+    return end;
+}
+
+peers_end peers_take_end(peers *self, uint32_t *number)
+{
+    LIST_EACH(o, self->ended) {
+        if (!is_ripe(self, o)) continue;
+        LIST_REMOVE(self->ended, o);
+        const peers_end end = forget(self, o, number);
+        if (end != PEERS_NONE) return end;
+    }
+    return PEERS_NONE;
+}

@@ -1,0 +1,628 @@
+/* transport_zmq.c - TCP and Unix sockets through ZeroMQ; sending, receiving, and whose connection ended.
+ *
+ * One door: zmq.h is included in transport_zmq.h, the inside of transport_zmq*.c, and nowhere else.
+ *
+ * DESIGN
+ * Shape.  A listener is a ROUTER, a dialler a DEALER.  ZeroMQ names a ROUTER's peers by five bytes, a
+ * zero and a number that counts up; the number is our peer.  A message is [head] or [head][body].
+ *
+ * Bounds.  ZMQ_MAXMSGSIZE ends a connection that announces a frame of more than twice the larger
+ * limit, before any memory is taken; between one and two limits the message is refused by name and
+ * its connection lives.  The queues have no limit (HWM 0): the layers above bound what is in flight,
+ * and a full receive queue would stop ZeroMQ from reading heartbeats, so that a process that is only
+ * slow would be taken for a dead one.  What ZeroMQ cannot bound, transport_zmq_watch.c does: messages of
+ * endlessly many frames, queues, half-open connections, peers that send nonsense.
+ *
+ * Queues of a lost connection.  A dialler's queue is tied to its connection: when that has ended, and all
+ * that came by it was read, the socket is replaced, and what was queued is released.  Otherwise the memory
+ * of a dead server's messages would stay lent until it comes back, which may be never, and then it would
+ * be sent old messages first.  (ZMQ_IMMEDIATE does nearly that, but drops what came and was not read yet:
+ * the last words of a process that ends.)
+ *
+ * Connections.  ZeroMQ hides them.  Its monitor tells of descriptors opened and closed, a message tells
+ * by which descriptor it came, and both come by queues of their own; peers.h brings them together.  The
+ * monitor is read when the messages are dry and before a new peer is tied to a descriptor.
+ *
+ * Strangers.  A dialler says an empty word on each connection (ZMQ_PROBE_ROUTER), so that the listener
+ * knows whose a descriptor is before the peer has anything to say.  A connection with neither word nor
+ * handshake was none of ours: a browser, a scanner.  In the first two versions of ZeroMQ's protocol any bytes are a
+ * greeting; a ZAP domain, though nobody authenticates, makes ZeroMQ refuse them.  With keys a stranger does not get
+ * beyond the first word of the handshake (transport_zmq_curve.c).
+ *
+ * Stalls.  Heartbeats are answered by ZeroMQ's own thread, so only a stopped process or a dead host
+ * misses them.  Three default intervals make 6 s: a stall of 5 s does not break a connection.
+ *
+ * Breaches.  After a breach of its protocol ZeroMQ dials no more; a dialler that does not hear of the next
+ * attempt within REDIAL_MS dials again itself.
+ *
+ * Moves.  An attempt ends after connect_ms, and then the name is asked for anew, so a peer that comes back under
+ * another address is found.  (Without a limit the kernel retries a dead address for two minutes.)  Names are not
+ * ZeroMQ's to ask for: transport_zmq_name.c.
+ */
+#include "common/net/transport/transport_zmq.h"
+
+#include "common/base/clock.h"
+
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    COPY_BELOW = 4 << 10, /* from there on lending is cheaper than copying */
+
+    ROUND_MESSAGES = 64, /* at least, and as many as there are peers */
+    ROUND_MS       = 10, /* ends are told after two rounds */
+    REDIAL_MS      = 500,
+    RENEW_MS       = 100
+};
+
+static bool is_foreign(const endpoint *e)
+{
+    return e->generation != zmqctx_generation();
+}
+
+static const char *socket_address(void *state)
+{
+    return ((endpoint *)state)->address;
+}
+
+static int socket_poll_fd(void *state)
+{
+    return ((endpoint *)state)->epoll_fd;
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static bool recv_monitor(endpoint *e, uint16_t *kind, int *value)
+{
+    uint8_t bytes[6], address[256];
+    if (zmqio_recv(e->monitor, bytes, sizeof bytes) != sizeof bytes) return false;
+    zmqio_recv(e->monitor, address, sizeof address); /* both frames were sent as one message */
+    memcpy(kind, bytes, sizeof *kind);
+    memcpy(value, bytes + sizeof *kind, sizeof *value);
+    return true;
+}
+
+/* The queue of a new connection, and the empty word in it, come with a command that ZeroMQ sent before
+ * this news, but looks at only now and then, unless it is asked for events. */
+static void attach_queue(endpoint *e)
+{
+    int events;
+    size_t size = sizeof events;
+    zmq_getsockopt(e->socket, ZMQ_EVENTS, &events, &size);
+}
+
+/* What a dialler's attempt met; NULL: nothing that could be told from noise. */
+static const char *fault_of_handshake(const endpoint *e, int error)
+{
+    if (error != ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) return NULL;
+    return e->has_keys ? "what answers does not encrypt, and this side does"
+                       : "what answers encrypts, and this side does not";
+}
+
+static void on_retried(endpoint *e)
+{
+    const bool proves = e->options.proof != NULL; /* and ZeroMQ does not try again */
+    endpoint_set_timer(e, proves ? prove_again_ms(e) : 0);
+    if (!proves) dial_failed(e);
+}
+
+static void on_connected(endpoint *e)
+{
+    dialled *l = &e->link;
+    attach_queue(e);
+    l->is_connected = true;
+    l->fault        = NULL;
+    if (e->options.proof != NULL)
+        prove_connected(e);
+    else
+        l->is_up = true;
+}
+
+static void on_disconnected(endpoint *e)
+{
+    dialled *l               = &e->link;
+    const bool was_connected = l->is_connected, was_up = l->is_up;
+    l->is_connected = l->is_up = false;
+    endpoint_set_timer(e, REDIAL_MS);
+    if (e->options.proof != NULL && was_connected)
+        prove_disconnected(e);
+    else if (!was_up && l->refused < DIAL_REFUSED_MAX)
+        l->refused++;
+    l->broke |= was_up;
+}
+
+static void on_dialled_news(endpoint *e, uint16_t kind, int value)
+{
+    dialled *l = &e->link;
+    switch (kind) {
+    case ZMQ_EVENT_CONNECTED:
+        l->fd = value;
+        endpoint_set_timer(e, 0);
+        break;
+    case ZMQ_EVENT_CONNECT_RETRIED: on_retried(e); break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: on_connected(e); break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: l->fault = "what answers does not let this key in"; break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL: l->fault = fault_of_handshake(e, value); break;
+    case ZMQ_EVENT_DISCONNECTED: on_disconnected(e);
+    }
+}
+
+/* With keys: somebody who could not say the first word, or whose key is none of ours. */
+static bool is_unknown(const endpoint *e, uint16_t kind)
+{
+    return e->has_keys &&
+           (kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || kind == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL);
+}
+
+/* value: the descriptor, or of a failed handshake why. */
+static void on_news(endpoint *e, uint16_t kind, int value)
+{
+    switch (kind) {
+    case ZMQ_EVENT_ACCEPTED:
+        peers_accepted(&e->peers, value);
+        watch_accepted(e, value);
+        break;
+    case ZMQ_EVENT_DISCONNECTED:
+        watch_ended(e, value);
+        peers_ended(&e->peers, value);
+        break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: peers_greeted(&e->peers); break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        e->unknown += is_unknown(e, kind);
+        peers_failed(&e->peers);
+    }
+}
+
+static bool read_monitor(endpoint *e)
+{
+    uint16_t kind;
+    int value;
+    bool any = false;
+    while (recv_monitor(e, &kind, &value)) {
+        e->listens ? on_news(e, kind, value) : on_dialled_news(e, kind, value);
+        any = true;
+    }
+    return any;
+}
+
+static bool tell(transport_event *event, transport_event_kind kind, uint32_t number)
+{
+    event->kind = kind;
+    event->peer = number;
+    return true;
+}
+
+static bool refuse(transport_event *event, const char *note)
+{
+    snprintf(event->note, sizeof event->note, "%s", note);
+    event->kind = TRANSPORT_REFUSED;
+    return true;
+}
+
+/* What the owner of a dialler does not know yet, one piece at a time. */
+static bool tell_dialled(dialled *l, bool has_keys, transport_event *event)
+{
+    if (l->told_up && l->broke) {
+        l->told_up = l->broke = false;
+        return tell(event, TRANSPORT_DOWN, 0);
+    }
+    if (!l->told_up && l->is_up) {
+        l->told_up = true;
+        l->broke   = false;
+        return tell(event, TRANSPORT_UP, 0);
+    }
+    if (l->refused == 0) return false;
+    l->refused--;
+    if (l->fault != NULL) return refuse(event, l->fault);
+    return refuse(event,
+                  has_keys
+                      ? "what answers does not know this job's secret"
+                      : "what answers does not speak ZeroMQ, or encrypts while this side does not");
+}
+
+/* Handshakes are reported without a descriptor: the words are right in number. */
+static const char *word_for_stranger(endpoint *e)
+{
+    if (e->options.proof != NULL)
+        return "a connection that ended before it had proven that it belongs to the job";
+    if (e->unknown == 0) return "a connection that ended without a message";
+    e->unknown--;
+    return "a connection without a key of this job";
+}
+
+/* Of a connection that a limit ended. */
+static bool tell_limit(endpoint *e, transport_event *event)
+{
+    const char *text;
+    if (!watch_take_note(e, event, &text)) return false;
+    return refuse(event, text);
+}
+
+static bool tell_end(endpoint *e, transport_event *event)
+{
+    uint32_t number = 0;
+    switch (peers_take_end(&e->peers, &number)) {
+    case PEERS_DOWN: return tell(event, TRANSPORT_DOWN, number);
+    case PEERS_STRANGER: return refuse(event, word_for_stranger(e));
+    case PEERS_NONE: break;
+    }
+    return false;
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static void release_body(void *data, void *body)
+{
+    (void)data;
+    buf_release(body);
+}
+
+/* The rest of a message whose head was taken.  If the connection has ended in between, ZeroMQ drops
+ * the whole message, and so do we. */
+static void send_body(endpoint *e, buf *body)
+{
+    zmq_msg_t frame;
+    if (body->size < COPY_BELOW) {
+        zmqio_send(e->socket, body->data, body->size, 0);
+        buf_release(body);
+        return;
+    }
+    zmq_msg_init_data(&frame, body->data, body->size, release_body, body);
+    if (!zmqio_send_frame(e->socket, &frame)) zmq_msg_close(&frame);
+}
+
+static void socket_set_queue(void *state, uint64_t bytes_max)
+{
+    ((endpoint *)state)->watch.queue_bytes_max = bytes_max;
+}
+
+static void socket_trust(void *state, uint32_t number)
+{
+    endpoint *e = state;
+    if (e->listens && !is_foreign(e)) watch_trust(e, number);
+}
+
+static bool socket_who(void *state, uint32_t number, transport_identity *is)
+{
+    endpoint *e = state;
+    return e->listens && !is_foreign(e) && peers_who(&e->peers, number, &is->who, &is->index);
+}
+
+static void socket_blame(void *state, uint32_t number)
+{
+    endpoint *e = state;
+    if (e->listens && !is_foreign(e)) watch_blame(e, number);
+}
+
+/* The kernel's own count: it has sent something again, and heard nothing since. */
+static uint32_t socket_unconfirmed_ms(void *state)
+{
+    const endpoint *e    = state;
+    struct tcp_info info = {0};
+    socklen_t size       = sizeof info;
+    if (e->listens || is_foreign(e) || !e->link.is_up) return 0;
+    if (getsockopt(e->link.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+    return info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 ? info.tcpi_last_ack_recv : 0;
+}
+
+static pen_status send_dialled(endpoint *e, const void *head, size_t head_size, int more)
+{
+    if (!e->link.is_up) read_monitor(e);
+    if (!e->link.is_up) return PEN_AGAIN;
+    return zmqio_send(e->socket, head, head_size, more) ? PEN_OK : PEN_AGAIN;
+}
+
+static pen_status socket_send(void *state, uint32_t number, const void *head, size_t head_size,
+                              buf *body)
+{
+    endpoint *e    = state;
+    const int more = body != NULL ? ZMQ_SNDMORE : 0;
+    if (is_foreign(e)) return PEN_WRONG_STATE;
+    const pen_status status = e->listens ? endpoint_send_to_peer(e, number, head, head_size, more)
+                                         : send_dialled(e, head, head_size, more);
+    if (status != PEN_OK) return status;
+    if (e->listens)
+        watch_gave(e, number, head_size + (body != NULL ? body->size : 0), body != NULL ? 2 : 1);
+    if (body != NULL) send_body(e, body);
+    return PEN_OK;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+typedef struct {
+    buf base;
+    zmq_msg_t frame;
+} received;
+
+static void release_received(buf *base)
+{
+    received *r = (received *)base;
+    zmq_msg_close(&r->frame);
+    free(r);
+}
+
+static buf *keep_body(zmq_msg_t *frame)
+{
+    received *r = malloc(sizeof *r);
+    if (r == NULL) return NULL;
+    zmq_msg_init(&r->frame);
+    zmq_msg_move(&r->frame, frame);
+    buf_init(&r->base, zmq_msg_data(&r->frame), zmq_msg_size(&r->frame), release_received);
+    return &r->base;
+}
+
+/* Takes one whole message.  Frames beyond the second are only counted. */
+static int recv_frames(void *socket, zmq_msg_t *head, zmq_msg_t *body, uint64_t *bytes)
+{
+    zmq_msg_t rest;
+    *bytes = 0;
+    for (int n = 0;; n++) {
+        zmq_msg_t *frame = n == 0 ? head : n == 1 ? body : &rest;
+        if (!zmqio_recv_frame(socket, frame)) return n;
+        const bool more = zmq_msg_more(frame);
+        *bytes += zmq_msg_size(frame);
+        if (frame == &rest) zmq_msg_close(&rest);
+        if (!more) return n + 1;
+    }
+}
+
+/* What is wrong with a message; NULL: nothing. */
+static const char *fault_of(const endpoint *e, const zmq_msg_t *head, const zmq_msg_t *body, int n)
+{
+    if (n > 2) return "a message of more than two frames";
+    if (zmq_msg_size(head) == 0) return "a message with an empty head";
+    if (zmq_msg_size(head) > e->head_max) return "a head that is too large";
+    if (n == 2 && zmq_msg_size(body) > e->body_max) return "a body that is too large";
+    return NULL;
+}
+
+typedef enum { DROP, TAKE, REFUSE, RISE } verdict;
+
+static verdict judge_proof(prove_result result)
+{
+    static const verdict of[] = {[PROVE_DROP] = DROP, [PROVE_REFUSED] = REFUSE, [PROVE_UP] = RISE};
+    return of[result];
+}
+
+/* Whether a message of `n` frames of this peer is one to look at.  REFUSE: *fault says why. */
+static verdict judge_peer(endpoint *e, uint32_t number, int n, const char **fault)
+{
+    const peers_standing standing = peers_hear(&e->peers, number);
+    if (standing == PEERS_GONE) return DROP;
+    if (standing == PEERS_KNOWN) return TAKE;
+    if (standing == PEERS_NEW) {
+        read_monitor(e);
+        *fault = "a peer whose connection is unknown";
+        if (!peers_meet(&e->peers, number, zmq_msg_get(&e->head, ZMQ_SRCFD))) return REFUSE;
+        transport_identity is;
+        if (e->has_keys && curve_who(&e->head, &is))
+            peers_identify(&e->peers, number, is.who, is.index);
+    }
+    const bool is_stranger = e->options.proof != NULL && !peers_is_admitted(&e->peers, number);
+    if (is_stranger && prove_nothing(e))
+        peers_admit(&e->peers, number);
+    else if (is_stranger)
+        return judge_proof(prove_listening(e, number, standing == PEERS_NEW, (size_t)n, fault));
+    if (standing == PEERS_NEW && n == 1 && zmq_msg_size(&e->head) == 0) return DROP; /* a probe */
+    peers_respect(&e->peers, number);
+    return TAKE;
+}
+
+/* Who answers a dialler must have proven itself first, and what it said before it went is still its own. */
+static verdict judge_listener(endpoint *e, int n, const char **fault)
+{
+    dialled *l = &e->link;
+    if (e->options.proof == NULL || l->proof.stage == PROOF_DONE) return TAKE;
+    const verdict v = judge_proof(prove_dialled(e, (size_t)n, fault));
+    if (v != RISE) return v;
+    l->is_up = l->told_up = true;
+    return RISE;
+}
+
+/* Turns one message into an event; false: it is for nobody above. */
+static bool take_message(endpoint *e, zmq_msg_t *body, int n, uint64_t bytes,
+                         transport_event *event)
+{
+    const char *fault = NULL;
+    const verdict v =
+        e->listens ? judge_peer(e, event->peer, n, &fault) : judge_listener(e, n, &fault);
+    if (e->listens) watch_took(e, event->peer, bytes, n);
+    if (v == DROP) return false;
+    if (v == REFUSE) return refuse(event, fault);
+    if (v == RISE) return tell(event, TRANSPORT_UP, 0);
+    fault = fault_of(e, &e->head, body, n);
+    if (fault != NULL && e->listens) watch_blame(e, event->peer);
+    if (fault != NULL) return refuse(event, fault);
+    if (n == 2 && (event->body = keep_body(body)) == NULL)
+        return refuse(event, "a body for which there is no memory");
+    event->head      = zmq_msg_data(&e->head);
+    event->head_size = zmq_msg_size(&e->head);
+    return tell(event, TRANSPORT_MESSAGE, event->peer);
+}
+
+static bool refuse_self_named(endpoint *e, transport_event *event)
+{
+    read_monitor(e);
+    peers_scold(&e->peers, zmq_msg_get(&e->head, ZMQ_SRCFD));
+    event->peer = 0;
+    return refuse(event, "a peer that names itself");
+}
+
+static void drop_head(endpoint *e)
+{
+    if (e->has_head) zmq_msg_close(&e->head);
+    e->has_head = false;
+}
+
+static bool recv_message(endpoint *e, transport_event *event)
+{
+    for (;;) {
+        bool has_number = true;
+        zmq_msg_t body;
+        if (e->listens && !endpoint_recv_id(e, &event->peer, &has_number)) return false;
+        uint64_t bytes;
+        const int n = recv_frames(e->socket, &e->head, &body, &bytes);
+        if (n == 0) return false;
+        e->has_head = true;
+        const bool is_event =
+            has_number ? take_message(e, &body, n, bytes, event) : refuse_self_named(e, event);
+        if (n > 1) zmq_msg_close(&body);
+        if (is_event) return true;
+        drop_head(e);
+        event->peer = 0;
+    }
+}
+
+/* What is read after the last look at the messages may tell of a peer whose last ones came since. */
+static bool recv_last_message(endpoint *e, transport_event *event)
+{
+    return read_monitor(e) && recv_message(e, event);
+}
+
+/* ZeroMQ reads from its peers in turn, so after enough messages one that was not heard has none left. */
+static bool is_everybody_heard(const endpoint *e)
+{
+    return e->messages >= ROUND_MESSAGES && e->messages >= peers_count(&e->peers);
+}
+
+static void end_round(endpoint *e)
+{
+    const uint64_t now = clock_ms(&clock_real);
+    if (now - e->round_ms < ROUND_MS) return;
+    e->round_ms   = now;
+    e->messages   = 0;
+    e->is_telling = true;
+    peers_round(&e->peers);
+}
+
+/* So many messages that the queue is never dry: news must not wait for that. */
+static void count_message(endpoint *e)
+{
+    if (++e->messages % ROUND_MESSAGES != 0 || !is_everybody_heard(e)) return;
+    end_round(e);
+    if (!e->is_telling) return;
+    read_monitor(e);
+    watch_look(e, false);
+}
+
+static void on_dry(endpoint *e)
+{
+    if (!peers_has_ended(&e->peers)) {
+        if (e->is_ticking)
+            endpoint_set_timer(e, 0); /* a tick that nobody reads wakes the owner for ever */
+        e->is_ticking = false;
+        return;
+    }
+    end_round(e);
+    endpoint_set_timer(e, ROUND_MS);
+    e->is_ticking = true;
+}
+
+static pen_status recv_listening(endpoint *e, transport_event *event)
+{
+    if (e->is_telling && tell_end(e, event)) return PEN_OK;
+    e->is_telling = false;
+    if (tell_limit(e, event)) return PEN_OK;
+    if (recv_message(e, event) || recv_last_message(e, event)) {
+        count_message(e);
+        return PEN_OK;
+    }
+    on_dry(e);
+    watch_look(e, true);
+    if (tell_limit(e, event)) return PEN_OK;
+    return e->is_telling && tell_end(e, event) ? PEN_OK : PEN_AGAIN;
+}
+
+/* All that came by the connection that broke was read.  Who closed it may still be closing: dialled a little later. */
+static void renew_if_broken(endpoint *e)
+{
+    dialled *l = &e->link;
+    if (!l->broke) return;
+    l->is_connected = l->is_up = false;
+    l->broke                   = l->told_up;
+    l->proof.stage             = PROOF_NEW;
+    dial_hang_up(e);
+    (void)endpoint_renew(e);
+    endpoint_set_timer(e, l->tries > 0 ? prove_again_ms(e) : RENEW_MS);
+}
+
+static void redial_if_due(endpoint *e)
+{
+    if (!endpoint_has_fired(e->timer_fd)) return;
+    if (e->options.proof != NULL && e->link.is_connected)
+        prove_timed_out(e);
+    else
+        (void)dial_begin(e);
+}
+
+static pen_status recv_dialled(endpoint *e, transport_event *event)
+{
+    /* It hears of its connection before the first message that came by it. */
+    if (!e->link.told_up) read_monitor(e);
+    dial_heed_answer(e);
+    if (!e->link.told_up && tell_dialled(&e->link, e->has_keys, event)) return PEN_OK;
+    if (recv_message(e, event) || recv_last_message(e, event)) return PEN_OK;
+    renew_if_broken(e);
+    redial_if_due(e);
+    return tell_dialled(&e->link, e->has_keys, event) ? PEN_OK : PEN_AGAIN;
+}
+
+static pen_status socket_recv(void *state, transport_event *event)
+{
+    endpoint *e = state;
+    if (is_foreign(e)) return PEN_WRONG_STATE;
+    *event = (transport_event){0};
+    drop_head(e);
+    return e->listens ? recv_listening(e, event) : recv_dialled(e, event);
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+static void close_sockets(endpoint *e, uint32_t linger_ms)
+{
+    drop_head(e);
+    if (e->socket != NULL) {
+        if (e->monitor != NULL && !e->listens) read_monitor(e);
+        if (!e->listens && !e->link.is_up) linger_ms = 0; /* nobody is there to send anything to */
+        zmq_socket_monitor(e->socket, NULL, 0);
+        if (e->monitor != NULL) zmq_close(e->monitor);
+        set_int(e->socket, ZMQ_LINGER, (int)linger_ms);
+        zmq_close(e->socket);
+    }
+    curve_close(e);
+    if (e->has_context) zmqctx_release();
+}
+
+static void socket_close(void *state, uint32_t linger_ms)
+{
+    endpoint *e = state;
+    if (e->epoll_fd >= 0) close(e->epoll_fd);
+    if (e->timer_fd >= 0) close(e->timer_fd);
+    watch_fini(e);
+    dial_end(e);
+    if (!is_foreign(e)) close_sockets(e, linger_ms);
+    peers_fini(&e->peers);
+}
+
+/* clang-format off */
+#define ROW(name, text, any)                                                                        \
+    {.scheme = name, .doc = text, .any_address = any, .keeps_order = true,                          \
+     .crosses_processes = true, .state_size = sizeof(endpoint), .listen = endpoint_listen,          \
+     .dial = endpoint_dial,                                                                         \
+     .address = socket_address, .send = socket_send, .recv = socket_recv,                           \
+     .poll_fd = socket_poll_fd, .blame = socket_blame, .trust = socket_trust, .who = socket_who, .set_queue = socket_set_queue,              \
+     .unconfirmed_ms = socket_unconfirmed_ms, .close = socket_close}
+
+const transport_ops transport_tcp = ROW("tcp",
+    "TCP, through ZeroMQ; reconnects by name, finds silent hosts by heartbeat.", "tcp://127.0.0.1:0");
+const transport_ops transport_ipc = ROW("ipc",
+    "Unix-domain sockets, through ZeroMQ; for processes of one host.", "ipc://*");
+/* clang-format on */

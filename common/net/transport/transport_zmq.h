@@ -1,0 +1,157 @@
+/* transport_zmq.h - the inside of the endpoints over ZeroMQ, shared by transport_zmq*.c only. */
+#ifndef COMMON_TRANSPORT_ZMQ_H
+#define COMMON_TRANSPORT_ZMQ_H
+
+#include "common/base/rate.h"
+#include "common/net/transport/peers.h"
+#include "common/net/transport/proof.h"
+#include "common/net/transport/transport.h"
+
+#include <zmq.h>
+
+/* ---- what a listener knows of its connections: transport_zmq_watch.c --------------------------- */
+typedef struct watched watched;
+
+enum { WATCH_NOTES = 8, WATCH_RATES = 251 };
+
+typedef struct {
+    watched *at; /* [n] by descriptor */
+    size_t n;
+    uint32_t living, connections_max;
+    uint64_t accepted;          /* connections so far */
+    uint64_t message_bytes_max; /* what one message may take while it is not whole  */
+    uint64_t queue_bytes_max;   /* 0: any */
+    uint64_t guests_bytes_max;  /* 0: any */
+    uint64_t guests_bytes;      /* that wait for them, at most */
+    int timer_fd;               /* ticks while there are connections; -1: none yet */
+    struct {
+        uint32_t peer;
+        const char *text;
+        char from[TRANSPORT_FROM_BYTES]; /* empty: not known */
+    } note[WATCH_NOTES];                 /* of connections that were ended, not told yet */
+    size_t n_notes;
+    rate rate[WATCH_RATES]; /* of connections, by address */
+} watch;
+
+/* ---- one endpoint ------------------------------------------------------------------------------ */
+enum { DIAL_REFUSED_MAX = 64 };
+typedef struct {       /* of a dialler: how things are, and what its owner knows of it */
+    bool is_connected; /* hands are shaken; up it is at once, or when both have proven themselves */
+    bool is_up, told_up, broke;
+    uint32_t refused;  /* attempts that met something else than our listener; not told */
+    const char *fault; /* what the newest of them met; NULL: nothing that can be said  */
+    int fd;            /* of the connection that is there */
+    uint32_t tries;    /* with proofs: since one went well */
+    proof proof;       /* of the socket's one connection   */
+} dialled;
+
+typedef struct name_question name_question;
+
+enum { DIAL_TARGET_MAX = 256 };
+
+typedef struct {
+    void *socket, *monitor;
+    int epoll_fd;
+    unsigned generation, door; /* door: 0 = none */
+    bool listens, has_context, has_head, has_keys;
+    char address[DIAL_TARGET_MAX];
+    transport_options options;
+    uint64_t head_max, body_max;
+    zmq_msg_t head; /* of the last event; closed by the next recv */
+
+    dialled link;
+    char target[DIAL_TARGET_MAX]; /* of a dialler: the number that ZeroMQ dials; empty: none    */
+    name_question *asked;         /* what the name stands for; NULL: not asked now              */
+    bool must_dial;               /* when that is known, though it be the same                   */
+    peers peers;                  /* of a listener                       */
+    watch watch;                  /* of a listener                       */
+    uint32_t unknown;             /* connections with a key that is not ours; not told */
+    bool is_telling;              /* ends that are ripe                  */
+    uint64_t round_ms;            /* when this round began               */
+    size_t messages;              /* of this round                       */
+    int timer_fd;                 /* wakes the owner; -1 until it has to */
+    bool is_ticking;              /* listening: the timer was set        */
+} endpoint;
+
+static inline void set_int(void *socket, int option, int value)
+{
+    zmq_setsockopt(socket, option, &value, sizeof value);
+}
+
+/* ---- frames, and what wakes the owner: transport_zmq_socket.c ------------------------------------ */
+bool zmqio_send_frame(void *socket, zmq_msg_t *frame);
+bool zmqio_send(void *socket, const void *bytes, size_t size, int flags);
+bool zmqio_recv_frame(void *socket, zmq_msg_t *frame);
+int zmqio_recv(void *socket, void *bytes, size_t size);
+/* The first frame for a peer of a listener; more: ZMQ_SNDMORE when another follows. */
+pen_status endpoint_send_to_peer(endpoint *e, uint32_t number, const void *head, size_t head_size,
+                                 int more);
+/* The [id] frame of a listener; false: there is none.  A peer that chose its own id has no number. */
+bool endpoint_recv_id(endpoint *e, uint32_t *number, bool *has_number);
+bool endpoint_watch_fd(endpoint *e, int fd); /* its readability wakes the owner */
+/* Wakes the owner after so long; 0: not any more. */
+void endpoint_set_timer(endpoint *e, long ms);
+void endpoint_set_ticking(endpoint *e, long every_ms); /* the timer of its watch, likewise */
+bool endpoint_has_fired(int timer_fd);
+
+/* ---- the one context of the process: transport_zmq_context.c ----------------------------------- */
+unsigned zmqctx_generation(void); /* how many forks lie between this process and the first one */
+
+void *zmqctx_acquire(uint32_t io_threads, unsigned *number);
+void zmqctx_release(void);
+
+/* ---- keys: transport_zmq_curve.c ---------------------------------------------------------------- */
+/* A socket proves and believes what the keys say.  Before it is bound or connected. */
+pen_status curve_set(endpoint *e, void *context, const transport_keys *keys, pen_error *why);
+/* Whose key the connection of a received message has; false: it is not encrypted. */
+bool curve_who(zmq_msg_t *message, transport_identity *is);
+void curve_close(endpoint *e); /* then its keys are asked for nothing any more */
+
+/* Of the context: ends and forgets the thread that answers; a forked child only forgets. */
+void curve_stop(void);
+void curve_forget(void);
+
+/* ---- opening: transport_zmq_open.c -------------------------------------------------------------- */
+pen_status endpoint_listen(void *state, const char *address, const transport_options *o,
+                           pen_error *why);
+pen_status endpoint_dial(void *state, const char *address, const transport_options *o,
+                         pen_error *why);
+/* Another socket, not connected yet, in place of the one that dialled: what that has queued is released.  False: all is
+ * as it was. */
+bool endpoint_renew(endpoint *e);
+
+/* ---- where a dialler dials: transport_zmq_name.c ------------------------------------------------ */
+/* At once where the address is a number; a name is asked for first.  False: errno says what is wrong with the address. */
+bool dial_begin(endpoint *e);
+void dial_failed(endpoint *e); /* an attempt failed: its name may stand for another number by now */
+void dial_heed_answer(endpoint *e); /* if it has come */
+void dial_hang_up(endpoint *e);
+void dial_end(endpoint *e); /* nobody waits for an answer any more */
+
+/* ---- proofs: transport_zmq_proof.c ---------------------------------------------------------------- */
+/* Of a message before the proof is done.  REFUSED: *fault says why.  UP: of a dialler, now it is. */
+typedef enum { PROVE_DROP, PROVE_REFUSED, PROVE_UP } prove_result;
+bool prove_nothing(const endpoint *e); /* there are proofs, but not in this job */
+prove_result prove_dialled(endpoint *e, size_t frames, const char **fault);
+prove_result prove_listening(endpoint *e, uint32_t number, bool is_first, size_t frames,
+                             const char **fault);
+void prove_connected(endpoint *e); /* a dialler begins */
+void prove_disconnected(endpoint *e);
+void prove_timed_out(endpoint *e);
+long prove_again_ms(endpoint *e); /* when a dialler may try again: later each time */
+
+/* ---- limits: transport_zmq_watch.c -------------------------------------------------------------- */
+void watch_init(endpoint *e, const transport_options *o);
+void watch_fini(endpoint *e);
+void watch_accepted(endpoint *e, int fd);
+void watch_ended(endpoint *e, int fd);
+void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
+void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
+void watch_blame(endpoint *e, uint32_t peer);
+void watch_trust(endpoint *e, uint32_t peer);
+void watch_end(endpoint *e, uint32_t peer); /* its connection, without a word to the owner */
+/* After the queue of messages was found dry (or not), when the timer has ticked. */
+void watch_look(endpoint *e, bool is_dry);
+bool watch_take_note(endpoint *e, transport_event *event, const char **text);
+
+#endif

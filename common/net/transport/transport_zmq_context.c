@@ -1,0 +1,85 @@
+/* transport_zmq_context.c - the one context of the process: ZeroMQ's threads, and what a fork does to them. */
+#include "common/net/transport/transport_zmq.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { SOCKETS_MAX = 16384 }; /* of the process */
+
+static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
+static void *context;
+static unsigned context_users, monitors;
+static atomic_uint generation;
+
+/* The child of a fork has none of ZeroMQ's threads: it forgets the context and touches nothing. */
+static void forget_context(void)
+{
+    context_lock  = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    context       = NULL;
+    context_users = 0;
+    curve_forget();
+    atomic_fetch_add(&generation, 1);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, forget_context);
+}
+
+/* ZeroMQ allocates each large message and we free it in another thread.  By default glibc gives such
+ * blocks back to the kernel at once, and a fifth of the time of a transfer goes into page faults.
+ * Freeing one block just below 32 MiB raises both of its dynamic thresholds, as any program that frees
+ * a big array does; no mallopt() is called, which would switch that adaptation off for the whole
+ * program. */
+static void keep_freed_memory(void)
+{
+    volatile char *block = malloc((32 << 20) - (64 << 10));
+    if (block != NULL) block[0] = 0; /* or the compiler removes the pair */
+    free((void *)(uintptr_t)block);
+}
+
+static void *context_create(uint32_t io_threads)
+{
+    void *made = zmq_ctx_new();
+    if (made == NULL) return NULL;
+    zmq_ctx_set(made, ZMQ_IO_THREADS, (int)io_threads);
+    zmq_ctx_set(made, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
+    zmq_ctx_set(made, ZMQ_BLOCKY, 0);
+    keep_freed_memory();
+    return made;
+}
+
+void *zmqctx_acquire(uint32_t io_threads, unsigned *number)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&context_lock);
+    if (context == NULL) context = context_create(io_threads);
+    if (context != NULL) context_users++;
+    void *acquired = context;
+    *number        = ++monitors;
+    pthread_mutex_unlock(&context_lock);
+    return acquired;
+}
+
+/* The thread that answers for keys has ended before anybody can make the next context: none is opened
+ * that nobody answers for. */
+void zmqctx_release(void)
+{
+    pthread_mutex_lock(&context_lock);
+    void *last = --context_users == 0 ? context : NULL;
+    if (last != NULL) {
+        context = NULL;
+        zmq_ctx_shutdown(last);
+        curve_stop();
+    }
+    pthread_mutex_unlock(&context_lock);
+    while (last != NULL && zmq_ctx_term(last) != 0 && errno == EINTR) {}
+}
+
+unsigned zmqctx_generation(void)
+{
+    return atomic_load_explicit(&generation, memory_order_relaxed);
+}

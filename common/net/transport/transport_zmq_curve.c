@@ -1,0 +1,224 @@
+/* transport_zmq_curve.c - encryption and who may come in: CURVE, and the thread that ZeroMQ asks about keys.
+ *
+ * DESIGN
+ * CURVE.  A dialler must know the listener's public key to say its first word, and proves its own key with the
+ * second; all that follows is encrypted and authenticated.  Every connection has keys of its own, so a recorded
+ * one cannot be read later, nor played again.
+ *
+ * Doors.  For every dialler that got that far ZeroMQ asks a service inside the process (ZAP, RFC 27) whether its
+ * public key may come in.  The service is one thread, "pen-zap"; the question names the listener by its ZAP
+ * domain, which is the number of its door, and the door's owner answers.  A listener without keys has the domain
+ * "penstock" and no door.  Without that thread ZeroMQ would let in whoever knows the listener's key: a listener
+ * with keys is not opened when it cannot be started.
+ */
+#include "common/net/transport/transport_zmq.h"
+
+#include "common/base/list.h"
+#include "common/base/why.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FRAME_BYTES = 256, REQUEST_FRAMES = 7, CURVE_NAME_BYTES = 24 };
+
+typedef struct door {
+    unsigned number;
+    transport_keys keys;
+    struct door *next, *prev;
+} door;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
+static door *doors;
+static bool has_thread;
+static pthread_t thread;
+
+/* ---- the service ------------------------------------------------------------------------------ */
+
+typedef struct { /* version, id, domain, address, identity, mechanism, credentials */
+    uint8_t frame[REQUEST_FRAMES][FRAME_BYTES];
+    int size[REQUEST_FRAMES];
+    int n;
+} request;
+
+static bool is_frame(const request *r, int i, const char *text)
+{
+    return i < r->n && (size_t)r->size[i] == strlen(text) &&
+           memcmp(r->frame[i], text, strlen(text)) == 0;
+}
+
+/* One whole request; frames beyond those we know are dropped.  False: the context has ended. */
+static bool recv_request(void *socket, request *r)
+{
+    int more    = 1;
+    size_t size = sizeof more;
+    uint8_t rest[FRAME_BYTES];
+    r->n = 0;
+    for (int i = 0; more; i++) {
+        uint8_t *to = i < REQUEST_FRAMES ? r->frame[i] : rest;
+        int n;
+        do n = zmq_recv(socket, to, FRAME_BYTES, 0);
+        while (n < 0 && errno == EINTR);
+        if (n < 0) return false;
+        if (i < REQUEST_FRAMES) r->size[r->n++] = n < FRAME_BYTES ? n : FRAME_BYTES;
+        zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &size);
+    }
+    return true;
+}
+
+static bool ask_door(const request *r, transport_identity *as)
+{
+    char name[32] = "";
+    bool is_in    = false;
+    if (r->size[2] < (int)sizeof name) memcpy(name, r->frame[2], (size_t)r->size[2]);
+    const unsigned number = (unsigned)strtoul(name, NULL, 10);
+    pthread_mutex_lock(&lock);
+    for (const door *d = doors; d != NULL; d = d->next)
+        if (d->number == number) is_in = d->keys.admits(d->keys.user, r->frame[6], as);
+    pthread_mutex_unlock(&lock);
+    return is_in;
+}
+
+static bool may_come(const request *r, transport_identity *as)
+{
+    if (!is_frame(r, 0, "1.0")) return false;
+    if (is_frame(r, 5, "NULL")) return is_frame(r, 2, "penstock");
+    return is_frame(r, 5, "CURVE") && r->n == REQUEST_FRAMES && r->size[6] == TRANSPORT_KEY_BYTES &&
+           ask_door(r, as);
+}
+
+/* ZeroMQ keeps the third word, and shows it with each message of that connection. */
+static void send_answer(void *socket, const request *r, bool is_in, const transport_identity *as)
+{
+    char name[CURVE_NAME_BYTES] = "";
+    const char *const text[]    = {is_in ? "200" : "400", is_in ? "OK" : "no key of this job", name,
+                                ""};
+    if (is_in) snprintf(name, sizeof name, "%u %u", as->who, as->index);
+    zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
+    zmq_send(socket, r->frame[1], r->n > 1 ? (size_t)r->size[1] : 0, ZMQ_SNDMORE);
+    for (int i = 0; i < 4; i++) zmq_send(socket, text[i], strlen(text[i]), i < 3 ? ZMQ_SNDMORE : 0);
+}
+
+static void *serve(void *socket)
+{
+    request r;
+    while (recv_request(socket, &r)) {
+        transport_identity as = {0};
+        const bool is_in      = may_come(&r, &as);
+        send_answer(socket, &r, is_in, &as);
+    }
+    zmq_close(socket);
+    return NULL;
+}
+
+/* Signals are the program's: this thread takes none. */
+static bool start_thread(void *socket)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    has_thread = pthread_create(&thread, NULL, serve, socket) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (has_thread) pthread_setname_np(thread, "pen-zap");
+    return has_thread;
+}
+
+static bool start_service(void *context)
+{
+    if (has_thread) return true;
+    void *socket = zmq_socket(context, ZMQ_REP);
+    if (socket == NULL) return false;
+    set_int(socket, ZMQ_LINGER, 0);
+    if (zmq_bind(socket, "inproc://zeromq.zap.01") == 0 && start_thread(socket)) return true;
+    zmq_close(socket);
+    return false;
+}
+
+void curve_stop(void)
+{
+    pthread_mutex_lock(&lock);
+    const bool was = has_thread;
+    has_thread     = false;
+    pthread_mutex_unlock(&lock);
+    if (was) pthread_join(thread, NULL);
+}
+
+void curve_forget(void)
+{
+    lock       = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    doors      = NULL;
+    has_thread = false;
+}
+
+bool curve_who(zmq_msg_t *message, transport_identity *is)
+{
+    const char *name = zmq_msg_gets(message, "User-Id");
+    return name != NULL && sscanf(name, "%u %u", &is->who, &is->index) == 2;
+}
+
+/* ---- endpoints -------------------------------------------------------------------------------- */
+
+static pen_status open_door(endpoint *e, void *context, const transport_keys *keys, pen_error *why)
+{
+    static unsigned last;
+    char domain[16];
+    door *d = malloc(sizeof *d);
+    if (d == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a listener's keys");
+    pthread_mutex_lock(&lock);
+    const bool is_served = start_service(context);
+    if (is_served) {
+        *d = (door){.number = ++last, .keys = *keys};
+        LIST_PREPEND(doors, d);
+        e->door = d->number;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!is_served) {
+        free(d);
+        return why_set(why, PEN_NO_MEMORY,
+                       "no thread or socket to answer for a listener's keys: %s",
+                       zmq_strerror(errno));
+    }
+    snprintf(domain, sizeof domain, "%u", e->door);
+    zmq_setsockopt(e->socket, ZMQ_ZAP_DOMAIN, domain, strlen(domain));
+    return PEN_OK;
+}
+
+static bool set_keys(endpoint *e, const transport_keys *k)
+{
+    void *s = e->socket;
+    set_int(s, ZMQ_CURVE_SERVER, e->listens);
+    if (zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, k->own, sizeof k->own) != 0) return false;
+    if (e->listens) return true;
+    return zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, k->own_public, sizeof k->own_public) == 0 &&
+           zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, k->peer, sizeof k->peer) == 0;
+}
+
+pen_status curve_set(endpoint *e, void *context, const transport_keys *keys, pen_error *why)
+{
+    if (!zmq_has("curve"))
+        return why_set(why, PEN_UNSUPPORTED,
+                       "this ZeroMQ was built without encryption (CURVE): install libzmq with "
+                       "libsodium, or say encryption=clear");
+    e->has_keys = true;
+    if (!set_keys(e, keys))
+        return why_set(why, PEN_INTERNAL, "ZeroMQ does not take the keys of an endpoint: %s",
+                       zmq_strerror(errno));
+    return e->listens ? open_door(e, context, keys, why) : PEN_OK;
+}
+
+void curve_close(endpoint *e)
+{
+    if (e->door == 0) return;
+    pthread_mutex_lock(&lock);
+    LIST_EACH(d, doors) {
+        if (d->number != e->door) continue;
+        LIST_REMOVE(doors, d);
+        explicit_bzero(d, sizeof *d);
+        free(d);
+    }
+    pthread_mutex_unlock(&lock);
+    e->door = 0;
+}

@@ -1,0 +1,181 @@
+/* transport_zmq_name.c - where a dialler dials: the address behind a name, which may change while it dials.
+ *
+ * DESIGN
+ * Why.       ZeroMQ would ask the name server itself, in the thread that moves all messages of the process.  While that
+ *            server is silent, as it may be for 5 s and more for a name whose bearer is gone, nothing would be sent and
+ *            no heartbeat answered, and the living would be taken for the dead.  So ZeroMQ is given numbers only.
+ * Asking.    Each question has a thread of its own, for getaddrinfo() cannot be ended early.  Nobody waits for it: the
+ *            last of thread and asker frees the question, and its descriptor wakes the asker.
+ * Again.     A name is asked for anew after each attempt that failed, so a peer that comes back under another address
+ *            is found.  The first number of IPv4 is taken, or else the first of IPv6: ZeroMQ tries no second one.
+ */
+#include "common/net/transport/transport_zmq.h"
+
+#include "common/base/side_thread.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { AGAIN_MS = 500 /* at most */, PREFIX = 6 /* tcp:// */ };
+
+struct name_question {
+    atomic_int users; /* the asker, and the thread */
+    atomic_bool is_answered;
+    int fd; /* readable when it is answered */
+    char host[DIAL_TARGET_MAX], port[8];
+    char answer[DIAL_TARGET_MAX]; /* empty: it does not stand for anything now */
+};
+
+/* ---- the question -------------------------------------------------------------------------------- */
+
+static void drop(name_question *q)
+{
+    if (q == NULL || atomic_fetch_sub(&q->users, 1) > 1) return;
+    if (q->fd >= 0) close(q->fd);
+    free(q);
+}
+
+static void write_answer(name_question *q, const struct addrinfo *list)
+{
+    char number[NI_MAXHOST]; /* with the interface of a local one */
+    if (getnameinfo(list->ai_addr, list->ai_addrlen, number, sizeof number, NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        return;
+    const int n =
+        snprintf(q->answer, sizeof q->answer,
+                 list->ai_family == AF_INET6 ? "tcp://[%s]:%s" : "tcp://%s:%s", number, q->port);
+    if (n < 0 || (size_t)n >= sizeof q->answer) q->answer[0] = '\0';
+}
+
+static bool look_up_in(name_question *q, int family)
+{
+    const struct addrinfo hints = {.ai_family = family, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list       = NULL;
+    if (getaddrinfo(q->host, NULL, &hints, &list) != 0) return false;
+    write_answer(q, list);
+    freeaddrinfo(list);
+    return true;
+}
+
+static void *look_up(void *question)
+{
+    name_question *q = question;
+    pthread_setname_np(pthread_self(), "pen-name");
+    if (!look_up_in(q, AF_INET)) (void)look_up_in(q, AF_INET6);
+    atomic_store(&q->is_answered, true);
+    eventfd_write(q->fd, 1);
+    drop(q);
+    return NULL;
+}
+
+/* NULL: not now. */
+static name_question *ask(endpoint *e)
+{
+    const char *host = e->address + PREFIX, *colon = strrchr(host, ':');
+    name_question *q = calloc(1, sizeof *q);
+    if (q == NULL) return NULL;
+    atomic_init(&q->users, 2);
+    snprintf(q->host, sizeof q->host, "%.*s", (int)(colon - host), host);
+    snprintf(q->port, sizeof q->port, "%s", colon + 1);
+    q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (q->fd >= 0 && endpoint_watch_fd(e, q->fd) && side_thread_start(look_up, q)) return q;
+    atomic_store(&q->users, 1);
+    drop(q);
+    return NULL;
+}
+
+/* ---- names and numbers ----------------------------------------------------------------------------- */
+
+static bool is_name_char(char c)
+{
+    return isalnum((unsigned char)c) || c == '.' || c == '-' || c == '_';
+}
+
+/* What is no number and no name either is ZeroMQ's to refuse. */
+static bool is_name(const char *address)
+{
+    char host[DIAL_TARGET_MAX];
+    struct in_addr number;
+    if (strncmp(address, "tcp://", PREFIX) != 0) return false;
+    const char *from = address + PREFIX, *colon = strrchr(from, ':');
+    const size_t n = colon != NULL ? (size_t)(colon - from) : 0;
+    if (n == 0 || n >= sizeof host || !isalnum((unsigned char)from[0])) return false;
+    for (size_t i = 0; i < n; i++)
+        if (!is_name_char(from[i])) return false;
+    memcpy(host, from, n);
+    host[n] = '\0';
+    return inet_pton(AF_INET, host, &number) != 1;
+}
+
+/* ---- dialling --------------------------------------------------------------------------------------- */
+
+void dial_hang_up(endpoint *e)
+{
+    if (e->target[0] != '\0') zmq_disconnect(e->socket, e->target);
+    e->target[0] = '\0';
+}
+
+static bool dial_number(endpoint *e, const char *number)
+{
+    dial_hang_up(e);
+    if (strchr(number, '[') != NULL) set_int(e->socket, ZMQ_IPV6, 1);
+    e->must_dial = zmq_connect(e->socket, number) != 0;
+    if (!e->must_dial) snprintf(e->target, sizeof e->target, "%s", number);
+    return !e->must_dial;
+}
+
+static void ask_later(endpoint *e)
+{
+    const uint32_t most = e->options.reconnect_ms_max;
+    endpoint_set_timer(e, most < AGAIN_MS ? most : AGAIN_MS);
+}
+
+static void ask_if_not_asking(endpoint *e)
+{
+    if (e->asked != NULL) return;
+    e->asked = ask(e);
+    if (e->asked == NULL) ask_later(e);
+}
+
+bool dial_begin(endpoint *e)
+{
+    if (!is_name(e->address)) return dial_number(e, e->address);
+    e->must_dial = true;
+    ask_if_not_asking(e);
+    return true;
+}
+
+void dial_failed(endpoint *e)
+{
+    if (is_name(e->address)) ask_if_not_asking(e);
+}
+
+void dial_heed_answer(endpoint *e)
+{
+    name_question *q = e->asked;
+    if (q == NULL || !atomic_load(&q->is_answered)) return;
+    e->asked = NULL;
+    epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, q->fd, NULL);
+    const bool is_other = strcmp(q->answer, e->target) != 0;
+    if (e->link.is_connected) /* it got there meanwhile */
+        e->must_dial = false;
+    else if (q->answer[0] != '\0' && (e->must_dial || is_other))
+        (void)dial_number(e, q->answer);
+    if (e->must_dial) ask_later(e);
+    drop(q);
+}
+
+void dial_end(endpoint *e)
+{
+    drop(e->asked);
+    e->asked = NULL;
+}

@@ -1,0 +1,230 @@
+/* transport_zmq_open.c - a ROUTER that listens, a DEALER that dials: options, addresses, what can go wrong. */
+#include "common/net/transport/transport_zmq.h"
+
+#include "common/base/why.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum {
+    BACKLOG            = 1024, /* all workers of a job dial at once */
+    RECONNECT_MS       = 100,
+    BEAT_MS_MAX        = 2000, /* so often something is sent, for the other host to confirm */
+    RECONNECT_NEVER_MS = INT_MAX / 2, /* with proofs: see transport_zmq_proof.c */
+    HANDSHAKE_MS_MIN   = 1000,
+    HANDSHAKE_MS_MAX   = 5000
+};
+
+/* A listener does not keep those for long who connect and stop half-way. */
+static int handshake_ms(const endpoint *e, int patience)
+{
+    if (patience < HANDSHAKE_MS_MIN) return HANDSHAKE_MS_MIN;
+    return e->listens && patience > HANDSHAKE_MS_MAX ? HANDSHAKE_MS_MAX : patience;
+}
+
+static void set_options(endpoint *e, const char *address, const transport_options *o)
+{
+    const uint64_t largest =
+        o->head_bytes_max > o->body_bytes_max ? o->head_bytes_max : o->body_bytes_max;
+    const int64_t frame_max = largest > INT64_MAX / 2 ? INT64_MAX : (int64_t)(2 * largest);
+    const int heartbeat     = o->heartbeat_ms > INT_MAX / 3 ? INT_MAX / 3 : (int)o->heartbeat_ms;
+    zmq_setsockopt(e->socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof frame_max);
+    set_int(e->socket, ZMQ_LINGER, 0);
+    set_int(e->socket, ZMQ_SNDHWM, 0);
+    set_int(e->socket, ZMQ_RCVHWM, 0);
+    set_int(e->socket, ZMQ_BACKLOG, BACKLOG);
+    set_int(e->socket, ZMQ_HANDSHAKE_IVL, handshake_ms(e, 3 * heartbeat));
+    zmq_setsockopt(e->socket, ZMQ_ZAP_DOMAIN, "penstock", strlen("penstock"));
+    set_int(e->socket, ZMQ_HEARTBEAT_IVL, heartbeat < BEAT_MS_MAX ? heartbeat : BEAT_MS_MAX);
+    set_int(e->socket, ZMQ_HEARTBEAT_TIMEOUT, 3 * heartbeat);
+    set_int(e->socket, ZMQ_CONNECT_TIMEOUT, (int)o->connect_ms);
+    set_int(e->socket, ZMQ_RECONNECT_IVL, o->proof != NULL ? RECONNECT_NEVER_MS : RECONNECT_MS);
+    set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, o->proof != NULL ? 0 : (int)o->reconnect_ms_max);
+    set_int(e->socket, ZMQ_TCP_KEEPALIVE, 0); /* heartbeats find more, and sooner */
+    if (strpbrk(address, "[*") != NULL) set_int(e->socket, ZMQ_IPV6, 1); /* all of IPv4 too */
+    set_int(e->socket, e->listens ? ZMQ_ROUTER_MANDATORY : ZMQ_PROBE_ROUTER, 1);
+}
+
+static int descriptor_of(void *socket)
+{
+    int fd;
+    size_t size = sizeof fd;
+    return zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 ? fd : -1;
+}
+
+static bool watch_socket(endpoint *e, void *socket)
+{
+    return endpoint_watch_fd(e, descriptor_of(socket));
+}
+
+static void close_watched(endpoint *e, void *socket)
+{
+    if (socket == NULL) return;
+    epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, descriptor_of(socket), NULL);
+    zmq_close(socket);
+}
+
+/* The monitor reports connections over a pair of sockets inside the process. */
+static bool open_monitor(endpoint *e, void *ctx, unsigned number)
+{
+    char name[64];
+    snprintf(name, sizeof name, "inproc://penstock-monitor-%u", number);
+    const int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_ACCEPTED |
+                       ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                       ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                       ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+    if (zmq_socket_monitor(e->socket, name, events) != 0) return false;
+    e->monitor = zmq_socket(ctx, ZMQ_PAIR);
+    if (e->monitor == NULL) return false;
+    set_int(e->monitor, ZMQ_LINGER, 0);
+    set_int(e->monitor, ZMQ_RCVHWM, 0);
+    return zmq_connect(e->monitor, name) == 0;
+}
+
+/* A socket and its monitor, both watched.  On failure errno says why, and both may be there. */
+static bool make_socket(endpoint *e, void *ctx, int type, unsigned number)
+{
+    e->monitor = NULL;
+    e->socket  = zmq_socket(ctx, type);
+    return e->socket != NULL && open_monitor(e, ctx, number) && watch_socket(e, e->socket) &&
+           watch_socket(e, e->monitor);
+}
+
+static pen_status open_socket(endpoint *e, int type, const char *address,
+                              const transport_options *o, pen_error *why)
+{
+    unsigned number;
+    e->epoll_fd = e->timer_fd = -1;
+    e->options                = *o;
+    peers_init(&e->peers);
+    watch_init(e, o);
+    e->head_max    = o->head_bytes_max;
+    e->body_max    = o->body_bytes_max;
+    void *ctx      = zmqctx_acquire(o->io_threads, &number);
+    e->has_context = ctx != NULL;
+    e->generation  = zmqctx_generation();
+    if (ctx != NULL) e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (e->epoll_fd < 0 || !make_socket(e, ctx, type, number))
+        return why_set(
+            why, PEN_NO_MEMORY,
+            "cannot make a socket for %.200s: %s; raise the limit of open files (ulimit -n)",
+            address, zmq_strerror(errno));
+    set_options(e, address, o);
+    return o->keys != NULL ? curve_set(e, ctx, o->keys, why) : PEN_OK;
+}
+
+/* Outside the file system: what ZeroMQ makes of "*" is a folder in the current one, gone with the
+ * socket, so that nobody can listen there again. */
+static const char *make_name(endpoint *e)
+{
+    static atomic_uint names;
+    snprintf(e->address, sizeof e->address, "ipc://@penstock-%d-%u", (int)getpid(),
+             atomic_fetch_add(&names, 1));
+    return e->address;
+}
+
+/* ZeroMQ would take the socket file of a living listener away from it.  A datagram socket that tries
+ * to connect learns whether there is one, who does not notice. */
+static bool is_served(const char *address)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const char *path      = address + strlen("ipc://");
+    if (strncmp(address, "ipc://", 6) != 0 || strlen(path) >= sizeof at.sun_path) return false;
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    const bool is = connect(fd, (struct sockaddr *)&at, sizeof at) != 0 && errno == EPROTOTYPE;
+    close(fd);
+    return is;
+}
+
+/* ZeroMQ takes the lower 16 bits of any number, and a number with letters behind it. */
+static bool has_port(const char *address, long lowest)
+{
+    const char *port = strrchr(address, ':') + 1;
+    char *end;
+    if (strncmp(address, "tcp://", 6) != 0) return true;
+    const long number = strtol(port, &end, 10);
+    return *port >= '0' && *port <= '9' && *end == '\0' && end - port <= 5 && number >= lowest &&
+           number <= UINT16_MAX;
+}
+
+static pen_status tell_failed(const char *verb, const char *address, int error, pen_error *why)
+{
+    if (error == EINVAL)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%.200s' is not an address: write tcp://HOST:PORT", address);
+    if (error == EADDRINUSE && strncmp(address, "tcp://", 6) == 0)
+        return why_set(why, PEN_UNREACHABLE,
+                       "port %s is in use (%.200s); choose another, or 0 for a free one",
+                       strrchr(address, ':') + 1, address);
+    if (error == EADDRINUSE)
+        return why_set(why, PEN_UNREACHABLE, "'%.200s' is in use; choose another name", address);
+    if (error == ENODEV || error == EADDRNOTAVAIL)
+        return why_set(why, PEN_UNREACHABLE,
+                       "cannot %s %.200s: this host has no such address; say an IP address or an "
+                       "interface of it, or 0.0.0.0 for all",
+                       verb, address);
+    return why_set(why, PEN_UNREACHABLE, "cannot %s %.200s: %s", verb, address,
+                   zmq_strerror(error));
+}
+
+pen_status endpoint_listen(void *state, const char *address, const transport_options *o,
+                           pen_error *why)
+{
+    endpoint *e             = state;
+    e->listens              = true;
+    const pen_status status = open_socket(e, ZMQ_ROUTER, address, o, why);
+    if (status != PEN_OK) return status;
+    if (strcmp(address, "ipc://*") == 0) address = make_name(e);
+    if (!has_port(address, 0)) return tell_failed("listen at", address, EINVAL, why);
+    if (is_served(address)) return tell_failed("listen at", address, EADDRINUSE, why);
+    if (zmq_bind(e->socket, address) != 0) return tell_failed("listen at", address, errno, why);
+    size_t size = sizeof e->address;
+    zmq_getsockopt(e->socket, ZMQ_LAST_ENDPOINT, e->address, &size);
+    return PEN_OK;
+}
+
+pen_status endpoint_dial(void *state, const char *address, const transport_options *o,
+                         pen_error *why)
+{
+    endpoint *e             = state;
+    const pen_status status = open_socket(e, ZMQ_DEALER, address, o, why);
+    if (status != PEN_OK) return status;
+    if (!has_port(address, 1) || strlen(address) >= sizeof e->address)
+        return tell_failed("dial", address, EINVAL, why);
+    snprintf(e->address, sizeof e->address, "%s", address);
+    if (!dial_begin(e)) return tell_failed("dial", address, errno, why);
+    return PEN_OK;
+}
+
+/* The old one is only given up when there is another. */
+bool endpoint_renew(endpoint *e)
+{
+    void *socket = e->socket, *monitor = e->monitor;
+    unsigned number;
+    pen_error why;
+    void *ctx = zmqctx_acquire(e->options.io_threads, &number);
+    bool is   = ctx != NULL && make_socket(e, ctx, ZMQ_DEALER, number);
+    if (is) set_options(e, e->address, &e->options);
+    is = is && (e->options.keys == NULL || curve_set(e, ctx, e->options.keys, &why) == PEN_OK);
+    if (!is) { /* what was made goes instead */
+        void *made = e->socket, *made_monitor = e->monitor;
+        e->socket  = socket;
+        e->monitor = monitor;
+        socket = made, monitor = made_monitor;
+    }
+    if (socket != NULL) zmq_socket_monitor(socket, NULL, 0);
+    close_watched(e, monitor);
+    close_watched(e, socket);
+    if (ctx != NULL) zmqctx_release();
+    return is;
+}

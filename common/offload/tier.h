@@ -1,0 +1,112 @@
+/* tier.h - arrays that live outside of memory, and come in for as long as they are worked on.
+ *
+ * DESIGN.  An EXTENT is an array of fixed size; all extents of a tier lie in one place that a MEMBER of the family
+ * gives (a file, or memory).  The owner's thread works on one extent after the other:
+ *
+ *   tier_prefetch(i + 1)   begins to read what comes next, in a thread of the tier
+ *   tier_load(i)           the content, in memory
+ *   ... the owner changes it ...
+ *   tier_store(i)          gives it back: it is written by another thread of the tier while the owner goes on
+ *
+ * so that reading i + 1 and writing i - 1 take place while i is worked on.  What is in memory at one time is STAGING,
+ * and bounded.  Nothing stays there: what was written is forgotten.
+ *
+ *   checked    every version of an extent has a CRC32C, made before it is written and compared after it was read
+ *   held       tier_hold() keeps the version that is there now, for a snapshot; what is stored later goes to another
+ *              place, and the old one is used again when nobody holds it.  Without room for another place the
+ *              version that is held is lost, not what is being stored: who reads it is told so
+ *   zero       what was never stored is zeros, and takes no reading
+ *   failing    a write that failed ends the tier: every later call says why.  What is held stays readable
+ *
+ * A tier is scratch: it is made empty and leaves nothing behind.  What is to survive is in snapshots.
+ * Thread: all functions of a tier belong to its owner; buffers and holds may be used and released in any, also after
+ * tier_close().  Every wait for the medium ends after TIER_PATIENCE_MS.
+ */
+#ifndef COMMON_TIER_TIER_H
+#define COMMON_TIER_TIER_H
+
+#include "common/base/buf.h"
+#include "common/base/stat.h"
+#include "penstock.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    TIER_ALIGN       = 4096, /* of addresses, places and sizes that a member sees */
+    TIER_PATIENCE_MS = 120000
+};
+#define TIER_NONE UINT32_MAX
+
+typedef struct {
+    const char *name;  /* "file"                                                           */
+    const char *doc;   /* one sentence for docs/families.md                                */
+    size_t state_size; /* the caller allocates, zeroes and frees this many bytes           */
+
+    /* Makes an empty place in folder dir (of which memory has no use).  Must leave *state safe for close() even when it
+     * fails. */
+    pen_status (*open)(void *state, const char *dir, pen_error *why);
+    /* There is room for bytes in all from now on.  PEN_STORE: there is none; what was there is as it was. */
+    pen_status (*grow)(void *state, uint64_t bytes, pen_error *why);
+    /* All n bytes, or an error.  to, from, at and n are multiples of TIER_ALIGN; calls come from several threads at a
+     * time, never for bytes that another is writing. */
+    pen_status (*read)(void *state, uint64_t at, void *to, size_t n, pen_error *why);
+    pen_status (*write)(void *state, uint64_t at, const void *from, size_t n, pen_error *why);
+    void (*close)(void *state); /* nothing is left behind */
+} tier_ops;
+
+extern const tier_ops *const tier_all[]; /* NULL-terminated; tests walk this */
+const tier_ops *tier_find(const char *name);
+
+typedef struct tier tier;
+typedef struct tier_hold tier_hold;
+
+typedef struct {
+    const tier_ops *ops;
+    const char *dir;            /* BORROWED for the call */
+    uint64_t staging_bytes_max; /* in buffers at one time; one extent is always let in */
+    stat_set
+        *stats; /* tier.bytes, tier.read.bytes, tier.write.bytes; BORROWED until tier_close() */
+} tier_options;
+
+/* An empty tier, its threads started. */
+pen_status tier_open(const tier_options *options, tier **out, pen_error *why);
+
+/* Waits until all that was stored is written (or has failed).  NULL is fine. */
+void tier_close(tier *self);
+
+/* A new extent of `bytes` zeros.  TIER_NONE: no memory.  Before tier_reserve(). */
+uint32_t tier_add(tier *self, size_t bytes);
+
+/* Takes the room of all extents, once.  PEN_STORE: the disk has not so much. */
+pen_status tier_reserve(tier *self, pen_error *why);
+
+/* Begins to read, if staging has room; else, and where it is on its way already, nothing. */
+void tier_prefetch(tier *self, uint32_t extent);
+
+/* The content, in memory that is the caller's alone, to be changed and stored again; it is released only by who gives
+ * the tier up.  Who changes nothing calls tier_look().
+ * Ownership  *content is OWNED by the caller, on PEN_OK.
+ * Errors     PEN_STORE, PEN_CORRUPT (its checksum does not match), PEN_NO_MEMORY, PEN_TIMED_OUT. */
+pen_status tier_load(tier *self, uint32_t extent, buf **content, pen_error *why);
+
+/* The same for who only reads it: may be shared with what is still being written. */
+pen_status tier_look(tier *self, uint32_t extent, buf **content, pen_error *why);
+
+/* Memory for a new content that owes nothing to the old. */
+pen_status tier_blank(tier *self, uint32_t extent, buf **content, pen_error *why);
+
+/* Is the extent's content from now on; written later, by another thread.
+ * Ownership  content is OWNED by the callee on any status; it came from this tier and must not change any more. */
+pen_status tier_store(tier *self, uint32_t extent, buf *content, pen_error *why);
+
+/* ---- versions that are held ------------------------------------------------------------------ */
+/* The content as it is now; not between tier_load() and tier_store().  NULL: no memory. */
+tier_hold *tier_hold_take(tier *self, uint32_t extent);
+
+/* Reads it: waits until it is written.  Thread: any.  PEN_STORE: it was lost, or could not be written. */
+pen_status tier_hold_read(tier_hold *held, buf **content, pen_error *why);
+void tier_hold_release(tier_hold *held); /* any thread; NULL is fine */
+
+#endif

@@ -1,0 +1,144 @@
+/* tier_staging.c - the memory of a tier: aligned buffers, a bounded number of bytes, used again. */
+#include "common/offload/tier_state.h"
+
+#include "common/base/list.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+enum { SPARES_MAX = 8 };
+
+struct tier_buffer {
+    buf base;
+    tier_buffer *next, *prev; /* while it is spare */
+    tier *home;
+    void *memory;
+    size_t room;
+};
+
+static void discard(tier_buffer *b)
+{
+    free(b->memory);
+    free(b);
+}
+
+void tier_spares_free(tier *t)
+{
+    LIST_EACH(b, t->spare) discard(b);
+    t->spare   = NULL;
+    t->n_spare = 0;
+}
+
+void tier_leave(tier *t)
+{
+    const bool is_last = --t->users == 0;
+    pthread_mutex_unlock(&t->lock);
+    if (!is_last) return;
+    t->ops->close(t->state);
+    tier_spares_free(t);
+    LIST_EACH(room, t->free) free(room);
+    pthread_cond_destroy(&t->changed);
+    pthread_cond_destroy(&t->reads.more);
+    pthread_cond_destroy(&t->writes.more);
+    pthread_mutex_destroy(&t->lock);
+    free(t->state);
+    free(t);
+}
+
+static void come_back(buf *base)
+{
+    tier_buffer *b = (tier_buffer *)base;
+    tier *t        = b->home;
+    pthread_mutex_lock(&t->lock);
+    t->staging -= b->room;
+    const bool is_kept = !t->is_closed && t->n_spare < SPARES_MAX;
+    if (is_kept) {
+        LIST_PREPEND(t->spare, b);
+        t->n_spare++;
+    }
+    pthread_cond_broadcast(&t->changed);
+    tier_leave(t);
+    if (!is_kept) discard(b);
+}
+
+/* A spare of this size, else any spare goes so that what is kept fits what is used. */
+static tier_buffer *find_spare(tier *t, size_t room)
+{
+    LIST_EACH(b, t->spare) {
+        if (b->room != room) continue;
+        LIST_REMOVE(t->spare, b);
+        t->n_spare--;
+        return b;
+    }
+    if (t->n_spare == SPARES_MAX) tier_spares_free(t);
+    return NULL;
+}
+
+static tier_buffer *make(size_t room)
+{
+    tier_buffer *b = malloc(sizeof *b);
+    void *memory   = b != NULL ? aligned_alloc(TIER_ALIGN, room) : NULL;
+    if (memory == NULL) {
+        free(b);
+        return NULL;
+    }
+    *b = (tier_buffer){.memory = memory, .room = room};
+    return b;
+}
+
+/* What was read ahead and not wanted yet makes room for what is wanted now. */
+static buf *evict(tier *t)
+{
+    for (uint32_t i = 0; i < t->n_extents; i++) {
+        tier_job *job = t->extent[i].read;
+        if (job == NULL || !job->is_done) continue;
+        buf *content      = job->content;
+        t->extent[i].read = NULL;
+        free(job);
+        return content;
+    }
+    return NULL;
+}
+
+/* Whether waiting can bring room: something is being written or read. */
+static bool is_busy(const tier *t)
+{
+    return t->reads.first != NULL || t->reads.is_working || t->writes.first != NULL ||
+           t->writes.is_working;
+}
+
+static bool has_room(const tier *t, size_t room)
+{
+    return t->staging == 0 || t->staging + room <= t->staging_max;
+}
+
+static void make_room(tier *t, size_t room)
+{
+    struct timespec deadline = {0};
+    while (!has_room(t, room)) {
+        buf *unwanted = evict(t);
+        if (unwanted != NULL) {
+            pthread_mutex_unlock(&t->lock);
+            buf_release(unwanted);
+            pthread_mutex_lock(&t->lock);
+        } else if (!is_busy(t) || !tier_wait(t, &deadline)) {
+            return; /* others hold what is out: work goes on with one more */
+        }
+    }
+}
+
+buf *tier_buffer_take(tier *t, size_t bytes, tier_haste haste)
+{
+    const size_t room = tier_round_up(bytes);
+    if (haste == TIER_WAIT) make_room(t, room);
+    if (haste == TIER_IF_ROOM && !has_room(t, room)) return NULL;
+    tier_buffer *b = find_spare(t, room);
+    if (b == NULL) b = make(room);
+    if (b == NULL) return NULL;
+    b->home = t;
+    t->users++;
+    t->staging += room;
+    if (t->staging > t->staging_most) t->staging_most = t->staging;
+    buf_init(&b->base, b->memory, bytes, come_back);
+    return &b->base;
+}

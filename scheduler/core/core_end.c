@@ -1,0 +1,102 @@
+/* core_end.c - the end of a job: the verdict is told, servers are stopped, and who is waited for. */
+#include "scheduler/core/core_state.h"
+
+/* Who came while the last of the others left: there is nobody to train with. */
+static void turn_away_the_late(scheduler_core *core)
+{
+    SEAT_EACH(s, &core->members.roster.workers) {
+        if (core_is_late(core, s))
+            core_refuse(&core->out, s->peer, PEN_NOT_A_MEMBER,
+                        "%s comes too late: all workers of the job have left it", SEAT_NAME(s));
+    }
+}
+
+void core_stop(scheduler_core *core)
+{
+    turn_away_the_late(core);
+    core->job.phase  = PHASE_STOPPING;
+    core->job.end_ms = core->out.now_ms + CORE_END_MS;
+    core_keep(core);
+    core_send_all(&core->out, TO_SERVERS, &(wire_control){.kind = WIRE_STOP});
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+/* A launcher hangs up when it has read the verdict and its processes have ended. */
+static bool is_waited_for(const scheduler_core *core, const seat *s)
+{
+    if (s->role == WIRE_LAUNCHER)
+        return core->job.phase == PHASE_FAILED && s->is_bound && s->is_told;
+    if (s->rank < 0 || !seat_is_here(s)) return false;
+    if (core->job.phase == PHASE_STOPPING) return s->role == PEN_SERVER;
+    return s->is_bound || !s->is_told; /* told and gone: it needs nothing from us any more */
+}
+
+static const seat *first_waited_for(const scheduler_core *core)
+{
+    ROSTER_EACH(s, &core->members.roster)
+        if (is_waited_for(core, s)) return s;
+    return NULL;
+}
+
+static bool is_outstanding(const scheduler_core *core, const seat *worker)
+{
+    if (worker->awaited_ms) return true; /* whoever is about to take its place */
+    if (worker->state == MEMBER_LEFT || core_is_late(core, worker)) return false;
+    if (worker->state == MEMBER_DEAD) return !core_goes_on(core);
+    /* a seat that was empty all the time, or is again */
+    return worker->state != MEMBER_ABSENT || core->job.phase != PHASE_TRAINING ||
+           !core->job.n_servers;
+}
+
+static bool all_have_left(const scheduler_core *core)
+{
+    SEAT_EACH(each, &core->members.roster.workers)
+        if (is_outstanding(core, each)) return false;
+    return true;
+}
+
+void core_verdict_tell(scheduler_core *core)
+{
+    core_log(&core->out, LOG_NOTICE, "%s", core->job.verdict.text);
+    core_keep(core);
+    const wire_control c = {.kind = WIRE_VERDICT, .u.verdict = core->job.verdict};
+    core_send_all(&core->out, TO_WORKERS | TO_SERVERS | TO_GUESTS, &c);
+    ROSTER_EACH(s, &core->members.roster) {
+        s->is_told = s->is_bound;
+        if (s->state == MEMBER_DEAD) core_tell(core, s);
+    }
+    core->due |= DUE_END;
+}
+
+static void end(scheduler_core *core, pen_status status)
+{
+    if (core->job.phase == PHASE_ENDED) return;
+    core->job.phase = PHASE_ENDED;
+    if (core->out.actions.keep) core->out.actions.keep(core->out.actions.user, NULL, 0);
+    core->out.actions.ended(core->out.actions.user, status,
+                            core->job.has_verdict ? &core->job.verdict : NULL);
+}
+
+void core_settle(scheduler_core *core)
+{
+    if (core_runs(core) && all_have_left(core)) core_stop(core);
+    if (core->job.phase != PHASE_STOPPING && core->job.phase != PHASE_FAILED) return;
+    if (!core->job.is_empty && !first_waited_for(core))
+        end(core, core->job.has_verdict ? core->job.verdict.status : PEN_OK);
+}
+
+uint64_t core_end_next_ms(const scheduler_core *core)
+{
+    const bool ends = core->job.phase == PHASE_STOPPING || core->job.phase == PHASE_FAILED;
+    return ends ? core->job.end_ms : UINT64_MAX;
+}
+
+void core_end_tick(scheduler_core *core)
+{
+
+    const seat *late = first_waited_for(core);
+    if (late && core->job.phase == PHASE_STOPPING)
+        core_log(&core->out, LOG_WARNING, "%s has not ended %d s after it was asked to",
+                 SEAT_NAME(late), CORE_END_MS / 1000);
+    end(core, core->job.has_verdict ? core->job.verdict.status : PEN_OK);
+}

@@ -1,0 +1,98 @@
+#include "scheduler/core/core_out.h"
+#include "common/base/vec.h"
+#include "common/base/why.h"
+#include "scheduler/core/sentence.h"
+#include <stdarg.h>
+#include <stdio.h>
+
+/* ---- messages -------------------------------------------------------------------------------- */
+void core_send_peer(const core_out *self, uint32_t peer, const wire_control *message)
+{
+    self->actions.send(self->actions.user, &peer, 1, message);
+}
+
+void core_send(const core_out *self, const seat *s, const wire_control *message)
+{
+    if (s->is_bound) core_send_peer(self, s->peer, message);
+}
+
+void core_send_all(core_out *self, unsigned roles, const wire_control *message)
+{
+    const roster *r = self->all;
+    if (!VEC_ROOM(self->peers, self->peers_capacity,
+                  (size_t)r->workers.n + r->servers.n + r->guests.n)) {
+        core_log(self, LOG_ERROR, "no memory to send %s", wire_kind_name((int)message->kind));
+        return;
+    }
+    uint32_t n = 0;
+    ROSTER_EACH(s, self->all) {
+        if (!(roles & 1u << s->role) || !s->is_bound) continue;
+        if (s->state == MEMBER_LEFT || s->state == MEMBER_DEAD) continue;
+        self->peers[n++] = s->peer;
+    }
+    if (n) self->actions.send(self->actions.user, self->peers, n, message);
+}
+
+void core_log(core_out *self, int level, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    self->actions.log(self->actions.user, level, line);
+    if (level <= LOG_INFO) core_event(self, level, line);
+}
+
+/* ---- who is turned away ---------------------------------------------------------------------- */
+enum { TURNED_LINES = 4, TURNED_MS = 60000 };
+
+/* So many lines a minute: who is turned away may come again at once. */
+static bool may_log(core_out *self)
+{
+    if (self->turned_n == 0 || self->now_ms - self->turned_ms >= TURNED_MS) {
+        self->turned_ms = self->now_ms;
+        self->turned_n  = 0;
+    }
+    return self->turned_n++ < TURNED_LINES;
+}
+
+void core_refuse(core_out *self, uint32_t peer, pen_status status, const char *format, ...)
+{
+    wire_control verdict = {.kind = WIRE_VERDICT};
+    va_list args;
+    va_start(args, format);
+    why_setv(&verdict.u.verdict, status, format, args);
+    va_end(args);
+    if (may_log(self)) core_log(self, LOG_NOTICE, "turned away: %s", verdict.u.verdict.text);
+    core_send_peer(self, peer, &verdict);
+}
+
+/* ---- what people read ------------------------------------------------------------------------ */
+/* A launcher prints what it hears; where there is none, the log must do. */
+bool core_has_launcher(const core_out *self)
+{
+    SEAT_EACH(s, &self->all->guests)
+        if (s->role == WIRE_LAUNCHER) return true;
+    return false;
+}
+
+void core_announce(core_out *self, const char *line)
+{
+    const bool has_launcher = core_has_launcher(self);
+    core_log(self, has_launcher ? LOG_INFO : LOG_NOTICE, "%s", line);
+    if (has_launcher)
+        core_send_all(self, 1u << WIRE_LAUNCHER,
+                      &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = line}});
+}
+
+bool core_move(core_out *self, seat *s, member_event event)
+{
+    const member_state before = s->state;
+    if (member_next(&s->state, event) != PEN_OK) return false;
+    if (s->state == before) return true;
+    core_log(self, LOG_DEBUG, "%s: %s, was %s", SEAT_NAME(s), member_state_name(s->state),
+             member_state_name(before));
+    core_event_moved(self, s);
+    return true;
+}

@@ -1,0 +1,214 @@
+/* core_model.c - REGISTER, PLAN, READY, COMMITTED: what the model is and where it lies.
+ *
+ * DESIGN.  READY of a server: memory is there.  READY of a worker: it has reached all that it needs.  COMMITTED waits for
+ * both, so the first step rests on no connection that was never made.
+ */
+#include "common/base/plant.h"
+#include "scheduler/core/core_state.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+/* One shard for each thread that there may ever be, but none without a partition. */
+static uint32_t count_shards(const scheduler_core *core)
+{
+    uint32_t threads = 0, most = 0;
+    SEAT_EACH(one, &core->members.roster.servers) {
+        threads += one->n_addresses;
+        if (one->n_addresses > most) most = one->n_addresses;
+    }
+    if (core->job.settings.servers_max > core->job.n_servers)
+        threads += (uint32_t)(core->job.settings.servers_max - core->job.n_servers) * most;
+    return threads < core->model.plan->n_partitions ? threads : core->model.plan->n_partitions;
+}
+
+static pen_status place_shards(scheduler_core *core, pen_error *why)
+{
+    placement_server *all = core_epoch_servers(core);
+    const pen_status status =
+        all ? placement_goal(&core->epoch.place, core->model.n_shards, all,
+                             core->members.roster.servers.n, (uint32_t)core->job.settings.replicas,
+                             &core->epoch.goal)
+            : PEN_NO_MEMORY;
+    free(all);
+    if (status == PEN_OK && placement_copy(&core->epoch.goal, &core->epoch.place)) return PEN_OK;
+    return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for the plan");
+}
+
+static pen_status lay_out(scheduler_core *core, pen_error *why)
+{
+    pen_status status =
+        restore_choose(&core->members.roster, &core->model.wire, &core->model.restore, why);
+    if (status != PEN_OK || !core->job.n_servers) return status;
+    status = plan_create(&core->model.wire, &core->model.plan, why);
+    if (status != PEN_OK) return status;
+
+    core->model.shard = calloc(core->model.plan->n_partitions + 1, sizeof *core->model.shard);
+    if (!core->model.shard)
+        return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for the plan");
+    core->model.n_shards = count_shards(core);
+    plan_place(core->model.plan, core->model.n_shards, core->model.shard);
+    return place_shards(core, why);
+}
+
+static void place(scheduler_core *core)
+{
+    pen_error why;
+    if (lay_out(core, &why) != PEN_OK) {
+        core_verdict(core, &why);
+        return;
+    }
+    core->job.phase       = PHASE_LOADING;
+    core->model.plan_term = core->job.term;
+    if (!core_epoch_write(core, NULL, false)) {
+        core_epoch_fail(core);
+        return;
+    }
+    if (!core_keep(core)) return;
+    const wire_control servers = core_model_plan(core, true),
+                       workers = core_model_plan(core, false);
+    core_send_all(&core->out, TO_SERVERS, &servers);
+    core_send_all(&core->out, TO_WORKERS, &workers);
+    if (!core->job.n_servers) return;
+    core_log(&core->out, LOG_INFO, "%u tensors in %u chunks and %u partitions on %u shards",
+             core->model.plan->n_tensors, core->model.plan->n_chunks,
+             core->model.plan->n_partitions, core->model.n_shards);
+}
+
+/* ---- what workers say ------------------------------------------------------------------------ */
+static pen_status agree(scheduler_core *core, seat *s, const wire_control *message, pen_error *why)
+{
+    if (!core->model.of) {
+        if (!keep_model(&core->model.kept, &message->u.register_, &core->model.wire))
+            return why_set(why, PEN_NO_MEMORY,
+                           "the scheduler has no memory for the names of %u tensors",
+                           message->u.register_.n_tensors);
+        core->model.of = s;
+        return PEN_OK;
+    }
+    const seat *other     = core->model.of;
+    const bool is_higher  = s->rank > other->rank; /* the same sentence whoever came first */
+    const wire_model *now = &message->u.register_, *first = &core->model.wire;
+    return is_higher ? plan_compare(now, s->rank, s->host, first, other->rank, other->host, why)
+                     : plan_compare(first, other->rank, other->host, now, s->rank, s->host, why);
+}
+
+static bool all_registered(const scheduler_core *core)
+{
+    SEAT_EACH(each, &core->members.roster.workers)
+        if (!each->is_registered && each->state != MEMBER_DEAD) return false;
+    return true;
+}
+
+static void register_late(scheduler_core *core, seat *s, const wire_control *message)
+{
+    pen_error why;
+    if (plan_compare(&message->u.register_, s->rank, s->host, &core->model.wire, -1, "the job",
+                     &why) != PEN_OK) {
+        core_refuse(&core->out, s->peer, why.status, "%s cannot join: %.400s", SEAT_NAME(s),
+                    why.text);
+        return;
+    }
+    s->is_registered = true;
+    core_model_catch_up(core, s);
+}
+
+void core_register(scheduler_core *core, seat *s, const wire_control *message)
+{
+    if (core_is_late(core, s)) {
+        register_late(core, s, message);
+        return;
+    }
+    if (core->job.phase == PHASE_LOADING || core->job.phase == PHASE_TRAINING)
+        core_model_catch_up(core, s);
+    if (core->job.phase != PHASE_REGISTERING) return;
+
+    pen_error why;
+    if (agree(core, s, message, &why) != PEN_OK) {
+        core_verdict(core, &why);
+        return;
+    }
+    s->is_registered = true;
+    core->due |= DUE_LEFT | DUE_MODEL;
+}
+
+/* ---- who is ready ---------------------------------------------------------------------------- */
+static void begin_training(scheduler_core *core)
+{
+    core->job.phase = PHASE_TRAINING;
+    if (!core_keep(core)) return;
+    const wire_control done = core_model_committed(core, NULL);
+    core_send_all(&core->out, TO_WORKERS, &done);
+    core_epoch_want_without_dead(core);
+}
+
+static bool all_ready(const scheduler_core *core)
+{
+    const seat_list *servers = &core->members.roster.servers,
+                    *workers = &core->members.roster.workers;
+    SEAT_EACH(each, servers)
+        if (!each->is_ready) return false;
+    for (uint32_t i = 0; i < workers->n && !plant(PLANT_READY_NOT_AWAITED); i++)
+        if (!workers->at[i]->is_ready && workers->at[i]->state != MEMBER_DEAD) return false;
+    return true;
+}
+
+void core_model_advance(scheduler_core *core)
+{
+    if (core->job.phase == PHASE_REGISTERING && core->model.of && all_registered(core)) place(core);
+    if (core->job.phase == PHASE_LOADING && all_ready(core)) begin_training(core);
+}
+
+/* All servers read the same; the first is enough. */
+static void take_states(scheduler_core *core, const wire_control *message)
+{
+    const size_t size = message->u.ready.states_bytes;
+    if (!size || core->model.states) return;
+    core->model.states = malloc(size);
+    if (!core->model.states) {
+        core_log(&core->out, LOG_WARNING, "no memory for what the snapshot keeps of the workers");
+        return;
+    }
+    memcpy(core->model.states, message->u.ready.states, size);
+    core->model.states_bytes = size;
+}
+
+static void late_ready(scheduler_core *core, seat *s)
+{
+    if (s->is_ready || (s->role == PEN_WORKER && !s->is_registered)) return;
+    s->is_ready = true;
+    core->epoch.goal_is_old |= s->role == PEN_SERVER;
+    core_epoch_want(core, core->out.now_ms, "%.120s has joined", SEAT_NAME(s));
+}
+
+/* False: it has not restored what it was told to. */
+static bool take_restored(scheduler_core *core, const seat *s, const wire_control *message)
+{
+    if (core->model.restore >= 0 && message->u.ready.restored != core->model.restore) {
+        pen_error why;
+        why_set(&why, PEN_STORE, "%s did not restore step %" PRId64 " from its store %s",
+                SEAT_NAME(s), core->model.restore, s->store);
+        why_culprit(&why, PEN_SERVER, s->rank, core->model.restore, NULL);
+        core_verdict(core, &why);
+        return false;
+    }
+    take_states(core, message);
+    if (message->u.ready.applied > core->model.applied)
+        core->model.applied = message->u.ready.applied;
+    return true;
+}
+
+void core_ready(scheduler_core *core, seat *s, const wire_control *message)
+{
+    if (s->role == PEN_WORKER && !s->is_ready) core_reached(&core->members, s);
+    if (core_is_late(core, s)) {
+        late_ready(core, s);
+        return;
+    }
+    if (s->role == PEN_WORKER && core->job.phase == PHASE_TRAINING) core_model_catch_up(core, s);
+    if (core->job.phase != PHASE_LOADING) return;
+    if (s->role == PEN_SERVER && !take_restored(core, s, message)) return;
+    s->is_ready = true;
+    core->due |= DUE_MODEL;
+}

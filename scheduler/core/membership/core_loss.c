@@ -1,0 +1,121 @@
+/* core_loss.c - on_worker_loss=continue: a worker died and the job goes on without it.
+ *
+ * DESIGN.  Nothing that a job needs is only on one worker: the model is on all of them, or on servers.
+ * So the death of one need not be a verdict: it is told to all who live as LOST, with the sentence a
+ * verdict would have had, and from then on nobody waits for that rank.  What it was needed for ends at
+ * once: meetings with PEER_LOST, groups when their survivors have agreed (core_shrink.c), and with
+ * servers the epoch (core_epoch.c).  The job fails when fewer live than it must have, and ends in good
+ * order when the last that lives has left.  A worker that comes back is no longer lost.
+ * One thing only rank 0 has: the first values, until servers have them.  When it dies they are asked whether they do;
+ * if one does not, the job ends.
+ */
+#include "scheduler/core/core_state.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+static wire_control lost_message(const scheduler_core *core, const seat *dead)
+{
+    wire_control c       = {.kind = WIRE_LOST};
+    c.u.lost.rank        = dead->rank;
+    c.u.lost.incarnation = dead->incarnation;
+    c.u.lost.why         = *core_loss_of(core, dead->rank);
+    return c;
+}
+
+void core_loss_catch_up(scheduler_core *core, const seat *s)
+{
+    SEAT_EACH(dead, &core->members.roster.workers) {
+        if (!core_loss_of(core, dead->rank) || dead == s) continue;
+        const wire_control c = lost_message(core, dead);
+        core_send(&core->out, s, &c);
+    }
+}
+
+static bool remember(scheduler_core *core, seat *dead)
+{
+    if (core->members.first_lost < 0) core->members.first_lost = dead->rank;
+    if (!dead->loss) dead->loss = malloc(sizeof *dead->loss);
+    if (!dead->loss) return false;
+    sentence_worker_gone(dead, NULL, core->out.now_ms, dead->loss);
+    core_add_silence(core, dead, core->out.now_ms, dead->loss);
+    return true;
+}
+
+static uint32_t count_living(const scheduler_core *core)
+{
+    uint32_t n = 0;
+    SEAT_EACH(each, &core->members.roster.workers) n += seat_is_counted(each);
+    return n;
+}
+
+/* Too few are left: the cause is the first death, of which the others may have died. */
+static void fail_all(scheduler_core *core, const seat *dead)
+{
+    const pen_error *first = core_loss_of(core, core->members.first_lost);
+    const uint32_t living  = count_living(core);
+    pen_error why;
+    if (!first) sentence_worker_gone(dead, NULL, core->out.now_ms, &why);
+    if (first) why = *first;
+    if (living)
+        why_set(&why, PEN_PEER_LOST,
+                "%u worker%s left and the job needs %" PRIu64 "; the first that is gone: %.400s",
+                living, living == 1 ? " is" : "s are", core->job.settings.workers_min,
+                first ? first->text : why.text);
+    else if (first && core->members.roster.workers.n > 1)
+        why_set(&why, PEN_PEER_LOST, "all workers are gone; the first: %.500s", first->text);
+    if (first) why_culprit(&why, PEN_WORKER, first->rank, first->step, first->tensor);
+    core_verdict(core, &why);
+}
+
+static bool has_survivor(const scheduler_core *core)
+{
+    const uint64_t needed = core->job.settings.workers_min ? core->job.settings.workers_min : 1;
+    uint32_t n            = 0;
+    SEAT_EACH(s, &core->members.roster.workers) {
+        const bool has_done = s->state == MEMBER_LEFT && !s->is_stopped; /* the job is ending */
+        const bool comes    = seat_is_here(s) && !core_is_late(core, s);
+        const bool may_come = s->state == MEMBER_ABSENT && !core->job.n_servers;
+        n += comes || has_done || may_come;
+    }
+    return n >= needed;
+}
+
+/* ---- the first values ------------------------------------------------------------------------ */
+static void ask_for_values(scheduler_core *core, const seat *dead)
+{
+    wire_control c = {.kind = WIRE_ENQUIRE, .u.enquire = {.rank = dead->rank}};
+    if (dead->rank == 0 && core->model.restore < 0) core_send_all(&core->out, TO_SERVERS, &c);
+}
+
+void core_loss_missing(scheduler_core *core, const wire_control *message)
+{
+    const pen_error *loss = core_loss_of(core, 0);
+    pen_error why;
+    if (!message->u.missing.lacks_values || message->u.missing.rank != 0 || !loss ||
+        core->job.has_verdict)
+        return;
+    why_set(&why, PEN_PEER_LOST,
+            "%.400s; the first values were not on all servers, and no other rank has them: start "
+            "the job again",
+            loss->text);
+    why_culprit(&why, PEN_WORKER, loss->rank, loss->step, loss->tensor);
+    core_verdict(core, &why);
+}
+
+/* ---- a loss ---------------------------------------------------------------------------------- */
+void core_go_on(scheduler_core *core, seat *dead)
+{
+    if (!remember(core, dead) || !has_survivor(core)) {
+        fail_all(core, dead);
+        return;
+    }
+    const wire_control lost = lost_message(core, dead);
+    core_log(&core->out, core_has_launcher(&core->out) ? LOG_INFO : LOG_NOTICE,
+             "%s; the job goes on without it", lost.u.lost.why.text);
+    core_tell(core, dead);
+    core_send_all(&core->out, TO_WORKERS | TO_GUESTS, &lost);
+    ask_for_values(core, dead);
+    core_shrink_settle(&core->services.shrinks, &core->out);
+    core_epoch_want(core, core->out.now_ms, "%.120s is gone", SEAT_NAME(dead));
+    core->due |= DUE_MODEL | DUE_END; /* nobody waits for the dead */
+}

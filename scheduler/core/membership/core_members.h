@@ -1,0 +1,68 @@
+/* core_members.h - who is here, who is expected, and who cannot reach whom. */
+#ifndef SCHEDULER_CORE_MEMBERS_H
+#define SCHEDULER_CORE_MEMBERS_H
+
+#include "scheduler/core/membership/roster.h"
+
+enum {
+    CORE_QUERY_MS   = 250, /* servers may take that long to say what a dead worker owes */
+    CORE_GAPS_MAX   = 64,
+    CORE_DRAINS_MAX = 16,
+    CORE_LEAVE_MS   = 100, /* so long a worker that left is expected to be followed by others   */
+    CORE_PROVE_MS   = 5000 /* who has not answered by then shares its memory with nobody        */
+};
+
+typedef struct { /* a worker died; servers are being asked what it owes */
+    seat *dead;  /* NULL: none */
+    uint64_t died_ms, due_ms;
+    uint32_t tensor; /* of the least debt known: index in the model */
+    int64_t step;    /* -1: none known */
+} core_query;
+
+typedef struct { /* one member cannot reach another */
+    seat *from, *to;
+    uint64_t from_incarnation, to_incarnation, first_ms, newest_ms;
+    bool is_confirmed; /* `from` has said it again after `to` had been heard */
+    char address[320], words[96];
+} core_gap;
+
+typedef struct { /* somebody waits for a server to be empty */
+    uint64_t asker;
+    int32_t server;
+} core_drain;
+
+typedef struct { /* workers are being asked whose memory they can map */
+    bool is_open;
+    uint64_t round, due_ms;
+} core_proof;
+
+typedef struct {
+    roster roster;
+    bool has_begun;       /* somebody joined, or is waited for; since joining_ms */
+    bool is_for_machines; /* nobody joined: all that were started here have ended */
+    uint64_t joining_ms;
+    core_proof proof;
+
+    uint32_t ranks_max;
+    int32_t wanted_workers, wanted_servers; /* target numbers */
+    core_drain drain[CORE_DRAINS_MAX];
+    uint32_t n_drains;
+
+    core_query query;
+    int32_t first_lost; /* worker that died and the job went on; -1: none has */
+    core_gap gap[CORE_GAPS_MAX];
+    uint32_t n_gaps;
+    uint64_t gap_due_ms, gap_end_ms; /* due 0: there are none */
+} core_members;
+
+/* core_reach.c: it has reached all that it needs, after all */
+void core_reached(core_members *self, const seat *s);
+
+/* core_slow.c: a beat has come, the one before it at since_ms (0: none) */
+void core_slow_beat(const seat_list *workers, const seat *waiting, uint64_t since_ms,
+                    uint64_t now_ms);
+
+/* restore.c */
+pen_status restore_choose(const roster *r, const wire_model *model, int64_t *step, pen_error *why);
+
+#endif

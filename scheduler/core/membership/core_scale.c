@@ -1,0 +1,185 @@
+/* core_scale.c - SCALE and DRAIN: more or fewer workers and servers, while the job trains.
+ *
+ * DESIGN.  Who is to come is started by launchers, which hear SCALE too.  A worker that is one too many is
+ * told STOP: it ends its step, leaves in good order, and the next record is without it.  A server is emptied
+ * first: its copies move to others by the same few moves as after a death, and when nothing lies on it any
+ * more it is told STOP.
+ */
+#include "scheduler/core/core_state.h"
+#include <stdarg.h>
+
+static void answer(scheduler_core *core, const seat *s, pen_status status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void answer(scheduler_core *core, const seat *s, pen_status status, const char *format, ...)
+{
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    wire_control c = {.kind = WIRE_RESIZED, .u.resized = {.status = status, .text = text}};
+    core_send(&core->out, s, &c);
+}
+
+static void stop(scheduler_core *core, seat *s)
+{
+    s->is_stopped = true;
+    core_send(&core->out, s, &(wire_control){.kind = WIRE_STOP});
+}
+
+/* ---- servers --------------------------------------------------------------------------------- */
+/* Servers that hold something from now on. */
+static uint32_t count_usable(const scheduler_core *core)
+{
+    uint32_t n = 0;
+    SEAT_EACH(each, &core->members.roster.servers) n += seat_is_counted(each) && !each->is_draining;
+    return n;
+}
+
+static bool holds_something(const scheduler_core *core, const seat *server)
+{
+    return placement_count(&core->epoch.place, server->rank) > 0;
+}
+
+bool core_scale_may_go(const scheduler_core *core, const seat *server)
+{
+    return server->is_draining && !holds_something(core, server);
+}
+
+static void begin_drain(scheduler_core *core, seat *server)
+{
+    server->is_draining     = true;
+    core->epoch.goal_is_old = true;
+    core_epoch_want(core, core->out.now_ms, "%.120s is emptied", SEAT_NAME(server));
+}
+
+/* Those who waited for this server are answered. */
+static void answer_drained(scheduler_core *core, const seat *server)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < core->members.n_drains; i++) {
+        const core_drain d = core->members.drain[i];
+        if (d.server != server->rank) {
+            core->members.drain[kept++] = d;
+            continue;
+        }
+        const seat *asker = roster_of(&core->members.roster, d.asker);
+        if (asker) answer(core, asker, PEN_OK, "server %d is empty and ends", (int)d.server);
+    }
+    core->members.n_drains = kept;
+}
+
+void core_scale_settle(scheduler_core *core)
+{
+    SEAT_EACH(s, &core->members.roster.servers) {
+        if (!s->is_draining || s->is_stopped || holds_something(core, s)) continue;
+        core_log(&core->out, LOG_INFO, "%s is empty and ends", SEAT_NAME(s));
+        stop(core, s);
+        answer_drained(core, s);
+    }
+}
+
+static bool trains_with_servers(scheduler_core *core, const seat *asker)
+{
+    if (core->job.phase == PHASE_TRAINING && core->job.n_servers) return true;
+    if (core->job.servers_known && !core->job.n_servers)
+        answer(core, asker, PEN_UNSUPPORTED,
+               "the job has no servers, and without them workers cannot come and go");
+    else
+        answer(core, asker, PEN_WRONG_STATE, "the job does not train at the moment");
+    return false;
+}
+
+void core_drain_ask(scheduler_core *core, seat *asker, const wire_control *message)
+{
+    const int32_t rank = message->u.drain.server;
+    seat *server       = roster_find(&core->members.roster, PEN_SERVER, rank);
+    if (!trains_with_servers(core, asker)) return;
+    if (!server || !seat_is_counted(server)) {
+        answer(core, asker, PEN_NOT_FOUND, "there is no server %d in the job", (int)rank);
+    } else if (!server->is_draining && count_usable(core) == 1) {
+        answer(core, asker, PEN_WRONG_STATE,
+               "server %d is the only one; start another first (penstock scale --servers 2)",
+               (int)rank);
+    } else if (core->members.n_drains == CORE_DRAINS_MAX) {
+        answer(core, asker, PEN_AGAIN, "too many servers are being emptied");
+    } else {
+        core->members.drain[core->members.n_drains++] = (core_drain){asker->incarnation, rank};
+        if (!server->is_draining) begin_drain(core, server);
+    }
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+static uint32_t workers_min(const scheduler_core *core)
+{
+    return core->job.settings.workers_min ? (uint32_t)core->job.settings.workers_min : 1;
+}
+
+static bool check_workers(scheduler_core *core, const seat *asker, int32_t wanted)
+{
+    if (wanted < 0) return true;
+    if (!core_is_elastic(core)) {
+        answer(core, asker, PEN_UNSUPPORTED,
+               "the job has a fixed number of workers; start it with --nproc-per-node MIN:MAX");
+        return false;
+    }
+    if ((uint32_t)wanted >= workers_min(core) && (uint32_t)wanted <= core->members.ranks_max)
+        return true;
+    answer(core, asker, PEN_INVALID_ARGUMENT, "the job has %u .. %u workers, not %d",
+           workers_min(core), core->members.ranks_max, (int)wanted);
+    return false;
+}
+
+static bool check_servers(scheduler_core *core, const seat *asker, int32_t wanted)
+{
+    const uint32_t most = core->job.settings.servers_max > core->job.n_servers
+                              ? (uint32_t)core->job.settings.servers_max
+                              : core->job.n_servers;
+    if (wanted < 0 || (wanted >= 1 && (uint32_t)wanted <= most)) return true;
+    answer(core, asker, PEN_INVALID_ARGUMENT,
+           "the job has 1 .. %u servers, not %d; start it with --servers MIN:MAX for more", most,
+           (int)wanted);
+    return false;
+}
+
+static void scale_workers(scheduler_core *core, int32_t wanted)
+{
+    const seat_list *list = &core->members.roster.workers;
+    for (uint32_t i = (uint32_t)wanted; i < list->n; i++)
+        if (seat_is_here(list->at[i]) && !list->at[i]->is_stopped) stop(core, list->at[i]);
+}
+
+/* More again than were wanted: those that are not gone yet may stay. */
+static void scale_servers(scheduler_core *core, int32_t wanted)
+{
+    const seat_list *list = &core->members.roster.servers;
+    for (uint32_t i = 0; i < list->n; i++) {
+        seat *s = list->at[i];
+        if (!seat_is_counted(s) || s->is_stopped) continue;
+        if ((int32_t)i >= wanted && !s->is_draining) begin_drain(core, s);
+        if ((int32_t)i >= wanted || !s->is_draining) continue;
+        s->is_draining          = false;
+        core->epoch.goal_is_old = true;
+        core_epoch_want(core, core->out.now_ms, "server %u stays", i);
+    }
+}
+
+void core_scale(scheduler_core *core, seat *asker, const wire_control *message)
+{
+    const int32_t workers = message->u.scale.workers, servers = message->u.scale.servers;
+    if (!trains_with_servers(core, asker) || !check_workers(core, asker, workers) ||
+        !check_servers(core, asker, servers))
+        return;
+    if (workers >= 0) core->members.wanted_workers = workers;
+    if (servers >= 0) core->members.wanted_servers = servers;
+    wire_control c    = {.kind = WIRE_SCALE};
+    c.u.scale.workers = core->members.wanted_workers;
+    c.u.scale.servers = core->members.wanted_servers;
+    core_send_all(&core->out, 1u << WIRE_LAUNCHER, &c);
+    if (workers >= 0) scale_workers(core, workers);
+    if (servers >= 0) scale_servers(core, servers);
+    answer(core, asker, PEN_OK, "the job shall have %d worker%s and %d server%s",
+           (int)core->members.wanted_workers, core->members.wanted_workers == 1 ? "" : "s",
+           (int)core->members.wanted_servers, core->members.wanted_servers == 1 ? "" : "s");
+}

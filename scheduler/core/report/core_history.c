@@ -1,0 +1,86 @@
+/* core_history.c - how the job went so far, for who begins to look late.
+ *
+ * DESIGN.  At most SCHEDULER_POINTS_MAX points of a curve that begins where the job did.  When they are full
+ * every second one goes, and from then on they are taken half as often: memory is bounded, and the resolution
+ * fits the length.  A metric is the mean over the lowest ranks, so that a point costs the same for any fleet but
+ * for three sums.  A scheduler that is started again begins without any.
+ */
+#include "common/base/stat.h"
+#include "scheduler/core/core_state.h"
+#include <math.h>
+#include <string.h>
+
+enum { FIRST_EVERY_MS = 1000, METRIC_RANKS = 16 };
+
+static double stat_of(const seat *s, stat_id id)
+{
+    for (uint32_t i = 0; i < s->n_stats; i++)
+        if (strcmp(s->stat[i].name, stat_rows[id].name) == 0) return s->stat[i].value;
+    return 0;
+}
+
+/* Its place among the names seen so far; -1: there is no room for another. */
+static int metric_of(core_history *h, const char *name)
+{
+    uint32_t i = 0;
+    while (i < h->n_metrics && strcmp(h->metric[i], name) != 0) i++;
+    if (i == SCHEDULER_METRICS_MAX) return -1;
+    if (i == h->n_metrics) {
+        snprintf(h->metric[i], sizeof h->metric[i], "%s", name);
+        h->n_metrics++;
+    }
+    return (int)i;
+}
+
+static void take_metrics(core_history *h, const seat_list *workers, scheduler_point *p)
+{
+    uint32_t n[SCHEDULER_METRICS_MAX] = {0};
+    for (uint32_t w = 0; w < workers->n && w < METRIC_RANKS; w++) {
+        const seat *s = workers->at[w];
+        for (uint32_t i = 0; seat_is_counted(s) && i < s->n_stats; i++) {
+            const int k = stat_find(s->stat[i].name) < 0 ? metric_of(h, s->stat[i].name) : -1;
+            if (k < 0) continue;
+            p->metric[k] += s->stat[i].value;
+            n[k]++;
+        }
+    }
+    for (uint32_t k = 0; k < SCHEDULER_METRICS_MAX; k++)
+        p->metric[k] = n[k] ? p->metric[k] / n[k] : (double)NAN;
+}
+
+static void take_bytes(const seat_list *workers, scheduler_point *p)
+{
+    SEAT_EACH(each, workers) {
+        p->push_bytes += stat_of(each, STAT_PUSH_BYTES);
+        p->pull_bytes += stat_of(each, STAT_PULL_BYTES);
+        p->coll_bytes += stat_of(each, STAT_COLL_BYTES);
+    }
+}
+
+static void thin(core_history *h)
+{
+    for (uint32_t i = 0; i < SCHEDULER_POINTS_MAX / 2; i++) h->point[i] = h->point[2 * i];
+    h->n = SCHEDULER_POINTS_MAX / 2;
+    h->every_ms *= 2;
+}
+
+void core_history_beat(core_history *self, const core_out *out, int64_t step)
+{
+    if (out->now_ms < self->due_ms) return;
+    if (!self->every_ms) self->every_ms = FIRST_EVERY_MS;
+    if (self->n == SCHEDULER_POINTS_MAX) thin(self);
+    self->due_ms       = out->now_ms + self->every_ms;
+    scheduler_point *p = &self->point[self->n++];
+    *p = (scheduler_point){.at_s = (double)(out->now_ms - out->start_ms) / 1e3, .step = step};
+    take_bytes(&out->all->workers, p);
+    take_metrics(self, &out->all->workers, p);
+}
+
+void scheduler_core_history(const scheduler_core *core, scheduler_history *out)
+{
+    const core_history *h = &core->reports.history;
+    out->n                = h->n;
+    out->point            = h->point;
+    out->n_metrics        = h->n_metrics;
+    for (uint32_t i = 0; i < h->n_metrics; i++) out->metric[i] = h->metric[i];
+}

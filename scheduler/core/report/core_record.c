@@ -1,0 +1,75 @@
+/* core_record.c - RECORD_ASK and RECORD: the last calls of every worker, for who asks.
+ *
+ * DESIGN.  A relay without memory.  A guest asks, every worker answers, and for those who cannot the
+ * scheduler does, so that the guest gets one answer per rank and knows when it has all.  The page of this
+ * process asks too: as asker 0, which no guest is, and the answers are merged here.
+ */
+#include "scheduler/core/core_state.h"
+
+static void pass_on(core_reports *self, const core_out *out, const wire_control *record)
+{
+    const uint64_t asker = record->u.record.asker;
+    const seat *guest    = asker ? roster_of(out->all, asker) : NULL;
+    if (!asker && self->calls && record->u.record.id == self->n_asked)
+        stuck_take_record(self->calls, record);
+    if (guest && guest->rank < 0) core_send(out, guest, record);
+}
+
+static void answer_for(core_reports *self, const core_out *out, const seat *s, uint64_t asker,
+                       uint64_t id)
+{
+    char text[SENTENCE_SEAT_BYTES + 32];
+    const bool is_dead = s->state == MEMBER_DEAD;
+    snprintf(text, sizeof text, "%s %s", SEAT_NAME(s),
+             is_dead                     ? "is gone"
+             : s->state == MEMBER_LEFT   ? "has left the job"
+             : s->state == MEMBER_ABSENT ? "has not joined"
+                                         : "is not connected");
+    wire_control c    = {.kind = WIRE_RECORD};
+    c.u.record.id     = id;
+    c.u.record.asker  = asker;
+    c.u.record.rank   = s->rank;
+    c.u.record.status = is_dead ? PEN_PEER_LOST : PEN_NOT_FOUND;
+    c.u.record.text   = text;
+    pass_on(self, out, &c);
+}
+
+void core_record_ask(core_reports *self, const core_out *out, uint64_t asker, uint64_t id)
+{
+    wire_control c = {.kind = WIRE_RECORD_ASK, .u.record_ask = {.id = id, .asker = asker}};
+    SEAT_EACH(each, &out->all->workers) {
+        if (seat_is_counted(each) && each->is_bound)
+            core_send(out, each, &c);
+        else
+            answer_for(self, out, each, asker, id);
+    }
+}
+
+void core_record(core_reports *self, const core_out *out, const seat *s,
+                 const wire_control *message)
+{
+    wire_control c  = {.kind = WIRE_RECORD, .u.record = message->u.record};
+    c.u.record.rank = s->rank;
+    pass_on(self, out, &c);
+}
+
+static void begin_report(void *user, const wire_control *status)
+{
+    stuck_take_status(user, status);
+}
+
+void scheduler_core_ask_records(scheduler_core *core, uint64_t now_ms)
+{
+    stuck *report = stuck_create();
+    if (!report) return;
+    stuck_destroy(core->reports.calls);
+    core->reports.calls = report;
+    core->reports.n_asked++;
+    scheduler_core_describe(core, now_ms, begin_report, report);
+    core_record_ask(&core->reports, &core->out, 0, core->reports.n_asked);
+}
+
+const stuck *scheduler_core_records(const scheduler_core *core)
+{
+    return core->reports.calls;
+}

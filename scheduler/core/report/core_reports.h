@@ -1,0 +1,30 @@
+/* core_reports.h - what is told of the job: its curve, its will, and the last calls of its workers. */
+#ifndef SCHEDULER_CORE_REPORTS_H
+#define SCHEDULER_CORE_REPORTS_H
+
+#include "scheduler/core/core_out.h"
+
+typedef struct {
+    uint64_t due_ms, every_ms; /* 0: not begun */
+    uint32_t n, n_metrics;
+    scheduler_point point[SCHEDULER_POINTS_MAX];
+    char metric[SCHEDULER_METRICS_MAX][SEAT_STAT_BYTES];
+} core_history;
+
+typedef struct {
+    pen_error will; /* as it was last sent to all */
+    uint64_t will_ms;
+    core_history history;
+    stuck *calls;     /* that were asked for here; NULL: none */
+    uint64_t n_asked; /* so often; the number of the newest   */
+} core_reports;
+
+/* core_history.c: a worker's beat has come while the job trains */
+void core_history_beat(core_history *self, const core_out *out, int64_t step);
+
+/* core_record.c: the last calls of workers.  ask: asker 0 is this process. */
+void core_record_ask(core_reports *self, const core_out *out, uint64_t asker, uint64_t id);
+void core_record(core_reports *self, const core_out *out, const seat *s,
+                 const wire_control *message);
+
+#endif

@@ -1,0 +1,39 @@
+/* core_slow.c - for whom the others wait, and how long.
+ *
+ * DESIGN.  A beat says which call a worker is in.  One that waits in a call waits for those that are behind
+ * it: in an earlier step, or in the same one and still in code of their own.  The time since its last beat,
+ * as far as it was spent in that call, is put down to the one that is furthest behind; of several in
+ * the same step, to the one longest in its own code.  So the number is what others have lost together by waiting for
+ * that worker, to the precision of a beat.
+ */
+#include "scheduler/core/membership/core_members.h"
+#include <string.h>
+
+static bool is_in_own_code(const seat *s)
+{
+    return !s->call[0] || strncmp(s->call, "after ", 6) == 0;
+}
+
+static bool is_behind(const seat *s, const seat *waiting)
+{
+    if (s == waiting || !seat_is_counted(s) || s->step < 0) return false;
+    return s->step < waiting->step || (s->step == waiting->step && is_in_own_code(s));
+}
+
+static bool is_further(const seat *a, const seat *b)
+{
+    return a->step != b->step ? a->step < b->step : a->call_ms > b->call_ms;
+}
+
+void core_slow_beat(const seat_list *workers, const seat *waiting, uint64_t since_ms,
+                    uint64_t now_ms)
+{
+    seat *slowest   = NULL;
+    uint64_t waited = since_ms && now_ms > since_ms ? now_ms - since_ms : 0;
+    if (waited > waiting->call_ms) waited = waiting->call_ms;
+    if (!waited || waiting->step < 0 || is_in_own_code(waiting)) return;
+    SEAT_EACH(s, workers) {
+        if (is_behind(s, waiting) && (!slowest || is_further(s, slowest))) slowest = s;
+    }
+    if (slowest) slowest->made_wait_ms += waited;
+}

@@ -1,0 +1,50 @@
+/* core_will.c - the scheduler's will: what members say should it be gone.
+ *
+ * DESIGN.  Every other death is told by the scheduler, in one sentence for all.  Of its own it
+ * cannot tell, and survivors notice it at different moments and in different steps.  So it leaves
+ * the sentence with them beforehand: it is written here, sent to all at once whenever it changes, at
+ * most WILLS_PER_LEASE times a lease, and again to whoever comes (back).  Survivors differ only when
+ * death falls between the first and the last of those sends.
+ */
+#include "scheduler/core/core_state.h"
+#include <string.h>
+
+enum { WILLS_PER_LEASE = 10 };
+
+static const seat *ahead(const scheduler_core *core)
+{
+    SEAT_EACH(each, &core->members.roster.workers)
+        if (each->step >= 0 && each->step == core->job.step) return each;
+    return NULL;
+}
+
+void core_will_write(scheduler_core *core)
+{
+    sentence_scheduler_gone(core->job.address, core->job.host, ahead(core), &core->reports.will);
+}
+
+void core_will_tell(scheduler_core *core, const seat *s)
+{
+    core_send(&core->out, s, &(wire_control){.kind = WIRE_WILL, .u.verdict = core->reports.will});
+}
+
+void core_will_heard_step(scheduler_core *core)
+{
+    if (core->reports.will.step < 0 && core->job.step >= 0)
+        core->reports.will_ms = core->out.now_ms;
+}
+
+void core_will_tick(scheduler_core *core)
+{
+    core->reports.will_ms = core->out.now_ms + core->job.settings.lease_ms / WILLS_PER_LEASE;
+    const pen_error then  = core->reports.will;
+    core_will_write(core);
+    if (strcmp(then.text, core->reports.will.text) == 0) return;
+    core_send_all(&core->out, TO_WORKERS | TO_SERVERS,
+                  &(wire_control){.kind = WIRE_WILL, .u.verdict = core->reports.will});
+}
+
+uint64_t core_will_next_ms(const scheduler_core *core)
+{
+    return core_runs(core) ? core->reports.will_ms : UINT64_MAX;
+}

@@ -1,0 +1,354 @@
+#include "scheduler/core/sentence.h"
+#include "common/base/why.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+size_t sentence_room(const sentence *s)
+{
+    return sizeof s->text - 1 - s->used;
+}
+
+void sentence_add(sentence *s, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(s->text + s->used, sizeof s->text - s->used, format, args);
+    va_end(args);
+    if (n < 0) return;
+    s->used += (size_t)n < sentence_room(s) ? (size_t)n : sentence_room(s);
+}
+
+const char *sentence_count(char text[SENTENCE_COUNT_BYTES], uint64_t n)
+{
+    char plain[24];
+    const int digits = snprintf(plain, sizeof plain, "%" PRIu64, n);
+    char *out        = text;
+    for (int i = 0; i < digits; i++) {
+        if (i && (digits - i) % 3 == 0) *out++ = ',';
+        *out++ = plain[i];
+    }
+    *out = 0;
+    return text;
+}
+
+const char *sentence_span(char text[SENTENCE_SPAN_BYTES], uint64_t ms)
+{
+    if (ms < 1000)
+        snprintf(text, SENTENCE_SPAN_BYTES, "%.1f s", (double)ms / 1e3);
+    else
+        snprintf(text, SENTENCE_SPAN_BYTES, "%" PRIu64 " s", ms / 1000);
+    return text;
+}
+
+const char *sentence_role(int32_t role)
+{
+    switch (role) {
+    case PEN_SCHEDULER: return "scheduler";
+    case PEN_SERVER: return "server";
+    case PEN_WORKER: return "worker";
+    case WIRE_LAUNCHER: return "launcher";
+    case WIRE_OBSERVER: return "observer";
+    default: return "process";
+    }
+}
+
+const char *sentence_seat(char text[SENTENCE_SEAT_BYTES], const seat *s)
+{
+    if (s->rank < 0)
+        snprintf(text, SENTENCE_SEAT_BYTES, "%s (%s)", sentence_role(s->role), s->host);
+    else if (s->host[0])
+        snprintf(text, SENTENCE_SEAT_BYTES, "%s %d (%s)", sentence_role(s->role), (int)s->rank,
+                 s->host);
+    else
+        snprintf(text, SENTENCE_SEAT_BYTES, "%s %d", sentence_role(s->role), (int)s->rank);
+    return text;
+}
+
+/* ---- who is gone ----------------------------------------------------------------------------- */
+static double seen_s(const seat *s, uint64_t now_ms)
+{
+    return now_ms > s->last_seen_ms ? (double)(now_ms - s->last_seen_ms) / 1e3 : 0;
+}
+
+static void blame(pen_error *why, const sentence *text, const seat *s, int64_t step,
+                  const char *tensor, double last_seen_s)
+{
+    why_set(why, PEN_PEER_LOST, "%s", text->text);
+    why_culprit(why, s->role, s->rank, step, tensor);
+    why->last_seen_s = last_seen_s;
+}
+
+static void add_seen(sentence *text, const seat *s, uint64_t now_ms)
+{
+    if (s->incarnation)
+        sentence_add(text, "; last seen %.1f s ago", seen_s(s, now_ms));
+    else
+        sentence_add(text, "; it never joined");
+}
+
+static bool is_after(const char *call)
+{
+    return strncmp(call, "after ", 6) == 0;
+}
+
+static void add_place(sentence *text, const seat *s)
+{
+    if (s->step >= 0)
+        sentence_add(text, " in step %" PRId64, s->step);
+    else
+        sentence_add(text, " before its first step");
+    if (s->call[0]) sentence_add(text, ", %s%s", is_after(s->call) ? "" : "in ", s->call);
+}
+
+static void add_left(sentence *text, const seat *s)
+{
+    if (s->step >= 0)
+        sentence_add(text, "left in the middle of step %" PRId64, s->step);
+    else
+        sentence_add(text, "left before pen_commit() had ended");
+}
+
+void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now_ms, pen_error *why)
+{
+    sentence text       = {0};
+    const bool is_known = debt && debt->step >= 0;
+    sentence_add(&text, "%s ", SEAT_NAME(s));
+    if (s->has_left_early)
+        add_left(&text, s);
+    else
+        sentence_add(&text, "is gone");
+    if (is_known)
+        sentence_add(&text, ": it has not pushed '%s' for step %" PRId64, debt->tensor, debt->step);
+    else if (!s->has_left_early)
+        add_place(&text, s);
+    add_seen(&text, s, now_ms);
+    blame(why, &text, s, is_known ? debt->step : s->step, is_known ? debt->tensor : s->call,
+          seen_s(s, now_ms));
+}
+
+void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors, int64_t step,
+                          uint64_t now_ms, pen_error *why)
+{
+    sentence text = {0};
+    sentence_add(&text, "%s is gone", SEAT_NAME(s));
+    if (tensor) sentence_add(&text, ": it held '%s'", tensor);
+    if (tensor && n_tensors > 1)
+        sentence_add(&text, " and %u more tensor%s", n_tensors - 1, n_tensors == 2 ? "" : "s");
+    if (step >= 0)
+        sentence_add(&text, "; step %" PRId64, step);
+    else
+        sentence_add(&text, "%s before the first step", tensor ? ";" : "");
+    add_seen(&text, s, now_ms);
+    blame(why, &text, s, step, tensor, seen_s(s, now_ms));
+}
+
+static const char *without_scheme(const char *address)
+{
+    return strncmp(address, "tcp://", 6) == 0 ? address + 6 : address;
+}
+
+void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_error *why)
+{
+    sentence text = {0};
+    if (strcmp(s->host, silence->host) == 0) return; /* no network is between them */
+    sentence_add(&text, "%s by the scheduler at %.100s", why->text, silence->scheduler);
+    if (silence->from)
+        sentence_add(&text, "; %.120s cannot reach it at %.100s: %.95s", SEAT_NAME(silence->from),
+                     without_scheme(silence->address), silence->words);
+    sentence_add(&text, "; `penstock doctor --master-addr %.100s` on %.64s tests the way",
+                 silence->master, s->host);
+    memcpy(why->text, text.text, sizeof why->text);
+}
+
+void sentence_missed(const seat *s, const sentence_silence *silence, uint64_t waits_ms,
+                     uint64_t now_ms, pen_error *why)
+{
+    sentence text = {0};
+    sentence_add(&text, "%s is gone before the job began", SEAT_NAME(s));
+    add_seen(&text, s, now_ms);
+    blame(why, &text, s, -1, NULL, seen_s(s, now_ms));
+    sentence_add_silence(s, silence, why);
+    const size_t used = strlen(why->text);
+    snprintf(why->text + used, sizeof why->text - used, "; the job waits %s for it to come back",
+             SPAN_NAME(waits_ms));
+}
+
+void sentence_scheduler_gone(const char *address, const char *host, const seat *ahead,
+                             pen_error *why)
+{
+    sentence text = {0};
+    sentence_add(&text,
+                 "the scheduler at %.100s is gone: it ran on %.100s, and when it last spoke to all "
+                 "the job was",
+                 address, host);
+    if (ahead == NULL)
+        sentence_add(&text, " before its first step");
+    else
+        sentence_add(&text, " in step %" PRId64, ahead->step);
+    if (ahead != NULL && ahead->call[0])
+        sentence_add(&text, ", worker %d %s%s", (int)ahead->rank,
+                     is_after(ahead->call) ? "" : "in ", ahead->call);
+    why_set(why, PEN_UNREACHABLE, "%s", text.text);
+    why_culprit(why, PEN_SCHEDULER, -1, ahead ? ahead->step : -1, ahead ? ahead->call : NULL);
+}
+
+/* ---- who cannot be reached ------------------------------------------------------------------- */
+static void add_remedy(sentence *text, const sentence_gap *g)
+{
+    const bool is_name = strstr(g->words, "resolve") != NULL;
+    if (strstr(g->words, "secret") || strstr(g->words, "encrypt") || strstr(g->words, " key ")) {
+        sentence_add(text, "; start all with the same secret and the same encryption");
+        return;
+    }
+    sentence_add(text, is_name ? "; make it known on both hosts"
+                               : "; open the TCP ports between these hosts");
+    if (g->to->role == PEN_SERVER)
+        sentence_add(text, ", or start server %d with --host ADDRESS, one that all hosts reach",
+                     (int)g->to->rank);
+}
+
+void sentence_unreached(const sentence_gap *g, pen_error *why)
+{
+    const char *address = without_scheme(g->address);
+    const seat *culprit = g->common ? g->common : g->to;
+    sentence text       = {0};
+    sentence_add(&text, "%.120s cannot reach %.120s at %.200s: %.95s", SEAT_NAME(g->from),
+                 SEAT_NAME(g->to), address, g->words);
+    if (g->n_more > 0)
+        sentence_add(&text, "; %u more connection%s fail%s", g->n_more, g->n_more == 1 ? "" : "s",
+                     g->n_more == 1 ? "s" : "");
+    if (g->n_more > 0 && g->common)
+        sentence_add(&text, ", %s of %.120s", g->n_more == 1 ? "also" : "all",
+                     SEAT_NAME(g->common));
+    add_remedy(&text, g);
+    why_set(why, PEN_UNREACHABLE, "%s", text.text);
+    why_culprit(why, culprit->role, culprit->rank, -1, NULL);
+}
+
+/* ---- who has not come ------------------------------------------------------------------------ */
+enum { LIST_TAIL_BYTES = 220 }; /* kept free for what follows a list */
+
+typedef bool is_one(const seat *s);
+
+static bool has_joined(const seat *s)
+{
+    return s->state != MEMBER_ABSENT;
+}
+
+static bool has_passed(const seat *s)
+{
+    return s->state == MEMBER_ABSENT && s->has_passed;
+}
+
+static bool is_missing(const seat *s)
+{
+    return s->state == MEMBER_ABSENT && !s->has_passed;
+}
+
+static uint32_t count(const seat_list *list, is_one *is)
+{
+    uint32_t n = 0;
+    SEAT_EACH(each, list) n += is(each);
+    return n;
+}
+
+/* Ranks, with hosts or without; cut to " and 980 more" when they would not fit. */
+static void add_ranks(sentence *text, const seat_list *list, is_one *is, bool with_host)
+{
+    uint32_t left = count(list, is);
+
+    SEAT_EACH(s, list) {
+        if (!is(s)) continue;
+        if (sentence_room(text) < LIST_TAIL_BYTES) {
+            sentence_add(text, " and %u more", left);
+            return;
+        }
+        if (with_host)
+            sentence_add(text, " %d (%.64s)", (int)s->rank, s->host);
+        else
+            sentence_add(text, " %d", (int)s->rank);
+        left--;
+    }
+}
+
+static void add_missing(sentence *text, const seat_list *list, const char *noun, uint32_t missing,
+                        const char *after)
+{
+    sentence_add(text, "%u of %u %ss %s not joined%s: %s%s", missing, list->n, noun,
+                 missing == 1 ? "has" : "have", after, noun[0] == 'w' ? "rank" : "server",
+                 missing == 1 ? "" : "s");
+    add_ranks(text, list, is_missing, false);
+}
+
+static void list_missing(pen_error *why, const seat_list *list, int32_t role)
+{
+    why->role = role;
+    for (uint32_t i = 0; i < list->n; i++) {
+        if (!is_missing(list->at[i])) continue;
+        if (why->rank < 0) why->rank = (int32_t)i;
+        if (why->missing_n < 32) why->missing[why->missing_n++] = (int32_t)i;
+    }
+}
+
+static void add_list(sentence *text, const seat_list *list, const char *label, is_one *is)
+{
+    if (count(list, is) == 0) return;
+    sentence_add(text, "  %s:", label);
+    add_ranks(text, list, is, is == has_joined);
+    sentence_add(text, ".");
+}
+
+void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms,
+                         const char *master, pen_error *why)
+{
+    const uint32_t workers = count(&r->workers, is_missing),
+                   servers = count(&r->servers, is_missing);
+    char after[SENTENCE_SPAN_BYTES + 8];
+    snprintf(after, sizeof after, " after %s", SPAN_NAME(waited_ms));
+
+    sentence text = {0};
+    if (!r->workers.n)
+        sentence_add(&text, "no worker has joined%s", after);
+    else if (workers)
+        add_missing(&text, &r->workers, "worker", workers, after);
+    if (servers && n_servers) {
+        if (text.used) sentence_add(&text, ", and ");
+        add_missing(&text, &r->servers, "server", servers, text.used ? "" : after);
+    }
+    sentence_add(&text, ".");
+    if (workers) add_list(&text, &r->workers, "Joined", has_joined);
+    add_list(&text, &r->workers, "Ended without joining", has_passed);
+    if (servers || !r->workers.n)
+        add_list(&text, &r->servers, workers ? "Servers" : "Joined", has_joined);
+    sentence_add(&text, "  `penstock doctor --master-addr %.100s` on %s tests the way", master,
+                 workers + servers == 1 ? "its host" : "their hosts");
+
+    why_set(why, PEN_TIMED_OUT, "%s", text.text);
+    if (workers)
+        list_missing(why, &r->workers, PEN_WORKER);
+    else
+        list_missing(why, &r->servers, PEN_SERVER);
+}
+
+/* ---- who is slow ----------------------------------------------------------------------------- */
+void sentence_alive(sentence *text, const seat *s, const char *subject, uint64_t now_ms)
+{
+    char span[SENTENCE_SPAN_BYTES];
+    if (s->state == MEMBER_AWAY) {
+        sentence_add(text, "%s connection is down since %s",
+                     strcmp(subject, "It") ? subject : "Its",
+                     sentence_span(span, now_ms - s->down_ms));
+        return;
+    }
+    if (!s->call[0]) {
+        sentence_add(text, "%s is alive: last seen %.1f s ago", subject, seen_s(s, now_ms));
+        return;
+    }
+    sentence_span(span, s->call_ms + (now_ms - s->beat_ms));
+    if (is_after(s->call))
+        sentence_add(text, "%s is alive: in user code since %s, last call %s", subject, span,
+                     s->call + 6);
+    else
+        sentence_add(text, "%s is alive: in %s since %s", subject, s->call, span);
+}

@@ -1,0 +1,85 @@
+/* sentence.h - what the scheduler tells people: who is gone, who is missing, what differs.
+ *
+ * The same text reaches every survivor, so it is written once, here.  Texts that do not fit are
+ * cut.
+ */
+#ifndef SCHEDULER_SENTENCE_H
+#define SCHEDULER_SENTENCE_H
+
+#include "scheduler/core/membership/roster.h"
+
+typedef struct {
+    char text[sizeof((pen_error *)0)->text];
+    size_t used;
+} sentence; /* zero is an empty one */
+
+void sentence_add(sentence *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+size_t sentence_room(const sentence *s);
+
+enum { SENTENCE_COUNT_BYTES = 32, SENTENCE_SPAN_BYTES = 32, SENTENCE_SEAT_BYTES = 300 };
+const char *sentence_count(char text[SENTENCE_COUNT_BYTES], uint64_t n);  /* "1,001" */
+const char *sentence_span(char text[SENTENCE_SPAN_BYTES], uint64_t ms);   /* "30 s", "0.2 s" */
+const char *sentence_seat(char text[SENTENCE_SEAT_BYTES], const seat *s); /* "worker 1 (devbox)" */
+const char *sentence_role(int32_t role);                                  /* "worker" */
+
+/* The same, in memory of the block they stand in. */
+#define SEAT_NAME(s)  sentence_seat((char[SENTENCE_SEAT_BYTES]){0}, s)
+#define SPAN_NAME(ms) sentence_span((char[SENTENCE_SPAN_BYTES]){0}, ms)
+
+/* What a server said a dead worker owes; step -1: no server knew. */
+typedef struct {
+    int64_t step;
+    const char *tensor;
+} sentence_debt;
+
+/* Both fill *why with PEER_LOST, the culprit and "worker 1 (devbox) is gone: it has not pushed
+ * 'fc1.weight' for step 418; last seen 0.1 s ago", "worker 1 (devbox) is gone in step 418, in
+ * pen_barrier 'epoch end'; last seen 0.1 s ago" or "server 0 (devbox) is gone: it held
+ * 'fc1.weight' and 3 more tensors; step 418; last seen 0.1 s ago". */
+void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now_ms,
+                          pen_error *why);
+void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors, int64_t step,
+                          uint64_t now_ms, pen_error *why);
+
+/* What is added where a member of another host is gone because nothing was heard of it: " by the scheduler at
+ * node0:29500; worker 0 (a) cannot reach it at 10.0.0.7:4711: no answer, timed out; `penstock doctor --master-addr node0`
+ * on b tests the way". */
+typedef struct {
+    const char *scheduler, *host, *master; /* "node0:29500", where it runs, and its address alone */
+    const seat *from; /* who says that it cannot reach it either; NULL: nobody does */
+    const char *address, *words;
+} sentence_silence;
+
+void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_error *why);
+
+/* "worker 1 (b) is gone before the job began; last seen 10.0 s ago by the scheduler at node0:29500; ... on b tests the way;
+ * the job waits 290 s for it to come back". */
+void sentence_missed(const seat *s, const sentence_silence *silence, uint64_t waits_ms,
+                     uint64_t now_ms, pen_error *why);
+
+/* UNREACHABLE: "the scheduler at 10.0.0.7:29500 is gone: it ran on devbox, and when it last spoke to
+ * all the job was in step 418, worker 0 in pen_step_end".  `ahead`: a worker in that step; NULL: none
+ * is in one. */
+void sentence_scheduler_gone(const char *address, const char *host, const seat *ahead,
+                             pen_error *why);
+
+typedef struct {
+    const seat *from, *to;
+    const char *address, *words; /* "tcp://10.0.0.7:4711"; "connection refused" */
+    uint32_t n_more;             /* connections that cannot be made either */
+    const seat *common;          /* an end of all of them; NULL: there is none, or no other */
+} sentence_gap;
+
+/* UNREACHABLE: "worker 1 (b) cannot reach server 0 (a) at 10.0.0.7:4711: connection refused; open the TCP ports between these
+ * hosts, or start server 0 with --host ADDRESS, one that all hosts reach".  The culprit is the common end, or `to`. */
+void sentence_unreached(const sentence_gap *gap, pen_error *why);
+
+/* TIMED_OUT: "1 of 4 workers has not joined after 300 s: rank 3.  Joined: 0 (a) 1 (a) 2 (b).
+ * `penstock doctor --master-addr a` on its host tests the way".  n_servers 0: not known yet. */
+void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms,
+                         const char *master, pen_error *why);
+
+/* "It is alive: in user code since 31 s, last call pen_metric". */
+void sentence_alive(sentence *text, const seat *s, const char *subject, uint64_t now_ms);
+
+#endif

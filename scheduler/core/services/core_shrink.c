@@ -1,0 +1,196 @@
+/* core_shrink.c - SHRINK and SHRUNK: the members of a group that live agree who they are.
+ *
+ * DESIGN.  Every member that lives says SHRINK with the list of them; when all have, they are the
+ * survivors, and all hear the same list and the same number of the group they make.  Who has died or
+ * left is not waited for, so a death completes what the dead was waited for in.  The answer is kept
+ * and given again to who asks again; of the oldest that are over, the oldest makes room.
+ */
+#include "scheduler/core/services/core_services.h"
+#include <stdlib.h>
+#include <string.h>
+
+static void forget(core_shrink *a)
+{
+    free(a->rank);
+    free(a->has_asked);
+    *a = (core_shrink){0};
+}
+
+void core_shrink_fini(core_shrinks *self)
+{
+    for (int i = 0; i < CORE_SHRINKS_MAX; i++) forget(&self->at[i]);
+}
+
+/* ---- answering ------------------------------------------------------------------------------- */
+static void refuse(const core_out *out, const seat *s, uint64_t group, pen_status status,
+                   const char *text)
+{
+    wire_control c = {.kind     = WIRE_SHRUNK,
+                      .u.shrunk = {.group = group, .status = status, .text = text}};
+    core_send(out, s, &c);
+}
+
+static wire_control shrunk_message(const core_shrink *a)
+{
+    wire_control c = {
+        .kind     = WIRE_SHRUNK,
+        .u.shrunk = {
+            .group = a->group, .new_group = a->new_group, .n_ranks = a->n, .rank = a->rank}};
+    return c;
+}
+
+/* The same group of the same survivors has the same number, another one another; never 0. */
+static uint64_t number_of(const core_shrink *a)
+{
+    uint64_t hash = 14695981039346656037u ^ a->group;
+    for (uint32_t i = 0; i < a->n; i++) hash = (hash ^ (uint32_t)a->rank[i]) * 1099511628211u;
+    hash ^= hash >> 32;
+    hash *= 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+    return hash ? hash : 1;
+}
+
+static bool is_waited_for(const core_out *out, const core_shrink *a, uint32_t i)
+{
+    return !a->has_asked[i] && seat_is_counted(roster_find(out->all, PEN_WORKER, a->rank[i]));
+}
+
+static bool is_survivor(const core_out *out, const core_shrink *a, uint32_t i)
+{
+    return a->has_asked[i] && seat_is_counted(roster_find(out->all, PEN_WORKER, a->rank[i]));
+}
+
+/* From here on a->rank are the survivors. */
+static void complete(const core_out *out, core_shrink *a)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < a->n; i++)
+        if (is_survivor(out, a, i)) a->rank[n++] = a->rank[i];
+    a->n         = n;
+    a->is_over   = true;
+    a->new_group = number_of(a);
+    free(a->has_asked);
+    a->has_asked         = NULL;
+    const wire_control c = shrunk_message(a);
+    for (uint32_t i = 0; i < n; i++)
+        core_send(out, roster_find(out->all, PEN_WORKER, a->rank[i]), &c);
+}
+
+static void settle_group(const core_out *out, core_shrink *a)
+{
+    for (uint32_t i = 0; i < a->n; i++)
+        if (is_waited_for(out, a, i)) return;
+    complete(out, a);
+}
+
+void core_shrink_settle(core_shrinks *self, const core_out *out)
+{
+    for (int i = 0; i < CORE_SHRINKS_MAX; i++)
+        if (self->at[i].is_used && !self->at[i].is_over) settle_group(out, &self->at[i]);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+static bool is_well_formed(const core_out *out, const seat *s, const wire_control *c)
+{
+    bool is_in         = false;
+    const uint32_t n   = c->u.shrink.n_ranks;
+    const int32_t *all = c->u.shrink.rank;
+    bool *has          = calloc(out->all->workers.n, sizeof *has);
+    uint32_t i         = 0;
+    for (; has && i < n && roster_find(out->all, PEN_WORKER, all[i]) && !has[all[i]]; i++) {
+        has[all[i]] = true;
+        is_in       = is_in || all[i] == s->rank;
+    }
+    free(has);
+    return i == n && is_in;
+}
+
+static core_shrink *find(core_shrinks *self, uint64_t group)
+{
+    for (int i = 0; i < CORE_SHRINKS_MAX; i++)
+        if (self->at[i].is_used && self->at[i].group == group) return &self->at[i];
+    return NULL;
+}
+
+/* A free place, else that of the oldest that is over; NULL: all are being asked for. */
+static core_shrink *make_room(core_shrinks *self)
+{
+    core_shrink *oldest = NULL;
+    for (int i = 0; i < CORE_SHRINKS_MAX; i++) {
+        core_shrink *a = &self->at[i];
+        if (!a->is_used) return a;
+        if (a->is_over && (!oldest || a->serial < oldest->serial)) oldest = a;
+    }
+    if (oldest) forget(oldest);
+    return oldest;
+}
+
+static core_shrink *begin(core_shrinks *self, const wire_control *c)
+{
+    core_shrink *a   = make_room(self);
+    const uint32_t n = c->u.shrink.n_ranks;
+    if (!a) return NULL;
+    *a           = (core_shrink){.is_used = true, .group = c->u.shrink.group, .n = n};
+    a->serial    = ++self->serial;
+    a->rank      = malloc(n * sizeof *a->rank);
+    a->has_asked = calloc(n, sizeof *a->has_asked);
+    if (!a->rank || !a->has_asked) {
+        forget(a);
+        return NULL;
+    }
+    memcpy(a->rank, c->u.shrink.rank, n * sizeof *a->rank);
+    return a;
+}
+
+static bool is_listed(const core_shrink *a, int32_t rank)
+{
+    for (uint32_t i = 0; i < a->n; i++)
+        if (a->rank[i] == rank) return true;
+    return false;
+}
+
+/* Askers leave out whom they know to be lost, and do not all know the same. */
+static bool merge(core_shrink *a, const wire_control *c)
+{
+    const size_t n = (size_t)a->n + c->u.shrink.n_ranks;
+    int32_t *rank  = realloc(a->rank, n * sizeof *rank);
+    if (rank) a->rank = rank;
+    bool *has_asked = realloc(a->has_asked, n * sizeof *has_asked);
+    if (has_asked) a->has_asked = has_asked;
+    if (!rank || !has_asked) return false;
+    for (uint32_t i = 0; i < c->u.shrink.n_ranks; i++) {
+        if (is_listed(a, c->u.shrink.rank[i])) continue;
+        a->has_asked[a->n] = false;
+        a->rank[a->n++]    = c->u.shrink.rank[i];
+    }
+    return true;
+}
+
+static void take(const core_out *out, const seat *s, core_shrink *a)
+{
+    if (a->is_over) {
+        const wire_control again = shrunk_message(a);
+        core_send(out, s, &again);
+        return;
+    }
+    for (uint32_t i = 0; i < a->n; i++)
+        if (a->rank[i] == s->rank) a->has_asked[i] = true;
+    settle_group(out, a);
+}
+
+void core_shrink_ask(core_shrinks *self, const core_out *out, const seat *s,
+                     const wire_control *message)
+{
+    const uint64_t group = message->u.shrink.group;
+    if (!is_well_formed(out, s, message)) {
+        refuse(out, s, group, PEN_INVALID_ARGUMENT,
+               "a group to shrink is a list of different ranks of the job, the asker's among them");
+        return;
+    }
+    core_shrink *a = find(self, group);
+    if (!a) a = begin(self, message);
+    if (a && (a->is_over || merge(a, message)))
+        take(out, s, a);
+    else
+        refuse(out, s, group, PEN_NO_MEMORY, "the scheduler has no room for another agreement");
+}

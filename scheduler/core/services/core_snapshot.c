@@ -1,0 +1,195 @@
+/* core_snapshot.c - SNAPSHOT_PLEASE, _PART, _DONE: a snapshot exists on all servers or on none.
+ *
+ * A disk that has no room for one more loses the oldest of two or more complete ones, and another is asked for: once, until
+ * one has succeeded or failed.
+ */
+#include "scheduler/core/core_state.h"
+#include "common/base/plant.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- who asked ------------------------------------------------------------------------------- */
+static void answer_no(scheduler_core *core, const seat *s, pen_status status, const char *text)
+{
+    wire_control c = {.kind            = WIRE_SNAPSHOT_DONE,
+                      .u.snapshot_done = {.step = -1, .status = status, .text = text}};
+    core_send(&core->out, s, &c);
+}
+
+static bool remember(core_snapshots *self, const seat *s)
+{
+    for (uint32_t i = 0; i < self->n_askers; i++)
+        if (self->asker[i].incarnation == s->incarnation) return true;
+    if (self->n_askers == CORE_ASKERS_MAX) return false;
+    self->asker[self->n_askers++] = (core_asker){s->incarnation, self->serial};
+    return true;
+}
+
+static void ask_lowest(scheduler_core *core, const wire_control *message)
+{
+    const seat *lowest = core_loss_lowest(core); /* the one that marks its pushes */
+    if (lowest) core_send(&core->out, lowest, message);
+}
+
+void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *message)
+{
+    if (core->job.servers_known && !core->job.n_servers) {
+        answer_no(core, s, PEN_UNSUPPORTED,
+                  "this job has no servers, and its workers keep snapshots by themselves: start it "
+                  "with --store DIR --snapshot-every N, or let the program call pen_snapshot()");
+        return;
+    }
+    if (core->job.phase != PHASE_TRAINING) {
+        answer_no(core, s, PEN_WRONG_STATE,
+                  "the job does not train at the moment, so there is nothing to keep");
+        return;
+    }
+    if (!remember(&core->services.snapshots, s)) {
+        answer_no(core, s, PEN_AGAIN, "too many snapshots are being asked for");
+        return;
+    }
+    ask_lowest(core, message);
+}
+
+/* Those who asked before the first part of this snapshot came. */
+static void answer_askers(core_snapshots *self, const core_out *out, const core_snapshot *snapshot,
+                          const wire_control *done)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < self->n_askers; i++) {
+        const core_asker asker = self->asker[i];
+        const seat *s          = roster_of(out->all, asker.incarnation);
+        if (!s) continue;
+        if (asker.serial < snapshot->serial && s->role != PEN_SERVER)
+            core_send(out, s, done);
+        else
+            self->asker[kept++] = asker;
+    }
+    self->n_askers = kept;
+}
+
+/* ---- the parts ------------------------------------------------------------------------------- */
+static void forget(core_snapshot *snapshot)
+{
+    free(snapshot->has_part);
+    *snapshot = (core_snapshot){0};
+}
+
+/* A free place, or the oldest: a server may never say how its part went. */
+static core_snapshot *place_for(core_snapshots *self)
+{
+    core_snapshot *oldest = &self->at[0];
+    for (int i = 0; i < CORE_SNAPSHOTS_MAX; i++) {
+        if (!self->at[i].is_used) return &self->at[i];
+        if (self->at[i].serial < oldest->serial) oldest = &self->at[i];
+    }
+    forget(oldest);
+    return oldest;
+}
+
+static core_snapshot *snapshot_of(core_snapshots *self, int64_t step, uint32_t n_shards)
+{
+    for (int i = 0; i < CORE_SNAPSHOTS_MAX; i++)
+        if (self->at[i].is_used && self->at[i].step == step) return &self->at[i];
+
+    core_snapshot *made = place_for(self);
+    made->has_part      = calloc(n_shards + 1, sizeof *made->has_part);
+    if (!made->has_part) return NULL;
+    made->is_used = true;
+    made->spare   = -1;
+    made->step    = step;
+    made->serial  = ++self->serial;
+    return made;
+}
+
+/* Those who asked for this one are answered with the next. */
+static void make_room(scheduler_core *core, core_snapshot *snapshot, wire_control *done)
+{
+    wire_control again                     = {.kind = WIRE_SNAPSHOT_PLEASE};
+    core->services.snapshots.has_made_room = true;
+    done->u.snapshot_done.makes_room       = true;
+    done->u.snapshot_done.gone             = snapshot->spare;
+    core_log(&core->out, LOG_NOTICE, "%s; that of step %" PRId64 " goes, and another is tried",
+             snapshot->text, snapshot->spare);
+    core_send_all(&core->out, TO_SERVERS, done);
+    ask_lowest(core, &again);
+    forget(snapshot);
+}
+
+static void complete(scheduler_core *core, core_snapshot *snapshot)
+{
+    core_snapshots *all      = &core->services.snapshots;
+    wire_control c           = {.kind = WIRE_SNAPSHOT_DONE};
+    c.u.snapshot_done.step   = snapshot->step;
+    c.u.snapshot_done.status = snapshot->status;
+    c.u.snapshot_done.text   = snapshot->text;
+    if (snapshot->status != PEN_OK && snapshot->spare >= 0 && !all->has_made_room &&
+        core->job.phase == PHASE_TRAINING) {
+        make_room(core, snapshot, &c);
+        return;
+    }
+    all->has_made_room = false;
+    if (snapshot->status == PEN_OK && snapshot->step > all->newest) all->newest = snapshot->step;
+    if (snapshot->status == PEN_OK)
+        core_log(&core->out, LOG_INFO, "the snapshot of step %" PRId64 " is complete",
+                 snapshot->step);
+    else
+        core_log(&core->out, LOG_WARNING, "%s", snapshot->text);
+
+    core_send_all(&core->out, TO_SERVERS, &c);
+    answer_askers(all, &core->out, snapshot, &c);
+    forget(snapshot);
+}
+
+static void cover_shard(const scheduler_core *core, core_snapshot *snapshot, uint32_t shard)
+{
+    if (shard >= core->model.n_shards || snapshot->has_part[shard]) return;
+    snapshot->has_part[shard] = true;
+    snapshot->n_parts++;
+}
+
+/* The shards that the part names; one that names none, as of a server that failed, is about all that
+ * the server serves. */
+static void cover(const scheduler_core *core, core_snapshot *snapshot, const seat *s,
+                  const wire_control *message)
+{
+    const uint32_t n = message->u.snapshot_part.n_shards;
+    for (uint32_t i = 0; i < n; i++) cover_shard(core, snapshot, message->u.snapshot_part.shard[i]);
+    for (uint32_t i = 0; n == 0 && i < core->epoch.place.n; i++) {
+        const wire_replica *r = &core->epoch.place.row[i].at;
+        if (r->server == s->rank && r->role == WIRE_PRIMARY) cover_shard(core, snapshot, r->shard);
+    }
+}
+
+void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *message)
+{
+    if (core->job.phase != PHASE_TRAINING && core->job.phase != PHASE_STOPPING) return;
+    core_snapshot *snapshot =
+        snapshot_of(&core->services.snapshots, message->u.snapshot_part.step, core->model.n_shards);
+    if (!snapshot) return;
+
+    if (message->u.snapshot_part.status != PEN_OK && snapshot->status == PEN_OK) {
+        snapshot->status = message->u.snapshot_part.status;
+        snprintf(snapshot->text, sizeof snapshot->text,
+                 "no snapshot of step %" PRId64 ": %s: %.120s", snapshot->step, SEAT_NAME(s),
+                 message->u.snapshot_part.text ? message->u.snapshot_part.text : "");
+    }
+    const int64_t spare = message->u.snapshot_part.lacks_room ? message->u.snapshot_part.spare : -1;
+    if (spare >= 0 && (snapshot->spare < 0 || spare < snapshot->spare)) snapshot->spare = spare;
+    cover(core, snapshot, s, message);
+    if (snapshot->n_parts == core->model.n_shards || plant(PLANT_SNAPSHOT_DROPPED_BY_PART))
+        complete(core, snapshot);
+}
+
+void core_snapshot_fail(scheduler_core *core, const char *text)
+{
+    for (int i = 0; i < CORE_SNAPSHOTS_MAX; i++) {
+        core_snapshot *snapshot = &core->services.snapshots.at[i];
+        if (!snapshot->is_used) continue;
+        if (snapshot->status == PEN_OK)
+            snprintf(snapshot->text, sizeof snapshot->text,
+                     "no snapshot of step %" PRId64 ": %.180s", snapshot->step, text);
+        if (snapshot->status == PEN_OK) snapshot->status = PEN_AGAIN;
+        complete(core, snapshot);
+    }
+}

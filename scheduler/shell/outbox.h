@@ -1,0 +1,30 @@
+/* outbox.h - messages that a full connection did not take yet, in order, per peer.
+ *
+ * Control must not be lost because a peer reads slowly, and must not grow without bound because a
+ * peer does not read at all: past OUTBOX_BYTES_MAX messages are dropped, and the peer's lease ends
+ * it.
+ */
+#ifndef SCHEDULER_OUTBOX_H
+#define SCHEDULER_OUTBOX_H
+
+#include "common/net/transport/transport.h"
+#include <stdbool.h>
+
+enum { OUTBOX_BYTES_MAX = 64 << 20 };
+
+typedef struct {
+    struct outbox_letter *first; /* zero is an empty outbox */
+    size_t bytes;
+} outbox;
+
+/* Sends now if nothing waits for this peer and there is room, else keeps a copy.
+ * False: dropped. */
+bool outbox_send(outbox *self, transport *t, uint32_t peer, const void *head, size_t size);
+
+/* Tries again what waits; true when nothing is left. */
+bool outbox_flush(outbox *self, transport *t);
+
+void outbox_forget(outbox *self, uint32_t peer); /* its connection is gone */
+void outbox_clear(outbox *self);
+
+#endif

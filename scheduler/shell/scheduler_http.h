@@ -1,0 +1,24 @@
+/* scheduler_http.h - what the scheduler shows over HTTP: the job's status, its metrics, where the others show theirs. */
+#ifndef SCHEDULER_HTTP_H
+#define SCHEDULER_HTTP_H
+
+#include "common/net/watch.h"
+#include "scheduler/core/core.h"
+#include "scheduler/core/scheduler_settings.h"
+
+typedef struct scheduler_http scheduler_http;
+
+/* Nothing, and *h NULL, where the setting http is empty.  The core is read in the loop's thread.
+ * Errors  as watch_open(). */
+pen_status scheduler_http_open(const scheduler_settings *settings, scheduler_core *core, loop *l,
+                               scheduler_http **h, pen_error *why);
+void scheduler_http_stop(scheduler_http *h);  /* before the core goes; NULL is fine */
+void scheduler_http_close(scheduler_http *h); /* after the loop was destroyed; NULL is fine */
+const char *scheduler_http_address(const scheduler_http *h); /* "" of NULL */
+
+/* The scheduler's own metrics, for docs/stats.md; ended by a row of zeros. */
+extern const stat_row scheduler_metric_rows[];
+/* Writes them all of a STATUS. */
+void scheduler_metrics_write(FILE *out, bool is_open, const wire_control *status);
+
+#endif

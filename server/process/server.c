@@ -1,0 +1,146 @@
+/* server.c - a server process's life: threads up, one job, threads down. */
+#include "server/process/server_state.h"
+
+#include "common/base/files.h"
+#include "common/base/log.h"
+#include "common/net/watch.h"
+#include "common/base/trace.h"
+#include "common/net/transport/tcp_address.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* ---- the end --------------------------------------------------------------------------------- */
+void server_leave(server *s)
+{
+    loop_stop(s->loop);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+static void choose_names(server *s)
+{
+    const server_settings *o = &s->settings;
+    tcp_address_format(o->master_addr, (uint32_t)o->master_port, s->scheduler_address,
+                       sizeof s->scheduler_address);
+    if (gethostname(s->host, sizeof s->host - 1) != 0) snprintf(s->host, sizeof s->host, "unknown");
+    machine_identity(s->settings.host_id, s->machine);
+}
+
+static pen_status find_own_address(server *s, pen_error *why)
+{
+    const server_settings *o      = &s->settings;
+    const own_address_query query = {.given       = o->host,
+                                     .scheduler   = o->master_addr,
+                                     .port        = (uint32_t)o->master_port,
+                                     .patience_ms = o->init_timeout_ms};
+    return own_address_find(&query, &s->own, why);
+}
+
+static pen_status open_shards(server *s, pen_error *why)
+{
+    s->shard = calloc(s->settings.shards, sizeof *s->shard);
+    if (s->shard == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %u shards", (unsigned)s->settings.shards);
+    for (uint32_t i = 0; i < s->settings.shards; i++) {
+        s->shard[i].server      = s;
+        s->shard[i].index       = i;
+        const pen_status status = server_shard_open(&s->shard[i], why);
+        if (status != PEN_OK) return status;
+    }
+    return PEN_OK;
+}
+
+static pen_status open_guard(server *s, pen_error *why)
+{
+    const guard_options who = {.encryption  = s->settings.encryption,
+                               .secret_file = s->settings.secret_file,
+                               .role        = GUARD_SERVER,
+                               .rank        = (int32_t)s->settings.rank,
+                               .scheduler   = s->scheduler_address,
+                               .address     = {s->settings.master_addr, s->settings.host}};
+    return guard_open(&who, &s->guard, why);
+}
+
+static pen_status open_all(server *s, pen_error *why)
+{
+    if (s->settings.trace[0] != '\0' &&
+        trace_open(s->settings.trace, s->settings.trace_events, "server", PEN_SERVER,
+                   (int32_t)s->settings.rank, why) != PEN_OK)
+        return why->status;
+    if (files_check(why) != PEN_OK) return why->status;
+    s->loop = loop_create(why);
+    if (s->loop == NULL) return PEN_NO_MEMORY;
+    if (getrandom(&s->nonce, sizeof s->nonce, 0) != (ssize_t)sizeof s->nonce)
+        return why_set(why, PEN_INTERNAL, "the system gives no random numbers: %m");
+    pen_status status = PEN_OK;
+    if (!s->settings.fresh)
+        status = store_thread_find(s->settings.store, s->snapshot, SERVER_SNAPSHOTS_MAX,
+                                   &s->n_snapshots, why);
+    if (status == PEN_OK) status = server_settings_check(&s->settings, why);
+    if (status == PEN_OK) status = admission_parse(s->settings.admission, &s->admission, why);
+    if (status == PEN_OK) status = open_guard(s, why);
+    if (status == PEN_OK) status = server_http_open(s, why);
+    if (status == PEN_OK) status = find_own_address(s, why);
+    if (status == PEN_OK) status = open_shards(s, why);
+    if (status == PEN_OK) status = store_thread_start(s, &s->store, why);
+    for (uint32_t i = 0; status == PEN_OK && i < s->settings.shards; i++)
+        status = server_shard_start(&s->shard[i], why);
+    return status == PEN_OK ? server_control_open(s, why) : status;
+}
+
+pen_status server_open(const server_settings *settings, server **out, pen_error *why)
+{
+    server *s = calloc(1, sizeof *s);
+    if (s == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a server");
+    s->settings = *settings;
+    s->rank     = -1;
+    s->take     = server_take;
+    choose_names(s);
+    const pen_status status = open_all(s, why);
+    if (status != PEN_OK) {
+        server_close(s);
+        return status;
+    }
+    *out = s;
+    return PEN_OK;
+}
+
+/* ---- serving --------------------------------------------------------------------------------- */
+pen_status server_serve(server *s, pen_error *why)
+{
+    loop_run(s->loop);
+    for (uint32_t i = 0; i < s->settings.shards; i++) server_shard_stop(&s->shard[i]);
+    store_thread_stop(s->store); /* parts whose cuts are all here are written */
+    s->store = NULL;
+    if (s->status == PEN_OK) server_control_leave(s);
+    if (s->status != PEN_OK && why != NULL) *why = s->why;
+    return s->status;
+}
+
+void server_close(server *s)
+{
+    if (s == NULL) return;
+    watch_stop(s->watch);
+    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
+        server_shard_stop(&s->shard[i]);
+    store_thread_stop(s->store);
+    s->store     = NULL;
+    s->has_ended = true;
+    /* Tasks that were posted last own memory: shards' first, for theirs may lead to some of main's.
+     */
+    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
+        server_shard_drain(&s->shard[i]);
+    if (s->loop != NULL) loop_turn(s->loop, 0);
+    for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
+        server_shard_close(&s->shard[i]);
+    server_control_close(s);
+    guard_close(s->guard);
+    server_epoch_fini(s);
+    server_plan_destroy(s->plan);
+    loop_destroy(s->loop);
+    watch_close(s->watch);
+    free(s->shard);
+    free(s);
+}

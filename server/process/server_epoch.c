@@ -1,0 +1,355 @@
+/* server_epoch.c - the main thread's view of epochs: which shards are to be here, in what role, and the
+ * sealing between two epochs. */
+#include "server/process/server_state.h"
+
+#include "common/base/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ARENA_BYTES_MAX = 4 * WIRE_HEAD_BYTES_MAX };
+
+static void no_memory(server *s, const char *what)
+{
+    pen_error why;
+    why_set(&why, PEN_NO_MEMORY, "no memory for %s", what);
+    server_report(s, &why);
+}
+
+/* ---- the table of copies --------------------------------------------------------------------- */
+/* Of the record; before the first that has one, of the plan. */
+static const wire_replica *table_of(const server *s, uint32_t *n)
+{
+    const wire_control *first = s->plan != NULL ? &s->plan->message : NULL;
+    *n                        = s->record.u.epoch.n_replicas;
+    if (*n > 0) return s->record.u.epoch.replica;
+    *n = first != NULL ? first->u.plan.n_replicas : 0;
+    if (*n > 0) return first->u.plan.replica;
+    *n = first != NULL && first->u.plan.n_shards == 0 ? (uint32_t)s->settings.shards : 0;
+    return s->fallback;
+}
+
+static const wire_member *server_of(const server *s, int32_t rank)
+{
+    for (uint32_t i = 0; i < s->record.u.epoch.n_servers; i++)
+        if (s->record.u.epoch.server[i].rank == rank) return &s->record.u.epoch.server[i];
+    return NULL;
+}
+
+static uint64_t incarnation_of(const server *s, int32_t rank)
+{
+    const wire_member *m = server_of(s, rank);
+    return m != NULL ? m->incarnation : rank == s->rank ? s->member.incarnation : 0;
+}
+
+static bool is_mine(const server *s, const wire_replica *r)
+{
+    return r->server == s->rank && r->place < s->settings.shards && r->shard < s->n_shards;
+}
+
+static void add_copy(const server *s, server_row *row, const wire_replica *r)
+{
+    const wire_member *m = server_of(s, r->server);
+    if (row->n_replicas == SHARD_COPIES_MAX || m == NULL) return;
+    const uint32_t i = row->n_replicas++;
+    row->replica[i]  = (shard_replica){r->server, m->incarnation, r->role == WIRE_LEARNER};
+    if (r->place < m->n_addresses)
+        snprintf(row->address[i], sizeof row->address[i], "%s", m->address[r->place]);
+}
+
+static void fill_row(const server *s, server_row *row, const wire_replica *mine)
+{
+    uint32_t n;
+    const wire_replica *table = table_of(s, &n);
+    *row                      = (server_row){.number = mine->shard, .role = (shard_role)mine->role};
+    for (uint32_t i = 0; i < n; i++) {
+        if (table[i].shard != mine->shard) continue;
+        if (table[i].role == WIRE_PRIMARY) row->primary = incarnation_of(s, table[i].server);
+        if (table[i].server != s->rank) add_copy(s, row, &table[i]);
+    }
+}
+
+/* ---- telling the threads --------------------------------------------------------------------- */
+static wire_member *copy_workers(const server *s)
+{
+    const uint32_t n    = s->record.u.epoch.n_workers;
+    wire_member *worker = calloc(n + 1, sizeof *worker);
+    for (uint32_t i = 0; worker != NULL && i < n; i++) /* names lie in an arena; shards need none */
+        worker[i] = (wire_member){.role        = PEN_WORKER,
+                                  .rank        = s->record.u.epoch.worker[i].rank,
+                                  .node        = s->record.u.epoch.worker[i].node,
+                                  .incarnation = s->record.u.epoch.worker[i].incarnation};
+    return worker;
+}
+
+static server_news *new_news(server *s, uint32_t place, uint32_t n_fresh)
+{
+    uint32_t n;
+    const wire_replica *table = table_of(s, &n);
+    server_news *news         = calloc(1, sizeof *news);
+    if (news == NULL) return NULL;
+    news->to    = &s->shard[place];
+    news->view  = (shard_view){.term            = s->record.u.epoch.term,
+                               .epoch           = s->record.u.epoch.epoch,
+                               .worker          = copy_workers(s),
+                               .n_workers       = s->record.u.epoch.n_workers,
+                               .members_changed = s->record.u.epoch.members_changed,
+                               .step            = s->record.u.epoch.step,
+                               .has_decision    = s->record.u.epoch.has_decision,
+                               .decision        = s->record.u.epoch.decision};
+    news->row   = calloc(n + 1, sizeof *news->row);
+    news->fresh = calloc(n_fresh + 1, sizeof(server_hosted *));
+    if (news->view.worker == NULL || news->row == NULL || news->fresh == NULL) {
+        server_news_destroy(news);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (is_mine(s, &table[i]) && table[i].place == place)
+            fill_row(s, &news->row[news->n_rows++], &table[i]);
+    return news;
+}
+
+static void hand_fresh(server_news *news, server_rooms *r)
+{
+    for (uint32_t i = 0; r != NULL && i < r->n; i++) {
+        if (r->hosted[i] == NULL || r->hosted[i]->place != news->to) continue;
+        news->fresh[news->n_fresh++] = r->hosted[i];
+        r->hosted[i]                 = NULL;
+    }
+}
+
+static void tell_store(server *s)
+{
+    uint32_t n, mine = 0;
+    const wire_replica *table = table_of(s, &n);
+    uint32_t *served          = calloc(n + 1, sizeof *served);
+    for (uint32_t i = 0; served != NULL && i < n; i++)
+        if (is_mine(s, &table[i]) && table[i].role == WIRE_PRIMARY) served[mine++] = table[i].shard;
+    if (served != NULL) store_thread_expect(s->store, served, mine);
+}
+
+static void tell_places(server *s, server_rooms *fresh)
+{
+    if (s->has_ended) return; /* tasks that were posted before are still run, for what they own */
+    tell_store(s);
+    for (uint32_t i = 0; i < s->settings.shards; i++) {
+        server_news *news = new_news(s, i, fresh != NULL ? fresh->n : 0);
+        if (news == NULL) {
+            no_memory(s, "telling a shard who is in the job");
+            return;
+        }
+        hand_fresh(news, fresh);
+        if (!server_post(s->shard[i].loop, server_shard_news, news, 0)) server_news_destroy(news);
+    }
+}
+
+/* ---- shards that come and go ----------------------------------------------------------------- */
+static void cannot_be(server *s, const wire_replica *r)
+{
+    pen_error why;
+    why_set(&why, PEN_INTERNAL,
+            "epoch %" PRIu64 " says that server %d has shard %u as its %s, and it has never had it",
+            s->record.u.epoch.epoch, s->rank, r->shard,
+            r->role == WIRE_PRIMARY ? "primary" : "backup");
+    why_culprit(&why, PEN_SERVER, s->rank, -1, NULL);
+    server_report(s, &why);
+}
+
+/* Learners are made empty; whatever else is to be here, is. */
+static void make_learners(server *s)
+{
+    uint32_t n;
+    const wire_replica *table = table_of(s, &n);
+    server_rooms *rooms       = server_rooms_create(s, s->plan, n);
+    if (rooms == NULL) {
+        no_memory(s, "new shards");
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!is_mine(s, &table[i]) || s->presence[table[i].shard] != SERVER_ABSENT) continue;
+        if (table[i].role != WIRE_LEARNER) {
+            cannot_be(s, &table[i]);
+            continue;
+        }
+        s->presence[table[i].shard] = SERVER_MAKING;
+        rooms->row[rooms->n++]      = table[i];
+    }
+    if (rooms->n > 0)
+        store_thread_make(s->store, rooms);
+    else
+        server_rooms_destroy(rooms);
+}
+
+static void forget_gone(server *s)
+{
+    uint32_t n;
+    const wire_replica *table = table_of(s, &n);
+    for (uint32_t number = 0; number < s->n_shards; number++) {
+        bool found = false;
+        for (uint32_t i = 0; i < n; i++)
+            found = found || (table[i].shard == number && is_mine(s, &table[i]));
+        if (!found && s->presence[number] == SERVER_HERE) s->presence[number] = SERVER_ABSENT;
+    }
+}
+
+static bool is_wanted(const server *s, const wire_replica *row)
+{
+    uint32_t n;
+    const wire_replica *table = table_of(s, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (table[i].shard == row->shard && table[i].place == row->place && is_mine(s, &table[i]))
+            return true;
+    return false;
+}
+
+void server_made(void *user)
+{
+    server_rooms *r = user;
+    server *s       = r->server;
+    if (r->status != PEN_OK) {
+        server_report(s, &r->why);
+        server_rooms_destroy(r);
+        return;
+    }
+    for (uint32_t i = 0; i < r->n; i++)
+        s->presence[r->row[i].shard] = is_wanted(s, &r->row[i]) ? SERVER_HERE : SERVER_ABSENT;
+    tell_places(s, r); /* those that are not wanted any more are dropped there */
+    server_rooms_destroy(r);
+}
+
+/* ---- EPOCH ----------------------------------------------------------------------------------- */
+void server_epoch_take(server *s, const void *head, size_t size)
+{
+    wire_arena *arena = wire_arena_create(ARENA_BYTES_MAX);
+    pen_error why;
+    wire_control record;
+    if (arena == NULL || wire_control_decode(head, size, arena, &record, &why) != PEN_OK) {
+        wire_arena_destroy(arena); /* it is sent again with the next HELLO */
+        return;
+    }
+    wire_arena_destroy(s->record_arena);
+    s->record_arena = arena;
+    s->record       = record;
+    s->n_workers    = record.u.epoch.n_workers;
+    s->n_servers    = (int32_t)record.u.epoch.n_servers;
+    s->first_shard  = 0;
+    for (uint32_t i = 0; i < record.u.epoch.n_servers; i++)
+        if (record.u.epoch.server[i].rank < s->rank)
+            s->first_shard += record.u.epoch.server[i].n_addresses;
+    if (!s->is_ready) return;
+    forget_gone(s);
+    make_learners(s);
+    tell_places(s, NULL);
+}
+
+/* ---- PLAN ------------------------------------------------------------------------------------ */
+static void say_ready(server *s)
+{
+    wire_control c         = {.kind = WIRE_READY};
+    c.u.ready.restored     = s->plan->message.u.plan.restore;
+    c.u.ready.applied      = s->plan->applied;
+    c.u.ready.states       = s->plan->states;
+    c.u.ready.states_bytes = s->plan->states_bytes;
+    server_send(s, &c);
+}
+
+static bool has_reached(const server *s)
+{
+    return s->is_ready && s->n_reached == s->settings.shards;
+}
+
+void server_epoch_plan(server *s, const void *head, size_t size)
+{
+    if (s->plan != NULL) { /* asked again after a reconnect */
+        if (has_reached(s)) say_ready(s);
+        return;
+    }
+    server_plan *p = s->n_workers > 0 ? calloc(1, sizeof *p + size) : NULL;
+    if (p == NULL) return;
+    p->server      = s;
+    p->world_size  = s->n_workers;
+    p->first_shard = s->first_shard;
+    p->incarnation = s->member.incarnation;
+    p->term        = s->term;
+    p->rank        = s->rank;
+    p->head_size   = size;
+    memcpy(p->head, head, size);
+    s->plan = p;
+    store_thread_prepare(s->store, p);
+}
+
+static bool count_shards(server *s)
+{
+    const wire_control *c = &s->plan->message;
+    s->n_shards           = c->u.plan.n_shards;
+    for (uint32_t i = 0; i < c->u.plan.n_partitions; i++)
+        if (c->u.plan.shard[i] >= s->n_shards) s->n_shards = c->u.plan.shard[i] + 1;
+    const uint32_t last = s->first_shard + (uint32_t)s->settings.shards;
+    if (c->u.plan.n_shards == 0 && last > s->n_shards) s->n_shards = last;
+    for (uint32_t i = 0; i < s->settings.shards; i++)
+        s->fallback[i] = (wire_replica){
+            .shard = s->first_shard + i, .place = i, .server = s->rank, .role = WIRE_PRIMARY};
+    s->presence = calloc(s->n_shards + 1, sizeof *s->presence);
+    return s->presence != NULL;
+}
+
+void server_prepared(void *user)
+{
+    server_plan *p = user;
+    server *s      = p->server;
+    if (p->status != PEN_OK) {
+        server_report(s, &p->why);
+        return;
+    }
+    if (!count_shards(s)) {
+        no_memory(s, "the table of shards");
+        return;
+    }
+    if (p->message.u.plan.restore >= 0) {
+        s->restored = p->message.u.plan.restore;
+        log_notice("server %d restored step %" PRId64 " from %s", s->rank, s->restored,
+                   s->settings.store);
+    }
+    for (uint32_t i = 0; i < p->rooms->n; i++)
+        if (p->rooms->row[i].shard < s->n_shards) s->presence[p->rooms->row[i].shard] = SERVER_HERE;
+    s->is_ready = true;
+    forget_gone(s);
+    make_learners(s);
+    tell_places(s, p->rooms); /* READY follows when they have reached the copies of their shards */
+}
+
+void server_place_reached(void *user)
+{
+    server *s = user;
+    s->n_reached++;
+    if (has_reached(s)) say_ready(s);
+}
+
+/* ---- SEAL ------------------------------------------------------------------------------------ */
+void server_epoch_seal(server *s, uint64_t term, uint64_t epoch)
+{
+    for (uint32_t i = 0; i < s->settings.shards; i++) {
+        const server_seal seal = {&s->shard[i], term, epoch};
+        if (server_post(s->shard[i].loop, server_shard_seal, &seal, sizeof seal)) continue;
+        no_memory(s, "sealing a shard");
+        return;
+    }
+}
+
+void server_sealed(void *user)
+{
+    server_place_sealed *told = user;
+    server *s                 = told->server;
+    if (membership_sealed(&s->member, told->term, told->epoch, told->report, told->n) != PEN_OK)
+        no_memory(s, "what a sealed shard reports");
+    free(told);
+}
+
+void server_epoch_fini(server *s)
+{
+    wire_arena_destroy(s->record_arena);
+    free(s->presence);
+    s->record_arena = NULL;
+    s->presence     = NULL;
+}

@@ -1,0 +1,52 @@
+/* server_http.c - what a server shows over HTTP: its counters, and whether it serves. */
+#include "server/process/server_state.h"
+
+#include "common/net/watch.h"
+
+static void write_metrics(void *user, FILE *out, bool is_open)
+{
+    const server *s = user;
+    metrics_page page;
+    metrics_begin(&page, out, is_open, "server", s->rank);
+    metrics_process(&page);
+    metrics_stats(&page, &s->stats);
+    metrics_end(&page);
+}
+
+static bool is_making(const server *s)
+{
+    for (uint32_t i = 0; s->presence != NULL && i < s->n_shards; i++)
+        if (s->presence[i] == SERVER_MAKING) return true;
+    return false;
+}
+
+/* The scheduler knows it, and what is to be here is here. */
+static bool is_ready(void *user, char *why, size_t size)
+{
+    const server *s = user;
+    if (s->member.incarnation == 0)
+        snprintf(why, size, "the scheduler has not answered yet");
+    else if (!s->is_ready)
+        snprintf(why, size, "server %d waits for the model, or reads it", s->rank);
+    else if (is_making(s))
+        snprintf(why, size, "server %d is making room for a shard", s->rank);
+    else
+        return true;
+    return false;
+}
+
+pen_status server_http_open(server *s, pen_error *why)
+{
+    if (s->settings.http[0] == '\0') return PEN_OK;
+    const pen_status status = watch_open(&(watch_options){.address    = s->settings.http,
+                                                          .token_file = s->settings.http_token_file,
+                                                          .loop       = s->loop,
+                                                          .metrics    = write_metrics,
+                                                          .is_ready   = is_ready,
+                                                          .user       = s},
+                                         &s->watch, why);
+    if (status != PEN_OK) return status;
+    atomic_store(&s->stats.is_watched, true);
+    stat_store(&s->stats, STAT_HTTP_PORT, watch_port(s->watch));
+    return PEN_OK;
+}

@@ -1,0 +1,74 @@
+/* server_task.c - what one thread has another do, what all threads say to main, and what all of main uses. */
+#include "server/process/server_state.h"
+
+#include "common/base/log.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    loop_task task;
+    loop_fn fn; /* NULL: an event of main */
+    void *value;
+    server *main;
+    server_event event;
+    _Alignas(max_align_t) char copy[];
+} carried;
+
+static void run(void *user)
+{
+    const carried *c = user;
+    if (c->fn != NULL)
+        c->fn(c->value);
+    else
+        c->main->take(c->main, c->event, c->value);
+    free(user);
+}
+
+static bool carry(loop *to, const carried *what, const void *value, size_t size)
+{
+    carried *c = malloc(sizeof *c + size);
+    if (c == NULL) return false;
+    *c       = *what;
+    c->task  = (loop_task){.fn = run, .user = c};
+    c->value = size > 0 ? memcpy(c->copy, value, size) : (void *)(uintptr_t)value;
+    loop_post(to, &c->task);
+    return true;
+}
+
+bool server_post(loop *to, loop_fn fn, const void *value, size_t size)
+{
+    return carry(to, &(carried){.fn = fn}, value, size);
+}
+
+bool server_tell_main(server *s, server_event event, const void *value, size_t size)
+{
+    return carry(s->loop, &(carried){.main = s, .event = event}, value, size);
+}
+
+void server_report(server *s, const pen_error *error)
+{
+    log_error("%s", error->text);
+    if (!server_tell_main(s, SERVER_FAILED, error, sizeof *error)) loop_stop(s->loop);
+}
+
+void server_tell(server *s, const wire_control *c)
+{
+    (void)server_tell_main(s, SERVER_SAYS, c, sizeof *c); /* what is lost is told again */
+}
+
+/* ---- in main's thread ------------------------------------------------------------------------ */
+void server_end(server *s, const pen_error *error)
+{
+    if (s->has_ended) return; /* the first cause wins */
+    s->has_ended = true;
+    s->status    = error != NULL ? error->status : PEN_OK;
+    if (error != NULL) s->why = *error;
+    loop_stop(s->loop);
+}
+
+void server_send(server *s, const wire_control *message)
+{
+    membership_say(&s->member, message);
+}

@@ -1,0 +1,215 @@
+/* store_plan.c - what the store thread does with a plan: it makes shards, compares what was kept with what is
+ * trained, and restores it. */
+#include "server/process/store_thread.h"
+
+#include "common/base/log.h"
+#include "common/snapshot/bundle.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+void server_plan_destroy(server_plan *p)
+{
+    if (p == NULL) return;
+    server_rooms_destroy(p->rooms);
+    plan_destroy(p->plan);
+    wire_arena_destroy(p->arena);
+    free(p->states);
+    free(p);
+}
+
+server_rooms *server_rooms_create(server *s, const server_plan *p, uint32_t room)
+{
+    server_rooms *r = calloc(1, sizeof *r);
+    if (r == NULL) return NULL;
+    *r = (server_rooms){.server = s,
+                        .plan   = p,
+                        .row    = calloc(room + 1, sizeof *r->row),
+                        .hosted = calloc(room + 1, sizeof(server_hosted *))};
+    if (r->row != NULL && r->hosted != NULL) return r;
+    server_rooms_destroy(r);
+    return NULL;
+}
+
+void server_rooms_destroy(server_rooms *r)
+{
+    if (r == NULL) return;
+    for (uint32_t i = 0; r->hosted != NULL && i < r->n; i++) server_hosted_destroy(r->hosted[i]);
+    free(r->hosted);
+    free(r->row);
+    free(r);
+}
+
+/* What the plan places here; one that places nothing gives each thread a shard. */
+static pen_status find_rooms(server_plan *p, pen_error *why)
+{
+    server *s              = p->server;
+    const wire_control *c  = &p->message;
+    const uint32_t n       = c->u.plan.n_replicas;
+    const uint32_t threads = (uint32_t)s->settings.shards;
+    p->rooms               = server_rooms_create(s, p, n > threads ? n : threads);
+    if (p->rooms == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
+    for (uint32_t i = 0; i < n; i++)
+        if (c->u.plan.replica[i].server == p->rank && c->u.plan.replica[i].place < threads)
+            p->rooms->row[p->rooms->n++] = c->u.plan.replica[i];
+    for (uint32_t i = 0; i < threads && n == 0 && c->u.plan.n_shards == 0; i++)
+        p->rooms->row[p->rooms->n++] = (wire_replica){
+            .shard = p->first_shard + i, .place = i, .server = p->rank, .role = WIRE_PRIMARY};
+    return PEN_OK;
+}
+
+static pen_status cut_model(server_plan *p, pen_error *why)
+{
+    p->arena = wire_arena_create(4 * WIRE_HEAD_BYTES_MAX);
+    if (p->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
+    pen_status status = wire_control_decode(p->head, p->head_size, p->arena, &p->message, why);
+    if (status == PEN_OK) status = plan_create(&p->message.u.plan.model, &p->plan, why);
+    if (status != PEN_OK) return status;
+    if (p->message.u.plan.n_partitions != p->plan->n_partitions)
+        return why_set(why, PEN_MISMATCH,
+                       "the scheduler cut the model into %u partitions and this server into %u; "
+                       "they are of different "
+                       "versions",
+                       p->message.u.plan.n_partitions, p->plan->n_partitions);
+    if (p->message.u.plan.ranks_max > p->world_size) p->world_size = p->message.u.plan.ranks_max;
+    if (p->message.u.plan.term != 0) p->term = p->message.u.plan.term; /* the job's, for ever */
+    return find_rooms(p, why);
+}
+
+static pen_status make_shard(server_rooms *r, uint32_t i, pen_error *why)
+{
+    server *s                   = r->server;
+    const server_plan *p        = r->plan;
+    const shard_options options = {.stats      = &s->stats,
+                                   .suspect_ms = s->settings.lease_ms,
+                                   .admission  = s->admission,
+                                   .offload    = server_settings_offload(&s->settings)};
+    const int64_t restore       = p->message.u.plan.restore;
+    const shard_setup setup     = {.model       = &p->message.u.plan.model,
+                                   .plan        = p->plan,
+                                   .shard_of    = p->message.u.plan.shard,
+                                   .self        = r->row[i].shard,
+                                   .world_size  = p->world_size,
+                                   .server      = p->rank,
+                                   .incarnation = p->incarnation,
+                                   .is_empty    = r->row[i].role == WIRE_LEARNER,
+                                   .first_step  = restore >= 0 ? (uint64_t)restore : 0,
+                                   .applied     = p->applied};
+    server_hosted *h = r->hosted[i] = calloc(1, sizeof *h);
+    if (h == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for shard %u", setup.self);
+    h->place                    = &s->shard[r->row[i].place];
+    h->number                   = r->row[i].shard;
+    const shard_outside outside = server_shard_outside(h);
+    h->shard                    = shard_create(&options, &outside, why);
+    return h->shard != NULL ? shard_configure(h->shard, &setup, why) : PEN_NO_MEMORY;
+}
+
+static pen_status make_shards(server_plan *p, store_reader *reader, pen_error *why)
+{
+    const int64_t restore = p->message.u.plan.restore;
+    for (uint32_t i = 0; i < p->rooms->n; i++) {
+        pen_status status = make_shard(p->rooms, i, why);
+        if (status == PEN_OK && reader != NULL)
+            status = shard_load(p->rooms->hosted[i]->shard, reader, restore, why);
+        if (status != PEN_OK) return status;
+        if (!shard_is_idle(p->rooms->hosted[i]->shard))
+            p->applied = shard_applied(p->rooms->hosted[i]->shard);
+    }
+    return PEN_OK;
+}
+
+static void add_states(const void *data, size_t size, void *user)
+{
+    server_plan *p = user;
+    if (!bundle_merge(&p->states, &p->states_bytes, data, size))
+        log_warning("states in the snapshot of step %" PRId64
+                    " are left out: they make no sense, or there is no memory for them",
+                    p->message.u.plan.restore);
+}
+
+/* They go back to the workers by way of the scheduler. */
+static pen_status restore_states(server_plan *p, store_reader *reader, const store_manifest *m,
+                                 pen_error *why)
+{
+    if (m->is_import) return PEN_OK;
+    const pen_status status =
+        store_read_blobs(reader, m->step, DESCRIBE_STATES_BLOB, add_states, p, why);
+    if (status != PEN_OK || p->states_bytes <= BUNDLE_BYTES_MAX) return status;
+    return why_set(why, PEN_UNSUPPORTED,
+                   "the snapshot of step %" PRId64
+                   " keeps %zu bytes of the workers' own; servers can hand out %d; go on without "
+                   "servers",
+                   m->step, p->states_bytes, BUNDLE_BYTES_MAX);
+}
+
+static pen_status restore(server_plan *p, pen_error *why)
+{
+    const int64_t step   = p->message.u.plan.restore;
+    store_reader *reader = NULL;
+    const store_manifest *manifest;
+    if (p->server->settings.store[0] == '\0')
+        return why_set(why, PEN_STORE,
+                       "the job restores step %" PRId64
+                       " and this server has no store; give it one with "
+                       "--store",
+                       step);
+    pen_status status = store_reader_open(p->server->settings.store, &reader, why);
+    if (status == PEN_OK) status = store_reader_manifest(reader, step, &manifest, why);
+    if (status == PEN_OK)
+        status = snapshot_is_of(manifest, &p->message.u.plan.model, p->server->settings.store, why);
+    if (status == PEN_OK) status = restore_states(p, reader, manifest, why);
+    if (status == PEN_OK) {
+        p->applied = manifest->applied;
+        status     = make_shards(p, reader, why);
+    }
+    store_reader_close(reader);
+    return status;
+}
+
+static void prepare(void *user)
+{
+    server_plan *p    = user;
+    store_thread *t   = p->server->store;
+    pen_status status = cut_model(p, &p->why);
+    if (status == PEN_OK)
+        status =
+            p->message.u.plan.restore >= 0 ? restore(p, &p->why) : make_shards(p, NULL, &p->why);
+    p->status = status;
+    if (status == PEN_OK) {
+        t->plan    = p;
+        t->written = p->message.u.plan.restore;
+        t->writer  = (part_writer){
+             .dir = p->server->settings.store, .rank = p->rank, .restored = t->written};
+    }
+    if (!server_tell_main(p->server, SERVER_PREPARED, p, 0))
+        log_error("no memory to pass a plan on");
+}
+
+void store_thread_prepare(store_thread *t, server_plan *p)
+{
+    if (server_post(t->loop, prepare, p, 0)) return;
+    why_set(&p->why, PEN_NO_MEMORY, "no memory to take the plan in");
+    server_report(p->server, &p->why);
+}
+
+/* Copies that come later: their primaries fill them. */
+static void make(void *user)
+{
+    server_rooms *r = user;
+    r->status       = PEN_OK;
+    for (uint32_t i = 0; i < r->n && r->status == PEN_OK; i++)
+        r->status = make_shard(r, i, &r->why);
+    if (server_tell_main(r->server, SERVER_MADE, r, 0)) return;
+    log_error("no memory to pass new shards on");
+    server_rooms_destroy(r);
+}
+
+void store_thread_make(store_thread *t, server_rooms *r)
+{
+    if (server_post(t->loop, make, r, 0)) return;
+    why_set(&r->why, PEN_NO_MEMORY, "no memory to make a shard");
+    server_report(r->server, &r->why);
+    server_rooms_destroy(r);
+}

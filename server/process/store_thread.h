@@ -1,0 +1,52 @@
+/* store_thread.h - the inside of the store thread, shared by store_thread.c, store_plan.c and store_part.c only. */
+#ifndef SERVER_STORE_THREAD_H
+#define SERVER_STORE_THREAD_H
+
+#include "proto/snapshot_part.h"
+#include "server/process/server_state.h"
+#include "server/process/snapshot_memory.h"
+
+enum {
+    PENDING_MAX = 4 /* snapshots of which some cuts are here and some are not */
+};
+
+typedef struct {
+    uint32_t n, room; /* n: cuts that are here */
+    int64_t step;
+    uint32_t *shard; /* [room] */
+    shard_cut **cut; /* [room] */
+} pending;
+
+typedef struct handed_in {
+    struct handed_in *next, *prev;
+    uint32_t shard;
+    shard_cut *cut;
+} handed_in;
+
+struct store_thread {
+    server *server;
+    loop *loop;
+    pthread_t thread;
+    bool is_running;
+    const server_plan *plan;
+    part_writer writer;
+    pending pending[PENDING_MAX];
+    int64_t written;                /* newest step whose part was written, or failed to be */
+    uint32_t *expected, n_expected; /* shards that make a part */
+    snapshot_memory *memory;
+
+    pthread_mutex_t lock; /* of what shards ask, below */
+    int64_t writing;      /* the step that is being written; -1: none */
+    int64_t waiting;      /* the one that is to be written next; -1: none */
+    int64_t given_up;     /* the newest that was given up for a later one */
+    handed_in *inbox;     /* cuts the thread has not seen yet */
+};
+
+/* store_part.c */
+uint64_t store_part_chunk_memory(const shard_cut_chunk *k); /* of it that the cut holds in memory */
+void store_part_write(store_thread *t, pending *p); /* and tells main; then p is forgotten */
+void store_part_forget(store_thread *t, pending *p);
+pen_status store_part_open(store_thread *t, pen_error *why); /* its writer, if it is not open */
+void store_part_drop_cut(store_thread *t, shard_cut *cut);
+
+#endif

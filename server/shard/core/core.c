@@ -1,0 +1,250 @@
+/* core.c - the core's life, what an epoch's end drops, and what it can be asked. */
+#include "server/shard/core/core_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- life ------------------------------------------------------------------------------------ */
+/* Chunks by partition, by counting. */
+static void order_chunks(server_core *c)
+{
+    for (uint32_t k = 0; k < c->n_chunks; k++) c->partition[c->chunk[k].desc.partition].n++;
+    uint32_t at = 0;
+    for (uint32_t p = 0; p < c->n_partitions; p++) {
+        c->partition[p].first = at;
+        at += c->partition[p].n;
+        c->partition[p].n = 0;
+    }
+    for (uint32_t k = 0; k < c->n_chunks; k++) {
+        server_core_partition *p           = &c->partition[c->chunk[k].desc.partition];
+        c->order[p->first + p->n++]        = k;
+        const server_core_chunk_desc *desc = &c->chunk[k].desc;
+        if (desc->trained && c->group[desc->group].ops->averages) p->decided++;
+    }
+    for (uint32_t p = 0; p < c->n_partitions; p++) c->partition[p].left = c->partition[p].decided;
+}
+
+static bool allocate(server_core *c)
+{
+    /* The worst event folds every rank's contribution and then answers everything that is held. */
+    c->actions_max = c->world_size * (CORE_HELD_PER_RANK_MAX + 2) + 8;
+    c->action      = calloc(c->actions_max, sizeof *c->action);
+    c->chunk       = calloc(c->n_chunks + 1, sizeof *c->chunk);
+    c->partition   = calloc(c->n_partitions + 1, sizeof *c->partition);
+    c->group       = calloc(c->n_groups + 1, sizeof *c->group);
+    c->order       = calloc(c->n_chunks + 1, sizeof *c->order);
+    c->clock       = calloc((size_t)c->n_chunks * c->world_size + 1, sizeof *c->clock);
+    c->incarnation = calloc(c->world_size, sizeof *c->incarnation);
+    c->node        = calloc(c->world_size, sizeof *c->node);
+    c->place       = calloc(c->world_size, sizeof *c->place);
+    c->mates       = calloc(c->world_size, sizeof *c->mates);
+    for (int i = 0; i < 2; i++) {
+        c->steps[i].rate   = calloc(c->n_groups + 1, sizeof(double));
+        c->steps[i].weight = calloc(c->world_size, sizeof(double));
+        if (c->steps[i].rate == NULL || c->steps[i].weight == NULL) return false;
+    }
+    return c->action != NULL && c->chunk != NULL && c->partition != NULL && c->group != NULL &&
+           c->order != NULL && c->clock != NULL && c->incarnation != NULL && c->node != NULL &&
+           c->place != NULL && c->mates != NULL;
+}
+
+static pen_status check_groups(const server_core_config *config, pen_error *why)
+{
+    for (uint32_t k = 0; k < config->n_chunks; k++) {
+        const server_core_chunk_desc *chunk = &config->chunk[k];
+        if (chunk->group >= config->n_groups || chunk->partition >= config->n_partitions)
+            return why_set(why, PEN_INVALID_ARGUMENT,
+                           "'%s' is of a parameter group or partition that does not exist",
+                           chunk->tensor);
+        const server_core_group *group = &config->group[chunk->group];
+        if (!chunk->trained || !group->whole_tensor) continue;
+        if (config->eager)
+            return why_set(why, PEN_UNSUPPORTED,
+                           "'%s': its update rule needs the norm of the whole tensor, which "
+                           "commit=eager never has at one "
+                           "time; use commit=decide",
+                           chunk->tensor);
+        if (!group->ops->averages)
+            return why_set(why, PEN_UNSUPPORTED,
+                           "'%s': its update rule needs the norm of the whole tensor, which "
+                           "sync=%s never has at one "
+                           "time; use sync=bsp",
+                           chunk->tensor, group->ops->name);
+    }
+    return PEN_OK;
+}
+
+static void fill(server_core *c, const server_core_config *config)
+{
+    memcpy(c->group, config->group, config->n_groups * sizeof *c->group);
+    for (uint32_t p = 0; p < c->n_partitions; p++) {
+        c->partition[p].step    = config->first_step;
+        c->partition[p].applied = config->applied;
+    }
+    for (uint32_t k = 0; k < c->n_chunks; k++) {
+        c->chunk[k].desc  = config->chunk[k];
+        c->chunk[k].round = config->first_step;
+    }
+    for (size_t i = 0; i < (size_t)c->n_chunks * c->world_size; i++)
+        c->clock[i] = config->first_step;
+    for (uint32_t r = 0; r < c->world_size; r++) c->node[r] = (int32_t)r;
+}
+
+pen_status server_core_create(const server_core_config *config, uint32_t world_size,
+                              server_core **out, pen_error *why)
+{
+    if (world_size == 0 || world_size > CORE_RANKS_MAX)
+        return why_set(why, PEN_INVALID_ARGUMENT, "a job of %u workers cannot be; 1 to %d can",
+                       world_size, CORE_RANKS_MAX);
+    const pen_status status = check_groups(config, why);
+    if (status != PEN_OK) return status;
+
+    server_core *c = calloc(1, sizeof *c);
+    if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a shard's counters");
+    c->n_chunks       = config->n_chunks;
+    c->n_partitions   = config->n_partitions;
+    c->n_groups       = config->n_groups;
+    c->world_size     = world_size;
+    c->first_step     = config->first_step;
+    c->newest         = config->first_step;
+    c->applied        = config->applied;
+    c->deterministic  = config->deterministic;
+    c->eager          = config->eager;
+    c->park_bytes_max = config->park_bytes_max;
+    if (!allocate(c)) {
+        server_core_destroy(c);
+        return why_set(why, PEN_NO_MEMORY, "no memory for the counters of %u chunks and %u workers",
+                       config->n_chunks, world_size);
+    }
+    fill(c, config);
+    order_chunks(c);
+    *out = c;
+    return PEN_OK;
+}
+
+void server_core_restored(server_core *c, int64_t applied)
+{
+    c->applied = applied;
+    for (uint32_t p = 0; p < c->n_partitions; p++) c->partition[p].applied = applied;
+}
+
+static void free_held(server_core_held *held)
+{
+    while (held != NULL) {
+        server_core_held *next = held->next;
+        free(held);
+        held = next;
+    }
+}
+
+void server_core_destroy(server_core *c)
+{
+    if (c == NULL) return;
+    for (uint32_t k = 0; c->chunk != NULL && k < c->n_chunks; k++) free_held(c->chunk[k].held);
+    free_held(c->spare);
+    for (int i = 0; i < 2; i++) {
+        free(c->steps[i].rate);
+        free(c->steps[i].weight);
+        free(c->steps[i].scalars);
+    }
+    free(c->action);
+    free(c->chunk);
+    free(c->partition);
+    free(c->group);
+    free(c->order);
+    free(c->clock);
+    free(c->incarnation);
+    free(c->node);
+    free(c->place);
+    free(c->mates);
+    free(c);
+}
+
+/* ---- beginning anew -------------------------------------------------------------------------- */
+void server_core_join(server_core *c, int32_t rank, const bool *beside)
+{
+    for (uint32_t k = 0; k < c->n_chunks; k++) {
+        uint64_t slowest = UINT64_MAX;
+        for (uint32_t r = 0; r < c->world_size; r++) {
+            const uint64_t clock = *server_core_clock(c, k, (int32_t)r);
+            if (beside[r] && clock < slowest) slowest = clock;
+        }
+        *server_core_clock(c, k, rank) = slowest != UINT64_MAX ? slowest : c->chunk[k].round;
+    }
+}
+
+void server_core_abandon(server_core *c)
+{
+    for (uint32_t p = 0; p < c->n_partitions; p++) {
+        c->partition[p].left     = c->partition[p].decided;
+        c->partition[p].has_hash = false;
+        c->partition[p].cut      = 0;
+    }
+    c->steps[0].open = c->steps[1].open = false;
+    c->parked_bytes = 0; /* server_core_restart() has all that is kept dropped */
+}
+
+server_core_actions server_core_restart(server_core *c, uint32_t chunk)
+{
+    c->n_actions         = 0;
+    server_core_chunk *k = &c->chunk[chunk];
+    const bool averages  = server_core_group_of(c, k)->ops->averages;
+    if (averages) {
+        if (k->got > 0) server_core_say(c, CORE_DROP, chunk);
+        for (uint32_t r = 0; r < c->world_size; r++)
+            *server_core_clock(c, chunk, (int32_t)r) = k->round;
+        k->got = 0;
+        k->cut = 0;
+    }
+    k->turn = server_core_next_live(c, 0);
+    for (uint32_t r = 0; r < c->world_size; r++) /* an answer to a push that was dropped is none */
+        if (averages || c->incarnation[r] == 0) server_core_forget_held_of(c, chunk, (int32_t)r);
+    server_core_serve_held(c, chunk);
+    return server_core_said(c);
+}
+
+/* ---- what it knows --------------------------------------------------------------------------- */
+bool server_core_has_values(const server_core *c, uint32_t chunk)
+{
+    return c->chunk[chunk].has_values;
+}
+uint64_t server_core_round(const server_core *c, uint32_t chunk)
+{
+    return c->chunk[chunk].round;
+}
+uint64_t server_core_partition_step(const server_core *c, uint32_t partition)
+{
+    return c->partition[partition].step;
+}
+int64_t server_core_applied(const server_core *c)
+{
+    return c->applied;
+}
+uint64_t server_core_parked_bytes(const server_core *c)
+{
+    return c->parked_bytes;
+}
+
+static bool somebody_is_ahead(const server_core *c, uint32_t chunk, int32_t rank)
+{
+    const uint64_t clock = *server_core_clock(c, chunk, rank);
+    for (uint32_t r = 0; r < c->world_size; r++)
+        if (c->incarnation[r] != 0 && *server_core_clock(c, chunk, (int32_t)r) > clock) return true;
+    return false;
+}
+
+bool server_core_owes(const server_core *c, int32_t rank, uint64_t *step, uint32_t *chunk)
+{
+    if (rank < 0 || (uint32_t)rank >= c->world_size) return false;
+    bool found = false;
+    for (uint32_t k = 0; k < c->n_chunks; k++) {
+        const uint64_t clock = *server_core_clock(c, k, rank);
+        if (!c->chunk[k].desc.trained || (found && clock >= *step) ||
+            !somebody_is_ahead(c, k, rank))
+            continue;
+        *step  = clock;
+        *chunk = k;
+        found  = true;
+    }
+    return found;
+}

@@ -1,0 +1,105 @@
+/* core_members.c - who is in the job, on which node, and whose word counts. */
+#include "server/shard/core/core_state.h"
+
+#include "common/base/plant.h"
+
+#include <inttypes.h>
+
+static bool is_older(uint64_t term, uint64_t epoch, const server_core *c)
+{
+    if (plant(PLANT_TERM_IGNORED)) return epoch < c->epoch;
+    return term < c->term || (term == c->term && epoch < c->epoch);
+}
+
+bool server_core_is_live(const server_core *c, int32_t rank)
+{
+    return rank >= 0 && (uint32_t)rank < c->world_size && c->incarnation[rank] != 0;
+}
+
+int32_t server_core_next_live(const server_core *c, int32_t from)
+{
+    while ((uint32_t)from < c->world_size && c->incarnation[from] == 0) from++;
+    return from;
+}
+
+bool server_core_is_first(const server_core *c, int32_t rank)
+{
+    return server_core_is_live(c, rank) && server_core_next_live(c, 0) == rank;
+}
+
+pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarnation,
+                             uint64_t term, uint64_t epoch, pen_error *why)
+{
+    if (plant(PLANT_NO_FENCE) && server_core_is_live(c, rank)) return PEN_OK;
+    if (is_older(term, epoch, c)) /* who is still in will hear of the new one */
+        return why_set(why,
+                       server_core_is_live(c, rank) && c->incarnation[rank] == incarnation
+                           ? PEN_AGAIN
+                           : PEN_NOT_A_MEMBER,
+                       "epoch %" PRIu64 " is over", epoch);
+    if ((term != c->term && !plant(PLANT_TERM_IGNORED)) || epoch != c->epoch)
+        return why_set(why, PEN_AGAIN, "epoch %" PRIu64 " has not begun here", epoch);
+    if (!server_core_is_live(c, rank))
+        return why_set(why, PEN_NOT_A_MEMBER, "rank %d is not a member of this job", rank);
+    if (c->incarnation[rank] != incarnation && !plant(PLANT_NO_INCARNATION_CHECK))
+        return why_set(why, PEN_NOT_A_MEMBER, "another process is rank %d now", rank);
+    return PEN_OK;
+}
+
+/* Live ranks of the same node before `end`. */
+static uint32_t mates_below(const server_core *c, uint32_t rank, uint32_t end)
+{
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < end; r++) n += c->incarnation[r] != 0 && c->node[r] == c->node[rank];
+    return n;
+}
+
+static void count_nodes(server_core *c)
+{
+    c->live_nodes = 0;
+    for (uint32_t r = 0; r < c->world_size; r++) {
+        if (c->incarnation[r] == 0) continue;
+        c->place[r] = mates_below(c, r, r);
+        c->mates[r] = mates_below(c, r, c->world_size);
+        c->live_nodes += c->place[r] == 0;
+    }
+}
+
+void server_core_nodes(server_core *c, const int32_t *node, uint32_t n)
+{
+    for (uint32_t r = 0; r < c->world_size; r++) c->node[r] = r < n ? node[r] : (int32_t)r;
+    count_nodes(c);
+}
+
+void server_core_epoch(server_core *c, uint64_t term, uint64_t epoch, const uint64_t *incarnation,
+                       uint32_t n, bool *changed)
+{
+    *changed = false;
+    if (is_older(term, epoch, c) || (term == c->term && epoch == c->epoch)) return;
+    c->term  = term;
+    c->epoch = epoch;
+    c->epochs++;
+    c->live = 0;
+    for (uint32_t r = 0; r < c->world_size; r++) {
+        const uint64_t now = r < n ? incarnation[r] : 0;
+        *changed           = *changed || now != c->incarnation[r];
+        c->incarnation[r]  = now;
+        c->live += now != 0;
+    }
+    count_nodes(c);
+}
+
+bool server_core_brings(const server_core *c, uint32_t chunk, int32_t rank)
+{
+    return c->mates[rank] > 0 && c->chunk[chunk].desc.number % c->mates[rank] == c->place[rank];
+}
+
+uint64_t server_core_slowest(const server_core *c, uint32_t chunk)
+{
+    uint64_t slowest = UINT64_MAX;
+    for (uint32_t r = 0; r < c->world_size; r++) {
+        const uint64_t clock = *server_core_clock(c, chunk, (int32_t)r);
+        if (c->incarnation[r] != 0 && clock < slowest) slowest = clock;
+    }
+    return slowest;
+}

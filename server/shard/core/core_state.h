@@ -1,0 +1,122 @@
+/* core_state.h - the inside of the core, shared by core*.c only. */
+#ifndef SERVER_CORE_STATE_H
+#define SERVER_CORE_STATE_H
+
+#include "server/shard/core/core.h"
+
+#include "common/base/why.h"
+
+typedef struct server_core_held { /* an answer that waits */
+    struct server_core_held *next, *prev;
+    int32_t rank;
+    uint32_t peer;
+    uint64_t seq;
+    bool initial, bare; /* bare: the answer is that it was applied, without values */
+} server_core_held;
+
+typedef struct {
+    server_core_chunk_desc desc;
+    uint64_t round;
+    uint32_t got;  /* contributions to this round, folded or kept           */
+    int32_t turn;  /* rank to be folded next; world_size when all have been */
+    int32_t first; /* rank of the first contribution of this round          */
+    bool eager;    /* how this round is closed; valid while got > 0         */
+    bool by_node;  /* this round adds sums of nodes; likewise               */
+    bool has_values;
+    double rate, loss_scale; /* of this round's first contribution, eager only */
+    uint64_t cut;            /* not 0: a snapshot is due when this round closes       */
+    server_core_held *held;
+} server_core_chunk;
+
+typedef struct {
+    uint32_t first, n; /* its chunks: order[first .. first + n)        */
+    uint32_t decided;  /* chunks that a decision closes                  */
+    uint32_t left;     /* of these, how many are not summed              */
+    uint64_t step;     /* open step                                      */
+    int64_t applied;
+    bool has_hash; /* prepared, and its record is known              */
+    uint64_t hash;
+    bool has_decision; /* of step - 1                                    */
+    wire_decision decision;
+    uint64_t cut;
+} server_core_partition;
+
+typedef struct { /* what all ranks gave for one step */
+    bool open;
+    uint64_t step;
+    int32_t first; /* rank whose inputs are kept */
+    wire_inputs inputs;
+    double *rate;          /* [n_groups]   */
+    double *weight;        /* [world_size] NaN: not given yet */
+    wire_scalars *scalars; /* [world_size]; NULL: nobody has given any yet */
+} server_core_inputs_of_step;
+
+struct server_core {
+    uint32_t n_chunks, n_partitions, n_groups, world_size, live;
+    server_core_chunk *chunk;
+    server_core_partition *partition;
+    server_core_group *group;
+    uint32_t *order;       /* chunks by partition */
+    uint64_t *clock;       /* [n_chunks][world_size] */
+    uint64_t *incarnation; /* [world_size], 0 = absent */
+    int32_t *node;         /* [world_size] */
+    uint32_t *place;       /* [world_size] of a live rank among those of its node */
+    uint32_t *mates;       /* [world_size] live ranks of its node, itself included */
+    uint32_t live_nodes;
+    uint64_t term, epoch, newest, first_step;
+    uint64_t epochs; /* that were taken */
+    int64_t applied;
+    server_core_inputs_of_step steps[2]; /* by the lowest bit of the step: at most two are open */
+    bool deterministic, eager;
+    uint64_t park_bytes_max, parked_bytes;
+    server_core_held *spare;
+    pen_error why;
+    uint32_t n_actions, actions_max;
+    server_core_action *action;
+};
+
+static inline uint64_t *server_core_clock(const server_core *c, uint32_t chunk, int32_t rank)
+{
+    return &c->clock[(size_t)chunk * c->world_size + (size_t)rank];
+}
+
+static inline const server_core_group *server_core_group_of(const server_core *c,
+                                                            const server_core_chunk *k)
+{
+    return &c->group[k->desc.group];
+}
+
+/* A decision, or a round of all ranks, closes it. */
+static inline bool server_core_averages(const server_core *c, const server_core_chunk *k)
+{
+    return k->desc.trained && server_core_group_of(c, k)->ops->averages;
+}
+
+/* core_members.c */
+bool server_core_brings(const server_core *c, uint32_t chunk, int32_t rank); /* its node's sum */
+int32_t server_core_next_live(const server_core *c, int32_t from); /* >= from; world_size: none */
+uint64_t server_core_slowest(const server_core *c, uint32_t chunk);
+
+/* core_answer.c.  One more action: its room was reserved for the worst event, so it cannot fail. */
+server_core_action *server_core_say(server_core *c, server_core_verb verb, uint32_t index);
+server_core_actions server_core_said(const server_core *c);
+server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer,
+                                       uint64_t seq, pen_status status, const char *reason);
+sync_view server_core_view(const server_core *c, uint32_t chunk, int32_t rank, uint64_t seq,
+                           uint64_t slowest);
+
+/* Answers now if the rule allows it, else (*held) when it does.  False: it can be neither answered nor held. */
+bool server_core_answer(server_core *c, uint32_t chunk, const server_core_held *h, bool *held);
+void server_core_serve(server_core *c, uint32_t chunk, const server_core_held *h, uint64_t slowest);
+
+/* Holds an answer; false: too many, or no memory. */
+bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *answer);
+void server_core_serve_held(server_core *c, uint32_t chunk);
+void server_core_forget_held_of(server_core *c, uint32_t chunk, int32_t rank);
+
+/* core_step.c */
+void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs);
+/* A chunk that a decision closes was summed; says PREPARED with the last one. */
+void server_core_partition_summed(server_core *c, uint32_t chunk);
+
+#endif

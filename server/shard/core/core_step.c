@@ -1,0 +1,199 @@
+/* core_step.c - decided steps: equal inputs, prepared partitions, and one decision for each. */
+#include "server/shard/core/core_state.h"
+
+#include "proto/decision.h"
+#include "proto/scalars.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+/* A rank opens step S+1 only when every partition has taken S's decision, so partitions of one
+ * shard are at most one step apart, and two slots are enough. */
+static bool is_open_step(const server_core *c, uint64_t step)
+{
+    return step == c->newest || step + 1 == c->newest;
+}
+
+void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs)
+{
+    server_core_inputs_of_step *s = &c->steps[step & 1];
+
+    s->open   = true;
+    s->step   = step;
+    s->first  = rank;
+    s->inputs = *inputs;
+    memcpy(s->rate, inputs->rate, inputs->n_rates * sizeof *s->rate);
+    s->inputs.rate         = s->rate;
+    s->inputs.states       = NULL; /* the shard has them */
+    s->inputs.states_bytes = 0;
+    for (uint32_t r = 0; r < c->world_size; r++) s->weight[r] = NAN;
+    if (s->scalars != NULL) memset(s->scalars, 0, c->world_size * sizeof *s->scalars);
+}
+
+/* Room for them is made when somebody gives any. */
+static bool keep_scalars(const server_core *c, server_core_inputs_of_step *s, int32_t rank,
+                         const wire_scalars *scalars)
+{
+    if (scalars->n == 0) return true;
+    if (s->scalars == NULL) s->scalars = calloc(c->world_size, sizeof *s->scalars);
+    if (s->scalars != NULL) s->scalars[rank] = *scalars;
+    return s->scalars != NULL;
+}
+
+pen_status server_core_inputs(server_core *c, int32_t rank, uint64_t step,
+                              const wire_inputs *inputs, pen_error *why)
+{
+    if (!is_open_step(c, step)) return PEN_OK; /* all its pushes will be repeats, or early */
+    server_core_inputs_of_step *s = &c->steps[step & 1];
+    if (!s->open || s->step != step) server_core_open_step(c, rank, step, inputs);
+    if (!decision_inputs_equal(&s->inputs, s->first, inputs, rank, why)) {
+        if (why != NULL) why->step = (int64_t)step;
+        return PEN_MISMATCH;
+    }
+    if (isnan(s->weight[rank]) && !keep_scalars(c, s, rank, &inputs->scalars))
+        return why_set(why, PEN_NO_MEMORY, "no memory for the scalars of %u ranks", c->world_size);
+    if (isnan(s->weight[rank])) s->weight[rank] = inputs->weight;
+    if (s->weight[rank] == inputs->weight) return PEN_OK;
+    why_set(why, PEN_MISMATCH,
+            "rank %d pushes step %" PRIu64 " with weight %.17g and with weight %.17g", rank, step,
+            s->weight[rank], inputs->weight);
+    why_culprit(why, PEN_WORKER, rank, (int64_t)step, NULL);
+    return PEN_MISMATCH;
+}
+
+const wire_inputs *server_core_step_inputs(const server_core *c, uint64_t step)
+{
+    const server_core_inputs_of_step *s = &c->steps[step & 1];
+    return s->open && s->step == step ? &s->inputs : NULL;
+}
+
+/* With sums of nodes each rank gives the weight of its node, which counts once. */
+static bool counts(const server_core *c, const server_core_inputs_of_step *s, uint32_t rank)
+{
+    if (isnan(s->weight[rank])) return false;
+    for (uint32_t r = 0; s->inputs.is_node_sum && r < rank; r++)
+        if (c->incarnation[r] != 0 && c->node[r] == c->node[rank] && !isnan(s->weight[r]))
+            return false;
+    return true;
+}
+
+double server_core_weight_sum(const server_core *c, uint64_t step)
+{
+    const server_core_inputs_of_step *s = &c->steps[step & 1];
+    double sum                          = 0;
+    for (uint32_t r = 0; r < c->world_size; r++)
+        if (c->incarnation[r] != 0 && counts(c, s, r)) sum += s->weight[r];
+    return sum;
+}
+
+void server_core_scalars(const server_core *c, uint64_t step, wire_scalars *sum)
+{
+    const server_core_inputs_of_step *s = &c->steps[step & 1];
+    for (uint32_t r = 0; s->scalars != NULL && r < c->world_size; r++)
+        if (c->incarnation[r] != 0 && counts(c, s, r)) scalars_add(sum, &s->scalars[r]);
+}
+
+/* ---- prepared -------------------------------------------------------------------------------- */
+void server_core_partition_summed(server_core *c, uint32_t chunk)
+{
+    const uint32_t p = c->chunk[chunk].desc.partition;
+    server_core_say(c, CORE_SUMMED, chunk);
+    if (--c->partition[p].left == 0)
+        server_core_say(c, CORE_PREPARED, p)->seq = c->partition[p].step;
+}
+
+void server_core_record_is(server_core *c, uint32_t partition, uint64_t hash)
+{
+    c->partition[partition].hash     = hash;
+    c->partition[partition].has_hash = true;
+}
+
+bool server_core_is_prepared(const server_core *c, uint32_t partition, uint64_t step)
+{
+    const server_core_partition *p = &c->partition[partition];
+    return step < p->step || (step == p->step && p->has_hash);
+}
+
+/* ---- decided --------------------------------------------------------------------------------- */
+static bool same_bits(double a, double b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static bool same_decision(const wire_decision *a, const wire_decision *b)
+{
+    return a->outcome == b->outcome && a->applied == b->applied && same_bits(a->clip, b->clip) &&
+           same_bits(a->gscale, b->gscale) && same_bits(a->norm, b->norm);
+}
+
+static server_core_actions refuse(server_core *c, uint32_t peer, uint64_t step, pen_status status,
+                                  const char *reason)
+{
+    return server_core_refuse(c, CORE_EVERYONE, -1, peer, step, status, reason);
+}
+
+/* All partitions of a shard take one decision for one step; whoever took it first speaks for the
+ * others. */
+static bool contradicts(const server_core *c, const server_core_partition *p,
+                        const wire_decision *decision)
+{
+    for (uint32_t i = 0; i < c->n_partitions; i++) {
+        const server_core_partition *other = &c->partition[i];
+        if (other->has_decision && other->step == p->step + 1 &&
+            !same_decision(&other->decision, decision))
+            return true;
+    }
+    return false;
+}
+
+static void close_partition(server_core *c, server_core_partition *p, const wire_decision *decision)
+{
+    for (uint32_t i = 0; i < p->n; i++) {
+        server_core_chunk *k = &c->chunk[c->order[p->first + i]];
+        if (!server_core_averages(c, k)) continue;
+        k->round++;
+        k->got  = 0;
+        k->cut  = 0;
+        k->turn = server_core_next_live(c, 0);
+    }
+    p->step++;
+    p->left         = p->decided;
+    p->has_hash     = false;
+    p->cut          = 0;
+    p->decision     = *decision;
+    p->has_decision = true;
+    if (decision->outcome == PEN_APPLIED) p->applied++;
+    c->applied = p->applied;
+    if (p->step > c->newest) c->newest = p->step;
+}
+
+server_core_actions server_core_decide(server_core *c, uint32_t partition, uint64_t step,
+                                       uint64_t hash, const wire_decision *decision, uint32_t peer)
+{
+    static const char two_decisions[] = "two ranks decided differently about one step";
+    c->n_actions                      = 0;
+    server_core_partition *p          = &c->partition[partition];
+    if (p->decided == 0) return server_core_said(c);
+    if (p->has_decision && step + 1 == p->step) {
+        if (same_decision(&p->decision, decision)) return server_core_said(c);
+        return refuse(c, peer, step, PEN_MISMATCH, two_decisions);
+    }
+    if (step < p->step)
+        return refuse(c, peer, step, PEN_WRONG_STATE, "that step was decided and is over");
+    if (step > p->step || !p->has_hash || p->hash != hash)
+        return refuse(c, peer, step, PEN_MISMATCH,
+                      "the decision was not made from this shard's records");
+    if (decision->applied != p->applied)
+        return refuse(c, peer, step, PEN_MISMATCH,
+                      "the decision counts other updates than this shard applied");
+    if (contradicts(c, p, decision)) return refuse(c, peer, step, PEN_MISMATCH, two_decisions);
+
+    server_core_action *a = server_core_say(c, CORE_COMMIT, partition);
+    a->seq                = step;
+    a->cut                = p->cut;
+    close_partition(c, p, decision);
+    return server_core_said(c);
+}

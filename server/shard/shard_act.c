@@ -1,0 +1,306 @@
+/* shard_act.c - carries the core's actions out, one verb after the other. */
+#include "server/shard/shard_state.h"
+
+#include "common/base/plant.h"
+#include "common/compute/simd/simd.h"
+#include "common/base/trace.h"
+#include "proto/decision.h"
+
+#include <string.h>
+
+/* ---- updates --------------------------------------------------------------------------------- */
+static optim_span span_of(const shard *s, shard_chunk *k, const float *grad, double lr,
+                          double gscale)
+{
+    optim_span span = {.param    = k->values->data,
+                       .grad     = grad,
+                       .n        = k->count,
+                       .step     = k->version + 1,
+                       .lr       = lr,
+                       .gscale   = gscale,
+                       .no_decay = (s->setup.model->tensor[k->tensor].flags & PEN_NO_DECAY) != 0};
+    for (uint32_t i = 0; i < k->slots; i++) span.slot[i] = k->slot[i]->data;
+    return span;
+}
+
+enum { RANGE = 4 * PLAN_BLOCK }; /* elements that stay in a cache with their gradient and slots */
+
+/* Where a snapshot holds the chunk it is copied and updated range by range, so that each byte is fetched once. */
+static void update(shard *s, shard_chunk *k, const float *grad, double lr, double gscale)
+{
+    shard_chunk_origin from;
+    if (!shard_tier_in(s, k)) return;
+    if (!shard_chunk_renew(s, k, &from)) {
+        shard_chunk_origin_release(&from);
+        return;
+    }
+    const optim_span whole = span_of(s, k, grad, lr, gscale);
+    const uint64_t range   = from.values != NULL || from.slot[0] != NULL ? RANGE : k->count;
+    for (uint64_t at = 0; at < k->count; at += range) {
+        optim_span span = whole;
+        span.n          = k->count - at < range ? k->count - at : range;
+        span.param += at;
+        span.grad += at;
+        for (uint32_t i = 0; i < k->slots; i++) span.slot[i] += at;
+        shard_chunk_copy_range(k, &from, at, span.n);
+        optim_apply(s->group[k->group].optim, &s->group[k->group].hyper, &span, 1, NULL);
+    }
+    shard_chunk_origin_release(&from);
+    k->version++;
+    shard_chunk_changed(k);
+    shard_tier_out(s, k);
+}
+
+/* All chunks of one whole-tensor tensor; they are consecutive in the plan and in one partition,
+ * hence here too. */
+static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale)
+{
+    uint32_t n          = 0;
+    shard_chunk *chunks = &s->chunk[first];
+    while (first + n < s->n_chunks && chunks[n].tensor == chunks[0].tensor) {
+        if (!shard_tier_in(s, &chunks[n]) || !shard_chunk_make_writable(s, &chunks[n]))
+            return n + 1;
+        s->span[n] = span_of(s, &chunks[n], chunks[n].sum, lr, gscale);
+        n++;
+    }
+    optim_apply(s->group[chunks[0].group].optim, &s->group[chunks[0].group].hyper, s->span, n,
+                s->scratch);
+    for (uint32_t i = 0; i < n; i++) {
+        chunks[i].version++;
+        shard_chunk_changed(&chunks[i]);
+        shard_tier_out(s, &chunks[i]);
+    }
+    return n;
+}
+
+/* ---- a decided step -------------------------------------------------------------------------- */
+static uint32_t commit_chunk(shard *s, uint32_t index, const wire_decision *decision,
+                             const wire_inputs *inputs)
+{
+    shard_chunk *k  = &s->chunk[index];
+    const double lr = inputs->rate[k->group];
+    if (k->sum == NULL) return 1;                                /* every weight was 0 */
+    if (!k->is_filled && !plant(PLANT_FILL_UNORDERED)) return 1; /* its values come later */
+    if (s->group[k->group].optim->whole_tensor)
+        return update_tensor(s, index, lr, decision->gscale);
+    update(s, k, k->sum, lr, decision->gscale);
+    return 1;
+}
+
+/* What will be updated next is read from its file meanwhile. */
+static void look_ahead(shard *s, const plan_partition *p, uint32_t i)
+{
+    if (s->tier == NULL || i >= p->n_chunks) return;
+    const shard_chunk *k = &s->chunk[s->index_of[p->chunk[i]]];
+    if (k->decided && k->sum != NULL && k->is_filled) shard_tier_ahead(s, k);
+}
+
+static void count_step(shard *s, uint64_t step, bool was_skipped)
+{
+    const uint64_t ended = step + 1 - s->setup.first_step;
+    if (ended <= s->ended) return;
+    s->ended = ended;
+    s->skipped += was_skipped;
+    stat_max(s->options.stats, STAT_STEPS,
+             s->ended); /* shards share the counter, and end the same steps */
+    stat_max(s->options.stats, STAT_SKIPPED, s->skipped);
+}
+
+/* rank -1: of all. */
+static void trace_shard(const shard *s, trace_kind kind, uint64_t begun, uint64_t step,
+                        int32_t rank)
+{
+    const trace_note note = {.step = (int64_t)step, .shard = (int32_t)s->setup.self, .rank = rank};
+    trace_span(kind, begun, &note);
+}
+
+static void commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision,
+                   uint64_t cut)
+{
+    const wire_inputs *inputs = server_core_step_inputs(s->core, step);
+    const plan_partition *p   = &s->setup.plan->partition[s->partition[partition].number];
+    const bool is_applied     = decision->outcome == PEN_APPLIED && inputs != NULL;
+    const uint64_t begun      = trace_begin();
+    for (uint32_t i = 0; i < p->n_chunks && is_applied;) {
+        const uint32_t index = s->index_of[p->chunk[i]];
+        look_ahead(s, p, i + 1);
+        i += s->chunk[index].decided ? commit_chunk(s, index, decision, inputs) : 1;
+    }
+    if (is_applied) trace_shard(s, TRACE_APPLY, begun, step, -1);
+    shard_log_commit(s, partition, step, decision);
+    for (uint32_t i = 0; i < p->n_chunks; i++) {
+        shard_chunk *k = &s->chunk[s->index_of[p->chunk[i]]];
+        if (!k->decided) continue;
+        if (is_applied && k->sum != NULL && k->is_filled) shard_log_changed(s, k);
+        shard_drop_sum(s, k);
+        if (cut != 0 && s->role == SHARD_PRIMARY) shard_cut_take(s, k, cut);
+    }
+    shard_log_applied(s);
+    count_step(s, step, !is_applied);
+    trace_shard(s, TRACE_COMMIT, begun, step, -1);
+}
+
+/* The sum of a node was weighted there; its weight says only whether there is anything in it. */
+static double factor_of(const wire_inputs *inputs)
+{
+    return inputs->is_node_sum && inputs->weight > 0 ? 1 : inputs->weight;
+}
+
+/* NULL: the sender waits for its memory, and may wait for it before it pushes what this chunk still needs. */
+static buf *holder_of(const shard_arrival *in)
+{
+    return in->d->flags & WIRE_RETURN ? NULL : in->payload;
+}
+
+/* ---- verbs ----------------------------------------------------------------------------------- */
+static void fold(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    shard_chunk *k = &s->chunk[a->index];
+    if (a->rank == in->d->rank) shard_scalars_take(s, k, a->rank, &in->d->inputs);
+    if (a->rank == in->d->rank)
+        shard_fold(s, k, a->rank, factor_of(&in->d->inputs), in->data, holder_of(in));
+    else
+        shard_fold_kept(s, k, a->rank);
+}
+
+static void keep(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    shard_scalars_take(s, &s->chunk[a->index], a->rank, &in->d->inputs);
+    shard_keep(s, &s->chunk[a->index], a->rank, factor_of(&in->d->inputs), in->data, holder_of(in));
+}
+
+static void take_norm(shard *s, shard_chunk *k)
+{
+    double *squares = s->partition[k->partition].squares + k->first_block;
+    if (k->sum == NULL)
+        memset(squares, 0, k->blocks * sizeof *squares);
+    else if (!simd()->norm(k->sum, k->count, squares) && k->bad_rank < 0)
+        k->bad_rank = k->base_rank;
+    shard_log_sum(s, k, -1);
+}
+
+static void find_bad(const shard *s, const plan_partition *p, wire_record *record)
+{
+    for (uint32_t i = 0; i < p->n_chunks; i++) {
+        const shard_chunk *k = &s->chunk[s->index_of[p->chunk[i]]];
+        if (!k->decided || k->bad_rank < 0) continue;
+        record->finite    = false;
+        record->bad_chunk = k->number;
+        record->bad_rank  = k->bad_rank;
+        return;
+    }
+}
+
+static void make_record(shard *s, uint32_t partition, uint64_t step)
+{
+    shard_partition *p        = &s->partition[partition];
+    const wire_inputs *inputs = server_core_step_inputs(s->core, step);
+    p->step                   = step;
+    p->record                 = (wire_record){.partition  = p->number,
+                                              .weight_sum = server_core_weight_sum(s->core, step),
+                                              .finite     = true,
+                                              .bad_rank   = -1};
+    find_bad(s, &s->setup.plan->partition[p->number], &p->record);
+    if (s->scalars.chunk != SHARD_NONE &&
+        s->setup.plan->chunk[s->chunk[s->scalars.chunk].number].partition == p->number)
+        server_core_scalars(s->core, step, &p->record.scalars);
+    p->record.hash = decision_record_hash(step, &p->record, inputs, p->squares, p->blocks);
+    server_core_record_is(s->core, partition, p->record.hash);
+    p->is_fresh = s->has_fresh = true;
+    if (step == s->watch.step)
+        stat_took(s->options.stats, STAT_SPREAD_STRAGGLERS, s->watch.begun_ns);
+    shard_log_prepared(s, partition, -1);
+}
+
+static void prepared(shard *s, const server_core_action *a)
+{
+    if (a->peer == CORE_EVERYONE)
+        make_record(s, a->index, a->seq);
+    else if (!s->partition[a->index].is_fresh)
+        shard_send_prepared(s, a->index, a->peer, a->rank);
+}
+
+/* Eager: the mean of all ranks.  Otherwise one rank's push by itself, weighed relative to 1. */
+void shard_update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs)
+{
+    const double divisor = k->weight_sum * inputs->loss_scale;
+    if (k->sum != NULL && divisor > 0) update(s, k, k->sum, inputs->rate[k->group], 1 / divisor);
+}
+
+void shard_update_with_one(shard *s, shard_chunk *k, const wire_inputs *inputs, const void *data)
+{
+    const float *grad = inputs->weight > 0 ? shard_as_f32(s, k, data) : NULL;
+    if (grad != NULL)
+        update(s, k, grad, inputs->rate[k->group], inputs->weight / inputs->loss_scale);
+}
+
+static void take_update(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    shard_chunk *k       = &s->chunk[a->index];
+    const uint64_t begun = trace_begin();
+    if (a->rank >= 0) shard_scalars_take(s, k, a->rank, &in->d->inputs);
+    shard_scalars_close(s, k);
+    if (a->rank < 0) {
+        shard_log_update(s, k, a->seq, &in->d->inputs);
+        shard_update_with_mean(s, k, &in->d->inputs);
+    } else {
+        shard_log_apply(s, k, a->rank, a->seq, &in->d->inputs, in->data, in->payload);
+        shard_update_with_one(s, k, &in->d->inputs, in->data);
+    }
+    trace_shard(s, TRACE_APPLY, begun, a->seq, a->rank);
+    shard_log_changed(s, k);
+    shard_log_applied(s);
+    shard_drop_sum(s, k);
+    count_step(s, a->seq, false);
+    if (a->cut != 0) shard_cut_take(s, k, a->cut);
+    trace_shard(s, TRACE_COMMIT, begun, a->seq, a->rank);
+}
+
+static void serve(shard *s, const server_core_action *a)
+{
+    if (a->repeated) stat_add(s->options.stats, STAT_REPEATS, 1);
+    if (!s->chunk[a->index].decided && !a->initial) {
+        stat_max(s->options.stats, STAT_GAP_MAX, a->staleness);
+        stat_observe(s->options.stats, STAT_SPREAD_STALENESS, a->staleness);
+    }
+    shard_serve(s, a);
+}
+
+static void note(shard *s, const server_core_action *a, shard_list_kind kind)
+{
+    if (a->repeated) stat_add(s->options.stats, STAT_REPEATS, 1);
+    shard_note(s, kind, a);
+}
+
+static void refuse(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    if (a->status == PEN_AGAIN) stat_add(s->options.stats, STAT_BUSY, 1);
+    if (a->index == CORE_EVERYONE)
+        shard_refuse(s, a->peer, in->d, a->status, a->reason);
+    else
+        shard_refuse_chunk(s, a->peer, in->d, s->chunk[a->index].number, a->seq, a->status,
+                           a->reason);
+}
+
+static void carry_out(shard *s, const server_core_action *a, const shard_arrival *in)
+{
+    switch (a->verb) {
+    case CORE_FOLD: fold(s, a, in); break;
+    case CORE_KEEP: keep(s, a, in); break;
+    case CORE_SUMMED: take_norm(s, &s->chunk[a->index]); break;
+    case CORE_PREPARED: prepared(s, a); break;
+    case CORE_COMMIT: commit(s, a->index, a->seq, &in->d->decision, a->cut); break;
+    case CORE_UPDATE: take_update(s, a, in); break;
+    case CORE_DROP: shard_drop_staged(s, &s->chunk[a->index]); break;
+    case CORE_SERVE: serve(s, a); break;
+    case CORE_APPLIED: note(s, a, SHARD_APPLIED); break;
+    case CORE_RECEIPT: note(s, a, SHARD_RECEIPT); break;
+    case CORE_HELD: stat_add(s->options.stats, STAT_HELD, 1); break;
+    case CORE_REFUSE: refuse(s, a, in); break;
+    }
+}
+
+void shard_act(shard *s, server_core_actions actions, const shard_arrival *in)
+{
+    for (uint32_t i = 0; i < actions.n && !s->has_failed; i++) carry_out(s, &actions.at[i], in);
+}

@@ -1,0 +1,154 @@
+/* shard_fill.c - makes a copy out of nothing while training goes on.
+ *
+ * The state travels along the log, in order with everything else: first how far each partition is,
+ * with what is summed and prepared, then chunk after chunk, a few at a time, between the entries of
+ * the work that goes on.  The learner ignores updates of chunks that have not come yet, so each chunk
+ * becomes right with its own STATE.  Values are references; an update that meets one copies it.
+ */
+#include "server/shard/shard_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH_BYTES = 4 << 20 }; /* appended together; two of them are on their way */
+
+static uint64_t new_stream(shard *s)
+{
+    return (s->epoch << 24 | ++s->streams) ^ s->setup.incarnation << 40;
+}
+
+void shard_fill_stream(shard *s, shard_copy *copy, bool is_fresh)
+{
+    const shard_copy before = *copy;
+    *copy                   = (shard_copy){.server      = before.server,
+                                           .incarnation = before.incarnation,
+                                           .is_learner  = before.is_learner,
+                                           .has_stream  = true,
+                                           .is_fresh    = is_fresh,
+                                           .stream      = new_stream(s),
+                                           .base        = s->log.index,
+                                           .acked       = s->log.index,
+                                           .sent        = s->log.index,
+                                           .resent      = UINT64_MAX};
+}
+
+/* ---- partitions ------------------------------------------------------------------------------ */
+static buf *squares_of(const shard_partition *p)
+{
+    buf *squares = buf_new(p->blocks * sizeof(double));
+    if (squares != NULL) memcpy(squares->data, p->squares, squares->size);
+    return squares;
+}
+
+/* With the record of the newest step that was decided: who lost it asks for it once more. */
+static void tell_partition(shard *s, const shard_copy *copy, uint32_t index)
+{
+    const shard_partition *p      = &s->partition[index];
+    const wire_decision *decision = server_core_decision(s->core, index);
+    wire_entry e                  = {.what    = WIRE_ENTRY_BEGIN,
+                                     .object  = p->number,
+                                     .rank    = -1,
+                                     .step    = server_core_partition_step(s->core, index),
+                                     .applied = server_core_partition_applied(s->core, index)};
+    if (decision != NULL) {
+        e.has_decision = true;
+        e.decision     = *decision;
+    }
+    buf *squares = NULL;
+    if (decision != NULL && p->step + 1 == e.step) {
+        e.has_record = true;
+        e.record     = p->record;
+        squares      = squares_of(p);
+        if (squares == NULL) {
+            shard_no_memory(s);
+            return;
+        }
+    }
+    shard_log_append(s, &e, copy->server, squares);
+}
+
+static void tell_open_step(shard *s, const shard_copy *copy, uint32_t index)
+{
+    const plan_partition *p = &s->setup.plan->partition[s->partition[index].number];
+    for (uint32_t i = 0; i < p->n_chunks; i++) {
+        const uint32_t chunk = s->index_of[p->chunk[i]];
+        if (s->chunk[chunk].decided && server_core_is_summed(s->core, chunk))
+            shard_log_sum(s, &s->chunk[chunk], copy->server);
+    }
+    if (server_core_has_record(s->core, index)) shard_log_prepared(s, index, copy->server);
+}
+
+void shard_fill_begin(shard *s, shard_copy *copy)
+{
+    shard_fill_stream(s, copy, true);
+    for (uint32_t i = 0; i < s->n_partitions; i++) {
+        tell_partition(s, copy, i);
+        tell_open_step(s, copy, i);
+    }
+    copy->fill_mark[0] = copy->fill_mark[1] = s->log.index;
+    shard_fill_go_on(s, copy);
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+/* numbers is OWNED by the callee. */
+static void tell_array(shard *s, const shard_copy *copy, shard_chunk *k, uint32_t slot,
+                       bool is_last, buf *numbers)
+{
+    wire_entry e = {.what    = WIRE_ENTRY_STATE,
+                    .object  = k->number,
+                    .rank    = -1,
+                    .slot    = slot,
+                    .is_last = is_last,
+                    .step    = server_core_round(s->core, k->index),
+                    .version = k->version};
+    if (slot == 0) {
+        e.number     = server_core_clocks(s->core, k->index);
+        e.n_numbers  = s->setup.world_size;
+        e.crc        = numbers != NULL ? shard_tier_crc(s, k) : 0;
+        e.has_record = shard_scalars_are_of(s, k);
+        if (e.has_record) e.record.scalars = s->scalars.sum;
+    }
+    shard_log_append(s, &e, copy->server, numbers);
+}
+
+static uint64_t tell_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
+{
+    if (!server_core_has_values(s->core, k->index)) {
+        tell_array(s, copy, k, 0, true, NULL); /* they come as FIRST */
+        return 0;
+    }
+    for (uint32_t a = 0; a <= k->slots && !s->has_failed; a++) {
+        buf *numbers = shard_tier_array(s, k, a);
+        if (numbers != NULL) tell_array(s, copy, k, a, a == k->slots, numbers);
+    }
+    return k->count * sizeof(float) * (1 + k->slots);
+}
+
+/* The chunks of a tensor whose rule needs all of it are updated together, so they travel together. */
+static bool goes_on_with(const shard *s, uint32_t i)
+{
+    return i > 0 && i < s->n_chunks && s->chunk[i].tensor == s->chunk[i - 1].tensor &&
+           s->chunk[i].trained && s->group[s->chunk[i].group].optim->whole_tensor;
+}
+
+static void tell_batch(shard *s, shard_copy *copy)
+{
+    uint64_t bytes = 0;
+    while (copy->filled < s->n_chunks && !s->has_failed &&
+           (bytes < BATCH_BYTES || goes_on_with(s, copy->filled)))
+        bytes += tell_chunk(s, copy, &s->chunk[copy->filled++]);
+    copy->fill_mark[0] = copy->fill_mark[1];
+    copy->fill_mark[1] = s->log.index;
+    if (copy->filled < s->n_chunks) return;
+    const wire_entry e = {.what = WIRE_ENTRY_FILLED, .rank = -1, .digest = s->log.digest};
+    shard_log_append(s, &e, copy->server, NULL);
+    copy->filled_at = s->log.index;
+    copy->is_filled = true;
+}
+
+void shard_fill_go_on(shard *s, shard_copy *copy)
+{
+    while (copy->has_stream && copy->is_fresh && !copy->is_filled && !s->has_failed &&
+           copy->acked >= copy->fill_mark[0])
+        tell_batch(s, copy);
+}

@@ -1,0 +1,122 @@
+/* shard_gate.c - every message to a worker, and when it may leave.
+ *
+ * A message is stamped with the newest entry of the log at the time it is made.  It leaves when all
+ * backups have acknowledged that entry: then whatever it tells survives the loss of this server.
+ * Messages leave in the order in which they were made.  What promises nothing (receipts, requests to
+ * ask again) does not wait.
+ */
+#include "server/shard/shard_state.h"
+
+#include "common/base/list.h"
+#include "common/base/plant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool promises_nothing(const wire_data *d)
+{
+    if (d->kind == WIRE_REFUSED) return d->status == PEN_AGAIN || d->status == PEN_CORRUPT;
+    return d->kind == WIRE_RECEIPT || d->kind == WIRE_WAITING || d->kind == WIRE_LOGGED;
+}
+
+static bool is_let_through(const wire_data *d)
+{
+    if (plant(PLANT_PULL_BEFORE_BACKUPS) && d->kind == WIRE_VALUES) return true;
+    if (plant(PLANT_ACK_BEFORE_REPLICATE) && d->payload_bytes == 0 && d->kind == WIRE_VALUES)
+        return true;
+    return plant(PLANT_ACK_BEFORE_REPLICATE) && d->kind == WIRE_PREPARED;
+}
+
+static uint64_t stamp_of(const shard *s, const wire_data *d)
+{
+    if (plant(PLANT_COMMIT_NOT_GATED) && d->kind == WIRE_VALUES) return s->log.ungated;
+    return s->log.index;
+}
+
+static bool must_wait(const shard *s, const wire_data *d)
+{
+    if (s->n_backups == 0 || promises_nothing(d)) return false;
+    if (plant(PLANT_GATE_IGNORES_BACKUP) || is_let_through(d)) return false;
+    return s->parked != NULL || s->open_to < stamp_of(s, d);
+}
+
+/* ---- parking --------------------------------------------------------------------------------- */
+/* A copy at *used in room, where there is room. */
+static const void *keep(char *room, size_t *used, const void *list, size_t bytes)
+{
+    if (list == NULL || bytes == 0) return NULL;
+    const void *kept = room != NULL ? memcpy(room + *used, list, bytes) : list;
+    *used += (bytes + 7) / 8 * 8;
+    return kept;
+}
+
+/* The lists that answers have; room NULL: only how many bytes they are. */
+static size_t keep_lists(wire_data *d, char *room)
+{
+    size_t used  = 0;
+    d->chunk     = keep(room, &used, d->chunk, d->n * sizeof *d->chunk);
+    d->seq       = keep(room, &used, d->seq, d->n * sizeof *d->seq);
+    d->crc       = keep(room, &used, d->crc, d->n * sizeof *d->crc);
+    d->version   = keep(room, &used, d->version, d->n * sizeof *d->version);
+    d->staleness = keep(room, &used, d->staleness, d->n * sizeof *d->staleness);
+    d->record    = keep(room, &used, d->record, d->n_records * sizeof *d->record);
+    d->text      = keep(room, &used, d->text, strlen(d->text) + 1);
+    return used;
+}
+
+static void park(shard *s, uint32_t peer, const wire_data *d, buf *payload)
+{
+    wire_data kept  = *d;
+    shard_parked *m = malloc(sizeof *m + keep_lists(&kept, NULL));
+    if (m == NULL) return; /* it asks again */
+    *m = (shard_parked){
+        .stamp = stamp_of(s, d), .peer = peer, .payload = buf_acquire(payload), .d = kept};
+    (void)keep_lists(&m->d, (char *)(m + 1));
+    LIST_APPEND(s->parked, m);
+}
+
+static void drop(shard *s, shard_parked *m)
+{
+    LIST_REMOVE(s->parked, m);
+    buf_release(m->payload);
+    free(m);
+}
+
+/* ---- the gate -------------------------------------------------------------------------------- */
+void shard_send(shard *s, uint32_t peer, int32_t rank, wire_data *d, buf *payload)
+{
+    d->shard         = s->setup.self;
+    d->term          = s->term;
+    d->epoch         = s->epoch;
+    d->from          = s->setup.incarnation;
+    d->to            = rank >= 0 && (uint32_t)rank < s->setup.world_size ? s->incarnation[rank] : 0;
+    d->rank          = rank;
+    d->payload_bytes = payload != NULL ? payload->size : 0;
+    if (d->text == NULL) d->text = "";
+    if (must_wait(s, d))
+        park(s, peer, d, payload);
+    else
+        s->outside.send(s->outside.user, peer, d, payload);
+}
+
+void shard_gate_open(shard *s)
+{
+    s->open_to = UINT64_MAX;
+    for (uint32_t i = 0; i < s->n_copies; i++)
+        if (!s->copy[i].is_learner && s->copy[i].acked < s->open_to) s->open_to = s->copy[i].acked;
+    while (s->parked != NULL && s->parked->stamp <= s->open_to) {
+        s->outside.send(s->outside.user, s->parked->peer, &s->parked->d, s->parked->payload);
+        drop(s, s->parked);
+    }
+}
+
+void shard_gate_forget(shard *s)
+{
+    LIST_EACH(m, s->parked) drop(s, m);
+}
+
+void shard_gate_forget_peer(shard *s, uint32_t peer)
+{
+    LIST_EACH(m, s->parked)
+        if (m->peer == peer) drop(s, m);
+}

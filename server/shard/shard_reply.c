@@ -1,0 +1,342 @@
+/* shard_reply.c - answers: large values at once and by reference, everything else packed and sent
+ * at the flush. */
+#include "server/shard/shard_state.h"
+
+#include "common/base/vec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PREPARED_BYTES_MAX = 1 << 20 };
+
+/* ---- columns --------------------------------------------------------------------------------- */
+/* The columns of one message need `n` entries. */
+static bool reserve(shard_columns *c, uint32_t n)
+{
+    if (n <= c->capacity) return true;
+    const uint32_t capacity = n < 64 ? 64 : n * 2;
+    uint32_t *words         = realloc(c->chunk, (size_t)capacity * 3 * sizeof *words);
+    if (words == NULL) return false;
+    c->chunk       = words;
+    uint64_t *wide = realloc(c->seq, (size_t)capacity * 2 * sizeof *wide);
+    if (wide == NULL) return false;
+    *c = (shard_columns){.capacity  = capacity,
+                         .chunk     = words,
+                         .crc       = words + capacity,
+                         .staleness = words + 2 * (size_t)capacity,
+                         .seq       = wide,
+                         .version   = wide + capacity};
+    return true;
+}
+
+/* One number for all, where all are equal. */
+static void set_seq(wire_data *d, const uint64_t *seq, uint32_t n)
+{
+    d->step = n > 0 ? seq[0] : 0;
+    d->seq  = NULL;
+    for (uint32_t i = 1; i < n; i++)
+        if (seq[i] != d->step) d->seq = seq;
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+void shard_refuse(shard *s, uint32_t peer, const wire_data *d, pen_status status, const char *text)
+{
+    wire_data answer = {.kind   = WIRE_REFUSED,
+                        .step   = d->step,
+                        .n      = d->n,
+                        .chunk  = d->chunk,
+                        .seq    = d->seq,
+                        .status = status,
+                        .text   = text};
+    shard_send(s, peer, d->rank, &answer, NULL);
+}
+
+void shard_refuse_flush(shard *s, uint32_t peer, const wire_data *d)
+{
+    if (s->refusals.n == 0) return;
+    wire_data answer = {.kind   = WIRE_REFUSED,
+                        .n      = s->refusals.n,
+                        .chunk  = s->refused.chunk,
+                        .status = s->refusals.status,
+                        .text   = s->refusals.reason};
+    set_seq(&answer, s->refused.seq, s->refusals.n);
+    s->refusals.n = 0;
+    shard_send(s, peer, d->rank, &answer, NULL);
+}
+
+void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t number, uint64_t seq,
+                        pen_status status, const char *reason)
+{
+    shard_refusals *r = &s->refusals;
+    if (r->n > 0 && (r->status != status || r->reason != reason)) shard_refuse_flush(s, peer, d);
+    if (!reserve(&s->refused, r->n + 1)) return; /* it asks again */
+    r->status              = status;
+    r->reason              = reason;
+    s->refused.chunk[r->n] = number;
+    s->refused.seq[r->n++] = seq;
+    /* Other sentences than these two are made for one chunk and do not outlive the next. */
+    if (status != PEN_AGAIN && status != PEN_CORRUPT) shard_refuse_flush(s, peer, d);
+}
+
+/* ---- outboxes -------------------------------------------------------------------------------- */
+static shard_outbox *new_outbox(shard *s, uint32_t peer)
+{
+    if (!VEC_ROOM(s->outbox, s->outboxes_capacity, s->n_outboxes + 1)) return NULL;
+    s->last_outbox    = s->n_outboxes++;
+    shard_outbox *box = &s->outbox[s->last_outbox];
+    *box              = (shard_outbox){.peer = peer};
+    return box;
+}
+
+static shard_outbox *outbox_of(shard *s, uint32_t peer)
+{
+    if (s->last_outbox < s->n_outboxes && s->outbox[s->last_outbox].peer == peer)
+        return &s->outbox[s->last_outbox];
+    for (uint32_t i = 0; i < s->n_outboxes; i++) {
+        if (s->outbox[i].peer != peer) continue;
+        s->last_outbox = i;
+        return &s->outbox[i];
+    }
+    return new_outbox(s, peer);
+}
+
+static void free_outbox(shard_outbox *box)
+{
+    for (int i = 0; i < SHARD_LISTS; i++) free(box->list[i].line);
+}
+
+void shard_reply_forget_peer(shard *s, uint32_t peer)
+{
+    for (uint32_t i = 0; i < s->n_outboxes; i++) {
+        if (s->outbox[i].peer != peer) continue;
+        free_outbox(&s->outbox[i]);
+        s->outbox[i] = s->outbox[--s->n_outboxes];
+        return;
+    }
+}
+
+/* ---- packed lists ---------------------------------------------------------------------------- */
+static bool add_line(shard_list *list, const server_core_action *a)
+{
+    if (!VEC_ROOM(list->line, list->capacity, list->n + 1)) return false;
+    list->line[list->n++] = (shard_line){
+        .chunk = a->index, .staleness = a->staleness, .seq = a->seq, .repeated = a->repeated};
+    return true;
+}
+
+static bool fill_columns(shard *s, const shard_list *list, buf *payload)
+{
+    if (!reserve(&s->columns, list->n)) return false;
+    uint8_t *at = payload != NULL ? payload->data : NULL;
+    for (uint32_t i = 0; i < list->n; i++) {
+        shard_chunk *k          = &s->chunk[list->line[i].chunk];
+        s->columns.chunk[i]     = k->number;
+        s->columns.seq[i]       = list->line[i].seq;
+        s->columns.staleness[i] = list->line[i].staleness;
+        s->columns.version[i]   = k->version;
+        if (at == NULL) continue;
+        buf *wire = shard_chunk_wire(s, k);
+        if (wire == NULL) return false;
+        s->columns.crc[i] = k->crc;
+        memcpy(at, wire->data, wire->size);
+        at += wire->size;
+        buf_release(wire);
+    }
+    return true;
+}
+
+static void send_values(shard *s, shard_outbox *box, shard_list_kind kind)
+{
+    shard_list *list = &box->list[kind];
+    buf *payload     = kind != SHARD_APPLIED ? buf_new(list->bytes) : NULL;
+    if ((payload != NULL || kind == SHARD_APPLIED) && fill_columns(s, list, payload)) {
+        wire_record record;
+        wire_data d = {.kind      = WIRE_VALUES,
+                       .flags     = kind == SHARD_FIRST_VALUES ? WIRE_INITIAL : 0,
+                       .n_records = shard_scalars_tell(s, list->line, list->n, &record),
+                       .record    = &record,
+                       .n         = list->n,
+                       .chunk     = s->columns.chunk,
+                       .crc       = payload != NULL ? s->columns.crc : NULL,
+                       .version   = s->columns.version,
+                       .staleness = s->columns.staleness};
+        set_seq(&d, s->columns.seq, list->n);
+        shard_send(s, box->peer, box->rank, &d, payload);
+        stat_add(s->options.stats, STAT_PULL_BYTES, list->bytes);
+        if (payload != NULL) stat_add(s->options.stats, STAT_PULL_OPS, list->n);
+    }
+    buf_release(payload);
+    list->n     = 0;
+    list->bytes = 0;
+}
+
+/* The answer itself, in this same turn, makes the receipt needless. */
+static void forget_answered(const shard *s, shard_list *list)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const shard_line *line = &list->line[i];
+        const shard_chunk *k   = &s->chunk[line->chunk];
+        const bool is_answered = k->decided && !line->repeated &&
+                                 (server_core_round(s->core, line->chunk) > line->seq ||
+                                  server_core_is_prepared(s->core, k->partition, line->seq));
+        if (!is_answered) list->line[kept++] = *line;
+    }
+    list->n = kept;
+}
+
+static void send_receipts(shard *s, shard_outbox *box, shard_list_kind kind)
+{
+    shard_list *list = &box->list[kind];
+    if (kind == SHARD_RECEIPT && s->n_backups == 0) forget_answered(s, list);
+    if (list->n > 0 && fill_columns(s, list, NULL)) {
+        wire_data d = {.kind  = WIRE_RECEIPT,
+                       .flags = kind == SHARD_FIRST_RECEIPT ? WIRE_INITIAL : 0,
+                       .n     = list->n,
+                       .chunk = s->columns.chunk};
+        set_seq(&d, s->columns.seq, list->n);
+        shard_send(s, box->peer, box->rank, &d, NULL);
+    }
+    list->n = 0;
+}
+
+/* ---- what the actions call ------------------------------------------------------------------- */
+void shard_note(shard *s, shard_list_kind kind, const server_core_action *a)
+{
+    shard_outbox *box = outbox_of(s, a->peer);
+    if (box == NULL || !add_line(&box->list[kind], a)) return; /* it asks again */
+    box->rank     = a->rank;
+    box->is_dirty = true;
+    if (box->list[kind].n < WIRE_ITEMS_MAX) return;
+    if (kind == SHARD_APPLIED)
+        send_values(s, box, kind);
+    else
+        send_receipts(s, box, kind);
+}
+
+static void serve_alone(shard *s, const server_core_action *a, shard_chunk *k)
+{
+    buf *wire = shard_chunk_wire(s, k);
+    if (wire == NULL) return;
+    const shard_line line = {.chunk = a->index};
+    wire_record record;
+    wire_data d = {.kind      = WIRE_VALUES,
+                   .n_records = shard_scalars_tell(s, &line, 1, &record),
+                   .record    = &record,
+                   .step      = a->seq,
+                   .flags     = a->initial ? WIRE_INITIAL : 0,
+                   .n         = 1,
+                   .chunk     = &k->number,
+                   .crc       = &k->crc,
+                   .version   = &k->version,
+                   .staleness = &a->staleness};
+    shard_send(s, a->peer, a->rank, &d, wire);
+    stat_add(s->options.stats, STAT_PULL_BYTES, wire->size);
+    stat_add(s->options.stats, STAT_PULL_OPS, 1);
+    buf_release(wire);
+}
+
+void shard_serve(shard *s, const server_core_action *a)
+{
+    shard_chunk *k    = &s->chunk[a->index];
+    const size_t size = k->count * plan_dtype_bytes(k->dtype);
+    if (size >= SHARD_SMALL_BYTES) {
+        serve_alone(s, a, k);
+        return;
+    }
+    const shard_list_kind kind = a->initial ? SHARD_FIRST_VALUES : SHARD_VALUES;
+    shard_outbox *box          = outbox_of(s, a->peer);
+    if (box == NULL) return;
+    box->rank = a->rank;
+    if (box->list[kind].bytes + size > SHARD_BATCH_BYTES) send_values(s, box, kind);
+    if (!add_line(&box->list[kind], a)) return;
+    box->list[kind].bytes += size;
+    box->is_dirty = true;
+}
+
+/* ---- PREPARED -------------------------------------------------------------------------------- */
+static buf *pack_squares(const shard *s, const uint32_t *partition, uint32_t n, size_t bytes,
+                         wire_record *record)
+{
+    buf *payload = buf_new(bytes);
+    if (payload == NULL) return NULL;
+    uint8_t *at = payload->data;
+    for (uint32_t i = 0; i < n; i++) {
+        const shard_partition *p = &s->partition[partition[i]];
+        record[i]                = p->record;
+        memcpy(at, p->squares, p->blocks * sizeof(double));
+        at += p->blocks * sizeof(double);
+    }
+    return payload;
+}
+
+/* To one peer, or (SHARD_NONE) to where each live rank was heard last. */
+static void send_records(shard *s, const uint32_t *partition, uint32_t n, size_t bytes,
+                         uint32_t peer, int32_t rank)
+{
+    wire_record record[PLAN_PARTITIONS_MAX];
+    buf *payload = pack_squares(s, partition, n, bytes, record);
+    if (payload == NULL) return;
+    wire_data d = {.kind      = WIRE_PREPARED,
+                   .step      = s->partition[partition[0]].step,
+                   .n_records = n,
+                   .record    = record};
+    if (peer != SHARD_NONE) shard_send(s, peer, rank, &d, payload);
+    for (uint32_t r = 0; peer == SHARD_NONE && r < s->setup.world_size; r++)
+        if (s->incarnation[r] != 0 && s->peer_of[r] != SHARD_NONE)
+            shard_send(s, s->peer_of[r], (int32_t)r, &d, payload);
+    buf_release(payload);
+}
+
+void shard_send_prepared(shard *s, uint32_t partition, uint32_t peer, int32_t rank)
+{
+    stat_add(s->options.stats, STAT_REPEATS, 1);
+    send_records(s, &partition, 1, s->partition[partition].blocks * sizeof(double), peer, rank);
+}
+
+static void flush_prepared(shard *s)
+{
+    if (!s->has_fresh) return;
+    s->has_fresh = false;
+    uint32_t group[PLAN_PARTITIONS_MAX], n = 0;
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < s->n_partitions; i++) {
+        shard_partition *p = &s->partition[i];
+        if (!p->is_fresh) continue;
+        p->is_fresh       = false;
+        const size_t more = p->blocks * sizeof(double);
+        if (n > 0 &&
+            (bytes + more > PREPARED_BYTES_MAX || p->step != s->partition[group[0]].step)) {
+            send_records(s, group, n, bytes, SHARD_NONE, -1);
+            n     = 0;
+            bytes = 0;
+        }
+        group[n++] = i;
+        bytes += more;
+    }
+    if (n > 0) send_records(s, group, n, bytes, SHARD_NONE, -1);
+}
+
+void shard_reply_flush(shard *s)
+{
+    flush_prepared(s);
+    for (uint32_t i = 0; i < s->n_outboxes; i++) {
+        shard_outbox *box = &s->outbox[i];
+        if (!box->is_dirty) continue;
+        box->is_dirty = false;
+        for (int kind = 0; kind <= SHARD_APPLIED; kind++)
+            if (box->list[kind].n > 0) send_values(s, box, (shard_list_kind)kind);
+        send_receipts(s, box, SHARD_RECEIPT);
+        send_receipts(s, box, SHARD_FIRST_RECEIPT);
+    }
+}
+
+void shard_reply_fini(shard *s)
+{
+    for (uint32_t i = 0; i < s->n_outboxes; i++) free_outbox(&s->outbox[i]);
+    free(s->outbox);
+    free(s->columns.chunk);
+    free(s->columns.seq);
+    free(s->refused.chunk);
+    free(s->refused.seq);
+}

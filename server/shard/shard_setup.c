@@ -1,0 +1,329 @@
+/* shard_setup.c - from a plan to a shard's memory, and from a snapshot to its values. */
+#include "server/shard/shard_state.h"
+
+#include "proto/describe.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- settings of the model ------------------------------------------------------------------- */
+/* Of all that the workers agreed on, what a shard needs. */
+typedef struct {
+    int commit;
+    bool deterministic;
+    uint64_t park_bytes_max;
+} agreed;
+
+static const char *const commit_choices[] = {"decide", "eager", NULL};
+
+static const config_row agreed_rows[] = {
+    {"commit", CONFIG_ENUM, offsetof(agreed, commit), "decide", 0, 0, commit_choices, ""},
+    {"deterministic", CONFIG_BOOL, offsetof(agreed, deterministic), "yes", 0, 0, NULL, ""},
+    {"park_bytes_max", CONFIG_U64, offsetof(agreed, park_bytes_max), "64m", 0, 1ull << 40, NULL,
+     ""},
+    {0}};
+
+static bool is_agreed(const char *key)
+{
+    for (const config_row *row = agreed_rows; row->name != NULL; row++)
+        if (strcmp(row->name, key) == 0) return true;
+    return false;
+}
+
+static pen_status read_agreed(const shard *s, agreed *a, pen_error *why)
+{
+    const wire_model *model = s->setup.model;
+    config_defaults(agreed_rows, a);
+    if (s->options.park_bytes_max != 0) a->park_bytes_max = s->options.park_bytes_max;
+    for (uint32_t i = 0; i < model->n_settings; i++) {
+        if (!is_agreed(model->setting[i].key)) continue;
+        const pen_status status =
+            config_set(agreed_rows, a, model->setting[i].key, model->setting[i].value, why);
+        if (status != PEN_OK) return status;
+    }
+    return PEN_OK;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+static pen_status parse_group(shard *s, uint32_t g, server_core_group *rule, pen_error *why)
+{
+    const wire_group *group = &s->setup.model->group[g];
+    const char *optim       = group->optim != NULL ? group->optim : "";
+    pen_status status       = optim_parse(optim, &s->group[g].optim, &s->group[g].hyper, why);
+    if (status != PEN_OK) return status;
+    rule->whole_tensor = s->group[g].optim->whole_tensor;
+    status             = sync_parse(group->sync, &rule->ops, &rule->hyper, why);
+    if (status != PEN_OK || rule->ops->averages == plan_group_averages(group)) return status;
+    return why_set(why, PEN_INTERNAL,
+                   "the plan and the consistency rule '%s' disagree about whether it averages",
+                   rule->ops->name); /* sums have room in the plan, or have none */
+}
+
+static pen_status push_dtype(const wire_group *group, const wire_tensor *t, pen_dtype *dtype,
+                             pen_error *why)
+{
+    *dtype = plan_push_dtype(group, t);
+    if (*dtype != PEN_DTYPE_DEFAULT) return PEN_OK;
+    return why_set(why, PEN_BAD_SETTING,
+                   "parameter group '%s' wants wire=%s; known are raw, bf16 and f16", group->name,
+                   group->wire);
+}
+
+static bool is_float(pen_dtype dtype)
+{
+    return dtype == PEN_F32 || dtype == PEN_F16 || dtype == PEN_BF16;
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+static pen_status describe(shard *s, uint32_t number, shard_chunk *k, pen_error *why)
+{
+    const plan_chunk *c     = &s->setup.plan->chunk[number];
+    const wire_tensor *t    = &s->setup.model->tensor[c->tensor];
+    const bool trained      = (t->flags & PEN_FROZEN) == 0;
+    const int slots         = s->group[t->group].optim->slot_count;
+    *k                      = (shard_chunk){.number      = number,
+                                            .index       = s->index_of[number],
+                                            .partition   = s->partition_index[c->partition],
+                                            .slots       = trained ? (uint32_t)slots : 0,
+                                            .tensor      = c->tensor,
+                                            .group       = t->group,
+                                            .start       = c->start,
+                                            .count       = c->count,
+                                            .first_block = c->first_block,
+                                            .blocks      = c->blocks,
+                                            .dtype       = t->dtype,
+                                            .trained     = trained,
+                                            .is_filled   = !s->setup.is_empty,
+                                            .bad_rank    = -1};
+    const pen_status status = push_dtype(&s->setup.model->group[t->group], t, &k->push_dtype, why);
+    if (status != PEN_OK) return status;
+    if (!is_float(k->dtype) || !is_float(k->push_dtype))
+        return why_set(
+            why, PEN_UNSUPPORTED,
+            "'%s' has values of %s and gradients of %s; servers keep tensors of f32, f16 and bf16",
+            t->name, plan_dtype_name(k->dtype), plan_dtype_name(k->push_dtype));
+    return PEN_OK;
+}
+
+static bool is_mine(const shard *s, uint32_t partition)
+{
+    return s->setup.shard_of[partition] == s->setup.self;
+}
+
+static void number_all(shard *s)
+{
+    const plan *cut = s->setup.plan;
+    for (uint32_t i = 0; i < cut->n_partitions; i++) {
+        s->partition_index[i] = is_mine(s, i) ? s->n_partitions : SHARD_NONE;
+        if (!is_mine(s, i)) continue;
+        s->partition[s->n_partitions++] =
+            (shard_partition){.number = i, .blocks = cut->partition[i].blocks};
+    }
+    for (uint32_t i = 0; i < cut->n_chunks; i++)
+        s->index_of[i] = is_mine(s, cut->chunk[i].partition) ? s->n_chunks++ : SHARD_NONE;
+}
+
+static bool allocate_tables(shard *s)
+{
+    const plan *cut    = s->setup.plan;
+    s->index_of        = calloc(cut->n_chunks + 1, sizeof *s->index_of);
+    s->partition_index = calloc(cut->n_partitions + 1, sizeof *s->partition_index);
+    s->partition       = calloc(cut->n_partitions + 1, sizeof *s->partition);
+    s->group           = calloc(s->setup.model->n_groups + 1, sizeof *s->group);
+    s->incarnation     = calloc(s->setup.world_size + 1, sizeof *s->incarnation);
+    s->node            = calloc(s->setup.world_size + 1, sizeof *s->node);
+    s->peer_of         = calloc(s->setup.world_size + 1, sizeof *s->peer_of);
+    s->missing         = calloc(s->setup.world_size + 1, sizeof *s->missing);
+    return s->index_of != NULL && s->partition_index != NULL && s->partition != NULL &&
+           s->group != NULL && s->incarnation != NULL && s->node != NULL && s->peer_of != NULL &&
+           s->missing != NULL;
+}
+
+/* Room for the chunks of the largest tensor, for rules that update a whole tensor at a time. */
+static bool allocate_scratch(shard *s)
+{
+    const plan *cut = s->setup.plan;
+    uint32_t chunks = 1;
+    uint64_t blocks = 1;
+    for (uint32_t t = 0; t < cut->n_tensors; t++) {
+        const uint32_t first = cut->first_chunk[t], n = cut->first_chunk[t + 1] - first;
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < n; i++) sum += cut->chunk[first + i].blocks;
+        if (n > chunks) chunks = n;
+        if (sum > blocks) blocks = sum;
+    }
+    s->span    = calloc(chunks, sizeof *s->span);
+    s->scratch = calloc(2 * blocks, sizeof *s->scratch);
+    return s->span != NULL && s->scratch != NULL;
+}
+
+static bool allocate_values(shard *s)
+{
+    for (uint32_t i = 0; i < s->n_partitions; i++) {
+        s->partition[i].squares = calloc(s->partition[i].blocks + 1, sizeof(double));
+        if (s->partition[i].squares == NULL) return false;
+    }
+    uint64_t param = 0, slot = 0, most = 0;
+    for (uint32_t i = 0; i < s->n_chunks; i++)
+        most += s->chunk[i].count * sizeof(float) * (1 + OPTIM_SLOTS_MAX);
+    s->recycler = recycler_create(most);
+    if (s->recycler == NULL) return false;
+    for (uint32_t i = 0; i < s->n_chunks; i++) {
+        shard_chunk *k = &s->chunk[i];
+        if (!shard_chunk_allocate(s, k)) return false;
+        if (k->values != NULL) param += k->values->size;
+        for (uint32_t j = 0; j < k->slots; j++)
+            if (k->slot[j] != NULL) slot += k->slot[j]->size;
+    }
+    stat_add(s->options.stats, STAT_PARAM_BYTES, param);
+    stat_add(s->options.stats, STAT_SLOT_BYTES, slot);
+    return true;
+}
+
+/* ---- the core -------------------------------------------------------------------------------- */
+static pen_status create_core(shard *s, const server_core_group *groups,
+                              server_core_chunk_desc *descs, pen_error *why)
+{
+    agreed a;
+    const pen_status status = read_agreed(s, &a, why);
+    if (status != PEN_OK) return status;
+    s->is_eager = a.commit != 0;
+    for (uint32_t i = 0; i < s->n_chunks; i++) {
+        shard_chunk *k = &s->chunk[i];
+        k->decided     = k->trained && groups[k->group].ops->averages;
+        s->n_trained += k->trained;
+        descs[i] = (server_core_chunk_desc){.tensor    = shard_tensor_name(s, k),
+                                            .partition = k->partition,
+                                            .group     = k->group,
+                                            .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
+                                            .trained   = k->trained,
+                                            .number    = k->number};
+    }
+    const server_core_config config = {.n_chunks       = s->n_chunks,
+                                       .n_partitions   = s->n_partitions,
+                                       .n_groups       = s->setup.model->n_groups,
+                                       .chunk          = descs,
+                                       .group          = groups,
+                                       .first_step     = s->setup.first_step,
+                                       .applied        = s->setup.applied,
+                                       .deterministic  = a.deterministic,
+                                       .eager          = a.commit != 0,
+                                       .park_bytes_max = a.park_bytes_max};
+    return server_core_create(&config, s->setup.world_size, &s->core, why);
+}
+
+static pen_status fill_chunks(shard *s, server_core_group *groups, server_core_chunk_desc *descs,
+                              pen_error *why)
+{
+    for (uint32_t g = 0; g < s->setup.model->n_groups; g++) {
+        const pen_status status = parse_group(s, g, &groups[g], why);
+        if (status != PEN_OK) return status;
+    }
+    for (uint32_t i = 0; i < s->setup.plan->n_chunks; i++) {
+        if (s->index_of[i] == SHARD_NONE) continue;
+        const pen_status status = describe(s, i, &s->chunk[s->index_of[i]], why);
+        if (status != PEN_OK) return status;
+    }
+    const pen_status status = shard_tier_open(s, why);
+    if (status != PEN_OK) return status;
+    if (!allocate_values(s))
+        return why_set(why, PEN_NO_MEMORY, "no memory for %u chunks of parameters", s->n_chunks);
+    return create_core(s, groups, descs, why);
+}
+
+pen_status shard_configure(shard *s, const shard_setup *setup, pen_error *why)
+{
+    if (s->chunk != NULL) return why_set(why, PEN_WRONG_STATE, "this shard has its plan already");
+    if (setup->model->n_groups == 0)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "a model that servers train has at least one parameter group");
+    s->setup = *setup;
+    if (!allocate_tables(s) || !allocate_scratch(s))
+        return why_set(why, PEN_NO_MEMORY, "no memory for a shard's tables");
+    for (uint32_t r = 0; r < setup->world_size; r++) s->peer_of[r] = SHARD_NONE;
+    number_all(s);
+    if (!shard_scalars_init(s))
+        return why_set(why, PEN_NO_MEMORY, "no memory for the scalars of %u ranks",
+                       setup->world_size);
+    s->is_whole   = !setup->is_empty;
+    s->n_unfilled = setup->is_empty ? s->n_chunks : 0;
+
+    s->chunk                      = calloc(s->n_chunks + 1, sizeof *s->chunk);
+    server_core_group *groups     = calloc(setup->model->n_groups, sizeof *groups);
+    server_core_chunk_desc *descs = calloc(s->n_chunks + 1, sizeof *descs);
+    const pen_status status =
+        s->chunk != NULL && groups != NULL && descs != NULL
+            ? fill_chunks(s, groups, descs, why)
+            : why_set(why, PEN_NO_MEMORY, "no memory for the tables of %u chunks", s->n_chunks);
+    free(groups);
+    free(descs);
+    return status;
+}
+
+/* ---- restoring ------------------------------------------------------------------------------- */
+static pen_status load_arrays(shard *s, shard_chunk *k, store_reader *reader, int64_t step,
+                              pen_error *why)
+{
+    const char *tensor = shard_tensor_name(s, k);
+    const store_manifest *kept;
+    pen_status status =
+        store_read(reader, step, tensor, "param", k->start, k->count, k->values->data, why);
+    if (status == PEN_OK) status = store_reader_manifest(reader, step, &kept, why);
+    if (status != PEN_OK || !k->trained) return status;
+    if (kept->is_import) { /* parameters only: the rule begins as in a new job */
+        shard_chunk_first_slots(s, k);
+        return PEN_OK;
+    }
+    const optim_ops *optim = s->group[k->group].optim;
+    for (int i = 0; status == PEN_OK && i < optim->slot_count; i++)
+        status = store_read(reader, step, tensor, optim->slot_names[i], k->start, k->count,
+                            k->slot[i]->data, why);
+    return status;
+}
+
+static pen_status load_chunk(shard *s, shard_chunk *k, store_reader *reader, int64_t step,
+                             pen_error *why)
+{
+    pen_status status = shard_tier_bring_in(s, k, why);
+    if (status == PEN_OK) status = load_arrays(s, k, reader, step, why);
+    return status == PEN_OK ? shard_tier_bring_out(s, k, why) : status;
+}
+
+/* A blob is bytes from a disk: of any length, at any address. */
+static void adopt_versions(const void *data, size_t size, void *user)
+{
+    shard *s = user;
+    for (size_t at = 0; size - at >= sizeof(describe_version); at += sizeof(describe_version)) {
+        describe_version row;
+        memcpy(&row, (const char *)data + at, sizeof row);
+        shard_chunk *k = shard_find(s, row.chunk);
+        if (k != NULL) k->version = row.version;
+    }
+}
+
+/* Values of averaged groups have all had the same number of updates; who has none of them was told
+ * it. */
+static void adopt_applied(shard *s)
+{
+    for (uint32_t i = 0; i < s->n_chunks; i++) {
+        if (!s->chunk[i].decided) continue;
+        server_core_restored(s->core, (int64_t)s->chunk[i].version);
+        return;
+    }
+}
+
+pen_status shard_load(shard *s, store_reader *reader, int64_t step, pen_error *why)
+{
+    for (uint32_t i = 0; i < s->n_chunks; i++) {
+        const pen_status status = load_chunk(s, &s->chunk[i], reader, step, why);
+        if (status != PEN_OK) return status;
+        s->chunk[i].version = (uint64_t)s->setup.applied;
+    }
+    const pen_status status =
+        store_read_blobs(reader, step, DESCRIBE_VERSIONS_BLOB, adopt_versions, s, why);
+    if (status != PEN_OK && status != PEN_NOT_FOUND) return status;
+    adopt_applied(s);
+    for (uint32_t i = 0; i < s->n_chunks; i++) server_core_first_values(s->core, i);
+    return PEN_OK;
+}

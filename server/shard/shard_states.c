@@ -1,0 +1,80 @@
+/* shard_states.c - what workers want in a snapshot beside tensors: it comes with their pushes, and goes with the cut.
+ *
+ * Kept are the newest few steps of every rank, so memory is bounded by the number of ranks.
+ */
+#include "server/shard/shard_state.h"
+
+#include "common/base/log.h"
+#include "common/snapshot/bundle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS_KEPT = 4 }; /* a fast rank may be ahead of the cut */
+
+struct shard_states {
+    struct shard_states *next; /* in the order of ranks */
+    int64_t step;              /* of the snapshot they belong to */
+    int32_t rank;
+    size_t size;
+    uint8_t bytes[];
+};
+
+static void forget_before(shard *s, int32_t rank, int64_t step)
+{
+    for (shard_states **at = &s->states; *at != NULL;) {
+        shard_states *each = *at;
+        if (each->step >= step || (rank >= 0 && each->rank != rank)) {
+            at = &each->next;
+            continue;
+        }
+        *at = each->next;
+        free(each);
+    }
+}
+
+static bool has(const shard *s, int32_t rank, int64_t step)
+{
+    for (const shard_states *each = s->states; each != NULL; each = each->next)
+        if (each->rank == rank && each->step == step) return true;
+    return false;
+}
+
+/* Where chunks count for themselves the message has no step; those of a step are pushed alike. */
+static int64_t snapshot_of(const wire_data *d)
+{
+    return (int64_t)(d->n > 0 && d->seq != NULL ? d->seq[0] : d->step) + 1;
+}
+
+void shard_states_take(shard *s, const wire_data *d)
+{
+    const int64_t step = snapshot_of(d);
+    if (!d->has_inputs || d->inputs.states_bytes == 0 || d->rank < 0 ||
+        (uint32_t)d->rank >= s->setup.world_size || has(s, d->rank, step))
+        return;
+    forget_before(s, d->rank, step - STEPS_KEPT + 1);
+    shard_states *kept = malloc(sizeof *kept + d->inputs.states_bytes);
+    if (kept == NULL) return; /* the snapshot says that they are missing, when it is read */
+    *kept = (shard_states){.step = step, .rank = d->rank, .size = d->inputs.states_bytes};
+    memcpy(kept->bytes, d->inputs.states, kept->size);
+    shard_states **at = &s->states;
+    while (*at != NULL && (*at)->rank < d->rank) at = &(*at)->next;
+    kept->next = *at;
+    *at        = kept;
+}
+
+void shard_states_give(shard *s, shard_cut *cut)
+{
+    for (const shard_states *each = s->states; each != NULL; each = each->next)
+        if (each->step == cut->step &&
+            !bundle_merge(&cut->states, &cut->states_bytes, each->bytes, each->size))
+            log_warning("the states of rank %d are not in the snapshot of step %lld: they make no "
+                        "sense, or there is no memory for them",
+                        each->rank, (long long)cut->step);
+    forget_before(s, -1, cut->step);
+}
+
+void shard_states_fini(shard *s)
+{
+    forget_before(s, -1, INT64_MAX);
+}

@@ -1,0 +1,102 @@
+/* api.c - what the public functions share. */
+#include "worker/api/api.h"
+
+#include "common/compute/device/device.h"
+#include "worker/train/keeper.h"
+
+pen_status api_check_opts(const pen_opts *o)
+{
+    pen_error why;
+    if (o == NULL) return PEN_OK;
+    if (model_check_reserved(o->reserved, 8, "pen_opts", &why) != PEN_OK)
+        return last_error_set(&why);
+    if (o->deadline_ms < -1)
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: deadline_ms is %lld; -1 is none",
+                              (long long)o->deadline_ms);
+    if (o->flags & ~(PEN_NOWAIT | PEN_SCALED))
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: unknown flags 0x%x", o->flags);
+    char note[256];
+    if (o->stream != NULL && device_beside_host(note, sizeof note) == NULL)
+        return last_error_say(PEN_UNSUPPORTED, "pen_opts: stream: there is no CUDA device: %s",
+                              note);
+    return PEN_OK;
+}
+
+void api_tell(const pen_opts *o, const pen_result *result)
+{
+    if (o != NULL && o->done != NULL) o->done(result, o->user);
+}
+
+/* Without servers snapshots are the keeper's. */
+static void start(request *r)
+{
+    pen_ctx *ctx = r->ctx;
+    if (r->kind == REQUEST_STEP || r->kind == REQUEST_VERB || r->kind == REQUEST_PULL_FREE)
+        ctx->strategy->ops->start(ctx->strategy, r);
+    else if (r->kind == REQUEST_SNAPSHOT && ctx->keeper != NULL)
+        keeper_start(ctx->keeper, r);
+    else
+        ctx->link->ops->start(ctx->link, r);
+}
+
+pen_status api_start(request *r, const pen_opts *o, pen_req *req)
+{
+    pen_result result = {0};
+    /* Before it is handed over: with a callback it may be gone right after. */
+    if (req != NULL) *req = r->done != NULL ? (pen_req){0} : (pen_req){r->ctx, r->id};
+    start(r);
+    if (req != NULL) return PEN_OK;
+    const pen_status status = request_await(r, &result);
+    api_tell(o, &result);
+    return status;
+}
+
+pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o,
+                   pen_req *req)
+{
+    request *r;
+    pen_status status = context_enter(ctx, call, req == NULL);
+    if (status != PEN_OK) return status;
+    if (api_check_opts(o) != PEN_OK) return context_leave(ctx, PEN_INVALID_ARGUMENT);
+    status = request_begin(ctx, kind, o, req, &r);
+    if (status == PEN_OK) status = api_start(r, o, req);
+    return context_leave(ctx, status);
+}
+
+bool api_has_device(void)
+{
+    char note[256];
+    return device_beside_host(note, sizeof note) != NULL;
+}
+
+/* ---- the step ---------------------------------------------------------------------------------- */
+/* A thread that ends a step holds the lock while it waits for the SDK's thread, which must not wait
+ * for it. */
+pen_status api_lock_step(pen_ctx *ctx, const char *call)
+{
+    if (!request_is_sdk_thread()) {
+        pthread_mutex_lock(&ctx->step.lock);
+        return PEN_OK;
+    }
+    if (pthread_mutex_trylock(&ctx->step.lock) == 0) return PEN_OK;
+    return last_error_say(PEN_WRONG_STATE,
+                          "%s: called from a callback while another thread is in the same step",
+                          call);
+}
+
+pen_status api_values_came(pen_ctx *ctx)
+{
+    if (ctx->step.values.ctx == NULL) return PEN_OK;
+    pen_req req      = ctx->step.values;
+    ctx->step.values = (pen_req){0};
+    return request_wait(&ctx->requests, &req, NULL);
+}
+
+pen_status api_wait_for_values(pen_ctx *ctx, const char *call)
+{
+    pen_status status = api_lock_step(ctx, call);
+    if (status != PEN_OK) return status;
+    status = api_values_came(ctx);
+    pthread_mutex_unlock(&ctx->step.lock);
+    return status;
+}

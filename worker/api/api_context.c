@@ -1,0 +1,188 @@
+/* api_context.c - pen_init to pen_finalize, and what a context says about itself. */
+#include "worker/api/api.h"
+#include "worker/io/hosted.h"
+#include "worker/tensor/mirror.h"
+#include "worker/train/keeper.h"
+#include "worker/io/worker_watch.h"
+
+#include "common/base/clock.h"
+#include "common/base/fp_env.h"
+#include "common/base/log.h"
+#include "common/net/watch.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+uint32_t pen_version(void)
+{
+    return PEN_VERSION_MAJOR << 16 | PEN_VERSION_MINOR << 8 | PEN_VERSION_PATCH;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+static pen_status open_link(pen_ctx *ctx, pen_error *why)
+{
+    if (!ctx->has_servers && keeper_create(ctx, why) != PEN_OK) return why->status;
+    return ctx->mode == MODE_LOCAL ? alone_open(ctx, why) : client_open(ctx, why);
+}
+
+static pen_status join(pen_ctx *ctx)
+{
+    const pen_opts patient = {.deadline_ms = -1}; /* init_timeout_ms holds */
+    request *r;
+    pen_status status = request_begin(ctx, REQUEST_JOIN, &patient, NULL, &r);
+    return status == PEN_OK ? api_start(r, NULL, NULL) : status;
+}
+
+static void destroy(pen_ctx *ctx)
+{
+    watch_stop(ctx->watch);
+    mirror_stop(ctx);
+    if (ctx->link != NULL) ctx->link->ops->close(ctx->link);
+    ctx->link = NULL;
+    strategy_close(ctx);
+    keeper_destroy(ctx);
+    watch_close(ctx->watch);
+    context_destroy(ctx);
+}
+
+pen_status pen_init(const char *const settings[], pen_ctx **out)
+{
+    FP_ENV_OURS();
+    pen_ctx *ctx;
+    pen_error why;
+    if (out == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_init: ctx is NULL");
+    if (request_is_sdk_thread())
+        return last_error_say(
+            PEN_WRONG_STATE,
+            "pen_init: called from a callback, where waiting would wait for itself");
+    pen_status status = context_create(settings, &ctx, &why);
+    if (status != PEN_OK) {
+        hosted_decline(settings, &why);
+        return last_error_set(&why);
+    }
+    const bool is_placed = ctx->env.local_rank >= 0; /* else the job says where it is */
+    status               = open_link(ctx, &why);
+    const bool is_early  = status != PEN_OK && ctx->hosted == NULL;
+    if (status == PEN_OK && is_placed) status = worker_watch_open(ctx, &why);
+    if (status == PEN_OK && (status = join(ctx)) != PEN_OK) pen_last_error(&why);
+    if (status == PEN_OK && !is_placed) status = worker_watch_open(ctx, &why);
+    if (status == PEN_OK) status = mirror_open(ctx, &why);
+    if (status != PEN_OK) last_error_set(&why);
+    if (status != PEN_OK) {
+        destroy(ctx);
+        if (is_early) hosted_decline(settings, &why);
+        return status;
+    }
+    if (ctx->mode != MODE_LOCAL)
+        log_info("worker %d of %d (from %s) is in job '%s': mode %s, sync %s, %s", ctx->env.rank,
+                 ctx->env.world_size, ctx->env.source, ctx->job, context_mode_name(ctx), ctx->sync,
+                 ctx->settings.deterministic ? "deterministic" : "in order of arrival");
+    *out = ctx;
+    return PEN_OK;
+}
+
+pen_status pen_finalize(pen_ctx *ctx)
+{
+    FP_ENV_OURS();
+    if (ctx == NULL || ctx->pid != getpid()) return PEN_OK;
+    if (request_is_sdk_thread())
+        return last_error_say(PEN_WRONG_STATE,
+                              "pen_finalize: called from a callback, which lives in the context");
+    request *r;
+    pen_status status = PEN_OK;
+    request_drain(&ctx->requests);
+    if (request_begin(ctx, REQUEST_LEAVE, NULL, NULL, &r) == PEN_OK)
+        status = api_start(r, NULL, NULL);
+    if (atomic_load(&ctx->has_failed)) status = last_error_set(&ctx->failure);
+    destroy(ctx);
+    return status;
+}
+
+/* Only stores, copies of bytes and write(2): allowed in a signal handler. */
+void pen_abort(pen_ctx *ctx, const char *why)
+{
+    if (ctx == NULL || atomic_exchange(&ctx->is_aborting, true)) return;
+    size_t n = 0;
+    for (; why != NULL && why[n] != '\0' && n < sizeof ctx->abort_why - 1; n++)
+        ctx->abort_why[n] = why[n];
+    ctx->abort_why[n] = '\0';
+    if (ctx->link != NULL) ctx->link->ops->abort(ctx->link);
+}
+
+/* ---- looking and turning --------------------------------------------------------------------- */
+/* The world's, but for who came late and has not begun a step. */
+static int32_t count_live(pen_ctx *ctx)
+{
+    const uint32_t n = members_count(&ctx->members);
+    return ctx->settings.servers > 0 && n > 0 ? (int32_t)n : pen_size(ctx->world);
+}
+
+static uint32_t caps_of(const pen_ctx *ctx)
+{
+    return (api_has_device() ? PEN_CAP_CUDA : 0) |
+           (context_outlives_loss(ctx) ? PEN_CAP_ELASTIC : 0);
+}
+
+pen_status pen_info_get(pen_ctx *ctx, pen_info *info)
+{
+    FP_ENV_OURS();
+    pen_status status = context_check(ctx, "pen_info_get");
+    if (status != PEN_OK) return status;
+    if (info == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_info_get: info is NULL");
+    const worker_env *env = &ctx->env;
+    const int32_t servers = ctx->mode != MODE_LOCAL ? (int32_t)ctx->settings.servers : 0;
+    *info                 = (pen_info){.rank             = env->rank,
+                                       .world_size       = env->world_size,
+                                       .local_rank       = env->local_rank,
+                                       .local_world_size = env->local_world_size,
+                                       .node             = env->node,
+                                       .nodes            = env->nodes,
+                                       .servers          = servers,
+                                       .device           = mirror_device(ctx),
+                                       .live             = count_live(ctx),
+                                       .accum            = (int32_t)ctx->settings.accum,
+                                       .micro_batch      = (int64_t)ctx->settings.micro_batch,
+                                       .global_batch     = (int64_t)ctx->settings.train_batch,
+                                       .step             = ctx->step.next_index,
+                                       .epoch            = members_epoch(&ctx->members),
+                                       .seed             = ctx->settings.seed,
+                                       .caps             = caps_of(ctx)};
+    snprintf(info->mode, sizeof info->mode, "%s", context_mode_name(ctx));
+    snprintf(info->precision, sizeof info->precision, "%s",
+             worker_precision_name(ctx->settings.precision));
+    snprintf(info->job, sizeof info->job, "%s", ctx->job);
+    return PEN_OK;
+}
+
+pen_status pen_setting_set(pen_ctx *ctx, const char *name, const char *value)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    pen_status status = context_check(ctx, "pen_setting_set");
+    if (status != PEN_OK) return status;
+    if (name == NULL || value == NULL)
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_setting_set: name or value is NULL");
+    worker_settings scratch = ctx->settings;
+    status                  = config_set(worker_settings_rows, &scratch, name, value, &why);
+    if (status != PEN_OK) return last_error_set(&why);
+    if (strcmp(name, "deadline_ms") == 0) {
+        ctx->settings.deadline_ms = scratch.deadline_ms;
+        return PEN_OK;
+    }
+    if (strcmp(name, "log_level") == 0) {
+        int level = log_level_find(value);
+        if (level < -1)
+            return last_error_say(
+                PEN_BAD_SETTING,
+                "log_level '%.64s' is none of silent, error, warning, notice, info, debug", value);
+        log_level_set(level);
+        return PEN_OK;
+    }
+    return last_error_say(
+        PEN_UNSUPPORTED,
+        "the setting '%.64s' is fixed at pen_init; deadline_ms and log_level can change later",
+        name);
+}

@@ -1,0 +1,196 @@
+/* api_spawn.c - pen_spawn(): the ranks of one host without a launcher.
+ *
+ * DESIGN
+ * Children are forked before anything of Penstock exists in them; each finds its place in its environment, as a
+ * launcher would give it, and joins with pen_init().  They die with their parent.  The parent only waits: it is no
+ * member.  When one fails the others are told to end (TERM), and after a while made to (KILL), unless the job goes on
+ * without it.
+ */
+#include "worker/api/api.h"
+
+#include "common/base/clock.h"
+#include "common/base/config.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SPAWN_MAX = 1024, GRACE_MS = 5000, FAILED_TO_BEGIN = 1, SIGNAL_BASE = 128 };
+
+/* A port that is free now; the ranks' scheduler listens there. */
+static int free_port(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length      = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = -1;
+    if (fd < 0) return -1;
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
+        getsockname(fd, (struct sockaddr *)&at, &length) == 0)
+        port = ntohs(at.sin_port);
+    close(fd);
+    return port;
+}
+
+/* ---- a child --------------------------------------------------------------------------------- */
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static void describe(int rank, int n, int port)
+{
+    /* Of a launcher that started the calling program: this job is another one. */
+    static const char *const foreign[] = {
+        "GROUP_RANK",    "GROUP_WORLD_SIZE",    "TORCHELASTIC_USE_AGENT_STORE",
+        "PENSTOCK_RANK", "PENSTOCK_WORLD_SIZE", "PENSTOCK_PORT"};
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) unsetenv(foreign[i]);
+    set_number("RANK", rank);
+    set_number("WORLD_SIZE", n);
+    set_number("LOCAL_RANK", rank);
+    set_number("LOCAL_WORLD_SIZE", n);
+    set_number("MASTER_PORT", port);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    if (config_env("PENSTOCK_SERVERS") == NULL) setenv("PENSTOCK_SERVERS", "0", 1);
+}
+
+static int run_child(int (*fn)(pen_ctx *ctx, void *arg), void *arg)
+{
+    pen_ctx *ctx;
+    if (pen_init(NULL, &ctx) != PEN_OK) {
+        fprintf(stderr, "penstock: %s\n", pen_last_error(NULL));
+        return FAILED_TO_BEGIN;
+    }
+    int code          = fn(ctx, arg);
+    pen_status status = pen_finalize(ctx);
+    if (code == 0 && status != PEN_OK) {
+        fprintf(stderr, "penstock: %s\n", pen_last_error(NULL));
+        code = FAILED_TO_BEGIN;
+    }
+    return code;
+}
+
+static pid_t start_child(int rank, int n, int port, int (*fn)(pen_ctx *ctx, void *arg), void *arg)
+{
+    const pid_t parent = getpid();
+    pid_t pid          = fork();
+    if (pid != 0) return pid;
+    /* The parent may have died before this was said. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(FAILED_TO_BEGIN);
+    describe(rank, n, port);
+    int code = run_child(fn, arg);
+    fflush(NULL);
+    _exit(code);
+}
+
+/* ---- the parent ------------------------------------------------------------------------------ */
+typedef struct {
+    pid_t pid[SPAWN_MAX]; /* 0: has ended */
+    int n, left;
+    int code; /* of the first failure */
+} ranks;
+
+static int code_of(int status)
+{
+    return WIFSIGNALED(status) ? SIGNAL_BASE + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void signal_all(const ranks *r, int signal)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->pid[i] > 0) kill(r->pid[i], signal);
+}
+
+/* Only these children: the program may have others.  True: one has ended. */
+static bool reap(ranks *r, int options)
+{
+    bool has_ended = false;
+    for (int i = 0; i < r->n; i++) {
+        int status = 0;
+        if (r->pid[i] <= 0) continue;
+        pid_t pid = waitpid(r->pid[i], &status, options);
+        if (pid == 0 || (pid < 0 && errno == EINTR)) continue;
+        if (pid < 0) status = FAILED_TO_BEGIN << 8; /* somebody else has waited for it */
+        r->pid[i] = 0;
+        r->left--;
+        has_ended = true;
+        if (r->code == 0) r->code = code_of(status);
+    }
+    return has_ended;
+}
+
+static void nap(void)
+{
+    const struct timespec ms = {.tv_nsec = 2000000};
+    nanosleep(&ms, NULL);
+}
+
+static void end_all(ranks *r)
+{
+    const uint64_t until = clock_ms(&clock_real) + GRACE_MS;
+    signal_all(r, SIGTERM);
+    while (r->left > 0 && clock_ms(&clock_real) < until)
+        if (!reap(r, WNOHANG)) nap();
+    signal_all(r, SIGKILL);
+    while (r->left > 0) reap(r, 0);
+}
+
+static bool goes_on_without(void)
+{
+    const char *rule = config_env("PENSTOCK_ON_WORKER_LOSS");
+    return rule != NULL && strcmp(rule, "continue") == 0;
+}
+
+static int wait_for(ranks *r)
+{
+    const bool goes_on = goes_on_without();
+    while (r->left > 0) {
+        if (!reap(r, WNOHANG)) nap();
+        if (r->code != 0 && !goes_on) end_all(r);
+    }
+    return r->code;
+}
+
+int pen_spawn(int n, int (*fn)(pen_ctx *ctx, void *arg), void *arg)
+{
+    ranks r = {.n = n};
+    int port;
+    if (fn == NULL || n < 1 || n > SPAWN_MAX) {
+        last_error_say(PEN_INVALID_ARGUMENT, "pen_spawn: n is %d and fn is %s; 1 to %d ranks", n,
+                       fn != NULL ? "given" : "NULL", SPAWN_MAX);
+        return FAILED_TO_BEGIN;
+    }
+    if ((port = free_port()) < 0) {
+        last_error_say(PEN_INTERNAL, "pen_spawn: no port of 127.0.0.1 is free: %s",
+                       strerror(errno));
+        return FAILED_TO_BEGIN;
+    }
+    fflush(NULL); /* or children would write what is buffered again */
+    for (int i = 0; i < n; i++) {
+        r.pid[i] = start_child(i, n, port, fn, arg);
+        if (r.pid[i] < 0) {
+            last_error_say(PEN_NO_MEMORY, "pen_spawn: rank %d cannot be started: %s", i,
+                           strerror(errno));
+            r.code   = FAILED_TO_BEGIN;
+            r.pid[i] = 0;
+            r.n      = i;
+            end_all(&r);
+            return r.code;
+        }
+        r.left++;
+    }
+    const int code = wait_for(&r);
+    if (code != 0)
+        last_error_say(PEN_PEER_LOST, "pen_spawn: the first rank that failed ended with %d", code);
+    return code;
+}

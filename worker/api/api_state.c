@@ -1,0 +1,143 @@
+/* api_state.c - what outlives a job: states of the program's own in snapshots, parameters in files. */
+#include "worker/api/api_state.h"
+
+#include "common/base/file_limit.h"
+#include "common/base/fp_env.h"
+#include "common/base/log.h"
+#include "common/base/why.h"
+#include "worker/api/api.h"
+#include "worker/tensor/export.h"
+#include "worker/tensor/mirror.h"
+#include "worker/train/keeper.h"
+
+#include <string.h>
+
+/* ---- states ---------------------------------------------------------------------------------- */
+pen_status pen_state_add(pen_ctx *ctx, const char *name, void *data, size_t size, int per_rank)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    pen_status status = context_check(ctx, "pen_state_add");
+    if (status != PEN_OK) return status;
+    if (name != NULL && strncmp(name, "penstock.", 9) == 0)
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "pen_state_add('%.60s'): names that begin with 'penstock.' are ours",
+                              name);
+    status = state_table_add(&ctx->states, name, data, size, per_rank != 0, &why);
+    return status == PEN_OK ? status : last_error_set(&why);
+}
+
+/* ---- going back ------------------------------------------------------------------------------ */
+static pen_status run_restore(pen_ctx *ctx, int64_t step)
+{
+    pen_error why;
+    if (step < -1)
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "pen_restore: step is %lld; -1 is the newest snapshot",
+                              (long long)step);
+    if (ctx->phase != CONTEXT_COMMITTED)
+        return last_error_say(
+            PEN_WRONG_STATE,
+            "pen_restore: pen_commit has not been called; the setting resume=yes goes on from a "
+            "snapshot at the start");
+    if (ctx->keeper == NULL)
+        return last_error_say(PEN_UNSUPPORTED,
+                              "pen_restore: mode=%s trains with servers, which do not go back; end "
+                              "the job and start it again with resume=yes",
+                              context_mode_name(ctx));
+    pen_status status = api_wait_for_values(ctx, "pen_restore");
+    if (status != PEN_OK) return status;
+    pthread_mutex_lock(&ctx->step.lock);
+    if (ctx->step.is_begun)
+        status = why_set(&why, PEN_WRONG_STATE,
+                         "pen_restore: step %lld is begun; call it between pen_step_end() and "
+                         "pen_step_begin()",
+                         (long long)ctx->step.next_index);
+    else
+        status = keeper_go_back(ctx, step, &why);
+    if (status == PEN_OK) status = mirror_changed(ctx, &why);
+    pthread_mutex_unlock(&ctx->step.lock);
+    return status == PEN_OK ? status : last_error_set(&why);
+}
+
+pen_status pen_restore(pen_ctx *ctx, int64_t step, const pen_opts *o)
+{
+    FP_ENV_OURS();
+    pen_status status = context_enter(ctx, "pen_restore", true);
+    if (status != PEN_OK) return status;
+    status = api_check_opts(o);
+    if (status == PEN_OK) status = run_restore(ctx, step);
+    return context_leave(ctx, status);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+static pen_status run_export(pen_ctx *ctx, const char *path, const char *format)
+{
+    pen_error why;
+    export_dtype as;
+    if (path == NULL || path[0] == '\0')
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_export: path is empty");
+    if (ctx->phase != CONTEXT_COMMITTED)
+        return last_error_say(
+            PEN_WRONG_STATE,
+            "pen_export: pen_commit has not been called; register, then commit, then step");
+    if (export_parse(format != NULL ? format : "safetensors", &as, &why) != PEN_OK)
+        return last_error_set(&why);
+    pen_status status = api_wait_for_values(ctx, "pen_export");
+    if (status != PEN_OK) return status;
+    status = export_write(ctx, path, as, &why);
+    return status == PEN_OK ? status : last_error_set(&why);
+}
+
+pen_status pen_export(pen_ctx *ctx, const char *path, const char *format, const pen_opts *o)
+{
+    FP_ENV_OURS();
+    FILE_LIMIT_IS_AN_ERROR();
+    pen_status status = context_enter(ctx, "pen_export", true);
+    if (status != PEN_OK) return status;
+    status = api_check_opts(o);
+    if (status == PEN_OK) status = run_export(ctx, path, format);
+    return context_leave(ctx, status);
+}
+
+static pen_status run_import(pen_ctx *ctx, const char *path)
+{
+    pen_error why;
+    if (path == NULL || path[0] == '\0')
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_import: path is empty");
+    if (ctx->phase != CONTEXT_OPEN)
+        return last_error_say(PEN_WRONG_STATE,
+                              "pen_import: after pen_commit the values belong to the job; import "
+                              "between pen_register and pen_commit");
+    if (ctx->model.n_tensors == 0)
+        return last_error_say(PEN_WRONG_STATE,
+                              "pen_import: no tensor is registered; register, import, commit");
+    model_forget_init(&ctx->model); /* known to all: a rank that does not call this differs */
+    if (ctx->env.rank != 0) return PEN_OK; /* all start with rank 0's values */
+    const pen_status status = export_read(ctx, path, &why);
+    return status == PEN_OK ? status : last_error_set(&why);
+}
+
+pen_status pen_import(pen_ctx *ctx, const char *path, const pen_opts *o)
+{
+    FP_ENV_OURS();
+    pen_status status = context_enter(ctx, "pen_import", true);
+    if (status != PEN_OK) return status;
+    status = api_check_opts(o);
+    if (status == PEN_OK) status = run_import(ctx, path);
+    return context_leave(ctx, status);
+}
+
+/* A file that cannot be written costs itself, never the job. */
+pen_status api_state_stepped(pen_ctx *ctx)
+{
+    pen_error why;
+    if (!ctx->settings.gather_16bit_on_save || !ctx->is_saved) return PEN_OK;
+    ctx->is_saved           = false;
+    const pen_status status = api_wait_for_values(ctx, "pen_step_end");
+    if (status != PEN_OK) return status;
+    if (export_beside(ctx, ctx->step.next_index, &why) != PEN_OK)
+        log_warning("no parameters in 16 bits beside the snapshot of step %lld: %s",
+                    (long long)ctx->step.next_index, why.text);
+    return PEN_OK;
+}

@@ -1,0 +1,211 @@
+/* api_step.c - the step: begin, ready, end. */
+#include "worker/api/api.h"
+#include "worker/api/api_state.h"
+
+#include "common/base/clock.h"
+#include "common/base/fp_env.h"
+#include "common/base/log.h"
+#include "common/base/trace.h"
+#include "worker/tensor/held.h"
+#include "worker/tensor/mirror.h"
+#include "worker/train/precision.h"
+#include "worker/api/step_open.h"
+
+static pen_status out_of_order(const char *call, const char *how)
+{
+    return last_error_say(PEN_WRONG_STATE, "%s: %s; the order is: register, then commit, then step",
+                          call, how);
+}
+
+/* ---- begin ----------------------------------------------------------------------------------- */
+static void begin(pen_ctx *ctx, pen_step *step)
+{
+    context_step *s = &ctx->step;
+    progress_enter(&s->progress, PROGRESS_FORWARD, clock_ns(&clock_real));
+    s->since_ns = stat_begin(&ctx->stats);
+    context_follow_members(ctx);
+    step_describe(ctx, step);
+    s->begun_ns           = trace_begin();
+    s->flags              = 0;
+    s->given              = step;
+    s->is_begun           = true;
+    s->is_open            = false;
+    s->micro              = 0;
+    s->scalars.n          = 0;
+    s->has_last_gradients = false;
+    s->remembered.status  = PEN_OK;
+    for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
+        pen_tensor *t = model_name(&ctx->model, i);
+        grad_slot_begin(&t->slot);
+        held_grad_begin(t);
+    }
+}
+
+pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
+{
+    FP_ENV_OURS();
+    pen_status status = context_enter(ctx, "pen_step_begin", false);
+    if (status != PEN_OK) return status;
+    if (step == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_step_begin: step is NULL");
+    if (ctx->phase != CONTEXT_COMMITTED)
+        return out_of_order("pen_step_begin", "pen_commit has not been called");
+    if (atomic_load(&ctx->is_aborting) && ctx->mode == MODE_LOCAL)
+        return last_error_say(PEN_ABORTED, "pen_abort: %s", ctx->abort_why);
+    const uint64_t steps = ctx->settings.steps;
+    if (steps > 0 && (uint64_t)ctx->step.next_index >= steps) return PEN_END;
+    if (atomic_load(&ctx->stop_wanted)) return PEN_END;
+
+    mirror_drain(ctx);
+    status = api_lock_step(ctx, "pen_step_begin");
+    if (status != PEN_OK) return status;
+    if (ctx->step.is_open)
+        status = last_error_say(
+            PEN_WRONG_STATE,
+            "pen_step_begin: gradients of step %lld were sent; call pen_step_end() first",
+            (long long)ctx->step.next_index);
+    else
+        begin(ctx, step);
+    pthread_mutex_unlock(&ctx->step.lock);
+    return status;
+}
+
+/* ---- end ------------------------------------------------------------------------------------- */
+static pen_status check_end(pen_ctx *ctx, const pen_step *step)
+{
+    pen_error why;
+    context_step *s = &ctx->step;
+    if (step == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_step_end: step is NULL");
+    if (ctx->phase != CONTEXT_COMMITTED)
+        return out_of_order("pen_step_end", "pen_commit has not been called");
+    if (!s->is_begun) return out_of_order("pen_step_end", "no step is begun");
+    if (s->remembered.status != PEN_OK) {
+        pen_error first      = s->remembered;
+        s->remembered.status = PEN_OK;
+        return last_error_set(&first);
+    }
+    if (step != s->given)
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "pen_step_end: this is not the step that pen_step_begin was given");
+    if (model_check_reserved(step->reserved, 12, "pen_step", &why) != PEN_OK)
+        return last_error_set(&why);
+    if (s->is_open && (step->weight != s->weight || step->lr_scale != s->lr_scale))
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "step.weight and step.lr_scale travel with the first pen_ready() of "
+                              "step %lld; set them before it",
+                              (long long)s->next_index);
+    if (!api_is_last_micro(ctx))
+        return last_error_say(PEN_WRONG_STATE,
+                              "pen_step_end: step %lld ends after micro-batch %d of %llu (setting "
+                              "accum); call pen_step_micro() before each",
+                              (long long)s->next_index, s->micro,
+                              (unsigned long long)ctx->settings.accum);
+    return api_close_gradients(ctx, &why) == PEN_OK ? PEN_OK : last_error_set(&why);
+}
+
+static void fill_step(pen_ctx *ctx, pen_step *step, const pen_result *result)
+{
+    const exchange_outcome *o = &ctx->step.outcome;
+    step->outcome             = o->outcome;
+    step->grad_norm           = o->norm;
+    step->clip                = o->clip;
+    step->applied             = o->applied;
+    step->version    = model_is_decided(&ctx->model) ? (uint64_t)o->applied : result->version;
+    step->staleness  = result->staleness;
+    step->bad_rank   = o->has_bad ? o->bad_rank : -1;
+    step->bad_tensor = NULL;
+    if (o->has_bad) step->bad_tensor = ctx->model.tensor[o->bad_tensor];
+    stat_add(&ctx->stats, STAT_STEPS, 1);
+    stat_observe(&ctx->stats, STAT_SPREAD_STALENESS, step->staleness);
+    if (o->outcome == PEN_APPLIED) return;
+    stat_add(&ctx->stats, STAT_SKIPPED, 1);
+    if (o->outcome == PEN_SKIPPED_NONFINITE && o->has_bad)
+        log_notice("step %lld skipped: first non-finite gradient in '%s' on rank %d",
+                   (long long)step->index, step->bad_tensor->name, step->bad_rank);
+}
+
+/* Two requests: one for the verdict, which this call waits for, and one for the values. */
+static pen_status end_lazily(pen_ctx *ctx)
+{
+    request *verdict, *values;
+    pen_status status = request_begin(ctx, REQUEST_STEP, NULL, NULL, &verdict);
+    if (status != PEN_OK) return status;
+    status = request_begin(ctx, REQUEST_STEP, NULL, &ctx->step.values, &values);
+    if (status != PEN_OK) {
+        request_abandon(verdict);
+        return status;
+    }
+    values->u.step.decided = verdict;
+    ctx->step.values       = (pen_req){ctx, values->id};
+    pen_req decided        = {ctx, verdict->id};
+    ctx->strategy->ops->start(ctx->strategy, values);
+    return pen_wait(&decided, NULL);
+}
+
+static pen_status end_now(pen_ctx *ctx, pen_result *result)
+{
+    request *r;
+    pen_req req;
+    pen_status status = request_begin(ctx, REQUEST_STEP, NULL, &req, &r);
+    if (status == PEN_OK) status = api_start(r, NULL, &req);
+    return status == PEN_OK ? pen_wait(&req, result) : status;
+}
+
+static pen_status end_step(pen_ctx *ctx, pen_step *step)
+{
+    pen_error why;
+    pen_result result = {0};
+    pen_status status = check_end(ctx, step);
+    if (status != PEN_OK) return status;
+    status = step->lazy ? end_lazily(ctx) : end_now(ctx, &result);
+    if (status != PEN_OK) return status;
+    fill_step(ctx, step, &result);
+    ctx->step.applied = ctx->step.outcome.applied;
+    ctx->step.totals  = ctx->step.outcome.scalars;
+    status            = precision_step_ended(ctx, &why);
+    if (status == PEN_OK) status = mirror_stepped(ctx, step->lazy == 0, &why);
+    ctx->step.next_index++;
+    atomic_store(&ctx->step_index, ctx->step.next_index);
+    ctx->step.is_begun = ctx->step.is_open = false;
+    for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
+        pen_tensor *t = model_name(&ctx->model, i);
+        grad_slot_begin(&t->slot);
+        held_grad_step_end(t, ctx->stage < 2);
+    }
+    return status == PEN_OK ? status : last_error_set(&why);
+}
+
+static void tell_progress(pen_ctx *ctx, const pen_step *step)
+{
+    char text[300];
+    const worker_settings *s = &ctx->settings;
+    if (progress_step(&ctx->step.progress, step, s->report_every, s->report_times, text,
+                      sizeof text) &&
+        ctx->env.rank == 0)
+        log_notice("%s", text);
+}
+
+pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
+{
+    FP_ENV_OURS();
+    pen_status status = context_enter(ctx, "pen_step_end", true);
+    if (status != PEN_OK) return status;
+    if (ctx->mirror != NULL) api_send_sums(ctx);
+    mirror_drain(ctx);
+    pthread_mutex_lock(&ctx->step.lock);
+    const trace_note note = {.step = ctx->step.next_index};
+    const uint64_t begun = trace_begin(), since = stat_begin(&ctx->stats);
+    progress_enter(&ctx->step.progress, PROGRESS_EXCHANGE, clock_ns(&clock_real));
+    status = end_step(ctx, step);
+    if (status == PEN_OK) {
+        stat_took(&ctx->stats, STAT_SPREAD_EXCHANGE, since);
+        stat_took(&ctx->stats, STAT_SPREAD_STEP, ctx->step.since_ns);
+    }
+    trace_span(TRACE_END, begun, &note);
+    trace_span(TRACE_STEP, ctx->step.begun_ns, &note);
+    ctx->step.begun_ns = 0;
+    progress_enter(&ctx->step.progress, PROGRESS_OTHER, clock_ns(&clock_real));
+    if (status == PEN_OK) tell_progress(ctx, step);
+    pthread_mutex_unlock(&ctx->step.lock);
+    if (status == PEN_OK) status = api_state_stepped(ctx);
+    return context_leave(ctx, status);
+}

@@ -1,0 +1,81 @@
+/* api_store.c - pen_store_set, _get, _add: a small key-value store, held by the scheduler; alone, by
+ * the link. */
+#include "worker/api/api.h"
+
+#include "common/base/fp_env.h"
+#include "common/base/utf8.h"
+#include "scheduler/core/services/value_table.h"
+
+#include <string.h>
+
+/* ---- what all check -------------------------------------------------------------------------- */
+/* The wire cleans texts of control characters and of what is no UTF-8, which would make two keys one. */
+static pen_status check_key(const char *call, const char *key)
+{
+    if (key == NULL || key[0] == '\0')
+        return last_error_say(PEN_INVALID_ARGUMENT, "%s: the key is %s", call,
+                              key == NULL ? "NULL" : "empty");
+    if (strlen(key) >= VALUE_KEY_BYTES)
+        return last_error_say(PEN_INVALID_ARGUMENT, "%s: the key has %zu bytes; at most %d", call,
+                              strlen(key), VALUE_KEY_BYTES - 1);
+    if (!utf8_is_clean(key))
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "%s: the key has a control character, or is not UTF-8", call);
+    return PEN_OK;
+}
+
+static pen_status run(pen_ctx *ctx, const pen_opts *o, const requests_change *change,
+                      pen_bytes *out, int64_t *value)
+{
+    request *r;
+    pen_status status = request_begin(ctx, REQUEST_STORE, o, NULL, &r);
+    if (status != PEN_OK) return status;
+    r->u.store.change = *change;
+    r->u.store.out    = out;
+    r->u.store.value  = value;
+    return api_start(r, o, NULL);
+}
+
+pen_status pen_store_set(pen_ctx *ctx, const char *key, const void *data, size_t size)
+{
+    FP_ENV_OURS();
+    pen_status status = context_enter(ctx, "pen_store_set", true);
+    if (status != PEN_OK) return status;
+    status = check_key("pen_store_set", key);
+    if (status == PEN_OK && data == NULL && size > 0)
+        status = last_error_say(PEN_INVALID_ARGUMENT, "pen_store_set: %zu bytes at NULL", size);
+    if (status == PEN_OK && size > VALUE_BYTES_MAX)
+        status = last_error_say(PEN_UNSUPPORTED,
+                                "pen_store_set: '%.200s' would have %zu bytes; a value has at most "
+                                "%d",
+                                key, size, VALUE_BYTES_MAX);
+    const requests_change what = {.op = WIRE_STORE_SET, .key = key, .data = data, .size = size};
+    if (status == PEN_OK) status = run(ctx, NULL, &what, NULL, NULL);
+    return context_leave(ctx, status);
+}
+
+pen_status pen_store_get(pen_ctx *ctx, const char *key, pen_bytes *data, const pen_opts *o)
+{
+    FP_ENV_OURS();
+    pen_status status = context_enter(ctx, "pen_store_get", true);
+    if (status != PEN_OK) return status;
+    status = api_check_opts(o);
+    if (status == PEN_OK) status = check_key("pen_store_get", key);
+    if (status == PEN_OK && data == NULL)
+        status = last_error_say(PEN_INVALID_ARGUMENT, "pen_store_get: data is NULL");
+    const requests_change what = {.op = WIRE_STORE_GET, .key = key};
+    if (status == PEN_OK) status = run(ctx, o, &what, data, NULL);
+    return context_leave(ctx, status);
+}
+
+pen_status pen_store_add(pen_ctx *ctx, const char *key, int64_t delta, int64_t *value)
+{
+    FP_ENV_OURS();
+    int64_t unwanted;
+    pen_status status = context_enter(ctx, "pen_store_add", true);
+    if (status != PEN_OK) return status;
+    status                     = check_key("pen_store_add", key);
+    const requests_change what = {.op = WIRE_STORE_ADD, .key = key, .delta = delta};
+    if (status == PEN_OK) status = run(ctx, NULL, &what, NULL, value != NULL ? value : &unwanted);
+    return context_leave(ctx, status);
+}

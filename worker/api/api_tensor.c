@@ -1,0 +1,159 @@
+/* api_tensor.c - registering what is trained. */
+#include "worker/api/api.h"
+
+#include "common/base/clock.h"
+#include "common/base/fp_env.h"
+#include "common/base/why.h"
+#include "worker/tensor/held.h"
+#include "worker/tensor/mirror.h"
+
+#include <stdlib.h>
+
+/* Errors here are remembered: pen_commit() returns the first. */
+static pen_status check_open(pen_ctx *ctx, const char *call, pen_error *why)
+{
+    if (ctx->phase == CONTEXT_OPEN) return PEN_OK;
+    return why_set(why, PEN_WRONG_STATE,
+                   "%s: after pen_commit nothing can be added in this version; register, then "
+                   "commit, then step",
+                   call);
+}
+
+pen_status pen_params_new(pen_ctx *ctx, const pen_params_desc *d, pen_params **p)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    pen_status status = context_check(ctx, "pen_params_new");
+    if (status != PEN_OK) return status;
+    if (d == NULL || p == NULL)
+        status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_params_new: d or p is NULL");
+    else
+        status = check_open(ctx, "pen_params_new", &why);
+    if (status == PEN_OK) status = model_add_group(&ctx->model, ctx, d, p, &why);
+    return status == PEN_OK ? status : context_remember(&ctx->remembered, &why);
+}
+
+pen_status pen_register(pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    pen_status status = context_check(ctx, "pen_register");
+    if (status != PEN_OK) return status;
+    if (d == NULL)
+        status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: d is NULL");
+    else if (model_check_reserved(d->reserved, 8, "pen_tensor_desc", &why) != PEN_OK)
+        status =
+            why.status; /* it may hold garbage anywhere: nothing of it is followed before this */
+    else if (d->params != NULL && d->params->ctx != ctx)
+        status =
+            why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: params belong to another context");
+    else
+        status = check_open(ctx, "pen_register", &why);
+    if (status == PEN_OK) status = model_add_tensor(&ctx->model, ctx, d, t, &why);
+    return status == PEN_OK ? status : context_remember(&ctx->remembered, &why);
+}
+
+static pen_status freeze(pen_ctx *ctx)
+{
+    pen_error why;
+    if (ctx->remembered.status != PEN_OK) return last_error_set(&ctx->remembered);
+    if (ctx->phase == CONTEXT_COMMITTED)
+        return last_error_say(PEN_UNSUPPORTED,
+                              "pen_commit: committing a second time is not in this version");
+    ctx->step.rate = calloc(ctx->model.n_groups, sizeof *ctx->step.rate);
+    if (ctx->step.rate == NULL)
+        return last_error_say(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
+    const char *mode  = context_mode_name(ctx);
+    pen_status status = model_freeze(&ctx->model, &ctx->settings, mode, ctx->sync, &why);
+    if (status == PEN_OK) status = model_make_units(&ctx->model, &ctx->settings, &why);
+    if (status == PEN_OK) status = mirror_commit(ctx, api_deliver, &why);
+    if (status == PEN_OK) status = model_first_values(&ctx->model, &why);
+    return status == PEN_OK ? status : last_error_set(&why);
+}
+
+static pen_status run_commit(pen_ctx *ctx)
+{
+    request *r;
+    pen_status status = request_begin(ctx, REQUEST_COMMIT, NULL, NULL, &r);
+    if (status == PEN_OK) status = api_start(r, NULL, NULL);
+    if (status != PEN_OK) return status;
+    pen_error why;
+    status = strategy_open(ctx, &why);
+    return status == PEN_OK ? status : last_error_set(&why);
+}
+
+pen_status pen_commit(pen_ctx *ctx)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    pen_status status = context_enter(ctx, "pen_commit", true);
+    if (status != PEN_OK) return status;
+    status = freeze(ctx);
+    if (status == PEN_OK) status = run_commit(ctx);
+    if (status == PEN_OK && mirror_changed(ctx, &why) != PEN_OK) status = last_error_set(&why);
+    if (status == PEN_OK) {
+        ctx->phase        = CONTEXT_COMMITTED;
+        ctx->committed_ms = clock_ms(&clock_real);
+    } else if (ctx->remembered.status == PEN_OK) {
+        /* There is no second try: half of the job may have gone on. */
+        pen_last_error(&ctx->remembered);
+    }
+    return context_leave(ctx, status);
+}
+
+static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *why)
+{
+    if (grad_slot_move(&t->slot, GRAD_BIND, t->name, -1, why) != PEN_OK) return why->status;
+    if (param != NULL && t->tied_to != NULL)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "pen_bind('%s'): it is tied to '%s', which has the values", t->name,
+                       t->tied_to->name);
+    if (param != NULL && t->holds_param && t->ctx->phase == CONTEXT_COMMITTED)
+        return why_set(why, PEN_WRONG_STATE,
+                       "pen_bind('%s'): its values are held by the SDK since pen_commit(); see "
+                       "pen_view(), or give it memory at pen_register",
+                       t->name);
+    if (param != NULL) {
+        held_param_drop(t);
+        t->holds_param = false;
+        if (mirror_place(t, PEN_PARAM, param, why) != PEN_OK) return why->status;
+    }
+    if (grad == NULL) return PEN_OK;
+    held_grad_step_end(t, false);
+    return mirror_place(t, PEN_GRAD, grad, why);
+}
+
+/* Two flat buffers, in registration order without gaps. */
+static pen_status bind_all(model *m, char *param, char *grad, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++) {
+        pen_tensor *t = m->tensor[i];
+        status        = bind_one(t, param, t->trained ? grad : NULL, why);
+        if (param != NULL) param += t->bytes;
+        if (grad != NULL) grad += t->grad_bytes;
+    }
+    return status;
+}
+
+pen_status pen_bind(pen_ctx *ctx, pen_tensor *t, void *param, void *grad)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    pen_status status = context_check(ctx, "pen_bind");
+    if (status != PEN_OK) return status;
+    if (request_is_sdk_thread())
+        return last_error_say(PEN_WRONG_STATE,
+                              "pen_bind: called from a callback; bind between steps");
+    pthread_mutex_lock(&ctx->step.lock);
+    if (t != NULL && t->ctx != ctx)
+        status =
+            why_set(&why, PEN_INVALID_ARGUMENT, "pen_bind: the tensor belongs to another context");
+    else
+        status =
+            t != NULL ? bind_one(t, param, grad, &why) : bind_all(&ctx->model, param, grad, &why);
+    pthread_mutex_unlock(&ctx->step.lock);
+    if (status == PEN_OK) return status;
+    return context_remember(ctx->phase == CONTEXT_OPEN ? &ctx->remembered : &ctx->step.remembered,
+                            &why);
+}

@@ -1,0 +1,182 @@
+/* api_unit.c - units, and memory that the SDK holds: pen_unit_get, pen_use, pen_release, pen_view. */
+#include "worker/api/api.h"
+
+#include "common/compute/device/device.h"
+#include "common/base/fp_env.h"
+#include "common/base/why.h"
+#include "worker/tensor/held.h"
+#include "worker/api/last_error.h"
+#include "worker/tensor/mirror.h"
+#include "worker/tensor/unit_use.h"
+
+/* ---- units ----------------------------------------------------------------------------------- */
+pen_unit *pen_unit_get(pen_ctx *ctx, const char *unit, int64_t index)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    pen_unit *found;
+    if (context_check(ctx, "pen_unit_get") != PEN_OK) return NULL;
+    if (ctx->phase != CONTEXT_COMMITTED) {
+        last_error_say(PEN_WRONG_STATE,
+                       "pen_unit_get: pen_commit has not been called; the order is: "
+                       "register, then commit, then step");
+        return NULL;
+    }
+    if (units_find(&ctx->model.units, unit, index, &found, &why) == PEN_OK) return found;
+    last_error_set(&why);
+    return NULL;
+}
+
+/* The handle that was meant; NULL and *why: it is none of this context. */
+static const pen_unit *handle_of(pen_ctx *ctx, const pen_unit *u, const char *call, pen_error *why)
+{
+    if (ctx->phase != CONTEXT_COMMITTED) {
+        why_set(
+            why, PEN_WRONG_STATE,
+            "%s: pen_commit has not been called; the order is: register, then commit, then step",
+            call);
+        return NULL;
+    }
+    if (u == NULL) return &ctx->model.units.handle[0];
+    if (u->ctx == ctx) return u;
+    why_set(why, PEN_INVALID_ARGUMENT, "%s: the unit belongs to another context", call);
+    return NULL;
+}
+
+static pen_status check_phase(pen_phase phase, const char *call, pen_error *why)
+{
+    if (phase == PEN_FORWARD || phase == PEN_BACKWARD) return PEN_OK;
+    return why_set(why, PEN_INVALID_ARGUMENT, "%s: %d is not a phase", call, (int)phase);
+}
+
+/* ---- use ------------------------------------------------------------------------------------- */
+static int64_t step_in_progress(pen_ctx *ctx)
+{
+    pthread_mutex_lock(&ctx->step.lock);
+    const int64_t step = ctx->step.is_begun ? ctx->step.next_index : -1;
+    pthread_mutex_unlock(&ctx->step.lock);
+    return step;
+}
+
+static pen_status remember(pen_ctx *ctx, const pen_error *why)
+{
+    pthread_mutex_lock(&ctx->step.lock);
+    context_remember(&ctx->step.remembered, why);
+    pthread_mutex_unlock(&ctx->step.lock);
+    return why->status;
+}
+
+static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *stream,
+                      pen_error *why)
+{
+    const pen_unit *handle = handle_of(ctx, u, "pen_use", why);
+    if (handle == NULL || check_phase(phase, "pen_use", why) != PEN_OK) return why->status;
+    char note[256];
+    if (stream != NULL && device_beside_host(note, sizeof note) == NULL)
+        return why_set(why, PEN_UNSUPPORTED, "pen_use: stream: there is no CUDA device: %s", note);
+    if (api_wait_for_values(ctx, "pen_use") != PEN_OK) {
+        pen_last_error(why);
+        return why->status;
+    }
+    const pen_status status = unit_use(ctx, handle, phase, step_in_progress(ctx), why);
+    if (status != PEN_OK || mirror_use(ctx, handle, stream, why) == PEN_OK) return status;
+    unit_release(ctx, handle, phase);
+    return why->status;
+}
+
+pen_status pen_use(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    pen_status status = context_enter(ctx, "pen_use", true);
+    if (status != PEN_OK) return status;
+    status = use(ctx, u, phase, stream, &why);
+    if (status != PEN_OK) status = remember(ctx, &why);
+    return context_leave(ctx, status);
+}
+
+/* ---- release --------------------------------------------------------------------------------- */
+/* Every gradient of the handle that is not ready yet; of the outermost one, of all that are left. */
+static pen_status ready_all(pen_ctx *ctx, const pen_unit *handle)
+{
+    pen_status status = PEN_OK;
+    if (handle->index == 0) return pen_ready(ctx, NULL, PEN_ALL);
+    for (uint32_t i = handle->n_tensors;
+         i-- > 0 && status == PEN_OK;) { /* as buckets are laid out first */
+        pen_tensor *t = ctx->model.tensor[handle->tensor[i]];
+        if (t->trained && api_ask(ctx, t, GRAD_READY, NULL) == PEN_OK)
+            status = pen_ready(ctx, t, PEN_ALL);
+    }
+    return status;
+}
+
+pen_status pen_release(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    pen_status status = context_enter(ctx, "pen_release", false);
+    if (status != PEN_OK) return status;
+    const pen_unit *handle = handle_of(ctx, u, "pen_release", &why);
+    if (handle == NULL || check_phase(phase, "pen_release", &why) != PEN_OK ||
+        mirror_release(ctx, handle, stream, &why) != PEN_OK)
+        return remember(ctx, &why);
+    unit_release(ctx, handle, phase);
+    return phase == PEN_BACKWARD ? ready_all(ctx, handle) : PEN_OK;
+}
+
+/* ---- view ------------------------------------------------------------------------------------ */
+static void *view_param(pen_ctx *ctx, pen_tensor *name, pen_error *why)
+{
+    pen_tensor *t = name->tied_to != NULL ? name->tied_to : name;
+    if (ctx->phase == CONTEXT_OPEN) return held_param(t, why) == PEN_OK ? mirror_param_of(t) : NULL;
+    pthread_mutex_lock(&ctx->held_lock);
+    void *data = mirror_param_of(t);
+    pthread_mutex_unlock(&ctx->held_lock);
+    if (data != NULL) return data;
+    const unit_set *set = &ctx->model.units;
+    const char *unit    = set->unit[set->of[t->index]].name;
+    why_set(why, PEN_WRONG_STATE,
+            "pen_view('%s'): its values are not here; call pen_use() on %s%s%s first", name->name,
+            unit[0] != '\0' ? "'" : "NULL, the outermost unit", unit, unit[0] != '\0' ? "'" : "");
+    return NULL;
+}
+
+static void *view_grad(pen_ctx *ctx, pen_tensor *t, pen_error *why)
+{
+    strategy *s = ctx->strategy;
+    if (t->grad != NULL) return mirror_grad_of(t);
+    if (!t->trained) {
+        why_set(why, PEN_INVALID_ARGUMENT, "pen_view('%s'): a frozen tensor has no gradient",
+                t->name);
+        return NULL;
+    }
+    if (api_ask(ctx, t, GRAD_VIEW, why) != PEN_OK) return NULL;
+    if (s != NULL && s->ops->view != NULL && held_grad_seen(t) == NULL &&
+        s->ops->view(s, t, why) != PEN_OK)
+        return NULL;
+    return held_grad(t, why);
+}
+
+void *pen_view(pen_ctx *ctx, pen_tensor *t, int64_t slice, pen_what what)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    void *data = NULL;
+    if (context_enter(ctx, "pen_view", true) != PEN_OK) return NULL;
+    if (t == NULL || t->ctx != ctx)
+        why_set(&why, PEN_INVALID_ARGUMENT, "pen_view: no tensor of this context");
+    else if (slice != PEN_ALL && slice != 0)
+        why_set(&why, PEN_INVALID_ARGUMENT,
+                "pen_view('%s'): slice %lld, but there are no stacked tensors; say PEN_ALL",
+                t->name, (long long)slice);
+    else if (what == PEN_PARAM)
+        data = view_param(ctx, t, &why);
+    else if (what == PEN_GRAD)
+        data = view_grad(ctx, t, &why);
+    else
+        why_set(&why, PEN_INVALID_ARGUMENT, "pen_view('%s'): %d is nothing to see", t->name,
+                (int)what);
+    context_leave(ctx, PEN_OK);
+    if (data == NULL) last_error_set(&why);
+    return data;
+}

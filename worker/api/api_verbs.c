@@ -1,0 +1,160 @@
+/* api_verbs.c - explicit push and pull of one tensor. */
+#include "worker/api/api.h"
+
+#include "common/base/fp_env.h"
+#include "worker/tensor/mirror.h"
+
+#include <string.h>
+
+static pen_status refuse_decided(const pen_ctx *ctx, const char *call, const pen_tensor *t)
+{
+    if (ctx->settings.clip > 0)
+        return last_error_say(PEN_WRONG_STATE,
+                              "%s('%s'): clipping needs all gradients before any update; use "
+                              "pen_ready() and pen_step_end()",
+                              call, t->name);
+    return last_error_say(PEN_WRONG_STATE,
+                          "%s('%s'): a step is applied or skipped as a whole, which needs all "
+                          "gradients before any update; use pen_ready() "
+                          "and pen_step_end(), or commit=eager",
+                          call, t->name);
+}
+
+static pen_status check(const pen_ctx *ctx, const char *call, bool pushes, const pen_tensor *t,
+                        int64_t slice)
+{
+    if (t == NULL || t->ctx != ctx)
+        return last_error_say(PEN_INVALID_ARGUMENT, "%s: no tensor of this context", call);
+    if (ctx->phase != CONTEXT_COMMITTED)
+        return last_error_say(
+            PEN_WRONG_STATE,
+            "%s('%s'): pen_commit has not been called; register, then commit, then step", call,
+            t->name);
+    if (slice != PEN_ALL && slice != 0)
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "%s('%s'): slice %lld, but there are no stacked tensors; say PEN_ALL",
+                              call, t->name, (long long)slice);
+    if (!t->trained)
+        return last_error_say(PEN_INVALID_ARGUMENT, "%s('%s'): a frozen tensor never changes", call,
+                              t->name);
+    if (model_rule_of(&ctx->model, t) == EXCHANGE_DECIDE) return refuse_decided(ctx, call, t);
+    const char *schedule = ctx->model.group[t->desc.group]->schedule;
+    if (pushes && strcmp(schedule, "constant") != 0)
+        return last_error_say(PEN_UNSUPPORTED,
+                              "%s('%s'): its group has the schedule '%.64s', which counts the "
+                              "updates of steps; use pen_ready() and pen_step_end()",
+                              call, t->name, schedule);
+    return PEN_OK;
+}
+
+/* ---- memory of a device ------------------------------------------------------------------------ */
+/* What a verb reads and writes, as the engine gets it: host memory. */
+typedef struct {
+    twin *from, *to; /* NULL: that is host memory already */
+} loans;
+
+static bool is_on_device(const pen_tensor *t, const void *from, const void *to)
+{
+    return t->mirror != NULL || !device_is_host(device_of(from)) || !device_is_host(device_of(to));
+}
+
+static pen_status borrow(request *r, loans *l, void *stream, pen_error *why)
+{
+    pen_tensor *t     = r->u.verb.tensor;
+    const bool pushes = r->u.verb.verb != EXCHANGE_PULL, pulls = r->u.verb.verb != EXCHANGE_PUSH;
+    why->status = PEN_OK;
+    if (pushes && r->u.verb.from == t->grad) {
+        if (mirror_fetch_grad(t, stream, why) != PEN_OK) return why->status;
+    } else if (pushes) {
+        l->from =
+            mirror_lend(t, (void *)(uintptr_t)r->u.verb.from, t->grad_bytes, true, stream, why);
+        if (l->from != NULL) r->u.verb.from = l->from->host;
+    }
+    if (why->status == PEN_OK && pulls && r->u.verb.to != t->param) {
+        l->to = mirror_lend(t, r->u.verb.to, t->bytes, false, stream, why);
+        if (l->to != NULL) r->u.verb.to = l->to->host;
+    }
+    return why->status;
+}
+
+static pen_status give_back(pen_tensor *t, const loans *l, bool is_written, pen_error *why)
+{
+    const pen_status status = mirror_unlend(t, l->from, false, why);
+    const pen_status later  = mirror_unlend(t, l->to, is_written, why);
+    if (status != PEN_OK || later != PEN_OK) return status != PEN_OK ? status : later;
+    return is_written ? mirror_changed_one(t, why) : PEN_OK;
+}
+
+static pen_status run_on_device(request *r, const pen_opts *o)
+{
+    pen_tensor *t = r->u.verb.tensor;
+    loans l       = {NULL, NULL};
+    pen_error why, later;
+    pen_status status = borrow(r, &l, o != NULL ? o->stream : NULL, &why);
+    if (status != PEN_OK) {
+        request_abandon(r);
+        last_error_set(&why);
+    } else {
+        status = api_start(r, o, NULL);
+    }
+    if (give_back(t, &l, status == PEN_OK, &later) != PEN_OK && status == PEN_OK)
+        status = last_error_set(&later);
+    return status;
+}
+
+static pen_status run(pen_ctx *ctx, const char *call, exchange_verb verb, pen_tensor *t,
+                      const void *from, void *to, const pen_opts *o, pen_req *req)
+{
+    request *r;
+    if (verb != EXCHANGE_PULL && from == NULL && t->grad == NULL)
+        return last_error_say(
+            PEN_WRONG_STATE,
+            "%s('%s'): it has no gradient buffer; give one here, at pen_register or pen_bind", call,
+            t->name);
+    const bool on_device = is_on_device(t, from, to);
+    if (on_device && req != NULL)
+        return last_error_say(PEN_UNSUPPORTED,
+                              "%s('%s'): what lies on a device is pushed and pulled by calls that "
+                              "wait (req NULL); pen_ready() and pen_step_end() overlap",
+                              call, t->name);
+    pen_status status = api_check_opts(o);
+    if (status == PEN_OK) status = request_begin(ctx, REQUEST_VERB, o, req, &r);
+    if (status != PEN_OK) return status;
+    r->u.verb.verb   = verb;
+    r->u.verb.tensor = t;
+    r->u.verb.from   = from != NULL ? from : t->grad;
+    r->u.verb.to     = to != NULL ? to : t->param;
+    return on_device ? run_on_device(r, o) : api_start(r, o, req);
+}
+
+static pen_status verb(pen_ctx *ctx, const char *call, exchange_verb what, pen_tensor *t,
+                       int64_t slice, const void *from, void *to, const pen_opts *o, pen_req *req)
+{
+    pen_status status = context_enter(ctx, call, req == NULL);
+    if (status != PEN_OK) return status;
+    status = check(ctx, call, what != EXCHANGE_PULL, t, slice);
+    if (status == PEN_OK) status = api_wait_for_values(ctx, call);
+    if (status == PEN_OK) status = run(ctx, call, what, t, from, to, o, req);
+    return req == NULL ? context_leave(ctx, status) : status;
+}
+
+pen_status pen_push(pen_ctx *ctx, pen_tensor *t, int64_t slice, const void *grad, const pen_opts *o,
+                    pen_req *req)
+{
+    FP_ENV_OURS();
+    return verb(ctx, "pen_push", EXCHANGE_PUSH, t, slice, grad, NULL, o, req);
+}
+
+pen_status pen_pull(pen_ctx *ctx, pen_tensor *t, int64_t slice, void *param, const pen_opts *o,
+                    pen_req *req)
+{
+    FP_ENV_OURS();
+    return verb(ctx, "pen_pull", EXCHANGE_PULL, t, slice, NULL, param, o, req);
+}
+
+pen_status pen_push_pull(pen_ctx *ctx, pen_tensor *t, int64_t slice, const void *grad, void *param,
+                         const pen_opts *o, pen_req *req)
+{
+    FP_ENV_OURS();
+    return verb(ctx, "pen_push_pull", EXCHANGE_PUSH_PULL, t, slice, grad, param, o, req);
+}

@@ -1,0 +1,14 @@
+/* last_error.h - what pen_last_error() tells: one sentence per thread. */
+#ifndef WORKER_LAST_ERROR_H
+#define WORKER_LAST_ERROR_H
+
+#include "common/base/why.h"
+
+/* Keeps a copy for this thread and returns its status. */
+pen_status last_error_set(const pen_error *why);
+
+/* why_set() and last_error_set() in one. */
+pen_status last_error_say(pen_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

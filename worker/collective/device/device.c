@@ -1,0 +1,476 @@
+/* device.c - collectives on device memory: teams, and the stages of a call. */
+#include "worker/collective/device/device_internal.h"
+#include "worker/collective/device/device_test.h"
+
+#include "common/base/arrays.h"
+#include "common/base/clock.h"
+#include "common/base/why.h"
+#include "proto/plan.h"
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SPIN_DEFAULT_NS = 2000000000, STAGING_STEP = 2 << 20 };
+
+/* ---- teams ------------------------------------------------------------------------------------------ */
+
+static bool make_arrays(device_team *t)
+{
+    const size_t n = (size_t)t->size;
+    t->arrays =
+        ARRAYS_NEW(ARRAY(t->ranks, n), ARRAY(t->peer, n), ARRAY(t->peer_ref, n), ARRAY(t->slot, n),
+                   ARRAY(t->pools, n), ARRAY(t->pool_ref, n), ARRAY(t->events, 2 * n),
+                   ARRAY(t->mapped, n * DEVICE_CACHED), ARRAY(t->operands, n), ARRAY(t->results, n),
+                   ARRAY(t->scale, n), ARRAY(t->headers, n));
+    return t->arrays != NULL;
+}
+
+static void free_team(device_team *t)
+{
+    free(t->arrays);
+    free(t);
+}
+
+pen_status device_team_create(device_place *place, uint64_t id, const char *const *address,
+                              const int *ranks, int size, int rank, const device_options *options,
+                              device_team **team, pen_error *why)
+{
+    if (size > DEVICE_ARRAYS_MAX)
+        return why_set(why, PEN_UNSUPPORTED, "at most %d members of a host share devices, not %d",
+                       DEVICE_ARRAYS_MAX, size);
+    device_team *t = calloc(1, sizeof *t);
+    if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a team of devices");
+    *t = (device_team){.place    = place,
+                       .ops      = options->ops,
+                       .options  = *options,
+                       .id       = id,
+                       .size     = size,
+                       .rank     = rank,
+                       .own_slot = -1,
+                       .device   = options->device};
+    if (t->options.spin_ns == 0) t->options.spin_ns = SPIN_DEFAULT_NS;
+    pen_status status = PEN_NO_MEMORY;
+    if (make_arrays(t)) {
+        memcpy(t->ranks, ranks, (size_t)size * sizeof *ranks);
+        status = device_open_peers(t, address, why);
+        if (status == PEN_OK) status = device_take_slot(t, why);
+        if (status != PEN_OK) device_close_peers(t);
+    } else {
+        why_set(why, PEN_NO_MEMORY, "no memory for a team of devices");
+    }
+    if (status == PEN_OK)
+        *team = t;
+    else
+        free_team(t);
+    return status;
+}
+
+static bool has_left(const device_team *team, int who)
+{
+    const device_control *control = team->peer[who];
+    return atomic_load(&control->team[team->slot[who] - control->slot]) != team->id;
+}
+
+/* Peers may still read what the last call put into the pool. */
+static bool peers_have_ended(const device_team *team)
+{
+    for (int i = 0; i < team->size; i++)
+        if (i != team->rank && team->slot[i] != NULL && !has_left(team, i) &&
+            atomic_load(&team->slot[i]->ended) < team->last)
+            return false;
+    return true;
+}
+
+void device_team_destroy(device_team *team)
+{
+    if (team == NULL) return;
+    const uint64_t until = clock_ms(&clock_real) + DEVICE_SETTLE_MS;
+    while (team->setup > 0 && !peers_have_ended(team) && clock_ms(&clock_real) < until)
+        sched_yield();
+    if (team->setup > 0 || team->pool != NULL) {
+        const bool has_entered = team->ops->enter(team->device, NULL) == PEN_OK;
+        device_setup_undo(team);
+        if (has_entered) team->ops->leave();
+    }
+    device_leave_slot(team);
+    device_close_peers(team);
+    free_team(team);
+}
+
+const char *device_team_text(const device_team *team)
+{
+    return team->text;
+}
+
+bool device_team_is_refused(const device_team *team)
+{
+    return team->is_refused;
+}
+
+/* ---- two kinds of memory ------------------------------------------------------------------------------ */
+
+void device_team_mark(device_team *team, uint64_t seq, bool on_device)
+{
+    atomic_store_explicit(&device_own_slot(team)->mark, 2 * seq + on_device, memory_order_release);
+}
+
+pen_status device_team_compare(device_team *team, uint64_t seq, bool on_device, pen_error *why)
+{
+    const uint64_t other = 2 * seq + !on_device;
+    (void)device_find_peers(team);
+    for (int i = 0; i < team->size; i++) {
+        if (team->slot[i] == NULL ||
+            atomic_load_explicit(&team->slot[i]->mark, memory_order_acquire) != other)
+            continue;
+        why_set(why, PEN_MISMATCH,
+                "call %" PRIu64 " differs: rank %d makes it %s memory of a device, rank %d %s", seq,
+                team->ranks[i], on_device ? "without" : "with", team->ranks[team->rank],
+                on_device ? "with it" : "without");
+        why_culprit(why, PEN_WORKER, team->ranks[i], -1, "");
+        return PEN_MISMATCH;
+    }
+    return PEN_OK;
+}
+
+/* ---- showing ---------------------------------------------------------------------------------------- */
+
+static void arrive(device_op *op)
+{
+    const coll_call *call = op->call;
+    device_entry *entry   = device_entry_of(op, op->team->rank);
+    entry->has_in = entry->has_out = 0;
+    entry->scale                   = call->scale;
+    coll_header_of(call, op->team->size, op->seq, &entry->header);
+    if (call->kind == COLL_ALL_TO_ALL) {
+        for (int i = 0; i < op->team->size; i++) {
+            entry->sends[i]    = coll_part(call->counts, call->n, i);
+            entry->receives[i] = coll_part(call->out_counts, call->n, i);
+        }
+    }
+    atomic_store_explicit(&entry->arrived, op->seq, memory_order_release);
+}
+
+static pen_status staging(device_team *team, device_staging *s, size_t bytes, pen_error *why)
+{
+    if (s->bytes >= bytes) return PEN_OK;
+    size_t more = STAGING_STEP;
+    while (more < bytes) more *= 2;
+    team->ops->free(s->data);
+    s->bytes = 0;
+    s->data  = team->ops->alloc(more, team->device, why);
+    if (s->data == NULL) return PEN_NO_MEMORY;
+    s->bytes = more;
+    return PEN_OK;
+}
+
+static pen_status offer_in(device_op *op, device_entry *entry, pen_error *why)
+{
+    device_team *team     = op->team;
+    const coll_call *call = op->call;
+    op->in                = call->in;
+    if (op->in_bytes == 0) return PEN_OK;
+    if (op->is_one_shot) {
+        char *pool = team->pool + DEVICE_FLAGS_BYTES + op->seq % 2 * DEVICE_POOL_BYTES;
+        op->in     = pool;
+        return team->ops->copy(pool, call->in, op->in_bytes, call->stream, why);
+    }
+    if (!device_shows_in(op)) return PEN_OK;
+    entry->has_in     = 1;
+    pen_status status = team->ops->share(call->in, op->in_bytes, &entry->in, why);
+    if (status != PEN_UNSUPPORTED) return status;
+    status = staging(team, &team->in, op->in_bytes, why);
+    if (status == PEN_OK)
+        status = team->ops->copy(team->in.data, call->in, op->in_bytes, call->stream, why);
+    op->in = team->in.data;
+    return status == PEN_OK ? team->ops->share(op->in, op->in_bytes, &entry->in, why) : status;
+}
+
+static bool overlaps(const device_op *op)
+{
+    return coll_overlap(op->call->in, op->in_bytes, op->call->out, op->out_bytes);
+}
+
+static pen_status offer_out(device_op *op, device_entry *entry, pen_error *why)
+{
+    device_team *team = op->team;
+    pen_status status = PEN_UNSUPPORTED;
+    op->out           = op->call->out;
+    if (op->out_bytes == 0 || op->is_one_shot) return PEN_OK;
+    entry->has_out        = device_shows_out(op);
+    const bool must_stage = overlaps(op) && !device_is_own_part(op);
+    if (!must_stage && !entry->has_out) return PEN_OK;
+    if (!must_stage) status = team->ops->share(op->out, op->out_bytes, &entry->out, why);
+    if (status != PEN_UNSUPPORTED) return status;
+    op->copies_out = true;
+    status         = staging(team, &team->out, op->out_bytes, why);
+    op->out        = team->out.data;
+    if (status != PEN_OK || !entry->has_out) return status;
+    return team->ops->share(op->out, op->out_bytes, &entry->out, why);
+}
+
+/* Input on its way to where peers see it, and the first barrier after it. */
+static pen_status offer(device_op *op, pen_error *why)
+{
+    device_entry *entry = device_entry_of(op, op->team->rank);
+    op->is_one_shot     = device_is_small(op);
+    op->has_enqueued    = true;
+    pen_status status   = offer_in(op, entry, why);
+    if (status == PEN_OK) status = offer_out(op, entry, why);
+    if (status != PEN_OK) return status;
+    atomic_store_explicit(&entry->offered, op->seq, memory_order_release);
+    return op->team->sync->signal(op->team, ++op->team->step, op->call->stream, why);
+}
+
+/* ---- stages ------------------------------------------------------------------------------------------ */
+
+enum { AT_ARRIVAL, AT_SETUP, AT_READY, AT_LEAVING, AT_END, ENDED };
+
+static void fault_point(const device_op *op)
+{
+    if (coll_fault_point != NULL) coll_fault_point("device", op->seq, op->stage);
+}
+
+static bool all_arrived(const device_op *op)
+{
+    for (int i = 0; i < op->team->size; i++)
+        if (atomic_load_explicit(&device_entry_of(op, i)->arrived, memory_order_acquire) < op->seq)
+            return false;
+    return true;
+}
+
+static bool all_offered(const device_op *op)
+{
+    for (int i = 0; i < op->team->size; i++)
+        if (atomic_load_explicit(&device_entry_of(op, i)->offered, memory_order_acquire) < op->seq)
+            return false;
+    return true;
+}
+
+static pen_status arrival_stage(device_op *op, pen_error *why)
+{
+    device_team *team = op->team;
+    if (!device_find_peers(team) || !all_arrived(op)) return PEN_AGAIN;
+    for (int i = 0; i < team->size; i++) team->headers[i] = &device_entry_of(op, i)->header;
+    pen_status status = coll_headers_compare(team->headers, team->ranks, team->size, why);
+    if (status == PEN_OK) status = device_check_counts(op, why);
+    op->stage = device_moves(op) ? AT_SETUP : ENDED;
+    return status;
+}
+
+/* Before all are ready, nobody moves anything: what one cannot do is said to all, who wait for it. */
+static pen_status refuse(device_team *team, pen_status status)
+{
+    if (status != PEN_UNSUPPORTED || team->is_ready) return status;
+    team->is_refused = true;
+    atomic_store(&device_own_slot(team)->refused, 1);
+    return status;
+}
+
+static pen_status setup_stage(device_op *op, pen_error *why)
+{
+    device_team *team = op->team;
+    pen_status status = refuse(team, device_setup(team, op->call->stream, why));
+    if (status == PEN_OK && !op->has_enqueued) status = offer(op, why);
+    if (status == PEN_OK) op->stage = AT_READY;
+    return status;
+}
+
+static pen_status gave_up(const device_op *op, pen_error *why)
+{
+    for (int i = 0; i < op->team->size; i++) {
+        if (op->team->slot[i] == NULL || i == op->team->rank ||
+            atomic_load(&op->team->slot[i]->given_up) != op->seq)
+            continue;
+        if (atomic_load(&op->team->slot[i]->refused) != 0 && !op->team->is_ready) {
+            why_set(why, PEN_UNSUPPORTED, "rank %d cannot share its device with others",
+                    op->team->ranks[i]);
+            return refuse(op->team, PEN_UNSUPPORTED);
+        }
+        return why_set(why, PEN_PEER_LOST, "rank %d gave up %s (call %" PRIu64 ")",
+                       op->team->ranks[i], coll_kind_name(op->call->kind), op->seq);
+    }
+    return PEN_OK;
+}
+
+/* Who gives a call up says so and then waits for whoever said `working` before; who works says so first and then
+ * looks whether somebody gave up.  One of the two sees the other. */
+static pen_status ready_stage(device_op *op, pen_error *why)
+{
+    device_team *team = op->team;
+    if (!all_offered(op)) return PEN_AGAIN;
+    pen_status status = team->sync->passed(team, team->step, op->call->stream, why);
+    if (status != PEN_OK) return status;
+    if (!op->is_one_shot) atomic_store(&device_own_slot(op->team)->working, op->seq);
+    status = gave_up(op, why);
+    if (status == PEN_OK) {
+        op->has_written = op->is_one_shot && overlaps(op) && !device_is_own_part(op);
+        status          = device_work(op, why);
+    }
+    if (status != PEN_OK) return status;
+    op->stage = op->is_one_shot ? AT_END : AT_LEAVING;
+    if (op->is_one_shot) return team->ops->event_record(team->end, op->call->stream, why);
+    return team->sync->signal(team, ++team->step, op->call->stream, why);
+}
+
+static pen_status leaving_stage(device_op *op, pen_error *why)
+{
+    device_team *team = op->team;
+    pen_status status = team->sync->passed(team, team->step, op->call->stream, why);
+    if (status == PEN_OK && op->copies_out)
+        status = team->ops->copy(op->call->out, op->out, op->out_bytes, op->call->stream, why);
+    if (status == PEN_OK) status = team->ops->event_record(team->end, op->call->stream, why);
+    if (status == PEN_OK) op->stage = AT_END;
+    return status;
+}
+
+static pen_status end_stage(device_op *op, pen_error *why)
+{
+    pen_status status = op->team->ops->event_done(op->team->end, why);
+    if (status != PEN_OK) return status;
+    op->stage = ENDED;
+    if (op->team->words->result == DEVICE_FLAG_CAME) return PEN_OK;
+    return why_set(
+        why, PEN_TIMED_OUT, "%s (call %" PRIu64 "): a device waited %.1f s for the others in vain",
+        coll_kind_name(op->call->kind), op->seq, (double)op->team->options.spin_ns / 1e9);
+}
+
+/* ---- the path ------------------------------------------------------------------------------------------ */
+
+static bool peers_work(const device_op *op)
+{
+    for (int i = 0; i < op->team->size; i++)
+        if (i != op->team->rank && op->team->slot[i] != NULL &&
+            atomic_load(&op->team->slot[i]->working) == op->seq)
+            return true;
+    return false;
+}
+
+static bool own_work_is_done(const device_op *op)
+{
+    return op->team->end == NULL || op->team->ops->event_done(op->team->end, NULL) != PEN_AGAIN;
+}
+
+/* Kernels of ours are short; a peer that does not end within the time is dead, and its kernels with it. */
+static void settle(device_op *op)
+{
+    const uint64_t until = clock_ms(&clock_real) + DEVICE_SETTLE_MS;
+    if (op->has_enqueued && op->team->end != NULL)
+        (void)op->team->ops->event_record(op->team->end, op->call->stream, NULL);
+    while ((peers_work(op) || (op->has_enqueued && !own_work_is_done(op))) &&
+           clock_ms(&clock_real) < until)
+        sched_yield();
+}
+
+static void end_op(device_op *op)
+{
+    atomic_store(&device_own_slot(op->team)->working, 0);
+    atomic_store(&device_own_slot(op->team)->ended, op->seq);
+    op->stage = ENDED;
+}
+
+/* A one-shot call in place has its input in the pool still. */
+static void give_up(device_op *op)
+{
+    device_team *team = op->team;
+    atomic_store(&device_own_slot(op->team)->given_up, op->seq);
+    if (team->words != NULL) *(volatile uint64_t *)&team->words->abort = 1;
+    if (team->nccl != NULL) team->options.nccl->abort(team->nccl);
+    settle(op);
+    if (op->has_written) {
+        op->has_written = false;
+        if (team->ops->copy((void *)(uintptr_t)op->call->in, op->in, op->in_bytes, op->call->stream,
+                            NULL) == PEN_OK)
+            settle(op);
+    }
+    end_op(op);
+}
+
+static pen_status device_start(void *team, void *state, const coll_call *call, uint64_t seq,
+                               pen_error *why)
+{
+    device_op *op  = state;
+    device_team *t = team;
+    *op =
+        (device_op){.team = t, .call = call, .seq = seq, .element = plan_dtype_bytes(call->dtype)};
+    op->in_bytes  = coll_in_elements(call, t->size, t->rank) * op->element;
+    op->out_bytes = coll_out_elements(call, t->size, t->rank) * op->element;
+    t->last       = seq;
+    if (t->setup == 0 && t->options.device < 0 && device_moves(op)) {
+        const void *buffer = call->in != NULL ? call->in : call->out;
+        t->device          = buffer != NULL ? t->ops->device(buffer) : t->ops->current();
+    }
+    fault_point(op);
+    arrive(op);
+    if (!t->is_ready || !device_moves(op)) return PEN_OK;
+    pen_status status = t->ops->enter(t->device, why);
+    if (status != PEN_OK) return status;
+    status = offer(op, why);
+    if (status != PEN_OK) give_up(op);
+    t->ops->leave();
+    return status;
+}
+
+/* Stages until one has to wait. */
+static pen_status advance_stages(device_op *op, pen_error *why)
+{
+    static pen_status (*const stages[ENDED])(device_op *, pen_error *) = {
+        [AT_ARRIVAL] = arrival_stage, [AT_SETUP] = setup_stage, [AT_READY] = ready_stage,
+        [AT_LEAVING] = leaving_stage, [AT_END] = end_stage,
+    };
+    while (op->stage != ENDED) {
+        const int stage   = op->stage;
+        pen_status status = stages[stage](op, why);
+        if (status == PEN_AGAIN && stage < AT_END && gave_up(op, why) != PEN_OK) return why->status;
+        if (status != PEN_OK) return status;
+        fault_point(op);
+    }
+    return PEN_OK;
+}
+
+static coll_state device_advance(void *state, pen_error *why)
+{
+    device_op *op         = state;
+    const bool needs_work = op->stage != AT_ARRIVAL || device_moves(op);
+    pen_status status     = needs_work ? op->team->ops->enter(op->team->device, why) : PEN_OK;
+    const bool is_inside  = needs_work && status == PEN_OK;
+    if (status == PEN_OK) status = advance_stages(op, why);
+    if (status == PEN_OK) end_op(op);
+    if (status != PEN_OK && status != PEN_AGAIN) give_up(op);
+    if (is_inside) op->team->ops->leave();
+    return status == PEN_OK ? COLL_DONE : status == PEN_AGAIN ? COLL_RUNNING : COLL_FAILED;
+}
+
+static void device_abort(void *state)
+{
+    device_op *op = state;
+    if (op->stage == ENDED) return;
+    const bool has_entered =
+        op->has_enqueued && op->team->ops->enter(op->team->device, NULL) == PEN_OK;
+    give_up(op);
+    if (has_entered) op->team->ops->leave();
+}
+
+static int device_missing(void *state, int *positions, int cap)
+{
+    const device_op *op     = state;
+    const device_team *team = op->team;
+    int n                   = 0;
+    for (int i = 0; i < team->size && n < cap; i++) {
+        if (i == team->rank) continue;
+        const bool has_come =
+            team->slot[i] != NULL && atomic_load(&device_entry_of(op, i)->arrived) >= op->seq &&
+            (op->stage != AT_READY || atomic_load(&device_entry_of(op, i)->offered) >= op->seq) &&
+            (op->stage < AT_READY || atomic_load(&team->slot[i]->step) >= team->step);
+        if (!has_come) positions[n++] = i;
+    }
+    return n;
+}
+
+const coll_path coll_path_device = {
+    .name    = "device",
+    .start   = device_start,
+    .advance = device_advance,
+    .abort   = device_abort,
+    .missing = device_missing,
+};

@@ -1,0 +1,189 @@
+/* device_internal.h - what lies in a control segment, and what the files of device.h share. */
+#ifndef WORKER_COLL_DEVICE_INTERNAL_H
+#define WORKER_COLL_DEVICE_INTERNAL_H
+
+#include "common/base/segment.h"
+#include "worker/collective/device/device.h"
+#include "worker/collective/device/device_sync.h"
+#include <stdatomic.h>
+
+enum {
+    DEVICE_TEAMS       = 64,      /* alive at a time, in one process */
+    DEVICE_POOL_BYTES  = 4 << 20, /* each of two: the largest one-shot call */
+    DEVICE_FLAGS_BYTES = DEVICE_ARRAYS_MAX * DEVICE_FLAG_BYTES,
+    DEVICE_CACHED      = 16, /* allocations of each peer that stay mapped */
+    DEVICE_SETTLE_MS   = 200 /* a peer that is alive ends its short kernels well within */
+};
+
+/* ---- shared memory ---------------------------------------------------------------------------- */
+
+/* One call of one member; calls alternate between two of these. */
+typedef struct {
+    _Alignas(64) _Atomic uint64_t arrived; /* seq of the call: header, scale and counts are there */
+    _Atomic uint64_t offered;              /* seq of the call: in and out are there */
+    uint32_t has_in, has_out, has_counts;
+    double scale;
+    device_ref in, out;
+    coll_header header;
+    uint64_t sends[DEVICE_ARRAYS_MAX], receives[DEVICE_ARRAYS_MAX]; /* all_to_all: elements */
+} device_entry;
+
+/* How far a member is with what the first call sets up. */
+typedef enum { SETUP_NONE, SETUP_SHARED, SETUP_TESTED, SETUP_MEASURED } device_setup_state;
+
+/* Where a member is with NCCL; from OPENED on a failure is final, and the same for all. */
+typedef enum { NCCL_UNNAMED, NCCL_NAMED, NCCL_OPENED, NCCL_FAILED, NCCL_TIMED } device_nccl_state;
+
+typedef struct {
+    _Alignas(64) _Atomic uint64_t step;    /* newest barrier signalled, as far as the host knows */
+    _Alignas(64) _Atomic uint64_t working; /* seq while it works on memory of peers; else 0 */
+    _Atomic uint64_t given_up;             /* seq of the call that it ended without success */
+    _Atomic uint64_t ended;                /* seq of its last call that ended */
+    _Alignas(
+        64) _Atomic uint32_t setup; /* device_setup_state; what belongs to it is written before */
+    uint8_t uuid[16];
+    device_ref pool;
+    device_event_ref event[2];
+    uint32_t has_nccl;
+    _Atomic uint32_t nccl;              /* device_nccl_state */
+    uint8_t nccl_name[NCCL_NAME_BYTES]; /* of member 0 */
+    double nccl_ns;
+    _Atomic uint64_t
+        mark; /* of the group's newest call here: twice its seq, and 1 when on a device */
+    _Atomic uint32_t refused; /* the first call found that devices cannot carry the group */
+    int32_t unreached;        /* RANK whose memory the test could not reach; -1: none */
+    double barrier_ns, bandwidth;
+    device_entry entry[2];
+} device_slot;
+
+typedef struct {
+    uint64_t magic, bytes;
+    _Alignas(64) _Atomic uint64_t team[DEVICE_TEAMS]; /* id; 0: free */
+    device_slot slot[DEVICE_TEAMS];
+} device_control;
+
+/* ---- this process ------------------------------------------------------------------------------- */
+struct device_place {
+    void *memory;            /* of the segment */
+    device_control *control; /* the same, as it is mapped */
+    segment_ref ref;
+    char address[128];
+    unsigned next; /* slots are taken in turn, so that one just left stays readable for long */
+};
+
+typedef struct {
+    device_ref ref; /* with offset 0 */
+    char *base;     /* NULL: unused */
+    uint64_t used;
+} device_mapping;
+
+typedef struct { /* memory of the team that grows as calls need it */
+    char *data;
+    size_t bytes;
+} device_staging;
+
+struct device_team {
+    device_place *place;
+    const device_ops *ops;
+    device_options options;
+    uint64_t id, last; /* last: seq of the last call begun */
+    uint64_t step;     /* newest barrier */
+    int size, rank, own_slot, device;
+    void *arrays; /* all below that are said to be [size] */
+    int *ranks;
+    device_control **peer; /* [size] */
+    segment_ref *peer_ref;
+    device_slot **slot; /* [size]; NULL: that peer has not made its side yet */
+    char text[160];
+
+    /* Made by the first call. */
+    int setup;
+    bool is_ready, is_refused, is_one_device;
+    const device_sync *sync;
+    uint64_t one_shot_bytes, measured_ns;
+    int rounds;
+    char *pool;
+    char **pools;                               /* [size] own and mapped */
+    device_ref *pool_ref;                       /* [size] */
+    device_event *own_event[2], *end, **events; /* [2 * size] of peers */
+    struct device_words {
+        uint64_t abort;
+        uint32_t result, pattern[32], answer[32];
+    } * words; /* host memory that kernels see */
+    device_staging in, out;
+    device_mapping *mapped; /* [size * DEVICE_CACHED] */
+    uint64_t uses;
+    void *nccl; /* NULL: not used */
+    int nccl_stage;
+    bool is_pending; /* HOSTFLAG: a signal whose event is not done yet */
+
+    /* Of the call in progress; all [size]. */
+    const void **operands;
+    void **results;
+    double *scale;
+    const coll_header **headers;
+};
+
+typedef struct {
+    device_team *team;
+    const coll_call *call;
+    uint64_t seq;
+    int stage;
+    size_t element, in_bytes, out_bytes;
+    const char
+        *in;   /* where the input lies that is worked on: the caller's, staged, or in the pool */
+    char *out; /* where the result goes first */
+    bool is_one_shot, copies_out, is_scaled, has_enqueued, has_written;
+} device_op;
+
+_Static_assert(sizeof(device_op) <= COLL_OP_BYTES, "an op fits into what the engine gives");
+
+/* ---- device_place.c ------------------------------------------------------------------------------ */
+bool device_find_peers(device_team *team); /* slots of all; false: not all are there yet */
+pen_status device_open_peers(device_team *team, const char *const *address, pen_error *why);
+void device_close_peers(device_team *team);
+pen_status device_take_slot(device_team *team, pen_error *why);
+void device_leave_slot(device_team *team);
+
+/* ---- device_setup.c: what the first call does before it begins ------------------------------------- */
+pen_status device_setup(device_team *team, device_stream stream, pen_error *why); /* OK, AGAIN */
+void device_setup_undo(device_team *team);
+
+/* ---- device_map.c: memory of other members --------------------------------------------------------- */
+/* A pointer of this process is believed of members that are this process. */
+pen_status device_check_process(const device_team *team, int who, const device_ref *ref,
+                                uint64_t process, pen_error *why);
+pen_status device_check_room(const device_team *team, int who, const device_ref *mapped,
+                             uint64_t offset, size_t bytes, pen_error *why);
+/* The first `bytes` from what a member says; CORRUPT: they do not lie in an allocation of its process. */
+pen_status device_map_cached(device_team *team, int who, const device_ref *said, size_t bytes,
+                             char **data, pen_error *why);
+
+/* ---- device_work.c: what a call moves ----------------------------------------------------------------- */
+bool device_moves(
+    const device_op *op); /* something lies on a device at all; the same on every member */
+bool device_is_small(const device_op *op);  /* one-shot; the same on every member */
+bool device_shows_in(const device_op *op);  /* peers read this member's input */
+bool device_shows_out(const device_op *op); /* peers write this member's output */
+bool device_is_own_part(
+    const device_op *op); /* in place, and what would be overwritten is the input itself */
+pen_status device_check_counts(const device_op *op, pen_error *why);
+pen_status device_work(device_op *op, pen_error *why); /* enqueues; inputs of all are ready */
+
+/* ---- device_nccl.c ---- */
+pen_status device_nccl_setup(device_team *team, device_stream stream,
+                             pen_error *why); /* OK, AGAIN */
+bool device_nccl_carries(
+    const device_op *op); /* after all have arrived; the same on every member */
+
+static inline device_slot *device_own_slot(const device_team *team)
+{
+    return team->slot[team->rank];
+}
+
+static inline device_entry *device_entry_of(const device_op *op, int who)
+{
+    return &op->team->slot[who]->entry[op->seq % 2];
+}
+
+#endif

@@ -1,0 +1,136 @@
+/* engine_fault.c - how calls and groups fail. */
+#include "worker/collective/engine/engine_internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/why.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one group ------------------------------------------------------------------------------- */
+void engine_group_fail(pen_group *g, const pen_error *why, bool names_call)
+{
+    if (g->has_failed) return;
+    g->failure    = *why;
+    g->names_call = names_call && g->head != NULL;
+    g->has_failed = true;
+}
+
+pen_status engine_refuse(const coll_engine *e, const pen_group *g, pen_error *why)
+{
+    if (e->has_failed) *why = e->failure;
+    if (g->has_failed) *why = g->failure;
+    return e->has_failed || g->has_failed ? why->status : PEN_OK;
+}
+
+/* A mismatch is found alike by all, if not in so many words; anything else may look different from elsewhere. */
+static bool needs_a_verdict(const coll_engine *e, const engine_call *c, const pen_error *why)
+{
+    return e->job.fault != NULL && c->g->size > 1 &&
+           (why->status != PEN_MISMATCH || c->is_one_sided);
+}
+
+/* A peer that gave up has its reasons, and tells the job itself: its sentence is the better one. */
+static bool is_an_echo(const pen_error *why)
+{
+    return why->status == PEN_PEER_LOST;
+}
+
+static void report(coll_engine *e, engine_call *c)
+{
+    const pen_error why  = c->why;
+    const uint64_t group = c->g->id, seq = c->seq;
+    const int n    = why.missing_n > 32 ? 32 : why.missing_n;
+    c->is_reported = true;
+    pthread_mutex_unlock(&e->lock);
+    e->job.fault(e->user, group, seq, why.missing, n, &why);
+    pthread_mutex_lock(&e->lock);
+}
+
+void engine_local_failure(coll_engine *e, engine_call *c, const pen_error *why)
+{
+    pen_group *g = c->g;
+    c->why       = *why;
+    c->state     = CALL_FAULTING;
+    if (!needs_a_verdict(e, c, why)) {
+        engine_group_fail(g, why, false);
+        return;
+    }
+    const uint64_t patience = is_an_echo(why) ? ENGINE_ECHO_MS : 0;
+    c->report_at_ms         = clock_ms(&clock_real) + patience;
+    c->fault_until_ms       = c->report_at_ms + e->verdict_ms;
+    if (patience == 0) report(e, c);
+}
+
+/* For a lease: a scheduler that is silent for so long counts as gone, which ends all calls in its own words.  Who stops
+ * waiting for one that is only slow has a sentence of its own, another one than its peers'. */
+void engine_await_verdict(coll_engine *e, engine_call *c)
+{
+    const uint64_t now = clock_ms(&clock_real);
+    if (!c->is_reported && now >= c->report_at_ms) report(e, c);
+    if (now >= c->fault_until_ms) engine_group_fail(c->g, &c->why, false);
+}
+
+/* ---- what the job says, from "pen-io" -------------------------------------------------------- */
+static bool has_member(const pen_group *g, int rank)
+{
+    for (int i = 0; i < g->size; i++)
+        if (g->ranks[i] == rank) return true;
+    return false;
+}
+
+static void note_loss(coll_engine *e, int rank, const pen_error *why)
+{
+    if (e->loss == NULL) e->loss = calloc((size_t)e->n_members, sizeof *e->loss);
+    if (e->loss != NULL && !e->is_lost[rank]) e->loss[rank] = *why;
+    e->is_lost[rank] = true;
+}
+
+void engine_group_inherit(coll_engine *e, pen_group *g)
+{
+    pen_error why;
+    for (int i = 0; i < g->size && !g->has_failed; i++) {
+        const int rank = g->ranks[i];
+        if (rank >= e->n_members || !e->is_lost[rank]) continue;
+        why_set(&why, PEN_PEER_LOST, "rank %d is gone", rank);
+        engine_group_fail(g, e->loss != NULL ? &e->loss[rank] : &why, true);
+    }
+}
+
+void coll_engine_lost(coll_engine *e, int rank, const pen_error *why)
+{
+    pthread_mutex_lock(&e->lock);
+    if (rank >= 0 && rank < e->n_members) note_loss(e, rank, why);
+    for (int i = 0; i < e->n_groups; i++)
+        if (has_member(e->group[i], rank)) engine_group_fail(e->group[i], why, true);
+    pthread_mutex_unlock(&e->lock);
+    if (e->mesh != NULL) {
+        pthread_mutex_lock(&e->mesh_lock);
+        mesh_lost(e->mesh, rank);
+        pthread_mutex_unlock(&e->mesh_lock);
+    }
+    engine_wake(e);
+}
+
+void coll_engine_fault(coll_engine *e, uint64_t group, uint64_t call, const pen_error *why)
+{
+    (void)call; /* the sentence names it; calls of a failed group are over, whichever it was */
+    pthread_mutex_lock(&e->lock);
+    for (int i = 0; i < e->n_groups; i++)
+        if (e->group[i]->id == group) engine_group_fail(e->group[i], why, false);
+    pthread_mutex_unlock(&e->lock);
+    engine_wake(e);
+}
+
+void coll_engine_fail(coll_engine *e, const pen_error *why)
+{
+    pthread_mutex_lock(&e->lock);
+    if (!e->has_failed) {
+        e->failure    = *why;
+        e->has_failed = true;
+    }
+    for (int i = 0; i < e->n_groups; i++) engine_group_fail(e->group[i], why, false);
+    pthread_mutex_unlock(&e->lock);
+    engine_wake(e);
+}

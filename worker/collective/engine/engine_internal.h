@@ -1,0 +1,235 @@
+/* engine_internal.h - what the files of the engine share.
+ *
+ * DESIGN
+ * Locks.     `lock` guards groups, their queues and the record; it is never held while a path works or while anything
+ *            of others is called.  `mesh_lock` is what mesh.h calls the engine's lock: it is held around every function
+ *            of mesh.h and of the wire path.  Nobody takes one while holding the other.
+ * Drivers.   A group is driven by one thread at a time (is_driven): a thread that waits for one of its calls, or
+ *            "pen-coll" when nobody does.  A driver marks the group, leaves the lock, advances the path, takes the
+ *            lock again and says what came of it.
+ * Callbacks. A call that ends is put aside and its callback runs when the lock has been left.
+ */
+#ifndef WORKER_COLL_ENGINE_INTERNAL_H
+#define WORKER_COLL_ENGINE_INTERNAL_H
+
+#include "worker/collective/device/device.h"
+#include "worker/collective/engine/engine.h"
+#include "worker/collective/engine/group.h"
+#include "worker/collective/hier/hier.h"
+#include "worker/collective/net/mesh.h"
+#include "worker/collective/shm/node.h"
+#include "worker/collective/engine/record.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum {
+    ENGINE_NAP_US      = 5000, /* longest sleep: deadlines and news of failures are seen after it */
+    ENGINE_NAP_POLL_US = 100,  /* with two kinds of link, of which only one can be slept on, or with
+                                  a device, whose events wake nobody */
+    ENGINE_ECHO_MS     = 200,  /* a peer that gave up may take that long to say why */
+    ENGINE_FAULT_MS =
+        500, /* the scheduler may take at least that long to find a sentence for all */
+    ENGINE_LOGGED_CALLS = 10, /* after a failure */
+    ENGINE_ADDRESSES    = 5,
+    ENGINE_ADDRESS_SIZE = 512
+};
+
+/* AGREEING: members learn whether all can reach each other's devices.  STAGING and RETURNING: buffers of a device are
+ * copied to or from host memory. */
+typedef enum {
+    CALL_QUEUED,
+    CALL_AGREEING,
+    CALL_STAGING,
+    CALL_RUNNING,
+    CALL_RETURNING,
+    CALL_FAULTING
+} call_state;
+
+typedef enum { PRETEND_NOTHING, PRETEND_REACHABLE, PRETEND_UNREACHABLE } engine_pretence;
+
+typedef struct engine_call {
+    struct engine_call *next, *prev;
+    pen_group *g;
+    coll_call call;
+    call_state state;      /* its driver's */
+    bool has_ended;        /* under the lock */
+    const coll_path *path; /* of this call: its group's, or that of device memory */
+    void *team;
+    uint64_t path_seq; /* of the calls that this path's team carries */
+    bool on_mesh;
+    struct engine_stage *stage; /* device memory goes through host memory; else NULL */
+    const device_ops *ops;      /* of its buffers */
+    coll_call vote;             /* AGREEING: the call that is carried out first */
+    int32_t can, all_can;       /* what it moves */
+    bool is_one_sided;          /* a mismatch that others may not have found */
+    uint64_t seq, begun_ms, deadline_ms, warn_at_ms, tell_at_ms, report_at_ms, fault_until_ms;
+    uint64_t begun_ns, since_ns; /* for the timeline, and for the counters; 0: off */
+    bool is_reported;            /* the job knows that it failed here */
+    uint64_t entry;              /* of the record */
+    pen_status status;
+    coll_done_fn done; /* NULL: a thread waits for it, who owns it */
+    void *user;
+    size_t *counts, *out_counts; /* copies, OWNED */
+    pen_error why;
+    char label[COLL_LABEL_BYTES];
+    _Alignas(64) uint8_t op[COLL_OP_BYTES];
+} engine_call;
+
+typedef struct engine_message { /* a send or receive that the thread "pen-coll" looks after */
+    struct engine_message *next, *prev;
+    pen_group *g;
+    mesh_message *message;
+    uint64_t deadline_ms, begun_ms;
+    void (*done)(void *user, const mesh_result *result);
+    void *user;
+    mesh_result result;
+} engine_message;
+
+struct coll_engine {
+    coll_setup setup;
+    coll_job job;
+    void *user;
+    int world_size, rank;
+    bool is_alone, is_deterministic;
+    int two_level; /* worker_two_level */
+    uint64_t warn_ms;
+    uint64_t verdict_ms; /* how long the job may take to find a sentence for all */
+
+    pthread_mutex_t mesh_lock;
+    mesh *mesh;
+    int mesh_fd,
+        news_fd; /* to sleep on; news_fd: an eventfd that wakes those who sleep on the mesh */
+    atomic_int mesh_sleepers;
+    schedule_table *table;
+    node_place *place;          /* NULL: no shared memory */
+    device_place *device_place; /* NULL: a build without devices, or no shared memory */
+    engine_pretence pretence;   /* for tests: host memory counts as a device's */
+    char address_text[ENGINE_ADDRESSES][ENGINE_ADDRESS_SIZE];
+    const char *address[ENGINE_ADDRESSES];
+    uint32_t n_addresses;
+
+    /* Who there is; written once, by coll_engine_joined(). */
+    int n_members;
+    void *members;                                 /* the memory of what has n_members */
+    char **host, **node_address, **device_address; /* [n_members] */
+    int *local_rank, *node_of; /* [n_members] of the machine, as the scheduler says */
+    int *place_of; /* [n_members] lowest rank of those who can map each other's memory */
+    bool *is_lost; /* under the lock, [n_members] */
+    pen_error *
+        loss; /* under the lock, [n_members] how; NULL: nobody is lost, or there is no memory to say */
+
+    pthread_mutex_t
+        making; /* of the groups that are made when first asked for; taken before the others */
+    pthread_mutex_t lock;
+    pthread_cond_t ended,
+        work; /* a call ended or a group is free to be driven; "pen-coll" has work */
+    pen_group **group;
+    int n_groups;
+    pen_group *node_group, *across_group;
+    engine_message *messages;
+    struct self_message *self_sent, *self_waiting; /* of groups of one */
+    engine_call *over;                             /* ended calls whose callbacks have not run */
+    bool has_failed, is_stopping, has_thread;
+    pen_error failure;
+    pthread_t thread;
+    record record;
+};
+
+/* ---- engine_sleep.c ----------------------------------------------------------------------------------------------- */
+/* What whoever drives groups sleeps on. */
+typedef struct {
+    bool node, wire, polled; /* doorbell, mesh; something that wakes nobody */
+} engine_links;
+bool engine_mesh_advance(coll_engine *e);
+/* What one thread took from the mesh may be for another, which sleeps on it. */
+void engine_pass_on(coll_engine *e);
+void engine_nap(coll_engine *e, uint32_t seen, engine_links links);
+/* Everyone who sleeps in engine_nap() or waits for work; any lock but mesh_lock. */
+void engine_wake(coll_engine *e);
+/* With the lock held: for `ended`, at most until then; 0: however long.  Not 0: it is that time. */
+int engine_await(coll_engine *e, uint64_t until_ms);
+
+/* ---- engine_call.c ------------------------------------------------------------------------------------------------ */
+/* Fills a call; what it points to stays the caller's. */
+void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
+/* Queues it; not PEN_OK: nothing was begun. */
+pen_status engine_call_begin(engine_call *c, pen_error *why);
+pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms,
+                      pen_error *why); /* all of it */
+
+/* ---- engine_drive.c ----------------------------------------------------------------------------------------------- */
+/* With the lock held; leaves it while the path works.  True: something was done. */
+bool engine_drive(coll_engine *e, pen_group *g);
+void engine_add_links(const pen_group *g, engine_links *links); /* under the lock */
+void engine_tell(coll_engine *e); /* without the lock: callbacks of calls that ended */
+void engine_call_free(engine_call *c);
+/* Drives its group until it has ended. */
+pen_status engine_call_wait(engine_call *c, pen_error *why);
+/* Drives the group's calls until *news, which callbacks of calls change, is not `seen` any more, or until_ms (0: none).
+ * False: there is nothing left to drive; a callback may be about to run on another thread. */
+bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long seen,
+                   uint64_t until_ms);
+
+/* ---- engine_device.c ---- */
+/* Sets path, team and on_mesh, and the state that the call is in next: AGREEING (c->vote is to be carried out), STAGING,
+ * or RUNNING, when it can be started. */
+pen_status engine_choose_path(engine_call *c, pen_error *why);
+pen_status engine_settle_device(engine_call *c, pen_error *why); /* the vote is over: likewise */
+/* The first call on devices failed on all members before it moved anything: STAGING is next.  False: none such. */
+bool engine_goes_round_device(engine_call *c, pen_error *why);
+pen_status engine_compare_memory(engine_call *c, pen_error *why); /* of the others; OK, MISMATCH */
+coll_state engine_stage_state(engine_call *c, pen_error *why);    /* of the copy under way */
+pen_status engine_stage_return(engine_call *c, pen_error *why);
+void engine_stage_end(engine_call *c); /* a call without a stage: nothing */
+
+/* ---- engine_path.c ------------------------------------------------------------------------------------------------ */
+void engine_take_path_of_group(engine_call *c); /* path, team, on_mesh and the next path_seq */
+/* A call failed in shared memory since a member cannot map the others: it is to be started again, over sockets, and so
+ * go all later ones.  False: it failed for another reason.  By the driver, without the lock. */
+bool engine_goes_round_node(engine_call *c, const pen_error *why);
+
+/* ---- engine_fault.c ----------------------------------------------------------------------------------------------- */
+void engine_group_fail(pen_group *g, const pen_error *why, bool names_call); /* under the lock */
+/* A new group with a member that was lost before has failed: nobody will say so again.  Under the lock. */
+void engine_group_inherit(coll_engine *e, pen_group *g);
+/* Why nothing can begin on the group; PEN_OK: it can.  Under the lock. */
+pen_status engine_refuse(const coll_engine *e, const pen_group *g, pen_error *why);
+void engine_local_failure(coll_engine *e, engine_call *c,
+                          const pen_error *why);           /* under the lock, which it leaves */
+void engine_await_verdict(coll_engine *e, engine_call *c); /* likewise */
+
+/* ---- group_shrink.c ----------------------------------------------------------------------------------------------- */
+pen_status engine_shrink(pen_group *g, uint64_t deadline_ms, pen_group **survivors, pen_error *why);
+
+typedef struct self_message self_message;
+
+/* ---- engine_message.c: point to point ------------------------------------------------------------------------------ */
+typedef struct {
+    bool is_send;
+    int peer, tag;
+    void *data;
+    size_t n;
+    pen_dtype dtype;
+    const char *label;
+} engine_transfer;
+pen_status engine_transfer_run(pen_group *g, const engine_transfer *t, uint64_t deadline_ms,
+                               mesh_result *result, pen_error *why);
+pen_status engine_transfer_begin(pen_group *g, const engine_transfer *t, uint64_t deadline_ms,
+                                 void (*done)(void *user, const mesh_result *result), void *user,
+                                 pen_error *why);
+
+/* ---- engine_thread.c ---------------------------------------------------------------------------------------------- */
+pen_status engine_thread_start(coll_engine *e, pen_error *why); /* under the lock; once */
+bool engine_message_look(engine_message *m); /* without it: whether it has ended, and how */
+
+/* ---- engine_agree.c ------------------------------------------------------------------------------------------------- */
+/* "same:deterministic=yes|...": what is shown among the addresses. */
+void engine_write_agreed(const coll_engine *e, char *text, size_t size);
+/* MISMATCH: names the setting, its values and two ranks, in the same words on all.  by_rank[n]: hosts are not NULL. */
+pen_status engine_compare_agreed(const coll_member *by_rank, int n, pen_error *why);
+
+/* ---- self.c --------------------------------------------------------------------------------------------------------- */
+extern const coll_path coll_path_self; /* a group of one: its team is NULL */
+
+#endif

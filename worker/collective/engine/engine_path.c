@@ -1,0 +1,34 @@
+/* engine_path.c - which way a call of a group goes, and what happens when that way does not exist for all members. */
+#include "worker/collective/engine/engine_internal.h"
+
+#include "common/base/log.h"
+
+#include <string.h>
+
+void engine_take_path_of_group(engine_call *c)
+{
+    pen_group *g = c->g;
+    c->path      = g->path;
+    c->team      = g->team;
+    c->on_mesh   = g->carrier == GROUP_WIRE;
+    c->path_seq  = ++g->path_seq;
+}
+
+/* Who refused is on the wire with its first call of the group, so this is the group's first call here too: no call
+ * ends without all members. */
+bool engine_goes_round_node(engine_call *c, const pen_error *why)
+{
+    pen_group *g   = c->g;
+    coll_engine *e = g->engine;
+    if (c->path != &coll_path_node || why->status != PEN_UNREACHABLE ||
+        !node_team_is_refused(g->node))
+        return false;
+    log_notice("%s: sockets carry a group of %d", why->text, g->size);
+    pthread_mutex_lock(&e->lock);
+    group_take_wire(g);
+    pthread_mutex_unlock(&e->lock);
+    g->path_seq--; /* the wire counts this call, as it does on who refused */
+    engine_take_path_of_group(c);
+    memset(c->op, 0, sizeof c->op);
+    return true;
+}

@@ -1,0 +1,86 @@
+/* engine_sleep.c - what drivers sleep on, and what wakes them. */
+#include "worker/collective/engine/engine_internal.h"
+
+#include <poll.h>
+#include <time.h>
+#include <unistd.h>
+
+bool engine_mesh_advance(coll_engine *e)
+{
+    pthread_mutex_lock(&e->mesh_lock);
+    const bool did = mesh_advance(e->mesh);
+    pthread_mutex_unlock(&e->mesh_lock);
+    return did;
+}
+
+/* What one thread took from the mesh may be for another, which sleeps on the mesh. */
+void engine_pass_on(coll_engine *e)
+{
+    const uint64_t one = 1;
+    if (atomic_load(&e->mesh_sleepers) == 0) return;
+    ssize_t written = write(e->news_fd, &one, sizeof one);
+    (void)written;
+}
+
+void coll_engine_look(coll_engine *e)
+{
+    if (e->mesh == NULL || pthread_mutex_trylock(&e->mesh_lock) != 0) return; /* who has it looks */
+    const bool did = mesh_advance(e->mesh);
+    mesh_look(e->mesh);
+    pthread_mutex_unlock(&e->mesh_lock);
+    if (did) engine_pass_on(e);
+}
+
+bool coll_engine_is_linked(coll_engine *e)
+{
+    if (e->mesh == NULL) return true;
+    pthread_mutex_lock(&e->mesh_lock);
+    const bool is = mesh_is_linked(e->mesh);
+    pthread_mutex_unlock(&e->mesh_lock);
+    return is;
+}
+
+static void sleep_on_mesh(coll_engine *e, long timeout_us)
+{
+    struct pollfd fd[2]           = {{.fd = e->mesh_fd, .events = POLLIN},
+                                     {.fd = e->news_fd, .events = POLLIN}};
+    const struct timespec timeout = {.tv_nsec = timeout_us * 1000};
+    uint64_t n;
+    atomic_fetch_add(&e->mesh_sleepers, 1);
+    if (ppoll(fd, 2, &timeout, NULL) > 0 && (fd[1].revents & POLLIN) != 0) {
+        ssize_t got = read(e->news_fd, &n, sizeof n);
+        (void)got;
+    }
+    atomic_fetch_sub(&e->mesh_sleepers, 1);
+}
+
+void engine_nap(coll_engine *e, uint32_t seen, engine_links links)
+{
+    const bool on_node = links.node && e->place != NULL, on_wire = links.wire && e->mesh != NULL;
+    const bool is_polled = links.polled || (on_node && on_wire);
+    const long us        = is_polled ? ENGINE_NAP_POLL_US : ENGINE_NAP_US;
+    if (on_node) {
+        if (on_wire) sleep_on_mesh(e, 0);
+        node_sleep(e->place, seen, (uint64_t)us);
+    } else if (on_wire) {
+        sleep_on_mesh(e, us);
+    } else {
+        nanosleep(&(struct timespec){.tv_nsec = ENGINE_NAP_POLL_US * 1000}, NULL);
+    }
+}
+
+void engine_wake(coll_engine *e)
+{
+    pthread_cond_broadcast(&e->work);
+    pthread_cond_broadcast(&e->ended);
+    if (e->place != NULL) node_ring_self(e->place);
+    if (e->news_fd >= 0) engine_pass_on(e);
+}
+
+int engine_await(coll_engine *e, uint64_t until_ms)
+{
+    const struct timespec until = {.tv_sec  = (time_t)(until_ms / 1000),
+                                   .tv_nsec = (long)(until_ms % 1000) * 1000000};
+    return until_ms != 0 ? pthread_cond_timedwait(&e->ended, &e->lock, &until)
+                         : pthread_cond_wait(&e->ended, &e->lock);
+}

@@ -1,0 +1,90 @@
+/* group.h - what a pen_group is: members in order, the path that carries their calls, and the queue of those calls.
+ *
+ * DESIGN
+ * Names.     A group has an id that all members compute alike, without a message: a hash of its parent's id, its
+ *            members' RANKs and how often the same members were put together before.  The world's is 1.
+ * Paths.     Chosen when the group is made, from what every member knows of every other, so all choose alike:
+ *            alone: self; one host: node; one member on each host: wire; several on several: hier.  What a member
+ *            finds by itself, that it cannot map the others, all learn in the group's first call (node.h, hier.c).
+ * Order.     Calls run one after another, as they were made.  Fields below the line belong to engine_drive.c.
+ */
+#ifndef WORKER_COLL_GROUP_H
+#define WORKER_COLL_GROUP_H
+
+#include "worker/collective/coll.h"
+
+struct coll_engine;
+struct device_team;
+struct engine_call;
+struct engine_message;
+struct hier_team;
+struct node_team;
+struct wire_team;
+
+typedef enum { GROUP_SELF, GROUP_NODE, GROUP_WIRE, GROUP_HIER } group_carrier;
+
+typedef struct { /* a set of members that became a group of its own, and how often */
+    uint64_t members;
+    uint32_t times;
+} group_child;
+
+struct pen_group {
+    pen_ctx *ctx;
+    struct coll_engine *engine; /* NULL until the job has joined */
+    uint64_t id;
+    int size, rank;
+    int *ranks;    /* [size] RANK of each position */
+    bool is_world; /* of some time: who asks it for its members gets those of now */
+    group_carrier carrier;
+    const coll_path *path;
+    void *team; /* path's */
+    struct node_team *node;
+    struct wire_team *wire; /* of every group of two or more: point to point goes here too */
+    struct hier_team *hier;
+    struct device_team *device; /* made when the first call on device memory comes, by its driver */
+    bool
+        device_is_settled; /* all members have agreed whether devices carry the group's calls, which */
+    bool was_on_device;    /* the newest call */
+    bool device_carries;           /* says */
+    uint64_t path_seq, device_seq; /* calls that each has carried: a team's count up by one */
+    group_child *child;
+    uint32_t n_children;
+
+    /* ---- under the engine's lock ---- */
+    uint64_t seq;             /* of the newest call */
+    struct engine_call *head; /* a list, in the order they were made */
+    int waiters;              /* threads that wait for a call of the group, and drive it */
+    bool is_driven;           /* one thread is inside the path */
+    bool has_failed;          /* for good; what every later call says: */
+    pen_error failure;
+    bool names_call;             /* the call in progress is added to that sentence */
+    bool has_shrunk;             /* coll_engine_shrunk() came: */
+    uint64_t successor;          /* id of the group that goes on */
+    int *survivors, n_survivors; /* RANKs */
+    pen_error shrink_why;
+};
+
+/* A group of members ranks[n] (RANKs), this one among them, which the engine carries from now on.  Waits for nobody, and
+ * reaches out for its members. */
+pen_status group_create(struct coll_engine *engine, uint64_t id, const int *ranks, int n,
+                        pen_group **g, pen_error *why);
+void group_destroy(pen_group *g); /* no call in progress; NULL is fine */
+
+/* The world of a context that has not joined yet: members are counted, nothing is carried. */
+pen_group *group_create_world(pen_ctx *ctx, int size, int rank);
+/* Chooses and makes what carries it. */
+pen_status group_connect(struct coll_engine *engine, pen_group *g, pen_error *why);
+
+/* Dials those of its members that its calls will need a connection to. */
+pen_status group_reach(struct coll_engine *engine, const pen_group *g, pen_error *why);
+
+/* Sockets carry it from now on, whatever did before.  Under the engine's lock, by its driver. */
+void group_take_wire(pen_group *g);
+
+/* Counts this set of members as a child and returns the id all members find for it; 0: no memory. */
+uint64_t group_child_id(pen_group *parent, const int *ranks, int n);
+uint64_t group_hash(uint64_t seed, const void *data, size_t size);
+
+const char *group_carrier_name(group_carrier carrier);
+
+#endif

@@ -1,0 +1,350 @@
+/* hier.c - the path of a group with several members on several hosts: inside each host, then between hosts.
+ *
+ * DESIGN
+ * Entry.     Members first show their headers to all, as a small all_gather between all of them, so that a mismatch is
+ *            told in the same words wherever it is; then everything below is known to fit.  They show with it whether
+ *            they can map the memory of their host: if one cannot, everything goes between all members directly.
+ * all_reduce Inside the host each member folds one slice of the inputs (reduce_scatter); members with the same place on
+ *            their hosts fold their slices (wire); inside the host slices are put together (all_gather).
+ * broadcast  Within the root's host, and from there to members of the same place; then inside the other hosts.
+ * all_gather, reduce_scatter: hier_parts.c.
+ * barrier    The entry is one.
+ * Others     go between all members directly, as do reductions whose result would depend on the order (a float SUM,
+ *            PROD or AVG while `deterministic`), unless the setting two_level=yes forces two levels.
+ */
+#include "worker/collective/hier/hier_internal.h"
+
+#include "common/base/arrays.h"
+#include "proto/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- who is where ---------------------------------------------------------------------------- */
+/* Position in `across`, whose members have the same place on their hosts, in the group's order. */
+static int place_across(const struct hier_team *team, int position)
+{
+    int place = 0;
+    for (int i = 0; i < position; i++) place += team->place[i] == team->place[position];
+    return place;
+}
+
+static void find_places(struct hier_team *team)
+{
+    for (int i = 0; i < team->o.size; i++)
+        for (int k = 0; k < i; k++) team->place[i] += team->host_of[k] == team->host_of[i];
+    for (int i = 0; i < team->o.size && team->o.across != NULL; i++)
+        team->at[team->place[i] * team->o.across_size + place_across(team, i)] = i;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+struct hier_team *hier_team_create(const hier_options *o)
+{
+    struct hier_team *team = aligned_alloc(64, sizeof *team);
+    if (team == NULL) return NULL;
+    memset(team, 0, sizeof *team);
+    team->o        = *o;
+    const size_t n = (size_t)o->size;
+    team->arrays = ARRAYS_NEW(ARRAY(team->headers, n), ARRAY(team->counts, (size_t)o->inside_size),
+                              ARRAY(team->host_of, n), ARRAY(team->shown, n),
+                              ARRAY(team->column, n), ARRAY(team->place, n), ARRAY(team->at, n));
+    if (team->arrays == NULL) {
+        free(team);
+        return NULL;
+    }
+    memcpy(team->host_of, o->host_of, n * sizeof *team->host_of);
+    team->o.host_of = team->host_of;
+    find_places(team);
+    return team;
+}
+
+void hier_team_destroy(struct hier_team *team)
+{
+    if (team == NULL) return;
+    if (team->o.across != NULL) wire_team_destroy(team->o.across);
+    if (team->o.inside != NULL) node_team_destroy(team->o.inside);
+    free(team->arrays);
+    free(team->scratch);
+    free(team);
+}
+
+bool hier_is_on_mesh(const struct hier_team *team)
+{
+    return atomic_load(&team->is_on_mesh);
+}
+
+/* ---- what goes where ------------------------------------------------------------------------- */
+static bool is_float(pen_dtype dtype)
+{
+    return dtype == PEN_F32 || dtype == PEN_F64 || dtype == PEN_F16 || dtype == PEN_BF16;
+}
+
+static bool depends_on_order(const coll_call *call)
+{
+    return is_float(call->dtype) &&
+           (call->op == PEN_SUM || call->op == PEN_PROD || call->op == PEN_AVG);
+}
+
+/* An average of integers is divided once, after the last sum: that is done on one level only. */
+static bool may_fold_in_two(const hier_options *o, const coll_call *call)
+{
+    if (call->op == PEN_AVG && !is_float(call->dtype)) return false;
+    if (!depends_on_order(call)) return true;
+    return !o->is_deterministic || o->is_forced;
+}
+
+/* Every member finds the same: hosts are even for all or for none, and `all_inside` is what all have shown. */
+static hier_phase first_phase(const hier_options *o, const coll_call *call, bool all_inside)
+{
+    if (call->kind == COLL_BARRIER) return PHASE_END;
+    if (!all_inside || o->across == NULL || o->inside == NULL) return PHASE_WHOLE;
+    switch (call->kind) {
+    case COLL_ALL_REDUCE: return may_fold_in_two(o, call) ? PHASE_SCATTER : PHASE_WHOLE;
+    case COLL_REDUCE_SCATTER: return may_fold_in_two(o, call) ? PHASE_SHARES : PHASE_WHOLE;
+    case COLL_ALL_GATHER: return PHASE_COLUMN;
+    case COLL_BROADCAST: return PHASE_ROOT;
+    default: return PHASE_WHOLE;
+    }
+}
+
+static size_t slice_of(const struct hier_team *team, size_t n, int who)
+{
+    const size_t parts = (size_t)team->o.inside_size, place = (size_t)who;
+    return n / parts + (place < n % parts);
+}
+
+static bool is_at_root(const struct hier_team *team, int root)
+{
+    return team->host_of[team->o.rank] == team->host_of[root];
+}
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+static pen_status begin_entry(hier_op *op, pen_error *why)
+{
+    const hier_options *o = &op->team->o;
+    op->shown.is_inside   = o->inside != NULL || o->inside_size == 1;
+    const coll_call part  = {.kind  = COLL_ALL_GATHER,
+                             .dtype = PEN_U8,
+                             .n     = sizeof op->shown,
+                             .in    = &op->shown,
+                             .out   = op->team->shown,
+                             .scale = 1,
+                             .label = op->call->label};
+    return hier_begin_part(op, ON_FLAT, &part, why);
+}
+
+static pen_status compare(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    team->all_inside       = true;
+    for (int i = 0; i < team->o.size; i++) {
+        coll_header *header                 = &team->shown[i].header;
+        header->label[COLL_LABEL_BYTES - 1] = '\0';
+        team->headers[i]                    = header;
+        team->all_inside &= team->shown[i].is_inside != 0;
+    }
+    return coll_headers_compare(team->headers, team->o.ranks, team->o.size, why);
+}
+
+static bool is_in_place(const hier_op *op)
+{
+    return op->call->in == op->call->out;
+}
+
+static size_t slice_bytes(const hier_op *op)
+{
+    const struct hier_team *team = op->team;
+    return team->counts[team->o.inside_rank] * plan_dtype_bytes(op->call->dtype);
+}
+
+/* Where the slices come together. */
+static void *whole(const hier_op *op)
+{
+    return is_in_place(op) ? op->team->scratch + slice_bytes(op) : op->call->out;
+}
+
+static pen_status begin_scatter(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    for (int i = 0; i < team->o.inside_size; i++) team->counts[i] = slice_of(team, op->call->n, i);
+    const size_t n   = team->counts[team->o.inside_rank];
+    const size_t all = op->call->n * plan_dtype_bytes(op->call->dtype);
+    pen_status status =
+        hier_make_scratch(team, slice_bytes(op) + (is_in_place(op) ? all : 0) + 1, why);
+    if (status != PEN_OK) return status;
+    const coll_call part = {.kind   = COLL_REDUCE_SCATTER,
+                            .op     = hier_inner_op(op->call),
+                            .dtype  = op->call->dtype,
+                            .n      = n,
+                            .in     = op->call->in,
+                            .out    = team->scratch,
+                            .counts = team->counts,
+                            .scale  = op->call->scale,
+                            .label  = op->call->label};
+    return hier_begin_part(op, ON_INSIDE, &part, why);
+}
+
+static pen_status begin_fold(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    const coll_call part   = {.kind  = COLL_ALL_REDUCE,
+                              .op    = hier_inner_op(op->call),
+                              .dtype = op->call->dtype,
+                              .n     = team->counts[team->o.inside_rank],
+                              .in    = team->scratch,
+                              .out   = team->scratch,
+                              .scale = 1,
+                              .label = op->call->label};
+    return hier_begin_part(op, ON_ACROSS, &part, why);
+}
+
+static pen_status begin_gather(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    hier_divide(op, team->scratch, team->counts[team->o.inside_rank]);
+    const coll_call part = {.kind   = COLL_ALL_GATHER,
+                            .dtype  = op->call->dtype,
+                            .n      = team->counts[team->o.inside_rank],
+                            .in     = team->scratch,
+                            .out    = whole(op),
+                            .counts = team->counts,
+                            .scale  = 1,
+                            .label  = op->call->label};
+    return hier_begin_part(op, ON_INSIDE, &part, why);
+}
+
+static void finish_gather(hier_op *op)
+{
+    const size_t all = op->call->n * plan_dtype_bytes(op->call->dtype);
+    if (is_in_place(op) && all > 0) memcpy(op->call->out, whole(op), all);
+}
+
+static pen_status begin_broadcast(hier_op *op, hier_level level, int root, pen_error *why)
+{
+    coll_call part = *op->call;
+    part.root      = root;
+    return hier_begin_part(op, level, &part, why);
+}
+
+/* Begins what this member has to do in the phase; nothing: is_running stays false. */
+static pen_status begin_phase(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    const int root         = op->call->root;
+    switch (op->phase) {
+    case PHASE_ENTRY: return begin_entry(op, why);
+    case PHASE_WHOLE: return hier_begin_part(op, ON_FLAT, op->call, why);
+    case PHASE_SCATTER: return begin_scatter(op, why);
+    case PHASE_FOLD: return begin_fold(op, why);
+    case PHASE_GATHER: return begin_gather(op, why);
+    case PHASE_ROOT:
+        if (!is_at_root(team, root)) return PEN_OK;
+        return begin_broadcast(op, ON_INSIDE, team->place[root], why);
+    case PHASE_HOSTS:
+        if (team->o.inside_rank != team->place[root]) return PEN_OK;
+        return begin_broadcast(op, ON_ACROSS, place_across(team, root), why);
+    case PHASE_LEAVES:
+        if (is_at_root(team, root)) return PEN_OK;
+        return begin_broadcast(op, ON_INSIDE, team->place[root], why);
+    case PHASE_COLUMN: return hier_begin_column(op, why);
+    case PHASE_ROWS: return hier_begin_rows(op, why);
+    case PHASE_SHARES: return hier_begin_shares(op, why);
+    case PHASE_TOTAL: return hier_begin_total(op, why);
+    case PHASE_END: break;
+    }
+    return PEN_OK;
+}
+
+static void end_call(hier_op *op)
+{
+    op->phase = PHASE_END;
+    hier_trim_scratch(op->team);
+}
+
+static pen_status next_phase(hier_op *op, pen_error *why)
+{
+    switch (op->phase) {
+    case PHASE_ENTRY:
+        if (compare(op, why) != PEN_OK) return why->status;
+        op->phase = first_phase(&op->team->o, op->call, op->team->all_inside);
+        break;
+    case PHASE_SCATTER:
+    case PHASE_FOLD:
+    case PHASE_ROOT:
+    case PHASE_HOSTS:
+    case PHASE_COLUMN:
+    case PHASE_SHARES: op->phase++; break;
+    case PHASE_GATHER:
+        finish_gather(op);
+        end_call(op);
+        break;
+    case PHASE_ROWS:
+        hier_finish_rows(op);
+        end_call(op);
+        break;
+    case PHASE_TOTAL:
+        hier_finish_total(op);
+        end_call(op);
+        break;
+    case PHASE_WHOLE:
+    case PHASE_LEAVES:
+    case PHASE_END: end_call(op); break;
+    }
+    if (coll_fault_point != NULL) coll_fault_point("hier", op->seq, (int)op->phase);
+    return begin_phase(op, why);
+}
+
+/* ---- the path -------------------------------------------------------------------------------- */
+static pen_status hier_start(void *team, void *memory, const coll_call *call, uint64_t seq,
+                             pen_error *why)
+{
+    hier_op *op = memory;
+    *op         = (hier_op){.team = team, .call = call, .seq = seq};
+    coll_header_of(call, op->team->o.size, seq, &op->shown.header);
+    if (coll_fault_point != NULL) coll_fault_point("hier", seq, PHASE_ENTRY);
+    return begin_phase(op, why);
+}
+
+static coll_state hier_advance(void *memory, pen_error *why)
+{
+    hier_op *op = memory;
+    while (op->phase != PHASE_END) {
+        if (op->is_running) {
+            coll_state state = hier_advance_part(op, why);
+            if (state == COLL_RUNNING) return COLL_RUNNING;
+            op->is_running = false;
+            if (state == COLL_FAILED) return COLL_FAILED;
+        }
+        if (next_phase(op, why) != PEN_OK) return COLL_FAILED;
+    }
+    return COLL_DONE;
+}
+
+static void hier_abort(void *memory)
+{
+    hier_abort_part(memory);
+}
+
+/* Positions of the inner team, said as positions of the whole one. */
+static int outer_position(const struct hier_team *team, hier_level level, int position)
+{
+    if (level == ON_FLAT) return position;
+    for (int i = 0; i < team->o.size; i++) {
+        const bool fits =
+            level == ON_INSIDE
+                ? team->host_of[i] == team->host_of[team->o.rank] && team->place[i] == position
+                : team->place[i] == team->o.inside_rank && place_across(team, i) == position;
+        if (fits) return i;
+    }
+    return team->o.rank;
+}
+
+static int hier_missing(void *memory, int *positions, int cap)
+{
+    hier_op *op = memory;
+    const int n = hier_missing_in_part(op, positions, cap);
+    for (int i = 0; i < n; i++) positions[i] = outer_position(op->team, op->level, positions[i]);
+    return n;
+}
+
+const coll_path coll_path_hier = {"hier", hier_start, hier_advance, hier_abort, hier_missing};

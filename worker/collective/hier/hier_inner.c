@@ -1,0 +1,110 @@
+/* hier_inner.c - the part of a call that is in progress, on one level, and the memory between parts. */
+#include "worker/collective/hier/hier_internal.h"
+
+#include "common/compute/simd/reduce.h"
+#include "common/base/why.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* more is given back after the call */
+
+pen_status hier_begin_part(hier_op *op, hier_level level, const coll_call *part, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    const uint64_t seq     = ++team->seq[level];
+    pen_status status;
+    op->part  = *part;
+    op->level = level;
+    atomic_store(&team->is_on_mesh, level != ON_INSIDE);
+    memset(team->inner, 0, sizeof team->inner);
+    if (level == ON_INSIDE) {
+        status = coll_path_node.start(team->o.inside, team->inner, &op->part, seq, why);
+    } else {
+        pthread_mutex_lock(team->o.mesh_lock);
+        status = coll_path_wire.start(level == ON_FLAT ? team->o.flat : team->o.across, team->inner,
+                                      &op->part, seq, why);
+        pthread_mutex_unlock(team->o.mesh_lock);
+    }
+    op->is_running = status == PEN_OK;
+    return status;
+}
+
+coll_state hier_advance_part(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    coll_state state       = COLL_RUNNING;
+    pthread_mutex_lock(team->o.mesh_lock);
+    mesh_advance(
+        team->o.mesh); /* also while inside: what is still to be sent may be waited for elsewhere */
+    if (op->level != ON_INSIDE) state = coll_path_wire.advance(team->inner, why);
+    pthread_mutex_unlock(team->o.mesh_lock);
+    return op->level == ON_INSIDE ? coll_path_node.advance(team->inner, why) : state;
+}
+
+void hier_abort_part(hier_op *op)
+{
+    struct hier_team *team = op->team;
+    if (!op->is_running) return;
+    op->is_running = false;
+    if (op->level == ON_INSIDE) {
+        coll_path_node.abort(team->inner);
+        return;
+    }
+    pthread_mutex_lock(team->o.mesh_lock);
+    coll_path_wire.abort(team->inner);
+    pthread_mutex_unlock(team->o.mesh_lock);
+}
+
+int hier_missing_in_part(hier_op *op, int *positions, int cap)
+{
+    struct hier_team *team = op->team;
+    int n                  = 0;
+    if (!op->is_running) return 0;
+    if (op->level == ON_INSIDE) {
+        n = coll_path_node.missing(team->inner, positions, cap);
+    } else {
+        pthread_mutex_lock(team->o.mesh_lock);
+        n = coll_path_wire.missing(team->inner, positions, cap);
+        pthread_mutex_unlock(team->o.mesh_lock);
+    }
+    return n;
+}
+
+/* ---- between parts --------------------------------------------------------------------------- */
+pen_status hier_make_scratch(struct hier_team *team, size_t bytes, pen_error *why)
+{
+    if (team->scratch_size >= bytes) return PEN_OK;
+    free(team->scratch);
+    team->scratch_size = 0;
+    team->scratch      = malloc(bytes);
+    if (team->scratch == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes", bytes);
+    team->scratch_size = bytes;
+    return PEN_OK;
+}
+
+void hier_trim_scratch(struct hier_team *team)
+{
+    if (team->scratch_size <= SCRATCH_KEPT_BYTES) return;
+    free(team->scratch);
+    team->scratch      = NULL;
+    team->scratch_size = 0;
+}
+
+pen_op hier_inner_op(const coll_call *call)
+{
+    return call->op == PEN_AVG ? PEN_SUM : call->op;
+}
+
+void hier_divide(const hier_op *op, void *sums, size_t n)
+{
+    const void *in         = sums;
+    const reduce_args args = {.op        = PEN_AVG,
+                              .dtype     = op->call->dtype,
+                              .n_in      = 1,
+                              .n_out     = 1,
+                              .in        = &in,
+                              .out       = &sums,
+                              .divide_by = op->team->o.size};
+    if (op->call->op == PEN_AVG) reduce(&args, 0, n);
+}

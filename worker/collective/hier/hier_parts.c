@@ -1,0 +1,155 @@
+/* hier_parts.c - all_gather and reduce_scatter in two levels, where every host has as many members.
+ *
+ * DESIGN
+ * Order.          Between the phases, parts lie in the order of place, then host, so that what belongs to the members
+ *                 of one place, one of each host, is one piece: a column.
+ * all_gather      Members of the same place gather their parts, a column; inside the host the columns are gathered, and
+ *                 each member puts the parts where they go.  So each part goes to each host once.
+ * reduce_scatter  The same backwards: inside the host each member folds the column of its place; members of the same
+ *                 place fold what their hosts have, each its own part.
+ */
+#include "worker/collective/hier/hier_internal.h"
+
+#include "proto/plan.h"
+
+#include <string.h>
+
+static size_t element_of(const hier_op *op)
+{
+    return plan_dtype_bytes(op->call->dtype);
+}
+
+static size_t part_of(const hier_op *op, int position)
+{
+    return coll_part(op->call->counts, op->call->n, position);
+}
+
+/* Elements that come together at each place, and in this member's column.  Returns all of them. */
+static size_t count(hier_op *op)
+{
+    struct hier_team *team = op->team;
+    const int hosts        = team->o.across_size;
+    size_t all             = 0;
+    for (int place = 0; place < team->o.inside_size; place++) {
+        team->counts[place] = 0;
+        for (int host = 0; host < hosts; host++)
+            team->counts[place] += part_of(op, team->at[place * hosts + host]);
+        all += team->counts[place];
+    }
+    for (int host = 0; host < hosts; host++)
+        team->column[host] = part_of(op, team->at[team->o.inside_rank * hosts + host]);
+    return all;
+}
+
+/* In the scratch: this member's column, and behind it the columns of all places. */
+static size_t column_bytes(const hier_op *op)
+{
+    return op->team->counts[op->team->o.inside_rank] * element_of(op);
+}
+
+static unsigned char *all_columns(const hier_op *op)
+{
+    return op->team->scratch + (column_bytes(op) + 63) / 64 * 64;
+}
+
+static pen_status make_room(hier_op *op, pen_error *why)
+{
+    const size_t all = count(op) * element_of(op);
+    return hier_make_scratch(op->team, (column_bytes(op) + 63) / 64 * 64 + all + 1, why);
+}
+
+/* Between the group's order, in `ordered`, and that of columns. */
+typedef enum { TO_COLUMNS, FROM_COLUMNS } direction;
+
+static void reorder(const hier_op *op, unsigned char *ordered, direction to)
+{
+    const struct hier_team *team = op->team;
+    unsigned char *column        = all_columns(op);
+    for (int i = 0; i < team->o.size; i++) {
+        const int position = team->at[i];
+        const size_t bytes = part_of(op, position) * element_of(op);
+        unsigned char *part =
+            ordered + coll_part_offset(op->call->counts, op->call->n, position) * element_of(op);
+        if (bytes > 0 && to == TO_COLUMNS) memcpy(column, part, bytes);
+        if (bytes > 0 && to == FROM_COLUMNS) memcpy(part, column, bytes);
+        column += bytes;
+    }
+}
+
+/* ---- all_gather ------------------------------------------------------------------------------ */
+pen_status hier_begin_column(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    pen_status status      = make_room(op, why);
+    if (status != PEN_OK) return status;
+    const coll_call part = {.kind   = COLL_ALL_GATHER,
+                            .dtype  = op->call->dtype,
+                            .n      = team->column[team->o.across_rank],
+                            .in     = op->call->in,
+                            .out    = team->scratch,
+                            .counts = team->column,
+                            .scale  = 1,
+                            .label  = op->call->label};
+    return hier_begin_part(op, ON_ACROSS, &part, why);
+}
+
+pen_status hier_begin_rows(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    const coll_call part   = {.kind   = COLL_ALL_GATHER,
+                              .dtype  = op->call->dtype,
+                              .n      = team->counts[team->o.inside_rank],
+                              .in     = team->scratch,
+                              .out    = all_columns(op),
+                              .counts = team->counts,
+                              .scale  = 1,
+                              .label  = op->call->label};
+    return hier_begin_part(op, ON_INSIDE, &part, why);
+}
+
+void hier_finish_rows(hier_op *op)
+{
+    reorder(op, op->call->out, FROM_COLUMNS);
+}
+
+/* ---- reduce_scatter -------------------------------------------------------------------------- */
+pen_status hier_begin_shares(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    pen_status status      = make_room(op, why);
+    if (status != PEN_OK) return status;
+    reorder(op, (unsigned char *)(uintptr_t)op->call->in, TO_COLUMNS);
+    const coll_call part = {.kind   = COLL_REDUCE_SCATTER,
+                            .op     = hier_inner_op(op->call),
+                            .dtype  = op->call->dtype,
+                            .n      = team->counts[team->o.inside_rank],
+                            .in     = all_columns(op),
+                            .out    = team->scratch,
+                            .counts = team->counts,
+                            .scale  = op->call->scale,
+                            .label  = op->call->label};
+    return hier_begin_part(op, ON_INSIDE, &part, why);
+}
+
+/* The columns are used up: the own part of the sum goes where they were. */
+pen_status hier_begin_total(hier_op *op, pen_error *why)
+{
+    struct hier_team *team = op->team;
+    const coll_call part   = {.kind   = COLL_REDUCE_SCATTER,
+                              .op     = hier_inner_op(op->call),
+                              .dtype  = op->call->dtype,
+                              .n      = team->column[team->o.across_rank],
+                              .in     = team->scratch,
+                              .out    = all_columns(op),
+                              .counts = team->column,
+                              .scale  = 1,
+                              .label  = op->call->label};
+    return hier_begin_part(op, ON_ACROSS, &part, why);
+}
+
+void hier_finish_total(hier_op *op)
+{
+    const size_t n = op->team->column[op->team->o.across_rank];
+    hier_divide(op, all_columns(op), n);
+    if (n > 0) memcpy(op->call->out, all_columns(op), n * element_of(op));
+}

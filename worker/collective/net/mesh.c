@@ -1,0 +1,138 @@
+/* mesh.c - the mesh itself: made, told who is there, left. */
+#include "worker/collective/net/mesh_internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/why.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { ARENA_BYTES = 64 << 10 };
+
+_Static_assert((int)COLL_KINDS == (int)WIRE_SHOW_KINDS, "the wire knows every collective");
+_Static_assert((int)COLL_LABEL_BYTES == (int)WIRE_LABEL_MAX, "labels fit");
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
+{
+    mesh *m = calloc(1, sizeof *m);
+    if (m == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for connections to workers");
+    m->o = *o;
+    if (m->o.lanes < 1) m->o.lanes = 1;
+    if (m->o.lanes > WIRE_LANES_MAX) m->o.lanes = WIRE_LANES_MAX;
+    m->self                   = -1;
+    m->epoll_fd               = epoll_create1(EPOLL_CLOEXEC);
+    m->wake_fd                = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    m->arena                  = wire_arena_create(ARENA_BYTES);
+    transport_options options = mesh_transport_options(m);
+    pen_status status         = PEN_OK;
+    guard_listen(o->guard, &options);
+    if (m->epoll_fd < 0 || m->wake_fd < 0 || m->arena == NULL)
+        status = why_set(why, PEN_NO_MEMORY,
+                         "cannot make a mesh: %m; raise the limit of open files (ulimit -n)");
+    if (status == PEN_OK) status = mesh_watch(m, m->wake_fd, &m->wake_fd, why);
+    if (status == PEN_OK) status = transport_listen(o->listen, &options, &m->listener, why);
+    if (status != PEN_OK) {
+        mesh_destroy(m, 0);
+        return status;
+    }
+    const char *scheme = transport_find(o->listen)->scheme;
+    m->copies          = strcmp(scheme, "tcp") != 0 && strcmp(scheme, "ipc") != 0;
+    *out               = m;
+    return PEN_OK;
+}
+
+const char *mesh_address(const mesh *m)
+{
+    return transport_address(m->listener);
+}
+
+static void close_links(mesh *m, uint32_t linger_ms)
+{
+    for (int i = 0; m->peer != NULL && i < m->n_peers; i++)
+        for (uint64_t lane = 0; m->peer[i].link != NULL && lane < m->o.lanes; lane++)
+            mesh_close_link(&m->peer[i].link[lane], linger_ms);
+}
+
+static void free_mesh(mesh *m)
+{
+    for (int i = 0; m->peer != NULL && i < m->n_peers; i++) mesh_peer_fini(&m->peer[i]);
+    free(m->peer);
+    mesh_free_holds(m);
+    if (m->epoll_fd >= 0) close(m->epoll_fd);
+    if (m->wake_fd >= 0) close(m->wake_fd);
+    wire_arena_destroy(m->arena);
+    wire_out_free(&m->out);
+    free(m->gone);
+    free(m);
+}
+
+/* ---- leaving --------------------------------------------------------------------------------- */
+/* It speaks to this worker, which has no connection yet by which it could say goodbye. */
+static bool is_owed_goodbye(const mesh_peer *p)
+{
+    return p->link != NULL && !p->is_lost && !p->has_left && p->caller[0] != 0 && !p->link[0].is_up;
+}
+
+static void dial_callers(mesh *m)
+{
+    pen_error why;
+    for (int i = 0; i < m->n_peers; i++)
+        if (is_owed_goodbye(&m->peer[i])) (void)mesh_dial(m, i, &why);
+}
+
+static bool is_anyone_owed(const mesh *m)
+{
+    int i = 0;
+    while (i < m->n_peers && !is_owed_goodbye(&m->peer[i])) i++;
+    return i < m->n_peers;
+}
+
+/* Who has spoken may still wait to hear what became of its words; who never did waits for nothing. */
+static void say_goodbye(mesh *m, uint32_t patience_ms)
+{
+    const uint64_t until = clock_ms(&clock_real) + patience_ms;
+    if (m->peer == NULL) return;
+    dial_callers(m);
+    while (is_anyone_owed(m) && clock_ms(&clock_real) < until)
+        if (!mesh_advance(m)) poll(NULL, 0, 1);
+    for (int i = 0; i < m->n_peers; i++) {
+        wire_peer head = {.kind = WIRE_WITHDRAWN};
+        pen_error why;
+        if (m->peer[i].link != NULL && m->peer[i].link[0].is_up)
+            (void)mesh_say(m, i, &head, NULL, 0, NULL, &why);
+    }
+}
+
+void mesh_destroy(mesh *m, uint32_t linger_ms)
+{
+    if (m == NULL) return;
+    while (m->teams != NULL) wire_team_destroy(m->teams);
+    if (linger_ms > 0) say_goodbye(m, linger_ms);
+    mesh_clear(m, &m->early);
+    close_links(m, linger_ms);
+    transport_close(m->listener, 0);
+    if (mesh_has_all_back(m))
+        free_mesh(m); /* else a transport that keeps memory would write into it */
+}
+
+pen_status mesh_set_peers(mesh *m, int self, int n, const uint64_t *incarnation,
+                          const char *const *address, const char *const *host, uint64_t job,
+                          pen_error *why)
+{
+    if (m->peer != NULL)
+        return why_set(why, PEN_WRONG_STATE, "who the workers are was said already");
+    m->peer       = calloc((size_t)n, sizeof *m->peer);
+    bool is_whole = m->peer != NULL;
+    m->n_peers    = n;
+    m->self       = self;
+    m->job        = job;
+    for (int i = 0; i < n && is_whole; i++)
+        is_whole = mesh_peer_init(m, i, incarnation[i], address[i], host != NULL ? host[i] : NULL);
+    if (!is_whole) return why_set(why, PEN_NO_MEMORY, "no memory for %d workers", n);
+    return mesh_watch(m, transport_poll_fd(m->listener), m->listener, why);
+}

@@ -1,0 +1,164 @@
+/* mesh_lend.c - memory that the transport has, and how it comes back. */
+#include "worker/collective/net/mesh_internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/list.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+struct mesh_hold {
+    buf base;
+    mesh *m;
+    mesh_hold *next, *prev; /* of what is lent */
+    mesh_hold *below;       /* on a stack: returned, or spare */
+    mesh_link *link;
+    runner_debt *debt;
+    bool is_doubtful, is_back; /* its connection ended: not counted as back until that is judged */
+};
+
+/* In whatever thread the transport drops its last reference. */
+static void give_back(buf *base)
+{
+    mesh_hold *h = (mesh_hold *)base;
+    mesh *m      = h->m;
+    atomic_fetch_add(&m->returning, 1);
+    mesh_hold *top = atomic_load(&m->returned);
+    do h->below = top;
+    while (!atomic_compare_exchange_weak(&m->returned, &top, h));
+    if (atomic_load(&m->wants_returns)) eventfd_write(m->wake_fd, 1);
+    atomic_fetch_sub(&m->returning, 1);
+}
+
+static buf *lend(mesh *m, mesh_link *l, const void *data, size_t bytes, runner_debt *debt)
+{
+    mesh_hold *h = m->spare;
+    if (h != NULL)
+        m->spare = h->below;
+    else
+        h = malloc(sizeof *h);
+    if (h == NULL) return NULL;
+    *h = (mesh_hold){.m = m, .link = l, .debt = debt};
+    buf_init(&h->base, (void *)(uintptr_t)data, bytes, give_back);
+    LIST_PREPEND(m->lent, h);
+    debt->n++;
+    return &h->base;
+}
+
+static buf *copy(const void *data, size_t bytes)
+{
+    buf *b = buf_new(bytes);
+    if (b != NULL) memcpy(b->data, data, bytes);
+    return b;
+}
+
+buf *mesh_lend(mesh *m, mesh_link *l, const void *data, size_t bytes, runner_debt *debt)
+{
+    return m->copies ? copy(data, bytes) : lend(m, l, data, bytes, debt);
+}
+
+static void settle_one(mesh *m, mesh_hold *h)
+{
+    if (h->is_doubtful) {
+        h->is_back = true;
+        return;
+    }
+    h->debt->n--;
+    LIST_REMOVE(m->lent, h);
+    h->below = m->spare;
+    m->spare = h;
+}
+
+void mesh_collect(mesh *m)
+{
+    if (atomic_load(&m->returned) == NULL) return;
+    mesh_hold *h = atomic_exchange(&m->returned, NULL);
+    for (mesh_hold *next; h != NULL; h = next) {
+        next = h->below;
+        settle_one(m, h);
+    }
+}
+
+/* Said before the last look, so that what comes back after that look is heard of. */
+void mesh_await_returns(mesh *m)
+{
+    atomic_store(&m->wants_returns, true);
+    mesh_collect(m);
+}
+
+bool mesh_is_owing(const mesh *m, const void *owner)
+{
+    const mesh_hold *h = m->lent;
+    while (h != NULL && h->debt->owner != owner) h = h->next;
+    return h != NULL;
+}
+
+/* Whose connection ended: the debt is told whose, once it is known that it matters. */
+static void cut(mesh_hold *h)
+{
+    h->debt->is_cut = true;
+    h->debt->cut_by = h->link->rank;
+}
+
+void mesh_cut(mesh *m, const mesh_link *l)
+{
+    for (mesh_hold *h = m->lent; h != NULL; h = h->next)
+        if (h->link == l) cut(h);
+}
+
+void mesh_doubt(mesh *m, const mesh_link *l)
+{
+    for (mesh_hold *h = m->lent; h != NULL; h = h->next)
+        if (h->link == l) h->is_doubtful = true;
+}
+
+static void decide(mesh *m, mesh_hold *h, bool is_cut)
+{
+    if (is_cut) cut(h);
+    h->is_doubtful = false;
+    if (h->is_back) settle_one(m, h);
+}
+
+void mesh_decide(mesh *m, int rank, bool is_cut)
+{
+    LIST_EACH(h, m->lent)
+        if (h->is_doubtful && h->link->rank == rank) decide(m, h, is_cut);
+}
+
+void mesh_decide_of(mesh *m, const void *owner)
+{
+    LIST_EACH(h, m->lent)
+        if (h->is_doubtful && h->debt->owner == owner) decide(m, h, true);
+}
+
+void mesh_cut_of(mesh *m, const void *owner)
+{
+    for (mesh_hold *h = m->lent; h != NULL; h = h->next) {
+        if (h->debt->owner != owner || h->link->t == NULL) continue;
+        mesh_cut(m, h->link);
+        h->link->is_stuck = true;
+    }
+}
+
+/* Holds come back soon after all links are closed; who still pushes one has not left this memory. */
+bool mesh_has_all_back(mesh *m)
+{
+    const uint64_t until = clock_ms(&clock_real) + MESH_CUT_MS;
+    for (;;) {
+        for (int i = 0; m->lent != NULL && i < m->n_peers; i++) mesh_decide(m, i, true);
+        mesh_collect(m);
+        if (m->lent == NULL && atomic_load(&m->returning) == 0) return true;
+        if (clock_ms(&clock_real) > until) return false;
+        poll(NULL, 0, 1);
+    }
+}
+
+void mesh_free_holds(mesh *m)
+{
+    for (mesh_hold *h = m->spare, *next; h != NULL; h = next) {
+        next = h->below;
+        free(h);
+    }
+}

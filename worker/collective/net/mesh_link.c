@@ -1,0 +1,264 @@
+/* mesh_link.c - the connections this worker dialled: what it sends, and what waits for them. */
+#include "worker/collective/net/mesh_internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/list.h"
+#include "common/base/log.h"
+#include "common/base/why.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+enum { HEAD_BYTES_MAX = 4 << 10 };
+
+struct mesh_post {
+    mesh_post *next, *prev;
+    buf *body;
+    size_t size;
+    uint8_t head[];
+};
+
+pen_status mesh_watch(mesh *m, int fd, void *tag, pen_error *why)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = tag};
+    if (epoll_ctl(m->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) return PEN_OK;
+    return why_set(why, PEN_NO_MEMORY, "cannot watch a connection: %m");
+}
+
+transport_options mesh_transport_options(const mesh *m)
+{
+    return (transport_options){.head_bytes_max = HEAD_BYTES_MAX,
+                               .heartbeat_ms   = (uint32_t)m->o.heartbeat_ms};
+}
+
+static void drop_posts(mesh_link *l)
+{
+    LIST_EACH(p, l->posts) {
+        buf_release(p->body);
+        free(p);
+        l->m->n_posts--;
+    }
+    l->posts = NULL;
+}
+
+void mesh_close_link(mesh_link *l, uint32_t linger_ms)
+{
+    if (l->t == NULL) return;
+    if (!l->is_up) l->m->n_dialling--;
+    epoll_ctl(l->m->epoll_fd, EPOLL_CTL_DEL, transport_poll_fd(l->t), NULL);
+    transport_close(l->t, linger_ms);
+    reach_end(&l->reach);
+    l->t     = NULL;
+    l->is_up = false;
+    drop_posts(l);
+}
+
+static pen_status dial(mesh *m, mesh_link *l, pen_error *why)
+{
+    transport_options options = mesh_transport_options(m);
+    guard_dial(m->o.guard, GUARD_WORKER, &options);
+    pen_status status = transport_dial(m->peer[l->rank].address, &options, &l->t, why);
+    if (status != PEN_OK) return status;
+    status = mesh_watch(m, transport_poll_fd(l->t), l, why);
+    reach_begin(&l->reach, m->o.name_ms, clock_ms(&clock_real));
+    l->dials++;
+    m->n_dialling++;
+    if (status != PEN_OK) mesh_close_link(l, 0);
+    return status;
+}
+
+pen_status mesh_dial(mesh *m, int rank, pen_error *why)
+{
+    const mesh_peer *p = &m->peer[rank];
+    if (rank == m->self || p->is_lost || p->has_left || p->link[0].t != NULL) return PEN_OK;
+    return dial(m, &p->link[0], why);
+}
+
+bool mesh_is_linked(const mesh *m)
+{
+    return m->n_dialling == 0;
+}
+
+static pen_status post(mesh_link *l, const wire_out *head, buf *body, pen_error *why)
+{
+    mesh_post *p = malloc(sizeof *p + head->size);
+    if (p == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a message of a collective");
+    *p = (mesh_post){.body = body, .size = head->size};
+    memcpy(p->head, head->data, head->size);
+    LIST_APPEND(l->posts, p);
+    l->m->n_posts++;
+    return PEN_OK;
+}
+
+/* Oldest first; what does not go now waits for the next UP. */
+static void flush(mesh_link *l)
+{
+    while (l->posts != NULL) {
+        mesh_post *p = l->posts;
+        if (transport_send(l->t, 0, p->head, p->size, p->body) != PEN_OK) return;
+        LIST_REMOVE(l->posts, p);
+        l->m->n_posts--;
+        free(p);
+    }
+}
+
+static pen_status pass(mesh_link *l, const wire_out *head, buf *body, pen_error *why)
+{
+    if (l->is_up && l->posts == NULL) {
+        const pen_status status = transport_send(l->t, 0, head->data, head->size, body);
+        if (status == PEN_OK) return PEN_OK;
+        if (status != PEN_AGAIN)
+            return why_set(why, status, "cannot send to rank %d: %s", l->rank,
+                           pen_status_info(status)->text);
+    }
+    return post(l, head, body, why);
+}
+
+static uint32_t choose_lane(mesh *m, mesh_peer *p, const wire_peer *head, size_t bytes)
+{
+    const bool may_choose = head->kind == WIRE_PART || head->kind == WIRE_SECTION;
+    if (!may_choose || bytes < MESH_LANE_FROM || m->o.lanes == 1) return 0;
+    return p->next_lane++ % (uint32_t)m->o.lanes;
+}
+
+static pen_status say(mesh *m, mesh_link *l, wire_peer *head, const void *data, size_t bytes,
+                      runner_debt *debt, pen_error *why)
+{
+    head->job           = m->job;
+    head->from          = m->peer[m->self].incarnation;
+    head->to            = m->peer[l->rank].incarnation;
+    head->rank          = m->self;
+    head->lane          = l->lane;
+    head->payload_bytes = bytes;
+    pen_status status   = l->t == NULL ? dial(m, l, why) : PEN_OK;
+    head->dial          = l->dials;
+    if (status == PEN_OK) status = wire_peer_encode(head, &m->out, why);
+    if (status != PEN_OK) return status;
+    buf *body = bytes > 0 ? mesh_lend(m, l, data, bytes, debt) : NULL;
+    if (bytes > 0 && body == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for a message of a collective");
+    status = pass(l, &m->out, body, why);
+    if (status != PEN_OK) buf_release(body);
+    return status;
+}
+
+pen_status mesh_say(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
+                    runner_debt *debt, pen_error *why)
+{
+    mesh_peer *p = &m->peer[rank];
+    if (p->is_lost) return why_set(why, PEN_PEER_LOST, "rank %d is gone", rank);
+    if (p->has_left) return PEN_OK; /* it wanted nothing more */
+    return say(m, &p->link[choose_lane(m, p, head, bytes)], head, data, bytes, debt, why);
+}
+
+/* Closes it, and tells the peer on another that this was on purpose. */
+static void reopen(mesh_link *l)
+{
+    mesh_peer *p   = &l->m->peer[l->rank];
+    wire_peer head = {.kind = WIRE_CREDIT, .credit = p->letters_used};
+    pen_error why;
+    mesh_close_link(l, 0);
+    if (p->is_lost || p->has_left) return;
+    if (say(l->m, l, &head, NULL, 0, NULL, &why) == PEN_OK) p->letters_told = p->letters_used;
+}
+
+static void reopen_links_of(mesh *m, const void *owner)
+{
+    mesh_cut_of(m, owner);
+    for (int i = 0; i < m->n_peers; i++)
+        for (uint64_t lane = 0; lane < m->o.lanes; lane++) {
+            mesh_link *l = &m->peer[i].link[lane];
+            if (l->is_stuck) reopen(l);
+            l->is_stuck = false;
+        }
+}
+
+void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms)
+{
+    const uint64_t begun = clock_ms(&clock_real);
+    bool is_cut          = false;
+    mesh_decide_of(m, owner);
+    for (mesh_collect(m); mesh_is_owing(m, owner); mesh_collect(m)) {
+        const uint64_t waited = clock_ms(&clock_real) - begun;
+        if (!is_cut && waited >= grace_ms) reopen_links_of(m, owner);
+        is_cut |= waited >= grace_ms;
+        if (waited > grace_ms + MESH_CUT_MS) {
+            log_error(
+                "a closed connection to a worker keeps memory; this is a bug of the transport");
+            return;
+        }
+        poll(NULL, 0, 1);
+    }
+}
+
+bool mesh_has_posts(const mesh *m, int rank)
+{
+    for (uint64_t lane = 0; m->n_posts > 0 && lane < m->o.lanes; lane++)
+        if (m->peer[rank].link[lane].posts != NULL) return true;
+    return false;
+}
+
+static void link_up(mesh_link *l)
+{
+    if (l->is_up) return;
+    l->is_up = true;
+    reach_up(&l->reach);
+    l->m->n_dialling--;
+    flush(l);
+}
+
+static void link_down(mesh_link *l)
+{
+    if (!l->is_up) return;
+    l->is_up = false;
+    reach_down(&l->reach, l->m->o.lease_ms / 10, clock_ms(&clock_real));
+    l->m->n_dialling++;
+    mesh_doubt(l->m, l);
+    l->m->peer[l->rank].is_cut_off = true;
+    mesh_suspect(l->m, l->rank);
+}
+
+bool mesh_drain_link(mesh_link *l)
+{
+    transport_event event;
+    bool any = false;
+    while (l->t != NULL && transport_recv(l->t, &event) == PEN_OK) {
+        any = true;
+        switch (event.kind) {
+        case TRANSPORT_UP: link_up(l); break;
+        case TRANSPORT_DOWN: link_down(l); break;
+        case TRANSPORT_MESSAGE:
+            buf_release(event.body); /* nobody answers on it */
+            stat_add(l->m->o.stats, STAT_REFUSED, 1);
+            break;
+        case TRANSPORT_REFUSED:
+            stat_add(l->m->o.stats, STAT_REFUSED, 1);
+            reach_refused(&l->reach, event.note);
+            break;
+        }
+    }
+    return any;
+}
+
+static void look_at(mesh *m, int rank, uint64_t now_ms)
+{
+    const mesh_peer *p = &m->peer[rank];
+    for (uint64_t lane = 0; p->link != NULL && lane < m->o.lanes; lane++) {
+        mesh_link *l = &p->link[lane];
+        if (l->is_up && lane == 0)
+            reach_doubt(&l->reach, transport_unconfirmed_ms(l->t), m->o.lease_ms, now_ms);
+        const char *words = l->t != NULL ? reach_look(&l->reach, p->address, now_ms) : NULL;
+        if (words != NULL) m->o.unreached(m->o.user, rank, p->address, words);
+    }
+}
+
+void mesh_look(mesh *m)
+{
+    const uint64_t now_ms = clock_ms(&clock_real);
+    if (m->peer == NULL || m->o.unreached == NULL || now_ms - m->looked_ms < REACH_LOOK_MS) return;
+    m->looked_ms = now_ms;
+    for (int i = 0; i < m->n_peers; i++)
+        if (!m->peer[i].is_lost && !m->peer[i].has_left) look_at(m, i, now_ms);
+}

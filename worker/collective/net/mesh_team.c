@@ -1,0 +1,143 @@
+/* mesh_team.c - groups: their members' connections, and for which of them something is. */
+#include "worker/collective/net/mesh_internal.h"
+
+#include "common/base/arrays.h"
+#include "common/base/list.h"
+#include "common/base/vec.h"
+#include "common/base/why.h"
+
+#include <stdlib.h>
+
+static wire_team *find_team(const mesh *m, uint64_t id)
+{
+    wire_team *t = m->teams;
+    while (t != NULL && t->id != id) t = t->next;
+    return t;
+}
+
+static bool is_gone(const mesh *m, uint64_t id)
+{
+    for (size_t i = 0; i < m->n_gone; i++)
+        if (m->gone[i] == id) return true;
+    return false;
+}
+
+void mesh_deliver(mesh *m, const wire_peer *head, buf *body)
+{
+    wire_team *team = find_team(m, head->group);
+    if (head->kind == WIRE_CREDIT && head->group == 0) {
+        p2p_credit(m, head->rank, head->credit);
+    } else if (team != NULL) {
+        const int from = team->position[head->rank];
+        if (from < 0)
+            mesh_refuse(m, "it is not a member of that group", head);
+        else if (head->kind >= WIRE_LETTER)
+            p2p_take(team, from, head, body);
+        else
+            wire_take(team, from, head, body);
+    } else if (is_gone(m, head->group)) {
+        p2p_used_up(m, head->rank, head);
+    } else {
+        mesh_park(m, &m->early, head, body);
+    }
+}
+
+static void free_team(wire_team *t)
+{
+    free(t->arrays);
+    free(t);
+}
+
+static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, int rank)
+{
+    const size_t n = (size_t)size;
+    wire_team *t   = calloc(1, sizeof *t);
+    if (t == NULL) return NULL;
+    *t        = (wire_team){.m = m, .id = id, .size = size, .rank = rank};
+    t->arrays = ARRAYS_NEW(ARRAY(t->ranks, n), ARRAY(t->position, (size_t)m->n_peers),
+                           ARRAY(t->mate, n), ARRAY(t->letters_to, n), ARRAY(t->letters_from, n));
+    if (t->arrays == NULL) {
+        free(t);
+        return NULL;
+    }
+    for (int i = 0; i < m->n_peers; i++) t->position[i] = -1;
+    for (int i = 0; i < size; i++) {
+        t->ranks[i]           = ranks[i];
+        t->position[ranks[i]] = i;
+    }
+    return t;
+}
+
+/* What came for it before it was there. */
+static void hear_early(mesh *m)
+{
+    mesh_shelf all = m->early;
+    m->early       = NULL;
+    for (mesh_parked *p; (p = mesh_unpark_first(m, &all)) != NULL;) {
+        mesh_deliver(m, &p->head, p->body);
+        mesh_drop(p);
+    }
+}
+
+pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, int rank,
+                            wire_team **out, pen_error *why)
+{
+    if (m->peer == NULL)
+        return why_set(why, PEN_WRONG_STATE, "a group before it is known who the workers are");
+    if (id == 0 || find_team(m, id) != NULL)
+        return why_set(why, PEN_INTERNAL, "two groups have the number %llu",
+                       (unsigned long long)id);
+    wire_team *t = make_team(m, id, ranks, size, rank);
+    if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", size);
+    LIST_PREPEND(m->teams, t);
+    hear_early(m);
+    *out = t;
+    return PEN_OK;
+}
+
+/* Each is dialled by both ends: by one as its neighbour above, by the other as its neighbour below. */
+static pen_status dial_neighbours(const wire_team *t, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    for (int step = 1; step < t->size && status == PEN_OK; step *= 2) {
+        status = mesh_dial(t->m, t->ranks[(t->rank + step) % t->size], why);
+        if (status == PEN_OK)
+            status = mesh_dial(t->m, t->ranks[(t->rank + t->size - step) % t->size], why);
+    }
+    return status;
+}
+
+pen_status wire_team_dial(wire_team *t, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    if (t->size > MESH_DIAL_ALL) return dial_neighbours(t, why);
+    for (int i = 0; i < t->size && status == PEN_OK; i++)
+        status = mesh_dial(t->m, t->ranks[i], why);
+    return status;
+}
+
+void wire_team_destroy(wire_team *team)
+{
+    mesh *m = team->m;
+    if (VEC_MORE(m->gone, m->n_gone)) m->gone[m->n_gone++] = team->id;
+    LIST_REMOVE(m->teams, team);
+    wire_free(team);
+    p2p_free(team);
+    free_team(team);
+}
+
+void mesh_tell_teams(mesh *m, int rank, mesh_loss loss, const char *how)
+{
+    for (wire_team *t = m->teams; t != NULL; t = t->next) {
+        if (t->position[rank] < 0) continue;
+        wire_lost(t, t->position[rank], loss, how);
+        p2p_lost(t, t->position[rank], loss, how);
+    }
+}
+
+bool mesh_minds(const mesh *m, int rank)
+{
+    for (const wire_team *t = m->teams; t != NULL; t = t->next)
+        if (t->position[rank] >= 0 && wire_minds(t, t->position[rank])) return true;
+    return false;
+}

@@ -1,0 +1,544 @@
+/* wire.c - collectives over the mesh: the path that a group takes whose members share no memory.
+ *
+ * DESIGN
+ * A call begins by showing its header to every member, with the first part where that is small enough to be sent
+ * unasked.  Larger parts are sent once the receiver has shown that it is in the call too.  A member whose header
+ * differs makes the call suspect: nothing more is computed, and when all headers are there every member finds the
+ * same sentence in them.
+ */
+#include "common/base/clock.h"
+#include "common/base/crc.h"
+#include "common/base/why.h"
+#include "worker/collective/net/mesh_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WINDOW_BYTES = 8 << 20, LEAVE_MS = 2000 };
+
+typedef struct {
+    wire_team *team;
+} wire_op;
+_Static_assert(sizeof(wire_op) <= COLL_OP_BYTES, "an op is the engine's memory");
+
+/* ---- failing --------------------------------------------------------------------------------- */
+/* "all_reduce 'loss' (call 4): " and what happened; the first failure stays. */
+__attribute__((format(printf, 4, 5))) static void run_fail(wire_team *team, pen_status status,
+                                                           int position, const char *format, ...)
+{
+    wire_run *run = &team->run;
+    char what[512];
+    va_list args;
+    if (!run->is_running || run->has_failed) return;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    const bool is_named = run->own.label[0] != '\0';
+    why_set(&run->why, status, "%s%s%s%s (call %llu): %s", coll_kind_name(run->call.kind),
+            is_named ? " '" : "", run->own.label, is_named ? "'" : "", (unsigned long long)run->seq,
+            what);
+    why_culprit(&run->why, PEN_WORKER, position >= 0 ? team->ranks[position] : -1, -1,
+                run->own.label);
+    run->has_failed = true;
+}
+
+static void end_run(wire_team *team)
+{
+    wire_run *run = &team->run;
+    mesh_clear(team->m, &run->parked);
+    runner_drop(&run->runner);
+    run->ended      = run->seq;
+    run->is_running = false;
+}
+
+/* Nobody reads or writes this member's buffers afterwards. */
+static void stop_run(wire_team *team)
+{
+    if (!team->run.is_running) return;
+    mesh_settle(team->m, &team->run, MESH_GRACE_MS);
+    end_run(team);
+}
+
+void wire_free(wire_team *team)
+{
+    stop_run(team);
+    mesh_clear(team->m, &team->run.next);
+    runner_fini(&team->run.runner);
+    for (int i = 0; i < WIRE_PLANS; i++) runner_plan_fini(&team->plan[i].plan);
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+static wire_plan *oldest(wire_team *team)
+{
+    wire_plan *p = &team->plan[0];
+    for (int i = 1; i < WIRE_PLANS; i++)
+        if (team->plan[i].used_at < p->used_at) p = &team->plan[i];
+    return p;
+}
+
+static const runner_plan *find_plan(wire_team *team, const coll_call *call, uint64_t seq,
+                                    pen_error *why)
+{
+    const mesh_options *o       = &team->m->o;
+    const schedule_algorithm *a = schedule_for_call(o->table, call, team->size, o->deterministic);
+    schedule *s;
+    for (int i = 0; i < WIRE_PLANS; i++) {
+        wire_plan *p = &team->plan[i];
+        if (p->algorithm != a || p->kind != call->kind || p->root != call->root) continue;
+        p->used_at = seq;
+        return &p->plan;
+    }
+    wire_plan *p = oldest(team);
+    runner_plan_fini(&p->plan);
+    *p = (wire_plan){0};
+    if (a->build(call->kind, team->size, team->rank, call->root, &s) != PEN_OK) {
+        why_set(why, PEN_NO_MEMORY, "no memory for a schedule of %s", coll_kind_name(call->kind));
+        return NULL;
+    }
+    if (runner_plan_init(&p->plan, s, team->size, why) != PEN_OK) return NULL;
+    p->algorithm = a;
+    p->kind      = call->kind;
+    p->root      = call->root;
+    p->used_at   = seq;
+    return &p->plan;
+}
+
+/* ---- showing --------------------------------------------------------------------------------- */
+static void attach_show(const wire_run *run, wire_peer *head)
+{
+    const coll_header *h = &run->own;
+    head->has_show       = true;
+    head->show           = (wire_show){.kind   = (uint32_t)h->kind,
+                                       .op     = (uint32_t)h->op,
+                                       .dtype  = (uint32_t)h->dtype,
+                                       .root   = h->root,
+                                       .n      = h->n,
+                                       .counts = h->counts,
+                                       .label  = h->label};
+    if (run->call.scale == 1) return;
+    head->flags |= WIRE_SCALED;
+    head->scale = run->call.scale;
+}
+
+static void show_all(wire_team *team)
+{
+    wire_run *run = &team->run;
+    for (int i = 0; i < team->size && !run->has_failed; i++) {
+        /* Not all begin with position 0. */
+        const int to    = (team->rank + i) % team->size;
+        wire_mate *mate = &team->mate[to];
+        wire_peer head  = {.kind = WIRE_SHOW, .group = team->id, .seq = run->seq};
+        pen_error why;
+        if (to == team->rank || mate->is_told) continue;
+        attach_show(run, &head);
+        mate->is_told = true;
+        if (mesh_say(team->m, team->ranks[to], &head, NULL, 0, NULL, &why) != PEN_OK)
+            run_fail(team, why.status, to, "%s", why.text);
+    }
+}
+
+static bool is_alike(const coll_header *a, const coll_header *b)
+{
+    return a->seq == b->seq && a->n == b->n && a->counts == b->counts && a->kind == b->kind &&
+           a->op == b->op && a->dtype == b->dtype && a->root == b->root;
+}
+
+static void note(wire_shown *shown, const wire_peer *head)
+{
+    const wire_show *s = &head->show;
+    *shown             = (wire_shown){.has    = true,
+                                      .seq    = head->seq,
+                                      .scale  = head->flags & WIRE_SCALED ? head->scale : 1,
+                                      .header = {.seq    = head->seq,
+                                                 .n      = s->n,
+                                                 .counts = s->counts,
+                                                 .kind   = (int32_t)s->kind,
+                                                 .op     = (int32_t)s->op,
+                                                 .dtype  = (int32_t)s->dtype,
+                                                 .root   = s->root}};
+    snprintf(shown->header.label, sizeof shown->header.label, "%s", s->label);
+}
+
+static void count_shown(wire_team *team, const wire_mate *mate)
+{
+    wire_run *run = &team->run;
+    run->n_shown++;
+    run->is_suspect |= !is_alike(&mate->now.header, &run->own);
+}
+
+static void agree(wire_team *team)
+{
+    wire_run *run = &team->run;
+    const coll_header *headers[COLL_RANKS_MAX];
+    pen_error why;
+    if (run->is_suspect) {
+        for (int i = 0; i < team->size; i++) headers[i] = &team->mate[i].now.header;
+        if (coll_headers_compare(headers, team->ranks, team->size, &why) != PEN_OK) {
+            run->why         = why;
+            run->has_failed  = true;
+            run->leave_by_ms = clock_ms(&clock_real) + LEAVE_MS;
+            return;
+        }
+        run->is_suspect = false;
+    }
+    run->has_agreed = true;
+}
+
+/* ---- what the runner asks of its link ---------------------------------------------------------- */
+static bool may_send(void *user, int peer, size_t bytes)
+{
+    wire_team *team        = user;
+    const wire_mate *mate  = &team->mate[peer];
+    const size_t under_way = mate->sent - mate->back;
+    if (team->m->peer[team->ranks[peer]].has_left) return true;
+    if (!mate->now.has) return mate->sent + bytes <= team->run.eager;
+    return under_way == 0 || under_way + bytes <= team->run.window;
+}
+
+/* The same bytes go to several members: summed up once, while nothing has changed. */
+static uint32_t sum_up(wire_run *run, const void *data, size_t bytes)
+{
+    if (run->crc_data != data || run->crc_bytes != bytes || run->crc_turn != run->runner.turn) {
+        run->crc       = crc32c(0, data, bytes);
+        run->crc_data  = data;
+        run->crc_bytes = bytes;
+        run->crc_turn  = run->runner.turn;
+    }
+    return run->crc;
+}
+
+static pen_status send_part(void *user, const runner_part *part, const void *data, size_t bytes,
+                            runner_debt *debt, pen_error *why)
+{
+    wire_team *team = user;
+    wire_run *run   = &team->run;
+    wire_mate *mate = &team->mate[part->peer];
+    wire_peer head  = {.kind    = WIRE_PART,
+                       .group   = team->id,
+                       .seq     = run->seq,
+                       .segment = part->segment,
+                       .slot    = part->slot,
+                       .offset  = part->offset,
+                       .total   = part->total,
+                       .crc     = sum_up(run, data, bytes)};
+    if (!mate->is_told) attach_show(run, &head);
+    debt->owner       = run;
+    pen_status status = mesh_say(team->m, team->ranks[part->peer], &head, data, bytes, debt, why);
+    if (status != PEN_OK) return status;
+    mate->is_told = true;
+    mate->sent += bytes;
+    stat_add(team->m->o.stats, STAT_COLL_BYTES, bytes);
+    return PEN_OK;
+}
+
+static bool get_scale(void *user, int position, double *scale)
+{
+    const wire_team *team = user;
+    *scale                = team->mate[position].now.scale;
+    return team->mate[position].now.has;
+}
+
+static void at_step(void *user, uint32_t step)
+{
+    const wire_team *team = user;
+    if (coll_fault_point != NULL) coll_fault_point("wire", team->run.seq, (int)step);
+}
+
+static const runner_link link_of_team = {
+    .may_send = may_send, .send = send_part, .scale = get_scale, .step = at_step};
+
+/* ---- what arrives ---------------------------------------------------------------------------- */
+static void tell_used(wire_team *team, int from, size_t bytes)
+{
+    wire_mate *mate = &team->mate[from];
+    pen_error why;
+    mate->used += bytes;
+    if (mate->used - mate->told < team->run.window / 4) return;
+    mate->told     = mate->used;
+    wire_peer head = {
+        .kind = WIRE_CREDIT, .group = team->id, .seq = team->run.seq, .credit = mate->used};
+    if (mesh_say(team->m, team->ranks[from], &head, NULL, 0, NULL, &why) != PEN_OK)
+        run_fail(team, why.status, from, "%s", why.text);
+}
+
+static runner_part part_of(int from, const wire_peer *head)
+{
+    return (runner_part){.peer    = from,
+                         .segment = head->segment,
+                         .slot    = head->slot,
+                         .offset  = head->offset,
+                         .total   = head->total};
+}
+
+static void fill(wire_team *team, int from, const wire_peer *head, buf *body, void *place)
+{
+    const runner_part part = part_of(from, head);
+    if (crc32c(0, body->data, body->size) != head->crc) {
+        stat_add(team->m->o.stats, STAT_CORRUPT, 1);
+        run_fail(team, PEN_CORRUPT, from,
+                 "what rank %d sent arrived with a wrong checksum; look at the memory and the "
+                 "network of both hosts",
+                 team->ranks[from]);
+        return;
+    }
+    if (!runner_keep(&team->run.runner, &part, body)) memcpy(place, body->data, body->size);
+    runner_filled(&team->run.runner, &part, body->size);
+    tell_used(team, from, body->size);
+}
+
+/* False: keep it. */
+static bool take_part(wire_team *team, int from, const wire_peer *head, buf *body)
+{
+    wire_run *run          = &team->run;
+    const runner_part part = part_of(from, head);
+    void *place;
+    if (run->has_failed || run->is_suspect || body == NULL) return true;
+    switch (runner_place(&run->runner, &part, body->size, &place)) {
+    case RUNNER_PLACED: fill(team, from, head, body, place); return true;
+    case RUNNER_LATER: return false;
+    case RUNNER_WRONG: break;
+    }
+    if (!team->mate[from].now.has) return false; /* its header may explain it */
+    run_fail(team, PEN_MISMATCH, from,
+             "rank %d follows another schedule; the settings of collectives must be the same on "
+             "all ranks",
+             team->ranks[from]);
+    return true;
+}
+
+static void fail_torn(wire_team *team)
+{
+    run_fail(team, PEN_NO_MEMORY, -1,
+             "there is no room for what comes before its time; raise park_bytes_max");
+}
+
+static void take_early(wire_team *team, int from, const wire_peer *head, buf *body)
+{
+    if (head->has_show) note(&team->mate[from].next, head);
+    if (head->kind == WIRE_PART)
+        team->run.next_is_torn |= !mesh_park(team->m, &team->run.next, head, body);
+}
+
+void wire_take(wire_team *team, int from, const wire_peer *head, buf *body)
+{
+    wire_run *run   = &team->run;
+    wire_mate *mate = &team->mate[from];
+    if (head->seq <= run->ended || (run->is_running && head->seq < run->seq)) return;
+    if (!run->is_running || head->seq > run->seq) {
+        take_early(team, from, head, body);
+        return;
+    }
+    if (head->kind == WIRE_CREDIT) {
+        if (head->credit > mate->back && head->credit <= mate->sent) mate->back = head->credit;
+        return;
+    }
+    if (head->has_show && !mate->now.has) {
+        note(&mate->now, head);
+        count_shown(team, mate);
+    }
+    if (head->kind == WIRE_PART && !take_part(team, from, head, body) &&
+        !mesh_park(team->m, &run->parked, head, body))
+        fail_torn(team);
+}
+
+/* True: some of what was kept has found its place. */
+static bool offer_parked(wire_team *team)
+{
+    mesh_shelf all   = team->run.parked;
+    team->run.parked = NULL;
+    bool any         = false;
+    for (mesh_parked *p; (p = mesh_unpark_first(team->m, &all)) != NULL;) {
+        const int from = team->position[p->head.rank];
+        const bool is_taken =
+            p->head.seq != team->run.seq || take_part(team, from, &p->head, p->body);
+        if (!is_taken) mesh_park(team->m, &team->run.parked, &p->head, p->body);
+        any |= is_taken;
+        mesh_drop(p);
+    }
+    return any;
+}
+
+static size_t parked_of(const wire_team *team, int position)
+{
+    size_t sum = 0;
+    for (const mesh_parked *p = team->run.parked; p != NULL; p = p->next)
+        if (p->head.seq == team->run.seq && p->head.rank == team->ranks[position] && p->body)
+            sum += p->body->size;
+    return sum;
+}
+
+bool wire_minds(const wire_team *team, int position)
+{
+    const wire_run *run = &team->run;
+    if (!run->is_running || run->has_failed) return false;
+    return !team->mate[position].now.has ||
+           runner_missing(&run->runner, position) > parked_of(team, position);
+}
+
+void wire_lost(wire_team *team, int position, mesh_loss loss, const char *how)
+{
+    const wire_run *run = &team->run;
+    const int rank      = team->ranks[position];
+    if (!run->is_running || run->has_failed) return;
+    const bool owes =
+        loss != MESH_LEFT && (runner_owes(&run->runner, position) || mesh_has_posts(team->m, rank));
+    const bool waits = loss != MESH_BROKE_OUT && wire_minds(team, position);
+    if (owes || waits)
+        run_fail(team, PEN_PEER_LOST, position, "rank %d (%s): %s", rank, team->m->peer[rank].host,
+                 how);
+}
+
+/* Who left before this call had begun here is told of by nothing but its absence. */
+static void miss_who_left(wire_team *team)
+{
+    for (int i = 0; i < team->size; i++)
+        if (mesh_is_away(team->m, team->ranks[i]))
+            wire_lost(team, i, MESH_LEFT, "it has left the job");
+}
+
+/* ---- the path -------------------------------------------------------------------------------- */
+static void begin_mates(wire_team *team, uint64_t seq)
+{
+    wire_run *run = &team->run;
+    for (int i = 0; i < team->size; i++) {
+        wire_mate *mate       = &team->mate[i];
+        const bool is_there   = mate->next.has && mate->next.seq == seq;
+        const wire_shown next = mate->next;
+        *mate                 = (wire_mate){.now = is_there ? next : (wire_shown){0}};
+        if (next.has && next.seq > seq) mate->next = next;
+        if (i == team->rank)
+            mate->now =
+                (wire_shown){.has = true, .seq = seq, .header = run->own, .scale = run->call.scale};
+        if (mate->now.has) count_shown(team, mate);
+    }
+}
+
+static pen_status wire_start(void *user, void *memory, const coll_call *call, uint64_t seq,
+                             pen_error *why)
+{
+    wire_team *team = user;
+    wire_run *run   = &team->run;
+    wire_op *op     = memory;
+    if (run->is_running)
+        return why_set(why, PEN_WRONG_STATE, "a call of this group is still in progress");
+    const runner_plan *plan = find_plan(team, call, seq, why);
+    if (plan == NULL) return why->status;
+    pen_status status =
+        runner_start(&run->runner, plan, call, team->size, team->rank, &link_of_team, team, why);
+    if (status != PEN_OK) return status;
+    op->team        = team;
+    run->is_running = true;
+    run->has_begun = run->is_suspect = run->has_failed = run->has_agreed = false;
+    run->plan                                                            = plan;
+    run->seq                                                             = seq;
+    run->call                                                            = *call;
+    run->n_shown                                                         = 0;
+    run->leave_by_ms                                                     = 0;
+    run->crc_data                                                        = NULL;
+    run->eager  = mesh_eager_bytes(team->m, team->size);
+    run->window = 2 * run->eager < WINDOW_BYTES ? 2 * run->eager : WINDOW_BYTES;
+    run->parked = run->next;
+    run->next   = NULL;
+    coll_header_of(call, team->size, seq, &run->own);
+    begin_mates(team, seq);
+    if (run->next_is_torn) fail_torn(team);
+    run->next_is_torn = false;
+    return PEN_OK;
+}
+
+static void work(wire_team *team)
+{
+    wire_run *run = &team->run;
+    bool did      = true;
+    int rank      = -1;
+    pen_error why;
+    while (did && !run->is_suspect && !run->has_failed) {
+        const uint64_t turn = run->runner.turn;
+        did                 = false;
+        if (runner_advance(&run->runner, &did, &why) != PEN_OK)
+            run_fail(team, why.status, -1, "%s", why.text);
+        if (run->runner.turn != turn) did |= offer_parked(team);
+    }
+    if (!run->has_begun) {
+        show_all(team);
+        miss_who_left(team);
+    }
+    run->has_begun = true;
+    if (!run->has_failed && !run->has_agreed && run->n_shown == team->size) agree(team);
+    if (runner_is_cut(&run->runner, &rank))
+        run_fail(team, PEN_PEER_LOST, team->position[rank],
+                 "rank %d (%s): the connection to it ended while it had something to send", rank,
+                 team->m->peer[rank].host);
+}
+
+static bool has_left(const wire_team *team)
+{
+    for (int i = 0; i < team->size && team->m->n_posts > 0; i++)
+        if (i != team->rank && mesh_has_posts(team->m, team->ranks[i])) return false;
+    return true;
+}
+
+static coll_state finish(wire_team *team)
+{
+    runner_finish(&team->run.runner);
+    stat_add(team->m->o.stats, STAT_COLL_OPS, 1);
+    end_run(team);
+    return COLL_DONE;
+}
+
+/* The others need this member's header to find the same sentence: it must not be cut off. */
+static bool must_stay(wire_team *team)
+{
+    const wire_run *run = &team->run;
+    if (run->leave_by_ms == 0 || clock_ms(&clock_real) >= run->leave_by_ms) return false;
+    if (runner_lent(&run->runner) > 0) mesh_await_returns(team->m);
+    return !has_left(team) || runner_lent(&run->runner) > 0;
+}
+
+static coll_state wire_advance(void *memory, pen_error *why)
+{
+    wire_team *team = ((wire_op *)memory)->team;
+    wire_run *run   = &team->run;
+    if (!run->has_failed) work(team);
+    const uint32_t lent = runner_lent(&run->runner);
+    if (!run->has_failed && run->runner.is_blocked && lent > 0) {
+        mesh_await_returns(team->m);
+        if (runner_lent(&run->runner) < lent) work(team);
+    }
+    if (run->has_failed && must_stay(team)) return COLL_RUNNING;
+    if (run->has_failed) {
+        if (why != NULL) *why = run->why;
+        stop_run(team);
+        return COLL_FAILED;
+    }
+    if (!run->has_agreed || !has_left(team)) return COLL_RUNNING;
+    if (!runner_is_done(&run->runner) && runner_lent(&run->runner) > 0) mesh_await_returns(team->m);
+    return runner_is_done(&run->runner) ? finish(team) : COLL_RUNNING;
+}
+
+static void wire_abort(void *memory)
+{
+    stop_run(((wire_op *)memory)->team);
+}
+
+static int wire_missing(void *memory, int *positions, int cap)
+{
+    const wire_team *team = ((wire_op *)memory)->team;
+    const wire_run *run   = &team->run;
+    const bool all_shown  = run->n_shown == team->size;
+    int n                 = 0;
+    for (int i = 0; i < team->size && n < cap; i++) {
+        const bool is_missing =
+            all_shown ? runner_expects(&run->runner, i) : !team->mate[i].now.has;
+        if (i != team->rank && is_missing) positions[n++] = i;
+    }
+    return n;
+}
+
+const coll_path coll_path_wire = {.name    = "wire",
+                                  .start   = wire_start,
+                                  .advance = wire_advance,
+                                  .abort   = wire_abort,
+                                  .missing = wire_missing};

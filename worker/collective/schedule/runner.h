@@ -1,0 +1,125 @@
+/* runner.h - carries out one member's schedule: sends, receives, folds and copies, whatever the link.
+ *
+ * DESIGN
+ * Segments.  A large call whose elements are independent is cut into segments that go through the schedule one behind
+ *            the other, a few at a time, so that sending, receiving and folding overlap.  A part that is still large
+ *            travels in chunks.
+ * Parts.     Bytes are named by segment, slot (how manieth send to that peer in the schedule) and offset, so they may
+ *            come in any order and by several connections.  What comes before its place is free is offered again.
+ * Keeping.   What is only folded once is not copied to its place: the runner keeps the body it came in until then.
+ * Lending.   Sends are by reference.  Memory that a later step writes is not written while the link still has it: a
+ *            debt counts what is lent.
+ * In place   Where IN and OUT overlap, or a type is widened, results go to a scratch and are copied at the end.
+ * Widening.  16-bit floats in schedules with partial folds travel and add up as float32: rounded once, as always.
+ * Thread     none of its own; its owner's lock.
+ */
+#ifndef WORKER_COLL_RUNNER_H
+#define WORKER_COLL_RUNNER_H
+
+#include "common/base/buf.h"
+#include "worker/collective/coll.h"
+#include "worker/collective/schedule/schedule.h"
+
+enum { RUNNER_TRACKS = 4, RUNNER_CHUNK_BYTES = 512 << 10 };
+
+typedef struct {
+    int peer; /* position: whom it goes to, or who it is from */
+    uint32_t segment, slot;
+    size_t offset, total; /* bytes */
+} runner_part;
+
+typedef struct {
+    uint32_t n;        /* messages whose bytes are still lent */
+    const void *owner; /* of the debt */
+    bool is_cut;       /* the connection that had them was closed before they had left */
+    int cut_by;        /* RANK at its other end */
+} runner_debt;
+
+typedef struct {
+    bool (*may_send)(void *user, int peer, size_t bytes);
+    /* Lends data and counts it in debt, or copies it. */
+    pen_status (*send)(void *user, const runner_part *part, const void *data, size_t bytes,
+                       runner_debt *debt, pen_error *why);
+    /* The scale of that position's input; false: not known yet. */
+    bool (*scale)(void *user, int position, double *scale);
+    void (*step)(void *user, uint32_t step); /* before each step of the first segment */
+} runner_link;
+
+/* A schedule and what follows from it. */
+typedef struct {
+    schedule *s;
+    void *arrays;             /* all below that have a size */
+    uint32_t *step_of, *slot; /* [n_moves] slot: of SEND and RECV */
+    uint32_t *first, *recv;   /* RECVs from position p: recv[first[p] ... first[p + 1]) in order */
+    bool *is_free;            /* [n_moves] RECV: its place is not used by earlier steps */
+    bool *may_stay;           /* [n_moves] RECV: only folds of its own step read it */
+    uint32_t *source;         /* [n_operands] the RECV of its step that fills it; else n_moves */
+    bool *waits;              /* [n_steps] it writes what earlier steps send */
+    uint32_t operands_max;
+} runner_plan;
+
+pen_status runner_plan_init(runner_plan *p, schedule *s, int size,
+                            pen_error *why); /* OWNS s in any case */
+void runner_plan_fini(runner_plan *p);
+
+typedef struct {
+    bool is_active, is_in_step;
+    uint32_t segment, step, recvs_left, sends_left;
+    size_t begin, elements;
+    size_t *done;        /* [n_moves] bytes sent or received */
+    schedule_span *span; /* [n_moves] of SEND and RECV, in elements */
+    buf **kept;          /* [n_moves] of RECV: where its bytes are, instead of their place */
+    uint8_t *temp;
+    runner_debt debt;
+} runner_track;
+
+typedef struct {
+    void *data;
+    size_t bytes;
+} runner_room; /* grows; kept for the next call */
+
+typedef struct {
+    const runner_plan *plan;
+    const runner_link *link;
+    void *user;
+    coll_call call; /* with in and out as they are used */
+    void *result;   /* where the caller wants it; NULL: it is there already */
+    int size, rank;
+    bool is_wide, cuts_parts;
+    bool is_blocked; /* it could go on if what is lent came back */
+    size_t element, result_bytes;
+    uint32_t segments, next_segment, active;
+    size_t segment_elements;
+    uint64_t turn; /* counts up when places became free */
+    runner_track track[RUNNER_TRACKS];
+    runner_room states, temps, scratch, wide_in, folds;
+} runner;
+
+/* call: checked; stays valid until the end, as do p, link and user. */
+pen_status runner_start(runner *r, const runner_plan *p, const coll_call *call, int size, int rank,
+                        const runner_link *link, void *user, pen_error *why);
+
+/* Does what can be done now.  *did when that was anything. */
+pen_status runner_advance(runner *r, bool *did, pen_error *why);
+bool runner_is_done(const runner *r); /* nothing is lent any more either */
+uint32_t runner_lent(const runner *r);
+void runner_finish(runner *r); /* the call ends well: writes the result where it belongs */
+void runner_fini(runner *r);   /* frees its rooms */
+
+/* Whether something is still to come from that position, or to go there. */
+bool runner_expects(const runner *r, int peer);
+bool runner_owes(const runner *r, int peer);
+/* Bytes were lent to a connection that ended.  *rank: to whom. */
+bool runner_is_cut(const runner *r, int *rank);
+size_t runner_missing(const runner *r,
+                      int peer); /* bytes from that position that have no place yet */
+
+typedef enum { RUNNER_PLACED, RUNNER_LATER, RUNNER_WRONG } runner_answer;
+/* Whether there is a place for these bytes now.  *place is set on PLACED; runner_filled() says that it was filled. */
+runner_answer runner_place(runner *r, const runner_part *part, size_t bytes, void **place);
+/* Instead of filling the place, if that can be: takes a reference to body; runner_filled() as well. */
+bool runner_keep(runner *r, const runner_part *part, buf *body);
+void runner_drop(runner *r); /* what it keeps; the call has ended */
+void runner_filled(runner *r, const runner_part *part, size_t bytes);
+
+#endif

@@ -1,0 +1,129 @@
+/* schedule.h - algorithms as data: who sends what to whom, in which step.  Pure.
+ *
+ * A schedule is what one member does: steps, each a list of moves.  All moves of a step may run at
+ * once; a step begins when the one before has ended on this member.  Moves speak of units: the n
+ * elements of a call are cut into `units` equal parts (schedule_unit() says where each begins),
+ * or, where `by_counts`, a unit is a member's part.
+ *
+ * Memory: IN is the caller's input, OUT its output, TEMP a scratch of schedule_temp_elements().  A
+ * RECV fills its range; a FOLD computes, in the order listed (which is rank order where
+ * `keeps_order`), out of IN, OUT or TEMP; a COPY moves.  Local moves of a step run after its RECVs
+ * are complete, in the order listed.
+ *
+ * What a runner may rely on, and what it must do:
+ * Where      schedule_where() gives the place of every range, in elements, also where IN or OUT is
+ *            only a member's own part (unit numbers stay those of the whole).  A range is always
+ *            one contiguous piece.
+ * Matching   The k-th SEND of i to j in the whole schedule fills the k-th RECV of j from i, of the
+ *            same length.  Several moves of one step may have the same peer.  Every SEND is one
+ *            message, also when it has no elements.
+ * Sends      No move of a step writes what a SEND of that step reads, no two RECVs of a step
+ *            overlap, and a SEND reads only what was there before its step.  So sends may be by
+ *            reference until the step ends.  A step may consist of local moves alone, and a
+ *            schedule may have no moves at all on some members.
+ * Chunks     A FOLD or COPY is elementwise: its elements [a, b) may be computed as soon as those
+ *            of its operands are there and the local moves listed before it that write them are
+ *            done.
+ * In place   IN and OUT are taken to be apart.  Where the caller's overlap, or a failed call must
+ *            leave IN as it was, the runner gives another OUT and copies at the end.  Broadcast
+ *            alone has one buffer: the root sends from IN, the others receive in and pass on from
+ *            OUT. On members that get no result (reduce, gather: all but the root) OUT is never
+ *            named; on those that give none (scatter: all but the root) IN is not.
+ * Scales     An operand of a FOLD with `of` >= 0 is that member's input as it was given: its scale
+ *            is still to be applied.  With `of` == -1 it is a fold already.  A schedule that keeps
+ *            the order folds inputs only, all at once, so 16-bit floats are rounded once; in the
+ *            others partial folds travel, and an AVG travels as a sum until `is_last`.
+ * Choice     All members must choose alike, so only what all have in common may decide:
+ *            schedule_for_call() does that.  Members whose calls differ may choose differently; the
+ *            headers of the calls tell, not the schedules.
+ */
+#ifndef WORKER_COLL_SCHEDULE_H
+#define WORKER_COLL_SCHEDULE_H
+
+#include "worker/collective/coll.h"
+
+typedef enum { MOVE_SEND, MOVE_RECV, MOVE_FOLD, MOVE_COPY } move_verb;
+typedef enum { MOVE_IN, MOVE_OUT, MOVE_TEMP } move_place;
+
+/* Units `unit` .. `unit` + `units` - 1, in one piece.  TEMP has slots with room for the longest
+ * unit each: unit `base` lies at the begin of slot `slot`, those after it follow without gaps. */
+typedef struct {
+    move_place place;
+    uint32_t unit, units;
+    uint32_t slot, base; /* TEMP only */
+    int of;              /* operand of a FOLD: whose input it is; -1: a fold.  Elsewhere -1 */
+} move_range;
+
+typedef struct {
+    move_verb verb;
+    int peer;         /* SEND, RECV: position, never this member's own; else -1 */
+    move_range range; /* what is sent, filled or computed */
+    /* FOLD, COPY (one): operands, in schedule.operand[from ...], of the same units. */
+    uint32_t from, n_from;
+    /* FOLD: the final one of its elements: AVG divides, by the size of the group, here only. */
+    bool is_last;
+} move;
+
+typedef struct {
+    uint32_t units, temp_units; /* temp_units: slots of TEMP */
+    bool by_counts;             /* units are members' parts */
+    bool keeps_order; /* folds are in rank order: the bits of a fold of all inputs at once */
+    uint32_t n_steps, n_moves, n_operands;
+    const uint32_t *step; /* [n_steps + 1] first move of each */
+    const move *moves;
+    const move_range *operand;
+} schedule;
+
+/* What an algorithm costs, for selection.  rounds: messages that follow one another; bytes: sent by
+ * the busiest member; folded: bytes of operands that the busiest member reads for arithmetic. */
+typedef struct {
+    double rounds, bytes, folded;
+} schedule_cost;
+
+/* direct, one_shot, ring, recursive_doubling, halving_doubling, tree, pairwise, bruck, pipeline */
+typedef struct {
+    const char *name;
+    const char *doc;
+    bool (*fits)(coll_kind kind,
+                 int size); /* every algorithm says which kinds and sizes it can do */
+    bool keeps_order;
+    bool even_all_to_all; /* its all_to_all needs equal parts: not for calls with counts */
+    /* NO_MEMORY is the only error; fits() must have said yes.  Freed by schedule_free(). */
+    pen_status (*build)(coll_kind kind, int size, int rank, int root, schedule **out);
+    /* The formulas of the literature, S = bytes of the call's n elements (of one part, where a call
+     * has parts). */
+    schedule_cost (*cost)(coll_kind kind, int size, double S);
+} schedule_algorithm;
+
+extern const schedule_algorithm *const schedule_all[]; /* NULL-terminated */
+const schedule_algorithm *schedule_find(const char *name);
+void schedule_free(schedule *s);
+
+/* First element of unit `u` of n elements: even parts, the first n % units one longer. */
+size_t schedule_unit(const schedule *s, size_t n, uint32_t u);
+
+/* Where a range lies in IN, OUT or TEMP, in elements.  `call` is this member's, `rank` its
+ * position. */
+typedef struct {
+    size_t at, elements;
+} schedule_span;
+schedule_span schedule_where(const schedule *s, const coll_call *call, int size, int rank,
+                             const move_range *range);
+size_t schedule_temp_elements(const schedule *s, const coll_call *call, int size);
+
+/* ---- selection ------------------------------------------------------------------------------- */
+/* A table is text: rules separated by ';', the first that fits wins, the built-in ones follow:
+ * all_reduce ranks=2-4 bytes=0-16k : one_shot ; broadcast bytes=64k- : pipeline ... bytes are those
+ * of cost()'s S, with k, m or g for 2^10, 2^20, 2^30; "A-B" includes both, "A-" has no end, "A" is
+ * A.  Only an algorithm that keeps the order may be chosen for floats that are folded while
+ * `deterministic`. */
+typedef struct schedule_table schedule_table;
+pen_status schedule_table_parse(const char *text, schedule_table **table,
+                                pen_error *why); /* BAD_SETTING names the rule */
+void schedule_table_free(schedule_table *table);
+
+/* Never NULL; table may be.  What members of one call may differ in (all_to_all's counts, scales) does not decide. */
+const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
+                                            int size, bool deterministic);
+
+#endif

@@ -1,0 +1,250 @@
+/* schedule_select.c - which algorithm carries a call out: rules in text, and those built in.
+ *
+ * DESIGN
+ * A rule fits by kind, ranks and bytes.  The first whose algorithm may be used wins: the table's
+ * rules, then the built-in ones, the last of which is "direct" for every kind.  The built-in
+ * thresholds are for TCP between processes, in the manner of OpenMPI's coll/tuned: whole vectors
+ * while latency counts, parts when bytes do.
+ */
+#include "common/base/why.h"
+#include "proto/plan.h"
+#include "worker/collective/schedule/schedule_draft.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KIND_BYTES = 24, ALGORITHM_BYTES = 32 };
+
+typedef struct {
+    coll_kind kind;
+    int ranks_min, ranks_max;
+    size_t bytes_min, bytes_max;
+    const schedule_algorithm *algorithm;
+} rule;
+
+struct schedule_table {
+    size_t n;
+    rule rules[];
+};
+
+#define KI     *(size_t)1024
+#define NO_END SIZE_MAX
+
+static const rule built_in[] = {
+    {COLL_BROADCAST, 3, COLL_RANKS_MAX, 512 KI, NO_END, &schedule_pipeline},
+    {COLL_BROADCAST, 4, COLL_RANKS_MAX, 0, NO_END, &schedule_tree},
+    {COLL_REDUCE, 2, 8, 0, 64 KI, &schedule_one_shot},
+    {COLL_REDUCE, 9, COLL_RANKS_MAX, 0, 4 KI, &schedule_tree},
+    {COLL_REDUCE, 9, COLL_RANKS_MAX, 0, 4 KI, &schedule_one_shot},
+    /* Two members send as much either way, and one_shot does it in one round. */
+    {COLL_ALL_REDUCE, 2, 2, 0, 4096 KI, &schedule_one_shot},
+    {COLL_ALL_REDUCE, 3, 4, 0, 16 KI, &schedule_one_shot},
+    {COLL_ALL_REDUCE, 5, COLL_RANKS_MAX, 0, 8 KI, &schedule_recursive_doubling},
+    {COLL_ALL_REDUCE, 5, 8, 0, 4 KI, &schedule_one_shot},
+    {COLL_ALL_REDUCE, 9, 32, 0, 1 KI, &schedule_one_shot},
+    {COLL_ALL_REDUCE, 17, COLL_RANKS_MAX, 0, 1024 KI, &schedule_halving_doubling},
+    {COLL_ALL_REDUCE, 17, COLL_RANKS_MAX, 0, NO_END, &schedule_ring},
+    {COLL_GATHER, 16, COLL_RANKS_MAX, 0, 2 KI, &schedule_tree},
+    {COLL_SCATTER, 16, COLL_RANKS_MAX, 0, 2 KI, &schedule_tree},
+    {COLL_ALL_GATHER, 5, COLL_RANKS_MAX, 0, 4 KI, &schedule_bruck},
+    {COLL_ALL_GATHER, 9, COLL_RANKS_MAX, 0, NO_END, &schedule_ring},
+    {COLL_REDUCE_SCATTER, 17, COLL_RANKS_MAX, 64 KI, NO_END, &schedule_ring},
+    {COLL_REDUCE_SCATTER, 17, COLL_RANKS_MAX, 0, NO_END, &schedule_pairwise},
+    {COLL_ALL_TO_ALL, 9, COLL_RANKS_MAX, 0, 256, &schedule_bruck},
+    {COLL_ALL_TO_ALL, 9, COLL_RANKS_MAX, 0, NO_END, &schedule_pairwise},
+};
+
+/* ---- choosing -------------------------------------------------------------------------------- */
+typedef struct {
+    coll_kind kind;
+    int size;
+    size_t bytes;
+    bool keep_order, even; /* the order of a fold matters; parts are alike */
+} question;
+
+static bool answers(const rule *r, const question *q)
+{
+    if (r->kind != q->kind || q->size < r->ranks_min || q->size > r->ranks_max) return false;
+    if (q->bytes < r->bytes_min || q->bytes > r->bytes_max) return false;
+    if (q->keep_order && !r->algorithm->keeps_order) return false;
+    if (!q->even && q->kind == COLL_ALL_TO_ALL && r->algorithm->even_all_to_all) return false;
+    return r->algorithm->fits(q->kind, q->size);
+}
+
+static const schedule_algorithm *choose(const schedule_table *table, const question *q)
+{
+    for (size_t i = 0; table && i < table->n; i++)
+        if (answers(&table->rules[i], q)) return table->rules[i].algorithm;
+    for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++)
+        if (answers(&built_in[i], q)) return built_in[i].algorithm;
+    return &schedule_direct;
+}
+
+/* Floats only: their MIN and MAX too, for 0 and -0 are equal but not alike. */
+static bool order_matters(pen_dtype dtype)
+{
+    return dtype == PEN_F32 || dtype == PEN_F64 || dtype == PEN_F16 || dtype == PEN_BF16;
+}
+
+const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
+                                            int size, bool deterministic)
+{
+    size_t n = call->n;
+    if (call->kind == COLL_ALL_TO_ALL && call->counts) {
+        n = 0;
+    } else if (call->counts) {
+        n = coll_part_offset(call->counts, 0, size) / (size_t)size;
+    }
+    question q = {.kind  = call->kind,
+                  .size  = size,
+                  .bytes = n * plan_dtype_bytes(call->dtype),
+                  .keep_order =
+                      coll_reduces(call->kind) && deterministic && order_matters(call->dtype),
+                  .even = !call->counts};
+    return choose(table, &q);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+static const char *skip_space(const char *p)
+{
+    while (isspace((unsigned char)*p)) p++;
+    return p;
+}
+
+/* A word of letters, digits and underlines; false when there is none or it is too long. */
+static bool read_word(const char **p, char *word, size_t cap)
+{
+    const char *at = skip_space(*p);
+    size_t n       = 0;
+    while (isalnum((unsigned char)at[n]) || at[n] == '_') n++;
+    if (n == 0 || n >= cap) return false;
+    memcpy(word, at, n);
+    word[n] = '\0';
+    *p      = skip_space(at + n);
+    return true;
+}
+
+static bool read_number(const char **p, size_t *number)
+{
+    if (!isdigit((unsigned char)**p)) return false;
+    char *end                = NULL;
+    unsigned long long value = strtoull(*p, &end, 10);
+    int shift                = *end == 'k' ? 10 : *end == 'm' ? 20 : *end == 'g' ? 30 : 0;
+    if (value > (SIZE_MAX >> shift)) return false;
+    *number = (size_t)value << shift;
+    *p      = end + (shift != 0);
+    return true;
+}
+
+/* "A-B", "A-" or "A". */
+static bool read_range(const char **p, size_t *low, size_t *high)
+{
+    if (!read_number(p, low)) return false;
+    *high = *low;
+    if (**p == '-') {
+        ++*p;
+        *high = NO_END;
+        if (isdigit((unsigned char)**p) && !read_number(p, high)) return false;
+    }
+    *p = skip_space(*p);
+    return *low <= *high;
+}
+
+/* The sentence ends with the rule itself, up to its ';'. */
+static pen_status bad_rule(pen_error *why, const char *begin, const char *what, const char *which)
+{
+    int length = (int)strcspn(begin, ";");
+    if (length > 120) length = 120;
+    return why_set(why, PEN_BAD_SETTING,
+                   "%s%s in the rule \"%.*s\" for choosing algorithms; a rule is like \"all_reduce "
+                   "ranks=2-4 bytes=0-16k : one_shot\"",
+                   what, which, length, begin);
+}
+
+static bool find_kind(const char *name, coll_kind *kind)
+{
+    for (int k = 0; k < COLL_KINDS; k++) {
+        if (strcmp(coll_kind_name((coll_kind)k), name) != 0) continue;
+        *kind = (coll_kind)k;
+        return true;
+    }
+    return false;
+}
+
+static bool fits_somewhere(const rule *r)
+{
+    for (int size = r->ranks_min; size <= r->ranks_max; size++)
+        if (r->algorithm->fits(r->kind, size)) return true;
+    return false;
+}
+
+/* ranks=... and bytes=... up to the ':'. */
+static pen_status read_conditions(const char **p, const char *begin, rule *r, pen_error *why)
+{
+    char word[KIND_BYTES];
+    while (**p && **p != ':' && **p != ';') {
+        size_t low = 0, high = 0;
+        if (!read_word(p, word, sizeof word) || **p != '=')
+            return bad_rule(why, begin, "expected ranks=, bytes= or ':'", "");
+        bool is_ranks = strcmp(word, "ranks") == 0;
+        if (!is_ranks && strcmp(word, "bytes") != 0)
+            return bad_rule(why, begin, "there is no condition ", word);
+        *p = skip_space(*p + 1);
+        if (!read_range(p, &low, &high))
+            return bad_rule(why, begin, "not a range of numbers after ", word);
+        if (is_ranks) {
+            r->ranks_min = low < COLL_RANKS_MAX ? (int)low : COLL_RANKS_MAX;
+            r->ranks_max = high < COLL_RANKS_MAX ? (int)high : COLL_RANKS_MAX;
+        } else {
+            r->bytes_min = low;
+            r->bytes_max = high;
+        }
+    }
+    return PEN_OK;
+}
+
+static pen_status read_rule(const char **p, rule *r, pen_error *why)
+{
+    const char *begin = *p;
+    char kind[KIND_BYTES], name[ALGORITHM_BYTES];
+    *r = (rule){.ranks_min = 1, .ranks_max = COLL_RANKS_MAX, .bytes_max = NO_END};
+    if (!read_word(p, kind, sizeof kind)) return bad_rule(why, begin, "no operation", "");
+    if (!find_kind(kind, &r->kind)) return bad_rule(why, begin, "there is no operation ", kind);
+    pen_status status = read_conditions(p, begin, r, why);
+    if (status != PEN_OK) return status;
+    if (**p != ':') return bad_rule(why, begin, "no ':' and algorithm", "");
+    ++*p;
+    if (!read_word(p, name, sizeof name)) return bad_rule(why, begin, "no algorithm", "");
+    r->algorithm = schedule_find(name);
+    if (!r->algorithm) return bad_rule(why, begin, "there is no algorithm ", name);
+    if (!fits_somewhere(r))
+        return bad_rule(why, begin, "this is nothing that can be done by ", name);
+    if (**p && **p != ';') return bad_rule(why, begin, "something follows after ", name);
+    return PEN_OK;
+}
+
+pen_status schedule_table_parse(const char *text, schedule_table **table, pen_error *why)
+{
+    size_t cap = 1;
+    for (const char *p = text; *p; p++) cap += *p == ';';
+    schedule_table *t = calloc(1, sizeof *t + cap * sizeof t->rules[0]);
+    *table            = NULL;
+    if (!t) return why_set(why, PEN_NO_MEMORY, "no memory for a table of algorithms");
+    for (const char *p = skip_space(text); *p;) {
+        pen_status status = *p == ';' ? PEN_OK : read_rule(&p, &t->rules[t->n], why);
+        if (status != PEN_OK) {
+            free(t);
+            return status;
+        }
+        if (t->rules[t->n].algorithm) t->n++;
+        if (*p == ';') p = skip_space(p + 1);
+    }
+    *table = t;
+    return PEN_OK;
+}
+
+void schedule_table_free(schedule_table *table)
+{
+    free(table);
+}

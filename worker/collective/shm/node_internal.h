@@ -1,0 +1,200 @@
+/* node_internal.h - what lies in a control segment, and what the files of node.h share. */
+#ifndef WORKER_COLL_NODE_INTERNAL_H
+#define WORKER_COLL_NODE_INTERNAL_H
+
+#include "common/base/segment.h"
+#include "worker/collective/shm/node.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+enum {
+    NODE_SLOTS        = 64,       /* groups alive at a time, in one process */
+    NODE_REFUSED      = 256,      /* newest groups that this process cannot be a team of */
+    NODE_INLINE_BYTES = 32 << 10, /* payload that travels in the slot */
+    NODE_PIECE_BYTES =
+        256 << 10, /* a round of a window: two of them stay in a second-level cache */
+    NODE_BLOCK_MIN    = 4 << 10,
+    NODE_ROUND_MIN    = 64 << 10, /* shorter rounds cost more than they overlap */
+    NODE_ROUNDS       = 8,
+    NODE_DIRECT_BYTES = 128 << 10, /* between two looks at what is revoked, on mapped memory */
+    NODE_GRACE_MS     = 1000,      /* for a better sentence than "a peer gave up" */
+    NODE_TURN_BYTES   = 8 << 20    /* moved in one advance() */
+};
+
+/* ---- shared memory --------------------------------------------------------------------------- */
+typedef enum { NODE_NOTHING, NODE_INLINE, NODE_MAPPED, NODE_WINDOW } node_publish;
+
+/* One call of one member; calls alternate between two of these. */
+typedef struct {
+    _Alignas(64) _Atomic uint64_t arrived; /* seq of the call; the rest is written before */
+    uint64_t hash;                         /* of the header */
+    double scale;
+    uint32_t publish;    /* node_publish: how peers see the input */
+    uint32_t out_mapped; /* whether they may write the output */
+    uint32_t has_counts; /* all_to_all */
+    _Alignas(64) coll_header header;
+    segment_ref in, out, window;
+    uint64_t sends[COLL_RANKS_MAX], receives[COLL_RANKS_MAX]; /* all_to_all: elements */
+    _Alignas(64) unsigned char payload[NODE_INLINE_BYTES];
+} node_entry;
+
+/* One member of one group.  Counters are seq << 32 | rounds, so they only grow. */
+typedef struct {
+    _Alignas(64) _Atomic uint64_t ended;  /* seq of its last call that ended; all ones: it left */
+    _Atomic uint64_t revoked;             /* seq of the call it gave up */
+    _Alignas(64) _Atomic uint64_t busy;   /* seq while it works on memory of peers */
+    _Alignas(64) _Atomic uint64_t filled; /* rounds that lie in its window */
+    _Atomic uint64_t worked;              /* rounds it has taken from inputs */
+    _Atomic uint64_t taken;               /* rounds it has taken from results */
+    node_entry entry[2];
+} node_slot;
+
+typedef struct {
+    uint64_t magic, bytes;
+    uint64_t number; /* for node_read_number() */
+    _Alignas(64) _Atomic uint32_t doorbell;
+    _Atomic uint32_t sleeping;
+    _Alignas(64) _Atomic uint64_t group[NODE_SLOTS]; /* id; 0: free */
+    _Atomic uint64_t refused[NODE_REFUSED];          /* ids, in a ring */
+    node_slot slot[NODE_SLOTS];
+} node_control;
+
+/* ---- this process ---------------------------------------------------------------------------- */
+typedef struct {
+    segment_ref ref;
+    node_control *control;
+} node_peer;
+
+/* A slot whose team is gone, but that slower peers may still read. */
+typedef struct node_leftover {
+    struct node_leftover *next, *prev;
+    int slot, size, rank;
+    uint64_t id, last;
+    void *arrays;    /* its team's, OWNED */
+    node_peer *peer; /* [size] of those */
+} node_leftover;
+
+struct node_place {
+    node_control *control;
+    segment_ref ref;
+    char address[192];
+    _Atomic uint32_t spin;
+    int cores;
+    pthread_mutex_t lock; /* of which slots are taken, and of what is refused */
+    node_leftover *leftovers;
+    uint32_t n_refused; /* ever */
+};
+
+/* What a member says of its input in a call, read once from its entry, which it may write at any time, and checked. */
+typedef struct {
+    uint32_t publish; /* node_publish */
+    bool out_mapped;
+    size_t bytes; /* of the whole input */
+    size_t offset, n,
+        most; /* all_to_all, in elements: of the part for this member; the longest part */
+} node_said;
+
+/* What goes from one member to another in a call: bytes, in the sender's input. */
+typedef struct {
+    size_t offset, bytes;
+} node_part;
+
+struct node_team {
+    node_place *place;
+    uint64_t id, last; /* last: seq of the last call begun */
+    int size, rank, own_slot;
+    int refuser;  /* position of one that cannot map the others; -1: none is known */
+    void *arrays; /* all below that are said to be [size] */
+    int *ranks;
+    node_peer *peer;  /* [size] */
+    node_slot **slot; /* [size]; NULL: that peer has not made its side yet */
+
+    unsigned char *window; /* NULL until the first large call */
+    segment_ref window_ref;
+    unsigned char *scratch; /* of a call in place */
+    size_t scratch_bytes;
+
+    /* Of the call in progress; all [size]. */
+    const unsigned char **in; /* inputs that can be read where they lie; NULL: through the window */
+    unsigned char **out;      /* outputs that are written directly */
+    unsigned char **windows;  /* windows of peers */
+    node_said *said;
+    double *scale;
+    node_part *from, *to;  /* what comes from, goes to each member */
+    size_t *put;           /* where in the output it goes that comes from each */
+    const void **operands; /* of one fold */
+    void **results;
+    const coll_header **headers;
+    segment_ref *mapped; /* [3 * size] counted mappings */
+    int n_mapped;
+};
+
+typedef enum { NODE_ARRIVING, NODE_WORKING, NODE_OVER } node_stage;
+
+typedef struct {
+    node_team *team;
+    const coll_call *call;
+    uint64_t seq;
+    node_stage stage;
+    int step, came;
+    size_t element, in_bytes, out_bytes, block;
+    unsigned char *out; /* where results go: the caller's, or the scratch */
+    bool is_small, is_in_place, is_scaled;
+    bool by_window, pushes, takes; /* inputs; results */
+    bool is_shared;                /* everyone gets the same of an input */
+    uint64_t rounds, fill, work, take;
+    int lost;             /* 1 + position of a peer whose memory could not be opened, 0: none */
+    uint64_t given_up_ms; /* since when we know that a peer gave the call up; 0: none did */
+} node_op;
+
+_Static_assert(sizeof(node_op) <= COLL_OP_BYTES, "an op fits into what the engine gives");
+
+/* ---- node_place.c ---------------------------------------------------------------------------- */
+void node_ring(node_control *control);
+node_slot *node_find_slot(node_control *control, uint64_t id);
+bool node_has_refused(const node_control *control, uint64_t id);
+pen_status node_take_slot(node_place *place, uint64_t id, int *slot, pen_error *why);
+void node_leave_slot(node_place *place, node_leftover *leftover); /* OWNED */
+pen_status node_open_peer(const char *address, node_peer *peer, pen_error *why);
+bool node_is_alive(pid_t pid);
+
+/* ---- node_team.c ----------------------------------------------------------------------------- */
+void node_ring_peers(const node_team *team);
+bool node_find_peers(node_team *team); /* true: all have made their side */
+pen_status node_need_window(node_team *team, size_t bytes, pen_error *why);
+pen_status node_need_scratch(node_team *team, size_t bytes, pen_error *why);
+void node_drop_scratch(node_team *team);
+
+/* ---- node_plan.c: what a call moves ---------------------------------------------------------- */
+bool node_folds(const node_op *op);         /* results are sums of all inputs */
+bool node_gets(const node_op *op, int who); /* whether `who` gets results others folded */
+size_t node_inline_max(const node_op *op);
+size_t node_window_bytes(const node_team *team);
+void node_plan(node_op *op); /* from, to, put, rounds: after all have arrived */
+pen_status node_check_counts(const node_op *op, pen_error *why);
+pen_status node_read_said(node_op *op, int who,
+                          pen_error *why); /* CORRUPT: what it says cannot be */
+
+/* ---- node_work.c: moving and folding --------------------------------------------------------- */
+coll_state node_work(node_op *op, pen_error *why);
+
+/* ---- node_end.c ------------------------------------------------------------------------------ */
+void node_fault_point(node_op *op);
+coll_state node_end(node_op *op, coll_state state);
+coll_state node_turn_back(node_op *op, pen_error *why); /* some member refused the team */
+void node_give_up(node_op *op);                         /* until peers are out of our memory */
+bool node_is_revoked(const node_op *op);                /* some peer gave the call up */
+coll_state node_given_up(node_op *op, pen_error *why);  /* in the end with that peer's name */
+
+static inline node_slot *node_own_slot(const node_team *team)
+{
+    return team->slot[team->rank];
+}
+
+static inline node_entry *node_entry_of(const node_op *op, int who)
+{
+    return &op->team->slot[who]->entry[op->seq & 1];
+}
+
+#endif

@@ -1,0 +1,205 @@
+/* alone.c - the link of a worker that is a job by itself: no thread, no socket.
+ *
+ * DESIGN.  Whatever is begun ends in the thread that begins it.  Values of pen_store_set() and its kin lie in a table
+ * of its own, and a command runs the program's function at once; another thread of the program may set the value, or
+ * answer the command, that this one waits for.
+ */
+#include "worker/io/job_link.h"
+
+#include "common/base/log.h"
+#include "common/base/why.h"
+#include "scheduler/core/services/value_table.h"
+#include "worker/io/commands.h"
+#include "worker/collective/engine/engine.h"
+#include "worker/context.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct {
+    job_link link;
+    pen_ctx *ctx;
+    pthread_mutex_t lock; /* of all below, and of what is in a pen_call */
+    pthread_cond_t changed;
+    value_table *values;
+    pen_call *unanswered; /* calls that the program still has a pointer to */
+} alone;
+
+/* With the lock.  False: the time of a request is over. */
+static bool wait_for_change(alone *a, const request *r)
+{
+    const struct timespec until = {.tv_sec  = (time_t)(r->deadline_ms / 1000),
+                                   .tv_nsec = (long)(r->deadline_ms % 1000 * 1000000)};
+    return r->deadline_ms == 0 ? pthread_cond_wait(&a->changed, &a->lock) == 0
+                               : pthread_cond_timedwait(&a->changed, &a->lock, &until) == 0;
+}
+
+/* ---- the key-value store --------------------------------------------------------------------- */
+static pen_status change_value(alone *a, const request *r, pen_error *why)
+{
+    const requests_change *c = &r->u.store.change;
+    pthread_mutex_lock(&a->lock);
+    const pen_status status =
+        c->op == WIRE_STORE_SET
+            ? value_table_set(a->values, c->key, c->data, c->size, why)
+            : value_table_add(a->values, c->key, c->delta, r->u.store.value, why);
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+    return status;
+}
+
+static pen_status get_value(alone *a, const request *r, pen_error *why)
+{
+    size_t size = 0;
+    const void *data;
+    bool is_late = false;
+    pthread_mutex_lock(&a->lock);
+    while ((data = value_table_get(a->values, r->u.store.change.key, &size)) == NULL && !is_late)
+        is_late = !wait_for_change(a, r);
+    void *copy = data != NULL ? malloc(size + 1) : NULL;
+    if (copy != NULL) memcpy(copy, data, size);
+    pthread_mutex_unlock(&a->lock);
+    if (data == NULL)
+        return why_set(why, PEN_TIMED_OUT, "pen_store_get: nobody has set '%.200s' within %.3g s",
+                       r->u.store.change.key, (double)(r->deadline_ms - r->begun_ms) / 1000);
+    if (copy == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes", size);
+    *r->u.store.out = (pen_bytes){copy, size};
+    return PEN_OK;
+}
+
+/* ---- commands to itself ---------------------------------------------------------------------- */
+static void alone_answer(job_link *l, pen_call *call)
+{
+    alone *a = (alone *)l;
+    pthread_mutex_lock(&a->lock);
+    call->is_ready = true;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* False: the deadline passed first, and the call is kept: the program has a pointer to it, and may yet use it. */
+static bool await_answer(alone *a, const request *r, pen_call *call)
+{
+    bool is_late = false;
+    pthread_mutex_lock(&a->lock);
+    while (!call->is_ready && !is_late) is_late = !wait_for_change(a, r);
+    const bool is_ready = call->is_ready;
+    if (!is_ready) {
+        call->next    = a->unanswered;
+        a->unanswered = call;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return is_ready;
+}
+
+static pen_status take_answer(const request *r, pen_call *call, pen_error *why)
+{
+    if (call->status != PEN_OK)
+        return why_set(why, call->status, "worker 0 refused command %d: %s", r->u.command.head,
+                       pen_status_info(call->status)->text);
+    if (r->u.command.replies == NULL) return PEN_OK;
+    r->u.command.replies[0] = (pen_bytes){call->data, call->size};
+    call->data              = NULL;
+    return PEN_OK;
+}
+
+static pen_status do_command(alone *a, request *r, pen_error *why)
+{
+    void *user;
+    pen_ctx *ctx      = a->ctx;
+    pen_command_fn fn = context_command(ctx, &user);
+    const int head    = r->u.command.head;
+    if (fn == NULL)
+        return why_set(why, PEN_NOT_FOUND, "worker 0 has no handler for command %d", head);
+    pen_call *call = calloc(1, sizeof *call);
+    if (call == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for another command");
+    call->ctx  = ctx;
+    call->head = head;
+    request_callback(true);
+    fn(ctx, call, head, r->u.command.body, r->u.command.size, user);
+    request_callback(false);
+    if (!await_answer(a, r, call))
+        return why_set(why, PEN_TIMED_OUT, "worker 0 has not answered command %d", head);
+    r->result.count   = 1;
+    pen_status status = take_answer(r, call, why);
+    free(call->data);
+    free(call);
+    return status;
+}
+
+/* ---- the link -------------------------------------------------------------------------------- */
+static pen_status run(alone *a, request *r, pen_error *why)
+{
+    if (r->kind == REQUEST_STORE && r->u.store.change.op == WIRE_STORE_GET)
+        return get_value(a, r, why);
+    if (r->kind == REQUEST_STORE) return change_value(a, r, why);
+    if (r->kind != REQUEST_COMMAND) return PEN_OK; /* nobody else has to join, agree or let go */
+    const pen_status status = do_command(a, r, why);
+    free(r->u.command.body);
+    return status;
+}
+
+static void alone_start(job_link *l, request *r)
+{
+    pen_error why;
+    alone *a                = (alone *)l;
+    const pen_status status = run(a, r, &why);
+    request_end(r, status, status != PEN_OK ? &why : NULL);
+    request_tell(&a->ctx->requests); /* callbacks may begin further requests */
+}
+
+static void alone_abort(job_link *l)
+{
+    (void)l; /* the next call sees ctx->is_aborting */
+}
+
+static void alone_close(job_link *l)
+{
+    alone *a     = (alone *)l;
+    pen_ctx *ctx = a->ctx;
+    coll_engine_destroy(ctx->coll);
+    ctx->coll = NULL;
+    while (a->unanswered != NULL) {
+        pen_call *call = a->unanswered;
+        a->unanswered  = call->next;
+        free(call->data);
+        free(call);
+    }
+    value_table_destroy(a->values);
+    pthread_cond_destroy(&a->changed);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+}
+
+static void say_why(const pen_ctx *ctx)
+{
+    if (ctx->env.source[0] == '\0' || strcmp(ctx->env.source, "nothing") == 0)
+        log_notice(
+            "alone (no RANK in the environment; `penstock run --nproc-per-node 2 ./%s` starts two)",
+            program_invocation_short_name);
+    else
+        log_notice("alone (a world of one worker and no servers, from %s)", ctx->env.source);
+}
+
+pen_status alone_open(pen_ctx *ctx, pen_error *why)
+{
+    static const job_link_ops ops = {alone_start, alone_answer, alone_abort, alone_close};
+    pthread_condattr_t clock;
+    alone *a = calloc(1, sizeof *a);
+    if (a == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training alone");
+    a->link   = (job_link){&ops};
+    a->ctx    = ctx;
+    ctx->link = &a->link;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    a->values = value_table_create(VALUE_TABLE_BYTES_MAX);
+    if (a->values == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a key-value store");
+    const pen_status status = context_make_coll(ctx, NULL, NULL, why);
+    if (status == PEN_OK) say_why(ctx);
+    return status;
+}

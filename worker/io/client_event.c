@@ -1,0 +1,74 @@
+/* client_event.c - what the program is told of the job, apart from what it asks: pen_on_event(). */
+#include "worker/io/client.h"
+
+#include "common/base/fp_env.h"
+
+#include "worker/api/api.h"
+
+#include <stdio.h>
+
+pen_status pen_on_event(pen_ctx *ctx, void (*fn)(pen_ctx *, const pen_event *, void *), void *user)
+{
+    FP_ENV_OURS();
+    pen_status status = context_check(ctx, "pen_on_event");
+    if (status != PEN_OK) return status;
+    pthread_mutex_lock(&ctx->watch_lock);
+    ctx->event      = fn;
+    ctx->event_user = user;
+    pthread_mutex_unlock(&ctx->watch_lock);
+    return PEN_OK;
+}
+
+static void tell(client *c, pen_event_kind kind, int32_t rank, const char *text)
+{
+    pen_ctx *ctx = c->ctx;
+    pthread_mutex_lock(&ctx->watch_lock);
+    const context_event_fn fn = ctx->event;
+    void *user                = ctx->event_user;
+    pthread_mutex_unlock(&ctx->watch_lock);
+    if (fn == NULL) return;
+    const pen_event event = {.kind  = kind,
+                             .node  = {PEN_WORKER, rank},
+                             .epoch = c->record.epoch,
+                             .step  = atomic_load(&ctx->step_index),
+                             .text  = text};
+    request_callback(true);
+    fn(ctx, &event, user);
+    request_callback(false);
+}
+
+void client_tell_lost(client *c, int32_t rank, const char *text)
+{
+    tell(c, PEN_EV_LOST, rank, text);
+}
+
+void client_tell_stopping(client *c)
+{
+    tell(c, PEN_EV_STOPPING, c->ctx->env.rank, "this worker was asked to leave after its step");
+}
+
+static bool has(const client_record *r, const wire_member *w)
+{
+    const wire_member *other = client_find_worker(r, w->rank);
+    return other != NULL && other->incarnation == w->incarnation;
+}
+
+/* A death is told when it is heard of (LOST); here, it is told once more as a place that is empty. */
+void client_tell_events(client *c, const client_record *before)
+{
+    char text[400];
+    for (uint32_t i = 0; i < before->n_workers; i++) {
+        const wire_member *w = &before->worker[i];
+        if (has(&c->record, w)) continue;
+        snprintf(text, sizeof text, "worker %d (%s) is not a member from epoch %llu on", w->rank,
+                 w->host, (unsigned long long)c->record.epoch);
+        tell(c, PEN_EV_LEFT, w->rank, text);
+    }
+    for (uint32_t i = 0; i < c->record.n_workers; i++) {
+        const wire_member *w = &c->record.worker[i];
+        if (has(before, w)) continue;
+        snprintf(text, sizeof text, "worker %d (%s) is a member from epoch %llu on", w->rank,
+                 w->host, (unsigned long long)c->record.epoch);
+        tell(c, PEN_EV_JOINED, w->rank, text);
+    }
+}

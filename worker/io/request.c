@@ -1,0 +1,360 @@
+/* request.c - the table behind pen_req, and waiting for what is in it. */
+#include "worker/io/request.h"
+
+#include "common/base/clock.h"
+#include "worker/collective/engine/engine_internal.h"
+#include "worker/context.h"
+#include "worker/api/last_error.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static _Thread_local bool sdk_thread;
+static _Thread_local int in_callback;
+
+bool request_is_sdk_thread(void)
+{
+    return sdk_thread || in_callback > 0;
+}
+void request_callback(bool begins)
+{
+    in_callback += begins ? 1 : -1;
+}
+void request_mark_sdk_thread(void)
+{
+    sdk_thread = true;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why)
+{
+    memset(table, 0, sizeof *table);
+    table->in_flight_max = in_flight_max;
+    pthread_condattr_t attributes;
+    if (pthread_condattr_init(&attributes) != 0)
+        return why_set(why, PEN_NO_MEMORY, "no memory for a condition");
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&table->lock, NULL);
+    pthread_cond_init(&table->ended, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return PEN_OK;
+}
+
+void request_table_fini(request_table *table)
+{
+    for (uint32_t b = 0; b < table->n_blocks; b++) {
+        for (int i = 0; i < REQUEST_BLOCK; i++) free(table->block[b][i].why);
+        free(table->block[b]);
+    }
+    pthread_cond_destroy(&table->ended);
+    pthread_mutex_destroy(&table->lock);
+}
+
+/* id = generation << 32 | place; the generation grows with each use, so a stale pen_req is
+ * recognised. */
+static bool grow(request_table *table)
+{
+    if (table->n_blocks == REQUEST_BLOCKS_MAX) return false;
+    request *block = calloc(REQUEST_BLOCK, sizeof *block);
+    if (block == NULL) return false;
+    for (uint32_t i = REQUEST_BLOCK; i-- > 0;) {
+        block[i].id   = table->n_blocks * REQUEST_BLOCK + i;
+        block[i].next = table->free;
+        table->free   = &block[i];
+    }
+    table->block[table->n_blocks++] = block;
+    return true;
+}
+
+static request *take(request_table *table)
+{
+    if (table->free == NULL && !grow(table)) return NULL;
+    request *r  = table->free;
+    table->free = r->next;
+    uint64_t id = r->id + ((uint64_t)1 << 32);
+    memset(r, 0, sizeof *r);
+    r->id = id;
+    table->in_flight++;
+    return r;
+}
+
+static void give(request_table *table, request *r)
+{
+    free(r->why);
+    r->why      = NULL;
+    r->is_done  = false;
+    r->next     = table->free;
+    table->free = r;
+    r->id += (uint64_t)1 << 32;
+}
+
+static request *find(request_table *table, uint64_t id)
+{
+    uint32_t place = (uint32_t)id, b = place / REQUEST_BLOCK;
+    if (b >= table->n_blocks) return NULL;
+    request *r = &table->block[b][place % REQUEST_BLOCK];
+    return r->id == id ? r : NULL;
+}
+
+/* ---- begin, end ------------------------------------------------------------------------------ */
+static pen_status wait_for_room(request_table *table, const pen_opts *o)
+{
+    bool may_wait = !request_is_sdk_thread() && (o == NULL || (o->flags & PEN_NOWAIT) == 0);
+    while (table->in_flight >= table->in_flight_max) {
+        if (!may_wait) return PEN_AGAIN;
+        pthread_cond_wait(&table->ended, &table->lock);
+    }
+    return PEN_OK;
+}
+
+pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, const pen_req *req,
+                         request **out)
+{
+    request_table *table = &ctx->requests;
+    pthread_mutex_lock(&table->lock);
+    pen_status status = kind == REQUEST_LEAVE ? PEN_OK : wait_for_room(table, o);
+    request *r        = status == PEN_OK ? take(table) : NULL;
+    pthread_mutex_unlock(&table->lock);
+    if (status != PEN_OK)
+        return last_error_say(status, "%llu requests are in flight; wait for one (requests_max)",
+                              (unsigned long long)table->in_flight_max);
+    if (r == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for another request");
+
+    int64_t deadline =
+        o != NULL && o->deadline_ms != 0 ? o->deadline_ms : ctx->settings.deadline_ms;
+    r->ctx         = ctx;
+    r->kind        = kind;
+    r->begun_ms    = clock_ms(&clock_real);
+    r->deadline_ms = deadline > 0 ? r->begun_ms + (uint64_t)deadline : 0;
+    if (o != NULL && req != NULL) {
+        r->done = o->done;
+        r->user = o->user;
+    }
+    *out = r;
+    return PEN_OK;
+}
+
+void request_abandon(request *r)
+{
+    request_table *table = &r->ctx->requests;
+    pthread_mutex_lock(&table->lock);
+    table->in_flight--;
+    give(table, r);
+    pthread_mutex_unlock(&table->lock);
+}
+
+void request_end(request *r, pen_status status, const pen_error *why)
+{
+    if (r->kind == REQUEST_STEP && r->u.step.decided != NULL)
+        request_end(r->u.step.decided, status, why);
+    request_table *table = &r->ctx->requests;
+    r->result.status     = status;
+    r->result.seconds    = (double)(clock_ms(&clock_real) - r->begun_ms) / 1000;
+    if (status != PEN_OK && why != NULL) {
+        r->why = malloc(sizeof *r->why);
+        if (r->why != NULL) *r->why = *why;
+    }
+    pthread_mutex_lock(&table->lock);
+    r->next = NULL;
+    if (table->told_tail == NULL)
+        table->told_head = r;
+    else
+        table->told_tail->next = r;
+    table->told_tail = r;
+    pthread_mutex_unlock(&table->lock);
+}
+
+static void run_callback(request_table *table, request *r)
+{
+    pen_result result = r->result;
+    if (r->why != NULL) last_error_set(r->why);
+    request_callback(true);
+    r->done(&result, r->user);
+    request_callback(false);
+    pthread_mutex_lock(&table->lock);
+    give(table, r);
+    pthread_mutex_unlock(&table->lock);
+}
+
+void request_tell(request_table *table)
+{
+    request *callbacks = NULL, **last = &callbacks;
+    bool is_awaited = false, was_full = false;
+    pthread_mutex_lock(&table->lock);
+    request *ended = table->told_head;
+    if (ended != NULL) atomic_fetch_add(&table->n_tells, 1);
+    table->told_head = table->told_tail = NULL;
+    for (request *r = ended, *next; r != NULL; r = next) {
+        next = r->next;
+        was_full |= table->in_flight-- >= table->in_flight_max;
+        if (r->done != NULL && !r->is_awaited) {
+            *last = r; /* freed after its callback: nobody waits for it */
+            last  = &r->next;
+            continue;
+        }
+        is_awaited |= r->is_awaited;
+        r->is_done = true;
+    }
+    *last = NULL;
+    was_full |= ended != NULL && table->in_flight == 0 && table->is_draining;
+    if (is_awaited || was_full) pthread_cond_broadcast(&table->ended);
+    pthread_mutex_unlock(&table->lock);
+    for (request *r = callbacks, *next; r != NULL; r = next) {
+        next = r->next;
+        run_callback(table, r);
+    }
+}
+
+void request_drain(request_table *table)
+{
+    pthread_mutex_lock(&table->lock);
+    table->is_draining = true;
+    while (table->in_flight > 0) pthread_cond_wait(&table->ended, &table->lock);
+    table->is_draining = false;
+    pthread_mutex_unlock(&table->lock);
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+static pen_status conclude(request_table *table, request *r, pen_result *result)
+{
+    pen_status status = r->result.status;
+    if (result != NULL) *result = r->result;
+    if (r->why != NULL)
+        last_error_set(r->why);
+    else if (status != PEN_OK)
+        last_error_say(status, "%s", pen_status_info(status)->text);
+    give(table, r);
+    return status;
+}
+
+/* Whoever waits for a collective carries it out: that needs no switch to another thread.  With the lock, which it
+ * leaves.  False: there is nothing to carry out, only to wait. */
+static bool drive(request_table *table, pen_group *group, uint64_t until_ms)
+{
+    const unsigned long long seen = atomic_load(&table->n_tells);
+    pthread_mutex_unlock(&table->lock);
+    const bool has_more = engine_attend(group, &table->n_tells, seen, until_ms);
+    pthread_mutex_lock(&table->lock);
+    return has_more || atomic_load(&table->n_tells) != seen;
+}
+
+static pen_group *group_of(const request *r)
+{
+    return r->kind == REQUEST_COLL ? r->u.coll.group : NULL;
+}
+
+static pen_status wait_locked(request_table *table, request *r, pen_result *result)
+{
+    pen_group *group = group_of(r);
+    while (!r->is_done) {
+        r->is_awaited = true;
+        if (group == NULL || !drive(table, group, 0))
+            pthread_cond_wait(&table->ended, &table->lock);
+    }
+    return conclude(table, r, result);
+}
+
+static pen_status refuse_to_wait(const char *what)
+{
+    return last_error_say(PEN_WRONG_STATE,
+                          "%s: called from a callback, where waiting would wait for itself", what);
+}
+
+pen_status request_await(request *r, pen_result *result)
+{
+    request_table *table = &r->ctx->requests;
+    pthread_mutex_lock(&table->lock);
+    const pen_status status = wait_locked(table, r, result);
+    pthread_mutex_unlock(&table->lock);
+    return status;
+}
+
+pen_status request_wait(request_table *table, pen_req *req, pen_result *result)
+{
+    pen_status status;
+    pthread_mutex_lock(&table->lock);
+    request *r = find(table, req->id);
+    if (r == NULL)
+        status =
+            last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: this request was waited for before");
+    else if (!r->is_done && request_is_sdk_thread())
+        status = refuse_to_wait("pen_wait");
+    else
+        status = wait_locked(table, r, result);
+    pthread_mutex_unlock(&table->lock);
+    if (r != NULL && status != PEN_WRONG_STATE) *req = (pen_req){0};
+    return status;
+}
+
+/* ---- waiting for one of many ----------------------------------------------------------------- */
+static request *first_done(request_table *table, const pen_req *reqs, size_t n, size_t *index,
+                           size_t *live, bool await)
+{
+    *live = 0;
+    for (size_t i = 0; i < n; i++) {
+        request *r = reqs[i].ctx != NULL ? find(table, reqs[i].id) : NULL;
+        if (r == NULL) continue;
+        ++*live;
+        *index = i;
+        if (r->is_done) return r;
+        if (await) r->is_awaited = true;
+    }
+    return NULL;
+}
+
+/* Of all that are live, when they are collectives of one group; else NULL. */
+static pen_group *group_of_all(request_table *table, const pen_req *reqs, size_t n)
+{
+    pen_group *group = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const request *r = reqs[i].ctx != NULL ? find(table, reqs[i].id) : NULL;
+        if (r == NULL) continue;
+        if (group_of(r) == NULL || (group != NULL && group_of(r) != group)) return NULL;
+        group = group_of(r);
+    }
+    return group;
+}
+
+/* False: the time has come. */
+static bool wait_until(request_table *table, uint64_t until_ms)
+{
+    const struct timespec until = {.tv_sec  = (time_t)(until_ms / 1000),
+                                   .tv_nsec = (long)(until_ms % 1000 * 1000000)};
+    return pthread_cond_timedwait(&table->ended, &table->lock, &until) == 0;
+}
+
+static pen_status wait_any_locked(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
+                                  size_t *index, pen_result *result)
+{
+    const uint64_t until_ms = timeout_ms > 0 ? clock_ms(&clock_real) + (uint64_t)timeout_ms : 0;
+    pen_group *group        = group_of_all(table, reqs, n);
+    bool is_late            = timeout_ms == 0;
+    for (;;) {
+        size_t live, at = 0;
+        request *r = first_done(table, reqs, n, &at, &live, !is_late);
+        if (r != NULL) {
+            if (index != NULL) *index = at;
+            reqs[at] = (pen_req){0};
+            return conclude(table, r, result);
+        }
+        if (live == 0) return PEN_END;
+        if (is_late) return PEN_AGAIN;
+        if (request_is_sdk_thread()) return refuse_to_wait("pen_wait_any");
+        if (group != NULL && drive(table, group, until_ms))
+            is_late = until_ms != 0 && clock_ms(&clock_real) >= until_ms;
+        else if (timeout_ms < 0)
+            pthread_cond_wait(&table->ended, &table->lock);
+        else
+            is_late = !wait_until(table, until_ms);
+    }
+}
+
+pen_status request_wait_any(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
+                            size_t *index, pen_result *result)
+{
+    pthread_mutex_lock(&table->lock);
+    const pen_status status = wait_any_locked(table, reqs, n, timeout_ms, index, result);
+    pthread_mutex_unlock(&table->lock);
+    return status;
+}

@@ -1,0 +1,121 @@
+/* request.h - what a pen_req stands for: begun by a thread of the program, ended by the SDK's.
+ *
+ * Lifetime: request_begin() -> started (api_start) -> request_end(), once -> request_wait(), or
+ * the callback, frees it.  A request that nobody waits for lives as long as its context.
+ */
+#ifndef WORKER_REQUEST_H
+#define WORKER_REQUEST_H
+
+#include "common/base/loop.h"
+#include "penstock.h"
+#include "worker/ps/exchange.h"
+#include "worker/io/requests.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+typedef enum {
+    REQUEST_JOIN,      /* pen_init           */
+    REQUEST_COMMIT,    /* pen_commit         */
+    REQUEST_VERB,      /* push, pull, both   */
+    REQUEST_STEP,      /* pen_step_end       */
+    REQUEST_PULL_FREE, /* pen_digest        */
+    REQUEST_FETCH,     /* values of a unit  */
+    REQUEST_SNAPSHOT,
+    REQUEST_COMMAND,
+    REQUEST_STORE,
+    REQUEST_COLL, /* collectives, send, recv: begun on their group */
+    REQUEST_LEAVE /* pen_finalize       */
+} request_kind;
+
+typedef struct request {
+    loop_task task; /* how it reaches the SDK's thread */
+    pen_ctx *ctx;
+    struct request *next; /* free, or ended and not yet told */
+    uint64_t id;
+    request_kind kind;
+    bool is_done, is_awaited;
+    pen_done_fn done;
+    void *user;
+    uint64_t begun_ms, deadline_ms; /* times; deadline 0 = none */
+    pen_result result;
+    pen_error *why; /* of a failure; NULL when there was no memory for it */
+    union {
+        struct {
+            exchange_verb verb;
+            pen_tensor *tensor;
+            const void *from;
+            void *to;
+        } verb;
+        struct {
+            pen_node to;
+            int head;
+            uint32_t n; /* replies */
+            size_t size;
+            void *body; /* OWNED */
+            pen_bytes *replies;
+        } command;
+        struct {
+            requests_change change; /* BORROWED, as what follows: the caller waits */
+            int64_t *value;         /* value, out: NULL when not wanted */
+            pen_bytes *out;
+        } store;
+        struct {
+            pen_group *group; /* whoever waits may drive its calls; NULL: that is of no use */
+        } coll;
+        struct {
+            const pen_unit *unit;
+        } fetch;
+        struct {
+            struct request *decided;
+        } step; /* with lazy: ends when the verdict is known; NULL: nobody waits for it any more */
+    } u;
+} request;
+
+enum { REQUEST_BLOCK = 1024, REQUEST_BLOCKS_MAX = 16384 };
+
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    request *block[REQUEST_BLOCKS_MAX];
+    uint32_t n_blocks;
+    request *free;
+    uint64_t in_flight, in_flight_max;
+    atomic_ullong n_tells;          /* so often request_tell() had news */
+    request *told_head, *told_tail; /* ended since the last request_tell() */
+    bool is_draining;
+} request_table;
+
+pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why);
+void request_table_fini(request_table *table);
+
+/* o may be NULL.  req NULL: somebody will wait here.  Waits for room, or returns AGAIN with
+ * PEN_NOWAIT or on the SDK's thread. */
+pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, const pen_req *req,
+                         request **r);
+
+/* Ends it: status and sentence; result fields were set before; a lazy step's verdict too, where that has not ended.
+ * Nobody learns of it before request_tell(). */
+void request_end(request *r, pen_status status, const pen_error *why);
+void request_tell(request_table *table); /* wakes who waits, runs callbacks */
+
+/* Waits for one that was begun without a pen_req; it is gone then. */
+pen_status request_await(request *r, pen_result *result);
+
+/* As pen_wait() and pen_wait_any(), of requests of this table. */
+pen_status request_wait(request_table *table, pen_req *req, pen_result *result);
+pen_status request_wait_any(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
+                            size_t *index, pen_result *result);
+
+/* Waits until none is in flight: each ends by its deadline. */
+void request_drain(request_table *table);
+
+void request_abandon(request *r); /* one that was begun and not run */
+
+/* True in callbacks, where waiting would wait for itself. */
+bool request_is_sdk_thread(void);
+void request_mark_sdk_thread(void);
+void request_callback(bool begins); /* around a function of the program, on any thread */
+
+#endif

@@ -1,0 +1,141 @@
+/* export_read.c - parameters from a safetensors file, by name. */
+#include "worker/tensor/export.h"
+#include "worker/tensor/held.h"
+#include "worker/tensor/mirror.h"
+
+#include "common/base/log.h"
+#include "common/compute/simd/simd.h"
+#include "common/snapshot/safetensors.h"
+#include "common/base/why.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAMES_BYTES = 200 };
+
+typedef struct { /* names one behind the other, as far as there is room */
+    char text[NAMES_BYTES];
+    size_t used;
+    uint32_t n;
+} names;
+
+static void add_name(names *all, const char *name)
+{
+    const int n = snprintf(all->text + all->used, NAMES_BYTES - all->used, "%s'%.60s'",
+                           all->n > 0 ? ", " : "", name);
+    all->n++;
+    if (n > 0 && all->used + (size_t)n < NAMES_BYTES)
+        all->used += (size_t)n;
+    else
+        all->text[all->used] = '\0'; /* this one has no room any more */
+}
+
+static const char *and_more(const names *all, uint32_t shown)
+{
+    return all->n > shown ? " and others" : "";
+}
+
+static uint32_t count_shown(const names *all)
+{
+    uint32_t n = 0;
+    for (const char *at = all->text; (at = strchr(at, '\'')) != NULL; at++) n++;
+    return n / 2;
+}
+
+static const safetensors_row *find_row(const safetensors_row *rows, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(rows[i].name, name) == 0) return &rows[i];
+    return NULL;
+}
+
+static bool is_registered(const model *m, const char *name)
+{
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (strcmp(m->tensor[i]->name, name) == 0) return true;
+    for (uint32_t i = 0; i < m->n_aliases; i++) /* a second name of one that is taken anyway */
+        if (strcmp(m->alias[i]->name, name) == 0) return true;
+    return false;
+}
+
+static pen_status check_names(const model *m, const char *path, const safetensors_row *rows,
+                              size_t n, pen_error *why)
+{
+    names missing = {0}, surplus = {0};
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (find_row(rows, n, m->tensor[i]->name) == NULL) add_name(&missing, m->tensor[i]->name);
+    for (size_t i = 0; i < n; i++)
+        if (!is_registered(m, rows[i].name)) add_name(&surplus, rows[i].name);
+    const char *more = and_more(&surplus, count_shown(&surplus));
+    if (missing.n > 0)
+        return why_set(why, PEN_NOT_FOUND,
+                       "%.200s has not %u of %u tensors: %s%s; it has %u that the program does not "
+                       "register%s%s%s; nothing was taken",
+                       path, missing.n, m->n_tensors, missing.text,
+                       and_more(&missing, count_shown(&missing)), surplus.n,
+                       surplus.n > 0 ? ": " : "", surplus.text, more);
+    if (surplus.n > 0)
+        log_notice("%s has %u tensors that the program does not register, which are passed over: "
+                   "%s%s",
+                   path, surplus.n, surplus.text, more);
+    return PEN_OK;
+}
+
+static pen_status check_shape(const pen_tensor *t, const safetensors_row *row, const char *path,
+                              pen_error *why)
+{
+    const bool same =
+        row->elements == t->elements && row->ndim == t->desc.ndim &&
+        memcmp(row->shape, t->desc.shape, (size_t)row->ndim * sizeof row->shape[0]) == 0;
+    if (same) return PEN_OK;
+    return why_set(
+        why, PEN_MISMATCH,
+        "'%s' has another shape in %.200s: %llu elements in %d dimensions there, %llu in "
+        "%d here; nothing was taken",
+        t->name, path, (unsigned long long)row->elements, row->ndim,
+        (unsigned long long)t->elements, t->desc.ndim);
+}
+
+static pen_status read_tensor(safetensors_reader *r, const safetensors_row *row, pen_tensor *t,
+                              float *piece, pen_error *why)
+{
+    const size_t width = t->desc.dtype == PEN_F32 ? 4 : 2;
+    if (held_param(t, why) != PEN_OK) return why->status;
+    char *to          = t->param;
+    pen_status status = PEN_OK;
+    for (uint64_t at = 0; at < t->elements && status == PEN_OK; at += SAFETENSORS_PIECE) {
+        const uint64_t left = t->elements - at;
+        const size_t n      = left < SAFETENSORS_PIECE ? (size_t)left : SAFETENSORS_PIECE;
+        status              = safetensors_read(r, row, at, n, piece, why);
+        if (status == PEN_OK) simd()->encode(to + at * width, piece, t->desc.dtype, n);
+    }
+    return status == PEN_OK ? mirror_changed_one(t, why) : status;
+}
+
+static pen_status read_all(pen_ctx *ctx, const char *path, safetensors_reader *r, pen_error *why)
+{
+    size_t n;
+    const model *m              = &ctx->model;
+    const safetensors_row *rows = safetensors_rows(r, &n);
+    pen_status status           = check_names(m, path, rows, n, why);
+    for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
+        status = check_shape(m->tensor[i], find_row(rows, n, m->tensor[i]->name), path, why);
+    if (status != PEN_OK) return status;
+    float *piece = malloc(SAFETENSORS_PIECE * sizeof *piece);
+    if (piece == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to import %.200s", path);
+    for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
+        status = read_tensor(r, find_row(rows, n, m->tensor[i]->name), m->tensor[i], piece, why);
+    free(piece);
+    return status;
+}
+
+pen_status export_read(pen_ctx *ctx, const char *path, pen_error *why)
+{
+    safetensors_reader *r;
+    pen_status status = safetensors_open(path, &r, why);
+    if (status != PEN_OK) return status;
+    status = read_all(ctx, path, r, why);
+    safetensors_close(r);
+    return status;
+}

@@ -1,0 +1,279 @@
+/* held.c - memory of values and gradients that the program did not bring. */
+#include "worker/tensor/held.h"
+
+#include "common/base/segment.h"
+#include "common/compute/simd/simd.h"
+#include "common/base/why.h"
+#include "worker/context.h"
+#include "worker/tensor/mirror.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct held_lent { /* a gradient that an engine reads */
+    struct held_lent *next;
+    void *data;
+    twin *twin; /* of which data is the host's side; NULL: it is memory of the host alone */
+};
+
+static pen_status no_memory(const pen_tensor *t, const char *of, size_t bytes, pen_error *why)
+{
+    return why_set(why, PEN_NO_MEMORY, "no memory for the %zu bytes of %s'%s'", bytes, of, t->name);
+}
+
+static void count(const pen_tensor *t, stat_id level, size_t bytes, bool is_taken)
+{
+    stat_hold(&t->ctx->stats, level, is_taken ? (int64_t)bytes : -(int64_t)bytes);
+}
+
+/* Memory of the host; with the setting device=cuda it has a side on the device, which is left in *w. */
+static void *take(pen_tensor *t, size_t bytes, twin **w, pen_error *why)
+{
+    *w = mirror_holds(t->ctx) ? mirror_take(t, bytes, why) : NULL;
+    if (*w != NULL) return (*w)->host;
+    return mirror_holds(t->ctx) ? NULL : segment_alloc(bytes, why);
+}
+
+static void give_back(pen_tensor *t, void *data, twin *w)
+{
+    if (w != NULL)
+        mirror_put(t, w);
+    else
+        segment_free(data);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+pen_status held_param(pen_tensor *t, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    pthread_mutex_lock(&t->ctx->held_lock);
+    if (t->param == NULL && t->holds_param) {
+        twin *w;
+        t->param = take(t, t->bytes, &w, why);
+        if (w != NULL) t->mirror->values = w;
+        if (t->param == NULL)
+            status = no_memory(t, "", t->bytes, why);
+        else
+            count(t, STAT_PARAM_BYTES, t->bytes, true);
+    }
+    pthread_mutex_unlock(&t->ctx->held_lock);
+    return status;
+}
+
+static void drop_param(pen_tensor *t)
+{
+    if (t->param == NULL || !t->holds_param) return;
+    twin *w = t->mirror != NULL ? t->mirror->values : NULL;
+    if (w != NULL) t->mirror->values = NULL;
+    give_back(t, t->param, w);
+    t->param = NULL;
+    count(t, STAT_PARAM_BYTES, t->bytes, false);
+}
+
+void held_param_drop(pen_tensor *t)
+{
+    pthread_mutex_lock(&t->ctx->held_lock);
+    drop_param(t);
+    pthread_mutex_unlock(&t->ctx->held_lock);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+static void free_grad(pen_tensor *t, void *data, twin *w)
+{
+    if (data == NULL) return;
+    give_back(t, data, w);
+    count(t, STAT_GRAD_BYTES, t->grad_bytes, false);
+}
+
+/* The twin of the buffer at hand. */
+static twin *grad_twin(const pen_tensor *t)
+{
+    return t->held_grad != NULL && t->mirror != NULL ? t->mirror->grad : NULL;
+}
+
+static void set_grad(pen_tensor *t, void *data, twin *w)
+{
+    t->held_grad = data;
+    if (t->mirror != NULL && t->grad == NULL) t->mirror->grad = w;
+}
+
+static pen_status make_grad(pen_tensor *t, pen_error *why)
+{
+    twin *w;
+    void *data = take(t, t->grad_bytes, &w, why);
+    if (data == NULL) return no_memory(t, "the gradient of ", t->grad_bytes, why);
+    set_grad(t, data, w);
+    count(t, STAT_GRAD_BYTES, t->grad_bytes, true);
+    return w != NULL ? mirror_zero(t, w, why) : PEN_OK;
+}
+
+static pen_status clear_grad(pen_tensor *t, pen_error *why)
+{
+    if (grad_twin(t) != NULL) return mirror_zero(t, grad_twin(t), why);
+    memset(t->held_grad, 0, t->grad_bytes);
+    return PEN_OK;
+}
+
+void *held_grad(pen_tensor *t, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    pthread_mutex_lock(&t->ctx->held_lock);
+    if (t->held_grad == NULL)
+        status = make_grad(t, why);
+    else if (!t->is_grad_seen)
+        status = clear_grad(t, why);
+    t->is_grad_seen = status == PEN_OK;
+    void *data      = grad_twin(t) != NULL ? grad_twin(t)->device : t->held_grad;
+    pthread_mutex_unlock(&t->ctx->held_lock);
+    return status == PEN_OK ? data : NULL;
+}
+
+void *held_grad_seen(pen_tensor *t)
+{
+    pthread_mutex_lock(&t->ctx->held_lock);
+    void *data = t->is_grad_seen ? t->held_grad : NULL;
+    pthread_mutex_unlock(&t->ctx->held_lock);
+    return data;
+}
+
+static void drop_grad(pen_tensor *t)
+{
+    if (t->held_grad == NULL) return;
+    free_grad(t, t->held_grad, grad_twin(t));
+    set_grad(t, NULL, NULL);
+}
+
+/* Without memory for the note it stays where it is, and is returned by the step's end. */
+static void lend(pen_tensor *t)
+{
+    struct held_lent *lent = malloc(sizeof *lent);
+    if (lent == NULL) return;
+    *lent   = (struct held_lent){t->lent, t->held_grad, grad_twin(t)};
+    t->lent = lent;
+    t->ctx->lent_bytes += t->grad_bytes;
+    set_grad(t, NULL, NULL);
+}
+
+void held_grad_pass(pen_tensor *t, const void *lent)
+{
+    pthread_mutex_lock(&t->ctx->held_lock);
+    if (t->held_grad != NULL && t->held_grad == lent)
+        lend(t);
+    else
+        drop_grad(t);
+    t->is_grad_seen = false;
+    pthread_mutex_unlock(&t->ctx->held_lock);
+}
+
+/* Out of the list; NULL when it is not in it. */
+static void *take_lent(pen_tensor *t, const void *grad, twin **w)
+{
+    for (struct held_lent **at = &t->lent; *at != NULL; at = &(*at)->next) {
+        struct held_lent *lent = *at;
+        void *data             = lent->data;
+        if (grad != NULL && data != grad) continue;
+        *at = lent->next;
+        *w  = lent->twin;
+        free(lent);
+        t->ctx->lent_bytes -= t->grad_bytes;
+        pthread_cond_broadcast(&t->ctx->held_returned);
+        return data;
+    }
+    return NULL;
+}
+
+void held_grad_return(pen_tensor *t, const void *grad)
+{
+    if (grad == NULL) return;
+    pthread_mutex_lock(&t->ctx->held_lock);
+    for (pen_tensor *name = t; name != NULL; name = name->next_alias) {
+        twin *w    = NULL;
+        void *data = take_lent(name, grad, &w);
+        (void)grad_slot_move(&name->slot, GRAD_RETURN, name->name, -1, NULL);
+        free_grad(name, data, w);
+    }
+    pthread_mutex_unlock(&t->ctx->held_lock);
+}
+
+void held_grad_begin(pen_tensor *t)
+{
+    pthread_mutex_lock(&t->ctx->held_lock);
+    t->is_grad_seen = false;
+    pthread_mutex_unlock(&t->ctx->held_lock);
+}
+
+void held_grad_step_end(pen_tensor *t, bool keeps)
+{
+    twin *w = NULL;
+    pthread_mutex_lock(&t->ctx->held_lock);
+    for (void *data; (data = take_lent(t, NULL, &w)) != NULL;) {
+        if (t->held_grad == NULL && keeps)
+            set_grad(t, data, w);
+        else
+            free_grad(t, data, w);
+    }
+    if (!keeps) drop_grad(t);
+    t->is_grad_seen = false;
+    pthread_mutex_unlock(&t->ctx->held_lock);
+}
+
+static struct timespec deadline_of(const pen_ctx *ctx)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const int64_t ms =
+        (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 + ctx->settings.deadline_ms;
+    return (struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+}
+
+pen_status held_grad_wait(pen_ctx *ctx, uint64_t bytes, uint64_t most, pen_error *why)
+{
+    const struct timespec until = deadline_of(ctx);
+    int error                   = 0;
+    pthread_mutex_lock(&ctx->held_lock);
+    while (ctx->lent_bytes > 0 && ctx->lent_bytes + bytes > most && error == 0 &&
+           !atomic_load(&ctx->has_failed))
+        error = ctx->settings.deadline_ms < 0
+                    ? pthread_cond_wait(&ctx->held_returned, &ctx->held_lock)
+                    : pthread_cond_timedwait(&ctx->held_returned, &ctx->held_lock, &until);
+    const uint64_t lent = ctx->lent_bytes;
+    pthread_mutex_unlock(&ctx->held_lock);
+    if (atomic_load(&ctx->has_failed)) {
+        *why = ctx->failure;
+        return why->status;
+    }
+    if (error == 0) return PEN_OK;
+    return why_set(
+        why, PEN_TIMED_OUT,
+        "waited %.3g s for servers to take %llu bytes of gradients: another rank is behind, or "
+        "raise reduce_bucket",
+        (double)ctx->settings.deadline_ms / 1000, (unsigned long long)lent);
+}
+
+void held_free(pen_tensor *t)
+{
+    twin *w = NULL;
+    drop_param(t);
+    for (void *data; (data = take_lent(t, NULL, &w)) != NULL;) free_grad(t, data, w);
+    drop_grad(t);
+}
+
+/* ---- first values ---------------------------------------------------------------------------- */
+bool held_draw_as_is(const pen_tensor *t, uint64_t start, size_t n, void *to)
+{
+    enum { PIECE = 4096 };
+    float piece[PIECE];
+    if (!t->has_draw) return false;
+    const size_t width = t->bytes / t->elements;
+    const uint64_t key = draw_key(t->ctx->settings.seed, t->name);
+    if (t->desc.dtype == PEN_F32) {
+        draw_values(&t->draw, key, start, n, to);
+        return true;
+    }
+    for (size_t i = 0; i < n; i += PIECE) {
+        const size_t take = n - i < PIECE ? n - i : PIECE;
+        draw_values(&t->draw, key, start + i, take, piece);
+        simd()->encode((char *)to + i * width, piece, t->desc.dtype, take);
+    }
+    return true;
+}

@@ -1,0 +1,511 @@
+/* model.c - checks what a program registers, and turns it into what REGISTER carries. */
+#include "worker/tensor/model.h"
+
+#include "common/base/log.h"
+#include "common/base/utf8.h"
+#include "common/base/why.h"
+#include "proto/plan.h"
+#include "worker/context.h"
+#include "worker/train/precision.h"
+#include "worker/tensor/held.h"
+#include "worker/tensor/mirror.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+pen_status model_check_reserved(const uint64_t *reserved, int n, const char *type, pen_error *why)
+{
+    for (int i = 0; i < n; i++)
+        if (reserved[i] != 0)
+            return why_set(why, PEN_INVALID_ARGUMENT,
+                           "%s has garbage in reserved[%d]; initialise it with {0}", type, i);
+    return PEN_OK;
+}
+
+static pen_status no_memory(pen_error *why)
+{
+    return why_set(why, PEN_NO_MEMORY, "no memory for another tensor");
+}
+
+static const char *or_usual(const char *given, const char *usual)
+{
+    return given != NULL && given[0] != '\0' ? given : usual;
+}
+
+static char *copy(const char *text)
+{
+    return strdup(text != NULL ? text : "");
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+static void free_group(pen_params *p)
+{
+    if (p == NULL) return;
+    free(p->name);
+    free(p->optim);
+    free(p->sync);
+    free(p->wire);
+    free(p->schedule);
+    free(p);
+}
+
+/* The words of server/shard/core/sync/, which a program that is alone does not link. */
+static pen_status check_sync(const char *sync, pen_error *why)
+{
+    static const char *const names[]   = {"bsp", "ssp", "async"};
+    static const config_row no_rows[]  = {{0}};
+    static const config_row ssp_rows[] = {{.name = "s", .type = CONFIG_U64, .dfl = "1", .max = 1e6},
+                                          {0}};
+    const size_t n                     = strcspn(sync, " ");
+    uint64_t s;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strlen(names[i]) == n && memcmp(names[i], sync, n) == 0)
+            return config_from_words(i == 1 ? ssp_rows : no_rows, &s, sync + n, why);
+    return why_set(why, PEN_BAD_SETTING,
+                   "there is no consistency rule '%.*s'; known are bsp, \"ssp s=N\" and async",
+                   (int)(n < 64 ? n : 64), sync);
+}
+
+static pen_status check_wire(const char *group, const char *wire, pen_error *why)
+{
+    const wire_group asked = {.wire = wire};
+    const wire_tensor any  = {.dtype = PEN_F32};
+    if (plan_push_dtype(&asked, &any) != PEN_DTYPE_DEFAULT) return PEN_OK;
+    return why_set(why, PEN_BAD_SETTING,
+                   "group '%s' wants wire '%.64s'; known are raw, bf16 and f16", group, wire);
+}
+
+static pen_status check_group(const pen_params_desc *d, const pen_ctx *ctx, pen_error *why)
+{
+    const char *name = d->name != NULL ? d->name : "";
+    if (model_check_reserved(d->reserved, 8, "pen_params_desc", why) != PEN_OK) return why->status;
+    if (strlen(name) >= 128)
+        return why_set(why, PEN_INVALID_ARGUMENT, "a group's name is longer than 127 letters");
+    if (check_wire(name, or_usual(d->wire, ""), why) != PEN_OK) return why->status;
+    return check_sync(or_usual(d->sync, ctx->sync), why);
+}
+
+pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen_params **out,
+                           pen_error *why)
+{
+    pen_status status = check_group(d, ctx, why);
+    if (status != PEN_OK) return status;
+    if (m->n_groups == MODEL_GROUPS_MAX)
+        return why_set(why, PEN_INVALID_ARGUMENT, "more than %d groups", MODEL_GROUPS_MAX);
+    pen_params *p = calloc(1, sizeof *p);
+    if (p == NULL) return no_memory(why);
+    p->ctx      = ctx;
+    p->index    = m->n_groups;
+    p->name     = copy(d->name);
+    p->optim    = copy(or_usual(d->optim, ctx->settings.optim));
+    p->sync     = copy(or_usual(d->sync, ctx->sync));
+    p->wire     = copy(or_usual(d->wire, worker_wire_name(ctx->settings.wire)));
+    p->schedule = copy(or_usual(d->schedule, or_usual(ctx->settings.schedule, "constant")));
+    if (p->name == NULL || p->optim == NULL || p->sync == NULL || p->wire == NULL ||
+        p->schedule == NULL) {
+        free_group(p);
+        return no_memory(why);
+    }
+    const wire_group rules = {.sync = p->sync};
+    p->rule                = plan_group_averages(&rules) ? ctx->rule : EXCHANGE_FREE;
+    status                 = lr_schedule_parse(p->schedule, &p->rates, why);
+    if (status == PEN_OK) status = precision_check_group(ctx, p->name, p->rule, why);
+    if (status != PEN_OK) {
+        free_group(p);
+        return status;
+    }
+    m->group[m->n_groups++] = p;
+    if (out != NULL) *out = p;
+    return PEN_OK;
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+static pen_status refuse_flag(const char *name, const char *flag, const char *instead,
+                              pen_error *why)
+{
+    return why_set(why, PEN_UNSUPPORTED, "'%s': %s is not in this version; %s", name, flag,
+                   instead);
+}
+
+static pen_status check_unsupported(const pen_tensor_desc *d, pen_error *why)
+{
+    if (d->flags & PEN_STACKED)
+        return refuse_flag(d->name, "PEN_STACKED", "register each layer by itself", why);
+    if (d->flags & PEN_BUFFER)
+        return refuse_flag(d->name, "PEN_BUFFER", "keep it in the program", why);
+    return PEN_OK;
+}
+
+static bool is_trainable(pen_dtype t)
+{
+    return t == PEN_F32 || t == PEN_F16 || t == PEN_BF16;
+}
+
+static bool has_name(pen_tensor *const *all, uint32_t n, const char *name)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(all[i]->name, name) == 0) return true;
+    return false;
+}
+
+static pen_status check_tensor(const model *m, const pen_tensor_desc *d, pen_error *why)
+{
+    const uint32_t known =
+        PEN_STACKED | PEN_FROZEN | PEN_BUFFER | PEN_ZERO_IF_UNUSED | PEN_NO_DECAY;
+    if (model_check_reserved(d->reserved, 8, "pen_tensor_desc", why) != PEN_OK) return why->status;
+    if (d->reserved32 != 0)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "pen_tensor_desc has garbage in reserved32; initialise it with {0}");
+    if (d->name == NULL || d->name[0] == '\0')
+        return why_set(why, PEN_INVALID_ARGUMENT, "a tensor needs a name");
+    if (!utf8_is_clean(d->name))
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "a tensor's name is UTF-8 without control characters");
+    if (strlen(d->name) >= 128)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%.40s...': a tensor's name has at most 127 letters", d->name);
+    if (d->flags & ~known)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s': unknown flags 0x%x", d->name,
+                       d->flags & ~known);
+    if (has_name(m->tensor, m->n_tensors, d->name) || has_name(m->alias, m->n_aliases, d->name))
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is registered twice", d->name);
+    if (d->unit != NULL && strlen(d->unit) >= 128)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s': a unit's name has at most 127 letters",
+                       d->name);
+    if (m->n_tensors == MODEL_TENSORS_MAX)
+        return why_set(why, PEN_INVALID_ARGUMENT, "more than %d tensors", MODEL_TENSORS_MAX);
+    return check_unsupported(d, why);
+}
+
+static pen_status describe(const pen_tensor_desc *d, pen_tensor *t, pen_error *why)
+{
+    wire_tensor *w = &t->desc;
+    *w             = (wire_tensor){.name     = t->name,
+                                   .dtype    = d->dtype != PEN_DTYPE_DEFAULT ? d->dtype : PEN_F32,
+                                   .ndim     = d->ndim,
+                                   .group    = d->params != NULL ? d->params->index : 0,
+                                   .flags    = d->flags,
+                                   .priority = d->priority,
+                                   .init     = ""};
+    w->grad_dtype  = d->grad_dtype != PEN_DTYPE_DEFAULT ? d->grad_dtype : w->dtype;
+    if (d->ndim < 0 || d->ndim > 8)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' has %d dimensions; 0 to 8 are", d->name,
+                       d->ndim);
+    memcpy(w->shape, d->shape, (size_t)d->ndim * sizeof d->shape[0]);
+    if (!is_trainable(w->dtype) || !is_trainable(w->grad_dtype))
+        return why_set(
+            why, PEN_UNSUPPORTED,
+            "'%s' is %s with gradients of %s; f32, f16 and bf16 are trained in this version",
+            d->name, plan_dtype_name(w->dtype), plan_dtype_name(w->grad_dtype));
+    t->elements = plan_tensor_elements(w);
+    if (t->elements == 0)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s' has no elements, or too many: look at its shape", d->name);
+    t->bytes      = t->elements * plan_dtype_bytes(w->dtype);
+    t->grad_bytes = t->elements * plan_dtype_bytes(w->grad_dtype);
+    t->trained    = (d->flags & PEN_FROZEN) == 0;
+    return PEN_OK;
+}
+
+static pen_status reserve(pen_tensor ***all, uint32_t n, uint32_t *capacity, pen_error *why)
+{
+    if (n < *capacity) return PEN_OK;
+    const uint32_t more  = *capacity > 0 ? 2 * *capacity : 64;
+    pen_tensor **tensors = realloc(*all, more * sizeof(pen_tensor *));
+    if (tensors == NULL) return no_memory(why);
+    *all      = tensors;
+    *capacity = more;
+    return PEN_OK;
+}
+
+static void free_tensor(pen_tensor *t)
+{
+    if (t == NULL) return;
+    if (t->ctx != NULL) held_free(t);
+    if (t->ctx != NULL) mirror_forget(t);
+    free(t->tied_sum);
+    free(t->accumulated);
+    free(t->rounded);
+    free(t->init);
+    free(t->unit);
+    free(t->name);
+    free(t);
+}
+
+static pen_status take_memory(pen_tensor *t, const pen_tensor_desc *d, pen_error *why)
+{
+    t->holds_param = d->param == NULL;
+    if (mirror_place(t, PEN_PARAM, d->param, why) != PEN_OK ||
+        mirror_place(t, PEN_GRAD, d->grad, why) != PEN_OK)
+        return why->status;
+    if (t->init[0] == '\0') return PEN_OK;
+    if (draw_parse(t->init, &t->draw, why) != PEN_OK) {
+        const pen_error found = *why;
+        return why_set(why, found.status, "'%s': %.300s", t->name, found.text);
+    }
+    t->has_draw  = true;
+    t->desc.init = t->init;
+    return PEN_OK;
+}
+
+static pen_status make_tensor(const pen_tensor_desc *d, pen_ctx *ctx, pen_tensor **out,
+                              pen_error *why)
+{
+    pen_tensor *t = calloc(1, sizeof *t);
+    if (t == NULL) return no_memory(why);
+    t->ctx            = ctx;
+    t->name           = copy(d->name);
+    t->unit           = copy(d->unit);
+    t->init           = copy(d->init);
+    pen_status status = t->name == NULL || t->unit == NULL || t->init == NULL ? no_memory(why)
+                                                                              : describe(d, t, why);
+    if (status == PEN_OK) status = take_memory(t, d, why);
+    if (status != PEN_OK) {
+        free_tensor(t);
+        return status;
+    }
+    *out = t;
+    return PEN_OK;
+}
+
+/* ---- second names ---------------------------------------------------------------------------- */
+static pen_status check_alias(const pen_tensor_desc *d, const pen_tensor *t, pen_error *why)
+{
+    const pen_tensor *base = d->tied_to;
+    if (base->ctx != t->ctx)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s': tied_to belongs to another context",
+                       t->name);
+    if (d->param != NULL || t->init[0] != '\0')
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s' is tied to '%s', which has the values: param and init are NULL",
+                       t->name, base->name);
+    if (t->elements == base->elements && t->desc.dtype == base->desc.dtype &&
+        t->desc.grad_dtype == base->desc.grad_dtype)
+        return PEN_OK;
+    return why_set(why, PEN_INVALID_ARGUMENT,
+                   "'%s' is tied to '%s', and differs from it in type or number of elements",
+                   t->name, base->name);
+}
+
+/* A name of a name is one of the tensor itself. */
+static void tie(pen_tensor *t, pen_tensor *base)
+{
+    while (base->tied_to != NULL) base = base->tied_to;
+    t->tied_to        = base;
+    t->index          = base->index;
+    t->trained        = t->trained && base->trained;
+    t->holds_param    = false;
+    pen_tensor **last = &base->next_alias;
+    while (*last != NULL) last = &(*last)->next_alias;
+    *last = t;
+}
+
+static pen_status add_alias(model *m, const pen_tensor_desc *d, pen_tensor *t, pen_error *why)
+{
+    pen_status status = check_alias(d, t, why);
+    if (status == PEN_OK) status = reserve(&m->alias, m->n_aliases, &m->alias_capacity, why);
+    if (status != PEN_OK) return status;
+    tie(t, d->tied_to);
+    m->alias[m->n_aliases++] = t;
+    return PEN_OK;
+}
+
+pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **out,
+                            pen_error *why)
+{
+    pen_tensor *t     = NULL;
+    pen_status status = check_tensor(m, d, why);
+    if (status == PEN_OK) status = reserve(&m->tensor, m->n_tensors, &m->capacity, why);
+    if (status == PEN_OK) status = make_tensor(d, ctx, &t, why);
+    if (status != PEN_OK) return status;
+    if (d->tied_to != NULL) {
+        status = add_alias(m, d, t, why);
+        if (status != PEN_OK) free_tensor(t);
+    } else {
+        t->index = m->n_tensors;
+        m->n_trained += t->trained;
+        m->tensor[m->n_tensors++] = t;
+    }
+    if (status == PEN_OK && out != NULL) *out = t;
+    return status;
+}
+
+exchange_rule model_rule_of(const model *m, const pen_tensor *t)
+{
+    return m->group[t->desc.group]->rule;
+}
+
+pen_dtype model_push_dtype(const model *m, const pen_tensor *t)
+{
+    const wire_group group = {.wire = m->group[t->desc.group]->wire};
+    return plan_push_dtype(&group, &t->desc);
+}
+
+bool model_is_decided(const model *m)
+{
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) == EXCHANGE_DECIDE) return true;
+    return false;
+}
+
+/* ---- what REGISTER carries ------------------------------------------------------------------- */
+static void add_pair(model *m, const worker_settings *s, const char *key)
+{
+    uint32_t at = m->wire.n_settings++;
+    config_get(worker_settings_rows, s, key, m->pair_text[at], sizeof m->pair_text[at]);
+    m->pair[at] = (wire_pair){key, m->pair_text[at]};
+}
+
+/* ---- memory of the program ------------------------------------------------------------------- */
+static int by_address(const void *a, const void *b)
+{
+    const uintptr_t x = (uintptr_t)(*(pen_tensor *const *)a)->param;
+    const uintptr_t y = (uintptr_t)(*(pen_tensor *const *)b)->param;
+    return x < y ? -1 : x > y;
+}
+
+/* Two tensors in the same memory would write over each other's values after every step. */
+static pen_status check_overlap(const model *m, pen_error *why)
+{
+    pen_tensor **own = malloc((m->n_tensors + 1) * sizeof(pen_tensor *));
+    uint32_t n       = 0;
+    if (own == NULL) return no_memory(why);
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (!m->tensor[i]->holds_param && m->tensor[i]->param != NULL) own[n++] = m->tensor[i];
+    qsort(own, n, sizeof *own, by_address);
+    pen_status status = PEN_OK;
+    for (uint32_t i = 1; i < n && status == PEN_OK; i++) {
+        const pen_tensor *a = own[i - 1], *b = own[i];
+        if ((uintptr_t)b->param - (uintptr_t)a->param >= a->bytes) continue;
+        status = why_set(why, PEN_INVALID_ARGUMENT,
+                         "the parameters of '%.100s' and '%.100s' overlap in memory: give each its "
+                         "own, or register the second with tied_to",
+                         a->name, b->name);
+    }
+    free(own);
+    return status;
+}
+
+/* Values come and go where the SDK holds them; what the program holds is whole on every rank. */
+static void notice_memory_of_program(const model *m)
+{
+    const pen_tensor *first = NULL;
+    uint32_t n              = 0;
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        const pen_tensor *t = m->tensor[i];
+        const bool is_whole = t->ctx->stage == 3 && t->trained && !t->holds_param &&
+                              t->elements >= t->ctx->settings.persistence_threshold;
+        if (is_whole && n++ == 0) first = t;
+    }
+    if (n > 0 && first->ctx->env.rank <= 0)
+        log_notice(
+            "zero3 saves no memory of parameters that are the program's own: %u of %u tensors, the "
+            "first is '%.100s'; register them with param NULL, or use zero2",
+            n, m->n_tensors, first->name);
+}
+
+static pen_status freeze_groups(model *m, pen_error *why)
+{
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        pen_params *p = m->group[g];
+        pen_status status =
+            optim_parse(p->optim[0] != '\0' ? p->optim : "sgd", &p->ops, &p->hyper, why);
+        bool used = g > 0;
+        for (uint32_t i = 0; i < m->n_tensors && !used; i++)
+            used = m->tensor[i]->trained && m->tensor[i]->desc.group == g;
+        if (status != PEN_OK && used) return status;
+        if (status != PEN_OK) { /* the default group of a program that gives each tensor its own */
+            free(p->optim);
+            p->optim = copy("sum");
+            if (p->optim == NULL) return no_memory(why);
+            status = optim_parse(p->optim, &p->ops, &p->hyper, why);
+            if (status != PEN_OK) return status;
+        }
+        m->wire_groups[g] = (wire_group){.name     = p->name,
+                                         .optim    = p->optim,
+                                         .sync     = p->sync,
+                                         .wire     = p->wire,
+                                         .schedule = p->schedule};
+    }
+    return PEN_OK;
+}
+
+pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync,
+                        pen_error *why)
+{
+    static const char *const agreed[] = {"commit",
+                                         "deterministic",
+                                         "seed",
+                                         "clip",
+                                         "skip",
+                                         "steps",
+                                         "park_bytes_max",
+                                         "resume",
+                                         "fresh",
+                                         "snapshot_every",
+                                         "on_worker_loss",
+                                         "two_level",
+                                         "accum",
+                                         "accum_reduce",
+                                         "reduce_bucket",
+                                         "bucket_first_bytes",
+                                         "bucket_bytes",
+                                         "coll_algorithm",
+                                         "coll_lanes",
+                                         "wrap",
+                                         "wrap_match",
+                                         "wrap_min_params",
+                                         "prefetch_backward",
+                                         "prefetch_forward",
+                                         "prefetch_bucket",
+                                         "persistence_threshold",
+                                         "max_live",
+                                         "max_reuse"};
+    if (m->n_tensors == 0)
+        return why_set(why, PEN_WRONG_STATE,
+                       "no tensor is registered: register, then commit, then step");
+    m->wire_tensors = calloc(m->n_tensors, sizeof *m->wire_tensors);
+    m->wire_groups  = calloc(m->n_groups, sizeof *m->wire_groups);
+    if (m->wire_tensors == NULL || m->wire_groups == NULL) return no_memory(why);
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        const pen_tensor *t = m->tensor[i];
+        m->wire_tensors[i]  = t->desc;
+        m->n_free += t->trained && model_rule_of(m, t) == EXCHANGE_FREE;
+    }
+    pen_status status = freeze_groups(m, why);
+    if (status == PEN_OK) status = check_overlap(m, why);
+    if (status != PEN_OK) return status;
+    notice_memory_of_program(m);
+
+    m->pair[m->wire.n_settings++] = (wire_pair){"mode", mode};
+    m->pair[m->wire.n_settings++] = (wire_pair){"sync", sync};
+    for (size_t i = 0; i < sizeof agreed / sizeof agreed[0]; i++) add_pair(m, s, agreed[i]);
+    m->wire.n_tensors = m->n_tensors;
+    m->wire.n_groups  = m->n_groups;
+    m->wire.tensor    = m->wire_tensors;
+    m->wire.group     = m->wire_groups;
+    m->wire.setting   = m->pair;
+    m->is_frozen      = true;
+    return PEN_OK;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+pen_status model_init(model *m, pen_ctx *ctx, pen_error *why)
+{
+    const pen_params_desc usual = {.name = "default"};
+    memset(m, 0, sizeof *m);
+    return model_add_group(m, ctx, &usual, NULL, why);
+}
+
+void model_fini(model *m)
+{
+    units_fini(&m->units);
+    for (uint32_t i = 0; i < m->n_aliases; i++) free_tensor(m->alias[i]);
+    for (uint32_t i = 0; i < m->n_tensors; i++) free_tensor(m->tensor[i]);
+    free(m->alias);
+    for (uint32_t g = 0; g < m->n_groups; g++) free_group(m->group[g]);
+    free(m->tensor);
+    free(m->wire_tensors);
+    free(m->wire_groups);
+}
