@@ -79,3 +79,12 @@ headings() {
         length($0) > 120 {print FILENAME ":" FNR}')
     [ -z "$long" ] || { echo "$long"; return 1; }
 }
+
+@test "the picture of the architecture was drawn from the text that is there" {
+    grep -qE "drawn from architecture.dot $(cksum <docs/architecture.dot | cut -d' ' -f1);" docs/architecture.svg ||
+        { echo "say: scripts/picture.sh"; return 1; }
+}
+
+@test "the README has at most 150 lines" {
+    [ "$(wc -l <README.md)" -le 150 ]
+}
