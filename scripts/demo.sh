@@ -22,8 +22,9 @@ fi
 value() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p" "$out/result.json"; }
 printf 'ok      test accuracy %.4f   %s steps in %.1f s   parameters crc32c %s\n' \
     "$(value test_accuracy)" "$(value steps)" "$(value seconds)" "$(value params_crc32c)"
-echo "        $out/result.json   $([ -f "$out/loss.png" ] && echo "$out/loss.png")"
+echo "        $out/result.json"
 echo
 echo "next    . $build/env; penstock run --nproc-per-node 2 --servers 2 fashion_mnist --mode ps-ssp"
 echo "        penstock status            in a second terminal, while it runs"
 echo "        your own model in 30 lines of C: examples/linear.c    what just happened: docs/tour.md"
+[ ! -f "$out/loss.png" ] || { echo; echo "curve   $out/loss.png"; }

@@ -18,6 +18,7 @@ typedef struct { /* what one rank shows to all; rates follow */
 pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *why)
 {
     a->n_rates = n_rates;
+    a->room    = size;
     a->bytes   = sizeof(shown) + n_rates * sizeof(double);
     if (size == 1) {
         a->own = a->all = calloc(1, a->bytes);
@@ -61,7 +62,8 @@ void agreement_show_again(agreement *a, talk *t)
                             .out   = a->all,
                             .scale = 1,
                             .label = "weights and rates of a step"};
-    a->n                 = pen_group_ranks(t->group, a->ranks, pen_size(t->group));
+    a->n                 = pen_group_ranks(t->group, a->ranks, a->room);
+    if (a->n > a->room) a->n = a->room;
     if (a->all != a->own) talk_begin(t, &call);
 }
 

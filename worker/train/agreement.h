@@ -11,6 +11,7 @@
 typedef struct {
     size_t bytes; /* of one rank's */
     uint32_t n_rates;
+    int room;      /* [room] ranks: there were no more at first, and a group does not grow */
     int n, *ranks; /* members that show it, and their RANKs: also those that were lost since */
     char *own,
         *all; /* [bytes], [size * bytes]; the same where nobody else is to be shown anything */
