@@ -320,12 +320,17 @@ void membership_down(membership *self, uint64_t now_ms)
         self->leave_ms += leave_grace_ms(self);
     }
     self->is_up = self->is_known = false;
+    if (self->phase == MEMBERSHIP_LEAVING && !self->setup.waits_to_leave) leave(self);
 }
 
 void membership_leave(membership *self, uint64_t now_ms)
 {
     if (membership_is_over(self)) {
         self->act.left(self->user);
+        return;
+    }
+    if (!self->setup.waits_to_leave && (!self->is_up || self->incarnation == 0)) {
+        leave(self); /* nobody is there to say it to */
         return;
     }
     self->phase    = MEMBERSHIP_LEAVING;

@@ -42,12 +42,12 @@ compile() { # output, sanitizers, sources...
             "$clang" -std=c11 -D_GNU_SOURCE -O1 -g -w $more -fsanitize="$sanitizers" -fno-sanitize-recover=all -ffp-contract=off \
                 -I. -Iinclude -I"$build" -c "$source" -o "$object" || return 1
     done
-    "$clang" -fsanitize="$sanitizers" "${all[@]}" -o "$output" $(pkg-config --libs libprotobuf-c libisal libsodium lmdb jansson yaml-0.1) -pthread -lm
+    "$clang" -fsanitize="$sanitizers" "${all[@]}" -o "$output" $(pkg-config --libs libprotobuf-c libisal libxxhash libsodium lmdb jansson yaml-0.1) -pthread -lm
 }
 
 for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
-common="common/base/status.c common/base/why.c common/base/crc.c common/base/config.c common/base/utf8.c common/base/file_limit.c"
-wire="proto/wire.c proto/wire_data.c proto/wire_entry.c proto/wire_control.c proto/wire_peer.c $build/control.pb-c.c $build/data.pb-c.c $build/peer.pb-c.c tests/support/wire_difference.c $common"
+common="common/base/status.c common/base/why.c common/base/crc.c common/base/config.c common/base/utf8.c common/base/file_limit.c common/base/vec.c common/base/hash.c common/base/arrays.c"
+wire="$(ls proto/wire*.c | tr '\n' ' ') $build/control.pb-c.c $build/data.pb-c.c $build/peer.pb-c.c tests/support/wire_difference.c $common"
 store=$(ls common/snapshot/store*.c | tr '\n' ' ')
 
 if [ "$seconds" = --corpus ]; then
