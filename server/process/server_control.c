@@ -357,6 +357,7 @@ static bool drain(void *user)
 /* ---- life ------------------------------------------------------------------------------------ */
 void server_control_leave(server *s)
 {
+    s->has_ended = true; /* its threads have gone: what comes now is nobody's */
     if (membership_is_over(&s->member)) return;
     membership_leave(&s->member, loop_now_ms(s->loop));
     server_control_after(s);

@@ -353,41 +353,83 @@ static void test_server_survives_garbage_on_its_port(void **state)
     end(&j);
 }
 
+static void tell_server(job *j, transport *listener, uint32_t peer, wire_control c)
+{
+    pen_error why;
+    if (wire_control_encode(&c, &j->out, &why) != PEN_OK) fail_msg("%s", why.text);
+    assert_int_equal(transport_send(listener, peer, j->out.data, j->out.size, NULL), PEN_OK);
+}
+
+/* A scheduler of which the test is the voice.  It has heard HELLO of a server, welcomed it, and heard it beat. */
+static transport *welcome_server(job *j, uint32_t *peer)
+{
+    pen_error why;
+    server_settings o;
+    transport *listener;
+    transport_options options = {0};
+    const guard_options who   = {.role = GUARD_SCHEDULER, .address = {"127.0.0.1"}};
+    config_defaults(server_settings_rows, &o);
+    assert_int_equal(guard_open(&who, &j->guard, &why), PEN_OK);
+    guard_listen(j->guard, &options);
+    assert_int_equal(transport_listen("tcp://127.0.0.1:0", &options, &listener, &why), PEN_OK);
+    assert_int_equal(guard_publish(j->guard, transport_address(listener), &why), PEN_OK);
+    snprintf(o.master_addr, sizeof o.master_addr, "%s", transport_address(listener));
+    o.down_grace_ms = 100;
+    assert_int_equal(server_thread_start(&o, &j->server, &why), PEN_OK);
+
+    transport_event event;
+    receive(listener, TRANSPORT_MESSAGE, &event, "HELLO", 0);
+    *peer = event.peer;
+    tell_server(j, listener, *peer,
+                (wire_control){.kind      = WIRE_WELCOME,
+                               .u.welcome = {.incarnation = 5, .lease_ms = 5000, .job = ""}});
+    receive(listener, TRANSPORT_MESSAGE, &event, "BEAT", 0); /* it took the answer */
+    return listener;
+}
+
 static void test_server_ends_when_the_scheduler_is_gone(void **state)
 {
     (void)state;
     job j = {0};
     pen_error why;
-    server_settings o;
-    scheduler_settings s;
-    config_defaults(scheduler_settings_rows, &s);
-    config_defaults(server_settings_rows, &o);
-    transport *listener;
-    transport_options options = {0};
-    const guard_options who   = {.role = GUARD_SCHEDULER, .address = {"127.0.0.1"}};
-    assert_int_equal(guard_open(&who, &j.guard, &why), PEN_OK);
-    guard_listen(j.guard, &options);
-    assert_int_equal(transport_listen("tcp://127.0.0.1:0", &options, &listener, &why), PEN_OK);
-    assert_int_equal(guard_publish(j.guard, transport_address(listener), &why), PEN_OK);
-    snprintf(o.master_addr, sizeof o.master_addr, "%s", transport_address(listener));
-    o.down_grace_ms = 100;
-    assert_int_equal(server_thread_start(&o, &j.server, &why), PEN_OK);
-
-    transport_event event;
-    receive(listener, TRANSPORT_MESSAGE, &event, "HELLO", 0);
-    wire_control c          = {.kind = WIRE_WELCOME};
-    c.u.welcome.incarnation = 5;
-    c.u.welcome.lease_ms    = 5000;
-    assert_int_equal(wire_control_encode(&c, &j.out, &why), PEN_OK);
-    assert_int_equal(transport_send(listener, event.peer, j.out.data, j.out.size, NULL), PEN_OK);
-    receive(listener, TRANSPORT_MESSAGE, &event, "BEAT",
-            0); /* the first BEAT: it took the answer */
+    uint32_t peer;
+    transport *listener = welcome_server(&j, &peer);
     transport_close(listener, 0);
     assert_int_equal(server_thread_join(&j.server, &why), PEN_UNREACHABLE);
     assert_int_equal(why.role, PEN_SCHEDULER);
     if (strstr(why.text, "is gone: its connection broke and did not come back") == NULL)
         fail_msg("%s", why.text);
     guard_close(j.guard);
+    wire_out_free(&j.out);
+}
+
+/* Its threads have ended by then: whatever comes while it waits for the answer is nobody's. */
+static void test_server_that_says_goodbye_minds_nothing_but_the_answer(void **state)
+{
+    (void)state;
+    job j = {.arena = wire_arena_create(1 << 20)};
+    pen_error why;
+    uint32_t peer;
+    transport_event event;
+    transport *listener = welcome_server(&j, &peer);
+    server_leave(j.server.s);
+    do {
+        receive(listener, TRANSPORT_MESSAGE, &event, "BYE", 0);
+        wire_arena_reset(j.arena);
+        assert_int_equal(wire_control_decode(event.head, event.head_size, j.arena, &j.c, &why),
+                         PEN_OK);
+    } while (j.c.kind != WIRE_BYE);
+    tell_server(&j, listener, peer,
+                (wire_control){.kind = WIRE_EPOCH, .u.epoch = {.term = 1, .epoch = 1, .job = ""}});
+    tell_server(&j, listener, peer,
+                (wire_control){.kind = WIRE_SEAL, .u.seal = {.term = 1, .epoch = 2}});
+    tell_server(&j, listener, peer,
+                (wire_control){.kind = WIRE_SNAPSHOT_DONE, .u.snapshot_done = {.text = ""}});
+    tell_server(&j, listener, peer, (wire_control){.kind = WIRE_BYED});
+    assert_int_equal(server_thread_join(&j.server, &why), PEN_OK);
+    transport_close(listener, 0);
+    guard_close(j.guard);
+    wire_arena_destroy(j.arena);
     wire_out_free(&j.out);
 }
 
@@ -426,6 +468,7 @@ int main(void)
         cmocka_unit_test(test_server_trains_snapshots_and_goes_on_from_there),
         cmocka_unit_test(test_server_survives_garbage_on_its_port),
         cmocka_unit_test(test_server_ends_when_the_scheduler_is_gone),
+        cmocka_unit_test(test_server_that_says_goodbye_minds_nothing_but_the_answer),
         cmocka_unit_test(test_server_leaves_when_it_is_asked_to),
         cmocka_unit_test(test_server_says_that_no_scheduler_answers),
     };
