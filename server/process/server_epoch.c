@@ -160,6 +160,7 @@ static void cannot_be(server *s, const wire_replica *r)
 static void make_learners(server *s)
 {
     uint32_t n;
+    if (s->has_ended) return;
     const wire_replica *table = table_of(s, &n);
     server_rooms *rooms       = server_rooms_create(s, s->plan, n);
     if (rooms == NULL) {
