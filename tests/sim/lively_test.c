@@ -412,14 +412,15 @@ static void sim_no_record_says_of_two_that_they_share_memory_that_is_not_shared(
     assert_true(t.shared > 0 || runs_is_replay());
 }
 
-/* 11502: a newcomer in a dead worker's place died before the epoch named it, and nobody else could take the place.
+/* 570, 3563: the scheduler died while it kept that the job was over; back again, it did not see that all workers had left.
+ * 11502: a newcomer in a dead worker's place died before the epoch named it, and nobody else could take the place.
  * 18041: an epoch was kept that rested on a server which had died after it sealed; then the scheduler died.
  * 29545: who had said BYE crashed before the answer came, and the judge still waited for it.
  * 99913: a worker's death was being looked into when the scheduler kept its state and died: nobody judged it any more. */
 static void sim_seeds_that_failed_once_do_not_fail_again(void **state)
 {
     (void)state;
-    static const uint64_t seeds[] = {11502, 18041, 29545, 99913};
+    static const uint64_t seeds[] = {570, 3563, 11502, 18041, 29545, 99913};
     for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
         const sim_plan p = sim_plan_lively(seeds[i]);
         runs_one("sim_every_lively_swarm_ends_as_its_faults_allow", &p, RUNS_EITHER);

@@ -196,6 +196,7 @@ static void go_on(scheduler_core *core)
              core->members.roster.workers.n == 1 ? "" : "s", core->members.roster.servers.n,
              core->members.roster.servers.n == 1 ? "" : "s");
     core_epoch_want(core, core->out.now_ms, "the scheduler is back");
+    if (core_runs(core)) core->due |= DUE_END; /* the last worker may have left before the crash */
 }
 
 pen_status scheduler_core_load(scheduler_core *core, const void *state, size_t size,
