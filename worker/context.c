@@ -158,6 +158,18 @@ void context_destroy(pen_ctx *ctx)
     free(ctx);
 }
 
+pen_group *context_group(pen_ctx *ctx, pen_group_kind kind, pen_error *why)
+{
+    if (kind == PEN_GROUP_WORLD || ctx->env.world_size == 1) return ctx->world;
+    return group_of_kind(ctx->coll, kind, why);
+}
+
+uint64_t context_deadline(const pen_ctx *ctx)
+{
+    const int64_t span = ctx->settings.deadline_ms;
+    return span > 0 ? clock_ms(&clock_real) + (uint64_t)span : 0;
+}
+
 bool context_is_elastic(const pen_ctx *ctx)
 {
     const worker_settings *s = &ctx->settings;

@@ -144,6 +144,12 @@ bool context_is_elastic(const pen_ctx *ctx);
 /* It goes on after the loss of a worker, with servers or without: PEN_CAP_ELASTIC. */
 bool context_outlives_loss(const pen_ctx *ctx);
 
+/* The group of that kind; NULL: *why. */
+pen_group *context_group(pen_ctx *ctx, pen_group_kind kind, pen_error *why);
+
+/* When a call that begins now must have ended, by the setting deadline_ms; 0: never. */
+uint64_t context_deadline(const pen_ctx *ctx);
+
 /* A step begins: the world, and the step's flags, are of the members that it is seen with. */
 void context_follow_members(pen_ctx *ctx); /* world.c */
 

@@ -1,4 +1,4 @@
-/* api_watch.c - counters, metrics and marks. */
+/* api_watch.c - counters, metrics, marks and events. */
 #include "worker/api/api.h"
 
 #include "common/base/clock.h"
@@ -74,5 +74,17 @@ pen_status pen_stat(pen_ctx *ctx, const char *name, double *value)
         return last_error_say(PEN_NOT_FOUND,
                               "pen_stat: no counter is called '%.64s'; docs/stats.md lists them",
                               name);
+    return PEN_OK;
+}
+
+pen_status pen_on_event(pen_ctx *ctx, void (*fn)(pen_ctx *, const pen_event *, void *), void *user)
+{
+    FP_ENV_OURS();
+    pen_status status = context_check(ctx, "pen_on_event");
+    if (status != PEN_OK) return status;
+    pthread_mutex_lock(&ctx->watch_lock);
+    ctx->event      = fn;
+    ctx->event_user = user;
+    pthread_mutex_unlock(&ctx->watch_lock);
     return PEN_OK;
 }

@@ -39,7 +39,7 @@ void step_describe(pen_ctx *ctx, pen_step *step)
 /* With servers rank 0 speaks for all; without, any rank's wish is everybody's. */
 static bool wants_snapshot(pen_ctx *ctx)
 {
-    if (ctx->keeper == NULL && pen_rank(ctx->world) != 0) return false;
+    if (ctx->keeper == NULL && ctx->world->rank != 0) return false;
     const uint64_t every = ctx->settings.snapshot_every;
     bool is_due          = every > 0 && ((uint64_t)ctx->step.next_index + 1) % every == 0;
     return atomic_exchange(&ctx->snapshot_wanted, false) || is_due;

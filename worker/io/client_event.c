@@ -1,23 +1,7 @@
-/* client_event.c - what the program is told of the job, apart from what it asks: pen_on_event(). */
+/* client_event.c - events of the job, as the callback of pen_on_event() gets them. */
 #include "worker/io/client.h"
 
-#include "common/base/fp_env.h"
-
-#include "worker/api/api.h"
-
 #include <stdio.h>
-
-pen_status pen_on_event(pen_ctx *ctx, void (*fn)(pen_ctx *, const pen_event *, void *), void *user)
-{
-    FP_ENV_OURS();
-    pen_status status = context_check(ctx, "pen_on_event");
-    if (status != PEN_OK) return status;
-    pthread_mutex_lock(&ctx->watch_lock);
-    ctx->event      = fn;
-    ctx->event_user = user;
-    pthread_mutex_unlock(&ctx->watch_lock);
-    return PEN_OK;
-}
 
 static void tell(client *c, pen_event_kind kind, int32_t rank, const char *text)
 {

@@ -119,7 +119,7 @@ static pen_status end_file(exporting *e, pen_status status, pen_error *why)
 pen_status export_write(pen_ctx *ctx, const char *path, export_dtype as, pen_error *why)
 {
     const model *m    = &ctx->model;
-    const bool writes = pen_rank(ctx->world) == 0;
+    const bool writes = ctx->world->rank == 0;
     bool is_all_here  = true;
     exporting e       = {0};
     for (uint32_t i = 0; i < m->n_tensors; i++) is_all_here &= m->tensor[i]->stays;
@@ -172,7 +172,6 @@ pen_status export_beside(pen_ctx *ctx, int64_t step, pen_error *why)
     const worker_settings *s = &ctx->settings;
     snprintf(path, sizeof path, "%s/" BESIDE_NAME, s->store, step);
     const pen_status status = export_write(ctx, path, EXPORT_16_BITS, why);
-    if (status == PEN_OK && pen_rank(ctx->world) == 0)
-        forget_old(s->store, (size_t)s->snapshot_keep);
+    if (status == PEN_OK && ctx->world->rank == 0) forget_old(s->store, (size_t)s->snapshot_keep);
     return status;
 }

@@ -62,8 +62,8 @@ void agreement_show_again(agreement *a, talk *t)
                             .out   = a->all,
                             .scale = 1,
                             .label = "weights and rates of a step"};
-    a->n                 = pen_group_ranks(t->group, a->ranks, a->room);
-    if (a->n > a->room) a->n = a->room;
+    a->n                 = t->group->size < a->room ? t->group->size : a->room;
+    memcpy(a->ranks, t->group->ranks, (size_t)a->n * sizeof *a->ranks);
     if (a->all != a->own) talk_begin(t, &call);
 }
 

@@ -58,18 +58,16 @@ typedef struct {
 static pen_status make_group(trainer *t, pen_error *why)
 {
     pen_ctx *ctx     = t->ctx;
-    pen_group *world = pen_group_get(ctx, PEN_GROUP_WORLD);
-    t->n             = pen_size(world);
+    pen_group *world = ctx->world;
+    t->n             = world->size;
     t->ranks         = calloc((size_t)(t->n > 0 ? t->n : 1), sizeof *t->ranks);
     if (t->ranks == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d ranks", t->n);
     for (int i = 0; i < t->n; i++) t->ranks[i] = i;
     t->goes_on    = ctx->settings.on_worker_loss == LOSS_CONTINUE;
     t->talk.group = world;
-    const pen_status status =
-        t->n > 1 ? pen_group_new(world, t->ranks, t->n, &t->talk.group) : PEN_OK;
-    if (status != PEN_OK) pen_last_error(why);
-    return status;
+    if (t->n == 1) return PEN_OK;
+    return group_new(world, t->ranks, t->n, context_deadline(ctx), &t->talk.group, why);
 }
 
 static pen_status make_reducer(trainer *t, pen_error *why)
@@ -239,13 +237,12 @@ static pen_status complete_sums(trainer *t, pen_error *why)
 static pen_status leave_the_lost(trainer *t, pen_error *why)
 {
     pen_group *left;
-    if (pen_group_shrink(t->talk.group, &left) != PEN_OK) {
-        pen_last_error(why);
+    if (engine_shrink(t->talk.group, context_deadline(t->ctx), &left, why) != PEN_OK)
         return why->status;
-    }
-    pen_group_free(t->talk.group);
+    group_destroy(t->talk.group);
     t->talk.group = left;
-    t->n          = pen_group_ranks(left, t->ranks, t->n);
+    t->n          = left->size;
+    memcpy(t->ranks, left->ranks, (size_t)t->n * sizeof *t->ranks);
     return PEN_OK;
 }
 
@@ -254,10 +251,8 @@ static pen_status renew_world(const trainer *t, pen_error *why)
 {
     pen_ctx *ctx = t->ctx;
     pen_group *world;
-    if (pen_group_new(t->talk.group, t->ranks, t->n, &world) != PEN_OK) {
-        pen_last_error(why);
+    if (group_new(t->talk.group, t->ranks, t->n, context_deadline(ctx), &world, why) != PEN_OK)
         return why->status;
-    }
     world->is_world = true;
     ctx->world      = world;
     ctx->step.flags |= PEN_STEP_MEMBERS;
@@ -330,7 +325,7 @@ static pen_status allreduce_holding(strategy *s, holding *h, pen_error *why)
 {
     const trainer *t = (trainer *)s;
     h->copies        = t->n;
-    h->copy          = pen_rank(t->talk.group);
+    h->copy          = t->talk.group->rank;
     return replica_holding(t->replica, h, why);
 }
 

@@ -26,7 +26,7 @@ pen_status culprit_find(talk *t, const pen_tensor *x, uint64_t start, uint64_t c
 {
     int32_t lowest       = 0;
     const bool is_finite = own_is_finite(t, x, start, count, weight);
-    int32_t own          = is_finite ? pen_size(t->group) : pen_rank(t->group);
+    int32_t own          = is_finite ? t->group->size : t->group->rank;
     const coll_call call = {.kind  = COLL_ALL_REDUCE,
                             .op    = PEN_MIN,
                             .dtype = PEN_I32,
@@ -37,6 +37,6 @@ pen_status culprit_find(talk *t, const pen_tensor *x, uint64_t start, uint64_t c
                             .label = "whose gradient is not finite"};
     talk_begin(t, &call);
     if (talk_wait(t, why) != PEN_OK) return why->status;
-    if (lowest < pen_size(t->group)) *rank = lowest;
+    if (lowest < t->group->size) *rank = lowest;
     return PEN_OK;
 }

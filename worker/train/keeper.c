@@ -14,12 +14,12 @@
 /* ---- each other ------------------------------------------------------------------------------ */
 int keeper_position(const keeper *k)
 {
-    return k->talk != NULL ? pen_rank(k->talk->group) : 0;
+    return k->talk != NULL ? k->talk->group->rank : 0;
 }
 
 int keeper_members(const keeper *k)
 {
-    return k->talk != NULL ? pen_size(k->talk->group) : 1;
+    return k->talk != NULL ? k->talk->group->size : 1;
 }
 
 typedef struct {

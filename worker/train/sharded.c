@@ -83,8 +83,8 @@ static pen_status finish_step(sharded *s, pen_error *why)
 static pen_status sharded_holding(strategy *base, holding *h, pen_error *why)
 {
     const sharded *s = (sharded *)base;
-    h->copies        = s->is_hybrid ? pen_size(s->across.group) : 1;
-    h->copy          = s->is_hybrid ? pen_rank(s->across.group) : 0;
+    h->copies        = s->is_hybrid ? s->across.group->size : 1;
+    h->copy          = s->is_hybrid ? s->across.group->rank : 0;
     return replica_holding(s->replica, h, why);
 }
 

@@ -15,20 +15,13 @@ enum { BUFFERS = 3 };
 /* ---- groups ---------------------------------------------------------------------------------- */
 static pen_status make_group(pen_ctx *ctx, const pen_group *like, pen_group **out, pen_error *why)
 {
-    const int n = pen_size(like);
-    int *ranks  = calloc((size_t)(n > 0 ? n : 1), sizeof *ranks);
-    if (ranks == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d ranks", n);
-    pen_group_ranks(like, ranks, n);
-    const pen_status status = pen_group_new(ctx->world, ranks, n, out);
-    free(ranks);
-    if (status != PEN_OK) pen_last_error(why);
-    return status;
+    return group_new(ctx->world, like->ranks, like->size, context_deadline(ctx), out, why);
 }
 
 /* A part of the state has one owner on each node, so nodes must be alike. */
 static pen_status check_nodes(sharded *s, const pen_group *node, pen_error *why)
 {
-    int32_t own = pen_size(node), *all = calloc((size_t)s->n, sizeof *all);
+    int32_t own = node->size, *all = calloc((size_t)s->n, sizeof *all);
     const coll_call call = {.kind  = COLL_ALL_GATHER,
                             .dtype = PEN_I32,
                             .n     = 1,
@@ -50,33 +43,27 @@ static pen_status check_nodes(sharded *s, const pen_group *node, pen_error *why)
     return status;
 }
 
-/* Members with the same position on each node own the same ranges. */
-static pen_status make_across(pen_ctx *ctx, pen_group *world, int position, pen_group **out,
-                              pen_error *why)
-{
-    const pen_status status = pen_group_split(world, position, ctx->env.rank, out);
-    if (status != PEN_OK) pen_last_error(why);
-    return status;
-}
-
 static pen_status make_groups(sharded *s, pen_error *why)
 {
     pen_ctx *ctx     = s->ctx;
-    pen_group *world = pen_group_get(ctx, PEN_GROUP_WORLD);
-    pen_group *copy  = pen_group_get(ctx, s->is_hybrid ? PEN_GROUP_NODE : PEN_GROUP_WORLD);
-    s->n             = pen_size(world);
-    s->ranks         = calloc((size_t)(s->n > 0 ? s->n : 1), sizeof *s->ranks);
+    pen_group *world = ctx->world;
+    pen_group *copy  = context_group(ctx, s->is_hybrid ? PEN_GROUP_NODE : PEN_GROUP_WORLD, why);
+    if (copy == NULL) return why->status;
+    s->n     = world->size;
+    s->ranks = calloc((size_t)(s->n > 0 ? s->n : 1), sizeof *s->ranks);
     if (s->ranks == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", s->n);
-    pen_group_ranks(world, s->ranks, s->n);
+    memcpy(s->ranks, world->ranks, (size_t)s->n * sizeof *s->ranks);
     pen_status status = make_group(ctx, world, &s->everyone.group, why);
     if (status == PEN_OK && s->is_hybrid) status = check_nodes(s, copy, why);
     if (status == PEN_OK) status = make_group(ctx, copy, &s->sums.group, why);
     if (status == PEN_OK) status = make_group(ctx, copy, &s->values.group, why);
+    /* Members with the same position on each node own the same ranges. */
     if (status == PEN_OK && s->is_hybrid)
-        status = make_across(ctx, world, pen_rank(copy), &s->across.group, why);
+        status = group_split(world, copy->rank, ctx->env.rank, context_deadline(ctx),
+                             &s->across.group, why);
     if (status != PEN_OK) return status;
-    s->size = pen_size(s->sums.group);
-    s->rank = pen_rank(s->sums.group);
+    s->size = s->sums.group->size;
+    s->rank = s->sums.group->rank;
     return PEN_OK;
 }
 

@@ -95,14 +95,13 @@ static pen_status check_rules(const model *m, pen_error *why)
 
 static pen_status make_groups(pen_ctx *ctx, two_level *l, pen_error *why)
 {
-    pen_group *world = pen_group_get(ctx, PEN_GROUP_WORLD);
-    if (pen_group_split(world, ctx->env.node, ctx->env.rank, &l->talk.group) != PEN_OK ||
-        pen_group_split(world, 0, ctx->env.rank, &l->everyone.group) != PEN_OK) {
-        pen_last_error(why);
+    const uint64_t until = context_deadline(ctx);
+    const int rank       = ctx->env.rank;
+    if (group_split(ctx->world, ctx->env.node, rank, until, &l->talk.group, why) != PEN_OK ||
+        group_split(ctx->world, 0, rank, until, &l->everyone.group, why) != PEN_OK)
         return why->status;
-    }
-    l->size = pen_size(l->talk.group);
-    l->rank = pen_rank(l->talk.group);
+    l->size = l->talk.group->size;
+    l->rank = l->talk.group->rank;
     return PEN_OK;
 }
 
@@ -338,7 +337,7 @@ static pen_status begin_exchange_end(pen_ctx *ctx, pen_req *decided, pen_req *pu
 
 static pen_status wait_for_exchange(pen_req *req, pen_result *result, pen_error *why)
 {
-    const pen_status status = pen_wait(req, result);
+    const pen_status status = request_wait(&req->ctx->requests, req, result);
     if (status != PEN_OK) pen_last_error(why);
     return status;
 }

@@ -199,9 +199,6 @@ void engine_local_failure(coll_engine *e, engine_call *c,
                           const pen_error *why);           /* under the lock, which it leaves */
 void engine_await_verdict(coll_engine *e, engine_call *c); /* likewise */
 
-/* ---- group_shrink.c ----------------------------------------------------------------------------------------------- */
-pen_status engine_shrink(pen_group *g, uint64_t deadline_ms, pen_group **survivors, pen_error *why);
-
 typedef struct self_message self_message;
 
 /* ---- engine_message.c: point to point ------------------------------------------------------------------------------ */

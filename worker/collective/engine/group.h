@@ -81,6 +81,23 @@ pen_status group_reach(struct coll_engine *engine, const pen_group *g, pen_error
 /* Sockets carry it from now on, whatever did before.  Under the engine's lock, by its driver. */
 void group_take_wire(pen_group *g);
 
+/* ---- group_make.c ---- */
+/* The members of this worker's node, or those with its local rank.  Belongs to the engine, which is NULL before the job
+ * has begun.  NULL: *why. */
+pen_group *group_of_kind(struct coll_engine *engine, pen_group_kind kind, pen_error *why);
+
+/* Called by all new members, which are ranks[n] of the parent; waits for them.  On failure *g is NULL. */
+pen_status group_new(pen_group *parent, const int *ranks, int n, uint64_t deadline_ms,
+                     pen_group **g, pen_error *why);
+
+/* Called by all members of the parent.  color -1: no new group here, and *g stays as it was. */
+pen_status group_split(pen_group *parent, int color, int key, uint64_t deadline_ms, pen_group **g,
+                       pen_error *why);
+
+/* ---- group_shrink.c ---- */
+/* Waits for the survivors of a group that failed: they agree who they are. */
+pen_status engine_shrink(pen_group *g, uint64_t deadline_ms, pen_group **survivors, pen_error *why);
+
 /* Counts this set of members as a child and returns the id all members find for it; 0: no memory. */
 uint64_t group_child_id(pen_group *parent, const int *ranks, int n);
 uint64_t group_hash(uint64_t seed, const void *data, size_t size);
