@@ -324,7 +324,7 @@ rank() {
 
 @test "mistakes in a program are named with their remedy" {
     told 'stepper: sgd needs a rate: say optim="sgd lr=0.1"' "$programs/stepper" optim=sgd
-    told "mistake: pen_register: after pen_commit nothing can be added in this version; register, then commit, then step" \
+    told "mistake: pen_register: nothing can be added after pen_commit; the order is: register, then commit, then step" \
         "$programs/mistake" late
     told "mistake: pen_step_begin: pen_commit has not been called; the order is: register, then commit, then step" \
         "$programs/mistake" early

@@ -152,7 +152,7 @@ same_from() {
         sort -u "$tmp/$mode" | diff "$tmp/whole" -
     done
     ! keep ps --nproc-per-node 2 --servers 1 --store "$tmp/ps-store" --snapshot-every 2 -- steps=6 back=4,2 || return 1
-    says ps "pen_restore: mode=ps-bsp trains with servers, which do not go back; end the job and start it again with resume=yes"
+    says ps "pen_restore: mode=ps-bsp uses servers, which cannot restore a running job; restart it with resume=yes"
     nothing_is_left
 }
 

@@ -66,7 +66,7 @@ teardown() { job_teardown; }
 	own 0.5 0.5 sum 50000
 	other 1 1 sum 100000
 	pulled 1 1 sum 100000
-	pen_push('t'): what lies on a device is pushed and pulled by calls that wait (req NULL); pen_ready() and pen_step_end() overlap
+	pen_push('t'): device memory needs a call that waits; pass req NULL, or use pen_ready() and pen_step_end() to overlap
 	END
     pen run --standalone --no-prefix --job "$job" --servers 1 --nproc-per-node 1 "$programs/on_device" verbs commit=eager >"$tmp/served"
     diff "$tmp/alone" "$tmp/served"

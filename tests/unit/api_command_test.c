@@ -186,7 +186,8 @@ static void test_command_carries_as_much_as_fits_and_no_more(void **state)
     expect(pen_command(j->member[0].ctx, (pen_node){PEN_WORKER, 1}, ECHO, large, 65537, NULL, 0,
                        NULL, NULL),
            PEN_UNSUPPORTED,
-           "pen_command: 65537 bytes; commands go through the scheduler and carry at most 65536");
+           "pen_command: 65537 bytes are too many; a command carries at most 65536, because it "
+           "goes through the scheduler");
     free(large);
 }
 
@@ -223,7 +224,7 @@ static void test_command_names_who_has_no_answer(void **state)
     expect(say(j, (pen_node){PEN_SCHEDULER, 0}, 7, "", NULL, 0), PEN_NOT_FOUND,
            "the scheduler has no handler for command 7");
     expect(say(j, (pen_node){PEN_WORKER, 2}, 7, "", NULL, 0), PEN_NOT_FOUND,
-           "pen_command: there is no worker 2; the job has 2");
+           "pen_command: no worker 2; the job has 2");
 }
 
 static void test_command_ends_at_its_deadline_when_nobody_answers(void **state)
@@ -252,14 +253,14 @@ static void test_command_checks_what_it_is_given(void **state)
     job *j = *state;
     pen_bytes reply;
     expect(say(j, (pen_node){0, 0}, 1, "", NULL, 0), PEN_INVALID_ARGUMENT,
-           "pen_command: 0 is not a role; PEN_WORKER, PEN_SERVER and PEN_SCHEDULER are");
+           "pen_command: invalid role 0; expected PEN_WORKER, PEN_SERVER or PEN_SCHEDULER");
     expect(say(j, (pen_node){PEN_WORKER, -2}, 1, "", NULL, 0), PEN_INVALID_ARGUMENT,
-           "pen_command: rank -2; -1 is all of that role");
+           "pen_command: invalid rank -2; use -1 for all of that role");
     expect(say(j, (pen_node){PEN_WORKER, -1}, 1, "", &reply, 1), PEN_TOO_SMALL,
-           "pen_command: room for 1 replies; 2 will come");
+           "pen_command: cap is 1, but 2 replies will come");
     expect(
         pen_command(j->member[0].ctx, (pen_node){PEN_WORKER, 1}, 1, NULL, 5, NULL, 0, NULL, NULL),
-        PEN_INVALID_ARGUMENT, "pen_command: 5 bytes at NULL");
+        PEN_INVALID_ARGUMENT, "pen_command: data is NULL, but size is 5");
     expect(pen_reply(NULL, PEN_OK, NULL, 0, NULL), PEN_INVALID_ARGUMENT, "pen_reply: call is NULL");
 }
 
@@ -271,12 +272,12 @@ static void on_command_badly(pen_ctx *ctx, pen_call *call, int head, const void 
     const uint32_t one = 1;
     (void)ctx, (void)head, (void)body, (void)size;
     expect(pen_reply(call, PEN_AGAIN, NULL, 0, NULL), PEN_INVALID_ARGUMENT,
-           "pen_reply: 1 is not an answer; PEN_OK and failures are");
+           "pen_reply: invalid status 1; expected PEN_OK or an error");
     expect(pen_reply(call, PEN_OK, NULL, 0, &one), PEN_INVALID_ARGUMENT,
-           "pen_reply: lens is for tables; a command is answered by bytes");
+           "pen_reply: lens must be NULL; it is for tables");
     ok(pen_reply(call, PEN_OK, "a", 1, NULL));
     m->second = pen_reply(call, PEN_OK, "b", 1, NULL);
-    assert_string_equal(pen_last_error(NULL), "pen_reply: command 5 was answered before");
+    assert_string_equal(pen_last_error(NULL), "pen_reply: command 5 was already answered");
 }
 
 static void test_command_alone_is_answered_by_oneself(void **state)
@@ -299,7 +300,7 @@ static void test_command_alone_is_answered_by_oneself(void **state)
            "worker 0 has not answered command 3");
     ok(pen_reply(m.kept, PEN_OK, "late", 4, NULL));
     expect(pen_command(m.ctx, (pen_node){PEN_SERVER, 0}, 7, NULL, 0, NULL, 0, NULL, NULL),
-           PEN_NOT_FOUND, "pen_command: there is no server: this worker is alone");
+           PEN_NOT_FOUND, "pen_command: no server to send to: this worker is alone");
     ok(pen_on_command(m.ctx, on_command_badly, &m));
     ok(pen_command(m.ctx, self, 5, NULL, 0, &reply, 1, NULL, NULL));
     is_reply(&reply, "a");

@@ -142,13 +142,13 @@ static void test_state_goes_back_between_steps_and_trains_the_same_again(void **
     for (int i = 0; i < 7; i++) step(&j);
     ok(pen_digest(j.ctx, &first));
     expect(pen_restore(j.ctx, 3, NULL), PEN_NOT_FOUND, "to go back to, of step 3");
-    expect(pen_restore(j.ctx, -2, NULL), PEN_INVALID_ARGUMENT, "-1 is the newest");
+    expect(pen_restore(j.ctx, -2, NULL), PEN_INVALID_ARGUMENT, "use -1 for the newest");
     ok(pen_restore(j.ctx, 2, NULL));
     assert_int_equal(j.counter, 10);
     ok(pen_step_begin(j.ctx, &s));
     assert_int_equal(s.index, 2);
     assert_true(s.flags & PEN_STEP_REWOUND);
-    expect(pen_restore(j.ctx, -1, NULL), PEN_WRONG_STATE, "step 2 is begun");
+    expect(pen_restore(j.ctx, -1, NULL), PEN_WRONG_STATE, "step 2 is in progress");
     for (int i = 0; i < 5; i++) step(&j); /* begins it again */
     ok(pen_digest(j.ctx, &again));
     assert_int_equal(again, first);
@@ -282,7 +282,7 @@ static void test_state_what_cannot_be_is_a_sentence(void **state)
     begin(&j, SETTINGS(OPTIM));
     expect(pen_state_add(j.ctx, "counter", &byte, 1, 0), PEN_INVALID_ARGUMENT,
            "the state 'counter' was added before");
-    expect(pen_state_add(j.ctx, "penstock.x", &byte, 1, 0), PEN_INVALID_ARGUMENT, "are ours");
+    expect(pen_state_add(j.ctx, "penstock.x", &byte, 1, 0), PEN_INVALID_ARGUMENT, "are reserved");
     expect(pen_state_add(j.ctx, NULL, &byte, 1, 0), PEN_INVALID_ARGUMENT, "needs a name");
     ok(pen_commit(j.ctx));
     ok(pen_snapshot(j.ctx, NULL, &saving));

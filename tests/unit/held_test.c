@@ -304,7 +304,7 @@ static void test_held_gradient_that_was_never_seen_is_no_gradient(void **state)
     ok(pen_step_begin(ctx, &step));
     assert_int_equal(pen_ready(ctx, t, PEN_ALL), PEN_WRONG_STATE);
     assert_string_equal(pen_last_error(NULL),
-                        "pen_ready('w'): it has no gradient buffer; give one at pen_register or "
+                        "pen_ready('w'): missing gradient buffer; pass one to pen_register or "
                         "pen_bind, or write to pen_view(PEN_GRAD)");
     ok(pen_finalize(ctx));
 }

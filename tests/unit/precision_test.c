@@ -385,8 +385,8 @@ static void test_pushes_of_ones_own_have_no_schedule(void **state)
     must(pen_commit(j.ctx));
     assert_int_equal(pen_push(j.ctx, j.tensor[0], PEN_ALL, NULL, NULL, NULL), PEN_UNSUPPORTED);
     assert_string_equal(pen_last_error(NULL),
-                        "pen_push('w0'): its group has the schedule 'linear total_num_steps=10', "
-                        "which counts the updates of steps; use pen_ready() and pen_step_end()");
+                        "pen_push('w0'): the schedule 'linear total_num_steps=10' of its group "
+                        "counts steps; use pen_ready() and pen_step_end()");
     must(pen_pull(j.ctx, j.tensor[0], PEN_ALL, NULL, NULL, NULL));
     finish(&j);
 }

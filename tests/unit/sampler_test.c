@@ -366,16 +366,14 @@ static void test_samplers_refuse_what_makes_no_sense(void **state)
 {
     (void)state;
     refuses((pen_sampler_desc){.world = 1},
-            "pen_sampler_new: n is 0; it is the number of samples, 1 to 2^48");
-    refuses((pen_sampler_desc){.n = 3},
-            "pen_sampler_new: without a context give world and rank; a world of one is 1, 0");
-    refuses(
-        (pen_sampler_desc){.n = 3, .world = 2, .rank = 2},
-        "pen_sampler_new: rank 2 of a world of 2; ranks begin with 0, and 0, 0 are those of the "
-        "context");
+            "pen_sampler_new: invalid n 0; expected 1 to 2^48 samples");
+    refuses((pen_sampler_desc){.n = 3}, "pen_sampler_new: missing world and rank; set them when "
+                                        "there is no context (world 1, rank 0 for one process)");
+    refuses((pen_sampler_desc){.n = 3, .world = 2, .rank = 2},
+            "pen_sampler_new: invalid rank 2 of world 2; use a rank below world, or 0, 0 for those "
+            "of the context");
     refuses((pen_sampler_desc){.n = 3, .world = 2, .drop_last = 1, .exact = 1},
-            "pen_sampler_new: drop_last leaves samples out, and exact takes every one; choose one "
-            "of them");
+            "pen_sampler_new: drop_last and exact contradict each other; choose one");
     refuses((pen_sampler_desc){.n = 3, .world = 2, .reserved = {0, 4}},
             "pen_sampler_desc has garbage in reserved[1]; initialise it with {0}");
     pen_sampler_free(NULL);

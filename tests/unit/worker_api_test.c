@@ -199,8 +199,8 @@ static void test_api_lr_scale_multiplies_the_rate_and_is_fixed_by_the_first_read
     pen_ready(t.ctx, t.w, PEN_ALL);
     step.lr_scale = 0.5;
     expect(pen_step_end(t.ctx, &step), PEN_INVALID_ARGUMENT,
-           "step.weight and step.lr_scale travel with the first pen_ready() of step 0; set them "
-           "before it");
+           "pen_step_end: step.weight or step.lr_scale changed after the first pen_ready() of step "
+           "0, which sends them; set them before it");
     step.lr_scale = 0.25;
     ok(pen_step_end(t.ctx, &step));
     assert_float_equal(t.param[0], -0.25, 1e-6);
@@ -354,7 +354,8 @@ static void test_api_calls_out_of_order_say_the_order(void **state)
            "pen_step_end: pen_commit has not been called; the order is: register, then commit, "
            "then step");
     expect(pen_digest(ctx, &crc), PEN_WRONG_STATE,
-           "pen_digest: pen_commit has not been called; register, then commit, then step");
+           "pen_digest: pen_commit has not been called; the order is: register, then commit, "
+           "then step");
     expect(pen_commit(ctx), PEN_WRONG_STATE,
            "no tensor is registered: register, then commit, then step");
     ok(pen_finalize(ctx));
@@ -399,7 +400,7 @@ static void test_api_step_begun_and_not_ended_is_void_unless_something_was_sent(
     assert_int_equal(step.index, 0);
     pen_ready(t.ctx, t.w, PEN_ALL);
     expect(pen_step_begin(t.ctx, &step), PEN_WRONG_STATE,
-           "pen_step_begin: gradients of step 0 were sent; call pen_step_end() first");
+           "pen_step_begin: step 0 has sent gradients; call pen_step_end() first");
     ok(pen_step_end(t.ctx, &step));
     finish(&t);
 }
@@ -518,8 +519,7 @@ static void test_api_explicit_verbs_point_at_the_step_where_it_is_decided(void *
         expect(pen_push_pull(ctx, w, PEN_ALL, NULL, NULL, NULL, NULL), PEN_WRONG_STATE,
                clip ? "pen_push_pull('fc1.weight'): clipping needs all gradients before any "
                       "update; use pen_ready() and pen_step_end()"
-                    : "pen_push_pull('fc1.weight'): a step is applied or skipped as a whole, which "
-                      "needs all gradients before any update; "
+                    : "pen_push_pull('fc1.weight'): commit=decide applies or skips whole steps; "
                       "use pen_ready() and pen_step_end(), or commit=eager");
         ok(pen_finalize(ctx));
     }
@@ -551,7 +551,7 @@ static void test_api_what_comes_later_says_so(void **state)
     if (device_beside_host(note, sizeof note) ==
         NULL) { /* build, driver or device: it says which */
         assert_true(note[0] != '\0');
-        snprintf(want, sizeof want, "pen_alloc: there is no CUDA device: %s", note);
+        snprintf(want, sizeof want, "pen_alloc: no CUDA device: %s", note);
         assert_null(pen_alloc(ctx, 8, PEN_CUDA));
         assert_string_equal(pen_last_error(NULL), want);
     }

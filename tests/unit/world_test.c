@@ -49,9 +49,8 @@ static void test_world_is_of_the_members_that_the_step_is_seen_with(void **state
     assert_int_equal(pen_barrier(pen_world(ctx), NULL, NULL), PEN_UNSUPPORTED);
     pen_last_error(&why);
     assert_string_equal(why.text,
-                        "collectives of workers need members that stay, and this job's changed in "
-                        "epoch 7; sum numbers with the step (pen_step_scalar), or use "
-                        "pen_command() and pen_store_add()");
+                        "collectives need fixed members, and the members of this job changed in "
+                        "epoch 7; use pen_step_scalar(), pen_command() or pen_store_add()");
     assert_int_equal(pen_size(alone), 2); /* who kept it sees the members of now */
     pen_ready(ctx, NULL, PEN_ALL);
     assert_int_equal(pen_step_end(ctx, &step), PEN_OK);

@@ -11,14 +11,14 @@ pen_status api_check_opts(const pen_opts *o)
     if (model_check_reserved(o->reserved, 8, "pen_opts", &why) != PEN_OK)
         return last_error_set(&why);
     if (o->deadline_ms < -1)
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: deadline_ms is %lld; -1 is none",
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "pen_opts: invalid deadline_ms %lld; use -1 for no deadline",
                               (long long)o->deadline_ms);
     if (o->flags & ~(PEN_NOWAIT | PEN_SCALED))
         return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: unknown flags 0x%x", o->flags);
     char note[256];
     if (o->stream != NULL && device_beside_host(note, sizeof note) == NULL)
-        return last_error_say(PEN_UNSUPPORTED, "pen_opts: stream: there is no CUDA device: %s",
-                              note);
+        return last_error_say(PEN_UNSUPPORTED, "pen_opts: stream needs a CUDA device: %s", note);
     return PEN_OK;
 }
 
@@ -27,7 +27,7 @@ void api_tell(const pen_opts *o, const pen_result *result)
     if (o != NULL && o->done != NULL) o->done(result, o->user);
 }
 
-/* Without servers snapshots are the keeper's. */
+/* Without servers the keeper writes snapshots. */
 static void start(request *r)
 {
     pen_ctx *ctx = r->ctx;
@@ -39,11 +39,9 @@ static void start(request *r)
         ctx->link->ops->start(ctx->link, r);
 }
 
-pen_status api_start(request *r, const pen_opts *o, pen_req *req)
+pen_status api_start(request *r, const pen_opts *o, const pen_req *req)
 {
     pen_result result = {0};
-    /* Before it is handed over: with a callback it may be gone right after. */
-    if (req != NULL) *req = r->done != NULL ? (pen_req){0} : (pen_req){r->ctx, r->id};
     start(r);
     if (req != NULL) return PEN_OK;
     const pen_status status = request_await(r, &result);
@@ -51,27 +49,17 @@ pen_status api_start(request *r, const pen_opts *o, pen_req *req)
     return status;
 }
 
-pen_status api_run(pen_ctx *ctx, const char *call, request_kind kind, const pen_opts *o,
-                   pen_req *req)
+pen_status api_check_committed(const pen_ctx *ctx, const char *call)
 {
-    request *r;
-    pen_status status = context_enter(ctx, call, req == NULL);
-    if (status != PEN_OK) return status;
-    if (api_check_opts(o) != PEN_OK) return context_leave(ctx, PEN_INVALID_ARGUMENT);
-    status = request_begin(ctx, kind, o, req, &r);
-    if (status == PEN_OK) status = api_start(r, o, req);
-    return context_leave(ctx, status);
-}
-
-bool api_has_device(void)
-{
-    char note[256];
-    return device_beside_host(note, sizeof note) != NULL;
+    if (ctx->phase == CONTEXT_COMMITTED) return PEN_OK;
+    return last_error_say(
+        PEN_WRONG_STATE,
+        "%s: pen_commit has not been called; the order is: register, then commit, then step", call);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------- */
-/* A thread that ends a step holds the lock while it waits for the SDK's thread, which must not wait
- * for it. */
+/* A thread that ends a step holds the lock while it waits for the SDK's thread, so that thread must not wait for
+ * the lock. */
 pen_status api_lock_step(pen_ctx *ctx, const char *call)
 {
     if (!request_is_sdk_thread()) {
@@ -80,8 +68,7 @@ pen_status api_lock_step(pen_ctx *ctx, const char *call)
     }
     if (pthread_mutex_trylock(&ctx->step.lock) == 0) return PEN_OK;
     return last_error_say(PEN_WRONG_STATE,
-                          "%s: called from a callback while another thread is in the same step",
-                          call);
+                          "%s: called from a callback while another thread uses the step", call);
 }
 
 pen_status api_values_came(pen_ctx *ctx)

@@ -1,10 +1,10 @@
-/* api_batch.c - calls that a thread collects and starts as one.
+/* api_batch.c - calls that a thread collects and starts together.
  *
  * DESIGN
- * Collect.   Between begin and end, waiting calls of this thread are written down and return at once.  A batch belongs
- *            to one thread and one context; what is written down points to the caller's buffers.
- * Start.     Sends and receives are begun first, all of them; then collectives, in their order.  Nothing waits for
- *            anything of the same batch, so no order of calls inside it can deadlock.
+ * Collect.   Between begin and end, waiting calls of this thread are recorded and return at once.  A batch belongs
+ *            to one thread and one context; its entries point to the caller's buffers.
+ * Start.     All sends and receives start first, then collectives in their order.  No call of a batch waits for
+ *            another one, so no order of calls inside it can deadlock.
  * Fuse.      all_reduces that follow one another on a group with the same type, operation and scale, and are small,
  *            become one call on a packed copy.  Every member collects the same calls, so all fuse alike.
  */
@@ -12,6 +12,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/fp_env.h"
+#include "common/base/vec.h"
 #include "common/base/why.h"
 #include "proto/plan.h"
 
@@ -27,18 +28,18 @@ typedef struct {
     coll_call call;
     engine_transfer transfer;
     uint64_t patience_ms;
-    size_t *counts, *out_counts; /* copies: the program's may be gone */
+    size_t *counts, *out_counts; /* copies; the program may free its own */
     char label[COLL_LABEL_BYTES];
 } entry;
 
-typedef struct { /* a batch, collected or under way; freed by the last that ends */
+typedef struct { /* collected or in progress; the last call that ends frees it */
     pen_ctx *ctx;
     entry *list;
     size_t n, cap;
-    pen_status refused; /* the first call that could not be written down */
+    pen_status refused; /* why a call could not be recorded; PEN_OK: none */
     pthread_mutex_t lock;
     pthread_cond_t ended;
-    size_t left;   /* started and not ended */
+    size_t left;   /* calls in progress */
     pen_error why; /* of the first failure */
     pen_status status;
     request *r; /* NULL: pen_batch_end() waits */
@@ -46,7 +47,7 @@ typedef struct { /* a batch, collected or under way; freed by the last that ends
 
 typedef struct { /* one started call */
     batch *b;
-    entry *first; /* the calls it stands for: more than one when fused */
+    entry *first; /* the calls it carries out: more than one when fused */
     size_t n;
     unsigned char *packed;
 } started;
@@ -81,15 +82,7 @@ static bool copy(const size_t *from, int n, size_t **to)
 
 static entry *add(batch *b)
 {
-    if (b->n == b->cap) {
-        const size_t cap = b->cap > 0 ? 2 * b->cap : 16;
-        entry *more      = realloc(b->list, cap * sizeof *more);
-        if (more == NULL) return NULL;
-        b->list = more;
-        b->cap  = cap;
-    }
-    b->list[b->n] = (entry){0};
-    return &b->list[b->n++];
+    return VEC_ROOM(b->list, b->cap, b->n + 1) ? &b->list[b->n++] : NULL;
 }
 
 static pen_status out_of_memory(batch *b)
@@ -134,8 +127,9 @@ pen_status pen_batch_begin(pen_ctx *ctx)
     pen_status status = context_check(ctx, "pen_batch_begin");
     if (status != PEN_OK) return status;
     if (open_batch != NULL)
-        return last_error_say(PEN_WRONG_STATE, "pen_batch_begin: this thread's last batch was not "
-                                               "ended; batches do not nest");
+        return last_error_say(
+            PEN_WRONG_STATE,
+            "pen_batch_begin: this thread has an open batch; call pen_batch_end() first");
     batch *b = calloc(1, sizeof *b);
     if (b == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for a batch");
     b->ctx = ctx;
@@ -146,7 +140,7 @@ pen_status pen_batch_begin(pen_ctx *ctx)
 }
 
 /* ---- ending ---------------------------------------------------------------------------------- */
-/* The one who takes the last share away tells who waits, or the request. */
+/* Drops one share. The last one wakes the waiter, or ends the request. */
 static void leave(batch *b, pen_status status, const pen_error *why)
 {
     pthread_mutex_lock(&b->lock);
@@ -207,7 +201,7 @@ static size_t next_collective(const batch *b, size_t i)
     return i;
 }
 
-/* How many calls from i on, without gaps, become one. */
+/* How many calls from i on are fused. */
 static size_t run_length(const batch *b, size_t i)
 {
     const entry *e = &b->list[i];
@@ -280,7 +274,7 @@ static pen_status start_transfer(batch *b, entry *e, pen_error *why)
     return status;
 }
 
-/* A call that cannot be started keeps those behind it from being started: they would wait for nobody. */
+/* Stops at the first call that cannot start: later ones would wait for members that never join them. */
 static pen_status start_all(batch *b, pen_error *why)
 {
     pen_status status = PEN_OK;
@@ -309,16 +303,15 @@ static batch *take_open(pen_ctx *ctx)
 {
     batch *b = open_batch;
     if (b == NULL || b->ctx != ctx) {
-        last_error_say(
-            PEN_WRONG_STATE,
-            "pen_batch_end: this thread has not called pen_batch_begin() on this context");
+        last_error_say(PEN_WRONG_STATE, "pen_batch_end: this thread has no open batch on this "
+                                        "context; call pen_batch_begin() first");
         return NULL;
     }
     open_batch = NULL;
     return b;
 }
 
-/* The share that pen_batch_end() itself has keeps the batch alive while calls are started. */
+/* A share of pen_batch_end() itself keeps the batch alive while calls start. */
 static pen_status run_batch(batch *b, const pen_opts *o, pen_req *req)
 {
     pen_error why;
@@ -330,7 +323,6 @@ static pen_status run_batch(batch *b, const pen_opts *o, pen_req *req)
             free_batch(b);
             return status;
         }
-        *req = b->r->done != NULL ? (pen_req){0} : (pen_req){b->ctx, b->r->id};
     }
     status = start_all(b, &why);
     leave(b, status, &why);
@@ -353,7 +345,8 @@ pen_status pen_batch_end(pen_ctx *ctx, const pen_opts *o, pen_req *req)
     if (b == NULL) return waits ? context_leave(ctx, PEN_WRONG_STATE) : PEN_WRONG_STATE;
     if (status == PEN_OK) status = api_check_opts(o);
     if (status == PEN_OK && b->refused != PEN_OK)
-        status = last_error_say(b->refused, "pen_batch_end: a call of the batch was refused");
+        status =
+            last_error_say(b->refused, "pen_batch_end: cannot run the batch: a call in it failed");
     if (status != PEN_OK) {
         free_batch(b);
         return waits ? context_leave(ctx, status) : status;

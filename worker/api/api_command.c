@@ -1,5 +1,4 @@
-/* api_command.c - pen_command, pen_on_command, pen_reply: messages of the program's own between
- * processes. */
+/* api_command.c - pen_command, pen_on_command, pen_reply: the program's own messages between processes. */
 #include "worker/api/api.h"
 
 #include "common/base/fp_env.h"
@@ -12,7 +11,7 @@
 #include <unistd.h>
 
 /* ---- asking ---------------------------------------------------------------------------------- */
-/* How many there are of that role: of workers, one more than the highest rank that may answer. */
+/* Number of processes of that role; for workers, one more than the highest rank that may answer. */
 static int32_t count_of(const pen_ctx *ctx, int32_t role)
 {
     const pen_group *world = ctx->world;
@@ -25,19 +24,19 @@ static int32_t count_of(const pen_ctx *ctx, int32_t role)
 static pen_status check_goal(const pen_ctx *ctx, pen_node to)
 {
     if (to.role != PEN_WORKER && to.role != PEN_SERVER && to.role != PEN_SCHEDULER)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_command: %d is not a role; PEN_WORKER, PEN_SERVER and "
-                              "PEN_SCHEDULER are",
-                              to.role);
+        return last_error_say(
+            PEN_INVALID_ARGUMENT,
+            "pen_command: invalid role %d; expected PEN_WORKER, PEN_SERVER or PEN_SCHEDULER",
+            to.role);
     if (to.rank < -1)
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_command: rank %d; -1 is all of that role",
-                              to.rank);
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "pen_command: invalid rank %d; use -1 for all of that role", to.rank);
     const int32_t n = count_of(ctx, to.role);
     if (n == 0)
-        return last_error_say(PEN_NOT_FOUND, "pen_command: there is no %s: this worker is alone",
+        return last_error_say(PEN_NOT_FOUND, "pen_command: no %s to send to: this worker is alone",
                               status_role_name(to.role));
     if (to.rank >= n)
-        return last_error_say(PEN_NOT_FOUND, "pen_command: there is no %s %d; the job has %d",
+        return last_error_say(PEN_NOT_FOUND, "pen_command: no %s %d; the job has %d",
                               status_role_name(to.role), to.rank, n);
     return PEN_OK;
 }
@@ -45,21 +44,22 @@ static pen_status check_goal(const pen_ctx *ctx, pen_node to)
 static pen_status check_bytes(const char *call, const void *data, size_t size)
 {
     if (data == NULL && size > 0)
-        return last_error_say(PEN_INVALID_ARGUMENT, "%s: %zu bytes at NULL", call, size);
+        return last_error_say(PEN_INVALID_ARGUMENT, "%s: data is NULL, but size is %zu", call,
+                              size);
     if (size > WIRE_CALL_BYTES_MAX)
         return last_error_say(PEN_UNSUPPORTED,
-                              "%s: %zu bytes; commands go through the scheduler and carry at most "
-                              "%d",
+                              "%s: %zu bytes are too many; a command carries at most %d, because "
+                              "it goes through the scheduler",
                               call, size, WIRE_CALL_BYTES_MAX);
     return PEN_OK;
 }
 
 static pen_status check_replies(const pen_bytes *replies, int cap, uint32_t n)
 {
-    if (cap < 0) return last_error_say(PEN_INVALID_ARGUMENT, "pen_command: cap is %d", cap);
+    if (cap < 0) return last_error_say(PEN_INVALID_ARGUMENT, "pen_command: invalid cap %d", cap);
     if (replies != NULL && (uint32_t)cap < n)
-        return last_error_say(PEN_TOO_SMALL, "pen_command: room for %d replies; %u will come", cap,
-                              n);
+        return last_error_say(PEN_TOO_SMALL, "pen_command: cap is %d, but %u replies will come",
+                              cap, n);
     return PEN_OK;
 }
 
@@ -74,6 +74,7 @@ static pen_status command(pen_ctx *ctx, request *r, pen_node to, int head, const
     r->u.command.body    = malloc(size + 1);
     if (r->u.command.body == NULL) {
         request_abandon(r);
+        if (req != NULL) *req = (pen_req){0};
         return last_error_say(PEN_NO_MEMORY, "no memory for %zu bytes", size);
     }
     if (size > 0) memcpy(r->u.command.body, body, size);
@@ -119,18 +120,18 @@ pen_status pen_reply(pen_call *call, pen_status answer, const void *data, size_t
     if (status != PEN_OK) return status;
     if (answer > PEN_OK || pen_status_info(answer)->status != answer)
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_reply: %d is not an answer; PEN_OK and failures are",
+                              "pen_reply: invalid status %d; expected PEN_OK or an error",
                               (int)answer);
     if (lens != NULL)
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_reply: lens is for tables; a command is answered by bytes");
+                              "pen_reply: lens must be NULL; it is for tables");
     status = check_bytes("pen_reply", data, n);
     if (status != PEN_OK) return status;
     void *copy = n > 0 ? malloc(n) : NULL;
     if (n > 0 && copy == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for %zu bytes", n);
     if (atomic_exchange(&call->is_answered, true)) {
         free(copy);
-        return last_error_say(PEN_WRONG_STATE, "pen_reply: command %d was answered before",
+        return last_error_say(PEN_WRONG_STATE, "pen_reply: command %d was already answered",
                               call->head);
     }
     if (n > 0) memcpy(copy, data, n);

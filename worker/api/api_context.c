@@ -1,4 +1,4 @@
-/* api_context.c - pen_init to pen_finalize, and what a context says about itself. */
+/* api_context.c - pen_init to pen_finalize, pen_info_get, pen_setting_set. */
 #include "worker/api/api.h"
 #include "worker/io/hosted.h"
 #include "worker/tensor/mirror.h"
@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/fp_env.h"
 #include "common/base/log.h"
+#include "common/compute/device/device.h"
 #include "common/net/watch.h"
 
 #include <errno.h>
@@ -30,7 +31,7 @@ static pen_status open_link(pen_ctx *ctx, pen_error *why)
 
 static pen_status join(pen_ctx *ctx)
 {
-    const pen_opts patient = {.deadline_ms = -1}; /* init_timeout_ms holds */
+    const pen_opts patient = {.deadline_ms = -1}; /* init_timeout_ms limits it */
     request *r;
     pen_status status = request_begin(ctx, REQUEST_JOIN, &patient, NULL, &r);
     return status == PEN_OK ? api_start(r, NULL, NULL) : status;
@@ -63,7 +64,7 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
         hosted_decline(settings, &why);
         return last_error_set(&why);
     }
-    const bool is_placed = ctx->env.local_rank >= 0; /* else the job says where it is */
+    const bool is_placed = ctx->env.local_rank >= 0; /* else the job assigns the place */
     status               = open_link(ctx, &why);
     const bool is_early  = status != PEN_OK && ctx->hosted == NULL;
     if (status == PEN_OK && is_placed) status = worker_watch_open(ctx, &why);
@@ -90,7 +91,7 @@ pen_status pen_finalize(pen_ctx *ctx)
     if (ctx == NULL || ctx->pid != getpid()) return PEN_OK;
     if (request_is_sdk_thread())
         return last_error_say(PEN_WRONG_STATE,
-                              "pen_finalize: called from a callback, which lives in the context");
+                              "pen_finalize: called from a callback of the context it would free");
     request *r;
     pen_status status = PEN_OK;
     request_drain(&ctx->requests);
@@ -112,17 +113,18 @@ void pen_abort(pen_ctx *ctx, const char *why)
     if (ctx->link != NULL) ctx->link->ops->abort(ctx->link);
 }
 
-/* ---- looking and turning --------------------------------------------------------------------- */
-/* The world's, but for who came late and has not begun a step. */
+/* ---- info and settings --- --------------------------------------------------------------------- */
+/* The size of the world; a late worker that has not begun a step sees the members instead. */
 static int32_t count_live(pen_ctx *ctx)
 {
     const uint32_t n = members_count(&ctx->members);
-    return ctx->settings.servers > 0 && n > 0 ? (int32_t)n : pen_size(ctx->world);
+    return ctx->settings.servers > 0 && n > 0 ? (int32_t)n : ctx->world->size;
 }
 
 static uint32_t caps_of(const pen_ctx *ctx)
 {
-    return (api_has_device() ? PEN_CAP_CUDA : 0) |
+    char note[256];
+    return (device_beside_host(note, sizeof note) != NULL ? PEN_CAP_CUDA : 0) |
            (context_outlives_loss(ctx) ? PEN_CAP_ELASTIC : 0);
 }
 
@@ -177,12 +179,12 @@ pen_status pen_setting_set(pen_ctx *ctx, const char *name, const char *value)
         if (level < -1)
             return last_error_say(
                 PEN_BAD_SETTING,
-                "log_level '%.64s' is none of silent, error, warning, notice, info, debug", value);
+                "invalid log_level '%.64s'; expected silent, error, warning, notice, info or debug",
+                value);
         log_level_set(level);
         return PEN_OK;
     }
     return last_error_say(
         PEN_UNSUPPORTED,
-        "the setting '%.64s' is fixed at pen_init; deadline_ms and log_level can change later",
-        name);
+        "cannot change '%.64s' after pen_init; only deadline_ms and log_level can change", name);
 }

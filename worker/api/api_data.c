@@ -12,11 +12,11 @@
 
 struct pen_sampler {
     pen_ctx *ctx;    /* NULL: none */
-    int world, rank; /* 0, 0: the context's, as they are now */
+    int world, rank; /* 0, 0: those of the context now */
     pthread_mutex_t lock;
     sampler own;
-    char state[32];        /* under which a snapshot keeps its position; "": none does */
-    sampler_position kept; /* that position; under the state table's lock */
+    char state[32];        /* name of its position in snapshots; "": not saved */
+    sampler_position kept; /* the saved position; under the state table's lock */
 };
 
 /* ---- birth and death ------------------------------------------------------------------------- */
@@ -25,13 +25,13 @@ static pen_status check_ranks(const pen_sampler_desc *d, bool has_ctx)
     if (d->world < 0 || d->rank < 0 || (d->world > 0 && d->rank >= d->world) ||
         (d->world == 0 && d->rank > 0))
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_sampler_new: rank %d of a world of %d; ranks begin with 0, and "
-                              "0, 0 are those of the context",
+                              "pen_sampler_new: invalid rank %d of world %d; use a rank below "
+                              "world, or 0, 0 for those of the context",
                               d->rank, d->world);
     if (d->world == 0 && !has_ctx)
-        return last_error_say(
-            PEN_INVALID_ARGUMENT,
-            "pen_sampler_new: without a context give world and rank; a world of one is 1, 0");
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "pen_sampler_new: missing world and rank; set them when there is no "
+                              "context (world 1, rank 0 for one process)");
     return PEN_OK;
 }
 
@@ -45,17 +45,18 @@ static pen_status check(const pen_sampler_desc *d, bool has_ctx)
                               "pen_sampler_desc has garbage in reserved32; initialise it with {0}");
     if (d->n < 1 || d->n > SAMPLER_SAMPLES_MAX)
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_sampler_new: n is %lld; it is the number of samples, 1 to 2^48",
+                              "pen_sampler_new: invalid n %lld; expected 1 to 2^48 samples",
                               (long long)d->n);
     if (d->drop_last && d->exact)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_sampler_new: drop_last leaves samples out, and exact takes "
-                              "every one; choose one of them");
+        return last_error_say(
+            PEN_INVALID_ARGUMENT,
+            "pen_sampler_new: drop_last and exact contradict each other; choose one");
     return check_ranks(d, has_ctx);
 }
 
-/* Only where a sampler follows the members of a job is its position that of all ranks.  What a
- * restored snapshot has of it is taken over here, or later by pen_commit(). */
+/* Only a sampler that follows the members of the job has the same position on all ranks.  A restored snapshot
+ * sets the
+ * position here, or later in pen_commit(). */
 static pen_status keep_position(pen_sampler *s)
 {
     pen_error why;
@@ -69,8 +70,7 @@ static pen_status keep_position(pen_sampler *s)
     return last_error_set(&why);
 }
 
-/* A thread that fetches data and one that steps, which packs a snapshot, do not wait for each other
- * longer than this. */
+/* The lock is held only for this copy: the thread that steps packs snapshots under it. */
 static void copy_position(pen_sampler *s, sampler_position *to, const sampler_position *from)
 {
     if (s->state[0] == '\0') return;
@@ -147,7 +147,7 @@ static pen_status find_place(const pen_sampler *s, int *world, int *rank)
     *rank              = pen_rank(g);
     if (*rank >= 0) return PEN_OK;
     return last_error_say(PEN_NOT_A_MEMBER,
-                          "pen_sampler_next: this worker is not in the job's world any more");
+                          "pen_sampler_next: this worker is no longer a member of the world");
 }
 
 pen_status pen_sampler_next(pen_sampler *s, int64_t *index, size_t want, size_t *got)
@@ -201,8 +201,7 @@ pen_status pen_lr(const char *schedule, int64_t applied, double *lr)
     pen_error why;
     lr_schedule parsed;
     if (lr == NULL || applied < 0)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_lr: applied is 0 or more, and lr is not NULL");
+        return last_error_say(PEN_INVALID_ARGUMENT, "pen_lr: applied is below 0, or lr is NULL");
     if (lr_schedule_parse(schedule, &parsed, &why) != PEN_OK) return last_error_set(&why);
     *lr = lr_schedule_rate(&parsed, 1, applied);
     return PEN_OK;

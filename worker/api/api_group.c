@@ -1,4 +1,4 @@
-/* api_group.c - groups: those that every job has, and those that programs make. */
+/* api_group.c - pen_group_get, _new, _split, _shrink, _free, and who is in a group. */
 #include "worker/api/api_coll.h"
 
 #include "common/base/fp_env.h"
@@ -10,13 +10,13 @@
 pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
 {
     FP_ENV_OURS();
-    /* Also of a context that has failed: then every call on the group says how. */
+    /* Also for a context that has failed: every call on the group then returns that failure. */
     if (ctx == NULL || ctx->pid != getpid()) {
         context_check(ctx, "pen_group_get");
         return NULL;
     }
     if (kind != PEN_GROUP_WORLD && kind != PEN_GROUP_NODE && kind != PEN_GROUP_ACROSS) {
-        last_error_say(PEN_INVALID_ARGUMENT, "pen_group_get: %d is not a kind of group", (int)kind);
+        last_error_say(PEN_INVALID_ARGUMENT, "pen_group_get: invalid kind %d", (int)kind);
         return NULL;
     }
     pen_error why;
@@ -25,7 +25,7 @@ pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
     return g;
 }
 
-/* A program may hold what pen_world() gave it before members came or went. */
+/* A program may hold a world from before members came or went. */
 static const pen_group *of_now(const pen_group *g)
 {
     const pen_group *world = g != NULL && g->is_world ? g->ctx->world : NULL;
@@ -59,12 +59,12 @@ static pen_status enter(pen_group *parent, const char *function, pen_group **g)
     pen_status status = api_coll_enter(parent, function, NULL, true);
     if (status != PEN_OK) return status;
     if (g == NULL)
-        status = last_error_say(PEN_INVALID_ARGUMENT, "%s: the group to be made is NULL", function);
+        status = last_error_say(PEN_INVALID_ARGUMENT, "%s: g is NULL", function);
     else if (parent->engine == NULL)
         status = last_error_say(PEN_WRONG_STATE, "%s: the job has not begun", function);
     else if (api_batch_is_open(parent->ctx))
-        status = last_error_say(PEN_WRONG_STATE,
-                                "%s: not between pen_batch_begin() and pen_batch_end()", function);
+        status = last_error_say(
+            PEN_WRONG_STATE, "%s: not allowed in a batch; call it after pen_batch_end()", function);
     if (status != PEN_OK) return context_leave(parent->ctx, status);
     *g = NULL;
     return PEN_OK;
@@ -81,7 +81,7 @@ static pen_status check_ranks(const pen_group *parent, const int *ranks, int n)
 {
     if (ranks == NULL || n < 1 || n > parent->size)
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_group_new: n is %d; a group has 1 to %d members of its parent",
+                              "pen_group_new: invalid n %d; expected 1 to %d members of the parent",
                               n, parent->size);
     for (int i = 0; i < n; i++) {
         if (!is_member(parent, ranks[i]))
@@ -125,7 +125,7 @@ pen_status pen_group_split(pen_group *parent, int color, int key, pen_group **g)
     if (color < -1)
         status =
             why_set(&why, PEN_INVALID_ARGUMENT,
-                    "pen_group_split: color is %d; -1 is no group, others count from 0", color);
+                    "pen_group_split: invalid color %d; use 0 or more, or -1 for no group", color);
     else
         status = group_split(parent, color, key, context_deadline(parent->ctx), g, &why);
     if (status != PEN_OK) last_error_set(&why);

@@ -1,6 +1,5 @@
-/* api_meet.c - what all ranks do together between steps: digest, snapshot. */
+/* api_meet.c - pen_snapshot and pen_digest. */
 #include "worker/api/api_coll.h"
-#include "worker/api/api.h"
 #include "worker/tensor/unit_use.h"
 
 #include "common/base/crc.h"
@@ -17,10 +16,15 @@ pen_status pen_snapshot(pen_ctx *ctx, const pen_opts *o, pen_req *req)
     pen_status status = context_check(ctx, "pen_snapshot");
     if (status != PEN_OK) return status;
     if (req == NULL && ctx->mode != MODE_LOCAL)
-        return last_error_say(PEN_WRONG_STATE, "pen_snapshot: it is taken with the next step, so "
-                                               "waiting here would wait for ever; pass a pen_req, "
-                                               "and pen_wait() after that step");
-    return api_run(ctx, "pen_snapshot", REQUEST_SNAPSHOT, o, req);
+        return last_error_say(PEN_WRONG_STATE,
+                              "pen_snapshot: req is NULL, but the snapshot is taken with the next "
+                              "step; pass a pen_req and call pen_wait() after that step");
+    request *r;
+    status = context_enter(ctx, "pen_snapshot", req == NULL);
+    if (status == PEN_OK) status = api_check_opts(o);
+    if (status == PEN_OK) status = request_begin(ctx, REQUEST_SNAPSHOT, o, req, &r);
+    if (status == PEN_OK) status = api_start(r, o, req);
+    return context_leave(ctx, status);
 }
 
 /* ---- digest ---------------------------------------------------------------------------------- */
@@ -40,8 +44,7 @@ static pen_status crc_of(pen_ctx *ctx, uint32_t *crc)
     return status == PEN_OK ? status : last_error_set(&why);
 }
 
-/* Where each push is applied on its own, ranks hold values of different moments: all stop, then all
- * fetch. */
+/* When pushes are applied one by one, ranks hold values of different moments: all stop, then all fetch. */
 static pen_status fetch_free(pen_ctx *ctx)
 {
     request *r;
@@ -83,9 +86,10 @@ static pen_status compare(pen_ctx *ctx, uint32_t crc)
     return status;
 }
 
-/* Where members may be lost or come, nobody knows how many will compare: a counter of the key-value store adds
- * up how often the digest of this step was taken, and the digests.  Where all are equal one is the
- * multiple of the other; who comes after one that differs sees it. */
+/* When members may come or go, no rank knows how many will compare.  A counter of the key-value store adds up
+ * the digests
+ * of this step and their number.  If all are equal, the sum is the number times the digest; a rank that comes after a
+ * different one sees the difference. */
 static pen_status compare_by_count(pen_ctx *ctx, uint32_t crc)
 {
     enum { COUNT_SHIFT = 46 };
@@ -101,8 +105,8 @@ static pen_status compare_by_count(pen_ctx *ctx, uint32_t crc)
     if (all == n * (int64_t)crc) return PEN_OK;
     pen_error why;
     why_set(&why, PEN_MISMATCH,
-            "parameters differ at step %lld: crc32c is %08x on rank %d, and another on one of the "
-            "%lld that compared before",
+            "parameters differ at step %lld: crc32c is %08x on rank %d and another value on one of "
+            "the %lld ranks before it",
             (long long)step, crc, ctx->env.rank, (long long)n - 1);
     why_culprit(&why, PEN_WORKER, ctx->env.rank, step, NULL);
     return last_error_set(&why);
@@ -121,10 +125,8 @@ pen_status pen_digest(pen_ctx *ctx, uint32_t *crc32c_out)
     if (status != PEN_OK) return status;
     if (crc32c_out == NULL)
         status = last_error_say(PEN_INVALID_ARGUMENT, "pen_digest: crc32c is NULL");
-    else if (ctx->phase != CONTEXT_COMMITTED)
-        status = last_error_say(
-            PEN_WRONG_STATE,
-            "pen_digest: pen_commit has not been called; register, then commit, then step");
+    else
+        status = api_check_committed(ctx, "pen_digest");
     if (status == PEN_OK) status = api_wait_for_values(ctx, "pen_digest");
     if (status == PEN_OK && ctx->model.n_free > 0 && ctx->mode != MODE_LOCAL)
         status = fetch_free(ctx);

@@ -1,4 +1,4 @@
-/* api_memory.c - memory of the host in segments that its workers can map, or of a device. */
+/* api_memory.c - pen_alloc and pen_free: host memory in segments that other workers can map, or device memory. */
 #include "worker/api/api.h"
 #include "worker/tensor/mirror.h"
 
@@ -8,8 +8,7 @@
 
 #include <stdlib.h>
 
-/* The device of the context, else of the calling thread, else the first: a program with several calls
- * cudaSetDevice() before. */
+/* The device of the context, else that of the calling thread (cudaSetDevice()), else the first. */
 static int device_for(const pen_ctx *ctx, const device_ops *device)
 {
     if (ctx != NULL && mirror_device(ctx) >= 0) return mirror_device(ctx);
@@ -22,7 +21,7 @@ static void *alloc_on_device(const pen_ctx *ctx, size_t bytes)
     pen_error why;
     const device_ops *device = device_beside_host(note, sizeof note);
     if (device == NULL) {
-        last_error_say(PEN_UNSUPPORTED, "pen_alloc: there is no CUDA device: %s", note);
+        last_error_say(PEN_UNSUPPORTED, "pen_alloc: no CUDA device: %s", note);
         return NULL;
     }
     void *data = device->alloc(bytes, device_for(ctx, device), &why);
@@ -54,7 +53,7 @@ void pen_free(void *data)
     if (data == NULL || segment_free(data)) return;
     const device_ops *device = device_of(data);
     if (device_is_host(device))
-        free(data); /* bytes that the SDK made */
+        free(data); /* memory that the SDK handed out */
     else
         device->free(data);
 }

@@ -1,4 +1,4 @@
-/* api_ready.c - gradients that are ready: pen_ready, pen_step_micro, and the way to the strategy. */
+/* api_ready.c - pen_ready and pen_step_micro, and the way of a gradient to the strategy. */
 #include "worker/api/api.h"
 
 #include "common/base/clock.h"
@@ -24,14 +24,15 @@ pen_status api_ask(pen_ctx *ctx, pen_tensor *t, grad_event event, pen_error *why
 }
 
 /* ---- one gradient, on the host ------------------------------------------------------------------- */
-/* Before the last micro-batch nothing travels, unless the strategy sums each. */
+/* Only gradients of the last micro-batch travel, unless the strategy sums each one. */
 static bool goes_now(const pen_ctx *ctx)
 {
     return api_is_last_micro(ctx) || ctx->reduces_each;
 }
 
-/* With the last of its names a tensor is ready.  Memory of the SDK is the strategy's from before this is told, because
- * it may return it at once. */
+/* A tensor is ready when all its names are.  Memory of the SDK is lent before the strategy is told, because the
+ * strategy
+ * may return it at once. */
 static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why)
 {
     const int64_t step = ctx->step.next_index;
@@ -105,13 +106,13 @@ void api_send_sums(pen_ctx *ctx)
     pthread_mutex_unlock(&ctx->step.lock);
 }
 
-/* ---- what nobody made ready ---------------------------------------------------------------------- */
+/* ---- gradients that are missing------------------------------------------------------------------- */
 static bool is_missing(const pen_tensor *t)
 {
     return t->trained && grad_slot_state(&t->slot) < GRAD_OFFERED;
 }
 
-/* Some of its names were used in this micro-batch. */
+/* Some of its names were made ready in this micro-batch. */
 static bool is_begun(const pen_tensor *base)
 {
     for (const pen_tensor *t = base; t != NULL; t = t->next_alias)
@@ -119,7 +120,7 @@ static bool is_begun(const pen_tensor *base)
     return false;
 }
 
-/* They count as zeros: all, or other names of those that were used. */
+/* They count as zeros: all of them, or only the other names of tensors that were used. */
 static pen_status offer_missing(pen_ctx *ctx, bool are_all, pen_error *why)
 {
     pen_status status = PEN_OK;
@@ -141,7 +142,7 @@ pen_status api_close_gradients(pen_ctx *ctx, pen_error *why)
         return why->status;
     }
     const pen_status status = offer_missing(ctx, true, why);
-    /* A model without anything to train still steps. */
+    /* A model with nothing to train still steps. */
     return status == PEN_OK && !ctx->step.is_open ? step_open(ctx, why) : status;
 }
 
@@ -155,17 +156,17 @@ static pen_status begin_micro(pen_ctx *ctx, int m, pen_error *why)
                        "then step",
                        m);
     if (m < 0 || (uint64_t)m >= ctx->settings.accum)
-        return why_set(
-            why, PEN_INVALID_ARGUMENT,
-            "pen_step_micro(%d): a step has %llu micro-batches (setting accum), numbered "
-            "from 0",
-            m, (unsigned long long)ctx->settings.accum);
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "pen_step_micro(%d): invalid number; a step has micro-batches 0 to %llu "
+                       "minus 1 (setting accum)",
+                       m, (unsigned long long)ctx->settings.accum);
     if (m != s->micro && m != s->micro + 1)
-        return why_set(why, PEN_WRONG_STATE,
-                       "pen_step_micro(%d) after micro-batch %d: they come one after another", m,
-                       s->micro);
+        return why_set(
+            why, PEN_WRONG_STATE,
+            "pen_step_micro(%d): expected %d or the next one; micro-batches come in order", m,
+            s->micro);
     if (m == s->micro) return PEN_OK;
-    /* Where each is summed over the ranks, all ranks add something to it: zeros, if nothing else. */
+    /* When each micro-batch is summed over the ranks, every rank adds something to it, at least zeros. */
     if (offer_missing(ctx, ctx->reduces_each, why) != PEN_OK) return why->status;
     s->micro = m;
     progress_enter(&s->progress, PROGRESS_FORWARD, clock_ns(&clock_real));
@@ -204,11 +205,10 @@ static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, pen_error *why)
         return why->status;
     const void *grad = t->grad != NULL ? t->grad : held_grad_seen(t);
     if (grad == NULL && (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
-        return why_set(
-            why, PEN_WRONG_STATE,
-            "pen_ready('%s'): it has no gradient buffer; give one at pen_register or pen_bind, or "
-            "write to pen_view(PEN_GRAD)",
-            t->name);
+        return why_set(why, PEN_WRONG_STATE,
+                       "pen_ready('%s'): missing gradient buffer; pass one to pen_register or "
+                       "pen_bind, or write to pen_view(PEN_GRAD)",
+                       t->name);
     if (grad != NULL && mirror_has_grad(t)) return ready_on_device(ctx, t, why);
     return offer(ctx, t, grad, why);
 }
@@ -236,7 +236,7 @@ static pen_status check_ready(const pen_ctx *ctx, const pen_tensor *t, int64_t s
                        "pen_ready: the tensor belongs to another context");
     if (slice != PEN_ALL && slice != 0)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_ready: slice %lld, but there are no stacked tensors; say PEN_ALL",
+                       "pen_ready: invalid slice %lld; use PEN_ALL, because no tensor is stacked",
                        (long long)slice);
     return PEN_OK;
 }

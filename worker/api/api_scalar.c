@@ -1,4 +1,4 @@
-/* api_scalar.c - numbers of the program that are summed over the ranks with a step. */
+/* api_scalar.c - pen_step_scalar and pen_step_total: numbers of the program that a step sums over the ranks. */
 #include "worker/api/api.h"
 
 #include "common/base/fp_env.h"
@@ -14,7 +14,7 @@ static pen_status check_name(const char *call, const char *name, pen_error *why)
     if (name == NULL || name[0] == '\0')
         return why_set(why, PEN_INVALID_ARGUMENT, "%s: the name is NULL or empty", call);
     if (strnlen(name, NAME_LETTERS_MAX + 1) > NAME_LETTERS_MAX)
-        return why_set(why, PEN_INVALID_ARGUMENT, "%s: the name has more than %d letters", call,
+        return why_set(why, PEN_INVALID_ARGUMENT, "%s: the name is longer than %d bytes", call,
                        NAME_LETTERS_MAX);
     return PEN_OK;
 }
@@ -27,14 +27,13 @@ static pen_status give(pen_ctx *ctx, const char *name, double value, pen_error *
                        "pen_step_scalar('%s'): no step is begun; call pen_step_begin() first",
                        name);
     if (s->has_last_gradients)
-        return why_set(
-            why, PEN_WRONG_STATE,
-            "pen_step_scalar('%s'): the gradients of step %lld are on their way; call it "
-            "before the first pen_ready() of the step's last micro-batch",
-            name, (long long)s->next_index);
+        return why_set(why, PEN_WRONG_STATE,
+                       "pen_step_scalar('%s'): gradients of step %lld were already sent; call it "
+                       "before the first pen_ready() of the last micro-batch",
+                       name, (long long)s->next_index);
     if (!scalars_set(&s->scalars, scalars_name(name), value))
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_step_scalar('%s'): step %lld has %d scalars of other names already",
+                       "pen_step_scalar('%s'): step %lld already has %d scalars, the most allowed",
                        name, (long long)s->next_index, WIRE_SCALARS_MAX);
     return PEN_OK;
 }
@@ -67,8 +66,8 @@ static pen_status find_total(pen_ctx *ctx, const char *name, double *sum, uint32
     }
     if (!scalars_find(&ctx->step.totals, scalars_name(name), sum, ranks))
         status = why_set(why, PEN_NOT_FOUND,
-                         "pen_step_total('%s'): no rank gave it with the newest step that ended; "
-                         "call pen_step_scalar('%s', ...) between pen_step_begin() and pen_ready()",
+                         "pen_step_total('%s'): no rank set it in the last step; call "
+                         "pen_step_scalar('%s', ...) between pen_step_begin() and pen_ready()",
                          name, name);
     pthread_mutex_unlock(&ctx->step.lock);
     return status;
@@ -84,8 +83,9 @@ pen_status pen_step_total(pen_ctx *ctx, const char *name, pen_op op, double *val
     if (status != PEN_OK) return status;
     status = check_name("pen_step_total", name, &why);
     if (status == PEN_OK && (value == NULL || (op != PEN_SUM && op != PEN_AVG)))
-        status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_step_total('%s'): %s", name,
-                         value == NULL ? "value is NULL" : "op is PEN_SUM or PEN_AVG");
+        status =
+            why_set(&why, PEN_INVALID_ARGUMENT, "pen_step_total('%s'): %s", name,
+                    value == NULL ? "value is NULL" : "invalid op; expected PEN_SUM or PEN_AVG");
     if (status == PEN_OK) status = find_total(ctx, name, &sum, &ranks, &why);
     if (status != PEN_OK) return last_error_set(&why);
     *value = op == PEN_AVG ? sum / ranks : sum;

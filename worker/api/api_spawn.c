@@ -1,10 +1,11 @@
 /* api_spawn.c - pen_spawn(): the ranks of one host without a launcher.
  *
  * DESIGN
- * Children are forked before anything of Penstock exists in them; each finds its place in its environment, as a
- * launcher would give it, and joins with pen_init().  They die with their parent.  The parent only waits: it is no
- * member.  When one fails the others are told to end (TERM), and after a while made to (KILL), unless the job goes on
- * without it.
+ * Children are forked before they use any of Penstock.  Each gets its place from the environment, as from a
+ * launcher, and
+ * joins with pen_init().  Children die with their parent.  The parent only waits and is not a member.  When a
+ * child fails,
+ * the others get SIGTERM, and SIGKILL after a grace period, unless the job goes on without it.
  */
 #include "worker/api/api.h"
 
@@ -26,7 +27,7 @@
 
 enum { SPAWN_MAX = 1024, GRACE_MS = 5000, FAILED_TO_BEGIN = 1, SIGNAL_BASE = 128 };
 
-/* A port that is free now; the ranks' scheduler listens there. */
+/* A free port for the scheduler of the ranks. */
 static int free_port(void)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -50,7 +51,7 @@ static void set_number(const char *name, int value)
 
 static void describe(int rank, int n, int port)
 {
-    /* Of a launcher that started the calling program: this job is another one. */
+    /* Set by a launcher that started the calling program, for another job. */
     static const char *const foreign[] = {
         "GROUP_RANK",    "GROUP_WORLD_SIZE",    "TORCHELASTIC_USE_AGENT_STORE",
         "PENSTOCK_RANK", "PENSTOCK_WORLD_SIZE", "PENSTOCK_PORT"};
@@ -85,7 +86,7 @@ static pid_t start_child(int rank, int n, int port, int (*fn)(pen_ctx *ctx, void
     const pid_t parent = getpid();
     pid_t pid          = fork();
     if (pid != 0) return pid;
-    /* The parent may have died before this was said. */
+    /* The parent may have died before this call. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(FAILED_TO_BEGIN);
     describe(rank, n, port);
     int code = run_child(fn, arg);
@@ -111,7 +112,7 @@ static void signal_all(const ranks *r, int signal)
         if (r->pid[i] > 0) kill(r->pid[i], signal);
 }
 
-/* Only these children: the program may have others.  True: one has ended. */
+/* Waits for these children only: the program may have others. True: one has ended. */
 static bool reap(ranks *r, int options)
 {
     bool has_ended = false;
@@ -120,7 +121,7 @@ static bool reap(ranks *r, int options)
         if (r->pid[i] <= 0) continue;
         pid_t pid = waitpid(r->pid[i], &status, options);
         if (pid == 0 || (pid < 0 && errno == EINTR)) continue;
-        if (pid < 0) status = FAILED_TO_BEGIN << 8; /* somebody else has waited for it */
+        if (pid < 0) status = FAILED_TO_BEGIN << 8; /* the program has waited for it */
         r->pid[i] = 0;
         r->left--;
         has_ended = true;
@@ -166,20 +167,20 @@ int pen_spawn(int n, int (*fn)(pen_ctx *ctx, void *arg), void *arg)
     ranks r = {.n = n};
     int port;
     if (fn == NULL || n < 1 || n > SPAWN_MAX) {
-        last_error_say(PEN_INVALID_ARGUMENT, "pen_spawn: n is %d and fn is %s; 1 to %d ranks", n,
+        last_error_say(PEN_INVALID_ARGUMENT,
+                       "pen_spawn: n is %d and fn is %s; expected a function and 1 to %d ranks", n,
                        fn != NULL ? "given" : "NULL", SPAWN_MAX);
         return FAILED_TO_BEGIN;
     }
     if ((port = free_port()) < 0) {
-        last_error_say(PEN_INTERNAL, "pen_spawn: no port of 127.0.0.1 is free: %s",
-                       strerror(errno));
+        last_error_say(PEN_INTERNAL, "pen_spawn: no free port on 127.0.0.1: %s", strerror(errno));
         return FAILED_TO_BEGIN;
     }
-    fflush(NULL); /* or children would write what is buffered again */
+    fflush(NULL); /* else children would write the buffered output again */
     for (int i = 0; i < n; i++) {
         r.pid[i] = start_child(i, n, port, fn, arg);
         if (r.pid[i] < 0) {
-            last_error_say(PEN_NO_MEMORY, "pen_spawn: rank %d cannot be started: %s", i,
+            last_error_say(PEN_NO_MEMORY, "pen_spawn: cannot start rank %d: %s", i,
                            strerror(errno));
             r.code   = FAILED_TO_BEGIN;
             r.pid[i] = 0;
@@ -191,6 +192,6 @@ int pen_spawn(int n, int (*fn)(pen_ctx *ctx, void *arg), void *arg)
     }
     const int code = wait_for(&r);
     if (code != 0)
-        last_error_say(PEN_PEER_LOST, "pen_spawn: the first rank that failed ended with %d", code);
+        last_error_say(PEN_PEER_LOST, "pen_spawn: a rank failed first with exit code %d", code);
     return code;
 }

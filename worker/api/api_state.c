@@ -1,4 +1,4 @@
-/* api_state.c - what outlives a job: states of the program's own in snapshots, parameters in files. */
+/* api_state.c - pen_state_add, pen_restore, pen_export, pen_import: states and parameters that outlive a job. */
 #include "worker/api/api_state.h"
 
 #include "common/base/file_limit.h"
@@ -21,37 +21,37 @@ pen_status pen_state_add(pen_ctx *ctx, const char *name, void *data, size_t size
     if (status != PEN_OK) return status;
     if (name != NULL && strncmp(name, "penstock.", 9) == 0)
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_state_add('%.60s'): names that begin with 'penstock.' are ours",
+                              "pen_state_add('%.60s'): names that begin with 'penstock.' are "
+                              "reserved; choose another name",
                               name);
     status = state_table_add(&ctx->states, name, data, size, per_rank != 0, &why);
     return status == PEN_OK ? status : last_error_set(&why);
 }
 
-/* ---- going back ------------------------------------------------------------------------------ */
+/* ---- restoring ------------------------------------------------------------------------------ */
 static pen_status run_restore(pen_ctx *ctx, int64_t step)
 {
     pen_error why;
     if (step < -1)
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_restore: step is %lld; -1 is the newest snapshot",
+                              "pen_restore: invalid step %lld; use -1 for the newest snapshot",
                               (long long)step);
     if (ctx->phase != CONTEXT_COMMITTED)
         return last_error_say(
             PEN_WRONG_STATE,
-            "pen_restore: pen_commit has not been called; the setting resume=yes goes on from a "
-            "snapshot at the start");
+            "pen_restore: pen_commit has not been called; set resume=yes to start from a snapshot");
     if (ctx->keeper == NULL)
         return last_error_say(PEN_UNSUPPORTED,
-                              "pen_restore: mode=%s trains with servers, which do not go back; end "
-                              "the job and start it again with resume=yes",
+                              "pen_restore: mode=%s uses servers, which cannot restore a running "
+                              "job; restart it with resume=yes",
                               context_mode_name(ctx));
     pen_status status = api_wait_for_values(ctx, "pen_restore");
     if (status != PEN_OK) return status;
     pthread_mutex_lock(&ctx->step.lock);
     if (ctx->step.is_begun)
         status = why_set(&why, PEN_WRONG_STATE,
-                         "pen_restore: step %lld is begun; call it between pen_step_end() and "
-                         "pen_step_begin()",
+                         "pen_restore: step %lld is in progress; call it between pen_step_end() "
+                         "and pen_step_begin()",
                          (long long)ctx->step.next_index);
     else
         status = keeper_go_back(ctx, step, &why);
@@ -77,10 +77,7 @@ static pen_status run_export(pen_ctx *ctx, const char *path, const char *format)
     export_dtype as;
     if (path == NULL || path[0] == '\0')
         return last_error_say(PEN_INVALID_ARGUMENT, "pen_export: path is empty");
-    if (ctx->phase != CONTEXT_COMMITTED)
-        return last_error_say(
-            PEN_WRONG_STATE,
-            "pen_export: pen_commit has not been called; register, then commit, then step");
+    if (api_check_committed(ctx, "pen_export") != PEN_OK) return PEN_WRONG_STATE;
     if (export_parse(format != NULL ? format : "safetensors", &as, &why) != PEN_OK)
         return last_error_set(&why);
     pen_status status = api_wait_for_values(ctx, "pen_export");
@@ -106,14 +103,13 @@ static pen_status run_import(pen_ctx *ctx, const char *path)
     if (path == NULL || path[0] == '\0')
         return last_error_say(PEN_INVALID_ARGUMENT, "pen_import: path is empty");
     if (ctx->phase != CONTEXT_OPEN)
-        return last_error_say(PEN_WRONG_STATE,
-                              "pen_import: after pen_commit the values belong to the job; import "
-                              "between pen_register and pen_commit");
+        return last_error_say(PEN_WRONG_STATE, "pen_import: pen_commit was already called; import "
+                                               "between pen_register and pen_commit");
     if (ctx->model.n_tensors == 0)
         return last_error_say(PEN_WRONG_STATE,
                               "pen_import: no tensor is registered; register, import, commit");
-    model_forget_init(&ctx->model); /* known to all: a rank that does not call this differs */
-    if (ctx->env.rank != 0) return PEN_OK; /* all start with rank 0's values */
+    model_forget_init(&ctx->model); /* REGISTER shows it: a rank that skips this call differs */
+    if (ctx->env.rank != 0) return PEN_OK; /* all ranks start with the values of rank 0 */
     const pen_status status = export_read(ctx, path, &why);
     return status == PEN_OK ? status : last_error_set(&why);
 }
@@ -128,7 +124,7 @@ pen_status pen_import(pen_ctx *ctx, const char *path, const pen_opts *o)
     return context_leave(ctx, status);
 }
 
-/* A file that cannot be written costs itself, never the job. */
+/* A file that cannot be written never fails the job. */
 pen_status api_state_stepped(pen_ctx *ctx)
 {
     pen_error why;
@@ -137,7 +133,7 @@ pen_status api_state_stepped(pen_ctx *ctx)
     const pen_status status = api_wait_for_values(ctx, "pen_step_end");
     if (status != PEN_OK) return status;
     if (export_beside(ctx, ctx->step.next_index, &why) != PEN_OK)
-        log_warning("no parameters in 16 bits beside the snapshot of step %lld: %s",
+        log_warning("cannot write the 16-bit parameters of the snapshot of step %lld: %s",
                     (long long)ctx->step.next_index, why.text);
     return PEN_OK;
 }

@@ -1,4 +1,4 @@
-/* api_step.c - the step: begin, ready, end. */
+/* api_step.c - pen_step_begin and pen_step_end. */
 #include "worker/api/api.h"
 #include "worker/api/api_state.h"
 
@@ -10,12 +10,6 @@
 #include "worker/tensor/mirror.h"
 #include "worker/train/precision.h"
 #include "worker/api/step_open.h"
-
-static pen_status out_of_order(const char *call, const char *how)
-{
-    return last_error_say(PEN_WRONG_STATE, "%s: %s; the order is: register, then commit, then step",
-                          call, how);
-}
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 static void begin(pen_ctx *ctx, pen_step *step)
@@ -47,8 +41,7 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
     pen_status status = context_enter(ctx, "pen_step_begin", false);
     if (status != PEN_OK) return status;
     if (step == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_step_begin: step is NULL");
-    if (ctx->phase != CONTEXT_COMMITTED)
-        return out_of_order("pen_step_begin", "pen_commit has not been called");
+    if (api_check_committed(ctx, "pen_step_begin") != PEN_OK) return PEN_WRONG_STATE;
     if (atomic_load(&ctx->is_aborting) && ctx->mode == MODE_LOCAL)
         return last_error_say(PEN_ABORTED, "pen_abort: %s", ctx->abort_why);
     const uint64_t steps = ctx->settings.steps;
@@ -61,7 +54,7 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
     if (ctx->step.is_open)
         status = last_error_say(
             PEN_WRONG_STATE,
-            "pen_step_begin: gradients of step %lld were sent; call pen_step_end() first",
+            "pen_step_begin: step %lld has sent gradients; call pen_step_end() first",
             (long long)ctx->step.next_index);
     else
         begin(ctx, step);
@@ -75,9 +68,10 @@ static pen_status check_end(pen_ctx *ctx, const pen_step *step)
     pen_error why;
     context_step *s = &ctx->step;
     if (step == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_step_end: step is NULL");
-    if (ctx->phase != CONTEXT_COMMITTED)
-        return out_of_order("pen_step_end", "pen_commit has not been called");
-    if (!s->is_begun) return out_of_order("pen_step_end", "no step is begun");
+    if (api_check_committed(ctx, "pen_step_end") != PEN_OK) return PEN_WRONG_STATE;
+    if (!s->is_begun)
+        return last_error_say(PEN_WRONG_STATE, "pen_step_end: no step is begun; the order is: "
+                                               "register, then commit, then step");
     if (s->remembered.status != PEN_OK) {
         pen_error first      = s->remembered;
         s->remembered.status = PEN_OK;
@@ -85,17 +79,17 @@ static pen_status check_end(pen_ctx *ctx, const pen_step *step)
     }
     if (step != s->given)
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_step_end: this is not the step that pen_step_begin was given");
+                              "pen_step_end: step differs from the one passed to pen_step_begin");
     if (model_check_reserved(step->reserved, 12, "pen_step", &why) != PEN_OK)
         return last_error_set(&why);
     if (s->is_open && (step->weight != s->weight || step->lr_scale != s->lr_scale))
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "step.weight and step.lr_scale travel with the first pen_ready() of "
-                              "step %lld; set them before it",
+                              "pen_step_end: step.weight or step.lr_scale changed after the first "
+                              "pen_ready() of step %lld, which sends them; set them before it",
                               (long long)s->next_index);
     if (!api_is_last_micro(ctx))
         return last_error_say(PEN_WRONG_STATE,
-                              "pen_step_end: step %lld ends after micro-batch %d of %llu (setting "
+                              "pen_step_end: step %lld is at micro-batch %d of %llu (setting "
                               "accum); call pen_step_micro() before each",
                               (long long)s->next_index, s->micro,
                               (unsigned long long)ctx->settings.accum);
@@ -123,7 +117,7 @@ static void fill_step(pen_ctx *ctx, pen_step *step, const pen_result *result)
                    (long long)step->index, step->bad_tensor->name, step->bad_rank);
 }
 
-/* Two requests: one for the verdict, which this call waits for, and one for the values. */
+/* One request for the verdict, which this call waits for, and one for the values. */
 static pen_status end_lazily(pen_ctx *ctx)
 {
     request *verdict, *values;
@@ -135,7 +129,6 @@ static pen_status end_lazily(pen_ctx *ctx)
         return status;
     }
     values->u.step.decided = verdict;
-    ctx->step.values       = (pen_req){ctx, values->id};
     pen_req decided        = {ctx, verdict->id};
     ctx->strategy->ops->start(ctx->strategy, values);
     return pen_wait(&decided, NULL);

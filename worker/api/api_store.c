@@ -1,5 +1,5 @@
-/* api_store.c - pen_store_set, _get, _add: a small key-value store, held by the scheduler; alone, by
- * the link. */
+/* api_store.c - pen_store_set, _get, _add: a small key-value store in the scheduler, or in the link of a worker
+ * alone. */
 #include "worker/api/api.h"
 
 #include "common/base/fp_env.h"
@@ -8,19 +8,20 @@
 
 #include <string.h>
 
-/* ---- what all check -------------------------------------------------------------------------- */
-/* The wire cleans texts of control characters and of what is no UTF-8, which would make two keys one. */
+/* ---- checks ---------------------------------------------------------------------------------- */
+/* The wire cleans control characters and invalid UTF-8 out of texts, which would make two keys equal. */
 static pen_status check_key(const char *call, const char *key)
 {
     if (key == NULL || key[0] == '\0')
         return last_error_say(PEN_INVALID_ARGUMENT, "%s: the key is %s", call,
                               key == NULL ? "NULL" : "empty");
     if (strlen(key) >= VALUE_KEY_BYTES)
-        return last_error_say(PEN_INVALID_ARGUMENT, "%s: the key has %zu bytes; at most %d", call,
+        return last_error_say(PEN_INVALID_ARGUMENT,
+                              "%s: the key has %zu bytes; at most %d are allowed", call,
                               strlen(key), VALUE_KEY_BYTES - 1);
     if (!utf8_is_clean(key))
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "%s: the key has a control character, or is not UTF-8", call);
+                              "%s: invalid key; expected UTF-8 without control characters", call);
     return PEN_OK;
 }
 
@@ -43,12 +44,13 @@ pen_status pen_store_set(pen_ctx *ctx, const char *key, const void *data, size_t
     if (status != PEN_OK) return status;
     status = check_key("pen_store_set", key);
     if (status == PEN_OK && data == NULL && size > 0)
-        status = last_error_say(PEN_INVALID_ARGUMENT, "pen_store_set: %zu bytes at NULL", size);
+        status = last_error_say(PEN_INVALID_ARGUMENT,
+                                "pen_store_set: data is NULL, but size is %zu", size);
     if (status == PEN_OK && size > VALUE_BYTES_MAX)
-        status = last_error_say(PEN_UNSUPPORTED,
-                                "pen_store_set: '%.200s' would have %zu bytes; a value has at most "
-                                "%d",
-                                key, size, VALUE_BYTES_MAX);
+        status = last_error_say(
+            PEN_UNSUPPORTED,
+            "pen_store_set: the value of '%.200s' has %zu bytes; at most %d are allowed", key, size,
+            VALUE_BYTES_MAX);
     const requests_change what = {.op = WIRE_STORE_SET, .key = key, .data = data, .size = size};
     if (status == PEN_OK) status = run(ctx, NULL, &what, NULL, NULL);
     return context_leave(ctx, status);

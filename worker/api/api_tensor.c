@@ -1,4 +1,4 @@
-/* api_tensor.c - registering what is trained. */
+/* api_tensor.c - pen_params_new, pen_register, pen_commit, pen_bind. */
 #include "worker/api/api.h"
 
 #include "common/base/clock.h"
@@ -9,14 +9,14 @@
 
 #include <stdlib.h>
 
-/* Errors here are remembered: pen_commit() returns the first. */
+/* Errors are remembered; pen_commit() returns the first. */
 static pen_status check_open(pen_ctx *ctx, const char *call, pen_error *why)
 {
     if (ctx->phase == CONTEXT_OPEN) return PEN_OK;
-    return why_set(why, PEN_WRONG_STATE,
-                   "%s: after pen_commit nothing can be added in this version; register, then "
-                   "commit, then step",
-                   call);
+    return why_set(
+        why, PEN_WRONG_STATE,
+        "%s: nothing can be added after pen_commit; the order is: register, then commit, then step",
+        call);
 }
 
 pen_status pen_params_new(pen_ctx *ctx, const pen_params_desc *d, pen_params **p)
@@ -42,8 +42,7 @@ pen_status pen_register(pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t)
     if (d == NULL)
         status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: d is NULL");
     else if (model_check_reserved(d->reserved, 8, "pen_tensor_desc", &why) != PEN_OK)
-        status =
-            why.status; /* it may hold garbage anywhere: nothing of it is followed before this */
+        status = why.status; /* the rest may be garbage, too */
     else if (d->params != NULL && d->params->ctx != ctx)
         status =
             why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: params belong to another context");
@@ -59,7 +58,7 @@ static pen_status freeze(pen_ctx *ctx)
     if (ctx->remembered.status != PEN_OK) return last_error_set(&ctx->remembered);
     if (ctx->phase == CONTEXT_COMMITTED)
         return last_error_say(PEN_UNSUPPORTED,
-                              "pen_commit: committing a second time is not in this version");
+                              "pen_commit: called a second time; call it once, after pen_register");
     ctx->step.rate = calloc(ctx->model.n_groups, sizeof *ctx->step.rate);
     if (ctx->step.rate == NULL)
         return last_error_say(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
@@ -95,7 +94,7 @@ pen_status pen_commit(pen_ctx *ctx)
         ctx->phase        = CONTEXT_COMMITTED;
         ctx->committed_ms = clock_ms(&clock_real);
     } else if (ctx->remembered.status == PEN_OK) {
-        /* There is no second try: half of the job may have gone on. */
+        /* There is no second try: other ranks may have gone on. */
         pen_last_error(&ctx->remembered);
     }
     return context_leave(ctx, status);
@@ -106,12 +105,12 @@ static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *wh
     if (grad_slot_move(&t->slot, GRAD_BIND, t->name, -1, why) != PEN_OK) return why->status;
     if (param != NULL && t->tied_to != NULL)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_bind('%s'): it is tied to '%s', which has the values", t->name,
+                       "pen_bind('%s'): bind the values of '%s', to which it is tied", t->name,
                        t->tied_to->name);
     if (param != NULL && t->holds_param && t->ctx->phase == CONTEXT_COMMITTED)
         return why_set(why, PEN_WRONG_STATE,
-                       "pen_bind('%s'): its values are held by the SDK since pen_commit(); see "
-                       "pen_view(), or give it memory at pen_register",
+                       "pen_bind('%s'): the SDK holds its values since pen_commit(); use "
+                       "pen_view(), or pass param to pen_register",
                        t->name);
     if (param != NULL) {
         held_param_drop(t);
@@ -123,7 +122,7 @@ static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *wh
     return mirror_place(t, PEN_GRAD, grad, why);
 }
 
-/* Two flat buffers, in registration order without gaps. */
+/* From two flat buffers, in registration order without gaps. */
 static pen_status bind_all(model *m, char *param, char *grad, pen_error *why)
 {
     pen_status status = PEN_OK;

@@ -1,11 +1,10 @@
-/* api_unit.c - units, and memory that the SDK holds: pen_unit_get, pen_use, pen_release, pen_view. */
+/* api_unit.c - pen_unit_get, pen_use, pen_release, pen_view: units, and memory of the SDK. */
 #include "worker/api/api.h"
 
 #include "common/compute/device/device.h"
 #include "common/base/fp_env.h"
 #include "common/base/why.h"
 #include "worker/tensor/held.h"
-#include "worker/api/last_error.h"
 #include "worker/tensor/mirror.h"
 #include "worker/tensor/unit_use.h"
 
@@ -16,25 +15,17 @@ pen_unit *pen_unit_get(pen_ctx *ctx, const char *unit, int64_t index)
     pen_error why;
     pen_unit *found;
     if (context_check(ctx, "pen_unit_get") != PEN_OK) return NULL;
-    if (ctx->phase != CONTEXT_COMMITTED) {
-        last_error_say(PEN_WRONG_STATE,
-                       "pen_unit_get: pen_commit has not been called; the order is: "
-                       "register, then commit, then step");
-        return NULL;
-    }
+    if (api_check_committed(ctx, "pen_unit_get") != PEN_OK) return NULL;
     if (units_find(&ctx->model.units, unit, index, &found, &why) == PEN_OK) return found;
     last_error_set(&why);
     return NULL;
 }
 
-/* The handle that was meant; NULL and *why: it is none of this context. */
+/* NULL: *why, the handle does not belong to this context. */
 static const pen_unit *handle_of(pen_ctx *ctx, const pen_unit *u, const char *call, pen_error *why)
 {
-    if (ctx->phase != CONTEXT_COMMITTED) {
-        why_set(
-            why, PEN_WRONG_STATE,
-            "%s: pen_commit has not been called; the order is: register, then commit, then step",
-            call);
+    if (api_check_committed(ctx, call) != PEN_OK) {
+        pen_last_error(why);
         return NULL;
     }
     if (u == NULL) return &ctx->model.units.handle[0];
@@ -46,7 +37,7 @@ static const pen_unit *handle_of(pen_ctx *ctx, const pen_unit *u, const char *ca
 static pen_status check_phase(pen_phase phase, const char *call, pen_error *why)
 {
     if (phase == PEN_FORWARD || phase == PEN_BACKWARD) return PEN_OK;
-    return why_set(why, PEN_INVALID_ARGUMENT, "%s: %d is not a phase", call, (int)phase);
+    return why_set(why, PEN_INVALID_ARGUMENT, "%s: invalid phase %d", call, (int)phase);
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
@@ -73,7 +64,7 @@ static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *st
     if (handle == NULL || check_phase(phase, "pen_use", why) != PEN_OK) return why->status;
     char note[256];
     if (stream != NULL && device_beside_host(note, sizeof note) == NULL)
-        return why_set(why, PEN_UNSUPPORTED, "pen_use: stream: there is no CUDA device: %s", note);
+        return why_set(why, PEN_UNSUPPORTED, "pen_use: stream needs a CUDA device: %s", note);
     if (api_wait_for_values(ctx, "pen_use") != PEN_OK) {
         pen_last_error(why);
         return why->status;
@@ -96,13 +87,13 @@ pen_status pen_use(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
 }
 
 /* ---- release --------------------------------------------------------------------------------- */
-/* Every gradient of the handle that is not ready yet; of the outermost one, of all that are left. */
+/* Makes every gradient of the handle ready that is not yet; for the outermost handle, all that are left. */
 static pen_status ready_all(pen_ctx *ctx, const pen_unit *handle)
 {
     pen_status status = PEN_OK;
     if (handle->index == 0) return pen_ready(ctx, NULL, PEN_ALL);
     for (uint32_t i = handle->n_tensors;
-         i-- > 0 && status == PEN_OK;) { /* as buckets are laid out first */
+         i-- > 0 && status == PEN_OK;) { /* the order that buckets start with */
         pen_tensor *t = ctx->model.tensor[handle->tensor[i]];
         if (t->trained && api_ask(ctx, t, GRAD_READY, NULL) == PEN_OK)
             status = pen_ready(ctx, t, PEN_ALL);
@@ -164,17 +155,18 @@ void *pen_view(pen_ctx *ctx, pen_tensor *t, int64_t slice, pen_what what)
     void *data = NULL;
     if (context_enter(ctx, "pen_view", true) != PEN_OK) return NULL;
     if (t == NULL || t->ctx != ctx)
-        why_set(&why, PEN_INVALID_ARGUMENT, "pen_view: no tensor of this context");
+        why_set(&why, PEN_INVALID_ARGUMENT, "pen_view: the tensor does not belong to this context");
     else if (slice != PEN_ALL && slice != 0)
         why_set(&why, PEN_INVALID_ARGUMENT,
-                "pen_view('%s'): slice %lld, but there are no stacked tensors; say PEN_ALL",
+                "pen_view('%s'): invalid slice %lld; use PEN_ALL, because no tensor is stacked",
                 t->name, (long long)slice);
     else if (what == PEN_PARAM)
         data = view_param(ctx, t, &why);
     else if (what == PEN_GRAD)
         data = view_grad(ctx, t, &why);
     else
-        why_set(&why, PEN_INVALID_ARGUMENT, "pen_view('%s'): %d is nothing to see", t->name,
+        why_set(&why, PEN_INVALID_ARGUMENT,
+                "pen_view('%s'): invalid what %d; expected PEN_PARAM or PEN_GRAD", t->name,
                 (int)what);
     context_leave(ctx, PEN_OK);
     if (data == NULL) last_error_set(&why);

@@ -14,8 +14,7 @@ static pen_status refuse_decided(const pen_ctx *ctx, const char *call, const pen
                               "pen_ready() and pen_step_end()",
                               call, t->name);
     return last_error_say(PEN_WRONG_STATE,
-                          "%s('%s'): a step is applied or skipped as a whole, which needs all "
-                          "gradients before any update; use pen_ready() "
+                          "%s('%s'): commit=decide applies or skips whole steps; use pen_ready() "
                           "and pen_step_end(), or commit=eager",
                           call, t->name);
 }
@@ -24,16 +23,14 @@ static pen_status check(const pen_ctx *ctx, const char *call, bool pushes, const
                         int64_t slice)
 {
     if (t == NULL || t->ctx != ctx)
-        return last_error_say(PEN_INVALID_ARGUMENT, "%s: no tensor of this context", call);
-    if (ctx->phase != CONTEXT_COMMITTED)
-        return last_error_say(
-            PEN_WRONG_STATE,
-            "%s('%s'): pen_commit has not been called; register, then commit, then step", call,
-            t->name);
-    if (slice != PEN_ALL && slice != 0)
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "%s('%s'): slice %lld, but there are no stacked tensors; say PEN_ALL",
-                              call, t->name, (long long)slice);
+                              "%s: the tensor does not belong to this context", call);
+    if (api_check_committed(ctx, call) != PEN_OK) return PEN_WRONG_STATE;
+    if (slice != PEN_ALL && slice != 0)
+        return last_error_say(
+            PEN_INVALID_ARGUMENT,
+            "%s('%s'): invalid slice %lld; use PEN_ALL, because no tensor is stacked", call,
+            t->name, (long long)slice);
     if (!t->trained)
         return last_error_say(PEN_INVALID_ARGUMENT, "%s('%s'): a frozen tensor never changes", call,
                               t->name);
@@ -41,16 +38,16 @@ static pen_status check(const pen_ctx *ctx, const char *call, bool pushes, const
     const char *schedule = ctx->model.group[t->desc.group]->schedule;
     if (pushes && strcmp(schedule, "constant") != 0)
         return last_error_say(PEN_UNSUPPORTED,
-                              "%s('%s'): its group has the schedule '%.64s', which counts the "
-                              "updates of steps; use pen_ready() and pen_step_end()",
+                              "%s('%s'): the schedule '%.64s' of its group counts steps; use "
+                              "pen_ready() and pen_step_end()",
                               call, t->name, schedule);
     return PEN_OK;
 }
 
 /* ---- memory of a device ------------------------------------------------------------------------ */
-/* What a verb reads and writes, as the engine gets it: host memory. */
+/* Host memory that the strategy reads and writes in place of device memory. */
 typedef struct {
-    twin *from, *to; /* NULL: that is host memory already */
+    twin *from, *to; /* NULL: already host memory */
 } loans;
 
 static bool is_on_device(const pen_tensor *t, const void *from, const void *to)
@@ -109,13 +106,13 @@ static pen_status run(pen_ctx *ctx, const char *call, exchange_verb verb, pen_te
     if (verb != EXCHANGE_PULL && from == NULL && t->grad == NULL)
         return last_error_say(
             PEN_WRONG_STATE,
-            "%s('%s'): it has no gradient buffer; give one here, at pen_register or pen_bind", call,
-            t->name);
+            "%s('%s'): missing gradient buffer; pass one here, to pen_register or to pen_bind",
+            call, t->name);
     const bool on_device = is_on_device(t, from, to);
     if (on_device && req != NULL)
         return last_error_say(PEN_UNSUPPORTED,
-                              "%s('%s'): what lies on a device is pushed and pulled by calls that "
-                              "wait (req NULL); pen_ready() and pen_step_end() overlap",
+                              "%s('%s'): device memory needs a call that waits; pass req NULL, or "
+                              "use pen_ready() and pen_step_end() to overlap",
                               call, t->name);
     pen_status status = api_check_opts(o);
     if (status == PEN_OK) status = request_begin(ctx, REQUEST_VERB, o, req, &r);

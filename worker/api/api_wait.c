@@ -1,4 +1,4 @@
-/* api_wait.c - pen_wait, pen_wait_any, pen_wait_stream: for what was begun with a pen_req. */
+/* api_wait.c - pen_wait, pen_wait_any, pen_wait_stream. */
 #include "worker/api/api.h"
 
 #include "common/compute/device/device.h"
@@ -27,7 +27,9 @@ pen_status pen_wait_any(pen_req *reqs, size_t n, int64_t timeout_ms, size_t *ind
     for (size_t i = 0; i < n; i++) {
         if (reqs[i].ctx == NULL) continue;
         if (ctx != NULL && reqs[i].ctx != ctx)
-            return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_any: requests of two contexts");
+            return last_error_say(
+                PEN_INVALID_ARGUMENT,
+                "pen_wait_any: requests belong to two contexts; wait for each context by itself");
         ctx = reqs[i].ctx;
     }
     if (ctx == NULL) return PEN_END;
@@ -38,13 +40,12 @@ pen_status pen_wait_any(pen_req *reqs, size_t n, int64_t timeout_ms, size_t *ind
 pen_status pen_wait_stream(pen_req *req, void *stream)
 {
     FP_ENV_OURS();
-    (void)stream; /* what blocks the host is done before anything that is enqueued later */
+    (void)stream; /* waiting on the host comes before anything that is enqueued later */
     if (req == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_stream: req is NULL");
     char note[256];
     if (device_beside_host(note, sizeof note) == NULL)
-        return last_error_say(PEN_UNSUPPORTED,
-                              "pen_wait_stream: there is no CUDA device whose stream could wait "
-                              "(%s); pen_wait() waits on the host",
-                              note);
+        return last_error_say(
+            PEN_UNSUPPORTED,
+            "pen_wait_stream: no CUDA device (%s); use pen_wait() to wait on the host", note);
     return pen_wait(req, NULL);
 }

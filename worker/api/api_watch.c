@@ -15,10 +15,12 @@ pen_status pen_metric(pen_ctx *ctx, const char *name, double value)
     pen_status status = context_enter(ctx, "pen_metric", false);
     if (status != PEN_OK) return status;
     if (name == NULL || name[0] == '\0' || strlen(name) >= sizeof ctx->metric[0].name)
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_metric: a name has 1 to 63 letters");
-    if (!utf8_is_clean(name))
         return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_metric: a name is UTF-8 without control characters");
+                              "pen_metric: invalid name; expected 1 to 63 bytes");
+    if (!utf8_is_clean(name))
+        return last_error_say(
+            PEN_INVALID_ARGUMENT,
+            "pen_metric: invalid name; expected UTF-8 without control characters");
     pthread_mutex_lock(&ctx->watch_lock);
     uint32_t i = 0;
     while (i < ctx->n_metrics && strcmp(ctx->metric[i].name, name) != 0) i++;
@@ -30,7 +32,8 @@ pen_status pen_metric(pen_ctx *ctx, const char *name, double value)
         ctx->metric[i].value = value;
     } else {
         stat_add(&ctx->stats, STAT_METRICS_REFUSED, 1);
-        status = last_error_say(PEN_TOO_SMALL, "pen_metric('%s'): there is room for %d names", name,
+        status = last_error_say(PEN_TOO_SMALL,
+                                "pen_metric('%s'): too many names; at most %d are allowed", name,
                                 CONTEXT_METRICS_MAX);
     }
     pthread_mutex_unlock(&ctx->watch_lock);
@@ -49,7 +52,7 @@ pen_status pen_mark(pen_ctx *ctx, const char *name, int begin)
     return last_error_set(&why);
 }
 
-/* Since pen_commit, so that a program sees the mean of its training. */
+/* The mean since pen_commit(). */
 static double rate_of(const pen_ctx *ctx, stat_id bytes)
 {
     if (ctx->committed_ms == 0) return 0;
@@ -60,7 +63,7 @@ static double rate_of(const pen_ctx *ctx, stat_id bytes)
 pen_status pen_stat(pen_ctx *ctx, const char *name, double *value)
 {
     FP_ENV_OURS();
-    /* Also after a failure: that is when one looks. */
+    /* Also after a failure, when counters matter most. */
     if (ctx == NULL || name == NULL || value == NULL)
         return last_error_say(PEN_INVALID_ARGUMENT, "pen_stat: an argument is NULL");
     int id = stat_find(name);
@@ -71,8 +74,7 @@ pen_status pen_stat(pen_ctx *ctx, const char *name, double *value)
     else if (id >= 0)
         *value = (double)stat_get(&ctx->stats, (stat_id)id);
     else
-        return last_error_say(PEN_NOT_FOUND,
-                              "pen_stat: no counter is called '%.64s'; docs/stats.md lists them",
+        return last_error_say(PEN_NOT_FOUND, "pen_stat: unknown counter '%.64s'; see docs/stats.md",
                               name);
     return PEN_OK;
 }

@@ -1,4 +1,4 @@
-/* step_open.c - what a step begins with, and what of it is fixed by its first gradient. */
+/* step_open.c - what a step begins with, and what its first gradient fixes. */
 #include "worker/api/step_open.h"
 
 #include "common/base/why.h"
@@ -11,7 +11,7 @@ static double rate_of(const pen_ctx *ctx, const pen_params *p)
     return lr_schedule_rate(&p->rates, p->hyper.lr, ctx->step.applied);
 }
 
-/* Group 0 is made from the settings; a program that gives each tensor one of its own has none in it. */
+/* Group 0 comes from the settings and is empty in a program that puts every tensor into its own groups. */
 static const pen_params *first_group(const model *m)
 {
     uint32_t first = m->n_groups;
@@ -36,7 +36,7 @@ void step_describe(pen_ctx *ctx, pen_step *step)
 }
 
 /* ---- open ------------------------------------------------------------------------------------ */
-/* With servers rank 0 speaks for all; without, any rank's wish is everybody's. */
+/* With servers only rank 0 asks for snapshots; without servers any rank does. */
 static bool wants_snapshot(pen_ctx *ctx)
 {
     if (ctx->keeper == NULL && ctx->world->rank != 0) return false;
@@ -45,14 +45,15 @@ static bool wants_snapshot(pen_ctx *ctx)
     return atomic_exchange(&ctx->snapshot_wanted, false) || is_due;
 }
 
-/* Servers write a snapshot without asking again, so what belongs to it travels with the step's pushes: the states of all
- * ranks with rank 0's wish, and those of each rank with every step, for others do not know of the wish. */
+/* Servers write a snapshot without asking again, so states travel with the step's pushes: the shared ones with
+ * rank 0's
+ * request, and those of each rank with every step, because other ranks do not know of the request. */
 static pen_status add_states(pen_ctx *ctx, pen_error *why)
 {
     context_step *s = &ctx->step;
     free(s->states);
     s->states = NULL;
-    if (ctx->keeper != NULL) return PEN_OK; /* it takes them at the step's end */
+    if (ctx->keeper != NULL) return PEN_OK; /* the keeper takes them at the end of the step */
     if (s->inputs.snapshot) own_state_note(ctx, OWN_STATE_UNKNOWN);
     const pen_status status = state_table_pack(&ctx->states, s->inputs.snapshot, &s->states,
                                                &s->inputs.states_bytes, why);
@@ -65,10 +66,10 @@ pen_status step_open(pen_ctx *ctx, pen_error *why)
     context_step *s      = &ctx->step;
     const pen_step *step = s->given;
     if (!(step->weight >= 0) || step->weight > 1e300)
-        return why_set(why, PEN_INVALID_ARGUMENT, "step.weight is %g; it is 0 or more",
+        return why_set(why, PEN_INVALID_ARGUMENT, "invalid step.weight %g; expected 0 or more",
                        step->weight);
     if (!(step->lr_scale >= 0) || step->lr_scale > 1e300)
-        return why_set(why, PEN_INVALID_ARGUMENT, "step.lr_scale is %g; it is 0 or more",
+        return why_set(why, PEN_INVALID_ARGUMENT, "invalid step.lr_scale %g; expected 0 or more",
                        step->lr_scale);
     s->weight   = step->weight;
     s->lr_scale = step->lr_scale;

@@ -4,10 +4,11 @@
 
 #include "worker/context.h"
 
-/* Writes *step whole, as pen_step_begin() gives it. */
+/* Fills all of *step for pen_step_begin(). */
 void step_describe(pen_ctx *ctx, pen_step *step);
 
-/* The first gradient of a step fixes its weight and rates: they travel with it.  Tells the strategy. */
+/* At the first gradient of a step: fixes its weight and rates, which travel with it, and opens the step in the
+ * strategy. */
 pen_status step_open(pen_ctx *ctx, pen_error *why);
 
 #endif

@@ -1,18 +1,17 @@
 /* world.c - the world of a job whose members come and go. */
 #include "worker/api/api.h"
 
+#include "common/base/vec.h"
 #include "common/base/why.h"
 
 #include <stdlib.h>
 
-/* A program may hold what pen_world() gave it: groups that are over live as long as the context. */
+/* A program may still hold an old world, so it lives as long as the context. */
 static bool keep(pen_ctx *ctx, pen_group *g)
 {
-    if (g->engine != NULL) return true; /* the engine's, which frees it */
-    pen_group **more = realloc(ctx->old_world, (ctx->n_old_worlds + 1) * sizeof *more);
-    if (more == NULL) return false;
-    ctx->old_world            = more;
-    more[ctx->n_old_worlds++] = g;
+    if (g->engine != NULL) return true; /* the engine frees it */
+    if (!VEC_MORE(ctx->old_world, ctx->n_old_worlds)) return false;
+    ctx->old_world[ctx->n_old_worlds++] = g;
     return true;
 }
 
@@ -25,8 +24,8 @@ static pen_group *make_world(pen_ctx *ctx, uint32_t n, const int32_t *rank)
         if (rank[i] == ctx->env.rank) g->rank = (int)i;
     }
     why_set(&g->failure, PEN_UNSUPPORTED,
-            "collectives of workers need members that stay, and this job's changed in epoch %llu; "
-            "sum numbers with the step (pen_step_scalar), or use pen_command() and pen_store_add()",
+            "collectives need fixed members, and the members of this job changed in epoch %llu; "
+            "use pen_step_scalar(), pen_command() or pen_store_add()",
             (unsigned long long)members_epoch(&ctx->members));
     g->has_failed = true;
     return g;

@@ -108,7 +108,7 @@ static pen_status wait_for_room(request_table *table, const pen_opts *o)
     return PEN_OK;
 }
 
-pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, const pen_req *req,
+pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, pen_req *req,
                          request **out)
 {
     request_table *table = &ctx->requests;
@@ -131,6 +131,7 @@ pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, con
         r->done = o->done;
         r->user = o->user;
     }
+    if (req != NULL) *req = r->done != NULL ? (pen_req){0} : (pen_req){ctx, r->id};
     *out = r;
     return PEN_OK;
 }

@@ -90,9 +90,9 @@ typedef struct {
 pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why);
 void request_table_fini(request_table *table);
 
-/* o may be NULL.  req NULL: somebody will wait here.  Waits for room, or returns AGAIN with
- * PEN_NOWAIT or on the SDK's thread. */
-pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, const pen_req *req,
+/* o may be NULL.  req NULL: the caller waits with request_await(); else *req stands for the request, unless o has a
+ * callback.  Waits for room, or returns AGAIN with PEN_NOWAIT or on the SDK's thread. */
+pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, pen_req *req,
                          request **r);
 
 /* Ends it: status and sentence; result fields were set before; a lazy step's verdict too, where that has not ended.

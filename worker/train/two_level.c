@@ -328,8 +328,6 @@ static pen_status begin_exchange_end(pen_ctx *ctx, pen_req *decided, pen_req *pu
         pen_last_error(why);
         return status;
     }
-    *decided               = (pen_req){ctx, verdict->id};
-    *pulled                = (pen_req){ctx, values->id};
     values->u.step.decided = verdict;
     ps_start(ctx->strategy, values);
     return PEN_OK;
