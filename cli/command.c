@@ -4,10 +4,12 @@
 #include "server/process/server_settings.h"
 #include "worker/worker_files.h"
 
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 const config_row *const command_tables[] = {worker_settings_rows, server_settings_rows,
                                             scheduler_settings_rows, NULL};
@@ -44,7 +46,7 @@ void command_each_setting(command_setting_fn *fn, void *user)
     for (int i = 0; command_tables[i] != NULL; i++)
         for (const config_row *row = command_tables[i]; row->name != NULL; row++) {
             char readers[32] = "";
-            if (command_setting(row->name) != row) continue; /* told before */
+            if (command_setting(row->name) != row) continue; /* listed before */
             for (int r = 0, n = 0; command_tables[r] != NULL; r++)
                 if (reads(command_tables[r], row->name))
                     n += snprintf(readers + n, sizeof readers - (size_t)n, "%s%s",
@@ -71,7 +73,7 @@ pen_status command_check_environment(pen_error *why)
     return status;
 }
 
-static bool asks_help(int argc, char **argv)
+bool command_asks_help(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
@@ -98,7 +100,7 @@ int command_help(const char *usage, const config_row *rows)
     return 0;
 }
 
-/* What a file of accelerate or DeepSpeed says of these settings. */
+/* Reads these settings from files of accelerate or DeepSpeed. */
 static pen_status take_files(const config_row *rows, void *settings, pen_error *why)
 {
     static resolution r;
@@ -116,13 +118,15 @@ int command_settings(const config_row *rows, void *settings, int argc, char **ar
                      const char *usage, int *rest)
 {
     pen_error why;
-    if (asks_help(argc, argv)) return command_help(usage, rows);
+    int first;
+    if (command_asks_help(argc, argv)) return command_help(usage, rows);
     config_defaults(rows, settings);
     if ((rows == server_settings_rows && take_files(rows, settings, &why) != PEN_OK) ||
         command_read_environment(rows, settings, &why) != PEN_OK ||
-        config_from_argv(rows, settings, argc, argv, rest, &why) != PEN_OK)
+        config_from_argv(rows, settings, argc, argv, rest != NULL ? rest : &first, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
-    return -1;
+    if (rest != NULL || first == argc) return -1;
+    return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[first]);
 }
 
 void command_raise_files(void)
@@ -131,6 +135,35 @@ void command_raise_files(void)
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
+}
+
+bool command_self(char *path, size_t size)
+{
+    const ssize_t n     = readlink("/proc/self/exe", path, size - 1);
+    path[n > 0 ? n : 0] = '\0';
+    if (n <= 0) command_fail(1, "cannot read /proc/self/exe: %m");
+    return n > 0;
+}
+
+void command_print_json(json_t *o, size_t flags)
+{
+    json_dumpf(o, stdout, flags);
+    putchar('\n');
+    json_decref(o);
+}
+
+const command *command_verb(const command *verbs, const char *what, const char *name,
+                            const char *hint)
+{
+    const char *names[64] = {""};
+    size_t n              = 0;
+    for (; verbs[n].name != NULL && n < 64; n++) {
+        if (strcmp(name, verbs[n].name) == 0) return &verbs[n];
+        names[n] = verbs[n].name;
+    }
+    command_fail(EXIT_USAGE, "unknown %s '%s'; did you mean '%s'?%s", what, name,
+                 command_nearest(name, names, n), hint);
+    return NULL;
 }
 
 const char *command_nearest(const char *word, const char *const *names, size_t n)

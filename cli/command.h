@@ -6,6 +6,10 @@
 #include "common/snapshot/store.h"
 #include "penstock.h"
 
+#include <stddef.h>
+
+struct json_t;
+
 typedef struct command {
     const char *name;
     const char *doc;                    /* one line of `penstock --help` */
@@ -38,44 +42,55 @@ int command_version(int argc, char **argv);
 
 enum { EXIT_USAGE = 2 };
 
-/* All settings tables, NULL-terminated: a PENSTOCK_* variable in none of them is a typing error. */
+/* All settings tables, NULL-terminated; a PENSTOCK_* variable in none of them is a typo. */
 extern const config_row *const command_tables[];
 
-/* The row of that name in the first table that has it; NULL: nobody reads it. */
+/* The row of that name in the first table that has it; NULL: unknown setting. */
 const config_row *command_setting(const char *name);
 
 /* Each setting once; readers: "worker, server". */
 typedef void command_setting_fn(const config_row *row, const char *readers, void *user);
 void command_each_setting(command_setting_fn *fn, void *user);
 
-/* Takes what the environment says of these settings; refuses a PENSTOCK_* variable that is nobody's. */
+/* Reads these settings from the environment; refuses unknown PENSTOCK_* variables. */
 pen_status command_read_environment(const config_row *rows, void *settings, pen_error *why);
 
 /* Prints "penstock: <sentence>" to stderr and returns `code`. */
 int command_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Applies environment and flags to a settings struct; prints the failure.  -1: go on, *rest is the first
- * word that is no flag; else the exit code (also after --help, which prints `usage` and the table). */
+ * word that is not a flag (rest NULL: such words are refused); else the exit code, also after --help. */
 int command_settings(const config_row *rows, void *settings, int argc, char **argv,
                      const char *usage, int *rest);
 
-/* What --help of a command prints: `usage`, and the table (NULL: it has none).  Returns the exit code. */
+/* Prints --help of a command: `usage`, and the table (NULL: none).  Returns the exit code. */
 int command_help(const char *usage, const config_row *rows);
+bool command_asks_help(int argc, char **argv); /* one of the arguments is --help or -h */
 
-/* From now on command_help() tells `hear` instead of printing, so that man pages and the completion of shells say what
- * --help says; NULL ends that. */
+/* From now on command_help() calls `hear` instead of printing, so that man pages and shell completion match --help;
+ * NULL ends that. */
 typedef void command_hear(const char *usage, const config_row *rows, void *user);
 void command_listen(command_hear *hear, void *user);
 
-/* Refuses what processes of a job would refuse in the environment they inherit: BAD_SETTING. */
+/* Refuses an environment that the processes of a job would refuse: BAD_SETTING. */
 pen_status command_check_environment(pen_error *why);
 
-/* The step that was asked for, or with -1 the newest, of the complete snapshots in DIR: NOT_FOUND, CORRUPT. */
+/* The wanted step, or with -1 the newest, of the complete snapshots in DIR: NOT_FOUND, CORRUPT. */
 pen_status command_choose_step(store_reader *r, const char *dir, int64_t wanted, int64_t *step,
                                pen_error *why);
 
-/* Raises the number of files this process may have open to what the system allows: sockets are files. */
+/* Raises this process's limit of open files to the hard limit: sockets are files. */
 void command_raise_files(void);
+
+/* The path of this program; false after a printed failure. */
+bool command_self(char *path, size_t size);
+
+/* Prints `o` as one line (flags: jansson's, for example JSON_COMPACT) and releases it. */
+void command_print_json(struct json_t *o, size_t flags);
+
+/* The verb of that name; NULL after "unknown WHAT 'x'; did you mean 'y'?" and `hint`. */
+const command *command_verb(const command *verbs, const char *what, const char *name,
+                            const char *hint);
 
 /* Word nearest to `word` among n names (for "did you mean"); never NULL when n > 0. */
 const char *command_nearest(const char *word, const char *const *names, size_t n);

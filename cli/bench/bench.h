@@ -1,21 +1,38 @@
-/* bench.h - what `penstock bench WHAT` can measure; one file per benchmark.
+/* bench.h - the benchmarks of `penstock bench`; one file each.
  *
- * Each takes its own flags (argv[0] is its name), prints one line for people or, with --json, one
- * JSON object per line, and returns the exit code.  Limits are measured by separate programs in the
- * folder limits/ beside the running one, in the same run: they share no code with what they judge.
+ * Each takes its own flags (argv[0] is its name), prints text or, with --json, one JSON object per line, and
+ * returns the exit code.  Limits are measured in the same run by separate programs in the folder limits/ beside
+ * this one; they share no code with what they are compared with.
  */
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H
 
+#include <stddef.h>
+#include <stdint.h>
+
+struct json_t;
+
 int bench_push_pull(int argc, char **argv);
-int bench_push_pull_rank(int argc, char **argv); /* one rank of it; started by the former */
+int bench_push_pull_rank(int argc, char **argv); /* one rank; started by the former */
 int bench_optim(int argc, char **argv);
 
 int bench_snapshot(int argc, char **argv);
-int bench_snapshot_rank(int argc, char **argv); /* one rank of it; started by the former */
+int bench_snapshot_rank(int argc, char **argv); /* one rank; started by the former */
 
-int bench_coll(int argc, char **argv);      /* argv[0] is the collective: "all-reduce" and so on */
-int bench_coll_rank(int argc, char **argv); /* one rank of it; started by the former */
+int bench_coll(int argc, char **argv); /* argv[0] is the collective, for example "all-reduce" */
+int bench_coll_rank(int argc, char **argv); /* one rank; started by the former */
 int bench_tune(int argc, char **argv);
+
+/* ---- bench_measure.c ---- */
+double bench_seconds(void);                                /* monotonic */
+double bench_quantile(double *values, size_t n, double q); /* sorts them; 0.5 is the median */
+
+/* The JSON line of "PROGRAM ARGS", a program of limits/; NULL: it failed or is not built. */
+struct json_t *bench_limit(const char *format, ...) __attribute__((format(printf, 1, 2)));
+double bench_limit_rate(struct json_t *limit); /* its GB/s, or 0; releases it */
+
+/* `penstock run FLAGS penstock bench VERB ARGV`; flags and verb end with NULL.  Returns the exit code. */
+int bench_run_job(uint64_t servers, uint64_t ranks, const char *const *flags,
+                  const char *const *verb, int argc, char **argv);
 
 #endif

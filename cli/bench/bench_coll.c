@@ -1,4 +1,4 @@
-/* bench_coll.c - `penstock bench all-reduce` and its kin: flags, and the job that measures. */
+/* bench_coll.c - `penstock bench all-reduce` and the other collectives: flags, and the job that measures. */
 #include "cli/bench/bench.h"
 #include "cli/bench/bench_coll.h"
 
@@ -27,22 +27,22 @@ const char *const bench_coll_transports[] = {"shm", "tcp", NULL};
 #define ROW(...) CONFIG_ROW(bench_coll_settings, __VA_ARGS__)
 const config_row bench_coll_rows[] = {
     ROW(ranks,      U64,  "2",    1,   64,      NULL, "Worker processes.")
-    ROW(bytes,      U64,  "0",    0,   1e12,    NULL, "One size; 0: from min_bytes to max_bytes.")
-    ROW(min_bytes,  U64,  "4k",   1,   1e12,    NULL, "The smallest size.")
-    ROW(max_bytes,  U64,  "16m",  1,   1e12,    NULL, "The largest size.")
-    ROW(factor,     U64,  "4",    2,   65536,   NULL, "From one size to the next.")
-    ROW(dtype,      ENUM, "f32",  0,   0,       bench_coll_dtypes,     "Type of the elements.")
-    ROW(op,         ENUM, "sum",  0,   0,       bench_coll_ops,        "What reductions do.")
-    ROW(device,     ENUM, "cpu",  0,   0,       bench_coll_devices,    "Where buffers lie.")
-    ROW(registered, U64,  "1",    0,   1,       NULL, "1: buffers of pen_alloc(); 0: of malloc().")
-    ROW(in_place,   U64,  "0",    0,   1,       NULL, "1: input and output are one buffer.")
-    ROW(root,       U64,  "0",    0,   63,      NULL, "Of calls that have one.")
-    ROW(transport,  ENUM, "shm",  0,   0,       bench_coll_transports, "shm: shared memory; tcp: as between hosts.")
-    ROW(pairs,      U64,  "7",    1,   BENCH_COLL_PAIRS_MAX, NULL, "Measurements of each size, in turns with those of the limit.")
-    ROW(seconds,    F64,  "0.7",  0.001, 600,   NULL, "Time for the measurements of one size, all together.")
-    ROW(limit,      BOOL, "yes",  0,   0,       NULL, "Measure the bandwidth of memory too.")
-    ROW(json,       BOOL, "no",   0,   0,       NULL, "Print one JSON object for each size.")
-    ROW(plot,       TEXT, "",     0,   0,       NULL, "Draw bandwidth over size to this PNG file, with gnuplot.")
+    ROW(bytes,      U64,  "0",    0,   1e12,    NULL, "Message size; 0: all sizes from min_bytes to max_bytes.")
+    ROW(min_bytes,  U64,  "4k",   1,   1e12,    NULL, "Smallest message size.")
+    ROW(max_bytes,  U64,  "16m",  1,   1e12,    NULL, "Largest message size.")
+    ROW(factor,     U64,  "4",    2,   65536,   NULL, "Multiplication factor between sizes.")
+    ROW(dtype,      ENUM, "f32",  0,   0,       bench_coll_dtypes,     "Data type.")
+    ROW(op,         ENUM, "sum",  0,   0,       bench_coll_ops,        "Reduction operation.")
+    ROW(device,     ENUM, "cpu",  0,   0,       bench_coll_devices,    "Device of the buffers.")
+    ROW(registered, U64,  "1",    0,   1,       NULL, "1: allocate buffers with pen_alloc(); 0: with malloc().")
+    ROW(in_place,   U64,  "0",    0,   1,       NULL, "1: use one buffer for input and output.")
+    ROW(root,       U64,  "0",    0,   63,      NULL, "Root rank, for rooted collectives.")
+    ROW(transport,  ENUM, "shm",  0,   0,       bench_coll_transports, "shm: shared memory; tcp: sockets, as between hosts.")
+    ROW(pairs,      U64,  "7",    1,   BENCH_COLL_PAIRS_MAX, NULL, "Measurements per size, alternating with the limit.")
+    ROW(seconds,    F64,  "0.7",  0.001, 600,   NULL, "Total measuring time per size.")
+    ROW(limit,      BOOL, "yes",  0,   0,       NULL, "Also measure memory bandwidth.")
+    ROW(json,       BOOL, "no",   0,   0,       NULL, "Print one JSON object per size.")
+    ROW(plot,       TEXT, "",     0,   0,       NULL, "Plot bandwidth over size to this PNG file, with gnuplot.")
     {0},
 };
 /* clang-format on */
@@ -90,65 +90,42 @@ static int check(bench_coll_kind kind, const bench_coll_settings *s)
                             s->min_bytes, s->max_bytes);
     if (kind != BENCH_BARRIER && least < element * parts)
         return command_fail(EXIT_USAGE,
-                            "%" PRIu64 " bytes are less than one %s for each part: at least %zu",
-                            least, bench_coll_dtypes[s->dtype], element * parts);
+                            "%" PRIu64 " bytes are too few for one %s per part; minimum %zu", least,
+                            bench_coll_dtypes[s->dtype], element * parts);
     if (s->root >= s->ranks)
-        return command_fail(EXIT_USAGE, "--root %" PRIu64 " is not one of %" PRIu64 " ranks",
+        return command_fail(EXIT_USAGE, "--root %" PRIu64 " is out of range for %" PRIu64 " ranks",
                             s->root, s->ranks);
     if (bench_coll_reduces(kind) && s->op >= PEN_LAND && bench_coll_dtype(s) <= PEN_F64)
-        return command_fail(EXIT_USAGE, "--op %s is for integers, not for %s",
+        return command_fail(EXIT_USAGE, "--op %s needs an integer type, not %s",
                             bench_coll_ops[s->op], bench_coll_dtypes[s->dtype]);
     if (s->device == 1 && s->registered == 0)
-        return command_fail(EXIT_USAGE, "--device cuda takes buffers of pen_alloc(): leave out "
+        return command_fail(EXIT_USAGE, "--device cuda needs pen_alloc() buffers; remove "
                                         "--registered 0");
     if (strpbrk(s->plot, "'\"\\\n") != NULL)
-        return command_fail(EXIT_USAGE, "--plot: a file name without quotes and backslashes");
+        return command_fail(EXIT_USAGE, "--plot: file name must not contain quotes or backslashes");
     return -1;
 }
 
 int bench_coll_parse(int argc, char **argv, bench_coll_kind *kind, bench_coll_settings *s)
 {
-    int rest;
     if (!find_kind(argv[0], kind))
         return command_fail(EXIT_USAGE, "unknown collective '%s'", argv[0]);
     char usage[160];
     snprintf(usage, sizeof usage,
              "usage: penstock bench %s [--ranks N] [--bytes B] [--dtype T] [--op O] [--json]",
              argv[0]);
-    const int code = command_settings(bench_coll_rows, s, argc, argv, usage, &rest);
-    if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
-    return check(*kind, s);
-}
-
-/* The job: `penstock run ... penstock bench coll-rank KIND FLAGS`. */
-static int run_job(const bench_coll_settings *s, int argc, char **argv)
-{
-    int n = 0;
-    char self[1024], ranks[24];
-    const ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (size <= 0) return command_fail(1, "cannot find this program's own file: %m");
-    self[size] = '\0';
-    snprintf(ranks, sizeof ranks, "%" PRIu64, s->ranks);
-    if (s->transport == 1 && setenv("PENSTOCK_SHARED_MEMORY", "no", 1) != 0)
-        return command_fail(1, "no memory");
-
-    char **words = calloc((size_t)argc + 16, sizeof *words);
-    if (words == NULL) return command_fail(1, "no memory");
-    const char *head[] = {"run",   "--standalone", "--no-prefix", "--nproc-per-node",
-                          ranks,   "--job",        "bench",       self,
-                          "bench", "coll-rank"};
-    for (size_t i = 0; i < sizeof head / sizeof *head; i++) words[n++] = (char *)head[i];
-    for (int i = 0; i < argc; i++) words[n++] = argv[i];
-    const int code = command_run(n, words);
-    free(words);
-    return code;
+    const int code = command_settings(bench_coll_rows, s, argc, argv, usage, NULL);
+    return code >= 0 ? code : check(*kind, s);
 }
 
 int bench_coll(int argc, char **argv)
 {
+    static const char *const no_flags[] = {NULL}, *const verb[] = {"coll-rank", NULL};
     bench_coll_kind kind;
     bench_coll_settings s;
     const int code = bench_coll_parse(argc, argv, &kind, &s);
-    return code >= 0 ? code : run_job(&s, argc, argv);
+    if (code >= 0) return code;
+    if (s.transport == 1 && setenv("PENSTOCK_SHARED_MEMORY", "no", 1) != 0)
+        return command_fail(1, "no memory");
+    return bench_run_job(0, s.ranks, no_flags, verb, argc, argv);
 }

@@ -1,14 +1,14 @@
-/* bench_coll.h - `penstock bench all-reduce` and its kin; private to cli/bench/bench_coll*.c.
+/* bench_coll.h - `penstock bench all-reduce` and the other collectives; private to cli/bench/bench_coll*.c.
  *
- * DESIGN.  The command starts a job of itself with `penstock run`; each rank uses nothing but the public SDK.  What is
- * measured is defined as in nccl-tests, so that figures can be laid side by side:
- *   bytes   of the larger buffer of a member: for all-gather, gather, scatter, reduce-scatter and all-to-all the parts
- *           of all members together
- *   algbw   bytes / time of one call, the mean over ranks
- *   busbw   algbw times 2(n-1)/n, (n-1)/n or 1: what passes through the busiest link of an ideal network
- * Values are checked at each size, before and after the measurement.  The limit is that of memory, measured by another
- * program (limits/limit_memory) with all cores, in turns with ours; an ideal call reads each input once and writes each
- * output once.
+ * DESIGN.  The command starts a job of itself with `penstock run`; each rank uses only the public SDK.  The figures
+ * are defined as in nccl-tests, so that they can be compared:
+ *   bytes   size of a rank's larger buffer: for all-gather, gather, scatter, reduce-scatter and all-to-all the sum of
+ *           all parts
+ *   algbw   bytes / time of one call, averaged over ranks
+ *   busbw   algbw times 2(n-1)/n, (n-1)/n or 1: the traffic on the busiest link of an ideal network
+ * Values are checked at each size, before and after the measurement.  The limit is memory bandwidth, measured by
+ * another program (limits/limit_memory) on all cores, alternating with ours.  An ideal call reads each input once and
+ * writes each output once.
  */
 #ifndef CLI_BENCH_COLL_H
 #define CLI_BENCH_COLL_H
@@ -48,13 +48,13 @@ extern const char *const bench_coll_devices[], *const bench_coll_transports[];
 pen_dtype bench_coll_dtype(const bench_coll_settings *s);
 size_t bench_coll_dtype_bytes(pen_dtype dtype);
 bool bench_coll_reduces(bench_coll_kind kind);
-bool bench_coll_has_parts(bench_coll_kind kind); /* bytes are those of n equal parts */
+bool bench_coll_has_parts(bench_coll_kind kind); /* bytes are the sum of n equal parts */
 
-/* Flags of one call to bench_coll() or bench_coll_rank(); -1: go on, else the exit code. */
+/* Parses the flags of bench_coll() or bench_coll_rank(); -1: go on, else the exit code. */
 int bench_coll_parse(int argc, char **argv, bench_coll_kind *kind, bench_coll_settings *s);
 
 /* ---- bench_coll_check.c: values ---- */
-/* Fills this member's input with values that every member can compute, and checks what a call made of them. */
+/* Fills this rank's input with values that every rank can compute, and checks the result of a call. */
 typedef struct {
     bench_coll_kind kind;
     pen_dtype dtype;
@@ -86,7 +86,7 @@ typedef struct {
 void bench_coll_report_begin(bench_coll_kind kind, const bench_coll_settings *s);
 void bench_coll_report_row(bench_coll_kind kind, const bench_coll_settings *s,
                            const bench_coll_row *row);
-/* A drawing of busbw over bytes by gnuplot; the exit code. */
+/* Plots bandwidth over bytes with gnuplot; returns the exit code. */
 int bench_coll_plot(bench_coll_kind kind, const bench_coll_settings *s, const bench_coll_row *rows,
                     size_t n);
 

@@ -1,5 +1,5 @@
-/* bench_coll_check.c - values for the collectives: drawn from a hash of (rank, element), so that every member can say
- * what must come out, with one element at a time and no code of the SDK. */
+/* bench_coll_check.c - values for the collectives: a hash of (rank, element), so that every rank can compute the
+ * expected result element by element, without code of the SDK. */
 #include "cli/bench/bench_coll.h"
 
 #include <math.h>
@@ -42,7 +42,7 @@ size_t bench_coll_in_place(const bench_coll_case *c)
     return has_own ? c->n * (size_t)c->rank : 0;
 }
 
-/* ---- numbers of every type -------------------------------------------------------------------- */
+/* ---- values of every type -------------------------------------------------------------------- */
 
 /* Small whole numbers are exact in every type; from 1 to 4, so that no 8-bit sum of a few wraps and no product is 0. */
 static int drawn(int rank, size_t i)
@@ -63,7 +63,7 @@ static uint16_t half_of(double x, int fraction_bits, int bias)
     return (uint16_t)(((exponent - 2 + bias) << fraction_bits) + (int)units);
 }
 
-/* Subnormal numbers count as 0: none is ever right here. */
+/* Subnormal numbers become 0: none is ever expected. */
 static double of_half(uint16_t h, int fraction_bits, int bias)
 {
     const int fraction = h & ((1 << fraction_bits) - 1), exponent = (h & 0x7fff) >> fraction_bits;
@@ -109,14 +109,14 @@ static double get(const void *at, pen_dtype t)
     }
 }
 
-/* ---- what must come out ----------------------------------------------------------------------- */
+/* ---- expected results ----------------------------------------------------------------------- */
 
 static bool is_float(pen_dtype t)
 {
     return t <= PEN_F64;
 }
 
-/* Of whole numbers as they are in 64 bits; sums of few small ones fit in every type. */
+/* On 64-bit integers; sums of a few small ones fit in every type. */
 static int64_t fold(int64_t a, int64_t b, pen_op op)
 {
     switch (op) {
@@ -133,7 +133,7 @@ static int64_t fold(int64_t a, int64_t b, pen_op op)
     }
 }
 
-/* As type t keeps it: integers wrap around. */
+/* As stored in type t: integers wrap around. */
 static double kept(int64_t x, pen_dtype t)
 {
     unsigned char bytes[8];
@@ -174,7 +174,7 @@ static double expected(const bench_coll_case *c, size_t i)
     }
 }
 
-/* Whole numbers of at most so many bits are exact; beyond, and in means, the last place may be rounded. */
+/* Small integers are exact; large ones and means may be rounded in the last place. */
 static double tolerance(const bench_coll_case *c, double want)
 {
     static const double last_place[] = {
@@ -199,8 +199,8 @@ bool bench_coll_verify(const bench_coll_case *c, const void *out, char *sentence
         const double have      = get((const unsigned char *)out + i * element, c->dtype);
         const bool is_past_f16 = c->dtype == PEN_F16 && want > 65504;
         if (is_past_f16 ? isinf(have) : fabs(have - want) <= tolerance(c, want)) continue;
-        snprintf(sentence, size, "rank %d: element %zu of %zu is %.17g, but should be %.17g",
-                 c->rank, i, n, have, want);
+        snprintf(sentence, size, "rank %d: element %zu of %zu is %.17g, expected %.17g", c->rank, i,
+                 n, have, want);
         return false;
     }
     return true;

@@ -1,21 +1,18 @@
-/* bench_coll_rank.c - one rank of a benchmark of collectives: checks, measures, and lets rank 0 report. */
+/* bench_coll_rank.c - one rank of a collective benchmark: checks and measures; rank 0 reports. */
 #include "cli/bench/bench.h"
 #include "cli/bench/bench_coll.h"
-#include "common/base/clock.h"
 #include "common/compute/device/device.h"
 
-#include <inttypes.h>
-#include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     LATENCIES_MAX = 1 << 20,
     SIZES_MAX     = 64,
     WARM_CALLS    = 5,
-    LIMIT_BYTES   = 256 << 20 /* far more than the caches of a core hold */
+    LIMIT_BYTES   = 256 << 20 /* far more than the caches of a core */
 };
 
 typedef struct {
@@ -24,20 +21,15 @@ typedef struct {
     pen_ctx *ctx;
     pen_group *world;
     bench_coll_case c;      /* of the size being measured */
-    unsigned char *a, *b;   /* buffers of the largest size */
-    unsigned char *staging; /* of the host; NULL: a and b are the host's */
+    unsigned char *a, *b;   /* buffers for the largest size */
+    unsigned char *staging; /* host memory; NULL: a and b are host memory */
     void *in, *out;
     double *latency; /* [LATENCIES_MAX] of single calls, seconds */
     size_t n_latencies;
     bench_coll_row row[SIZES_MAX];
     size_t n_rows;
-    bool is_told; /* a failure that is not the SDK's */
+    bool is_told; /* a failure that is not the SDK's was printed */
 } rank_state;
-
-static double seconds_now(void)
-{
-    return (double)clock_ns(&clock_real) * 1e-9;
-}
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
@@ -99,7 +91,7 @@ static void place(rank_state *w)
     if (w->kind == BENCH_REDUCE && w->c.rank != w->c.root) w->out = NULL;
 }
 
-/* Between buffers of the host and of a device; ends when the bytes are there. */
+/* Copies between host and device; returns when the copy is complete. */
 static pen_status copy(rank_state *w, void *to, const void *from, size_t bytes,
                        const void *of_device)
 {
@@ -146,34 +138,14 @@ static pen_status verify(rank_state *w)
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* Rank 0's choice of a number, or the mean or the largest, known to all. */
+/* Makes all ranks use the same value: rank 0's (PEN_SUM) or the mean. */
 static pen_status agree(rank_state *w, double *value, pen_op op)
 {
     double mine = op == PEN_SUM && w->c.rank != 0 ? 0 : *value;
     return pen_all_reduce(w->world, &mine, value, 1, PEN_F64, op, NULL, NULL);
 }
 
-/* The separate program: the best of its loops, in GB/s; 0 when it cannot be run. */
-static double run_limit(size_t bytes)
-{
-    char self[1024], words[1400], line[512] = "";
-    const size_t most = bytes > LIMIT_BYTES ? bytes : LIMIT_BYTES;
-    const ssize_t n   = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0) return 0;
-    self[n]             = '\0';
-    *strrchr(self, '/') = '\0';
-    snprintf(words, sizeof words, "'%s/limits/limit_memory' 0 %zu", self, most);
-    FILE *pipe_ = popen(words, "r");
-    if (pipe_ == NULL) return 0;
-    if (fgets(line, sizeof line, pipe_) == NULL) line[0] = '\0';
-    pclose(pipe_);
-    json_t *result    = json_loads(line, 0, NULL);
-    const double best = json_number_value(json_object_get(result, "GBps"));
-    json_decref(result);
-    return best;
-}
-
-/* What memory must move at least for each byte of a call: each input is read once, each output written once. */
+/* Minimum memory traffic per byte of a call: each input is read once, each output written once. */
 static double traffic(bench_coll_kind kind, double ranks)
 {
     switch (kind) {
@@ -196,33 +168,20 @@ static double bus_factor(bench_coll_kind kind, double ranks)
     return bench_coll_has_parts(kind) ? (ranks - 1) / ranks : 1;
 }
 
-/* `calls` calls; the mean over ranks of the time of one. */
+/* Time of one call, averaged over ranks. */
 static pen_status measure(rank_state *w, uint64_t calls, double *time_s)
 {
     pen_status status  = pen_barrier(w->world, NULL, NULL);
-    const double start = seconds_now();
+    const double start = bench_seconds();
     double before      = start;
     for (uint64_t i = 0; i < calls && status == PEN_OK; i++) {
         status           = call(w);
-        const double now = seconds_now();
+        const double now = bench_seconds();
         if (w->n_latencies < LATENCIES_MAX) w->latency[w->n_latencies++] = now - before;
         before = now;
     }
     *time_s = (before - start) / (double)calls;
     return status == PEN_OK ? agree(w, time_s, PEN_AVG) : status;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(double *values, size_t n, double q)
-{
-    if (n == 0) return 0;
-    qsort(values, n, sizeof *values, ascending);
-    return values[(size_t)(q * (double)(n - 1) + 0.5)];
 }
 
 typedef struct {
@@ -242,7 +201,9 @@ static pen_status run_pairs(rank_state *w, bench_coll_row *row, pairs *p)
     for (size_t i = 0; i < w->s.pairs && status == PEN_OK; i++) {
         status = measure(w, row->iterations, &p->time_s[i]);
         if (!has_limit(w) || w->c.rank != 0) continue;
-        p->limit[i] = run_limit((size_t)(per_byte * bytes)) / per_byte;
+        const double working_set = fmax(per_byte * bytes, LIMIT_BYTES);
+        p->limit[i] =
+            bench_limit_rate(bench_limit("limit_memory 0 %.0f", floor(working_set))) / per_byte;
         p->ratio[i] = p->limit[i] > 0 ? bytes / p->time_s[i] * 1e-9 / p->limit[i] : 0;
     }
     return status;
@@ -251,19 +212,19 @@ static pen_status run_pairs(rank_state *w, bench_coll_row *row, pairs *p)
 static void conclude(rank_state *w, bench_coll_row *row, pairs *p)
 {
     const size_t n = w->s.pairs;
-    row->time_s    = quantile(p->time_s, n, 0.5);
+    row->time_s    = bench_quantile(p->time_s, n, 0.5);
     row->algbw     = (double)row->bytes / row->time_s * 1e-9;
     row->busbw     = row->algbw * bus_factor(w->kind, w->c.ranks);
-    row->p50_s     = quantile(w->latency, w->n_latencies, 0.5);
-    row->p99_s     = quantile(w->latency, w->n_latencies, 0.99);
-    row->limit     = quantile(p->limit, n, 0.5);
-    row->ratio     = quantile(p->ratio, n, 0.5);
+    row->p50_s     = bench_quantile(w->latency, w->n_latencies, 0.5);
+    row->p99_s     = bench_quantile(w->latency, w->n_latencies, 0.99);
+    row->limit     = bench_quantile(p->limit, n, 0.5);
+    row->ratio     = bench_quantile(p->ratio, n, 0.5);
     row->ratio_min = p->ratio[0];
     row->ratio_max = p->ratio[n - 1];
     row->iterations *= n;
 }
 
-/* Some calls, so that memory is mapped and the next ones are timed as they will be; then how many make a measurement. */
+/* Warms up, so that memory is mapped, and chooses the number of calls per measurement. */
 static pen_status calibrate(rank_state *w, bench_coll_row *row)
 {
     double time_s = 0;

@@ -1,4 +1,4 @@
-/* bench_coll_report.c - results of a benchmark of collectives: a table for people, JSON for programs, a drawing. */
+/* bench_coll_report.c - results of a collective benchmark as a table, JSON, or a plot. */
 #include "cli/bench/bench_coll.h"
 
 #include <inttypes.h>
@@ -17,10 +17,10 @@ void bench_coll_report_begin(bench_coll_kind kind, const bench_coll_settings *s)
            bench_coll_dtypes[s->dtype], bench_coll_reduces(kind) ? " " : "",
            bench_coll_reduces(kind) ? op_name(kind, s) : "", bench_coll_devices[s->device],
            bench_coll_transports[s->transport],
-           s->registered ? "registered buffers" : "foreign buffers",
+           s->registered ? "registered buffers" : "unregistered buffers",
            s->in_place ? "in place" : "out of place");
     printf("%12s %10s %10s %10s %8s %8s %8s  %s\n", "bytes", "time us", "p50 us", "p99 us", "algbw",
-           "busbw", "limit", "ratio (of algbw to limit, GB/s)");
+           "busbw", "limit", "ratio (algbw to limit, GB/s)");
     fflush(stdout);
 }
 
@@ -44,9 +44,7 @@ static void print_json(bench_coll_kind kind, const bench_coll_settings *s,
         json_object_set_new(o, "ratio_max", json_real(row->ratio_max));
         json_object_set_new(o, "pairs", json_integer((json_int_t)s->pairs));
     }
-    json_dumpf(o, stdout, JSON_COMPACT);
-    printf("\n");
-    json_decref(o);
+    command_print_json(o, JSON_COMPACT);
 }
 
 void bench_coll_report_row(bench_coll_kind kind, const bench_coll_settings *s,
@@ -88,5 +86,5 @@ int bench_coll_plot(bench_coll_kind kind, const bench_coll_settings *s, const be
         fprintf(gnuplot, "%zu %g\n", rows[i].bytes, rows[i].limit);
     if (n > 0 && rows[0].limit > 0) fprintf(gnuplot, "e\n");
     if (pclose(gnuplot) == 0) return 0;
-    return command_fail(1, "--plot: gnuplot could not draw '%s'; is gnuplot installed?", s->plot);
+    return command_fail(1, "--plot: gnuplot cannot write '%s'; is gnuplot installed?", s->plot);
 }

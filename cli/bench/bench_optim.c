@@ -1,28 +1,22 @@
-/* bench_optim.c - penstock bench optim: an update rule against what the memory can do.
+/* bench_optim.c - penstock bench optim: an update rule, compared with memory bandwidth.
  *
- * DESIGN.  An update over more elements than the cache holds is bound by memory: the honest figure
- * is its bytes per second over those of a plain copy loop.  Both are measured in turns, so that a
- * busy neighbour or a changing clock meets both; the limit is another program (limits/limit_memory),
- * with as many threads and as large a working set, and its best figure counts.  Several sets of
- * arrays are updated in turn, so that no set is still in the last-level cache when its turn comes
- * again.
+ * DESIGN.  An update of more elements than the cache holds is bound by memory, so the figure is its bytes per second
+ * over those of a plain copy loop.  Both are measured alternately, so that load and clock changes affect both.  The
+ * limit is another program (limits/limit_memory) with the same number of threads and the same working set; its best
+ * figure counts.  Several sets of arrays are updated in turn, so that no set stays in the last-level cache.
  */
 #include "cli/bench/bench.h"
 
 #include "cli/command.h"
-#include "common/base/clock.h"
 #include "common/compute/optim/optim.h"
 #include "common/compute/simd/simd.h"
 #include "common/base/why.h"
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { PASSES = 3, PAIRS_MAX = 99, SETS_MAX = 4096, THREADS_MAX = 1024 };
@@ -36,12 +30,12 @@ typedef struct {
 #define ROW(...) CONFIG_ROW(settings, __VA_ARGS__)
 /* clang-format off */
 static const config_row rows[] = {
-    ROW(rule, TEXT, "adamw", 0, 0, NULL, "Update rule with its settings, as in optim=.")
-    ROW(elements, U64, "16m", 1, 1e10, NULL, "Parameters of one set of arrays.")
-    ROW(threads, U64, "1", 1, THREADS_MAX, NULL, "Threads that share the work.")
-    ROW(simd, TEXT, "auto", 0, 0, NULL, "Instruction level: auto, scalar, avx2 or avx512.")
-    ROW(pairs, U64, "7", 1, PAIRS_MAX, NULL, "Measurements of update and limit, in turns: more are steadier and take longer.")
-    ROW(json, BOOL, "no", 0, 0, NULL, "Whether the result is a JSON object on one line.")
+    ROW(rule, TEXT, "adamw", 0, 0, NULL, "Update rule and its options, as in the setting optim.")
+    ROW(elements, U64, "16m", 1, 1e10, NULL, "Number of parameters in one set of arrays.")
+    ROW(threads, U64, "1", 1, THREADS_MAX, NULL, "Number of threads.")
+    ROW(simd, TEXT, "auto", 0, 0, NULL, "Instruction set: auto, scalar, avx2 or avx512.")
+    ROW(pairs, U64, "7", 1, PAIRS_MAX, NULL, "Measurements, alternating with the limit; more are steadier.")
+    ROW(json, BOOL, "no", 0, 0, NULL, "Print one JSON object.")
     {0},
 };
 /* clang-format on */
@@ -65,14 +59,14 @@ typedef struct {
     size_t from, n; /* of every set */
 } share;
 
-/* ---- how much -------------------------------------------------------------------------------- */
+/* ---- sizes -------------------------------------------------------------------------------- */
 
 static size_t arrays_of(const optim_ops *ops)
 {
     return 2 + (size_t)ops->slot_count;
 }
 
-/* Slots an option leaves unused are not moved: a step on one element tells. */
+/* Slots that an option leaves unused cause no traffic; one step on one element shows which. */
 static size_t slots_in_use(const optim_ops *ops, const optim_hyper *hyper)
 {
     const float grad = 1.0f;
@@ -92,8 +86,7 @@ static size_t slots_in_use(const optim_ops *ops, const optim_hyper *hyper)
     return used;
 }
 
-/* Gradient read; parameter and slots read and written.  Rules with norms read the parameter and
- * the slots once more. */
+/* The gradient is read; parameter and slots are read and written.  Rules with norms read parameter and slots twice. */
 static size_t bytes_per_element(const optim_ops *ops, const optim_hyper *hyper)
 {
     const size_t slots = slots_in_use(ops, hyper);
@@ -105,8 +98,8 @@ static size_t positive(long value, size_t otherwise)
     return value > 0 ? (size_t)value : otherwise;
 }
 
-/* Enough sets for four times the last-level cache, at most a quarter of the machine's memory (the
- * limit program needs as much again, after us). */
+/* Enough sets for four times the last-level cache, but at most a quarter of the memory: the limit program needs the same
+ * amount. */
 static void choose_sets(bench *b)
 {
     const size_t page  = positive(sysconf(_SC_PAGESIZE), 4096);
@@ -120,7 +113,7 @@ static void choose_sets(bench *b)
     if (b->sets * bytes < 4 * b->llc_bytes)
         fprintf(stderr,
                 "penstock bench optim: working set of %zu MB is less than four times the "
-                "last-level cache (%zu MB): the figure may be of the cache\n",
+                "last-level cache (%zu MB): the figure may measure the cache\n",
                 b->sets * bytes >> 20, b->llc_bytes >> 20);
 }
 
@@ -150,7 +143,7 @@ static optim_span span_of(const share *s, size_t set)
     return span;
 }
 
-/* By the thread that will use the pages, so that they land near it. */
+/* Runs on the thread that will use the pages, so that they are local to it. */
 static void fill(const share *s)
 {
     const bench *b = s->owner;
@@ -187,17 +180,17 @@ static void *work(void *arg)
     }
 }
 
-/* Seconds for all sets; the best of a few passes, as the limit program counts. */
+/* Seconds for all sets; the best of a few passes, as in the limit program. */
 static double measure_update(bench *b, const share *own)
 {
     double best = 0;
     for (int pass = 0; pass < PASSES; pass++) {
         b->step++;
         pthread_barrier_wait(&b->barrier);
-        const uint64_t start = clock_ns(&clock_real);
+        const double start = bench_seconds();
         update(own);
         pthread_barrier_wait(&b->barrier);
-        const double took = 1e-9 * (double)(clock_ns(&clock_real) - start);
+        const double took = bench_seconds() - start;
         if (pass == 0 || took < best) best = took;
     }
     return best;
@@ -205,68 +198,13 @@ static double measure_update(bench *b, const share *own)
 
 /* ---- the limit ------------------------------------------------------------------------------- */
 
-static pen_status limit_path(char *path, size_t size, pen_error *why)
-{
-    const ssize_t length = readlink("/proc/self/exe", path, size - 1);
-    if (length < 0) return why_set(why, PEN_NOT_FOUND, "cannot read /proc/self/exe: %m");
-    path[length] = '\0';
-    char *slash  = strrchr(path, '/');
-    if (slash == NULL) slash = path;
-    snprintf(slash, size - (size_t)(slash - path), "/limits/limit_memory");
-    if (access(path, X_OK) == 0) return PEN_OK;
-    return why_set(why, PEN_NOT_FOUND, "cannot run %.400s: %m; it is built with the tests", path);
-}
-
-/* Starts the program with its output in *pipe_end. */
-static pen_status start(const char *path, char *const *argv, pid_t *child, FILE **output,
-                        pen_error *why)
-{
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) return why_set(why, PEN_INTERNAL, "no pipe: %m");
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    const int failure = posix_spawn(child, path, &actions, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    *output = failure == 0 ? fdopen(ends[0], "r") : NULL;
-    if (*output != NULL) return PEN_OK;
-    close(ends[0]);
-    return why_set(why, PEN_INTERNAL, "cannot start %.400s: %s", path, strerror(failure));
-}
-
-/* The largest of the numbers that follow "..._GBps": in a line of JSON; 0 when there is none. */
-static double best_figure(const char *line)
-{
-    double best = 0;
-    while ((line = strstr(line, "_GBps\":")) != NULL) {
-        line += strlen("_GBps\":");
-        const double figure = strtod(line, NULL);
-        if (figure > best) best = figure;
-    }
-    return best;
-}
-
 static pen_status measure_limit(const bench *b, double *gbps, pen_error *why)
 {
-    char path[4096], threads[24], bytes[24], line[512] = "";
-    pen_status status = limit_path(path, sizeof path, why);
-    if (status != PEN_OK) return status;
-    snprintf(threads, sizeof threads, "%" PRIu64, b->set.threads);
-    snprintf(bytes, sizeof bytes, "%zu", working_set(b));
-
-    pid_t child;
-    FILE *output;
-    status = start(path, (char *[]){path, threads, bytes, NULL}, &child, &output, why);
-    if (status != PEN_OK) return status;
-    if (fgets(line, sizeof line, output) == NULL) line[0] = '\0';
-    fclose(output);
-    int exit_status = -1;
-    waitpid(child, &exit_status, 0);
-    *gbps = best_figure(line);
-    if (exit_status == 0 && *gbps > 0) return PEN_OK;
-    return why_set(why, PEN_INTERNAL, "%.400s failed; run it by hand: limit_memory %s %s", path,
-                   threads, bytes);
+    *gbps = bench_limit_rate(
+        bench_limit("limit_memory %" PRIu64 " %zu", b->set.threads, working_set(b)));
+    if (*gbps > 0) return PEN_OK;
+    return why_set(why, PEN_NOT_FOUND,
+                   "limits/limit_memory beside this program failed; it is built with the tests");
 }
 
 /* ---- pairs ----------------------------------------------------------------------------------- */
@@ -278,7 +216,7 @@ typedef struct {
 static pen_status measure_pairs(bench *b, const share *own, results *r, pen_error *why)
 {
     const double bytes = (double)b->bytes_per_element * (double)b->set.elements * (double)b->sets;
-    measure_update(b, own); /* the first touch of everything is not counted */
+    measure_update(b, own); /* warm-up: first touch of all memory */
     for (uint64_t i = 0; i < b->set.pairs; i++) {
         const pen_status status = measure_limit(b, &r->limit[i], why);
         if (status != PEN_OK) return status;
@@ -290,8 +228,8 @@ static pen_status measure_pairs(bench *b, const share *own, results *r, pen_erro
     return PEN_OK;
 }
 
-/* Consecutive parts of every set, cut on block borders. */
-static void cut(bench *b, share *shares)
+/* Consecutive parts of every set, split at block borders. */
+static void split(bench *b, share *shares)
 {
     const size_t n = b->set.elements, threads = b->set.threads;
     const size_t blocks = (n + SIMD_BLOCK - 1) / SIMD_BLOCK;
@@ -302,12 +240,12 @@ static void cut(bench *b, share *shares)
     }
 }
 
-/* Runs the pairs on this thread and the others, which wait between their turns. */
+/* Runs the pairs on all threads; the others wait while the limit is measured. */
 static pen_status run_threads(bench *b, results *r, pen_error *why)
 {
     static share shares[THREADS_MAX];
     static pthread_t ids[THREADS_MAX];
-    cut(b, shares);
+    split(b, shares);
     pthread_barrier_init(&b->barrier, NULL, (unsigned)b->set.threads);
     for (size_t i = 1; i < b->set.threads; i++)
         if (pthread_create(&ids[i], NULL, work, &shares[i]) != 0)
@@ -341,27 +279,13 @@ static pen_status run(bench *b, results *r, pen_error *why)
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Of n sorted values: 0.5 is the median. */
-static double quantile(const double *sorted, size_t n, double of)
-{
-    return sorted[(size_t)((double)(n - 1) * of + 0.5)];
-}
-
 static void report(const bench *b, results *r)
 {
     const size_t n = b->set.pairs, bytes = b->bytes_per_element * b->set.elements;
-    double *const columns[] = {r->update_s, r->gbps, r->limit, r->ratio};
-    for (size_t i = 0; i < 4; i++) qsort(columns[i], n, sizeof(double), compare);
-    const double p50   = 1e6 * quantile(r->update_s, n, 0.5),
-                 p99   = 1e6 * quantile(r->update_s, n, 0.99);
-    const double algbw = quantile(r->gbps, n, 0.5), limit = quantile(r->limit, n, 0.5);
-    const double ratio = quantile(r->ratio, n, 0.5);
+    const double p50   = 1e6 * bench_quantile(r->update_s, n, 0.5),
+                 p99   = 1e6 * bench_quantile(r->update_s, n, 0.99);
+    const double algbw = bench_quantile(r->gbps, n, 0.5), limit = bench_quantile(r->limit, n, 0.5);
+    const double ratio = bench_quantile(r->ratio, n, 0.5);
 
     if (b->set.json)
         printf("{\"bench\":\"optim\",\"rule\":\"%s\",\"elements\":%" PRIu64 ",\"threads\":%" PRIu64
@@ -385,12 +309,8 @@ int bench_optim(int argc, char **argv)
     static results measured;
     bench b = {0};
     pen_error why;
-    int rest       = argc;
-    const int code = command_settings(rows, &b.set, argc, argv, usage, &rest);
+    const int code = command_settings(rows, &b.set, argc, argv, usage, NULL);
     if (code >= 0) return code;
-    if (rest < argc)
-        return command_fail(EXIT_USAGE, "bench optim: unexpected argument '%s'; %s", argv[rest],
-                            usage);
     if (simd_choose(b.set.simd, &why) != PEN_OK ||
         optim_parse(b.set.rule, &b.ops, &b.hyper, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "bench optim: %s", why.text);

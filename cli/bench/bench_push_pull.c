@@ -1,16 +1,15 @@
-/* bench_push_pull.c - `penstock bench push-pull`: goodput of pushes and pulls beside the raw rate of ZeroMQ.
+/* bench_push_pull.c - `penstock bench push-pull`: goodput of pushes and pulls, compared with raw ZeroMQ.
  *
- * The command starts a job of itself with `penstock run`; each rank then uses nothing but the public SDK.
- * Every tensor operation is a request of its own.  What is counted: bytes pushed + bytes pulled, over the time
- * from the first request to the end of the last.  Values are checked after every iteration, outside that time:
- * gradients and rates are chosen so that the sums are exact.
+ * The command starts a job of itself with `penstock run`; each rank uses only the public SDK.  Each tensor
+ * operation is one request.  The goodput is bytes pushed + bytes pulled, over the time from the first request to the
+ * end of the last.  Values are checked after every iteration, outside that time; gradients and rates are chosen so
+ * that sums are exact.
  * The limit is measured between iterations by another program (tests/bench/limits/limit_zmq.c), one way, with the
- * best number of lanes, while the ranks sleep.  A pair is one of ours and one of the limit's, and the ratio quoted is
- * the median over the pairs.
+ * best number of lanes, while the ranks sleep.  A pair is one measurement of each; the reported ratio is the median
+ * over the pairs.
  */
 #include "cli/bench/bench.h"
 #include "cli/command.h"
-#include "common/base/clock.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -18,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct {
     uint64_t servers, replicas, ranks, bytes, keys, pairs;
@@ -34,23 +32,22 @@ static const char *const commits[]    = {"eager", "decide", NULL};
 /* clang-format off */
 static const config_row rows[] = {
     ROW(servers,   U64,  "1",    1,     64,       NULL,       "Server processes.")
-    ROW(replicas,  U64,  "0",    0,     2,        NULL,       "Copies of each part of the model on other servers.")
+    ROW(replicas,  U64,  "0",    0,     2,        NULL,       "Copies of each shard on other servers.")
     ROW(ranks,     U64,  "1",    1,     64,       NULL,       "Worker processes.")
-    ROW(bytes,     U64,  "4m",   4,     1 << 30,  NULL,       "Bytes of one tensor, float32.")
-    ROW(keys,      U64,  "16",   1,     65536,    NULL,       "Tensors; each is pushed and pulled by a request of its own.")
-    ROW(pairs,     U64,  "7",    1,     1000,     NULL,       "Alternating measurements of ours and of the limit.")
-    ROW(seconds,   F64,  "0.5",  0.001, 60,       NULL,       "Length of each of our measurements.")
-    ROW(transport, ENUM, "shm",  0,     0,        transports, "shm: lent where they lie; tcp: as between hosts.")
-    ROW(commit,    ENUM, "eager",0,     0,        commits,    "eager: push_pull requests; decide: steps with a norm.")
-    ROW(limit,     BOOL, "yes",  0,     0,        NULL,       "Measure the limit too.")
+    ROW(bytes,     U64,  "4m",   4,     1 << 30,  NULL,       "Bytes per tensor, float32.")
+    ROW(keys,      U64,  "16",   1,     65536,    NULL,       "Number of tensors; each is one push-pull request.")
+    ROW(pairs,     U64,  "7",    1,     1000,     NULL,       "Measurements, alternating with the limit.")
+    ROW(seconds,   F64,  "0.5",  0.001, 60,       NULL,       "Length of each measurement.")
+    ROW(transport, ENUM, "shm",  0,     0,        transports, "shm: shared memory, without copies; tcp: sockets, as between hosts.")
+    ROW(commit,    ENUM, "eager",0,     0,        commits,    "eager: push_pull requests; decide: steps with a global norm.")
+    ROW(limit,     BOOL, "yes",  0,     0,        NULL,       "Also measure the limit.")
     ROW(json,      BOOL, "no",   0,     0,        NULL,       "Print one JSON object.")
     {0},
 };
 /* clang-format on */
 
 enum { PAIRS_MAX = 1000, LATENCIES_MAX = 1 << 20 };
-static const float rate =
-    0.0078125f; /* 2^-7: with gradients of small integers every sum is exact */
+static const float rate = 0.0078125f; /* 2^-7: with small integer gradients every sum is exact */
 
 typedef struct {
     push_pull_settings s;
@@ -65,11 +62,6 @@ typedef struct {
     double *latency;     /* of single operations, seconds */
     size_t n_latencies;
 } rank_state;
-
-static double seconds_now(void)
-{
-    return (double)clock_ns(&clock_real) * 1e-9;
-}
 
 static int fail(void)
 {
@@ -96,9 +88,8 @@ static bool verify(const rank_state *w)
         const float *have = w->param + k * w->elements;
         for (size_t i = 0; i < w->elements; i++) {
             if (have[i] == want) continue;
-            command_fail(1,
-                         "tensor %zu, element %zu is %g after %" PRIu64 " steps, but should be %g",
-                         k, i, (double)have[i], w->steps, (double)want);
+            command_fail(1, "tensor %zu, element %zu is %g after %" PRIu64 " steps, expected %g", k,
+                         i, (double)have[i], w->steps, (double)want);
             return false;
         }
     }
@@ -109,14 +100,14 @@ static pen_status iterate_eager(rank_state *w)
 {
     pen_status status = PEN_OK;
     for (size_t k = 0; k < w->s.keys && status == PEN_OK; k++) {
-        w->issued_s[k] = seconds_now();
+        w->issued_s[k] = bench_seconds();
         status = pen_push_pull(w->ctx, w->tensor[k], PEN_ALL, NULL, NULL, NULL, &w->request[k]);
     }
     for (size_t k = 0; k < w->s.keys; k++) {
         pen_status ended = pen_wait(&w->request[k], NULL);
         if (status == PEN_OK) status = ended;
         if (w->n_latencies < LATENCIES_MAX)
-            w->latency[w->n_latencies++] = seconds_now() - w->issued_s[k];
+            w->latency[w->n_latencies++] = bench_seconds() - w->issued_s[k];
     }
     return status;
 }
@@ -124,62 +115,36 @@ static pen_status iterate_eager(rank_state *w)
 static pen_status iterate_decide(rank_state *w)
 {
     pen_step step;
-    double start      = seconds_now();
+    double start      = bench_seconds();
     pen_status status = pen_step_begin(w->ctx, &step);
     if (status != PEN_OK) return status;
     for (size_t k = 0; k < w->s.keys; k++) pen_ready(w->ctx, w->tensor[k], PEN_ALL);
     status = pen_step_end(w->ctx, &step);
-    if (w->n_latencies < LATENCIES_MAX) w->latency[w->n_latencies++] = seconds_now() - start;
+    if (w->n_latencies < LATENCIES_MAX) w->latency[w->n_latencies++] = bench_seconds() - start;
     return status;
 }
 
-/* Iterations for about s.seconds; the same number on all ranks.  Adds their time to *spent. */
+/* Adds the time of the iterations to *spent. */
 static pen_status measure(rank_state *w, uint64_t iterations, double *spent)
 {
     pen_status status = PEN_OK;
     for (uint64_t i = 0; i < iterations && status == PEN_OK; i++) {
-        double start = seconds_now();
+        double start = bench_seconds();
         status       = w->s.commit == 0 ? iterate_eager(w) : iterate_decide(w);
-        *spent += seconds_now() - start;
+        *spent += bench_seconds() - start;
         w->steps++;
         if (status == PEN_OK && !verify(w)) status = PEN_INTERNAL;
     }
     return status;
 }
 
-/* The separate program; its GB/s, or 0. */
+/* GB/s of the limit program, or 0. */
 static double run_limit(const push_pull_settings *s, int lanes, int *best_lanes)
 {
-    char self[1024], words[1400], line[512] = "";
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0) return 0;
-    self[n]             = '\0';
-    *strrchr(self, '/') = '\0';
-    snprintf(words, sizeof words,
-             "'%s/limits/limit_zmq' --bytes %" PRIu64 " --lanes %d --seconds %g", self, s->bytes,
-             lanes, s->seconds);
-    FILE *pipe_ = popen(words, "r");
-    if (pipe_ == NULL) return 0;
-    if (fgets(line, sizeof line, pipe_) == NULL) line[0] = '\0';
-    pclose(pipe_);
-    json_t *result = json_loads(line, 0, NULL);
-    double rate_   = json_number_value(json_object_get(result, "GBps"));
+    json_t *result = bench_limit("limit_zmq --bytes %" PRIu64 " --lanes %d --seconds %g", s->bytes,
+                                 lanes, s->seconds);
     if (best_lanes != NULL) *best_lanes = (int)json_integer_value(json_object_get(result, "lanes"));
-    json_decref(result);
-    return rate_;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(double *values, size_t n, double q)
-{
-    if (n == 0) return 0;
-    qsort(values, n, sizeof *values, ascending);
-    return values[(size_t)(q * (double)(n - 1) + 0.5)];
+    return bench_limit_rate(result);
 }
 
 typedef struct {
@@ -192,11 +157,11 @@ typedef struct {
 static void print_result(rank_state *w, pairs *p)
 {
     const push_pull_settings *s = &w->s;
-    double ours = quantile(p->ours, p->n, 0.5), limit = quantile(p->limit, p->n, 0.5);
-    double p50   = quantile(w->latency, w->n_latencies, 0.5),
-           p99   = quantile(w->latency, w->n_latencies, 0.99);
+    double ours = bench_quantile(p->ours, p->n, 0.5), limit = bench_quantile(p->limit, p->n, 0.5);
+    double p50   = bench_quantile(w->latency, w->n_latencies, 0.5),
+           p99   = bench_quantile(w->latency, w->n_latencies, 0.99);
     double ops   = ours * 1e9 / (double)s->bytes;
-    double ratio = quantile(p->ratio, p->n, 0.5);
+    double ratio = bench_quantile(p->ratio, p->n, 0.5);
     if (!s->json) {
         printf("push-pull  %" PRIu64 " keys of %" PRIu64 " bytes, %" PRIu64 " server(s), %" PRIu64
                " replica(s), %" PRIu64 " rank(s), %s, %s\n",
@@ -227,12 +192,10 @@ static void print_result(rank_state *w, pairs *p)
     }
     json_object_set_new(o, "pairs", json_integer((json_int_t)p->n));
     json_object_set_new(o, "iterations", json_integer((json_int_t)w->steps));
-    json_dumpf(o, stdout, JSON_COMPACT);
-    printf("\n");
-    json_decref(o);
+    command_print_json(o, JSON_COMPACT);
 }
 
-/* Rank 0's choice of a number, known to all. */
+/* Gives all ranks rank 0's value. */
 static pen_status agree(rank_state *w, double *value)
 {
     double mine = w->rank == 0 ? *value : 0;
@@ -303,9 +266,8 @@ static pen_status prepare(rank_state *w)
 int bench_push_pull_rank(int argc, char **argv)
 {
     rank_state w = {0};
-    int rest;
     int code =
-        command_settings(rows, &w.s, argc, argv, "usage: penstock bench push-pull [...]", &rest);
+        command_settings(rows, &w.s, argc, argv, "usage: penstock bench push-pull [...]", NULL);
     if (code >= 0) return code;
     pen_status status = prepare(&w);
     if (status == PEN_OK) status = run_pairs(&w);
@@ -323,34 +285,18 @@ int bench_push_pull_rank(int argc, char **argv)
 int bench_push_pull(int argc, char **argv)
 {
     push_pull_settings s;
-    int rest, n = 0;
-    char self[1024], servers[24], replicas[24], ranks[24];
-    int code = command_settings(
+    char replicas[24];
+    const int code = command_settings(
         rows, &s, argc, argv,
         "usage: penstock bench push-pull [--servers S] [--ranks R] [--bytes B] [--keys K] [--json]",
-        &rest);
+        NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.bytes % sizeof(float) != 0)
         return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is not a multiple of 4", s.bytes);
     if (s.transport == 1 && setenv("PENSTOCK_SHARED_MEMORY", "no", 1) != 0)
         return command_fail(1, "no memory");
-    ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (size <= 0) return command_fail(1, "cannot find this program's own file: %m");
-    self[size] = '\0';
-    snprintf(servers, sizeof servers, "%" PRIu64, s.servers);
-    snprintf(ranks, sizeof ranks, "%" PRIu64, s.ranks);
     snprintf(replicas, sizeof replicas, "%" PRIu64, s.replicas);
-
-    char **words = calloc((size_t)argc + 16, sizeof *words);
-    if (words == NULL) return command_fail(1, "no memory");
-    const char *head[] = {
-        "run",   "--standalone",  "--no-prefix", "--servers", servers, "--nproc-per-node",
-        ranks,   "--replicas",    replicas,      "--job",     "bench", self,
-        "bench", "push-pull-rank"};
-    for (size_t i = 0; i < sizeof head / sizeof *head; i++) words[n++] = (char *)head[i];
-    for (int i = 1; i < argc; i++) words[n++] = argv[i];
-    code = command_run(n, words);
-    free(words);
-    return code;
+    const char *const flags[] = {"--replicas", replicas, NULL};
+    const char *const verb[]  = {"push-pull-rank", NULL};
+    return bench_run_job(s.servers, s.ranks, flags, verb, argc - 1, argv + 1);
 }

@@ -1,16 +1,14 @@
-/* bench_snapshot.c - `penstock bench snapshot`: what snapshots cost a training, and how fast they are written.
+/* bench_snapshot.c - `penstock bench snapshot`: overhead of snapshots on training, and their write speed.
  *
- * The command starts a job of itself with `penstock run` and a store; each rank then uses nothing but the public SDK.
- * One pair is
+ * The command starts a job of itself with `penstock run` and a store; each rank uses only the public SDK.  One pair is
  *   quiet   `steps` steps without a snapshot, each timed;
- *   busy    as many while a snapshot is always being written: the next is asked for when one is complete;
- *   write   one snapshot while nobody trains: from the end of its step until it is complete on all servers;
- *   limit   as many bytes by another program (tests/bench/limits/limit_disk.c): plain writes and one fdatasync.
- * The stall is the 99th percentile of busy steps over that of quiet ones; the figures quoted are medians over the pairs.
+ *   busy    the same number while snapshots are written back to back;
+ *   write   one snapshot without training: from the end of its step until it is complete on all servers;
+ *   limit   the same number of bytes by another program (tests/bench/limits/limit_disk.c): writes and one fdatasync.
+ * The stall is the 99th percentile of busy steps over that of quiet ones; reported figures are medians over the pairs.
  */
 #include "cli/bench/bench.h"
 #include "cli/command.h"
-#include "common/base/clock.h"
 #include "common/compute/optim/optim.h"
 
 #include <inttypes.h>
@@ -32,13 +30,13 @@ typedef struct {
 static const config_row rows[] = {
     ROW(servers,    U64,  "1",    1, 64,      NULL, "Server processes.")
     ROW(ranks,      U64,  "1",    1, 64,      NULL, "Worker processes.")
-    ROW(bytes,      U64,  "4m",   4, 1 << 30, NULL, "Bytes of one tensor, float32.")
-    ROW(keys,       U64,  "16",   1, 65536,   NULL, "Tensors.")
-    ROW(pairs,      U64,  "7",    1, 100,     NULL, "Alternating measurements without and with snapshots.")
-    ROW(steps,      U64,  "200",  10, 100000, NULL, "Steps of each.")
-    ROW(compute_ms, U64,  "0",    0, 10000,   NULL, "Time between a step's end and the next one's gradients, in which a model would compute.")
-    ROW(rule,       TEXT, "adamw lr=1e-3", 0, 0, NULL, "Update rule; its state is in the snapshot, too.")
-    ROW(dir,        TEXT, "",     0, 0,       NULL, "Folder on the disk to be measured; empty: the present one.")
+    ROW(bytes,      U64,  "4m",   4, 1 << 30, NULL, "Bytes per tensor, float32.")
+    ROW(keys,       U64,  "16",   1, 65536,   NULL, "Number of tensors.")
+    ROW(pairs,      U64,  "7",    1, 100,     NULL, "Measurements, alternating without and with snapshots.")
+    ROW(steps,      U64,  "200",  10, 100000, NULL, "Steps per measurement.")
+    ROW(compute_ms, U64,  "0",    0, 10000,   NULL, "Simulated compute time per step.")
+    ROW(rule,       TEXT, "adamw lr=1e-3", 0, 0, NULL, "Update rule; its state is part of the snapshot.")
+    ROW(dir,        TEXT, "",     0, 0,       NULL, "Directory on the disk to measure; empty: the current directory.")
     ROW(json,       BOOL, "no",   0, 0,       NULL, "Print one JSON object.")
     {0},
 };
@@ -65,38 +63,21 @@ typedef struct {
     size_t n;
 } results;
 
-static double seconds_now(void)
-{
-    return (double)clock_ns(&clock_real) * 1e-9;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(double *values, size_t n, double q)
-{
-    qsort(values, n, sizeof *values, ascending);
-    return values[(size_t)(q * (double)(n - 1) + 0.5)];
-}
-
 /* ---- one rank -------------------------------------------------------------------------------- */
 static pen_status take_step(rank_state *w, double *spent)
 {
     pen_step step;
     if (w->s.compute_ms > 0) usleep((useconds_t)w->s.compute_ms * 1000);
-    const double start = seconds_now();
+    const double start = bench_seconds();
     pen_status status  = pen_step_begin(w->ctx, &step);
     if (status != PEN_OK) return status;
     for (size_t k = 0; k < w->s.keys; k++) pen_ready(w->ctx, w->tensor[k], PEN_ALL);
     status = pen_step_end(w->ctx, &step);
-    *spent = seconds_now() - start;
+    *spent = bench_seconds() - start;
     return status;
 }
 
-/* Asks for a snapshot when none is on its way; counts the complete ones. */
+/* Requests a snapshot when none is in progress; counts the complete ones. */
 static pen_status keep_busy(rank_state *w, pen_req *request, bool *is_asked)
 {
     if (w->rank != 0) return PEN_OK;
@@ -112,7 +93,7 @@ static pen_status keep_busy(rank_state *w, pen_req *request, bool *is_asked)
     return pen_snapshot(w->ctx, NULL, request);
 }
 
-/* Steps until rank 0 has no request left; all ranks take the same number. */
+/* Steps until rank 0 has no outstanding request; all ranks take the same number. */
 static pen_status calm_down(rank_state *w, pen_req *request, bool is_asked)
 {
     double unused, left = 1;
@@ -148,54 +129,38 @@ static pen_status run_steps(rank_state *w, bool with_snapshots)
     return status == PEN_OK ? calm_down(w, &request, is_asked) : status;
 }
 
-/* One snapshot while nobody trains: GB/s. */
+/* One snapshot without training; GB/s. */
 static pen_status write_alone(rank_state *w, double *rate)
 {
     pen_req request = {0};
     double unused, end = 0, start;
     pen_status status = w->rank == 0 ? pen_snapshot(w->ctx, NULL, &request) : PEN_OK;
-    usleep(SETTLE_US); /* the wish goes to the scheduler and back; the next step takes it */
+    usleep(SETTLE_US); /* the request goes to the scheduler and back; the next step takes it */
     if (status == PEN_OK) status = pen_barrier(pen_world(w->ctx), NULL, NULL);
     if (status == PEN_OK) status = take_step(w, &unused);
-    start = seconds_now();
+    start = bench_seconds();
     if (status == PEN_OK && w->rank == 0) status = pen_wait(&request, NULL);
-    end = seconds_now();
+    end = bench_seconds();
     if (status == PEN_OK) status = pen_barrier(pen_world(w->ctx), NULL, NULL);
     *rate = (double)w->part_bytes / (end - start) / 1e9;
     return status;
 }
 
-static double run_limit(const rank_state *w)
-{
-    char self[1024], words[1600], line[512] = "";
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0) return 0;
-    self[n]             = '\0';
-    *strrchr(self, '/') = '\0';
-    snprintf(words, sizeof words, "'%s/limits/limit_disk' '%s' %" PRIu64, self, w->s.dir,
-             w->part_bytes);
-    FILE *pipe_ = popen(words, "r");
-    if (pipe_ == NULL) return 0;
-    if (fgets(line, sizeof line, pipe_) == NULL) line[0] = '\0';
-    pclose(pipe_);
-    json_t *result    = json_loads(line, 0, NULL);
-    const double rate = json_number_value(json_object_get(result, "GBps"));
-    json_decref(result);
-    return rate;
-}
-
 static pen_status run_pair(rank_state *w, results *p, size_t i)
 {
     pen_status status = run_steps(w, false);
-    p->quiet[i]       = quantile(w->time, w->s.steps, 0.99);
-    p->quiet_p50[i]   = quantile(w->time, w->s.steps, 0.5);
+    p->quiet[i]       = bench_quantile(w->time, w->s.steps, 0.99);
+    p->quiet_p50[i]   = bench_quantile(w->time, w->s.steps, 0.5);
     if (status == PEN_OK) status = run_steps(w, true);
-    p->busy[i]      = quantile(w->time, w->s.steps, 0.99);
-    p->busy_p50[i]  = quantile(w->time, w->s.steps, 0.5);
+    p->busy[i]      = bench_quantile(w->time, w->s.steps, 0.99);
+    p->busy_p50[i]  = bench_quantile(w->time, w->s.steps, 0.5);
     p->snapshots[i] = (double)w->snapshots;
     p->stall[i]     = p->busy[i] / p->quiet[i];
     if (status == PEN_OK) status = write_alone(w, &p->rate[i]);
-    p->limit[i] = status == PEN_OK && w->rank == 0 ? run_limit(w) : 0;
+    p->limit[i] =
+        status == PEN_OK && w->rank == 0
+            ? bench_limit_rate(bench_limit("limit_disk '%s' %" PRIu64, w->s.dir, w->part_bytes))
+            : 0;
     p->ratio[i] = p->limit[i] > 0 ? p->rate[i] / p->limit[i] : 0;
     return status == PEN_OK ? pen_barrier(pen_world(w->ctx), NULL, NULL) : status;
 }
@@ -204,16 +169,16 @@ static void print_result(const rank_state *w, results *p)
 {
     const snapshot_settings *s = &w->s;
     const size_t n             = p->n;
-    const double stall = quantile(p->stall, n, 0.5), ratio = quantile(p->ratio, n, 0.5);
-    const double quiet = quantile(p->quiet, n, 0.5), busy = quantile(p->busy, n, 0.5);
-    const double rate = quantile(p->rate, n, 0.5), limit = quantile(p->limit, n, 0.5);
+    const double stall = bench_quantile(p->stall, n, 0.5), ratio = bench_quantile(p->ratio, n, 0.5);
+    const double quiet = bench_quantile(p->quiet, n, 0.5), busy = bench_quantile(p->busy, n, 0.5);
+    const double rate = bench_quantile(p->rate, n, 0.5), limit = bench_quantile(p->limit, n, 0.5);
     if (!s->json) {
         printf("snapshot   %" PRIu64 " keys of %" PRIu64 " bytes, %s, %" PRIu64
                " server(s), %" PRIu64 " rank(s), %.1f MB a snapshot\n",
                s->keys, s->bytes, s->rule, s->servers, s->ranks, (double)w->part_bytes / 1e6);
         printf("           step p99 %.2f ms without, %.2f ms with snapshots (%.0f in %" PRIu64
                " steps)   stall %.2f (%.2f to %.2f over %zu pairs)\n",
-               quiet * 1e3, busy * 1e3, quantile(p->snapshots, n, 0.5), s->steps, stall,
+               quiet * 1e3, busy * 1e3, bench_quantile(p->snapshots, n, 0.5), s->steps, stall,
                p->stall[0], p->stall[n - 1], n);
         printf("           written at %.2f GB/s   limit (plain file, fdatasync) %.2f GB/s   ratio "
                "%.2f (%.2f to %.2f)\n",
@@ -226,15 +191,14 @@ static void print_result(const rank_state *w, results *p)
         "bench", "snapshot", "bytes", (json_int_t)s->bytes, "keys", (json_int_t)s->keys, "ranks",
         (json_int_t)s->ranks, "servers", (json_int_t)s->servers, "rule", s->rule, "compute_ms",
         (json_int_t)s->compute_ms, "snapshot_bytes", (json_int_t)w->part_bytes, "quiet_us_p50",
-        quantile(p->quiet_p50, n, 0.5) * 1e6, "busy_us_p50", quantile(p->busy_p50, n, 0.5) * 1e6,
-        "quiet_us_p99", quiet * 1e6, "busy_us_p99", busy * 1e6, "stall", stall, "stall_min",
-        p->stall[0], "stall_max", p->stall[n - 1], "snapshots", quantile(p->snapshots, n, 0.5),
-        "write_GBps", rate, "limit_GBps", limit, "ratio", ratio, "ratio_min", p->ratio[0], "pairs",
-        (json_int_t)n, "steps", (json_int_t)s->steps);
+        bench_quantile(p->quiet_p50, n, 0.5) * 1e6, "busy_us_p50",
+        bench_quantile(p->busy_p50, n, 0.5) * 1e6, "quiet_us_p99", quiet * 1e6, "busy_us_p99",
+        busy * 1e6, "stall", stall, "stall_min", p->stall[0], "stall_max", p->stall[n - 1],
+        "snapshots", bench_quantile(p->snapshots, n, 0.5), "write_GBps", rate, "limit_GBps", limit,
+        "ratio", ratio, "ratio_min", p->ratio[0], "pairs", (json_int_t)n, "steps",
+        (json_int_t)s->steps);
     json_object_set_new(o, "ratio_max", json_real(p->ratio[n - 1]));
-    json_dumpf(o, stdout, JSON_COMPACT);
-    printf("\n");
-    json_decref(o);
+    command_print_json(o, JSON_COMPACT);
 }
 
 static pen_status run_pairs(rank_state *w)
@@ -292,9 +256,8 @@ static pen_status prepare(rank_state *w)
 int bench_snapshot_rank(int argc, char **argv)
 {
     rank_state w = {0};
-    int rest;
     int code =
-        command_settings(rows, &w.s, argc, argv, "usage: penstock bench snapshot [...]", &rest);
+        command_settings(rows, &w.s, argc, argv, "usage: penstock bench snapshot [...]", NULL);
     if (code >= 0) return code;
     pen_status status = prepare(&w);
     if (status == PEN_OK) status = run_pairs(&w);
@@ -313,55 +276,40 @@ static void remove_folder(const char *path)
 {
     char words[600];
     snprintf(words, sizeof words, "rm -rf '%s'", path);
-    if (system(words) != 0) fprintf(stderr, "penstock: %s was not removed\n", path);
+    if (system(words) != 0) fprintf(stderr, "penstock: cannot remove %s\n", path);
 }
 
 static int run_job(const snapshot_settings *s, const char *folder, int argc, char **argv)
 {
-    char self[1024], servers[24], ranks[24], store_dir[400];
-    const ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (size <= 0) return command_fail(1, "cannot find this program's own file: %m");
-    self[size] = '\0';
-    snprintf(servers, sizeof servers, "%" PRIu64, s->servers);
-    snprintf(ranks, sizeof ranks, "%" PRIu64, s->ranks);
+    char store_dir[400];
     snprintf(store_dir, sizeof store_dir, "%s/store", folder);
-    char **words = calloc((size_t)argc + 20, sizeof *words);
-    if (words == NULL) return command_fail(1, "no memory");
-    const char *head[] = {
-        "run",   "--standalone", "--no-prefix", "--servers", servers, "--nproc-per-node",
-        ranks,   "--store",      store_dir,     "--job",     "bench", self,
-        "bench", "snapshot-rank"};
-    int n = 0;
-    for (size_t i = 0; i < sizeof head / sizeof *head; i++) words[n++] = (char *)head[i];
-    for (int i = 1; i < argc; i++) { /* the rank's --dir is the folder that was made */
+    int kept = 0;
+    for (int i = 1; i < argc; i++) { /* the ranks get the new folder as --dir */
         if (strncmp(argv[i], "--dir", 5) != 0)
-            words[n++] = argv[i];
+            argv[kept++] = argv[i];
         else if (argv[i][5] == '\0')
             i++;
     }
-    words[n++]     = (char *)"--dir";
-    words[n++]     = (char *)folder;
-    const int code = command_run(n, words);
-    free(words);
-    return code;
+    const char *const flags[] = {"--store", store_dir, NULL};
+    const char *const verb[]  = {"snapshot-rank", "--dir", folder, NULL};
+    return bench_run_job(s->servers, s->ranks, flags, verb, kept, argv);
 }
 
 int bench_snapshot(int argc, char **argv)
 {
     snapshot_settings s;
-    int rest;
     char folder[300];
     int code =
         command_settings(rows, &s, argc, argv,
                          "usage: penstock bench snapshot [--servers S] [--ranks R] [--bytes B] "
-                         "[--keys K] [--dir FOLDER] [--json]",
-                         &rest);
+                         "[--keys K] [--dir DIR] [--json]",
+                         NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.bytes % sizeof(float) != 0)
         return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is not a multiple of 4", s.bytes);
     snprintf(folder, sizeof folder, "%s/penstock-bench-XXXXXX", s.dir[0] != '\0' ? s.dir : ".");
-    if (mkdtemp(folder) == NULL) return command_fail(1, "cannot make a folder at %s: %m", folder);
+    if (mkdtemp(folder) == NULL)
+        return command_fail(1, "cannot create the directory %s: %m", folder);
     code = run_job(&s, folder, argc, argv);
     remove_folder(folder);
     return code;

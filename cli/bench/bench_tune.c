@@ -1,11 +1,11 @@
-/* bench_tune.c - `penstock bench tune`: which algorithm of each collective is fastest here, as a setting.
+/* bench_tune.c - `penstock bench tune`: finds the fastest algorithm of each collective here, as a setting.
  *
  *     export PENSTOCK_COLL_ALGORITHM="$(penstock bench tune --ranks 4)"
  *
- * Each algorithm is measured by `penstock bench COLLECTIVE` with a rule that names it for all sizes, and so is the
- * choice that is built in.  A rule is written where another algorithm needs less than 0.95 of the built-in choice's
- * time, the shortest of some rounds for both; measurements go to stderr, the rules alone to stdout.  What is longer than a
- * setting may be loses the rules that gain least.
+ * `penstock bench COLLECTIVE` measures each algorithm, with a rule that selects it for all sizes, and the built-in
+ * choice.  An algorithm gets a rule where it needs less than 0.95 of the built-in choice's time; for both the shortest
+ * of several rounds counts.  Measurements go to stderr, only the rules to stdout.  If the rules exceed the length of
+ * a setting, those with the smallest gain are dropped.
  */
 #include "cli/bench/bench.h"
 #include "cli/bench/bench_coll.h"
@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct {
     uint64_t ranks, min_bytes, max_bytes, factor, rounds;
@@ -30,13 +29,13 @@ typedef struct {
 /* clang-format off */
 static const config_row rows[] = {
     ROW(ranks,     U64,  "2",   2,     64,    NULL, "Worker processes.")
-    ROW(min_bytes, U64,  "1k",  64,    1e12,  NULL, "The smallest size.")
-    ROW(max_bytes, U64,  "16m", 64,    1e12,  NULL, "The largest size.")
-    ROW(factor,    U64,  "4",   2,     65536, NULL, "From one size to the next.")
-    ROW(seconds,   F64,  "0.2", 0.001, 60,    NULL, "Time for each algorithm at each size.")
-    ROW(rounds,    U64,  "3",   1,     100,   NULL, "Times that all are measured, in turns; the shortest counts.")
-    ROW(transport, ENUM, "tcp", 0,     0,     bench_coll_transports, "shm: shared memory; tcp: as between hosts.")
-    ROW(only,      TEXT, "",    0,     0,     NULL, "Measure this collective alone, such as all-reduce.")
+    ROW(min_bytes, U64,  "1k",  64,    1e12,  NULL, "Smallest message size.")
+    ROW(max_bytes, U64,  "16m", 64,    1e12,  NULL, "Largest message size.")
+    ROW(factor,    U64,  "4",   2,     65536, NULL, "Multiplication factor between sizes.")
+    ROW(seconds,   F64,  "0.2", 0.001, 60,    NULL, "Measuring time per algorithm and size.")
+    ROW(rounds,    U64,  "3",   1,     100,   NULL, "Number of rounds; the shortest time of each algorithm counts.")
+    ROW(transport, ENUM, "tcp", 0,     0,     bench_coll_transports, "shm: shared memory; tcp: sockets, as between hosts.")
+    ROW(only,      TEXT, "",    0,     0,     NULL, "Tune only this collective, for example all-reduce.")
     {0},
 };
 
@@ -74,13 +73,12 @@ static void read_lines(FILE *from, timings *t)
     }
 }
 
-/* With `rule` as the setting; "": the built-in choice.  false: the job failed, as where an algorithm cannot do it. */
+/* With `rule` as the setting; "": the built-in choice.  false: the job failed, for example an unsupported algorithm. */
 static bool measure(const tune_settings *s, bench_coll_kind kind, const char *rule, timings *t)
 {
     char self[1024], words[2048];
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0 || setenv("PENSTOCK_COLL_ALGORITHM", rule, 1) != 0) return false;
-    self[n] = '\0';
+    if (!command_self(self, sizeof self) || setenv("PENSTOCK_COLL_ALGORITHM", rule, 1) != 0)
+        return false;
     snprintf(words, sizeof words,
              "'%s' bench %s --ranks %" PRIu64 " --min-bytes %" PRIu64 " --max-bytes %" PRIu64
              " --factor %" PRIu64 " --seconds %g --pairs 3 --no-limit --transport %s --json "
@@ -93,7 +91,7 @@ static bool measure(const tune_settings *s, bench_coll_kind kind, const char *ru
     return pclose(job) == 0 && t->n > 0;
 }
 
-static void tell(bench_coll_kind kind, const char *algorithm, const timings *t)
+static void print_times(bench_coll_kind kind, const char *algorithm, const timings *t)
 {
     fprintf(stderr, "%-15s %-20s", bench_coll_names[kind], algorithm);
     for (size_t i = 0; i < t->n; i++) fprintf(stderr, " %10.1f", t->time_us[i]);
@@ -105,7 +103,7 @@ static void tell(bench_coll_kind kind, const char *algorithm, const timings *t)
 typedef struct {
     struct {
         char text[96];
-        double gain; /* built-in time by the time of this, where that is largest */
+        double gain; /* largest ratio of the built-in time to this time */
     } rule[RULES_MAX];
     size_t n;
 } rules;
@@ -117,7 +115,7 @@ static size_t length(const rules *r)
     return n;
 }
 
-/* Leaves out rules that gain little until the rest is as long as a setting may be. */
+/* Drops rules with the smallest gain until the rest fits into a setting. */
 static void shorten(rules *r)
 {
     size_t dropped = 0;
@@ -125,22 +123,22 @@ static void shorten(rules *r)
         size_t least = 0;
         for (size_t i = 1; i < r->n; i++)
             if (r->rule[i].gain < r->rule[least].gain) least = i;
-        fprintf(stderr, "left out, gains %.0f %%: %s\n", 100 * (r->rule[least].gain - 1),
+        fprintf(stderr, "dropped rule with %.0f %% gain: %s\n", 100 * (r->rule[least].gain - 1),
                 r->rule[least].text);
         memmove(&r->rule[least], &r->rule[least + 1], (--r->n - least) * sizeof r->rule[0]);
     }
     if (dropped > 0)
-        fprintf(stderr, "%zu rules left out: a setting has room for %d bytes\n", dropped,
+        fprintf(stderr, "dropped %zu rules: a setting holds at most %d bytes\n", dropped,
                 CONFIG_TEXT_BYTES - 1);
 }
 
-/* A rule speaks of the bytes of a member's part where there are parts. */
+/* For collectives with parts a rule counts the bytes of one part. */
 static double rule_bytes(const tune_settings *s, bench_coll_kind kind, double bytes)
 {
     return floor(bench_coll_has_parts(kind) ? bytes / (double)s->ranks : bytes);
 }
 
-/* Sizes [first, last] go to `algorithm`; borders lie half way between the sizes measured. */
+/* Assigns sizes [first, last] to `algorithm`; borders are half way between measured sizes. */
 static void add_rule(rules *r, const tune_settings *s, coll_kind coll, bench_coll_kind kind,
                      const timings *t, const timings *built_in, size_t first, size_t last)
 {
@@ -221,11 +219,11 @@ static int tune(rules *r, const tune_settings *s, bench_coll_kind kind, coll_kin
         for (size_t c = 0; c < n; c++)
             if (!measure_again(s, kind, coll, name[c], &t[c]) && c == 0)
                 return command_fail(
-                    1, "`penstock bench %s --ranks %" PRIu64 "` fails: try it by itself",
+                    1, "`penstock bench %s --ranks %" PRIu64 "` failed; run it alone to see why",
                     bench_coll_names[kind], s->ranks);
     timings best = t[0];
     for (size_t c = 0; c < n; c++) {
-        tell(kind, c == 0 ? "(built in)" : name[c], &t[c]);
+        print_times(kind, c == 0 ? "(built in)" : name[c], &t[c]);
         if (c > 0) take_better(&best, &t[0], &t[c], name[c]);
     }
     add_rules(r, s, coll, kind, &best, &t[0]);
@@ -239,7 +237,7 @@ static bool is_tuned(const char *only)
     return false;
 }
 
-static void tell_sizes(const tune_settings *s)
+static void print_sizes(const tune_settings *s)
 {
     fprintf(stderr, "%-15s %-20s", "us", "bytes:");
     for (uint64_t b = s->min_bytes; b <= s->max_bytes; b *= s->factor)
@@ -250,19 +248,17 @@ static void tell_sizes(const tune_settings *s)
 int bench_tune(int argc, char **argv)
 {
     tune_settings s;
-    rules r = {0};
-    int rest, code;
-    code = command_settings(rows, &s, argc, argv,
-                            "usage: penstock bench tune [--ranks N] [--transport shm|tcp]", &rest);
+    rules r  = {0};
+    int code = command_settings(
+        rows, &s, argc, argv, "usage: penstock bench tune [--ranks N] [--transport shm|tcp]", NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.min_bytes > s.max_bytes)
         return command_fail(EXIT_USAGE, "--min-bytes %" PRIu64 " is more than --max-bytes %" PRIu64,
                             s.min_bytes, s.max_bytes);
     if (!is_tuned(s.only))
-        return command_fail(EXIT_USAGE, "--only '%s' is not a collective that has algorithms",
+        return command_fail(EXIT_USAGE, "--only '%s' is not a collective with several algorithms",
                             s.only);
-    tell_sizes(&s);
+    print_sizes(&s);
     code = 0;
     for (size_t i = 0; i < TUNED && code == 0; i++) {
         if (s.only[0] != '\0' && strcmp(s.only, bench_coll_names[tuned[i].bench]) != 0) continue;

@@ -13,21 +13,18 @@ enum { KEYS_MAX = 256 };
 
 static const char usage[] =
     "usage: penstock config --config_file X.yml [--force] [--KEY VALUE]...\n\n"
-    "Writes a configuration file of accelerate, as `accelerate config` does, but from flags: "
-    "nothing is\n"
-    "asked.  Without --config_file (or --out) it is printed, and only with --force a file is "
-    "written over.  A KEY is "
-    "a "
-    "key of\n"
-    "that file, with - or _.  The first key of a section deepspeed_config or fsdp_config chooses\n"
-    "distributed_type.";
+    "Writes an accelerate configuration file from flags, without questions.  Without "
+    "--config_file\n"
+    "(or --out) it goes to stdout.  --force overwrites an existing file.  KEY is a key of the "
+    "file,\n"
+    "with - or _.  The first key of section deepspeed_config or fsdp_config sets distributed_type.";
 
-/* The keys as a table of settings, which is what help is written from. */
+/* The keys as a table of settings, for --help. */
 static int print_help(void)
 {
     config_row rows[KEYS_MAX] = {
-        {"config_file", CONFIG_TEXT, 0, "", 0, 0, NULL, "The file to write; --out is the same."},
-        {"force", CONFIG_BOOL, 0, "no", 0, 0, NULL, "Write over it when it is there already."}};
+        {"config_file", CONFIG_TEXT, 0, "", 0, 0, NULL, "File to write; same as --out."},
+        {"force", CONFIG_BOOL, 0, "no", 0, 0, NULL, "Overwrite an existing file."}};
     size_t n = 2;
     for (const key_row *row = accelerate_keys; row->path != NULL && n + 1 < KEYS_MAX; row++)
         if (key_flag_name(row) != NULL && row->use != KEY_IDLE)
@@ -50,7 +47,7 @@ typedef struct {
     bool force;
 } request;
 
-/* One flag; *i then stands on its value.  -1: go on; else the exit code. */
+/* One flag; *i moves on to its value.  -1: go on; else the exit code. */
 static int take_flag(request *r, int argc, char **argv, int *i)
 {
     char name[DOCUMENT_PATH_BYTES];
@@ -96,7 +93,7 @@ static pen_status add_missing(document *d, const char *path, const char *text, d
     return document_find(d, path) != NULL ? PEN_OK : document_add(d, path, text, kind, 0, why);
 }
 
-/* What `accelerate config` would have written of what nobody asked for. */
+/* Keys that were not given, as `accelerate config` writes them. */
 static pen_status fill(document *d, pen_error *why)
 {
     static const struct {
@@ -143,7 +140,7 @@ static const char *nothing_given(const void *user, const char *setting, const ch
     return NULL;
 }
 
-/* `penstock run` would take it. */
+/* Refuses what `penstock run` would refuse. */
 static pen_status check(const document *d, pen_error *why)
 {
     static const resolve_flags no_flags = {.lr = NULL};
@@ -160,7 +157,7 @@ static pen_status write_file(request *r, pen_error *why)
 {
     char temporary[CONFIG_TEXT_BYTES * 2];
     if (!r->force && access(r->out, F_OK) == 0)
-        return why_set(why, PEN_BAD_SETTING, "%s is there already; --force writes over it", r->out);
+        return why_set(why, PEN_BAD_SETTING, "%s already exists; --force overwrites it", r->out);
     snprintf(temporary, sizeof temporary, "%.400s.part", r->out);
     FILE *file = fopen(temporary, "w");
     if (file == NULL) return why_set(why, PEN_STORE, "cannot write %.200s: %m", temporary);
@@ -177,8 +174,7 @@ int command_config(int argc, char **argv)
     request r = {.d = {.name = "the flags"}, .out = NULL};
     pen_error why;
     int code = -1;
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return print_help();
+    if (command_asks_help(argc, argv)) return print_help();
     for (int i = 1; i < argc && code < 0; i++) code = take_flag(&r, argc, argv, &i);
     if (code < 0) {
         pen_status status = fill(&r.d, &why);

@@ -29,20 +29,22 @@ static void write_setting(const config_row *row, const char *readers, void *out)
 static void page_settings(FILE *out)
 {
     fprintf(out, "# Settings\n\n%s", generated);
-    fprintf(
-        out,
-        "Each is a flag of the processes that read it and of `penstock run` (with `-` or `_`), a\n"
-        "variable of the environment, a key of the file that `PENSTOCK_CONFIG` names, and, for\n"
-        "workers, a string of `pen_init`. Later wins: default, program, file, environment,\n"
-        "flag.\n");
-    fprintf(out, "\n## Of a job\n\n"
+    fprintf(out,
+            "A setting is a flag of `penstock run` and of the processes that read it (with `-` or "
+            "`_`),\n"
+            "an environment variable, a key of the file named by `PENSTOCK_CONFIG`, and, for "
+            "workers, a\n"
+            "string of `pen_init`. Later sources override earlier ones: default, program, file,\n"
+            "environment, flag.\n");
+    fprintf(out, "\n## Job\n\n"
                  "| flag | environment | read by | default | accepted | meaning |\n"
                  "|---|---|---|---|---|---|\n");
     command_each_setting(write_setting, out);
-    fprintf(out,
-            "\n## Of a program\n\nWhat only the program can know: strings of `pen_init`, and no "
-            "flag, variable or line of a file.\n\n"
-            "| string of `pen_init` | default | accepts | meaning |\n|---|---|---|---|\n");
+    fprintf(
+        out,
+        "\n## Program\n\nOnly the program can set these, as strings of `pen_init`; they are not "
+        "flags, variables or keys of a file.\n\n"
+        "| string of `pen_init` | default | accepts | meaning |\n|---|---|---|---|\n");
     for (const config_row *row = worker_promises_rows; row->name != NULL; row++) {
         char accepted[64];
         config_accepted(row, accepted, sizeof accepted);
@@ -56,35 +58,35 @@ static void page_environment(FILE *out)
     fprintf(out, "# Where rank and address come from\n\n%s", generated);
     fprintf(
         out,
-        "Workers, servers and the scheduler find their place in a job by one table.\n"
-        "`penstock env` prints what a process started in the same place would find, which\n"
-        "variable says so, and what is ignored; `--role` takes the view of a server or of the\n"
+        "Workers, servers and the scheduler read rank, world size and address from one table.\n"
+        "`penstock env` prints what a process started in the same place would use, the source\n"
+        "of each value, and what is ignored. `--role` shows the view of a server or of the\n"
         "scheduler.\n\n"
-        "The order, first wins:\n\n"
+        "The first source wins:\n\n"
         "1. flags and `PENSTOCK_*`;\n"
-        "2. the names of torchrun in the table below;\n"
-        "3. what the program itself says (`pen_init`), or the file of `PENSTOCK_CONFIG`;\n"
+        "2. torchrun's variables in the table below;\n"
+        "3. the program (`pen_init`), or the file named by `PENSTOCK_CONFIG`;\n"
         "4. one other launcher: the first in the order of the table that started this process.\n\n"
-        "A launcher that is not the one chosen says nothing at all, so two worlds are never\n"
-        "mixed. `WORLD_SIZE` may complete a launcher; when both name a number and they differ,\n"
-        "the process ends with a sentence. So does a world that is only half described: a\n"
-        "worker with a rank and no address, or with an address and no rank. A worker about\n"
-        "which nothing is said trains alone.\n\n"
-        "Local rank, workers on this machine, node and nodes need not be said: what a launcher\n"
-        "has no word for, the scheduler finds by machine (boot id and host name, or `host_id`).\n"
-        "A local rank without the number of local ranks is kept when it fits what is found. Of\n"
-        "a job that runs `penstock env` prints these as `from the scheduler`.\n\n"
-        "Slurm counts in a job step of several tasks that is not an interactive shell; under\n"
-        "`mpirun` in a Slurm job Open MPI counts. Where torchrun's agent owns `MASTER_PORT`,\n"
-        "the scheduler's port is the next one. `DMLC_ROLE` must agree with what is started.\n\n");
+        "Variables of any other launcher are ignored, so two worlds are never mixed.\n"
+        "`WORLD_SIZE` may complete a launcher; if both give a number and they differ, the\n"
+        "process fails. An incomplete world fails too: a worker with a rank but no address, or\n"
+        "with an address but no rank. A worker without any of these variables trains alone.\n\n"
+        "Local rank, local world size, node and number of nodes are optional: the scheduler\n"
+        "derives them from the machine (boot id and host name, or `host_id`). A local rank\n"
+        "without a local world size is kept if it fits the derived values. While the job runs,\n"
+        "`penstock env` prints these as `from the scheduler`.\n\n"
+        "Slurm's variables are used in a job step of several tasks that is not an interactive\n"
+        "shell; under `mpirun` in a Slurm job Open MPI's are used. If torchrun's agent owns\n"
+        "`MASTER_PORT`, the scheduler uses the next port. `DMLC_ROLE` must match the role of\n"
+        "the process.\n\n");
     launch_write_markdown(out);
 }
 
 static void page_status(FILE *out)
 {
     static const char *const remedies[] = {
-        "nobody: done", "wait", "the caller", "try again", "rejoin", "the operator", "stop"};
-    fprintf(out, "# Statuses\n\n%s| status | value | who must act | meaning |\n|---|---|---|---|\n",
+        "none: success", "wait", "the caller", "try again", "rejoin", "the operator", "stop"};
+    fprintf(out, "# Statuses\n\n%s| status | value | action by | meaning |\n|---|---|---|---|\n",
             generated);
 #define PEN_X(name, value, remedy, text)                                                           \
     fprintf(out, "| `PEN_%s` | %d | %s | %s |\n", #name, value, remedies[PEN_ACT_##remedy], text);
@@ -108,13 +110,14 @@ static void page_stats(FILE *out)
     fprintf(out, "| name | kind | unit | metric of servers and workers | meaning |\n"
                  "|---|---|---|---|---|\n");
     for (int i = 0; i < STAT_COUNT; i++) write_stat(out, &stat_rows[i], NULL);
-    fprintf(out, "\n## Distributions\n\nMetrics of servers and workers only, in buckets that are "
-                 "powers of two, and counted while the setting `http` is given.\n\n"
-                 "| name | kind | unit | metric | meaning |\n|---|---|---|---|---|\n");
+    fprintf(
+        out,
+        "\n## Histograms\n\nMetrics of servers and workers, with power-of-two buckets; collected "
+        "only while the setting `http` is given.\n\n"
+        "| name | kind | unit | metric | meaning |\n|---|---|---|---|---|\n");
     for (int i = 0; i < STAT_SPREADS; i++) write_stat(out, &stat_spread_rows[i], "histogram");
-    fprintf(out,
-            "\n## Of the scheduler\n\nMetrics only ([design/metrics.md](design/metrics.md)).\n\n"
-            "| name | kind | unit | metric | meaning |\n|---|---|---|---|---|\n");
+    fprintf(out, "\n## Scheduler\n\nMetrics only ([design/metrics.md](design/metrics.md)).\n\n"
+                 "| name | kind | unit | metric | meaning |\n|---|---|---|---|---|\n");
     for (const stat_row *row = scheduler_metric_rows; row->name != NULL; row++)
         write_stat(out, row, NULL);
 }
@@ -127,31 +130,31 @@ static void page_optim(FILE *out)
 
 static void page_schedules(FILE *out)
 {
-    fprintf(out, "# Schedules of the rate\n\n%s", generated);
+    fprintf(out, "# Learning rate schedules\n\n%s", generated);
     lr_schedule_write_markdown(out);
 }
 
 static void page_families(FILE *out)
 {
+    fprintf(
+        out,
+        "# Families\n\n%sEach family is a folder with a contract header, a registry and one file "
+        "per member.\n",
+        generated);
     fprintf(out,
-            "# Families\n\n%sEach is a folder with a contract header, a registry and one file per "
-            "member.\n",
-            generated);
-    fprintf(out,
-            "\n## Transports (`common/net/transport/`)\n\n| scheme | what it is |\n|---|---|\n");
+            "\n## Transports (`common/net/transport/`)\n\n| scheme | description |\n|---|---|\n");
     for (int i = 0; transport_all[i] != NULL; i++)
         fprintf(out, "| `%s` | %s |\n", transport_all[i]->scheme, transport_all[i]->doc);
-    fprintf(
-        out,
-        "\n## Consistency rules (`server/shard/core/sync/`)\n\n| rule | what it is |\n|---|---|\n");
+    fprintf(out, "\n## Consistency rules (`server/shard/core/sync/`)\n\n| rule | description "
+                 "|\n|---|---|\n");
     for (int i = 0; sync_all[i] != NULL; i++)
         fprintf(out, "| `%s` | %s |\n", sync_all[i]->name, sync_all[i]->doc);
-    fprintf(
-        out,
-        "\n## Places outside of memory (`common/offload/`)\n\n| place | what it is |\n|---|---|\n");
+    fprintf(out,
+            "\n## Offload targets (`common/offload/`)\n\n| target | description |\n|---|---|\n");
     for (int i = 0; tier_all[i] != NULL; i++)
         fprintf(out, "| `%s` | %s |\n", tier_all[i]->name, tier_all[i]->doc);
-    fprintf(out, "\n## Devices (`common/compute/device/`)\n\n| device | what it is |\n|---|---|\n");
+    fprintf(out,
+            "\n## Devices (`common/compute/device/`)\n\n| device | description |\n|---|---|\n");
     for (int i = 0; device_all[i] != NULL; i++)
         fprintf(out, "| `%s` | %s |\n", device_all[i]->name, device_all[i]->doc);
 }
@@ -159,11 +162,10 @@ static void page_families(FILE *out)
 static void page_config_keys(FILE *out)
 {
     fprintf(out, "# Keys of configuration files\n\n%s", generated);
-    fprintf(
-        out,
-        "What each key of a DeepSpeed JSON file and of an accelerate YAML file means to\n"
-        "`penstock run`; how to use them is in [config-files.md](config-files.md). Keys without\n"
-        "effect are told once; any other key is an error.\n");
+    fprintf(out,
+            "What each key of a DeepSpeed JSON file and of an accelerate YAML file means to\n"
+            "`penstock run`; [config-files.md](config-files.md) shows how to use the files. Keys\n"
+            "without effect are reported once; an unknown key is an error.\n");
     fprintf(out, "\n## DeepSpeed (`--ds-config`)\n\n");
     keys_write_markdown(deepspeed_keys, out);
     fprintf(out, "\n## accelerate (`--config`)\n\n");
@@ -184,8 +186,8 @@ static int print_help(void)
     char usage[2048];
     int n = snprintf(usage, sizeof usage,
                      "usage: penstock docs PAGE\n"
-                     "       penstock docs man DIR      writes the manual pages into DIR\n"
-                     "       penstock docs completion   prints the completion for bash\n\n"
+                     "       penstock docs man DIR      writes the man pages to DIR\n"
+                     "       penstock docs completion   prints the bash completion\n\n"
                      "Pages:\n\n");
     for (size_t i = 0; i < N_PAGES; i++)
         n += snprintf(usage + n, sizeof usage - (size_t)n, "  %s\n", pages[i].name);
@@ -197,7 +199,7 @@ static int write_manual(const char *folder)
     size_t n;
     page *all = pages_collect(&n);
     pen_error why;
-    if (all == NULL) return command_fail(1, "no memory for the manual");
+    if (all == NULL) return command_fail(1, "no memory for the man pages");
     const pen_status status = pages_write_manuals(all, n, folder, &why);
     pages_free(all, n);
     return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
@@ -216,12 +218,11 @@ static int write_completion(void)
 int command_docs(int argc, char **argv)
 {
     const char *names[N_PAGES];
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
-        return print_help();
+    if (argc < 2 || command_asks_help(2, argv)) return print_help();
     if (strcmp(argv[1], "completion") == 0) return write_completion();
     if (strcmp(argv[1], "man") == 0 && argc == 3) return write_manual(argv[2]);
     if (strcmp(argv[1], "man") == 0)
-        return command_fail(EXIT_USAGE, "say where to: penstock docs man DIR");
+        return command_fail(EXIT_USAGE, "missing DIR; use penstock docs man DIR");
     for (size_t i = 0; i < N_PAGES; i++) {
         names[i] = pages[i].name;
         if (strcmp(argv[1], pages[i].name) != 0) continue;

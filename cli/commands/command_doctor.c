@@ -1,4 +1,4 @@
-/* command_doctor.c - `penstock doctor`: what of this machine will make a job slow, or fail, and what to do about it. */
+/* command_doctor.c - `penstock doctor`: what on this machine makes a job slow or fail, with remedies. */
 #include "cli/command.h"
 #include "cli/commands/control.h"
 #include "cli/doctor/doctor.h"
@@ -25,14 +25,14 @@ static const char *const fail_names[]  = {"look", "bad", "never", NULL};
     CONFIG_ROW(doctor_settings, name, type, dfl, 0, max, choices, doc)
 /* clang-format off */
 static const config_row doctor_rows[] = {
-    ROW(master_addr, TEXT, "",     0,     NULL,          "Host of the scheduler to try; empty: MASTER_ADDR, and without it none is tried.")
-    ROW(master_port, U64,  "0",    65535, NULL,          "Port of the scheduler to try; 0: MASTER_PORT, or 29500.")
-    ROW(store,       TEXT, "",     0,     NULL,          "Folder where snapshots will go; empty: the one we are in.")
-    ROW(fail_on,     ENUM, "bad",  0,     fail_names,    "The mildest finding that makes the exit code 1: look (a job may be slow), bad (it will fail).")
+    ROW(master_addr, TEXT, "",     0,     NULL,          "Host of the scheduler to test; empty: MASTER_ADDR, if set.")
+    ROW(master_port, U64,  "0",    65535, NULL,          "Port of the scheduler to test; 0: MASTER_PORT, or 29500.")
+    ROW(store,       TEXT, "",     0,     NULL,          "Snapshot directory; empty: the current directory.")
+    ROW(fail_on,     ENUM, "bad",  0,     fail_names,    "Mildest finding with exit code 1: look (a job may be slow), bad (it will fail), or never.")
     ROW(json,        BOOL, "no",   0,     NULL,          "Print JSON.")
-    ROW(encryption,  ENUM, "auto", 0,     guard_choices, "How the scheduler is reached: auto as `penstock run` wrote down, on, or clear.")
-    ROW(secret_file, TEXT, "",     0,     NULL,          "The job's secret; empty: that which `penstock run` wrote down.")
-    ROW(root,        TEXT, "",     0,     NULL,          "A folder that stands for / when files of /proc, /sys and /dev are read.")
+    ROW(encryption,  ENUM, "auto", 0,     guard_choices, "Encryption to the scheduler: auto (as recorded by `penstock run`), on, or clear.")
+    ROW(secret_file, TEXT, "",     0,     NULL,          "File with the job's secret; empty: as recorded by `penstock run`.")
+    ROW(root,        TEXT, "",     0,     NULL,          "Directory that replaces / for files of /proc, /sys and /dev.")
     {0},
 };
 /* clang-format on */
@@ -49,8 +49,8 @@ static void print(const doctor *d)
         if (f->remedy[0] != '\0') printf("  %-4s  %-15s -> %s\n", "", "", f->remedy);
         n[f->level]++;
     }
-    printf("\n%d fine, %d to note, %d to look at, %d bad\n", n[FINDING_OK], n[FINDING_NOTE],
-           n[FINDING_LOOK], n[FINDING_BAD]);
+    printf("\n%d ok, %d note, %d look, %d bad\n", n[FINDING_OK], n[FINDING_NOTE], n[FINDING_LOOK],
+           n[FINDING_BAD]);
 }
 
 static void print_json(const doctor *d, finding_level worst)
@@ -63,25 +63,22 @@ static void print_json(const doctor *d, finding_level worst)
                                              f->what, "text", f->text, "remedy", f->remedy));
     }
     json_t *page = json_pack("{s:s, s:o}", "worst", level_names[worst], "findings", all);
-    json_dumpf(page, stdout, JSON_COMPACT);
-    printf("\n");
-    json_decref(page);
+    command_print_json(page, JSON_COMPACT);
 }
 
 int command_doctor(int argc, char **argv)
 {
     doctor_settings s;
-    int rest;
-    int code = command_settings(
+    const int code = command_settings(
         doctor_rows, &s, argc, argv,
         "usage: penstock doctor [--master-addr HOST] [--master-port PORT] [--store DIR] "
         "[--json]\n\n"
-        "Looks at processors, memory, limits, network, disk and devices of this machine, and with\n"
-        "a scheduler at the way to it and to its job.  ok: as it should be; note: good to know;\n"
-        "look: a job may be slow, or only works while it is small; bad: it will fail.",
-        &rest);
+        "Checks processors, memory, limits, network, disk and devices of this machine.  With a\n"
+        "scheduler it also checks the connections to it and to its job.  ok: as expected; note: "
+        "for\n"
+        "information; look: a job may be slow, or fail when it is large; bad: a job will fail.",
+        NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     const char *port = config_env("MASTER_PORT");
     if (s.master_port == 0) s.master_port = port != NULL ? strtoull(port, NULL, 10) : 29500;
     control_protect(s.encryption, s.secret_file);

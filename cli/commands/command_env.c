@@ -1,5 +1,5 @@
-/* command_env.c - `penstock env`: rank, world and address as a process started here would find them, and from what;
- * of a job that runs, also what its scheduler has found. */
+/* command_env.c - `penstock env`: rank, world size and address that a process started here would use, and their source;
+ * for a running job also what its scheduler derived. */
 #include "cli/command.h"
 #include "cli/commands/control.h"
 #include "cli/commands/place.h"
@@ -21,9 +21,9 @@ static const launch_role role_of_index[] = {LAUNCH_WORKER, LAUNCH_SERVER, LAUNCH
 /* clang-format off */
 static const config_row rows[] = {
     {"role", CONFIG_ENUM, offsetof(env_settings, role), "worker", 0, 0, roles,
-     "Whose place: that of a worker, a server or the scheduler."},
+     "Role of the process: worker, server or scheduler."},
     {"json", CONFIG_BOOL, offsetof(env_settings, json), "no", 0, 0, NULL,
-     "JSON instead of lines."},
+     "Print JSON."},
     {0},
 };
 /* clang-format on */
@@ -53,14 +53,14 @@ static pen_status tell(launch_role role, launch_told *told, pen_error *why)
     return status;
 }
 
-/* ---- what a running scheduler has found ------------------------------------------------------------------- */
+/* ---- values from a running scheduler ------------------------------------------------------------------- */
 
 enum { ASK_MS = 500 };
 
 static void learn(launch_place *p, launch_item item, int64_t value)
 {
     launch_value *v = &p->value[item];
-    if (v->text[0] != '\0') return; /* what a launcher says stays */
+    if (v->text[0] != '\0') return; /* the launcher's value has precedence */
     snprintf(v->text, sizeof v->text, "%lld", (long long)value);
     snprintf(v->from, sizeof v->from, "the scheduler");
 }
@@ -78,7 +78,8 @@ static void learn_from(launch_place *p, int32_t rank, const wire_control *status
     int32_t here = 0, last = -1;
     for (uint32_t i = 0; i < n; i++)
         if (is_here(&all[i]) && all[i].member.rank == rank) own = &all[i];
-    if (own == NULL || strcmp(status->u.status.phase, "joining") == 0) return; /* others come */
+    if (own == NULL || strcmp(status->u.status.phase, "joining") == 0)
+        return; /* others may still join */
     for (uint32_t i = 0; i < n; i++) {
         if (!is_here(&all[i])) continue;
         here += all[i].member.node == own->member.node;
@@ -90,7 +91,7 @@ static void learn_from(launch_place *p, int32_t rank, const wire_control *status
     learn(p, LAUNCH_NODES, last + 1);
 }
 
-/* Where nobody says them, local ranks and nodes are the scheduler's, if the job runs.  Its silence changes nothing. */
+/* Local ranks and nodes that the launcher does not set come from the scheduler, if the job runs and it answers. */
 static void ask_scheduler(launch_place *p)
 {
     const bool is_whole = p->value[LAUNCH_LOCAL_RANK].text[0] != '\0' &&
@@ -131,16 +132,14 @@ static void print_json(const env_settings *s, const launch_place *p, const pen_e
 {
     json_t *all = as_json(s, p, why == NULL);
     if (why != NULL) json_object_set_new(all, "error", json_string(why->text));
-    json_dumpf(all, stdout, JSON_INDENT(2));
-    printf("\n");
-    json_decref(all);
+    command_print_json(all, JSON_INDENT(2));
 }
 
 static void print_lines(const env_settings *s, const launch_place *p, bool is_whole)
 {
     printf("role              %s\n", roles[s->role]);
     printf("launcher          %s\n", p->launcher != NULL ? p->launcher : "none");
-    if (is_whole && p->is_alone) printf("alone             yes: it trains without others\n");
+    if (is_whole && p->is_alone) printf("alone             yes: trains as a single process\n");
     for (int i = 0; i < LAUNCH_ITEMS; i++)
         if (p->value[i].text[0] != '\0')
             printf("%-17s %-23s from %s\n", launch_item_name((launch_item)i), p->value[i].text,
@@ -149,7 +148,7 @@ static void print_lines(const env_settings *s, const launch_place *p, bool is_wh
         const char *reason = p->ignored[i].why;
         const bool is_name = reason[0] != '\0' && strchr(reason, ' ') == NULL;
         printf("ignored           %s%s%s%s\n", p->ignored[i].name, reason[0] != '\0' ? ": " : "",
-               reason, is_name ? " comes first" : "");
+               reason, is_name ? " has precedence" : "");
     }
 }
 
@@ -162,9 +161,7 @@ int command_env(int argc, char **argv)
     int rest;
     const char *usage = "usage: penstock env [--role worker|server|scheduler] [--json]";
     config_defaults(rows, &s);
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return command_help(usage, rows);
+    if (command_asks_help(argc, argv)) return command_help(usage, rows);
     if (config_from_argv(rows, &s, argc, argv, &rest, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);

@@ -1,4 +1,4 @@
-/* command_export.c - `penstock export` and `penstock import`: parameters to and from files that other systems read. */
+/* command_export.c - `penstock export` and `penstock import`: parameters to and from safetensors files. */
 #include "cli/command.h"
 #include "common/snapshot/safetensors.h"
 #include "common/snapshot/store.h"
@@ -23,14 +23,14 @@ static const char *const formats[] = {"safetensors", NULL};
 
 /* clang-format off */
 static const config_row export_rows[] = {
-    {"format", CONFIG_ENUM, offsetof(port_settings, format), "safetensors", 0, 0, formats, "Kind of file."},
-    {"store", CONFIG_TEXT, offsetof(port_settings, store), "", 0, 0, NULL, "The store to take it from."},
-    {"step", CONFIG_I64, offsetof(port_settings, step), "-1", -1, 9e15, NULL, "Which snapshot; -1: the newest that is complete."},
-    {"out", CONFIG_TEXT, offsetof(port_settings, out), "", 0, 0, NULL, "The file; it is there when it is whole."},
+    {"format", CONFIG_ENUM, offsetof(port_settings, format), "safetensors", 0, 0, formats, "File format."},
+    {"store", CONFIG_TEXT, offsetof(port_settings, store), "", 0, 0, NULL, "Snapshot directory to read."},
+    {"step", CONFIG_I64, offsetof(port_settings, step), "-1", -1, 9e15, NULL, "Step of the snapshot; -1: the newest complete one."},
+    {"out", CONFIG_TEXT, offsetof(port_settings, out), "", 0, 0, NULL, "File to write; it appears only when complete."},
     {0},
 };
 static const config_row import_rows[] = {
-    {"store", CONFIG_TEXT, offsetof(port_settings, store), "", 0, 0, NULL, "The store to make; it may hold no snapshot yet."},
+    {"store", CONFIG_TEXT, offsetof(port_settings, store), "", 0, 0, NULL, "Snapshot directory to create; must not contain snapshots."},
     {0},
 };
 /* clang-format on */
@@ -88,21 +88,19 @@ int command_export(int argc, char **argv)
     store_reader *r;
     pen_error why;
     int64_t step;
-    uint32_t n = 0;
-    int rest;
+    uint32_t n     = 0;
     const int code = command_settings(
         export_rows, &s, argc, argv,
-        "usage: penstock export [--format safetensors] --store DIR [--step N] --out FILE", &rest);
+        "usage: penstock export [--format safetensors] --store DIR [--step N] --out FILE", NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
-    if (s.store[0] == '\0') return command_fail(EXIT_USAGE, "say --store DIR");
-    if (s.out[0] == '\0') return command_fail(EXIT_USAGE, "say --out FILE");
+    if (s.store[0] == '\0') return command_fail(EXIT_USAGE, "missing --store DIR");
+    if (s.out[0] == '\0') return command_fail(EXIT_USAGE, "missing --out FILE");
     if (store_reader_open(s.store, &r, &why) != PEN_OK) return command_fail(1, "%s", why.text);
     pen_status status = command_choose_step(r, s.store, s.step, &step, &why);
     if (status == PEN_OK) status = export_step(r, step, s.out, &n, &why);
     store_reader_close(r);
     if (status != PEN_OK) return command_fail(1, "%s", why.text);
-    printf("%u tensors of step %" PRId64 " are in %s\n", n, step, s.out);
+    printf("wrote %u tensors of step %" PRId64 " to %s\n", n, step, s.out);
     return 0;
 }
 
@@ -113,8 +111,9 @@ static pen_status check_empty(const char *dir, pen_error *why)
     pen_status status = store_reader_open(dir, &r, why);
     if (status != PEN_OK) return status;
     if (store_reader_list(r, NULL, 0) > 0)
-        status = why_set(why, PEN_WRONG_STATE,
-                         "%s holds snapshots already; give a folder without, or remove them", dir);
+        status =
+            why_set(why, PEN_WRONG_STATE,
+                    "%s already contains snapshots; use an empty directory, or remove them", dir);
     store_reader_close(r);
     return status;
 }
@@ -193,12 +192,12 @@ int command_import(int argc, char **argv)
     rest += first;
     const char *file = first ? argv[1] : rest < argc ? argv[rest++] : NULL;
     if (file == NULL)
-        return command_fail(EXIT_USAGE, "say which file: penstock import FILE --store DIR");
+        return command_fail(EXIT_USAGE, "missing FILE; use penstock import FILE --store DIR");
     if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
-    if (s.store[0] == '\0') return command_fail(EXIT_USAGE, "say --store DIR");
+    if (s.store[0] == '\0') return command_fail(EXIT_USAGE, "missing --store DIR");
     if (import_file(file, s.store, &n, &why) != PEN_OK) return command_fail(1, "%s", why.text);
-    printf("%zu tensors are in %s, as of step 0, with optimizer state that begins anew; go on from "
-           "them with penstock run --store %s --resume\n",
+    printf("imported %zu tensors into %s as step 0, with new optimizer state; start from them with "
+           "penstock run --store %s --resume\n",
            n, s.store, s.store);
     return 0;
 }

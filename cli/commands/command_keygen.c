@@ -1,4 +1,4 @@
-/* command_keygen.c - `penstock keygen`: makes the secret of a job, as a file or as a Secret of Kubernetes. */
+/* command_keygen.c - `penstock keygen`: creates the secret of a job, as a file or as a Kubernetes Secret. */
 #include "cli/command.h"
 #include "common/net/auth/secret.h"
 
@@ -6,15 +6,14 @@
 #include <string.h>
 
 static const char usage[] =
-    "usage: penstock keygen FILE          makes a secret, readable by you alone\n"
-    "       penstock keygen --show FILE   prints what two people can compare: eight bytes that "
-    "give nothing away\n"
-    "       penstock keygen --k8s [NAME]  prints a Secret of Kubernetes (penstock-secret) with a\n"
-    "                                     new secret, and the token /metrics and the page ask "
-    "for\n\n"
-    "Every process of a job that leaves one machine reads the same file: --secret-file FILE, or\n"
-    "PENSTOCK_SECRET_FILE.  `penstock run` on one machine needs none, and on several makes one\n"
-    "itself and prints what the other machines add to their command (--join).\n";
+    "usage: penstock keygen FILE          creates a secret, readable only by you\n"
+    "       penstock keygen --show FILE   prints an 8-byte fingerprint to compare secrets\n"
+    "       penstock keygen --k8s [NAME]  prints a Kubernetes Secret (penstock-secret) with a new\n"
+    "                                     secret and the token for /metrics and the page\n\n"
+    "All processes of a job on several machines read the same file: --secret-file FILE or\n"
+    "PENSTOCK_SECRET_FILE.  `penstock run` on one machine needs no secret.  On several machines "
+    "it\n"
+    "creates one itself and prints the --join line for the others.\n";
 
 static int show(const char *path)
 {
@@ -38,11 +37,11 @@ static int make(const char *path)
     if (status != PEN_OK) return command_fail(1, "%s", why.text);
     secret_print(&s, print);
     secret_wipe(&s);
-    fprintf(stderr, "penstock: wrote the secret %s to %s (mode 0600)\n", print, path);
+    fprintf(stderr, "penstock: wrote secret %s to %s (mode 0600)\n", print, path);
     return 0;
 }
 
-/* Names in Kubernetes: small letters, digits, '-' and '.'. */
+/* Kubernetes names: lower-case letters, digits, '-' and '.'. */
 static bool is_name(const char *name)
 {
     const size_t n = strlen(name);
@@ -50,15 +49,16 @@ static bool is_name(const char *name)
            strchr("-.", name[0]) == NULL && strchr("-.", name[n - 1]) == NULL;
 }
 
-/* Never a file: what is not written cannot be left behind. */
+/* To stdout, so that no file is left behind. */
 static int print_k8s(const char *name)
 {
     secret s, token;
     pen_error why;
     char text[SECRET_TEXT_BYTES], token_text[SECRET_TEXT_BYTES];
     if (!is_name(name))
-        return command_fail(
-            EXIT_USAGE, "'%s' is not a name for a Secret: small letters, digits and dashes", name);
+        return command_fail(EXIT_USAGE,
+                            "invalid Secret name '%s'; use lower-case letters, digits and dashes",
+                            name);
     if (secret_make(&s, &why) != PEN_OK || secret_make(&token, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     secret_format(&s, text);

@@ -1,8 +1,8 @@
-/* command_memory.c - `penstock memory`: how many bytes of parameters, gradients and optimizer state each process holds.
+/* command_memory.c - `penstock memory`: bytes of parameters, gradients and optimizer state per process.
  *
  * The formulas are those of ZeRO (Rajbhandari et al., arXiv:1910.02054, section 5 and figure 1): with P parameters, N
- * workers, 16-bit numbers and Adam 16P, 4P + 12P/N, 2P + 14P/N, 16P/N bytes per worker; with servers these hold the
- * state.  `here` is what our own processes hold, which differs where sums are float32.
+ * workers, 16-bit numbers and Adam 16P, 4P + 12P/N, 2P + 14P/N, 16P/N bytes per worker; with servers the servers hold
+ * the state.  `here` is what our processes hold; it differs where sums are float32.
  */
 #include "cli/command.h"
 #include "common/compute/optim/optim.h"
@@ -16,7 +16,7 @@
 
 typedef enum { STAGE_DDP, STAGE_PS, STAGE_1, STAGE_2, STAGE_3, STAGE_3_NODE, STAGE_2_NODE } stage;
 
-/* As accepted by the setting `mode`. */
+/* Values of the setting `mode`. */
 static const char *const strategies[] = {"ddp",
                                          "ps",
                                          "zero1",
@@ -44,29 +44,29 @@ typedef struct {
 #define ROW(...) CONFIG_ROW(memory_settings, __VA_ARGS__)
 /* clang-format off */
 static const config_row rows[] = {
-    ROW(params,    F64,  "0",        0, 1e15,    NULL,       "Parameters of the model, such as 124439808 or 7.5e9.")
-    ROW(world,     U64,  "1",        1, 1048576, NULL,       "Workers.")
-    ROW(servers,   U64,  "0",        0, 10000,   NULL,       "Parameter servers; 0: the workers hold everything.")
-    ROW(strategy,  ENUM, "ddp",      0, 0,       strategies, "Who holds what, as the setting mode says.")
-    ROW(precision, ENUM, "bf16",     0, 0,       precisions, "Type of parameters and gradients; masters and optimizer state are float32.")
-    ROW(optim,     TEXT, "adamw",    0, 0,       NULL,       "Update rule: how many state numbers a parameter has.")
-    ROW(per_node,  U64,  "0",        0, 1048576, NULL,       "Workers of one machine, for the hybrid strategies; 0: all.")
-    ROW(bucket,    U64,  "6553600",  0, 1e15,    NULL,       "Elements of gradients on their way at once: what zero2 and zero3 hold of them on a worker with servers.")
-    ROW(live,      U64,  "1000000000", 0, 1e15,  NULL,       "Elements of parameters that zero3 holds at once: the setting max_live.")
+    ROW(params,    F64,  "0",        0, 1e15,    NULL,       "Number of parameters of the model, for example 124439808 or 7.5e9.")
+    ROW(world,     U64,  "1",        1, 1048576, NULL,       "Number of workers.")
+    ROW(servers,   U64,  "0",        0, 10000,   NULL,       "Number of parameter servers; 0: the workers hold the state.")
+    ROW(strategy,  ENUM, "ddp",      0, 0,       strategies, "Strategy, as in the setting mode.")
+    ROW(precision, ENUM, "bf16",     0, 0,       precisions, "Type of parameters and gradients; master copies and optimizer state are float32.")
+    ROW(optim,     TEXT, "adamw",    0, 0,       NULL,       "Update rule; determines the optimizer state per parameter.")
+    ROW(per_node,  U64,  "0",        0, 1048576, NULL,       "Workers per machine, for hybrid strategies; 0: all.")
+    ROW(bucket,    U64,  "6553600",  0, 1e15,    NULL,       "Elements of gradients in flight per worker, with zero2 or zero3 on servers.")
+    ROW(live,      U64,  "1000000000", 0, 1e15,  NULL,       "Elements of gathered parameters with zero3; the setting max_live.")
     ROW(json,      BOOL, "no",       0, 0,       NULL,       "Print JSON.")
     {0},
 };
 /* clang-format on */
 
-static const char usage[] = "usage: penstock memory --params N --world W [--servers S] [--strategy "
-                            "zero2] [--precision bf16]\n"
-                            "Bytes of parameters, gradients and optimizer state that each process "
-                            "holds: by the formulas of\n"
-                            "ZeRO, and as our own processes hold them.  Activations, buffers and "
-                            "caches come on top.  1 GB is\n"
-                            "1e9 bytes.";
+static const char usage[] =
+    "usage: penstock memory --params N --world W [--servers S] [--strategy "
+    "zero2] [--precision bf16]\n"
+    "Bytes of parameters, gradients and optimizer state per process: by the "
+    "ZeRO formulas, and as\n"
+    "held by Penstock.  Activations, buffers and caches are not included.  1 "
+    "GB is 1e9 bytes.";
 
-/* What one kind of process holds of one thing. */
+/* One row of the table. */
 typedef struct {
     const char *what;
     bool of_server;
@@ -93,8 +93,8 @@ static double share(double params, uint64_t shares)
     return ceil(params / (double)shares);
 }
 
-/* Gradients as our workers hold them: sums are float32, ddp adds them up in buffers of their own, and float32 gradients
- * of zero1 are summed where they are (worker/train/reducer.h, sharded.h). */
+/* Gradients as our workers hold them: sums are float32, ddp sums in separate buffers, and zero1 sums float32 gradients
+ * in place (worker/train/reducer.h, sharded.h). */
 static double gradients_here(stage at, double all, double mine, double type, bool alone)
 {
     const double sum = type < 4 ? 4 : 0;
@@ -116,7 +116,7 @@ static void account_workers(const memory_settings *s, stage at, int slots, accou
     const double state     = at == STAGE_DDP ? all : mine;
     const double values    = (cuts_params ? mine : all) * type;
     const bool from_master =
-        cuts_params && master > 0 && !alone; /* encoded when they are gathered */
+        cuts_params && master > 0 && !alone; /* encoded while they are gathered */
     add(a, "parameters", false, values, from_master ? 0 : values);
     add(a, "gradients", false, (cuts_grads ? mine : all) * type,
         gradients_here(at, all, mine, type, alone));
@@ -133,12 +133,12 @@ static void account_servers(const memory_settings *s, stage at, int slots, accou
     const bool lets_grads = at == STAGE_2 || at == STAGE_3, lets_params = at == STAGE_3;
     add(a, lets_params ? "parameters in use" : "parameters", false,
         (lets_params ? live : all) * type, (lets_params ? live : all) * type);
-    add(a, lets_grads ? "gradients on their way" : "gradients", false,
+    add(a, lets_grads ? "gradients in flight" : "gradients", false,
         (lets_grads ? bucket : all) * type, (lets_grads ? bucket : all) * type);
     add(a, "float32 parameters", true, mine * 4, mine * 4);
     add(a, "optimizer state", true, mine * 4 * slots, mine * 4 * slots);
-    add(a, "sum of gradients", true, mine * type, mine * 4);
-    if (type < 4) add(a, "parameters as they are sent", true, 0, mine * type);
+    add(a, "gradient sums", true, mine * type, mine * 4);
+    if (type < 4) add(a, "encoded parameters", true, 0, mine * type);
     a->wire = lets_params ? 3 * all : 2 * all;
 }
 
@@ -160,19 +160,17 @@ static void print_json(const memory_settings *s, const account *a)
          strategies[s->strategy], "precision", precisions[s->precision], "optim", s->optim,
          "bytes_per_worker", (json_int_t)a->worker, "bytes_per_server", (json_int_t)a->server,
          "elements_on_wire_per_worker", (json_int_t)a->wire, "here", here, "parts", parts);
-    json_dumpf(all, stdout, JSON_COMPACT | JSON_SORT_KEYS);
-    printf("\n");
-    json_decref(all);
+    command_print_json(all, JSON_COMPACT | JSON_SORT_KEYS);
 }
 
 static void print_side(const account *a, bool of_server)
 {
-    printf("\neach %-24s %14s %14s\n", of_server ? "server" : "worker", "formula GB", "here GB");
+    printf("\nper %-25s %14s %14s\n", of_server ? "server" : "worker", "formula GB", "here GB");
     for (int i = 0; i < a->n; i++)
         if (a->part[i].of_server == of_server)
             printf("  %-27s %14.5f %14.5f\n", a->part[i].what, a->part[i].formula / 1e9,
                    a->part[i].here / 1e9);
-    printf("  %-27s %14.5f %14.5f\n", "together", (of_server ? a->server : a->worker) / 1e9,
+    printf("  %-27s %14.5f %14.5f\n", "total", (of_server ? a->server : a->worker) / 1e9,
            (of_server ? a->server_here : a->worker_here) / 1e9);
 }
 
@@ -184,14 +182,13 @@ static void print_text(const memory_settings *s, const account *a)
            s->optim);
     print_side(a, false);
     if (s->servers > 0) print_side(a, true);
-    printf("\nOn the wire each worker moves %.6g elements a step (%s).\n", a->wire,
+    printf("\nEach worker transfers %.6g elements per step (%s).\n", a->wire,
            a->wire > 2 * s->params ? "gradients once, parameters twice"
                                    : "gradients once, parameters once");
     if (a->worker_here != a->worker || a->server_here != a->server)
-        printf(
-            "Here gradients are added up in float32, so what is summed takes 4 bytes; buckets of "
-            "gradients on their way come on top.\n");
-    printf("Activations, buffers and caches come on top.\n");
+        printf("Penstock sums gradients in float32 (4 bytes each); buckets in flight are not "
+               "included.\n");
+    printf("Activations, buffers and caches are not included.\n");
 }
 
 int command_memory(int argc, char **argv)
@@ -201,15 +198,14 @@ int command_memory(int argc, char **argv)
     const optim_ops *ops;
     optim_hyper hyper;
     pen_error why;
-    int rest;
-    int code = command_settings(rows, &s, argc, argv, usage, &rest);
+    const int code = command_settings(rows, &s, argc, argv, usage, NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (optim_parse(s.optim, &ops, &hyper, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     const stage at = stages[s.strategy];
     if (s.params < 1 || s.params != floor(s.params))
-        return command_fail(EXIT_USAGE, "--params N says how many parameters the model has");
+        return command_fail(EXIT_USAGE,
+                            "missing --params N: the number of parameters, a whole number");
     if (at == STAGE_PS && s.servers == 0)
         return command_fail(EXIT_USAGE, "--strategy ps needs --servers S");
     if (s.servers > 0 && (at == STAGE_DDP || at == STAGE_2_NODE || at == STAGE_3_NODE))

@@ -1,4 +1,4 @@
-/* command_scale.c - `penstock scale` and `penstock drain`: more or fewer workers and servers in a running job. */
+/* command_scale.c - `penstock scale` and `penstock drain`: change the size of a running job. */
 #include "cli/command.h"
 #include "cli/commands/control.h"
 #include "common/base/why.h"
@@ -21,29 +21,27 @@ typedef struct {
 static const config_row scale_rows[] = {
     ROW(workers, I64, "-1", -1, SETTINGS_WORKERS_MAX, NULL, "Target number of workers; -1 leaves it unchanged.")
     ROW(servers, I64, "-1", -1, SETTINGS_SERVERS_MAX, NULL, "Target number of servers; -1 leaves it unchanged.")
-    CONTROL_PLACE(ROW, "5000", "Longest time to wait for an answer.")
+    CONTROL_PLACE(ROW, "5000", "Maximum time to wait for an answer.")
     CONTROL_PROTECTION(ROW)
     {0},
 };
 
 static const config_row drain_rows[] = {
-    CONTROL_PLACE(ROW, "600000", "Longest time to wait until the server is empty.")
+    CONTROL_PLACE(ROW, "600000", "Maximum time to wait until the server is empty.")
     CONTROL_PROTECTION(ROW)
     {0},
 };
 /* clang-format on */
 
-/* Says it to the job and prints the answer; returns the exit code. */
+/* Sends the request and prints the answer; returns the exit code. */
 static int ask(const resize_settings *s, wire_control *question)
 {
-    char address[400];
     control *link;
     wire_control answer;
     pen_error why = {0};
     control_protect(s->encryption, s->secret_file);
-    if (control_find_job(s->master_addr, s->master_port, address, sizeof address, &why) != PEN_OK ||
-        control_open(address, WIRE_OBSERVER, s->timeout_ms < 5000 ? s->timeout_ms : 5000, &link,
-                     &why) != PEN_OK)
+    if (control_open_job(s->master_addr, s->master_port,
+                         s->timeout_ms < 5000 ? s->timeout_ms : 5000, &link, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     pen_status status = control_ask(link, question, WIRE_RESIZED, s->timeout_ms, &answer, &why);
     if (status == PEN_OK && answer.u.resized.status != PEN_OK) {
@@ -54,20 +52,18 @@ static int ask(const resize_settings *s, wire_control *question)
     }
     control_close(link, 0);
     if (status == PEN_AGAIN)
-        return command_fail(
-            1, "no answer within %" PRIu64 " ms; `penstock status` shows how far it is",
-            s->timeout_ms);
+        return command_fail(1,
+                            "no answer within %" PRIu64 " ms; `penstock status` shows the progress",
+                            s->timeout_ms);
     return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
 }
 
 int command_scale(int argc, char **argv)
 {
     resize_settings s = {0};
-    int rest;
-    int code = command_settings(scale_rows, &s, argc, argv,
-                                "usage: penstock scale [--workers N] [--servers M]", &rest);
+    const int code    = command_settings(scale_rows, &s, argc, argv,
+                                         "usage: penstock scale [--workers N] [--servers M]", NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (s.workers < 0 && s.servers < 0)
         return command_fail(EXIT_USAGE, "specify --workers N or --servers M");
     wire_control question    = {.kind = WIRE_SCALE};
@@ -81,13 +77,15 @@ int command_drain(int argc, char **argv)
     resize_settings s = {0};
     char *end         = NULL;
     int rest;
-    int code =
-        command_settings(drain_rows, &s, argc, argv,
-                         "usage: penstock drain SERVER   (its rank: penstock status)", &rest);
+    int code = command_settings(
+        drain_rows, &s, argc, argv,
+        "usage: penstock drain RANK   (rank of the server, see penstock status)", &rest);
     if (code >= 0) return code;
     const long server = rest < argc ? strtol(argv[rest], &end, 10) : -1;
     if (server < 0 || server >= SETTINGS_SERVERS_MAX || end == argv[rest] || *end != '\0')
-        return command_fail(EXIT_USAGE, "say which server: penstock drain 1   (penstock status)");
+        return command_fail(
+            EXIT_USAGE,
+            "missing server rank, for example: penstock drain 1   (see penstock status)");
     if (rest + 1 < argc)
         return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest + 1]);
     wire_control question   = {.kind = WIRE_DRAIN};

@@ -19,7 +19,7 @@ static void stop(int signal_)
     scheduler_stop(running);
 }
 
-/* Takes "--announce-fd N" out of argv: the launcher's pipe, to which real ports are written. */
+/* Removes "--announce-fd N" from argv: the launcher's pipe, which receives the actual ports. */
 static int take_announce_fd(int *argc, char **argv)
 {
     for (int i = 1; i + 1 < *argc; i++) {
@@ -48,15 +48,13 @@ static void announce(int fd)
 int command_scheduler(int argc, char **argv)
 {
     scheduler_settings s;
-    pen_error why = {0};
-    int rest, announce_fd = take_announce_fd(&argc, argv);
-    int code = command_settings(
-        scheduler_settings_rows, &s, argc, argv,
-        "usage: penstock scheduler --world-size W [--servers S] [--host HOST] [--port PORT]",
-        &rest);
+    pen_error why         = {0};
+    const int announce_fd = take_announce_fd(&argc, argv);
+    const int code        = command_settings(
+               scheduler_settings_rows, &s, argc, argv,
+               "usage: penstock scheduler --world-size W [--servers S] [--host HOST] [--port PORT]", NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
-    if (announce_fd < 0 && place_scheduler(&s, &why) != PEN_OK) /* a launcher has said all */
+    if (announce_fd < 0 && place_scheduler(&s, &why) != PEN_OK) /* a launcher passes all flags */
         return command_fail(EXIT_USAGE, "%s", why.text);
     log_format_set(s.log_format);
     log_format_as("scheduler", -1);
@@ -66,9 +64,9 @@ int command_scheduler(int argc, char **argv)
     struct sigaction action = {.sa_handler = stop};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow (ulimit -f) is a full disk: it is told */
+    signal(SIGXFSZ, SIG_IGN); /* ulimit -f is reported like a full disk */
     announce(announce_fd);
-    pen_status status = scheduler_run(running, NULL); /* it has logged why */
+    pen_status status = scheduler_run(running, NULL); /* it logged the reason */
     scheduler_close(running);
     return status == PEN_OK ? 0 : 1;
 }

@@ -10,7 +10,7 @@
 enum { MMAPPED_BYTES_MIN = 64 << 10 };
 
 static server *running;
-static volatile sig_atomic_t was_told; /* to leave */
+static volatile sig_atomic_t was_told; /* by a signal to leave */
 
 static void leave(int signal_)
 {
@@ -19,7 +19,7 @@ static void leave(int signal_)
     server_leave(running);
 }
 
-/* Who keeps state in files wants memory back as soon as it is free, large blocks above all. */
+/* With state in files, freed memory goes back to the system at once, above all large blocks. */
 static void give_memory_back(const server_settings *s)
 {
     if (s->offload_optimizer == OFFLOAD_NVME || s->offload_param == OFFLOAD_NVME)
@@ -29,14 +29,12 @@ static void give_memory_back(const server_settings *s)
 int command_server(int argc, char **argv)
 {
     server_settings s;
-    pen_error why = {0};
-    int rest;
-    int code = command_settings(
+    pen_error why  = {0};
+    const int code = command_settings(
         server_settings_rows, &s, argc, argv,
         "usage: penstock server [--master-addr HOST] [--master-port PORT] [--rank I] [--store DIR]",
-        &rest);
+        NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     if (place_server(&s, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
     log_format_set(s.log_format);
     log_format_as("server", (int)s.rank);
@@ -47,10 +45,10 @@ int command_server(int argc, char **argv)
     struct sigaction action = {.sa_handler = leave};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow (ulimit -f) is a full disk: it is told */
+    signal(SIGXFSZ, SIG_IGN); /* ulimit -f is reported like a full disk */
     pen_status status = server_serve(running, &why);
     server_close(running);
-    /* Whoever stops a whole job wants to hear of it once, and not of each. */
+    /* The stop of a whole job is reported once, not by each server. */
     if (status == PEN_ABORTED && was_told) return 1;
     return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
 }

@@ -1,5 +1,4 @@
-/* command_snapshot.c - `penstock snapshot`: asks a running job for one; list, verify and restore look after those on
- * a disk. */
+/* command_snapshot.c - `penstock snapshot`: takes a snapshot of a running job; list, verify and restore work on disk. */
 #include "cli/command.h"
 #include "cli/commands/control.h"
 #include "common/snapshot/store.h"
@@ -21,30 +20,26 @@ typedef struct {
 
 #define ROW(...) CONFIG_ROW(ask_settings, __VA_ARGS__)
 static const config_row ask_rows[] = {CONTROL_PLACE(
-    ROW, "60000", "Longest time to wait for the snapshot: the next step, and the disk.")
+    ROW, "60000", "Maximum time to wait for the snapshot: the next step and the disk.")
                                           ROW(json, BOOL, "no", 0, 0, NULL, "Print JSON."){0}};
 #undef ROW
 
 static const char usage_all[] =
-    "usage: penstock snapshot [--timeout-ms MS]                     asks the running job for one\n"
-    "       penstock snapshot list --store DIR [--json]             what a store holds\n"
-    "       penstock snapshot verify --store DIR [--step N]         reads and checks all of it\n"
-    "       penstock snapshot restore --store DIR --to DIR [--step N]  a store to go on from";
+    "usage: penstock snapshot [--timeout-ms MS]                     snapshot of the running job\n"
+    "       penstock snapshot list --store DIR [--json]             lists the snapshots on disk\n"
+    "       penstock snapshot verify --store DIR [--step N]         reads and verifies snapshots\n"
+    "       penstock snapshot restore --store DIR --to DIR [--step N]  copies a snapshot to resume";
 
 static int ask(int argc, char **argv)
 {
     ask_settings s;
-    char address[400];
     control *link;
     wire_control question = {.kind = WIRE_SNAPSHOT_PLEASE}, answer;
     pen_error why         = {0};
-    int rest;
-    int code = command_settings(ask_rows, &s, argc, argv, usage_all, &rest);
+    const int code        = command_settings(ask_rows, &s, argc, argv, usage_all, NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
-    if (control_find_job(s.master_addr, s.master_port, address, sizeof address, &why) != PEN_OK ||
-        control_open(address, WIRE_OBSERVER, s.timeout_ms < 5000 ? s.timeout_ms : 5000, &link,
-                     &why) != PEN_OK)
+    if (control_open_job(s.master_addr, s.master_port, s.timeout_ms < 5000 ? s.timeout_ms : 5000,
+                         &link, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     pen_status status =
         control_ask(link, &question, WIRE_SNAPSHOT_DONE, s.timeout_ms, &answer, &why);
@@ -62,7 +57,7 @@ static int ask(int argc, char **argv)
     return status == PEN_OK ? 0 : command_fail(1, "%s", why.text);
 }
 
-/* ---- what is on a disk ----------------------------------------------------------------------- */
+/* ---- snapshots on disk ----------------------------------------------------------------------- */
 typedef struct {
     char store[CONFIG_TEXT_BYTES], to[CONFIG_TEXT_BYTES];
     int64_t step;
@@ -79,14 +74,14 @@ static const config_row list_rows[] = {
 };
 static const config_row verify_rows[] = {
     ROW(store, TEXT, "",   0,  "The store.")
-    ROW(step,  I64,  "-1", -1, "Which snapshot; -1: all that are there.")
+    ROW(step,  I64,  "-1", -1, "Step of the snapshot; -1: all.")
     ROW(json,  BOOL, "no", 0,  "Print JSON.")
     {0},
 };
 static const config_row restore_rows[] = {
-    ROW(store, TEXT, "",   0,  "The store to take it from.")
-    ROW(to,    TEXT, "",   0,  "The store to put it into; made when absent.")
-    ROW(step,  I64,  "-1", -1, "Which snapshot; -1: the newest that is complete.")
+    ROW(store, TEXT, "",   0,  "Snapshot directory to read.")
+    ROW(to,    TEXT, "",   0,  "Snapshot directory to write; created if missing.")
+    ROW(step,  I64,  "-1", -1, "Step of the snapshot; -1: the newest complete one.")
     {0},
 };
 /* clang-format on */
@@ -107,7 +102,7 @@ static const char *state_of(const store_entry *e)
                                                    : "damaged";
 }
 
-/* Since it was written; -1: format 1 does not say. */
+/* Seconds since it was written; -1: unknown in format 1. */
 static double age_of(const store_entry *e)
 {
     struct timespec now;
@@ -161,25 +156,21 @@ static void print_json(const char *dir, const store_entry *entries, size_t n)
     json_t *snapshots = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(snapshots, entry_json(&entries[i]));
     json_t *all = json_pack("{s:s, s:o}", "store", dir, "snapshots", snapshots);
-    json_dumpf(all, stdout, JSON_COMPACT);
-    printf("\n");
-    json_decref(all);
+    command_print_json(all, JSON_COMPACT);
 }
 
-/* Settings, and the store they name.  -1: go on with *r. */
+/* Reads the settings and opens the store.  -1: go on with *r. */
 static int open_store(const config_row *rows, disk_settings *s, int argc, char **argv,
                       const char *usage, store_reader **r)
 {
     pen_error why;
-    int rest;
-    const int code = command_settings(rows, s, argc, argv, usage, &rest);
+    const int code = command_settings(rows, s, argc, argv, usage, NULL);
     if (code >= 0) return code;
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
-    if (s->store[0] == '\0') return command_fail(EXIT_USAGE, "say --store DIR");
+    if (s->store[0] == '\0') return command_fail(EXIT_USAGE, "missing --store DIR");
     if (store_reader_open(s->store, r, &why) != PEN_OK) return command_fail(1, "%s", why.text);
     if (store_reader_list(*r, NULL, 0) > 0) return -1;
     store_reader_close(*r);
-    return command_fail(1, "there is no snapshot in %s", s->store);
+    return command_fail(1, "no snapshot in %s", s->store);
 }
 
 static int list(int argc, char **argv)
@@ -208,12 +199,11 @@ static int verify_one(store_reader *r, const disk_settings *s, int64_t step)
     if (s->json)
         printf("{\"step\": %" PRId64 ", \"bytes\": %" PRIu64 "}\n", step, bytes);
     else
-        printf("snapshot of step %" PRId64 " is whole: %" PRIu64 " bytes read and checked\n", step,
-               bytes);
+        printf("snapshot of step %" PRId64 " is intact: %" PRIu64 " bytes verified\n", step, bytes);
     return 0;
 }
 
-/* A snapshot that a crash cut short is told and is no error; a damaged one is. */
+/* An incomplete snapshot is reported but is not an error; a damaged one is. */
 static int verify_all(store_reader *r, const disk_settings *s)
 {
     size_t n;
@@ -233,7 +223,7 @@ static int verify_all(store_reader *r, const disk_settings *s)
             whole++;
     }
     free(entries);
-    if (code == 0 && whole == 0) return command_fail(1, "no snapshot in %s is complete", s->store);
+    if (code == 0 && whole == 0) return command_fail(1, "no complete snapshot in %s", s->store);
     return code;
 }
 
@@ -265,7 +255,7 @@ pen_status command_choose_step(store_reader *r, const char *dir, int64_t wanted,
     *step = n > 0 ? steps[n - 1] : -1;
     free(steps);
     if (n > 0) return PEN_OK;
-    return why_set(why, PEN_NOT_FOUND, "no snapshot in %s is complete", dir);
+    return why_set(why, PEN_NOT_FOUND, "no complete snapshot in %s", dir);
 }
 
 static int restore(int argc, char **argv)
@@ -279,37 +269,29 @@ static int restore(int argc, char **argv)
     if (code >= 0) return code;
     if (s.to[0] == '\0') {
         store_reader_close(r);
-        return command_fail(EXIT_USAGE, "say --to DIR");
+        return command_fail(EXIT_USAGE, "missing --to DIR");
     }
     pen_status status = command_choose_step(r, s.store, s.step, &step, &why);
     if (status == PEN_OK) status = store_copy(r, step, s.to, &why);
     store_reader_close(r);
     if (status != PEN_OK) return command_fail(1, "%s", why.text);
     printf("%s holds the snapshot of step %" PRId64
-           "; go on from it with penstock run --store %s --resume\n",
+           "; resume with penstock run --store %s --resume\n",
            s.to, step, s.to);
     return 0;
 }
 
-/* ---- which of them --------------------------------------------------------------------------- */
+/* ---- the command --------------------------------------------------------------------------- */
 const command command_snapshot_verbs[] = {
-    {"list", "what a store holds", list},
-    {"verify", "reads and checks all of it", verify},
-    {"restore", "makes a store to go on from", restore},
+    {"list", "lists the snapshots in a store", list},
+    {"verify", "reads and verifies snapshots", verify},
+    {"restore", "copies a snapshot into a new store, to resume from it", restore},
     {0},
 };
-enum { N_VERBS = sizeof command_snapshot_verbs / sizeof *command_snapshot_verbs - 1 };
 
 int command_snapshot(int argc, char **argv)
 {
-    const char *names[N_VERBS];
     if (argc < 2 || argv[1][0] == '-') return ask(argc, argv);
-    for (size_t i = 0; i < N_VERBS; i++) {
-        if (strcmp(argv[1], command_snapshot_verbs[i].name) == 0)
-            return command_snapshot_verbs[i].main(argc - 1, argv + 1);
-        names[i] = command_snapshot_verbs[i].name;
-    }
-    return command_fail(EXIT_USAGE,
-                        "snapshot can list, verify and restore, not '%s'; did you mean '%s'?",
-                        argv[1], command_nearest(argv[1], names, N_VERBS));
+    const command *c = command_verb(command_snapshot_verbs, "snapshot command", argv[1], "");
+    return c != NULL ? c->main(argc - 1, argv + 1) : EXIT_USAGE;
 }

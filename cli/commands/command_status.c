@@ -1,4 +1,4 @@
-/* command_status.c - `penstock status`: asking a running job. */
+/* command_status.c - `penstock status`: the state of a running job. */
 #include "cli/command.h"
 #include "cli/commands/control.h"
 #include "cli/commands/member_pid.h"
@@ -24,10 +24,10 @@ typedef struct {
 #define ROW(...) CONFIG_ROW(ask_settings, __VA_ARGS__)
 /* clang-format off */
 static const config_row ask_rows[] = {
-    CONTROL_PLACE(ROW, "5000", "Longest time to wait for an answer.")
+    CONTROL_PLACE(ROW, "5000", "Maximum time to wait for an answer.")
     ROW(json,  BOOL, "no", 0, 0, NULL, "Print JSON.")
-    ROW(stuck, BOOL, "no", 0, 0, NULL, "The last collective call of each worker, and who has not entered it.")
-    ROW(pid,   TEXT, "",   0, 0, NULL, "worker or server, followed by a rank: print the number of its process, if that runs on this host.")
+    ROW(stuck, BOOL, "no", 0, 0, NULL, "Show the last collective call of each worker, and which ranks have not entered it.")
+    ROW(pid,   TEXT, "",   0, 0, NULL, "ROLE (worker or server), followed by a rank: print its process id, if it runs on this host.")
     CONTROL_PROTECTION(ROW)
     {0},
 };
@@ -35,8 +35,7 @@ static const config_row ask_rows[] = {
 
 typedef struct {
     ask_settings s;
-    const char *rank;  /* the word after --pid ROLE; NULL: none */
-    char address[400]; /* of the scheduler */
+    const char *rank; /* the word after --pid ROLE; NULL: none */
     control *link;
 } asking;
 
@@ -50,9 +49,7 @@ static int open_job(asking *a, int argc, char **argv, const char *usage)
     if (s->pid[0] != '\0' && rest < argc) a->rank = argv[rest++];
     if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     control_protect(s->encryption, s->secret_file);
-    if (control_find_job(s->master_addr, s->master_port, a->address, sizeof a->address, &why) !=
-            PEN_OK ||
-        control_open(a->address, WIRE_OBSERVER, s->timeout_ms, &a->link, &why) != PEN_OK)
+    if (control_open_job(s->master_addr, s->master_port, s->timeout_ms, &a->link, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     return -1;
 }
@@ -64,7 +61,7 @@ static double stat_of(const wire_member_status *m, const char *name)
     return 0;
 }
 
-/* "server 1 serves 2 shards, keeps copies of 2, is being given 0" where there are copies, or were moves. */
+/* "server 1 serves 2 shards, has copies of 2, receives 0" where there are copies, or were moves. */
 static void print_copies(const wire_control *answer)
 {
     uint32_t lines = 0;
@@ -80,8 +77,8 @@ static void print_copies(const wire_control *answer)
         }
         printf("%sserver %d serves %u shard%s", lines++ ? "" : "\n", member->rank, n[WIRE_PRIMARY],
                n[WIRE_PRIMARY] == 1 ? "" : "s");
-        if (n[WIRE_BACKUP]) printf(", keeps copies of %u", n[WIRE_BACKUP]);
-        if (n[WIRE_LEARNER]) printf(", is being given %u", n[WIRE_LEARNER]);
+        if (n[WIRE_BACKUP]) printf(", has copies of %u", n[WIRE_BACKUP]);
+        if (n[WIRE_LEARNER]) printf(", receives %u", n[WIRE_LEARNER]);
         printf("\n");
     }
 }
@@ -116,14 +113,15 @@ static void print_json(const wire_control *answer)
     free(text);
 }
 
-/* Whoever hangs may not answer: what has come by then is printed. */
+/* A process that hangs may not answer; prints what has arrived by then. */
 static pen_status ask_stuck(control *link, const wire_control *status, const ask_settings *s,
                             pen_error *why)
 {
     stuck *all            = stuck_create();
     wire_control question = {.kind = WIRE_RECORD_ASK, .u.record_ask = {.id = 1}}, answer;
     const uint64_t end    = clock_ms(&clock_real) + s->timeout_ms;
-    if (all == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the records of all workers");
+    if (all == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the flight recorders of all workers");
     stuck_take_status(all, status);
     pen_status result = control_send(link, &question, why);
     while (result == PEN_OK && !stuck_is_whole(all)) {
@@ -140,7 +138,7 @@ static pen_status ask_stuck(control *link, const wire_control *status, const ask
 static pen_status print_pid(const asking *a, const wire_control *status, pen_error *why)
 {
     pid_t pid;
-    const char *colon       = strrchr(a->address, ':');
+    const char *colon       = strrchr(control_address(a->link), ':');
     const uint16_t port     = (uint16_t)(colon != NULL ? atoi(colon + 1) : 0);
     const pen_status result = member_pid(status, a->s.pid, a->rank, port, &pid, why);
     if (result == PEN_OK) printf("%d\n", (int)pid);

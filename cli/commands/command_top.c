@@ -1,4 +1,4 @@
-/* command_top.c - `penstock top`: the table of top.c again and again; q ends it. */
+/* command_top.c - `penstock top`: prints the table of top.c repeatedly; q ends it. */
 #include "cli/command.h"
 #include "cli/commands/control.h"
 #include "cli/commands/top.h"
@@ -25,9 +25,9 @@ typedef struct {
 #define ROW(...) CONFIG_ROW(top_settings, __VA_ARGS__)
 /* clang-format off */
 static const config_row top_rows[] = {
-    ROW(interval, F64, "1", 0.1, 3600, NULL, "Seconds from one table to the next.")
-    ROW(count,    U64, "0", 0,   1e15, NULL, "Number of tables to print (-n too); 0: until q, or the end of the job.")
-    CONTROL_PLACE(ROW, "5000", "Longest time to wait for an answer.")
+    ROW(interval, F64, "1", 0.1, 3600, NULL, "Update interval in seconds.")
+    ROW(count,    U64, "0", 0,   1e15, NULL, "Number of tables to print (also -n); 0: until q, or the end of the job.")
+    CONTROL_PLACE(ROW, "5000", "Maximum time to wait for an answer.")
     CONTROL_PROTECTION(ROW)
     {0},
 };
@@ -41,7 +41,7 @@ static void end(int signal)
     is_told_to_end = 1;
 }
 
-/* Keys come one by one while it runs; false: nobody sits there. */
+/* Unbuffered keys; false: not a terminal. */
 static bool listen_to_keys(struct termios *before)
 {
     struct termios raw;
@@ -52,7 +52,7 @@ static bool listen_to_keys(struct termios *before)
     return tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
 }
 
-/* False when q was typed, or a signal came. */
+/* False after q or a signal. */
 static bool rest(double seconds, bool has_keys)
 {
     const uint64_t until = clock_ms(&clock_real) + (uint64_t)(seconds * 1000);
@@ -66,7 +66,7 @@ static bool rest(double seconds, bool has_keys)
     return !is_told_to_end;
 }
 
-/* A terminal is drawn over; anything else gets one table below the other. */
+/* Redraws a terminal; prints tables one below the other otherwise. */
 static void draw(const top *t, uint64_t number)
 {
     struct winsize size     = {0};
@@ -96,7 +96,7 @@ static pen_status watch(const top_settings *s, control *link, top *t, bool has_k
     return PEN_OK;
 }
 
-/* "-n 3", as watch and top have it. */
+/* "-n 3", as in watch and top. */
 static void spell_count(int argc, char **argv)
 {
     static char count[] = "--count";
@@ -107,24 +107,21 @@ static void spell_count(int argc, char **argv)
 int command_top(int argc, char **argv)
 {
     top_settings s;
-    char address[400];
     control *link;
     struct termios before;
     pen_error why = {0};
-    int word;
     spell_count(argc, argv);
     const int code = command_settings(
         top_rows, &s, argc, argv,
         "usage: penstock top [-n COUNT] [--interval SECONDS] [--master-addr HOST --master-port "
         "PORT]\n\n"
-        "Rates of steps and bytes of every server and worker, and who waits for whom.  q ends\n"
-        "it.  Without a terminal one table follows the other; NO_COLOR leaves out colors.",
-        &word);
+        "Shows steps and bytes per second of every server and worker, and which member waits for\n"
+        "which.  q quits.  Without a terminal the tables are printed one after another.  NO_COLOR\n"
+        "disables colors.",
+        NULL);
     if (code >= 0) return code;
-    if (word < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[word]);
     control_protect(s.encryption, s.secret_file);
-    if (control_find_job(s.master_addr, s.master_port, address, sizeof address, &why) != PEN_OK ||
-        control_open(address, WIRE_OBSERVER, s.timeout_ms, &link, &why) != PEN_OK)
+    if (control_open_job(s.master_addr, s.master_port, s.timeout_ms, &link, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     top *t = top_create();
     sigaction(SIGINT, &(struct sigaction){.sa_handler = end}, NULL);

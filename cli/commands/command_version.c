@@ -13,8 +13,8 @@ int command_version(int argc, char **argv)
 {
     if (argc > 1)
         return strcmp(argv[1], "--help") == 0
-                   ? command_help("usage: penstock version\n\nPrints version, commit, and which "
-                                  "devices it was built for.\n",
+                   ? command_help("usage: penstock version\n\nPrints version, commit and the "
+                                  "supported devices.\n",
                                   NULL)
                    : command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[1]);
     printf("penstock %d.%d.%d%s%s\n", PEN_VERSION_MAJOR, PEN_VERSION_MINOR, PEN_VERSION_PATCH,

@@ -24,8 +24,8 @@ struct control {
     wire_out out;
     uint64_t incarnation;
     char address[256];
-    char job[64];     /* of the scheduler, once it has answered */
-    char refusal[96]; /* what the newest attempt met; "": nothing that tells */
+    char job[64];     /* the scheduler's, after WELCOME */
+    char refusal[96]; /* of the newest attempt; "": none */
 };
 
 enum {
@@ -35,13 +35,13 @@ enum {
     HEARTBEAT_MS    = 20000
 };
 
-typedef struct { /* as what this process speaks to the scheduler */
+typedef struct { /* the role of this process towards the scheduler */
     int32_t role, workers;
     const char *job;
     uint64_t nonce;
 } caller;
 
-static pen_status say_hello(control *c, const caller *who, pen_error *why)
+static pen_status send_hello(control *c, const caller *who, pen_error *why)
 {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
@@ -67,19 +67,19 @@ static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *
     for (;;) {
         uint64_t now = clock_ms(&clock_real);
         if (now - start >= timeout_ms && c->refusal[0] != '\0' && guard_lack(c->guard) != NULL)
-            return why_set(why, PEN_DENIED, "no answer of the scheduler at %s %s",
+            return why_set(why, PEN_DENIED, "no answer from the scheduler at %s %s",
                            c->address + strlen("tcp://"), guard_lack(c->guard));
         if (now - start >= timeout_ms && c->refusal[0] != '\0')
             return why_set(why, PEN_DENIED,
-                           "no scheduler at %s: %s; look at --secret-file and --encryption",
+                           "no scheduler at %s: %s; check --secret-file and --encryption",
                            c->address + strlen("tcp://"), c->refusal);
         if (now - start >= timeout_ms)
             return why_set(why, PEN_UNREACHABLE,
-                           "nothing answers as a Penstock scheduler at %s; is the job running, and "
-                           "the address right?",
+                           "no Penstock scheduler answers at %s; check that the job is running and "
+                           "the address is right",
                            c->address + strlen("tcp://"));
         if (said == 0 || now - said >= HELLO_EVERY_MS) {
-            pen_status status = say_hello(c, who, why);
+            pen_status status = send_hello(c, who, why);
             if (status != PEN_OK && status != PEN_AGAIN) return status;
             if (status == PEN_OK) said = now;
         }
@@ -97,7 +97,7 @@ static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *
     }
 }
 
-/* ---- keys: of this process, which asks one job ------------------------------------------------- */
+/* ---- keys of this process, which talks to one job ------------------------------------------------- */
 
 static struct {
     int encryption;
@@ -195,7 +195,7 @@ pen_status control_send(control *c, wire_control *message, pen_error *why)
     if (status != PEN_OK) return status;
     status = transport_send(c->link, 0, c->out.data, c->out.size, NULL);
     if (status == PEN_OK || status == PEN_AGAIN) return status;
-    return why_set(why, PEN_UNREACHABLE, "the scheduler at %s cannot be reached",
+    return why_set(why, PEN_UNREACHABLE, "cannot reach the scheduler at %s",
                    c->address + strlen("tcp://"));
 }
 
@@ -241,6 +241,11 @@ pen_status control_ask(control *c, wire_control *question, wire_control_kind kin
     return status;
 }
 
+const char *control_address(const control *c)
+{
+    return c->address;
+}
+
 const char *control_protection(const control *c)
 {
     return guard_describe(c->guard);
@@ -251,7 +256,7 @@ int control_fd(control *c)
     return transport_poll_fd(c->link);
 }
 
-/* What the user said counts more. */
+/* The user's flags have precedence. */
 static void adopt(const job_note *n)
 {
     if (protection.encryption != GUARD_AUTO || protection.secret_file[0] != '\0') return;
@@ -294,14 +299,14 @@ static pen_status only_job(char *address, size_t size, pen_error *why)
     }
     if (all.found == 0)
         return why_set(why, PEN_NOT_FOUND,
-                       "no job of `penstock run` is running here; name one with --master-addr and "
+                       "no job of `penstock run` is running here; set --master-addr and "
                        "--master-port");
     return why_set(why, PEN_INVALID_ARGUMENT, "%d jobs are running; choose with --master-port:%s",
                    all.found, all.jobs);
 }
 
-pen_status control_find_job(const char *master_addr, uint64_t master_port, char *address,
-                            size_t size, pen_error *why)
+static pen_status find_job(const char *master_addr, uint64_t master_port, char *address,
+                           size_t size, pen_error *why)
 {
     char port[24];
     notes all = {.port = port};
@@ -314,4 +319,12 @@ pen_status control_find_job(const char *master_addr, uint64_t master_port, char 
     tcp_address_format(master_addr[0] == '\0' ? "127.0.0.1" : master_addr, (uint32_t)master_port,
                        address, size);
     return PEN_OK;
+}
+
+pen_status control_open_job(const char *master_addr, uint64_t master_port, uint64_t timeout_ms,
+                            control **c, pen_error *why)
+{
+    char address[400];
+    const pen_status status = find_job(master_addr, master_port, address, sizeof address, why);
+    return status == PEN_OK ? control_open(address, WIRE_OBSERVER, timeout_ms, c, why) : status;
 }

@@ -41,11 +41,11 @@ bool job_note_write(const job_note *n, bool gives_way, char path[JOB_NOTE_PATH_B
         strcpy(path, at);
         return true;
     }
-    unlink(fresh); /* whoever reads half a note takes it for a dead job's */
+    unlink(fresh); /* half a note would look like a dead job */
     return false;
 }
 
-/* Also the secret that was to be thrown away with its job, which lies beside the note. */
+/* Also removes the job's temporary secret beside the note. */
 static void remove_orphan(const char *path, const char *secret_file)
 {
     const size_t folder = (size_t)(strrchr(path, '/') - path) + 1, n = strlen(secret_file);

@@ -1,5 +1,5 @@
-/* job_note.h - what `penstock run` writes down of a job on its machine, so that `penstock status` and the like find it
- * without being told where: a JSON file JOB.json of mode 0600 in the user's folder (common/base/user_folder.h). */
+/* job_note.h - what `penstock run` records about a job on its machine, so that `penstock status` and other commands find
+ * it: a JSON file JOB.json of mode 0600 in the user's folder (common/base/user_folder.h). */
 #ifndef CLI_JOB_NOTE_H
 #define CLI_JOB_NOTE_H
 
@@ -17,11 +17,11 @@ typedef struct {
     pid_t pid;      /* of the launcher */
 } job_note;
 
-/* Writes it, and says where.  False: it could not, or `gives_way` and a launcher that lives has written one for this
- * job here; *path is "" then. */
+/* Writes it and returns its path.  False, with "" in path: it failed, or `gives_way` and a live launcher has written one
+ * for this job here. */
 bool job_note_write(const job_note *note, bool gives_way, char path[JOB_NOTE_PATH_BYTES]);
 
-/* False: there is none.  One whose launcher was killed is removed, with the secret that was to go with it. */
+/* False: none.  A note whose launcher was killed is removed, with its temporary secret. */
 bool job_note_read(const char *path, job_note *note);
 
 /* Calls take() with each job of this user on this machine.  Errors  STORE  the folder cannot be read. */

@@ -1,4 +1,4 @@
-/* member_pid.c - /proc is asked: its tables of connections name sockets by inode, and so do a process's descriptors. */
+/* member_pid.c - reads /proc: its connection tables and a process's descriptors both name sockets by inode. */
 #include "cli/commands/member_pid.h"
 
 #include "common/base/vec.h"
@@ -24,7 +24,7 @@ static bool add_inode(inodes *all, unsigned long inode)
     return true;
 }
 
-/* Sockets of the process's network that are connected to this port on the other side. */
+/* Sockets in the process's network namespace whose remote port is this one. */
 static void read_table(pid_t pid, const char *name, uint16_t port, inodes *all)
 {
     char path[64], line[512];
@@ -75,8 +75,8 @@ static pen_status read_words(const char *role, const char *rank, int32_t *number
     if ((strcmp(role, "worker") != 0 && strcmp(role, "server") != 0) || rank == NULL ||
         end == rank || *end != '\0' || n < 0 || n > INT32_MAX)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "--pid takes a role, worker or server, and a rank: penstock status --pid "
-                       "server 0");
+                       "--pid needs a role (worker or server) and a rank, for example: penstock "
+                       "status --pid server 0");
     *number = (int32_t)n;
     return PEN_OK;
 }
@@ -113,18 +113,18 @@ pen_status member_pid(const wire_control *status, const char *role, const char *
         return why_set(why, PEN_NOT_FOUND, "job '%s' has no %s %d; it has %u", status->u.status.job,
                        role, (int)number, n);
     if (!has_process(m))
-        return why_set(why, PEN_NOT_FOUND, "%s %d of job '%s' has no process now: it is %s", role,
-                       (int)number, status->u.status.job, m->state);
+        return why_set(why, PEN_NOT_FOUND, "%s %d of job '%s' has no process now; its state is %s",
+                       role, (int)number, status->u.status.job, m->state);
     gethostname(host, sizeof host - 1);
     if (strcmp(host, m->member.host) != 0)
         return why_set(why, PEN_NOT_FOUND,
-                       "%s %d is process %d on host %s, and this host is %s; ask there", role,
-                       (int)number, (int)m->member.pid, m->member.host, host);
+                       "%s %d is process %d on host %s, but this host is %s; run the command there",
+                       role, (int)number, (int)m->member.pid, m->member.host, host);
     if (!process_is_connected((pid_t)m->member.pid, port))
         return why_set(why, PEN_NOT_FOUND,
-                       "%s %d is process %d on a host named %s, but no process of that number "
-                       "here is connected to the scheduler; ask on the host, and in the container, "
-                       "in which it runs",
+                       "%s %d is process %d on a host named %s, but no process with that id here "
+                       "is connected to the scheduler; run the command on its host and in its "
+                       "container",
                        role, (int)number, (int)m->member.pid, host);
     *pid = (pid_t)m->member.pid;
     return PEN_OK;

@@ -5,15 +5,14 @@
 #include "proto/wire.h"
 #include <sys/types.h>
 
-/* Finds the process that is `role` ("worker" or "server") `rank` of the job whose STATUS this is, and makes sure that
- * this very process runs here: the host has the member's name, and the process is connected to the scheduler's port,
- * for two hosts may have one name, and numbers of processes are used again.
- * Errors  INVALID_ARGUMENT  not a role, or not a rank.   NOT_FOUND  the job has no such member, it has no process now,
- *         or that runs elsewhere. */
+/* Finds the process of `role` ("worker" or "server") `rank` in a STATUS, and verifies that it runs here: the host has
+ * the member's name, and the process is connected to the scheduler's port, because host names and process ids are not
+ * unique.
+ * Errors  INVALID_ARGUMENT  invalid role or rank.   NOT_FOUND  no such member, or no process of it here. */
 pen_status member_pid(const wire_control *status, const char *role, const char *rank, uint16_t port,
                       pid_t *pid, pen_error *why);
 
-/* Whether a process of this host has a TCP connection to that port; false also where that cannot be read. */
+/* Whether a process of this host has a TCP connection to that port; false also if that cannot be read. */
 bool process_is_connected(pid_t pid, uint16_t port);
 
 #endif

@@ -1,4 +1,4 @@
-/* place.c - servers and schedulers find their place in a job as workers do, by common/launch/. */
+/* place.c - servers and schedulers find their rank and address as workers do, with common/launch/. */
 #include "cli/commands/place.h"
 
 #include <inttypes.h>
@@ -31,38 +31,42 @@ void place_tell_scheduler(const scheduler_settings *s, launch_told *told)
         launch_tell(told, LAUNCH_HOST, "host", s->host, config_env);
 }
 
-/* Takes what was found as the setting, which checks it once more. */
-static pen_status take(const config_row *rows, void *settings, const launch_place *place,
-                       launch_item item, const char *setting, pen_error *why)
+typedef struct {
+    launch_item item;
+    const char *setting;
+} placed;
+
+/* Stores the resolved values as settings, which checks them again. */
+static pen_status place(const config_row *rows, void *settings, const launch_told *told,
+                        const placed all[4], pen_error *why)
 {
-    const char *text = place->value[item].text;
-    return text[0] == '\0' ? PEN_OK : config_set(rows, settings, setting, text, why);
+    launch_place p;
+    pen_status status = launch_resolve(told, config_env, &p, why);
+    for (int i = 0; i < 4 && status == PEN_OK; i++) {
+        const char *text = p.value[all[i].item].text;
+        if (text[0] != '\0') status = config_set(rows, settings, all[i].setting, text, why);
+    }
+    return status;
 }
 
 pen_status place_server(server_settings *s, pen_error *why)
 {
-    const config_row *rows = server_settings_rows;
+    static const placed all[] = {{LAUNCH_RANK, "rank"},
+                                 {LAUNCH_ADDR, "master_addr"},
+                                 {LAUNCH_PORT, "master_port"},
+                                 {LAUNCH_HOST, "host"}};
     launch_told told;
-    launch_place p;
     place_tell_server(s, &told);
-    pen_status status = launch_resolve(&told, config_env, &p, why);
-    if (status == PEN_OK) status = take(rows, s, &p, LAUNCH_RANK, "rank", why);
-    if (status == PEN_OK) status = take(rows, s, &p, LAUNCH_ADDR, "master_addr", why);
-    if (status == PEN_OK) status = take(rows, s, &p, LAUNCH_PORT, "master_port", why);
-    if (status == PEN_OK) status = take(rows, s, &p, LAUNCH_HOST, "host", why);
-    return status;
+    return place(server_settings_rows, s, &told, all, why);
 }
 
 pen_status place_scheduler(scheduler_settings *s, pen_error *why)
 {
-    const config_row *rows = scheduler_settings_rows;
+    static const placed all[] = {{LAUNCH_WORLD_SIZE, "world_size"},
+                                 {LAUNCH_SERVERS, "servers"},
+                                 {LAUNCH_PORT, "port"},
+                                 {LAUNCH_HOST, "host"}};
     launch_told told;
-    launch_place p;
     place_tell_scheduler(s, &told);
-    pen_status status = launch_resolve(&told, config_env, &p, why);
-    if (status == PEN_OK) status = take(rows, s, &p, LAUNCH_WORLD_SIZE, "world_size", why);
-    if (status == PEN_OK) status = take(rows, s, &p, LAUNCH_SERVERS, "servers", why);
-    if (status == PEN_OK) status = take(rows, s, &p, LAUNCH_PORT, "port", why);
-    if (status == PEN_OK) status = take(rows, s, &p, LAUNCH_HOST, "host", why);
-    return status;
+    return place(scheduler_settings_rows, s, &told, all, why);
 }

@@ -1,4 +1,4 @@
-/* top.c - rates are differences of counters over the scheduler's own clock (uptime_s), so a slow answer distorts none. */
+/* top.c - rates are differences of counters over the scheduler's clock (uptime_s), so slow answers do not distort them. */
 #include "cli/commands/top.h"
 #include "cli/commands/waits.h"
 
@@ -92,9 +92,9 @@ bool top_take(top *self, const wire_control *c)
     return true;
 }
 
-/* ---- telling --------------------------------------------------------------------------------------------- */
+/* ---- printing --------------------------------------------------------------------------------------------- */
 
-/* The same process in the look before; one that was started again has begun to count anew. */
+/* The same process in the previous look; a restarted process counts from 0 again. */
 static const member *before(const top *self, const member *m)
 {
     for (uint32_t i = 0; i < self->before.n; i++) {

@@ -1,4 +1,4 @@
-/* top.h - the table of `penstock top`: two looks at a job, and what happened between them. */
+/* top.h - the table of `penstock top`: two looks at a job, and the rates between them. */
 #ifndef CLI_TOP_H
 #define CLI_TOP_H
 
@@ -10,11 +10,10 @@ typedef struct top top;
 top *top_create(void);       /* NULL: no memory */
 void top_destroy(top *self); /* NULL is fine    */
 
-/* One more look: STATUS.  False: no memory. */
+/* Adds a look: STATUS.  False: no memory. */
 bool top_take(top *self, const wire_control *status);
 
-/* What happened between the last two looks; after the first one rates are "-".  columns: of the terminal, 0 is no
- * limit. */
+/* Rates between the last two looks, "-" after the first one.  columns: width of the terminal; 0: no limit. */
 void top_print(const top *self, bool in_color, int columns, FILE *out);
 
 #endif

@@ -1,15 +1,15 @@
-/* waits.c - who waits for whom.
+/* waits.c - which member waits for which.
  *
- * DESIGN.  A worker that is in a call waits for those that are behind it: in an earlier step, or in the same one and
- * still in their own code.  It is the rule by which the scheduler counts waited_for_s (scheduler/core/report/core_slow.c), applied
- * to one STATUS.  A server has not committed a step as long as one of those has not sent its part.
+ * DESIGN.  A worker in a call waits for the workers behind it: those in an earlier step, or in the same step and still
+ * in their own code.  The scheduler counts waited_for_s by the same rule (scheduler/core/report/core_slow.c).  A server
+ * has not committed a step until all workers have sent their part.
  */
 #include "cli/commands/waits.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-static const double long_s = 1; /* shorter waits are how training is */
+static const double long_s = 1; /* shorter waits are normal */
 enum { LINES_MAX = 16 };
 
 static bool is_in_own_code(const wire_member_status *m)
@@ -33,7 +33,7 @@ static bool is_behind(const wire_member_status *m, const wire_member_status *wai
     return m->step < waiting->step || (m->step == waiting->step && is_in_own_code(m));
 }
 
-/* "worker 1 (in step 417, in its own code for 3.1 s), worker 2 (...)"; the number of them. */
+/* "worker 1 (in step 417, in its own code), worker 2 (...)"; returns their number. */
 static int print_held_by(const wire_control *c, const wire_member_status *waiting, FILE *out)
 {
     int n = 0;
@@ -59,7 +59,7 @@ static bool has_anyone_behind(const wire_control *c, const wire_member_status *w
     return false;
 }
 
-/* Of those that wait, the one that has waited longest speaks for the servers too. */
+/* Returns the worker that has waited longest; servers are printed for its step. */
 static const wire_member_status *print_workers(const wire_control *c, FILE *out)
 {
     const wire_member_status *longest = NULL;
@@ -69,7 +69,7 @@ static const wire_member_status *print_workers(const wire_control *c, FILE *out)
         if (!waits(m) || !has_anyone_behind(c, m)) continue;
         if (longest == NULL || m->call_s > longest->call_s) longest = m;
         if (++n > LINES_MAX) continue;
-        fprintf(out, "%sworker %d is in %s of step %" PRId64 " for %.1f s: it waits for ",
+        fprintf(out, "%sworker %d has been in %s of step %" PRId64 " for %.1f s, waiting for ",
                 n == 1 ? "\n" : "", m->member.rank, m->call, m->step, m->call_s);
         print_held_by(c, m, out);
         fprintf(out, "\n");
@@ -96,7 +96,7 @@ static void print_servers(const wire_control *c, const wire_member_status *waiti
         if (!is_active(m, PEN_SERVER) || m->step > waiting->step) continue;
         fprintf(out, "server %d", m->member.rank);
         print_shards(c, m->member.rank, out);
-        fprintf(out, " has not committed step %" PRId64 ": it waits for ", waiting->step);
+        fprintf(out, " has not committed step %" PRId64 ", waiting for ", waiting->step);
         print_held_by(c, waiting, out);
         fprintf(out, "\n");
     }

@@ -59,11 +59,11 @@ bench() {
         [ "$code" = 2 ]
         is_text "penstock: $1" <"$tmp/err"
     }
-    refuses "--op band is for integers, not for f32" all-reduce --op band
-    refuses "--root 2 is not one of 2 ranks" broadcast --root 2
+    refuses "--op band needs an integer type, not f32" all-reduce --op band
+    refuses "--root 2 is out of range for 2 ranks" broadcast --root 2
     refuses "--min-bytes 8192 is more than --max-bytes 4096" reduce --min-bytes 8k --max-bytes 4k
-    refuses "4 bytes are less than one f32 for each part: at least 8" all-gather --bytes 4
-    refuses "--device cuda takes buffers of pen_alloc(): leave out --registered 0" gather --device cuda --registered 0
+    refuses "4 bytes are too few for one f32 per part; minimum 8" all-gather --bytes 4
+    refuses "--device cuda needs pen_alloc() buffers; remove --registered 0" gather --device cuda --registered 0
     refuses "unknown benchmark 'all-reduc'; did you mean 'all-reduce'?" all-reduc
-    refuses "--only 'ring' is not a collective that has algorithms" tune --only ring
+    refuses "--only 'ring' is not a collective with several algorithms" tune --only ring
 }

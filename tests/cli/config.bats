@@ -143,7 +143,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     [ "$(printed settings accum | cut -d' ' -f2)" = 2 ]
     [ "$(printed settings offload_optimizer | cut -d' ' -f2)" = cpu ]
     [ "$(printed settings gather_16bit_on_save | cut -d' ' -f2)" = true ]
-    says 2 "penstock: $tmp/x.yml is there already; --force writes over it" config --out "$tmp/x.yml"
+    says 2 "penstock: $tmp/x.yml already exists; --force overwrites it" config --out "$tmp/x.yml"
     pen config --force --out "$tmp/x.yml" --fsdp-sharding-strategy HYBRID_SHARD --num-processes 2 --mixed-precision no
     prints --config "$tmp/x.yml"
     [ "$(printed settings mode | cut -d' ' -f2)" = hybrid_shard ]

@@ -64,5 +64,5 @@ manifest() {
     [[ $(pen keygen --show "$tmp/file") =~ ^[0-9a-f]{16}$ ]]
     run pen keygen --k8s Bad_Name
     [ "$status" = 2 ]
-    [ "$output" = "penstock: 'Bad_Name' is not a name for a Secret: small letters, digits and dashes" ]
+    [ "$output" = "penstock: invalid Secret name 'Bad_Name'; use lower-case letters, digits and dashes" ]
 }

@@ -31,8 +31,8 @@ says() {
     [ "$status" = 0 ]
     says rank 0 RANK
     says master_port 29600 PENSTOCK_MASTER_PORT
-    grep -qx 'ignored           SLURM_PROCID: RANK comes first' <<<"$output"
-    grep -qx 'ignored           MASTER_PORT: PENSTOCK_MASTER_PORT comes first' <<<"$output"
+    grep -qx 'ignored           SLURM_PROCID: RANK has precedence' <<<"$output"
+    grep -qx 'ignored           MASTER_PORT: PENSTOCK_MASTER_PORT has precedence' <<<"$output"
 }
 
 @test "two sources that contradict each other are refused by a sentence, which JSON holds, too" {

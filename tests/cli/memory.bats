@@ -86,12 +86,12 @@ here() {
 
 @test "without --json the parts are named, and where ours differ" {
     pen memory --params 124439808 --world 4 --strategy zero2 >"$tmp/out"
-    grep -qE "^  together +0\.68442 +0\.[0-9]+\$" "$tmp/out"
-    grep -qx "Here gradients are added up in float32, so what is summed takes 4 bytes; buckets of gradients on their way come on top." "$tmp/out"
+    grep -qE "^  total +0\.68442 +0\.[0-9]+\$" "$tmp/out"
+    grep -qx "Penstock sums gradients in float32 (4 bytes each); buckets in flight are not included." "$tmp/out"
 }
 
 @test "what cannot be meant is a usage error" {
-    says 2 "penstock: --params N says how many parameters the model has" memory
+    says 2 "penstock: missing --params N: the number of parameters, a whole number" memory
     says 2 "penstock: --strategy ps needs --servers S" memory --params 1e9 --strategy ps
     says 2 "penstock: --servers 2 and --strategy ddp contradict each other" memory --params 1e9 --servers 2 --strategy ddp
     says 2 "penstock: unknown setting 'parms'; did you mean 'params'?" memory --parms 1

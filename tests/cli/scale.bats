@@ -17,8 +17,8 @@ says() {
 @test "what cannot be meant is a usage error" {
     says 2 "penstock: specify --workers N or --servers M" scale
     says 2 "penstock: unexpected argument '3'" scale --servers 2 3
-    says 2 "penstock: say which server: penstock drain 1   (penstock status)" drain
-    says 2 "penstock: say which server: penstock drain 1   (penstock status)" drain one
+    says 2 "penstock: missing server rank, for example: penstock drain 1   (see penstock status)" drain
+    says 2 "penstock: missing server rank, for example: penstock drain 1   (see penstock status)" drain one
     says 2 "penstock: unexpected argument '2'" drain 1 2
 }
 

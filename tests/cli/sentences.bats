@@ -92,7 +92,7 @@ listen() {
 
 @test "words that are left over are an error, not ignored" {
     says 2 "penstock: unexpected argument 'now'" status now
-    says 2 "penstock: snapshot can list, verify and restore, not 'now'; did you mean 'list'?" snapshot now
+    says 2 "penstock: unknown snapshot command 'now'; did you mean 'list'?" snapshot now
     says 2 "penstock: unexpected argument 'now'" server now
     says 2 "penstock: unexpected argument 'now'" scheduler now
     says 2 "penstock: unexpected argument 'now'" doctor now
@@ -199,11 +199,11 @@ settings_of() {
 # ---- schedulers ----------------------------------------------------------------------------------------------
 
 @test "status without a job, and of an address where no scheduler is" {
-    says 1 "penstock: no job of \`penstock run\` is running here; name one with --master-addr and --master-port" status
-    says 1 "penstock: no job of \`penstock run\` is running here; name one with --master-addr and --master-port" snapshot
-    says 1 "penstock: nothing answers as a Penstock scheduler at 127.0.0.1:1; is the job running, and the address right?" \
+    says 1 "penstock: no job of \`penstock run\` is running here; set --master-addr and --master-port" status
+    says 1 "penstock: no job of \`penstock run\` is running here; set --master-addr and --master-port" snapshot
+    says 1 "penstock: no Penstock scheduler answers at 127.0.0.1:1; check that the job is running and the address is right" \
         status --master-port 1 --timeout-ms 300
-    says 1 "penstock: nothing answers as a Penstock scheduler at 127.0.0.1:1; is the job running, and the address right?" \
+    says 1 "penstock: no Penstock scheduler answers at 127.0.0.1:1; check that the job is running and the address is right" \
         snapshot --master-port 1 --timeout-ms 300
 }
 
@@ -249,7 +249,7 @@ doctor() {
     listen
     doctor localhost "$port" | is_text "  ok    scheduler       answers at localhost:$port"
     kill -STOP "$listener" # the system still takes its calls
-    doctor 127.0.0.1 "$port" | is_text "  bad   scheduler       nothing answers as a Penstock scheduler at 127.0.0.1:$port; is the job running, and the address right?
+    doctor 127.0.0.1 "$port" | is_text "  bad   scheduler       no Penstock scheduler answers at 127.0.0.1:$port; check that the job is running and the address is right
                         -> is it a scheduler of this version, and is the secret the same (--secret-file)?"
     [ "$(pen doctor >/dev/null; echo $?)" = 0 ]
     [ "$(pen doctor --master-addr 127.0.0.1 --master-port 1 >/dev/null; echo $?)" = 1 ]

@@ -68,7 +68,7 @@ PY
     make_store
     pen snapshot verify --store "$tmp/store" >"$tmp/out"
     cat "$tmp/out"
-    [ "$(grep -cE '^snapshot of step [123]0 is whole: [0-9]+ bytes read and checked$' "$tmp/out")" = 3 ]
+    [ "$(grep -cE '^snapshot of step [123]0 is intact: [0-9]+ bytes verified$' "$tmp/out")" = 3 ]
     file=$(newest 1)
     damage "$file"
     code=0
@@ -99,7 +99,7 @@ PY
 @test "restore makes a store of one snapshot, from which a job goes on bit for bit" {
     make_store
     pen snapshot restore --store "$tmp/store" --step 20 --to "$tmp/back" >"$tmp/said"
-    is_text "$tmp/back holds the snapshot of step 20; go on from it with penstock run --store $tmp/back --resume" <"$tmp/said"
+    is_text "$tmp/back holds the snapshot of step 20; resume with penstock run --store $tmp/back --resume" <"$tmp/said"
     train on --servers 1 --nproc-per-node 1 --store "$tmp/back" --resume -- "${example[@]}" --steps 30
     [ "$(awk '{print $1; exit}' "$tmp/on.loss")" = 20 ]
     same_crc made on
@@ -111,22 +111,22 @@ PY
 
 @test "what does not make sense is refused with a sentence" {
     mkdir "$tmp/empty"
-    says 1 "penstock: there is no snapshot in $tmp/empty" snapshot list --store "$tmp/empty"
-    says 1 "penstock: there is no snapshot in $tmp/absent" snapshot verify --store "$tmp/absent"
-    says 2 "penstock: say --store DIR" snapshot list
-    says 2 "penstock: snapshot can list, verify and restore, not 'verfy'; did you mean 'verify'?" snapshot verfy
+    says 1 "penstock: no snapshot in $tmp/empty" snapshot list --store "$tmp/empty"
+    says 1 "penstock: no snapshot in $tmp/absent" snapshot verify --store "$tmp/absent"
+    says 2 "penstock: missing --store DIR" snapshot list
+    says 2 "penstock: unknown snapshot command 'verfy'; did you mean 'verify'?" snapshot verfy
     says 2 "penstock: unknown setting 'stepp'; did you mean 'step'?" snapshot verify --stepp 3
-    says 2 "penstock: say which file: penstock import FILE --store DIR" import --store "$tmp/x"
+    says 2 "penstock: missing FILE; use penstock import FILE --store DIR" import --store "$tmp/x"
     says 1 "penstock: cannot read $tmp/no.safetensors: No such file or directory" import "$tmp/no.safetensors" --store "$tmp/x"
-    says 2 "penstock: say --out FILE" export --store "$tmp/empty"
-    says 1 "penstock: no snapshot in $tmp/empty is complete" export --store "$tmp/empty" --out "$tmp/f"
+    says 2 "penstock: missing --out FILE" export --store "$tmp/empty"
+    says 1 "penstock: no complete snapshot in $tmp/empty" export --store "$tmp/empty" --out "$tmp/f"
     [ ! -e "$tmp/x" ] && [ ! -e "$tmp/f" ]
 }
 
 @test "an exported file reads as safetensors, and imported again it begins a job with the same parameters" {
     make_store
     pen export --store "$tmp/store" --step 30 --out "$tmp/m.safetensors" >"$tmp/said"
-    grep -qxE "[0-9]+ tensors of step 30 are in $tmp/m.safetensors" "$tmp/said"
+    grep -qxE "wrote [0-9]+ tensors of step 30 to $tmp/m.safetensors" "$tmp/said"
     # An independent reader: the layout of the format, and nothing else.
     python3 - "$tmp/m.safetensors" >"$tmp/sums" <<'PY'
 import json, struct, sys, zlib
@@ -150,8 +150,8 @@ PY
     [ "$(wc -l <"$tmp/sums")" -ge 4 ]
     pen import "$tmp/m.safetensors" --store "$tmp/new" >"$tmp/said"
     cat "$tmp/said"
-    grep -qF "as of step 0, with optimizer state that begins anew" "$tmp/said"
-    says 1 "penstock: $tmp/new holds snapshots already; give a folder without, or remove them" import "$tmp/m.safetensors" --store "$tmp/new"
+    grep -qF "as step 0, with new optimizer state" "$tmp/said"
+    says 1 "penstock: $tmp/new already contains snapshots; use an empty directory, or remove them" import "$tmp/m.safetensors" --store "$tmp/new"
     pen export --store "$tmp/new" --out "$tmp/again.safetensors" >/dev/null
     cmp <(tail -c 100000 "$tmp/m.safetensors") <(tail -c 100000 "$tmp/again.safetensors")
     # Two jobs that begin with it, with different servers, are equal; and the first loss is that of a trained model.

@@ -57,7 +57,7 @@ teardown() { job_teardown; }
         # shellcheck disable=SC2086
         run pen status --pid $role
         [ "$status" = 2 ]
-        [[ $output == "penstock: --pid takes a role, worker or server, and a rank: "* ]]
+        [[ $output == "penstock: --pid needs a role (worker or server) and a rank, "* ]]
     done
     kill "$launcher"
     wait_for_end 8
@@ -70,12 +70,12 @@ teardown() { job_teardown; }
     wait_for_step 2
     run unshare -u bash -c "hostname elsewhere; '$penstock' status --pid server 0"
     [ "$status" = 1 ]
-    [ "$output" = "penstock: server 0 is process $(member server 0) on host $host, and this host is elsewhere; ask there" ]
+    [ "$output" = "penstock: server 0 is process $(member server 0) on host $host, but this host is elsewhere; run the command there" ]
     port=$(sed -n 's/.*"address": "tcp:[^"]*:\([0-9]*\)".*/\1/p' "$tmp/penstock/$launched_job.json")
     # in a container: same name, other processes; the note's launcher is not there, so the port is given
     run unshare -mp --fork --mount-proc "$penstock" status --master-port "$port" --pid server 0
     [ "$status" = 1 ]
-    [[ $output == "penstock: server 0 is process "*" on a host named $host, but no process of that number here is connected to the scheduler; "* ]]
+    [[ $output == "penstock: server 0 is process "*" on a host named $host, but no process with that id here is connected to the scheduler; "* ]]
     kill "$launcher"
     wait_for_end 8
     nothing_is_left

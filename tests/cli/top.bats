@@ -48,8 +48,8 @@ teardown() { job_teardown; }
         sleep 0.05
     done
     cat "$tmp/table"
-    grep -qE "^worker 0 is in .* of step [0-9]+ for [0-9.]+ s: it waits for worker 1 \(in step [0-9]+, in its own code\)$" "$tmp/table"
-    grep -qE "^server 0 with shard [0-9, ]+ has not committed step [0-9]+: it waits for worker 1 \(" "$tmp/table"
+    grep -qE "^worker 0 has been in .* of step [0-9]+ for [0-9.]+ s, waiting for worker 1 \(in step [0-9]+, in its own code\)$" "$tmp/table"
+    grep -qE "^server 0 with shard [0-9, ]+ has not committed step [0-9]+, waiting for worker 1 \(" "$tmp/table"
     kill "$launcher"
     wait_for_end 8
     nothing_is_left

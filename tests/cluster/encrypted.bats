@@ -51,7 +51,7 @@ last_step() {
     "$penstock" keygen "$tmp/other"
     run pen status --secret-file "$tmp/other" --master-port "$(port)" --timeout-ms 1500
     [ "$status" = 1 ]
-    [[ $output == *"what answers does not know this job's secret; look at --secret-file and --encryption" ]]
+    [[ $output == *"what answers does not know this job's secret; check --secret-file and --encryption" ]]
     kill "$launcher"
     wait_for_end 8
     [ -z "$(ls "$tmp"/penstock/*.key 2>/dev/null)" ]

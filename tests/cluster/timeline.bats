@@ -75,7 +75,7 @@ END
     [ "$output" = "penstock: $tmp/alone.out: it is too short" ]
     run pen trace merge "$tmp/alone.trace"
     [ "$status" = 2 ]
-    [[ $output == "penstock: say  penstock trace merge OUT PART..."* ]]
+    [[ $output == "penstock: missing arguments; use penstock trace merge OUT PART..."* ]]
     run pen run --standalone --trace "$tmp/no/such/folder" "$programs/stepper"
     [ "$status" = 2 ]
     [[ $output == *"cannot make the folder $tmp/no/such/folder.parts for the parts of the timeline: No such file or directory; "* ]]

@@ -1,0 +1,75 @@
+/* bench_measure.c - what the benchmarks share: time, quantiles, the limit programs, and a job of this program. */
+#include "cli/bench/bench.h"
+#include "cli/command.h"
+#include "common/base/clock.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+double bench_seconds(void)
+{
+    return (double)clock_ns(&clock_real) * 1e-9;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_quantile(double *values, size_t n, double q)
+{
+    if (n == 0) return 0;
+    qsort(values, n, sizeof *values, ascending);
+    return values[(size_t)(q * (double)(n - 1) + 0.5)];
+}
+
+json_t *bench_limit(const char *format, ...)
+{
+    char self[1024], words[2048], line[512] = "";
+    va_list args;
+    if (!command_self(self, sizeof self)) return NULL;
+    *strrchr(self, '/') = '\0';
+    int n               = snprintf(words, sizeof words, "'%s/limits/'", self);
+    va_start(args, format);
+    vsnprintf(words + n, sizeof words - (size_t)n, format, args);
+    va_end(args);
+    FILE *limit = popen(words, "r");
+    if (limit == NULL) return NULL;
+    if (fgets(line, sizeof line, limit) == NULL) line[0] = '\0';
+    return pclose(limit) == 0 ? json_loads(line, 0, NULL) : NULL;
+}
+
+double bench_limit_rate(json_t *limit)
+{
+    const double rate = json_number_value(json_object_get(limit, "GBps"));
+    json_decref(limit);
+    return rate;
+}
+
+int bench_run_job(uint64_t servers, uint64_t ranks, const char *const *flags,
+                  const char *const *verb, int argc, char **argv)
+{
+    char self[1024], n_servers[24], n_ranks[24];
+    if (!command_self(self, sizeof self)) return 1;
+    snprintf(n_servers, sizeof n_servers, "%" PRIu64, servers);
+    snprintf(n_ranks, sizeof n_ranks, "%" PRIu64, ranks);
+    char **words = calloc((size_t)argc + 24, sizeof *words);
+    if (words == NULL) return command_fail(1, "no memory");
+    const char *const run[] = {
+        "run",   "--standalone", "--no-prefix", "--servers", n_servers, "--nproc-per-node",
+        n_ranks, "--job",        "bench",       NULL};
+    const char *const bench[] = {self, "bench", NULL};
+    const char *const *all[]  = {run, flags, bench, verb};
+    int n                     = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (const char *const *w = all[i]; *w != NULL; w++) words[n++] = (char *)*w;
+    for (int i = 0; i < argc; i++) words[n++] = argv[i];
+    const int code = command_run(n, words);
+    free(words);
+    return code;
+}
