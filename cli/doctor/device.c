@@ -1,4 +1,4 @@
-/* device.c - GPUs: whether the driver can be used, and which devices reach each other's memory. */
+/* device.c - GPUs: whether the driver works, and which devices reach each other's memory. */
 #include "cli/doctor/doctor.h"
 #include "common/compute/device/device.h"
 
@@ -17,8 +17,8 @@ static void look_at_devices(doctor *d)
     }
 }
 
-/* Without peer access a copy from one GPU to another goes through host memory.  The bridges between them must be one
- * root, and no IOMMU may be between: what /sys says, with no driver asked. */
+/* Without peer access copies between GPUs go through host memory.  /sys shows whether they share a root complex; the
+ * driver is not asked. */
 static void look_at_peers(doctor *d)
 {
     char path[1024], root[64] = "", line[32];
@@ -39,16 +39,17 @@ static void look_at_peers(doctor *d)
     if (gpus < 2) return;
     finding_add(
         d, roots > 1 ? FINDING_LOOK : FINDING_OK,
-        roots > 1 ? "nvidia-smi topo -p2p r says which pairs; start one worker for each GPU on its "
-                    "own node"
-                  : NULL,
+        roots > 1
+            ? "see the pairs with nvidia-smi topo -p2p r; start one worker per GPU on the GPU's "
+              "node"
+            : NULL,
         roots > 1 ? "%d GPUs are on several NUMA nodes: pairs across them copy through host memory"
                   : "%d GPUs are on one NUMA node",
         gpus);
 }
 
 const doctor_check doctor_device[] = {
-    {"device", "gpu", look_at_devices, "devices this build could use"},
-    {"device", "gpu peers", look_at_peers, "whether GPUs are near each other"},
+    {"device", "gpu", look_at_devices, "devices this build can use"},
+    {"device", "gpu peers", look_at_peers, "whether GPUs are on the same node"},
     {0},
 };

@@ -1,4 +1,4 @@
-/* disk.c - where snapshots go: room, and what kind of file system it is. */
+/* disk.c - the snapshot directory: free space and file system. */
 #include "cli/doctor/doctor.h"
 
 #include <errno.h>
@@ -19,16 +19,16 @@ static const struct {
      "give each server a folder of its own, or keep the store on a local disk", FINDING_LOOK},
     {"cifs", "a network file system: LMDB's locks and maps are not safe on it",
      "keep the store on a local disk", FINDING_LOOK},
-    {"9p", "a folder shared with another machine: maps of files may not be coherent",
+    {"9p", "a directory shared with another machine: memory maps may not be coherent",
      "keep the store on a local disk", FINDING_LOOK},
-    {"overlay", "a layer of a container: it goes when the container goes, and is slow to write",
+    {"overlay", "a container layer: it is deleted with the container, and writes are slow",
      "mount a volume for the store (--store)", FINDING_LOOK},
-    {"tmpfs", "memory: it goes when the machine goes",
-     "keep the store on a disk, unless that is meant", FINDING_NOTE},
+    {"tmpfs", "memory: its content is lost when the machine stops",
+     "keep the store on a disk, unless this is intended", FINDING_NOTE},
     {NULL, NULL, NULL, FINDING_OK},
 };
 
-/* The nearest folder that is there; the store itself may not have been made yet. */
+/* The nearest existing directory; the store itself may not exist yet. */
 static bool resolve_store(const doctor *d, char whole[PATH_MAX])
 {
     char path[PATH_MAX];
@@ -46,7 +46,7 @@ static bool resolve_store(const doctor *d, char whole[PATH_MAX])
     return true;
 }
 
-/* Of /proc/self/mounts, the longest folder that `whole` lies in. */
+/* The type of the longest mount point in /proc/self/mounts that contains `whole`. */
 static bool type_of(const doctor *d, const char *whole, char type[64])
 {
     char path[1024], line[4096], at[1024], kind[64];
@@ -84,28 +84,27 @@ static void look_at_room(doctor *d)
     char whole[PATH_MAX];
     struct statvfs disk;
     if (!resolve_store(d, whole) || statvfs(whole, &disk) != 0) {
-        finding_add(d, FINDING_BAD, "name another with --store DIR",
-                    "%.200s cannot be looked at: %m", d->store);
+        finding_add(d, FINDING_BAD, "choose another with --store DIR", "cannot examine %.200s: %m",
+                    d->store);
         return;
     }
     const double free = (double)disk.f_bavail * (double)disk.f_frsize,
                  size = (double)disk.f_blocks * (double)disk.f_frsize;
     const bool is_low = free < 2e9 || free < size / 50;
     finding_add(d, is_low ? FINDING_LOOK : FINDING_OK,
-                is_low ? "free some room: a snapshot of a model of N parameters with Adam takes "
-                         "about 12 N bytes, and two are kept at "
-                         "least for a while"
+                is_low ? "free some space: a snapshot of N parameters with Adam takes about 12 N "
+                         "bytes, and at least two are kept for a while"
                        : NULL,
                 "%.1f GB of %.1f GB are free for snapshots in %.150s", free / 1e9, size / 1e9,
                 whole);
     if (access(whole, W_OK) != 0)
         finding_add(d, d->store[0] != '\0' ? FINDING_BAD : FINDING_NOTE,
-                    "chown it, or name another with --store DIR",
-                    "%.200s cannot be written by this user: %m", whole);
+                    "chown it, or choose another with --store DIR",
+                    "this user cannot write to %.200s: %m", whole);
 }
 
 const doctor_check doctor_disk[] = {
-    {"disk", "file system", look_at_kind, "whether LMDB may be trusted on it"},
-    {"disk", "room", look_at_room, "for snapshots"},
+    {"disk", "file system", look_at_kind, "whether LMDB works safely on it"},
+    {"disk", "room", look_at_room, "free space for snapshots"},
     {0},
 };

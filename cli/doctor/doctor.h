@@ -1,7 +1,7 @@
-/* doctor.h - findings about this machine: one group of checks a file, all in one table.
+/* doctor.h - findings about this machine: one group of checks per file, all in one table.
  *
- * A check looks at one thing and says what it found with finding_add().  What lies in files (/proc, /sys) it reads
- * below `root`, so that tests show it machines that they made up.
+ * A check examines one thing and reports it with finding_add().  Files of /proc and /sys are read below `root`, so that
+ * tests can simulate machines.
  */
 #ifndef CLI_DOCTOR_H
 #define CLI_DOCTOR_H
@@ -12,26 +12,26 @@
 #include <stdint.h>
 
 typedef enum {
-    FINDING_OK,   /* as it should be                                        */
-    FINDING_NOTE, /* nothing is wrong; good to know, or not to be had here  */
-    FINDING_LOOK, /* a job will be slow, or only works as long as it is small */
-    FINDING_BAD   /* a job will fail                                        */
+    FINDING_OK,   /* as expected                                    */
+    FINDING_NOTE, /* for information                                */
+    FINDING_LOOK, /* a job may be slow, or fail when it is large    */
+    FINDING_BAD   /* a job will fail                                */
 } finding_level;
 
 typedef struct {
     finding_level level;
     const char *group, *what;    /* of the check */
-    char text[400], remedy[300]; /* remedy: "" when there is nothing to do */
+    char text[400], remedy[300]; /* remedy: "": none */
 } finding;
 
 enum { FINDINGS_MAX = 96 };
 
 typedef struct {
-    const char *root;   /* "" for this machine; else a folder that stands for / */
-    const char *store;  /* the folder snapshots go to; "" is the one we are in  */
-    const char *master; /* host of a scheduler; NULL: none                      */
+    const char *root;   /* "" for this machine; else a directory that replaces / */
+    const char *store;  /* snapshot directory; "": the current one */
+    const char *master; /* host of a scheduler; NULL: none */
     uint64_t master_port;
-    const char *group, *what; /* of the check that runs now */
+    const char *group, *what; /* of the running check */
     size_t n;
     finding finding[FINDINGS_MAX]; /* more are dropped */
 } doctor;
@@ -39,26 +39,26 @@ typedef struct {
 typedef struct {
     const char *group, *what;
     void (*look)(doctor *d);
-    const char *doc; /* what it is about */
+    const char *doc;
 } doctor_check;
 
-/* Ended by rows of zeros. */
+/* Each ends with a row of zeros. */
 extern const doctor_check doctor_host[], doctor_memory[], doctor_limits[], doctor_network[],
     doctor_disk[], doctor_device[], doctor_job[];
 extern const doctor_check *const doctor_all[]; /* the tables above; ended by NULL */
 
-/* remedy: what to do about it; NULL: nothing. */
+/* remedy: what to do; NULL: nothing. */
 void finding_add(doctor *d, finding_level level, const char *remedy, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* All checks; the worst level is returned. */
+/* Runs all checks; returns the worst level. */
 finding_level doctor_run(doctor *d);
 
-/* The first line of a file below root, without its end; false: it cannot be read. */
+/* The first line of a file below root, without its newline; false: it cannot be read. */
 bool doctor_line(const doctor *d, const char *path, char *line, size_t size);
-/* A number that a file holds; -1: there is none ("max"). */
+/* The number in a file; -1: none ("max"). */
 int64_t doctor_number(const doctor *d, const char *path);
-/* What follows "Key:" in a file of such lines, as a number; -1: it is not there. */
+/* The number after "Key:" in a file of such lines; -1: none. */
 int64_t doctor_key(const doctor *d, const char *path, const char *key);
 
 #endif

@@ -1,4 +1,4 @@
-/* host.c - processors, what a container lets us have of them, and who else would use their threads. */
+/* host.c - processors, container quotas, threads and load. */
 #include "cli/doctor/doctor.h"
 #include "common/base/config.h"
 #include "common/compute/simd/simd.h"
@@ -39,27 +39,27 @@ static void look_at_processor(doctor *d)
     finding_add(d, FINDING_OK, NULL, "%d core%s; inner loops: %s", n, n == 1 ? "" : "s", usable);
 }
 
-/* "200000 100000": so many microseconds of every so many. */
+/* "200000 100000": quota and period in microseconds. */
 static void look_at_quota(doctor *d)
 {
     char line[64];
     double quota, period;
     if (!doctor_line(d, "/sys/fs/cgroup/cpu.max", line, sizeof line) ||
         sscanf(line, "%lf %lf", &quota, &period) != 2 || period <= 0) {
-        finding_add(d, FINDING_OK, NULL, "no limit on processor time");
+        finding_add(d, FINDING_OK, NULL, "no limit on CPU time");
         return;
     }
     const bool is_low = quota / period < cores(d);
     finding_add(d, is_low ? FINDING_LOOK : FINDING_OK,
-                is_low ? "start no more workers than the quota has cores (--nproc-per-node), or "
-                         "raise the quota"
-                       : NULL,
-                "this container may use %.1f of %d cores; beyond that its processes are stopped "
-                "for a while",
+                is_low
+                    ? "start at most as many workers as the quota has cores (--nproc-per-node), or "
+                      "raise the quota"
+                    : NULL,
+                "this container may use %.1f of %d cores; beyond that its processes are throttled",
                 quota / period, cores(d));
 }
 
-/* The matrix products of a program start a thread per core in each worker, if nobody says otherwise. */
+/* By default BLAS starts one thread per core in each worker. */
 static void look_at_threads(doctor *d)
 {
     const char *openblas = config_env("OPENBLAS_NUM_THREADS"),
@@ -67,17 +67,17 @@ static void look_at_threads(doctor *d)
     const char *said     = openblas != NULL ? openblas : openmp;
     const int n          = cores(d);
     if (said == NULL) {
-        finding_add(d, FINDING_NOTE, NULL,
-                    "OMP_NUM_THREADS is not set: `penstock run` sets it to 1 for several workers; "
-                    "other launchers leave "
-                    "OpenBLAS a thread on each of %d cores in every worker",
-                    n);
+        finding_add(
+            d, FINDING_NOTE, NULL,
+            "OMP_NUM_THREADS is not set: `penstock run` divides the cores among its workers; "
+            "with other launchers OpenBLAS starts %d threads in every worker",
+            n);
         return;
     }
     const bool is_many = atoi(said) > n;
     finding_add(d, is_many ? FINDING_LOOK : FINDING_OK,
-                is_many ? "let workers times threads be at most the cores" : NULL,
-                "%s is %.20s in every worker, for %d cores",
+                is_many ? "lower it: workers times threads should not exceed the cores" : NULL,
+                "%s is %.20s in every worker, on %d cores",
                 openblas != NULL ? "OPENBLAS_NUM_THREADS" : "OMP_NUM_THREADS", said, n);
 }
 
@@ -89,14 +89,14 @@ static void look_at_load(doctor *d)
         return;
     const bool is_busy = load > cores(d) * 0.5 + 0.5;
     finding_add(d, is_busy ? FINDING_NOTE : FINDING_OK,
-                is_busy ? "wait until it is idle before you measure anything" : NULL,
-                "%.1f processes wanted to run in the last minute, on %d cores", load, cores(d));
+                is_busy ? "wait until the machine is idle before benchmarking" : NULL,
+                "load average %.1f on %d cores", load, cores(d));
 }
 
 const doctor_check doctor_host[] = {
-    {"host", "processor", look_at_processor, "cores, and which inner loops they can run"},
-    {"host", "cpu quota", look_at_quota, "processor time a container is given"},
-    {"host", "threads", look_at_threads, "threads of OpenBLAS and OpenMP in every worker"},
-    {"host", "load", look_at_load, "who else uses the machine"},
+    {"host", "processor", look_at_processor, "cores and instruction sets"},
+    {"host", "cpu quota", look_at_quota, "CPU time of a container"},
+    {"host", "threads", look_at_threads, "OpenBLAS and OpenMP threads per worker"},
+    {"host", "load", look_at_load, "load from other processes"},
     {0},
 };

@@ -1,4 +1,4 @@
-/* job.c - the way to a scheduler, its clock against ours, and the way to every member of its job. */
+/* job.c - the connection to a scheduler, its clock, and the connections to all members of its job. */
 #include "cli/commands/control.h"
 #include "cli/doctor/doctor.h"
 #include "common/net/transport/own_address.h"
@@ -52,12 +52,12 @@ static int try_connect(const struct addrinfo *a, segments *said)
 static const char *remedy_of(int error)
 {
     if (error == ECONNREFUSED)
-        return "nothing listens there: look whether the job has begun, and at the port";
-    if (error == ETIMEDOUT) return "let the port through the firewall between the machines";
-    return "look at the routes and the interface (penstock doctor on both machines)";
+        return "nothing listens there: check that the job has started, and the port";
+    if (error == ETIMEDOUT) return "open the port in the firewall between the machines";
+    return "check routes and interfaces (penstock doctor on both machines)";
 }
 
-/* Version 6 for what has no other address, as the transport does. */
+/* IPv6 only if there is no IPv4 address, as in the transport. */
 static int resolve(const char *host, const char *port, struct addrinfo **found)
 {
     struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
@@ -77,7 +77,7 @@ static bool has_number(const struct sockaddr *a, const char *number)
     return strcmp(own, number) == 0;
 }
 
-/* Whose address packets to `a` leave from; false: unknown. */
+/* The interface and source address of packets to `a`; false: unknown. */
 static bool interface_to(const struct addrinfo *a, char name[IF_NAMESIZE], char address[64])
 {
     struct ifaddrs *all = NULL;
@@ -93,9 +93,9 @@ static bool interface_to(const struct addrinfo *a, char name[IF_NAMESIZE], char 
     return found;
 }
 
-/* The interface that is taken, and whether the other end, or the way, takes smaller packets than it.  What a segment
- * loses to options is at most 40 bytes. */
-static void tell_way(doctor *d, const struct addrinfo *a, const segments *said)
+/* Reports the interface, and whether the path takes smaller packets than it.  TCP options take at most 40 bytes of a
+ * segment. */
+static void report_path(doctor *d, const struct addrinfo *a, const segments *said)
 {
     enum { OPTIONS = 40 };
     char name[IF_NAMESIZE], address[64];
@@ -103,19 +103,19 @@ static void tell_way(doctor *d, const struct addrinfo *a, const segments *said)
     const bool is_local = strcmp(name, "lo") == 0,
                differ   = !is_local && said->both + OPTIONS < said->ours;
     if (is_local)
-        finding_add(d, FINDING_OK, NULL, "packets to it stay on this machine");
+        finding_add(d, FINDING_OK, NULL, "its packets stay on this machine");
     else
         finding_add(d, differ ? FINDING_LOOK : FINDING_OK,
-                    differ ? "give the interfaces of both machines one MTU, or choose others with "
+                    differ ? "use the same MTU on both machines, or choose other interfaces with "
                              "--host and --master-addr"
                            : NULL,
-                    differ ? "packets to it leave by %s (%s), whose segments take %u bytes, but "
-                             "the way takes %u"
-                           : "packets to it leave by %s (%s), in segments of %u bytes",
+                    differ ? "packets to it leave through %s (%s) with segments of %u bytes, but "
+                             "the path takes only %u"
+                           : "packets to it leave through %s (%s) with segments of %u bytes",
                     name, address, said->ours, said->both);
 }
 
-/* Tells what stands in the way; true: the port is open. */
+/* Reports what blocks the connection; true: the port is open. */
 static bool dial(doctor *d, const char *who, const char *host, const char *port, bool tells_way)
 {
     char numeric[256] = "?";
@@ -130,7 +130,7 @@ static bool dial(doctor *d, const char *who, const char *host, const char *port,
                 NI_NUMERICHOST);
     segments said   = {0};
     const int error = try_connect(found, &said);
-    if (error == 0 && tells_way) tell_way(d, found, &said);
+    if (error == 0 && tells_way) report_path(d, found, &said);
     freeaddrinfo(found);
     if (error != 0)
         finding_add(d, FINDING_BAD, remedy_of(error), "%s: %.100s (%s) port %s: %s", who, host,
@@ -145,7 +145,7 @@ static double wall_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* As NTP does: of several questions the one answered soonest, half of whose time each way took. */
+/* As in NTP: uses the fastest of several round trips and assumes that both directions took equally long. */
 static void look_at_clock(doctor *d, control *link)
 {
     double best = INFINITY, skew = 0;
@@ -163,11 +163,12 @@ static void look_at_clock(doctor *d, control *link)
     if (isinf(best)) return;
     const bool is_far = fabs(skew) > 1 + best;
     finding_add(d, is_far ? FINDING_LOOK : FINDING_OK,
-                is_far ? "let both machines follow a time server (chrony, systemd-timesyncd); "
-                         "training does not mind, logs and traces do"
-                       : NULL,
-                "the scheduler's clock is %.3f s %s this machine's, give or take %.3f s",
-                fabs(skew), skew < 0 ? "behind" : "ahead of", best / 2);
+                is_far
+                    ? "synchronize both machines with a time server (chrony, systemd-timesyncd); "
+                      "only logs and traces are affected"
+                    : NULL,
+                "the scheduler's clock is %.3f s %s this machine's (+/- %.3f s)", fabs(skew),
+                skew < 0 ? "behind" : "ahead of", best / 2);
 }
 
 /* "tcp://HOST:PORT" */
@@ -195,8 +196,7 @@ static void look_at_members(doctor *d, control *link)
         const wire_member_status *m = &answer.u.status.member[i];
         if (strcmp(m->state, "active") == 0) dial_member(d, &m->member, &good, &bad);
     }
-    if (bad == 0)
-        finding_add(d, FINDING_OK, NULL, "all %d ports that its members announced are open", good);
+    if (bad == 0) finding_add(d, FINDING_OK, NULL, "all %d ports of its members are open", good);
 }
 
 static void look_at_scheduler(doctor *d)
@@ -205,9 +205,9 @@ static void look_at_scheduler(doctor *d)
     control *link;
     pen_error why;
     if (d->master == NULL) {
-        finding_add(
-            d, FINDING_NOTE, NULL,
-            "none given: --master-addr HOST tries the way to one, and to all members of its job");
+        finding_add(d, FINDING_NOTE, NULL,
+                    "not tested; --master-addr HOST tests the connection to it and to all members "
+                    "of its job");
         return;
     }
     snprintf(port, sizeof port, "%" PRIu64, d->master_port);
@@ -216,7 +216,7 @@ static void look_at_scheduler(doctor *d)
     if (control_open(address, WIRE_OBSERVER, ASK_MS, &link, &why) != PEN_OK) {
         finding_add(
             d, FINDING_BAD,
-            "is it a scheduler of this version, and is the secret the same (--secret-file)?",
+            "check that it is a scheduler of this version with the same secret (--secret-file)",
             "%.350s", why.text);
         return;
     }
@@ -228,6 +228,6 @@ static void look_at_scheduler(doctor *d)
 
 const doctor_check doctor_job[] = {
     {"job", "scheduler", look_at_scheduler,
-     "the way to it, its clock, and the way to every member of its job"},
+     "connection to it, its clock, and connections to all members of its job"},
     {0},
 };

@@ -1,4 +1,4 @@
-/* limits.c - what the system lets one process, or one user, have. */
+/* limits.c - resource limits of a process or user. */
 #include "cli/doctor/doctor.h"
 
 #include <inttypes.h>
@@ -22,18 +22,19 @@ static bool limit_of(const doctor *d, const char *name, int64_t *soft, int64_t *
     return true;
 }
 
-/* Our processes raise the soft limit to the hard one by themselves. */
+/* Penstock raises the soft limit to the hard limit itself. */
 static void look_at_files(doctor *d)
 {
     int64_t soft, hard;
     if (!limit_of(d, "Max open files", &soft, &hard)) return;
     const bool is_low = hard >= 0 && hard < 4096;
     finding_add(d, is_low ? FINDING_LOOK : FINDING_OK,
-                is_low ? "raise it: LimitNOFILE=65536 in a unit of systemd, --ulimit nofile=65536 "
-                         "for a container"
-                       : NULL,
-                "a process may open %" PRId64 " files, and Penstock raises that to %" PRId64 "%s",
-                soft, hard, hard < 0 ? " (no limit)" : "; each peer takes a few");
+                is_low
+                    ? "raise it: LimitNOFILE=65536 in a systemd unit, --ulimit nofile=65536 for a "
+                      "container"
+                    : NULL,
+                "a process may open %" PRId64 " files; Penstock raises that to %" PRId64 "%s", soft,
+                hard, hard < 0 ? " (no limit)" : "; each peer takes a few");
 }
 
 static void look_at_processes(doctor *d)
@@ -47,7 +48,7 @@ static void look_at_processes(doctor *d)
                 is_low ? "raise ulimit -u, or pids.max of the container" : NULL,
                 soft < 0 ? "no limit on threads"
                          : "%" PRId64
-                           " threads; a worker or server has about 10, and those of the program",
+                           " threads; a worker or server needs about 10, plus those of the program",
                 soft);
 }
 
@@ -56,13 +57,11 @@ static void look_at_locked(doctor *d)
     int64_t soft, hard;
     if (!limit_of(d, "Max locked memory", &soft, &hard)) return;
     const bool is_low = soft >= 0 && soft < 64 << 20;
-    finding_add(
-        d, is_low ? FINDING_NOTE : FINDING_OK,
-        is_low
-            ? "ulimit -l unlimited, where RDMA or pinned host memory is to be used by the program"
-            : NULL,
-        soft < 0 ? "memory may be locked without limit" : "%.1f MB of memory may be locked",
-        (double)soft / 1e6);
+    finding_add(d, is_low ? FINDING_NOTE : FINDING_OK,
+                is_low ? "ulimit -l unlimited, if the program uses RDMA or pinned host memory"
+                       : NULL,
+                soft < 0 ? "no limit on locked memory" : "%.1f MB of memory may be locked",
+                (double)soft / 1e6);
 }
 
 static void look_at_core(doctor *d)
@@ -70,14 +69,13 @@ static void look_at_core(doctor *d)
     int64_t soft, hard;
     if (!limit_of(d, "Max core file size", &soft, &hard)) return;
     finding_add(d, soft == 0 ? FINDING_NOTE : FINDING_OK,
-                soft == 0 ? "ulimit -c unlimited, to look into a crash of your program" : NULL,
-                soft == 0 ? "a process that crashes leaves no core file"
-                          : "a process that crashes leaves a core file");
+                soft == 0 ? "ulimit -c unlimited, to debug a crash of your program" : NULL,
+                soft == 0 ? "a crash leaves no core file" : "a crash leaves a core file");
 }
 
 const doctor_check doctor_limits[] = {
-    {"limits", "open files", look_at_files, "sockets are files: ulimit -n"},
-    {"limits", "processes", look_at_processes, "threads count: ulimit -u, pids.max"},
+    {"limits", "open files", look_at_files, "including sockets: ulimit -n"},
+    {"limits", "processes", look_at_processes, "including threads: ulimit -u, pids.max"},
     {"limits", "locked memory", look_at_locked, "ulimit -l"},
     {"limits", "core files", look_at_core, "ulimit -c"},
     {0},

@@ -1,4 +1,4 @@
-/* memory.c - memory, what a container lets us have of it, shared memory, huge pages, NUMA nodes. */
+/* memory.c - memory, container limits, shared memory, huge pages, NUMA nodes. */
 #include "cli/doctor/doctor.h"
 
 #include <dirent.h>
@@ -14,7 +14,7 @@ static void look_at_memory(doctor *d)
     if (total <= 0 || free < 0) return;
     const bool is_low = free < total / 10;
     finding_add(d, is_low ? FINDING_LOOK : FINDING_OK,
-                is_low ? "end what uses it; `penstock memory` says what a job will need" : NULL,
+                is_low ? "stop what uses it; `penstock memory` estimates what a job needs" : NULL,
                 "%.1f GB of %.1f GB are available", (double)free * 1024 / 1e9,
                 (double)total * 1024 / 1e9);
 }
@@ -29,15 +29,14 @@ static void look_at_limit(doctor *d)
         return;
     }
     const bool is_low = used > most / 10 * 8;
-    finding_add(
-        d, is_low ? FINDING_LOOK : FINDING_NOTE,
-        is_low ? "raise the limit; the kernel kills a process of the container when it is reached"
-               : NULL,
-        "this container may use %.2f GB, /dev/shm included, and uses %.2f", (double)most / 1e9,
-        used < 0 ? 0. : (double)used / 1e9);
+    finding_add(d, is_low ? FINDING_LOOK : FINDING_NOTE,
+                is_low ? "raise the limit; at the limit the kernel kills a process of the container"
+                       : NULL,
+                "this container may use %.2f GB including /dev/shm, and uses %.2f GB",
+                (double)most / 1e9, used < 0 ? 0. : (double)used / 1e9);
 }
 
-/* Workers and servers of a host lend each other what lies there: the gradients of a step, twice. */
+/* Workers and servers of a host share gradients there: those of a step, twice. */
 static void look_at_shared(doctor *d)
 {
     enum { DOCKER_BYTES = 64 << 20 };
@@ -46,7 +45,7 @@ static void look_at_shared(doctor *d)
     snprintf(path, sizeof path, "%s/dev/shm", d->root);
     if (statvfs(path, &shm) != 0) {
         finding_add(d, FINDING_BAD, "mount a tmpfs there, or set shared_memory=no",
-                    "there is no /dev/shm: %s", path);
+                    "missing /dev/shm: %s", path);
         return;
     }
     const double free   = (double)shm.f_bavail * (double)shm.f_frsize,
@@ -54,9 +53,9 @@ static void look_at_shared(doctor *d)
     const bool is_small = size <= DOCKER_BYTES || free < DOCKER_BYTES;
     finding_add(d, is_small ? FINDING_LOOK : FINDING_OK,
                 is_small ? "docker run --shm-size 2g, in Kubernetes an emptyDir of medium Memory "
-                           "on /dev/shm; or free what lies there"
+                           "on /dev/shm; or delete files there"
                          : NULL,
-                "%.2f GB of %.2f GB are free for what workers of this host lend each other",
+                "%.2f GB of %.2f GB are free for shared memory between workers of this host",
                 free / 1e9, size / 1e9);
 }
 
@@ -64,7 +63,7 @@ static void look_at_huge_pages(doctor *d)
 {
     char line[128];
     if (!doctor_line(d, "/sys/kernel/mm/transparent_hugepage/enabled", line, sizeof line)) {
-        finding_add(d, FINDING_NOTE, NULL, "the kernel does not say whether it makes huge pages");
+        finding_add(d, FINDING_NOTE, NULL, "the kernel does not report transparent huge pages");
         return;
     }
     const bool never = strstr(line, "[never]") != NULL;
@@ -83,21 +82,21 @@ static void look_at_nodes(doctor *d)
         n += sscanf(e->d_name, "node%d", &number) == 1;
     if (folder != NULL) closedir(folder);
     if (n <= 1)
-        finding_add(d, FINDING_OK, NULL, "one node: all memory is equally near");
+        finding_add(d, FINDING_OK, NULL, "one NUMA node");
     else
         finding_add(
             d, FINDING_NOTE,
-            "one worker or more for each node, started under numactl --cpunodebind=N --membind=N",
-            "%d NUMA nodes: a process that is moved between them reads the memory of the other at "
-            "about half speed",
+            "start at least one worker per node, with numactl --cpunodebind=N --membind=N",
+            "%d NUMA nodes: a process that migrates between them reads remote memory at about half "
+            "speed",
             n);
 }
 
 const doctor_check doctor_memory[] = {
-    {"memory", "memory", look_at_memory, "what is available"},
-    {"memory", "memory limit", look_at_limit, "what a container is given"},
-    {"memory", "/dev/shm", look_at_shared, "room for what workers of one host lend each other"},
-    {"memory", "huge pages", look_at_huge_pages, "whether the kernel makes large pages"},
-    {"memory", "numa", look_at_nodes, "memory that is near some cores and far from others"},
+    {"memory", "memory", look_at_memory, "available memory"},
+    {"memory", "memory limit", look_at_limit, "memory limit of a container"},
+    {"memory", "/dev/shm", look_at_shared, "shared memory between workers of one host"},
+    {"memory", "huge pages", look_at_huge_pages, "transparent huge pages"},
+    {"memory", "numa", look_at_nodes, "NUMA nodes"},
     {0},
 };

@@ -1,4 +1,4 @@
-/* network.c - the machine's own name, its interfaces, the ports a job takes, and buffers of sockets. */
+/* network.c - host name, interfaces, ports and socket buffers. */
 #include "cli/doctor/doctor.h"
 
 #include <arpa/inet.h>
@@ -10,8 +10,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Debian maps the host's own name to 127.0.1.1, which other machines cannot reach.  No process shows its host's name to
- * others; people do, with --master-addr. */
+/* Debian maps the host name to 127.0.1.1, which other machines cannot reach.  Penstock does not announce host names, but
+ * users pass them as --master-addr. */
 static void look_at_name(doctor *d)
 {
     char host[256] = "", address[INET6_ADDRSTRLEN] = "";
@@ -20,8 +20,8 @@ static void look_at_name(doctor *d)
     const int rc = getaddrinfo(host, NULL, &hints, &found);
     if (rc != 0) {
         finding_add(d, FINDING_NOTE,
-                    "if this is machine 0, say its address with --master-addr, or add the name to "
-                    "DNS or /etc/hosts",
+                    "on machine 0, set --master-addr to its address, or add the name to DNS or "
+                    "/etc/hosts",
                     "'%s' does not resolve (%s)", host, gai_strerror(rc));
         return;
     }
@@ -31,13 +31,12 @@ static void look_at_name(doctor *d)
     const bool is_local = strncmp(address, "127.", 4) == 0;
     finding_add(
         d, is_local ? FINDING_NOTE : FINDING_OK,
-        is_local ? "if this is machine 0, give other machines another name or the address of "
-                   "an interface (--master-addr)"
+        is_local ? "on machine 0, set --master-addr to another name or the address of an interface"
                  : NULL,
         "'%s' is %s%s", host, address, is_local ? ", which other machines cannot reach" : "");
 }
 
-/* Interfaces that carry traffic between machines; a packet too large for one of the way is lost without a word. */
+/* Interfaces between machines; a packet larger than the MTU of the path may be lost silently. */
 static void look_at_interfaces(doctor *d)
 {
     char path[1024], file[512], state[32], list[256] = "";
@@ -59,18 +58,17 @@ static void look_at_interfaces(doctor *d)
     }
     if (folder != NULL) closedir(folder);
     if (most == 0)
-        finding_add(d, FINDING_NOTE, NULL,
-                    "no interface but loopback is up: jobs of this machine alone");
+        finding_add(d, FINDING_NOTE, NULL, "only loopback is up: jobs are limited to this machine");
     else if (least != most)
         finding_add(d, FINDING_NOTE,
-                    "choose the interface with --host ADDRESS, and give all machines' interfaces "
-                    "of that network one MTU",
-                    "interfaces differ in their MTU (%s)", list);
+                    "choose the interface with --host ADDRESS, and use one MTU on all machines of "
+                    "that network",
+                    "interfaces have different MTUs (%s)", list);
     else
-        finding_add(d, FINDING_OK, NULL, "up, with their MTU: %s", list);
+        finding_add(d, FINDING_OK, NULL, "up, with MTU: %s", list);
 }
 
-/* The way a packet without a better one takes: the first line whose destination is 0. */
+/* The default route: the first line with destination 0. */
 static void look_at_route(doctor *d)
 {
     char path[1024], line[256], name[32];
@@ -79,14 +77,13 @@ static void look_at_route(doctor *d)
     FILE *file = fopen(path, "re");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         if (sscanf(line, "%31s %x", name, &destination) != 2 || destination != 0) continue;
-        finding_add(d, FINDING_OK, NULL, "other networks are reached by %s", name);
+        finding_add(d, FINDING_OK, NULL, "default route through %s", name);
         fclose(file);
         return;
     }
     if (file != NULL) fclose(file);
-    finding_add(
-        d, FINDING_NOTE, NULL,
-        "there is no default route: only machines of the interfaces' own networks are reached");
+    finding_add(d, FINDING_NOTE, NULL,
+                "no default route: only machines on directly connected networks are reachable");
 }
 
 static void look_at_ports(doctor *d)
@@ -97,13 +94,12 @@ static void look_at_ports(doctor *d)
         sscanf(line, "%ld %ld", &low, &high) != 2)
         return;
     const bool is_narrow = high - low < 4096, is_inside = low <= 29500 && high >= 29500;
-    finding_add(
-        d, is_narrow ? FINDING_LOOK : FINDING_OK,
-        is_narrow ? "sysctl net.ipv4.ip_local_port_range='32768 60999'" : NULL,
-        "servers and workers take free ports from %ld to %ld; a firewall must let those through%s",
-        low, high,
-        is_inside ? ", and 29500 of the scheduler may be taken by chance"
-                  : ", and 29500 of the scheduler");
+    finding_add(d, is_narrow ? FINDING_LOOK : FINDING_OK,
+                is_narrow ? "sysctl net.ipv4.ip_local_port_range='32768 60999'" : NULL,
+                "servers and workers use free ports from %ld to %ld; a firewall must allow these%s",
+                low, high,
+                is_inside ? "; another process may take the scheduler's port 29500"
+                          : " and the scheduler's port 29500");
 }
 
 static void look_at_port_of_scheduler(doctor *d)
@@ -111,7 +107,7 @@ static void look_at_port_of_scheduler(doctor *d)
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
     struct sockaddr_in any = {
         .sin_family = AF_INET, .sin_port = htons(29500), .sin_addr.s_addr = htonl(INADDR_ANY)};
-    if (fd < 0 || d->master != NULL) { /* with a scheduler it is there that matters */
+    if (fd < 0 || d->master != NULL) { /* with a scheduler given, its own port matters */
         if (fd >= 0) close(fd);
         return;
     }
@@ -119,9 +115,9 @@ static void look_at_port_of_scheduler(doctor *d)
     const bool is_free = bind(fd, (struct sockaddr *)(void *)&any, sizeof any) == 0;
     close(fd);
     finding_add(d, is_free ? FINDING_OK : FINDING_NOTE,
-                is_free ? NULL : "give another job another --master-port",
-                is_free ? "29500, the scheduler's usual one, is free"
-                        : "29500, the scheduler's usual one, is taken");
+                is_free ? NULL : "choose another --master-port",
+                is_free ? "29500, the scheduler's default port, is free"
+                        : "29500, the scheduler's default port, is in use");
 }
 
 static void look_at_buffers(doctor *d)
@@ -136,18 +132,17 @@ static void look_at_buffers(doctor *d)
     finding_add(
         d, is_small ? FINDING_NOTE : FINDING_OK,
         is_small
-            ? "sysctl net.ipv4.tcp_wmem='4096 16384 16777216', for networks of 10 Gbit/s and more"
+            ? "sysctl net.ipv4.tcp_wmem='4096 16384 16777216', for networks of 10 Gbit/s or more"
             : NULL,
         "a TCP connection may buffer %" PRId64 " bytes (wmem_max %" PRId64 ")", limit, most);
 }
 
 const doctor_check doctor_network[] = {
-    {"network", "own name", look_at_name,
-     "whether other machines could reach this one by its name"},
-    {"network", "interfaces", look_at_interfaces, "which are up, and their MTU"},
-    {"network", "route", look_at_route, "where packets to other networks go"},
-    {"network", "ports", look_at_ports, "which ports servers and workers take"},
+    {"network", "own name", look_at_name, "whether other machines can reach this one by its name"},
+    {"network", "interfaces", look_at_interfaces, "active interfaces and their MTU"},
+    {"network", "route", look_at_route, "default route"},
+    {"network", "ports", look_at_ports, "ports of servers and workers"},
     {"network", "scheduler port", look_at_port_of_scheduler, "whether 29500 is free"},
-    {"network", "buffers", look_at_buffers, "of TCP connections"},
+    {"network", "buffers", look_at_buffers, "TCP buffers"},
     {0},
 };

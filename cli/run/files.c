@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the one command line of this process. */
+/* Of this process's command line. */
 static resolution resolved;
-static resolved_list started; /* the launcher's own values, in the end */
+static resolved_list started; /* the launcher's final values */
 
 /* ---- flags ----------------------------------------------------------------------------------------------- */
 
@@ -88,7 +88,7 @@ static const char *find_given(const void *user, const char *setting, const char 
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-/* A variable says what no flag did.  The processes get what it comes to, and not the variable. */
+/* A variable replaces a missing flag.  The processes get the resolved value instead of the variable. */
 static void take_variable(const char **said, const char *given, const char *setting)
 {
     char variable[CONFIG_VARIABLE_BYTES];
@@ -117,7 +117,7 @@ static uint64_t whole_of(const char *setting)
     return v != NULL ? strtoull(v->value, NULL, 10) : 0;
 }
 
-/* What two of the three say of the third; printed with the others. */
+/* Derives the third value from the other two. */
 static pen_status plan_batch(const run_options *o, pen_error *why)
 {
     static const char *const names[] = {"train_batch", "micro_batch", "accum"};
@@ -161,7 +161,7 @@ static void note_number(const char *name, int value, const char *source)
     note_start(name, text, source);
 }
 
-/* A number of the file, unless a flag has said it already (it is not `unsaid`). */
+/* A number from the file, unless a flag gave one (*field is not `unsaid`). */
 static pen_status take_number(int *field, int unsaid, const char *name, int min, int max, int dfl,
                               pen_error *why)
 {
@@ -188,8 +188,8 @@ static pen_status share_processes(run_options *o, pen_error *why)
     if (status != PEN_OK || o->nproc > 0) return status;
     if (all % o->nnodes != 0)
         return why_set(why, PEN_BAD_SETTING,
-                       "num_processes %d is not a multiple of %d machines, each of which has the "
-                       "same number of workers  (from %s)",
+                       "num_processes %d is not a multiple of %d machines; each needs the same "
+                       "number of workers  (from %s)",
                        all, o->nnodes, v->source);
     o->nproc = o->nproc_min = o->nproc_max = all / o->nnodes;
     return PEN_OK;
@@ -267,7 +267,7 @@ static void add(json_t *into, const char *name, json_t *value, const char *sourc
     json_object_set_new(into, name, json_pack("{s:o, s:s}", "value", value, "source", source));
 }
 
-/* The port that was left open is known only now. */
+/* A free port is known only now. */
 static json_t *launch_of(const run_options *o)
 {
     json_t *launch = json_object();
@@ -285,7 +285,7 @@ static json_t *launch_of(const run_options *o)
     return launch;
 }
 
-/* A number or a truth value where the setting is one. */
+/* Typed as the setting: number, boolean or string. */
 static json_t *value_of(const resolved_value *v)
 {
     const config_row *row = command_setting(v->name);

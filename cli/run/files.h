@@ -1,5 +1,5 @@
-/* files.h - `penstock run --config X.yml --ds-config Y.json`: what those files say becomes the launcher's own options and
- * PENSTOCK_* of all processes. */
+/* files.h - `penstock run --config X.yml --ds-config Y.json`: these files set the launcher's options and PENSTOCK_* of
+ * all processes. */
 #ifndef CLI_RUN_FILES_H
 #define CLI_RUN_FILES_H
 
@@ -8,7 +8,7 @@
 #include <argp.h>
 #include <stdio.h>
 
-/* Keys of the flags of this group in the table of options.c. */
+/* Keys of these flags in the table of options.c. */
 enum {
     FILES_CONFIG = 512,
     FILES_DS_CONFIG,
@@ -20,17 +20,17 @@ enum {
     FILES_TOTAL_STEPS
 };
 
-/* One of these flags; ARGP_ERR_UNKNOWN for others.  state->input is the run_options. */
+/* Parses one of these flags; ARGP_ERR_UNKNOWN for others.  state->input is the run_options. */
 error_t run_files_flag(int key, char *text, struct argp_state *state);
 
-/* A setting that was a flag goes into the environment, and is remembered as one. */
+/* Puts a setting given as a flag into the environment. */
 void run_files_put(run_options *o, const char *setting, const char *value);
 
-/* After the flags: reads the files, puts settings into the environment that neither it nor a flag has, and fills in what
- * no flag said: from the files, or the default.  Tells each notice, and each auto, once.  -1: go on; else the exit code. */
+/* After the flags: reads the files, puts their settings into the environment unless set there or by a flag, and fills in
+ * missing options from the files or defaults.  Prints each notice and each auto once.  -1: go on; else the exit code. */
 int run_files_apply(run_options *o);
 
-/* --print-config; the exit code. */
+/* --print-config; returns the exit code. */
 int run_files_print(const run_options *o, FILE *out);
 
 #endif

@@ -1,8 +1,7 @@
-/* lines.c - with log_format=json everything a job writes to a terminal is one JSON object a line.
+/* lines.c - with log_format=json everything a job prints is one JSON object per line.
  *
- * DESIGN.  Our processes write such objects to stderr by themselves, and these pass as they are.  What a program prints
- * is wrapped here, where it is known which rank it came from.  What the launcher says itself goes through stderr, whose
- * FILE is replaced by one that wraps; so no sentence has to know of it.
+ * DESIGN.  Our processes write such objects to stderr themselves; these pass unchanged.  Output of a program is wrapped
+ * here, where its rank is known.  The launcher's own stderr is replaced by a FILE that wraps each line.
  */
 #include "cli/run/lines.h"
 #include "common/base/log.h"
@@ -56,7 +55,7 @@ void lines_begin(const char *format)
     log_format_set(LOG_JSON);
     log_format_as("launcher", -1);
     own = fopencookie(NULL, "w", (cookie_io_functions_t){.write = take_own});
-    if (own == NULL) return; /* then ours stay text */
+    if (own == NULL) return; /* then our own lines stay text */
     setvbuf(own, NULL, _IONBF, 0);
     stderr = own;
 }

@@ -1,4 +1,4 @@
-/* lines.h - how lines of the children, and our own, come to the terminal: as they are, or each as a JSON object. */
+/* lines.h - output lines of the children and the launcher on the terminal: as text, or each as a JSON object. */
 #ifndef CLI_RUN_LINES_H
 #define CLI_RUN_LINES_H
 
@@ -7,7 +7,7 @@
 /* format: "json", or anything else (NULL) for text. */
 void lines_begin(const char *format);
 
-/* The line that is in the stream, with its newline, to its terminal. */
+/* Prints the stream's current line, with its newline, to its terminal. */
 void lines_show(const process *p, process_stream *s);
 
 #endif

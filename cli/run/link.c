@@ -1,9 +1,9 @@
-/* link.c - who is alive here, when the launcher needs its link to the scheduler, and what it asks over it. */
+/* link.c - live processes here, and the launcher's link to the scheduler. */
 #include "cli/run/launcher.h"
 
 enum {
-    LEAVE_MS = 3000, /* survivors of a verdict may say their sentence and go */
-    STUCK_MS = 2000  /* workers may take that long to say where they are     */
+    LEAVE_MS = 3000, /* survivors of a verdict may print their sentence and exit */
+    STUCK_MS = 2000  /* workers may take this long to answer                     */
 };
 
 size_t launcher_alive(const launcher *l, int32_t role)
@@ -55,7 +55,7 @@ void launcher_ask_scheduler(launcher *l, uint64_t now)
     if (l->link == NULL || control_send(l->link, &question, NULL) != PEN_OK) l->answered = true;
 }
 
-/* ---- SIGUSR1: where is everybody? ------------------------------------------------------------------------ */
+/* ---- SIGUSR1: the last collective calls ------------------------------------------------------------------------ */
 void launcher_end_stuck(launcher *l)
 {
     if (l->stuck == NULL) return;

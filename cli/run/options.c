@@ -51,69 +51,67 @@ enum {
 /* clang-format off */
 const struct argp_option run_options_rows[] = {
     {0, 0, 0, 0, "What to start", 1},
-    {"nproc-per-node",     KEY_NPROC,        "N",      0, "Workers on this machine (1); gpu: as many as CUDA devices, cpu: as cores, auto: gpu where there is one, else cpu; MIN:MAX, or MIN:N:MAX to begin with N: how many may come and go", 1},
-    {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers, over all machines (0); MIN:MAX or MIN:N:MAX likewise", 1},
-    {"replicas",           KEY_REPLICAS,     "R",      0, "Other servers that hold a copy of each part of the model: 0, 1 or 2 (0)", 1},
-    {"mode",               KEY_MODE,         "MODE",   0, "How the job trains: ddp, zero1, zero2 or zero3 (and FSDP's names) without servers; ps-bsp, ps-hier, ps-ssp, ps-async, zero2 or zero3 with", 1},
-    {"nnodes",             KEY_NNODES,       "N",      0, "Machines in the job (1); MIN:MAX: begins with MIN, others may come", 1},
+    {"nproc-per-node",     KEY_NPROC,        "N",      0, "Workers per machine (1); gpu: one per CUDA device, cpu: one per core, auto: gpu if there is one, else cpu; MIN:MAX or MIN:N:MAX: elastic, starting with MAX or N", 1},
+    {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers on all machines together (0); MIN:MAX or MIN:N:MAX: elastic", 1},
+    {"replicas",           KEY_REPLICAS,     "R",      0, "Copies of each shard on other servers: 0, 1 or 2 (0)", 1},
+    {"mode",               KEY_MODE,         "MODE",   0, "Training mode: ddp, zero1, zero2 or zero3 (or FSDP's names) without servers; ps-bsp, ps-hier, ps-ssp, ps-async, zero2 or zero3 with servers", 1},
+    {"nnodes",             KEY_NNODES,       "N",      0, "Machines in the job (1); MIN:MAX: elastic, starting with MIN", 1},
     {"node-rank",          KEY_NODE_RANK,    "I",      0, "Rank of this machine (0)", 1},
-    {"master-addr",        KEY_MASTER_ADDR,  "HOST",   0, "Name or address of machine 0 (127.0.0.1)", 1},
+    {"master-addr",        KEY_MASTER_ADDR,  "HOST",   0, "Host name or address of machine 0 (127.0.0.1)", 1},
     {"master-port",        KEY_MASTER_PORT,  "PORT",   0, "Port of the scheduler there; 0 picks a free one (29500; 0 on one machine)", 1},
-    {"join",               KEY_JOIN,         "LINE",   0, "What machine 0 printed: its address and the job's secret; - reads it from stdin", 1},
-    {"standalone",         KEY_STANDALONE,   0,        0, "One machine, a free port, whatever else was said", 1},
-    {"rdzv-endpoint",      KEY_RDZV_ENDPOINT,"HOST:PORT", 0, "torchrun's way to say --master-addr and --master-port", 1},
-    {"rdzv-backend",       KEY_RDZV_BACKEND, "NAME",   0, "static, or c10d: the machine that is HOST of the endpoint is 0, the other one of two is 1 (static)", 1},
-    {"rdzv-id",            KEY_RDZV_ID,      "NAME",   0, "torchrun's way to say --job", 1},
-    {"job",                KEY_JOB,          "NAME",   0, "Name of the job (that of machine 0; there the program's name and four digits)", 1},
+    {"join",               KEY_JOIN,         "LINE",   0, "Join line printed by machine 0, with its address and the job's secret; - reads stdin", 1},
+    {"standalone",         KEY_STANDALONE,   0,        0, "One machine and a free port; overrides the flags above", 1},
+    {"rdzv-endpoint",      KEY_RDZV_ENDPOINT,"HOST:PORT", 0, "Same as --master-addr and --master-port, for torchrun", 1},
+    {"rdzv-backend",       KEY_RDZV_BACKEND, "NAME",   0, "static or c10d (static); with c10d the endpoint's HOST is machine 0, and the other of two is 1", 1},
+    {"rdzv-id",            KEY_RDZV_ID,      "NAME",   0, "Same as --job, for torchrun", 1},
+    {"job",                KEY_JOB,          "NAME",   0, "Name of the job (machine 0: program name and four digits; others: as on machine 0)", 1},
     {0, 0, 0, 0, "Configuration files", 4},
-    {"config-file",        FILES_CONFIG,       "FILE",   0, "accelerate's way to say --config", 4},
-    {"config",             FILES_CONFIG,       "FILE",   0, "Of accelerate when it ends in .yml, .yaml or .json, else lines  name = value  of settings", 4},
-    {"ds-config",          FILES_DS_CONFIG,    "FILE",   0, "JSON of DeepSpeed", 4},
-    {"print-config",       FILES_PRINT_CONFIG, 0,        0, "Prints what all files, variables and flags come to, as JSON, and ends", 4},
-    {"hidden-size",        FILES_HIDDEN_SIZE,  "N",      0, "Of the model: what bucket sizes that are auto are made from", 4},
-    {"lr",                 FILES_LR,           "RATE",   0, "Learning rate that is auto in the file", 4},
-    {"weight-decay",       FILES_WEIGHT_DECAY, "X",      0, "Weight decay that is auto in the file", 4},
-    {"warmup-steps",       FILES_WARMUP_STEPS, "N",      0, "Length of the warm-up that is auto in the file", 4},
-    {"total-steps",        FILES_TOTAL_STEPS,  "N",      0, "Steps of the schedule that are auto in the file", 4},
-    {0, 0, 0, 0, "In a cluster", 5},
-    {"emit",               KEY_EMIT,         "k8s",    0, "Starts nothing: prints manifests of Kubernetes that start this job", 5},
-    {"image",              KEY_IMAGE,        "NAME",   0, "Image of its containers: that of penstock, with PROG in it", 5},
-    {0, 0, 0, 0, "When something fails", 2},
-    {"max-restarts",       KEY_MAX_RESTARTS, "N",      0, "Maximum number of restarts of all processes, or with on-worker-loss=wait of each worker (0)", 2},
-    {"on-worker-loss",     KEY_ON_LOSS,      "RULE",   0, "When a worker dies: fail, continue without it, or wait for it to come back (fail; with MIN:MAX continue)", 2},
+    {"config-file",        FILES_CONFIG,       "FILE",   0, "Same as --config, for accelerate", 4},
+    {"config",             FILES_CONFIG,       "FILE",   0, "Accelerate configuration if it ends in .yml, .yaml or .json, else settings as  name = value  lines", 4},
+    {"ds-config",          FILES_DS_CONFIG,    "FILE",   0, "DeepSpeed JSON configuration", 4},
+    {"print-config",       FILES_PRINT_CONFIG, 0,        0, "Print the resolved configuration as JSON and exit", 4},
+    {"hidden-size",        FILES_HIDDEN_SIZE,  "N",      0, "Hidden size of the model, for auto bucket sizes in the file", 4},
+    {"lr",                 FILES_LR,           "RATE",   0, "Learning rate, for auto in the file", 4},
+    {"weight-decay",       FILES_WEIGHT_DECAY, "X",      0, "Weight decay, for auto in the file", 4},
+    {"warmup-steps",       FILES_WARMUP_STEPS, "N",      0, "Number of warm-up steps, for auto in the file", 4},
+    {"total-steps",        FILES_TOTAL_STEPS,  "N",      0, "Number of schedule steps, for auto in the file", 4},
+    {0, 0, 0, 0, "Kubernetes", 5},
+    {"emit",               KEY_EMIT,         "k8s",    0, "Print Kubernetes manifests for this job; start nothing", 5},
+    {"image",              KEY_IMAGE,        "NAME",   0, "Container image that contains penstock and PROG", 5},
+    {0, 0, 0, 0, "Failures and snapshots", 2},
+    {"max-restarts",       KEY_MAX_RESTARTS, "N",      0, "Maximum number of restarts of the job, or with --on-worker-loss wait of each worker (0)", 2},
+    {"on-worker-loss",     KEY_ON_LOSS,      "RULE",   0, "When a worker dies: fail, continue without it, or wait for its restart (fail; with MIN:MAX continue)", 2},
     {"grace",              KEY_GRACE,        "SECONDS",0, "Time between SIGTERM and SIGKILL when stopping (5)", 2},
-    {"store",              KEY_STORE,        "DIR",    0, "Keeps snapshots in DIR", 2},
-    {"resume",             KEY_RESUME,       0,        0, "Goes on from the newest snapshot in the store", 2},
-    {"fresh",              KEY_FRESH,        0,        0, "Begins anew although the store holds snapshots", 2},
+    {"store",              KEY_STORE,        "DIR",    0, "Snapshot directory", 2},
+    {"resume",             KEY_RESUME,       0,        0, "Resume from the newest snapshot in the store", 2},
+    {"fresh",              KEY_FRESH,        0,        0, "Start from scratch although the store has snapshots", 2},
     {0, 0, 0, 0, "Output", 3},
-    {"log-dir",            KEY_LOG_DIR,      "DIR",    0, "Where files of output go (a folder under TMPDIR)", 3},
-    {"redirects",          'r',              "WHICH",  0, "Output to files only: 0 none, 1 stdout, 2 stderr, 3 both, or LOCALRANK:WHICH,...", 3},
-    {"tee",                't',              "WHICH",  0, "Output to files and here; as --redirects", 3},
-    {"local-ranks-filter", KEY_FILTER,       "LIST",   0, "Shows the output of these local ranks only", 3},
-    {"no-prefix",          KEY_NO_PREFIX,    0,        0, "Leaves out the [rank] before each line", 3},
-    {"trace",              KEY_TRACE,        "FILE",   0, "Writes a timeline of all processes, for ui.perfetto.dev and chrome://tracing", 3},
-    {"settings",           KEY_SETTINGS,     0,        0, "Lists the settings of a job; each is also a flag here", 3},
+    {"log-dir",            KEY_LOG_DIR,      "DIR",    0, "Directory for output files (under TMPDIR)", 3},
+    {"redirects",          'r',              "WHICH",  0, "Write output to files only: 0 none, 1 stdout, 2 stderr, 3 both, or LOCALRANK:WHICH,...", 3},
+    {"tee",                't',              "WHICH",  0, "Write output to files and the terminal; values as in --redirects", 3},
+    {"local-ranks-filter", KEY_FILTER,       "LIST",   0, "Show only the output of these local ranks", 3},
+    {"no-prefix",          KEY_NO_PREFIX,    0,        0, "Omit the [rank] prefix of output lines", 3},
+    {"trace",              KEY_TRACE,        "FILE",   0, "Write a timeline of all processes, for ui.perfetto.dev or chrome://tracing", 3},
+    {"settings",           KEY_SETTINGS,     0,        0, "List all settings of a job; each is also a flag", 3},
     {0}
 };
 /* clang-format on */
 
 /* clang-format off */
 #define ABOUT \
-    "Starts the servers and workers of a job on this machine and ends all when one fails.  Without " \
-    "--servers workers train among themselves (allreduce)."
+    "Starts the servers and workers of a job on this machine, and stops all of them when one fails.  " \
+    "Without --servers the workers train with all-reduce."
 #define MORE \
-    "Flags are those of torchrun, with - or _, and --servers.  Every setting of the job " \
-    "(--settings lists them) " \
-    "is accepted too, as in --lease-ms 5000, and reaches all processes as PENSTOCK_<NAME>.  What " \
-    "no flag says PET_NNODES and its like may say: torchrun's flags as variables.\n\n" \
-    "With --on-worker-loss continue the others go on without a worker that died; the exit code is " \
-    "0 when all of them end with 0.  With wait the step waits for it, and --max-restarts says how " \
-    "often this command starts it again.  With --replicas a server that dies is replaced at once " \
-    "by " \
-    "its copies, and is started again.\n\n" \
-    "SIGUSR1 to this command prints the last collective calls of every worker, as `penstock status " \
+    "torchrun's flags are accepted, with - or _.  Every setting of the job (see --settings) is a " \
+    "flag too, for example --lease-ms 5000, and reaches all processes as PENSTOCK_<NAME>.  " \
+    "torchrun's PET_ variables, for example PET_NNODES, replace missing flags.\n\n" \
+    "With --on-worker-loss continue the job continues without a dead worker; the exit code is 0 if " \
+    "all others exit with 0.  With wait the step waits for the worker, which is restarted up to " \
+    "--max-restarts times.  With --replicas the copies take over from a dead server at once, and " \
+    "it is restarted.\n\n" \
+    "On SIGUSR1 this command prints the last collective call of every worker, as `penstock status " \
     "--stuck` does.\n\n" \
-    "Exit code: 0; the code of the process that failed first; 128 + n when signal n ended it."
+    "Exit code: 0; the code of the process that failed first; 128 + n if signal n killed it."
 /* clang-format on */
 static const char doc[]        = ABOUT "\v" MORE;
 const char run_options_usage[] = "usage: penstock run [FLAGS] PROG [ARGS...]\n\n" ABOUT "\n\n" MORE;
@@ -155,7 +153,7 @@ static bool parse_list(const char *text, bool *shown)
     return true;
 }
 
-/* The flag, or the variable that is read in its place. */
+/* The flag, or the variable read instead. */
 static const char *name_of(const struct argp_state *state, const char *flag, char name[64])
 {
     if (state->hook != NULL) return state->hook;
@@ -174,7 +172,7 @@ static int parse_number(struct argp_state *state, const char *flag, const char *
     return (int)value;
 }
 
-/* "4", "2:6" (from 2 to 6, and 6 to begin with) or "2:4:6" (4 to begin with). */
+/* "4", "2:6" (starts with 6) or "2:4:6" (starts with 4). */
 static void parse_range(struct argp_state *state, const char *flag, const char *text, long floor,
                         long ceiling, int *min, int *now, int *max)
 {
@@ -192,7 +190,7 @@ static void parse_range(struct argp_state *state, const char *flag, const char *
                      name_of(state, flag, name), text);
 }
 
-/* CUDA devices of this machine that CUDA_VISIBLE_DEVICES shows; without one a reason. */
+/* Visible CUDA devices; 0 with the reason in note. */
 static int count_gpus(char note[256])
 {
     const device_ops *ops = device_beside_host(note, 256);
@@ -212,7 +210,7 @@ static void parse_nproc(struct argp_state *state, const char *text, run_options 
     int n = is_auto || is_gpu ? count_gpus(note) : 0;
     if (is_gpu && n == 0)
         argp_failure(state, EXIT_USAGE, 0,
-                     "%s is gpu, and there is no CUDA device (%s); say a number, cpu or auto",
+                     "%s is gpu, but there is no CUDA device (%s); use a number, cpu or auto",
                      name_of(state, "nproc-per-node", name), note);
     if (n == 0) n = (int)sysconf(_SC_NPROCESSORS_ONLN);
     o->nproc = o->nproc_min = o->nproc_max = n < RUN_LOCAL_MAX ? n : RUN_LOCAL_MAX;
@@ -223,12 +221,11 @@ static void parse_backend(struct argp_state *state, const char *text, run_option
     char name[64];
     o->is_c10d = strcmp(text, "c10d") == 0;
     if (!o->is_c10d && strcmp(text, "static") != 0)
-        argp_failure(state, EXIT_USAGE, 0,
-                     "%s is '%s', but must be c10d or static: machines meet at the scheduler",
+        argp_failure(state, EXIT_USAGE, 0, "%s is '%s', but must be c10d or static",
                      name_of(state, "rdzv-backend", name), text);
 }
 
-/* What others can read in the process list is overwritten. */
+/* Overwrites the secret in the process list. */
 static void take_join(struct argp_state *state, char *text, run_options *o)
 {
     char line[SECRET_JOIN_BYTES + 2] = "";
@@ -239,7 +236,7 @@ static void take_join(struct argp_state *state, char *text, run_options *o)
     if (is_here)
         snprintf(line, sizeof line, "%s", text);
     else if (fgets(line, sizeof line, stdin) == NULL)
-        argp_failure(state, EXIT_USAGE, 0, "--join - found nothing on stdin");
+        argp_failure(state, EXIT_USAGE, 0, "--join -: no join line on stdin");
     if (is_here) memset(text, 'x', strlen(text));
     line[strcspn(line, "\r\n")] = '\0';
     const pen_status status     = secret_join_parse(line, &o->join, host, &port, &why);
@@ -252,7 +249,7 @@ static void take_join(struct argp_state *state, char *text, run_options *o)
 
 static error_t parse_row(int key, char *text, struct argp_state *state);
 
-/* torchrun's flags as variables, as Kubeflow sets them.  Read first, so that flags overrule them. */
+/* torchrun's flags as variables, as Kubeflow sets them.  Read first, so that flags override them. */
 static void parse_variables(struct argp_state *state)
 {
     static const struct {
@@ -281,11 +278,11 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
     run_options *o = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
-        state->name = state->argv[0]; /* sentences begin with it, and argp sets it later */
+        state->name = state->argv[0]; /* error messages begin with it; argp sets it later */
         parse_variables(state);
         break;
     case KEY_NPROC: parse_nproc(state, text, o); break;
-    case KEY_NNODES: { /* others may come: it begins with the fewest */
+    case KEY_NNODES: { /* elastic: starts with the minimum */
         int most;
         parse_range(state, "nnodes", text, 1, 100000, &o->nnodes, &most, &o->nnodes_max);
         break;
@@ -301,7 +298,7 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
     case KEY_STANDALONE: o->standalone = true; break;
     case KEY_RDZV_BACKEND: parse_backend(state, text, o); break;
     case KEY_RDZV_ENDPOINT: o->rdzv_endpoint = text; break;
-    case KEY_RDZV_ID: /* torchrun's default, which every job has, is no name */
+    case KEY_RDZV_ID: /* torchrun's default is not a name */
         if (o->job == NULL && strcmp(text, "none") != 0) o->job = text;
         break;
     case KEY_MAX_RESTARTS:
@@ -344,12 +341,12 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
     case 't':
         if (!parse_which(text, key == 'r' ? o->redirects : o->tee))
             argp_failure(state, EXIT_USAGE, 0,
-                         "'%s' says no output: use 0 to 3, or LOCALRANK:0-3,...", text);
+                         "invalid output '%s'; use 0 to 3, or LOCALRANK:0-3,...", text);
         break;
     case ARGP_KEY_ARGS: o->program = state->argv + state->next; break;
     case ARGP_KEY_NO_ARGS:
         if (o->print_config) break;
-        argp_error(state, "which program? say  penstock run [FLAGS] PROG [ARGS]");
+        argp_error(state, "missing PROG; use penstock run [FLAGS] PROG [ARGS]");
         break;
     default: return run_files_flag(key, text, state);
     }
@@ -368,10 +365,10 @@ static const struct argp_option *find_flag(const char *name)
 
 static int refuse_flag(const char *name, const char *word)
 {
-    if (config_files_is_yaml(word)) /* as some texts show it for accelerate */
+    if (config_files_is_yaml(word)) /* as some documents show it for accelerate */
         return command_fail(EXIT_USAGE,
-                            "unknown flag '%s'; a configuration file is named so: --config %s",
-                            word, word + 2);
+                            "unknown flag '%s'; use --config %s for a configuration file", word,
+                            word + 2);
     const char *names[512];
     size_t n = 0;
     for (const struct argp_option *r = run_options_rows; r->name != NULL || r->doc != NULL; r++)
@@ -388,14 +385,14 @@ static int refuse_flag(const char *name, const char *word)
                         nearest);
 }
 
-/* A rule's rate may still come from the program or a file. */
+/* The learning rate may still come from the program or a file. */
 static int check_optim(const char *value)
 {
     pen_error why;
     return optim_check(value, &why) == PEN_OK ? -1 : command_fail(EXIT_USAGE, "%s", why.text);
 }
 
-/* Whether the setting would be taken by those it is for; -1, or the exit code. */
+/* Checks a value as the processes would; -1, or the exit code. */
 static int check_setting(const config_row *row, const char *value)
 {
     pen_error why;
@@ -506,7 +503,7 @@ bool run_options_survives(const run_options *o)
     return o->servers > 0 && (o->replicas > 0 || o->loss != LOSS_FAIL || run_options_is_elastic(o));
 }
 
-/* Whoever said it: the flag, or the environment, which the flag is written to. */
+/* From the flag or the environment, to which the flag is written. */
 static int check_loss_rule(run_options *o)
 {
     if (config_env("PENSTOCK_ON_WORKER_LOSS") == NULL && run_options_is_elastic(o))
@@ -517,39 +514,40 @@ static int check_loss_rule(run_options *o)
     if (code >= 0) return code;
     for (o->loss = LOSS_FAIL; strcmp(rule, settings_loss_rules[o->loss]) != 0;) o->loss++;
     if (o->loss == LOSS_WAIT && o->servers == 0)
-        return command_fail(EXIT_USAGE,
-                            "--on-worker-loss wait and %s: without servers nobody keeps what the "
-                            "worker that comes back would need; use continue or fail",
-                            o->has_servers ? "--servers 0" : "no --servers");
+        return command_fail(
+            EXIT_USAGE,
+            "--on-worker-loss wait needs servers, which keep the state of a dead worker, "
+            "but got %s; use continue or fail",
+            o->has_servers ? "--servers 0" : "no --servers");
     return -1;
 }
 
 static int check_copies(const run_options *o)
 {
     if (o->servers == 0 && run_options_is_elastic(o))
-        return command_fail(EXIT_USAGE,
-                            "%s and MIN:MAX: without servers nobody keeps what a worker that comes "
-                            "would need; give the job servers, or fixed numbers",
-                            o->has_servers ? "--servers 0" : "no --servers");
+        return command_fail(
+            EXIT_USAGE,
+            "MIN:MAX needs servers, which keep the state for new workers, but got %s; "
+            "add servers, or use fixed numbers",
+            o->has_servers ? "--servers 0" : "no --servers");
     if (o->replicas > 0 && o->servers <= o->replicas)
-        return command_fail(EXIT_USAGE,
-                            "--replicas %d needs at least %d servers, for each copy is on another; "
-                            "there are %d",
-                            o->replicas, o->replicas + 1, o->servers);
+        return command_fail(
+            EXIT_USAGE, "--replicas %d needs at least %d servers, one for each copy, but got %d",
+            o->replicas, o->replicas + 1, o->servers);
     if (o->nnodes_max > 1 && o->nproc_max > o->nproc_min)
         return command_fail(
             EXIT_USAGE,
-            "--nnodes %d and --nproc-per-node %d:%d: with several machines each has "
-            "a fixed number of workers; let --nnodes be MIN:MAX",
+            "--nnodes %d and --nproc-per-node %d:%d contradict each other: several machines need a "
+            "fixed number of workers each; use --nnodes MIN:MAX",
             o->nnodes_max, o->nproc_min, o->nproc_max);
     return -1;
 }
 
-/* ---- what the processes would refuse ---------------------------------------------------------------------- */
+/* ---- checks that the processes would make ---------------------------------------------------------------------- */
 
 enum { SAID_MAX = 8 };
 
-/* What this command tells its workers, as strings "name=value". */
+/* Settings that this command passes to its workers, as "name=value". */
 typedef struct {
     char text[SAID_MAX][CONFIG_TEXT_BYTES + 64];
     const char *all[SAID_MAX + 1];
@@ -594,15 +592,15 @@ static pen_status ask_servers(const run_options *o, pen_error *why)
 static int check(run_options *o)
 {
     if (o->has_join && o->node_rank == 0)
-        return command_fail(EXIT_USAGE, "--join is for the machines beyond the first: say "
-                                        "--nnodes N and --node-rank I with it");
+        return command_fail(EXIT_USAGE, "--join is for machines 1 and up; add --nnodes N and "
+                                        "--node-rank I");
     if (o->node_rank >= o->nnodes_max)
         return command_fail(EXIT_USAGE, "--node-rank %d and --nnodes %d contradict each other",
                             o->node_rank, o->nnodes_max);
     if (o->mode != NULL && strncmp(o->mode, "ps-", 3) == 0 && o->servers == 0)
         return command_fail(EXIT_USAGE,
                             o->has_servers ? "--servers 0 and --mode %s contradict each other"
-                                           : "--mode %s needs servers: say --servers 1 or more",
+                                           : "--mode %s needs servers; set --servers 1 or more",
                             o->mode);
     if (o->mode != NULL && strcmp(o->mode, "local") == 0 && o->nproc * o->nnodes > 1)
         return command_fail(EXIT_USAGE, "--mode local and %d workers contradict each other",
@@ -617,7 +615,7 @@ static int check(run_options *o)
     if (code < 0) code = check_copies(o);
     if (code >= 0) return code;
     if (o->nnodes > 1 && o->master_port == 0)
-        return command_fail(EXIT_USAGE, "--nnodes %d needs a --master-port that all machines know",
+        return command_fail(EXIT_USAGE, "--nnodes %d needs the same --master-port on all machines",
                             o->nnodes);
     if (o->resume && o->fresh)
         return command_fail(EXIT_USAGE, "--resume and --fresh contradict each other");
@@ -655,14 +653,15 @@ static int take_endpoint(run_options *o)
     return -1;
 }
 
-/* With c10d nobody says which machine is which: the one that the endpoint is on is 0. */
+/* With c10d node ranks are not given: the machine of the endpoint is 0. */
 static int choose_node_rank(run_options *o)
 {
     if (!o->is_c10d || o->rdzv_endpoint == NULL || o->has_node_rank || o->nnodes_max == 1)
         return -1;
     if (!own_address_is_ours(o->master_addr) && o->nnodes_max > 2)
         return command_fail(
-            EXIT_USAGE, "which machine of %d is this? say --node-rank I, 1 to %d, on all but %s",
+            EXIT_USAGE,
+            "missing node rank (%d machines); set --node-rank I, 1 to %d, on all but %s",
             o->nnodes_max, o->nnodes_max - 1, o->master_addr);
     o->node_rank = own_address_is_ours(o->master_addr) ? 0 : 1;
     return -1;
@@ -692,7 +691,7 @@ int run_options_parse(int argc, char **argv, run_options *o)
     if (failed != 0) return EXIT_USAGE;
 
     int code = o->rdzv_endpoint != NULL && !o->has_join ? take_endpoint(o) : -1;
-    if (code < 0) code = run_files_apply(o); /* and what neither flag nor file says */
+    if (code < 0) code = run_files_apply(o); /* and defaults */
     if (code < 0) code = choose_node_rank(o);
     if (code >= 0) return code;
     if (o->standalone) {

@@ -1,4 +1,4 @@
-/* options.h - what `penstock run` was asked: torchrun's flags, ours, and any setting of the job. */
+/* options.h - flags of `penstock run`: torchrun's, its own, and any setting of the job. */
 #ifndef CLI_RUN_OPTIONS_H
 #define CLI_RUN_OPTIONS_H
 
@@ -13,50 +13,49 @@
 enum { RUN_LOCAL_MAX = 1024, RUN_STDOUT = 1, RUN_STDERR = 2, RUN_FLAGS_MAX = 256 };
 
 typedef struct {
-    int nproc, nproc_min, nproc_max; /* workers on each machine: at first, and while it trains */
-    int nnodes, nnodes_max;          /* machines at first, and at most */
+    int nproc, nproc_min, nproc_max; /* workers per machine: initial, minimum, maximum */
+    int nnodes, nnodes_max;          /* machines: initial, maximum */
     int node_rank;
     int servers, servers_max, replicas;
     int max_restarts, grace_s;
     char master_addr[256];
     int master_port; /* 0 = a free one */
     bool standalone, prefix;
-    bool has_servers, has_node_rank; /* somebody said them */
-    const char *rdzv_endpoint;       /* of torchrun; NULL: not said */
-    bool is_c10d;                    /* --rdzv-backend c10d: node ranks need not be said */
+    bool has_servers, has_node_rank; /* given */
+    const char *rdzv_endpoint;       /* of torchrun; NULL: not given */
+    bool is_c10d;                    /* --rdzv-backend c10d: node ranks may be missing */
     const char *log_dir, *store, *mode, *job;
     bool resume, fresh;
-    loss_rule loss; /* what the death of a worker means */
+    loss_rule loss; /* when a worker dies */
     bool has_join;  /* the secret came with --join */
     secret join;
     uint8_t redirects
         [RUN_LOCAL_MAX];        /* per local rank: RUN_STDOUT | RUN_STDERR go to files only      */
     uint8_t tee[RUN_LOCAL_MAX]; /*                 go to files and to the terminal              */
-    bool shown[RUN_LOCAL_MAX];  /* --local-ranks-filter: whose output reaches the terminal      */
-    char **words;               /* of the command line, as long as the process lives */
+    bool shown[RUN_LOCAL_MAX];  /* --local-ranks-filter: output on the terminal                 */
+    char **words;               /* of the command line; lives as long as the process */
     char **program;             /* PROG ARGS, NULL-terminated                                    */
 
-    bool emits;        /* --emit k8s: nothing is started */
-    const char *image; /* of its containers; NULL: none was said */
+    bool emits;        /* --emit k8s: start nothing */
+    const char *image; /* of its containers; NULL: not given */
 
     config_files files; /* of accelerate and DeepSpeed */
-    document keys;      /* of accelerate's files, that were flags */
-    bool print_config;  /* nothing is started: see command_run() */
-    const char *flags
-        [RUN_FLAGS_MAX]; /* settings that were flags; the others of the environment were there */
+    document keys;      /* of accelerate, given as flags */
+    bool print_config;  /* start nothing: see command_run() */
+    const char
+        *flags[RUN_FLAGS_MAX]; /* settings given as flags; others come from the environment */
     int n_flags;
 } run_options;
 
-extern const struct argp_option
-    run_options_rows[]; /* the flags of its own; a row of zeros ends them */
+extern const struct argp_option run_options_rows[]; /* its own flags; ends with a row of zeros */
 extern const char run_options_usage[];
 
-/* Reads argv; settings of the job (--lease-ms 5000) are put into the environment as PENSTOCK_*.
+/* Parses argv; settings of the job (--lease-ms 5000) go into the environment as PENSTOCK_*.
  * -1: go on; else the exit code. */
 int run_options_parse(int argc, char **argv, run_options *o);
 
-bool run_options_is_elastic(const run_options *o); /* workers or servers may come and go */
-/* The job outlives a death: then its scheduler keeps its state, and is started again. */
+bool run_options_is_elastic(const run_options *o); /* workers or servers may join and leave */
+/* The job survives a death: then the scheduler persists its state and is restarted. */
 bool run_options_survives(const run_options *o);
 
 #endif

@@ -1,9 +1,8 @@
-/* process.c - children of the launcher: started in groups of their own, never left behind.
+/* process.c - children of the launcher: each leads a process group; none is left behind.
  *
- * DESIGN.  A child may have children.  Each child therefore leads a process group, and stopping means the
- * group.  Should the launcher itself be killed, two things end the rest: PR_SET_PDEATHSIG kills each child, and a guard
- * process, which sees its pipe close, kills each group.  The guard is told of a group before the group's
- * program starts and forgets it when it is reaped.
+ * DESIGN.  A child may have children, so each leads a process group, and signals go to the group.  If the launcher is
+ * killed, PR_SET_PDEATHSIG kills each child, and a guard process, whose pipe closes, kills each group.  The guard learns
+ * of a group before its program starts, and drops it when it is reaped.
  */
 #include "cli/run/process.h"
 #include "cli/run/lines.h"
@@ -83,7 +82,7 @@ static double seconds_now(void)
     return (double)clock_ns(&clock_real) * 1e-9;
 }
 
-/* PROG as given when it has a slash; else in PATH; else among the examples beside this binary. */
+/* PROG as given if it has a slash; else from PATH; else from the examples beside this binary. */
 static void exec_program(char *const *argv)
 {
     char path[1024], *slash;
@@ -142,7 +141,7 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
     if (p->pid < 0) return why_set(why, PEN_NO_MEMORY, "cannot start %s: %m", p->name);
     if (p->pid == 0) become_child(argv, env, n_env, out[1], err[1], go[0], parent);
 
-    setpgid(p->pid, p->pid); /* also here: whoever comes first */
+    setpgid(p->pid, p->pid); /* here too: parent and child race */
     guard_tell(p->pid);
     if (write(go[1], "", 1) != 1) kill(p->pid, SIGKILL);
     close(go[0]);
@@ -163,7 +162,7 @@ static void end_line(process *p, process_stream *s)
 {
     s->line[s->line_size] = '\0';
     snprintf(s->tail[s->lines++ % PROCESS_TAIL_LINES], sizeof s->tail[0], "%.255s", s->line);
-    s->line[s->line_size++] = '\n'; /* whatever else is in it is passed on as it is */
+    s->line[s->line_size++] = '\n'; /* other bytes pass unchanged */
     if (s->file != NULL) {
         fwrite(s->line, 1, s->line_size, s->file);
         fflush(s->file);
@@ -234,7 +233,7 @@ void process_signal(const process *p, int signal_)
     if (p->pid == 0) return;
     kill(-p->pid, signal_);
     if (signal_ != SIGKILL && is_stopped(p->pid))
-        kill(-p->pid, SIGCONT); /* it must wake to see it */
+        kill(-p->pid, SIGCONT); /* a stopped process must wake to handle it */
 }
 
 process *process_reap(process *all, size_t n)

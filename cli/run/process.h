@@ -27,10 +27,10 @@ typedef struct {
     char prefix[32];                /* "[1] " */
     pid_t pid;                      /* 0 = not started or reaped */
     bool ended, reported;
-    int restarts;               /* how often a process of this role and rank was started again */
-    uint64_t due_ms;            /* not 0: it ended, and is started again then */
-    bool is_leaving;            /* the job has become smaller: it may end */
-    bool lost;                  /* a worker the job goes on without: nobody waits for it */
+    int restarts;               /* restarts of this role and rank */
+    uint64_t due_ms;            /* not 0: restart time after its end */
+    bool is_leaving;            /* the job was scaled down: it may exit */
+    bool lost;                  /* a worker the job continues without */
     int exit_code, exit_signal; /* one of them, once ended */
     double started_s, ended_s;
     uint64_t order; /* 1 = the first that ended */
@@ -50,15 +50,15 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
 /* Reads what the child wrote; false when the stream has ended. */
 bool process_read(process *p, process_stream *stream);
 void process_read_all(process *p, process_stream *stream,
-                      int timeout_ms); /* to its end, or to a pause that long */
-void process_drain(process *p);        /* the rest, without waiting, and closes */
+                      int timeout_ms); /* to its end, or until silent for timeout_ms */
+void process_drain(process *p);        /* reads the rest without waiting, and closes */
 
 void process_signal(const process *p, int signal); /* its whole group */
 
-/* Looks for ended children; returns one that just ended, or NULL. */
+/* Returns a child that just ended, or NULL. */
 process *process_reap(process *all, size_t n);
 
-/* A helper process that kills all groups should this one vanish (SIGKILL). */
+/* A helper process that kills all groups if this process is killed. */
 pen_status process_guard_start(pen_error *why);
 void process_guard_stop(void);
 

@@ -1,4 +1,4 @@
-/* report.c - the cause first, once; then who noticed; then what to do. */
+/* report.c - the report of a failed job: the cause, then other processes, then what to do. */
 #include "cli/run/report.h"
 
 #include "common/snapshot/store.h"
@@ -20,7 +20,7 @@ static bool is_verdicts_culprit(const process *p, const pen_error *verdict)
            p->rank == verdict->rank;
 }
 
-/* Its sentence is the cause: processes end because of it. */
+/* The verdict itself is the cause, not a process. */
 static bool is_cause_itself(const pen_error *verdict)
 {
     return verdict != NULL && verdict->status != PEN_PEER_LOST;
@@ -32,7 +32,7 @@ process *report_cause(const report_input *in)
     for (size_t i = 0; i < in->n; i++) {
         process *p = &in->all[i];
         if (in->scheduler_hung && p->role == PEN_SCHEDULER) return p;
-        if (is_verdicts_culprit(p, in->verdict)) return p; /* it may hang, and end last */
+        if (is_verdicts_culprit(p, in->verdict)) return p; /* it may hang, and exit last */
         if (!is_cause_itself(in->verdict) && failed(p) &&
             (first == NULL || p->order < first->order))
             first = p;
@@ -62,7 +62,7 @@ static void describe_end(const process *p, bool hung, char *text, size_t size)
         snprintf(text, size, "ended with exit code %d", p->exit_code);
 }
 
-/* What the kernel counted in this process's memory control group; "" when it cannot be read. */
+/* OOM kills in this process's memory cgroup; "" if unknown. */
 static void describe_memory(char *text, size_t size)
 {
     char line[128], limit[64] = "";
@@ -94,7 +94,7 @@ static void print_tail(const process *p)
         fprintf(stderr, "             | %s\n", s->tail[i % PROCESS_TAIL_LINES]);
 }
 
-/* The last line of a child's stderr that names a status or a sentence of ours. */
+/* The last line of a child's stderr. */
 static const char *last_line(const process *p)
 {
     return p->err.lines == 0 ? "" : p->err.tail[(p->err.lines - 1) % PROCESS_TAIL_LINES];
@@ -135,17 +135,17 @@ static void print_kept(const run_options *o)
 {
     const int64_t newest = newest_in(o->store);
     if (o->store == NULL)
-        fprintf(stderr, "  kept     nothing (no --store).  With --store DIR --snapshot-every 100 "
-                        "you could now add "
-                        "--resume\n");
+        fprintf(stderr,
+                "  kept     nothing (no --store); with --store DIR --snapshot-every 100 a job "
+                "can --resume\n");
     else if (newest < 0)
         fprintf(stderr, "  kept     nothing: %s has no complete snapshot\n", o->store);
     else
-        fprintf(stderr, "  kept     the snapshot of step %lld in %s; go on from it with --resume\n",
+        fprintf(stderr, "  kept     the snapshot of step %lld in %s; continue with --resume\n",
                 (long long)newest, o->store);
 }
 
-/* Nothing can have been kept, and there is nothing to go on with. */
+/* The program did not start, so there is nothing to resume. */
 static bool was_never_run(const process *p)
 {
     static const char said[] = "penstock: cannot run '";

@@ -1,11 +1,10 @@
-/* revive.c - what is started again after its death, and what comes and goes because the job was scaled.
+/* revive.c - restarts after deaths, and processes that start or leave because the job was scaled.
  *
- * DESIGN.  The scheduler decides what a death means; the launcher only sees to it that there is a process again
- * where one is missed:
- *   scheduler  where it keeps its state: on the same port, so that everybody finds it
- *   server     where its parts of the model have copies: empty, and filled by those who took over
+ * DESIGN.  The scheduler decides what a death means; the launcher only restarts processes:
+ *   scheduler  if it persists its state: on the same port, so that members find it
+ *   server     if its shards have copies: it starts empty, and the new primaries fill it
  *   worker     with on_worker_loss=wait, --max-restarts times
- * One that dies again and again is started after longer and longer pauses.
+ * Repeated deaths double the pause before a restart.
  */
 #include "cli/command.h"
 #include "cli/run/launcher.h"
@@ -17,7 +16,7 @@
 
 enum { PAUSE_MS = 100, PAUSE_MAX_MS = 10000, STEADY_S = 30 };
 
-/* ---- what may be started again --------------------------------------------------------------------------- */
+/* ---- which processes restart --------------------------------------------------------------------------- */
 static bool has_failed(const process *p)
 {
     return p->exit_code != 0 || p->exit_signal != 0;
@@ -34,7 +33,7 @@ static bool may_start_again(const launcher *l, const process *p)
     }
 }
 
-/* The first time almost at once; one that has run for a while has done well. */
+/* The first restart is almost immediate; a long run resets the pause. */
 static uint64_t pause_ms(const process *p)
 {
     uint64_t pause = PAUSE_MS;
@@ -50,7 +49,7 @@ const char *launcher_end_note(const launcher *l, const process *p)
     return is_last ? "no restarts left" : "";
 }
 
-/* LOST, a take-over by a copy, or a verdict: the scheduler will say. */
+/* The scheduler decides: LOST, a take-over by a copy, or a verdict. */
 static bool is_for_scheduler(const launcher *l, const process *p, uint64_t now)
 {
     if (l->link == NULL && !launcher_seeks_link(l, now)) return false;
@@ -62,12 +61,12 @@ bool launcher_takes_end(launcher *l, process *p, uint64_t now)
 {
     if (may_start_again(l, p)) {
         p->due_ms = now + pause_ms(p);
-        p->lost   = true; /* no failure of the job, should it end before */
+        p->lost   = true; /* not a failure if the job ends before the restart */
         if (p->role == PEN_SCHEDULER)
-            fprintf(stderr, "penstock: the scheduler was killed by signal %d; starting it again\n",
+            fprintf(stderr, "penstock: the scheduler was killed by signal %d; restarting it\n",
                     p->exit_signal);
         else
-            fprintf(stderr, "penstock: %s ended (%s %d); starting it again\n", p->name,
+            fprintf(stderr, "penstock: %s ended (%s %d); restarting it\n", p->name,
                     p->exit_signal != 0 ? "signal" : "exit code",
                     p->exit_signal != 0 ? p->exit_signal : p->exit_code);
         return true;
@@ -75,7 +74,7 @@ bool launcher_takes_end(launcher *l, process *p, uint64_t now)
     return p->is_leaving || is_for_scheduler(l, p, now);
 }
 
-/* ---- starting again --------------------------------------------------------------------------------------- */
+/* ---- restarts --------------------------------------------------------------------------------------- */
 uint64_t launcher_revive_ms(const launcher *l)
 {
     uint64_t next = UINT64_MAX;
@@ -93,7 +92,7 @@ static pen_status start(launcher *l, int32_t role, int32_t rank, int32_t local_r
     }
 }
 
-/* Its workers have all said goodbye, some of them and failed after that. */
+/* All workers have left, even if some failed after that. */
 static bool is_over(const launcher *l)
 {
     for (size_t i = 0; i < l->n; i++)
@@ -109,12 +108,12 @@ void launcher_revive_due(launcher *l, uint64_t now)
         p->due_ms = 0;
         if (l->stopping || l->asked || l->has_verdict) continue;
         if (p->role == PEN_WORKER && is_over(l)) {
-            p->lost = false; /* there is no job to come back to: its failure counts */
+            p->lost = false; /* no job is left to rejoin: its failure counts */
             continue;
         }
         pen_error why;
         if (start(l, p->role, p->rank, p->local_rank, &why) != PEN_OK)
-            command_fail(1, "%s could not be started again: %s", p->name, why.text);
+            command_fail(1, "cannot restart %s: %s", p->name, why.text);
     }
 }
 
@@ -156,5 +155,5 @@ void launcher_scale(launcher *l, int workers, int servers)
             status = launcher_start_worker(l, r, local_rank, &why);
     if (servers >= 0) mark_leaving(l, PEN_SERVER, servers);
     if (workers >= 0) mark_leaving(l, PEN_WORKER, workers);
-    if (status != PEN_OK) command_fail(1, "the job could not grow: %s", why.text);
+    if (status != PEN_OK) command_fail(1, "cannot scale the job up: %s", why.text);
 }

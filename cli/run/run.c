@@ -1,8 +1,8 @@
-/* run.c - `penstock run`: starts a job's processes on this machine, watches them, and ends all when one fails.
+/* run.c - `penstock run`: starts a job's processes on this machine, watches them, and stops all when one fails.
  *
  * One attempt =  scheduler (machine 0) -> servers -> workers -> wait -> report.
- * The launcher holds a control connection to the scheduler: it reports local deaths the moment they happen, and
- * receives the verdict, whose sentence and culprit the report then gives.
+ * The launcher keeps a control connection to the scheduler: it reports local deaths at once, and receives the verdict
+ * with the cause for the report.
  */
 #include "cli/command.h"
 #include "cli/emit/emit.h"
@@ -27,16 +27,16 @@
 #include <unistd.h>
 
 enum {
-    TELL_MS     = 50,    /* the scheduler to the other machines, that the job was stopped */
+    TELL_MS     = 50,    /* the scheduler notifies the other machines that the job was stopped */
     SERVERS_MS  = 10000, /* servers and scheduler after the last worker          */
     OVER_MS     = 300,   /* servers after the last worker and the scheduler      */
-    VERDICT_MS  = 500,   /* the verdict of a scheduler that has ended            */
-    LINK_MS     = 60000, /* a scheduler that is started again                    */
+    VERDICT_MS  = 500,   /* the verdict of an exited scheduler                  */
+    LINK_MS     = 60000, /* a restarted scheduler                                */
     LINK_TRY_MS = 1000,
     CODES       = 16
 };
 
-static void say_start(const launcher *l)
+static void print_start(const launcher *l)
 {
     const run_options *o = &l->options;
     long cores           = sysconf(_SC_NPROCESSORS_ONLN);
@@ -60,7 +60,7 @@ static void report_exit(launcher *l, const process *p)
     control_send(l->link, &exited, NULL);
 }
 
-/* Without a link deaths are found by the scheduler itself.  One that has ended the job says so at once. */
+/* Without a link the scheduler detects deaths itself.  A scheduler that has ended the job answers at once. */
 static void open_link(launcher *l, uint64_t timeout_ms)
 {
     pen_status status = control_join(l->address, l->is_named ? l->job : "", l->options.nproc,
@@ -72,7 +72,7 @@ static void open_link(launcher *l, uint64_t timeout_ms)
         if (l->all[i].ended) report_exit(l, &l->all[i]);
 }
 
-/* The first ranks of this machine; a machine beyond the first ones joins a job that trains. */
+/* The initial ranks of this machine; an additional machine joins a running job. */
 static pen_status start_workers(launcher *l, pen_error *why)
 {
     const run_options *o = &l->options;
@@ -104,8 +104,8 @@ static void stop(launcher *l, bool is_scheduler)
     }
 }
 
-/* The scheduler last: it hears of all ends.  Where the user wants the end it goes first, so that other machines hear that
- * the job was stopped, and not that a server is gone, after which they would start again; to this one it is no news. */
+/* The scheduler stops last, to receive all exits.  If the user interrupts the job it stops first, so that other machines
+ * learn that the job was stopped instead of restarting after a lost server. */
 static void stop_all(launcher *l, uint64_t now)
 {
     const bool is_first = l->interrupted != 0 && launcher_alive(l, PEN_SCHEDULER) > 0;
@@ -117,7 +117,7 @@ static void stop_all(launcher *l, uint64_t now)
     stop(l, !is_first);
 }
 
-/* ---- a worker the job goes on without -------------------------------------------------------------------- */
+/* ---- lost workers -------------------------------------------------------------------- */
 
 static void take_lost(launcher *l, const wire_control *m)
 {
@@ -128,7 +128,7 @@ static void take_lost(launcher *l, const wire_control *m)
     fprintf(stderr, "penstock: %s; the job goes on without it\n", m->u.lost.why.text);
 }
 
-/* ---- what the scheduler says ----------------------------------------------------------------------------- */
+/* ---- messages of the scheduler ----------------------------------------------------------------------------- */
 
 static void read_link(launcher *l, uint64_t now)
 {
@@ -148,11 +148,11 @@ static void read_link(launcher *l, uint64_t now)
     }
     bool has_done = l->has_verdict && !launcher_has_survivors(l); /* the scheduler waits for us */
     if (l->link != NULL && (status != PEN_AGAIN || has_done)) {
-        l->answered = true;                         /* it has ended: no more to be heard */
-        control_close(l->link, has_done ? 200 : 0); /* what we said of their ends goes first */
+        l->answered = true;                         /* it has exited: no more messages */
+        control_close(l->link, has_done ? 200 : 0); /* send our exit reports first */
         l->link = NULL;
         if (run_options_survives(&l->options) && !has_done && launcher_alive(l, PEN_WORKER) > 0) {
-            l->had_link      = false; /* or it is started again */
+            l->had_link      = false; /* unless it is restarted */
             l->link_until_ms = now + LINK_MS;
         }
     }
@@ -165,7 +165,7 @@ static void reap(launcher *l, uint64_t now)
         process_drain(p);
         report_exit(l, p);
         if (l->is_over && l->stopping && p->exit_signal == SIGTERM)
-            p->exit_signal = 0; /* it had not even begun */
+            p->exit_signal = 0; /* it was still starting */
         bool failed = p->exit_code != 0 || p->exit_signal != 0;
         if (failed && !l->stopping && !launcher_takes_end(l, p, now))
             launcher_ask_scheduler(l, now);
@@ -183,7 +183,7 @@ static bool waits_for_others(const launcher *l, uint64_t now)
                                      : l->link != NULL || launcher_seeks_link(l, now);
 }
 
-/* Nobody has failed, but what should have ended by itself has not. */
+/* Nothing failed, but something that should have exited has not. */
 static bool is_patient(launcher *l, uint64_t now)
 {
     if (!waits_for_others(l, now)) return false;
@@ -195,7 +195,7 @@ static bool is_patient(launcher *l, uint64_t now)
     return true;
 }
 
-/* The scheduler ends last, after every server that it knew: what is left has never joined. */
+/* The scheduler exits last, after all its servers: what is left never joined. */
 static void look_for_the_end(launcher *l, uint64_t now)
 {
     bool scheduler_ended = l->options.node_rank == 0 ? launcher_alive(l, PEN_SCHEDULER) == 0
@@ -217,7 +217,7 @@ static void read_signals(launcher *l, uint64_t now)
     }
 }
 
-/* Of the others: how long this machine waits for machine 0. */
+/* How long this machine waits for machine 0. */
 static uint64_t init_timeout_ms(void)
 {
     scheduler_settings s;
@@ -228,9 +228,9 @@ static uint64_t init_timeout_ms(void)
     return s.init_timeout_ms;
 }
 
-/* A machine beyond the first meets the scheduler before it starts anything: the job has its name from there, and cannot
- * end unheard.  PEN_OK also when the user does not want to wait. */
-static pen_status meet_scheduler(launcher *l, pen_error *why)
+/* Other machines join the scheduler before they start anything: it gives the job its name, and its end is not missed.
+ * PEN_OK also if the user interrupts. */
+static pen_status join_scheduler(launcher *l, pen_error *why)
 {
     const uint64_t begun = clock_ms(&clock_real), patience = init_timeout_ms();
     pen_status status = PEN_UNREACHABLE;
@@ -240,10 +240,9 @@ static pen_status meet_scheduler(launcher *l, pen_error *why)
                               &l->link, why);
         const uint64_t now = clock_ms(&clock_real);
         if (tries == 0 && status == PEN_UNREACHABLE)
-            fprintf(stderr, "penstock: waiting for machine 0, whose scheduler is to be at %s%s\n",
-                    at,
+            fprintf(stderr, "penstock: waiting for machine 0 (scheduler at %s)%s\n", at,
                     own_address_is_here(l->options.master_addr)
-                        ? "; here that name is loopback, this machine itself: say its address"
+                        ? "; this name is loopback here: set --master-addr to its address"
                         : "");
         if (status == PEN_UNREACHABLE && now - begun >= patience)
             return why_set(why, PEN_UNREACHABLE,
@@ -268,16 +267,16 @@ static pen_status start_all(launcher *l, pen_error *why)
     l->port           = o->node_rank == 0 ? 0 : o->master_port;
     pen_status status = PEN_OK;
     tcp_address_format(o->master_addr, (uint32_t)l->port, l->address, sizeof l->address);
-    if (o->node_rank != 0) status = meet_scheduler(l, why);
+    if (o->node_rank != 0) status = join_scheduler(l, why);
     if (status != PEN_OK || l->stopping) return status;
     status = launcher_make_folders(l, why);
     if (status == PEN_OK && o->node_rank == 0) status = launcher_start_scheduler(l, why);
     if (status != PEN_OK) return status;
     tcp_address_format(o->master_addr, (uint32_t)l->port, l->address, sizeof l->address);
-    say_start(l);
+    print_start(l);
     launcher_write_note(l);
     if (o->node_rank == 0)
-        open_link(l, 5000); /* before anything can fail: its verdict would be missed */
+        open_link(l, 5000); /* before anything can fail, so as not to miss its verdict */
     status = start_servers(l, why);
     return status == PEN_OK ? start_workers(l, why) : status;
 }
@@ -329,7 +328,7 @@ static pen_status watch(launcher *l, pen_error *why)
             if (fds[i].revents != 0) process_read(owners[i], streams[i]);
         read_signals(l, now);
         launcher_revive_due(l, now);
-        reap(l, now); /* before the link: a death we saw ourselves is told with its signal */
+        reap(l, now); /* before the link: reports deaths here with their signal */
         if (launcher_seeks_link(l, now)) open_link(l, LINK_TRY_MS);
         if (l->has_verdict) launcher_ask_scheduler(l, now);
         read_link(l, now);
@@ -350,8 +349,8 @@ static pen_status watch(launcher *l, pen_error *why)
     return status;
 }
 
-/* A scheduler may end before its last words were read. */
-static void hear_verdict(launcher *l)
+/* The scheduler may exit before its verdict was read. */
+static void receive_verdict(launcher *l)
 {
     uint64_t now = clock_ms(&clock_real), end = now + VERDICT_MS;
     for (; (l->asked || launcher_has_unexplained(l)) && !l->has_verdict && l->link != NULL &&
@@ -371,7 +370,7 @@ static void clean_up(launcher *l)
     }
     launcher_remove_folders(l);
     control_close(l->link,
-                  l->options.node_rank == 0 ? 0 : 200); /* our own scheduler has ended by now */
+                  l->options.node_rank == 0 ? 0 : 200); /* our own scheduler has exited by now */
     if (l->note[0] != '\0') unlink(l->note);
     stuck_destroy(l->stuck);
     l->stuck = NULL;
@@ -381,14 +380,14 @@ static void clean_up(launcher *l)
     l->n    = 0;
 }
 
-/* Somebody stopped the job, on this machine or on machine 0: that is no failure to try again after. */
+/* The job was stopped here or on machine 0: not a failure, so no restart. */
 static bool was_stopped(const launcher *l)
 {
     return l->interrupted != 0 ||
            (l->has_verdict && l->verdict.status == PEN_ABORTED && l->verdict.role == PEN_SCHEDULER);
 }
 
-/* One start of everything; the exit code, and whether it may be tried again. */
+/* Starts and watches everything once; returns the exit code, and whether to restart. */
 static int attempt(launcher *l, bool *again)
 {
     pen_error why  = {0};
@@ -400,12 +399,12 @@ static int attempt(launcher *l, bool *again)
     int code;
     pen_status status = start_all(l, &why);
     if (status == PEN_OK) status = watch(l, &why);
-    if (status == PEN_OK) hear_verdict(l);
+    if (status == PEN_OK) receive_verdict(l);
     if (status != PEN_OK) {
         code = command_fail(1, "%s", why.text);
     } else {
         *again = !was_stopped(l) && l->attempt < l->options.max_restarts;
-        /* The loss of a worker is no failure only while the job is well. */
+        /* A lost worker is a failure if the job fails. */
         for (size_t i = 0; i < l->n && l->has_verdict; i++) l->all[i].lost = false;
         report_input in = {.options        = &l->options,
                            .program        = l->program,
@@ -435,7 +434,7 @@ static int open_signals(void)
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
-/* --print-config: all that a run would refuse is refused, and nothing is made. */
+/* --print-config: refuses what a run would refuse, and creates nothing. */
 static int print_config(launcher *l)
 {
     pen_error why;
@@ -455,8 +454,7 @@ int command_run(int argc, char **argv)
     if (l.options.print_config) return print_config(&l);
     if (l.options.emits) return emit_k8s(&l.options, stdout);
     lines_begin(config_env("PENSTOCK_LOG_FORMAT"));
-    ssize_t n = readlink("/proc/self/exe", l.self, sizeof l.self - 1);
-    if (n <= 0) return command_fail(1, "cannot find this program's own file: %m");
+    if (!command_self(l.self, sizeof l.self)) return 1;
     if (files_check(&why) != PEN_OK) return command_fail(1, "%s", why.text);
     if (launcher_name_job(&l, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
     l.signals = open_signals();
@@ -470,7 +468,7 @@ int command_run(int argc, char **argv)
         code = attempt(&l, &again);
         if (!again) break;
         l.attempt++;
-        fprintf(stderr, "penstock: starting again, %d of %d\n", l.attempt, l.options.max_restarts);
+        fprintf(stderr, "penstock: restarting, %d of %d\n", l.attempt, l.options.max_restarts);
     }
     process_guard_stop();
     launcher_end_timeline(&l);

@@ -1,14 +1,13 @@
-/* secure.c - whether a job is encrypted, where its secret comes from, and who is told.
+/* secure.c - whether a job is encrypted, and where its secret comes from.
  *
- * DESIGN.  The launcher decides once, and says so to all its children (PENSTOCK_ENCRYPTION), so that a scheduler which
- * listens everywhere and a worker that dials loopback agree.  Where nothing is encrypted and no secret was given there
- * is nothing to do: the scheduler leaves a token for the others (common/net/auth/token.h).  A secret that nobody gave is made here and thrown away
- * with the job: a file of mode 0600 in the folder of notes, which only this user may enter; children and `penstock
- * status` get its path, never its content.  Other machines get it by the join line, which this command prints and the
- * user carries; it is overwritten in their command line as soon as it was read.
+ * DESIGN.  The launcher decides once and passes the decision to all its children (PENSTOCK_ENCRYPTION), so that all
+ * agree.  Without encryption and without a secret the scheduler leaves a token for the others
+ * (common/net/auth/token.h).  If no secret is given, one is created here and deleted with the job: a file of mode 0600 in
+ * the user's folder of notes; children and `penstock status` get its path, never its content.  Other machines get the
+ * secret with the join line that this command prints; it is overwritten in their command line once read.
  *
- * A launcher that is killed cannot remove its file.  It holds a lock on it as long as it lives, on whatever number of
- * process; the next launcher of this user removes files whose lock is free.
+ * A killed launcher cannot remove its file.  While alive it holds a lock on the file; the next launcher of this user
+ * removes files without a lock.
  */
 #include "cli/run/launcher.h"
 #include "common/base/config.h"
@@ -36,14 +35,14 @@ static pen_status parse_choice(int *choice, pen_error *why)
                    text);
 }
 
-/* Whether anything of this job is listened at, or dialled, beyond this host. */
+/* Whether the job listens or dials beyond this host. */
 static bool leaves_host(const run_options *o)
 {
     const char *host = config_env("PENSTOCK_HOST");
     return !guard_is_loopback(o->master_addr) || (host != NULL && !guard_is_loopback(host));
 }
 
-static void say_clear(bool is_far)
+static void set_clear(bool is_far)
 {
     setenv("PENSTOCK_ENCRYPTION", "clear", 1);
     if (is_far)
@@ -51,7 +50,7 @@ static void say_clear(bool is_far)
                         "(encryption=clear)\n");
 }
 
-/* A file that is as young as this may be about to be locked. */
+/* A younger file may not be locked yet. */
 enum { SWEEP_AFTER_S = 10 };
 
 static bool is_left_over(int folder, const char *name)
@@ -83,7 +82,7 @@ static pen_status keep_secret(launcher *l, const secret *s, pen_error *why)
     pen_status status = user_folder(folder, why);
     if (status != PEN_OK) return status;
     snprintf(l->secret_path, sizeof l->secret_path, "%s/%s-%d.key", folder, l->job, (int)getpid());
-    unlink(l->secret_path); /* of a launcher that was killed and had our number */
+    unlink(l->secret_path); /* of a killed launcher with our process id */
     sweep_keys(folder);
     status = secret_write(l->secret_path, s, why);
     if (status != PEN_OK) {
@@ -106,7 +105,7 @@ static void print_join(const launcher *l, const secret *s)
     explicit_bzero(line, sizeof line);
 }
 
-/* A secret that is given can be read, and a machine that cannot make one has one. */
+/* A given secret must be readable; machines 1 and up need one. */
 static pen_status check_given(const run_options *o, bool *is_file, pen_error *why)
 {
     const char *given = config_env("PENSTOCK_SECRET_FILE");
@@ -114,13 +113,13 @@ static pen_status check_given(const run_options *o, bool *is_file, pen_error *wh
     *is_file = given != NULL && given[0] != '\0' && !o->has_join;
     if (*is_file) {
         const pen_status status =
-            secret_read(given, &s, why); /* rather one sentence now than one of each child */
+            secret_read(given, &s, why); /* one error here instead of one per child */
         secret_wipe(&s);
         return status;
     }
     if (o->has_join || o->node_rank == 0) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
-                   "machine %d needs the job's secret: say --join and what machine 0 printed, "
+                   "machine %d needs the job's secret; use --join with the line from machine 0, "
                    "or --secret-file FILE on all machines, or --encryption clear on all",
                    o->node_rank);
 }
@@ -142,7 +141,7 @@ static pen_status find_secret(launcher *l, pen_error *why)
     return status;
 }
 
-/* The job has a secret that was given to this command. */
+/* This command was given a secret. */
 static bool has_given(const run_options *o)
 {
     const char *given = config_env("PENSTOCK_SECRET_FILE");
@@ -171,8 +170,8 @@ pen_status launcher_secure(launcher *l, pen_error *why)
     const pen_status status = parse_choice(&choice, why);
     if (status != PEN_OK) return status;
     if (is_clear(&l->options, choice)) {
-        say_clear(is_far && !has_secret);
-        return has_secret ? find_secret(l, why) : PEN_OK; /* then it is proven, if not encrypted */
+        set_clear(is_far && !has_secret);
+        return has_secret ? find_secret(l, why) : PEN_OK; /* authenticated, but not encrypted */
     }
     setenv("PENSTOCK_ENCRYPTION", "on", 1);
     return find_secret(l, why);

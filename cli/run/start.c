@@ -1,4 +1,4 @@
-/* start.c - what `penstock run` starts: the scheduler, servers and workers, each with its flags and environment. */
+/* start.c - starts the scheduler, servers and workers of `penstock run` with their flags and environment. */
 #include "cli/command.h"
 #include "cli/commands/job_note.h"
 #include "cli/run/launcher.h"
@@ -24,12 +24,12 @@ enum {
     ANNOUNCE_MS    = 20000, /* the scheduler's port */
     NUMBERS_MAX    = 16,
     NAME_MAX_BYTES = 63, /* of a job, as the scheduler keeps it */
-    INVENTED_BYTES = 58  /* of them the program's */
+    INVENTED_BYTES = 58  /* of a generated name: the program's part */
 };
 
 /* ---- names and files -------------------------------------------------------------------------------- */
 
-/* It names files, stands in their JSON, and has to fit into the scheduler. */
+/* It is part of file names and JSON, and must fit into the scheduler. */
 static bool is_name(const char *job)
 {
     const size_t n = strlen(job);
@@ -38,7 +38,7 @@ static bool is_name(const char *job)
     return n > 0 && n <= NAME_MAX_BYTES && job[0] != '.' && utf8_is_clean(job);
 }
 
-/* Of a program's name too: what is not fit for one is left out. */
+/* Drops characters that a job name cannot have. */
 static void invent_name(launcher *l)
 {
     size_t n = 0;
@@ -60,11 +60,11 @@ pen_status launcher_name_job(launcher *l, pen_error *why)
     else if (is_name(l->options.job))
         snprintf(l->job, sizeof l->job, "%s", l->options.job);
     else
-        return why_set(
-            why, PEN_BAD_SETTING,
-            "the job's name is '%.100s', but must have 1 to %d bytes, none of them / \\ \" or "
-            "a control character, and no dot in front",
-            l->options.job, NAME_MAX_BYTES);
+        return why_set(why, PEN_BAD_SETTING,
+                       "invalid job name '%.100s'; use 1 to %d bytes without / \\ \" or control "
+                       "characters, and no "
+                       "leading dot",
+                       l->options.job, NAME_MAX_BYTES);
     return PEN_OK;
 }
 
@@ -73,7 +73,7 @@ pen_status launcher_take_name(launcher *l, const char *job, pen_error *why)
     if (l->options.job != NULL || job[0] == '\0') return PEN_OK;
     if (!is_name(job))
         return why_set(why, PEN_BAD_SETTING,
-                       "the job of the scheduler at %s has a name that cannot name files; say "
+                       "the scheduler at %s has a job name that is not usable as a file name; set "
                        "another --job on machine 0",
                        l->address + strlen("tcp://"));
     snprintf(l->job, sizeof l->job, "%s", job);
@@ -95,7 +95,7 @@ static const char *temporary(void)
     return folder != NULL ? folder : "/tmp";
 }
 
-/* LOG_DIR/JOB/attempt_N: made when any output goes to files.  What a program prints is this user's own affair. */
+/* LOG_DIR/JOB/attempt_N: created if any output goes to files.  Only this user can read it. */
 static pen_status make_log_folder(launcher *l, pen_error *why)
 {
     const char *base = l->options.log_dir != NULL ? l->options.log_dir : temporary();
@@ -106,12 +106,11 @@ static pen_status make_log_folder(launcher *l, pen_error *why)
     size_t n = strlen(l->log_folder);
     snprintf(l->log_folder + n, sizeof l->log_folder - n, "/attempt_%d", l->attempt);
     if (mkdir(l->log_folder, 0700) != 0 && errno != EEXIST)
-        return why_set(why, PEN_STORE, "cannot make the log folder %s: %m", l->log_folder);
+        return why_set(why, PEN_STORE, "cannot create the log folder %s: %m", l->log_folder);
     return PEN_OK;
 }
 
-/* What the scheduler must know after its death is kept in a folder of this attempt, unless the setting `state`
- * names one. */
+/* The scheduler's persistent state: a folder of this attempt, unless the setting `state` names one. */
 static pen_status make_state_folder(launcher *l, pen_error *why)
 {
     const char *given = config_env("PENSTOCK_STATE");
@@ -123,7 +122,7 @@ static pen_status make_state_folder(launcher *l, pen_error *why)
     }
     snprintf(l->state, sizeof l->state, "%.250s/penstock-%.100s-XXXXXX", temporary(), l->job);
     if (mkdtemp(l->state) != NULL) return PEN_OK;
-    why_set(why, PEN_STORE, "cannot make the folder %s for the scheduler's state: %m", l->state);
+    why_set(why, PEN_STORE, "cannot create the folder %s for the scheduler's state: %m", l->state);
     l->state[0] = '\0';
     return PEN_STORE;
 }
@@ -170,7 +169,7 @@ static void open_stream(launcher *l, process *p, process_stream *s, const char *
     if (bit == RUN_STDERR && s->file != NULL) snprintf(p->err_path, sizeof p->err_path, "%s", path);
 }
 
-/* Two launchers of one job on one machine write one note. */
+/* Two launchers of one job on one machine share one note. */
 void launcher_write_note(launcher *l)
 {
     const char *choice = config_env("PENSTOCK_ENCRYPTION"),
@@ -194,15 +193,14 @@ static process *place_of(launcher *l, int32_t role, int32_t rank)
     return l->n < l->capacity ? &l->all[l->n++] : NULL;
 }
 
-/* NULL: there is no place for it, or it still runs. */
+/* NULL: no place is left, or it still runs. */
 static process *add(launcher *l, int32_t role, int32_t rank, int32_t local_rank,
                     const char *role_name, pen_error *why)
 {
     process *p = place_of(l, role, rank);
     if (p == NULL || p->pid != 0) {
         why_set(why, PEN_WRONG_STATE, "cannot start %s %d: %s", role_name, rank,
-                p == NULL ? "this machine has all the processes that were asked for"
-                          : "it still runs");
+                p == NULL ? "this machine already has all its processes" : "it still runs");
         return NULL;
     }
     const int restarts = p->ended ? p->restarts + 1 : 0;
@@ -218,7 +216,7 @@ static process *add(launcher *l, int32_t role, int32_t rank, int32_t local_rank,
     return p;
 }
 
-/* Reads what the scheduler says on its announcement pipe: its port, and where it shows the job. */
+/* Reads the scheduler's port and HTTP address from its announcement pipe. */
 static pen_status read_announcement(launcher *l, process *scheduler, int fd, pen_error *why)
 {
     char text[320]  = "";
@@ -236,10 +234,10 @@ static pen_status read_announcement(launcher *l, process *scheduler, int fd, pen
     sscanf(text, "%d %299s", &l->port, l->http);
     if (l->port > 0) return PEN_OK;
     process_signal(scheduler, SIGTERM);
-    scheduler->err.terminal = NULL; /* its sentence is in ours */
+    scheduler->err.terminal = NULL; /* our error contains its own */
     process_read_all(scheduler, &scheduler->err, 2000);
     const char *said = scheduler->err.lines == 0
-                           ? "it said nothing"
+                           ? "it printed no error"
                            : scheduler->err.tail[(scheduler->err.lines - 1) % PROCESS_TAIL_LINES];
     return why_set(why, PEN_UNREACHABLE, "the scheduler did not start: %s",
                    strncmp(said, "penstock: ", 10) == 0 ? said + 10 : said);
@@ -256,8 +254,7 @@ static const char *number(numbers *all, long value)
     return all->text[all->n++];
 }
 
-/* The setting http is the scheduler's; a free port of loopback unless it is given.  One that is started again keeps
- * its port. */
+/* The setting http, or a free loopback port.  A restarted scheduler keeps its port. */
 static const char *http_of_scheduler(const launcher *l)
 {
     const char *given = config_env("PENSTOCK_HTTP");
@@ -265,7 +262,7 @@ static const char *http_of_scheduler(const launcher *l)
     return given != NULL ? given : "127.0.0.1:0";
 }
 
-/* Servers and workers take free ports of the same host, where it is given; other machines have other addresses. */
+/* Servers and workers use free ports of the given host; other machines listen on all addresses. */
 static const char *http_of_others(const launcher *l, char address[320])
 {
     const char *given = config_env("PENSTOCK_HTTP");
@@ -274,6 +271,13 @@ static const char *http_of_others(const launcher *l, char address[320])
     const bool is_ours = l->options.node_rank == 0 || guard_is_loopback(given);
     snprintf(address, 320, "%.*s:0", is_ours ? (int)(colon - given) : 1, is_ours ? given : "*");
     return address;
+}
+
+/* Appends "--name value"; both are only read. */
+static void flag(char **argv, int *n, const char *name, const char *value)
+{
+    argv[(*n)++] = (char *)name;
+    argv[(*n)++] = (char *)value;
 }
 
 pen_status launcher_start_scheduler(launcher *l, pen_error *why)
@@ -294,37 +298,21 @@ pen_status launcher_start_scheduler(launcher *l, pen_error *why)
     char *argv[32];
     argv[n++] = l->self;
     argv[n++] = (char *)"scheduler";
-    argv[n++] = (char *)"--host";
-    argv[n++] =
-        (char *)(o->nnodes_max > 1 && !guard_is_loopback(o->master_addr) ? "*" : o->master_addr);
-    argv[n++] = (char *)"--port";
-    argv[n++] = (char *)number(&num, l->port > 0 ? l->port : o->master_port);
-    argv[n++] = (char *)"--world-size";
-    argv[n++] = (char *)number(&num, workers);
-    argv[n++] = (char *)"--servers";
-    argv[n++] = (char *)number(&num, o->servers);
-    argv[n++] = (char *)"--job";
-    argv[n++] = l->job;
-    argv[n++] = (char *)"--http";
-    argv[n++] = http;
-    argv[n++] = (char *)"--announce-fd";
-    argv[n++] = (char *)number(&num, announce[1]);
+    flag(argv, &n, "--host",
+         (o->nnodes_max > 1 && !guard_is_loopback(o->master_addr) ? "*" : o->master_addr));
+    flag(argv, &n, "--port", number(&num, l->port > 0 ? l->port : o->master_port));
+    flag(argv, &n, "--world-size", number(&num, workers));
+    flag(argv, &n, "--servers", number(&num, o->servers));
+    flag(argv, &n, "--job", l->job);
+    flag(argv, &n, "--http", http);
+    flag(argv, &n, "--announce-fd", number(&num, announce[1]));
     if (run_options_is_elastic(o)) {
-        argv[n++] = (char *)"--workers-min";
-        argv[n++] = (char *)number(&num, (long)o->nproc_min * o->nnodes);
-        argv[n++] = (char *)"--workers-max";
-        argv[n++] = (char *)number(&num, (long)o->nproc_max * o->nnodes_max);
-        argv[n++] = (char *)"--servers-max";
-        argv[n++] = (char *)number(&num, o->servers_max);
+        flag(argv, &n, "--workers-min", number(&num, (long)o->nproc_min * o->nnodes));
+        flag(argv, &n, "--workers-max", number(&num, (long)o->nproc_max * o->nnodes_max));
+        flag(argv, &n, "--servers-max", number(&num, o->servers_max));
     }
-    if (o->replicas > 0) {
-        argv[n++] = (char *)"--replicas";
-        argv[n++] = (char *)number(&num, o->replicas);
-    }
-    if (l->state[0] != '\0') {
-        argv[n++] = (char *)"--state";
-        argv[n++] = l->state;
-    }
+    if (o->replicas > 0) flag(argv, &n, "--replicas", number(&num, o->replicas));
+    if (l->state[0] != '\0') flag(argv, &n, "--state", l->state);
     argv[n]           = NULL;
     pen_status status = p != NULL ? process_start(p, argv, NULL, 0, why) : PEN_WRONG_STATE;
     close(announce[1]);
@@ -357,18 +345,12 @@ pen_status launcher_start_server(launcher *l, int rank, pen_error *why)
     int n     = 0;
     argv[n++] = l->self;
     argv[n++] = (char *)"server";
-    argv[n++] = (char *)"--master-addr";
-    argv[n++] = (char *)o->master_addr;
-    argv[n++] = (char *)"--master-port";
-    argv[n++] = (char *)number(&num, l->port);
-    argv[n++] = (char *)"--rank";
-    argv[n++] = (char *)number(&num, rank);
-    if (o->store != NULL) {
-        argv[n++] = (char *)"--store";
-        argv[n++] = (char *)o->store;
-    }
+    flag(argv, &n, "--master-addr", o->master_addr);
+    flag(argv, &n, "--master-port", number(&num, l->port));
+    flag(argv, &n, "--rank", number(&num, rank));
+    if (o->store != NULL) { flag(argv, &n, "--store", o->store); }
     argv[n] = NULL;
-    /* Values and messages are large and read from end to end: let malloc ask for large pages. */
+    /* Values and messages are large and read sequentially, so malloc should use huge pages. */
     const char *tunables = config_env("GLIBC_TUNABLES");
     char http[320];
     process_env env[] = {
@@ -391,7 +373,7 @@ pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_erro
     const char *rank_text = number(&num, rank), *world_text = number(&num, world);
     const char *local_text = number(&num, local_rank),
                *nproc_text = number(
-                   &num, local_rank < o->nproc ? o->nproc : local_rank + 1); /* it came later */
+                   &num, local_rank < o->nproc ? o->nproc : local_rank + 1); /* it joined later */
     const char *node_text = number(&num, o->node_rank), *nodes_text = number(&num, o->nnodes);
     process *p = add(l, PEN_WORKER, rank, local_rank, "worker", why);
     if (p == NULL) return PEN_WRONG_STATE;

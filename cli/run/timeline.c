@@ -1,7 +1,7 @@
-/* timeline.c - `penstock run --trace FILE`: room for the parts before the job, and one file of them behind it.
+/* timeline.c - `penstock run --trace FILE`: creates the folder of trace parts, and merges them after the job.
  *
- * Parts of processes that were killed, or started again, are there as well: each wrote into its own as it went.
- * With several machines each has the parts of its own; then all of them together are for `penstock trace merge`.
+ * Killed and restarted processes have parts too: each process writes its own continuously.  With several machines each
+ * machine has its own parts; `penstock trace merge` merges all of them.
  */
 #include "cli/run/launcher.h"
 #include "cli/trace/timeline.h"
@@ -19,7 +19,7 @@ static void folder_of(const char *file, char *folder, size_t size)
     snprintf(folder, size, "%.255s" TRACE_PARTS_SUFFIX, file);
 }
 
-/* Programs may change their folder before pen_init(). */
+/* Programs may change their working directory before pen_init(). */
 static const char *make_absolute(const char *file, pen_error *why)
 {
     char here[CONFIG_TEXT_BYTES], whole[2 * CONFIG_TEXT_BYTES + 2];
@@ -27,14 +27,14 @@ static const char *make_absolute(const char *file, pen_error *why)
     if (getcwd(here, sizeof here) == NULL) return file;
     snprintf(whole, sizeof whole, "%s/%s", here, file);
     if (strlen(whole) >= CONFIG_TEXT_BYTES) {
-        why_set(why, PEN_BAD_SETTING, "the name of the timeline is too long: %.300s", whole);
+        why_set(why, PEN_BAD_SETTING, "the timeline's file name is too long: %.300s", whole);
         return NULL;
     }
     setenv("PENSTOCK_TRACE", whole, 1);
     return config_env("PENSTOCK_TRACE");
 }
 
-/* What an earlier job left there is not of this one. */
+/* Parts of an earlier job. */
 static void remove_parts(const char *folder)
 {
     DIR *d = opendir(folder);
@@ -47,7 +47,7 @@ static void remove_parts(const char *folder)
     closedir(d);
 }
 
-/* folder: "" where there is no timeline.  *is_new: it was made here. */
+/* folder: "" without a timeline.  *is_new: it was created here. */
 static pen_status make_folder(char folder[CONFIG_TEXT_BYTES + 16], bool *is_new, pen_error *why)
 {
     const char *file = config_env("PENSTOCK_TRACE");
@@ -59,11 +59,11 @@ static pen_status make_folder(char folder[CONFIG_TEXT_BYTES + 16], bool *is_new,
     folder_of(file, folder, CONFIG_TEXT_BYTES + 16);
     *is_new = mkdir(folder, 0777) == 0;
     if (*is_new || errno == EEXIST) return PEN_OK;
-    return why_set(why, PEN_STORE,
-                   "cannot make the folder %s for the parts of the timeline: %m; --trace names "
-                   "a file in a "
-                   "folder that is there",
-                   folder);
+    return why_set(
+        why, PEN_STORE,
+        "cannot create the folder %s for the timeline's parts: %m; --trace needs a file in an "
+        "existing folder",
+        folder);
 }
 
 pen_status launcher_check_timeline(pen_error *why)
@@ -94,13 +94,14 @@ void launcher_end_timeline(const launcher *l)
     if (file == NULL || file[0] == '\0') return;
     folder_of(file, folder, sizeof folder);
     if (l->options.nnodes_max > 1) {
-        fprintf(stderr,
-                "penstock: parts of the timeline are in %s; with those of all machines:  penstock "
-                "trace merge %s "
-                "PARTS...\n",
-                folder, file);
+        fprintf(
+            stderr,
+            "penstock: the timeline's parts are in %s; merge those of all machines with:  penstock "
+            "trace merge %s PARTS...\n",
+            folder, file);
     } else if (timeline_merge(file, from, 1, text, sizeof text, &why) != PEN_OK) {
-        fprintf(stderr, "penstock: no timeline: %s; its parts stay in %s\n", why.text, folder);
+        fprintf(stderr, "penstock: cannot merge the timeline: %s; its parts stay in %s\n", why.text,
+                folder);
     } else {
         fprintf(stderr, "penstock: timeline %s: %s\n", file, text);
         remove_parts(folder);

@@ -75,7 +75,7 @@ cases=(nothing server_killed server_killed_of_three two_servers_killed scheduler
 
 # Lines of the launcher that tell of a loss: a stop must cause none.
 losses() {
-    grep -cE 'took over|starting it again|is gone' "$1"
+    grep -cE 'took over|restarting it|is gone' "$1"
 }
 
 trial() {

@@ -84,7 +84,7 @@ stood() {
 # The kill met the last instructions of a process: nobody missed it.
 has_said_goodbye() {
     [ "$code" -eq 0 ] || { ! grep -q '^  verdict' "$tmp/kill.err"; return; }
-    ! grep -qE "^penstock: worker $1 .*(is gone|left|before it joined|starting it again)" "$tmp/kill.err"
+    ! grep -qE "^penstock: worker $1 .*(is gone|left|before it joined|restarting it)" "$tmp/kill.err"
 }
 
 # One job and one kill:  strike RULE SERVERS   -> $said, $code, $stood_ms

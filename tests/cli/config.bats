@@ -92,7 +92,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     [ "$(printed launch main_process_ip)" = "$tmp/two.yml:13 10.0.0.1" ]
     [ "$(printed launch main_process_port)" = "$tmp/two.yml:14 29501" ]
     sed -i 's/^num_processes: 8/num_processes: 7/' "$tmp/two.yml"
-    says 2 "penstock: num_processes 7 is not a multiple of 2 machines, each of which has the same number of workers  (from $tmp/two.yml:18)" \
+    says 2 "penstock: num_processes 7 is not a multiple of 2 machines; each needs the same number of workers  (from $tmp/two.yml:18)" \
         run --config "$tmp/two.yml" true
 }
 

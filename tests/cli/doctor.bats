@@ -56,9 +56,9 @@ advises() {
 @test "on a machine where all is well it says so, and what it saw" {
     make_machine
     finds ok processor "8 cores"
-    finds ok "open files" "may open 1024 files, and Penstock raises that to 1048576"
+    finds ok "open files" "may open 1024 files; Penstock raises that to 1048576"
     finds ok interfaces "eth0 1500"
-    finds ok route "reached by eth0"
+    finds ok route "default route through eth0"
     finds ok "file system" "on ext4"
     ! grep -E '^  (look|bad) ' "$tmp/out" | grep -v /dev/shm | grep -v room || return 1
 }
@@ -86,13 +86,13 @@ server:/x $tmp nfs4 rw 0 0"
     advises "open files" "LimitNOFILE"
     finds look processes "200 threads"
     advises processes "ulimit -u"
-    finds note interfaces "differ in their MTU \((eth0 1500, ib0 9000|ib0 9000, eth0 1500)\)"
+    finds note interfaces "have different MTUs \((eth0 1500, ib0 9000|ib0 9000, eth0 1500)\)"
     advises interfaces "one MTU"
     finds note "huge pages" never
     advises "huge pages" madvise
     finds note numa "2 NUMA nodes"
     advises numa numactl
-    finds look ports "29000 to 29999.*taken by chance"
+    finds look ports "29000 to 29999.*may take"
     finds look "file system" "on nfs4, a network file system"
     advises "file system" "local disk"
 }
@@ -100,7 +100,7 @@ server:/x $tmp nfs4 rw 0 0"
 @test "a machine without /dev/shm is bad, and the exit code follows the worst finding" {
     make_machine
     rmdir "$fake/dev/shm"
-    finds bad /dev/shm "no /dev/shm"
+    finds bad /dev/shm "missing /dev/shm"
     code=0
     pen doctor --root "$fake" --store "$tmp" >"$tmp/out" || code=$?
     [ "$code" = 1 ]
@@ -127,10 +127,10 @@ server:/x $tmp nfs4 rw 0 0"
     port=$(sed -n 's/.*"address": "tcp:[^"]*:\([0-9]*\)".*/\1/p' "$tmp/penstock/$launched_job.json")
     pen doctor --master-addr 127.0.0.1 --master-port "$port" >"$tmp/out"
     cat "$tmp/out"
-    grep -qE "^  ok +scheduler +packets to it stay on this machine$" "$tmp/out"
+    grep -qE "^  ok +scheduler +its packets stay on this machine$" "$tmp/out"
     grep -qE "^  ok +scheduler +answers at 127\.0\.0\.1:$port$" "$tmp/out"
-    grep -qE "^  (ok|look) +scheduler +the scheduler's clock is [0-9.]+ s (ahead of|behind) this machine's, give or take [0-9.]+ s$" "$tmp/out"
-    grep -qE "^  ok +scheduler +all [0-9]+ ports that its members announced are open$" "$tmp/out"
+    grep -qE "^  (ok|look) +scheduler +the scheduler's clock is [0-9.]+ s (ahead of|behind) this machine's \(\+/- [0-9.]+ s\)$" "$tmp/out"
+    grep -qE "^  ok +scheduler +all [0-9]+ ports of its members are open$" "$tmp/out"
     kill "$launcher"
     wait_for_end 8
     code=0

@@ -206,7 +206,7 @@ worker-1.out:out 1"
     [ ! -e /dev/nvidiactl ] || skip "there is a GPU"
     run pen run --nproc-per-node gpu true
     [ "$status" = 2 ]
-    [[ ${lines[0]} == "penstock run: --nproc-per-node is gpu, and there is no CUDA device ("*"); say a number, cpu or auto" ]]
+    [[ ${lines[0]} == "penstock run: --nproc-per-node is gpu, but there is no CUDA device ("*"); use a number, cpu or auto" ]]
     local word
     for word in cpu auto; do
         pen run --nproc-per-node $word sh -c 'echo $LOCAL_WORLD_SIZE' 2>"$tmp/err" | sort -u | sed 's/^\[.*\] //' | sort -u | is_text "$(nproc)"
@@ -295,8 +295,8 @@ $(seq -f '             | line %g' 11 30)
 1 0
 1 1
 1 2"
-    grep '^penstock: starting' "$tmp/good.err" | is_text "penstock: starting again, 1 of 3
-penstock: starting again, 2 of 3"
+    grep '^penstock: restarting' "$tmp/good.err" | is_text "penstock: restarting, 1 of 3
+penstock: restarting, 2 of 3"
     ends_with 7 bad --max-restarts 1 --no-prefix sh -c 'echo try; exit $((6 + TORCHELASTIC_RESTART_COUNT))'
     [ "$(wc -l <"$tmp/bad.out")" = 2 ]
     nothing_is_left

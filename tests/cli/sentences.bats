@@ -53,7 +53,7 @@ listen() {
     says 2 "penstock: unknown flag '--nproc-per-nod'; did you mean '--nproc-per-node'?  (penstock run --help)" \
         run --nproc_per_nod 2 true
     says 2 "penstock: unknown flag '--lease-s'; did you mean '--lease-ms'?  (penstock run --help)" run --lease-s=3 true
-    says 2 "penstock: unknown flag '--default_ds.yml'; a configuration file is named so: --config default_ds.yml" \
+    says 2 "penstock: unknown flag '--default_ds.yml'; use --config default_ds.yml for a configuration file" \
         run --default_ds.yml true
     says 2 "penstock: unknown setting 'jsn'; did you mean 'json'?" status --jsn
     says 2 "penstock: unknown setting 'world'; did you mean 'world_size'?" scheduler --world 3
@@ -61,13 +61,13 @@ listen() {
 }
 
 @test "how many may come and go, and copies that cannot be, are refused before anything is started" {
-    says 2 "penstock: --replicas 2 needs at least 3 servers, for each copy is on another; there are 2" \
+    says 2 "penstock: --replicas 2 needs at least 3 servers, one for each copy, but got 2" \
         run --servers 2 --replicas 2 true
-    says 2 "penstock: no --servers and MIN:MAX: without servers nobody keeps what a worker that comes would need; give the job servers, or fixed numbers" \
+    says 2 "penstock: MIN:MAX needs servers, which keep the state for new workers, but got no --servers; add servers, or use fixed numbers" \
         run --nproc-per-node 2:4 true
-    says 2 "penstock: --nnodes 3 and --nproc-per-node 2:4: with several machines each has a fixed number of workers; let --nnodes be MIN:MAX" \
+    says 2 "penstock: --nnodes 3 and --nproc-per-node 2:4 contradict each other: several machines need a fixed number of workers each; use --nnodes MIN:MAX" \
         run --servers 2 --nnodes 3 --nproc-per-node 2:4 true
-    says 2 "penstock: --on-worker-loss wait and no --servers: without servers nobody keeps what the worker that comes back would need; use continue or fail" \
+    says 2 "penstock: --on-worker-loss wait needs servers, which keep the state of a dead worker, but got no --servers; use continue or fail" \
         run --on-worker-loss wait true
     says 2 "penstock run: --nproc-per-node is '3:2', but must be MIN:MAX or MIN:N:MAX in rising order" run --nproc-per-node 3:2 true
     says 2 "penstock run: --servers is 'a', but must be a whole number from 0 to 10000" run --servers 2:a:3 true
@@ -105,30 +105,30 @@ listen() {
     says 2 "penstock: lease_ms is 'long', which is not a whole number" run --lease-ms long true
     says 2 "penstock: master_port is 99999, but must be between 0 and 65535" status --master-port 99999
     says 2 "penstock: --lease-ms needs a value" run --lease-ms
-    says 2 "penstock run: '7' says no output: use 0 to 3, or LOCALRANK:0-3,..." run --tee 7 true
-    says 2 "penstock run: --rdzv-backend is 'etcd', but must be c10d or static: machines meet at the scheduler" run --rdzv_backend etcd true
-    PET_RDZV_BACKEND=x says 2 "penstock run: PET_RDZV_BACKEND is 'x', but must be c10d or static: machines meet at the scheduler" run true
+    says 2 "penstock run: invalid output '7'; use 0 to 3, or LOCALRANK:0-3,..." run --tee 7 true
+    says 2 "penstock run: --rdzv-backend is 'etcd', but must be c10d or static" run --rdzv_backend etcd true
+    PET_RDZV_BACKEND=x says 2 "penstock run: PET_RDZV_BACKEND is 'x', but must be c10d or static" run true
     says 2 "penstock: --rdzv-endpoint is 'a:b', but must be HOST or HOST:PORT with a port from 0 to 65535" run --rdzv-endpoint a:b true
-    says 2 "penstock: which machine of 3 is this? say --node-rank I, 1 to 2, on all but no-such-host.invalid" \
+    says 2 "penstock: missing node rank (3 machines); set --node-rank I, 1 to 2, on all but no-such-host.invalid" \
         run --nnodes 3 --rdzv-backend c10d --rdzv-endpoint no-such-host.invalid:1 true
     says 2 "penstock run: --local-ranks-filter is 'a', but must be like 0,2" run --local-ranks-filter a true
 }
 
 @test "flags that contradict each other are named, both" {
     says 2 "penstock: --servers 0 and --mode ps-bsp contradict each other" run --servers 0 --mode ps-bsp true
-    says 2 "penstock: --mode ps-bsp needs servers: say --servers 1 or more" run --mode ps-bsp true
+    says 2 "penstock: --mode ps-bsp needs servers; set --servers 1 or more" run --mode ps-bsp true
     PENSTOCK_MODE=ps-bsp says 2 "penstock: mode=ps-bsp needs servers, and there are none: start the job with --servers 1, or use mode=allreduce" \
         run true
     says 2 "penstock: --servers 2 and --mode local contradict each other" run --servers 2 --mode local true
     says 2 "penstock: --mode local and 2 workers contradict each other" run --mode local --nproc-per-node 2 true
     says 2 "penstock: --node-rank 3 and --nnodes 2 contradict each other" run --node-rank 3 --nnodes 2 true
-    says 2 "penstock: --nnodes 2 needs a --master-port that all machines know" run --nnodes 2 --master-port 0 true
+    says 2 "penstock: --nnodes 2 needs the same --master-port on all machines" run --nnodes 2 --master-port 0 true
     says 2 "penstock: --resume needs --store DIR" run --resume true
     says 2 "penstock: --resume and --fresh contradict each other" run --resume --fresh --store "$tmp" true
 }
 
 @test "a run without a program says how it is called" {
-    also=no says 2 "penstock run: which program? say  penstock run [FLAGS] PROG [ARGS]
+    also=no says 2 "penstock run: missing PROG; use penstock run [FLAGS] PROG [ARGS]
 Try \`penstock run --help' or \`penstock run --usage' for more information." run --servers 1
 }
 
@@ -244,13 +244,13 @@ doctor() {
 
 @test "the doctor tells a closed port, a stranger and a scheduler apart" {
     doctor 127.0.0.1 1 | is_text "  bad   scheduler       the scheduler: 127.0.0.1 (127.0.0.1) port 1: Connection refused
-                        -> nothing listens there: look whether the job has begun, and at the port"
+                        -> nothing listens there: check that the job has started, and the port"
     doctor no-such-host.invalid 1 | grep -qE "^  bad   scheduler +the scheduler: 'no-such-host.invalid' does not resolve: "
     listen
     doctor localhost "$port" | is_text "  ok    scheduler       answers at localhost:$port"
     kill -STOP "$listener" # the system still takes its calls
     doctor 127.0.0.1 "$port" | is_text "  bad   scheduler       no Penstock scheduler answers at 127.0.0.1:$port; check that the job is running and the address is right
-                        -> is it a scheduler of this version, and is the secret the same (--secret-file)?"
+                        -> check that it is a scheduler of this version with the same secret (--secret-file)"
     [ "$(pen doctor >/dev/null; echo $?)" = 0 ]
     [ "$(pen doctor --master-addr 127.0.0.1 --master-port 1 >/dev/null; echo $?)" = 1 ]
 }
@@ -345,7 +345,7 @@ rank() {
 @test "a name of a job that others cannot be shown is refused where it is said" {
     run pen run --standalone --job $'caf\xe9' true
     [ "$status" = 2 ]
-    [[ $output == "penstock: the job's name is 'caf"* ]]
+    [[ $output == "penstock: invalid job name 'caf"* ]]
     run env PENSTOCK_JOB=$'caf\xe9' "$penstock" scheduler
     [ "$status" = 1 ]
     [ "$output" = "penstock: job 'caf?' has bytes that are not UTF-8, or control characters (shown as '?'); give it another name" ]

@@ -52,7 +52,7 @@ start_stuck() {
 @test "on-worker-loss: what cannot work is said before anything starts" {
     run pen run --on-worker-loss wait true
     [ "$status" -eq 2 ]
-    is_text "penstock: --on-worker-loss wait and no --servers: without servers nobody keeps what the worker that comes back would need; use continue or fail" <<<"$output"
+    is_text "penstock: --on-worker-loss wait needs servers, which keep the state of a dead worker, but got no --servers; use continue or fail" <<<"$output"
     run pen run --on-worker-loss ignore true
     [ "$status" -eq 2 ]
     run pen run --mode allreduce --servers 1 true

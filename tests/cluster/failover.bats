@@ -50,8 +50,8 @@ finish() {
 
 # $1 was started again, and no more than that was.
 was_started_again() {
-    [ "$(grep -cE "^penstock: ($1) .*starting it again$" "$tmp/hurt.err")" = "$2" ]
-    [ "$(grep -c 'starting it again$' "$tmp/hurt.err")" = "$2" ]
+    [ "$(grep -cE "^penstock: ($1) .*restarting it$" "$tmp/hurt.err")" = "$2" ]
+    [ "$(grep -c 'restarting it$' "$tmp/hurt.err")" = "$2" ]
 }
 
 server_killed() {

@@ -72,7 +72,7 @@ are_as_alone() {
     for _ in $(seq 250); do grep -q 'waiting for machine 0' "$tmp/run1.err" && break || sleep 0.02; done
     kill -INT "$run1_pid"
     ends run1 130 10
-    grep -qx 'penstock: waiting for machine 0, whose scheduler is to be at 10.79.0.1:29500' "$tmp/run1.err"
+    grep -qx 'penstock: waiting for machine 0 (scheduler at 10.79.0.1:29500)' "$tmp/run1.err"
     ends run0 1 20
     grep -qE '^penstock: 1 of 2 workers has not joined after 1(\.[0-9])? s: rank 1\.  Ended without joining: 0\.  .penstock doctor --master-addr node1. on its host tests the way$' "$tmp/run0.err"
     hosts_stop
@@ -81,7 +81,7 @@ are_as_alone() {
 @test "a job's name that is not a file name is refused" {
     run pen run --job a/b true
     [ "$status" = 2 ]
-    [ "$output" = "penstock: the job's name is 'a/b', but must have 1 to 63 bytes, none of them / \\ \" or a control character, and no dot in front" ]
+    [ "$output" = "penstock: invalid job name 'a/b'; use 1 to 63 bytes without / \\ \" or control characters, and no leading dot" ]
 }
 
 @test "a job that is over at once ends the launchers of all machines at once: one step, and a program that calls nothing of ours" {
@@ -178,7 +178,7 @@ addresses_are() {
     hosts_start 1 equal
     begin_on node0 run1 "$penstock" run --encryption clear --nnodes 2 --node-rank 1 --master-addr node --init-timeout-ms 2000 true
     ends run1 1 20
-    grep -qx "penstock: waiting for machine 0, whose scheduler is to be at node:29500; here that name is loopback, this machine itself: say its address" "$tmp/run1.err"
+    grep -qx "penstock: waiting for machine 0 (scheduler at node:29500); this name is loopback here: set --master-addr to its address" "$tmp/run1.err"
     grep -qE "^penstock: machine 0 has not answered at node:29500 for [0-9.]+ s; .penstock doctor --master-addr node. tests the way$" "$tmp/run1.err"
     hosts_stop
 }
@@ -209,13 +209,13 @@ addresses_are() {
     for _ in $(seq 500); do grep -q 'step 5 ' "$tmp/run1.out" && break || sleep 0.02; done
     is_text "$(on node0 "$penstock" status | sed -n 's/ *training.*//p')" < <(on node1 "$penstock" status | sed -n 's/ *training.*//p')
     on node1 sh -c "kill -9 \$($penstock status --pid server 1)"
-    for _ in $(seq 500); do grep -q 'starting it again' "$tmp/run1.err" && break || sleep 0.02; done
-    grep -qx 'penstock: server 1 ended (signal 9); starting it again' "$tmp/run1.err"
+    for _ in $(seq 500); do grep -q 'restarting it' "$tmp/run1.err" && break || sleep 0.02; done
+    grep -qx 'penstock: server 1 ended (signal 9); restarting it' "$tmp/run1.err"
     kill -INT "$run0_pid"
     ends run0 130 10
     ends run1 1 10
     grep -q 'the scheduler was stopped before the job had ended' "$tmp/run1.err"
-    ! grep -q 'starting again' "$tmp/run1.err" || return 1
+    ! grep -q 'restarting, ' "$tmp/run1.err" || return 1
     ! on node1 "$penstock" status 2>"$tmp/status.err" || return 1
     grep -q 'no job of .penstock run. is running here' "$tmp/status.err"
     hosts_stop

@@ -140,7 +140,7 @@ same_from() {
     run pen run --standalone --nproc-per-node 2 --store first --snapshot-every 5 "$programs/stepper" steps=9 exit_at=3,7
     grep -qx '  kept     nothing: first has no complete snapshot' <<<"$output"
     run pen run --standalone --nproc-per-node 2 --store second --snapshot-every 2 "$programs/stepper" steps=9 exit_at=5,7
-    grep -qx '  kept     the snapshot of step 4 in second; go on from it with --resume' <<<"$output"
+    grep -qx '  kept     the snapshot of step 4 in second; continue with --resume' <<<"$output"
 }
 
 @test "all ranks go back to a snapshot between two steps, and train the same again" {

@@ -109,7 +109,7 @@ biases=$((4 * 4 * 64))
     cat "$tmp/hurt.err"
     [ "$code" = 0 ]
     same_steps calm hurt
-    [ "$(grep -c 'server 0 .*starting it again$' "$tmp/hurt.err")" = 1 ]
+    [ "$(grep -c 'server 0 .*restarting it$' "$tmp/hurt.err")" = 1 ]
     nothing_is_left 5
 }
 
