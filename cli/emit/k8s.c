@@ -1,10 +1,9 @@
-/* k8s.c - the manifests of deploy/k8s/base, changed into those of a command line.
+/* k8s.c - adapts the manifests of deploy/k8s/base to a command line.
  *
- * DESIGN.  There is one set of manifests, which people can read, apply and patch without this command: it is built into the
- * program as text (scripts/cmake/embed.cmake), and what a command line says is put into it: the name, the settings, the numbers of
- * pods, the program, its image, and the store or none.  Everything else (probes, who may do what, limits) is as it is there.
- * Settings that came from flags, files or the environment all lie in PENSTOCK_* by now (cli/run/files.c), and go into the
- * ConfigMap, but for those that say where a process is: each pod has its own.
+ * DESIGN.  There is one set of manifests, which users can read, apply and patch without this command.  It is built into
+ * the program as text (scripts/cmake/embed.cmake).  The command line sets name, settings, numbers of pods, program, image
+ * and store; everything else (probes, permissions, limits) stays as it is there.  Settings from flags, files and the
+ * environment are in PENSTOCK_* by now (cli/run/files.c) and go into the ConfigMap, except those of a pod's own place.
  */
 #include "cli/command.h"
 #include "cli/emit/emit.h"
@@ -25,12 +24,12 @@ typedef struct {
     yaml_tree *all[MANIFESTS_MAX];
     size_t n;
     char name[NAME_CHARS + 1];
-    bool failed; /* a place was not there: the manifests have changed and this file has not */
+    bool failed; /* a path is missing: the manifests have changed, but not this file */
 } manifests;
 
 /* ---- names ----------------------------------------------------------------------------------------------- */
 
-/* What Kubernetes takes as a name: small letters, digits and dashes, with a letter first. */
+/* A Kubernetes name: lower-case letters, digits and dashes, starting with a letter. */
 static void choose_name(const run_options *o, char name[NAME_CHARS + 1])
 {
     const char *from  = o->job != NULL ? o->job : o->program[0];
@@ -48,7 +47,7 @@ static void choose_name(const run_options *o, char name[NAME_CHARS + 1])
     if (n == 0) snprintf(name, NAME_CHARS + 1, "job");
 }
 
-/* "penstock-server" becomes "NAME-server", wherever it stands in a text. */
+/* "penstock-server" becomes "NAME-server" anywhere in a text. */
 static char *rename_one(void *user, const char *key, const char *text)
 {
     const manifests *m      = user;
@@ -101,7 +100,7 @@ static void set_number(manifests *m, yaml_tree *tree, const char *path, long val
 
 /* ---- settings -------------------------------------------------------------------------------------------- */
 
-/* Where a process is, and what is a file of this machine: pods have their own. */
+/* Settings that each pod has itself: its place, and files of this machine. */
 static bool is_of_the_pod(const char *setting)
 {
     static const char *const names[] = {
@@ -180,8 +179,7 @@ static void put_store(manifests *m, const run_options *o, yaml_tree *server, yam
         must(m, yaml_tree_drop(server, "spec.template.spec.volumes", "store"));
         return;
     }
-    fprintf(stderr, "penstock: the store is the volume %s-store, which all of them mount\n",
-            m->name);
+    fprintf(stderr, "penstock: the store is the volume %s-store, mounted by all pods\n", m->name);
     if (writer == server) return;
     char claim[NAME_CHARS + 16];
     snprintf(claim, sizeof claim, "%s-store", m->name);
@@ -193,7 +191,7 @@ static void put_store(manifests *m, const run_options *o, yaml_tree *server, yam
 static void put_program(manifests *m, const run_options *o, yaml_tree *worker)
 {
     static const char *const before[] = {"tini", "-g", "--",
-                                         NULL}; /* process 1, which hears SIGTERM */
+                                         NULL}; /* process 1, which handles SIGTERM */
     must(m, yaml_tree_clear(worker, CONTAINER ".command"));
     for (int i = 0; before[i] != NULL; i++)
         must(m, yaml_tree_add(worker, CONTAINER ".command", before[i]));
@@ -244,10 +242,11 @@ int emit_k8s(const run_options *o, FILE *out)
     manifests m = {.n = 0};
     pen_error why;
     if (o->image == NULL)
-        return command_fail(EXIT_USAGE,
-                            "--emit k8s needs --image NAME: the image that holds %s, built on "
-                            "that of penstock",
-                            o->program[0]);
+        return command_fail(
+            EXIT_USAGE,
+            "--emit k8s needs --image NAME: an image with %s, based on the penstock "
+            "image",
+            o->program[0]);
     choose_name(o, m.name);
     pen_status status =
         yaml_tree_read(emit_k8s_base, strlen(emit_k8s_base), m.all, MANIFESTS_MAX, &m.n, &why);
@@ -255,12 +254,12 @@ int emit_k8s(const run_options *o, FILE *out)
     put_all(&m, o);
     if (m.failed) {
         for (size_t i = 0; i < m.n; i++) yaml_tree_free(m.all[i]);
-        return command_fail(1, "the manifests built into this program are not those it knows");
+        return command_fail(1, "this build is inconsistent: its manifests do not match its code");
     }
     status = write_all(&m, out, &why);
     if (status != PEN_OK) return command_fail(1, "%s", why.text);
     fprintf(stderr,
-            "penstock: once, before:  penstock keygen --k8s %s-secret | kubectl apply -f -\n",
+            "penstock: run once before:  penstock keygen --k8s %s-secret | kubectl apply -f -\n",
             m.name);
     return 0;
 }

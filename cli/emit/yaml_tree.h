@@ -1,7 +1,7 @@
-/* yaml_tree.h - manifests as trees: read, changed in place, written; their order and styles stay.
+/* yaml_tree.h - manifests as trees: read, changed in place, written; order and style are kept.
  *
- * A place in a tree is a path such as "spec.template.spec.containers.0.env": keys, and places in lists from 0.  Keys that
- * hold a dot are reached through yaml_tree_each() alone.
+ * A path is, for example, "spec.template.spec.containers.0.env": keys, and list indices from 0.  Keys that contain a dot
+ * are reachable only through yaml_tree_each().
  */
 #ifndef CLI_EMIT_YAML_TREE_H
 #define CLI_EMIT_YAML_TREE_H
@@ -13,33 +13,32 @@
 
 typedef struct yaml_tree yaml_tree;
 
-/* The documents of a text, at most max.  Errors  BAD_SETTING: no YAML, or more than max.   NO_MEMORY */
+/* Parses the documents of a text, at most max.  Errors  BAD_SETTING: invalid YAML, or more than max.   NO_MEMORY */
 pen_status yaml_tree_read(const char *text, size_t size, yaml_tree **trees, size_t max, size_t *n,
                           pen_error *why);
 void yaml_tree_free(yaml_tree *tree); /* NULL is fine */
 
-/* The text at a path; NULL: there is none. */
+/* The text at a path; NULL: none. */
 const char *yaml_tree_text(yaml_tree *tree, const char *path);
 
-/* Puts a text where a scalar is, or under a new key of the map above it.  quoted: it is a text whatever it looks like.
- * false: there is no such place. */
+/* Replaces a scalar, or adds a key to the map above it.  quoted: always a string.  false: no such path. */
 bool yaml_tree_set(yaml_tree *tree, const char *path, const char *text, bool quoted);
 
-/* Makes the map or list at a path empty; false: there is none. */
+/* Empties the map or list at a path; false: none. */
 bool yaml_tree_clear(yaml_tree *tree, const char *path);
 
-/* Adds to the list at a path: a text, or a map of pairs (key, text, ..., NULL) in one line. */
+/* Appends to the list at a path: a text, or a one-line map of pairs (key, text, ..., NULL). */
 bool yaml_tree_add(yaml_tree *tree, const char *path, const char *text);
 bool yaml_tree_add_map(yaml_tree *tree, const char *path, const char *const *pairs);
 
-/* Adds to a list of volumes one of this name, of a claim. */
+/* Appends a volume of this name and claim to a list of volumes. */
 bool yaml_tree_add_claim(yaml_tree *tree, const char *path, const char *name, const char *claim);
 
-/* Removes from the list at a path the maps whose `name` is this one. */
+/* Removes the maps with this `name` from the list at a path. */
 bool yaml_tree_drop(yaml_tree *tree, const char *path, const char *name);
 
-/* Every scalar but the keys of maps, with the key above it (NULL in lists).  change() returns a text to put in its place,
- * of malloc, or NULL. */
+/* Calls change() for every scalar except map keys, with the key above it (NULL in lists); it returns the new text, of
+ * malloc, or NULL. */
 void yaml_tree_each(yaml_tree *tree, char *(*change)(void *user, const char *key, const char *text),
                     void *user);
 

@@ -1,7 +1,7 @@
-/* pages.c - asks every command for its --help and keeps what it says.
+/* pages.c - collects --help of every command.
  *
- * DESIGN.  Nothing is described twice: a command is called with --help while we listen (command_listen), and tells its
- * usage and its table of settings.  `run` reads its flags with argp, whose table is taken as it is.
+ * DESIGN.  Nothing is described twice: each command is called with --help while command_listen() collects its usage and
+ * its table of settings.  `run` uses argp, whose table is read directly.
  */
 #include "cli/pages/pages.h"
 
@@ -58,7 +58,7 @@ static bool has_flag(const page *p, const char *name)
     return false;
 }
 
-/* Every setting of a job that is no flag of its own. */
+/* Every setting of a job that is not a flag of its own. */
 static bool add_settings(page *p)
 {
     char name[80];
@@ -70,7 +70,7 @@ static bool add_settings(page *p)
     return true;
 }
 
-/* Lines that begin with "usage: " or are indented as if they did are the synopsis; the others are text. */
+/* Lines that start with "usage: " or its indentation are the synopsis; the others are text. */
 static void take_usage(page *p, const char *usage)
 {
     enum { INDENT = sizeof "usage: " - 1 };
@@ -100,7 +100,7 @@ static void hear(const char *usage, const config_row *rows, void *user)
         if (!add_row(p, rows)) return;
 }
 
-/* Of flags that are settings too: --mode. */
+/* Choices of flags that are also settings: --mode. */
 static void take_choices(page *p)
 {
     for (size_t i = 0; i < p->n_flags; i++)
@@ -112,7 +112,7 @@ static void take_choices(page *p)
             }
 }
 
-/* The table of argp; where a flag is a setting too, what that accepts. */
+/* Reads the table of argp; flags that are also settings get their choices. */
 static void take_run(page *p)
 {
     take_usage(p, run_options_usage);

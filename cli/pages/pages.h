@@ -1,4 +1,4 @@
-/* pages.h - what every command takes, collected from the tables its --help prints: for man pages and completion. */
+/* pages.h - the flags of every command, collected from its --help, for man pages and completion. */
 #ifndef CLI_PAGES_H
 #define CLI_PAGES_H
 
@@ -7,7 +7,7 @@
 typedef struct {
     char name[80];    /* "nproc-per-node"; "" is a heading, and doc its text */
     const char *arg;  /* "N|auto"; NULL: it takes no value */
-    bool is_optional; /* the value may be left out: yes */
+    bool is_optional; /* the value is optional: yes */
     char also;        /* 'r' of -r, or 0 */
     const char *doc;
     char accepts[512], dfl[CONFIG_TEXT_BYTES]; /* "" where doc says it */
@@ -19,7 +19,7 @@ typedef struct {
     const char *doc;      /* one line */
     char *synopsis;       /* lines, without "usage: " */
     char *text;           /* paragraphs; empty lines part them */
-    bool takes_program;   /* words after the flags are a command line of their own */
+    bool takes_program;   /* the words after the flags are another command line */
     const command *verbs; /* NULL: none */
     page_flag *flag;
     size_t n_flags,
@@ -30,9 +30,9 @@ typedef struct {
 page *pages_collect(size_t *n);
 void pages_free(page *pages, size_t n);
 
-/* Writes penstock.1, penstock-NAME.1 and penstock-settings.7 into `folder`, which is made when absent: STORE. */
+/* Writes penstock.1, penstock-NAME.1 and penstock-settings.7 into `folder`, created if missing: STORE. */
 pen_status pages_write_manuals(const page *pages, size_t n, const char *folder, pen_error *why);
 void pages_write_completion(const page *pages, size_t n,
-                            FILE *out); /* for bash, and by its bashcompinit zsh */
+                            FILE *out); /* for bash, and for zsh with bashcompinit */
 
 #endif

@@ -1,4 +1,4 @@
-/* pages_completion.c - the completion for bash: tables of words, and one function that knows where the cursor is. */
+/* pages_completion.c - the bash completion: tables of words, and one function that finds the cursor's context. */
 #include "cli/pages/pages.h"
 
 #include <string.h>
@@ -56,7 +56,7 @@ static void write_values_of(FILE *out, const page *p)
     }
 }
 
-/* Bash parts words at '=', so --mode=ps is three words; flags may be written with _ too. */
+/* Bash splits words at '=', so --mode=ps is three words; flags may contain _ too. */
 static const char body[] =
     "_penstock() {\n"
     "    local cur=${COMP_WORDS[COMP_CWORD]} command= flag= word flags words values switch i=1\n"

@@ -1,4 +1,4 @@
-/* pages_manual.c - the manual pages: roff of what pages.c collected. */
+/* pages_manual.c - the man pages: roff from the pages that pages.c collected. */
 #include "cli/pages/pages.h"
 #include "common/base/why.h"
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Of the text of the pages; a page may not carry the day it was built on, or no build would equal another. */
+/* Date of the text, not of the build: builds must be reproducible. */
 static const char date[] = "2026-11-22";
 
 static void write_title(FILE *out, const char *name, int section)
@@ -19,7 +19,7 @@ static void write_title(FILE *out, const char *name, int section)
             PEN_VERSION_MAJOR, PEN_VERSION_MINOR, PEN_VERSION_PATCH);
 }
 
-/* A dash is one of the command line, a backslash none of roff's, and no line begins with a request. */
+/* Escapes dashes, backslashes, and dots and quotes at the start of a line. */
 static void write_text(FILE *out, const char *text, size_t size)
 {
     bool at_start = true;
@@ -54,7 +54,7 @@ static void write_synopsis(FILE *out, const char *synopsis)
     fprintf(out, ".fi\n");
 }
 
-/* Paragraphs; what is indented stays as it is. */
+/* Paragraphs; indented text stays unchanged. */
 static void write_paragraphs(FILE *out, const char *text)
 {
     bool is_open = false, is_list = false;
@@ -130,11 +130,11 @@ static void write_verbs(FILE *out, const page *p)
 static void write_end(FILE *out, const page *p)
 {
     fprintf(out, ".SH \"EXIT STATUS\"\n");
-    write_words(out, p->takes_program ? "0; the code of the process that failed first; 128 + n "
-                                        "when signal n ended it; 2 when the "
-                                        "command line was wrong."
-                                      : "0: done.  1: it failed, and standard error says why.  2: "
-                                        "the command line was wrong.");
+    write_words(out, p->takes_program
+                         ? "0; the code of the process that failed first; 128 + n "
+                           "if signal n killed it; 2 for a usage error."
+                         : "0: success.  1: failure; the reason is on standard error.  2: "
+                           "usage error.");
     fprintf(out, "\n.SH \"SEE ALSO\"\n.BR penstock (1),\n.BR penstock\\-settings (7)\n");
 }
 
@@ -164,9 +164,8 @@ static void write_page_of_all(FILE *out, const page *p, size_t n)
                  ".SH SYNOPSIS\n.B penstock\n.I COMMAND\n.RI [ ARGS ]\n.SH DESCRIPTION\n");
     write_words(
         out,
-        "Trains models on many processes: with servers, which hold the sharded model and apply the "
-        "updates, or without, by collectives among the workers.  The program is written against "
-        "penstock.h.\n");
+        "Distributed training with servers, which hold the sharded model and apply the updates, or "
+        "without, with collectives among the workers.  Programs use penstock.h.\n");
     fprintf(out, ".SH COMMANDS\n");
     for (size_t i = 0; i < n; i++) {
         if (strchr(p[i].name, ' ') != NULL) continue;
@@ -198,13 +197,14 @@ static void write_setting(const config_row *row, const char *readers, void *user
 static void write_page_of_settings(FILE *out)
 {
     write_title(out, "penstock settings", 7);
-    fprintf(out, ".SH NAME\npenstock\\-settings \\- what a job can be told\n.SH DESCRIPTION\n");
+    fprintf(out, ".SH NAME\npenstock\\-settings \\- settings of a job\n.SH DESCRIPTION\n");
     write_words(
-        out, "Each setting is a flag of the processes that read it and of `penstock run` (with - "
-             "or _), a "
-             "variable of the environment, a key of the file that PENSTOCK_CONFIG names, and, "
-             "for workers, a "
-             "string of pen_init().\nLater wins: default, program, file, environment, flag.\n");
+        out,
+        "Each setting is a flag of the processes that read it and of `penstock run` (with - "
+        "or _), an "
+        "environment variable, a key of the file named by PENSTOCK_CONFIG, and, for workers, a "
+        "string of pen_init().\nLater sources override earlier ones: default, program, file, "
+        "environment, flag.\n");
     fprintf(out, ".SH SETTINGS\n");
     command_each_setting(write_setting, out);
     fprintf(out, ".SH \"SEE ALSO\"\n.BR penstock (1),\n.BR penstock\\-run (1)\n");

@@ -1,8 +1,8 @@
-/* lanes.h - which spans may share a line of a timeline: pure.
+/* lanes.h - assigns spans to lanes of a timeline: pure.
  *
- * Viewers want the spans of a line to nest: two of them are apart, or one holds the other.  Spans of a
- * thread mostly do, but pen_mark() may cross them, and what is under way (a push, a collective call)
- * overlaps as it likes.  So each goes to the first of some lanes where it fits.
+ * Viewers need the spans of a lane to nest: two spans are disjoint, or one contains the other.  Spans of a thread mostly
+ * do, but pen_mark() may cross them, and operations in flight (a push, a collective call) overlap freely.  So each span
+ * goes to the first lane where it fits.
  */
 #ifndef CLI_TRACE_LANES_H
 #define CLI_TRACE_LANES_H
@@ -16,12 +16,12 @@ typedef struct {
     uint32_t n;
     struct {
         uint32_t depth;
-        uint64_t end[LANES_DEPTH_MAX]; /* of the spans that are open, the innermost last */
+        uint64_t end[LANES_DEPTH_MAX]; /* of open spans, innermost last */
     } lane[LANES_MAX];
 } lanes;
 
-/* The lane of the next span; those of one line come in the order of their beginning, the longer one first.
- * `may_nest`: inside of another one is a place.  -1: no lane has one. */
+/* The lane of the next span; spans of a line are added in order of their start, the longer one first.  `may_nest`: it may
+ * lie inside another span.  -1: no lane is free. */
 int lanes_place(lanes *l, uint64_t begun_ns, uint64_t ended_ns, bool may_nest);
 
 #endif

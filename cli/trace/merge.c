@@ -1,4 +1,4 @@
-/* merge.c - parts in, a file out, and a sentence about it. */
+/* merge.c - merges parts into a file, and describes the result. */
 #include "cli/trace/timeline.h"
 #include "common/base/why.h"
 
@@ -27,12 +27,11 @@ void timeline_describe(const timeline *t, char *text, size_t size)
         n += snprintf(text + n, size - (size_t)n,
                       "; each clock is within %.3g ms of the scheduler's", (double)error_ns / 1e6);
     if (count_unheard(t) > 0 && (size_t)n < size)
-        n += snprintf(text + n, size - (size_t)n, ", but for %u that never heard it",
+        n += snprintf(text + n, size - (size_t)n, ", except %u without a time from it",
                       count_unheard(t));
     if (lost > 0 && (size_t)n < size)
         snprintf(text + n, size - (size_t)n,
-                 "; %" PRIu64 " older ones are lost, for rings were full (setting trace_events)",
-                 lost);
+                 "; %" PRIu64 " older ones were overwritten (see setting trace_events)", lost);
 }
 
 static pen_status add(timeline *t, const char *path, pen_error *why)

@@ -1,4 +1,4 @@
-/* part.c - reading what a process left behind, and believing none of it. */
+/* part.c - reads and validates the trace file of a process. */
 #include "cli/trace/lanes.h"
 #include "cli/trace/timeline.h"
 #include "common/base/vec.h"
@@ -13,22 +13,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TIME_MAX (UINT64_C(1) << 61) /* nanoseconds, bytes: beyond it nothing is */
+#define TIME_MAX (UINT64_C(1) << 61) /* limit of nanoseconds and bytes */
 
-enum { JOB_LETTERS = 47 }; /* of a job's name that all its processes know */
+enum { JOB_LETTERS = 47 }; /* of a job's name that all its processes store */
 
 /* ---- checking -------------------------------------------------------------------------------- */
 static const char *what_is_wrong(const trace_head *h, uint64_t size)
 {
     if (size < trace_pages(sizeof *h)) return "it is too short";
-    if (memcmp(h->magic, TRACE_PART_MAGIC, sizeof h->magic) != 0)
-        return "it is not part of a timeline";
-    if (h->version != TRACE_PART_VERSION) return "another version of Penstock wrote it";
+    if (memcmp(h->magic, TRACE_PART_MAGIC, sizeof h->magic) != 0) return "it is not a trace file";
+    if (h->version != TRACE_PART_VERSION) return "it was written by another version of Penstock";
     const uint64_t events = h->ring_events;
     if (h->head_bytes != trace_pages(sizeof *h) || events < TRACE_EVENTS_MIN ||
         events > TRACE_EVENTS_MAX || (events & (events - 1)) != 0 ||
         h->ring_bytes != TRACE_PAGE + trace_pages(events * sizeof(trace_event)))
-        return "its sizes make no sense";
+        return "its sizes are invalid";
     return NULL;
 }
 
@@ -93,7 +92,7 @@ static pen_status check_job(const timeline *t, const timeline_part *p, pen_error
         if (other[0] == '\0' || p->head->job[0] == '\0' ||
             strncmp(other, p->head->job, JOB_LETTERS) == 0)
             continue;
-        return why_set(why, PEN_MISMATCH, "%s is of job %.63s, and %s of job %.63s",
+        return why_set(why, PEN_MISMATCH, "%s belongs to job %.63s, but %s to job %.63s",
                        t->part[i].path, other, p->path, p->head->job);
     }
     return PEN_OK;
@@ -153,7 +152,7 @@ pen_status timeline_add_folder(timeline *t, const char *path, pen_error *why)
     return status;
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------- */
 static uint64_t shifted(const timeline_part *p, uint64_t at_ns)
 {
     const int64_t offset = p->n_samples > 0 ? trace_clock_offset(p->clock, p->n_samples, at_ns)
@@ -175,7 +174,7 @@ static bool add_span(timeline *t, const timeline_span *s)
     return true;
 }
 
-/* That of the flights of one kind, or a new one: each thread has its own.  False: no memory. */
+/* Finds the line of operations in flight of one kind, or adds one; each thread has its own.  False: no memory. */
 static bool find_line(timeline *t, const timeline_line *wanted, uint32_t since, uint32_t *line)
 {
     for (*line = since; *line < t->n_lines; ++*line) {
@@ -203,7 +202,7 @@ static bool take_event(timeline *t, timeline_part *p, const trace_event *e, uint
                             .kind     = e->kind};
     s.ended_ns           = row->shape == TRACE_IS_MOMENT ? s.begun_ns : shifted(p, e->ended_ns);
     if (s.begun_ns > 2 * TIME_MAX || s.ended_ns > 2 * TIME_MAX || s.ended_ns < s.begun_ns) {
-        p->lost++; /* before all time, by a clock that is none */
+        p->lost++; /* out of range: invalid clock */
         return true;
     }
     const uint64_t last = row->shape == TRACE_IS_MOMENT ? e->begun_ns : e->ended_ns;
@@ -219,7 +218,7 @@ static bool take_event(timeline *t, timeline_part *p, const trace_event *e, uint
     return add_span(t, &s);
 }
 
-/* The oldest of a full ring may be half overwritten by what was never finished: it is not looked at. */
+/* The oldest event of a full ring may be half overwritten, so it is skipped. */
 static bool take_ring(timeline *t, uint32_t part, uint32_t ring, uint32_t first_line)
 {
     timeline_part *p         = &t->part[part];
@@ -254,7 +253,7 @@ static int compare(const void *left, const void *right)
     return a->ended_ns == b->ended_ns ? 0 : a->ended_ns > b->ended_ns ? -1 : 1;
 }
 
-/* Lanes of a line are numbered when all its spans are in some. */
+/* Numbers the lanes of a line after all its spans are placed. */
 static pen_status place_spans(timeline *t, pen_error *why)
 {
     lanes *l     = malloc(sizeof *l);

@@ -1,8 +1,8 @@
-/* timeline.h - the parts of all processes become one file that viewers read.
+/* timeline.h - merges the trace files of all processes into one timeline.
  *
  * DESIGN.  parts (mapped, checked: part.c) -> spans on the scheduler's clock -> sorted by line -> lanes
- * (lanes.h) -> JSON, Trace Event Format, as it goes (write.c), for there may be millions of them.  A
- * line is a thread, or what one process has under way of one kind.
+ * (lanes.h) -> JSON, Trace Event Format, streamed (write.c), because there may be millions of spans.  A
+ * line is a thread, or one kind of operations in flight of one process.
  */
 #ifndef CLI_TRACE_TIMELINE_H
 #define CLI_TRACE_TIMELINE_H
@@ -11,18 +11,18 @@
 
 #include <stdio.h>
 
-typedef struct { /* one process that lived; a rank may have had several */
+typedef struct { /* one process; a rank may have had several */
     char path[600];
     trace_head *head; /* a private copy-on-write mapping of the whole file */
     uint64_t size;
     uint32_t n_rings;
     int32_t role, rank;
-    trace_clock_sample *clock; /* [n_samples], pruned; 0: nobody was heard */
+    trace_clock_sample *clock; /* [n_samples], pruned; 0: no time from the scheduler */
     uint32_t n_samples;
     uint64_t begun_ns, ended_ns; /* of its records, its own clock */
     uint64_t error_ns;           /* of the clock, over that time */
     uint64_t kept, lost;         /* records */
-    uint64_t unnamed;            /* those whose label found no room */
+    uint64_t unnamed;            /* events whose label was dropped */
 } timeline_part;
 
 typedef struct {
@@ -49,18 +49,17 @@ typedef struct {
     timeline_span *span;
     uint32_t n_parts, n_lines;
     uint64_t n_spans;
-    uint64_t begun_ns; /* of the first span: what the file counts from */
-    uint64_t crowded;  /* spans that no lane had room for */
+    uint64_t begun_ns; /* of the first span: time 0 of the file */
+    uint64_t crowded;  /* spans without a free lane */
 } timeline;
 
-/* Takes one file in.  CORRUPT: it is no part, or of another version; STORE: it cannot be read;
- * MISMATCH: it is of another job than those before it. */
+/* Adds a file.  CORRUPT: not a trace file, or of another version; STORE: it cannot be read; MISMATCH: another job. */
 pen_status timeline_add(timeline *t, const char *path, pen_error *why);
 
-/* All files of a folder that are named as parts are; NOT_FOUND: it has none. */
+/* Adds all trace files of a folder; NOT_FOUND: none. */
 pen_status timeline_add_folder(timeline *t, const char *path, pen_error *why);
 
-/* Spans, lines and lanes out of the parts that were taken in. */
+/* Builds spans, lines and lanes from the parts. */
 pen_status timeline_build(timeline *t, pen_error *why);
 
 /* "worker 3" */
@@ -69,12 +68,12 @@ uint32_t timeline_pid(const timeline *t, int32_t role, int32_t rank); /* from 1,
 
 pen_status timeline_write(const timeline *t, const char *path, pen_error *why);
 
-/* "412 spans of 5 processes; their clocks agree within 41 us" and what is missing. */
+/* "412 spans of 5 processes; each clock is within 0.041 ms of the scheduler's", and what is missing. */
 void timeline_describe(const timeline *t, char *text, size_t size);
 
 void timeline_free(timeline *t);
 
-/* All of it: what `penstock trace merge` and the end of `penstock run --trace` do.  `from`: files, folders. */
+/* All steps, for `penstock trace merge` and the end of `penstock run --trace`.  `from`: files, folders. */
 pen_status timeline_merge(const char *out, char *const *from, int n, char *text, size_t size,
                           pen_error *why);
 

@@ -1,8 +1,8 @@
 /* write.c - a timeline as JSON: Trace Event Format, which Perfetto and chrome://tracing read.
  *
- * DESIGN.  pid is a rank, tid a lane of a line, numbered in the order in which they are to be shown.  A
- * flow leads from a worker's push of a step to a shard, through the first commit or update of that step
- * there, to the worker's pull: so one sees which push a step waited for, and who waited.
+ * DESIGN.  pid is a rank, tid a lane of a line, numbered in display order.  A flow leads from a worker's push of a step
+ * to a shard, through the first commit of that step there, to the worker's pull: it shows which push a step waited for,
+ * and which worker waited.
  */
 #include "cli/trace/timeline.h"
 #include "common/base/why.h"
@@ -19,7 +19,7 @@ typedef struct {
 } writer;
 
 /* ---- text ------------------------------------------------------------------------------------ */
-/* Labels are the program's: any bytes. */
+/* Labels come from the program and may contain any bytes. */
 static void write_text(FILE *out, const char *text)
 {
     fputc('"', out);
@@ -40,7 +40,7 @@ static void write_us(FILE *out, const char *key, uint64_t ns)
     fprintf(out, ",\"%s\":%" PRIu64 ".%03u", key, ns / 1000, (unsigned)(ns % 1000));
 }
 
-/* ---- who ------------------------------------------------------------------------------------- */
+/* ---- processes ------------------------------------------------------------------------------------- */
 void timeline_name(int32_t role, int32_t rank, char *text, size_t size)
 {
     if (role == PEN_SCHEDULER)
@@ -212,7 +212,7 @@ static void join(const timeline *t, flow *f, uint64_t n, const timeline_span *s)
     }
 }
 
-/* One for each push of a rank to a shard in a step; a push that was said again is the same. */
+/* One flow per push of a rank to a shard in a step; a resent push is the same. */
 static flow *find_flows(const timeline *t, uint64_t *n)
 {
     uint64_t pushes = 0, kept = 0;
@@ -261,7 +261,7 @@ static pen_status write_flows(const writer *w, const uint32_t *pid, pen_error *w
     return PEN_OK;
 }
 
-/* ---- what was measured, and how well ----------------------------------------------------------- */
+/* ---- metadata ----------------------------------------------------------- */
 static void write_process(const timeline *t, const timeline_part *p, FILE *out)
 {
     char name[64];

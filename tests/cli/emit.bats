@@ -29,7 +29,7 @@ manifest() {
     manifest Job my-job-worker | grep -q '^  backoffLimitPerIndex: 5$'
     [ "$(grep -c 'image: "registry/train:1"' "$tmp/out")" = 3 ]
     ! grep -q 'penstock-[a-z]' "$tmp/out" || return 1
-    is_text "penstock: once, before:  penstock keygen --k8s my-job-secret | kubectl apply -f -" <"$tmp/err"
+    is_text "penstock: run once before:  penstock keygen --k8s my-job-secret | kubectl apply -f -" <"$tmp/err"
     ! grep -q store "$tmp/out" || return 1
 }
 
@@ -46,7 +46,7 @@ manifest() {
 @test "manifests without an image, and of something else than Kubernetes, are refused with a sentence" {
     run emit --nproc-per-node 2 train
     [ "$status" = 2 ]
-    is_text "penstock: --emit k8s needs --image NAME: the image that holds train, built on that of penstock" <"$tmp/err"
+    is_text "penstock: --emit k8s needs --image NAME: an image with train, based on the penstock image" <"$tmp/err"
     run pen run --emit nomad train
     [ "$status" = 2 ]
     [[ $output == *"--emit is 'nomad', but must be k8s"* ]]

@@ -281,7 +281,7 @@ $(seq -f '             | line %g' 11 30)
   verdict  worker 1 exited with code 3 before it joined
   others   worker 0   ended with exit code 9: asked to go
   rule     on_worker_loss=fail (default)
-  kept     nothing (no --store).  With --store DIR --snapshot-every 100 you could now add --resume
+  kept     nothing (no --store); with --store DIR --snapshot-every 100 a job can --resume
   exit     3"
     nothing_is_left
 }

@@ -174,9 +174,8 @@ static void test_timeline_a_full_ring_keeps_the_newest_and_counts_the_rest(void 
             assert_in_range((uint64_t)value(json_object_get(e, "args"), "step"), MANY - EVENTS + 2,
                             MANY);
     }
-    assert_string_equal(
-        text, "63 spans of 1 process; 937 older ones are lost, for rings were full (setting "
-              "trace_events)");
+    assert_string_equal(text, "63 spans of 1 process; 937 older ones were overwritten (see setting "
+                              "trace_events)");
     json_decref(all);
 }
 
@@ -205,7 +204,7 @@ static void test_timeline_threads_beyond_the_last_ring_are_counted(void **state)
     in_child(write_in_threads, NULL);
     json_t *all = merged(text, sizeof text);
     assert_int_equal(count(all, "X", NULL), TRACE_RINGS_MAX);
-    assert_non_null(strstr(text, "; 10 older ones are lost"));
+    assert_non_null(strstr(text, "; 10 older ones were overwritten"));
     json_decref(all);
 }
 
@@ -314,7 +313,7 @@ static void test_timeline_of_two_jobs_is_refused(void **state)
     in_child(write_many, NULL);
     in_child(be_server, NULL);
     assert_int_equal(timeline_merge(out, from, 1, text, sizeof text, &why), PEN_MISMATCH);
-    assert_non_null(strstr(why.text, "is of job job, and"));
+    assert_non_null(strstr(why.text, "belongs to job job, but"));
 }
 
 /* ---- parts that cannot be believed ----------------------------------------------------------- */
