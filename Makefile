@@ -1,17 +1,17 @@
 # Penstock: the commands people type.  CMakeLists.txt has the build itself.
 #   make            builds into build/
-#   make demo       installs what is missing, builds, trains Fashion-MNIST with 2 servers and 2 workers
-#   make test       installs what is missing, builds, runs every test that needs no GPU
+#   make demo       installs missing packages, builds, trains Fashion-MNIST with 2 servers and 2 workers
+#   make test       installs missing packages, builds, runs every test that needs no GPU
 #   make gpu-test   on a machine with an NVIDIA GPU: builds, runs the tests of tests/gpu
 #   make fleet      containers, Kubernetes, Slurm, Prometheus, a browser: installs packages-fleet.txt and runs tests/fleet
 #   make check      the quick tests only (under a minute, once built)
-#   make sanitize   builds with address and undefined, then with thread sanitizer, and runs what fits them
-#   make soak       SEEDS=5000: so many simulated clusters with faults, on all cores; ROUNDS=20: so often the suite of hosts
+#   make sanitize   builds with address and undefined, then with thread sanitizer, and runs the tests that support them
+#   make soak       SEEDS=5000: simulated clusters with faults, on all cores; ROUNDS=20: runs of the hosts suite
 #   make bench      the figures of the README
 #   make install    PREFIX=/usr/local
 #   make deb        Debian packages into build/deb (needs debhelper)
 #   make setup      installs the Debian packages of packages.txt (DRY_RUN=1 shows the command)
-#   make docs       writes the generated pages of docs/ anew
+#   make docs       regenerates the generated pages of docs/
 #   make format     formats the C sources with the pinned clang-format
 BUILD    ?= build
 PREFIX   ?= /usr/local
@@ -33,7 +33,7 @@ configure:
 	@mv $(BUILD).configure.log $(BUILD)/configure.log
 
 build: configure
-	@started=$$(date +%s); cmake --build $(BUILD) -j$(JOBS) > $(BUILD)/build.log 2>&1 || { grep -E -A6 'error|Error|undefined' $(BUILD)/build.log | head -60; echo "build   failed; all of it is in $(BUILD)/build.log"; exit 1; }; \
+	@started=$$(date +%s); cmake --build $(BUILD) -j$(JOBS) > $(BUILD)/build.log 2>&1 || { grep -E -A6 'error|Error|undefined' $(BUILD)/build.log | head -60; echo "build   failed; see $(BUILD)/build.log"; exit 1; }; \
 	grep -E 'warning:' $(BUILD)/build.log || true; \
 	echo "build   $$(sed -n 's/^-- penstock: //p' $(BUILD)/configure.log)   done in $$(( $$(date +%s) - started )) s"
 

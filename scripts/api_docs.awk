@@ -1,10 +1,10 @@
 # api_docs.awk - turns include/penstock.h into docs/api.md.
-# Fails when a documented function (one with a block of its own) lacks a Thread line: the seven rules on top of
-# the header cover the rest where a function says nothing special.
+# Fails if a function with its own comment block lacks a Thread line; the seven rules at the top of the header cover
+# the rest.
 BEGIN {
     print "# The C interface\n"
     print "<!-- Written by scripts/docs.sh from include/penstock.h; edit the header instead. -->\n"
-    print "Functions without a text of their own return `PEN_UNSUPPORTED` in this version. The seven rules:\n"
+    print "Functions without a description return `PEN_UNSUPPORTED` in this version. The seven rules:\n"
 }
 NR == 1 { in_rules = 1 }
 in_rules && /^ \*\// { in_rules = 0; print "" }

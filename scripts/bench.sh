@@ -32,5 +32,5 @@ measure all-reduce --ranks 2 --bytes 16777216 --registered 0
 measure all-reduce --ranks 4 --bytes 16777216
 measure all-reduce --ranks 2 --bytes 16777216 --transport tcp
 measure all-to-all --ranks 2 --bytes 16777216
-# All sizes in a drawing.  Beside OpenMPI and Gloo, where they are installed: tests/bench/peers/compare.sh
+# A plot of all sizes.  For comparison with OpenMPI and Gloo, if installed: tests/bench/peers/compare.sh
 "$penstock" bench all-reduce --ranks 2 --plot "$out/all-reduce.png" 2>/dev/null

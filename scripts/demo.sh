@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# demo.sh - trains Fashion-MNIST with 2 servers and 2 workers and shows what came out:  scripts/demo.sh BUILD_DIR
-#   SEED, EPOCHS, MODE change what is trained
+# demo.sh - trains Fashion-MNIST with 2 servers and 2 workers and prints the result:  scripts/demo.sh BUILD_DIR
+#   SEED, EPOCHS, MODE change the training
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build}
@@ -16,7 +16,7 @@ echo "run     penstock run --servers 2 --nproc-per-node 2 fashion_mnist --mode $
 if command -v gnuplot >/dev/null; then
     gnuplot -e "curve='$out/loss.csv'; image='$out/loss.png'" scripts/plot_loss.gp
 else
-    echo "        no gnuplot: the loss curve was not drawn (its numbers are in $out/loss.csv)"
+    echo "        gnuplot is missing: no loss curve drawn (its data is in $out/loss.csv)"
 fi
 
 value() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p" "$out/result.json"; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # picture.sh - draws docs/architecture.svg from docs/architecture.dot, with graphviz:  scripts/picture.sh
-# The picture says of which text it was drawn; a test compares that, so that nobody needs graphviz to see it is stale.
+# The picture names the checksum of its source; a test compares it, so detecting a stale picture needs no graphviz.
 set -eu
 cd "$(dirname "$0")/../docs"
 stamp=$(cksum <architecture.dot | cut -d' ' -f1)

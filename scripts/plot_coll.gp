@@ -1,5 +1,5 @@
-# plot_coll.gp - draws bandwidth over size, ours beside the peers: rows "bytes registered foreign openmpi gloo" in GB/s,
-# "-" where there is none, as tests/bench/peers/compare.sh writes them.
+# plot_coll.gp - plots bandwidth over size, ours and the peers': rows "bytes registered foreign openmpi gloo" in GB/s,
+# "-" for none, as written by tests/bench/peers/compare.sh.
 #   gnuplot -e "data='table'; image='all-reduce.png'" scripts/plot_coll.gp
 if (!exists("data")) data = "table"
 if (!exists("image")) image = "all-reduce.png"

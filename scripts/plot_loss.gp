@@ -1,4 +1,4 @@
-# plot_loss.gp - draws a loss curve: the file fashion_mnist --curve FILE writes, one row "step loss" per step.
+# plot_loss.gp - plots a loss curve from the file of fashion_mnist --curve FILE: one row "step loss" per step.
 #   gnuplot -e "curve='build/demo/curve.dat'; image='build/demo/loss.png'" scripts/plot_loss.gp
 if (!exists("curve")) curve = "curve.dat"
 if (!exists("image")) image = "loss.png"
@@ -12,7 +12,7 @@ set ylabel "training loss (mean over the global batch)"
 set logscale y
 set grid
 set key top right
-# A running mean that follows the steep start at once and smooths over about 50 steps later on.
+# A running mean: follows the steep start closely, later smooths over about 50 steps.
 n = 0; mean = 0
 share(n) = n < 50 ? 2.0 / (n + 1) : 2.0 / 51
 follow(x) = (n = n + 1, mean = mean + share(n) * (x - mean))

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# rooms.sh - how crowded folders are, and which of their files call each other in circles:  scripts/rooms.sh [BUILD]
+# rooms.sh - folders with too many sources, and call cycles between files of a folder:  scripts/rooms.sh [BUILD]
 #
-# A line for each folder outside tests with more than 25 sources, and one for each circle: files of one folder of which
-# each calls, perhaps through others of them, all others.  Calls are what the linker sees in the objects of BUILD:
-# a function that one file defines and another needs.  Ends with the totals.
+# Prints a line for each folder outside tests with more than 25 sources, and one for each cycle: files of one folder
+# that all call each other, directly or through other files of the cycle.  A call is a function that one object of
+# BUILD defines and another needs.  Ends with the totals.
 #
 # scripts/rooms.sh --names [BUILD] prints these functions: "needs" or "defines", FOLDER, FILE, FUNCTION.
 set -eu
@@ -13,7 +13,7 @@ only=""
 build=${1:-build}
 sources() { git ls-files -c '*.c' '*.cu' | grep -v '^tests/'; }
 
-# The objects of what we compile, one for each source.
+# Our objects, one for each source.
 objects() {
     local source
     sources | grep '\.c$' | grep -v '^examples/' | while read -r source; do
@@ -21,7 +21,7 @@ objects() {
     done
 }
 
-# Each function of them, as above.
+# Their functions, as above.
 names() {
     objects | xargs nm -A -g --format=posix | sed -nE "s#^$build/([^/]*)/CMakeFiles/[^/]*/(.*/)?([^/]*)\.o: #\\1/\\2 \\3 #p" | awk '
         {sub("/$", "", $1)}

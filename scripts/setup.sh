@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# setup.sh - installs the Debian packages of packages.txt; does nothing when all are there:  scripts/setup.sh [MORE_FILES]
+# setup.sh - installs the missing Debian packages of packages.txt:  scripts/setup.sh [MORE_FILES]
 #   DRY_RUN=1     prints the command and stops
-#   ASSUME_YES=1  does not ask
+#   ASSUME_YES=1  installs without asking
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 wanted=$(sed -s 's/#.*//' packages.txt "$@")
 if ! command -v dpkg-query >/dev/null; then
-    echo "setup   this is not Debian: install these libraries yourself, then say make SETUP=no:" >&2
+    echo "setup   this is not Debian: install these libraries yourself, then run make SETUP=no:" >&2
     echo "          $(echo $wanted)" >&2
     exit 1
 fi
 
-# What another installed package provides is there too: a nodejs from elsewhere may bring its own npm.
+# A package also counts as installed if another one provides it: a nodejs from elsewhere may include npm.
 have=$(dpkg-query -W -f '${db:Status-Status} ${Package}, ${Provides}\n' | sed -n 's/^installed //p' | sed 's/([^)]*)//g; s/, */\n/g' | tr -d ' ')
 missing=""
 for package in $wanted; do

@@ -1,5 +1,5 @@
-# The static library: all layers as one object, of which only what penstock.h declares is seen from outside, so that no
-# name of a program meets one of ours.
+# The static library: all layers as one object that exports only the functions of penstock.h, so that no name of a
+# program collides with ours.
 #   cmake -DLD=... -DOBJCOPY=... -DAR=... -DOUT=libpenstock.a -DARCHIVES=a,b -P merge.cmake
 string(REPLACE "," ";" archives "${ARCHIVES}")
 get_filename_component(object "${OUT}" DIRECTORY)

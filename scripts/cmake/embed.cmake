@@ -1,5 +1,5 @@
 # pen_embed(OUT SYMBOL FILE...): writes OUT, a C source that defines the text of the files, with a line "---" between them, as
-# `const char SYMBOL[]`. Changes of a file are noticed by the build.
+# `const char SYMBOL[]`. The build depends on the files.
 function(pen_embed out symbol)
     set(bytes "")
     foreach(name ${ARGN})
