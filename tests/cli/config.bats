@@ -117,7 +117,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     says 2 "penstock: loss_scale_window is 0, but must be between 1 and 9000000000000000  (from $tmp/ds.json:5)" \
         run --ds-config "$tmp/ds.json" "${autos[@]}" true
     sed 's/"train_batch_size": "auto"/"train_batch_size": 7/' zero_stage2_config.json >"$tmp/ds.json"
-    says 2 "penstock: train_batch=7 cannot be divided by accum=1 x 2 workers = 2: say train_batch=6 or 8  (from $tmp/ds.json:40)" \
+    says 2 "penstock: train_batch=7 cannot be divided by accum=1 x 2 workers = 2: set train_batch=6 or 8  (from $tmp/ds.json:40)" \
         run --ds-config "$tmp/ds.json" "${autos[@]}" --nproc-per-node 2 true
     says 2 "penstock: cannot read none.yml: No such file or directory" run --config none.yml true
     says 2 "penstock: --hidden-size, --lr, --weight-decay, --warmup-steps and --total-steps say what auto is in --config or --ds-config, and there is neither; say --optim 'adamw lr=...' and --schedule" \

@@ -106,7 +106,7 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
     halves end "--nproc-per-node 2 --servers 1" f16 precision=fp16 loss_scale_power=1 loss_scale_hysteresis=1 \
         "$adamw" 1:nan=0 0:peak=1,3e5
     [ "$code" != 0 ]
-    grep -q "step 1 overflowed in 'a' on rank 0, and the loss scale is at its minimum, 1 (loss_scale_min)" "$tmp/end.err"
+    grep -q "step 1 overflowed in 'a' on rank 0 at the minimum loss scale, 1 (loss_scale_min)" "$tmp/end.err"
     nothing_is_left 5
 }
 
@@ -126,10 +126,10 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
 @test "settings of precision that cannot work are refused before anything starts" {
     halves late "--nproc-per-node 1:2 --servers 1" f16 precision=fp16 "$adamw"
     [ "$code" != 0 ]
-    grep -q "precision=fp16 with workers that come later needs a fixed loss scale" "$tmp/late.err"
+    grep -q "precision=fp16 with workers that join later needs a fixed loss scale" "$tmp/late.err"
     halves batch "--nproc-per-node 3" f32 train_batch=524288 micro_batch=16384 "$adamw"
     [ "$code" != 0 ]
-    grep -q "train_batch=524288 cannot be divided by micro_batch=16384 x 3 workers = 49152: say train_batch=491520 or 540672" "$tmp/batch.err"
+    grep -q "train_batch=524288 cannot be divided by micro_batch=16384 x 3 workers = 49152: set train_batch=491520 or 540672" "$tmp/batch.err"
     halves rates "--nproc-per-node 2" f32 "$adamw" 0:schedule=constant "1:schedule=linear total_num_steps=4"
     [ "$code" != 0 ]
     grep -q "schedule of parameter group 'default' is 'linear total_num_steps=4' on rank 1 (.*) and 'constant' on rank 0" "$tmp/rates.err"

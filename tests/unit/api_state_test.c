@@ -138,10 +138,10 @@ static void test_state_goes_back_between_steps_and_trains_the_same_again(void **
     uint32_t first, again;
     begin(&j, SETTINGS(OPTIM, store, "snapshot_every=2", "snapshot_keep=9"));
     ok(pen_commit(j.ctx));
-    expect(pen_restore(j.ctx, -1, NULL), PEN_NOT_FOUND, "has no whole snapshot to go back to");
+    expect(pen_restore(j.ctx, -1, NULL), PEN_NOT_FOUND, "has no complete snapshot");
     for (int i = 0; i < 7; i++) step(&j);
     ok(pen_digest(j.ctx, &first));
-    expect(pen_restore(j.ctx, 3, NULL), PEN_NOT_FOUND, "to go back to, of step 3");
+    expect(pen_restore(j.ctx, 3, NULL), PEN_NOT_FOUND, "no complete snapshot of step 3");
     expect(pen_restore(j.ctx, -2, NULL), PEN_INVALID_ARGUMENT, "use -1 for the newest");
     ok(pen_restore(j.ctx, 2, NULL));
     assert_int_equal(j.counter, 10);
@@ -286,7 +286,7 @@ static void test_state_what_cannot_be_is_a_sentence(void **state)
     expect(pen_state_add(j.ctx, NULL, &byte, 1, 0), PEN_INVALID_ARGUMENT, "needs a name");
     ok(pen_commit(j.ctx));
     ok(pen_snapshot(j.ctx, NULL, &saving));
-    expect(pen_wait(&saving, NULL), PEN_STORE, "there is no store to keep a snapshot in");
+    expect(pen_wait(&saving, NULL), PEN_STORE, "missing store for the snapshot");
     ok(pen_finalize(j.ctx));
     begin(&j, SETTINGS(OPTIM, "resume=yes"));
     expect(pen_commit(j.ctx), PEN_BAD_SETTING, "--resume needs a store");

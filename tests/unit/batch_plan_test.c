@@ -45,25 +45,25 @@ static void test_batch_plan_names_the_nearest_numbers_that_fit(void **state)
     } rows[] = {
         {3,
          {524288, 16 * 1024, 0},
-         "train_batch=524288 cannot be divided by micro_batch=16384 x 3 workers = 49152: say "
+         "train_batch=524288 cannot be divided by micro_batch=16384 x 3 workers = 49152: set "
          "train_batch=491520 or 540672"},
         {4,
          {30, 0, 2},
-         "train_batch=30 cannot be divided by accum=2 x 4 workers = 8: say train_batch=24 or 32"},
+         "train_batch=30 cannot be divided by accum=2 x 4 workers = 8: set train_batch=24 or 32"},
         {4,
          {30, 0, 0},
-         "train_batch=30 cannot be divided by accum=1 x 4 workers = 4: say train_batch=28 or 32"},
+         "train_batch=30 cannot be divided by accum=1 x 4 workers = 4: set train_batch=28 or 32"},
         {4,
          {3, 0, 0},
-         "train_batch=3 cannot be divided by accum=1 x 4 workers = 4: say train_batch=4"},
+         "train_batch=3 cannot be divided by accum=1 x 4 workers = 4: set train_batch=4"},
         {3,
          {32, 4, 2},
-         "train_batch=32 contradicts micro_batch=4 x accum=2 x 3 workers = 24: give two of the "
-         "three, or say train_batch=24"},
+         "train_batch=32 contradicts micro_batch=4 x accum=2 x 3 workers = 24: set two of the "
+         "three, or set train_batch=24"},
         {1,
          {1000000, 1, 0},
-         "train_batch=1000000 in micro-batches of 1 on 1 worker is 1000000 micro-batches a step, "
-         "and 65536 are allowed: make micro_batch larger"},
+         "train_batch=1000000 in micro-batches of 1 on 1 worker is 1000000 micro-batches a step; "
+         "at most 65536 are allowed: make micro_batch larger"},
         {1024,
          {0, UINT64_MAX / 1000, 7},
          "micro_batch x accum x workers does not fit in 64 bits: make micro_batch smaller"}};

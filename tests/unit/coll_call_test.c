@@ -80,12 +80,14 @@ static void a_type_must_be_one_that_is_computed_with(void **state)
     (void)state;
     coll_call call = call_of(COLL_ALL_REDUCE);
     call.dtype     = PEN_DTYPE_DEFAULT;
-    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: 0 is not an element type; PEN_F32 is one");
+    assert_refused(&call, PEN_INVALID_ARGUMENT,
+                   "pen_x: invalid element type 0; use one of pen_dtype, such as PEN_F32");
     call.dtype = (pen_dtype)77;
-    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: 77 is not an element type; PEN_F32 is one");
+    assert_refused(&call, PEN_INVALID_ARGUMENT,
+                   "pen_x: invalid element type 77; use one of pen_dtype, such as PEN_F32");
     call.dtype = PEN_F8E4M3;
     assert_refused(&call, PEN_UNSUPPORTED,
-                   "pen_x: f8e4m3 is for wires and stores; pass such bytes as u8");
+                   "pen_x: f8e4m3 is for wire and storage only; pass these bytes as u8");
 }
 
 static void an_operation_must_fit_its_type(void **state)
@@ -93,11 +95,12 @@ static void an_operation_must_fit_its_type(void **state)
     (void)state;
     coll_call call = call_of(COLL_ALL_REDUCE);
     call.op        = PEN_BXOR;
-    assert_refused(&call, PEN_UNSUPPORTED, "pen_x: BXOR of f32 has no meaning; it is for integers");
+    assert_refused(&call, PEN_UNSUPPORTED, "pen_x: BXOR of f32 is not defined; it needs integers");
     call.dtype = PEN_U32;
     assert_legal(&call, 1);
     call.op = (pen_op)11;
-    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: 11 is not an operation; PEN_SUM is one");
+    assert_refused(&call, PEN_INVALID_ARGUMENT,
+                   "pen_x: invalid operation 11; use one of pen_op, such as PEN_SUM");
     call.kind = COLL_ALL_GATHER; /* has none */
     assert_legal(&call, 1);
 }
@@ -108,11 +111,9 @@ static void a_root_must_be_in_the_group(void **state)
     coll_call call = call_of(COLL_BROADCAST);
     call.in        = out;
     call.root      = 3;
-    assert_refused(&call, PEN_INVALID_ARGUMENT,
-                   "pen_x: root 3 is not in the group, which has 0 to 2");
+    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: invalid root 3; expected 0 to 2");
     call.root = -1;
-    assert_refused(&call, PEN_INVALID_ARGUMENT,
-                   "pen_x: root -1 is not in the group, which has 0 to 2");
+    assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: invalid root -1; expected 0 to 2");
     call.kind = COLL_ALL_REDUCE;
     assert_legal(&call, 1);
 }
@@ -144,7 +145,7 @@ static void a_member_says_its_own_part_twice_alike(void **state)
                    "pen_x: n is 4, but counts[1], this member's part, is 6");
     call.kind = COLL_ALL_TO_ALL;
     assert_refused(&call, PEN_INVALID_ARGUMENT,
-                   "pen_x: in_counts and out_counts are given both, or neither");
+                   "pen_x: expected in_counts and out_counts, or neither");
     call.out_counts = others;
     assert_refused(&call, PEN_INVALID_ARGUMENT,
                    "pen_x: this member sends 6 elements to itself, but expects 5");
@@ -160,13 +161,13 @@ static void only_buffers_that_are_needed_may_not_be_null(void **state)
     assert_legal(&call, 1);
     call.root = 1;
     assert_refused(&call, PEN_INVALID_ARGUMENT,
-                   "pen_x: out is NULL, and this member gets 4 elements");
+                   "pen_x: out is NULL, but this member gets 4 elements");
     call    = call_of(COLL_SCATTER);
     call.in = NULL;
     assert_legal(&call, 1);
     call.root = 1;
     assert_refused(&call, PEN_INVALID_ARGUMENT,
-                   "pen_x: in is NULL, and this member has 12 elements");
+                   "pen_x: in is NULL, but this member has 12 elements");
     call    = call_of(COLL_BROADCAST);
     call.in = call.out = NULL;
     assert_refused(&call, PEN_INVALID_ARGUMENT, "pen_x: buf is NULL");
@@ -177,7 +178,7 @@ static void only_buffers_that_are_needed_may_not_be_null(void **state)
 static void buffers_are_one_or_lie_apart(void **state)
 {
     (void)state;
-    const char *sentence = "pen_x: in and out overlap; they may be the same pointer, or lie apart";
+    const char *sentence = "pen_x: in and out overlap; use the same pointer, or separate buffers";
     coll_call call       = call_of(COLL_ALL_REDUCE);
     call.out             = in;
     assert_legal(&call, 1);
@@ -286,8 +287,8 @@ static void memory_of_host_and_device_differs_but_no_buffer_fits_both(void **sta
     pen_error why              = {0};
     assert_int_equal(coll_headers_compare(fits, ranks, 3, &why), PEN_OK);
     assert_differ(header, 4,
-                  "all_reduce (call 1) differs: rank 5 has 4 f32 SUM in memory of a device, "
-                  "rank 2 has 4 f32 SUM in memory of the host",
+                  "all_reduce (call 1) differs: rank 5 has 4 f32 SUM in device memory, "
+                  "rank 2 has 4 f32 SUM in host memory",
                   5);
 }
 

@@ -125,13 +125,13 @@ static void test_schedules_refuse_unknown_words_and_missing_numbers(void **state
     refuses("WarmupLR warmup_num_step=4", PEN_BAD_SETTING,
             "WarmupLR: unknown setting 'warmup_num_step'; did you mean 'warmup_num_steps'?");
     refuses("WarmupDecayLR", PEN_BAD_SETTING,
-            "WarmupDecayLR: it needs total_num_steps: say total_num_steps=10000");
+            "WarmupDecayLR: missing total_num_steps; set total_num_steps=10000");
     refuses("OneCycle cycle_min_lr=1", PEN_BAD_SETTING,
-            "OneCycle: it needs cycle_min_lr and cycle_max_lr: say cycle_min_lr=1e-4 "
+            "OneCycle: missing cycle_min_lr or cycle_max_lr; set cycle_min_lr=1e-4 "
             "cycle_max_lr=1e-3");
     refuses("OneCycle cycle_min_lr=1 cycle_max_lr=2 cycle_momentum=true", PEN_UNSUPPORTED,
-            "OneCycle: cycle_momentum=yes: schedules change rates, and not what an update rule was "
-            "told; say cycle_momentum=no");
+            "OneCycle: cycle_momentum=yes: schedules change rates only, not other numbers of an "
+            "update rule; set cycle_momentum=no");
     double lr;
     assert_int_equal(pen_lr("constant", -1, &lr), PEN_INVALID_ARGUMENT);
     assert_int_equal(pen_lr("constant", 1, NULL), PEN_INVALID_ARGUMENT);

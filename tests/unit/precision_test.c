@@ -162,7 +162,7 @@ static void test_an_overflow_at_the_smallest_scale_names_tensor_and_rank(void **
     assert_int_equal(step(&j, 0, NAN), PEN_INVALID_ARGUMENT);
     assert_string_equal(
         pen_last_error(&why),
-        "step 1 overflowed in 'w1' on rank 0, and the loss scale is at its minimum, "
+        "step 1 overflowed in 'w1' on rank 0 at the minimum loss scale, "
         "4 (loss_scale_min): the gradient itself is not finite, or too large for 16 "
         "bits");
     assert_int_equal(why.rank, 0);
@@ -255,7 +255,7 @@ static void test_unknown_schedules_are_refused_where_they_are_given(void **state
     start(&j, NULL);
     assert_int_equal(pen_params_new(j.ctx, &(pen_params_desc){.schedule = "OneCycle"}, &p),
                      PEN_BAD_SETTING);
-    assert_non_null(strstr(pen_last_error(NULL), "OneCycle: it needs cycle_min_lr"));
+    assert_non_null(strstr(pen_last_error(NULL), "OneCycle: missing cycle_min_lr"));
     finish(&j);
 }
 
@@ -327,9 +327,8 @@ static void test_settings_that_contradict_each_other_are_refused(void **state)
 {
     (void)state;
     static const char no_promise[] =
-        "precision=fp16 needs a program that multiplies its loss by step.loss_scale, and this one "
-        "does not say that it does: multiply, and give pen_init() the setting "
-        "applies_loss_scale=yes; or use precision=bf16";
+        "precision=fp16 needs a program that multiplies its loss by step.loss_scale: multiply it, "
+        "and give pen_init() the setting applies_loss_scale=yes; or use precision=bf16";
     static const struct {
         const char *settings[5], *sentence;
     } rows[] = {
@@ -337,23 +336,21 @@ static void test_settings_that_contradict_each_other_are_refused(void **state)
         {{"precision=fp16", "loss_scale=128", NULL}, no_promise},
         {{"precision=fp16", "applies_loss_scale=no", NULL}, no_promise},
         {{"loss_scale=64", NULL},
-         "loss_scale=64 and precision=fp32 contradict each other: only fp16 needs one; leave it "
-         "out, or say precision=fp16"},
+         "loss_scale=64 and precision=fp32 contradict each other: only fp16 needs a loss scale; "
+         "omit it, or set precision=fp16"},
         {{"applies_loss_scale=yes", "precision=fp16", "loss_scale_min=32", "loss_scale_power=4",
           NULL},
-         "loss_scale_min=32 is more than the first loss scale, 2 to the power of "
+         "loss_scale_min=32 is above the first loss scale, 2 to the power of "
          "loss_scale_power=4"},
         {{"applies_loss_scale=yes", "precision=fp16", "skip=no", NULL},
-         "precision=fp16 and skip=no contradict each other: a loss scale that looks for the "
-         "largest "
-         "one that fits overflows now and then; say loss_scale=1024, or skip=yes"},
+         "precision=fp16 and skip=no contradict each other: a dynamic loss scale overflows "
+         "now and then; set loss_scale=1024, or skip=yes"},
         {{"applies_loss_scale=yes", "precision=fp16", "commit=eager", NULL},
-         "group 'default' applies each gradient by itself, and precision=fp16 with a loss scale "
-         "that "
-         "changes skips whole steps: say loss_scale=1024, or train it with sync=bsp and "
+         "group 'default' applies each gradient by itself, but precision=fp16 with a dynamic loss "
+         "scale skips whole steps: set loss_scale=1024, or train the group with sync=bsp and "
          "commit=decide"},
         {{"train_batch=7", "accum=2", NULL},
-         "train_batch=7 cannot be divided by accum=2 x 1 worker = 2: say train_batch=6 or 8"}};
+         "train_batch=7 cannot be divided by accum=2 x 1 worker = 2: set train_batch=6 or 8"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         pen_ctx *ctx = NULL;
         pen_log_set(NULL, NULL, -1);

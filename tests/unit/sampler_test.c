@@ -302,9 +302,9 @@ static void test_samplers_refuse_a_position_of_another_data_set(void **state)
     sampler_init(&s, 100, 0);
     s.at = (sampler_position){.n = 90, .epoch = 2, .consumed = 30};
     assert_int_equal(sampler_next(&s, 1, 0, &index, 1, &got, &why), PEN_MISMATCH);
-    assert_string_equal(why.text,
-                        "this sampler is of 100 samples, and the position that was restored is "
-                        "sample 30 of 90 in epoch 2; say where to go on with pen_sampler_seek()");
+    assert_string_equal(
+        why.text, "this sampler has 100 samples, but the restored position is sample 30 of 90 in "
+                  "epoch 2; set a position with pen_sampler_seek()");
     s.at = (sampler_position){.n = 100, .epoch = 2, .consumed = -1};
     assert_int_equal(sampler_next(&s, 1, 0, &index, 1, &got, &why), PEN_MISMATCH);
     sampler_fini(&s);

@@ -736,20 +736,20 @@ static void a_rule_that_is_wrong_is_quoted(void **state)
 {
     (void)state;
     static const char *const wrong[][2] = {
-        {"all_reduce : rings", "there is no algorithm rings in the rule \"all_reduce : rings\""},
-        {"all_reduced : ring", "there is no operation all_reduced"},
+        {"all_reduce : rings", "unknown algorithm rings in the rule \"all_reduce : rings\""},
+        {"all_reduced : ring", "unknown operation all_reduced"},
         {"barrier : direct; all_reduce ring",
          "expected ranks=, bytes= or ':' in the rule \"all_reduce ring\""},
-        {"all_reduce rank=2 : ring", "there is no condition rank"},
+        {"all_reduce rank=2 : ring", "unknown condition rank"},
         {"all_reduce ranks=4-2 : ring", "not a range of numbers after ranks"},
         {"all_reduce ranks=x : ring", "not a range of numbers after ranks"},
         {"all_reduce bytes=99999999999999999999g : ring", "not a range of numbers after bytes"},
         {"all_reduce", "no ':' and algorithm"},
         {"all_reduce :", "no algorithm"},
         {": ring", "no operation"},
-        {"barrier : ring", "this is nothing that can be done by ring"},
-        {"all_reduce : ring ring", "something follows after ring"},
-        {"all_reduce ranks=3 : all_reduce", "there is no algorithm all_reduce"},
+        {"barrier : ring", "this operation cannot use ring"},
+        {"all_reduce : ring ring", "unexpected text after ring"},
+        {"all_reduce ranks=3 : all_reduce", "unknown algorithm all_reduce"},
         {"this_is_far_too_long_for_an_operation : ring", "no operation"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -145,17 +145,19 @@ static pen_status check_types(const coll_call *call, const char *function, pen_e
     if (call->kind == COLL_BARRIER) return PEN_OK;
     if (call->dtype == PEN_F8E4M3 || call->dtype == PEN_F8E5M2)
         return why_set(why, PEN_UNSUPPORTED,
-                       "%s: %s is for wires and stores; pass such bytes as u8", function,
+                       "%s: %s is for wire and storage only; pass these bytes as u8", function,
                        plan_dtype_name(call->dtype));
     if (plan_dtype_bytes(call->dtype) == 0)
-        return why_set(why, PEN_INVALID_ARGUMENT, "%s: %d is not an element type; PEN_F32 is one",
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "%s: invalid element type %d; use one of pen_dtype, such as PEN_F32",
                        function, (int)call->dtype);
     if (!coll_reduces(call->kind)) return PEN_OK;
     if ((unsigned)call->op >= sizeof ops / sizeof ops[0])
-        return why_set(why, PEN_INVALID_ARGUMENT, "%s: %d is not an operation; PEN_SUM is one",
-                       function, (int)call->op);
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "%s: invalid operation %d; use one of pen_op, such as PEN_SUM", function,
+                       (int)call->op);
     if (!reduce_is_legal(call->op, call->dtype))
-        return why_set(why, PEN_UNSUPPORTED, "%s: %s of %s has no meaning; it is for integers",
+        return why_set(why, PEN_UNSUPPORTED, "%s: %s of %s is not defined; it needs integers",
                        function, coll_op_name(call->op), plan_dtype_name(call->dtype));
     return PEN_OK;
 }
@@ -163,8 +165,8 @@ static pen_status check_types(const coll_call *call, const char *function, pen_e
 static pen_status check_root(const coll_call *call, int size, const char *function, pen_error *why)
 {
     if (!kinds[call->kind].has_root || (call->root >= 0 && call->root < size)) return PEN_OK;
-    return why_set(why, PEN_INVALID_ARGUMENT, "%s: root %d is not in the group, which has 0 to %d",
-                   function, call->root, size - 1);
+    return why_set(why, PEN_INVALID_ARGUMENT, "%s: invalid root %d; expected 0 to %d", function,
+                   call->root, size - 1);
 }
 
 /* More than could lie in memory: the sums of coll_part_offset() would wrap around. */
@@ -190,7 +192,7 @@ static pen_status check_all_to_all(const coll_call *call, int rank, const char *
 {
     if ((call->counts == NULL) != (call->out_counts == NULL))
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "%s: in_counts and out_counts are given both, or neither", function);
+                       "%s: expected in_counts and out_counts, or neither", function);
     if (call->counts != NULL && call->counts[rank] != call->out_counts[rank])
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "%s: this member sends %zu elements to itself, but expects %zu", function,
@@ -239,14 +241,14 @@ static pen_status check_buffers(const coll_call *call, int size, int rank, const
         return why_set(why, PEN_INVALID_ARGUMENT, "%s: buf is NULL", function);
     if (n_in > 0 && call->in == NULL)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "%s: in is NULL, and this member has %zu elements", function, n_in);
+                       "%s: in is NULL, but this member has %zu elements", function, n_in);
     if (n_out > 0 && call->out == NULL)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "%s: out is NULL, and this member gets %zu elements", function, n_out);
+                       "%s: out is NULL, but this member gets %zu elements", function, n_out);
     if (coll_overlap(call->in, n_in * element, call->out, n_out * element) &&
         !overlap_is_meant(call, rank, element))
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "%s: in and out overlap; they may be the same pointer, or lie apart",
+                       "%s: in and out overlap; use the same pointer, or separate buffers",
                        function);
     return PEN_OK;
 }
@@ -366,8 +368,7 @@ static void add_what(sentence *text, const coll_header *h, bool with_kind, bool 
     if (coll_reduces(kind)) sentence_add(text, " %s", coll_op_name((pen_op)h->op));
     if (is_kind(kind) && kinds[kind].has_root) sentence_add(text, " root %d", (int)h->root);
     if (h->label[0] != '\0') sentence_add(text, " '%.*s'", COLL_LABEL_BYTES - 1, h->label);
-    if (with_memory)
-        sentence_add(text, " in memory of %s", h->n & COLL_ON_DEVICE ? "a device" : "the host");
+    if (with_memory) sentence_add(text, " in %s memory", h->n & COLL_ON_DEVICE ? "device" : "host");
 }
 
 static pen_status differ(const coll_header *const *headers, const int *ranks, int culprit,

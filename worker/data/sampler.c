@@ -52,8 +52,8 @@ static pen_status check_position(const sampler *s, pen_error *why)
 {
     if (s->at.n == s->n && s->at.epoch >= 0 && s->at.consumed >= 0) return PEN_OK;
     return why_set(why, PEN_MISMATCH,
-                   "this sampler is of %lld samples, and the position that was restored is sample "
-                   "%lld of %lld in epoch %lld; say where to go on with pen_sampler_seek()",
+                   "this sampler has %lld samples, but the restored position is sample %lld of "
+                   "%lld in epoch %lld; set a position with pen_sampler_seek()",
                    (long long)s->n, (long long)s->at.consumed, (long long)s->at.n,
                    (long long)s->at.epoch);
 }

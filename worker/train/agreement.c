@@ -55,16 +55,10 @@ void agreement_show(agreement *a, talk *t, const wire_inputs *inputs)
 
 void agreement_show_again(agreement *a, talk *t)
 {
-    const coll_call call = {.kind  = COLL_ALL_GATHER,
-                            .dtype = PEN_U8,
-                            .n     = a->bytes,
-                            .in    = a->own,
-                            .out   = a->all,
-                            .scale = 1,
-                            .label = "weights and rates of a step"};
-    a->n                 = t->group->size < a->room ? t->group->size : a->room;
+    a->n = t->group->size < a->room ? t->group->size : a->room;
     memcpy(a->ranks, t->group->ranks, (size_t)a->n * sizeof *a->ranks);
-    if (a->all != a->own) talk_begin(t, &call);
+    if (a->all != a->own)
+        talk_gather(t, PEN_U8, a->bytes, NULL, a->own, a->all, "weights and rates of a step");
 }
 
 static void read_shown(const agreement *a, int position, wire_inputs *in)

@@ -15,6 +15,7 @@
  */
 #include "worker/train/strategy.h"
 
+#include "common/base/arrays.h"
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "worker/train/agreement.h"
@@ -36,6 +37,7 @@ typedef struct {
     replica *replica;
     solo *solo; /* of a group of one; else NULL, and: */
     reducer *reducer;
+    void *arrays;       /* of the reducer: */
     uint32_t *gradient; /* [n_tensors] number of a trained tensor's gradient */
     uint64_t *elements; /* [n_trained] */
     const char **name;  /* [n_trained] */
@@ -74,10 +76,9 @@ static pen_status make_reducer(trainer *t, pen_error *why)
 {
     pen_ctx *ctx   = t->ctx;
     const model *m = &ctx->model;
-    t->gradient    = calloc(m->n_tensors + 1, sizeof *t->gradient);
-    t->elements    = calloc(m->n_tensors + 1, sizeof *t->elements);
-    t->name        = calloc(m->n_tensors + 1, sizeof *t->name);
-    if (t->gradient == NULL || t->elements == NULL || t->name == NULL)
+    const size_t n = (size_t)m->n_tensors + 1;
+    t->arrays      = ARRAYS_NEW(ARRAY(t->gradient, n), ARRAY(t->elements, n), ARRAY(t->name, n));
+    if (t->arrays == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %u gradients", m->n_tensors);
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         if (!m->tensor[i]->trained) continue;
@@ -188,7 +189,6 @@ static pen_status find_culprit(trainer *t, const plan_chunk *c, int32_t *at, pen
 
 static pen_status decide(trainer *t, double weight_sum, wire_decision *decision, pen_error *why)
 {
-    exchange_outcome *outcome = &t->ctx->step.outcome;
     uint32_t bad_chunk;
     int32_t bad_rank  = -1;
     const bool is_bad = replica_decide(t->replica, t->inputs, weight_sum, decision, &bad_chunk);
@@ -196,14 +196,10 @@ static pen_status decide(trainer *t, double weight_sum, wire_decision *decision,
         const plan_chunk *c = &replica_plan(t->replica)->chunk[bad_chunk];
         bad_rank            = agreement_last_with_weight(&t->agreement);
         if (find_culprit(t, c, &bad_rank, why) != PEN_OK) return why->status;
-        bad_rank            = t->is_behind ? t->agreement.ranks[bad_rank] : t->ranks[bad_rank];
-        outcome->bad_tensor = c->tensor;
+        bad_rank = t->is_behind ? t->agreement.ranks[bad_rank] : t->ranks[bad_rank];
+        t->ctx->step.outcome.bad_tensor = c->tensor;
     }
-    outcome->outcome  = decision->outcome;
-    outcome->norm     = decision->norm;
-    outcome->clip     = decision->clip;
-    outcome->has_bad  = is_bad;
-    outcome->bad_rank = bad_rank;
+    strategy_note_decision(t->ctx, decision, is_bad, bad_rank);
     return PEN_OK;
 }
 
@@ -261,20 +257,14 @@ static pen_status renew_world(const trainer *t, pen_error *why)
 
 static pen_status compare_steps(trainer *t, pen_error *why)
 {
-    int64_t own          = t->ctx->step.next_index;
-    const coll_call call = {.kind  = COLL_ALL_GATHER,
-                            .dtype = PEN_I64,
-                            .n     = 1,
-                            .in    = &own,
-                            .out   = t->at,
-                            .scale = 1,
-                            .label = "steps of those who are left"};
-    talk_begin(&t->talk, &call);
+    int64_t own = t->ctx->step.next_index;
+    talk_gather(&t->talk, PEN_I64, 1, NULL, &own, t->at, "steps of the survivors");
     if (talk_wait(&t->talk, why) != PEN_OK) return why->status;
     t->is_behind = false;
     for (int i = 0; i < t->n; i++) t->is_behind |= t->at[i] > own;
     if (t->is_behind && !t->has_sums)
-        return why_set(why, PEN_INTERNAL, "others have ended step %lld, whose sums never came here",
+        return why_set(why, PEN_INTERNAL,
+                       "other ranks ended step %lld, but its sums did not arrive here",
                        (long long)own);
     return PEN_OK;
 }
@@ -291,7 +281,7 @@ static pen_status regroup(trainer *t, pen_error *why)
     if (status == PEN_OK)
         log_notice("%d worker%s left; step %lld %s", t->n, t->n == 1 ? " is" : "s are",
                    (long long)t->ctx->step.next_index,
-                   t->is_behind ? "counts as it was" : "is done again among them");
+                   t->is_behind ? "stays as it was" : "is repeated by them");
     return status;
 }
 
@@ -398,11 +388,7 @@ static pen_status finish_step(trainer *t, pen_error *why)
 static pen_status push(trainer *t, const request *r, pen_error *why)
 {
     const pen_tensor *x = r->u.verb.tensor;
-    if (t->solo == NULL)
-        return why_set(why, PEN_UNSUPPORTED,
-                       "a push of '%s': mode=%s has no servers to push to; use pen_ready() and "
-                       "pen_step_end(), or a mode with servers",
-                       x->name, worker_mode_name(t->ctx->mode));
+    if (t->solo == NULL) return strategy_refuse_push(x, why);
     const float *sum = solo_weigh(t->solo, x, r->u.verb.from, 1, why);
     if (sum == NULL) return why->status;
     replica_give(t->replica, x, sum);
@@ -451,11 +437,9 @@ static void allreduce_close(strategy *s)
     solo_destroy(t->solo);
     replica_destroy(t->replica);
     agreement_fini(&t->agreement);
-    free(t->gradient);
+    free(t->arrays);
     free(t->ranks);
     free(t->at);
-    free(t->elements);
-    free(t->name);
     talk_fini(&t->talk);
     free(t);
 }

@@ -34,11 +34,11 @@ static pen_status too_large(pen_error *why)
 static pen_status check_accum(const batch_plan *b, uint64_t world, pen_error *why)
 {
     if (b->accum <= BATCH_ACCUM_MAX) return PEN_OK;
-    return why_set(
-        why, PEN_BAD_SETTING,
-        "train_batch=%llu in micro-batches of %llu on %llu worker%s is %llu micro-batches "
-        "a step, and %d are allowed: make micro_batch larger",
-        (ull)b->train, (ull)b->micro, (ull)world, plural(world), (ull)b->accum, BATCH_ACCUM_MAX);
+    return why_set(why, PEN_BAD_SETTING,
+                   "train_batch=%llu in micro-batches of %llu on %llu worker%s is %llu "
+                   "micro-batches a step; at most %d are allowed: make micro_batch larger",
+                   (ull)b->train, (ull)b->micro, (ull)world, plural(world), (ull)b->accum,
+                   BATCH_ACCUM_MAX);
 }
 
 /* All three: they fit, or one of them is wrong. */
@@ -47,7 +47,7 @@ static pen_status compare(const batch_plan *b, uint64_t world, uint64_t product,
     if (product == b->train) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
                    "train_batch=%llu contradicts micro_batch=%llu x accum=%llu x %llu worker%s = "
-                   "%llu: give two of the three, or say train_batch=%llu",
+                   "%llu: set two of the three, or set train_batch=%llu",
                    (ull)b->train, (ull)b->micro, (ull)b->accum, (ull)world, plural(world),
                    (ull)product, (ull)product);
 }
@@ -58,11 +58,11 @@ static pen_status divide(const batch_plan *b, uint64_t world, const char *given,
 {
     char legal[64];
     if (b->train % unit != 0)
-        return why_set(why, PEN_BAD_SETTING,
-                       "train_batch=%llu cannot be divided by %s x %llu worker%s = %llu: say "
-                       "train_batch=%s",
-                       (ull)b->train, given, (ull)world, plural(world), (ull)unit,
-                       neighbours(b->train, unit, legal, sizeof legal));
+        return why_set(
+            why, PEN_BAD_SETTING,
+            "train_batch=%llu cannot be divided by %s x %llu worker%s = %llu: set train_batch=%s",
+            (ull)b->train, given, (ull)world, plural(world), (ull)unit,
+            neighbours(b->train, unit, legal, sizeof legal));
     *rest = b->train / unit;
     return PEN_OK;
 }

@@ -26,17 +26,9 @@ pen_status culprit_find(talk *t, const pen_tensor *x, uint64_t start, uint64_t c
 {
     int32_t lowest       = 0;
     const bool is_finite = own_is_finite(t, x, start, count, weight);
-    int32_t own          = is_finite ? t->group->size : t->group->rank;
-    const coll_call call = {.kind  = COLL_ALL_REDUCE,
-                            .op    = PEN_MIN,
-                            .dtype = PEN_I32,
-                            .n     = 1,
-                            .in    = &own,
-                            .out   = &lowest,
-                            .scale = 1,
-                            .label = "whose gradient is not finite"};
-    talk_begin(t, &call);
-    if (talk_wait(t, why) != PEN_OK) return why->status;
+    const int32_t own    = is_finite ? t->group->size : t->group->rank;
+    if (talk_lowest(t, own, &lowest, "whose gradient is not finite", why) != PEN_OK)
+        return why->status;
     if (lowest < t->group->size) *rank = lowest;
     return PEN_OK;
 }

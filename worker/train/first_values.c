@@ -10,7 +10,7 @@ pen_status first_values_check(const model *m, pen_error *why)
     for (uint32_t i = 0; i < m->n_tensors; i++)
         if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) == EXCHANGE_FREE)
             return why_set(why, PEN_UNSUPPORTED,
-                           "'%s' is of group '%s' with sync=%s, which needs servers; use sync=bsp, "
+                           "'%s' is in group '%s' with sync=%s, which needs servers; use sync=bsp, "
                            "or a mode with servers",
                            m->tensor[i]->name, m->group[m->tensor[i]->desc.group]->name,
                            m->group[m->tensor[i]->desc.group]->sync);
@@ -31,8 +31,8 @@ pen_status first_values_spread(talk *t, const bool *apart, pen_error *why)
         if (differ++ == 0) name = x->name;
     }
     if (differ > 0)
-        log_notice("the first values of %u tensors, '%s' first, were not those of rank 0, which "
-                   "all ranks start with",
+        log_notice("the first values of %u tensors, '%s' first, differed from rank 0's; all ranks "
+                   "start with rank 0's",
                    differ, name);
     return PEN_OK;
 }

@@ -27,19 +27,6 @@ typedef struct {
     char text[KEEPER_TEXT];
 } told;
 
-static pen_status tell_all(keeper *k, const told *own, told *all, pen_error *why)
-{
-    const coll_call call = {.kind  = COLL_ALL_GATHER,
-                            .dtype = PEN_U8,
-                            .n     = sizeof *own,
-                            .in    = own,
-                            .out   = all,
-                            .scale = 1,
-                            .label = "how a snapshot went"};
-    talk_begin(k->talk, &call);
-    return talk_wait(k->talk, why);
-}
-
 pen_status keeper_agree(keeper *k, pen_status own, bool *is_told, pen_error *why)
 {
     *is_told = true;
@@ -50,7 +37,8 @@ pen_status keeper_agree(keeper *k, pen_status own, bool *is_told, pen_error *why
     if (own != PEN_OK) snprintf(mine.text, sizeof mine.text, "%.*s", KEEPER_TEXT - 1, why->text);
     *is_told = false;
     if (all == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", n);
-    pen_status status = tell_all(k, &mine, all, why);
+    talk_gather(k->talk, PEN_U8, sizeof mine, NULL, &mine, all, "result of a snapshot");
+    pen_status status = talk_wait(k->talk, why);
     *is_told          = status == PEN_OK;
     for (int i = 0; i < n && *is_told; i++) k->lacks_room |= all[i].lacks_room != 0;
     for (int i = 0; i < n && status == PEN_OK; i++) {
@@ -176,7 +164,7 @@ static void forget_old(keeper *k, int64_t step)
     const uint32_t keep  = (uint32_t)k->ctx->settings.snapshot_keep;
     k->kept[k->n_kept++] = step;
     if (forget_oldest(k, k->n_kept > keep ? k->n_kept - keep : 0, &why) != PEN_OK)
-        log_warning("an old snapshot is kept: %s", why.text);
+        log_warning("cannot delete an old snapshot: %s", why.text);
 }
 
 static void drop_part(keeper *k, int64_t step)
@@ -184,15 +172,16 @@ static void drop_part(keeper *k, int64_t step)
     pen_error why = {0};
     if (k->writer.store != NULL &&
         store_drop(k->writer.store, step, snapshot_id(k->run, step), &why) != PEN_OK)
-        log_warning("a part of a snapshot that failed is kept: %s", why.text);
+        log_warning("cannot delete a part of a failed snapshot: %s", why.text);
 }
 
 /* Nobody writes again before all have forgotten: they may share the disk. */
 static pen_status make_room(keeper *k, int64_t step, bool *is_told, pen_error *why)
 {
     if (keeper_position(k) == 0)
-        log_notice("there is no room for the snapshot of step %" PRId64 " beside %u others: that "
-                   "of step %" PRId64 " goes, and it is tried again",
+        log_notice("no room for the snapshot of step %" PRId64
+                   " beside %u others: deleting that of "
+                   "step %" PRId64 ", then trying again",
                    step, k->n_kept, k->kept[0]);
     pen_status status = part_writer_open(&k->writer, why);
     if (status == PEN_OK) status = forget_oldest(k, 1, why);
@@ -257,10 +246,9 @@ static pen_status check_asked(const keeper *k, pen_error *why)
             why, PEN_WRONG_STATE,
             "pen_snapshot: pen_commit has not been called; register, then commit, then step");
     if (k->ctx->settings.store[0] == '\0')
-        return why_set(
-            why, PEN_STORE,
-            "there is no store to keep a snapshot in; give a folder that all workers reach with "
-            "`penstock run --store DIR`, or the setting store");
+        return why_set(why, PEN_STORE,
+                       "missing store for the snapshot; set a folder that all workers reach with "
+                       "`penstock run --store DIR`, or the setting store");
     return PEN_OK;
 }
 

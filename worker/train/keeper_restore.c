@@ -19,6 +19,14 @@ typedef struct { /* what position 0 says */
     pen_error why; /* status OK: none */
 } choice;
 
+/* The newest of n, as many as the settings keep. */
+static void note_kept(const keeper *k, const int64_t *all, size_t n, choice *c)
+{
+    const size_t most = (size_t)k->ctx->settings.snapshot_keep, kept = most < n ? most : n;
+    memcpy(c->kept, all + (n - kept), kept * sizeof *all);
+    c->n_kept = (uint32_t)kept;
+}
+
 static pen_status look(keeper *k, store_reader *r, choice *c, pen_error *why)
 {
     const worker_settings *s = &k->ctx->settings;
@@ -27,9 +35,7 @@ static pen_status look(keeper *k, store_reader *r, choice *c, pen_error *why)
     int64_t all[1024];
     size_t n = store_reader_steps(r, all, 1024);
     if (n > 1024) n = 1024;
-    const size_t keep = s->snapshot_keep < n ? (size_t)s->snapshot_keep : n;
-    memcpy(c->kept, all + (n - keep), keep * sizeof *all);
-    c->n_kept = (uint32_t)keep;
+    note_kept(k, all, n, c);
     if (s->resume && n == 0)
         return why_set(why, PEN_NOT_FOUND,
                        "--resume found no snapshot in store %.200s; say --fresh to begin anew",
@@ -49,10 +55,10 @@ static pen_status choose(keeper *k, choice *c, pen_error *why)
     store_reader *r;
     *c = (choice){.step = -1};
     if (getrandom(&c->run, sizeof c->run, 0) != (ssize_t)sizeof c->run)
-        return why_set(why, PEN_INTERNAL, "the system gives no random numbers: %m");
+        return why_set(why, PEN_INTERNAL, "cannot get random numbers: %m");
     if (s->resume && s->store[0] == '\0')
         return why_set(why, PEN_BAD_SETTING,
-                       "--resume needs a store; give the folder of the snapshots with --store DIR");
+                       "--resume needs a store; set the folder of the snapshots with --store DIR");
     if (s->store[0] == '\0' || s->fresh) return PEN_OK;
     pen_status status = store_reader_open(s->store, &r, why);
     if (status != PEN_OK) return status;
@@ -150,7 +156,7 @@ static pen_status read_states(keeper *k, store_reader *r, const store_manifest *
     if (status == PEN_OK && b.failed)
         status = why_set(why, PEN_CORRUPT,
                          "the states in the snapshot of step %" PRId64
-                         " make no sense, or there is no memory for them; use an older snapshot",
+                         " are invalid, or memory ran out; use an older snapshot",
                          m->step);
     if (status == PEN_OK && !m->is_import)
         status = state_table_restore(&k->ctx->states, m->step, b.bytes, b.size, why);
@@ -247,13 +253,10 @@ static pen_status find(const keeper *k, store_reader *r, int64_t step, choice *c
     if (n > 1024) n = 1024;
     while (n > 0 && step >= 0 && all[n - 1] > step) n--;
     if (n == 0 || (step >= 0 && all[n - 1] != step))
-        return why_set(why, PEN_NOT_FOUND, "store %.200s has no whole snapshot to go back to%s%s",
-                       k->ctx->settings.store, step >= 0 ? ", of step " : "", number);
-    c->step           = all[n - 1];
-    const size_t keep = (size_t)k->ctx->settings.snapshot_keep;
-    const size_t kept = keep < n ? keep : n;
-    memcpy(c->kept, all + (n - kept), kept * sizeof *all);
-    c->n_kept = (uint32_t)kept;
+        return why_set(why, PEN_NOT_FOUND, "store %.200s has no complete snapshot%s%s",
+                       k->ctx->settings.store, step >= 0 ? " of step " : "", number);
+    c->step = all[n - 1];
+    note_kept(k, all, n, c);
     return PEN_OK;
 }
 
@@ -263,8 +266,8 @@ static pen_status choose_back(const keeper *k, int64_t step, choice *c, pen_erro
     *c = (choice){.step = -1, .run = k->run};
     if (k->ctx->settings.store[0] == '\0')
         return why_set(why, PEN_STORE,
-                       "there is no store to go back to; give the folder of the snapshots with "
-                       "`penstock run --store DIR`, or the setting store");
+                       "missing store; set the folder of the snapshots with `penstock run --store "
+                       "DIR`, or the setting store");
     pen_status status = store_reader_open(k->ctx->settings.store, &r, why);
     if (status != PEN_OK) return status;
     status = find(k, r, step, c, why);

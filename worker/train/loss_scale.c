@@ -90,17 +90,17 @@ pen_status loss_scale_load(loss_scale *l, const void *bytes, size_t size, pen_er
     const uint8_t *at = bytes;
     double scale;
     if (size != LOSS_SCALE_BYTES)
-        return why_set(why, PEN_CORRUPT, "a loss scale is saved in %d bytes, and these are %zu",
+        return why_set(why, PEN_CORRUPT, "expected %d bytes of a saved loss scale, got %zu",
                        LOSS_SCALE_BYTES, size);
     const uint64_t bits = get(at), left = get(at + 8);
     const int64_t iteration = (int64_t)get(at + 16), last = (int64_t)get(at + 24);
     memcpy(&scale, &bits, sizeof scale);
     if (!(scale > 0) || !isfinite(scale) || left < 1 || left > UINT32_MAX || iteration < 0 ||
         last < -1 || last >= iteration)
-        return why_set(why, PEN_CORRUPT,
-                       "the saved loss scale makes no sense: %g, hysteresis %llu, last overflow "
-                       "%lld of %lld steps",
-                       scale, (unsigned long long)left, (long long)last, (long long)iteration);
+        return why_set(
+            why, PEN_CORRUPT,
+            "invalid saved loss scale: %g, hysteresis %llu, last overflow %lld of %lld steps",
+            scale, (unsigned long long)left, (long long)last, (long long)iteration);
     if (!l->is_dynamic) return PEN_OK; /* a fixed one is what the settings say */
     l->scale           = fmax(scale, l->min);
     l->hysteresis_left = left < l->hysteresis ? (uint32_t)left : l->hysteresis;

@@ -13,13 +13,13 @@ static const char *const warmup_types[] = {"log", "linear", NULL};
 
 /* clang-format off */
 #define ROW(type, field, dfl, min, max, doc) {#field, CONFIG_##type, offsetof(lr_numbers, field), dfl, min, max, NULL, doc}
-#define OWN_LR     ROW(F64, lr, "nan", 0, 1e30, "Rate that is scheduled; not given: that of the update rule.")
+#define OWN_LR     ROW(F64, lr, "nan", 0, 1e30, "Scheduled rate; default: the update rule's.")
 #define MIN_LR     ROW(F64, warmup_min_lr, "0", 0, 1e30, "Rate of the first steps.")
 #define WARMUP(d)  ROW(U64, warmup_num_steps, d, 1, 9e15, "Updates until the highest rate; 1 counts as 2.")
-#define TOTAL      ROW(U64, total_num_steps, "0", 0, 9e15, "Updates until the rate has fallen; must be given.")
+#define TOTAL      ROW(U64, total_num_steps, "0", 0, 9e15, "Updates until the rate has fallen; required.")
 #define TYPE       {"warmup_type", CONFIG_ENUM, offsetof(lr_numbers, warmup_type), "log", 0, 0, warmup_types, "Shape of the rise."}
-#define RISE       ROW(U64, warmup_num_steps, "0", 0, 9e15, "Updates of a linear rise before.")
-#define FINAL      ROW(F64, final_lr_frac, "0", 0, 1, "Part of the rate that is left at the end.")
+#define RISE       ROW(U64, warmup_num_steps, "0", 0, 9e15, "Updates of a linear rise at the start.")
+#define FINAL      ROW(F64, final_lr_frac, "0", 0, 1, "Fraction of the rate at the end.")
 /* clang-format on */
 
 /* ---- DeepSpeed's: its it is applied - 1 ------------------------------------------------------ */
@@ -153,57 +153,57 @@ static double linear_rate(const lr_numbers *n, double base, int64_t applied)
 static pen_status need_total(const lr_numbers *n, pen_error *why)
 {
     if (n->total_num_steps > 0) return PEN_OK;
-    return why_set(why, PEN_BAD_SETTING, "it needs total_num_steps: say total_num_steps=10000");
+    return why_set(why, PEN_BAD_SETTING, "missing total_num_steps; set total_num_steps=10000");
 }
 
 static pen_status check_one_cycle(const lr_numbers *n, pen_error *why)
 {
     if (isnan(n->cycle_min_lr) || isnan(n->cycle_max_lr))
-        return why_set(why, PEN_BAD_SETTING,
-                       "it needs cycle_min_lr and cycle_max_lr: say cycle_min_lr=1e-4 "
-                       "cycle_max_lr=1e-3");
+        return why_set(
+            why, PEN_BAD_SETTING,
+            "missing cycle_min_lr or cycle_max_lr; set cycle_min_lr=1e-4 cycle_max_lr=1e-3");
     if (n->cycle_momentum)
         return why_set(why, PEN_UNSUPPORTED,
-                       "cycle_momentum=yes: schedules change rates, and not what an update rule "
-                       "was told; say cycle_momentum=no");
+                       "cycle_momentum=yes: schedules change rates only, not other numbers of an "
+                       "update rule; set cycle_momentum=no");
     return PEN_OK;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 /* clang-format off */
 static const config_row warmup_rows[] = {MIN_LR,
-    ROW(F64, warmup_max_lr, "nan", 0, 1e30, "Rate from then on; not given: that of the update rule."),
+    ROW(F64, warmup_max_lr, "nan", 0, 1e30, "Rate after the rise; default: the update rule's."),
     WARMUP("1000"), TYPE, {0}};
 static const config_row warmup_decay_rows[] = {TOTAL, MIN_LR,
     ROW(F64, warmup_max_lr, "0.001", 0, 1e30, "Highest rate."), WARMUP("1000"), TYPE, {0}};
 static const config_row warmup_cosine_rows[] = {TOTAL,
-    ROW(F64, warmup_min_ratio, "0", 0, 1, "Part of the rate that the rise begins with."), WARMUP("1000"),
-    ROW(F64, cos_min_ratio, "0.0001", 0, 1, "Part of the rate that is left at the end."), TYPE, OWN_LR, {0}};
+    ROW(F64, warmup_min_ratio, "0", 0, 1, "Fraction of the rate at the start of the rise."), WARMUP("1000"),
+    ROW(F64, cos_min_ratio, "0.0001", 0, 1, "Fraction of the rate at the end."), TYPE, OWN_LR, {0}};
 static const config_row one_cycle_rows[] = {
-    ROW(F64, cycle_min_lr, "nan", 0, 1e30, "Rate at both ends of the cycle; must be given."),
-    ROW(F64, cycle_max_lr, "nan", 0, 1e30, "Rate at its top; must be given."),
-    ROW(F64, decay_lr_rate, "0", 0, 1e30, "How fast the rate decays after the cycle; 0 does not."),
+    ROW(F64, cycle_min_lr, "nan", 0, 1e30, "Rate at both ends of the cycle; required."),
+    ROW(F64, cycle_max_lr, "nan", 0, 1e30, "Rate at its top; required."),
+    ROW(F64, decay_lr_rate, "0", 0, 1e30, "How fast the rate decays after the cycle; 0: no decay."),
     ROW(F64, cycle_first_step_size, "2000", 1, 9e15, "Updates of the rise."),
-    ROW(F64, cycle_second_step_size, "nan", 1, 9e15, "Updates of the fall; not given: as many as of the rise."),
+    ROW(F64, cycle_second_step_size, "nan", 1, 9e15, "Updates of the fall; default: as in the rise."),
     ROW(U64, cycle_first_stair_count, "0", 0, 9e15, "Stairs of the rise; 0 is smooth."),
-    ROW(I64, cycle_second_stair_count, "-1", -1, 9e15, "Stairs of the fall; -1: as many as of the rise."),
-    ROW(F64, decay_step_size, "0", 0, 9e15, "Updates between decays after the cycle; 0 does not decay."),
+    ROW(I64, cycle_second_stair_count, "-1", -1, 9e15, "Stairs of the fall; -1: as in the rise."),
+    ROW(F64, decay_step_size, "0", 0, 9e15, "Updates between decays after the cycle; 0: no decay."),
     ROW(BOOL, cycle_momentum, "no", 0, 0, "Refused: schedules change rates only."), {0}};
 static const config_row range_test_rows[] = {
     ROW(F64, lr_range_test_min_lr, "0.001", 0, 1e30, "Rate of the first step."),
     ROW(F64, lr_range_test_step_size, "2000", 1, 9e15, "Updates in which the rate grows by one step."),
-    ROW(F64, lr_range_test_step_rate, "1", 0, 1e30, "Height of a step, as a part of the first rate."),
-    ROW(BOOL, lr_range_test_staircase, "no", 0, 0, "Grow in stairs instead of in every update."), {0}};
+    ROW(F64, lr_range_test_step_rate, "1", 0, 1e30, "Height of a step, as a fraction of the first rate."),
+    ROW(BOOL, lr_range_test_staircase, "no", 0, 0, "Grow in stairs instead of with every update."), {0}};
 static const config_row constant_rows[] = {RISE, OWN_LR, {0}};
 static const config_row fall_rows[]     = {RISE, TOTAL, FINAL, OWN_LR, {0}};
 
-static const lr_rule constant      = {"constant", "The rate as it is, after an optional linear rise.", constant_rows, NULL, constant_rate};
-static const lr_rule cosine        = {"cosine", "Half a cosine down to a part of the rate.", fall_rows, need_total, cosine_rate};
-static const lr_rule linear        = {"linear", "A straight line down to a part of the rate.", fall_rows, need_total, linear_rate};
+static const lr_rule constant      = {"constant", "A constant rate, after an optional linear rise.", constant_rows, NULL, constant_rate};
+static const lr_rule cosine        = {"cosine", "Half a cosine down to a fraction of the rate.", fall_rows, need_total, cosine_rate};
+static const lr_rule linear        = {"linear", "A straight line down to a fraction of the rate.", fall_rows, need_total, linear_rate};
 static const lr_rule warmup        = {"WarmupLR", "A rise, then the highest rate.", warmup_rows, NULL, warmup_rate};
 static const lr_rule warmup_decay  = {"WarmupDecayLR", "A rise, then a straight line down to the lowest rate.", warmup_decay_rows, need_total, warmup_decay_rate};
 static const lr_rule warmup_cosine = {"WarmupCosineLR", "A rise, then half a cosine.", warmup_cosine_rows, need_total, warmup_cosine_rate};
-static const lr_rule one_cycle     = {"OneCycle", "Up, down, and then slowly further down.", one_cycle_rows, check_one_cycle, one_cycle_rate};
+static const lr_rule one_cycle     = {"OneCycle", "Up, down, then slowly further down.", one_cycle_rows, check_one_cycle, one_cycle_rate};
 static const lr_rule range_test    = {"LRRangeTest", "Up for ever, to find the highest rate that still trains.", range_test_rows, NULL, range_test_rate};
 /* clang-format on */
 

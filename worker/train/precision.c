@@ -12,31 +12,28 @@ pen_status precision_check(const worker_settings *s, pen_error *why)
 {
     if (s->precision != PRECISION_FP16 && s->loss_scale > 0)
         return why_set(why, PEN_BAD_SETTING,
-                       "loss_scale=%g and precision=%s contradict each other: only fp16 needs one; "
-                       "leave it out, or say precision=fp16",
+                       "loss_scale=%g and precision=%s contradict each other: only fp16 needs a "
+                       "loss scale; omit it, or set precision=fp16",
                        s->loss_scale, worker_precision_name(s->precision));
     if (s->precision == PRECISION_FP16 && !s->applies_loss_scale)
         return why_set(
             why, PEN_BAD_SETTING,
-            "precision=fp16 needs a program that multiplies its loss by step.loss_scale, "
-            "and this one does not say that it does: multiply, and give pen_init() the "
-            "setting applies_loss_scale=yes; or use precision=bf16");
+            "precision=fp16 needs a program that multiplies its loss by step.loss_scale: multiply "
+            "it, and give pen_init() the setting applies_loss_scale=yes; or use precision=bf16");
     if (s->precision != PRECISION_FP16 || s->loss_scale > 0) return PEN_OK;
     if (ldexp(1, (int)s->loss_scale_power) < s->loss_scale_min)
         return why_set(why, PEN_BAD_SETTING,
-                       "loss_scale_min=%g is more than the first loss scale, 2 to the power of "
+                       "loss_scale_min=%g is above the first loss scale, 2 to the power of "
                        "loss_scale_power=%llu",
                        s->loss_scale_min, (unsigned long long)s->loss_scale_power);
     if (!s->skip)
         return why_set(why, PEN_BAD_SETTING,
-                       "precision=fp16 and skip=no contradict each other: a loss scale that looks "
-                       "for the largest one that fits overflows now and then; say loss_scale=1024, "
-                       "or skip=yes");
+                       "precision=fp16 and skip=no contradict each other: a dynamic loss scale "
+                       "overflows now and then; set loss_scale=1024, or skip=yes");
     if (s->workers_max > 0 || s->on_worker_loss == LOSS_WAIT)
         return why_set(why, PEN_BAD_SETTING,
-                       "precision=fp16 with workers that come later needs a fixed loss scale, "
-                       "because they cannot know where a changing one is: say loss_scale=1024, or "
-                       "use bf16");
+                       "precision=fp16 with workers that join later needs a fixed loss scale, "
+                       "because they cannot know a dynamic one: set loss_scale=1024, or use bf16");
     return PEN_OK;
 }
 
@@ -76,12 +73,11 @@ pen_status precision_check_group(const pen_ctx *ctx, const char *group, exchange
                                  pen_error *why)
 {
     if (!ctx->step.scale.is_dynamic || rule == EXCHANGE_DECIDE) return PEN_OK;
-    return why_set(
-        why, PEN_BAD_SETTING,
-        "group '%s' applies each gradient by itself, and precision=fp16 with a loss scale "
-        "that changes skips whole steps: say loss_scale=1024, or train it with sync=bsp "
-        "and commit=decide",
-        group);
+    return why_set(why, PEN_BAD_SETTING,
+                   "group '%s' applies each gradient by itself, but precision=fp16 with a dynamic "
+                   "loss scale skips whole steps: set loss_scale=1024, or train the group with "
+                   "sync=bsp and commit=decide",
+                   group);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -92,13 +88,12 @@ static pen_status at_minimum(pen_ctx *ctx, pen_error *why)
     const char *name          = o->has_bad ? ctx->model.tensor[o->bad_tensor]->name : NULL;
     if (name == NULL) {
         why_set(why, PEN_INVALID_ARGUMENT,
-                "step %lld overflowed in its norm, and the loss scale is at its minimum, %g "
-                "(loss_scale_min)",
+                "step %lld overflowed in its norm at the minimum loss scale, %g (loss_scale_min)",
                 step, ctx->step.scale.min);
         return why->status;
     }
     why_set(why, PEN_INVALID_ARGUMENT,
-            "step %lld overflowed in '%s' on rank %d, and the loss scale is at its minimum, %g "
+            "step %lld overflowed in '%s' on rank %d at the minimum loss scale, %g "
             "(loss_scale_min): the gradient itself is not finite, or too large for 16 bits",
             step, name, o->bad_rank, ctx->step.scale.min);
     why_culprit(why, PEN_WORKER, o->bad_rank, step, name);

@@ -1,6 +1,7 @@
 /* reducer.c - the layout of the buckets, and which of them is summed when. */
 #include "worker/train/reducer.h"
 
+#include "common/base/arrays.h"
 #include "common/base/segment.h"
 #include "common/base/trace.h"
 #include "common/base/why.h"
@@ -34,6 +35,7 @@ struct reducer {
     float *in, *out;                   /* without buffers */
     size_t elements;                   /* of each */
     size_t largest, largest_own;       /* elements of a bucket, and of this member's part of one */
+    void *arrays;                      /* all below that have a size */
     size_t *start;                     /* [n] of each gradient, in `in` */
     size_t *sum_start;                 /* [n] of its sum, in `out` */
     size_t *counts;                    /* [n * size]; NULL: no owners */
@@ -262,14 +264,7 @@ void reducer_destroy(reducer *r)
     segment_free(r->in);
     segment_free(r->out);
     if (r->out != NULL) count_bytes(r, -(int64_t)(2 * r->elements * sizeof *r->in));
-    free(r->start);
-    free(r->sum_start);
-    free(r->counts);
-    free(r->laid);
-    free(r->where);
-    free(r->order);
-    free(r->gradient);
-    free(r->bucket);
+    free(r->arrays);
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->ended);
     free(r);
@@ -277,19 +272,13 @@ void reducer_destroy(reducer *r)
 
 static bool make_tables(reducer *r)
 {
-    const size_t n = (size_t)r->setup.n + 1;
-    r->start       = calloc(n, sizeof *r->start);
-    r->sum_start   = calloc(n, sizeof *r->sum_start);
-    r->laid        = calloc(n, sizeof *r->laid);
-    r->where       = calloc(n, sizeof *r->where);
-    r->order       = calloc(n, sizeof *r->order);
-    r->gradient    = calloc(n, sizeof *r->gradient);
-    r->bucket      = calloc(n, sizeof *r->bucket);
-    if (r->setup.owner != NULL) {
-        r->counts = calloc(n * (size_t)r->setup.size, sizeof *r->counts);
-        if (r->counts == NULL) return false;
-    }
-    return r->start && r->sum_start && r->laid && r->where && r->order && r->gradient && r->bucket;
+    const size_t n       = (size_t)r->setup.n + 1;
+    const size_t members = r->setup.owner != NULL ? (size_t)r->setup.size : 0;
+    r->arrays            = ARRAYS_NEW(ARRAY(r->start, n), ARRAY(r->sum_start, n), ARRAY(r->laid, n),
+                                      ARRAY(r->where, n), ARRAY(r->order, n), ARRAY(r->gradient, n),
+                                      ARRAY(r->bucket, n), ARRAY(r->counts, n * members));
+    if (members == 0) r->counts = NULL;
+    return r->arrays != NULL;
 }
 
 static pen_status make_room(reducer *r, pen_error *why)

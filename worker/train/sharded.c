@@ -99,15 +99,11 @@ static pen_status sharded_restored(strategy *base, int64_t applied, pen_error *w
 static pen_status do_verb(sharded *s, request *r, pen_error *why)
 {
     const pen_tensor *x = r->u.verb.tensor;
-    if (r->u.verb.verb != EXCHANGE_PULL)
-        return why_set(why, PEN_UNSUPPORTED,
-                       "a push of '%s': mode=%s has no servers to push to; use pen_ready() and "
-                       "pen_step_end(), or a mode with servers",
-                       x->name, context_mode_name(s->ctx));
+    if (r->u.verb.verb != EXCHANGE_PULL) return strategy_refuse_push(x, why);
     if (s->apart[x->index])
         return why_set(why, PEN_UNSUPPORTED,
-                       "a pull of '%s': its values are spread over the workers; use pen_use() and "
-                       "pen_view()",
+                       "cannot pull '%s': its values are sharded over the workers; use pen_use() "
+                       "and pen_view()",
                        x->name);
     if (r->u.verb.to != x->param) memcpy(r->u.verb.to, x->param, x->bytes);
     r->result.count   = x->bytes;
@@ -132,17 +128,6 @@ static void sharded_start(strategy *base, request *r)
     strategy_end(r, status, &why);
 }
 
-static pen_status sharded_use(strategy *base, const pen_unit *u, pen_phase phase, int64_t step,
-                              pen_error *why)
-{
-    return sharded_units_use((sharded *)base, u, phase, step, why);
-}
-
-static void sharded_release(strategy *base, const pen_unit *u, pen_phase phase)
-{
-    sharded_units_release((sharded *)base, u, phase);
-}
-
 static void sharded_close(strategy *base)
 {
     sharded *s = (sharded *)base;
@@ -161,8 +146,8 @@ pen_status sharded_open(pen_ctx *ctx, pen_error *why)
                                      .start     = sharded_start,
                                      .step_open = sharded_step_open,
                                      .ready     = sharded_ready,
-                                     .use       = sharded_use,
-                                     .release   = sharded_release,
+                                     .use       = sharded_units_use,
+                                     .release   = sharded_units_release,
                                      .close     = sharded_close};
     const worker_settings *set    = &ctx->settings;
     sharded *s                    = calloc(1, sizeof *s);

@@ -34,9 +34,10 @@ typedef struct sharded {
     int n, *ranks;  /* everybody */
     int size, rank; /* of those that share a copy, and in it */
 
-    sharded_range *range; /* [n_tensors * size] */
-    sharded_range *own;   /* [n_tensors] */
-    bool *apart;          /* [n_tensors] its values are here only while its unit is */
+    void *arrays, *pieces; /* all below that have a size: by tensor, by piece */
+    sharded_range *range;  /* [n_tensors * size] */
+    sharded_range *own;    /* [n_tensors] */
+    bool *apart;           /* [n_tensors] its values are here only while its unit is */
     replica *replica;
     agreement agreement;
 
@@ -84,10 +85,10 @@ pen_status sharded_gather_all(sharded *s, pen_error *why);
 /* ---- sharded_units.c ------------------------------------------------------------------------- */
 pen_status sharded_units_create(sharded *s, pen_error *why);
 void sharded_units_destroy(sharded *s);
-/* As strategy_ops.use and release. */
-pen_status sharded_units_use(sharded *s, const pen_unit *unit, pen_phase phase, int64_t step,
+/* strategy_ops.use and release. */
+pen_status sharded_units_use(strategy *s, const pen_unit *unit, pen_phase phase, int64_t step,
                              pen_error *why);
-void sharded_units_release(sharded *s, const pen_unit *unit, pen_phase phase);
+void sharded_units_release(strategy *s, const pen_unit *unit, pen_phase phase);
 void sharded_units_step_end(sharded *s); /* own ranges have changed */
 
 /* ---- sharded_memory.c ------------------------------------------------------------------------ */

@@ -1,6 +1,7 @@
 /* sharded_setup.c - who shares a copy of the state, who owns which part of it, and the memory for that. */
 #include "worker/train/sharded_internal.h"
 
+#include "common/base/arrays.h"
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "worker/tensor/held.h"
@@ -22,21 +23,14 @@ static pen_status make_group(pen_ctx *ctx, const pen_group *like, pen_group **ou
 static pen_status check_nodes(sharded *s, const pen_group *node, pen_error *why)
 {
     int32_t own = node->size, *all = calloc((size_t)s->n, sizeof *all);
-    const coll_call call = {.kind  = COLL_ALL_GATHER,
-                            .dtype = PEN_I32,
-                            .n     = 1,
-                            .in    = &own,
-                            .out   = all,
-                            .scale = 1,
-                            .label = "workers of each node"};
     if (all == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", s->n);
-    talk_begin(&s->everyone, &call);
+    talk_gather(&s->everyone, PEN_I32, 1, NULL, &own, all, "workers of each node");
     pen_status status = talk_wait(&s->everyone, why);
     for (int i = 1; i < s->n && status == PEN_OK; i++)
         if (all[i] != all[0])
             status = why_set(why, PEN_UNSUPPORTED,
-                             "mode=%s needs equally many workers on all nodes: rank %d is on one "
-                             "of %d, rank %d on one of %d; use mode=zero%d",
+                             "mode=%s needs the same number of workers on all nodes: the node of "
+                             "rank %d has %d, that of rank %d has %d; use mode=zero%d",
                              context_mode_name(s->ctx), s->ranks[0], all[0], s->ranks[i], all[i],
                              s->stage);
     free(all);
@@ -70,16 +64,16 @@ static pen_status make_groups(sharded *s, pen_error *why)
 /* ---- whose is what --------------------------------------------------------------------------- */
 static pen_status make_ranges(sharded *s, pen_error *why)
 {
-    const model *m     = &s->ctx->model;
-    const size_t n     = m->n_tensors;
-    uint64_t *elements = calloc(n, sizeof *elements);
-    bool *trained      = calloc(n, sizeof *trained);
-    s->range           = calloc(n * (size_t)s->size, sizeof *s->range);
-    s->own             = calloc(n, sizeof *s->own);
-    s->apart           = calloc(n, sizeof *s->apart);
-    pen_status status  = PEN_NO_MEMORY;
-    if (elements != NULL && trained != NULL && s->range != NULL && s->own != NULL &&
-        s->apart != NULL) {
+    const model *m = &s->ctx->model;
+    const size_t n = m->n_tensors;
+    uint64_t *elements;
+    bool *trained;
+    void *wanted = ARRAYS_NEW(ARRAY(elements, n), ARRAY(trained, n));
+    s->arrays =
+        ARRAYS_NEW(ARRAY(s->range, n * (size_t)s->size), ARRAY(s->own, n), ARRAY(s->apart, n),
+                   ARRAY(s->first, n + 1), ARRAY(s->sum, n), ARRAY(s->dest, n));
+    pen_status status = PEN_NO_MEMORY;
+    if (wanted != NULL && s->arrays != NULL) {
         for (size_t i = 0; i < n; i++) {
             elements[i] = m->tensor[i]->elements;
             trained[i]  = m->tensor[i]->trained;
@@ -88,8 +82,7 @@ static pen_status make_ranges(sharded *s, pen_error *why)
         status = sharded_cut(m->n_tensors, elements, trained, s->size, s->range, why);
         for (size_t i = 0; i < n; i++) s->own[i] = s->range[i * (size_t)s->size + (size_t)s->rank];
     }
-    free(elements);
-    free(trained);
+    free(wanted);
     return status == PEN_OK ? status
                             : why_set(why, status, "no memory for the parts of %zu tensors", n);
 }
@@ -138,11 +131,9 @@ static pen_status make_pieces(sharded *s, pen_error *why)
         return why_set(why, PEN_BAD_SETTING,
                        "reduce_bucket=%llu cuts the model into too many pieces; make it larger",
                        (unsigned long long)s->ctx->settings.reduce_bucket);
-    s->piece = calloc(n + 1, sizeof *s->piece);
-    s->first = calloc((size_t)m->n_tensors + 1, sizeof *s->first);
-    s->sum   = calloc(m->n_tensors, sizeof *s->sum);
-    s->dest  = calloc(m->n_tensors, sizeof *s->dest);
-    if (s->piece == NULL || s->first == NULL || s->sum == NULL || s->dest == NULL)
+    s->pieces = ARRAYS_NEW(ARRAY(s->piece, n + 1), ARRAY(s->piece_name, n + 1),
+                           ARRAY(s->piece_owner, n + 1));
+    if (s->pieces == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %llu pieces of gradients",
                        (unsigned long long)n);
     for (uint32_t i = 0; i < m->n_tensors; i++) {
@@ -158,36 +149,29 @@ static pen_status make_reducer(sharded *s, pen_error *why)
 {
     const worker_settings *o = &s->ctx->settings;
     uint64_t *elements       = calloc((size_t)s->n_pieces + 1, sizeof *elements);
-    const char **name        = calloc((size_t)s->n_pieces + 1, sizeof *name);
-    int *owner               = calloc((size_t)s->n_pieces + 1, sizeof *owner);
-    pen_status status        = PEN_NO_MEMORY;
-    if (elements == NULL || name == NULL || owner == NULL) {
-        why_set(why, status, "no memory for %u pieces of gradients", s->n_pieces);
-    } else {
-        for (uint32_t i = 0; i < s->n_pieces; i++) {
-            elements[i] = s->piece[i].count;
-            owner[i]    = s->piece[i].owner;
-            name[i]     = s->ctx->model.tensor[s->piece[i].tensor]->name;
-        }
-        const uint64_t bound      = o->reduce_bucket * sizeof(float);
-        const reducer_setup setup = {.n            = s->n_pieces,
-                                     .elements     = elements,
-                                     .name         = name,
-                                     .first_bytes  = bound > 0 ? bound : o->bucket_first_bytes,
-                                     .bucket_bytes = bound > 0 ? bound : o->bucket_bytes,
-                                     .owner        = owner,
-                                     .size         = s->size,
-                                     .rank         = s->rank,
-                                     .submit       = talk_submit,
-                                     .n_buffers    = BUFFERS,
-                                     .stats        = &s->ctx->stats,
-                                     .summed       = sharded_take_sum,
-                                     .user         = &s->sums};
-        status                    = reducer_create(&setup, &s->reducer, why);
+    if (elements == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %u pieces of gradients", s->n_pieces);
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        elements[i]       = s->piece[i].count;
+        s->piece_owner[i] = s->piece[i].owner;
+        s->piece_name[i]  = s->ctx->model.tensor[s->piece[i].tensor]->name;
     }
+    const uint64_t bound      = o->reduce_bucket * sizeof(float);
+    const reducer_setup setup = {.n            = s->n_pieces,
+                                 .elements     = elements,
+                                 .name         = s->piece_name,
+                                 .first_bytes  = bound > 0 ? bound : o->bucket_first_bytes,
+                                 .bucket_bytes = bound > 0 ? bound : o->bucket_bytes,
+                                 .owner        = s->piece_owner,
+                                 .size         = s->size,
+                                 .rank         = s->rank,
+                                 .submit       = talk_submit,
+                                 .n_buffers    = BUFFERS,
+                                 .stats        = &s->ctx->stats,
+                                 .summed       = sharded_take_sum,
+                                 .user         = &s->sums};
+    const pen_status status   = reducer_create(&setup, &s->reducer, why);
     free(elements);
-    s->piece_name  = name;
-    s->piece_owner = owner;
     return status;
 }
 
@@ -252,8 +236,6 @@ static void free_sums(sharded *s)
     const model *m = &s->ctx->model;
     for (uint32_t i = 0; s->sum != NULL && i < m->n_tensors; i++)
         sharded_let_go(s, s->sum[i], s->own[i].count * sizeof(float), STAT_GRAD_BYTES);
-    free(s->sum);
-    free(s->dest);
 }
 
 void sharded_tear_down(sharded *s)
@@ -264,13 +246,8 @@ void sharded_tear_down(sharded *s)
     sharded_units_destroy(s);
     replica_destroy(s->replica);
     agreement_fini(&s->agreement);
-    free(s->piece);
-    free(s->piece_name);
-    free(s->piece_owner);
-    free(s->first);
+    free(s->pieces);
+    free(s->arrays);
     free(s->is_bad);
-    free(s->range);
-    free(s->own);
-    free(s->apart);
     free(s->ranks);
 }

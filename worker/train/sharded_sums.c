@@ -144,20 +144,6 @@ typedef struct { /* what owners tell of their sums: one number more than blocks 
     double *own, *all;
 } told;
 
-static pen_status tell(sharded *s, told *t, pen_error *why)
-{
-    const coll_call call = {.kind   = COLL_ALL_GATHER,
-                            .dtype  = PEN_F64,
-                            .n      = t->counts[s->rank],
-                            .in     = t->own,
-                            .out    = t->all,
-                            .counts = t->counts,
-                            .scale  = 1,
-                            .label  = "sums of squares"};
-    talk_begin(&s->sums, &call);
-    return talk_wait(&s->sums, why);
-}
-
 static pen_status make_told(const sharded *s, told *t, pen_error *why)
 {
     size_t all = 0;
@@ -184,7 +170,9 @@ static pen_status exchange_sums(sharded *s, double weight_sum, pen_error *why)
         replica_measure(s->replica, weight_sum, &bad);
         t.own[0] = bad;
         replica_pack(s->replica, s->range + s->rank, (size_t)s->size, t.own + 1);
-        status = tell(s, &t, why);
+        talk_gather(&s->sums, PEN_F64, t.counts[s->rank], t.counts, t.own, t.all,
+                    "sums of squares");
+        status = talk_wait(&s->sums, why);
     }
     const double *at = t.all;
     for (int m = 0; m < s->size && status == PEN_OK; m++) {
@@ -204,23 +192,14 @@ static pen_status find_culprit(sharded *s, uint32_t chunk, int32_t *at, pen_erro
     int32_t lowest = s->n, own = s->n;
     for (int i = 0; i < s->n; i++)
         if (s->ranks[i] == s->ctx->env.rank && s->is_bad[chunk]) own = i;
-    const coll_call call = {.kind  = COLL_ALL_REDUCE,
-                            .op    = PEN_MIN,
-                            .dtype = PEN_I32,
-                            .n     = 1,
-                            .in    = &own,
-                            .out   = &lowest,
-                            .scale = 1,
-                            .label = "whose gradient is not finite"};
-    talk_begin(&s->everyone, &call);
-    if (talk_wait(&s->everyone, why) != PEN_OK) return why->status;
+    if (talk_lowest(&s->everyone, own, &lowest, "whose gradient is not finite", why) != PEN_OK)
+        return why->status;
     if (lowest < s->n) *at = lowest;
     return PEN_OK;
 }
 
 pen_status sharded_decide(sharded *s, double weight_sum, wire_decision *decision, pen_error *why)
 {
-    exchange_outcome *outcome = &s->ctx->step.outcome;
     uint32_t bad_chunk;
     int32_t bad_rank = -1;
     if (exchange_sums(s, weight_sum, why) != PEN_OK) return why->status;
@@ -228,13 +207,9 @@ pen_status sharded_decide(sharded *s, double weight_sum, wire_decision *decision
     if (is_bad) {
         int32_t at = agreement_last_with_weight(&s->agreement);
         if (find_culprit(s, bad_chunk, &at, why) != PEN_OK) return why->status;
-        bad_rank            = s->ranks[at];
-        outcome->bad_tensor = replica_plan(s->replica)->chunk[bad_chunk].tensor;
+        bad_rank                        = s->ranks[at];
+        s->ctx->step.outcome.bad_tensor = replica_plan(s->replica)->chunk[bad_chunk].tensor;
     }
-    outcome->outcome  = decision->outcome;
-    outcome->norm     = decision->norm;
-    outcome->clip     = decision->clip;
-    outcome->has_bad  = is_bad;
-    outcome->bad_rank = bad_rank;
+    strategy_note_decision(s->ctx, decision, is_bad, bad_rank);
     return PEN_OK;
 }

@@ -14,10 +14,8 @@
 #include <stdlib.h>
 
 typedef struct {
-    sharded_units *owner;
-    uint32_t unit;
-    uint32_t in_progress; /* calls; under the lock, as is: */
-    pen_error failure;    /* of the first one that failed */
+    talk calls;        /* of the newest fetch */
+    pen_error failure; /* of that fetch; status OK: none */
 } unit_slot;
 
 struct sharded_units {
@@ -27,8 +25,6 @@ struct sharded_units {
     unit_slot *slot;          /* [n] */
     uint32_t *begun, n_begun; /* [n] fetches whose arrival has not been told, in order */
     pthread_mutex_t calls;    /* of the program's threads: one at a time */
-    pthread_mutex_t lock;     /* of slots; calls end on any thread */
-    pthread_cond_t ended;
 };
 
 static const pen_unit *unit_of(const sharded_units *u, uint32_t number)
@@ -37,27 +33,6 @@ static const pen_unit *unit_of(const sharded_units *u, uint32_t number)
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
-static void end_call(void *user, pen_status status, const pen_error *why)
-{
-    unit_slot *slot  = user;
-    sharded_units *u = slot->owner;
-    pthread_mutex_lock(&u->lock);
-    if (status != PEN_OK && slot->failure.status == PEN_OK) {
-        slot->failure        = why != NULL ? *why : (pen_error){.rank = -1, .step = -1};
-        slot->failure.status = status;
-    }
-    slot->in_progress--;
-    pthread_cond_broadcast(&u->ended);
-    pthread_mutex_unlock(&u->lock);
-}
-
-static void count_call(unit_slot *slot)
-{
-    pthread_mutex_lock(&slot->owner->lock);
-    slot->in_progress++;
-    pthread_mutex_unlock(&slot->owner->lock);
-}
-
 static void gather_tensor(sharded_units *u, unit_slot *slot, pen_tensor *x)
 {
     sharded *s         = u->s;
@@ -67,23 +42,16 @@ static void gather_tensor(sharded_units *u, unit_slot *slot, pen_tensor *x)
     pen_status status = counts != NULL
                             ? held_param(x, &why)
                             : why_set(&why, PEN_NO_MEMORY, "no memory to gather '%s'", x->name);
-    count_call(slot);
     if (status == PEN_OK) {
         const sharded_range *range = &s->range[(size_t)x->index * (size_t)s->size];
         char *own                  = (char *)x->param + s->own[x->index].start * width;
         for (int m = 0; m < s->size; m++) counts[m] = range[m].count * width;
         replica_values(s->replica, x, own);
-        const coll_call call = {.kind   = COLL_ALL_GATHER,
-                                .dtype  = PEN_U8,
-                                .n      = counts[s->rank],
-                                .in     = own,
-                                .out    = x->param,
-                                .counts = counts,
-                                .scale  = 1,
-                                .label  = x->name};
-        status               = talk_submit(&s->values, &call, end_call, slot, &why);
+        talk_gather(&slot->calls, PEN_U8, counts[s->rank], counts, own, x->param, x->name);
+    } else {
+        talk_count(&slot->calls);
+        talk_end(&slot->calls, status, &why);
     }
-    if (status != PEN_OK) end_call(slot, status, &why);
     free(counts);
 }
 
@@ -107,22 +75,15 @@ static void drop_unit(void *user, uint32_t number)
 }
 
 /* ---- arrivals -------------------------------------------------------------------------------- */
-static void wait_for(sharded_units *u, const unit_slot *slot)
-{
-    pthread_mutex_lock(&u->lock);
-    while (slot->in_progress > 0) pthread_cond_wait(&u->ended, &u->lock); /* calls have deadlines */
-    pthread_mutex_unlock(&u->lock);
-}
-
 /* The oldest fetch; it may lead to another, which is then the newest. */
 static void tell_arrival(sharded_units *u)
 {
-    const uint32_t number = u->begun[0];
-    unit_slot *slot       = &u->slot[number];
-    wait_for(u, slot);
+    const uint32_t number   = u->begun[0];
+    unit_slot *slot         = &u->slot[number];
+    const pen_status status = talk_wait(&slot->calls, &slot->failure); /* calls have deadlines */
     u->n_begun--;
     for (uint32_t i = 0; i < u->n_begun; i++) u->begun[i] = u->begun[i + 1];
-    if (slot->failure.status == PEN_OK) {
+    if (status == PEN_OK) {
         residency_arrived(u->residency, number);
         return;
     }
@@ -130,10 +91,10 @@ static void tell_arrival(sharded_units *u)
     residency_failed(u->residency, number);
 }
 
-pen_status sharded_units_use(sharded *s, const pen_unit *unit, pen_phase phase, int64_t step,
+pen_status sharded_units_use(strategy *s, const pen_unit *unit, pen_phase phase, int64_t step,
                              pen_error *why)
 {
-    sharded_units *u  = s->units;
+    sharded_units *u  = ((sharded *)s)->units;
     pen_status status = PEN_OK;
     if (u == NULL || unit->moving == 0) return PEN_OK;
     pthread_mutex_lock(&u->calls);
@@ -149,9 +110,9 @@ pen_status sharded_units_use(sharded *s, const pen_unit *unit, pen_phase phase, 
     return status;
 }
 
-void sharded_units_release(sharded *s, const pen_unit *unit, pen_phase phase)
+void sharded_units_release(strategy *s, const pen_unit *unit, pen_phase phase)
 {
-    sharded_units *u = s->units;
+    sharded_units *u = ((sharded *)s)->units;
     if (u == NULL || unit->moving == 0) return;
     pthread_mutex_lock(&u->calls);
     residency_release(u->residency, unit->index, phase);
@@ -178,8 +139,6 @@ pen_status sharded_units_create(sharded *s, pen_error *why)
     sharded_units *u = calloc(1, sizeof *u);
     if (u == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for units");
     pthread_mutex_init(&u->calls, NULL);
-    pthread_mutex_init(&u->lock, NULL);
-    pthread_cond_init(&u->ended, NULL);
     s->units = u;
     u->s     = s;
     u->n     = s->ctx->model.units.n;
@@ -187,7 +146,10 @@ pen_status sharded_units_create(sharded *s, pen_error *why)
     u->begun = calloc((size_t)u->n + 1, sizeof *u->begun);
     if (u->slot == NULL || u->begun == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %u units", u->n);
-    for (uint32_t i = 0; i < u->n; i++) u->slot[i] = (unit_slot){.owner = u, .unit = i};
+    for (uint32_t i = 0; i < u->n; i++) {
+        talk_init(&u->slot[i].calls, s->ctx);
+        u->slot[i].calls.group = s->values.group;
+    }
     u->residency = unit_residency(s->ctx, fetch_unit, drop_unit, u, why);
     return u->residency != NULL ? PEN_OK : why->status;
 }
@@ -197,9 +159,9 @@ void sharded_units_destroy(sharded *s)
     sharded_units *u = s->units;
     if (u == NULL) return;
     residency_destroy(u->residency);
-    pthread_cond_destroy(&u->ended);
-    pthread_mutex_destroy(&u->lock);
     pthread_mutex_destroy(&u->calls);
+    for (uint32_t i = 0; u->slot != NULL && u->begun != NULL && i < u->n; i++)
+        talk_fini(&u->slot[i].calls);
     free(u->slot);
     free(u->begun);
     free(u);

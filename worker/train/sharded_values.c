@@ -108,15 +108,7 @@ static void begin_gather(sharded *s, const sharded_run *r)
         replica_values(s->replica, y, own + at);
         at += s->own[y->index].count * width_of(y);
     }
-    const coll_call call = {.kind   = COLL_ALL_GATHER,
-                            .dtype  = PEN_U8,
-                            .n      = r->counts[s->rank],
-                            .in     = own,
-                            .out    = all,
-                            .counts = r->counts,
-                            .scale  = 1,
-                            .label  = x->name};
-    talk_begin(&s->values, &call);
+    talk_gather(&s->values, PEN_U8, r->counts[s->rank], r->counts, own, all, x->name);
 }
 
 static void unpack(const sharded *s, const sharded_run *r)
@@ -164,15 +156,8 @@ static pen_status update_whole(sharded *s, const pen_tensor *x, double lr, doubl
     for (int part = 0; part < 2 && status == PEN_OK; part++) { /* of parameters, of the update */
         for (int m = 0; m < s->size; m++) counts[m] = blocks_of(range_of(s, x->index, m)->count);
         if (part == 0) at = replica_begin_whole(s->replica, x, lr, gscale, own, own + all + 1);
-        const coll_call call = {.kind   = COLL_ALL_GATHER,
-                                .dtype  = PEN_F64,
-                                .n      = at,
-                                .in     = own + (size_t)part * (all + 1),
-                                .out    = sums + (size_t)part * all,
-                                .counts = counts,
-                                .scale  = 1,
-                                .label  = x->name};
-        talk_begin(&s->sums, &call);
+        talk_gather(&s->sums, PEN_F64, at, counts, own + (size_t)part * (all + 1),
+                    sums + (size_t)part * all, x->name);
         status = talk_wait(&s->sums, why);
     }
     double norm[2] = {0};

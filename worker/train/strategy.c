@@ -1,6 +1,7 @@
 /* strategy.c - what all strategies share. */
 #include "worker/train/strategy.h"
 
+#include "common/base/why.h"
 #include "worker/context.h"
 
 void strategy_init(strategy *s, const strategy_ops *ops, pen_ctx *ctx)
@@ -17,6 +18,24 @@ void strategy_close(pen_ctx *ctx)
     ctx->strategy = NULL;
     pthread_mutex_destroy(&s->lock);
     s->ops->close(s);
+}
+
+void strategy_note_decision(pen_ctx *ctx, const wire_decision *d, bool is_bad, int32_t bad_rank)
+{
+    exchange_outcome *outcome = &ctx->step.outcome;
+    outcome->outcome          = d->outcome;
+    outcome->norm             = d->norm;
+    outcome->clip             = d->clip;
+    outcome->has_bad          = is_bad;
+    outcome->bad_rank         = bad_rank;
+}
+
+pen_status strategy_refuse_push(const pen_tensor *t, pen_error *why)
+{
+    return why_set(why, PEN_UNSUPPORTED,
+                   "cannot push '%s': mode=%s has no servers; use pen_ready() and pen_step_end(), "
+                   "or a mode with servers",
+                   t->name, context_mode_name(t->ctx));
 }
 
 void strategy_end(request *r, pen_status status, const pen_error *why)

@@ -59,6 +59,10 @@ void strategy_init(strategy *s, const strategy_ops *ops, pen_ctx *ctx); /* sets 
 /* r has ended with status; its lazy verdict too, if nobody was told yet. */
 void strategy_end(request *r, pen_status status, const pen_error *why);
 
+/* The step's outcome, as decided; bad_tensor is the caller's to set. */
+void strategy_note_decision(pen_ctx *ctx, const wire_decision *d, bool is_bad, int32_t bad_rank);
+pen_status strategy_refuse_push(const pen_tensor *t, pen_error *why); /* there are no servers */
+
 pen_status ps_open(pen_ctx *ctx, pen_error *why);
 pen_status two_level_open(pen_ctx *ctx, pen_error *why);
 pen_status allreduce_open(pen_ctx *ctx, pen_error *why);

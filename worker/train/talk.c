@@ -66,6 +66,34 @@ pen_status talk_wait(talk *t, pen_error *why)
     return status;
 }
 
+void talk_gather(talk *t, pen_dtype dtype, size_t n, const size_t *counts, const void *in,
+                 void *out, const char *label)
+{
+    const coll_call call = {.kind   = COLL_ALL_GATHER,
+                            .dtype  = dtype,
+                            .n      = n,
+                            .in     = in,
+                            .out    = out,
+                            .counts = counts,
+                            .scale  = 1,
+                            .label  = label};
+    talk_begin(t, &call);
+}
+
+pen_status talk_lowest(talk *t, int32_t own, int32_t *lowest, const char *label, pen_error *why)
+{
+    const coll_call call = {.kind  = COLL_ALL_REDUCE,
+                            .op    = PEN_MIN,
+                            .dtype = PEN_I32,
+                            .n     = 1,
+                            .in    = &own,
+                            .out   = lowest,
+                            .scale = 1,
+                            .label = label};
+    talk_begin(t, &call);
+    return talk_wait(t, why);
+}
+
 pen_status talk_broadcast(talk *t, void *data, size_t bytes, const char *label, pen_error *why)
 {
     const coll_call call = {.kind  = COLL_BROADCAST,

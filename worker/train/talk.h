@@ -34,7 +34,14 @@ void talk_count(talk *t); /* one more call whose done is, or calls, talk_end() *
 
 pen_status talk_wait(talk *t, pen_error *why);
 
-/* Begins and waits: position 0's bytes are everybody's. */
+/* Begins an all_gather of n elements, or of counts[size] by member. */
+void talk_gather(talk *t, pen_dtype dtype, size_t n, const size_t *counts, const void *in,
+                 void *out, const char *label);
+
+/* Begins and waits: the lowest of all members' numbers. */
+pen_status talk_lowest(talk *t, int32_t own, int32_t *lowest, const char *label, pen_error *why);
+
+/* Begins and waits: all members get position 0's bytes. */
 pen_status talk_broadcast(talk *t, void *data, size_t bytes, const char *label, pen_error *why);
 
 /* For all calls of t and of a reducer that submits by it; the first failure. */

@@ -21,6 +21,7 @@
  */
 #include "worker/train/ps.h"
 
+#include "common/base/arrays.h"
 #include "common/base/fp_env.h"
 #include "common/base/log.h"
 #include "common/base/segment.h"
@@ -55,6 +56,7 @@ struct two_level {
     talk talk, everyone; /* the node, and all ranks: only to find out who pushed a NaN */
     int size, rank;      /* of and in the node */
     reducer *reducer;
+    void *arrays;       /* all below that have a size */
     uint32_t n;         /* pieces */
     piece *piece;       /* [n], in the order of the chunks */
     uint32_t *first;    /* [n_tensors + 1] pieces of each tensor */
@@ -86,8 +88,8 @@ static pen_status check_rules(const model *m, pen_error *why)
     for (uint32_t i = 0; i < m->n_tensors; i++)
         if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) != EXCHANGE_DECIDE)
             return why_set(why, PEN_UNSUPPORTED,
-                           "'%s' is of group '%s' with sync=%s: sums of nodes are of gradients of "
-                           "sync=bsp only; use that, or mode=ps-bsp with two_level=no",
+                           "'%s' is in group '%s' with sync=%s, but sums of nodes need sync=bsp; "
+                           "use that, or mode=ps-bsp with two_level=no",
                            m->tensor[i]->name, m->group[m->tensor[i]->desc.group]->name,
                            m->group[m->tensor[i]->desc.group]->sync);
     return PEN_OK;
@@ -107,14 +109,12 @@ static pen_status make_groups(pen_ctx *ctx, two_level *l, pen_error *why)
 
 static bool make_tables(two_level *l, const plan *p, uint32_t n_tensors)
 {
-    const size_t n = (size_t)p->n_chunks + 1;
-    l->piece       = calloc(n, sizeof *l->piece);
-    l->elements    = calloc(n, sizeof *l->elements);
-    l->name        = calloc(n, sizeof *l->name);
-    l->owner       = calloc(n, sizeof *l->owner);
-    l->first       = calloc((size_t)n_tensors + 1, sizeof *l->first);
-    l->counts      = calloc((size_t)l->size, sizeof *l->counts);
-    return l->piece && l->elements && l->name && l->owner && l->first && l->counts;
+    const size_t n       = (size_t)p->n_chunks + 1;
+    const size_t members = (size_t)l->size;
+    l->arrays            = ARRAYS_NEW(ARRAY(l->piece, n), ARRAY(l->elements, n), ARRAY(l->name, n),
+                                      ARRAY(l->owner, n), ARRAY(l->first, (size_t)n_tensors + 1),
+                                      ARRAY(l->counts, members), ARRAY(l->theirs, members));
+    return l->arrays != NULL;
 }
 
 static void list_pieces(two_level *l, const plan *p, const model *m)
@@ -158,8 +158,6 @@ static size_t place_values(two_level *l, const plan *p, const model *m)
 
 static pen_status make_values(two_level *l, size_t bytes, pen_error *why)
 {
-    l->theirs = calloc((size_t)l->size, sizeof *l->theirs);
-    if (l->theirs == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", l->size);
     l->own = segment_alloc(l->counts[l->rank], why);
     if (l->own != NULL) l->all = segment_alloc(bytes, why);
     return l->all != NULL ? PEN_OK : why->status;
@@ -342,15 +340,8 @@ static pen_status wait_for_exchange(pen_req *req, pen_result *result, pen_error 
 
 static pen_status gather_values(two_level *l, pen_error *why)
 {
-    const coll_call call = {.kind   = COLL_ALL_GATHER,
-                            .dtype  = PEN_U8,
-                            .n      = l->counts[l->rank],
-                            .in     = l->own,
-                            .out    = l->all,
-                            .counts = l->counts,
-                            .scale  = 1,
-                            .label  = "new values of a node"};
-    talk_begin(&l->talk, &call);
+    talk_gather(&l->talk, PEN_U8, l->counts[l->rank], l->counts, l->own, l->all,
+                "new values of a node");
     return talk_wait(&l->talk, why);
 }
 
@@ -477,13 +468,7 @@ static void two_level_close(strategy *s)
     reducer_destroy(l->reducer);
     segment_free(l->own);
     segment_free(l->all);
-    free(l->piece);
-    free(l->elements);
-    free(l->name);
-    free(l->owner);
-    free(l->first);
-    free(l->counts);
-    free(l->theirs);
+    free(l->arrays);
     talk_fini(&l->talk);
     talk_fini(&l->everyone);
     ps_fini(&l->ps);

@@ -124,9 +124,9 @@ pen_status device_team_compare(device_team *team, uint64_t seq, bool on_device, 
             atomic_load_explicit(&team->slot[i]->mark, memory_order_acquire) != other)
             continue;
         why_set(why, PEN_MISMATCH,
-                "call %" PRIu64 " differs: rank %d makes it %s memory of a device, rank %d %s", seq,
-                team->ranks[i], on_device ? "without" : "with", team->ranks[team->rank],
-                on_device ? "with it" : "without");
+                "call %" PRIu64 " differs: rank %d uses %s memory, rank %d %s memory", seq,
+                team->ranks[i], on_device ? "host" : "device", team->ranks[team->rank],
+                on_device ? "device" : "host");
         why_culprit(why, PEN_WORKER, team->ranks[i], -1, "");
         return PEN_MISMATCH;
     }
@@ -331,7 +331,7 @@ static pen_status end_stage(device_op *op, pen_error *why)
     op->stage = ENDED;
     if (op->team->words->result == DEVICE_FLAG_CAME) return PEN_OK;
     return why_set(
-        why, PEN_TIMED_OUT, "%s (call %" PRIu64 "): a device waited %.1f s for the others in vain",
+        why, PEN_TIMED_OUT, "%s (call %" PRIu64 "): a device waited %.1f s for the other ranks",
         coll_kind_name(op->call->kind), op->seq, (double)op->team->options.spin_ns / 1e9);
 }
 

@@ -70,7 +70,7 @@ static pen_status open_peer(device_team *team, int who, const char *address, pen
     segment_ref ref = {0};
     void *data      = NULL;
     if (!parse(address, &ref))
-        return why_set(why, PEN_UNREACHABLE, "rank %d gives no address of its devices",
+        return why_set(why, PEN_UNREACHABLE, "rank %d sent no address of its devices",
                        team->ranks[who]);
     pen_status status = segment_map(&ref, sizeof(device_control), &data, why);
     if (status != PEN_OK) return status;
@@ -123,7 +123,7 @@ bool device_find_peers(device_team *team)
 pen_status device_take_slot(device_team *team, pen_error *why)
 {
     device_control *control = team->place->control;
-    if (team->id == 0) return why_set(why, PEN_INVALID_ARGUMENT, "no group has the id 0");
+    if (team->id == 0) return why_set(why, PEN_INVALID_ARGUMENT, "invalid group id 0");
     if (find_slot(control, team->id) != NULL)
         return why_set(why, PEN_WRONG_STATE, "this process already has a team of that group");
     for (unsigned i = 0; i < DEVICE_TEAMS; i++) {
@@ -137,7 +137,7 @@ pen_status device_take_slot(device_team *team, pen_error *why)
         atomic_store_explicit(&control->team[at], team->id, memory_order_release);
         return PEN_OK;
     }
-    return why_set(why, PEN_UNSUPPORTED, "%d groups on devices at a time are the most; free some",
+    return why_set(why, PEN_UNSUPPORTED, "at most %d groups on devices at a time; free some",
                    DEVICE_TEAMS);
 }
 

@@ -171,11 +171,10 @@ static pen_status verdict_stage(device_team *team, device_stream stream, pen_err
     if (!all_are(team, SETUP_TESTED)) return PEN_AGAIN;
     for (int i = 0; i < team->size; i++)
         if (team->slot[i]->unreached >= 0)
-            return why_set(
-                why, PEN_UNSUPPORTED,
-                "the device of rank %d does not reach the memory of rank %d's device: what "
-                "it wrote there came back different; such calls go through host memory",
-                team->ranks[i], team->slot[i]->unreached);
+            return why_set(why, PEN_UNSUPPORTED,
+                           "the device of rank %d cannot reach the memory of rank %d's device: "
+                           "test data came back different; device calls use host memory",
+                           team->ranks[i], team->slot[i]->unreached);
     return PEN_OK;
 }
 

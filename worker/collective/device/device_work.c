@@ -86,7 +86,7 @@ pen_status device_check_counts(const device_op *op, pen_error *why)
             if (sent == got) continue;
             return why_set(why, PEN_MISMATCH,
                            "all_to_all (call %" PRIu64 ") differs: rank %d sends %" PRIu64
-                           " elements to rank %d, which takes %" PRIu64,
+                           " elements to rank %d, which expects %" PRIu64,
                            op->seq, team->ranks[i], sent, team->ranks[j], got);
         }
     }

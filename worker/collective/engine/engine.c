@@ -76,7 +76,7 @@ static pen_status open_links(coll_engine *e, pen_error *why)
         if (node_place_create(&e->place, &reason) == PEN_OK)
             add_address(e, node_place_address(e->place));
         else
-            log_notice("no shared memory, sockets carry collectives: %s", reason.text);
+            log_notice("no shared memory; collectives use sockets: %s", reason.text);
     }
     /* Without a look at the driver: a process that uses no device gets nothing of it. */
     if (e->place != NULL && device_all[0]->event_new != NULL && !device_is_host(device_all[0]) &&
@@ -256,8 +256,10 @@ static pen_status set_peers(coll_engine *e, const coll_member *members, int n, u
         incarnation[i] = members[i].incarnation;
         address[i]     = find_address(&members[i], "tcp:");
         if (address[i][0] == '\0')
-            status = why_set(why, PEN_UNREACHABLE,
-                             "rank %d gave no address for collectives; are all versions equal?", i);
+            status = why_set(
+                why, PEN_UNREACHABLE,
+                "rank %d sent no address for collectives; use one version of Penstock on all ranks",
+                i);
     }
     if (status == PEN_OK) {
         pthread_mutex_lock(&e->mesh_lock);

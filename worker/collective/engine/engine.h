@@ -1,14 +1,14 @@
 /* engine.h - groups and the calls in progress on them; who drives; deadlines; the flight recorder.
  *
  * DESIGN
- * Groups.    pen_group.  The world exists from joining on; pen_group_new() and its kin make others.  A group picks its
- *            path when it is made: all share memory: node; nobody does: wire; else hier.  Calls on device memory take
- *            `device` when all share memory, else they are staged through host memory.
- * Driving.   Calls of a group run one after another in the order they were made.  A blocking caller advances its own
- *            group and sleeps on the doorbell (node) or in poll (mesh); the thread "pen-coll" advances calls that
- *            nobody waits for, and is asleep when there are none.
- * Verdicts.  A call that fails fails its group.  Who notices asks the scheduler (coll_job.fault) and all members get the
- *            first answer as their sentence; without an answer within lease_ms the local sentence stands.
+ * Groups.    pen_group.  The world exists after joining; pen_group_new(), _split() and _shrink() make others.  A new
+ *            group picks its path: node if all members share memory, wire if none do, else hier.  Calls on device
+ *            memory take `device` when all share memory, else they are staged through host memory.
+ * Driving.   Calls of a group run one after another in call order.  A blocking caller advances its own group and sleeps
+ *            on the doorbell (node) or in poll (mesh).  The thread "pen-coll" advances calls that no thread waits for,
+ *            and sleeps when there are none.
+ * Verdicts.  A failed call fails its group.  The member that notices asks the scheduler (coll_job.fault), and all
+ *            members get the first answer as their sentence.  Without an answer within lease_ms the local one stands.
  */
 #ifndef WORKER_COLL_ENGINE_H
 #define WORKER_COLL_ENGINE_H
@@ -23,36 +23,36 @@ typedef struct coll_engine coll_engine;
 
 typedef struct {
     int rank, local_rank, node;
-    int sharing; /* lowest rank of those who can map each other's memory; own: nobody */
+    int sharing; /* lowest rank of those that can map each other's memory; own rank: none can */
     uint64_t incarnation;
     const char *host;
     uint32_t n_addresses;
-    const char *const *address; /* what coll_engine_addresses() gave there */
+    const char *const *address; /* from coll_engine_addresses() of that member */
 } coll_member;
 
-/* What the engine asks of the job; called on any thread; none waits.  All are optional (NULL: alone). */
+/* What the engine needs from the job.  Called on any thread; may not wait.  All are optional (NULL: alone). */
 typedef struct {
-    /* This member's call failed (TIMED_OUT, CORRUPT, ...): coll_engine_fault() follows with the sentence of all. */
+    /* This member's call failed (TIMED_OUT, CORRUPT, ...): coll_engine_fault() follows with everyone's sentence. */
     void (*fault)(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
                   const pen_error *why);
-    /* The call is overdue: the job logs who is waited for, alive or not.  what: "barrier 'epoch end' (call 212)". */
+    /* The call is overdue: the job logs the missing members, alive or not.  what: "barrier 'epoch end' (call 212)". */
     void (*overdue)(
         void *user, const char *what, uint64_t waited_ms, const int *missing, int n,
-        bool is_quiet); /* is_quiet: not logged; the job only looks whether it can end */
-    /* All survivors of the group shall agree who they are: coll_engine_shrunk() follows. */
+        bool is_quiet); /* is_quiet: not logged; the job only checks whether the call can end */
+    /* The survivors of the group must agree on their list: coll_engine_shrunk() follows. */
     void (*shrink)(void *user, uint64_t group, const int *ranks, int n);
-    /* A connection to that worker cannot be made: the job finds one sentence for all. */
+    /* Cannot connect to that worker: the job finds one sentence for all. */
     void (*unreached)(void *user, int rank, const char *address, const char *words);
 } coll_job;
 
-/* What it is made of; all is BORROWED while it lives. */
+/* BORROWED while the engine lives. */
 typedef struct {
-    pen_ctx *ctx; /* of the groups that are made; nobody looks into it here */
+    pen_ctx *ctx; /* of the groups; opaque here */
     const worker_settings *settings;
     const worker_env *env;
     const struct guard *guard; /* may be NULL */
     stat_set *stats;
-    /* The group of all, carried from joining on, at once when alone; NULL when the engine has freed it. */
+    /* The group of all, usable after joining, at once when alone; NULL when the engine has freed it. */
     _Atomic(pen_group *) *world;
     void (*begin_thread)(void); /* first in each thread of the engine */
 } coll_setup;
@@ -61,21 +61,21 @@ pen_status coll_engine_create(const coll_setup *setup, const coll_job *job, void
                               coll_engine **engine, pen_error *why);
 void coll_engine_destroy(coll_engine *engine); /* every call in progress has ended */
 
-/* From time to time, from any thread: takes in what came by the network while no call is in progress, so that
- * strangers at this worker's port cannot make it hoard what they send. */
+/* Now and then, from any thread: reads the network while no call is in progress, so that strangers cannot fill this
+ * worker's memory with what they send. */
 void coll_engine_look(coll_engine *engine);
 
-/* Every connection that the groups made so far need is there.  Any thread. */
+/* Whether all connections that the present groups need are up.  Any thread. */
 bool coll_engine_is_linked(coll_engine *engine);
 
 /* For HELLO, before joining: "tcp://HOST:PORT", "node:...", "cuda:UUID" when there is a device, "host:ID" when one is
- * set, and "same:...", the settings that all members must have alike. */
+ * set, and "same:...", the settings that must be equal on all members. */
 const char *const *coll_engine_addresses(const coll_engine *engine, uint32_t *n);
 
-/* For HELLO: in this process's memory, for who can map it; 0: it shares none. */
+/* For HELLO: a number in this process's memory, for peers that can map it; 0: it shares none. */
 uint64_t coll_engine_number(const coll_engine *engine);
-/* Opens the memory of others, as their addresses say: ranks of those that could be read, and their numbers, [n] each.
- * Returns how many.  Those of another host_id are left out: people have said that they share nothing. */
+/* Opens the memory of others by their addresses: ranks of the readable ones, and their numbers, [n] each.  Returns how
+ * many.  Skips members with another host_id: the user has set them apart. */
 uint32_t coll_engine_prove(const coll_engine *engine, const coll_member *members, int n,
                            int32_t *rank, uint64_t *number);
 

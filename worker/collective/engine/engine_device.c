@@ -152,7 +152,7 @@ static pen_status begin_stage(engine_call *c, pen_error *why)
     s->stream = c->call.stream;
     s->from   = c->call.in;
     s->to     = c->call.out;
-    if (!take_memory(c, s)) return why_set(why, PEN_NO_MEMORY, "no memory to stage a call in");
+    if (!take_memory(c, s)) return why_set(why, PEN_NO_MEMORY, "no memory to stage a call");
     c->call.in  = s->in;
     c->call.out = s->out;
     return copy(s, s->in, s->from, s->in_bytes, why);

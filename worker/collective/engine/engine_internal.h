@@ -1,13 +1,13 @@
 /* engine_internal.h - what the files of the engine share.
  *
  * DESIGN
- * Locks.     `lock` guards groups, their queues and the record; it is never held while a path works or while anything
- *            of others is called.  `mesh_lock` is what mesh.h calls the engine's lock: it is held around every function
- *            of mesh.h and of the wire path.  Nobody takes one while holding the other.
+ * Locks.     `lock` guards groups, their queues and the flight recorder; it is never held while a path works or while
+ *            foreign code is called.  `mesh_lock` is the engine's lock of mesh.h: it is held around every function of
+ *            mesh.h and of the wire path.  No thread holds both.
  * Drivers.   A group is driven by one thread at a time (is_driven): a thread that waits for one of its calls, or
- *            "pen-coll" when nobody does.  A driver marks the group, leaves the lock, advances the path, takes the
- *            lock again and says what came of it.
- * Callbacks. A call that ends is put aside and its callback runs when the lock has been left.
+ *            "pen-coll" when none does.  A driver marks the group, releases the lock, advances the path, takes the
+ *            lock again and records the result.
+ * Callbacks. An ended call is set aside; its callback runs without the lock.
  */
 #ifndef WORKER_COLL_ENGINE_INTERNAL_H
 #define WORKER_COLL_ENGINE_INTERNAL_H
@@ -24,18 +24,17 @@
 #include <stdatomic.h>
 
 enum {
-    ENGINE_NAP_US      = 5000, /* longest sleep: deadlines and news of failures are seen after it */
-    ENGINE_NAP_POLL_US = 100,  /* with two kinds of link, of which only one can be slept on, or with
-                                  a device, whose events wake nobody */
-    ENGINE_ECHO_MS     = 200,  /* a peer that gave up may take that long to say why */
-    ENGINE_FAULT_MS =
-        500, /* the scheduler may take at least that long to find a sentence for all */
-    ENGINE_LOGGED_CALLS = 10, /* after a failure */
+    ENGINE_NAP_US       = 5000, /* longest sleep: deadlines and failures are seen after it */
+    ENGINE_NAP_POLL_US  = 100,  /* with two kinds of link, where a thread can sleep on one only, or
+                                  with a device, whose events wake no thread */
+    ENGINE_ECHO_MS      = 200,  /* how long a peer that gave up may take to explain */
+    ENGINE_FAULT_MS     = 500,  /* minimum wait for the scheduler's verdict */
+    ENGINE_LOGGED_CALLS = 10,   /* after a failure */
     ENGINE_ADDRESSES    = 5,
     ENGINE_ADDRESS_SIZE = 512
 };
 
-/* AGREEING: members learn whether all can reach each other's devices.  STAGING and RETURNING: buffers of a device are
+/* AGREEING: members find out whether all can reach each other's devices.  STAGING and RETURNING: device buffers are
  * copied to or from host memory. */
 typedef enum {
     CALL_QUEUED,
@@ -60,15 +59,15 @@ typedef struct engine_call {
     bool on_mesh;
     struct engine_stage *stage; /* device memory goes through host memory; else NULL */
     const device_ops *ops;      /* of its buffers */
-    coll_call vote;             /* AGREEING: the call that is carried out first */
-    int32_t can, all_can;       /* what it moves */
-    bool is_one_sided;          /* a mismatch that others may not have found */
+    coll_call vote;             /* AGREEING: the call that runs first */
+    int32_t can, all_can;       /* its input and output */
+    bool is_one_sided;          /* a mismatch that other members may not have found */
     uint64_t seq, begun_ms, deadline_ms, warn_at_ms, tell_at_ms, report_at_ms, fault_until_ms;
     uint64_t begun_ns, since_ns; /* for the timeline, and for the counters; 0: off */
     bool is_reported;            /* the job knows that it failed here */
     uint64_t entry;              /* of the record */
     pen_status status;
-    coll_done_fn done; /* NULL: a thread waits for it, who owns it */
+    coll_done_fn done; /* NULL: the waiting thread owns the call */
     void *user;
     size_t *counts, *out_counts; /* copies, OWNED */
     pen_error why;
@@ -76,7 +75,7 @@ typedef struct engine_call {
     _Alignas(64) uint8_t op[COLL_OP_BYTES];
 } engine_call;
 
-typedef struct engine_message { /* a send or receive that the thread "pen-coll" looks after */
+typedef struct engine_message { /* a send or receive that the thread "pen-coll" drives */
     struct engine_message *next, *prev;
     pen_group *g;
     mesh_message *message;
@@ -94,27 +93,27 @@ struct coll_engine {
     bool is_alone, is_deterministic;
     int two_level; /* worker_two_level */
     uint64_t warn_ms;
-    uint64_t verdict_ms; /* how long the job may take to find a sentence for all */
+    uint64_t verdict_ms; /* how long to wait for the job's verdict */
 
     pthread_mutex_t mesh_lock;
     mesh *mesh;
     int mesh_fd,
-        news_fd; /* to sleep on; news_fd: an eventfd that wakes those who sleep on the mesh */
+        news_fd; /* to sleep on; news_fd: an eventfd that wakes threads asleep on the mesh */
     atomic_int mesh_sleepers;
     schedule_table *table;
     node_place *place;          /* NULL: no shared memory */
     device_place *device_place; /* NULL: a build without devices, or no shared memory */
-    engine_pretence pretence;   /* for tests: host memory counts as a device's */
+    engine_pretence pretence;   /* for tests: host memory stands for device memory */
     char address_text[ENGINE_ADDRESSES][ENGINE_ADDRESS_SIZE];
     const char *address[ENGINE_ADDRESSES];
     uint32_t n_addresses;
 
-    /* Who there is; written once, by coll_engine_joined(). */
+    /* The members; written once, by coll_engine_joined(). */
     int n_members;
     void *members;                                 /* the memory of what has n_members */
     char **host, **node_address, **device_address; /* [n_members] */
-    int *local_rank, *node_of; /* [n_members] of the machine, as the scheduler says */
-    int *place_of; /* [n_members] lowest rank of those who can map each other's memory */
+    int *local_rank, *node_of;                     /* [n_members] from the scheduler */
+    int *place_of; /* [n_members] lowest rank of those that can map each other's memory */
     bool *is_lost; /* under the lock, [n_members] */
     pen_error *
         loss; /* under the lock, [n_members] how; NULL: nobody is lost, or there is no memory to say */
@@ -137,46 +136,46 @@ struct coll_engine {
 };
 
 /* ---- engine_sleep.c ----------------------------------------------------------------------------------------------- */
-/* What whoever drives groups sleeps on. */
+/* What a driver of groups sleeps on. */
 typedef struct {
-    bool node, wire, polled; /* doorbell, mesh; something that wakes nobody */
+    bool node, wire, polled; /* doorbell, mesh; something without a wake-up */
 } engine_links;
 bool engine_mesh_advance(coll_engine *e);
-/* What one thread took from the mesh may be for another, which sleeps on it. */
+/* Wakes other threads asleep on the mesh: messages that this one read may be for them. */
 void engine_pass_on(coll_engine *e);
 void engine_nap(coll_engine *e, uint32_t seen, engine_links links);
-/* Everyone who sleeps in engine_nap() or waits for work; any lock but mesh_lock. */
+/* Wakes all threads in engine_nap() and those that wait for work; any lock but mesh_lock. */
 void engine_wake(coll_engine *e);
-/* With the lock held: for `ended`, at most until then; 0: however long.  Not 0: it is that time. */
+/* With the lock held: waits for `ended` until until_ms (0: no limit).  Not 0: the time has passed. */
 int engine_await(coll_engine *e, uint64_t until_ms);
 
 /* ---- engine_call.c ------------------------------------------------------------------------------------------------ */
-/* Fills a call; what it points to stays the caller's. */
+/* Fills a call; the caller keeps what it points to. */
 void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
 /* Queues it; not PEN_OK: nothing was begun. */
 pen_status engine_call_begin(engine_call *c, pen_error *why);
 pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms,
-                      pen_error *why); /* all of it */
+                      pen_error *why); /* begins and waits */
 
 /* ---- engine_drive.c ----------------------------------------------------------------------------------------------- */
-/* With the lock held; leaves it while the path works.  True: something was done. */
+/* With the lock held; releases it while the path works.  True: it made progress. */
 bool engine_drive(coll_engine *e, pen_group *g);
 void engine_add_links(const pen_group *g, engine_links *links); /* under the lock */
 void engine_tell(coll_engine *e); /* without the lock: callbacks of calls that ended */
 void engine_call_free(engine_call *c);
 /* Drives its group until it has ended. */
 pen_status engine_call_wait(engine_call *c, pen_error *why);
-/* Drives the group's calls until *news, which callbacks of calls change, is not `seen` any more, or until_ms (0: none).
- * False: there is nothing left to drive; a callback may be about to run on another thread. */
+/* Drives the group's calls until *news, which callbacks change, differs from `seen`, or until until_ms (0: no limit).
+ * False: no call is left to drive; a callback may be about to run on another thread. */
 bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long seen,
                    uint64_t until_ms);
 
 /* ---- engine_device.c ---- */
-/* Sets path, team and on_mesh, and the state that the call is in next: AGREEING (c->vote is to be carried out), STAGING,
- * or RUNNING, when it can be started. */
+/* Sets path, team and on_mesh, and the call's next state: AGREEING (c->vote runs first), STAGING, or RUNNING (ready to
+ * start). */
 pen_status engine_choose_path(engine_call *c, pen_error *why);
 pen_status engine_settle_device(engine_call *c, pen_error *why); /* the vote is over: likewise */
-/* The first call on devices failed on all members before it moved anything: STAGING is next.  False: none such. */
+/* The first call on devices failed on all members before it moved anything: STAGING is next.  False: another failure. */
 bool engine_goes_round_device(engine_call *c, pen_error *why);
 pen_status engine_compare_memory(engine_call *c, pen_error *why); /* of the others; OK, MISMATCH */
 coll_state engine_stage_state(engine_call *c, pen_error *why);    /* of the copy under way */
@@ -185,8 +184,8 @@ void engine_stage_end(engine_call *c); /* a call without a stage: nothing */
 
 /* ---- engine_path.c ------------------------------------------------------------------------------------------------ */
 void engine_take_path_of_group(engine_call *c); /* path, team, on_mesh and the next path_seq */
-/* A call failed in shared memory since a member cannot map the others: it is to be started again, over sockets, and so
- * go all later ones.  False: it failed for another reason.  By the driver, without the lock. */
+/* A call failed in shared memory because a member cannot map the others: it and all later calls use sockets.  False: it
+ * failed for another reason.  By the driver, without the lock. */
 bool engine_goes_round_node(engine_call *c, const pen_error *why);
 
 /* ---- engine_fault.c ----------------------------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ bool engine_goes_round_node(engine_call *c, const pen_error *why)
     if (c->path != &coll_path_node || why->status != PEN_UNREACHABLE ||
         !node_team_is_refused(g->node))
         return false;
-    log_notice("%s: sockets carry a group of %d", why->text, g->size);
+    log_notice("%s: a group of %d uses sockets", why->text, g->size);
     pthread_mutex_lock(&e->lock);
     group_take_wire(g);
     pthread_mutex_unlock(&e->lock);

@@ -219,7 +219,7 @@ static node_team *make_node(coll_engine *e, uint64_t id, const part *p)
     if (node_team_create(e->place, id, p->address, p->ranks, p->n, p->own, &team, &why) == PEN_OK)
         return team;
     node_refuse(e->place, id);
-    log_notice("rank %d: no shared memory with its host's %d workers, sockets carry them: %s",
+    log_notice("rank %d: no shared memory with the %d workers of its host; they use sockets: %s",
                e->rank, p->n, why.text);
     return NULL;
 }

@@ -43,7 +43,7 @@ static pen_status await_survivors(coll_engine *e, pen_group *g, uint64_t deadlin
         status = why->status;
     } else if (!g->has_shrunk) {
         status = why_set(why, PEN_TIMED_OUT,
-                         "pen_group_shrink: not all survivors of the group have called it in time");
+                         "pen_group_shrink: some survivors of the group did not call it in time");
     } else if (g->shrink_why.status != PEN_OK) {
         *why   = g->shrink_why;
         status = why->status;
@@ -76,8 +76,9 @@ pen_status engine_shrink(pen_group *g, uint64_t deadline_ms, pen_group **out, pe
     pen_status status = PEN_OK;
     if (g->size == 1) return group_create(e, group_child_id(g, g->ranks, 1), g->ranks, 1, out, why);
     if (e->job.shrink == NULL)
-        return why_set(why, PEN_UNSUPPORTED,
-                       "pen_group_shrink: this job has no scheduler that survivors could agree by");
+        return why_set(
+            why, PEN_UNSUPPORTED,
+            "pen_group_shrink: this job has no scheduler, which survivors need to agree");
     status = ask_for_survivors(e, g, why);
     if (status == PEN_OK) status = await_survivors(e, g, deadline_ms, why);
     if (status != PEN_OK) return status;

@@ -13,7 +13,7 @@ pen_status record_init(record *r, pen_error *why)
     r->n     = 0;
     r->entry = calloc(RECORD_CALLS, sizeof *r->entry);
     return r->entry != NULL ? PEN_OK
-                            : why_set(why, PEN_NO_MEMORY, "no memory for the record of calls");
+                            : why_set(why, PEN_NO_MEMORY, "no memory for the flight recorder");
 }
 
 void record_fini(record *r)

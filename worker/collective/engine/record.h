@@ -1,6 +1,6 @@
-/* record.h - the flight recorder: the last calls of this member, for finding out who hangs and where.
+/* record.h - the flight recorder: the last calls of this member, to find out which member hangs and where.
  *
- * A ring of RECORD_CALLS entries.  Not locked: its owner's lock guards it.
+ * A ring of RECORD_CALLS entries.  Its owner's lock guards it.
  */
 #ifndef WORKER_COLL_RECORD_H
 #define WORKER_COLL_RECORD_H
@@ -18,7 +18,7 @@ typedef struct {
 
 typedef struct {
     record_entry *entry; /* [RECORD_CALLS] */
-    uint64_t n;          /* ever written */
+    uint64_t n;          /* written so far */
 } record;
 
 pen_status record_init(record *r, pen_error *why);
@@ -27,7 +27,7 @@ void record_fini(record *r);
 /* Returns a handle for record_end(). */
 uint64_t record_begin(record *r, const record_entry *entry);
 void record_end(record *r, uint64_t handle, pen_status status,
-                uint64_t now_ms); /* overwritten ones: nothing */
+                uint64_t now_ms); /* ignores overwritten entries */
 
 /* The newest `most`, one JSON object on each line, oldest first; malloc()ed, NULL: no memory. */
 char *record_json(const record *r, int rank, uint64_t now_ms, uint64_t most);

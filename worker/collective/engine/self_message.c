@@ -24,12 +24,12 @@ static void deliver(const self_message *from, void *to, size_t room, pen_dtype d
     *result = (mesh_result){.status = PEN_OK, .tag = from->tag, .count = from->n};
     if (from->dtype != dtype)
         result->status =
-            why_set(&result->why, PEN_MISMATCH, "a message was sent as %s and is received as %s",
+            why_set(&result->why, PEN_MISMATCH, "a message was sent as %s, but is received as %s",
                     plan_dtype_name(from->dtype), plan_dtype_name(dtype));
     else if (from->n > room)
         result->status =
             why_set(&result->why, PEN_TOO_SMALL,
-                    "a message has %zu elements and there is room for %zu", from->n, room);
+                    "a message has %zu elements, but the receive has room for %zu", from->n, room);
     else if (from->n > 0)
         memcpy(to, from->data, from->n * plan_dtype_bytes(dtype));
 }
@@ -155,7 +155,8 @@ void self_messages_end(coll_engine *e)
 {
     mesh_result ended = {0};
     self_message *m;
-    ended.status = why_set(&ended.why, PEN_WRONG_STATE, "the context ended before a message came");
+    ended.status =
+        why_set(&ended.why, PEN_WRONG_STATE, "the context ended before a message arrived");
     while ((m = take(&e->self_sent, PEN_ANY)) != NULL) free_message(m, true);
     while ((m = take(&e->self_waiting, PEN_ANY)) != NULL) {
         m->done(m->user, &ended);

@@ -172,29 +172,17 @@ static pen_status begin_scatter(hier_op *op, pen_error *why)
     pen_status status =
         hier_make_scratch(team, slice_bytes(op) + (is_in_place(op) ? all : 0) + 1, why);
     if (status != PEN_OK) return status;
-    const coll_call part = {.kind   = COLL_REDUCE_SCATTER,
-                            .op     = hier_inner_op(op->call),
-                            .dtype  = op->call->dtype,
-                            .n      = n,
-                            .in     = op->call->in,
-                            .out    = team->scratch,
-                            .counts = team->counts,
-                            .scale  = op->call->scale,
-                            .label  = op->call->label};
+    coll_call part = hier_part(op, COLL_REDUCE_SCATTER, n, op->call->in, team->scratch);
+    part.counts    = team->counts;
+    part.scale     = op->call->scale;
     return hier_begin_part(op, ON_INSIDE, &part, why);
 }
 
 static pen_status begin_fold(hier_op *op, pen_error *why)
 {
     struct hier_team *team = op->team;
-    const coll_call part   = {.kind  = COLL_ALL_REDUCE,
-                              .op    = hier_inner_op(op->call),
-                              .dtype = op->call->dtype,
-                              .n     = team->counts[team->o.inside_rank],
-                              .in    = team->scratch,
-                              .out   = team->scratch,
-                              .scale = 1,
-                              .label = op->call->label};
+    const coll_call part   = hier_part(op, COLL_ALL_REDUCE, team->counts[team->o.inside_rank],
+                                       team->scratch, team->scratch);
     return hier_begin_part(op, ON_ACROSS, &part, why);
 }
 
@@ -202,14 +190,9 @@ static pen_status begin_gather(hier_op *op, pen_error *why)
 {
     struct hier_team *team = op->team;
     hier_divide(op, team->scratch, team->counts[team->o.inside_rank]);
-    const coll_call part = {.kind   = COLL_ALL_GATHER,
-                            .dtype  = op->call->dtype,
-                            .n      = team->counts[team->o.inside_rank],
-                            .in     = team->scratch,
-                            .out    = whole(op),
-                            .counts = team->counts,
-                            .scale  = 1,
-                            .label  = op->call->label};
+    coll_call part =
+        hier_part(op, COLL_ALL_GATHER, team->counts[team->o.inside_rank], team->scratch, whole(op));
+    part.counts = team->counts;
     return hier_begin_part(op, ON_INSIDE, &part, why);
 }
 

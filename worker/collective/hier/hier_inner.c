@@ -9,6 +9,18 @@
 
 enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* more is given back after the call */
 
+coll_call hier_part(const hier_op *op, coll_kind kind, size_t n, const void *in, void *out)
+{
+    return (coll_call){.kind  = kind,
+                       .op    = hier_inner_op(op->call),
+                       .dtype = op->call->dtype,
+                       .n     = n,
+                       .in    = in,
+                       .out   = out,
+                       .scale = 1,
+                       .label = op->call->label};
+}
+
 pen_status hier_begin_part(hier_op *op, hier_level level, const coll_call *part, pen_error *why)
 {
     struct hier_team *team = op->team;

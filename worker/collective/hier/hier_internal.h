@@ -62,6 +62,8 @@ typedef struct {
 _Static_assert(sizeof(hier_op) <= COLL_OP_BYTES, "an op must fit into what the engine gives");
 
 /* ---- hier_inner.c ------------------------------------------------------------------------------------------------- */
+/* A part of the call: n elements from in to out, not scaled, n from each. */
+coll_call hier_part(const hier_op *op, coll_kind kind, size_t n, const void *in, void *out);
 pen_status hier_begin_part(hier_op *op, hier_level level, const coll_call *part, pen_error *why);
 coll_state hier_advance_part(hier_op *op, pen_error *why);
 void hier_abort_part(hier_op *op);

@@ -82,28 +82,18 @@ pen_status hier_begin_column(hier_op *op, pen_error *why)
     struct hier_team *team = op->team;
     pen_status status      = make_room(op, why);
     if (status != PEN_OK) return status;
-    const coll_call part = {.kind   = COLL_ALL_GATHER,
-                            .dtype  = op->call->dtype,
-                            .n      = team->column[team->o.across_rank],
-                            .in     = op->call->in,
-                            .out    = team->scratch,
-                            .counts = team->column,
-                            .scale  = 1,
-                            .label  = op->call->label};
+    coll_call part = hier_part(op, COLL_ALL_GATHER, team->column[team->o.across_rank], op->call->in,
+                               team->scratch);
+    part.counts    = team->column;
     return hier_begin_part(op, ON_ACROSS, &part, why);
 }
 
 pen_status hier_begin_rows(hier_op *op, pen_error *why)
 {
     struct hier_team *team = op->team;
-    const coll_call part   = {.kind   = COLL_ALL_GATHER,
-                              .dtype  = op->call->dtype,
-                              .n      = team->counts[team->o.inside_rank],
-                              .in     = team->scratch,
-                              .out    = all_columns(op),
-                              .counts = team->counts,
-                              .scale  = 1,
-                              .label  = op->call->label};
+    coll_call part         = hier_part(op, COLL_ALL_GATHER, team->counts[team->o.inside_rank],
+                                       team->scratch, all_columns(op));
+    part.counts            = team->counts;
     return hier_begin_part(op, ON_INSIDE, &part, why);
 }
 
@@ -119,15 +109,10 @@ pen_status hier_begin_shares(hier_op *op, pen_error *why)
     pen_status status      = make_room(op, why);
     if (status != PEN_OK) return status;
     reorder(op, (unsigned char *)(uintptr_t)op->call->in, TO_COLUMNS);
-    const coll_call part = {.kind   = COLL_REDUCE_SCATTER,
-                            .op     = hier_inner_op(op->call),
-                            .dtype  = op->call->dtype,
-                            .n      = team->counts[team->o.inside_rank],
-                            .in     = all_columns(op),
-                            .out    = team->scratch,
-                            .counts = team->counts,
-                            .scale  = op->call->scale,
-                            .label  = op->call->label};
+    coll_call part = hier_part(op, COLL_REDUCE_SCATTER, team->counts[team->o.inside_rank],
+                               all_columns(op), team->scratch);
+    part.counts    = team->counts;
+    part.scale     = op->call->scale;
     return hier_begin_part(op, ON_INSIDE, &part, why);
 }
 
@@ -135,15 +120,9 @@ pen_status hier_begin_shares(hier_op *op, pen_error *why)
 pen_status hier_begin_total(hier_op *op, pen_error *why)
 {
     struct hier_team *team = op->team;
-    const coll_call part   = {.kind   = COLL_REDUCE_SCATTER,
-                              .op     = hier_inner_op(op->call),
-                              .dtype  = op->call->dtype,
-                              .n      = team->column[team->o.across_rank],
-                              .in     = team->scratch,
-                              .out    = all_columns(op),
-                              .counts = team->column,
-                              .scale  = 1,
-                              .label  = op->call->label};
+    coll_call part         = hier_part(op, COLL_REDUCE_SCATTER, team->column[team->o.across_rank],
+                                       team->scratch, all_columns(op));
+    part.counts            = team->column;
     return hier_begin_part(op, ON_ACROSS, &part, why);
 }
 

@@ -33,7 +33,7 @@ pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
     guard_listen(o->guard, &options);
     if (m->epoll_fd < 0 || m->wake_fd < 0 || m->arena == NULL)
         status = why_set(why, PEN_NO_MEMORY,
-                         "cannot make a mesh: %m; raise the limit of open files (ulimit -n)");
+                         "cannot open the mesh: %m; raise the limit of open files (ulimit -n)");
     if (status == PEN_OK) status = mesh_watch(m, m->wake_fd, &m->wake_fd, why);
     if (status == PEN_OK) status = transport_listen(o->listen, &options, &m->listener, why);
     if (status != PEN_OK) {
@@ -125,7 +125,7 @@ pen_status mesh_set_peers(mesh *m, int self, int n, const uint64_t *incarnation,
                           pen_error *why)
 {
     if (m->peer != NULL)
-        return why_set(why, PEN_WRONG_STATE, "who the workers are was said already");
+        return why_set(why, PEN_WRONG_STATE, "the workers' addresses were already set");
     m->peer       = calloc((size_t)n, sizeof *m->peer);
     bool is_whole = m->peer != NULL;
     m->n_peers    = n;

@@ -23,11 +23,11 @@ static bool is_its_own(const mesh *m, uint32_t peer, const wire_peer *p)
 
 static const char *fault_of(const mesh *m, const wire_peer *p, const buf *body)
 {
-    if (p->job != m->job) return "it is of another job";
+    if (p->job != m->job) return "it belongs to another job";
     if (p->rank >= m->n_peers || p->rank == m->self || p->lane >= m->o.lanes)
-        return "there is no such worker or lane";
+        return "unknown worker or lane";
     if (p->to != m->peer[m->self].incarnation) return "it is for another process";
-    if (p->from != m->peer[p->rank].incarnation) return "it is of a process that is gone";
+    if (p->from != m->peer[p->rank].incarnation) return "its sender is gone";
     if (p->payload_bytes != (body != NULL ? body->size : 0)) return "its payload has another size";
     return NULL;
 }
@@ -94,12 +94,11 @@ static void take(mesh *m, const transport_event *event)
     if (wire_peer_decode(event->head, event->head_size, m->arena, &head, &why) != PEN_OK) {
         stat_add(m->o.stats, STAT_REFUSED, 1);
         transport_blame(m->listener, event->peer);
-        if (log_allowed(LOG_REFUSED))
-            log_warning("a message of a worker was refused: %s", why.text);
+        if (log_allowed(LOG_REFUSED)) log_warning("refused a message from a worker: %s", why.text);
         return;
     }
     if (!is_its_own(m, event->peer, &head)) {
-        mesh_refuse(m, "it holds the key of another rank than it says", &head);
+        mesh_refuse(m, "its key belongs to another rank", &head);
         transport_blame(m->listener, event->peer);
         return;
     }

@@ -185,8 +185,8 @@ void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms)
         if (!is_cut && waited >= grace_ms) reopen_links_of(m, owner);
         is_cut |= waited >= grace_ms;
         if (waited > grace_ms + MESH_CUT_MS) {
-            log_error(
-                "a closed connection to a worker keeps memory; this is a bug of the transport");
+            log_error("a closed connection to a worker still holds memory; this is a bug of the "
+                      "transport");
             return;
         }
         poll(NULL, 0, 1);

@@ -19,7 +19,7 @@ void mesh_refuse(mesh *m, const char *what, const wire_peer *head)
 {
     stat_add(m->o.stats, STAT_REFUSED, 1);
     if (log_allowed(LOG_REFUSED))
-        log_warning("%s of rank %d was refused: %s", wire_kind_name((int)head->kind), head->rank,
+        log_warning("refused %s from rank %d: %s", wire_kind_name((int)head->kind), head->rank,
                     what);
 }
 
@@ -28,7 +28,7 @@ bool mesh_park(mesh *m, mesh_shelf *shelf, const wire_peer *head, buf *body)
     const size_t bytes = sizeof(mesh_parked) + (body != NULL ? body->size : 0);
     mesh_parked *p     = m->parked_bytes + bytes <= m->o.park_bytes_max ? malloc(sizeof *p) : NULL;
     if (p == NULL) {
-        mesh_refuse(m, "there is no room for what comes early (park_bytes_max)", head);
+        mesh_refuse(m, "no room for early messages; raise park_bytes_max", head);
         return false;
     }
     *p = (mesh_parked){.head = *head, .body = buf_acquire(body)};

@@ -83,7 +83,8 @@ pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, in
                             wire_team **out, pen_error *why)
 {
     if (m->peer == NULL)
-        return why_set(why, PEN_WRONG_STATE, "a group before it is known who the workers are");
+        return why_set(why, PEN_WRONG_STATE,
+                       "cannot make a group before the workers' addresses are set");
     if (id == 0 || find_team(m, id) != NULL)
         return why_set(why, PEN_INTERNAL, "two groups have the number %llu",
                        (unsigned long long)id);

@@ -152,8 +152,8 @@ static bool is_sound(wire_team *team, mesh_message *one, const wire_peer *head, 
     if (body == NULL || crc32c(0, body->data, body->size) == head->crc) return true;
     stat_add(team->m->o.stats, STAT_CORRUPT, 1);
     why_set(&one->result.why, PEN_CORRUPT,
-            "%s: what rank %d sent with tag %d arrived with a wrong checksum; look at the "
-            "memory and the network of both hosts",
+            "%s: data of rank %d with tag %d arrived with a wrong checksum; check the memory and "
+            "the network of both hosts",
             one->what, head->rank, one->result.tag);
     return false;
 }
@@ -164,7 +164,7 @@ static void take_section(wire_team *team, int from, const wire_peer *head, const
     const size_t size = body != NULL ? body->size : 0;
     if (one == NULL) return; /* it was given up */
     if (head->total != one->bytes || size > one->bytes || head->offset > one->bytes - size) {
-        mesh_refuse(team->m, "it does not fit its letter", head);
+        mesh_refuse(team->m, "it does not fit its message", head);
         return;
     }
     if (!is_sound(team, one, head, body)) {
@@ -198,8 +198,8 @@ static bool fits(mesh_message *one, int from, const wire_peer *head)
                 plan_dtype_name((pen_dtype)head->dtype), head->tag);
     } else if (head->total > one->n) {
         why_set(&one->result.why, PEN_TOO_SMALL,
-                "%s has room for %zu elements, but rank %d sent %llu with tag %d; it waits "
-                "for a larger one",
+                "%s has room for %zu elements, but rank %d sent %llu with tag %d; the message "
+                "waits for a larger receive",
                 one->what, one->n, rank, (unsigned long long)head->total, head->tag);
     } else {
         return true;
@@ -270,7 +270,7 @@ static void take_letter(wire_team *team, int from, const wire_peer *head, buf *b
         return;
     }
     if (head->seq > team->letters_from[from] + 1)
-        p2p_lost(team, from, MESH_BROKE, "a letter of it was lost with its connection");
+        p2p_lost(team, from, MESH_BROKE, "its connection lost a message");
     team->letters_from[from] = head->seq;
     if (!offer(team, from, head, body)) mesh_park(team->m, &team->letters, head, body);
 }
@@ -303,7 +303,7 @@ static void take_withdrawn(wire_team *team, int from, uint64_t id)
     mesh_message *one = find(team->receiving, RECV_MOVING, from, id);
     forget_announced(team, from, id);
     if (one == NULL) return;
-    why_set(&one->result.why, PEN_TIMED_OUT, "%s: rank %d gave its send up", one->what,
+    why_set(&one->result.why, PEN_TIMED_OUT, "%s: rank %d cancelled its send", one->what,
             team->ranks[from]);
     end_failed(one, from, one->result.tag, 0);
 }
@@ -465,7 +465,7 @@ bool mesh_test(mesh_message *one, mesh_result *result)
         end_ok(one, one->peer, one->tag, one->n);
         if (one->debt.is_cut) {
             why_set(&one->result.why, PEN_PEER_LOST,
-                    "%s: the connection to rank %d ended before all had left", one->what,
+                    "%s: the connection to rank %d ended before everything was sent", one->what,
                     one->team->ranks[one->peer]);
             end_failed(one, one->peer, one->tag, 0);
         }

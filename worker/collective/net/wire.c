@@ -278,8 +278,8 @@ static void fill(wire_team *team, int from, const wire_peer *head, buf *body, vo
     if (crc32c(0, body->data, body->size) != head->crc) {
         stat_add(team->m->o.stats, STAT_CORRUPT, 1);
         run_fail(team, PEN_CORRUPT, from,
-                 "what rank %d sent arrived with a wrong checksum; look at the memory and the "
-                 "network of both hosts",
+                 "data of rank %d arrived with a wrong checksum; check the memory and the network "
+                 "of both hosts",
                  team->ranks[from]);
         return;
     }
@@ -310,8 +310,7 @@ static bool take_part(wire_team *team, int from, const wire_peer *head, buf *bod
 
 static void fail_torn(wire_team *team)
 {
-    run_fail(team, PEN_NO_MEMORY, -1,
-             "there is no room for what comes before its time; raise park_bytes_max");
+    run_fail(team, PEN_NO_MEMORY, -1, "no room for early messages; raise park_bytes_max");
 }
 
 static void take_early(wire_team *team, int from, const wire_peer *head, buf *body)
@@ -469,7 +468,7 @@ static void work(wire_team *team)
     if (!run->has_failed && !run->has_agreed && run->n_shown == team->size) agree(team);
     if (runner_is_cut(&run->runner, &rank))
         run_fail(team, PEN_PEER_LOST, team->position[rank],
-                 "rank %d (%s): the connection to it ended while it had something to send", rank,
+                 "rank %d (%s): its connection ended before it had sent everything", rank,
                  team->m->peer[rank].host);
 }
 

@@ -1,16 +1,16 @@
-/* runner.h - carries out one member's schedule: sends, receives, folds and copies, whatever the link.
+/* runner.h - runs one member's schedule on any link: sends, receives, folds and copies.
  *
  * DESIGN
- * Segments.  A large call whose elements are independent is cut into segments that go through the schedule one behind
- *            the other, a few at a time, so that sending, receiving and folding overlap.  A part that is still large
- *            travels in chunks.
- * Parts.     Bytes are named by segment, slot (how manieth send to that peer in the schedule) and offset, so they may
- *            come in any order and by several connections.  What comes before its place is free is offered again.
- * Keeping.   What is only folded once is not copied to its place: the runner keeps the body it came in until then.
- * Lending.   Sends are by reference.  Memory that a later step writes is not written while the link still has it: a
- *            debt counts what is lent.
- * In place   Where IN and OUT overlap, or a type is widened, results go to a scratch and are copied at the end.
- * Widening.  16-bit floats in schedules with partial folds travel and add up as float32: rounded once, as always.
+ * Segments.  A large call of independent elements is cut into segments that go through the schedule one after another,
+ *            a few at a time, so that sending, receiving and folding overlap.  Large parts travel in chunks.
+ * Parts.     Bytes are named by segment, slot (index of the send to that peer in the schedule) and offset, so they may
+ *            arrive in any order and on several connections.  Bytes that arrive before their place is free are offered
+ *            again.
+ * Keeping.   Data that is folded once is not copied to its place: the runner keeps the message body until the fold.
+ * Lending.   Sends are by reference.  A later step does not overwrite memory that the link still has: a debt counts
+ *            lent bytes.
+ * In place.  If IN and OUT overlap, or a type is widened, results go to scratch memory and are copied at the end.
+ * Widening.  16-bit floats in schedules with partial folds travel and are summed as float32: rounded once, as always.
  * Thread     none of its own; its owner's lock.
  */
 #ifndef WORKER_COLL_RUNNER_H
@@ -23,7 +23,7 @@
 enum { RUNNER_TRACKS = 4, RUNNER_CHUNK_BYTES = 512 << 10 };
 
 typedef struct {
-    int peer; /* position: whom it goes to, or who it is from */
+    int peer; /* position of the receiver, or of the sender */
     uint32_t segment, slot;
     size_t offset, total; /* bytes */
 } runner_part;
@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     uint32_t n;        /* messages whose bytes are still lent */
     const void *owner; /* of the debt */
-    bool is_cut;       /* the connection that had them was closed before they had left */
+    bool is_cut;       /* their connection closed before they were sent */
     int cut_by;        /* RANK at its other end */
 } runner_debt;
 
@@ -45,7 +45,7 @@ typedef struct {
     void (*step)(void *user, uint32_t step); /* before each step of the first segment */
 } runner_link;
 
-/* A schedule and what follows from it. */
+/* A schedule and its derived tables. */
 typedef struct {
     schedule *s;
     void *arrays;             /* all below that have a size */
@@ -83,14 +83,14 @@ typedef struct {
     const runner_link *link;
     void *user;
     coll_call call; /* with in and out as they are used */
-    void *result;   /* where the caller wants it; NULL: it is there already */
+    void *result;   /* the caller's output; NULL: the result is there already */
     int size, rank;
     bool is_wide, cuts_parts;
-    bool is_blocked; /* it could go on if what is lent came back */
+    bool is_blocked; /* waits for lent memory */
     size_t element, result_bytes;
     uint32_t segments, next_segment, active;
     size_t segment_elements;
-    uint64_t turn; /* counts up when places became free */
+    uint64_t turn; /* counts up when places become free */
     runner_track track[RUNNER_TRACKS];
     runner_room states, temps, scratch, wide_in, folds;
 } runner;
@@ -99,25 +99,25 @@ typedef struct {
 pen_status runner_start(runner *r, const runner_plan *p, const coll_call *call, int size, int rank,
                         const runner_link *link, void *user, pen_error *why);
 
-/* Does what can be done now.  *did when that was anything. */
+/* Does what is possible now.  *did: it made progress. */
 pen_status runner_advance(runner *r, bool *did, pen_error *why);
-bool runner_is_done(const runner *r); /* nothing is lent any more either */
+bool runner_is_done(const runner *r); /* and all lent memory is back */
 uint32_t runner_lent(const runner *r);
-void runner_finish(runner *r); /* the call ends well: writes the result where it belongs */
+void runner_finish(runner *r); /* success: writes the result to its place */
 void runner_fini(runner *r);   /* frees its rooms */
 
-/* Whether something is still to come from that position, or to go there. */
+/* Whether bytes from that position, or to it, are outstanding. */
 bool runner_expects(const runner *r, int peer);
 bool runner_owes(const runner *r, int peer);
 /* Bytes were lent to a connection that ended.  *rank: to whom. */
 bool runner_is_cut(const runner *r, int *rank);
 size_t runner_missing(const runner *r,
-                      int peer); /* bytes from that position that have no place yet */
+                      int peer); /* bytes from that position that have not arrived */
 
 typedef enum { RUNNER_PLACED, RUNNER_LATER, RUNNER_WRONG } runner_answer;
-/* Whether there is a place for these bytes now.  *place is set on PLACED; runner_filled() says that it was filled. */
+/* Whether there is a place for these bytes now.  PLACED sets *place; runner_filled() follows. */
 runner_answer runner_place(runner *r, const runner_part *part, size_t bytes, void **place);
-/* Instead of filling the place, if that can be: takes a reference to body; runner_filled() as well. */
+/* Takes a reference to body instead of filling the place, if possible; runner_filled() follows too. */
 bool runner_keep(runner *r, const runner_part *part, buf *body);
 void runner_drop(runner *r); /* what it keeps; the call has ended */
 void runner_filled(runner *r, const runner_part *part, size_t bytes);

@@ -1,41 +1,40 @@
-/* schedule.h - algorithms as data: who sends what to whom, in which step.  Pure.
+/* schedule.h - algorithms as data: which member sends what to which, in which step.  Pure.
  *
- * A schedule is what one member does: steps, each a list of moves.  All moves of a step may run at
- * once; a step begins when the one before has ended on this member.  Moves speak of units: the n
- * elements of a call are cut into `units` equal parts (schedule_unit() says where each begins),
- * or, where `by_counts`, a unit is a member's part.
+ * A schedule is one member's work: steps, each a list of moves.  All moves of a step may run at
+ * once; a step begins when the one before has ended on this member.  Moves use units: the n
+ * elements of a call are cut into `units` equal parts (schedule_unit() is where each begins), or,
+ * with `by_counts`, a unit is a member's part.
  *
  * Memory: IN is the caller's input, OUT its output, TEMP a scratch of schedule_temp_elements().  A
  * RECV fills its range; a FOLD computes, in the order listed (which is rank order where
  * `keeps_order`), out of IN, OUT or TEMP; a COPY moves.  Local moves of a step run after its RECVs
  * are complete, in the order listed.
  *
- * What a runner may rely on, and what it must do:
- * Where      schedule_where() gives the place of every range, in elements, also where IN or OUT is
- *            only a member's own part (unit numbers stay those of the whole).  A range is always
- *            one contiguous piece.
+ * What a runner can rely on, and what it must do:
+ * Where      schedule_where() is the place of every range, in elements, also if IN or OUT is only a
+ *            member's own part (unit numbers stay those of the whole).  A range is always one
+ *            contiguous piece.
  * Matching   The k-th SEND of i to j in the whole schedule fills the k-th RECV of j from i, of the
  *            same length.  Several moves of one step may have the same peer.  Every SEND is one
  *            message, also when it has no elements.
  * Sends      No move of a step writes what a SEND of that step reads, no two RECVs of a step
- *            overlap, and a SEND reads only what was there before its step.  So sends may be by
- *            reference until the step ends.  A step may consist of local moves alone, and a
- *            schedule may have no moves at all on some members.
- * Chunks     A FOLD or COPY is elementwise: its elements [a, b) may be computed as soon as those
- *            of its operands are there and the local moves listed before it that write them are
- *            done.
- * In place   IN and OUT are taken to be apart.  Where the caller's overlap, or a failed call must
- *            leave IN as it was, the runner gives another OUT and copies at the end.  Broadcast
- *            alone has one buffer: the root sends from IN, the others receive in and pass on from
- *            OUT. On members that get no result (reduce, gather: all but the root) OUT is never
- *            named; on those that give none (scatter: all but the root) IN is not.
- * Scales     An operand of a FOLD with `of` >= 0 is that member's input as it was given: its scale
- *            is still to be applied.  With `of` == -1 it is a fold already.  A schedule that keeps
- *            the order folds inputs only, all at once, so 16-bit floats are rounded once; in the
- *            others partial folds travel, and an AVG travels as a sum until `is_last`.
- * Choice     All members must choose alike, so only what all have in common may decide:
- *            schedule_for_call() does that.  Members whose calls differ may choose differently; the
- *            headers of the calls tell, not the schedules.
+ *            overlap, and a SEND reads only data from before its step.  So sends may be by
+ *            reference until the step ends.  A step may have local moves only, and a schedule may
+ *            have no moves at all on some members.
+ * Chunks     A FOLD or COPY is elementwise: elements [a, b) can be computed once those of its
+ *            operands have arrived and earlier local moves that write them are done.
+ * In place   IN and OUT must not overlap.  If the caller's do, or a failed call must leave IN
+ *            unchanged, the runner uses another OUT and copies at the end.  Broadcast alone has one
+ *            buffer: the root sends from IN, the others receive to and forward from OUT.  OUT is
+ *            never used on members without a result (reduce, gather: all but the root), nor IN on
+ *            members without an input (scatter: all but the root).
+ * Scales     An operand of a FOLD with `of` >= 0 is that member's input, not yet scaled.  With
+ *            `of` == -1 it is a fold already.  A schedule that keeps the order folds inputs only,
+ *            all at once, so 16-bit floats are rounded once; in the others partial folds travel,
+ *            and an AVG travels as a sum until `is_last`.
+ * Choice     All members must choose alike, so schedule_for_call() depends only on what all have in
+ *            common.  Members with different calls may choose differently; the headers of the calls
+ *            reveal that, not the schedules.
  */
 #ifndef WORKER_COLL_SCHEDULE_H
 #define WORKER_COLL_SCHEDULE_H
@@ -45,13 +44,13 @@
 typedef enum { MOVE_SEND, MOVE_RECV, MOVE_FOLD, MOVE_COPY } move_verb;
 typedef enum { MOVE_IN, MOVE_OUT, MOVE_TEMP } move_place;
 
-/* Units `unit` .. `unit` + `units` - 1, in one piece.  TEMP has slots with room for the longest
- * unit each: unit `base` lies at the begin of slot `slot`, those after it follow without gaps. */
+/* Units `unit` .. `unit` + `units` - 1, in one piece.  Each slot of TEMP has room for the longest
+ * unit: unit `base` lies at the start of slot `slot`, the next units follow without gaps. */
 typedef struct {
     move_place place;
     uint32_t unit, units;
     uint32_t slot, base; /* TEMP only */
-    int of;              /* operand of a FOLD: whose input it is; -1: a fold.  Elsewhere -1 */
+    int of;              /* operand of a FOLD: position whose input it is; else -1 */
 } move_range;
 
 typedef struct {
@@ -74,8 +73,8 @@ typedef struct {
     const move_range *operand;
 } schedule;
 
-/* What an algorithm costs, for selection.  rounds: messages that follow one another; bytes: sent by
- * the busiest member; folded: bytes of operands that the busiest member reads for arithmetic. */
+/* Cost of an algorithm, for selection.  rounds: messages in sequence; bytes: sent by the busiest
+ * member; folded: bytes of operands that the busiest member reads for arithmetic. */
 typedef struct {
     double rounds, bytes, folded;
 } schedule_cost;
@@ -84,8 +83,7 @@ typedef struct {
 typedef struct {
     const char *name;
     const char *doc;
-    bool (*fits)(coll_kind kind,
-                 int size); /* every algorithm says which kinds and sizes it can do */
+    bool (*fits)(coll_kind kind, int size); /* whether it can do this kind and size */
     bool keeps_order;
     bool even_all_to_all; /* its all_to_all needs equal parts: not for calls with counts */
     /* NO_MEMORY is the only error; fits() must have said yes.  Freed by schedule_free(). */
@@ -122,7 +120,7 @@ pen_status schedule_table_parse(const char *text, schedule_table **table,
                                 pen_error *why); /* BAD_SETTING names the rule */
 void schedule_table_free(schedule_table *table);
 
-/* Never NULL; table may be.  What members of one call may differ in (all_to_all's counts, scales) does not decide. */
+/* Never NULL; table may be NULL.  Does not depend on what may differ between members (counts of all_to_all, scales). */
 const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
                                             int size, bool deterministic);
 

@@ -190,7 +190,7 @@ static schedule_cost direct_cost(coll_kind kind, int size, double S)
 
 const schedule_algorithm schedule_direct = {
     .name        = "direct",
-    .doc         = "everyone sends straight to the owner of each part, who folds in rank order",
+    .doc         = "all members send each part to its owner, which folds in rank order",
     .fits        = direct_fits,
     .keeps_order = true,
     .build       = direct_build,
@@ -228,7 +228,7 @@ static schedule_cost one_shot_cost(coll_kind kind, int size, double S)
 
 const schedule_algorithm schedule_one_shot = {
     .name        = "one_shot",
-    .doc         = "inputs go whole to everyone who needs the result; for small calls",
+    .doc         = "whole inputs go to all members that need the result; for small calls",
     .fits        = one_shot_fits,
     .keeps_order = true,
     .build       = one_shot_build,

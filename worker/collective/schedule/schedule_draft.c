@@ -1,6 +1,8 @@
 /* schedule_draft.c - see schedule_draft.h. */
 #include "worker/collective/schedule/schedule_draft.h"
 
+#include "common/base/vec.h"
+
 #include <stdlib.h>
 
 static void give_up(schedule_draft *d)
@@ -12,19 +14,11 @@ static void give_up(schedule_draft *d)
     *d = (schedule_draft){0};
 }
 
-/* Makes room for one more; false, and the draft is given up, when memory runs out. */
-static bool room(schedule_draft *d, void **array, uint32_t *cap, uint32_t used, size_t size)
+/* Without room the draft is given up. */
+static bool is_fine(schedule_draft *d, bool has_room)
 {
-    if (used < *cap) return true;
-    uint32_t wanted = *cap ? *cap * 2 : 16;
-    void *larger    = realloc(*array, wanted * size);
-    if (!larger) {
-        give_up(d);
-        return false;
-    }
-    *array = larger;
-    *cap   = wanted;
-    return true;
+    if (!has_room) give_up(d);
+    return has_room;
 }
 
 schedule_draft schedule_draft_begin(coll_kind kind, uint32_t units, uint32_t temp_units,
@@ -47,14 +41,14 @@ void draft_step(schedule_draft *d)
     if (s->n_steps && d->step[s->n_steps - 1] == s->n_moves)
         return; /* the last one is empty still */
     /* One more than asked for: schedule_draft_end() writes where the last step ends. */
-    if (!room(d, (void **)&d->step, &d->step_cap, s->n_steps + 1, sizeof *d->step)) return;
+    if (!is_fine(d, VEC_ROOM(d->step, d->step_cap, s->n_steps + 2))) return;
     d->step[s->n_steps++] = s->n_moves;
 }
 
 static move *add(schedule_draft *d, move_verb verb, int peer, move_range range)
 {
     if (!d->s) return NULL;
-    if (!room(d, (void **)&d->moves, &d->move_cap, d->s->n_moves, sizeof *d->moves)) return NULL;
+    if (!is_fine(d, VEC_ROOM(d->moves, d->move_cap, d->s->n_moves + 1))) return NULL;
     move *m = &d->moves[d->s->n_moves++];
     *m      = (move){.verb = verb, .peer = peer, .range = range, .from = d->s->n_operands};
     return m;
@@ -85,7 +79,7 @@ void draft_fold(schedule_draft *d, move_range to, bool is_last)
 void draft_operand(schedule_draft *d, move_range range, int of)
 {
     if (!d->s) return;
-    if (!room(d, (void **)&d->operands, &d->operand_cap, d->s->n_operands, sizeof range)) return;
+    if (!is_fine(d, VEC_ROOM(d->operands, d->operand_cap, d->s->n_operands + 1))) return;
     range.of                        = of;
     d->operands[d->s->n_operands++] = range;
     d->moves[d->s->n_moves - 1].n_from++;

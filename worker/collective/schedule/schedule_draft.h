@@ -16,7 +16,7 @@ typedef struct {
     uint32_t *step;
     move *moves;
     move_range *operands;
-    uint32_t step_cap, move_cap, operand_cap;
+    size_t step_cap, move_cap, operand_cap;
 } schedule_draft;
 
 schedule_draft schedule_draft_begin(coll_kind kind, uint32_t units, uint32_t temp_units,

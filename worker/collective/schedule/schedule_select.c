@@ -189,7 +189,7 @@ static pen_status read_conditions(const char **p, const char *begin, rule *r, pe
             return bad_rule(why, begin, "expected ranks=, bytes= or ':'", "");
         bool is_ranks = strcmp(word, "ranks") == 0;
         if (!is_ranks && strcmp(word, "bytes") != 0)
-            return bad_rule(why, begin, "there is no condition ", word);
+            return bad_rule(why, begin, "unknown condition ", word);
         *p = skip_space(*p + 1);
         if (!read_range(p, &low, &high))
             return bad_rule(why, begin, "not a range of numbers after ", word);
@@ -210,17 +210,16 @@ static pen_status read_rule(const char **p, rule *r, pen_error *why)
     char kind[KIND_BYTES], name[ALGORITHM_BYTES];
     *r = (rule){.ranks_min = 1, .ranks_max = COLL_RANKS_MAX, .bytes_max = NO_END};
     if (!read_word(p, kind, sizeof kind)) return bad_rule(why, begin, "no operation", "");
-    if (!find_kind(kind, &r->kind)) return bad_rule(why, begin, "there is no operation ", kind);
+    if (!find_kind(kind, &r->kind)) return bad_rule(why, begin, "unknown operation ", kind);
     pen_status status = read_conditions(p, begin, r, why);
     if (status != PEN_OK) return status;
     if (**p != ':') return bad_rule(why, begin, "no ':' and algorithm", "");
     ++*p;
     if (!read_word(p, name, sizeof name)) return bad_rule(why, begin, "no algorithm", "");
     r->algorithm = schedule_find(name);
-    if (!r->algorithm) return bad_rule(why, begin, "there is no algorithm ", name);
-    if (!fits_somewhere(r))
-        return bad_rule(why, begin, "this is nothing that can be done by ", name);
-    if (**p && **p != ';') return bad_rule(why, begin, "something follows after ", name);
+    if (!r->algorithm) return bad_rule(why, begin, "unknown algorithm ", name);
+    if (!fits_somewhere(r)) return bad_rule(why, begin, "this operation cannot use ", name);
+    if (**p && **p != ';') return bad_rule(why, begin, "unexpected text after ", name);
     return PEN_OK;
 }
 

@@ -37,7 +37,7 @@ static int count_cores(void)
 pen_status node_place_create(node_place **place, pen_error *why)
 {
     node_place *p = calloc(1, sizeof *p);
-    if (p == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for shared memory's state");
+    if (p == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the state of shared memory");
     p->control = segment_alloc_apart(sizeof *p->control, why);
     if (p->control == NULL || !segment_find(p->control, sizeof *p->control, &p->ref)) {
         free(p);
@@ -92,7 +92,7 @@ pen_status node_open_peer(const char *address, node_peer *peer, pen_error *why)
     segment_ref ref = {0};
     if (sscanf(address, "node:%" SCNd32 ":%" SCNd32 ":%" SCNx64 ":%" SCNu64, &ref.pid, &ref.fd,
                &ref.id, &ref.size) != 4)
-        return why_set(why, PEN_UNREACHABLE, "a worker gives no address of its shared memory");
+        return why_set(why, PEN_UNREACHABLE, "a worker sent no address of its shared memory");
     if (ref.size < sizeof *peer->control)
         return why_set(why, PEN_UNREACHABLE,
                        "process %d has shared memory of another version; use one version of "
@@ -206,10 +206,10 @@ pen_status node_take_slot(node_place *p, uint64_t id, int *slot, pen_error *why)
     pthread_mutex_unlock(&p->lock);
     *slot = taken;
     if (taken >= 0) return PEN_OK;
-    return why_set(why, PEN_NO_MEMORY,
-                   "%d groups of this host are alive already, which is the most; free groups that "
-                   "are no longer needed (pen_group_free)",
-                   (int)NODE_SLOTS);
+    return why_set(
+        why, PEN_NO_MEMORY,
+        "this host already has %d groups, the maximum; free unused groups (pen_group_free)",
+        (int)NODE_SLOTS);
 }
 
 void node_leave_slot(node_place *p, node_leftover *l)

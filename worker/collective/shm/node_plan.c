@@ -160,7 +160,7 @@ pen_status node_read_said(node_op *op, int who, pen_error *why)
 {
     const node_team *t = op->team;
     if (is_said_right(op, who, &t->said[who])) return PEN_OK;
-    why_set(why, PEN_CORRUPT, "%s (call %llu): what rank %d says of its input cannot be",
+    why_set(why, PEN_CORRUPT, "%s (call %llu): rank %d describes its input wrongly",
             coll_kind_name(op->call->kind), (unsigned long long)op->seq, t->ranks[who]);
     why_culprit(why, PEN_WORKER, t->ranks[who], -1, op->call->label);
     return PEN_CORRUPT;

@@ -98,7 +98,7 @@ pen_status node_team_create(node_place *place, uint64_t id, const char *const *a
                             const int *ranks, int size, int rank, node_team **team, pen_error *why)
 {
     if (size < 1 || size > COLL_RANKS_MAX || rank < 0 || rank >= size || id == 0)
-        return why_set(why, PEN_INVALID_ARGUMENT, "a team of %d members with number %d", size,
+        return why_set(why, PEN_INVALID_ARGUMENT, "invalid team: %d members, number %d", size,
                        rank);
     node_team *t = calloc(1, sizeof *t);
     if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", size);
