@@ -19,8 +19,8 @@ typedef struct { /* all zeros: holds nothing */
     uint64_t *wide;   /* [n], else */
 } permutation;
 
-/* Draws n indices into memory that is kept and used again when n is the same: 4 bytes an index up
- * to 2^32, else 8.  NO_MEMORY leaves *p as it was. */
+/* Draws n indices: 4 bytes each up to 2^32, else 8.  Reuses the memory for the same n.  NO_MEMORY
+ * leaves *p unchanged. */
 pen_status permutation_draw(permutation *p, uint64_t n, uint64_t seed, pen_error *why);
 
 /* The same by the rule of large n, whatever n is. */

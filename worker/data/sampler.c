@@ -1,4 +1,4 @@
-/* sampler.c - one list for all ranks, and the stride of each through it. */
+/* sampler.c - one list for all ranks, and each rank's stride through it. */
 #include "worker/data/sampler.h"
 
 #include "common/base/why.h"
@@ -13,7 +13,7 @@ void sampler_fini(sampler *s)
     permutation_free(&s->order);
 }
 
-/* Where the list ends for this many ranks, from where it stands now: not below consumed. */
+/* The end of the list for this many ranks, from the present position; never below consumed. */
 static int64_t end_of(const sampler *s, int world)
 {
     const int64_t left = s->at.consumed < s->n ? s->n - s->at.consumed : 0;
@@ -37,7 +37,7 @@ static pen_status draw(sampler *s, pen_error *why)
     return status;
 }
 
-/* An epoch that has ended has ended for every number of ranks: what drop_last left is not taken up. */
+/* An ended epoch has ended for every number of ranks: samples dropped by drop_last are not used later. */
 static void advance(sampler *s, int world, size_t want, int64_t end)
 {
     const int64_t rounds_left = (end - s->at.consumed + world - 1) / world;
@@ -47,7 +47,7 @@ static void advance(sampler *s, int world, size_t want, int64_t end)
         s->at.consumed = end > s->n ? end : s->n;
 }
 
-/* It may come from a snapshot, of which nothing is believed. */
+/* The position may come from a snapshot, which is not trusted. */
 static pen_status check_position(const sampler *s, pen_error *why)
 {
     if (s->at.n == s->n && s->at.epoch >= 0 && s->at.consumed >= 0) return PEN_OK;

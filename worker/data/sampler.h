@@ -1,15 +1,15 @@
-/* sampler.h - which samples a rank takes: torch's DistributedSampler bit for bit, and what it lacks.
+/* sampler.h - a rank's samples: torch's DistributedSampler bit for bit, with positions and exact epochs.
  *
- * DESIGN.  An epoch is one list: 0..n-1, or that shuffled by (seed + epoch).  Where the ranks are in
- * it is one number, `consumed`, counted over all of them; rank r of w takes entries consumed + r,
- * consumed + r + w, ...  So the position means the same to any number of ranks: whoever goes on
- * from it, with whatever world, goes on with the first sample that nobody has had.
- * The list is made longer (padding: it begins again) or shorter (drop_last) so that all ranks get
- * equally many of what is left; at consumed 0 that is exactly what torch does.  `is_exact` does
- * neither: every sample once, and ranks differ by one at most.
- * consumed moves by (wanted x world), however many entries a rank really got, so it is the same on
- * all ranks that ask alike, also in the last, short batch.
- * Pure but for the memory of the order.  Thread: one at a time.
+ * DESIGN.  An epoch is one list: 0..n-1, or that shuffled by (seed + epoch).  The position of the
+ * ranks is one number, `consumed`, counted over all of them; rank r of w takes entries consumed + r,
+ * consumed + r + w, ...  So the position does not depend on the number of ranks: any world continues
+ * with the first sample that no rank has had.
+ * The list is padded with its own beginning, or cut (drop_last), so that all ranks get the same number
+ * of the remaining samples; at consumed 0 that is exactly torch's rule.  `is_exact` does neither:
+ * every sample once, and ranks differ by at most one.
+ * consumed moves by (wanted x world), whatever a rank really got, so it is the same on all ranks that
+ * make the same calls, also in the last, short batch.
+ * Pure except for the memory of the order.  Thread: one at a time.
  * Source   PyTorch, torch/utils/data/distributed.py.
  */
 #ifndef WORKER_DATA_SAMPLER_H
@@ -22,7 +22,7 @@
 #define SAMPLER_SAMPLES_MAX ((int64_t)1 << 48)
 
 typedef struct {
-    int64_t n; /* of the sampler it is of */
+    int64_t n; /* of its sampler */
     int64_t epoch, consumed;
 } sampler_position;
 
@@ -30,7 +30,7 @@ typedef struct {
     int64_t n; /* 1 to SAMPLER_SAMPLES_MAX */
     uint64_t seed;
     bool shuffles, drops_last, is_exact;
-    sampler_position at; /* may be written over from outside, between calls */
+    sampler_position at; /* callers may overwrite it between calls */
     permutation order;   /* of epoch drawn_epoch; empty unless it shuffles */
     int64_t drawn_epoch;
 } sampler;

@@ -1,4 +1,4 @@
-/* agreement.c - weights and rates of a step, shown by every rank to every other. */
+/* agreement.c - the weights and rates of a step, from every rank to all others. */
 #include "worker/train/agreement.h"
 
 #include "common/base/segment.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { /* what one rank shows to all; rates follow */
+typedef struct { /* shown by one rank; rates follow */
     double weight, loss_scale, clip;
     uint32_t skip, snapshot;
     wire_scalars scalars;

@@ -1,4 +1,4 @@
-/* agreement.h - what every rank shows to all in each step, where no server adds it up: its weight, rates, bounds and scalars.
+/* agreement.h - the weight, rates, bounds and scalars that every rank shows to all in each step without servers.
  *
  * Weights and scalars are added in rank order; all else must be equal.  One small all_gather, begun with the step
  * and needed at its end.
@@ -9,12 +9,11 @@
 #include "worker/train/talk.h"
 
 typedef struct {
-    size_t bytes; /* of one rank's */
+    size_t bytes; /* of one rank */
     uint32_t n_rates;
-    int room;      /* [room] ranks: there were no more at first, and a group does not grow */
-    int n, *ranks; /* members that show it, and their RANKs: also those that were lost since */
-    char *own,
-        *all; /* [bytes], [size * bytes]; the same where nobody else is to be shown anything */
+    int room;        /* members at first: a group does not grow */
+    int n, *ranks;   /* members that show it, and their RANKs, including those lost since */
+    char *own, *all; /* [bytes], [size * bytes]; the same in a group of one */
 } agreement;
 
 pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *why);
@@ -23,21 +22,20 @@ void agreement_fini(agreement *a); /* zeroed is fine */
 /* A step: shows inputs to all members of t's group; *a is BORROWED until talk_wait(). */
 void agreement_show(agreement *a, talk *t, const wire_inputs *inputs);
 
-/* The same again, for members that are left. */
+/* The same again, to the survivors. */
 void agreement_show_again(agreement *a, talk *t);
 
-/* After the wait: whether all gave the same, and the sum of their weights.  MISMATCH, the same on all, names two
- * of them. */
+/* After the wait: compares all members, and sums their weights.  MISMATCH, the same on all, names two of them. */
 pen_status agreement_check(const agreement *a, double *weight_sum, pen_error *why);
 
 /* The sum of their scalars. */
 void agreement_scalars(const agreement *a, wire_scalars *sum);
 
-/* The last position whose weight is not 0: where all terms are finite and their sum is not, it made the sum so,
- * or one before it. */
+/* The last position whose weight is not 0.  If all terms are finite and their sum is not, that position or an earlier one
+ * made it so. */
 int32_t agreement_last_with_weight(const agreement *a);
 
-/* Whether anybody wants a snapshot of what this step leads to: for keeper_step(). */
+/* Whether any member wants a snapshot after this step: for keeper_step(). */
 bool agreement_wants_snapshot(const agreement *a);
 
 #endif

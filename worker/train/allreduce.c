@@ -1,15 +1,15 @@
 /* allreduce.c - training without servers: every worker holds the whole model, and gradients are summed over all.
  *
  * DESIGN.  A step:
- *   open    every rank shows its weight, rates and bounds to all (one small all_gather), as
- *           servers would be told with each push;
- *   ready   the gradient, rounded as it would travel and times this rank's weight, goes into a
- *           bucket (reducer.h), which is summed over the ranks in rank order;
- *   end     all ranks hold equal sums and equal inputs, so each comes to the same decision and the
- *           same values by itself (replica.h).  Nothing more is said, unless an element is not
- *           finite: then one more all_reduce finds out whose it was.
- * A group of one has nothing to show or to sum: its gradients, weighed, are the sums (solo.h).  That is how a worker
- * trains alone, whose verbs and groups of every sync are served, too.
+ *   open    every rank shows its weight, rates and bounds to all (one small all_gather), as each
+ *           push tells them to a server;
+ *   ready   the gradient, rounded as on the wire and times this rank's weight, goes into a bucket
+ *           (reducer.h), which is summed over the ranks in rank order;
+ *   end     all ranks hold equal sums and equal inputs, so each makes the same decision and the
+ *           same values by itself (replica.h).  No further message, unless an element is not
+ *           finite: then one more all_reduce finds the rank that added it.
+ * A group of one has nothing to show or to sum: its weighed gradients are the sums (solo.h).  A worker that trains alone
+ * is such a group; it also serves verbs and groups of every sync.
  * The bits are those of ps-bsp with deterministic sums: the fold, the norm, the decision and the
  * update are the same functions on the same operands in the same order.
  */
@@ -48,12 +48,12 @@ typedef struct {
     bool is_arranged;
 
     /* on_worker_loss=continue */
-    int n, *ranks;      /* who is left; [world_size] */
+    int n, *ranks;      /* the survivors; [world_size] */
     int64_t *at;        /* [world_size] the step that each is in */
     bool goes_on;       /* the loss of a worker does not end the job */
-    bool has_sums;      /* of the step, from everybody who was there */
-    bool is_behind;     /* others have ended this step: no calls, they are in the next */
-    bool is_to_lay_out; /* the buckets anew, before the next step */
+    bool has_sums;      /* of this step, from all members at its start */
+    bool is_behind;     /* others are in the next step already: no more calls in this one */
+    bool is_to_lay_out; /* lay the buckets out again before the next step */
 } trainer;
 
 /* ---- first values ---------------------------------------------------------------------------- */
@@ -173,11 +173,11 @@ static void allreduce_ready(strategy *s, pen_tensor *x, const void *grad)
 static pen_status agree(trainer *t, double *weight_sum, pen_error *why)
 {
     if (agreement_check(&t->agreement, weight_sum, why) == PEN_OK) return PEN_OK;
-    context_fail(t->ctx, why); /* as all other ranks find */
+    context_fail(t->ctx, why); /* all other ranks do the same */
     return why->status;
 }
 
-/* *at: its position.  The step is already everybody's: who is lost now is left behind in the next. */
+/* *at: its position.  The step already counts on all ranks; the next one handles a loss from here on. */
 static pen_status find_culprit(trainer *t, const plan_chunk *c, int32_t *at, pen_error *why)
 {
     if (t->is_behind || t->reducer == NULL) return PEN_OK;
@@ -203,7 +203,7 @@ static pen_status decide(trainer *t, double weight_sum, wire_decision *decision,
     return PEN_OK;
 }
 
-/* Rank 0's order of the first step is everybody's from the second on. */
+/* From the second step on all ranks use the order of rank 0's first. */
 static pen_status arrange(trainer *t, pen_error *why)
 {
     if (t->is_arranged || t->is_to_lay_out || t->n_trained == 0) return PEN_OK;
@@ -217,8 +217,8 @@ static pen_status arrange(trainer *t, pen_error *why)
 }
 
 /* ---- the loss of a worker -------------------------------------------------------------------- */
-/* Who knows that all others have the sums may end the step: should one be lost from here on, those
- * that do not know it yet can end the step alike. */
+/* A rank ends the step only when all ranks have the sums.  If one is lost after that, the others can still end the step
+ * alike. */
 static pen_status complete_sums(trainer *t, pen_error *why)
 {
     const coll_call call = {
@@ -242,7 +242,7 @@ static pen_status leave_the_lost(trainer *t, pen_error *why)
     return PEN_OK;
 }
 
-/* The program's world is a group of its own, as it was. */
+/* The program's world is a separate group, as before. */
 static pen_status renew_world(const trainer *t, pen_error *why)
 {
     pen_ctx *ctx = t->ctx;
@@ -269,7 +269,7 @@ static pen_status compare_steps(trainer *t, pen_error *why)
     return PEN_OK;
 }
 
-/* Another may be lost meanwhile. */
+/* Another worker may be lost meanwhile. */
 static pen_status regroup(trainer *t, pen_error *why)
 {
     pen_status status;
@@ -297,7 +297,7 @@ static pen_status sum_again(trainer *t, pen_error *why)
     return complete_sums(t, why);
 }
 
-/* The gradients are intact, so those who are left add up theirs: weights are of those as well. */
+/* The gradients are intact, so the survivors sum theirs again, with their weights only. */
 static pen_status sum_up(trainer *t, pen_error *why)
 {
     pen_status status = t->reducer != NULL ? complete_sums(t, why) : PEN_OK;
@@ -335,8 +335,8 @@ static pen_status keep(trainer *t, pen_error *why)
                                                  : status; /* the next step finds that, too */
 }
 
-/* ---- and all together ------------------------------------------------------------------------ */
-/* Sums are of weighted gradients; a push that is applied on its own is scaled then. */
+/* ---- the whole step -------------------------------------------------------------------------- */
+/* Sums are of weighted gradients; a push that is applied alone is scaled when it is applied. */
 static double weight_of(const trainer *t, const pen_tensor *x)
 {
     return model_rule_of(&t->ctx->model, x) == EXCHANGE_FREE ? 1 : t->inputs->weight;
@@ -418,7 +418,7 @@ static pen_status run(trainer *t, request *r, pen_error *why)
     return status;
 }
 
-/* With others a step waits for calls, whose callbacks may begin verbs: so there nothing is locked. */
+/* In a larger group a step waits for calls whose callbacks may begin verbs, so it takes no lock. */
 static void allreduce_start(strategy *s, request *r)
 {
     pen_error why;

@@ -1,14 +1,14 @@
-/* first_values.h - what strategies without servers do at pen_commit(): rank 0's values are everybody's. */
+/* first_values.h - strategies without servers at pen_commit(): all ranks get rank 0's values. */
 #ifndef WORKER_TRAIN_FIRST_VALUES_H
 #define WORKER_TRAIN_FIRST_VALUES_H
 
 #include "worker/train/talk.h"
 
-/* UNSUPPORTED for a group that needs servers: one that does not average. */
+/* UNSUPPORTED for a group that needs servers because it does not average. */
 pen_status first_values_check(const model *m, pen_error *why);
 
-/* Tensors but those that are apart[n_tensors] (NULL: none), and those that all ranks drew alike, get position 0's
- * values in t->param; a rank whose own were others says so in one line. */
+/* Copies position 0's values to t->param of all tensors, except apart[n_tensors] (NULL: none) and those with init values.
+ * A rank whose own values differed logs one line. */
 pen_status first_values_spread(talk *t, const bool *apart, pen_error *why);
 
 #endif

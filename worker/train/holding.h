@@ -1,7 +1,6 @@
-/* holding.h - what a worker that trains without servers holds of the model's state: what its snapshots are made of.
+/* holding.h - the part of the model's state that a worker without servers holds, for snapshots.
  *
- * A strategy fills a holding when it is asked (strategy_ops.holding); keeper.h writes what is in it, and writes
- * into it what a snapshot has.
+ * A strategy fills a holding (strategy_ops.holding); keeper.h saves it, and restores a snapshot into it.
  */
 #ifndef WORKER_TRAIN_HOLDING_H
 #define WORKER_TRAIN_HOLDING_H
@@ -22,7 +21,7 @@ typedef struct {
     uint32_t n;
     holding_span *span; /* the strategy's; until the context is closed */
     int copies,
-        copy; /* so many members hold these very ranges, and this is the copy-th: each writes its share */
+        copy; /* `copies` members hold these ranges, this one is number `copy`: each writes its share */
     int64_t applied; /* updates of the whole model */
 } holding;
 

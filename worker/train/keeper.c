@@ -53,7 +53,7 @@ pen_status keeper_agree(keeper *k, pen_status own, bool *is_told, pen_error *why
 }
 
 /* ---- this rank's part ------------------------------------------------------------------------ */
-/* What this rank writes of ranges that several hold: every so-manieth piece. */
+/* This rank's share of ranges that several members hold: every copies-th piece. */
 typedef struct {
     const holding *held;
     uint64_t piece;
@@ -90,7 +90,7 @@ static pen_status put_spans(keeper *k, const holding *h, pen_error *why)
     return status;
 }
 
-/* Of the chunks that begin in what this rank holds: all parts together have every one. */
+/* Of the chunks that begin in this rank's ranges: all parts together have every chunk. */
 static pen_status put_versions(keeper *k, const holding *h, pen_error *why)
 {
     const plan *p          = k->plan;
@@ -150,7 +150,7 @@ static pen_status forget_oldest(keeper *k, uint32_t gone, pen_error *why)
     k->n_kept -= gone;
     memmove(k->kept, k->kept + gone, k->n_kept * sizeof *k->kept);
     pen_status status = store_forget(k->writer.store, k->kept, k->n_kept, why);
-    /* Folders that are in use are passed over, so those of ranks that were lost go, too. */
+    /* Folders in use are skipped, so this also deletes those of lost ranks. */
     const int32_t world = k->ctx->env.world_size;
     const int32_t first = keeper_members(k) < world ? 0 : world;
     if (status == PEN_OK && keeper_position(k) == 0)
@@ -175,7 +175,7 @@ static void drop_part(keeper *k, int64_t step)
         log_warning("cannot delete a part of a failed snapshot: %s", why.text);
 }
 
-/* Nobody writes again before all have forgotten: they may share the disk. */
+/* No rank writes again before all have deleted theirs: they may share the disk. */
 static pen_status make_room(keeper *k, int64_t step, bool *is_told, pen_error *why)
 {
     if (keeper_position(k) == 0)
@@ -188,7 +188,7 @@ static pen_status make_room(keeper *k, int64_t step, bool *is_told, pen_error *w
     return keeper_agree(k, status, is_told, why);
 }
 
-/* A part of what will not be whole goes at once. */
+/* If the snapshot cannot be complete, this rank deletes its part at once. */
 static pen_status write_and_agree(keeper *k, int64_t step, bool *is_told, pen_error *why)
 {
     const uint64_t begun = trace_begin();

@@ -1,4 +1,4 @@
-/* keeper_internal.h - the inside of a keeper, shared by keeper.c and keeper_restore.c only. */
+/* keeper_internal.h - shared by keeper.c and keeper_restore.c only. */
 #ifndef WORKER_TRAIN_KEEPER_INTERNAL_H
 #define WORKER_TRAIN_KEEPER_INTERNAL_H
 
@@ -21,16 +21,16 @@ struct keeper {
     uint64_t run; /* the same on all ranks and in no other run: ids of snapshots begin with it */
     int64_t kept[KEEPER_KEEP_MAX + 1]; /* complete ones, in the order they were written */
     uint32_t n_kept;
-    bool lacks_room; /* the newest part was not written for that; after keeper_agree(): anybody's */
+    bool lacks_room; /* the disk was full for the newest part; after keeper_agree(): on any rank */
     pthread_mutex_t lock; /* of what follows */
     request *asked;       /* linked */
 };
 
-int keeper_position(const keeper *k); /* among those who write: 0 decides */
+int keeper_position(const keeper *k); /* among the writers: 0 decides */
 int keeper_members(const keeper *k);
 
-/* All tell each other how it went: the first failure, in the order of ranks, is everybody's.
- * *is_told: it is the same on all; else the talk itself failed. */
+/* All exchange their results: all return the first failure in rank order.
+ * *is_told: the result is the same on all; else the exchange itself failed. */
 pen_status keeper_agree(keeper *k, pen_status own, bool *is_told, pen_error *why);
 
 #endif

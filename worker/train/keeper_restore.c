@@ -1,4 +1,4 @@
-/* keeper_restore.c - which snapshot a job without servers goes on from, and going on from it. */
+/* keeper_restore.c - chooses and restores the snapshot of a job without servers. */
 #include "worker/train/keeper_internal.h"
 
 #include "common/base/log.h"
@@ -11,9 +11,9 @@
 #include <sys/random.h>
 
 /* ---- which one ------------------------------------------------------------------------------- */
-typedef struct { /* what position 0 says */
+typedef struct { /* made by position 0 */
     uint64_t run;
-    int64_t step; /* -1: begins anew */
+    int64_t step; /* -1: starts over */
     int64_t kept[KEEPER_KEEP_MAX];
     uint32_t n_kept;
     pen_error why; /* status OK: none */
@@ -68,7 +68,7 @@ static pen_status choose(keeper *k, choice *c, pen_error *why)
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* Of an import, which has parameters only, the rule begins as in a new job. */
+/* An import has parameters only: the rule's slots begin as in a new job. */
 static void begin_slots(const pen_params *group, holding_span *span)
 {
     optim_span whole = {.param = span->param, .n = span->count};
@@ -100,11 +100,11 @@ static pen_status read_span(keeper *k, store_reader *r, const store_manifest *m,
 
 typedef struct {
     const plan *plan;
-    uint64_t *version; /* [n_tensors]; of the first chunk that is told: all have had the same */
+    uint64_t *version; /* [n_tensors]; equal in all chunks of a tensor */
     bool *is_told;
 } versions;
 
-/* A blob is bytes from a disk: of any length, at any address. */
+/* The blob comes from disk: any length, any alignment. */
 static void adopt_versions(const void *data, size_t size, void *user)
 {
     const versions *v = user;
@@ -164,7 +164,7 @@ static pen_status read_states(keeper *k, store_reader *r, const store_manifest *
     return status;
 }
 
-/* ---- and all together ------------------------------------------------------------------------ */
+/* ---- the whole snapshot ---------------------------------------------------------------------- */
 static pen_status read_all(keeper *k, store_reader *r, int64_t step, pen_error *why)
 {
     const store_manifest *m;

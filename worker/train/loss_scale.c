@@ -26,7 +26,7 @@ void loss_scale_dynamic(loss_scale *l, double first, double min, uint64_t window
                       .last_overflow   = -1};
 }
 
-/* While hysteresis is left an overflow only uses it up; at 1 it stays, so each further one halves. */
+/* An overflow first uses up the hysteresis; at 1 every further overflow halves the scale. */
 static bool shrink(loss_scale *l)
 {
     const bool is_stuck = l->scale <= l->min;
@@ -101,7 +101,7 @@ pen_status loss_scale_load(loss_scale *l, const void *bytes, size_t size, pen_er
             why, PEN_CORRUPT,
             "invalid saved loss scale: %g, hysteresis %llu, last overflow %lld of %lld steps",
             scale, (unsigned long long)left, (long long)last, (long long)iteration);
-    if (!l->is_dynamic) return PEN_OK; /* a fixed one is what the settings say */
+    if (!l->is_dynamic) return PEN_OK; /* the settings fix it */
     l->scale           = fmax(scale, l->min);
     l->hysteresis_left = left < l->hysteresis ? (uint32_t)left : l->hysteresis;
     l->iteration       = iteration;

@@ -1,10 +1,10 @@
-/* loss_scale.h - what the loss is multiplied by, so that gradients of 16 bits do not vanish.
+/* loss_scale.h - the factor of the loss that keeps 16-bit gradients from vanishing.
  *
- * DESIGN.  A pure state machine, told the outcome of every step, which is the same on all ranks; so
- * the scale is, too.  The rule is DeepSpeed's: an overflow halves the scale, but only when the
- * hysteresis is used up; `window` steps without one double it.  One thing differs: here the state
- * changes when a step has ended, and gradients are divided by the scale they were made with.  (There
- * it changes before, so that in a step that completes a window they are divided by twice as much.)
+ * DESIGN.  A pure state machine.  Its input is the outcome of every step, which is the same on all
+ * ranks; so the scale is, too.  The rule is DeepSpeed's: an overflow halves the scale once the
+ * hysteresis is used up; `window` steps without one double it.  One difference: here the state
+ * changes when a step has ended, and gradients are divided by the scale they were made with.
+ * (DeepSpeed changes it earlier: in a step that completes a window it divides by twice as much.)
  * Source   DeepSpeed, deepspeed/runtime/fp16/loss_scaler.py, DynamicLossScaler; the fault:
  *          github.com/microsoft/DeepSpeed/issues/2686.
  */
@@ -32,12 +32,12 @@ void loss_scale_static(loss_scale *l, double scale);
 void loss_scale_dynamic(loss_scale *l, double first, double min, uint64_t window,
                         uint32_t hysteresis, bool is_consecutive);
 
-/* One step with data has ended.  False: it overflowed, and the scale is at its minimum: it stays, and
- * the state counts the step. */
+/* One step with data has ended.  False: it overflowed at the minimum scale, which stays; the step is
+ * counted. */
 bool loss_scale_update(loss_scale *l, bool has_overflown);
 
-/* The part that changes: scale, hysteresis, iterations; little-endian.  What was saved is not
- * trusted: CORRUPT, and *l as it was, when it cannot be the state of such a machine. */
+/* The changing part: scale, hysteresis, iterations; little-endian.  Saved bytes are not trusted:
+ * CORRUPT, and *l unchanged, if they are not a possible state. */
 void loss_scale_save(const loss_scale *l, void *bytes);
 pen_status loss_scale_load(loss_scale *l, const void *bytes, size_t size, pen_error *why);
 

@@ -1,4 +1,4 @@
-/* lr_schedule.c - the schedules there are. */
+/* lr_schedule.c - the schedules. */
 #include "worker/train/lr_schedule.h"
 
 #include "common/base/why.h"
@@ -28,7 +28,7 @@ static double given_or(double value, double usual)
     return isnan(value) ? usual : value;
 }
 
-/* From 0 to 1 below warmup_num_steps, which its callers have checked. */
+/* From 0 to 1; the caller checks it < steps. */
 static double risen(const lr_numbers *n, int64_t it, double steps)
 {
     if (n->warmup_type == WARMUP_LINEAR) return (double)it / steps;
@@ -77,8 +77,8 @@ static double warmup_cosine_rate(const lr_numbers *n, double base, int64_t appli
     return lr * fmax(0, n->cos_min_ratio + (1 - n->cos_min_ratio) * ratio);
 }
 
-/* Where in the cycle, 0 to 1 and back.  Stairs are cut from whole steps and not from this number,
- * which may lie just below an exact stair. */
+/* Position in the cycle, 0 to 1 and back.  Stairs are computed from whole steps, because this number
+ * may lie just below an exact stair. */
 static double height(const lr_numbers *n, double first, double second, double applied)
 {
     const double total = first + second, ratio = first / total;
@@ -122,7 +122,7 @@ static double rising(const lr_numbers *n, double lr, int64_t applied)
     return lr * (double)(applied + 1) / (double)n->warmup_num_steps;
 }
 
-/* How much of the fall is over: 0 to 1, and 1 for good. */
+/* The done fraction of the fall, 0 to 1; then 1. */
 static double fallen(const lr_numbers *n, int64_t applied)
 {
     const double rise = (double)n->warmup_num_steps, total = (double)n->total_num_steps;
@@ -149,7 +149,7 @@ static double linear_rate(const lr_numbers *n, double base, int64_t applied)
     return lr - fallen(n, applied) * (lr - low);
 }
 
-/* ---- what they refuse ------------------------------------------------------------------------ */
+/* ---- checks ---------------------------------------------------------------------------------- */
 static pen_status need_total(const lr_numbers *n, pen_error *why)
 {
     if (n->total_num_steps > 0) return PEN_OK;

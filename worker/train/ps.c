@@ -1,7 +1,7 @@
-/* ps.c - training with servers: gradients are pushed to the shards as they come, values pulled from them.
+/* ps.c - training with servers: gradients are pushed to the shards as they become ready, values are pulled.
  *
- * DESIGN.  All that is said to servers is the exchange's (exchange.h), in the thread "pen-io"; here the program's threads
- * hand it steps and verbs, as tasks.
+ * DESIGN.  The ps client sends everything to servers, in the thread "pen-io"; here the program's threads give it steps and
+ * verbs, as tasks.
  */
 #include "worker/train/ps.h"
 

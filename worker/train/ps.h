@@ -13,11 +13,11 @@ typedef struct ps {
     uint64_t index;         /* of the newest step */
     exchange_request *step; /* of the loop's thread, as the rest; NULL: none is open */
     loop_task open;
-    void *zeros;     /* as many as the largest gradient; made when first needed */
-    ps_units *units; /* stage 3: values come and go; else NULL */
+    void *zeros;     /* size of the largest gradient; made when first needed */
+    ps_units *units; /* stage 3: values are fetched and dropped; else NULL */
 } ps;
 
-/* The strategy of a context whose strategy is one of these. */
+/* For a context whose strategy pushes to servers. */
 static inline ps *ps_of(const pen_ctx *ctx)
 {
     return (ps *)ctx->strategy;
@@ -31,7 +31,7 @@ void ps_init(ps *p, const strategy_ops *ops, pen_ctx *ctx);
 void ps_start(strategy *s, request *r); /* strategy_ops.start */
 void ps_fini(ps *p);
 
-/* client_unit.c: what a worker does not keep in zero2 and zero3 */
+/* client_unit.c: gradients and values that a worker does not keep in zero2 and zero3 */
 pen_status ps_units_open(ps *p, pen_error *why);
 pen_status ps_units_use(strategy *s, const pen_unit *u, pen_phase phase, int64_t step,
                         pen_error *why);

@@ -1,4 +1,4 @@
-/* reducer.c - the layout of the buckets, and which of them is summed when. */
+/* reducer.c - the layout of the buckets, and when each is summed. */
 #include "worker/train/reducer.h"
 
 #include "common/base/arrays.h"
@@ -46,7 +46,7 @@ struct reducer {
     bucket *bucket;                    /* [n] at most */
     uint32_t n_buckets, n_ready, next; /* next: the first bucket that is not under way */
 
-    pthread_mutex_t lock; /* what follows is written by whoever ends a call */
+    pthread_mutex_t lock; /* of what follows, written by the thread that ends a call */
     pthread_cond_t ended;
     uint32_t in_progress, n_made; /* calls; buffers */
     buffer *free;
@@ -126,7 +126,7 @@ static void return_buffer(reducer *r, bucket *b)
     r->free = x;
 }
 
-/* They may be too small for what is laid out next. */
+/* They may be too small for the next layout. */
 static void free_buffers(reducer *r)
 {
     for (uint32_t i = 0; i < r->n_buckets; i++)
@@ -160,7 +160,7 @@ static void name_bucket(const reducer *r, bucket *b)
         snprintf(b->label, sizeof b->label, "%.40s and %u more", first, b->n - 1);
 }
 
-/* Parts of the members lie one after the other; a sum lies where it is in its owner's part. */
+/* Members' parts follow each other; a sum lies at its offset in the owner's part. */
 static void lay_by_owner(reducer *r, bucket *b)
 {
     size_t at = b->start;
@@ -368,7 +368,7 @@ static void sum_bucket(reducer *r, bucket *b)
     r->in_progress++;
     pthread_mutex_unlock(&r->lock);
     pen_status status = PEN_OK;
-    if (b->in == NULL) /* what all its rooms said */
+    if (b->in == NULL) /* reducer_room() returned NULL */
         status = why_set(&why, PEN_NO_MEMORY, "no memory for the bucket of '%s'", b->label);
     if (status == PEN_OK) status = r->setup.submit(r->setup.user, &call, end_call, b, &why);
     if (status != PEN_OK) end_call(b, status, &why);

@@ -1,19 +1,18 @@
 /* reducer.h - gradients of all ranks summed while the backward pass goes on: buckets.
  *
  * DESIGN.  The gradients of a model are laid side by side, in the order in which they become ready,
- * and cut into buckets: a small first one, so that something travels early, then large ones.  A
- * bucket is summed over the ranks as soon as its last gradient is there and the bucket before it
- * is under way, so all ranks sum the same buckets in the same order, whatever order their own
- * gradients come in.  The order is the reverse of registration until reducer_arrange() brings a better one.
- *   Where the gradients have owners, each member gets the sums of its own only (reduce_scatter
- * instead of all_reduce); inside a bucket they are then laid by owner.
- *   Sums are folds in rank order (coll.h) of elements, so where the cuts lie changes no bit.
- *   Memory is of segment_alloc(), so that peers on the same host read and write it directly; a sum
- * does not overwrite what was added, so a step that fails leaves this rank's share intact.
- *   With n_buffers a bucket has memory only from its first gradient until its sum was told (summed), so a model's
- * gradients never lie here all at once.  When all buffers are under way, the next gradient waits for one of them;
- * only where nothing is under way, because gradients come in another order than they are laid out in, is one more
- * made for as long as that lasts.
+ * and cut into buckets: a small first one, so that the first sum starts early, then large ones.  A
+ * bucket is summed over the ranks when its last gradient is there and the sum of the bucket before
+ * it has begun.  So all ranks sum the same buckets in the same order, whatever the order of their
+ * own gradients.  That order is the reverse of registration until reducer_arrange() sets another.
+ *   If the gradients have owners, each member gets the sums of its own only (reduce_scatter instead
+ * of all_reduce); a bucket is then laid out by owner.
+ *   Sums are folds in rank order (coll.h) of elements, so the bucket borders change no bit.
+ *   Memory comes from segment_alloc(), so that peers on the same host read and write it directly.  A
+ * sum does not overwrite its input, so a failed step leaves this rank's share intact.
+ *   With n_buffers a bucket has memory only from its first gradient until summed() has returned, so the gradients of a
+ * model are never all here at once.  When all buffers are in use, the next gradient waits for one.  If no sum is in
+ * progress then, because gradients arrive in another order than the layout, one more buffer is made for that time.
  * Thread: begin, room, ready, wait and arrange by one at a time; sums end on any.
  */
 #ifndef WORKER_TRAIN_REDUCER_H
@@ -37,10 +36,10 @@ typedef struct {
     int size, rank;   /* of the group; where there are owners */
     reducer_submit_fn submit;
     uint32_t
-        n_buffers; /* 0: every bucket has memory of its own, and reducer_sum() is for after the wait */
+        n_buffers; /* 0: every bucket has its own memory, and reducer_sum() is valid after the wait */
     stat_set *stats; /* where memory is counted; NULL: nowhere */
-    /* A gradient of this member is summed; NULL: nobody asks.  On the thread that ended the call,
-     * which may not wait, and before reducer_wait() returns. */
+    /* A gradient of this member is summed; may be NULL.  On the thread that ended the call, which may
+     * not wait, and before reducer_wait() returns. */
     void (*summed)(void *user, uint32_t i);
     void *user;
 } reducer_setup;
@@ -49,9 +48,9 @@ pen_status reducer_create(const reducer_setup *setup, reducer **r, pen_error *wh
 void reducer_destroy(reducer *r); /* no call is in progress; NULL is fine */
 
 void reducer_begin(reducer *r); /* a step */
-/* Where gradient i goes, as this rank adds it.  NULL: no memory, as reducer_wait() will say. */
+/* Where to write this rank's gradient i.  NULL: no memory; reducer_wait() returns that failure. */
 float *reducer_room(reducer *r, uint32_t i);
-void reducer_ready(reducer *r, uint32_t i);             /* it is there; once a step */
+void reducer_ready(reducer *r, uint32_t i);             /* it is written; once a step */
 pen_status reducer_wait(reducer *r, pen_error *why);    /* for every call; the first failure */
 const float *reducer_sum(const reducer *r, uint32_t i); /* own, after wait, until the next begin */
 /* (with n_buffers: in summed() only) */
@@ -59,7 +58,7 @@ const float *reducer_sum(const reducer *r, uint32_t i); /* own, after wait, unti
 /* The order of this step's ready() calls; all n have been made. */
 const uint32_t *reducer_order(const reducer *r);
 
-/* From the next step on; the same on all ranks.  NULL: the reverse of registration.  CORRUPT: order is no permutation. */
+/* From the next step on; the same on all ranks.  NULL: the reverse of registration.  CORRUPT: not a permutation. */
 pen_status reducer_arrange(reducer *r, const uint32_t *order, pen_error *why);
 
 uint32_t reducer_buckets(const reducer *r);

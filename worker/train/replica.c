@@ -1,4 +1,4 @@
-/* replica.c - masters, slots and sums of squares; one step of one worker, for what it holds. */
+/* replica.c - masters, slots and sums of squares; one step of one worker on its part of the model. */
 #include "worker/train/replica.h"
 
 #include "common/compute/simd/simd.h"
@@ -33,7 +33,7 @@ struct replica {
     int64_t applied;
 };
 
-/* ---- what a rank adds ------------------------------------------------------------------------ */
+/* ---- a rank's share of a sum ----------------------------------------------------------------- */
 static bool weigh_rounded(float *to, const float *grad, pen_dtype as, float weight, size_t n)
 {
     uint16_t rounded[TILE];
@@ -67,7 +67,7 @@ static stat_set *stats_of(const replica *r)
     return &r->model->tensor[0]->ctx->stats;
 }
 
-/* Masters of 16-bit tensors are the optimizer's. */
+/* Masters of 16-bit tensors count as optimizer state. */
 static stat_id counted_as(const pen_tensor *t)
 {
     return t->desc.dtype == PEN_F32 ? STAT_PARAM_BYTES : STAT_SLOT_BYTES;
@@ -230,7 +230,7 @@ void replica_give(replica *r, const pen_tensor *t, const float *sum)
     r->tensor[t->index].grad = sum;
 }
 
-/* Elements of a chunk that are in a range; both begin on borders of blocks. */
+/* The elements of a chunk in a range; both begin at block borders. */
 static sharded_range part_of(const plan_chunk *c, const sharded_range *own)
 {
     const uint64_t end_c = c->start + c->count, end_o = own->start + own->count;
@@ -307,7 +307,7 @@ void replica_end_whole(replica *r, const pen_tensor *t, double lr, double gscale
 }
 
 /* ---- sums of squares ------------------------------------------------------------------------- */
-/* Where the sums of a range's part of a chunk lie; NULL: it has none. */
+/* The sums of a range's part of a chunk; NULL: none. */
 static double *sums_of(const replica *r, const plan_chunk *c, const sharded_range *part)
 {
     if (c->blocks == 0 || part->count == 0) return NULL;
@@ -344,7 +344,7 @@ void replica_measure(replica *r, double weight_sum, uint32_t *bad_chunk)
     for (uint32_t c = 0; c < r->plan->n_chunks; c++) measure(r, c, bad_chunk);
 }
 
-/* The sums of a member's ranges, one part of a chunk after the other; returns how many there are. */
+/* Copies the sums of a member's ranges, chunk by chunk; returns their number. */
 static size_t walk_sums(const replica *r, const sharded_range *of, size_t stride, double *to,
                         const double *from)
 {
@@ -400,8 +400,8 @@ void replica_count_step(replica *r)
     r->applied++;
 }
 
-/* A mean of its own: sums are of weighted gradients.  A push that is applied by itself was not
- * weighted, and is scaled now.  0: there is nothing to count. */
+/* Without a decision.  Sums are of weighted gradients; a push that is applied alone was not weighted
+ * and is scaled now.  0: nothing to apply. */
 static double gscale_alone(exchange_rule rule, const wire_inputs *in, double weight_sum)
 {
     if (weight_sum == 0) return 0;

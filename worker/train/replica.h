@@ -1,14 +1,13 @@
-/* replica.h - the training state of a model, or of a part of it, on one worker: what a step does where there
- * are no servers.
+/* replica.h - the update state of a model, or of a part of it, on one worker without servers.
  *
- * DESIGN.  A replica does to the summed gradients what shards do: the same cuts (plan.h), the same
- * sums of squares, the same decision, the same update rules on the same spans.  So one worker, or
- * several that hold bit-equal sums, get the bits that servers would have given them.  Where a sum
- * comes from is its owner's affair: train/solo.c weighs one gradient, train/reducer.c adds up those of all
- * ranks.  Parameters of 16 bits keep a float32 master, as servers do.
- *   A part is one range of each tensor, on borders of blocks.  Masters, slots and sums of squares are of it only; what
- * a decision needs of the others is packed, exchanged by the owner, and unpacked.
- * Memory is counted (mem.slot.bytes; a master that is all there is of its parameter: mem.param.bytes).
+ * DESIGN.  An update state treats summed gradients as shards do: the same partition (plan.h), the
+ * same sums of squares, the same decision, the same update rules on the same spans.  So one worker,
+ * or several with bit-equal sums, get the same bits as with servers.  The sums come from the caller:
+ * train/solo.c weighs one gradient, train/reducer.c sums those of all ranks.  16-bit parameters have
+ * a float32 master, as on servers.
+ *   A part is one range of each tensor, at block borders.  It has masters, slots and sums of squares of its ranges only.
+ * For a decision the caller packs them, exchanges them with the other members, and unpacks theirs.
+ * Memory is counted (mem.slot.bytes; a master that is the only copy of its parameter: mem.param.bytes).
  * Thread: one at a time.
  */
 #ifndef WORKER_TRAIN_REPLICA_H
@@ -21,16 +20,16 @@
 
 typedef struct replica replica;
 
-/* What a rank adds to the sum of n elements: its gradient, rounded as it would be on its way to a
- * server (`as`), times its weight.  grad NULL: zeros.  A rank of weight 0 adds nothing, whatever its
- * bytes are: minus zero is what leaves every float as it is.  Returns whether all is finite. */
+/* A rank's share of the sum of n elements: its gradient, rounded as on the wire (`as`), times its
+ * weight.  grad NULL: zeros.  Weight 0 gives minus zeros, whatever grad is: they change no float they
+ * are added to.  Returns whether all is finite. */
 bool replica_weigh(float *to, const void *grad, pen_dtype grad_dtype, pen_dtype as, double weight,
                    size_t n);
 
-/* m is frozen, its values are the first ones; it is BORROWED as long as the replica lives. */
+/* m is frozen and has its first values; it is BORROWED until replica_destroy(). */
 pen_status replica_create(const model *m, replica **r, pen_error *why);
-/* Of own[n_tensors] only.  A tensor that is apart has its values nowhere but here, and none before
- * replica_load(); of others the range's values are in t->param. */
+/* Of own[n_tensors] only.  The master is the only copy of a tensor with apart[]; it is empty before
+ * replica_load().  Others have the range's values in t->param. */
 pen_status replica_create_part(const model *m, const sharded_range *own, const bool *apart,
                                replica **r, pen_error *why);
 void replica_destroy(replica *r); /* NULL is fine */
@@ -40,18 +39,17 @@ void replica_load(replica *r, const pen_tensor *t, const void *values);
 
 const plan *replica_plan(const replica *r);
 
-/* The weighted float32 sum of a trained tensor's gradients, of the own range, BORROWED until the step has
- * ended. */
+/* Sets the weighted float32 sum of a trained tensor's gradients, of the own range; BORROWED until the step ends. */
 void replica_give(replica *r, const pen_tensor *t, const float *sum);
 
-/* Measures what was given and decides.  *bad_chunk is the lowest chunk that is not finite; returns
- * whether there is one.  The decision counts as made: it is in replica_applied(). */
+/* Measures the sums and decides.  *bad_chunk is the lowest chunk that is not finite; returns whether
+ * there is one.  replica_applied() counts the decision. */
 bool replica_decide(replica *r, const wire_inputs *inputs, double weight_sum,
                     wire_decision *decision, uint32_t *bad_chunk);
 
-/* The same in three steps, for a part: measures, so that replica_pack() gives the sums of squares of the own
- * ranges, in the order of registration (returns how many; at most replica_blocks(own)); and takes those of another
- * member, whose ranges are known.  A bad chunk is REPLICA_NO_CHUNK where all is finite. */
+/* The same in three steps, for a part.  After measuring, replica_pack() returns the sums of squares of the own ranges, in
+ * registration order (their number is at most replica_blocks(own)); replica_unpack() takes those of another member, whose
+ * ranges are known.  *bad_chunk is REPLICA_NO_CHUNK if all is finite. */
 #define REPLICA_NO_CHUNK UINT32_MAX
 void replica_measure(replica *r, double weight_sum, uint32_t *bad_chunk);
 size_t replica_pack(const replica *r, const sharded_range *own, size_t stride, double *to);
@@ -61,24 +59,23 @@ void replica_mark_bad(replica *r, uint32_t chunk); /* of another member */
 bool replica_conclude(replica *r, const wire_inputs *inputs, wire_decision *decision,
                       uint32_t *bad_chunk);
 
-/* A step that no decision closes. */
+/* A step without a decision. */
 void replica_count_step(replica *r);
 
-/* What the step means for one tensor: groups that no decision closes do not wait for it.  Writes
- * the new values to t->param. */
+/* Applies the step to one tensor, by the decision if its group has one.  Writes the new values to
+ * t->param. */
 void replica_carry_out(replica *r, const pen_tensor *t, const wire_inputs *inputs,
                        double weight_sum, const wire_decision *decision);
 
-/* What the gradient of a tensor is multiplied by; false: it is not applied in this step. */
+/* The factor of a tensor's gradient; false: it is not applied in this step. */
 bool replica_gscale(const replica *r, const pen_tensor *t, const wire_inputs *inputs,
                     double weight_sum, const wire_decision *decision, double *gscale);
 
-/* One update of its own, with the gradient that was given. */
+/* One update with the given gradient. */
 void replica_update(replica *r, const pen_tensor *t, double lr, double gscale);
 
-/* For rules that need norms of the whole tensor, of which this is a part: sums of squares, of the parameters in
- * *param and of the raw update in *update, one per own block; returns how many.  Then the update, with the roots of
- * all members' sums. */
+/* For rules that need norms of the whole tensor: sums of squares of the parameters (*param) and of the raw update
+ * (*update), one per own block; returns how many.  Then the update, with the square roots of all members' sums. */
 size_t replica_begin_whole(replica *r, const pen_tensor *t, double lr, double gscale, double *param,
                            double *update);
 void replica_end_whole(replica *r, const pen_tensor *t, double lr, double gscale, double param_norm,
@@ -88,8 +85,8 @@ bool replica_needs_whole(const replica *r, const pen_tensor *t);
 /* Values of the own range, of the tensor's type. */
 void replica_values(const replica *r, const pen_tensor *t, void *to);
 
-/* For snapshots: the own range of every tensor; copies and copy are the caller's to set.  And the way back: what was
- * written into the holding counts from now on, and the range of t->param is made of it where that is not apart. */
+/* For snapshots: the own range of every tensor; the caller sets copies and copy.  replica_restored(): the holding was
+ * overwritten; takes it over, and updates the range of t->param unless the tensor is apart. */
 pen_status replica_holding(replica *r, holding *h, pen_error *why);
 void replica_restored(replica *r, int64_t applied);
 

@@ -1,17 +1,17 @@
 /* sharded.c - training whose state is sharded over the workers: no servers, and the same bits as with them.
  *
  * DESIGN.  As train/allreduce.c: every rank shows its weight and rates to all, sums are folds in rank order, and all
- * come to the same decision.  What differs is who holds what (docs/design/zero.md):
+ * make the same decision.  The state is divided (docs/design/zero.md):
  *   zero1   each member has masters and slots of its own ranges only (sharded_cut.h), gets the sums of these
  *           (reduce_scatter), updates them, and all gather the new values (all_gather)
- *   zero2   also gradients: they are here from the first pen_view() until they are in their bucket, buckets until they
- *           are summed; what stays is the sum of the own ranges
- *   zero3   also parameters: values that the SDK holds are gathered by pen_use() and dropped by pen_release()
- *   hybrid  members are those of a node; nodes hold equal copies, whose sums are added up across
- * A decision needs the sums of squares of all blocks: owners measure theirs, all gather them, and everybody adds them
- * in the order that servers and single processes do.  So the bits are those of every other mode, clipped or not, except
- * that with several nodes hybrid adds in another order, and that accum_reduce=each adds micro-batches of all ranks one
- * after the other.
+ *   zero2   also gradients: they exist from the first pen_view() until they are in their bucket, buckets until they
+ *           are summed; only the sum of the own ranges stays
+ *   zero3   also parameters: pen_use() gathers values in memory of the SDK, pen_release() drops them
+ *   hybrid  members are those of a node; nodes hold equal copies, whose sums are added across nodes
+ * A decision needs the sums of squares of all blocks: owners measure theirs, all gather them, and each member adds them
+ * in the order that servers and single processes use.  So the bits are those of every other mode, clipped or not.  Two
+ * exceptions: hybrid with several nodes adds in another order, and accum_reduce=each adds the micro-batches of all ranks
+ * one after another.
  * Threads: the program's; "pen-coll" ends sums.
  */
 #include "worker/train/sharded_internal.h"
@@ -59,7 +59,7 @@ static pen_status finish_step(sharded *s, pen_error *why)
     }
     if (sharded_complete_sums(s, why) != PEN_OK) return why->status;
     if (agreement_check(&s->agreement, &weight_sum, why) != PEN_OK) {
-        context_fail(ctx, why); /* as all other ranks find */
+        context_fail(ctx, why); /* all other ranks do the same */
         return why->status;
     }
     ctx->step.outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
@@ -95,7 +95,7 @@ static pen_status sharded_restored(strategy *base, int64_t applied, pen_error *w
     return sharded_gather_all(s, why);
 }
 
-/* ---- what is asked for besides --------------------------------------------------------------- */
+/* ---- explicit verbs -------------------------------------------------------------------------- */
 static pen_status do_verb(sharded *s, request *r, pen_error *why)
 {
     const pen_tensor *x = r->u.verb.tensor;

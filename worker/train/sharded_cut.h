@@ -1,12 +1,12 @@
-/* sharded_cut.h - which worker owns which part of each tensor, where the state is sharded over the workers.
+/* sharded_cut.h - which worker owns which part of each tensor, if the state is sharded over the workers.
  *
- * DESIGN.  Every tensor is cut on the borders of the blocks that sums of squares are made of (PLAN_BLOCK), into one range
- * per member, in the order of the members; a range may be empty.  So a large tensor has a part on everybody, whatever
- * units and buckets there are, every call that sums or gathers it keeps all links busy, and values are gathered in place.
- * What a member got too much or too little of is made good with the next tensor: over the whole model members differ
- * by about one block.  Trained and frozen tensors are balanced each for themselves.
- *   ZeRO cuts the flat model (stages 1 and 2), or every parameter and pads it (stage 3): training.md 2.8.
- * A pure function, computed alike by all.
+ * DESIGN.  Every tensor is cut at block borders of its sums of squares (PLAN_BLOCK), into one range per member, in member
+ * order; a range may be empty.  So a large tensor has a part on every member, whatever the units and buckets.  Every call
+ * that sums or gathers it keeps all links busy, and values are gathered in place.  The next tensor corrects a member's
+ * surplus or deficit: over the whole model members differ by about one block.  Trained and frozen tensors are balanced
+ * separately.
+ *   ZeRO cuts the flat model (stages 1 and 2), or cuts and pads every parameter (stage 3).
+ * A pure function, with the same result on all ranks.
  */
 #ifndef WORKER_TRAIN_SHARDED_CUT_H
 #define WORKER_TRAIN_SHARDED_CUT_H

@@ -1,4 +1,4 @@
-/* sharded_internal.h - what the files of train/sharded*.c share. */
+/* sharded_internal.h - shared by train/sharded*.c. */
 #ifndef WORKER_TRAIN_SHARDED_INTERNAL_H
 #define WORKER_TRAIN_SHARDED_INTERNAL_H
 
@@ -28,11 +28,11 @@ typedef struct sharded {
     pen_ctx *ctx;
     int stage;
     bool is_hybrid, is_arranged;
-    /* Calls of everybody; of those that share a copy of the state (all, or those of a node): sums and
-     * values, so that neither waits for the other's turn; of those that have the same part on other nodes. */
+    /* Calls of all ranks; of those that share a copy of the state (all, or a node's): sums and values
+     * separately, so that neither waits for the other; of those with the same part on other nodes. */
     talk everyone, sums, values, across;
-    int n, *ranks;  /* everybody */
-    int size, rank; /* of those that share a copy, and in it */
+    int n, *ranks;  /* all ranks */
+    int size, rank; /* of the group that shares a copy */
 
     void *arrays, *pieces; /* all below that have a size: by tensor, by piece */
     sharded_range *range;  /* [n_tensors * size] */
@@ -67,17 +67,17 @@ void sharded_tear_down(sharded *s);                    /* no call is in progress
 /* ---- sharded_sums.c -------------------------------------------------------------------------- */
 /* A gradient of this rank goes into its buckets; grad NULL: zeros. */
 void sharded_add(sharded *s, pen_tensor *x, const void *grad);
-/* A reducer's `summed`: the sum of a piece of ours. */
+/* reducer_setup.summed: the sum of an own piece. */
 void sharded_take_sum(void *talk, uint32_t piece);
 /* All sums of the step are there and given to the replica. */
 pen_status sharded_complete_sums(sharded *s, pen_error *why);
-/* Sums of squares of all, and what they come to.  Outcome, norm, clip and culprit go to the step. */
+/* Exchanges the sums of squares and decides.  Sets outcome, norm, clip and culprit of the step. */
 pen_status sharded_decide(sharded *s, double weight_sum, wire_decision *decision, pen_error *why);
 
 /* ---- sharded_values.c ------------------------------------------------------------------------ */
 pen_status sharded_make_runs(sharded *s, pen_error *why);
 void sharded_free_runs(sharded *s);
-/* Own ranges are updated, and values that are always here made whole. */
+/* Updates own ranges, and gathers the values that are always local. */
 pen_status sharded_update(sharded *s, double weight_sum, const wire_decision *decision,
                           pen_error *why);
 pen_status sharded_gather_all(sharded *s, pen_error *why);

@@ -1,4 +1,4 @@
-/* sharded_setup.c - who shares a copy of the state, who owns which part of it, and the memory for that. */
+/* sharded_setup.c - which ranks share a copy of the state, which part each owns, and its memory. */
 #include "worker/train/sharded_internal.h"
 
 #include "common/base/arrays.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Buckets that are filled or on their way at a time: one is filled while two travel. */
+/* Buckets in use at a time: one is filled while two travel. */
 enum { BUFFERS = 3 };
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -19,7 +19,7 @@ static pen_status make_group(pen_ctx *ctx, const pen_group *like, pen_group **ou
     return group_new(ctx->world, like->ranks, like->size, context_deadline(ctx), out, why);
 }
 
-/* A part of the state has one owner on each node, so nodes must be alike. */
+/* A part of the state has one owner on each node, so all nodes need the same number of workers. */
 static pen_status check_nodes(sharded *s, const pen_group *node, pen_error *why)
 {
     int32_t own = node->size, *all = calloc((size_t)s->n, sizeof *all);
@@ -61,7 +61,7 @@ static pen_status make_groups(sharded *s, pen_error *why)
     return PEN_OK;
 }
 
-/* ---- whose is what --------------------------------------------------------------------------- */
+/* ---- ownership ------------------------------------------------------------------------------- */
 static pen_status make_ranges(sharded *s, pen_error *why)
 {
     const model *m = &s->ctx->model;
@@ -88,7 +88,7 @@ static pen_status make_ranges(sharded *s, pen_error *why)
 }
 
 /* ---- pieces of gradients --------------------------------------------------------------------- */
-/* A part of each owner's goes into the same bucket, so that all of them have something to sum. */
+/* A bucket has a part of each owner, so that all of them have something to sum. */
 static uint64_t slice_elements(const sharded *s)
 {
     const worker_settings *o = &s->ctx->settings;
@@ -98,7 +98,7 @@ static uint64_t slice_elements(const sharded *s)
     return slice > 0 ? slice : PLAN_BLOCK;
 }
 
-/* Returns how many pieces there are; to NULL: only that. */
+/* Returns the number of pieces; to NULL: only counts. */
 static uint64_t cut_tensor(const sharded *s, const pen_tensor *x, sharded_piece *to)
 {
     const uint64_t slice       = slice_elements(s);
@@ -176,7 +176,7 @@ static pen_status make_reducer(sharded *s, pen_error *why)
 }
 
 /* ---- first values ---------------------------------------------------------------------------- */
-/* Of a tensor that is apart: drawn by whoever owns them, or rank 0's, which pass through here. */
+/* Of a tensor that is sharded out: the owner draws its init values, or gets rank 0's by a broadcast. */
 static pen_status load_apart(sharded *s, pen_tensor *x, pen_error *why)
 {
     const sharded_range *own = &s->own[x->index];

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* ---- into buckets ---------------------------------------------------------------------------- */
-/* Something in a piece is not finite: in which chunks, should all want to know whose it was. */
+/* A piece is not finite: marks its bad chunks, in case all ask for the culprit. */
 static void mark_bad_chunks(sharded *s, const sharded_piece *p, const void *grad,
                             const pen_tensor *x, float *scratch)
 {
@@ -42,8 +42,8 @@ static void add_piece(sharded *s, const pen_tensor *x, const void *grad, uint32_
     reducer_ready(s->reducer, i);
 }
 
-/* Where the sum of a tensor's own range goes.  A gradient that is the SDK's and is not needed once it is in
- * its buckets has room for it, so that nothing more is held. */
+/* Where the sum of a tensor's own range goes: into the gradient itself, if that is memory of the SDK and not
+ * needed once it is in its buckets. */
 static pen_status choose_dest(sharded *s, pen_tensor *x, const void *grad, pen_error *why)
 {
     const sharded_range *own = &s->own[x->index];
@@ -67,7 +67,7 @@ static void keep_failure(sharded *s, pen_status status, const pen_error *why)
     s->failure.status = status;
 }
 
-/* Gradients of a micro-batch have all come, and here is the first of the next. */
+/* All gradients of a micro-batch are in, and the next one begins. */
 static void begin_round(sharded *s)
 {
     pen_error why;
@@ -139,7 +139,7 @@ pen_status sharded_complete_sums(sharded *s, pen_error *why)
 }
 
 /* ---- decided --------------------------------------------------------------------------------- */
-typedef struct { /* what owners tell of their sums: one number more than blocks */
+typedef struct { /* the bad chunk, then the sums of all blocks, from each owner */
     size_t *counts;
     double *own, *all;
 } told;
@@ -160,7 +160,7 @@ static pen_status make_told(const sharded *s, told *t, pen_error *why)
                : why_set(why, PEN_NO_MEMORY, "no memory for %zu sums of squares", all);
 }
 
-/* Every member's blocks, so that all add them in the same order. */
+/* Gathers every member's blocks, so that all add them in the same order. */
 static pen_status exchange_sums(sharded *s, double weight_sum, pen_error *why)
 {
     told t = {0};

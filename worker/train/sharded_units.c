@@ -1,9 +1,9 @@
-/* sharded_units.c - zero3: values of units, gathered when they are used and dropped after.
+/* sharded_units.c - zero3: values of units, gathered for a use and dropped after it.
  *
- * DESIGN.  residency.h says what to fetch and what to drop; this gathers and frees.  Unlike with servers, a gather needs
- * all members, in the same order.  So the order may depend on nothing but the calls of the program: arrivals are told to
- * the residency when somebody waits for one of them, in the order in which they were begun, and at the end of a step;
- * never when they happen.  Programs whose ranks use units in different orders need servers.
+ * DESIGN.  residency.h decides what to fetch and drop; this gathers and frees.  Unlike with servers, a gather needs all
+ * members, in the same order.  So the order must depend on the program's calls only: the residency learns of arrivals when
+ * a thread waits for one, in the order they were begun, and at the end of a step; never when they happen.  Programs whose
+ * ranks use units in different orders need servers.
  */
 #include "worker/train/sharded_internal.h"
 
@@ -75,7 +75,7 @@ static void drop_unit(void *user, uint32_t number)
 }
 
 /* ---- arrivals -------------------------------------------------------------------------------- */
-/* The oldest fetch; it may lead to another, which is then the newest. */
+/* Ends the oldest fetch; this may begin another, which becomes the newest. */
 static void tell_arrival(sharded_units *u)
 {
     const uint32_t number   = u->begun[0];
@@ -119,7 +119,7 @@ void sharded_units_release(strategy *s, const pen_unit *unit, pen_phase phase)
     pthread_mutex_unlock(&u->calls);
 }
 
-/* What is here is old. */
+/* All local values are stale. */
 void sharded_units_step_end(sharded *s)
 {
     sharded_units *u = s->units;

@@ -1,4 +1,4 @@
-/* sharded_values.c - own ranges are updated, and everybody gets the values that are always here. */
+/* sharded_values.c - updates own ranges, and gathers the values that are always local. */
 #include "worker/train/sharded_internal.h"
 
 #include "common/compute/simd/simd.h"
@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A tensor from here on is gathered where it lies; smaller ones are packed, many into one call. */
+/* Larger tensors are gathered in place; smaller ones are packed, many into one call. */
 enum { IN_PLACE_BYTES = 64 << 10, PACKED_BYTES = 1 << 20 };
 
-/* ---- what is gathered together --------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 static const sharded_range *range_of(const sharded *s, uint32_t tensor, int member)
 {
     return &s->range[(size_t)tensor * (size_t)s->size + (size_t)member];
@@ -187,7 +187,7 @@ static pen_status update_one(sharded *s, const pen_tensor *x, double weight_sum,
     return PEN_OK;
 }
 
-/* What is updated travels while the next is. */
+/* Updated values travel while the next tensor is updated. */
 pen_status sharded_update(sharded *s, double weight_sum, const wire_decision *decision,
                           pen_error *why)
 {

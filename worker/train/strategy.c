@@ -1,4 +1,4 @@
-/* strategy.c - what all strategies share. */
+/* strategy.c - shared by all strategies. */
 #include "worker/train/strategy.h"
 
 #include "common/base/why.h"

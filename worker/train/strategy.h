@@ -1,7 +1,7 @@
 /* strategy.h - how a step trains: with servers, or with other workers only; alone is a group of one.
  *
- * All strategies do the same steps on the same cuts with the same decision and the same update rules, so one worker
- * alone gets the bits that one worker with servers gets.
+ * All strategies use the same steps, partition, decision and update rules, so one worker alone gets the same bits as one
+ * worker with servers.
  */
 #ifndef WORKER_TRAIN_STRATEGY_H
 #define WORKER_TRAIN_STRATEGY_H
@@ -13,14 +13,14 @@
 typedef struct strategy strategy;
 
 typedef struct {
-    /* Snapshots without servers (train/keeper.h); both or neither.  NULL: servers keep them.
-     * holding: what this rank holds, as it is between two steps.
-     * restored: that was overwritten, versions too, and so many updates had been applied; makes the
-     * values that the program sees of it. */
+    /* Snapshots without servers (train/keeper.h); both or neither.  NULL: servers write them.
+     * holding: this rank's state between two steps.
+     * restored: the holding was overwritten, versions too; `applied` updates are in it.  Makes the
+     * program's values from it. */
     pen_status (*holding)(strategy *s, holding *h, pen_error *why);
     pen_status (*restored)(strategy *s, int64_t applied, pen_error *why);
 
-    /* Begins a request of STEP, VERB or PULL_FREE; request_end() and request_tell() follow, here or later. */
+    /* Begins a request of STEP, VERB or PULL_FREE; request_end() and request_tell() follow, now or later. */
     void (*start)(strategy *s, request *r);
 
     /* The step, in this order: open once, ready once per trained tensor, start(REQUEST_STEP) once.
@@ -30,33 +30,34 @@ typedef struct {
 
     /* Optional, all three.  In threads of the program, without the step's lock; they may wait, each with
      * a deadline.
-     *   use, release   one at a time per context; NULL: values are always where t->param says.  use: u's
-     *                  are, when it returns, until as many releases came; a failed use is not counted.  step: the one in
-     *                  progress,
-     *                  or -1 outside of one, where nothing is foreseen (residency.h).
-     *   view           any thread; a gradient that the SDK holds is about to be made: waits until there
-     *                  is room for it.  NULL: there always is. */
+     *   use, release   one at a time per context; NULL: values are always at t->param.  use: u's values
+     *                  are there when it returns, until the same number of releases; a failed use is not
+     *                  counted.  step: the current one, or -1 outside of a step, where nothing is
+     *                  prefetched (residency.h).
+     *   view           any thread; before a gradient in memory of the SDK is made: waits until there is
+     *                  room.  NULL: there always is. */
     pen_status (*use)(strategy *s, const pen_unit *u, pen_phase phase, int64_t step,
                       pen_error *why);
     void (*release)(strategy *s, const pen_unit *u, pen_phase phase);
     pen_status (*view)(strategy *s, pen_tensor *t, pen_error *why);
 
-    void (*close)(strategy *s); /* after the link was closed: nobody else uses its memory; once */
+    void (*close)(
+        strategy *s); /* after the link was closed: no other thread uses its memory; once */
 } strategy_ops;
 
-struct strategy { /* the first member of what an implementation keeps */
+struct strategy { /* the first member of an implementation's struct */
     const strategy_ops *ops;
     pthread_mutex_t lock; /* alone: steps, verbs and snapshots, one at a time */
 };
 
-/* In pen_commit's thread, when REQUEST_COMMIT has ended well; may wait.  Chooses one and sets ctx->strategy, also where
- * it fails later: it can be closed then. */
+/* In pen_commit's thread, after REQUEST_COMMIT has succeeded; may wait.  Chooses a strategy and sets ctx->strategy, also
+ * if it fails later, so that it can be closed. */
 pen_status strategy_open(pen_ctx *ctx, pen_error *why);
 void strategy_close(pen_ctx *ctx); /* ctx->strategy NULL is fine */
 
 /* ---- for implementations ---- */
 void strategy_init(strategy *s, const strategy_ops *ops, pen_ctx *ctx); /* sets ctx->strategy */
-/* r has ended with status; its lazy verdict too, if nobody was told yet. */
+/* Ends r with status, and its lazy verdict if that is still open. */
 void strategy_end(request *r, pen_status status, const pen_error *why);
 
 /* The step's outcome, as decided; bad_tensor is the caller's to set. */

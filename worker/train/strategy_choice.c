@@ -1,12 +1,12 @@
-/* strategy_choice.c - which strategy a job trains by. */
+/* strategy_choice.c - chooses the job's strategy. */
 #include "worker/io/client.h"
 #include "worker/train/strategy.h"
 
-/* Below it the calls inside the node cost more than the pushes that they save. */
+/* In smaller models the calls inside the node cost more than the pushes they save. */
 enum { PAYS_BYTES = 1 << 20 };
 
 /* ---- whether sums of nodes pay ----------------------------------------------------------------- */
-/* By the record, so that all find the same. */
+/* From the epoch's record, so that all ranks get the same result. */
 static uint32_t count_nodes(const client_record *r)
 {
     uint32_t n = 0;
@@ -65,7 +65,7 @@ static bool is_worth_it(const pen_ctx *ctx)
     return !ctx->settings.deterministic || (nodes == 1 && has_only(m, is_in_float));
 }
 
-/* A sum of a node needs all its ranks, and all of its gradients: where they may come and go, or are spread, each rank
+/* A sum of a node needs all its ranks and all their gradients.  In elastic jobs, and if gradients are sharded, each rank
  * pushes its own. */
 static bool is_summed_in_nodes(const pen_ctx *ctx)
 {

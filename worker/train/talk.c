@@ -1,4 +1,4 @@
-/* talk.c - calls of the SDK's own, and who waits for them. */
+/* talk.c - the SDK's own group calls, and waiting for them. */
 #include "worker/train/talk.h"
 
 #include "common/base/why.h"
@@ -113,7 +113,7 @@ pen_status talk_wait_for_sums(talk *t, reducer *r, pen_error *why)
     pen_error later;
     const pen_status status = talk_wait(t, why);
     if (status == PEN_OK) return reducer_wait(r, why);
-    (void)reducer_wait(r, &later); /* nobody uses the buckets any more */
+    (void)reducer_wait(r, &later); /* until no call uses the buckets */
     return status;
 }
 

@@ -1,7 +1,7 @@
-/* talk.h - the calls that a strategy makes on a group of its own, and waiting for them.
+/* talk.h - a strategy's group calls, on a group of its own, and waiting for them.
  *
- * A group of its own, because a program may have collectives of its own between two pen_ready(),
- * and ranks need not make gradients ready in the same order.
+ * The group is separate because a program may have its own collectives between two pen_ready(), and
+ * ranks need not make gradients ready in the same order.
  * Thread: begin and wait by one at a time; calls end on any.
  */
 #ifndef WORKER_TRAIN_TALK_H
@@ -21,16 +21,16 @@ typedef struct {
 } talk;
 
 void talk_init(talk *t, pen_ctx *ctx);
-void talk_fini(talk *t); /* the group is its context's */
+void talk_fini(talk *t); /* the context owns the group */
 
-/* coll_submit() within the setting deadline_ms.  user is a talk; as reducer.h wants it. */
+/* coll_submit() with the setting deadline_ms.  A reducer_submit_fn; user is a talk. */
 pen_status talk_submit(void *user, const coll_call *call, coll_done_fn done, void *done_user,
                        pen_error *why);
 
-/* What call points to is BORROWED until talk_wait(). */
+/* The buffers of call are BORROWED until talk_wait(). */
 void talk_begin(talk *t, const coll_call *call);
 void talk_end(void *user, pen_status status, const pen_error *why); /* a coll_done_fn; user: talk */
-void talk_count(talk *t); /* one more call whose done is, or calls, talk_end() */
+void talk_count(talk *t); /* counts a call that ends by talk_end() */
 
 pen_status talk_wait(talk *t, pen_error *why);
 
@@ -44,10 +44,10 @@ pen_status talk_lowest(talk *t, int32_t own, int32_t *lowest, const char *label,
 /* Begins and waits: all members get position 0's bytes. */
 pen_status talk_broadcast(talk *t, void *data, size_t bytes, const char *label, pen_error *why);
 
-/* For all calls of t and of a reducer that submits by it; the first failure. */
+/* Waits for all calls of t and of a reducer that submits by it; the first failure. */
 pen_status talk_wait_for_sums(talk *t, reducer *r, pen_error *why);
 
-/* After the first step: position 0's order of n gradients is everybody's.  *is_arranged: nothing is left to do. */
+/* After the first step: all members take position 0's order of n gradients.  *is_arranged: already done. */
 pen_status talk_arrange(talk *t, reducer *r, uint32_t n, bool *is_arranged, pen_error *why);
 
 #endif

@@ -1,23 +1,23 @@
 /* two_level.c - training with servers, reduced inside each node first.
  *
- * DESIGN.  The ranks of a node share its traffic: the chunks of the model (plan.h) are dealt to them in turn, chunk c to the one at position
+ * DESIGN.  The ranks of a node share its traffic: chunk c of the model (plan.h) belongs to the rank at position
  * (c mod ranks of the node).
- *   open    the exchange opens the step; the ranks of the node add up their weights
- *   ready   each chunk, as it would travel and times this rank's weight, goes into a bucket
+ *   open    the ps client opens the step; the ranks of the node add their weights
+ *   ready   each chunk, rounded as on the wire and times this rank's weight, goes into a bucket
  *           (reducer.h), which is reduced inside the node so that each rank gets the sums of its
- *           own chunks; as soon as they are there they are pushed, with the node's weight
- *   end     the servers add one contribution of each node; records and decision are as ever, and
- *           each rank pulls its own chunks only; then the ranks of the node gather the rest
- * So a node sends each gradient once, however many ranks it has, and each rank has its part of the
- * sockets.  A sum of a node is rounded once more where gradients travel in 16 bits.
- *   Which ranks are a node is what the record of the epoch says, which servers have, too.
- *   mode=ps-hier and two_level=yes do this always.  In mode=ps-bsp two_level=auto does where it pays
- * and nobody can tell but by the clock: the workers of a node share memory and the model is not tiny, and,
- * as long as sums are deterministic, all are on one node and gradients travel as they are, so that
- * the bits are those of no.  All ranks find the same, and none asks another.
- * Threads: the program's opens, feeds and ends the step; "pen-coll" ends sums; "pen-io" owns the
- * exchange.  They hand on by tasks.  A lazy step ends in "pen-step", one at a time: the program goes
- * on with the verdict while values are pulled and gathered.
+ *           own chunks; the rank pushes them at once, with the node's weight
+ *   end     the servers add one contribution of each node; votes and decision are as usual; each
+ *           rank pulls its own chunks only; then the ranks of the node gather the rest
+ * So a node sends each gradient once, whatever its number of ranks, and the ranks share the sockets.
+ * A sum of a node is rounded once more if gradients travel in 16 bits.
+ *   The epoch's record, which servers have too, says which ranks form a node.
+ *   mode=ps-hier and two_level=yes always do this.  two_level=auto in mode=ps-bsp does it only where
+ * it pays and changes nothing but the time: the workers of a node share memory, the model is not tiny,
+ * and, with deterministic sums, all are on one node and gradients are not rounded on the wire, so that
+ * the bits are those of two_level=no.  All ranks get the same result without a message.
+ * Threads: the program's opens, feeds and ends the step; "pen-coll" ends sums; "pen-io" owns the ps
+ * client.  They pass work on as tasks.  A lazy step ends in "pen-step", one at a time: the program
+ * goes on with the verdict while values are pulled and gathered.
  */
 #include "worker/train/ps.h"
 
@@ -38,14 +38,14 @@
 
 typedef struct two_level two_level;
 
-typedef struct { /* a chunk that a decision closes */
+typedef struct { /* a trained chunk */
     loop_task task;
     two_level *level;
     uint32_t chunk;
     size_t at; /* of its values, in `all` */
 } piece;
 
-typedef struct { /* what one rank shows to those of its node */
+typedef struct { /* shown by one rank to its node */
     double weight;
     uint64_t snapshot;
     wire_scalars scalars;
@@ -53,7 +53,7 @@ typedef struct { /* what one rank shows to those of its node */
 
 struct two_level {
     ps ps;
-    talk talk, everyone; /* the node, and all ranks: only to find out who pushed a NaN */
+    talk talk, everyone; /* the node; all ranks, only to find the rank that pushed a NaN */
     int size, rank;      /* of and in the node */
     reducer *reducer;
     void *arrays;       /* all below that have a size */
@@ -139,7 +139,7 @@ static size_t value_bytes(const two_level *l, const plan *p, const model *m, uin
     return c->count * plan_dtype_bytes(m->tensor[c->tensor]->desc.dtype);
 }
 
-/* Values lie by owner, so that one gather brings them together. */
+/* Values lie by owner, so that one call gathers them. */
 static size_t place_values(two_level *l, const plan *p, const model *m)
 {
     size_t at = 0;
@@ -229,7 +229,7 @@ static void add_piece(void *user)
 }
 
 /* ---- in the thread that ends calls ----------------------------------------------------------- */
-/* Sums of gradients of 16 bits travel in their type; the room of what was added is free by now. */
+/* Sums of 16-bit gradients travel in their type, encoded into the input's memory, which is free now. */
 static void push_piece(void *user, uint32_t i)
 {
     two_level *l          = (two_level *)((talk *)user)->ctx->strategy;
@@ -262,7 +262,7 @@ static void add_up_weights(void *user, pen_status status, const pen_error *why)
 }
 
 /* ---- in the program's thread ----------------------------------------------------------------- */
-/* The exchange knows the step before anybody of the node can push for it, so no record is early. */
+/* The ps client knows the step before any rank of the node can push for it, so no vote is early. */
 static void open_and_wait(two_level *l)
 {
     pen_error why;
@@ -310,8 +310,7 @@ static void two_level_ready(strategy *s, pen_tensor *t, const void *grad)
     }
 }
 
-/* As pen_step_end() does with servers alone: own chunks are decided and pulled.  Two requests: one
- * ends with the verdict. */
+/* Own chunks are decided and pulled as in ps.c.  Two requests: one ends with the verdict. */
 static pen_status begin_exchange_end(pen_ctx *ctx, pen_req *decided, pen_req *pulled,
                                      pen_error *why)
 {
@@ -356,7 +355,7 @@ static void hand_out_values(pen_ctx *ctx, const two_level *l)
     }
 }
 
-/* A record names the rank that brought the sum of its node. */
+/* A vote names the rank that pushed its node's sum, not the rank that added the bad value. */
 static pen_status name_culprit(pen_ctx *ctx, two_level *l, pen_error *why)
 {
     exchange_outcome *o = &ctx->step.outcome;
@@ -365,7 +364,7 @@ static pen_status name_culprit(pen_ctx *ctx, two_level *l, pen_error *why)
     return culprit_find(&l->everyone, t, 0, t->elements, l->inputs.weight, &o->bad_rank, why);
 }
 
-/* A lazy step's pen_step_end() returns. */
+/* Lets pen_step_end() of a lazy step return. */
 static void tell_verdict(pen_ctx *ctx, request *r)
 {
     if (r->u.step.decided == NULL) return;
@@ -426,8 +425,7 @@ static void *end_lazy_steps(void *user)
     return NULL;
 }
 
-/* Steps follow each other: whoever opens one has waited for the values of the one before, but not
- * for its last lines here. */
+/* The program has waited for the values of the step before, but not for its last lines here. */
 static bool end_in_thread(two_level *l, request *r)
 {
     if (!l->has_thread && pthread_create(&l->thread, NULL, end_lazy_steps, l) != 0) return false;
@@ -452,7 +450,7 @@ static void stop_thread(two_level *l)
 }
 
 /* ---- the strategy ---------------------------------------------------------------------------- */
-/* Verbs are of groups that do not wait for all, which there are none of. */
+/* No verbs: they need groups without a decision, and check_rules() refuses those. */
 static void two_level_start(strategy *s, request *r)
 {
     two_level *l = (two_level *)s;
