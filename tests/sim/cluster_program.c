@@ -282,7 +282,7 @@ bool sim_program_advance(sim_worker *w)
             wait_for_others(w);
         return true;
     case AT_LEAVE:
-        liaison_leave(w->liaison, now);
+        membership_leave(liaison_membership(w->liaison), now);
         w->c->goodbye[w->rank] = liaison_membership(w->liaison)->incarnation;
         w->at                  = AT_LEAVING;
         return true;

@@ -470,8 +470,9 @@ static bool drain_control(sim_worker *w)
     wire_control message;
     bool any = false;
     for (; net_recv(w->c, &w->control, &event); any = true) {
-        if (event.kind == TRANSPORT_UP) liaison_up(w->liaison, now_of(w));
-        if (event.kind == TRANSPORT_DOWN) liaison_down(w->liaison, now_of(w));
+        if (event.kind == TRANSPORT_UP) membership_up(liaison_membership(w->liaison), now_of(w));
+        if (event.kind == TRANSPORT_DOWN)
+            membership_down(liaison_membership(w->liaison), now_of(w));
         if (event.kind == TRANSPORT_MESSAGE && net_hear(w->c, &w->control, &event, &message)) {
             liaison_receive(w->liaison, &message, now_of(w));
             requests_receive(w->requests, &message, now_of(w));
@@ -555,7 +556,8 @@ bool sim_worker_turn(sim_worker *w)
     if (w->life != LIFE_RUNS || w->stalled_until_ms > w->c->now_ms) return false;
     w->stalled_until_ms = 0;
     bool any            = drain_control(w);
-    if (liaison_due(w->liaison) <= now_of(w)) liaison_tick(w->liaison, now_of(w));
+    if (membership_due(liaison_membership(w->liaison)) <= now_of(w))
+        membership_tick(liaison_membership(w->liaison), now_of(w));
     if (requests_due(w->requests) <= now_of(w)) requests_tick(w->requests, now_of(w));
     if (w->exchange != NULL) any |= turn_exchange(w);
     (void)sim_worker_reaches(w);
@@ -581,7 +583,7 @@ uint64_t sim_worker_due(const sim_worker *w)
 {
     if (w->life != LIFE_RUNS) return UINT64_MAX;
     if (w->stalled_until_ms > w->c->now_ms) return w->stalled_until_ms;
-    uint64_t due = least(liaison_due(w->liaison), requests_due(w->requests));
+    uint64_t due = least(membership_due(liaison_membership(w->liaison)), requests_due(w->requests));
     if (w->exchange != NULL) due = least(due, exchange_due(w->exchange));
     if (w->at == AT_FIRST_HALF || w->at == AT_SECOND_HALF) due = least(due, w->wake_ms);
     for (const sim_loan *loan = w->loans; loan != NULL; loan = loan->next)

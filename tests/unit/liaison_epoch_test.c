@@ -149,7 +149,7 @@ static void joined(world *w)
     *w         = (world){.now = 5000};
     w->liaison = liaison_create(&setup, &actions, w, w->now, &why);
     assert_non_null(w->liaison);
-    liaison_up(w->liaison, w->now);
+    membership_up(liaison_membership(w->liaison), w->now);
     assert_int_equal(w->hello_from, 0);
     welcome(w, SELF, 3);
     epoch(w, 3, 1);
@@ -167,14 +167,14 @@ static void test_liaison_goes_on_while_the_scheduler_is_away(void **state)
     world w;
     joined(&w);
     pass(&w, 3000, true);
-    liaison_down(w.liaison, w.now);
+    membership_down(liaison_membership(w.liaison), w.now);
     pass(&w, 30000, false);
     assert_int_equal(w.n_failed, 0);
     assert_int_equal(w.n_logs, 1); /* said once */
     assert_string_equal(w.log,
                         "the scheduler at 10.0.0.7:29500 is away; going on without it for at "
                         "most 60 s");
-    liaison_up(w.liaison, w.now);
+    membership_up(liaison_membership(w.liaison), w.now);
     assert_int_equal(w.hello_from, SELF); /* it knows us by that */
     welcome(&w, SELF, 4);
     assert_string_equal(w.log, "the scheduler at 10.0.0.7:29500 is back");
@@ -190,7 +190,7 @@ static void test_liaison_ends_when_the_scheduler_is_away_for_too_long(void **sta
     (void)state;
     world w;
     joined(&w);
-    liaison_down(w.liaison, w.now);
+    membership_down(liaison_membership(w.liaison), w.now);
     pass(&w, GRACE_MS - 1, false);
     assert_int_equal(w.n_failed, 0);
     pass(&w, 1, false);
@@ -204,9 +204,9 @@ static void test_liaison_takes_no_scheduler_that_does_not_know_it(void **state)
     (void)state;
     world w;
     joined(&w);
-    liaison_down(w.liaison, w.now);
+    membership_down(liaison_membership(w.liaison), w.now);
     pass(&w, 5000, false);
-    liaison_up(w.liaison, w.now);
+    membership_up(liaison_membership(w.liaison), w.now);
     welcome(&w, 77, 9);
     assert_int_equal(w.n_failed, 1);
     assert_int_equal(w.why.status, PEN_NOT_A_MEMBER);
@@ -220,12 +220,12 @@ static void test_liaison_leaves_when_the_scheduler_is_back(void **state)
     (void)state;
     world w;
     joined(&w);
-    liaison_down(w.liaison, w.now);
+    membership_down(liaison_membership(w.liaison), w.now);
     pass(&w, 500, false);
-    liaison_leave(w.liaison, w.now);
+    membership_leave(liaison_membership(w.liaison), w.now);
     pass(&w, 10000, false);
     assert_int_equal(w.n_left, 0);
-    liaison_up(w.liaison, w.now);
+    membership_up(liaison_membership(w.liaison), w.now);
     welcome(&w, SELF, 4);
     assert_true(w.sent[WIRE_BYE] > 0);
     hear(&w, (wire_control){.kind = WIRE_BYED});

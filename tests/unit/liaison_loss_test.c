@@ -127,7 +127,7 @@ static void joined(world *w)
     *w         = (world){.now = 5000};
     w->liaison = liaison_create(&setup, &actions, w, w->now, &why);
     assert_non_null(w->liaison);
-    liaison_up(w->liaison, w->now);
+    membership_up(liaison_membership(w->liaison), w->now);
     welcome(w);
     hear(w, (wire_control){.kind = WIRE_EPOCH, .u.epoch.job = ""});
 }

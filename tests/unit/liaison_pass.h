@@ -10,10 +10,10 @@ static inline void liaison_pass(liaison *l, uint64_t *now, const int *beats, uin
 {
     const uint64_t until = *now + ms;
     while (*now < until) {
-        const uint64_t due = liaison_due(l);
+        const uint64_t due = membership_due(liaison_membership(l));
         const int before   = *beats;
         *now               = due > until ? until : due > *now ? due : *now + 1;
-        liaison_tick(l, *now);
+        membership_tick(liaison_membership(l), *now);
         if (answers && *beats > before)
             liaison_receive(l, &(wire_control){.kind = WIRE_BEAT_ACK}, *now);
     }

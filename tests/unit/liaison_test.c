@@ -119,7 +119,7 @@ static void joined(world *w)
     *w         = (world){.now = 5000};
     w->liaison = liaison_create(&setup, &actions, w, w->now, &why);
     assert_non_null(w->liaison);
-    liaison_up(w->liaison, w->now);
+    membership_up(liaison_membership(w->liaison), w->now);
     welcome(w);
     hear(w, (wire_control){.kind = WIRE_EPOCH, .u.epoch.job = ""});
 }
@@ -138,7 +138,7 @@ static void test_liaison_says_the_will_when_the_connection_broke(void **state)
     leave_will(&w, "an old will");
     leave_will(&w, "the scheduler is gone; step 418");
     pass(&w, 3000, true);
-    liaison_down(w.liaison, w.now);
+    membership_down(liaison_membership(w.liaison), w.now);
     pass(&w, 999, false);
     assert_int_equal(w.n_failed, 0);
     pass(&w, 1, false);
@@ -174,7 +174,7 @@ static void test_liaison_has_words_of_its_own_without_a_will(void **state)
     (void)state;
     world w;
     joined(&w);
-    liaison_down(w.liaison, w.now);
+    membership_down(liaison_membership(w.liaison), w.now);
     pass(&w, 1000, false);
     assert_string_equal(w.why.text, "the scheduler at 10.0.0.7:29500 is gone: its connection broke "
                                     "and did not come back");
@@ -187,10 +187,10 @@ static void test_liaison_goes_on_when_the_scheduler_welcomes_it_back(void **stat
     (void)state;
     world w;
     joined(&w);
-    liaison_down(w.liaison, w.now);
+    membership_down(liaison_membership(w.liaison), w.now);
     pass(&w, 900, false);
     const int hellos = w.sent[WIRE_HELLO];
-    liaison_up(w.liaison, w.now);
+    membership_up(liaison_membership(w.liaison), w.now);
     assert_int_equal(w.sent[WIRE_HELLO], hellos + 1);
     pass(&w, 800, false);
     welcome(&w);
@@ -204,10 +204,10 @@ static void test_liaison_does_not_take_a_mere_connection_for_the_scheduler(void 
     (void)state;
     world w;
     joined(&w);
-    liaison_down(w.liaison, w.now);
+    membership_down(liaison_membership(w.liaison), w.now);
     pass(&w, 500, false);
-    liaison_up(w.liaison, w.now);                 /* somebody has its port now */
-    hear(&w, (wire_control){.kind = WIRE_HELLO}); /* or we dialled ourselves */
+    membership_up(liaison_membership(w.liaison), w.now); /* somebody has its port now */
+    hear(&w, (wire_control){.kind = WIRE_HELLO});        /* or we dialled ourselves */
     pass(&w, 1299, false);
     assert_int_equal(w.n_failed, 0);
     pass(&w, 1, false);
@@ -220,11 +220,11 @@ static void test_liaison_counts_a_broken_connection_from_its_first_break(void **
     (void)state;
     world w;
     joined(&w);
-    liaison_down(w.liaison, w.now);
+    membership_down(liaison_membership(w.liaison), w.now);
     for (int i = 0; i < 9; i++) {
         pass(&w, 100, false);
-        liaison_up(w.liaison, w.now);
-        liaison_down(w.liaison, w.now);
+        membership_up(liaison_membership(w.liaison), w.now);
+        membership_down(liaison_membership(w.liaison), w.now);
     }
     assert_int_equal(w.n_failed, 0);
     pass(&w, 100, false);
@@ -239,7 +239,7 @@ static void test_liaison_blames_nobody_for_its_own_pause(void **state)
     joined(&w);
     pass(&w, 3000, true);
     w.now += 9900; /* stopped, and continued */
-    liaison_tick(w.liaison, w.now);
+    membership_tick(liaison_membership(w.liaison), w.now);
     pass(&w, 5000, true);
     assert_int_equal(w.n_failed, 0);
     liaison_destroy(w.liaison);
@@ -257,7 +257,7 @@ test_liaison_asks_for_another_connection_after_each_quarter_of_a_silent_lease(vo
     assert_int_equal(w.n_renewed, 1);
     pass(&w, LEASE_MS / 2, false);
     assert_int_equal(w.n_renewed, 3);
-    liaison_up(w.liaison, w.now);
+    membership_up(liaison_membership(w.liaison), w.now);
     welcome(&w);
     pass(&w, 60000, true);
     assert_int_equal(w.n_renewed, 3);
@@ -285,8 +285,8 @@ static void test_liaison_that_leaves_does_not_mind_a_scheduler_that_is_gone(void
     (void)state;
     world w;
     joined(&w);
-    liaison_leave(w.liaison, w.now);
-    liaison_down(w.liaison, w.now);
+    membership_leave(liaison_membership(w.liaison), w.now);
+    membership_down(liaison_membership(w.liaison), w.now);
     pass(&w, 1000, false);
     assert_int_equal(w.n_failed, 0);
     assert_int_equal(w.n_left, 1);

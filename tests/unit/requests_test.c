@@ -276,7 +276,7 @@ static void a_get_that_nobody_sets_times_out_and_says_so(void **state)
     assert_int_equal(w->n_ended, 0);
     pass(w, 1);
     assert_int_equal(w->status, PEN_TIMED_OUT);
-    assert_string_equal(w->text, "pen_store_get: nobody has set 'k' within 1.5 s");
+    assert_string_equal(w->text, "pen_store_get: no value for 'k' within 1.5 s");
     assert_true(requests_due(w->requests) == UINT64_MAX);
     drop_world(w);
 }

@@ -594,7 +594,7 @@ static void test_api_a_request_is_waited_for_once(void **state)
     copy = req;
     ok(pen_wait(&req, NULL));
     expect(pen_wait(&copy, NULL), PEN_INVALID_ARGUMENT,
-           "pen_wait: this request was waited for before");
+           "pen_wait: the request was already waited for");
     ok(pen_finalize(ctx));
 }
 

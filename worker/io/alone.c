@@ -1,8 +1,9 @@
-/* alone.c - the link of a worker that is a job by itself: no thread, no socket.
+/* alone.c - the link of a worker that runs alone: no thread, no socket.
  *
- * DESIGN.  Whatever is begun ends in the thread that begins it.  Values of pen_store_set() and its kin lie in a table
- * of its own, and a command runs the program's function at once; another thread of the program may set the value, or
- * answer the command, that this one waits for.
+ * DESIGN.  A request ends in the thread that begins it.  Values of the key-value store are in a table of the link.  A
+ * command runs the program's function at once.  Another thread of the program may set the value, or answer the
+ * command,
+ * that this thread waits for.
  */
 #include "worker/io/job_link.h"
 
@@ -24,10 +25,10 @@ typedef struct {
     pthread_mutex_t lock; /* of all below, and of what is in a pen_call */
     pthread_cond_t changed;
     value_table *values;
-    pen_call *unanswered; /* calls that the program still has a pointer to */
+    pen_call *unanswered; /* calls that the program still points to */
 } alone;
 
-/* With the lock.  False: the time of a request is over. */
+/* With the lock. False: the deadline has passed. */
 static bool wait_for_change(alone *a, const request *r)
 {
     const struct timespec until = {.tv_sec  = (time_t)(r->deadline_ms / 1000),
@@ -62,7 +63,7 @@ static pen_status get_value(alone *a, const request *r, pen_error *why)
     if (copy != NULL) memcpy(copy, data, size);
     pthread_mutex_unlock(&a->lock);
     if (data == NULL)
-        return why_set(why, PEN_TIMED_OUT, "pen_store_get: nobody has set '%.200s' within %.3g s",
+        return why_set(why, PEN_TIMED_OUT, "pen_store_get: no value for '%.200s' within %.3g s",
                        r->u.store.change.key, (double)(r->deadline_ms - r->begun_ms) / 1000);
     if (copy == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes", size);
     *r->u.store.out = (pen_bytes){copy, size};
@@ -79,7 +80,7 @@ static void alone_answer(job_link *l, pen_call *call)
     pthread_mutex_unlock(&a->lock);
 }
 
-/* False: the deadline passed first, and the call is kept: the program has a pointer to it, and may yet use it. */
+/* False: the deadline passed first. The call is kept then, because the program still points to it. */
 static bool await_answer(alone *a, const request *r, pen_call *call)
 {
     bool is_late = false;
@@ -135,7 +136,7 @@ static pen_status run(alone *a, request *r, pen_error *why)
     if (r->kind == REQUEST_STORE && r->u.store.change.op == WIRE_STORE_GET)
         return get_value(a, r, why);
     if (r->kind == REQUEST_STORE) return change_value(a, r, why);
-    if (r->kind != REQUEST_COMMAND) return PEN_OK; /* nobody else has to join, agree or let go */
+    if (r->kind != REQUEST_COMMAND) return PEN_OK; /* no other process takes part */
     const pen_status status = do_command(a, r, why);
     free(r->u.command.body);
     return status;
@@ -147,7 +148,7 @@ static void alone_start(job_link *l, request *r)
     alone *a                = (alone *)l;
     const pen_status status = run(a, r, &why);
     request_end(r, status, status != PEN_OK ? &why : NULL);
-    request_tell(&a->ctx->requests); /* callbacks may begin further requests */
+    request_tell(&a->ctx->requests); /* callbacks may begin more requests */
 }
 
 static void alone_abort(job_link *l)

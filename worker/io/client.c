@@ -1,4 +1,4 @@
-/* client.c - how the connection to the job fails, and what it waits for. */
+/* client.c - failure of the connection to the job, and its timer. */
 #include "worker/io/client.h"
 
 #include "common/base/why.h"
@@ -57,10 +57,9 @@ void client_fail(client *c, const pen_error *why)
     if (c->ctx->coll != NULL) coll_engine_fail(c->ctx->coll, why);
     if (c->exchange != NULL) exchange_fail(c->exchange, why, loop_now_ms(c->loop));
     if (!c->is_loading)
-        client_end(&c->commit, why); /* else when the transport has let go of the first values */
+        client_end(&c->commit, why); /* else after the transport has released the first values */
 }
 
-/* This member cannot go on: the scheduler makes it everybody's verdict. */
 void client_report(client *c, const pen_error *why)
 {
     liaison_report(c->liaison, why);
@@ -72,7 +71,7 @@ static void tick(void *user)
 {
     client *c          = user;
     const uint64_t now = loop_now_ms(c->loop);
-    liaison_tick(c->liaison, now);
+    membership_tick(liaison_membership(c->liaison), now);
     requests_tick(c->requests, now);
     if (c->exchange != NULL) exchange_tick(c->exchange, now);
     if (c->disputes != NULL && now >= c->dispute_due_ms) end_disputes(c, &c->dispute);
@@ -94,7 +93,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 void client_after(client *c)
 {
     request_tell(&c->ctx->requests);
-    uint64_t due = least(liaison_due(c->liaison), requests_due(c->requests));
+    uint64_t due = least(membership_due(liaison_membership(c->liaison)), requests_due(c->requests));
     if (c->exchange != NULL) due = least(due, exchange_due(c->exchange));
     if (c->commit != NULL && c->commit->deadline_ms != 0) due = least(due, c->commit->deadline_ms);
     if (c->disputes != NULL) due = least(due, c->dispute_due_ms);

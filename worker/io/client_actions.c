@@ -1,4 +1,4 @@
-/* client_actions.c - what the liaison and the exchange tell each other and the program. */
+/* client_actions.c - callbacks of the membership client and the ps client. */
 #include "worker/io/client.h"
 
 #include "common/base/clock.h"
@@ -27,7 +27,7 @@ void client_before_sleep(void *user)
     client_after(c);
 }
 
-/* ---- what the exchange says ------------------------------------------------------------------ */
+/* ---- the ps client ------------------------------------------------------------------ */
 static void step_decided(void *user, void *token, const exchange_outcome *outcome)
 {
     client *c            = user;
@@ -38,7 +38,7 @@ static void step_decided(void *user, void *token, const exchange_outcome *outcom
     r->u.step.decided = NULL;
 }
 
-/* Values that no worker holds whole follow the others, some at a time. */
+/* Values of tensors that no worker holds whole follow, a few chunks at a time. */
 static void first_values_came(client *c, const pen_error *why)
 {
     pen_error failure;
@@ -117,7 +117,7 @@ static pen_status make_exchange(client *c, int64_t step, int64_t applied, pen_er
     return c->exchange != NULL ? PEN_OK : why->status;
 }
 
-/* ---- what the liaison says ------------------------------------------------------------------- */
+/* ---- the membership client ------------------------------------------------------------------- */
 static void epoch_came(void *user, const wire_control *m)
 {
     client *c = user;
@@ -138,14 +138,14 @@ static void epoch_came(void *user, const wire_control *m)
 
 static pen_status take_plan(client *c, const wire_control *m, pen_error *why)
 {
-    if (c->record.n_servers == 0) return PEN_OK; /* nothing lies anywhere but here */
+    if (c->record.n_servers == 0) return PEN_OK; /* nothing is partitioned */
     pen_status status = plan_create(&c->ctx->model.wire, &c->plan, why);
     if (status == PEN_OK) status = client_route_plan(c, m, why);
     if (status != PEN_OK) return status;
     if (m->u.plan.n_partitions != c->plan->n_partitions)
         return why_set(why, PEN_MISMATCH,
-                       "the scheduler cuts the model into %u partitions and this worker into %u; "
-                       "are their versions equal?",
+                       "the scheduler splits the model into %u partitions and this worker into %u; "
+                       "use the same version of both",
                        m->u.plan.n_partitions, c->plan->n_partitions);
     c->shard = calloc(c->plan->n_partitions, sizeof *c->shard);
     c->crc   = calloc(WIRE_ITEMS_MAX, sizeof *c->crc);
@@ -154,7 +154,7 @@ static pen_status take_plan(client *c, const wire_control *m, pen_error *why)
     for (uint32_t i = 0; i < c->plan->n_partitions; i++) {
         c->shard[i] = m->u.plan.shard[i];
         if (c->shard[i] >= c->n_shards)
-            return why_set(why, PEN_CORRUPT, "the plan puts partition %u on shard %u of %u", i,
+            return why_set(why, PEN_CORRUPT, "invalid plan: partition %u is on shard %u of %u", i,
                            c->shard[i], c->n_shards);
     }
     c->restore = m->u.plan.restore;
@@ -172,7 +172,7 @@ static void plan_came(void *user, const wire_control *m)
     if (c->has_plan) client_look(c);
 }
 
-/* All workers fetch the first values, rank 0 too: then its rounding is everybody's. */
+/* All workers fetch the initial values, rank 0 too, so that all have the same rounding. */
 static void load(client *c)
 {
     const model *m      = &c->ctx->model;
@@ -184,7 +184,7 @@ static void load(client *c)
         client_report(c, &why);
         return;
     }
-    /* A rank 0 that takes the place of another may have to: shards that have values take no others. */
+    /* A rank 0 that replaces another one sends them again: shards that have values ignore them. */
     bool sends           = c->restore < 0 && c->ctx->env.rank == 0 && c->ctx->step.next_index == 0;
     c->drawing.is_sender = sends;
     for (uint32_t t = 0; t < m->n_tensors; t++) {
@@ -196,7 +196,7 @@ static void load(client *c)
     exchange_close(c->exchange, r, NULL, c->commit->deadline_ms, now);
 }
 
-/* What explicit pushes carry: the rates of the groups as they are. */
+/* Explicit pushes carry the unscheduled rates of the groups. */
 static pen_status set_plain_inputs(client *c, pen_error *why)
 {
     const model *m = &c->ctx->model;
@@ -209,7 +209,7 @@ static pen_status set_plain_inputs(client *c, pen_error *why)
     return status == PEN_OK ? status : why_set(why, status, "no memory for %u rates", m->n_groups);
 }
 
-/* What the snapshot keeps beside tensors; an import keeps nothing. */
+/* States of the snapshot; an import has none. */
 static pen_status take_states(client *c, int64_t step, int64_t applied, pen_error *why)
 {
     size_t size;
@@ -273,7 +273,8 @@ static void stop_wanted(void *user)
     client *c = user;
     if (atomic_exchange(&c->ctx->stop_wanted, true)) return;
     log_line(LOG_NOTICE, "worker %d was asked to leave the job after its step", c->ctx->env.rank);
-    client_tell_stopping(c);
+    client_tell(c, PEN_EV_STOPPING, c->ctx->env.rank,
+                "this worker was asked to leave after its step");
 }
 
 static void left(void *user)
@@ -289,7 +290,7 @@ static void fill_beat(void *user, wire_control *beat)
     uint32_t n   = 0;
     for (; n < STAT_COUNT; n++)
         c->beat_stat[n] = (wire_stat){stat_rows[n].name, (double)stat_get(&ctx->stats, (stat_id)n)};
-    pthread_mutex_lock(&ctx->watch_lock); /* rows are only added, and a name never changes */
+    pthread_mutex_lock(&ctx->watch_lock); /* rows are only added, and names never change */
     for (uint32_t i = 0; i < ctx->n_metrics; i++, n++)
         c->beat_stat[n] = (wire_stat){ctx->metric[i].name, ctx->metric[i].value};
     pthread_mutex_unlock(&ctx->watch_lock);

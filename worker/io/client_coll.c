@@ -1,7 +1,7 @@
-/* client_coll.c - between collectives (coll/engine.h), the liaison, and what is asked of the scheduler.
+/* client_coll.c - between collectives (engine.h), the membership client and requests to the scheduler.
  *
- * DESIGN.  The engine's threads put what they ask into a list and go on; "pen-io" takes the list and
- * asks (requests.h).  Answers go back to the engine from "pen-io".
+ * DESIGN.  Threads of the engine append their requests to a list and go on; "pen-io" takes the list and sends them
+ * (requests.h).  It passes the answers to the engine.
  */
 #include "worker/io/client.h"
 
@@ -18,7 +18,7 @@ struct client_ask {
     wire_control_kind kind; /* FAULT, OVERDUE, SHRINK, UNREACHED */
     uint64_t group, call, waited_ms;
     pen_error why;
-    char what[320]; /* UNREACHED: the address; in why.text what stands in the way */
+    char what[320]; /* UNREACHED: the address; why.text has the reason */
     bool is_quiet;
     uint32_t n;
     int32_t rank[];
@@ -27,8 +27,8 @@ struct client_ask {
 enum {
     MISSING_MAX      = sizeof((pen_error){0}.missing) / sizeof(int32_t),
     RECORD_BYTES_MAX = 256 << 10, /* of the newest calls */
-    LOOK_MS = 20, /* between two looks at what came for collectives, and who, if no call does it */
-    REACHING_MS = 2 /* the same while others are being reached before the first step */
+    LOOK_MS          = 20,        /* between two looks at collectives while no call drives them */
+    REACHING_MS      = 2          /* the same while connections are missing before the first step */
 };
 
 /* ---- from any thread ------------------------------------------------------------------------- */
@@ -45,7 +45,7 @@ static client_ask *make(wire_control_kind kind, const int *ranks, int n)
 
 static void take_asks(void *user);
 
-/* NULL: there was no memory for it; the engine's own sentence and deadlines stand. */
+/* NULL: no memory; the engine falls back to its own sentence and deadlines. */
 static void post(client *c, client_ask *a)
 {
     if (a == NULL) return;
@@ -64,7 +64,7 @@ static void post(client *c, client_ask *a)
 static void fault(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
                   const pen_error *why)
 {
-    (void)ranks, (void)n; /* all workers are told */
+    (void)ranks, (void)n; /* the scheduler tells all workers */
     client_ask *a = make(WIRE_FAULT, NULL, 0);
     if (a == NULL) return;
     a->group = group;
@@ -128,7 +128,7 @@ static void take_asks(void *user)
     pthread_mutex_unlock(&c->asks_lock);
     while (a != NULL) {
         client_ask *next = a->next;
-        if (!c->is_leaving) begin_ask(c, a); /* else there is no connection any more */
+        if (!c->is_leaving) begin_ask(c, a); /* else the connection is closed */
         free(a);
         a = next;
     }
@@ -145,7 +145,7 @@ void client_coll_fini(client *c)
     pthread_mutex_destroy(&c->asks_lock);
 }
 
-/* ---- what the liaison says ------------------------------------------------------------------- */
+/* ---- what the scheduler says ------------------------------------------------------------------- */
 static coll_member *list_members(const wire_member *worker, uint32_t n)
 {
     coll_member *members = calloc((size_t)n + 1, sizeof *members);
@@ -165,7 +165,7 @@ uint32_t client_prove(void *user, const wire_member *worker, uint32_t n, int32_t
                       uint64_t *number)
 {
     const client *c      = user;
-    coll_member *members = c->ctx->coll != NULL ? list_members(worker, n) : NULL;
+    coll_member *members = list_members(worker, n);
     const uint32_t read =
         members != NULL ? coll_engine_prove(c->ctx->coll, members, (int)n, rank, number) : 0;
     free(members);
@@ -175,13 +175,13 @@ uint32_t client_prove(void *user, const wire_member *worker, uint32_t n, int32_t
 void client_coll_joined(client *c, const wire_control *m)
 {
     const uint32_t n     = m->u.epoch.n_workers;
-    coll_member *members = c->ctx->coll != NULL ? list_members(m->u.epoch.worker, n) : NULL;
-    if (members == NULL && c->ctx->coll != NULL) {
+    coll_member *members = list_members(m->u.epoch.worker, n);
+    if (members == NULL) {
         pen_error why;
         why_set(&why, PEN_NO_MEMORY, "no memory for %u members", n);
         coll_engine_fail(c->ctx->coll, &why);
+        return;
     }
-    if (members == NULL) return;
     coll_engine_joined(c->ctx->coll, members, (int)n, m->u.epoch.term);
     free(members);
 }
@@ -189,14 +189,14 @@ void client_coll_joined(client *c, const wire_control *m)
 void client_lost(void *user, int32_t rank, const pen_error *why)
 {
     client *c = user;
-    if (c->ctx->coll != NULL) coll_engine_lost(c->ctx->coll, rank, why);
-    client_tell_lost(c, rank, why->text);
+    coll_engine_lost(c->ctx->coll, rank, why);
+    client_tell(c, PEN_EV_LOST, rank, why->text);
 }
 
 void client_faulted(void *user, uint64_t group, uint64_t call, const pen_error *why)
 {
     client *c = user;
-    if (c->ctx->coll != NULL) coll_engine_fault(c->ctx->coll, group, call, why);
+    coll_engine_fault(c->ctx->coll, group, call, why);
 }
 
 void client_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,
@@ -204,8 +204,7 @@ void client_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t
 {
     client *c = user;
     _Static_assert(sizeof(int) == sizeof(int32_t), "ranks are handed on as they came");
-    if (c->ctx->coll != NULL)
-        coll_engine_shrunk(c->ctx->coll, group, new_group, (const int *)ranks, (int)n, why);
+    coll_engine_shrunk(c->ctx->coll, group, new_group, (const int *)ranks, (int)n, why);
 }
 
 /* The newest whole lines that fit. */
@@ -222,7 +221,7 @@ static const char *newest_lines(const char *text, size_t *size)
 void client_record_please(void *user, uint64_t id, uint64_t asker)
 {
     client *c        = user;
-    char *text       = c->ctx->coll != NULL ? coll_engine_record(c->ctx->coll) : NULL;
+    char *text       = coll_engine_record(c->ctx->coll);
     wire_control m   = {.kind = WIRE_RECORD};
     m.u.record.id    = id;
     m.u.record.asker = asker;

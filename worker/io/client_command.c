@@ -1,4 +1,5 @@
-/* client_command.c - commands and the key-value store: between a request of the program, requests.h and commands.h. */
+/* client_command.c - commands and the key-value store: connects requests of the program with requests.h and
+ * commands.h. */
 #include "worker/io/client.h"
 
 #include "common/base/why.h"
@@ -11,7 +12,7 @@ static void send_message(void *user, const wire_control *message)
     liaison_say(c->liaison, message);
 }
 
-/* ---- what the program asks -------------------------------------------------------------------- */
+/* ---- requests of the program -------------------------------------------------------------------- */
 static void take_values(request *r, const requests_answer *answer)
 {
     pen_bytes bytes = answer->replies[0];
@@ -69,7 +70,7 @@ void client_begin_store(client *c, request *r, uint64_t now_ms)
         refuse_for_memory(c, r);
 }
 
-/* ---- what others ask of the program ------------------------------------------------------------ */
+/* ---- commands for the program ------------------------------------------------------------ */
 static bool run_call(void *user, pen_call *call, const void *body, size_t size)
 {
     client *c = user;

@@ -1,7 +1,7 @@
-/* client_draw.c - first values of a model that no worker holds whole (zero3): rank 0 draws them and sends them
- * to the shards, a few chunks at a time.
+/* client_draw.c - initial values of a model that no worker holds whole (zero3): rank 0 sends them to the shards,
+ * a few chunks at a time.
  *
- * Those that the program wrote through pen_view() go like all others; a tensor with neither is zero.
+ * Values that the program wrote through pen_view() go like all others; a tensor with neither is zero.
  */
 #include "worker/io/client.h"
 
@@ -23,7 +23,7 @@ void client_draw_fini(client *c)
     }
 }
 
-/* The next chunk that is to be drawn; NULL: none is left. */
+/* The next chunk to make; NULL: none is left. */
 static const plan_chunk *next_chunk(client *c)
 {
     for (; c->drawing.next < c->plan->n_chunks; c->drawing.next++) {
@@ -55,7 +55,7 @@ client_draw_state client_draw_next(client *c, pen_error *why)
     bool has_memory     = r != NULL;
     for (int i = 0; i < CLIENT_DRAWN_MAX && has_memory && next_chunk(c) != NULL; i++)
         has_memory = draw_one(c, r, i);
-    /* It ends as any other: what was added before memory ran out is still read. */
+    /* Closed also after a failure: chunks added before memory ran out are still read. */
     if (r != NULL) exchange_close(c->exchange, r, &c->drawing, c->commit->deadline_ms, now);
     if (has_memory) return CLIENT_DRAW_UNDER_WAY;
     why_set(why, PEN_NO_MEMORY, "no memory for the first values of the model");

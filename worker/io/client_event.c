@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-static void tell(client *c, pen_event_kind kind, int32_t rank, const char *text)
+void client_tell(client *c, pen_event_kind kind, int32_t rank, const char *text)
 {
     pen_ctx *ctx = c->ctx;
     pthread_mutex_lock(&ctx->watch_lock);
@@ -21,38 +21,28 @@ static void tell(client *c, pen_event_kind kind, int32_t rank, const char *text)
     request_callback(false);
 }
 
-void client_tell_lost(client *c, int32_t rank, const char *text)
-{
-    tell(c, PEN_EV_LOST, rank, text);
-}
-
-void client_tell_stopping(client *c)
-{
-    tell(c, PEN_EV_STOPPING, c->ctx->env.rank, "this worker was asked to leave after its step");
-}
-
 static bool has(const client_record *r, const wire_member *w)
 {
-    const wire_member *other = client_find_worker(r, w->rank);
+    const wire_member *other = client_find(r->worker, r->n_workers, w->rank);
     return other != NULL && other->incarnation == w->incarnation;
 }
 
-/* A death is told when it is heard of (LOST); here, it is told once more as a place that is empty. */
+/* A death is reported at once as LOST; the new view reports it again as LEFT. */
 void client_tell_events(client *c, const client_record *before)
 {
     char text[400];
     for (uint32_t i = 0; i < before->n_workers; i++) {
         const wire_member *w = &before->worker[i];
         if (has(&c->record, w)) continue;
-        snprintf(text, sizeof text, "worker %d (%s) is not a member from epoch %llu on", w->rank,
-                 w->host, (unsigned long long)c->record.epoch);
-        tell(c, PEN_EV_LEFT, w->rank, text);
+        snprintf(text, sizeof text, "worker %d (%s) left in epoch %llu", w->rank, w->host,
+                 (unsigned long long)c->record.epoch);
+        client_tell(c, PEN_EV_LEFT, w->rank, text);
     }
     for (uint32_t i = 0; i < c->record.n_workers; i++) {
         const wire_member *w = &c->record.worker[i];
         if (has(before, w)) continue;
-        snprintf(text, sizeof text, "worker %d (%s) is a member from epoch %llu on", w->rank,
-                 w->host, (unsigned long long)c->record.epoch);
-        tell(c, PEN_EV_JOINED, w->rank, text);
+        snprintf(text, sizeof text, "worker %d (%s) joined in epoch %llu", w->rank, w->host,
+                 (unsigned long long)c->record.epoch);
+        client_tell(c, PEN_EV_JOINED, w->rank, text);
     }
 }

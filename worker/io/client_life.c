@@ -1,5 +1,4 @@
-/* client_life.c - the link to the job: how it is made, how it ends, and the scheduler that rank 0
- * may host. */
+/* client_life.c - birth and death of the link to the job, and the scheduler that rank 0 may host. */
 #include "worker/io/client.h"
 #include "worker/io/hosted.h"
 
@@ -23,9 +22,9 @@
 
 enum {
     ARENA_BYTES_MAX  = 64 << 20,
-    LET_GO_MS        = 5000, /* the transport may take that long to return buffers */
-    FAREWELL_MS      = 500,  /* for BYE or a FAILURE to leave                      */
-    LINGER_FAILED_MS = 15000 /* a hosted scheduler tells everybody before it ends  */
+    LET_GO_MS        = 5000, /* for the transport to return buffers */
+    FAREWELL_MS      = 500,  /* for BYE or a FAILURE to be sent */
+    LINGER_FAILED_MS = 15000 /* for a hosted scheduler to tell all members */
 };
 
 /* ---- abort ----------------------------------------------------------------------------------- */
@@ -51,8 +50,7 @@ static void client_abort(job_link *l)
 }
 
 /* ---- birth ----------------------------------------------------------------------------------- */
-/* Rank 0 is the scheduler's home unless somebody else is: then its port is taken, or its host
- * another. */
+/* Rank 0 hosts the scheduler, unless another process does: then the port is taken, or the host differs. */
 static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
 {
     const worker_settings *s = &ctx->settings;
@@ -85,7 +83,8 @@ static uint64_t draw_nonce(void)
 
 enum { BEAT_MS = 100 };
 
-/* Where a member is when it dies is known as of its last beat; many of them beat together no more often than few. */
+/* The last beat tells how far a dead member was.  The interval grows with the ranks, so that many send no more beats
+ * together than few. */
 static uint64_t beat_ms_max(const pen_ctx *ctx)
 {
     const uint64_t ranks = (uint64_t)ctx->env.world_size;
@@ -93,8 +92,7 @@ static uint64_t beat_ms_max(const pen_ctx *ctx)
     return ranks > BEAT_MS ? ranks : BEAT_MS;
 }
 
-/* A launcher that starts a worker again has a scheduler already, or there is nothing to come back to: the job ended while
- * this process began. */
+/* A restarted worker finds its scheduler at once, unless the job has ended meanwhile. */
 static uint64_t answer_ms(const pen_ctx *ctx)
 {
     const worker_settings *s = &ctx->settings;
@@ -168,7 +166,7 @@ static pen_status open_guard(pen_ctx *ctx, pen_error *why)
 }
 
 /* ---- death ----------------------------------------------------------------------------------- */
-/* In the loop's thread, for sockets belong to it.  Buffers of the program come back as tasks. */
+/* In the io thread, which owns the sockets. Buffers of the program come back as tasks. */
 static void stop(void *user)
 {
     client *c     = user;
@@ -219,11 +217,11 @@ static void free_client(client *c)
 static void *join_scheduler(void *user)
 {
     pen_error why;
-    (void)scheduler_join(user, &why); /* its verdict reached this rank as everybody else */
+    (void)scheduler_join(user, &why); /* this rank has its verdict, as all others do */
     return NULL;
 }
 
-/* A hosted scheduler serves until all have left: bounded, but generously while the job is well. */
+/* A hosted scheduler serves until all have left, for a bounded time: long while the job is healthy. */
 static void leave_scheduler(pen_ctx *ctx)
 {
     scheduler *s = ctx->hosted;
@@ -251,14 +249,14 @@ static void client_close(job_link *l)
     client *c    = (client *)l;
     pen_ctx *ctx = c->ctx;
     stop_thread(c);
-    coll_engine_destroy(ctx->coll); /* its threads ask through us */
+    coll_engine_destroy(ctx->coll); /* its threads send requests through this link */
     ctx->coll = NULL;
     lifeline_close(c->control, 0);
     if (c->loop != NULL) wait_for_buffers(c);
     if (c->holds == 0)
         free_client(c);
     else
-        log_error("%llu buffers were not returned by the transport; their memory is lost",
+        log_error("the transport did not return %llu buffers; their memory is lost",
                   (unsigned long long)c->holds);
     leave_scheduler(ctx);
     guard_close(ctx->guard);
@@ -282,8 +280,8 @@ pen_status client_open(pen_ctx *ctx, pen_error *why)
     if (status != PEN_OK) return status;
     int error = pthread_create(&c->thread, NULL, run, c);
     if (error != 0)
-        return why_set(why, PEN_NO_MEMORY, "no thread for the connection to the job: %s",
-                       strerror(error));
+        return why_set(why, PEN_NO_MEMORY,
+                       "cannot start the thread of the connection to the job: %s", strerror(error));
     c->has_thread = true;
     pthread_setname_np(c->thread, "pen-io");
     return PEN_OK;

@@ -1,4 +1,4 @@
-/* client_net.c - the sockets of a worker: messages out of them and into them. */
+/* client_net.c - the sockets of a worker: messages in and out. */
 #include "worker/io/client.h"
 
 #include "common/base/crc.h"
@@ -25,10 +25,10 @@ void client_say(void *user, const wire_control *message)
         c->beat_ns  = trace_begin();
     }
     if (wire_control_encode(message, &c->out, &why) != PEN_OK) {
-        log_error("a message to the scheduler cannot be written: %s", why.text);
+        log_error("cannot encode a message to the scheduler: %s", why.text);
         return;
     }
-    /* A full queue means that nobody reads it; what matters is said again. */
+    /* A full queue is not being read; messages that matter are sent again. */
     (void)lifeline_send(c->control, c->out.data, c->out.size, NULL);
 }
 
@@ -45,7 +45,7 @@ static void take_control(client *c, const transport_event *event, uint64_t now_m
     wire_arena_reset(c->arena);
     if (wire_control_decode(event->head, event->head_size, c->arena, &message, &why) != PEN_OK) {
         stat_add(&c->ctx->stats, STAT_REFUSED, 1);
-        if (log_allowed(1)) log_warning("a message of the scheduler was refused: %s", why.text);
+        if (log_allowed(1)) log_warning("refused a message of the scheduler: %s", why.text);
         return;
     }
     if (message.kind == WIRE_BEAT_ACK && message.u.beat_ack.seq == c->beat_seq && c->beat_ns != 0)
@@ -59,7 +59,7 @@ static void control_refused(client *c, const char *note)
 {
     stat_add(&c->ctx->stats, STAT_REFUSED, 1);
     snprintf(c->refusal, sizeof c->refusal, "%s", note);
-    if (log_allowed(4)) log_warning("no scheduler at %s so far: %s", c->control_address, note);
+    if (log_allowed(4)) log_warning("no scheduler at %s yet: %s", c->control_address, note);
 }
 
 static bool drain_control(void *user)
@@ -71,8 +71,8 @@ static bool drain_control(void *user)
     for (; n < BATCH && lifeline_recv(c->control, &event) == PEN_OK; n++) {
         switch (event.kind) {
         case TRANSPORT_MESSAGE: take_control(c, &event, now); break;
-        case TRANSPORT_UP: liaison_up(c->liaison, now); break;
-        case TRANSPORT_DOWN: liaison_down(c->liaison, now); break;
+        case TRANSPORT_UP: membership_up(liaison_membership(c->liaison), now); break;
+        case TRANSPORT_DOWN: membership_down(liaison_membership(c->liaison), now); break;
         case TRANSPORT_REFUSED: control_refused(c, event.note); break;
         }
         if (event.kind == TRANSPORT_MESSAGE) buf_release(event.body);
@@ -116,8 +116,8 @@ static void take_data(client *c, const lane_link *l, const transport_event *even
     size_t size       = event->body != NULL ? event->body->size : 0;
     if (c->exchange == NULL) return; /* nothing was asked for */
     if (status == PEN_OK && d.payload_bytes != size)
-        status = why_set(&why, PEN_CORRUPT, "its payload has %zu bytes instead of %llu", size,
-                         (unsigned long long)d.payload_bytes);
+        status = why_set(&why, PEN_CORRUPT, "expected a payload of %llu bytes, got %zu",
+                         (unsigned long long)d.payload_bytes, size);
     if (status == PEN_OK) {
         exchange_receive(c->exchange, l->shard, &d, event->body, now_ms);
         client_trace_came(c, l->shard, &d, begun_ns);
@@ -125,7 +125,7 @@ static void take_data(client *c, const lane_link *l, const transport_event *even
     }
     stat_add(&c->ctx->stats, STAT_REFUSED, 1);
     if (log_allowed(2 + l->shard))
-        log_warning("a message of %s was refused: %s", c->route.server[l->shard], why.text);
+        log_warning("refused a message of %s: %s", c->route.server[l->shard], why.text);
 }
 
 static void link_up(lane_link *l, uint64_t now_ms)
@@ -181,7 +181,7 @@ static bool drain_link(void *user)
     return n > 0;
 }
 
-/* A shard that nobody holds is dialled when a record says who does. */
+/* A shard without a server is dialled when a view names its server. */
 static pen_status dial_link(client *c, lane_link *l, pen_error *why)
 {
     if (c->route.address[l->shard] == NULL) return PEN_OK;
@@ -225,7 +225,7 @@ void client_close_links(client *c)
         if (c->links[i].t != NULL) close_link(c, &c->links[i]);
 }
 
-/* Not at once: it may be in the middle of being drained. */
+/* Not at once: it may be being drained. */
 void client_cut(void *user, uint32_t shard, uint32_t lane)
 {
     client *c                                                        = user;
@@ -251,7 +251,7 @@ void client_redial_cut(client *c)
     }
 }
 
-/* ---- who cannot be reached? ------------------------------------------------------------------ */
+/* ---- peers that cannot be reached ------------------------------------------------------------------ */
 void client_say_unreached(client *c, int32_t role, int32_t rank, const char *address,
                           const char *words)
 {
@@ -261,7 +261,7 @@ void client_say_unreached(client *c, int32_t role, int32_t rank, const char *add
     liaison_say(c->liaison, &m);
 }
 
-/* Also while the program is in code of its own: nobody else on a host that is cut off can say it. */
+/* Also while the program runs its own code: on a host that is cut off, only this thread can report it. */
 static void look_at_control(client *c, uint64_t now_ms)
 {
     const pen_ctx *ctx  = c->ctx;
@@ -277,7 +277,7 @@ static void look_at_control(client *c, uint64_t now_ms)
                    liaison_membership(c->liaison)->setup.lease_ms, who, whom, remedy, now_ms);
 }
 
-/* Its rank; -1: no server of the record. */
+/* Rank of the server; -1: not in the view. */
 static int32_t server_at(const client *c, const char *address)
 {
     for (uint32_t i = 0; i < c->record.n_servers; i++)
@@ -304,7 +304,7 @@ void client_look_at_links(client *c, uint64_t now_ms)
     }
 }
 
-/* ---- who listens there? ---------------------------------------------------------------------- */
+/* ---- what answers there ---------------------------------------------------------------------- */
 const char *client_probe(void *user)
 {
     client *c             = user;

@@ -1,7 +1,7 @@
-/* client_place.c - node and local rank of a worker, where its launcher has not said them: those of the record. */
+/* client_place.c - node and local rank of a worker whose launcher does not say them: from the view. */
 #include "worker/io/client.h"
 
-/* Of another worker of the record. */
+/* No earlier worker of the view is on its node. */
 static bool is_first_of_node(const wire_control *m, uint32_t i)
 {
     for (uint32_t k = 0; k < i; k++)
@@ -9,7 +9,7 @@ static bool is_first_of_node(const wire_control *m, uint32_t i)
     return true;
 }
 
-/* Who comes late is in no record yet: WELCOME has its place, and it is one more where it is. */
+/* A late worker is in no view yet: WELCOME has its place. */
 void client_take_place(client *c, const wire_control *m)
 {
     worker_env *env = &c->ctx->env;

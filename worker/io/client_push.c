@@ -1,4 +1,4 @@
-/* client_push.c - a gradient on its way: from pen_ready() to the connection of its server. */
+/* client_push.c - the way of a gradient from pen_ready() to the connection of its server. */
 #include "worker/train/ps.h"
 
 #include "common/base/crc.h"
@@ -12,7 +12,7 @@
 
 enum { ALONE_BYTES = 64 << 10 };
 
-/* ---- into the exchange ------------------------------------------------------------------------- */
+/* ---- into the ps client ------------------------------------------------------------------------- */
 static void open_step(void *user)
 {
     ps *p     = user;
@@ -29,7 +29,7 @@ void ps_step_open(strategy *s, uint64_t index, const wire_inputs *inputs)
     loop_post(p->c->loop, &p->open);
 }
 
-/* As many zeros as the largest gradient serve all tensors: never freed while one may be pushed. */
+/* Zeros for the largest gradient serve all tensors; not freed while one may be pushed. */
 static const void *zeros(ps *p)
 {
     const model *m = &p->c->ctx->model;
@@ -64,7 +64,7 @@ void ps_ready(strategy *s, pen_tensor *t, const void *grad)
     loop_post(((ps *)s)->c->loop, &t->ready);
 }
 
-/* ---- out of it ----------------------------------------------------------------------------------- */
+/* ---- out of the ps client ----------------------------------------------------------------------------------- */
 typedef struct {
     loop_task task;
     client *owner;
@@ -81,7 +81,7 @@ static void let_go(void *user)
     client_after(c);
 }
 
-/* In whatever thread the transport drops its last reference. */
+/* In any thread that drops the transport's last reference. */
 static void released(void *user)
 {
     hold *h = user;
@@ -110,7 +110,7 @@ static buf *lend(client *c, const exchange_piece *piece)
     return b;
 }
 
-/* Sums are those of the bytes that travel. */
+/* Checksums cover the bytes that travel. */
 static buf *pack(client *c, const exchange_piece *pieces, uint32_t n, size_t size)
 {
     buf *b = buf_new(size);
@@ -148,7 +148,7 @@ pen_status client_send(void *user, uint32_t shard, uint32_t lane, const wire_dat
     if (status == PEN_OK)
         status = transport_send(l->t, 0, c->out.data, c->out.size, body);
     else
-        log_error("a message to %s cannot be written: %s", c->route.server[shard], why.text);
+        log_error("cannot encode a message to %s: %s", c->route.server[shard], why.text);
     if (status != PEN_OK)
         buf_release(body);
     else

@@ -1,4 +1,4 @@
-/* client_record.c - the record of an epoch, copied: who the members are, and which server holds what. */
+/* client_record.c - a copy of the view of an epoch: members, and which server holds what. */
 #include "worker/io/client.h"
 
 enum { RECORD_BYTES_MAX = 64 << 20 };
@@ -34,19 +34,9 @@ bool client_record_copy(client_record *to, const wire_control *m)
     return is_there;
 }
 
-static const wire_member *find(const wire_member *member, uint32_t n, int32_t rank)
+const wire_member *client_find(const wire_member *member, uint32_t n, int32_t rank)
 {
     for (uint32_t i = 0; i < n; i++)
         if (member[i].rank == rank) return &member[i];
     return NULL;
-}
-
-const wire_member *client_find_worker(const client_record *r, int32_t rank)
-{
-    return find(r->worker, r->n_workers, rank);
-}
-
-const wire_member *client_find_server(const client_record *r, int32_t rank)
-{
-    return find(r->server, r->n_servers, rank);
 }

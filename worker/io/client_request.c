@@ -1,12 +1,12 @@
-/* client_request.c - what the program asks of the job: requests that are no steps. */
+/* client_request.c - requests of the program that are not steps. */
 #include "worker/io/client.h"
 
 #include "common/base/why.h"
 
 #include <stdlib.h>
 
-/* ---- what cannot be done ---------------------------------------------------------------------- */
-/* What only servers do. */
+/* ---- refused requests ---------------------------------------------------------------------- */
+
 static bool lacks_servers(const client *c, const request *r)
 {
     const bool needs = r->kind == REQUEST_VERB || r->kind == REQUEST_STEP ||
@@ -18,7 +18,7 @@ static bool lacks_servers(const client *c, const request *r)
 bool client_refuses(client *c, request *r)
 {
     pen_error why;
-    /* A step that was opened ends in the exchange, which tells both of its requests. */
+    /* An open step ends in the ps client, which ends both of its requests. */
     if (r->kind != REQUEST_STEP && atomic_load(&c->ctx->has_failed)) {
         if (r->kind == REQUEST_COMMAND) free(r->u.command.body);
         request_end(r, c->ctx->failure.status, &c->ctx->failure);
@@ -46,7 +46,7 @@ static void begin(void *user)
     const uint64_t now = loop_now_ms(c->loop);
     if (r->kind == REQUEST_LEAVE) {
         c->leave = r;
-        liaison_leave(c->liaison, now);
+        membership_leave(liaison_membership(c->liaison), now);
         client_after(c);
         return;
     }
@@ -67,7 +67,7 @@ static void begin(void *user)
         c->snapshots = r;
         liaison_snapshot(c->liaison);
         break;
-    default: break; /* of the strategy's */
+    default: break; /* for the strategy */
     }
 }
 

@@ -1,4 +1,4 @@
-/* client_route.c - the newest record of an epoch: who the members are, and who holds which shard. */
+/* client_route.c - the newest view: members, and which server holds which shard. */
 #include "worker/io/client.h"
 
 #include "common/base/log.h"
@@ -10,7 +10,7 @@
 
 bool client_is_member(const client *c)
 {
-    const wire_member *self = client_find_worker(&c->record, c->ctx->env.rank);
+    const wire_member *self = client_find(c->record.worker, c->record.n_workers, c->ctx->env.rank);
     return self != NULL && self->incarnation == liaison_membership(c->liaison)->incarnation;
 }
 
@@ -21,7 +21,7 @@ static void free_texts(char **text, uint32_t n)
 }
 
 /* ---- hosts, for sentences -------------------------------------------------------------------- */
-/* By rank; of a rank that is gone the host that it had. */
+/* By rank; a rank that is gone keeps its last host. */
 static bool name_hosts(client *c)
 {
     uint32_t n = c->n_workers;
@@ -33,7 +33,7 @@ static bool name_hosts(client *c)
     uint64_t *incarnation = calloc(n + 1, sizeof *incarnation);
     bool whole            = host != NULL && incarnation != NULL;
     for (uint32_t i = 0; i < n && whole; i++) {
-        const wire_member *w = client_find_worker(&c->record, (int32_t)i);
+        const wire_member *w = client_find(c->record.worker, c->record.n_workers, (int32_t)i);
         incarnation[i]       = w != NULL ? w->incarnation : 0;
         const char *before   = i < c->n_workers ? c->worker_host[i] : "unknown";
         host[i]              = strdup(w != NULL ? w->host : before);
@@ -46,7 +46,7 @@ static bool name_hosts(client *c)
     }
     free(c->incarnation);
     c->incarnation = incarnation;
-    c->old_host    = c->worker_host; /* the exchange reads it until it has installed the new one */
+    c->old_host    = c->worker_host; /* the ps client reads it until it has installed the new one */
     c->n_old_hosts = c->n_workers;
     c->worker_host = host;
     c->n_workers   = n;
@@ -82,7 +82,7 @@ static bool set_route(client_routes *r, uint32_t shard, const wire_member *s, ui
     return r->address[shard] != NULL && r->server[shard] != NULL;
 }
 
-/* A shard that nobody holds is waited for: its address is NULL until a later record. */
+/* The address of a shard without a server is NULL until a later view. */
 static bool begin_routes(client_routes *r, uint32_t n)
 {
     *r = (client_routes){.to      = calloc(n + 1, sizeof *r->to),
@@ -94,8 +94,7 @@ static bool begin_routes(client_routes *r, uint32_t n)
     return true;
 }
 
-/* Where a scheduler says nothing of copies, shards lie as servers and their threads follow each
- * other. */
+/* Without replicas in the plan, shards follow the order of servers and their threads. */
 static bool follow_order(const client *c, client_routes *r)
 {
     uint32_t shard = 0;
@@ -114,7 +113,7 @@ static bool make_routes(const client *c, client_routes *r)
     if (n == 0) return follow_order(c, r);
     for (uint32_t i = 0; i < n; i++) {
         if (copy[i].role != WIRE_PRIMARY || copy[i].shard >= c->n_shards) continue;
-        const wire_member *s = client_find_server(&c->record, copy[i].server);
+        const wire_member *s = client_find(c->record.server, c->record.n_servers, copy[i].server);
         if (s != NULL && !set_route(r, copy[i].shard, s, copy[i].place)) return false;
     }
     return true;
@@ -195,7 +194,7 @@ void client_tell_members(client *c, int64_t after)
     if (is_told)
         is_told = has_begun ? members_change(m, r->epoch, after, rank, r->n_workers)
                             : members_set(m, r->epoch, rank, r->n_workers);
-    if (!is_told) log_error("no memory to tell the program of %u members", r->n_workers);
+    if (!is_told) log_error("no memory for the list of %u members", r->n_workers);
     free(rank);
 }
 
@@ -209,7 +208,7 @@ pen_status client_route_epoch(client *c, const wire_control *m, pen_error *why)
 {
     client_record next;
     if (!client_record_copy(&next, m))
-        return why_set(why, PEN_NO_MEMORY, "no memory for the record of %u workers",
+        return why_set(why, PEN_NO_MEMORY, "no memory for the view of %u workers",
                        m->u.epoch.n_workers);
     client_record before = c->record;
     c->record            = next;

@@ -1,9 +1,10 @@
-/* client_trace.c - what is on its way to and from the shards, for the timeline.
+/* client_trace.c - messages to and from the shards, for the timeline.
  *
- * DESIGN.  The exchange is pure and has no clock; here its messages are seen as they pass.  Of each shard
- * one push and one pull are followed: of the step that the newest message was about.  A push begins with
- * its first message and ends with the newest answer that is not values; a pull likewise, and ends with
- * values.  A push that asks for values in the same message is both, one after the other.
+ * DESIGN.  The ps client is pure and has no clock, so its messages are timed here.  One push and one pull of
+ * each shard
+ * are followed, those of the step of the newest message.  A push lasts from its first message to the newest answer
+ * without values, a pull to the newest answer with values.  A push that asks for values in the same message is both,
+ * one after the other.
  */
 #include "worker/io/client.h"
 
@@ -18,7 +19,7 @@ typedef struct {
 
 struct client_trace {
     uint32_t n_shards;
-    bool is_over; /* the step: what is under way ends, once the message that ended it was seen */
+    bool is_over; /* the step has ended: flights end with the message that ended it */
     struct {
         flight push, pull;
     } shard[];

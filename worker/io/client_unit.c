@@ -1,12 +1,15 @@
-/* client_unit.c - zero2 and zero3 over the servers: what a worker does not keep.
+/* client_unit.c - zero2 and zero3 over the servers: values and gradients that a worker does not keep.
  *
- * DESIGN.  Gradients that the SDK holds are given back as soon as their shard has them (exchange_away.c), where
- * nothing can ask for them again: no copies of shards, and workers that stay.  pen_view() waits for that when
- * more than a bucket is under way, so that a worker holds a bucket of gradients and a unit.
- *   Values of stage 3 come and go by units.  The residency says what to fetch and what to drop; a fetch is a
- * request of its own, whose callback on "pen-io" says that it has arrived.  Pulls are one-sided: no other worker
- * has a part in them, so workers may use units in any order, and different ones.
- * Threads: the program's use, release and end steps; "pen-io" ends fetches.  They meet under `lock`.
+ * DESIGN.  Gradients of the SDK are freed as soon as their shard has them (exchange_away.c), if they cannot be
+ * asked for
+ * again: shards have no replicas, and workers are fixed.  pen_view() waits for that when more than a bucket is
+ * in flight,
+ * so a worker holds a bucket of gradients and a unit.
+ *   Values of stage 3 come and go by units.  The residency decides what to fetch and to drop; each fetch is a
+ * request,
+ * whose callback on "pen-io" reports its arrival.  Pulls are one-sided, so workers may use units in any order, and
+ * different ones.
+ * Threads: those of the program use, release and end steps; "pen-io" ends fetches.  `lock` guards both.
  */
 #include "worker/train/ps.h"
 
@@ -20,8 +23,8 @@
 typedef struct {
     ps_units *owner;
     uint32_t unit;
-    bool has_failed; /* the newest fetch; told to whoever uses the unit next */
-    bool is_to_fail; /* it failed within a call of the residency, which is told after it */
+    bool has_failed; /* the newest fetch failed; the next use returns it */
+    bool is_to_fail; /* it failed inside a call of the residency, which learns of it afterwards */
     pen_error why;
 } unit_slot;
 
@@ -55,7 +58,7 @@ static const pen_unit *unit_of(const ps_units *u, uint32_t number)
     return &u->ctx->model.units.unit[number];
 }
 
-/* What failed inside a call of the residency is told when it has returned. */
+/* Tells the residency of failures inside its own call. */
 static void settle(ps_units *u)
 {
     for (uint32_t i = 0; i < u->n; i++) {
@@ -83,7 +86,7 @@ static void fetched(const pen_result *result, void *user)
     pthread_mutex_unlock(&u->lock);
 }
 
-/* In the loop's thread. */
+/* In the io thread. */
 static void begin_fetch(void *user)
 {
     request *r           = user;
@@ -150,7 +153,7 @@ static pen_status make_units(ps *p, pen_error *why)
     return u->residency != NULL ? PEN_OK : why->status;
 }
 
-/* What rank 0's program wrote is with the servers now. */
+/* The servers have the values of rank 0 now. */
 pen_status ps_units_open(ps *p, pen_error *why)
 {
     const pen_ctx *ctx = p->c->ctx;
@@ -173,8 +176,7 @@ void ps_units_close(ps *p)
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
-/* Its values of this step are asked for with the decision of the step before, which is over for a chunk that
- * was pushed. */
+/* Values are fetched with the decision of the step before, which a chunk that was pushed has left behind. */
 static pen_status check_unsent(const ps_units *u, const pen_unit *unit, pen_error *why)
 {
     pen_ctx *ctx      = u->ctx;
@@ -212,7 +214,7 @@ pen_status ps_units_use(strategy *s, const pen_unit *unit, pen_phase phase, int6
 {
     ps_units *u = ((ps *)s)->units;
     if (u == NULL || unit->moving == 0) return PEN_OK;
-    /* Without the lock, which a thread that ends the step takes with the step's. */
+    /* Without `lock`: a thread that ends the step takes it inside the step's lock. */
     if (!has_unit(u, unit->index) && check_unsent(u, unit, why) != PEN_OK) return why->status;
     pthread_mutex_lock(&u->lock);
     u->slot[unit->index].has_failed = false;

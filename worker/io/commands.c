@@ -1,11 +1,11 @@
-/* commands.c - commands of other processes, carried out once. */
+/* commands.c - commands of other processes, each run once. */
 #include "worker/io/commands.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT_CALLS = 64 }; /* of one asker; it has at most REQUESTS_COMMANDS_MAX under way */
+enum { KEPT_CALLS = 64 }; /* of one asker, which has at most REQUESTS_COMMANDS_MAX in flight */
 
 typedef struct asker {
     struct asker *next;
@@ -80,7 +80,7 @@ static void drop(asker *a, pen_call **at)
     free_call(call);
 }
 
-/* A call that the program has not answered yet is kept: it holds a pointer to it. */
+/* Keeps a call that the program has not answered, because the program points to it. */
 static void forget_below(asker *a, uint64_t done_below)
 {
     if (done_below > a->done_below) a->done_below = done_below;
@@ -121,7 +121,7 @@ static void say_reply(commands *self, const pen_call *call)
 static pen_call *add_call(asker *a, const wire_control *c)
 {
     pen_call *call = a->n_calls < KEPT_CALLS ? calloc(1, sizeof *call) : NULL;
-    if (call == NULL) return NULL; /* it comes again */
+    if (call == NULL) return NULL; /* the asker sends it again */
     call->asker = a->incarnation;
     call->id    = c->u.command.id;
     call->role  = c->u.command.role;

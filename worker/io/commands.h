@@ -1,9 +1,12 @@
-/* commands.h - commands of other processes: each is carried out once and answered.  A pure state machine.
+/* commands.h - commands of other processes: each is run once and answered.  A pure state machine.
  *
- * DESIGN.  The scheduler passes COMMAND and REPLY on and keeps nothing.  Who asks says COMMAND again to
- * whoever has not answered (requests.h).  Who answers knows a command by (asker's incarnation, id), so it is
- * carried out once; its answer is kept until the asker says, by done_below, that it needs it no more.  An
- * asker has at most REQUESTS_COMMANDS_MAX under way, so what is kept is bounded too.
+ * DESIGN.  The scheduler forwards COMMAND and REPLY and keeps nothing.  The asker sends COMMAND again until it
+ * has the
+ * reply (requests.h).  The receiver identifies a command by (incarnation of the asker, id), so it runs once.  It
+ * keeps the
+ * reply until done_below of the asker passes the id.  An asker has at most REQUESTS_COMMANDS_MAX in flight, so
+ * what is
+ * kept is bounded.
  */
 #ifndef WORKER_COMMANDS_H
 #define WORKER_COMMANDS_H
@@ -15,21 +18,21 @@
 
 typedef struct commands commands;
 
-/* A command that somebody else waits for: what the program's function is given. */
+/* A command of another process, as the program's function gets it. */
 struct pen_call {
     loop_task task; /* how an answer reaches the SDK's thread */
     pen_ctx *ctx;
     struct pen_call *next;
     uint64_t asker, id;
-    int32_t role, rank, head; /* role, rank: of who asks */
+    int32_t role, rank, head; /* role, rank: of the asker */
     atomic_bool is_answered;  /* by the program; the next three are then its answer */
     pen_status status;
     void *data; /* OWNED, malloc */
     size_t size;
-    bool is_ready, is_over, has_no_handler; /* of commands.c; is_over: nobody waits any more */
+    bool is_ready, is_over, has_no_handler; /* of commands.c; is_over: the asker no longer waits */
 };
 
-/* Called from within the functions below; must not call them. */
+/* Called by the functions below; must not call them. */
 typedef struct {
     void (*send)(void *user, const wire_control *message); /* may be lost */
 
@@ -42,6 +45,6 @@ void commands_destroy(commands *self); /* also calls that were never answered; N
 
 void commands_receive(commands *self, const wire_control *command);
 void commands_answer(commands *self, pen_call *call); /* is_answered; it may be freed */
-void commands_fail(commands *self);                   /* hears and answers no more */
+void commands_fail(commands *self);                   /* ignores and answers nothing from here on */
 
 #endif

@@ -23,7 +23,7 @@ void hosted_settings(const worker_settings *s, const worker_env *env, scheduler_
     memcpy(hosted->host, env->addr, sizeof hosted->host);
 }
 
-/* What says where the scheduler is and how one speaks with it, one by one: a mistake in one hides no other. */
+/* Reads the settings that lead to the scheduler, one by one, so that a mistake in one does not hide another. */
 static void take_place(worker_settings *s, const char *const *strings)
 {
     static const char *const wanted[][2] = {{"scheduler", "PENSTOCK_SCHEDULER"},
@@ -54,7 +54,7 @@ void hosted_decline(const char *const *strings, const pen_error *why)
     if (worker_env_resolve(&s, config_env, &env, &told) != PEN_OK || env.alone) return;
     if (env.rank != 0 || env.world_size < 2 || s.scheduler == SCHEDULER_EXTERNAL) return;
     if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
-    why_set(&told, why->status, "worker 0 (%.60s) cannot begin: %.500s", host, why->text);
+    why_set(&told, why->status, "worker 0 (%.60s) cannot start: %.500s", host, why->text);
     why_culprit(&told, PEN_WORKER, 0, -1, NULL);
     s.servers = env.servers;
     hosted_settings(&s, &env, &hosted);

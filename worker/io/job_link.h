@@ -1,7 +1,7 @@
-/* job_link.h - how a worker belongs to its job: through a scheduler, with others, or alone in this process.
+/* job_link.h - how a worker belongs to its job: through a scheduler, or alone in this process.
  *
- * A link joins and leaves, agrees on the model, carries commands and the key-value store, and takes care of collectives
- * (ctx->coll).  It knows nothing of steps: train/strategy.h.
+ * A link joins and leaves, agrees on the model, carries commands and the key-value store, and owns the collectives
+ * (ctx->coll).  Steps are the strategy's: train/strategy.h.
  */
 #ifndef WORKER_JOB_LINK_H
 #define WORKER_JOB_LINK_H
@@ -11,8 +11,9 @@
 typedef struct job_link job_link;
 
 typedef struct {
-    /* Begins a request of JOIN, COMMIT, SNAPSHOT (where servers keep them), COMMAND, STORE or LEAVE; request_end() and
-     * request_tell() follow, here or later.  In any thread. */
+    /* Begins a request: JOIN, COMMIT, SNAPSHOT (with servers), COMMAND, STORE or LEAVE.  request_end() and
+     * request_tell()
+     * follow, now or later.  In any thread. */
     void (*start)(job_link *l, request *r);
 
     /* pen_reply() has filled the call; in any thread. */
@@ -20,15 +21,15 @@ typedef struct {
 
     void (*abort)(job_link *l); /* async-signal-safe; ctx->abort_why is set */
 
-    /* Frees everything; no thread, socket or descriptor is left, and every call on a group has ended.  Called once. */
+    /* Frees everything: no thread, socket, descriptor or call on a group is left. Called once. */
     void (*close)(job_link *l);
 } job_link_ops;
 
-struct job_link { /* the first member of what an implementation keeps */
+struct job_link { /* the first member of each implementation */
     const job_link_ops *ops;
 };
 
-/* In pen_init(); REQUEST_JOIN follows.  Sets ctx->link, also where it fails later: it can be closed then. */
+/* For pen_init(); REQUEST_JOIN follows. Sets ctx->link, which the caller closes also after a failure. */
 pen_status alone_open(pen_ctx *ctx, pen_error *why);  /* alone.c */
 pen_status client_open(pen_ctx *ctx, pen_error *why); /* client_life.c */
 

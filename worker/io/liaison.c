@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/base/machine.h"
+#include "common/base/vec.h"
 #include "common/base/why.h"
 
 #include <stdarg.h>
@@ -23,14 +24,15 @@ struct liaison {
     phase phase;
     bool has_plan, is_ready;
     const wire_model *model;
-    uint64_t *lost_incarnation; /* [n_lost] by rank, of the newest that died; 0: none has */
-    uint32_t n_lost, n_ranks;   /* n_ranks: that the job may have */
+    uint64_t *lost_incarnation; /* [n_lost] by rank: the newest that died; 0: none */
+    size_t n_lost;
+    uint32_t n_ranks; /* that the job may have */
     uint64_t snapshots;
     int32_t local_rank, node;      /* of WELCOME */
-    const wire_control *committed; /* while it is told */
+    const wire_control *committed; /* during the callback */
 };
 
-/* ---- what its membership says ---------------------------------------------------------------- */
+/* ---- callbacks of the membership ---------------------------------------------------------------- */
 static void member_sends(void *user, const wire_control *message)
 {
     liaison *self = user;
@@ -83,7 +85,7 @@ static void waiting(void *user, uint64_t left_ms)
     liaison *self = user;
     char line[512];
     snprintf(line, sizeof line,
-             "no answer yet from a Penstock scheduler at %s; trying for %.0f s more",
+             "no answer from a Penstock scheduler at %s yet; trying for %.0f s more",
              self->member.scheduler, (double)left_ms / 1000);
     self->act.log(self->user, LOG_WARNING, line);
 }
@@ -115,7 +117,7 @@ static void send_ready(liaison *self)
     membership_say(&self->member, &c);
 }
 
-/* Everything else that waits for an answer. */
+/* Messages of this worker that have no answer yet. */
 static void say_again(void *user, bool is_anew)
 {
     liaison *self = user;
@@ -134,7 +136,7 @@ static void on_seal(void *user, uint64_t term, uint64_t epoch)
     liaison *self                   = user;
     const wire_sealed_report report = {
         .role = WIRE_PRIMARY, .step = self->act.seal(self->user), .clock = -1};
-    /* Without memory it says nothing, and is given up in the end. */
+    /* Without memory it reports nothing, and the scheduler gives this member up. */
     (void)membership_sealed(&self->member, term, epoch, &report, 1);
 }
 
@@ -216,7 +218,7 @@ void liaison_place(const liaison *self, int32_t *local_rank, int32_t *node)
     *node       = self->node;
 }
 
-const membership *liaison_membership(const liaison *self)
+membership *liaison_membership(liaison *self)
 {
     return &self->member;
 }
@@ -242,19 +244,13 @@ static void take_committed(liaison *self, const wire_control *c, uint64_t now_ms
     membership_begun(&self->member, now_ms);
 }
 
-/* True once for each incarnation of a rank: whoever took its seat may die as well. */
+/* True once for each incarnation of a rank: a replacement in its member slot may die as well. */
 static bool is_news(liaison *self, int32_t rank, uint64_t incarnation)
 {
-    if (incarnation == 0) incarnation = 1; /* a scheduler that does not say */
+    if (incarnation == 0) incarnation = 1; /* an older scheduler does not send it */
     if (rank < 0 || (uint32_t)rank >= self->n_ranks) return false;
-    if ((uint32_t)rank >= self->n_lost) {
-        const uint32_t n = (uint32_t)rank + 1;
-        uint64_t *more   = realloc(self->lost_incarnation, n * sizeof *more);
-        if (more == NULL) return true; /* it may be told twice */
-        memset(more + self->n_lost, 0, (n - self->n_lost) * sizeof *more);
-        self->lost_incarnation = more;
-        self->n_lost           = n;
-    }
+    if (!VEC_ROOM(self->lost_incarnation, self->n_lost, (size_t)rank + 1))
+        return true; /* the loss may be reported twice */
     const bool is_new            = self->lost_incarnation[rank] != incarnation;
     self->lost_incarnation[rank] = incarnation;
     return is_new;
@@ -312,18 +308,8 @@ void liaison_receive(liaison *self, const wire_control *c, uint64_t now_ms)
     case WIRE_STOP:
         if (self->act.stop != NULL) self->act.stop(self->user);
         break;
-    default: break; /* for other roles: a newer scheduler may say more than we know */
+    default: break; /* for other roles, or from a newer scheduler */
     }
-}
-
-void liaison_up(liaison *self, uint64_t now_ms)
-{
-    membership_up(&self->member, now_ms);
-}
-
-void liaison_down(liaison *self, uint64_t now_ms)
-{
-    membership_down(&self->member, now_ms);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -377,20 +363,4 @@ void liaison_report(liaison *self, const pen_error *why)
 {
     const wire_control c = {.kind = WIRE_FAILURE, .u.verdict = *why};
     liaison_say(self, &c);
-}
-
-void liaison_leave(liaison *self, uint64_t now_ms)
-{
-    membership_leave(&self->member, now_ms);
-}
-
-/* ---- time ------------------------------------------------------------------------------------ */
-void liaison_tick(liaison *self, uint64_t now_ms)
-{
-    membership_tick(&self->member, now_ms);
-}
-
-uint64_t liaison_due(const liaison *self)
-{
-    return membership_due(&self->member);
 }

@@ -1,4 +1,4 @@
-/* members.c - changes of the members wait for the step that they are seen from. */
+/* members.c - changes of the members, each held back until the step from which it is visible. */
 #include "worker/io/members.h"
 
 #include <stdlib.h>
@@ -56,7 +56,7 @@ bool members_change(member_list *m, uint64_t epoch, int64_t after, const int32_t
     members_view view;
     if (!view_make(&view, epoch, after, rank, n)) return false;
     pthread_mutex_lock(&m->lock);
-    if (m->n_pending == MEMBERS_PENDING_MAX) drop_oldest(m); /* a later one says it as well */
+    if (m->n_pending == MEMBERS_PENDING_MAX) drop_oldest(m); /* later changes include it */
     m->pending[m->n_pending++] = view;
     pthread_mutex_unlock(&m->lock);
     return true;

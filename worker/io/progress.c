@@ -1,4 +1,4 @@
-/* progress.c - phases of a step, and the line about many of them. */
+/* progress.c - phases of steps, and the progress line. */
 #include "worker/io/progress.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* request.c - the table behind pen_req, and waiting for what is in it. */
+/* request.c - the table behind pen_req, and waiting. */
 #include "worker/io/request.h"
 
 #include "common/base/clock.h"
@@ -51,8 +51,7 @@ void request_table_fini(request_table *table)
     pthread_mutex_destroy(&table->lock);
 }
 
-/* id = generation << 32 | place; the generation grows with each use, so a stale pen_req is
- * recognised. */
+/* id = generation << 32 | place.  The generation grows with each use, so a stale pen_req is recognised. */
 static bool grow(request_table *table)
 {
     if (table->n_blocks == REQUEST_BLOCKS_MAX) return false;
@@ -117,7 +116,8 @@ pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, pen
     request *r        = status == PEN_OK ? take(table) : NULL;
     pthread_mutex_unlock(&table->lock);
     if (status != PEN_OK)
-        return last_error_say(status, "%llu requests are in flight; wait for one (requests_max)",
+        return last_error_say(status,
+                              "%llu requests are in flight; wait for one, or raise requests_max",
                               (unsigned long long)table->in_flight_max);
     if (r == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for another request");
 
@@ -190,7 +190,7 @@ void request_tell(request_table *table)
         next = r->next;
         was_full |= table->in_flight-- >= table->in_flight_max;
         if (r->done != NULL && !r->is_awaited) {
-            *last = r; /* freed after its callback: nobody waits for it */
+            *last = r; /* freed after its callback */
             last  = &r->next;
             continue;
         }
@@ -229,8 +229,9 @@ static pen_status conclude(request_table *table, request *r, pen_result *result)
     return status;
 }
 
-/* Whoever waits for a collective carries it out: that needs no switch to another thread.  With the lock, which it
- * leaves.  False: there is nothing to carry out, only to wait. */
+/* A thread that waits for a collective drives it, which saves a thread switch.  With the lock, which it drops
+ * meanwhile.
+ * False: there is nothing to drive. */
 static bool drive(request_table *table, pen_group *group, uint64_t until_ms)
 {
     const unsigned long long seen = atomic_load(&table->n_tells);
@@ -278,7 +279,7 @@ pen_status request_wait(request_table *table, pen_req *req, pen_result *result)
     request *r = find(table, req->id);
     if (r == NULL)
         status =
-            last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: this request was waited for before");
+            last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: the request was already waited for");
     else if (!r->is_done && request_is_sdk_thread())
         status = refuse_to_wait("pen_wait");
     else
@@ -304,7 +305,7 @@ static request *first_done(request_table *table, const pen_req *reqs, size_t n, 
     return NULL;
 }
 
-/* Of all that are live, when they are collectives of one group; else NULL. */
+/* The group, when all live requests are collectives of one group; else NULL. */
 static pen_group *group_of_all(request_table *table, const pen_req *reqs, size_t n)
 {
     pen_group *group = NULL;
@@ -317,7 +318,7 @@ static pen_group *group_of_all(request_table *table, const pen_req *reqs, size_t
     return group;
 }
 
-/* False: the time has come. */
+/* False: the time is over. */
 static bool wait_until(request_table *table, uint64_t until_ms)
 {
     const struct timespec until = {.tv_sec  = (time_t)(until_ms / 1000),

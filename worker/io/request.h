@@ -1,7 +1,8 @@
-/* request.h - what a pen_req stands for: begun by a thread of the program, ended by the SDK's.
+/* request.h - what a pen_req stands for: a thread of the program begins it, a thread of the SDK ends it.
  *
- * Lifetime: request_begin() -> started (api_start) -> request_end(), once -> request_wait(), or
- * the callback, frees it.  A request that nobody waits for lives as long as its context.
+ * Lifetime: request_begin() -> started (api_start) -> request_end(), once -> request_wait(), or the callback,
+ * frees it.
+ * A request that is never waited for lives as long as its context.
  */
 #ifndef WORKER_REQUEST_H
 #define WORKER_REQUEST_H
@@ -30,9 +31,9 @@ typedef enum {
 } request_kind;
 
 typedef struct request {
-    loop_task task; /* how it reaches the SDK's thread */
+    loop_task task; /* carries it to the io thread */
     pen_ctx *ctx;
-    struct request *next; /* free, or ended and not yet told */
+    struct request *next; /* free, or ended and not yet reported */
     uint64_t id;
     request_kind kind;
     bool is_done, is_awaited;
@@ -40,7 +41,7 @@ typedef struct request {
     void *user;
     uint64_t begun_ms, deadline_ms; /* times; deadline 0 = none */
     pen_result result;
-    pen_error *why; /* of a failure; NULL when there was no memory for it */
+    pen_error *why; /* of a failure; NULL without memory */
     union {
         struct {
             exchange_verb verb;
@@ -62,14 +63,14 @@ typedef struct request {
             pen_bytes *out;
         } store;
         struct {
-            pen_group *group; /* whoever waits may drive its calls; NULL: that is of no use */
+            pen_group *group; /* a waiting thread drives its calls; NULL: it only waits */
         } coll;
         struct {
             const pen_unit *unit;
         } fetch;
         struct {
             struct request *decided;
-        } step; /* with lazy: ends when the verdict is known; NULL: nobody waits for it any more */
+        } step; /* lazy: ends with the verdict; NULL: already ended */
     } u;
 } request;
 
@@ -82,7 +83,7 @@ typedef struct {
     uint32_t n_blocks;
     request *free;
     uint64_t in_flight, in_flight_max;
-    atomic_ullong n_tells;          /* so often request_tell() had news */
+    atomic_ullong n_tells;          /* how often request_tell() had ended requests */
     request *told_head, *told_tail; /* ended since the last request_tell() */
     bool is_draining;
 } request_table;
@@ -95,12 +96,13 @@ void request_table_fini(request_table *table);
 pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, pen_req *req,
                          request **r);
 
-/* Ends it: status and sentence; result fields were set before; a lazy step's verdict too, where that has not ended.
- * Nobody learns of it before request_tell(). */
+/* Ends it with status and sentence; the result fields were set before.  Ends a lazy step's verdict, too. 
+ * Waiters see it
+ * after request_tell(). */
 void request_end(request *r, pen_status status, const pen_error *why);
-void request_tell(request_table *table); /* wakes who waits, runs callbacks */
+void request_tell(request_table *table); /* wakes waiters, runs callbacks */
 
-/* Waits for one that was begun without a pen_req; it is gone then. */
+/* Waits for a request that was begun without a pen_req, and frees it. */
 pen_status request_await(request *r, pen_result *result);
 
 /* As pen_wait() and pen_wait_any(), of requests of this table. */
@@ -108,12 +110,12 @@ pen_status request_wait(request_table *table, pen_req *req, pen_result *result);
 pen_status request_wait_any(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
                             size_t *index, pen_result *result);
 
-/* Waits until none is in flight: each ends by its deadline. */
+/* Waits until none is in flight; each ends by its deadline. */
 void request_drain(request_table *table);
 
-void request_abandon(request *r); /* one that was begun and not run */
+void request_abandon(request *r); /* frees one that was begun and not started */
 
-/* True in callbacks, where waiting would wait for itself. */
+/* True in callbacks and threads of the SDK, which must not wait. */
 bool request_is_sdk_thread(void);
 void request_mark_sdk_thread(void);
 void request_callback(bool begins); /* around a function of the program, on any thread */

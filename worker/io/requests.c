@@ -1,4 +1,4 @@
-/* requests.c - FAULT, SHRINK, STORE and COMMAND, from being asked to being answered. */
+/* requests.c - FAULT, SHRINK, STORE and COMMAND, from request to answer. */
 #include "worker/io/requests.h"
 
 #include "common/base/list.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define NEVER   UINT64_MAX
-#define GET_BIT ((uint64_t)1 << 63) /* numbers of gets are a range of their own */
+#define GET_BIT ((uint64_t)1 << 63) /* gets have their own range of numbers */
 
 typedef struct {
     bool is_here;
@@ -65,7 +65,7 @@ void requests_destroy(requests *self)
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
-/* Waits for n replies, with room for `bytes`; not yet in the table. */
+/* For n replies, with room for `bytes`; not yet in the table. */
 static pending *make(wire_control_kind kind, uint32_t n, size_t bytes)
 {
     pending *p = calloc(1, sizeof *p + bytes);
@@ -84,7 +84,7 @@ static void drop(requests *self, pending *p)
     free_pending(p);
 }
 
-/* From `from` on the next of that kind; NULL: none. */
+/* The next of that kind from `from` on; NULL: none. */
 static pending *seek(pending *from, wire_control_kind kind)
 {
     while (from != NULL && from->message.kind != kind) from = from->next;
@@ -104,7 +104,7 @@ static bool is_change(const pending *p)
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
-/* Numbers below which all are answered; what may be on its way at a time is counted from them. */
+/* Numbers below which all are answered; the windows begin there. */
 typedef struct {
     uint64_t changes_done, commands_done;
     uint32_t n_commands;
@@ -122,14 +122,14 @@ static window open_window(const requests *self)
     return w;
 }
 
-/* Asked of one after the other, oldest first. */
+/* To be called for each request, oldest first. */
 static bool may_go(window *w, const pending *p)
 {
     if (p->message.kind == WIRE_COMMAND) return w->n_commands++ < REQUESTS_COMMANDS_MAX;
     return !is_change(p) || p->message.u.store.id < w->changes_done + REQUESTS_CHANGES_MAX;
 }
 
-/* Whoever of many has answered is not asked again. */
+/* A command to many is repeated only to those that have not answered. */
 static void send_command(requests *self, const pending *p, uint64_t done_below)
 {
     wire_control c         = p->message;
@@ -181,7 +181,7 @@ static pending *find_shrink(const requests *self, uint64_t group)
     return p;
 }
 
-/* Asked anew, the newer list is said: more may have died. */
+/* A newer list replaces the old one: more ranks may have died. */
 pen_status requests_shrink(requests *self, uint64_t group, const int32_t *ranks, uint32_t n,
                            uint64_t now_ms)
 {
@@ -265,7 +265,7 @@ static void refuse(const pending *p, uint32_t i, pen_error *why)
     why_culprit(why, p->message.u.command.role, rank_of(p, i), -1, NULL);
 }
 
-/* All are here.  The refusal of the lowest rank is the command's. */
+/* All replies are here. The refusal of the lowest rank fails the command. */
 static void conclude(requests *self, pending *p, int64_t value)
 {
     pen_error why;
@@ -292,7 +292,7 @@ static void time_out_store(const pending *p, double waited_s, pen_error *why)
         why_set(why, PEN_TIMED_OUT, "pen_store_get: nobody has set '%.200s' within %.3g s",
                 p->message.u.store.key, waited_s);
     else
-        why_set(why, PEN_TIMED_OUT, "%s('%.200s'): no answer of the scheduler within %.3g s",
+        why_set(why, PEN_TIMED_OUT, "%s('%.200s'): no answer from the scheduler within %.3g s",
                 name_of(p), p->message.u.store.key, waited_s);
 }
 
@@ -317,7 +317,7 @@ void requests_fail(requests *self, const pen_error *why)
     while (self->first != NULL) end(self, self->first, NULL, why);
 }
 
-/* ---- hearing --------------------------------------------------------------------------------- */
+/* ---- receiving --------------------------------------------------------------------------------- */
 static void take_faulted(requests *self, const wire_fault *f)
 {
     for (pending *p = seek(self->first, WIRE_FAULT), *next; p != NULL; p = next) {
@@ -332,7 +332,7 @@ static void take_shrunk(requests *self, const wire_control *c)
 {
     pen_error why;
     pending *p = find_shrink(self, c->u.shrunk.group);
-    if (p == NULL) return; /* told before */
+    if (p == NULL) return; /* already reported */
     drop(self, p);
     const pen_status status = c->u.shrunk.status;
     if (status != PEN_OK) why_set(&why, status, "pen_group_shrink: %s", c->u.shrunk.text);
@@ -340,7 +340,7 @@ static void take_shrunk(requests *self, const wire_control *c)
                      c->u.shrunk.n_ranks, status != PEN_OK ? &why : NULL);
 }
 
-typedef struct { /* what STORED and REPLY say alike; BORROWED */
+typedef struct { /* common part of STORED and REPLY; BORROWED */
     pen_status status;
     const char *text;
     const void *data;
@@ -348,7 +348,7 @@ typedef struct { /* what STORED and REPLY say alike; BORROWED */
     int64_t value;
 } told;
 
-/* What there is no memory for comes again. */
+/* Without memory it is dropped, and sent again. */
 static void take_answer(requests *self, pending *p, uint32_t i, const told *from)
 {
     reply *to = &p->replies[i];
@@ -396,14 +396,14 @@ void requests_receive(requests *self, const wire_control *message, uint64_t now_
 {
     if (self->has_failed) return;
     switch (message->kind) {
-    case WIRE_WELCOME: send_all_again(self); break; /* what was on its way may be lost */
+    case WIRE_WELCOME: send_all_again(self); break; /* messages in flight may be lost */
     case WIRE_FAULTED: take_faulted(self, &message->u.fault); break;
     case WIRE_SHRUNK: take_shrunk(self, message); break;
     case WIRE_STORED: take_stored(self, message); break;
     case WIRE_REPLY: take_reply(self, message); break;
     default: return;
     }
-    send_due(self, now_ms); /* more may fit into the window now */
+    send_due(self, now_ms); /* the window may have moved */
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */

@@ -1,12 +1,17 @@
-/* requests.h - what this worker has asked and nobody has answered yet.
+/* requests.h - requests of this worker that have no answer yet.
  *
- * DESIGN.  A pure table of what is asked of the scheduler, or through it of other processes: FAULT and SHRINK
- * of collectives, STORE of the key-value store, COMMAND of the program.  Each is sent when it is made, again
- * after REQUESTS_AGAIN_MS and with every WELCOME, until it is answered or its deadline has passed.  Who
- * answers knows a repeat by (group, call), group, or number.
- * Sets and adds are numbered one after another and sent only within REQUESTS_CHANGES_MAX of the oldest that
- * is not answered; of commands at most REQUESTS_COMMANDS_MAX are on their way.  Both say below which number
- * all are answered, so the other side needs to remember no more than that.  Gets have numbers of their own.
+ * DESIGN.  A pure table of requests to the scheduler, or through it to other processes: FAULT and SHRINK of
+ * collectives,
+ * STORE of the key-value store, COMMAND of the program.  Each is sent at once, and again after REQUESTS_AGAIN_MS
+ * and with
+ * every WELCOME, until it is answered or its deadline has passed.  The receiver recognises repeats by (group,
+ * call), group,
+ * or number.
+ * Sets and adds are numbered in order and sent only within REQUESTS_CHANGES_MAX of the oldest without an answer.
+ *  At most
+ * REQUESTS_COMMANDS_MAX commands are in flight.  Both carry the number below which all are answered, so the
+ * receiver can
+ * forget the rest.  Gets have their own numbers.
  */
 #ifndef WORKER_REQUESTS_H
 #define WORKER_REQUESTS_H
@@ -30,15 +35,15 @@ typedef struct { /* of STORE and COMMAND */
     int64_t value; /* of WIRE_STORE_ADD */
 } requests_answer;
 
-/* Called from within the functions below; must not call them. */
+/* Called by the functions below; must not call them. */
 typedef struct {
     void (*send)(void *user, const wire_control *message); /* may be lost */
-    /* What all members of the group were told; asked for here or by another. */
+    /* The verdict for all members of the group; this or another member asked for it. */
     void (*faulted)(void *user, uint64_t group, uint64_t call, const pen_error *why);
-    /* Of requests_shrink(); why not NULL: there is no agreement. */
+    /* Answer to requests_shrink(); why not NULL: no agreement. */
     void (*shrunk)(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,
                    const pen_error *why);
-    /* Of requests_store() and requests_command(), once each.  why NULL: *answer is there; else it is NULL. */
+    /* End of requests_store() and requests_command(), once each. answer is NULL when why is not. */
     void (*ended)(void *user, void *token, const requests_answer *answer, const pen_error *why);
 } requests_actions;
 
@@ -60,8 +65,9 @@ typedef struct {
 requests *requests_create(const requests_actions *actions, void *user); /* NULL: no memory */
 void requests_destroy(requests *self);                                  /* NULL is fine    */
 
-/* Everything given is copied.  Of too many FAULTs and SHRINKs the oldest is forgotten.  deadline_ms is a time;
- * 0 = none.  Not PEN_OK: no memory, nothing was begun. */
+/* Arguments are copied.  When there are too many FAULTs or SHRINKs, the oldest is dropped.  deadline_ms is a
+ * time, 0: none.
+ * Not PEN_OK: no memory, and nothing was begun. */
 pen_status requests_fault(requests *self, uint64_t group, uint64_t call, const pen_error *why,
                           uint64_t now_ms);
 pen_status requests_shrink(requests *self, uint64_t group, const int32_t *ranks, uint32_t n,
@@ -71,9 +77,10 @@ pen_status requests_store(requests *self, const requests_change *change, void *t
 pen_status requests_command(requests *self, const requests_question *question, void *token,
                             uint64_t deadline_ms, uint64_t now_ms);
 
-/* WELCOME, FAULTED, SHRUNK, STORED, REPLY; others are of no interest. */
+/* WELCOME, FAULTED, SHRUNK, STORED, REPLY; ignores others. */
 void requests_receive(requests *self, const wire_control *message, uint64_t now_ms);
-void requests_fail(requests *self, const pen_error *why); /* ends all, and hears no more */
+void requests_fail(requests *self,
+                   const pen_error *why); /* ends all, and ignores messages from here on */
 void requests_tick(requests *self, uint64_t now_ms);
 uint64_t requests_due(const requests *self);
 

@@ -44,7 +44,7 @@ static bool is_ready(void *user, char *why, size_t size)
     return atomic_load(&ctx->step_index) >= 0;
 }
 
-/* All workers of a host are told the same address: each adds its local rank to the port. */
+/* All workers of a host get the same address; each adds its local rank to the port. */
 static pen_status own_address(const pen_ctx *ctx, char *address, size_t size, pen_error *why)
 {
     char host[HTTP_HOST_BYTES], port[8];
@@ -53,7 +53,7 @@ static pen_status own_address(const pen_ctx *ctx, char *address, size_t size, pe
     const long first = atol(port), mine = first > 0 ? first + ctx->env.local_rank : 0;
     if (mine > 65535)
         return why_set(why, PEN_BAD_SETTING,
-                       "http %.80s: local rank %d adds to the port, and there is no port %ld",
+                       "invalid http %.80s: local rank %d would use port %ld; choose a lower port",
                        ctx->settings.http, ctx->env.local_rank, mine);
     snprintf(address, size, strchr(host, ':') ? "[%s]:%ld" : "%s:%ld", host, mine);
     return PEN_OK;

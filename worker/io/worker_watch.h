@@ -4,7 +4,7 @@
 
 #include "worker/context.h"
 
-/* After the link was opened, whose loop is asked.  Nothing where the setting is empty.
+/* After the link was opened, on its loop.  Does nothing when the setting is empty.
  * Errors  as watch_open(). */
 pen_status worker_watch_open(pen_ctx *ctx, pen_error *why);
 
