@@ -115,7 +115,7 @@ biases=$((4 * 4 * 64))
 
 @test "zero3 refuses what it cannot do, in a sentence" {
     ! units late -- mode=zero3 late=1 || return 1
-    grep -q "units: pen_use: the gradient of 'h.0.weight' was sent in this step, and its values are not here any more; use its unit before, or after pen_step_end()" "$tmp/late.err"
+    grep -q "units: pen_use: the values of 'h.0.weight' left after its gradient was sent; use its unit before pen_ready(), or after pen_step_end()" "$tmp/late.err"
     ! units elastic --on-worker-loss continue -- mode=zero3 || return 1
     grep -q 'units: mode=zero3 and workers that come and go contradict each other: ' "$tmp/elastic.err"
     unit_words=(clip=0)

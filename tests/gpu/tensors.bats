@@ -88,16 +88,16 @@ teardown() { job_teardown; }
 
 @test "a device that cannot be is refused in a sentence: a second one, none at all" {
     [ -n "${ON_GPU:-}" ] || CUDA_ON_HOST_DEVICES=2 "$programs/on_device" two | grep -Fx \
-        "'second' lies on cuda device 1, and this context works on device 0; one process for each device is usual"
+        "'second' is on cuda device 1, but this context uses device 0; run one process for each device"
     run env CUDA_VISIBLE_DEVICES= "$programs/units" device=cuda
     echo "$output"
     [ "$status" = 1 ]
-    grep -q "device=cuda: built with CUDA .*; say device=host, or see .penstock doctor." <<<"$output"
+    grep -q "device=cuda: built with CUDA .*; use device=host, or see .penstock doctor." <<<"$output"
 }
 
 @test "a gradient that a device never computes ends the step at its deadline, by name" {
-    "$programs/on_device" stuck | grep -Fx "the gradient of 't': waited 0.1 s for cuda device 0 to do what was enqueued on it: \
-a kernel of the program does not end, or raise deadline_ms"
+    "$programs/on_device" stuck | grep -Fx "the gradient of 't': waited 0.1 s for cuda device 0 to finish its queue; \
+look for a kernel that does not end, or raise deadline_ms"
 }
 
 @test "each worker of a node takes the device of its local rank" {

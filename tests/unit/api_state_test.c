@@ -256,8 +256,8 @@ static void test_state_an_import_that_does_not_fit_is_named_and_changes_nothing(
     ok(pen_register(
         ctx, &(pen_tensor_desc){.name = "more", .ndim = 1, .shape = {10}, .param = more}, NULL));
     expect(pen_import(ctx, file, NULL), PEN_NOT_FOUND,
-           "has not 1 of 2 tensors: 'more'; it has 1 that the program does not register: 'half'; "
-           "nothing was taken");
+           "lacks 1 of 2 tensors: 'more'; it has 1 that the program does not register: 'half'; "
+           "nothing was imported");
     assert_true(w[5] == 0);
     expect(pen_import(ctx, "/nowhere/at/all", NULL), PEN_NOT_FOUND, "cannot read /nowhere/at/all");
     ok(pen_finalize(ctx));
@@ -266,7 +266,7 @@ static void test_state_an_import_that_does_not_fit_is_named_and_changes_nothing(
     ok(pen_register(
         ctx, &(pen_tensor_desc){.name = "w", .ndim = 2, .shape = {N / 2, 2}, .param = w}, NULL));
     expect(pen_import(ctx, file, NULL), PEN_MISMATCH,
-           "3000 elements in 1 dimensions there, 3000 in 2 here; nothing was taken");
+           "3000 elements in 1 dimensions there, 3000 in 2 here; nothing was imported");
     ok(pen_finalize(ctx));
 }
 
@@ -281,9 +281,9 @@ static void test_state_what_cannot_be_is_a_sentence(void **state)
            "snapshot_every=3 needs a store");
     begin(&j, SETTINGS(OPTIM));
     expect(pen_state_add(j.ctx, "counter", &byte, 1, 0), PEN_INVALID_ARGUMENT,
-           "the state 'counter' was added before");
+           "the state 'counter' was already added");
     expect(pen_state_add(j.ctx, "penstock.x", &byte, 1, 0), PEN_INVALID_ARGUMENT, "are reserved");
-    expect(pen_state_add(j.ctx, NULL, &byte, 1, 0), PEN_INVALID_ARGUMENT, "needs a name");
+    expect(pen_state_add(j.ctx, NULL, &byte, 1, 0), PEN_INVALID_ARGUMENT, "invalid state name");
     ok(pen_commit(j.ctx));
     ok(pen_snapshot(j.ctx, NULL, &saving));
     expect(pen_wait(&saving, NULL), PEN_STORE, "missing store for the snapshot");

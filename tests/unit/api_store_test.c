@@ -64,8 +64,7 @@ static void a_get_gives_up_at_its_deadline(void **state)
     pen_bytes got;
     const pen_opts soon = {.deadline_ms = 30};
     assert_int_equal(pen_store_get(ctx, "never", &got, &soon), PEN_TIMED_OUT);
-    assert_string_equal(pen_last_error(NULL),
-                        "pen_store_get: no value for 'never' within 0.03 s");
+    assert_string_equal(pen_last_error(NULL), "pen_store_get: no value for 'never' within 0.03 s");
 }
 
 static void *set_later(void *user)

@@ -9,14 +9,14 @@
 
 #include <cmocka.h>
 
-#define VIEWED "pen_view('w'): its gradient is on its way since pen_ready(), and is not held here"
+#define VIEWED "pen_view('w'): its gradient was sent by pen_ready() and is no longer here"
 #define BOUND                                                                                      \
-    "pen_bind('w'): its gradient is on its way; bind between steps, or before its first "          \
+    "pen_bind('w'): its gradient is being sent; bind between steps, or before its first "          \
     "pen_ready()"
 #define TWICE "pen_ready('w') was called twice in step 7"
 #define SENT                                                                                       \
-    "pen_use: the gradient of 'w' was sent in this step, and its values are not here any more; "   \
-    "use its unit before, or after pen_step_end()"
+    "pen_use: the values of 'w' left after its gradient was sent; use its unit before "            \
+    "pen_ready(), or after pen_step_end()"
 #define UNSEEN                                                                                     \
     "step 7 has not seen 'w' from this rank; call pen_ready() on it, or register it with "         \
     "PEN_ZERO_IF_UNUSED"

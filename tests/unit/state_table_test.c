@@ -92,7 +92,7 @@ static void test_states_of_another_size_are_named_and_change_nothing(void **stat
     assert_int_equal(state_table_restore(&t, 5, bytes, size, &why), PEN_MISMATCH);
     assert_string_equal(why.text,
                         "the snapshot of step 5 has 4 bytes of the state 'second', and the "
-                        "program has 8; go on with the program that wrote it");
+                        "program has 8; resume with the program that wrote it");
     assert_int_equal(first, 10);
     assert_int_equal(wide, 3);
     free(bytes);
@@ -114,15 +114,16 @@ static void test_states_are_bounded_and_have_names_of_their_own(void **state)
     assert_int_equal(state_table_add(&t, "none", NULL, 1, false, &why), PEN_INVALID_ARGUMENT);
     assert_int_equal(state_table_add(&t, "large", large, STATE_ROW_MAX + 1, false, &why),
                      PEN_INVALID_ARGUMENT);
-    assert_string_equal(why.text, "the state 'large' has 65537 bytes; at most 65536 are kept: a "
-                                  "tensor may have more");
+    assert_string_equal(
+        why.text,
+        "the state 'large' has 65537 bytes; at most 65536 are allowed; use a tensor for more");
     for (int i = 0; i < STATE_TABLE_MAX / STATE_ROW_MAX; i++) {
         snprintf(name, sizeof name, "large %d", i);
         add(&t, name, large, STATE_ROW_MAX, false);
     }
     assert_int_equal(state_table_add(&t, "more", byte, 1, false, &why), PEN_INVALID_ARGUMENT);
     assert_int_equal(state_table_add(&t, "large 1", byte, 0, false, &why), PEN_INVALID_ARGUMENT);
-    assert_string_equal(why.text, "the state 'large 1' was added before");
+    assert_string_equal(why.text, "the state 'large 1' was already added");
     state_table_remove(&t, "large 1");
     state_table_remove(&t, "large 1");
     add(&t, "more", byte, 1, false);

@@ -99,8 +99,8 @@ static void a_wait_ends_at_its_deadline_and_says_what_did_not_end(void **state)
     device_cpu_set_event_polls(NEVER);
     assert_int_equal(twin_up(&set, t, &why), PEN_OK);
     assert_int_equal(twin_wait(&set, t->moved, 10, &why), PEN_TIMED_OUT);
-    assert_string_equal(why.text, "waited 0.01 s for cpu device -1 to do what was enqueued on it: "
-                                  "a kernel of the program does not end, or raise deadline_ms");
+    assert_string_equal(why.text, "waited 0.01 s for cpu device -1 to finish its queue; look for a "
+                                  "kernel that does not end, or raise deadline_ms");
     twins_hurry(&set);
     assert_int_equal(twin_wait(&set, t->moved, -1, &why), PEN_ABORTED);
     device_cpu_set_event_polls(0);

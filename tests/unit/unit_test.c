@@ -288,9 +288,8 @@ static void test_unit_that_is_not_known_is_told_with_the_nearest_name(void **sta
     all.t[0].label = all.t[1].label = NULL;
     set                             = make(&all, WRAP_UNIT, "", 1);
     assert_int_equal(units_find(&set, "h", 0, &u, &why), PEN_NOT_FOUND);
-    assert_string_equal(why.text,
-                        "no unit is named 'h.0': no tensor is registered with a unit; set "
-                        "pen_tensor_desc.unit, or wrap=layer");
+    assert_string_equal(why.text, "no unit is named 'h.0', because no tensor has a unit; set "
+                                  "pen_tensor_desc.unit, or wrap=layer");
     units_fini(&set);
 }
 

@@ -357,7 +357,7 @@ static void test_api_calls_out_of_order_say_the_order(void **state)
            "pen_digest: pen_commit has not been called; the order is: register, then commit, "
            "then step");
     expect(pen_commit(ctx), PEN_WRONG_STATE,
-           "no tensor is registered: register, then commit, then step");
+           "no tensor is registered; the order is: register, then commit, then step");
     ok(pen_finalize(ctx));
 }
 
@@ -429,7 +429,7 @@ static void test_api_tensors_that_overlap_are_refused_by_name(void **state)
             const char *said = pen_last_error(NULL);
             assert_non_null(strstr(said, "'first'"));
             assert_non_null(strstr(said, "'second'"));
-            assert_non_null(strstr(said, "overlap in memory: give each its own, or register the "
+            assert_non_null(strstr(said, "overlap; use separate memory, or register the "
                                          "second with tied_to"));
         }
         (void)pen_finalize(ctx);

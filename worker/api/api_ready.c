@@ -156,10 +156,10 @@ static pen_status begin_micro(pen_ctx *ctx, int m, pen_error *why)
                        "then step",
                        m);
     if (m < 0 || (uint64_t)m >= ctx->settings.accum)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_step_micro(%d): invalid number; a step has micro-batches 0 to %llu "
-                       "minus 1 (setting accum)",
-                       m, (unsigned long long)ctx->settings.accum);
+        return why_set(
+            why, PEN_INVALID_ARGUMENT,
+            "pen_step_micro(%d): a step has %llu micro-batches (setting accum), numbered from 0", m,
+            (unsigned long long)ctx->settings.accum);
     if (m != s->micro && m != s->micro + 1)
         return why_set(
             why, PEN_WRONG_STATE,

@@ -289,7 +289,7 @@ static void conclude(requests *self, pending *p, int64_t value)
 static void time_out_store(const pending *p, double waited_s, pen_error *why)
 {
     if (p->message.u.store.op == WIRE_STORE_GET)
-        why_set(why, PEN_TIMED_OUT, "pen_store_get: nobody has set '%.200s' within %.3g s",
+        why_set(why, PEN_TIMED_OUT, "pen_store_get: no value for '%.200s' within %.3g s",
                 p->message.u.store.key, waited_s);
     else
         why_set(why, PEN_TIMED_OUT, "%s('%.200s'): no answer from the scheduler within %.3g s",

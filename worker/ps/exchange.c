@@ -3,6 +3,7 @@
 #include "worker/ps/exchange_test.h"
 
 #include "common/base/arrays.h"
+#include "common/base/list.h"
 #include "common/base/why.h"
 #include "proto/scalars.h"
 
@@ -92,7 +93,6 @@ exchange *exchange_create(const exchange_setup *setup, const exchange_actions *a
         self->draws          = setup->retry.seed;
         self->plain          = exchange_inputs_new(&none);
         self->live.live_next = self->live.live_prev = &self->live;
-        self->requests.next = self->requests.prev = &self->requests;
     }
     if (self == NULL || self->plain == NULL || !allocate(self)) {
         exchange_destroy(self);
@@ -117,8 +117,7 @@ static void drop_ops(exchange_request *r)
 void exchange_destroy(exchange *self)
 {
     if (self == NULL) return;
-    for (exchange_request *r = self->requests.next; r != NULL && r != &self->requests; r = r->next)
-        drop_ops(r);
+    LIST_EACH(r, self->requests) drop_ops(r);
     exchange_inputs_release(self->step.in);
     exchange_inputs_release(self->plain);
     for (uint32_t i = 0; self->step.sums != NULL && i < self->setup.plan->n_partitions; i++)
@@ -248,9 +247,7 @@ exchange_request *exchange_open(exchange *self, uint64_t now_ms)
     r->opened_ms      = now_ms;
     r->ask_ms         = NEVER;
     r->result.version = UINT64_MAX;
-    r->prev           = self->requests.prev;
-    r->next           = &self->requests;
-    r->prev->next = self->requests.prev = r;
+    LIST_APPEND(self->requests, r);
     self->n_requests++;
     if (self->failed) exchange_end(self, r, &self->why);
     return r;
@@ -277,8 +274,7 @@ void exchange_close(exchange *self, exchange_request *r, void *token, uint64_t d
 
 static void free_request(exchange *self, exchange_request *r)
 {
-    r->prev->next = r->next;
-    r->next->prev = r->prev;
+    LIST_REMOVE(self->requests, r);
     self->n_requests--;
     while (r->ops != NULL) {
         op *o  = r->ops;
@@ -342,8 +338,7 @@ void exchange_fail(exchange *self, const pen_error *why, uint64_t now_ms)
     if (self->failed) return;
     self->failed = true;
     self->why    = *why;
-    for (exchange_request *r = self->requests.next, *next; r != &self->requests; r = next) {
-        next = r->next;
+    LIST_EACH(r, self->requests) {
         if (r->status == PEN_OK) exchange_end(self, r, why);
     }
 }

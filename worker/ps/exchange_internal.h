@@ -138,8 +138,8 @@ struct exchange {
     bool *is_trained;       /* [n_shards] some chunk of it is */
     idle_shard *idle;       /* [n_idle], room for n_shards */
     uint32_t n_idle;
-    op live;                   /* ring */
-    exchange_request requests; /* ring */
+    op live; /* ring */
+    exchange_request *requests;
     uint64_t n_requests;
     inputs *plain;
     step_state step;
@@ -255,8 +255,7 @@ static inline void exchange_free(struct slab **free_items, void *item)
     *free_items                 = item;
 }
 void *exchange_new(exchange *self, struct slab **free_items, size_t size);
-size_t exchange_push_size(const exchange *self, const op *o); /* of its payload; 0: it has none */
-void exchange_send_later(exchange *self, op *o);              /* into the outbox */
+void exchange_send_later(exchange *self, op *o); /* into the outbox */
 /* Out of the outbox, if it is there; its bytes have arrived, or never will, and use no credit of its lane. */
 void exchange_unqueue(exchange *self, op *o);
 /* Its first failure is r's; the request ends when it is closed. */

@@ -23,7 +23,7 @@ void *exchange_new(exchange *self, struct slab **free_items, size_t size)
     return memset(item, 0, size);
 }
 
-size_t exchange_push_size(const exchange *self, const op *o)
+static size_t push_size(const exchange *self, const op *o)
 {
     if (!exchange_is_pushing(o)) return 0;
     if (o->verb == EXCHANGE_INIT) return exchange_value_size(self, o->chunk);
@@ -198,12 +198,12 @@ static bool joins(const exchange *self, const op *a, const op *b)
 /* How many from the front of the outbox go into one message. */
 static uint32_t gather(const exchange *self, const lane_state *lane)
 {
-    size_t bytes = exchange_push_size(self, lane->head);
+    size_t bytes = push_size(self, lane->head);
     uint32_t n   = 1;
     if (bytes >= ALONE_BYTES) return 1;
     for (const op *o = lane->head->out_next; o != NULL && n < PACK_CHUNKS_MAX;
          o           = o->out_next, n++) {
-        size_t more = exchange_push_size(self, o);
+        size_t more = push_size(self, o);
         if (more >= ALONE_BYTES || bytes + more > PACK_BYTES || !joins(self, lane->head, o)) break;
         bytes += more;
     }
@@ -252,7 +252,7 @@ static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_da
     for (uint32_t i = 0; i < n; i++, o = o->out_next) {
         self->column_chunk[i] = o->chunk;
         self->column_seq[i]   = o->seq;
-        size_t size           = exchange_push_size(self, o);
+        size_t size           = push_size(self, o);
         if (size > 0)
             self->piece[n_pieces++] =
                 (exchange_piece){o->from, size, (void *)(uintptr_t)o, encoding_of(self, o)};
@@ -280,7 +280,7 @@ static uint32_t fill(exchange *self, const lane_state *lane, uint32_t n, wire_da
  * then, and a later push of a higher priority waits behind it. */
 static void spend(const exchange *self, lane_state *lane, op *o)
 {
-    const size_t bytes = exchange_push_size(self, o);
+    const size_t bytes = push_size(self, o);
     if (bytes < ALONE_BYTES) return;
     o->credit = bytes;
     lane->spent += bytes;
@@ -288,7 +288,7 @@ static void spend(const exchange *self, lane_state *lane, op *o)
 
 static bool has_credit(const exchange *self, const lane_state *lane)
 {
-    return lane->spent < CREDIT_BYTES || exchange_push_size(self, lane->head) < ALONE_BYTES;
+    return lane->spent < CREDIT_BYTES || push_size(self, lane->head) < ALONE_BYTES;
 }
 
 static void mark_sent(exchange *self, lane_state *lane, uint32_t n, uint64_t now_ms)
@@ -304,7 +304,7 @@ static void mark_sent(exchange *self, lane_state *lane, uint32_t n, uint64_t now
         if (o->verb == EXCHANGE_FETCH) o->seq = self->away.has ? self->away.step : self->pulls;
         if (o->tries++ > 0) self->act.count(self->user, STAT_RETRIES, 1);
         if (exchange_is_pushing(o) && o->verb != EXCHANGE_INIT)
-            self->act.count(self->user, STAT_PUSH_BYTES, exchange_push_size(self, o));
+            self->act.count(self->user, STAT_PUSH_BYTES, push_size(self, o));
         exchange_due_at(
             self, o,
             now_ms + retry_wait_ms(&self->setup.retry, RETRY_SILENCE, o->tries, &self->draws));

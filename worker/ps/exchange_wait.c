@@ -284,9 +284,8 @@ void exchange_tick(exchange *self, uint64_t now_ms)
             lane->blocked_until_ms < self->tick_ms)
             self->tick_ms = lane->blocked_until_ms;
     }
-    for (exchange_request *r = self->requests.next; r != &self->requests;) {
-        r = tick_request(self, r, now_ms) ? self->requests.next : r->next;
-    }
+    for (exchange_request *r = self->requests; r != NULL;)
+        r = tick_request(self, r, now_ms) ? self->requests : r->next;
 }
 
 uint64_t exchange_due(const exchange *self)

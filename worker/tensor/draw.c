@@ -12,40 +12,15 @@ typedef struct {
     double v, mean, std, a, b;
 } draw_words;
 
+#define WORD(word, usual, least)                                                                   \
+    {                                                                                              \
+        .name = #word, .type = CONFIG_F64, .offset = offsetof(draw_words, word), .dfl = usual,     \
+        .min = least, .max = 1e30                                                                  \
+    }
 static const config_row zero_rows[]    = {{0}};
-static const config_row const_rows[]   = {{.name   = "v",
-                                           .type   = CONFIG_F64,
-                                           .offset = offsetof(draw_words, v),
-                                           .dfl    = "0",
-                                           .min    = -1e30,
-                                           .max    = 1e30},
-                                          {0}};
-static const config_row normal_rows[]  = {{.name   = "mean",
-                                           .type   = CONFIG_F64,
-                                           .offset = offsetof(draw_words, mean),
-                                           .dfl    = "0",
-                                           .min    = -1e30,
-                                           .max    = 1e30},
-                                          {.name   = "std",
-                                           .type   = CONFIG_F64,
-                                           .offset = offsetof(draw_words, std),
-                                           .dfl    = "1",
-                                           .min    = 0,
-                                           .max    = 1e30},
-                                          {0}};
-static const config_row uniform_rows[] = {{.name   = "a",
-                                           .type   = CONFIG_F64,
-                                           .offset = offsetof(draw_words, a),
-                                           .dfl    = "0",
-                                           .min    = -1e30,
-                                           .max    = 1e30},
-                                          {.name   = "b",
-                                           .type   = CONFIG_F64,
-                                           .offset = offsetof(draw_words, b),
-                                           .dfl    = "1",
-                                           .min    = -1e30,
-                                           .max    = 1e30},
-                                          {0}};
+static const config_row const_rows[]   = {WORD(v, "0", -1e30), {0}};
+static const config_row normal_rows[]  = {WORD(mean, "0", -1e30), WORD(std, "1", 0), {0}};
+static const config_row uniform_rows[] = {WORD(a, "0", -1e30), WORD(b, "1", -1e30), {0}};
 
 static const struct {
     const char *name;
@@ -109,8 +84,9 @@ void draw_philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
 }
 
 /* ---- logarithm, sine and cosine -------------------------------------------------------------- */
-/* x in (0, 1].  ln m = 2 atanh((m - 1) / (m + 1)) for m in [sqrt 1/2, sqrt 2): the first term left out is
- * below 1e-18 of the sum. */
+/* x in (0, 1].  ln m = 2 atanh((m - 1) / (m + 1)) for m in [sqrt 1/2, sqrt 2); the first omitted term is below
+ * 1e-18 of
+ * the sum. */
 static double ln(double x)
 {
     int exponent;
@@ -125,7 +101,7 @@ static double ln(double x)
     return 2 * s * sum + exponent * 0.69314718055994531;
 }
 
-/* Of 2 pi v for v in [0, 1): Taylor's series within an eighth of a turn, which leaves less than 1e-17. */
+/* Of 2 pi v for v in [0, 1): Taylor series within an eighth of a turn; the error is below 1e-17. */
 static void turn(double v, double *cosine, double *sine)
 {
     const int quarter = (int)(4 * v + 0.5);

@@ -1,15 +1,15 @@
-/* draw.h - first values of a tensor: a pure function of (seed, name, index).
+/* draw.h - initial values of a tensor: a pure function of (seed, name, index).
  *
- * DESIGN.  The generator is counter-based: element i needs nothing but i, so whoever owns a range draws it
- * alone, and a model comes to the same bits whatever its placement.  Philox4x32-10, with
+ * DESIGN.  The generator is counter-based: element i needs only i, so the owner of a range computes it alone,
+ * and a model
+ * gets the same bits for every placement.  Philox4x32-10, with
  *   key      = the 64 bits of FNV-1a over the name, then over the 8 bytes of the seed (little-endian)
  *   counter  = (i / 4) in its low 64 bits, zero above; element i takes word i mod 4 of the result
  *   uniform  a + (b - a) * (word / 2^32), computed in double
  *   normal   Box-Muller: elements 4k and 4k+1 share words 0 and 1, 4k+2 and 4k+3 words 2 and 3:
  *            u = (word_even + 1) / 2^32, v = word_odd / 2^32,
  *            mean + std * sqrt(-2 ln u) * cos(2 pi v), and sin for the odd element
- * Logarithm and sine are our own polynomials in double, because those of a C library differ in their last
- * bit from machine to machine.
+ * Logarithm and sine are polynomials of our own in double, because C libraries differ in the last bit.
  * Source  Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10, with the
  *         known answers of Random123's kat_vectors); Box and Muller, 1958.
  */

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- what is asked for ----------------------------------------------------------------------- */
+/* ---- formats ----------------------------------------------------------------------- */
 static const char *const dtype_choices[] = {"as-is", "f32", "f16", "bf16", NULL};
 static const config_row words[]          = {
              {"dtype", CONFIG_ENUM, 0, "as-is", 0, 0, dtype_choices, "Type of the values in the file."},
@@ -47,7 +47,7 @@ static pen_dtype type_of(const pen_ctx *ctx, const pen_tensor *t, export_dtype a
 
 /* ---- writing --------------------------------------------------------------------------------- */
 typedef struct {
-    safetensors_writer *writer; /* NULL: not of this rank, or it has failed */
+    safetensors_writer *writer; /* NULL: not on this rank, or failed */
     float *piece;
     pen_error failure; /* of the disk; status OK: none */
 } exporting;
@@ -87,7 +87,7 @@ static pen_status begin_file(exporting *e, pen_ctx *ctx, const char *path, expor
     return status;
 }
 
-/* Values go on being gathered when the disk fails: other ranks take part in it. */
+/* Goes on after the disk has failed, because other ranks take part in gathering the values. */
 static pen_status append(pen_tensor *t, void *user, pen_error *why)
 {
     exporting *e       = user;
@@ -148,7 +148,7 @@ static bool is_beside(const char *name, int64_t *step)
     return strcmp(name, again) == 0;
 }
 
-/* All but the newest `keep`; a folder that cannot be read keeps them all. */
+/* Removes all but the newest `keep`; none, if the folder cannot be read. */
 static void forget_old(const char *folder, size_t keep)
 {
     int64_t steps[256], step;
@@ -162,7 +162,7 @@ static void forget_old(const char *folder, size_t keep)
     for (size_t i = 0; i + keep < n; i++) {
         char path[CONFIG_TEXT_BYTES + 64];
         snprintf(path, sizeof path, "%s/" BESIDE_NAME, folder, steps[i]);
-        if (unlink(path) != 0) log_warning("an old file is kept: cannot remove %s: %m", path);
+        if (unlink(path) != 0) log_warning("cannot remove the old file %s: %m", path);
     }
 }
 

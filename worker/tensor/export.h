@@ -1,7 +1,8 @@
-/* export.h - parameters as a safetensors file, and from one: whatever mode holds them.
+/* export.h - parameters to and from a safetensors file, in every mode.
  *
- * A file is written by rank 0, piece by piece, of the values as the program sees them; where they are not all there
- * (zero3) every rank takes part, unit by unit.
+ * Rank 0 writes the file piece by piece, with the values as the program sees them.  When not all values are on
+ * one rank
+ * (zero3), all ranks take part, unit by unit.
  */
 #ifndef WORKER_EXPORT_H
 #define WORKER_EXPORT_H
@@ -16,11 +17,13 @@ pen_status export_parse(const char *format, export_dtype *as, pen_error *why);
 /* Thread  the program's, without the step's lock.  STORE: path and cause. */
 pen_status export_write(pen_ctx *ctx, const char *path, export_dtype as, pen_error *why);
 
-/* The file of 16 bits that belongs to the snapshot of `step`, in the store; old ones go.  EXPORT_16_BITS is a tensor's
- * own type where it has 16 bits, else f16 with precision=fp16, else bf16. */
+/* Writes the 16-bit file of the snapshot of `step` into the store and removes old ones.  EXPORT_16_BITS keeps a
+ * type of 16
+ * bits; else it is f16 with precision=fp16, and bf16 otherwise. */
 pen_status export_beside(pen_ctx *ctx, int64_t step, pen_error *why);
 
-/* Before pen_commit(), on rank 0: all tensors, by name.  NOT_FOUND, MISMATCH: nothing was written, and which. */
+/* Before pen_commit(), on rank 0: reads all tensors, by name. NOT_FOUND, MISMATCH name them; nothing was read
+ * then. */
 pen_status export_read(pen_ctx *ctx, const char *path, pen_error *why);
 
 #endif

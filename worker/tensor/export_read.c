@@ -14,33 +14,23 @@
 
 enum { NAMES_BYTES = 200 };
 
-typedef struct { /* names one behind the other, as far as there is room */
+typedef struct { /* "'a', 'b' and others", as far as there is room */
     char text[NAMES_BYTES];
     size_t used;
     uint32_t n;
+    const char *more; /* "", or " and others" */
 } names;
 
 static void add_name(names *all, const char *name)
 {
     const int n = snprintf(all->text + all->used, NAMES_BYTES - all->used, "%s'%.60s'",
-                           all->n > 0 ? ", " : "", name);
-    all->n++;
-    if (n > 0 && all->used + (size_t)n < NAMES_BYTES)
+                           all->n++ > 0 ? ", " : "", name);
+    if (n > 0 && all->used + (size_t)n < NAMES_BYTES) {
         all->used += (size_t)n;
-    else
-        all->text[all->used] = '\0'; /* this one has no room any more */
-}
-
-static const char *and_more(const names *all, uint32_t shown)
-{
-    return all->n > shown ? " and others" : "";
-}
-
-static uint32_t count_shown(const names *all)
-{
-    uint32_t n = 0;
-    for (const char *at = all->text; (at = strchr(at, '\'')) != NULL; at++) n++;
-    return n / 2;
+        return;
+    }
+    all->text[all->used] = '\0';
+    all->more            = " and others";
 }
 
 static const safetensors_row *find_row(const safetensors_row *rows, size_t n, const char *name)
@@ -54,7 +44,7 @@ static bool is_registered(const model *m, const char *name)
 {
     for (uint32_t i = 0; i < m->n_tensors; i++)
         if (strcmp(m->tensor[i]->name, name) == 0) return true;
-    for (uint32_t i = 0; i < m->n_aliases; i++) /* a second name of one that is taken anyway */
+    for (uint32_t i = 0; i < m->n_aliases; i++) /* a second name of a tensor that is read anyway */
         if (strcmp(m->alias[i]->name, name) == 0) return true;
     return false;
 }
@@ -62,23 +52,20 @@ static bool is_registered(const model *m, const char *name)
 static pen_status check_names(const model *m, const char *path, const safetensors_row *rows,
                               size_t n, pen_error *why)
 {
-    names missing = {0}, surplus = {0};
+    names missing = {.more = ""}, surplus = {.more = ""};
     for (uint32_t i = 0; i < m->n_tensors; i++)
         if (find_row(rows, n, m->tensor[i]->name) == NULL) add_name(&missing, m->tensor[i]->name);
     for (size_t i = 0; i < n; i++)
         if (!is_registered(m, rows[i].name)) add_name(&surplus, rows[i].name);
-    const char *more = and_more(&surplus, count_shown(&surplus));
     if (missing.n > 0)
         return why_set(why, PEN_NOT_FOUND,
-                       "%.200s has not %u of %u tensors: %s%s; it has %u that the program does not "
-                       "register%s%s%s; nothing was taken",
-                       path, missing.n, m->n_tensors, missing.text,
-                       and_more(&missing, count_shown(&missing)), surplus.n,
-                       surplus.n > 0 ? ": " : "", surplus.text, more);
+                       "%.200s lacks %u of %u tensors: %s%s; it has %u that the program does not "
+                       "register%s%s%s; nothing was imported",
+                       path, missing.n, m->n_tensors, missing.text, missing.more, surplus.n,
+                       surplus.n > 0 ? ": " : "", surplus.text, surplus.more);
     if (surplus.n > 0)
-        log_notice("%s has %u tensors that the program does not register, which are passed over: "
-                   "%s%s",
-                   path, surplus.n, surplus.text, more);
+        log_notice("ignored %u tensors of %s that the program does not register: %s%s", surplus.n,
+                   path, surplus.text, surplus.more);
     return PEN_OK;
 }
 
@@ -89,12 +76,11 @@ static pen_status check_shape(const pen_tensor *t, const safetensors_row *row, c
         row->elements == t->elements && row->ndim == t->desc.ndim &&
         memcmp(row->shape, t->desc.shape, (size_t)row->ndim * sizeof row->shape[0]) == 0;
     if (same) return PEN_OK;
-    return why_set(
-        why, PEN_MISMATCH,
-        "'%s' has another shape in %.200s: %llu elements in %d dimensions there, %llu in "
-        "%d here; nothing was taken",
-        t->name, path, (unsigned long long)row->elements, row->ndim,
-        (unsigned long long)t->elements, t->desc.ndim);
+    return why_set(why, PEN_MISMATCH,
+                   "'%s' has another shape in %.200s: %llu elements in %d dimensions there, %llu "
+                   "in %d here; nothing was imported",
+                   t->name, path, (unsigned long long)row->elements, row->ndim,
+                   (unsigned long long)t->elements, t->desc.ndim);
 }
 
 static pen_status read_tensor(safetensors_reader *r, const safetensors_row *row, pen_tensor *t,

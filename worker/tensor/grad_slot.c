@@ -1,4 +1,4 @@
-/* grad_slot.c - the table of what may happen to a gradient. */
+/* grad_slot.c - the states of a gradient, and the events that each allows. */
 #include "worker/tensor/grad_slot_test.h"
 
 #include "common/base/why.h"
@@ -33,24 +33,22 @@ static pen_status refuse(grad_state state, grad_event event, const char *name, l
         "given up", "offered", "added up",   "lent", "returned", "left behind"};
     switch (event) {
     case GRAD_VIEW:
-        return why_set(
-            why, PEN_WRONG_STATE,
-            "pen_view('%s'): its gradient is on its way since pen_ready(), and is not held here",
-            name);
+        return why_set(why, PEN_WRONG_STATE,
+                       "pen_view('%s'): its gradient was sent by pen_ready() and is no longer here",
+                       name);
     case GRAD_BIND:
         return why_set(why, PEN_WRONG_STATE,
-                       "pen_bind('%s'): its gradient is on its way; bind between steps, or before "
+                       "pen_bind('%s'): its gradient is being sent; bind between steps, or before "
                        "its first pen_ready()",
                        name);
     case GRAD_READY:
         return why_set(why, PEN_WRONG_STATE, "pen_ready('%s') was called twice in step %lld", name,
                        step);
     case GRAD_USE:
-        return why_set(
-            why, PEN_WRONG_STATE,
-            "pen_use: the gradient of '%s' was sent in this step, and its values are not here any "
-            "more; use its unit before, or after pen_step_end()",
-            name);
+        return why_set(why, PEN_WRONG_STATE,
+                       "pen_use: the values of '%s' left after its gradient was sent; use its unit "
+                       "before pen_ready(), or after pen_step_end()",
+                       name);
     case GRAD_CLOSE:
         return why_set(why, PEN_WRONG_STATE,
                        "step %lld has not seen '%s' from this rank; call pen_ready() on it, or "

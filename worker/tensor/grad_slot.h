@@ -1,16 +1,18 @@
-/* grad_slot.h - who owns the gradient of a tensor now: one state, and one table of what may happen to it.
+/* grad_slot.h - the owner of a tensor's gradient: one state, and one table of transitions.
  *
- * DESIGN.  Every name of a tensor has a slot.  Whatever happens to its gradient is an event, and grad_slot_move() is the
- * only place that changes the state.  What the program asks for may be refused, with the sentence that it gets; what the
- * SDK does itself fits the state, or is INTERNAL.
+ * DESIGN.  Every name of a tensor has a slot.  All that happens to its gradient is an event, and only
+ * grad_slot_move()
+ * changes the state.  An event of the program may be refused with a sentence; one of the SDK fits the state, or
+ * is INTERNAL.
  *
  *     PROGRAM ---- offer ----> OFFERED ---- lend ----> LENT ---- return ----> RETURNED
  *        |                     ^     |
  *        +-- copy --> DEVICE_COPYING +---- add ----> ACCUMULATED       next: all of them --> PROGRAM
  *
- * OFFERED is there for tensors of several names (grad_sum.h): the first gradients wait for the last one, when neither the
- * program has them nor a strategy.  A tensor of one name passes it within pen_ready().
- * Threads: events come under the step's lock, but RETURN, which any thread may tell.
+ * OFFERED is for tensors of several names (grad_sum.h): the first gradients wait there for the last one, with
+ * neither the
+ * program nor a strategy as owner.  A tensor of one name passes through it within pen_ready().
+ * Threads: events come under the step's lock, except RETURN, which comes from any thread.
  */
 #ifndef WORKER_GRAD_SLOT_H
 #define WORKER_GRAD_SLOT_H
@@ -21,29 +23,29 @@
 #include <stdint.h>
 
 typedef enum {
-    GRAD_PROGRAM, /* the program writes to it, and has not said pen_ready() in this micro-batch */
-    GRAD_DEVICE_COPYING, /* it has; the bytes are on their way from a device to the host */
-    GRAD_OFFERED,        /* the bytes are here, for whoever comes next */
-    GRAD_ACCUMULATED,    /* they are in the sum of the step's micro-batches; nobody reads them */
+    GRAD_PROGRAM,        /* the program writes to it; no pen_ready() in this micro-batch yet */
+    GRAD_DEVICE_COPYING, /* after pen_ready(): the bytes are being copied from a device to the host */
+    GRAD_OFFERED,        /* the bytes are on the host, without an owner */
+    GRAD_ACCUMULATED,    /* added to the sum of the step's micro-batches */
     GRAD_LENT,           /* a strategy reads them */
-    GRAD_RETURNED,       /* it reads them no more, and the step has not ended */
+    GRAD_RETURNED,       /* the strategy has read them; the step has not ended */
     GRAD_STATES
 } grad_state;
 
 typedef enum {
     /* Of the program. */
-    GRAD_VIEW,  /* pen_view() gives it the memory */
-    GRAD_BIND,  /* pen_bind() gives it other memory */
-    GRAD_READY, /* pen_ready() is said; what follows is COPY, OFFER or ADD */
-    GRAD_USE,   /* pen_use() wants values that are away since their gradient was sent */
+    GRAD_VIEW,  /* pen_view() hands out the memory */
+    GRAD_BIND,  /* pen_bind() replaces the memory */
+    GRAD_READY, /* pen_ready(); COPY, OFFER or ADD follows */
+    GRAD_USE,   /* pen_use() needs values that left with their gradient */
     GRAD_CLOSE, /* pen_step_end() needs it */
     /* Of the SDK. */
     GRAD_COPY,   /* a copy from a device begins */
-    GRAD_FAIL,   /* it does not come */
-    GRAD_OFFER,  /* the bytes are here, or it counts as zeros */
-    GRAD_ADD,    /* they were added to the sum of micro-batches, on the host or on the device */
+    GRAD_FAIL,   /* the copy failed */
+    GRAD_OFFER,  /* the bytes are on the host, or count as zeros */
+    GRAD_ADD,    /* added to the sum of micro-batches, on the host or on the device */
     GRAD_LEND,   /* a strategy gets them */
-    GRAD_RETURN, /* nobody reads them any more */
+    GRAD_RETURN, /* the strategy has read them */
     GRAD_NEXT,   /* a micro-batch or a step begins, or the step has ended */
     GRAD_EVENTS
 } grad_event;
@@ -59,7 +61,7 @@ typedef struct {
 /* A step begins: no sums. */
 void grad_slot_begin(grad_slot *g);
 
-/* Refused: g stays as it is, and *why says what the program got wrong with `name` in `step`. */
+/* Refused: g is unchanged, and *why names `name`, `step` and the mistake. */
 pen_status grad_slot_move(grad_slot *g, grad_event event, const char *name, int64_t step,
                           pen_error *why);
 

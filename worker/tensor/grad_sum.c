@@ -16,7 +16,7 @@ static pen_status make(const pen_tensor *t, void **sum, size_t bytes, pen_error 
     return why_set(why, PEN_NO_MEMORY, "no memory to add up the gradients of '%s'", t->name);
 }
 
-/* It is a part of mem.grad.bytes. */
+/* Counted in mem.grad.bytes. */
 static pen_status make_counted(const pen_tensor *t, void **sum, size_t bytes, pen_error *why)
 {
     if (*sum != NULL) return PEN_OK;
@@ -39,7 +39,7 @@ static const pen_tensor *next_offer(const pen_tensor *t)
     return t;
 }
 
-/* The rounded sum takes the place of the first half of it: piece by piece, for none may overlap. */
+/* The rounded sum replaces the first half of `sum`, piece by piece, so that nothing overlaps. */
 static void round_in_place(float *sum, pen_dtype as, size_t n)
 {
     enum { PIECE = 4096 };
@@ -51,7 +51,7 @@ static void round_in_place(float *sum, pen_dtype as, size_t n)
     }
 }
 
-/* A gradient that the SDK holds takes the others; one of the program's is never written to. */
+/* Adds into a gradient of the SDK, but never into one of the program. */
 static pen_status add_names(pen_tensor *base, const pen_tensor *first, const void **sum,
                             pen_error *why)
 {

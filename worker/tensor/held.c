@@ -1,4 +1,4 @@
-/* held.c - memory of values and gradients that the program did not bring. */
+/* held.c - param memory and gradient memory that the SDK provides. */
 #include "worker/tensor/held.h"
 
 #include "common/base/segment.h"
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct held_lent { /* a gradient that an engine reads */
+struct held_lent { /* a gradient that a strategy reads */
     struct held_lent *next;
     void *data;
-    twin *twin; /* of which data is the host's side; NULL: it is memory of the host alone */
+    twin *twin; /* data is its host side; NULL: host memory only */
 };
 
 static pen_status no_memory(const pen_tensor *t, const char *of, size_t bytes, pen_error *why)
@@ -26,7 +26,7 @@ static void count(const pen_tensor *t, stat_id level, size_t bytes, bool is_take
     stat_hold(&t->ctx->stats, level, is_taken ? (int64_t)bytes : -(int64_t)bytes);
 }
 
-/* Memory of the host; with the setting device=cuda it has a side on the device, which is left in *w. */
+/* Host memory. With device=cuda it has a device side, and *w is the pair. */
 static void *take(pen_tensor *t, size_t bytes, twin **w, pen_error *why)
 {
     *w = mirror_holds(t->ctx) ? mirror_take(t, bytes, why) : NULL;
@@ -85,7 +85,7 @@ static void free_grad(pen_tensor *t, void *data, twin *w)
     count(t, STAT_GRAD_BYTES, t->grad_bytes, false);
 }
 
-/* The twin of the buffer at hand. */
+/* The pinned pair of the current buffer. */
 static twin *grad_twin(const pen_tensor *t)
 {
     return t->held_grad != NULL && t->mirror != NULL ? t->mirror->grad : NULL;
@@ -143,7 +143,7 @@ static void drop_grad(pen_tensor *t)
     set_grad(t, NULL, NULL);
 }
 
-/* Without memory for the note it stays where it is, and is returned by the step's end. */
+/* Without memory for the entry it stays, and the end of the step returns it. */
 static void lend(pen_tensor *t)
 {
     struct held_lent *lent = malloc(sizeof *lent);
@@ -165,7 +165,7 @@ void held_grad_pass(pen_tensor *t, const void *lent)
     pthread_mutex_unlock(&t->ctx->held_lock);
 }
 
-/* Out of the list; NULL when it is not in it. */
+/* Removes it from the list; NULL: not in it. */
 static void *take_lent(pen_tensor *t, const void *grad, twin **w)
 {
     for (struct held_lent **at = &t->lent; *at != NULL; at = &(*at)->next) {
@@ -243,11 +243,10 @@ pen_status held_grad_wait(pen_ctx *ctx, uint64_t bytes, uint64_t most, pen_error
         return why->status;
     }
     if (error == 0) return PEN_OK;
-    return why_set(
-        why, PEN_TIMED_OUT,
-        "waited %.3g s for servers to take %llu bytes of gradients: another rank is behind, or "
-        "raise reduce_bucket",
-        (double)ctx->settings.deadline_ms / 1000, (unsigned long long)lent);
+    return why_set(why, PEN_TIMED_OUT,
+                   "waited %.3g s for servers to take %llu bytes of gradients; look for a slow "
+                   "rank, or raise reduce_bucket",
+                   (double)ctx->settings.deadline_ms / 1000, (unsigned long long)lent);
 }
 
 void held_free(pen_tensor *t)
@@ -258,7 +257,7 @@ void held_free(pen_tensor *t)
     drop_grad(t);
 }
 
-/* ---- first values ---------------------------------------------------------------------------- */
+/* ---- initial values ---------------------------------------------------------------------------- */
 bool held_draw_as_is(const pen_tensor *t, uint64_t start, size_t n, void *to)
 {
     enum { PIECE = 4096 };

@@ -1,4 +1,4 @@
-/* mirror.c - the device of a context, and which memory of it is whose. */
+/* mirror.c - the device of a context, and its memory. */
 #include "worker/tensor/mirror_internal.h"
 
 #include "common/base/why.h"
@@ -50,8 +50,8 @@ pen_status mirror_open(pen_ctx *ctx, pen_error *why)
     if (ops == NULL && ctx->settings.device == WORKER_DEVICE_AUTO) return PEN_OK;
     if (ops == NULL)
         return why_set(why, PEN_UNSUPPORTED,
-                       "device=cuda: %s; say device=host, or see `penstock doctor`", note);
-    if (ops->current() < 0 && ctx->env.local_rank < 0) return PEN_OK; /* once it is known */
+                       "device=cuda: %s; use device=host, or see `penstock doctor`", note);
+    if (ops->current() < 0 && ctx->env.local_rank < 0) return PEN_OK; /* again when it is known */
     const int local   = ctx->env.local_rank;
     const int device  = ops->current() >= 0 ? ops->current() : local % ops->count();
     pen_status status = create(ctx, ops, device, why);
@@ -71,7 +71,7 @@ int mirror_device(const pen_ctx *ctx)
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
-/* The device of `data`, made known to the context; *is_host: it needs none. */
+/* Makes the device of `data` that of the context; *is_host: host memory. */
 static pen_status meet_device(pen_tensor *t, const void *data, bool *is_host, pen_error *why)
 {
     const device_ops *ops = device_of(data);
@@ -82,8 +82,7 @@ static pen_status meet_device(pen_tensor *t, const void *data, bool *is_host, pe
     if (mirror_device(t->ctx) == device) return PEN_OK;
     return why_set(
         why, PEN_INVALID_ARGUMENT,
-        "'%s' lies on %s device %d, and this context works on device %d; one process for "
-        "each device is usual",
+        "'%s' is on %s device %d, but this context uses device %d; run one process for each device",
         t->name, ops->name, device, mirror_device(t->ctx));
 }
 
@@ -93,7 +92,7 @@ static pen_status make_room(pen_tensor *t, pen_error *why)
     return t->mirror != NULL ? PEN_OK : mirror_no_memory(why);
 }
 
-/* A twin whose device's side is `data`: that of before with another address, or a new one. */
+/* A pinned pair with `data` as its device side: the old pair with a new address, or a new pair. */
 static pen_status place(pen_tensor *t, twin **w, void *data, size_t bytes, stat_id level,
                         pen_error *why)
 {
@@ -169,7 +168,7 @@ void mirror_put(pen_tensor *t, twin *w)
     twin_put(&mirror_of(t)->twins, w);
 }
 
-/* Kernels that used these bytes for another tensor come first, on whichever stream they are. */
+/* After the kernels that used these bytes for another tensor, on any stream. */
 pen_status mirror_zero(pen_tensor *t, twin *w, pen_error *why)
 {
     mirror *m                  = mirror_of(t);

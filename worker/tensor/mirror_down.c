@@ -39,7 +39,7 @@ static void end_job(mirror *m, mirror_job *j)
     free(j);
 }
 
-/* Until the copy is done; a gradient's, from when it is computed on. */
+/* Waits for the copy. The time of a gradient's copy begins when it is computed. */
 static pen_status await_job(const pen_ctx *ctx, mirror_job *j, pen_error *why)
 {
     const twin_set *twins  = &ctx->mirror->twins;
@@ -104,7 +104,8 @@ pen_status mirror_begin_thread(pen_ctx *ctx, pen_error *why)
 {
     mirror *m = ctx->mirror;
     if (pthread_create(&m->thread, NULL, copier, ctx) != 0)
-        return why_set(why, PEN_NO_MEMORY, "no thread to wait for copies of a device");
+        return why_set(why, PEN_NO_MEMORY,
+                       "cannot start the thread that waits for copies of a device");
     m->has_thread = true;
     pthread_setname_np(m->thread, "pen-copy");
     return PEN_OK;
@@ -142,7 +143,7 @@ pen_status mirror_accumulate(pen_tensor *t, pen_error *why)
     return status;
 }
 
-/* Where what travels is, on the device. */
+/* *from: what travels, on the device. */
 static pen_status settle_sum(pen_tensor *t, bool with_grad, const void **from, pen_error *why)
 {
     mirror *m               = mirror_of(t);

@@ -12,9 +12,9 @@
 
 #include <stdatomic.h>
 
-enum { MIRROR_AHEAD = 2 }; /* units that may be released and not computed yet */
+enum { MIRROR_AHEAD = 2 }; /* units that may be released before they are computed */
 
-typedef struct mirror_job { /* a copy under way */
+typedef struct mirror_job { /* a copy in progress */
     struct mirror_job *next, *prev;
     pen_tensor *tensor;
     twin *twin;
@@ -31,7 +31,7 @@ struct mirror {
     pthread_mutex_t lock;
     pthread_cond_t comes, drained;
     mirror_job *jobs; /* a list, under the lock, as is all below and every twin of a tensor */
-    uint32_t n_down;  /* gradients that are not handed over yet */
+    uint32_t n_down;  /* gradients not handed over yet */
     bool is_stopping;
     _Atomic device_stream stream; /* the program's */
     device_event *ahead[MIRROR_AHEAD];

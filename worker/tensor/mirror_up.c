@@ -4,7 +4,7 @@
 #include "common/base/trace.h"
 
 /* ---- values --------------------------------------------------------------------------------------- */
-/* Of a tensor that comes and goes, only while its unit is in use. */
+/* NULL: a tensor that comes and goes, and whose unit is not in use. */
 static twin *values_of(const pen_tensor *t)
 {
     return t->mirror != NULL ? t->mirror->values : NULL;
@@ -77,7 +77,7 @@ pen_status mirror_release(pen_ctx *ctx, const pen_unit *handle, void *stream, pe
     return status;
 }
 
-/* The program's stream may still read what it was told to read before. */
+/* Marks values as old. The program's stream may still read them. */
 static pen_status age(mirror *m, pen_ctx *ctx, bool frozen_too, pen_error *why)
 {
     pen_status status = PEN_OK;
@@ -131,7 +131,7 @@ pen_status mirror_changed_one(pen_tensor *t, pen_error *why)
 }
 
 /* ---- the start --------------------------------------------------------------------------------- */
-/* What the program wrote on the device before it commits; what is drawn is drawn on the host. */
+/* Fetches values that the program wrote on the device before pen_commit(); init strings are computed on the host. */
 static pen_status fetch_first_values(pen_ctx *ctx, pen_error *why)
 {
     mirror *m         = ctx->mirror;

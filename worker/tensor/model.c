@@ -1,8 +1,8 @@
-/* model.c - checks what a program registers, and turns it into what REGISTER carries. */
+/* model.c - checks and keeps the groups and tensors that a program registers. */
 #include "worker/tensor/model.h"
 
-#include "common/base/log.h"
 #include "common/base/utf8.h"
+#include "common/base/vec.h"
 #include "common/base/why.h"
 #include "proto/plan.h"
 #include "worker/context.h"
@@ -50,7 +50,7 @@ static void free_group(pen_params *p)
     free(p);
 }
 
-/* The words of server/shard/core/sync/, which a program that is alone does not link. */
+/* The rules of server/shard/core/sync/, which workers do not link. */
 static pen_status check_sync(const char *sync, pen_error *why)
 {
     static const char *const names[]   = {"bsp", "ssp", "async"};
@@ -73,7 +73,7 @@ static pen_status check_wire(const char *group, const char *wire, pen_error *why
     const wire_tensor any  = {.dtype = PEN_F32};
     if (plan_push_dtype(&asked, &any) != PEN_DTYPE_DEFAULT) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
-                   "group '%s' wants wire '%.64s'; known are raw, bf16 and f16", group, wire);
+                   "group '%s': unknown wire '%.64s'; expected raw, bf16 or f16", group, wire);
 }
 
 static pen_status check_group(const pen_params_desc *d, const pen_ctx *ctx, pen_error *why)
@@ -81,7 +81,8 @@ static pen_status check_group(const pen_params_desc *d, const pen_ctx *ctx, pen_
     const char *name = d->name != NULL ? d->name : "";
     if (model_check_reserved(d->reserved, 8, "pen_params_desc", why) != PEN_OK) return why->status;
     if (strlen(name) >= 128)
-        return why_set(why, PEN_INVALID_ARGUMENT, "a group's name is longer than 127 letters");
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "invalid group name; at most 127 bytes are allowed");
     if (check_wire(name, or_usual(d->wire, ""), why) != PEN_OK) return why->status;
     return check_sync(or_usual(d->sync, ctx->sync), why);
 }
@@ -161,18 +162,18 @@ static pen_status check_tensor(const model *m, const pen_tensor_desc *d, pen_err
         return why_set(why, PEN_INVALID_ARGUMENT, "a tensor needs a name");
     if (!utf8_is_clean(d->name))
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "a tensor's name is UTF-8 without control characters");
+                       "invalid tensor name; expected UTF-8 without control characters");
     if (strlen(d->name) >= 128)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "'%.40s...': a tensor's name has at most 127 letters", d->name);
+                       "'%.40s...': the name is too long; at most 127 bytes are allowed", d->name);
     if (d->flags & ~known)
         return why_set(why, PEN_INVALID_ARGUMENT, "'%s': unknown flags 0x%x", d->name,
                        d->flags & ~known);
     if (has_name(m->tensor, m->n_tensors, d->name) || has_name(m->alias, m->n_aliases, d->name))
         return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is registered twice", d->name);
     if (d->unit != NULL && strlen(d->unit) >= 128)
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%s': a unit's name has at most 127 letters",
-                       d->name);
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s': the unit name is too long; at most 127 bytes are allowed", d->name);
     if (m->n_tensors == MODEL_TENSORS_MAX)
         return why_set(why, PEN_INVALID_ARGUMENT, "more than %d tensors", MODEL_TENSORS_MAX);
     return check_unsupported(d, why);
@@ -190,32 +191,20 @@ static pen_status describe(const pen_tensor_desc *d, pen_tensor *t, pen_error *w
                                    .init     = ""};
     w->grad_dtype  = d->grad_dtype != PEN_DTYPE_DEFAULT ? d->grad_dtype : w->dtype;
     if (d->ndim < 0 || d->ndim > 8)
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' has %d dimensions; 0 to 8 are", d->name,
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s': invalid ndim %d; expected 0 to 8", d->name,
                        d->ndim);
     memcpy(w->shape, d->shape, (size_t)d->ndim * sizeof d->shape[0]);
     if (!is_trainable(w->dtype) || !is_trainable(w->grad_dtype))
-        return why_set(
-            why, PEN_UNSUPPORTED,
-            "'%s' is %s with gradients of %s; f32, f16 and bf16 are trained in this version",
-            d->name, plan_dtype_name(w->dtype), plan_dtype_name(w->grad_dtype));
+        return why_set(why, PEN_UNSUPPORTED,
+                       "'%s': cannot train %s with gradients of %s; use f32, f16 or bf16", d->name,
+                       plan_dtype_name(w->dtype), plan_dtype_name(w->grad_dtype));
     t->elements = plan_tensor_elements(w);
     if (t->elements == 0)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "'%s' has no elements, or too many: look at its shape", d->name);
+                       "'%s': invalid shape; it has no elements, or too many", d->name);
     t->bytes      = t->elements * plan_dtype_bytes(w->dtype);
     t->grad_bytes = t->elements * plan_dtype_bytes(w->grad_dtype);
     t->trained    = (d->flags & PEN_FROZEN) == 0;
-    return PEN_OK;
-}
-
-static pen_status reserve(pen_tensor ***all, uint32_t n, uint32_t *capacity, pen_error *why)
-{
-    if (n < *capacity) return PEN_OK;
-    const uint32_t more  = *capacity > 0 ? 2 * *capacity : 64;
-    pen_tensor **tensors = realloc(*all, more * sizeof(pen_tensor *));
-    if (tensors == NULL) return no_memory(why);
-    *all      = tensors;
-    *capacity = more;
     return PEN_OK;
 }
 
@@ -278,17 +267,17 @@ static pen_status check_alias(const pen_tensor_desc *d, const pen_tensor *t, pen
                        t->name);
     if (d->param != NULL || t->init[0] != '\0')
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "'%s' is tied to '%s', which has the values: param and init are NULL",
+                       "'%s' is tied to '%s', which has the values; set param and init to NULL",
                        t->name, base->name);
     if (t->elements == base->elements && t->desc.dtype == base->desc.dtype &&
         t->desc.grad_dtype == base->desc.grad_dtype)
         return PEN_OK;
     return why_set(why, PEN_INVALID_ARGUMENT,
-                   "'%s' is tied to '%s', and differs from it in type or number of elements",
-                   t->name, base->name);
+                   "'%s' is tied to '%s', but has another type or number of elements", t->name,
+                   base->name);
 }
 
-/* A name of a name is one of the tensor itself. */
+/* Aliases of aliases become aliases of the tensor itself. */
 static void tie(pen_tensor *t, pen_tensor *base)
 {
     while (base->tied_to != NULL) base = base->tied_to;
@@ -304,8 +293,8 @@ static void tie(pen_tensor *t, pen_tensor *base)
 static pen_status add_alias(model *m, const pen_tensor_desc *d, pen_tensor *t, pen_error *why)
 {
     pen_status status = check_alias(d, t, why);
-    if (status == PEN_OK) status = reserve(&m->alias, m->n_aliases, &m->alias_capacity, why);
     if (status != PEN_OK) return status;
+    if (!VEC_MORE(m->alias, m->n_aliases)) return no_memory(why);
     tie(t, d->tied_to);
     m->alias[m->n_aliases++] = t;
     return PEN_OK;
@@ -316,7 +305,7 @@ pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pe
 {
     pen_tensor *t     = NULL;
     pen_status status = check_tensor(m, d, why);
-    if (status == PEN_OK) status = reserve(&m->tensor, m->n_tensors, &m->capacity, why);
+    if (status == PEN_OK && !VEC_MORE(m->tensor, m->n_tensors)) status = no_memory(why);
     if (status == PEN_OK) status = make_tensor(d, ctx, &t, why);
     if (status != PEN_OK) return status;
     if (d->tied_to != NULL) {
@@ -347,147 +336,6 @@ bool model_is_decided(const model *m)
     for (uint32_t i = 0; i < m->n_tensors; i++)
         if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) == EXCHANGE_DECIDE) return true;
     return false;
-}
-
-/* ---- what REGISTER carries ------------------------------------------------------------------- */
-static void add_pair(model *m, const worker_settings *s, const char *key)
-{
-    uint32_t at = m->wire.n_settings++;
-    config_get(worker_settings_rows, s, key, m->pair_text[at], sizeof m->pair_text[at]);
-    m->pair[at] = (wire_pair){key, m->pair_text[at]};
-}
-
-/* ---- memory of the program ------------------------------------------------------------------- */
-static int by_address(const void *a, const void *b)
-{
-    const uintptr_t x = (uintptr_t)(*(pen_tensor *const *)a)->param;
-    const uintptr_t y = (uintptr_t)(*(pen_tensor *const *)b)->param;
-    return x < y ? -1 : x > y;
-}
-
-/* Two tensors in the same memory would write over each other's values after every step. */
-static pen_status check_overlap(const model *m, pen_error *why)
-{
-    pen_tensor **own = malloc((m->n_tensors + 1) * sizeof(pen_tensor *));
-    uint32_t n       = 0;
-    if (own == NULL) return no_memory(why);
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (!m->tensor[i]->holds_param && m->tensor[i]->param != NULL) own[n++] = m->tensor[i];
-    qsort(own, n, sizeof *own, by_address);
-    pen_status status = PEN_OK;
-    for (uint32_t i = 1; i < n && status == PEN_OK; i++) {
-        const pen_tensor *a = own[i - 1], *b = own[i];
-        if ((uintptr_t)b->param - (uintptr_t)a->param >= a->bytes) continue;
-        status = why_set(why, PEN_INVALID_ARGUMENT,
-                         "the parameters of '%.100s' and '%.100s' overlap in memory: give each its "
-                         "own, or register the second with tied_to",
-                         a->name, b->name);
-    }
-    free(own);
-    return status;
-}
-
-/* Values come and go where the SDK holds them; what the program holds is whole on every rank. */
-static void notice_memory_of_program(const model *m)
-{
-    const pen_tensor *first = NULL;
-    uint32_t n              = 0;
-    for (uint32_t i = 0; i < m->n_tensors; i++) {
-        const pen_tensor *t = m->tensor[i];
-        const bool is_whole = t->ctx->stage == 3 && t->trained && !t->holds_param &&
-                              t->elements >= t->ctx->settings.persistence_threshold;
-        if (is_whole && n++ == 0) first = t;
-    }
-    if (n > 0 && first->ctx->env.rank <= 0)
-        log_notice(
-            "zero3 saves no memory of parameters that are the program's own: %u of %u tensors, the "
-            "first is '%.100s'; register them with param NULL, or use zero2",
-            n, m->n_tensors, first->name);
-}
-
-static pen_status freeze_groups(model *m, pen_error *why)
-{
-    for (uint32_t g = 0; g < m->n_groups; g++) {
-        pen_params *p = m->group[g];
-        pen_status status =
-            optim_parse(p->optim[0] != '\0' ? p->optim : "sgd", &p->ops, &p->hyper, why);
-        bool used = g > 0;
-        for (uint32_t i = 0; i < m->n_tensors && !used; i++)
-            used = m->tensor[i]->trained && m->tensor[i]->desc.group == g;
-        if (status != PEN_OK && used) return status;
-        if (status != PEN_OK) { /* the default group of a program that gives each tensor its own */
-            free(p->optim);
-            p->optim = copy("sum");
-            if (p->optim == NULL) return no_memory(why);
-            status = optim_parse(p->optim, &p->ops, &p->hyper, why);
-            if (status != PEN_OK) return status;
-        }
-        m->wire_groups[g] = (wire_group){.name     = p->name,
-                                         .optim    = p->optim,
-                                         .sync     = p->sync,
-                                         .wire     = p->wire,
-                                         .schedule = p->schedule};
-    }
-    return PEN_OK;
-}
-
-pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync,
-                        pen_error *why)
-{
-    static const char *const agreed[] = {"commit",
-                                         "deterministic",
-                                         "seed",
-                                         "clip",
-                                         "skip",
-                                         "steps",
-                                         "park_bytes_max",
-                                         "resume",
-                                         "fresh",
-                                         "snapshot_every",
-                                         "on_worker_loss",
-                                         "two_level",
-                                         "accum",
-                                         "accum_reduce",
-                                         "reduce_bucket",
-                                         "bucket_first_bytes",
-                                         "bucket_bytes",
-                                         "coll_algorithm",
-                                         "coll_lanes",
-                                         "wrap",
-                                         "wrap_match",
-                                         "wrap_min_params",
-                                         "prefetch_backward",
-                                         "prefetch_forward",
-                                         "prefetch_bucket",
-                                         "persistence_threshold",
-                                         "max_live",
-                                         "max_reuse"};
-    if (m->n_tensors == 0)
-        return why_set(why, PEN_WRONG_STATE,
-                       "no tensor is registered: register, then commit, then step");
-    m->wire_tensors = calloc(m->n_tensors, sizeof *m->wire_tensors);
-    m->wire_groups  = calloc(m->n_groups, sizeof *m->wire_groups);
-    if (m->wire_tensors == NULL || m->wire_groups == NULL) return no_memory(why);
-    for (uint32_t i = 0; i < m->n_tensors; i++) {
-        const pen_tensor *t = m->tensor[i];
-        m->wire_tensors[i]  = t->desc;
-        m->n_free += t->trained && model_rule_of(m, t) == EXCHANGE_FREE;
-    }
-    pen_status status = freeze_groups(m, why);
-    if (status == PEN_OK) status = check_overlap(m, why);
-    if (status != PEN_OK) return status;
-    notice_memory_of_program(m);
-
-    m->pair[m->wire.n_settings++] = (wire_pair){"mode", mode};
-    m->pair[m->wire.n_settings++] = (wire_pair){"sync", sync};
-    for (size_t i = 0; i < sizeof agreed / sizeof agreed[0]; i++) add_pair(m, s, agreed[i]);
-    m->wire.n_tensors = m->n_tensors;
-    m->wire.n_groups  = m->n_groups;
-    m->wire.tensor    = m->wire_tensors;
-    m->wire.group     = m->wire_groups;
-    m->wire.setting   = m->pair;
-    m->is_frozen      = true;
-    return PEN_OK;
 }
 
 /* ---- birth and death ------------------------------------------------------------------------- */

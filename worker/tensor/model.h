@@ -33,17 +33,17 @@ struct pen_tensor {
     wire_tensor desc;
     uint64_t elements;
     size_t bytes, grad_bytes;
-    void *param, *grad; /* NULL while they are not here; held.h */
+    void *param, *grad; /* NULL while they are away; held.h */
     bool trained;       /* neither frozen nor a buffer */
     char *unit;         /* label of registration; "": none */
     bool stays;         /* its values are in param from pen_commit() on */
-    grad_slot slot;     /* who owns its gradient; under the step's lock */
+    grad_slot slot;     /* owner of its gradient; under the step's lock */
 
-    /* Memory that the SDK holds; under the context's held_lock. */
+    /* Memory of the SDK; under the context's held_lock. */
     bool holds_param, is_grad_seen;
     void *held_grad;
     struct held_lent *lent;
-    struct mirror_tensor *mirror; /* mirror.h; NULL: nothing of it lies on a device */
+    struct mirror_tensor *mirror; /* mirror.h; NULL: no device memory */
     char *init;                   /* as registered; "": rank 0's values */
     bool has_draw;
     draw_rule draw;
@@ -51,22 +51,21 @@ struct pen_tensor {
     /* A second name for the values of another tensor is in model.alias[] only; see grad_sum.h. */
     pen_tensor *tied_to, *next_alias; /* next_alias: of the same tensor, in registration order */
     void *tied_sum;                   /* [elements] float32, rounded in place to grad_dtype */
-    loop_task ready;                  /* how pen_ready() reaches the SDK's thread */
+    loop_task ready;                  /* carries pen_ready() to the io thread */
     const void *pushed;               /* what it pushes: grad, or NULL for zeros */
 
     /* Of earlier micro-batches of this step; see grad_sum.h. */
-    void *accumulated; /* [elements] float32; made when first needed, as is: */
+    void *accumulated; /* [elements] float32; made when first needed, as is `rounded` */
     void *rounded;     /* the same in grad_dtype, of 16 bits */
 };
 
 typedef struct {
-    uint32_t n_tensors, n_groups, capacity, n_trained;
+    uint32_t n_tensors, n_groups, n_trained;
     uint32_t n_free; /* trained tensors of groups that do not average; of model_freeze() */
     pen_tensor **tensor;
-    uint32_t n_aliases, alias_capacity;
-    pen_tensor *
-        *alias; /* [n_aliases] second names: no tensors of the job, this rank's own affair */
-    pen_params *group[MODEL_GROUPS_MAX]; /* 0 is the default one, made from the settings */
+    uint32_t n_aliases;
+    pen_tensor **alias;                  /* [n_aliases] second names, local to this rank */
+    pen_params *group[MODEL_GROUPS_MAX]; /* 0: the default one, from the settings */
     /* What REGISTER carries; made by model_freeze(). */
     wire_tensor *wire_tensors;
     wire_group *wire_groups;
@@ -87,11 +86,11 @@ static inline pen_tensor *model_name(const model *m, uint32_t i)
     return i < m->n_tensors ? m->tensor[i] : m->alias[i - m->n_tensors];
 }
 
-/* How a tensor is trained, and how its gradient travels. */
+/* How a tensor is trained, and the type in which its gradient travels. */
 exchange_rule model_rule_of(const model *m, const pen_tensor *t);
 pen_dtype model_push_dtype(const model *m, const pen_tensor *t);
 
-/* Whether steps are decided over the whole model, that is over its tensors of EXCHANGE_DECIDE. */
+/* Some tensor has the rule EXCHANGE_DECIDE: steps are decided over the whole model. */
 bool model_is_decided(const model *m);
 
 pen_status model_init(model *m, pen_ctx *ctx, pen_error *why);
@@ -102,17 +101,17 @@ pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen
 pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t,
                             pen_error *why);
 
-/* Parses the rules of all groups and makes m->wire; from here on nothing is added. */
+/* Parses the rules of all groups and makes m->wire; nothing is added afterwards. model_freeze.c */
 pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync,
                         pen_error *why);
 
-/* Of a frozen model: says which values stay, and makes m->units. */
+/* For a frozen model: decides which values stay, and makes m->units. */
 pen_status model_make_units(model *m, const worker_settings *s, pen_error *why);
 
-/* First values come from elsewhere, on all ranks: init strings are as if not given. */
+/* Ignores init strings, on all ranks: initial values come from elsewhere. */
 void model_forget_init(model *m);
 
-/* Of a frozen model: memory of held tensors whose values stay, and values of those with an init string. */
+/* For a frozen model: allocates values that stay, and computes those with an init string. */
 pen_status model_first_values(model *m, pen_error *why);
 
 /* reserved[] of a struct of the program: "pen_opts has garbage in reserved[2]; initialise it with

@@ -1,4 +1,4 @@
-/* model_unit.c - which values of a model come and go, in which units, and what they are at first. */
+/* model_unit.c - which values of a model come and go, in which units, and their initial values. */
 #include "common/base/why.h"
 #include "worker/context.h"
 #include "worker/tensor/held.h"
@@ -6,8 +6,7 @@
 
 #include <stdlib.h>
 
-/* Only values that a decision over the whole model closes come and go: those of other groups come with the
- * answer to each push. */
+/* Only values of decided groups come and go: those of other groups arrive with the answer to each push. */
 static bool stays(const model *m, const pen_tensor *t)
 {
     const bool is_moving = t->ctx->stage == 3 && t->holds_param &&
@@ -44,7 +43,7 @@ void model_forget_init(model *m)
     }
 }
 
-/* What stays is made here, on every rank; rank 0's values then go to the others, unless all are drawn alike. */
+/* Values that stay are made on every rank; rank 0's then go to the others, unless all have init strings. */
 pen_status model_first_values(model *m, pen_error *why)
 {
     for (uint32_t i = 0; i < m->n_tensors; i++) {

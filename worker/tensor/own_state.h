@@ -1,8 +1,10 @@
-/* own_state.h - what the SDK itself keeps in a snapshot beside tensors: the loss scale that changes.
+/* own_state.h - state of the SDK itself in a snapshot: the dynamic loss scale.
  *
- * A snapshot is of the moment after a step.  With servers its bytes leave before the step's verdict is known; they are
- * those of before, and who goes on from them makes up for the verdict: the number of updates says which it was.
- * (A step in which no rank had data is then taken for one that overflowed.)
+ * A snapshot is taken after a step.  With servers this state leaves before the verdict is known, so it is that
+ * of before
+ * the step.  On restore the number of updates tells the verdict, which is then applied.  (A step in which no
+ * rank had data
+ * counts as an overflow.)
  */
 #ifndef WORKER_OWN_STATE_H
 #define WORKER_OWN_STATE_H
@@ -15,14 +17,14 @@
 enum { OWN_STATE_UNKNOWN = -1, OWN_STATE_SETTLED = -2 };
 
 typedef struct {
-    int64_t applied; /* updates before the step; -1: nothing is in here */
+    int64_t applied; /* updates before the step; -1: empty */
     int32_t
         verdict; /* pen_outcome of the step, which is not in `scale` yet; UNKNOWN; SETTLED: between two steps */
     int32_t zero;
     uint8_t scale[LOSS_SCALE_BYTES];
 } own_state;
 
-/* Puts ctx->own among the states, when there is anything to keep. */
+/* Adds ctx->own to the states, if the loss scale is dynamic. */
 pen_status own_state_init(pen_ctx *ctx, pen_error *why);
 
 /* Before the states are packed. */

@@ -1,6 +1,7 @@
-/* residency.c - what to fetch and what to drop, from what is used. */
+/* residency.c - decides what to fetch and to drop, from what is used. */
 #include "worker/tensor/residency_test.h"
 
+#include "common/base/vec.h"
 #include "common/base/why.h"
 
 #include <stdlib.h>
@@ -15,8 +16,8 @@ typedef struct {
     place place;
     uint32_t uses;
     bool is_ahead;    /* fetched, or to be fetched, before its use */
-    bool is_stale;    /* of a step that is over */
-    bool is_unwanted; /* on its way, and to be dropped when it is here */
+    bool is_stale;    /* values of an earlier step */
+    bool is_unwanted; /* to be dropped when it arrives */
 } unit_state;
 
 typedef struct {
@@ -35,7 +36,8 @@ struct residency {
     uint64_t live, peak;
     uint32_t waiting; /* to be fetched ahead when there is room; NO_UNIT: none */
     trace_entry *trace;
-    uint32_t n_trace, capacity, at; /* at: of the trace, what comes next */
+    size_t capacity;
+    uint32_t n_trace, at; /* at: of the trace, what comes next */
     trace_mode mode;
     int64_t step; /* -1: none was begun since the last end */
     bool has_trace, has_warned;
@@ -129,20 +131,14 @@ static void lose_track(residency *self)
     self->has_warned = true;
     self->act.warn(
         self->user,
-        "units are used in another order than in the step before: nothing is fetched ahead "
-        "in this step; that only costs time (prefetch_forward=no, prefetch_backward=none)");
+        "units are used in another order than in the step before, so nothing is prefetched in this "
+        "step; to avoid this warning set prefetch_forward=no and prefetch_backward=none");
 }
 
 static bool append(residency *self, uint32_t unit, pen_phase phase)
 {
-    if (self->n_trace == TRACE_MAX) return false;
-    if (self->n_trace == self->capacity) {
-        const uint32_t capacity = self->capacity > 0 ? 2 * self->capacity : 64;
-        trace_entry *more       = realloc(self->trace, capacity * sizeof *more);
-        if (more == NULL) return false;
-        self->trace    = more;
-        self->capacity = capacity;
-    }
+    if (self->n_trace == TRACE_MAX || !VEC_ROOM(self->trace, self->capacity, self->n_trace + 1))
+        return false;
     self->trace[self->n_trace++] = (trace_entry){unit, phase};
     return true;
 }
@@ -169,7 +165,7 @@ static void note_use(residency *self, uint32_t unit, pen_phase phase, int64_t st
         lose_track(self);
 }
 
-/* Elements of other units that are used before this one is; false: it is not, in this step. */
+/* Elements of other units that are used before this one; false: it is not used in this step. */
 static bool distance_to(const residency *self, uint32_t unit, uint64_t *elements)
 {
     *elements = 0;
@@ -199,7 +195,7 @@ static void fetch_ahead(residency *self, pen_phase phase)
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
-/* The unit that is only kept, and needed again last; NO_UNIT: none. */
+/* The unit that is only kept for reuse and needed last; NO_UNIT: none. */
 static uint32_t least_needed(const residency *self)
 {
     uint32_t found    = NO_UNIT;
@@ -266,7 +262,7 @@ bool residency_has(const residency *self, uint32_t unit)
            (self->unit[unit].place == HERE && !self->unit[unit].is_stale);
 }
 
-/* ---- what comes back ------------------------------------------------------------------------- */
+/* ---- arrivals ------------------------------------------------------------------------- */
 void residency_arrived(residency *self, uint32_t unit)
 {
     unit_state *u = &self->unit[unit];

@@ -1,23 +1,25 @@
-/* residency.h - which units' values are here, which are to come, and which may go: a pure state machine.
+/* residency.h - which units to fetch and to drop.  A pure state machine.
  *
- * DESIGN.  The residency is told what the program uses and releases and what has arrived; it says through
- * callbacks what to fetch and what to drop.  It moves no byte, has no thread, clock or lock, and does not
- * care where values come from: from servers (client_unit.c) or from other workers (train/sharded.c).
- *   The uses of the first step are recorded.  From the second on each use is compared with them, and the
- * one that comes next is fetched ahead: in the forward pass if prefetch_forward says so, in the backward
- * pass before (pre) or after (post) the current unit is worked on, or not (none).  One unit ahead, of the
- * same pass; not if it has more elements than prefetch_bucket.
- *   A program whose order changes is warned once; nothing is fetched ahead in the rest of that step, and
- * the next step is recorded instead.  A guess that was wrong costs memory, never values.
- *   Units that are fetched or here count as live.  What is used now may always come.  A fetch ahead that
- * would pass max_live waits until something is dropped.  Before a unit in use is fetched beyond max_live,
- * those that are only kept for reuse are dropped.
- *   A unit is kept after its release when it is used again in the same step within max_reuse elements of
- * other units, or with keeps_forward (SHARD_GRAD_OP) after a release in the forward pass.
- *   When a step has ended values are old: all that is not in use is dropped; what is, is fetched again at
- * its next use.
+ * DESIGN.  Uses, releases and arrivals go in; callbacks say what to fetch and to drop.  It moves no data and has
+ * no thread,
+ * clock or lock.  Values may come from servers (client_unit.c) or from other workers (train/sharded.c).
+ *   The first step records the uses.  Later steps compare each use with them and fetch the next unit ahead: in
+ * the forward
+ * pass with prefetch_forward, in the backward pass before (pre) or after (post) the current unit, or never
+ * (none).  One
+ * unit ahead, of the same pass, and only up to prefetch_bucket elements.
+ *   When the order changes, a warning is logged once, nothing more is fetched ahead in that step, and the next
+ * step is
+ * recorded again.  A wrong guess costs memory, never values.
+ *   Units that are here or being fetched are live.  A unit in use is always fetched.  A fetch ahead beyond
+ * max_live waits
+ * until something is dropped.  Units that are only kept for reuse are dropped before a unit in use exceeds max_live.
+ *   A released unit is kept if it is used again in the same step within max_reuse elements of other units, or with
+ * keeps_forward (SHARD_GRAD_OP) after a release in the forward pass.
+ *   At the end of a step values are stale: units not in use are dropped, the others are fetched again at their
+ * next use.
  * A unit without moving elements is always here and never fetched.
- * Uses nest: a unit is released when as many releases came as uses.
+ * Uses nest: a unit is released after as many releases as uses.
  * Source  event order: PyTorch 2 FSDP, BackwardPrefetch; trace, max_live, max_reuse: DeepSpeed stage 3,
  *         partitioned_param_coordinator.py.
  */
@@ -41,10 +43,10 @@ typedef struct {
     uint64_t max_live, prefetch_bucket, max_reuse; /* elements */
 } residency_setup;
 
-/* Called within the functions below, which none may call. */
+/* Called by the functions below; must not call them. */
 typedef struct {
     void (*fetch)(void *user, uint32_t unit); /* residency_arrived() or _failed() follows, later */
-    void (*drop)(void *user, uint32_t unit);  /* its values are here, and not wanted any more */
+    void (*drop)(void *user, uint32_t unit);  /* its values are no longer needed */
     void (*warn)(void *user, const char *line);
 } residency_actions;
 
@@ -52,10 +54,10 @@ residency *residency_create(const residency_setup *setup, const residency_action
                             void *user, pen_error *why);
 void residency_destroy(residency *self); /* drops nothing; NULL is fine */
 
-/* The unit is needed: it is here, or it is on its way and the caller waits until residency_has().
- * step: the one in progress, or -1 outside of one: such uses are neither recorded nor fetched ahead. */
+/* The unit is needed; the caller waits until residency_has().  step: the one in progress; -1: outside a step, neither
+ * recorded nor fetched ahead. */
 void residency_use(residency *self, uint32_t unit, pen_phase phase, int64_t step);
-/* A release that no use came before does nothing. */
+/* A release without a use does nothing. */
 void residency_release(residency *self, uint32_t unit, pen_phase phase);
 bool residency_has(const residency *self, uint32_t unit);
 

@@ -31,11 +31,11 @@ static bool is_for(const bundle_cursor *c, const state_row *row, int32_t rank)
 static pen_status wrong_size(const state_table *t, const state_row *row, uint64_t size,
                              pen_error *why)
 {
-    return why_set(why, PEN_MISMATCH,
-                   "the snapshot of step %" PRId64 " has %" PRIu64
-                   " bytes of the state '%s', and the program has %zu; go on with the program that "
-                   "wrote it",
-                   t->kept_step, size, row->name, row->size);
+    return why_set(
+        why, PEN_MISMATCH,
+        "the snapshot of step %" PRId64 " has %" PRIu64
+        " bytes of the state '%s', and the program has %zu; resume with the program that wrote it",
+        t->kept_step, size, row->name, row->size);
 }
 
 /* What the kept bundle has of one row; *found: anything. */
@@ -112,21 +112,22 @@ static pen_status check_row(state_table *t, const char *name, const void *data, 
                             pen_error *why)
 {
     if (name == NULL || name[0] == '\0' || strlen(name) >= STATE_NAME_BYTES)
-        return why_set(why, PEN_INVALID_ARGUMENT, "a state needs a name of 1 to %d letters",
+        return why_set(why, PEN_INVALID_ARGUMENT, "invalid state name; expected 1 to %d bytes",
                        STATE_NAME_BYTES - 1);
     if (size > STATE_ROW_MAX)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "the state '%s' has %zu bytes; at most %d are kept: a tensor may have more",
-                       name, size, STATE_ROW_MAX);
+        return why_set(
+            why, PEN_INVALID_ARGUMENT,
+            "the state '%s' has %zu bytes; at most %d are allowed; use a tensor for more", name,
+            size, STATE_ROW_MAX);
     if (size > 0 && data == NULL)
-        return why_set(why, PEN_INVALID_ARGUMENT, "the state '%s' has no memory: data is NULL",
-                       name);
+        return why_set(why, PEN_INVALID_ARGUMENT, "the state '%s': data is NULL", name);
     if (find(t, name) != NULL)
-        return why_set(why, PEN_INVALID_ARGUMENT, "the state '%s' was added before", name);
+        return why_set(why, PEN_INVALID_ARGUMENT, "the state '%s' was already added", name);
     if (t->n == STATE_ROWS_MAX || t->bytes + size > STATE_TABLE_MAX)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "the state '%s' is one too many: at most %d, of %d bytes together, are kept",
-                       name, STATE_ROWS_MAX, STATE_TABLE_MAX);
+        return why_set(
+            why, PEN_INVALID_ARGUMENT,
+            "cannot add the state '%s': at most %d states of %d bytes in total are allowed", name,
+            STATE_ROWS_MAX, STATE_TABLE_MAX);
     if (t->row == NULL) t->row = calloc(STATE_ROWS_MAX, sizeof *t->row);
     if (t->row == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the state '%s'", name);
     return PEN_OK;

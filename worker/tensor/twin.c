@@ -2,6 +2,7 @@
 #include "worker/tensor/twin.h"
 
 #include "common/base/clock.h"
+#include "common/base/list.h"
 #include "common/base/segment.h"
 #include "common/base/why.h"
 
@@ -23,10 +24,7 @@ pen_status twins_open(twin_set *set, const device_ops *ops, int device, pen_erro
 void twins_close(twin_set *set)
 {
     if (set->ops == NULL) return;
-    for (twin *t; (t = set->kept) != NULL;) {
-        set->kept = t->next;
-        twin_free(set, t);
-    }
+    LIST_EACH(t, set->kept) twin_free(set, t);
     set->ops->stream_free(set->up);
     set->ops->stream_free(set->down);
     pthread_mutex_destroy(&set->lock);
@@ -44,11 +42,10 @@ static pen_status await(const twin_set *set, device_event *event, int64_t deadli
         if (hurries && atomic_load(&set->is_closing))
             return why_set(why, PEN_ABORTED, "the context ends");
         if (deadline_ms >= 0 && clock_ms(&clock_real) - begun > (uint64_t)deadline_ms)
-            return why_set(
-                why, PEN_TIMED_OUT,
-                "waited %.3g s for %s device %d to do what was enqueued on it: a kernel of "
-                "the program does not end, or raise deadline_ms",
-                (double)deadline_ms / 1000, set->ops->name, set->device);
+            return why_set(why, PEN_TIMED_OUT,
+                           "waited %.3g s for %s device %d to finish its queue; look for a kernel "
+                           "that does not end, or raise deadline_ms",
+                           (double)deadline_ms / 1000, set->ops->name, set->device);
         nanosleep(&pause, NULL);
     }
     return status;
@@ -65,7 +62,7 @@ void twins_hurry(twin_set *set)
 }
 
 /* ---- one ----------------------------------------------------------------------------------------- */
-/* Segments can be mapped by the other workers of the host.  Pages are locked as wholes, and small segments share theirs. */
+/* Other workers of the host can map segments. Small segments share pages, and only whole pages can be locked. */
 static bool take_segment(twin_set *set, twin *t)
 {
     pen_error why;
@@ -123,7 +120,7 @@ static void give_host_back(const twin_set *set, twin *t)
     if (t->is_segment) segment_free(t->host);
 }
 
-/* A device that hangs may yet write: then what it writes to stays. */
+/* A device that hangs may still write: its memory stays then. */
 static bool has_let_go(const twin_set *set, const twin *t)
 {
     pen_error why;
@@ -150,10 +147,9 @@ static bool is_still(const twin_set *set, twin *t)
 twin *twin_take(twin_set *set, size_t bytes, pen_error *why)
 {
     pthread_mutex_lock(&set->lock);
-    twin **at = &set->kept;
-    while (*at != NULL && ((*at)->bytes != bytes || !is_still(set, *at))) at = &(*at)->next;
-    twin *t = *at;
-    if (t != NULL) *at = t->next;
+    twin *t = set->kept;
+    while (t != NULL && (t->bytes != bytes || !is_still(set, t))) t = t->next;
+    if (t != NULL) LIST_REMOVE(set->kept, t);
     pthread_mutex_unlock(&set->lock);
     if (t == NULL) t = twin_new(set, NULL, bytes, why);
     if (t != NULL) t->is_old = true;
@@ -163,11 +159,8 @@ twin *twin_take(twin_set *set, size_t bytes, pen_error *why)
 void twin_put(twin_set *set, twin *t)
 {
     if (t == NULL) return;
-    t->next = NULL;
     pthread_mutex_lock(&set->lock);
-    twin **last = &set->kept;
-    while (*last != NULL) last = &(*last)->next;
-    *last = t;
+    LIST_APPEND(set->kept, t);
     pthread_mutex_unlock(&set->lock);
 }
 

@@ -1,6 +1,7 @@
-/* unit.c - which tensors make a unit, and how a program names them. */
+/* unit.c - which tensors form a unit, and how a program names them. */
 #include "worker/tensor/unit.h"
 
+#include "common/base/vec.h"
 #include "common/base/why.h"
 
 #include <fnmatch.h>
@@ -31,7 +32,7 @@ static void dots_to_slashes(char *text)
         if (*text == '.') *text = '/';
 }
 
-/* One of the first `size` bytes, patterns and alternatives alike. */
+/* Any pattern or alternative in the first `size` bytes. */
 static bool matches_one(const char *patterns, size_t size, const char *prefix)
 {
     char pattern[NAME_BYTES];
@@ -46,8 +47,7 @@ static bool matches_one(const char *patterns, size_t size, const char *prefix)
     return false;
 }
 
-/* Bytes of the beginning of the name that is its layer; 0: it has none.  The tensor's own last part never
- * counts: a layer is more than one tensor. */
+/* Length of the prefix of the name that is its layer; 0: none. The last part of a name never belongs to the layer. */
 static size_t layer_of(const char *name, const char *patterns)
 {
     char prefix[NAME_BYTES];
@@ -72,11 +72,10 @@ static pen_status check_patterns(const char *patterns, pen_error *why)
     for (const char *at = patterns; *at != '\0'; at += strcspn(at, ",|") + 1) {
         const size_t n = strcspn(at, ",|");
         if (n == 0 || n >= NAME_BYTES || (at[n] != '\0' && at[n + 1] == '\0'))
-            return why_set(
-                why, PEN_BAD_SETTING,
-                "wrap_match '%.100s' has an empty pattern or one of more than 255 letters; "
-                "it is a list like h.*,encoder.layer.*",
-                patterns);
+            return why_set(why, PEN_BAD_SETTING,
+                           "invalid wrap_match '%.100s': empty pattern, or one longer than 255 "
+                           "bytes; expected a list like h.*,encoder.layer.*",
+                           patterns);
         if (at[n] == '\0') break;
     }
     return PEN_OK;
@@ -106,7 +105,7 @@ static bool is_listed(const char *list, const char *word)
     return false;
 }
 
-/* Which patterns this model has layers for: "h, h.*, h.*.attn", as many as there is room for. */
+/* Patterns that match layers of this model: "h, h.*, h.*.attn", as many as fit. */
 static void list_choices(const unit_tensor *t, uint32_t n, char list[CHOICES_BYTES])
 {
     char prefix[NAME_BYTES], word[NAME_BYTES] = "";
@@ -154,8 +153,9 @@ static pen_status check_matches(const unit_rules *rules, const unit_tensor *t, u
 }
 
 /* ---- building -------------------------------------------------------------------------------- */
-typedef struct { /* a partition under way: a group's number for each tensor */
-    uint32_t n, capacity;
+typedef struct { /* a partition being made: the group of each tensor */
+    uint32_t n;
+    size_t capacity;
     char **name;
     uint32_t *of; /* [tensors] */
 } draft;
@@ -167,21 +167,15 @@ static void free_draft(draft *d)
     free(d->of);
 }
 
-/* The group of this name, which is new if it is not known.  False: no memory. */
+/* The group of this name, made if it is new. False: no memory. */
 static bool group_of(draft *d, const char *name, size_t n, uint32_t *group)
 {
-    for (uint32_t i = d->n; i-- > 0;) /* the newest first: tensors of a layer follow one another */
+    for (uint32_t i = d->n; i-- > 0;) /* newest first: tensors of a layer are neighbours */
         if (strlen(d->name[i]) == n && memcmp(d->name[i], name, n) == 0) {
             *group = i;
             return true;
         }
-    if (d->n == d->capacity) {
-        const uint32_t capacity = d->capacity > 0 ? 2 * d->capacity : 16;
-        char **more             = realloc(d->name, capacity * sizeof *more);
-        if (more == NULL) return false;
-        d->name     = more;
-        d->capacity = capacity;
-    }
+    if (!VEC_ROOM(d->name, d->capacity, d->n + 1)) return false;
     d->name[d->n] = strndup(name, n);
     if (d->name[d->n] == NULL) return false;
     *group = d->n++;
@@ -262,7 +256,7 @@ static bool make_units(pen_unit **out, uint32_t *n_out, pen_ctx *ctx, const draf
     return true;
 }
 
-/* Which units the tensors of u are in. */
+/* The units that contain tensors of u. */
 static bool cover(pen_unit *u, const unit_set *set)
 {
     bool *has = calloc(set->n, sizeof *has);
@@ -291,7 +285,7 @@ static bool cover_all(unit_set *set)
     return true;
 }
 
-/* By its label, or where it has none by its layer: so one program finds "h.3" whichever of both it has. */
+/* By label, else by layer: a program finds "h.3" either way. */
 static bool draft_handles(draft *d, const unit_tensor *t, uint32_t n, const unit_rules *rules)
 {
     const char *patterns = rules->wrap == WRAP_LAYER ? rules->match : "";
@@ -398,7 +392,7 @@ static pen_status not_found(const unit_set *set, const char *name, pen_error *wh
     }
     if (nearest == NULL)
         return why_set(why, PEN_NOT_FOUND,
-                       "no unit is named '%.64s': no tensor is registered with a unit; set "
+                       "no unit is named '%.64s', because no tensor has a unit; set "
                        "pen_tensor_desc.unit, or wrap=layer",
                        name);
     return why_set(why, PEN_NOT_FOUND, "no unit is named '%.64s'; the nearest name is '%.64s'",

@@ -12,7 +12,8 @@
  * How wrap makes units:
  *   unit   by the label of registration
  *   layer  by name: the longest beginning of a tensor's name, cut at a dot, that a pattern of wrap_match
- *          matches; a * does not cross a dot, and a | is between alternatives.  Without patterns: up to the first part
+ *          matches; a * does not cross a dot, and a | is between alternatives.  Without patterns: up to the
+ * first part
  *          that is a number
  *   size   tensors that follow one another, until they have wrap_min_params elements; the rest that has
  *          fewer is outermost
@@ -67,7 +68,8 @@ typedef struct {
     bool stays;
 } unit_tensor;
 
-/* NO_MEMORY, or BAD_SETTING for a pattern that is empty, or that no tensor of the model matches, with those that would.
+/* NO_MEMORY, or BAD_SETTING for a pattern that is empty, or that no tensor of the model matches, with those that
+ * would.
  * set is safe for units_fini() in any case. */
 pen_status units_make(unit_set *set, pen_ctx *ctx, const unit_tensor *tensor, uint32_t n,
                       const unit_rules *rules, pen_error *why);

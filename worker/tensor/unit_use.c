@@ -1,4 +1,4 @@
-/* unit_use.c - the units that a handle covers, used and released where values come and go. */
+/* unit_use.c - use and release of the units that a handle covers. */
 #include "worker/tensor/unit_use.h"
 
 #include "common/base/log.h"
@@ -35,7 +35,7 @@ void unit_release(pen_ctx *ctx, const pen_unit *handle, pen_phase phase)
     pthread_mutex_unlock(&ctx->use_lock);
 }
 
-/* What is here anyway needs no use. */
+/* Tensors that stay need no use. */
 pen_status unit_each_tensor(pen_ctx *ctx, unit_tensor_fn fn, void *user, pen_error *why)
 {
     const unit_set *set  = &ctx->model.units;
@@ -55,7 +55,7 @@ pen_status unit_each_tensor(pen_ctx *ctx, unit_tensor_fn fn, void *user, pen_err
     return status;
 }
 
-/* ---- what strategies share whose values come and go ---------------------------------------------- */
+/* ---- for strategies whose values come and go ---------------------------------------------- */
 pen_status unit_make(pen_ctx *ctx, uint32_t number, pen_error *why)
 {
     const pen_unit *unit = &ctx->model.units.unit[number];

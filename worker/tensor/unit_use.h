@@ -1,4 +1,4 @@
-/* unit_use.h - values of tensors that come and go are made to be here.
+/* unit_use.h - brings values of tensors that come and go.
  *
  * A program names handles, strategies know units (unit.h): to use a handle is to use the units it covers.  One use or
  * release at a time per context; without the step's lock, in threads of the program.
@@ -9,19 +9,19 @@
 #include "worker/context.h"
 #include "worker/tensor/residency.h"
 
-/* All units or none: what came before one that cannot come is given back.  step: that in progress; -1: outside. */
+/* Uses all units or none. step: that in progress; -1: outside a step. */
 pen_status unit_use(pen_ctx *ctx, const pen_unit *handle, pen_phase phase, int64_t step,
                     pen_error *why);
 void unit_release(pen_ctx *ctx, const pen_unit *handle, pen_phase phase);
 
-/* Calls fn for each tensor in registration order, with t->param whole for as long as fn runs; ends with the first
- * failure.  A unit stays in use while tensors of it follow one another.  Outside of a step; where other workers hold the
- * values, by all ranks. */
+/* Calls fn for each tensor in registration order, with t->param whole while fn runs; stops at the first failure.
+ * Outside a step; called by all ranks when other workers hold the values. */
 typedef pen_status (*unit_tensor_fn)(pen_tensor *t, void *user, pen_error *why);
 pen_status unit_each_tensor(pen_ctx *ctx, unit_tensor_fn fn, void *user, pen_error *why);
 
-/* For strategies whose values come and go: memory of what does not stay of a unit, made and given back; and a residency
- * of all units by the settings.  NULL and *why: no memory. */
+/* For strategies whose values come and go: allocates and frees values of a unit that do not stay, and makes a
+ * residency of
+ * all units by the settings (NULL and *why: no memory). */
 typedef void (*unit_number_fn)(void *user, uint32_t number);
 pen_status unit_make(pen_ctx *ctx, uint32_t number, pen_error *why);
 void unit_drop(pen_ctx *ctx, uint32_t number);
