@@ -14,18 +14,18 @@ enum { DEVICE = 512, LOSS_LOG, CURVE, OUT, JSON, SLOW_MS, SLOW_RANK };
 static const struct argp_option rows[] = {
     {"mode",        MODE,      "MODE",  0, "local, ddp (or allreduce), zero1, zero2, zero3, ps-bsp, ps-ssp, ps-async or ps-hier (default: PENSTOCK_MODE, else the SDK decides)", 1},
     {"model",       MODEL,     "NAME",  0, "mlp or cnn (default mlp)", 1},
-    {"data",        DATA,      "DIR",   0, "where the idx files are (default " DATA_DIR ")", 1},
+    {"data",        DATA,      "DIR",   0, "directory of the idx files (default " DATA_DIR ")", 1},
     {"device",      DEVICE,    "NAME",  0, "cpu", 1},
     {"optim",       OPTIM,     "TEXT",  0, "update rule (default \"adam lr=0.002\")", 2},
-    {"lr-schedule", SCHEDULE,  "NAME",  0, "constant, linear or cosine: how the rate falls to 0 (default cosine)", 2},
-    {"clip",        CLIP,      "X",     0, "largest norm of the whole gradient", 2},
-    {"grad-accum",  ACCUM,     "N",     0, "micro-batches that a share is computed in; only their sum travels", 2},
+    {"lr-schedule", SCHEDULE,  "NAME",  0, "learning rate decay: constant, linear or cosine (default cosine)", 2},
+    {"clip",        CLIP,      "X",     0, "maximum global gradient norm", 2},
+    {"grad-accum",  ACCUM,     "N",     0, "micro-batches per step and rank; only their sum is sent", 2},
     {"epochs",      EPOCHS,    "N",     0, "passes over the training images (default 8)", 2},
-    {"steps",       STEPS,     "N",     0, "stop after N steps, whatever --epochs says", 2},
-    {"batch",       BATCH,     "N",     0, "images of one step over all ranks (default 256)", 2},
-    {"batch-global", GLOBAL,   NULL,    0, "keep --batch as it is when workers come or go, and divide it anew; else it follows their number", 2},
-    {"seed",        SEED,      "N",     0, "of first values and order (default 1)", 2},
-    {"json",        JSON,      NULL,    0, "only the result, as JSON, on stdout; all else on stderr", 3},
+    {"steps",       STEPS,     "N",     0, "stop after N steps; overrides --epochs", 2},
+    {"batch",       BATCH,     "N",     0, "global batch size (default 256)", 2},
+    {"batch-global", GLOBAL,   NULL,    0, "keep --batch when workers join or leave; else it scales with their number", 2},
+    {"seed",        SEED,      "N",     0, "seed of initial values and data order (default 1)", 2},
+    {"json",        JSON,      NULL,    0, "print only the result, as JSON, to stdout; the rest to stderr", 3},
     {"out",         OUT,       "FILE",  0, "write the same JSON to FILE", 3},
     {"curve",       CURVE,     "FILE",  0, "write rows \"step loss\" for scripts/plot_loss.gp", 3},
     {"loss-log",    LOSS_LOG,  "FILE",  0, "write rows \"step loss\" with every digit", 3},
@@ -146,7 +146,7 @@ static error_t take(int key, char *arg, struct argp_state *state)
     case LOSS_LOG: o->loss_log = arg; return 0;
     case SLOW_MS: o->slow_ms = whole(state, "slow-ms", arg, 0, 60000); return 0;
     case SLOW_RANK: o->slow_rank = whole(state, "slow-rank", arg, 0, 1000000); return 0;
-    case ARGP_KEY_ARG: argp_error(state, "'%s' is not a flag", arg); return 0;
+    case ARGP_KEY_ARG: argp_error(state, "unknown flag '%s'", arg); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
