@@ -166,7 +166,7 @@ no_include() {
                 for (f in body)
                     if (f ~ /^(test|sim)_/ && !(f in good)) {print file ": " f " asserts nothing"; bad = 1}
                 exit bad
-            }' "$file" || return 1
+            }' "$file" $(grep -o '"tests/unit/[a-z_]*\.h"' "$file" | tr -d '"') || return 1
     done
 }
 

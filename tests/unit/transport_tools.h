@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -175,6 +176,19 @@ static inline void shake_hands(int fd, const char *type, const char *name)
     plain_receive(fd, greeting, sizeof greeting);
     plain_receive(fd, ready, 2);
     plain_receive(fd, ready + 2, ready[1]);
+}
+
+static inline int plain_listen(char address[64])
+{
+    struct sockaddr_in at = loopback(0);
+    socklen_t size        = sizeof at;
+    const int yes = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    getsockname(fd, (struct sockaddr *)&at, &size);
+    snprintf(address, 64, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    return fd;
 }
 
 #endif

@@ -1,0 +1,208 @@
+/* coll_engine_fault_test.c - calls that fail: mismatches, deadlines, verdicts, members that die. */
+#include "tests/unit/coll_settings.h"
+
+#include "common/base/why.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- failures -------------------------------------------------------------------------------- */
+static void differ_in_count(rig *r, int rank)
+{
+    double x[9]  = {0};
+    pen_group *w = pen_world(r->ctx[rank]);
+    rig_check(r, pen_all_reduce(w, x, x, rank == 1 ? 9 : 8, PEN_F64, PEN_SUM,
+                                &(pen_opts){.label = "loss"}, NULL) == PEN_MISMATCH);
+    rig_check(r, strstr(pen_last_error(NULL), "all_reduce (call 1) differs: rank 1 has 9 f64") !=
+                     NULL);
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_MISMATCH); /* for good */
+}
+
+static void a_mismatch_is_one_sentence_on_every_path(void **state)
+{
+    (void)state;
+    const char *const *const paths[] = {
+        SETTINGS("retry_ms=5000"), SETTINGS("shared_memory=no"),
+        SETTINGS("0:host_id=a", "1:host_id=a", "2:host_id=b", "3:host_id=b")};
+    for (int i = 0; i < 3; i++) {
+        rig r = {0};
+        rig_start(&r, i == 2 ? 4 : 3, paths[i], NULL);
+        rig_run(&r, differ_in_count);
+        rig_stop(&r);
+    }
+}
+
+static void stay_away(rig *r, int rank)
+{
+    pen_error error;
+    double x = 7, sum_of_all = 0;
+    if (rank == 2) return;
+    pen_group *w = pen_world(r->ctx[rank]);
+    if (rank == 1) { /* patient: it hears that rank 0 was not */
+        rig_check(r, pen_all_reduce(w, &x, &sum_of_all, 1, PEN_F64, PEN_SUM,
+                                    &(pen_opts){.label = "loss", .deadline_ms = 1000},
+                                    NULL) != PEN_OK);
+        return;
+    }
+    rig_check(r, pen_all_reduce(w, &x, &sum_of_all, 1, PEN_F64, PEN_SUM,
+                                &(pen_opts){.label = "loss", .deadline_ms = 200},
+                                NULL) == PEN_TIMED_OUT);
+    rig_check(r, strncmp(pen_last_error(&error),
+                         "all_reduce 'loss' (call 1) waited 0.2 s for rank 2", 45) == 0);
+    rig_check(r, error.missing_n == 1 && error.missing[0] == 2 && error.rank == 2);
+    rig_check(r, x == 7 && strcmp(error.tensor, "loss") == 0);
+}
+
+static void a_call_that_somebody_does_not_make_ends_at_its_deadline_and_names_him(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        rig r = {0};
+        rig_start(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
+        rig_run(&r, stay_away);
+        rig_stop(&r);
+    }
+}
+
+typedef struct {
+    pthread_mutex_t lock;
+    int faults, overdue;
+    char what[160];
+} verdicts;
+
+/* The first one's sentence is everybody's, as the scheduler would have it. */
+static void on_fault(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
+                     const pen_error *why)
+{
+    rig *r      = user;
+    verdicts *v = r->user;
+    pen_error all;
+    (void)ranks, (void)n;
+    pthread_mutex_lock(&v->lock);
+    const bool is_first = v->faults++ == 0;
+    pthread_mutex_unlock(&v->lock);
+    if (!is_first) return;
+    why_set(&all, why->status, "verdict: rank 2 is asleep");
+    for (int i = 0; i < r->n; i++) coll_engine_fault(r->ctx[i]->coll, group, call, &all);
+}
+
+static void on_overdue(void *user, const char *what, uint64_t waited_ms, const int *missing, int n,
+                       bool is_quiet)
+{
+    (void)is_quiet;
+    rig *r      = user;
+    verdicts *v = r->user;
+    (void)waited_ms;
+    pthread_mutex_lock(&v->lock);
+    v->overdue += n == 1 && missing[0] == 2;
+    snprintf(v->what, sizeof v->what, "%s", what);
+    pthread_mutex_unlock(&v->lock);
+}
+
+static void hear_the_verdict(rig *r, int rank)
+{
+    if (rank == 2) return;
+    pen_group *w = pen_world(r->ctx[rank]);
+    /* Rank 1 would wait much longer, and hears it from rank 0's verdict. */
+    const int64_t patience = rank == 0 ? 200 : 20000;
+    rig_check(r, pen_barrier(w, &(pen_opts){.label = "epoch end", .deadline_ms = patience}, NULL) ==
+                     PEN_TIMED_OUT);
+    rig_check(r, strcmp(pen_last_error(NULL), "verdict: rank 2 is asleep") == 0);
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_TIMED_OUT);
+    rig_check(r, strcmp(pen_last_error(NULL), "verdict: rank 2 is asleep") == 0);
+}
+
+static void all_survivors_get_the_sentence_of_the_first_who_noticed(void **state)
+{
+    (void)state;
+    const coll_job job = {.fault = on_fault, .overdue = on_overdue};
+    verdicts v         = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    rig r              = {.user = &v};
+    rig_start(&r, 3, SETTINGS("warn_ms=50"), &job);
+    rig_run(&r, hear_the_verdict);
+    assert_true(v.faults >= 1 && v.overdue >= 1);
+    assert_string_equal(v.what, "barrier 'epoch end' (call 1)");
+    rig_stop(&r);
+}
+
+static void await_call(rig *r, int rank, uint64_t seq)
+{
+    coll_engine *e = r->ctx[rank]->coll;
+    for (uint64_t at = 0; at < seq; usleep(100)) {
+        pthread_mutex_lock(&e->lock);
+        at = r->ctx[rank]->world->seq;
+        pthread_mutex_unlock(&e->lock);
+    }
+}
+
+static void wait_for_the_dead(rig *r, int rank)
+{
+    pen_group *w = pen_world(r->ctx[rank]);
+    double x     = 1;
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_OK);
+    if (rank == 2) {
+        pen_error why;
+        await_call(r, 0, 2);
+        await_call(r, 1, 2);
+        why_set(&why, PEN_PEER_LOST, "worker 2 died");
+        coll_engine_lost(r->ctx[0]->coll, 2, &why);
+        coll_engine_lost(r->ctx[1]->coll, 2, &why);
+        return;
+    }
+    rig_check(r, pen_all_reduce(w, &x, &x, 1, PEN_F64, PEN_SUM, &(pen_opts){.label = "g"}, NULL) ==
+                     PEN_PEER_LOST);
+    rig_check(r, x == 1);
+    rig_check(r, strncmp(pen_last_error(NULL), "worker 2 died", 13) == 0);
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_PEER_LOST);
+    pen_group *pair;
+    rig_check(r, pen_group_new(w, (const int[]){0, 1}, 2, &pair) == PEN_OK);
+    rig_check(r, pen_all_reduce(pair, &x, &x, 1, PEN_F64, PEN_SUM, NULL, NULL) == PEN_OK && x == 2);
+    pen_group_free(pair);
+}
+
+static void a_member_that_dies_fails_its_groups_and_others_go_on(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        rig r = {0};
+        rig_start(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
+        rig_run(&r, wait_for_the_dead);
+        rig_stop(&r);
+    }
+}
+
+static void wait_for_ever(rig *r, int rank)
+{
+    pen_group *w = pen_world(r->ctx[rank]);
+    if (rank == 1) {
+        pen_error why;
+        why_set(&why, PEN_ABORTED, "pen_abort on rank 1");
+        coll_engine_fail(r->ctx[0]->coll, &why);
+        return;
+    }
+    rig_check(r, pen_barrier(w, &(pen_opts){.deadline_ms = -1}, NULL) == PEN_ABORTED);
+    rig_check(r, strcmp(pen_last_error(NULL), "pen_abort on rank 1") == 0);
+}
+
+static void the_end_of_the_job_ends_calls_without_a_deadline(void **state)
+{
+    (void)state;
+    rig r = {0};
+    rig_start(&r, 2, NULL, NULL);
+    rig_run(&r, wait_for_ever);
+    rig_stop(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_mismatch_is_one_sentence_on_every_path),
+        cmocka_unit_test(a_call_that_somebody_does_not_make_ends_at_its_deadline_and_names_him),
+        cmocka_unit_test(all_survivors_get_the_sentence_of_the_first_who_noticed),
+        cmocka_unit_test(a_member_that_dies_fails_its_groups_and_others_go_on),
+        cmocka_unit_test(the_end_of_the_job_ends_calls_without_a_deadline),
+    };
+    alarm(400);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

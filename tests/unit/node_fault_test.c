@@ -1,0 +1,293 @@
+/* node_fault_test.c - members of one host that differ, die, come late or lie. */
+#include "tests/unit/node_rig.h"
+
+/* ---- tests: what differs --------------------------------------------------------------------- */
+static void differ(void)
+{
+    float data[16]       = {0}, out[16];
+    const coll_call call = {.kind  = COLL_ALL_REDUCE,
+                            .dtype = PEN_F32,
+                            .op    = PEN_SUM,
+                            .n     = me.rank == 2 ? 10 : 11,
+                            .in    = data,
+                            .out   = out,
+                            .scale = 1,
+                            .label = "loss"};
+    pen_error why;
+    CHECK(drive(me.team, &call, 1, &why) == COLL_FAILED, "no mismatch");
+    CHECK(why.status == PEN_MISMATCH, "status %d: %.200s", why.status, why.text);
+    strcpy(me.b->sentence[me.rank], why.text);
+}
+
+static void differ_in_counts(void)
+{
+    uint8_t data[64]        = {0}, out[64];
+    const size_t counts[3]  = {4, 5, 6};
+    const size_t gets[3][3] = {{4, 4, 4}, {5, 7, 5}, {6, 6, 6}};
+    const coll_call call    = {.kind       = COLL_ALL_TO_ALL,
+                               .dtype      = PEN_U8,
+                               .counts     = counts,
+                               .out_counts = gets[me.rank],
+                               .in         = data,
+                               .out        = out,
+                               .scale      = 1,
+                               .label      = "tokens"};
+    pen_error why;
+    CHECK(drive(me.team, &call, 1, &why) == COLL_FAILED, "no mismatch");
+    strcpy(me.b->sentence[me.rank], why.text);
+}
+
+static void members_that_do_different_things_get_one_sentence(void **state)
+{
+    (void)state;
+    board b;
+    run_members(4, -1, 0, differ, &b);
+    assert_non_null(strstr(b.sentence[0], "all_reduce (call 1) differs: rank 2 has 10"));
+    for (int i = 1; i < 4; i++) assert_string_equal(b.sentence[i], b.sentence[0]);
+}
+
+static void all_to_all_says_whose_counts_differ(void **state)
+{
+    (void)state;
+    board b;
+    run_members(3, -1, 0, differ_in_counts, &b);
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(b.sentence[i], "all_to_all (call 1) differs: rank 1 sends 5 elements "
+                                           "to rank 1, which expects 7");
+}
+
+/* ---- tests: death and delay ------------------------------------------------------------------ */
+static void die_at(const char *path, uint64_t seq, int step)
+{
+    (void)path;
+    if (seq == 2 && step == me.step) raise(SIGKILL);
+}
+
+/* The survivors of call 2 form a group of their own, which must work. */
+static void go_on_without_the_victim(void)
+{
+    int ranks[MEMBERS_MAX], n = 0;
+    for (int i = 0; i < me.size; i++)
+        if (i != me.victim) ranks[n++] = i;
+    node_team *team = make_team(78, ranks, n);
+    enum { N = 50000 };
+    int32_t *in = malloc(N * sizeof *in), *out = malloc(N * sizeof *out);
+    for (int i = 0; i < N; i++) in[i] = i + me.rank;
+    const coll_call call = {.kind  = COLL_ALL_REDUCE,
+                            .dtype = PEN_I32,
+                            .n     = N,
+                            .in    = in,
+                            .out   = out,
+                            .scale = 1,
+                            .label = ""};
+    must(team, &call, 1);
+    int ranks_sum = 0;
+    for (int i = 0; i < n; i++) ranks_sum += ranks[i];
+    for (int i = 0; i < N; i++) CHECK(out[i] == n * i + ranks_sum, "survivors: element %d", i);
+    free(in);
+    free(out);
+    node_team_destroy(team);
+}
+
+static void lose_one(coll_kind kind, size_t n, buffers where, bool in_place)
+{
+    const coll_call barrier = {.kind = COLL_BARRIER, .scale = 1, .label = ""};
+    static kase k;
+    pen_error why;
+    k = (kase){.call     = {.kind = kind, .dtype = PEN_F32, .n = n, .scale = 1, .label = "x"},
+               .where    = where,
+               .in_place = in_place || kind == COLL_BROADCAST};
+    if (me.rank == me.victim) coll_fault_point = die_at;
+    prepare(&k);
+    must(me.team, &barrier, 1);
+    const coll_state state = drive(me.team, &k.call, 2, &why);
+    if (state == COLL_DONE)
+        check_output(&k, "a member died after the last look");
+    else if (kind != COLL_BROADCAST || me.rank == k.call.root)
+        check_input(&k, "a member died");
+    coll_fault_point = NULL;
+    if (me.rank == me.victim) _exit(state == COLL_DONE ? 0 : 1); /* this step does not exist */
+    while (atomic_load(&me.b->dead) == 0 && kill(getppid(), 0) == 0 && state != COLL_DONE)
+        sched_yield();
+    go_on_without_the_victim();
+    finish(&k);
+}
+
+static void lose_small(void)
+{
+    lose_one(COLL_ALL_REDUCE, 100, FOREIGN, true);
+}
+static void lose_mapped(void)
+{
+    lose_one(COLL_ALL_REDUCE, 300000, MAPPED, false);
+}
+static void lose_mapped_in_place(void)
+{
+    lose_one(COLL_ALL_REDUCE, 300000, MAPPED, true);
+}
+static void lose_foreign_in_place(void)
+{
+    lose_one(COLL_ALL_REDUCE, 300000, FOREIGN, true);
+}
+static void lose_scatter_in_place(void)
+{
+    lose_one(COLL_REDUCE_SCATTER, 100000, MIXED, true);
+}
+static void lose_exchange_in_place(void)
+{
+    lose_one(COLL_ALL_TO_ALL, 100000, FOREIGN, true);
+}
+static void lose_broadcast(void)
+{
+    lose_one(COLL_BROADCAST, 300000, FOREIGN, true);
+}
+
+static void inputs_are_intact_whenever_a_member_dies(void **state)
+{
+    (void)state;
+    void (*const programs[])(void) = {
+        lose_small,
+        lose_mapped,
+        lose_mapped_in_place,
+        lose_foreign_in_place,
+        lose_scatter_in_place,
+        lose_exchange_in_place,
+        lose_broadcast,
+    };
+    for (size_t p = 0; p < sizeof programs / sizeof programs[0]; p++)
+        for (int step = 0; step < 7; step++) run_members(3, step % 3, step, programs[p], NULL);
+}
+
+/* The victim says it is inside a block, and stays there until the others have given up. */
+static void linger(const char *path, uint64_t seq, int step)
+{
+    (void)path;
+    if (seq != 1 || step != 2) return;
+    node_slot *own = node_own_slot(me.team);
+    atomic_store(&own->busy, seq);
+    atomic_store(&me.b->at_point, 1);
+    while (atomic_load(&me.b->aborted) < me.size - 1) sched_yield();
+    for (int i = 0; i < me.size; i++)
+        if (i != me.rank) memset(me.team->out[i], 0x55, 100000);
+}
+
+static void give_up_on_one_that_is_inside_a_block(void)
+{
+    enum { N = 300000 };
+    pen_error why;
+    segment_ref ref;
+    float *in = segment_alloc(N * 4, NULL), *out = segment_alloc(N * 4, NULL);
+    const coll_call call = {.kind  = COLL_ALL_REDUCE,
+                            .dtype = PEN_F32,
+                            .n     = N,
+                            .in    = in,
+                            .out   = out,
+                            .scale = 1,
+                            .label = ""};
+    if (me.rank == me.victim) {
+        coll_fault_point = linger;
+        CHECK(drive(me.team, &call, 1, &why) == COLL_FAILED, "the late one did not fail");
+        CHECK(strstr(why.text, "gave the call up") != NULL, "%.200s", why.text);
+        meet(&me.b->step, me.size);
+        segment_free(in);
+        segment_free(out);
+        return;
+    }
+    CHECK(coll_path_node.start(me.team, me.op, &call, 1, &why) == PEN_OK, "start");
+    while (atomic_load(&me.b->at_point) == 0 || !((node_op *)me.op)->pushes)
+        CHECK(coll_path_node.advance(me.op, &why) == COLL_RUNNING, "ended: %.200s", why.text);
+    int missing[MEMBERS_MAX];
+    CHECK(coll_path_node.missing(me.op, missing, MEMBERS_MAX) >= 1, "nobody is missing");
+    meet(&me.b->ready, me.size - 1);
+    coll_path_node.abort(me.op);
+    memset(out, 0x33, N * 4);
+    CHECK(!segment_find(out, 4, &ref), "the output can still be mapped");
+    atomic_fetch_add(&me.b->aborted, 1);
+    meet(&me.b->step, me.size);
+    for (size_t i = 0; i < N; i++)
+        CHECK(((uint32_t *)out)[i] == 0x33333333u, "a late peer wrote element %zu", i);
+    segment_free(in);
+    segment_free(out);
+}
+
+static void a_late_peer_cannot_write_into_what_was_given_up(void **state)
+{
+    (void)state;
+    run_members(3, 1, 0, give_up_on_one_that_is_inside_a_block, NULL);
+}
+
+/* ---- liars ------------------------------------------------------------------------------------------ */
+enum { LIES = 9, LIE_ELEMENTS = 1 << 18 };
+
+/* What a member that broke, or was broken into, may leave in its entry. */
+static void lie_in(node_entry *e, int lie)
+{
+    switch (lie) {
+    case 0: e->publish = NODE_INLINE; break; /* 1 MiB of it */
+    case 1: e->publish = NODE_NOTHING; break;
+    case 2: e->publish = 99; break;
+    case 3: e->in.pid = getppid(); break;
+    case 4: e->in.offset++; break;
+    case 5: e->in.offset += e->in.size; break;
+    case 6:
+        e->in.size   = (uint64_t)1 << 46;
+        e->in.offset = (uint64_t)1 << 45;
+        break;
+    case 7: e->sends[0] = (uint64_t)1 << 40; break; /* all_to_all: to this member */
+    default: e->sends[1] = (uint64_t)1 << 62; break;
+    }
+}
+
+static void tell_lies(void)
+{
+    float *in = segment_alloc(2 * LIE_ELEMENTS * sizeof *in, NULL), *out;
+    out       = segment_alloc(2 * LIE_ELEMENTS * sizeof *out, NULL);
+    pen_error why;
+    CHECK(in != NULL && out != NULL, "no memory");
+    for (int lie = 0; lie < LIES; lie++) {
+        const bool is_all_to_all = lie >= 7;
+        const coll_call call     = {.kind  = is_all_to_all ? COLL_ALL_TO_ALL : COLL_BROADCAST,
+                                    .dtype = PEN_F32,
+                                    .root  = is_all_to_all ? 0 : 1,
+                                    .n     = LIE_ELEMENTS,
+                                    .in    = is_all_to_all ? in : out,
+                                    .out   = out,
+                                    .scale = 1,
+                                    .label = ""};
+        const uint64_t seq       = ++me.seq;
+        memset(me.op, 0, sizeof me.op);
+        if (me.rank == 1) {
+            CHECK(coll_path_node.start(me.team, me.op, &call, seq, &why) == PEN_OK, "start");
+            lie_in(&node_own_slot(me.team)->entry[seq & 1], lie);
+            meet(&me.b->step, 2 * lie + 2);
+            meet(&me.b->ready, 2 * lie + 2);
+            coll_path_node.abort(me.op);
+        } else {
+            meet(&me.b->step, 2 * lie + 2);
+            const coll_state state = drive(me.team, &call, seq, &why);
+            CHECK(state == COLL_FAILED && why.status == PEN_CORRUPT, "lie %d: state %d, %.160s",
+                  lie, (int)state, state == COLL_FAILED ? why.text : "");
+            meet(&me.b->ready, 2 * lie + 2);
+        }
+    }
+    segment_free(in);
+    segment_free(out);
+}
+
+static void what_a_member_says_of_its_memory_is_checked_before_it_is_used(void **state)
+{
+    (void)state;
+    run_members(2, -1, 0, tell_lies, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(members_that_do_different_things_get_one_sentence),
+        cmocka_unit_test(all_to_all_says_whose_counts_differ),
+        cmocka_unit_test(inputs_are_intact_whenever_a_member_dies),
+        cmocka_unit_test(a_late_peer_cannot_write_into_what_was_given_up),
+        cmocka_unit_test(what_a_member_says_of_its_memory_is_checked_before_it_is_used),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
