@@ -220,7 +220,7 @@ deceive() { # TO AT
     said="worker 0 ($HOSTNAME) cannot start: unknown setting 'lease_s'; did you mean 'lease_ms'?  (from PENSTOCK_LEASE_S)"
     for rank in 0 1 2; do grep -qF "$said" "$tmp/worker-$rank.err" || { cat "$tmp"/*.err; return 1; }; done
     wait
-    grep -qxF "stepper: ${said#*begin: }" "$tmp/worker-0.err"
+    grep -qxF "stepper: ${said#*start: }" "$tmp/worker-0.err"
     [ "$(tokens)" = 0 ]
     nothing_is_left
 }
