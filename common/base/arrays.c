@@ -12,7 +12,7 @@
 
 enum { LINE = 64 };
 
-/* With a line behind it that nobody may touch.  0: more than memory can hold. */
+/* With an unused line behind it.  0: overflow. */
 static size_t bytes_of(const array_want *want)
 {
     size_t bytes;

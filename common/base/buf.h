@@ -1,7 +1,7 @@
 /* buf.h - reference-counted bytes: the only thing that crosses threads.
  *
- * Who holds a reference may read data[0..size).  Only a holder that knows it is alone
- * (buf_is_alone) may write.  The last release runs `release`, in whatever thread that was.
+ * Every holder of a reference may read data[0..size).  Only a sole holder (buf_is_alone) may write.  The last
+ * release runs `release`, in its thread.
  */
 #ifndef COMMON_BUF_H
 #define COMMON_BUF_H

@@ -1,7 +1,7 @@
-/* clock.h - what time it is: really, or as a simulation says.
+/* clock.h - the time: real, or simulated.
  *
- * CLOCK_MONOTONIC, which stands still while a laptop sleeps: a lease must not run out behind a
- * closed lid.  Cores never ask; they are told `now` with every event.
+ * CLOCK_MONOTONIC, which stops while a laptop sleeps: a lease must not run out behind a closed lid.  Cores never
+ * read a clock; every event carries `now`.
  */
 #ifndef COMMON_CLOCK_H
 #define COMMON_CLOCK_H

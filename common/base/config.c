@@ -1,4 +1,4 @@
-/* config.c - the settings engine: one walk over the rows for each source and each print-out. */
+/* config.c - the settings engine: tables, sources, flags, print-outs. */
 #include "common/base/config.h"
 
 #include "common/base/why.h"
@@ -89,14 +89,15 @@ static pen_status refuse_unknown(const config_row *rows, const config_row *const
     seek_nearest(rows, key, &nearest, &best);
     for (; known != NULL && *known != NULL; known++) seek_nearest(*known, key, &nearest, &best);
     if (nearest == NULL)
-        return why_set(why, PEN_BAD_SETTING, "unknown setting '%.80s'; there are none here", key);
+        return why_set(why, PEN_BAD_SETTING, "unknown setting '%.80s'; no settings expected here",
+                       key);
     return why_set(why, PEN_BAD_SETTING, "unknown setting '%.80s'; did you mean '%s'?", key,
                    nearest);
 }
 
 /* ---- one value ------------------------------------------------------------------------------- */
 
-/* Numbers are written and read with a point, whatever LC_NUMERIC the host program has chosen. */
+/* Reads and writes numbers with a point, whatever LC_NUMERIC of the program. */
 static double read_double(const char *text, char **end)
 {
     const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -135,8 +136,8 @@ static pen_status refuse_range(const config_row *row, const char *text, pen_erro
                    text, min, max);
 }
 
-/* Digits with an optional sign and binary suffix.  What is too large for 63 bits becomes the
- * largest value there is: every range refuses that. */
+/* Digits with an optional sign and binary suffix.  Values beyond 63 bits become the largest value, which every
+ * range refuses. */
 static bool read_whole(const char *text, int64_t *value)
 {
     const bool is_negative = *text == '-';
@@ -181,7 +182,7 @@ static pen_status set_double(const config_row *row, void *settings, const char *
     if (end == text || *end != '\0' || isspace((unsigned char)*text) || isnan(value))
         return why_set(why, PEN_BAD_SETTING, "%s is '%.80s', which is not a number", row->name,
                        text);
-    /* 1e999 is not the word inf: too large a number never passes for "no limit". */
+    /* 1e999 is not the word inf: an overflow never means "no limit". */
     const bool overflowed = errno == ERANGE && isinf(value);
     if (overflowed || value < row->min || value > row->max) return refuse_range(row, text, why);
     *(double *)field_of(row, settings) = value;
@@ -264,8 +265,7 @@ void config_defaults(const config_row *rows, void *settings)
             continue;
         }
         const pen_status status = set_row(r, settings, r->dfl, &why);
-        assert(status ==
-               PEN_OK); /* a default that fails its own range is our bug, not the user's */
+        assert(status == PEN_OK); /* a default out of its own range is our bug */
         (void)status;
     }
 }
@@ -302,7 +302,7 @@ void config_get(const config_row *rows, const void *settings, const char *key, c
 
 /* ---- sources --------------------------------------------------------------------------------- */
 
-/* One source being read: within it a key may come once, over a later source it wins. */
+/* One source being read: a key may come only once in it. */
 typedef struct {
     const config_row *rows;
     void *settings;
@@ -327,7 +327,7 @@ static pen_status layer_set(layer *self, const char *key, const char *text)
     return layer_set_row(self, row, text);
 }
 
-/* Says where a refused setting stands; the sentence before it is already in *why. */
+/* Appends the place of a refused setting to *why. */
 static pen_status refused_in(pen_error *why, pen_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 static pen_status refused_in(pen_error *why, pen_status status, const char *format, ...)
@@ -341,7 +341,7 @@ static pen_status refused_in(pen_error *why, pen_status status, const char *form
     return status;
 }
 
-/* Cuts "name=value" at its '='.  False when there is none or the name is longer than ours are. */
+/* Splits "name=value" at its '='.  False if there is none or the name is too long. */
 static bool split(const char *word, size_t length, char key[NAME_BYTES], const char **value)
 {
     const char *equals = memchr(word, '=', length);
@@ -354,7 +354,7 @@ static bool split(const char *word, size_t length, char key[NAME_BYTES], const c
 
 static pen_status refuse_word(pen_error *why, const char *word)
 {
-    return why_set(why, PEN_BAD_SETTING, "expected name=value, but got '%.80s'", word);
+    return why_set(why, PEN_BAD_SETTING, "expected name=value, got '%.80s'", word);
 }
 
 pen_status config_from_strings(const config_row *rows, void *settings, const char *const *strings,
@@ -382,8 +382,8 @@ static const char *skip_blanks(const char *at)
     return at;
 }
 
-/* Copies the value at `at`, up to a blank or between '...', and returns what follows it.  NULL: too
- * long, or a quote that does not close at the end of a word. */
+/* Copies the value at `at`, up to a blank or between '...', and returns the rest.  NULL: too long, or a quote that
+ * does not close at the end of a word. */
 static const char *take_value(const char *at, char value[CONFIG_TEXT_BYTES])
 {
     const char *start = at, *end;
@@ -444,7 +444,7 @@ static void cut_trailing_blanks(char *text)
     while (length > 0 && is_blank(text[length - 1])) text[--length] = '\0';
 }
 
-/* In a file an unquoted value may hold blanks: it ends with its line. */
+/* In a file, an unquoted value ends with its line and may hold blanks. */
 static pen_status set_line(layer *self, char *line)
 {
     cut_comment(line);
@@ -473,7 +473,7 @@ static pen_status read_lines(layer *self, FILE *file, const char *path)
         const pen_status status =
             is_whole ? set_line(self, line)
                      : why_set(self->why, PEN_BAD_SETTING,
-                               "the line is longer than %d bytes or no text", LINE_BYTES - 2);
+                               "the line is longer than %d bytes, or not text", LINE_BYTES - 2);
         if (status != PEN_OK)
             return refused_in(self->why, status, "  (from %.200s:%d)", path, number);
     }
@@ -525,7 +525,7 @@ pen_status config_from_env(const config_row *rows, void *settings, const config_
     return PEN_OK;
 }
 
-/* The row a flag names, '-' read as '_'.  --no-name of a bool gives its row, and "no" as text. */
+/* The row of a flag, with '-' read as '_'.  --no-name of a bool: its row, and "no" as text. */
 static const config_row *find_flag(const config_row *rows, char key[NAME_BYTES], const char **text)
 {
     for (char *at = key; *at != '\0'; at++)
@@ -543,7 +543,7 @@ bool config_is_yes_or_no(const char *word)
     return strcmp(word, "yes") == 0 || strcmp(word, "no") == 0;
 }
 
-/* One flag, which may take the next word as its value: *i then stands on that word. */
+/* One flag; if it takes the next word as its value, *i moves to that word. */
 static pen_status set_flag(layer *self, int argc, char **argv, int *i)
 {
     char key[NAME_BYTES];
@@ -623,7 +623,7 @@ const char *config_default(const config_row *row)
     return row->dfl[0] != '\0' ? row->dfl : "''";
 }
 
-/* Writes words from `column` on, broken before HELP_WIDTH; the cursor already stands at `at`. */
+/* Writes words from `column` on, wrapped at HELP_WIDTH; the cursor is at `at`. */
 static void write_wrapped(FILE *out, const char *text, int column, int *at)
 {
     for (text = skip_blanks(text); *text != '\0'; text = skip_blanks(text)) {
@@ -653,7 +653,7 @@ void config_write_help(const config_row *rows, FILE *out)
         config_accepted(r, accepted, sizeof accepted);
         int at =
             fprintf(out, "  --%-*s  %-*s", name_width, r->name, default_width, config_default(r));
-        if (at > column - 2) at = fprintf(out, "\n") - 1; /* a long default has its line alone */
+        if (at > column - 2) at = fprintf(out, "\n") - 1; /* a long default gets its own line */
         fprintf(out, "%*s", column - at, "");
         at = column;
         write_wrapped(out, r->doc, column, &at);
@@ -663,7 +663,7 @@ void config_write_help(const config_row *rows, FILE *out)
     }
 }
 
-/* A bar would end the cell. */
+/* Escapes bars, which would end the cell. */
 static void write_cell(FILE *out, const char *text)
 {
     for (; *text != '\0'; text++) {

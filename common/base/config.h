@@ -1,12 +1,11 @@
 /* config.h - one table row per setting; everything else is derived from the row.
  *
- * A row gives: the struct field, the --flag, the PENSTOCK_NAME variable, the config-file key, the
- * default, the accepted range, the unit, the help line and the line in docs/settings.md.
- * Later sources win:  default < program (pen_init strings) < file < environment < flag.
- * A caller reads its sources in that order; each of the functions below overrides what was there.
- * Within one source a key may come once.  What preceded a refused item of a source stays set.
- * Unknown keys are errors, with the nearest known key in the sentence.  Flags accept '_' and '-'.
- * Nothing else in the tree may call getenv(); what launchers set is read through config_env().
+ * A row gives: the struct field, the --flag, the PENSTOCK_NAME variable, the config-file key, the default, the
+ * accepted range, the unit, the help line and the line in docs/settings.md. Later sources win:  default < program
+ * (pen_init strings) < file < environment < flag. A caller reads its sources in that order; each of the functions
+ * below overrides what was there. Within one source a key may come once.  Items before a refused one stay set.
+ * Unknown keys are errors, with the nearest known key in the sentence.  Flags accept '_' and '-'. Nothing else in
+ * the tree may call getenv(); config_env() reads launchers' variables.
  */
 #ifndef COMMON_CONFIG_H
 #define COMMON_CONFIG_H
@@ -31,14 +30,14 @@ typedef struct {
     const char *name; /* snake_case, unit last: lease_ms, park_bytes_max; at most 63 letters */
     config_type type;
     size_t offset;   /* of the field inside the settings struct */
-    const char *dfl; /* default, written as a user would write it */
+    const char *dfl; /* default, as a user would write it */
     double min, max; /* inclusive, whole numbers at most 2^53; ignored for bool, enum, text */
     const char *const *choices; /* CONFIG_ENUM only: NULL-terminated */
-    const char *doc;            /* one sentence: what changes when it is raised, and why */
+    const char *doc;            /* one sentence: the effect of raising it, and why */
 } config_row;                   /* tables end with a row of zeros */
 
-/* A table that is a list of X(name, kind, default, min, max, choices, meaning) makes of it the fields of the struct and
- * the rows: LIST(CONFIG_FIELD), and LIST(ROW) with ROW(...) CONFIG_ROW(the_struct, __VA_ARGS__). */
+/* A list of X(name, kind, default, min, max, choices, meaning) gives both the fields of the struct and the rows:
+ * LIST(CONFIG_FIELD), and LIST(ROW) with ROW(...) CONFIG_ROW(the_struct, __VA_ARGS__). */
 typedef char config_text[CONFIG_TEXT_BYTES];
 #define CONFIG_TYPE_U64                                       uint64_t
 #define CONFIG_TYPE_I64                                       int64_t
@@ -70,8 +69,8 @@ pen_status config_from_strings(const config_row *rows, void *settings, const cha
 pen_status config_from_words(const config_row *rows, void *settings, const char *words,
                              pen_error *why);
 
-/* Lines "key = value" or "key = 'value'"; '#' at the start of a line or after a blank starts a
- * comment.  Errors name file and line; NOT_FOUND when it cannot be read. */
+/* Lines "key = value" or "key = 'value'"; '#' at the start of a line or after a blank starts a comment.  Errors
+ * name file and line; NOT_FOUND if unreadable. */
 pen_status config_from_file(const config_row *rows, void *settings, const char *path,
                             pen_error *why);
 
@@ -81,34 +80,33 @@ pen_status config_from_file(const config_row *rows, void *settings, const char *
 pen_status config_from_env(const config_row *rows, void *settings, const config_row *const *known,
                            pen_error *why);
 
-/* What a flag of a bool takes as its value after a blank: yes or no.  Of the other words that a bool accepts "true" is
- * a program, too. */
+/* The words that a bool flag takes as its value after a blank: yes or no.  Other bool words may be programs, such
+ * as "true". */
 bool config_is_yes_or_no(const char *word);
 
-/* Takes --name=value and --name value (for bool also --name and --no-name) out of argv; everything from
- * the first word that is not a flag, or from "--", is left: *rest is its index (of the "--"
- * itself), or argc when nothing is left.  argv[0] is skipped. */
+/* Reads --name=value and --name value (for bool also --name and --no-name) from argv, up to the first word that is
+ * not a flag, or "--": *rest is its index, or argc if nothing is left.  argv[0] is skipped. */
 pen_status config_from_argv(const config_row *rows, void *settings, int argc, char **argv,
                             int *rest, pen_error *why);
 
-/* What a row accepts, for people: "100 to 600000", "yes or no", "sgd, adam"; and what it is without being set. */
+/* The accepted values of a row, for people: "100 to 600000", "yes or no", "sgd, adam"; and its default. */
 void config_accepted(const config_row *row, char *text, size_t size);
 const char *config_default(const config_row *row);
 
 void config_write_help(const config_row *rows, FILE *out); /* for --help           */
-/* A line of docs/settings.md: flag, variable, who reads it, default, what it accepts, meaning. */
+/* A line of docs/settings.md: flag, variable, readers, default, accepted values, meaning. */
 void config_write_markdown(const config_row *row, const char *readers, FILE *out);
 
-/* The one door to the environment, for the names other launchers set (RANK, SLURM_PROCID, ...). */
+/* The only door to the environment, for variables of other launchers (RANK, SLURM_PROCID, ...). */
 const char *config_env(const char *name);
 
 /* The variable of a setting: "lease_ms" is PENSTOCK_LEASE_MS.  A name that does not fit is cut off. */
 enum { CONFIG_VARIABLE_BYTES = 128 };
 void config_variable(const char *setting, char name[CONFIG_VARIABLE_BYTES]);
-const char *config_env_of(const char *setting); /* what it says; NULL: nothing */
+const char *config_env_of(const char *setting); /* its value; NULL: not set */
 
-/* How unlike two names are, for "did you mean": 0 is equal.  A name that holds the other whole ("timeout",
- * "init_timeout_ms") is near however much longer it is. */
+/* Distance of two names, for "did you mean": 0 is equal.  A name that contains the other ("timeout",
+ * "init_timeout_ms") is near at any length. */
 int config_unlikeness(const char *key, const char *name);
 
 #endif

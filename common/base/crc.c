@@ -8,7 +8,7 @@ enum { PIECE_BYTES = 1 << 30 };
 
 uint32_t crc32c(uint32_t crc, const void *data, size_t size)
 {
-    unsigned char *at = (unsigned char *)data; /* read only, though its prototype does not say so */
+    unsigned char *at = (unsigned char *)data; /* read only, despite the prototype */
     uint32_t raw      = ~crc;
     while (size > 0) {
         size_t piece = size < PIECE_BYTES ? size : PIECE_BYTES;

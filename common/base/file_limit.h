@@ -1,8 +1,8 @@
-/* file_limit.h - a file that may not grow (ulimit -f) is an error like a full disk, and kills nobody.
+/* file_limit.h - a file size limit (ulimit -f) is an error like a full disk, not a fatal signal.
  *
- * The kernel sends SIGXFSZ to the thread that writes beyond the limit, and by default that ends the process.  What the
- * signal does is the program's to say, so it is held back in our threads alone, and in the program's while it writes for us.
- * write() then fails with EFBIG.
+ * The kernel sends SIGXFSZ to the thread that writes beyond the limit, which ends the process by default.  The
+ * signal's action belongs to the program, so it is blocked only in our threads, and in the program's threads while
+ * they write for us. write() then fails with EFBIG.
  *
  *   FILE_LIMIT_IS_AN_ERROR();   until the function returns
  *   file_limit_block();         first lines of a thread of ours that writes files
@@ -21,7 +21,7 @@ typedef struct {
 
 file_limit file_limit_block(void);
 
-/* Takes the signal that came meanwhile, so that it does not arrive now. */
+/* Consumes a pending signal, so that it does not arrive now. */
 void file_limit_restore(const file_limit *before);
 
 #define FILE_LIMIT_IS_AN_ERROR()                                                                   \

@@ -14,11 +14,12 @@ pen_status files_check(pen_error *why)
 {
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= FILES_MIN) return PEN_OK;
-    return why_set(why, PEN_BAD_SETTING,
-                   "the limit of open files is %llu, and a process of a job needs at least %d, for "
-                   "connections are files; raise it: ulimit -n 1024, or LimitNOFILE= of a systemd "
-                   "unit",
-                   (unsigned long long)files.rlim_cur, FILES_MIN);
+    return why_set(
+        why, PEN_BAD_SETTING,
+        "the limit of open files is %llu, but a process of a job needs at least %d "
+        "(connections are files); raise it: ulimit -n 1024, or LimitNOFILE= of a systemd "
+        "unit",
+        (unsigned long long)files.rlim_cur, FILES_MIN);
 }
 
 void files_tell_exhausted(void)
@@ -30,7 +31,7 @@ void files_tell_exhausted(void)
     if (another >= 0 || errno != EMFILE) return;
     if (getrlimit(RLIMIT_NOFILE, &files) != 0 || !log_allowed(LOG_EXHAUSTED)) return;
     log_own_name(who, sizeof who);
-    log_error("%s has as many files open as it may (%llu), so nobody can connect to it; raise the "
+    log_error("%s has reached its limit of open files (%llu) and accepts no connections; raise the "
               "limit: ulimit "
               "-n %llu, or LimitNOFILE= of a systemd unit",
               who, (unsigned long long)files.rlim_cur, 4 * (unsigned long long)files.rlim_cur);

@@ -1,16 +1,16 @@
-/* files.h - whether this process may have as many files open as a member of a job needs: connections are files. */
+/* files.h - checks the limit of open files: connections are files. */
 #ifndef COMMON_FILES_H
 #define COMMON_FILES_H
 
 #include "penstock.h"
 
-enum { FILES_MIN = 64 }; /* with less, the smallest job stands still */
+enum { FILES_MIN = 64 }; /* with less, even the smallest job hangs */
 
-/* Errors  BAD_SETTING  the limit of open files is lower: the sentence says which it is, and how it is raised. */
+/* Errors  BAD_SETTING  the limit of open files is lower: names the limit and how to raise it. */
 pen_status files_check(pen_error *why);
 
-/* For a process that others connect to, now and then: says, once a minute, when no more files can be opened, for then
- * nobody is let in any more and ZeroMQ is silent about it.
+/* For listening processes, now and then: warns once a minute if no more files can be opened.  ZeroMQ then accepts
+ * no connections and is silent about it.
  * Cost  two system calls. */
 void files_tell_exhausted(void);
 

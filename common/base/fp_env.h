@@ -1,15 +1,15 @@
 /* fp_env.h - the floating-point environment that Penstock computes in.
  *
- * A program may set its own: one that is linked with -Ofast flushes denormal numbers to zero in every thread, another
- * rounds up, or traps.  A server does not, so the same update would give other bits in a worker.  All arithmetic of ours
- * therefore runs in one environment: round to nearest, denormal numbers kept, no traps.
+ * A program may set its own: with -Ofast it flushes denormals to zero in every thread, another rounds up, or traps.
+ * A server does not, so the same update would give other bits in a worker.  So all our arithmetic runs in one
+ * environment: round to nearest, denormals kept, no traps.
  *
- *   FP_ENV_OURS();        first line of a public function: ours until it returns, then the program's as it was
+ *   FP_ENV_OURS();        first line of a public function: ours until it returns, then the program's again
  *   fp_env_set_ours();    first line of a thread of ours, and of a process of ours
  *
- * A thread starts with the environment of the one that made it.
- * Covered: x86-64 (MXCSR) and AArch64 (FPCR); elsewhere nothing is changed.
- * Cost  one read of a register where the program has changed nothing.
+ * A thread inherits the environment of its creator. Covered: x86-64 (MXCSR) and AArch64 (FPCR); elsewhere nothing
+ * is changed.
+ * Cost  one register read if the program has changed nothing.
  */
 #ifndef COMMON_FP_ENV_H
 #define COMMON_FP_ENV_H
@@ -20,7 +20,7 @@
 enum {
     FP_ENV_OWN   = 0x1f80,
     FP_ENV_FLAGS = 0x3f
-}; /* all exceptions masked; flags say what has happened */
+}; /* all exceptions masked; ignores the status flags */
 
 static inline uint64_t fp_env_read(void)
 {

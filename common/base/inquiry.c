@@ -19,7 +19,7 @@ static void run(void *user)
     pthread_mutex_lock(&q->lock);
     const bool is_wanted = !q->is_closed;
     pthread_mutex_unlock(&q->lock);
-    if (is_wanted) q->fn(q->user); /* both lie still while it is pending */
+    if (is_wanted) q->fn(q->user); /* both are stable while it is pending */
     pthread_mutex_lock(&q->lock);
     q->is_pending = false;
     pthread_cond_signal(&q->changed);
@@ -39,7 +39,7 @@ static struct timespec after(uint64_t wait_ms)
     return t;
 }
 
-/* With the lock.  True: nothing is pending any more. */
+/* Call with the lock.  True: nothing is pending any more. */
 static bool settle(inquiry *q, const struct timespec *until)
 {
     while (q->is_pending && !q->is_closed)

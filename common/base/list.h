@@ -38,7 +38,7 @@
         (x)->next = (x)->prev = NULL;                                                              \
     } while (0)
 
-/* for each element, declared here as x; it may be removed or freed meanwhile, its successor may not. */
+/* for each element, declared here as x; x may be removed or freed meanwhile, its successor may not. */
 #define LIST_EACH(x, first)                                                                        \
     for (__typeof__(&*(first)) x = (first), x##_next; x != NULL && (x##_next = x->next, true);     \
          x                       = x##_next)

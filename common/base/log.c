@@ -1,4 +1,4 @@
-/* log.c - lines for people: the level, the hook, and what keeps a bad peer from filling a disk. */
+/* log.c - log lines: level, hook, and the rate limit against bad peers. */
 #include "common/base/log.h"
 
 #include "common/base/clock.h"
@@ -23,9 +23,9 @@ enum {
     ALLOWED_MS   = 60 * 1000
 };
 
-/* The library's one global.  Readers hold the lock while the hook runs, so when pen_log_set()
- * returns, no thread is inside the old hook and what its user pointer names may be freed.  Of the
- * kind that prefers writers, or threads that log without pause would keep pen_log_set() waiting. */
+/* The library's only global.  Readers hold the lock while the hook runs: when pen_log_set() returns, no thread is
+ * inside the old hook, and its user data may be freed.  The lock prefers writers; otherwise busy loggers would
+ * block pen_log_set(). */
 static pthread_rwlock_t hook_lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 static pen_log_fn hook_fn;
 static void *hook_user;
@@ -77,7 +77,7 @@ int log_level_find(const char *name)
 
 void pen_log_set(pen_log_fn fn, void *user, int level)
 {
-    const bool nested = in_hook; /* a hook that replaces itself holds the lock for reading */
+    const bool nested = in_hook; /* a hook that replaces itself holds the read lock */
     if (nested) pthread_rwlock_unlock(&hook_lock);
     pthread_rwlock_wrlock(&hook_lock);
     hook_fn   = fn;
@@ -87,14 +87,14 @@ void pen_log_set(pen_log_fn fn, void *user, int level)
     if (nested) pthread_rwlock_rdlock(&hook_lock);
 }
 
-/* Texts carry words from the network: no terminal escapes, and one line stays one line. */
+/* Texts contain words from the network: removes terminal escapes and newlines. */
 static void make_printable(char *text)
 {
     for (; *text != '\0'; text++)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
 }
 
-/* At most `room` bytes; never half a letter. */
+/* At most `room` bytes; never splits a letter. */
 static size_t quote(char *to, size_t room, const char *text)
 {
     size_t used = 0;
@@ -167,7 +167,7 @@ static void write_stderr(int level, const char *text)
 
 static void emit(int level, const char *text)
 {
-    if (in_hook) { /* the hook itself made us log: not into it again */
+    if (in_hook) { /* called from the hook: do not recurse */
         write_stderr(level, text);
         return;
     }
@@ -186,7 +186,7 @@ void log_line(int level, const char *format, ...)
 {
     if (level > atomic_load_explicit(&level_max, memory_order_relaxed)) return;
 
-    const int saved = errno; /* "%m" and the caller both want it untouched */
+    const int saved = errno; /* "%m" and the caller need it unchanged */
     char text[LINE_BYTES];
     va_list args;
     va_start(args, format);
@@ -199,8 +199,8 @@ void log_line(int level, const char *format, ...)
     errno = saved;
 }
 
-/* A key lives in one of the few places of its set.  When all are taken by keys that spoke within
- * the minute the line is dropped, so that inventing new keys does not get a peer more lines. */
+/* A key uses one of the few slots of its set.  If other keys of the last minute fill the set, the line is dropped,
+ * so a peer gains nothing by inventing keys. */
 int log_allowed(uint64_t key)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

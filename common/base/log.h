@@ -1,8 +1,8 @@
-/* log.h - lines for people, to stderr or to the hook a program set with pen_log_set().
+/* log.h - log lines, to stderr or to the hook set with pen_log_set().
  *
- * Levels by volume: error (the job is harmed), warning (it may be), notice (once per job or
- * event), info (per phase), debug (per message).  Lower case, no '=', exact cause, "%m" for system
- * errors.  The first function that knows a cause logs it; functions that pass it on do not.
+ * Levels by volume: error (the job is harmed), warning (it may be), notice (once per job or event), info (per
+ * phase), debug (per message).  Lower case, no '=', exact cause, "%m" for system errors.  The first function that
+ * knows a cause logs it; callers that pass it on do not.
  */
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
@@ -13,8 +13,8 @@
 
 enum { LOG_ERROR = 0, LOG_WARNING, LOG_NOTICE, LOG_INFO, LOG_DEBUG };
 
-/* Writes "penstock: <text>" (at debug and info with a time stamp) as one write(2), so that lines of
- * two threads do not mix.  Thread: any. */
+/* Writes "penstock: <text>" (at debug and info with a time stamp) with one write(2), so that lines of two threads
+ * do not mix.  Thread: any. */
 void log_line(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...)   log_line(LOG_ERROR, __VA_ARGS__)
@@ -27,21 +27,21 @@ void log_line(int level, const char *format, ...) __attribute__((format(printf, 
 int log_level_find(const char *name);
 void log_level_set(int level);
 
-/* How lines to stderr look: for people, or one JSON object a line with time, level, role, rank and text.  A process says
- * who it is; rank -1: it has none. */
+/* Format of lines to stderr: text, or one JSON object per line with time, level, role, rank and text.  rank -1:
+ * none. */
 enum { LOG_TEXT = 0, LOG_JSON };
 extern const char *const log_formats[]; /* "text", "json", NULL */
 void log_format_set(int format);
-void log_format_as(const char *role, int rank); /* role: BORROWED for ever */
-/* Who this process is by that, for sentences: "server 1", "scheduler"; "this process" where nobody said. */
+void log_format_as(const char *role, int rank); /* role: BORROWED for good */
+/* The name of this process in sentences: "server 1", "scheduler"; "this process" if unset. */
 void log_own_name(char *text, size_t size);
 
-/* One such object, with its newline.  level < 0: a line of a program, with stream ("stdout") in its place.  Bytes that
- * are no UTF-8 become '?'.  Returns its length; what does not fit is cut out of `text`. */
+/* One such object, with its newline.  level < 0: a line of a program, with stream ("stdout") instead.  Invalid
+ * UTF-8 becomes '?'.  Returns its length; truncates `text` to fit. */
 size_t log_json(char *line, size_t size, int level, const char *role, int rank, const char *stream,
                 const char *text);
 
-/* True at most once per `key` and minute: for what a hostile or broken peer could repeat for ever. */
+/* True at most once per `key` and minute: for lines that a hostile or broken peer could repeat. */
 int log_allowed(uint64_t key);
 
 #endif

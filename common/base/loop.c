@@ -53,7 +53,7 @@ struct loop {
     size_t n_sources;
     hook *hooks;
     size_t n_hooks;
-    bool is_untidy; /* something was removed, or polls is not what sources say */
+    bool is_untidy; /* something was removed, or polls is stale */
 
     struct pollfd *polls; /* the eventfd, then the sources that have a descriptor */
     size_t n_polls, polls_room;
@@ -111,10 +111,10 @@ uint64_t loop_now_ms(const loop *self)
 
 pen_status loop_add(loop *self, int fd, loop_drain_fn drain, void *user, pen_error *why)
 {
-    /* polls grows here and not in tidy(), where a failure could not be told. */
+    /* polls grows here and not in tidy(), where a failure could not be reported. */
     if (!VEC_MORE(self->sources, self->n_sources) ||
         !VEC_ROOM(self->polls, self->polls_room, self->n_sources + 2))
-        return why_set(why, PEN_NO_MEMORY, "no memory for one more source of an event loop");
+        return why_set(why, PEN_NO_MEMORY, "no memory for another source of an event loop");
 
     self->sources[self->n_sources++] = (source){.fd = fd, .drain = drain, .user = user};
     self->is_untidy                  = true;
@@ -124,12 +124,12 @@ pen_status loop_add(loop *self, int fd, loop_drain_fn drain, void *user, pen_err
 pen_status loop_before_sleep(loop *self, loop_fn fn, void *user, pen_error *why)
 {
     if (!VEC_MORE(self->hooks, self->n_hooks))
-        return why_set(why, PEN_NO_MEMORY, "no memory for one more hook of an event loop");
+        return why_set(why, PEN_NO_MEMORY, "no memory for another hook of an event loop");
     self->hooks[self->n_hooks++] = (hook){.fn = fn, .user = user};
     return PEN_OK;
 }
 
-/* Only marks: the arrays may be walked right now by the turn that called us. */
+/* Only marks: our caller may be walking the arrays. */
 void loop_remove(loop *self, void *user)
 {
     for (size_t i = 0; i < self->n_sources; i++)
@@ -139,7 +139,7 @@ void loop_remove(loop *self, void *user)
     self->is_untidy = true;
 }
 
-/* Drops what was removed and lists the descriptors anew. */
+/* Drops removed entries and rebuilds polls. */
 static void tidy(loop *self)
 {
     size_t kept    = 0;
@@ -258,7 +258,7 @@ void loop_timer_stop(loop *self, loop_timer *timer)
 void loop_timer_start(loop *self, loop_timer *timer, uint64_t due_ms, loop_fn fn, void *user)
 {
     loop_timer_stop(self, timer);
-    /* No earlier than now, so that one which restarts itself lines up behind all that are due. */
+    /* Not before now, so that a timer that restarts itself queues behind all due ones. */
     timer->due_ms = due_ms > self->now_ms ? due_ms : self->now_ms;
     timer->fn     = fn;
     timer->user   = user;
@@ -313,7 +313,7 @@ static bool run_tasks(loop *self)
     const bool worked = oldest != NULL;
     while (oldest != NULL) {
         loop_task *task = oldest;
-        oldest = task->next; /* before fn: the memory may be gone or posted again after it */
+        oldest = task->next; /* before fn: afterwards the task may be freed or posted again */
         task->fn(task->user);
     }
     return worked;
@@ -342,7 +342,7 @@ static void sleep_until_woken(loop *self, uint64_t wait_ms_max)
     atomic_store(&self->sleeping, true);
     if (atomic_load(&self->posted) == NULL && !atomic_load(&self->stopping))
         poll(self->polls, self->n_polls,
-             wait); /* whatever it says, the next turn drains every source */
+             wait); /* result unused: the next turn drains every source */
     atomic_store(&self->sleeping, false);
 
     uint64_t count;
@@ -367,7 +367,7 @@ void loop_run(loop *self)
 {
     while (!atomic_load(&self->stopping)) loop_turn(self, UINT64_MAX);
     atomic_store(&self->stopping, false);
-    loop_turn(self, 0); /* what was posted before the stop, and the hooks that flush it */
+    loop_turn(self, 0); /* tasks posted before the stop, and the hooks that flush */
 }
 
 void loop_stop(loop *self)

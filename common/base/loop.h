@@ -23,29 +23,29 @@ typedef struct loop loop;
 typedef bool (*loop_drain_fn)(void *user);
 typedef void (*loop_fn)(void *user);
 
-/* Memory is the owner's, zeroed before its first use; it stays where it is while the timer runs. */
+/* Owned by the caller, zeroed before first use; must not move while the timer runs. */
 typedef struct loop_timer {
     uint64_t due_ms; /* 0 = not running */
     loop_fn fn;
     void *user;
-    uint64_t order; /* from here on of the loop: its place in a heap */
+    uint64_t order; /* used by the loop: place in a heap */
     struct loop_timer *next, *prev, *child;
 } loop_timer;
 
-typedef struct loop_task { /* posted by any thread; memory is the poster's until fn has run */
+typedef struct loop_task { /* posted by any thread; owned by the poster until fn has run */
     loop_fn fn;
     void *user;
     struct loop_task *next; /* of the loop */
 } loop_task;
 
 loop *loop_create(pen_error *why);
-void loop_destroy(loop *self); /* tasks that have not run are dropped; NULL is fine */
+void loop_destroy(loop *self); /* drops tasks that have not run; NULL is fine */
 
-/* fd -1: a source without a descriptor; it is drained in every turn but does not wake the loop. */
+/* fd -1: a source without a descriptor; drained in every turn, but does not wake the loop. */
 pen_status loop_add(loop *self, int fd, loop_drain_fn drain, void *user, pen_error *why);
 
-/* Forgets every source and hook of `user`, also from inside a drain, task, timer or hook: none of
- * them is called again.  Comes before the descriptor is closed. */
+/* Removes every source and hook of `user`, also from inside a drain, task, timer or hook: none of them is called
+ * again.  Call before closing the descriptor. */
 void loop_remove(loop *self, void *user);
 
 /* Hooks run at the end of every turn, in the order they were given. */
@@ -53,20 +53,20 @@ pen_status loop_before_sleep(loop *self, loop_fn fn, void *user, pen_error *why)
 
 uint64_t loop_now_ms(const loop *self); /* of the current turn; clock_real */
 
-/* Runs fn once, at due_ms or soon after; a past due_ms counts as now.  Timers run in the order they
- * are due, equal ones in the order they were started.  Restarts one that runs.  A timer may start
- * or stop any timer, itself too; what it starts runs in a later turn.
+/* Runs fn once, at due_ms or soon after; a past due_ms counts as now.  Timers run in the order they are due, equal
+ * ones in the order they were started.  Restarts a running one.  A timer may start or stop any timer, itself too;
+ * timers it starts run in a later turn.
  * Cost   O(1) to start, O(log n) amortised to stop, restart or run; allocates nothing. */
 void loop_timer_start(loop *self, loop_timer *timer, uint64_t due_ms, loop_fn fn, void *user);
-void loop_timer_stop(loop *self, loop_timer *timer); /* one that does not run: nothing */
+void loop_timer_stop(loop *self, loop_timer *timer); /* no effect if not running */
 
 /* Runs task->fn in the loop's thread.  Tasks of one thread keep their order.  Wakes the loop only
  * if it sleeps, so a burst of posts costs one system call.  Thread  any. */
 void loop_post(loop *self, loop_task *task);
 
-/* Turns until loop_stop(), also one that came before.  Tasks posted before the stop have run. */
+/* Turns until loop_stop(), even an earlier one.  Tasks posted before the stop have run. */
 void loop_run(loop *self);
-/* One turn.  True if it did anything: then it has not slept.  UINT64_MAX waits without limit. */
+/* One turn.  True if it did anything and so did not sleep.  UINT64_MAX waits without limit. */
 bool loop_turn(loop *self, uint64_t wait_ms_max);
 void loop_stop(loop *self); /* any thread, and async-signal-safe */
 

@@ -1,4 +1,4 @@
-/* machine.h - the identity of the machine that this process runs on: what fails together. */
+/* machine.h - the identity of this machine: a failure domain. */
 #ifndef COMMON_MACHINE_H
 #define COMMON_MACHINE_H
 
@@ -7,8 +7,8 @@
 enum { MACHINE_BYTES = 384 }; /* a setting's text fits, whole */
 
 /* "boot:BOOTID:NAME": the boot id and the host name, so that machines of one name differ; containers of one machine
- * with names of their own count as several.  With an `id` that is not empty "id:ID" instead: what people say wins.
- * It tells nothing about whose memory can be mapped. */
+ * with names of their own count as several.  A non-empty `id` gives "id:ID" instead. Says nothing about whose
+ * memory can be mapped. */
 void machine_identity(const char *id, char text[MACHINE_BYTES]);
 
 #endif

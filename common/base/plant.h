@@ -1,8 +1,8 @@
-/* Planted bugs: places where a rule of the protocol can be switched off, so that a test sees that breaking the rule is noticed.
+/* Planted bugs: rules of the protocol that a test can switch off, to see that the simulator notices.
  *
- * Nothing of this is in the product: without PENSTOCK_PLANT plant() is the constant false, and the compiler drops the branch. The
- * simulator (tests/sim) compiles the pure cores once more with PENSTOCK_PLANT and sets `plant_active` to one bug at a time. A
- * switch stands where the rule is, and is one line:
+ * Not in the product: without PENSTOCK_PLANT, plant() is the constant false and the compiler drops the branch. The
+ * simulator (tests/sim) compiles the pure cores again with PENSTOCK_PLANT and sets `plant_active` to one bug at a
+ * time. A switch is one line next to its rule:
  *
  *     if (s->sealed && !plant(PLANT_SEAL_GOES_ON)) return refuse(s, ...);
  *
@@ -43,9 +43,9 @@
     X(GRACE_NOT_GRANTED, "a member does not wait for a scheduler that promised to come back")      \
     X(READY_NOT_AWAITED, "the first step begins before all workers have reached all")
 
-/* Rules behind which another stands, so that nothing goes wrong without one of them.  An epoch changes with every term and
- * every incarnation, and the fence of epochs keeps out what is over.  Who is said to have caught up becomes a backup only
- * when its sealed log is as long as its primary's. */
+/* Rules with a second rule behind them, so that nothing goes wrong without one.  The epoch changes with every term
+ * and incarnation, and its fence keeps out old messages.  A learner reported as caught up becomes a backup only if
+ * its sealed log is as long as its primary's. */
 #define PLANT_BACKED_ROWS(X)                                                                       \
     X(NO_INCARNATION_CHECK, "messages for or from an earlier incarnation are taken")               \
     X(TERM_IGNORED, "messages of an earlier scheduler are taken")                                  \
@@ -60,7 +60,7 @@ typedef enum {
 } plant_id;
 
 #ifdef PENSTOCK_PLANT
-/* The bug that is switched on; the program that links the planted cores defines it. */
+/* The active bug; defined by the program that links the planted cores. */
 extern int plant_active;
 
 static inline bool plant(int id)

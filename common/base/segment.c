@@ -1,8 +1,7 @@
-/* segment.c - memfd segments: allocations in them, and mappings of those of peers.
+/* segment.c - memfd segments: own allocations, and mappings of peers' segments.
  *
- * A segment keeps its allocations sorted by offset; the first gap that fits is taken.  Large
- * allocations get whole pages, which go back to the kernel when they are freed; very large ones
- * get a segment of their own.
+ * A segment sorts its allocations by offset and fills the first gap that fits.  Large allocations get whole pages,
+ * which return to the kernel when freed; very large ones get their own segment.
  */
 #include "common/base/file_limit.h"
 #include "common/base/list.h"
@@ -22,28 +21,27 @@
 #include <unistd.h>
 
 enum {
-    LINE_BYTES      = 64,
-    PAGE_BYTES      = 4096,
-    HUGE_PAGE_BYTES = 2 << 20,
-    HUGE_FROM_BYTES = 4 << 20,
-    SHARED_BYTES =
-        64 << 20, /* a segment of many allocations; pages that nobody touched cost nothing */
-    OWN_BYTES         = 32 << 20, /* from here on an allocation has its own segment */
+    LINE_BYTES        = 64,
+    PAGE_BYTES        = 4096,
+    HUGE_PAGE_BYTES   = 2 << 20,
+    HUGE_FROM_BYTES   = 4 << 20,
+    SHARED_BYTES      = 64 << 20, /* a shared segment; untouched pages cost nothing */
+    OWN_BYTES         = 32 << 20, /* from this size on: own segment */
     IDLE_MAPPINGS_MAX = 256,
     NAME_BYTES        = 64
 };
 
 typedef struct {
     size_t offset, bytes;
-    bool is_detached, is_dead; /* dead: freed after it was detached; its place is not used again */
+    bool is_detached, is_dead; /* dead: freed after it was detached; never reused */
 } span;
 
 typedef struct segment {
     struct segment *next, *prev;
     uint64_t id;
-    size_t size, touched; /* beyond `touched` nothing was ever allocated */
+    size_t size, touched; /* nothing was ever allocated beyond `touched` */
     bool is_apart;
-    pid_t pid; /* who made it: in a forked child it is the parent's, and stays as it is */
+    pid_t pid; /* creator: a forked child leaves its parent's segments alone */
     int fd;
     unsigned char *base;
     span *spans; /* [n] by offset */
@@ -55,7 +53,7 @@ typedef struct mapping {
     segment_ref ref;
     unsigned char *base;
     unsigned users;
-    uint64_t used; /* when last; a count of calls */
+    uint64_t used; /* last use, in calls */
 } mapping;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -65,7 +63,7 @@ static uint64_t closed, calls;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 /* ---- fork ------------------------------------------------------------------------------------ */
-/* A child has only the thread that forked: what another held, nobody would give back. */
+/* A child has only the forking thread: locks of other threads would stay locked. */
 static void before_fork(void)
 {
     pthread_mutex_lock(&lock);
@@ -92,7 +90,7 @@ static void name_of(uint64_t id, char name[NAME_BYTES])
     snprintf(name, NAME_BYTES, "penstock-%016llx", (unsigned long long)id);
 }
 
-/* At an address where huge pages fit. */
+/* Maps at an address where huge pages fit. */
 static unsigned char *map_aligned(int fd, size_t size)
 {
     const size_t whole   = size + HUGE_PAGE_BYTES;
@@ -111,7 +109,7 @@ static unsigned char *map_aligned(int fd, size_t size)
 
 static int open_memory(uint64_t id, size_t size)
 {
-    FILE_LIMIT_IS_AN_ERROR(); /* this memory is a file, too */
+    FILE_LIMIT_IS_AN_ERROR(); /* this memory is a file too */
     char name[NAME_BYTES];
     name_of(id, name);
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -210,8 +208,8 @@ static void *alloc_in(size_t bytes, bool apart, pen_error *why)
         why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes%s", bytes,
                 errno == EMFILE ? ": too many open files; raise the limit (ulimit -n)"
                 : errno == EFBIG
-                    ? ": shared memory is a file, and files may not grow so far; raise "
-                      "the limit (ulimit -f)"
+                    ? ": shared memory is a file, and the file size limit is lower; raise "
+                      "it (ulimit -f)"
                     : "");
     return data;
 }
@@ -279,8 +277,7 @@ bool segment_free(void *data)
     return gone != NULL;
 }
 
-/* Large arrays are read from end to end every step: fewer, larger pages, but none that reach
- * beyond the array. */
+/* Large arrays are read completely every step: huge pages help, but none may reach beyond the array. */
 void segment_populate(void *data, size_t bytes)
 {
     const uintptr_t begin = round_up((uintptr_t)data, PAGE_BYTES), end = (uintptr_t)data + bytes;
@@ -315,8 +312,7 @@ bool segment_find(const void *data, size_t bytes, segment_ref *ref)
     return is_found;
 }
 
-/* A private copy takes the place of the pages; one move of page tables, so that nobody sees
- * anything else. */
+/* A private copy replaces the pages in one atomic remap. */
 static bool replace_pages(unsigned char *at, size_t bytes)
 {
     void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -342,7 +338,7 @@ bool segment_detach(const void *data)
 }
 
 /* ---- segments of peers ----------------------------------------------------------------------- */
-/* How the kernel names the file of a segment that has no other name. */
+/* The kernel's name of a segment's file. */
 static void link_of(uint64_t id, char link[2 * NAME_BYTES])
 {
     char name[NAME_BYTES];
@@ -360,7 +356,7 @@ static bool leads_to(int folder, const char *path, uint64_t id)
     return strcmp(link, meant) == 0;
 }
 
-/* Whether the descriptor of a reference is, by its name, the segment that was meant. */
+/* Whether the name of a reference's descriptor is that of the segment. */
 static bool is_still_there(const segment_ref *ref)
 {
     char path[NAME_BYTES];
@@ -375,7 +371,7 @@ static void mapping_drop(mapping *m)
     free(m);
 }
 
-/* Its process has given segments back since we looked: drop what is gone and nobody uses. */
+/* Its process has freed segments since: drop unused mappings of those. */
 static void forget_gone(const segment_ref *ref)
 {
     LIST_EACH(m, mappings) {
@@ -397,7 +393,7 @@ static void forget_oldest(void)
     if (idle > IDLE_MAPPINGS_MAX) mapping_drop(oldest);
 }
 
-/* The folder of that very process, which must be this user's; -1: it is not, or has ended. */
+/* The /proc folder of the process, which must be this user's; -1: it is not, or has ended. */
 static int open_process(pid_t pid)
 {
     char path[NAME_BYTES];
@@ -410,7 +406,7 @@ static int open_process(pid_t pid)
     return -1;
 }
 
-/* The file is looked at before it is opened: what is no segment may be a device or a pipe. */
+/* Checks the file before opening it: it may be a device or a pipe. */
 static int open_named(int process, const segment_ref *ref)
 {
     char path[NAME_BYTES];
@@ -426,7 +422,7 @@ static int open_named(int process, const segment_ref *ref)
     return fd;
 }
 
-/* As long as was said, and never shorter: touching pages beyond the end of a file kills. */
+/* As long as claimed and sealed: touching pages beyond the end of a file kills. */
 static bool is_sealed(int fd, uint64_t size)
 {
     struct stat is;
@@ -442,13 +438,13 @@ static pen_status open_peer(const segment_ref *ref, int *fd, pen_error *why)
     if (process >= 0) close(process);
     if (*fd < 0)
         return why_set(why, PEN_UNREACHABLE,
-                       "the memory of process %d cannot be opened: it has ended or freed it, or "
-                       "belongs to another user or container; let all workers of a host run as one "
+                       "cannot open the memory of process %d: it has ended or freed it, or "
+                       "belongs to another user or container; run all workers of a host as one "
                        "user in one pid namespace",
                        (int)ref->pid);
     if (is_sealed(*fd, ref->size)) return PEN_OK;
     close(*fd);
-    return why_set(why, PEN_CORRUPT, "process %d has no segment of %llu bytes where it said",
+    return why_set(why, PEN_CORRUPT, "process %d has no segment of %llu bytes at the given place",
                    (int)ref->pid, (unsigned long long)ref->size);
 }
 
@@ -471,7 +467,7 @@ static pen_status mapping_open(const segment_ref *ref, mapping **made, pen_error
     return PEN_OK;
 }
 
-/* What was seen when it was mapped is all that a reference may say of it. */
+/* A reference must match what was checked when it was mapped. */
 static bool is_of(const mapping *m, const segment_ref *ref)
 {
     return m->ref.id == ref->id && m->ref.pid == ref->pid && m->ref.fd == ref->fd &&
@@ -500,7 +496,7 @@ static pen_status map_locked(const segment_ref *ref, void **data, pen_error *why
     return PEN_OK;
 }
 
-/* Inside of what is mapped, if the size is true: mapping_open() and is_of() see to that. */
+/* Inside the mapping, if the size is true: mapping_open() and is_of() check that. */
 static bool is_inside(const segment_ref *ref, size_t bytes)
 {
     return ref->size <= PTRDIFF_MAX / 2 && ref->offset <= ref->size &&
@@ -509,7 +505,7 @@ static bool is_inside(const segment_ref *ref, size_t bytes)
 
 pen_status segment_map(const segment_ref *given, size_t bytes, void **data, pen_error *why)
 {
-    const segment_ref ref = *given; /* it may lie where a peer writes */
+    const segment_ref ref = *given; /* a peer may write to *given meanwhile */
     if (ref.pid <= 0 || ref.fd < 0 || !is_inside(&ref, bytes))
         return why_set(
             why, PEN_CORRUPT, "process %d names %zu bytes at %llu of a segment of %llu bytes",

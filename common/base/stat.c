@@ -1,4 +1,4 @@
-/* stat.c - the counters, all relaxed: each is true by itself, and none orders other memory. */
+/* stat.c - the counters, all relaxed: each is exact, none orders other memory. */
 #include "common/base/stat.h"
 
 #include "common/base/clock.h"
@@ -42,7 +42,7 @@ void stat_store(stat_set *set, stat_id id, uint64_t n)
 
 void stat_hold(stat_set *set, stat_id level, int64_t bytes)
 {
-    stat_add(set, level, (uint64_t)bytes); /* less is added modulo 2^64 */
+    stat_add(set, level, (uint64_t)bytes); /* negative: added modulo 2^64 */
     if (bytes <= 0) return;
     stat_max(set,
              level == STAT_PARAM_BYTES  ? STAT_PARAM_PEAK

@@ -66,7 +66,7 @@ typedef struct {
 } stat_row;
 extern const stat_row stat_rows[STAT_COUNT];
 
-/* Distributions: how often a value was at most so much, in powers of two.  Counted only while somebody may look. */
+/* Distributions: counts of values up to each power of two.  Counted only while watched. */
 /* clang-format off */
 #define STAT_SPREAD_LIST(X)                                                                            \
     X(STEP,       "step.seconds",      "seconds", "A step of this worker, from pen_step_begin() to the end of pen_step_end().") \
@@ -109,12 +109,12 @@ void stat_hold(stat_set *set, stat_id level, int64_t bytes);
 uint64_t stat_get(const stat_set *set, stat_id id);
 int stat_find(const char *name); /* -1 when unknown */
 
-/* Unless the set is watched, the first is 0 and asks no clock, and the other two do nothing. */
+/* While not watched, stat_begin() is 0 and reads no clock, and the other two do nothing. */
 uint64_t stat_begin(const stat_set *set);
 void stat_took(stat_set *set, stat_spread_id id, uint64_t begun); /* begun 0: nothing */
 void stat_observe(stat_set *set, stat_spread_id id, uint64_t value);
 
-/* What bucket i holds at most, in the row's unit; INFINITY for the last one. */
+/* Upper bound of bucket i, in the row's unit; INFINITY for the last one. */
 double stat_bound(stat_spread_id id, int i);
 double stat_sum(const stat_set *set, stat_spread_id id); /* likewise in the row's unit */
 

@@ -1,4 +1,4 @@
-/* trace.c - writing spans down, and the file they go to. */
+/* trace.c - records spans, and their file. */
 #include "common/base/trace_part.h"
 
 #include "common/base/hash.h"
@@ -26,9 +26,10 @@ const trace_row trace_rows[TRACE_KINDS] = {
 };
 /* clang-format on */
 
-/* The part of this process.  It stays mapped to the end: any thread may be in the middle of a record. */
+/* The part of this process.  Stays mapped to the end: any thread may be writing a record. */
 atomic_bool trace_flag;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows, and of new labels */
+static pthread_mutex_t lock =
+    PTHREAD_MUTEX_INITIALIZER; /* of the fields below, and of new labels */
 static trace_head *part;
 static int part_fd = -1;
 
@@ -39,15 +40,15 @@ typedef struct {
 
 static _Thread_local struct {
     trace_ring *ring;
-    bool has_none; /* there was no room */
+    bool has_none; /* no room for its ring */
     char name[TRACE_NAME_BYTES];
     int32_t role, rank;
     uint32_t n_marks;
     open_mark mark[MARKS_MAX];
 } me;
 
-/* ---- the clock that the scheduler tells ------------------------------------------------------ */
-static uint64_t wall_began_ns; /* what to add to this clock */
+/* ---- the scheduler's clock ------------------------------------------------------------------- */
+static uint64_t wall_began_ns; /* offset of this clock */
 
 static void look_at_wall(void)
 {
@@ -70,13 +71,13 @@ uint64_t trace_wall_ns(void)
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
-/* Room is taken at once: a page of a mapped file that finds the disk full kills the process. */
+/* Allocates the file at once: a full disk under a mapped page would kill the process. */
 static void *map_more(int fd, uint64_t at, uint64_t bytes)
 {
     struct rlimit bound;
     if (getrlimit(RLIMIT_FSIZE, &bound) == 0 && bound.rlim_cur != RLIM_INFINITY &&
         at + bytes > bound.rlim_cur) {
-        errno = EFBIG; /* asking for it would be answered by a signal */
+        errno = EFBIG; /* the call would raise a signal */
         return NULL;
     }
     const int error = posix_fallocate(fd, (off_t)at, (off_t)bytes);
@@ -97,8 +98,8 @@ static pen_status make_file(const char *file, const char *who, int32_t rank, int
     snprintf(path, sizeof path, "%.400s" TRACE_PARTS_SUFFIX, file);
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
         return why_set(why, PEN_STORE,
-                       "cannot make the folder %s for the timeline: %m; the setting trace names a "
-                       "file in a folder that is there",
+                       "cannot create the folder %s for the timeline: %m; set trace to a "
+                       "file in an existing folder",
                        path);
     snprintf(path, sizeof path, "%.400s" TRACE_PARTS_SUFFIX "/%s%s-%s-%d" TRACE_PART_SUFFIX, file,
              who, number, host, (int)getpid());
@@ -125,7 +126,7 @@ static void fill_head(trace_head *h, uint64_t events, pen_role role, int32_t ran
     h->own_offset_ns = (int64_t)wall_offset();
     if (gethostname(h->host, sizeof h->host - 1) != 0) h->host[0] = '\0';
     trace_clock_init(&h->clock);
-    memcpy(h->magic, TRACE_PART_MAGIC, sizeof h->magic); /* last: now it is one */
+    memcpy(h->magic, TRACE_PART_MAGIC, sizeof h->magic); /* last: marks it as complete */
 }
 
 static pen_status make_part(const char *file, uint64_t events, const char *who, pen_role role,
@@ -207,7 +208,7 @@ static uint32_t hash_of(const char *text)
     return h != 0 ? h : 1;
 }
 
-/* The place of that label, or the free one where it belongs; -1: there is neither. */
+/* The slot of the label, or a free slot for it; -1: neither. */
 static int find_label(uint32_t hash, const char *text)
 {
     for (uint32_t i = 0; i < TRACE_LABELS_MAX; i++) {
@@ -274,10 +275,9 @@ void trace_write(trace_kind kind, uint64_t begun_ns, uint64_t ended_ns, const tr
 static pen_status begin_mark(uint16_t label, const char *name, pen_error *why)
 {
     if (me.n_marks == MARKS_MAX)
-        return why_set(
-            why, PEN_WRONG_STATE,
-            "pen_mark('%.63s', 1): this thread has begun %d spans and ended none of them", name,
-            MARKS_MAX);
+        return why_set(why, PEN_WRONG_STATE,
+                       "pen_mark('%.63s', 1): this thread already has %d open spans", name,
+                       MARKS_MAX);
     me.mark[me.n_marks++] = (open_mark){clock_ns(&clock_real), label};
     return PEN_OK;
 }
@@ -288,7 +288,7 @@ static pen_status end_mark(uint16_t label, const char *name, pen_error *why)
     while (i > 0 && me.mark[i - 1].label != label) i--;
     if (i == 0)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_mark('%.63s', 0): this thread has begun no span of that name", name);
+                       "pen_mark('%.63s', 0): this thread has no open span of that name", name);
     const trace_event e = {.begun_ns = me.mark[i - 1].begun_ns,
                            .ended_ns = clock_ns(&clock_real),
                            .kind     = TRACE_MARK,
@@ -306,7 +306,7 @@ pen_status trace_mark(const char *name, bool begins, pen_error *why)
     return begins ? begin_mark(label, name, why) : end_mark(label, name, why);
 }
 
-/* ---- what the scheduler's says ------------------------------------------------------------- */
+/* ---- samples of the scheduler's clock -------------------------------------------------------- */
 void trace_clock_heard(uint64_t sent_ns, uint64_t theirs_ns, uint64_t heard_ns)
 {
     if (trace_on()) trace_clock_note(&part->clock, sent_ns, theirs_ns, heard_ns);

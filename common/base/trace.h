@@ -1,11 +1,10 @@
-/* trace.h - what this process did when, for a timeline: spans in rings of fixed size, in a file.
+/* trace.h - a timeline of this process: spans in rings of fixed size, in a file.
  *
- * DESIGN.  Each thread that has something to say gets a ring of its own in a file that the process maps
- * (layout: trace_part.h).  So writing down a span takes two looks at the clock and one record: no lock,
- * no system call; and what was written is in the file, whatever ends the process.  A ring that is full
- * loses its oldest records, which are counted.  `penstock trace merge` makes a timeline of the files of
+ * DESIGN.  Each recording thread gets its own ring in a file that the process maps (layout: trace_part.h).  A span
+ * costs two clock readings and one record: no lock, no system call; and records survive any death of the process.
+ * A full ring loses its oldest records, which are counted.  `penstock trace merge` makes a timeline of the files of
  * all processes.
- *   Off costs one load and a branch that is never taken at each place.
+ *   When off, each place costs one load and a branch never taken.
  */
 #ifndef COMMON_TRACE_H
 #define COMMON_TRACE_H
@@ -17,11 +16,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A SPAN is something a thread does: those of one thread nest.  A FLIGHT is something that is under way,
- * whatever its thread does meanwhile: several may overlap.  A MOMENT has no length. */
+/* A SPAN is work of a thread: spans of a thread nest.  A FLIGHT is an operation in progress: several may overlap.
+ * A MOMENT has no length. */
 typedef enum { TRACE_IS_SPAN, TRACE_IS_FLIGHT, TRACE_IS_MOMENT } trace_shape;
 
-/* What else its record says. */
+/* Further fields of its record. */
 enum { OF_STEP = 1, OF_SHARD = 2, OF_RANK = 4, OF_BYTES = 8 };
 
 /* clang-format off */
@@ -84,14 +83,14 @@ typedef struct {
 } trace_row;
 extern const trace_row trace_rows[TRACE_KINDS];
 
-typedef struct { /* what the kind has no use for is not looked at */
+typedef struct { /* fields unused by the kind are ignored */
     int64_t step;
     uint64_t bytes;
     int32_t shard, rank;
     const char *label; /* NULL: none; copied, the first 63 letters */
 } trace_note;
 
-/* Members beat at least so often while they are traced: the answers are what clocks are compared by. */
+/* While traced, members beat at least this often: the answers compare clocks. */
 enum { TRACE_BEAT_MS = 100, TRACE_NAME_BYTES = 64 };
 
 extern atomic_bool trace_flag;
@@ -109,7 +108,7 @@ static inline uint64_t trace_begin(void)
 
 void trace_write(trace_kind kind, uint64_t begun_ns, uint64_t ended_ns, const trace_note *note);
 
-/* From then until now; begun_ns 0: nothing. */
+/* Records from begun_ns until now; begun_ns 0: no effect. */
 static inline void trace_span(trace_kind kind, uint64_t begun_ns, const trace_note *note)
 {
     if (begun_ns != 0) trace_write(kind, begun_ns, clock_ns(&clock_real), note);
@@ -120,29 +119,28 @@ static inline void trace_moment(trace_kind kind, const trace_note *note)
     if (trace_on()) trace_write(kind, clock_ns(&clock_real), 0, note);
 }
 
-/* The program's own spans, in the calling thread.  INVALID_ARGUMENT: no such span is open in it, or the
- * name is none; WRONG_STATE: too many are open. */
+/* The program's own spans, in the calling thread.  INVALID_ARGUMENT: no such open span, or an invalid name;
+ * WRONG_STATE: too many open spans. */
 pen_status trace_mark(const char *name, bool begins, pen_error *why);
 
-/* Begins: this process writes FILE.parts/<who>-<rank>-<host>-<pid>.part from now to its end.  It has one
- * part, whoever asks first; a later call, with whatever file, changes nothing.  `events` is the room of
- * each ring, rounded up to a power of two.  STORE: the file cannot be made. */
+/* Starts tracing: this process writes FILE.parts/<who>-<rank>-<host>-<pid>.part until its end.  The first call
+ * decides; later ones have no effect.  `events` is the capacity of each ring, rounded up to a power of two.  STORE:
+ * the file cannot be made. */
 pen_status trace_open(const char *file, uint64_t events, const char *who, pen_role role,
                       int32_t rank, pen_error *why);
 
-/* Who this process turned out to be. */
+/* Sets the role, rank and job of this process. */
 void trace_who(pen_role role, int32_t rank, const char *job);
 
-/* What the calling thread is called, and whose it is where that is not the process's (role 0: it is). */
+/* Names the calling thread, and its role if not the process's (role 0). */
 void trace_thread(const char *name, pen_role role, int32_t rank);
 
-/* What the scheduler's clock said between two moments of this one's; by one thread of the process.  Nothing
- * when off. */
+/* Adds a reading of the scheduler's clock, taken between two moments of this clock; from one thread of the process.
+ * No effect when off. */
 void trace_clock_heard(uint64_t sent_ns, uint64_t theirs_ns, uint64_t heard_ns);
 void trace_clock_own(void); /* the scheduler itself */
 
-/* The clock that the scheduler tells: nanoseconds since 1970 as the system had it when this process first
- * asked, and steady from then on. */
+/* The scheduler's clock: nanoseconds since 1970 by the system clock at the first call, monotonic from then on. */
 uint64_t trace_wall_ns(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* trace_clock.c - the samples of a clock, and what they say of a moment. */
+/* trace_clock.c - clock samples, and the offset at a moment. */
 #include "common/base/trace_clock.h"
 
 #include <stdbool.h>
@@ -11,13 +11,13 @@ void trace_clock_init(trace_clock *c)
     c->window_began_ns = 0;
 }
 
-/* ---- taking ---------------------------------------------------------------------------------- */
+/* ---- samples --------------------------------------------------------------------------------- */
 static uint64_t apart(uint64_t a, uint64_t b)
 {
     return a < b ? b - a : a - b;
 }
 
-/* Where answers come less often than windows begin, those are as long as answers are apart. */
+/* Answers rarer than windows make the windows as long as their distance. */
 static void join_windows(trace_clock *c, uint32_t n)
 {
     const uint64_t apart_ns = (c->sample[n - 1].at_ns - c->sample[0].at_ns) / n;
@@ -61,21 +61,20 @@ void trace_clock_is(trace_clock *c, uint64_t at_ns, int64_t offset_ns)
     take(c, &s);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- offset ---------------------------------------------------------------------------------- */
 static uint64_t drift(uint64_t ns)
 {
     return ns / TRACE_CLOCK_DRIFT;
 }
 
-/* Each sample is looked at from both sides: what is carried along is how wrong the best one so far would
- * be here. */
+/* Checks each sample from both sides, carrying the error of the best sample so far. */
 uint32_t trace_clock_prune(trace_clock_sample *sample, uint32_t n)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < n; i++) {
         const trace_clock_sample s = sample[i];
         const trace_clock_sample *last;
-        if (kept > 0 && s.at_ns <= sample[kept - 1].at_ns) continue; /* it cannot be */
+        if (kept > 0 && s.at_ns <= sample[kept - 1].at_ns) continue; /* impossible */
         while (kept > 0 && (last = &sample[kept - 1],
                             last->error_ns > s.error_ns + drift(s.at_ns - last->at_ns)))
             kept--;
@@ -114,7 +113,7 @@ uint64_t trace_clock_error(const trace_clock_sample *sample, uint32_t n, uint64_
                            uint64_t ended_ns)
 {
     uint64_t most = 0;
-    if (n == 1 && sample[0].error_ns == 0) return 0; /* it is the clock itself */
+    if (n == 1 && sample[0].error_ns == 0) return 0; /* the scheduler's own clock */
     for (uint32_t i = 0; i < n; i++) {
         uint64_t wrong = sample[i].error_ns;
         if (i == 0 && begun_ns < sample[0].at_ns) wrong += drift(sample[0].at_ns - begun_ns);

@@ -1,12 +1,11 @@
-/* trace_clock.h - how far this process's clock is from the scheduler's: pure arithmetic.
+/* trace_clock.h - the offset of this process's clock from the scheduler's: pure arithmetic.
  *
- * DESIGN.  A beat leaves at `sent` and its answer comes at `heard`, by this clock; the answer says what
- * the scheduler's clock was in between.  So theirs - (sent + heard) / 2 is the distance, wrong by half
- * the round trip at most, however unequal the two ways were.  Of each window of time the shortest round
- * trip is kept, for queues only ever make it longer; when the table is full, windows are joined in
- * pairs.  Clocks of two hosts run apart by up to TRACE_CLOCK_DRIFT, so a sample says something of other
- * moments too: one that a neighbour knows better is thrown away.  Between those that are left the
- * distance is a straight line: spans of one thread stay in order and nest as they did.
+ * DESIGN.  A beat leaves at `sent` and its answer arrives at `heard`, by this clock; the answer has the scheduler's
+ * clock in between.  So theirs - (sent + heard) / 2 is the offset, wrong by at most half the round trip, however
+ * asymmetric the paths are.  Each window of time keeps its shortest round trip, as queues only lengthen it; when
+ * the table is full, windows are joined in pairs.  Clocks of two hosts drift by up to TRACE_CLOCK_DRIFT, so a
+ * sample also bounds other moments: one that a neighbour bounds better is dropped.  Between the rest the offset is
+ * interpolated: spans of a thread stay in order and nested.
  */
 #ifndef COMMON_TRACE_CLOCK_H
 #define COMMON_TRACE_CLOCK_H
@@ -17,13 +16,13 @@
 enum {
     TRACE_CLOCK_SAMPLES   = 1024,
     TRACE_CLOCK_WINDOW_MS = 250,
-    TRACE_CLOCK_DRIFT     = 10000 /* two clocks part by one nanosecond in so many: 100 ppm */
+    TRACE_CLOCK_DRIFT     = 10000 /* two clocks drift by one nanosecond in this many: 100 ppm */
 };
 
 typedef struct {
     uint64_t at_ns;    /* this clock */
     int64_t offset_ns; /* to be added to it */
-    uint64_t error_ns; /* at most so wrong */
+    uint64_t error_ns; /* maximum error */
 } trace_clock_sample;
 
 typedef struct { /* lies in a file that another process may read; one thread writes */
@@ -34,19 +33,19 @@ typedef struct { /* lies in a file that another process may read; one thread wri
 
 void trace_clock_init(trace_clock *c);
 
-/* A round trip; what cannot be (heard < sent) is not taken. */
+/* Adds a round trip; ignores impossible ones (heard < sent). */
 void trace_clock_note(trace_clock *c, uint64_t sent_ns, uint64_t theirs_ns, uint64_t heard_ns);
 
-/* This clock is the one that others are told: it is never wrong. */
+/* This is the scheduler's own clock: never wrong. */
 void trace_clock_is(trace_clock *c, uint64_t at_ns, int64_t offset_ns);
 
-/* Those of n samples, ascending in time, that no other one makes needless; in place.  Returns how many. */
+/* Keeps those of n samples, ascending in time, that no other one makes redundant; in place.  Returns their number. */
 uint32_t trace_clock_prune(trace_clock_sample *sample, uint32_t n);
 
 /* Of pruned samples, n > 0. */
 int64_t trace_clock_offset(const trace_clock_sample *sample, uint32_t n, uint64_t at_ns);
 
-/* How wrong trace_clock_offset() may be anywhere from begun_ns to ended_ns. */
+/* Maximum error of trace_clock_offset() from begun_ns to ended_ns. */
 uint64_t trace_clock_error(const trace_clock_sample *sample, uint32_t n, uint64_t begun_ns,
                            uint64_t ended_ns);
 

@@ -1,7 +1,7 @@
 /* trace_part.h - the file of one process: a head, then rings.  Written by trace.c, read by cli/trace/.
  *
- * Numbers as the machine has them: a part is read on the machine that wrote it, or one like it.  A
- * reader believes nothing in it: the process may have died in the middle of a record.
+ * Native byte order: a part is read on the machine that wrote it, or one like it.  A reader trusts nothing in it:
+ * the process may have died while writing a record.
  */
 #ifndef COMMON_TRACE_PART_H
 #define COMMON_TRACE_PART_H
@@ -36,9 +36,9 @@ typedef struct {
 } trace_label;
 
 typedef struct {           /* padded to a page; trace_event[ring_events] follows */
-    atomic_ullong written; /* ever; the newest is at (written - 1) % ring_events */
+    atomic_ullong written; /* in total; the newest is at (written - 1) % ring_events */
     int32_t role, rank;    /* role 0: the process's */
-    int32_t thread;        /* the system's number of it */
+    int32_t thread;        /* the system's thread id */
     char name[TRACE_NAME_BYTES];
 } trace_ring;
 
@@ -49,7 +49,7 @@ typedef struct {
     atomic_uint n_rings;
     atomic_int role, rank;
     int32_t pid;
-    int64_t own_offset_ns;            /* to the wall clock, when nobody was heard */
+    int64_t own_offset_ns;            /* to the wall clock, without answers of the scheduler */
     atomic_ullong unwritten, unnamed; /* records without a ring; labels without room */
     char host[TRACE_NAME_BYTES], job[TRACE_NAME_BYTES];
     trace_clock clock;

@@ -37,7 +37,7 @@ static bool name_in_home(char path[USER_FOLDER_BYTES])
     return format(path, cache, name);
 }
 
-/* Only where it is not the one that was given. */
+/* Only if it differs from the given one. */
 static bool name_in_usual_runtime(char path[USER_FOLDER_BYTES])
 {
     const char *runtime = config_env("XDG_RUNTIME_DIR");
@@ -47,7 +47,7 @@ static bool name_in_usual_runtime(char path[USER_FOLDER_BYTES])
            format(path, usual, "penstock");
 }
 
-/* False: there is no such place. */
+/* False: no such folder. */
 static bool name_of(int place, char path[USER_FOLDER_BYTES])
 {
     const char *runtime = config_env("XDG_RUNTIME_DIR");
@@ -84,7 +84,7 @@ pen_status user_folder(char path[USER_FOLDER_BYTES], pen_error *why)
         if (found == USABLE) return PEN_OK;
         if (found == OPEN_TO_OTHERS)
             return why_set(why, PEN_STORE,
-                           "the folder %s is open to others (mode %04o): look at what is in it, "
+                           "the folder %s is open to others (mode %04o): check its contents, "
                            "then chmod 700 it or remove it",
                            path, (unsigned)mode);
         const size_t n = strlen(tried);
@@ -93,8 +93,8 @@ pen_status user_folder(char path[USER_FOLDER_BYTES], pen_error *why)
     }
     path[0] = '\0';
     return why_set(why, PEN_STORE,
-                   "no folder for the keys of this user's jobs: %s; set XDG_RUNTIME_DIR to a "
-                   "folder of yours",
+                   "no folder for the keys of this user's jobs: %s; set XDG_RUNTIME_DIR to "
+                   "your own folder",
                    tried);
 }
 

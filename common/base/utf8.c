@@ -56,7 +56,7 @@ pen_status utf8_check(const char *name, const char *text, pen_error *why)
     snprintf(copy, sizeof copy, "%s", text);
     utf8_clean(copy, sizeof copy);
     return why_set(why, PEN_BAD_SETTING,
-                   "%s '%s' has bytes that are not UTF-8, or control characters (shown as '?'); "
-                   "give it another name",
+                   "%s '%s' contains invalid UTF-8 or control characters (shown as '?'); "
+                   "choose another name",
                    name, copy);
 }

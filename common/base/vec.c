@@ -21,7 +21,7 @@ bool vec_room(void *array, size_t *capacity, size_t n, size_t row_bytes)
     return true;
 }
 
-/* There is room for the next power of two, as long as only this function made it. */
+/* The capacity is the next power of two if only this function grew the array. */
 bool vec_more(void *array, size_t n, size_t row_bytes)
 {
     size_t capacity = n;

@@ -8,7 +8,7 @@ pen_status why_setv(pen_error *why, pen_status status, const char *format, va_li
 {
     if (why == NULL) return status;
 
-    /* Apart first: the arguments may point into *why, when a sentence is put around another. */
+    /* Formats into a copy: the arguments may point into *why, when a sentence wraps another. */
     char text[sizeof why->text];
     int length = vsnprintf(text, sizeof text, format, args);
     if (length < 0) text[0] = '\0';

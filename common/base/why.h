@@ -1,8 +1,8 @@
-/* why.h - one failure, told as a sentence with a machine-readable culprit.
+/* why.h - one failure: a sentence and a machine-readable culprit.
  *
- * Every function of ours that can fail for a reason worth telling takes a `pen_error *why` as its
- * last argument and returns the status it wrote there.  The first function that recognises a
- * failure writes it; functions that pass it on leave it alone.
+ * Every function of ours that can fail for a reportable reason takes a `pen_error *why` as its last argument and
+ * returns the status it wrote there.  The first function that recognises a failure writes it; callers pass it on
+ * unchanged.
  */
 #ifndef COMMON_WHY_H
 #define COMMON_WHY_H

@@ -73,7 +73,7 @@ static pen_status open_all(server *s, pen_error *why)
     s->loop = loop_create(why);
     if (s->loop == NULL) return PEN_NO_MEMORY;
     if (getrandom(&s->nonce, sizeof s->nonce, 0) != (ssize_t)sizeof s->nonce)
-        return why_set(why, PEN_INTERNAL, "the system gives no random numbers: %m");
+        return why_set(why, PEN_INTERNAL, "cannot read random numbers: %m");
     pen_status status = PEN_OK;
     if (!s->settings.fresh)
         status = store_thread_find(s->settings.store, s->snapshot, SERVER_SNAPSHOTS_MAX,
@@ -112,7 +112,7 @@ pen_status server_serve(server *s, pen_error *why)
 {
     loop_run(s->loop);
     for (uint32_t i = 0; i < s->settings.shards; i++) server_shard_stop(&s->shard[i]);
-    store_thread_stop(s->store); /* parts whose cuts are all here are written */
+    store_thread_stop(s->store); /* complete parts are still written */
     s->store = NULL;
     if (s->status == PEN_OK) server_control_leave(s);
     if (s->status != PEN_OK && why != NULL) *why = s->why;
@@ -128,8 +128,7 @@ void server_close(server *s)
     store_thread_stop(s->store);
     s->store     = NULL;
     s->has_ended = true;
-    /* Tasks that were posted last own memory: shards' first, for theirs may lead to some of main's.
-     */
+    /* Tasks that are left own memory. Shards' tasks first: they may post more to main. */
     for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
         server_shard_drain(&s->shard[i]);
     if (s->loop != NULL) loop_turn(s->loop, 0);

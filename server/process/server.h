@@ -1,12 +1,11 @@
 /* server.h - a server process: shards on threads, a control plane, a store.
  *
  * DESIGN.  Threads, and what each owns:
- *   main    (who called server_serve) the connection to the scheduler, the plan, the end of it all
+ *   main    (the caller of server_serve) connection to the scheduler, plan, shutdown
  *   shard   one each: a loop, a listening endpoint, one shard (server/shard/shard.h)
- *   store   LMDB, and everything that takes long: making memory for a plan, restoring, writing
- * snapshots They share nothing but counters, and the plan, which nobody writes; between them go
- * loop_post() and bufs.  Main never waits for a disk, so its heartbeats are evidence of life and not
- * of a fast disk.
+ *   store   LMDB and everything slow: allocating for a plan, restoring, writing snapshots
+ * They share only counters and the plan, which is read-only, and talk through loop_post() and bufs.  Main never waits
+ * for a disk, so a slow disk never delays its heartbeats.
  */
 #ifndef SERVER_H
 #define SERVER_H
@@ -15,13 +14,13 @@
 
 typedef struct server server;
 
-/* Listens, reads which snapshots there are, starts the threads.  Settings are copied.
- * Errors  UNREACHABLE  no address to listen at.   STORE  the directory cannot be used.   NO_MEMORY
+/* Listens, reads the list of snapshots, starts the threads.  Settings are copied.
+ * Errors  UNREACHABLE  cannot listen.   STORE  unusable directory.   NO_MEMORY
  */
 pen_status server_open(const server_settings *settings, server **s, pen_error *why);
 
-/* Serves one job to its end.  PEN_OK: the scheduler said STOP, or server_leave() was called; else
- * *why is the verdict, or the sentence about a lost scheduler (PEER_LOST) or store. */
+/* Serves one job to its end.  PEN_OK: the scheduler sent STOP, or server_leave() was called. Otherwise *why is the
+ * verdict, or describes the lost scheduler (PEER_LOST) or the failed store. */
 pen_status server_serve(server *s, pen_error *why);
 
 void server_leave(server *s); /* any thread, and from a signal handler */

@@ -1,4 +1,4 @@
-/* server_control.c - the connection to the scheduler: joining, beating, and what it says. */
+/* server_control.c - the connection to the scheduler: joining, heartbeats, commands. */
 #include "server/process/server_state.h"
 
 #include "common/base/config.h"
@@ -13,13 +13,12 @@
 #include <unistd.h>
 
 enum {
-    PATIENCE_MS = 1000,
-    LAUNCHED_MS =
-        5000, /* the same, where whoever launches servers has started the scheduler before */
+    PATIENCE_MS     = 1000,
+    LAUNCHED_MS     = 5000, /* the same, when the launcher starts the scheduler first */
     DRAIN_MESSAGES  = 64,
     ARENA_BYTES_MAX = 32 << 20,
     LINGER_MS       = 1000,
-    LATE_KEY        = 0x536e /* of what is logged once a minute */
+    LATE_KEY        = 0x536e /* key of lines logged once a minute */
 };
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -33,7 +32,7 @@ static void send_to_scheduler(void *user, const wire_control *message)
         return;
     }
     (void)lifeline_send(s->scheduler, s->out.data, s->out.size,
-                        NULL); /* what is lost is said again */
+                        NULL); /* a lost message is sent again */
 }
 
 static void fill_hello(void *user, wire_control *c)
@@ -85,10 +84,10 @@ static void waiting(void *user, uint64_t left_ms)
     server *s                = user;
     const server_settings *o = &s->settings;
     (void)left_ms;
-    log_notice("waiting for the scheduler, which is to be at %s, for %.3g s at most%s",
-               s->member.scheduler, (double)o->init_timeout_ms / 1000,
+    log_notice("waiting for the scheduler at %s, up to %.3g s%s", s->member.scheduler,
+               (double)o->init_timeout_ms / 1000,
                own_address_is_here(o->master_addr)
-                   ? "; here that name is loopback, this machine itself: say its address"
+                   ? "; on this machine that name means loopback; use its address"
                    : "");
 }
 
@@ -96,7 +95,7 @@ static void unanswered(void *user, pen_error *why)
 {
     server *s = user;
     why_set(why, PEN_UNREACHABLE,
-            "the scheduler at %s has not answered for %.3g s; start it there, or say where it is "
+            "the scheduler at %s has not answered for %.3g s; start it there, or set its address "
             "with --master-addr and --master-port; `penstock doctor --master-addr %.200s` tests "
             "the way",
             s->member.scheduler, (double)s->settings.init_timeout_ms / 1000,
@@ -118,7 +117,7 @@ static void on_welcome(void *user, const wire_control *c, bool is_first)
 static void on_epoch(void *user, const wire_control *c)
 {
     server *s = user;
-    (void)c; /* its lists are in an arena that the next message resets */
+    (void)c; /* its lists lie in an arena; the next message resets it */
     if (!s->has_ended) server_epoch_take(s, s->event->head, s->event->head_size);
 }
 
@@ -197,7 +196,7 @@ static void begin_membership(server *s)
     membership_init(&s->member, &setup, &actions, s, loop_now_ms(s->loop));
 }
 
-/* ---- who owes what --------------------------------------------------------------------------- */
+/* ---- owed pushes ----------------------------------------------------------------------------- */
 static void answer_enquiry(server *s)
 {
     wire_control c           = {.kind = WIRE_MISSING};
@@ -263,7 +262,7 @@ void server_part_written(void *user)
     free(part->shard);
 }
 
-/* The newest complete one never goes. */
+/* The newest complete one is never removed. */
 static void make_room(server *s, int64_t gone)
 {
     if (s->n_snapshots < 2 || s->snapshot[0] != gone) return;
@@ -271,8 +270,8 @@ static void make_room(server *s, int64_t gone)
     store_thread_make_room(s->store, s->snapshot, s->n_snapshots, s->n_servers);
 }
 
-/* Parts of older snapshots go only when a newer one is known to be whole everywhere; and this part at once when that
- * one never will be. */
+/* Removes parts of older snapshots once a newer one is complete on all servers, and this part at once if that one
+ * can no longer become complete. */
 static void on_snapshot_done(server *s, const wire_control *c)
 {
     const uint32_t keep = (uint32_t)s->settings.snapshot_keep;
@@ -315,7 +314,7 @@ static void receive(server *s, const transport_event *event)
     if (wire_control_decode(event->head, event->head_size, s->arena, &c, &why) != PEN_OK) {
         stat_add(&s->stats, STAT_REFUSED, 1);
         if (log_allowed(0))
-            log_warning("a message from %s was refused: %s", s->scheduler_address, why.text);
+            log_warning("refused a message from %s: %s", s->scheduler_address, why.text);
         return;
     }
     if (c.kind == WIRE_BEAT_ACK && c.u.beat_ack.seq == s->member.beats && s->beat_ns != 0)
@@ -329,7 +328,7 @@ static void receive(server *s, const transport_event *event)
     case WIRE_NOTICE: log_notice("%s", c.u.notice.text); break;
     case WIRE_COMMAND: on_command(s, &c); break;
     case WIRE_STOP: server_end(s, NULL); break;
-    default: break; /* for others */
+    default: break; /* not for servers */
     }
 }
 
@@ -345,9 +344,9 @@ static bool drain(void *user)
         if (event.kind == TRANSPORT_MESSAGE) receive(s, &event);
         if (event.kind == TRANSPORT_UP) membership_up(&s->member, now);
         if (event.kind == TRANSPORT_DOWN) membership_down(&s->member, now);
-        /* one attempt may meet a scheduler that is just closing */
+        /* a single attempt may meet a closing scheduler */
         if (event.kind == TRANSPORT_REFUSED && s->n_refused++ > 0 && log_allowed(1))
-            log_warning("no scheduler at %s so far: %s", s->scheduler_address, event.note);
+            log_warning("no scheduler at %s yet: %s", s->scheduler_address, event.note);
         buf_release(event.body);
     }
     if (n > 0) server_control_after(s);
@@ -357,7 +356,7 @@ static bool drain(void *user)
 /* ---- life ------------------------------------------------------------------------------------ */
 void server_control_leave(server *s)
 {
-    s->has_ended = true; /* its threads have gone: what comes now is nobody's */
+    s->has_ended = true; /* its threads have ended: later messages have no receiver */
     if (membership_is_over(&s->member)) return;
     membership_leave(&s->member, loop_now_ms(s->loop));
     server_control_after(s);

@@ -1,5 +1,4 @@
-/* server_epoch.c - the main thread's view of epochs: which shards are to be here, in what role, and the
- * sealing between two epochs. */
+/* server_epoch.c - epochs in the main thread: this server's shards and their roles, and sealing between two epochs. */
 #include "server/process/server_state.h"
 
 #include "common/base/log.h"
@@ -18,7 +17,7 @@ static void no_memory(server *s, const char *what)
 }
 
 /* ---- the table of copies --------------------------------------------------------------------- */
-/* Of the record; before the first that has one, of the plan. */
+/* From the view; before the first view, from the plan. */
 static const wire_replica *table_of(const server *s, uint32_t *n)
 {
     const wire_control *first = s->plan != NULL ? &s->plan->message : NULL;
@@ -75,7 +74,8 @@ static wire_member *copy_workers(const server *s)
 {
     const uint32_t n    = s->record.u.epoch.n_workers;
     wire_member *worker = calloc(n + 1, sizeof *worker);
-    for (uint32_t i = 0; worker != NULL && i < n; i++) /* names lie in an arena; shards need none */
+    for (uint32_t i = 0; worker != NULL && i < n;
+         i++) /* names lie in an arena and shards need none */
         worker[i] = (wire_member){.role        = PEN_WORKER,
                                   .rank        = s->record.u.epoch.worker[i].rank,
                                   .node        = s->record.u.epoch.worker[i].node,
@@ -131,12 +131,12 @@ static void tell_store(server *s)
 
 static void tell_places(server *s, server_rooms *fresh)
 {
-    if (s->has_ended) return; /* tasks that were posted before are still run, for what they own */
+    if (s->has_ended) return; /* tasks posted earlier still run, to free what they own */
     tell_store(s);
     for (uint32_t i = 0; i < s->settings.shards; i++) {
         server_news *news = new_news(s, i, fresh != NULL ? fresh->n : 0);
         if (news == NULL) {
-            no_memory(s, "telling a shard who is in the job");
+            no_memory(s, "telling a shard its members");
             return;
         }
         hand_fresh(news, fresh);
@@ -149,14 +149,14 @@ static void cannot_be(server *s, const wire_replica *r)
 {
     pen_error why;
     why_set(&why, PEN_INTERNAL,
-            "epoch %" PRIu64 " says that server %d has shard %u as its %s, and it has never had it",
+            "epoch %" PRIu64 ": server %d should have shard %u as its %s, but never had it",
             s->record.u.epoch.epoch, s->rank, r->shard,
             r->role == WIRE_PRIMARY ? "primary" : "backup");
     why_culprit(&why, PEN_SERVER, s->rank, -1, NULL);
     server_report(s, &why);
 }
 
-/* Learners are made empty; whatever else is to be here, is. */
+/* Learners start empty; every other shard is here already. */
 static void make_learners(server *s)
 {
     uint32_t n;
@@ -215,7 +215,7 @@ void server_made(void *user)
     }
     for (uint32_t i = 0; i < r->n; i++)
         s->presence[r->row[i].shard] = is_wanted(s, &r->row[i]) ? SERVER_HERE : SERVER_ABSENT;
-    tell_places(s, r); /* those that are not wanted any more are dropped there */
+    tell_places(s, r); /* shards that left are dropped there */
     server_rooms_destroy(r);
 }
 
@@ -226,7 +226,7 @@ void server_epoch_take(server *s, const void *head, size_t size)
     pen_error why;
     wire_control record;
     if (arena == NULL || wire_control_decode(head, size, arena, &record, &why) != PEN_OK) {
-        wire_arena_destroy(arena); /* it is sent again with the next HELLO */
+        wire_arena_destroy(arena); /* the next HELLO asks for it again */
         return;
     }
     wire_arena_destroy(s->record_arena);
@@ -262,7 +262,7 @@ static bool has_reached(const server *s)
 
 void server_epoch_plan(server *s, const void *head, size_t size)
 {
-    if (s->plan != NULL) { /* asked again after a reconnect */
+    if (s->plan != NULL) { /* sent again after a reconnect */
         if (has_reached(s)) say_ready(s);
         return;
     }
@@ -317,7 +317,7 @@ void server_prepared(void *user)
     s->is_ready = true;
     forget_gone(s);
     make_learners(s);
-    tell_places(s, p->rooms); /* READY follows when they have reached the copies of their shards */
+    tell_places(s, p->rooms); /* READY follows once they reached the copies of their shards */
 }
 
 void server_place_reached(void *user)
@@ -343,7 +343,7 @@ void server_sealed(void *user)
     server_place_sealed *told = user;
     server *s                 = told->server;
     if (membership_sealed(&s->member, told->term, told->epoch, told->report, told->n) != PEN_OK)
-        no_memory(s, "what a sealed shard reports");
+        no_memory(s, "the report of a sealed shard");
     free(told);
 }
 

@@ -1,4 +1,4 @@
-/* server_hosted.c - the shards of one thread: what an epoch makes of them, sealing, questions. */
+/* server_hosted.c - the shards of one thread: new epochs, sealing, questions. */
 #include "server/process/server_state.h"
 
 #include "common/base/log.h"
@@ -10,7 +10,7 @@
 
 enum {
     NUDGE_MS     = 200,
-    SEAL_WAIT_MS = 200 /* so long a copy is given to take in what its primary had sent */
+    SEAL_WAIT_MS = 200 /* time for a copy to take in what its primary sent */
 };
 
 void server_shard_forget(server_shard *s)
@@ -56,7 +56,7 @@ static void drop_absent(server_shard *s, const server_news *n)
             i++;
             continue;
         }
-        log_info("shard %u is not here any more", s->hosted[i]->number);
+        log_info("shard %u has left this server", s->hosted[i]->number);
         server_hosted_destroy(s->hosted[i]);
         s->hosted[i] = s->hosted[--s->n_hosted];
     }
@@ -115,7 +115,7 @@ void server_shard_news(void *user)
 static void tell_sealed(server_shard *s)
 {
     server_place_sealed *told = malloc(sizeof *told + s->n_hosted * sizeof *told->report);
-    if (told == NULL) return; /* it is asked again */
+    if (told == NULL) return; /* SEAL comes again */
     *told = (server_place_sealed){
         .server = s->server, .term = s->seal_term, .epoch = s->seal_epoch, .n = s->n_hosted};
     for (uint32_t i = 0; i < s->n_hosted; i++) told->report[i] = s->hosted[i]->report;
@@ -129,7 +129,7 @@ static void seal_one(server_shard *s, server_hosted *h)
     shard_seal(h->shard, s->seal_term, s->seal_epoch, &h->report);
 }
 
-/* Primaries at once: then they tell their copies that there is no more to come. */
+/* Primaries first: they tell their copies that nothing more comes. */
 void server_shard_try_seal(server_shard *s, bool is_late)
 {
     bool all = true;

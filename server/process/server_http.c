@@ -1,4 +1,4 @@
-/* server_http.c - what a server shows over HTTP: its counters, and whether it serves. */
+/* server_http.c - a server over HTTP: its counters and readiness. */
 #include "server/process/server_state.h"
 
 #include "common/net/watch.h"
@@ -20,14 +20,14 @@ static bool is_making(const server *s)
     return false;
 }
 
-/* The scheduler knows it, and what is to be here is here. */
+/* Ready: the scheduler knows it, and its shards are here. */
 static bool is_ready(void *user, char *why, size_t size)
 {
     const server *s = user;
     if (s->member.incarnation == 0)
         snprintf(why, size, "the scheduler has not answered yet");
     else if (!s->is_ready)
-        snprintf(why, size, "server %d waits for the model, or reads it", s->rank);
+        snprintf(why, size, "server %d is waiting for the model or loading it", s->rank);
     else if (is_making(s))
         snprintf(why, size, "server %d is making room for a shard", s->rank);
     else

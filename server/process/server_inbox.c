@@ -1,7 +1,7 @@
-/* server_inbox.c - main takes in what other threads have to say. */
+/* server_inbox.c - main handles the events of other threads. */
 #include "server/process/server_state.h"
 
-/* The scheduler decides what a failure means for the others; its verdict ends this server, too. */
+/* The scheduler decides what a failure means for the others; its verdict ends this server too. */
 static void failed(server *s, const pen_error *error)
 {
     const wire_control c = {.kind = WIRE_FAILURE, .u.verdict = *error};
@@ -20,7 +20,7 @@ static void unreached(server *s, const server_unreached *u)
     server_send(s, &c);
 }
 
-/* The first cut of a step is the sign for shards that get none by themselves. */
+/* The first cut of a step triggers the idle shards, which get no gradient. */
 static void cut_begun(server *s, int64_t step)
 {
     for (uint32_t i = 0; i < s->settings.shards && !s->has_ended; i++) {

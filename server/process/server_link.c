@@ -1,5 +1,4 @@
-/* server_link.c - connections of one thread to threads of other servers, for the logs of its shards.
- */
+/* server_link.c - one thread's connections to other servers, for the logs of its shards. */
 #include "server/process/server_state.h"
 
 #include "common/base/list.h"
@@ -19,7 +18,7 @@ struct server_link {
     transport *transport;
     reach reach;
     bool is_needed;
-    loop_timer again; /* it was full */
+    loop_timer again; /* after a full queue */
 };
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -46,7 +45,7 @@ static void receive(server_link *l, const transport_event *event)
     if (wire_data_decode(event->head, event->head_size, s->arena, &d, &why) != PEN_OK) {
         stat_add(&s->server->stats, STAT_REFUSED, 1);
         if (log_allowed((uint64_t)s->index << 32 | (uint32_t)l->server | 1u << 31))
-            log_warning("a frame from server %d was refused: %s", l->server, why.text);
+            log_warning("refused a frame from server %d: %s", l->server, why.text);
         return;
     }
     server_hosted *h = server_shard_find(s, d.shard);
@@ -96,17 +95,17 @@ bool server_link_send(server_link *l, const wire_data *d, buf *payload)
     return false;
 }
 
-/* ---- who cannot be reached ------------------------------------------------------------------- */
+/* ---- unreachable servers --------------------------------------------------------------------- */
 static void tell_unreached(const server_link *l, const char *words)
 {
     server_unreached u = {.rank = l->server};
     snprintf(u.address, sizeof u.address, "%s", l->address);
     snprintf(u.words, sizeof u.words, "%s", words);
     (void)server_tell_main(l->place->server, SERVER_UNREACHED, &u,
-                           sizeof u); /* or it is told again */
+                           sizeof u); /* if lost, it is sent again */
 }
 
-/* A link that was there once is not watched: a copy that is silent is suspected, and the job goes on without it. */
+/* A link that worked once is not watched: a silent copy becomes suspect, and the job goes on without it. */
 static void look(void *user)
 {
     server_shard *s    = user;
@@ -151,7 +150,7 @@ static server_link *open_link(server_shard *s, const char *address)
     if (transport_dial(address, &options, &l->transport, &why) == PEN_OK &&
         loop_add(s->loop, transport_poll_fd(l->transport), drain, l, &why) == PEN_OK)
         return l;
-    log_warning("no connection to another server at %s: %s", address, why.text);
+    log_warning("cannot connect to the server at %s: %s", address, why.text);
     transport_close(l->transport, 0);
     free(l);
     return NULL;

@@ -1,4 +1,4 @@
-/* server_settings.c - what some settings mean together. */
+/* server_settings.c - checks that combine several settings. */
 #include "server/process/server_state.h"
 
 #include "common/base/utf8.h"
@@ -22,7 +22,7 @@ pen_status server_settings_check(const server_settings *s, pen_error *why)
     if (utf8_check("job", s->job, why) != PEN_OK) return PEN_BAD_SETTING;
     if (!needs_files(s) || folder_of(s)[0] != '\0') return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
-                   "%s=nvme needs a folder on a disk: give it with offload_path, or give a store",
+                   "%s=nvme needs a folder on a disk; set offload_path or store",
                    s->offload_optimizer == OFFLOAD_NVME ? "offload_optimizer" : "offload_param");
 }
 

@@ -1,4 +1,4 @@
-/* server_settings.h - what a server reads; each is described in proto/settings.h. */
+/* server_settings.h - the settings of a server; proto/settings.h describes each. */
 #ifndef SERVER_SETTINGS_H
 #define SERVER_SETTINGS_H
 
@@ -20,7 +20,7 @@ typedef struct {
 
 extern const config_row server_settings_rows[];
 
-/* BAD_SETTING and a sentence when some of them make no sense together. */
+/* BAD_SETTING with a sentence if some contradict each other. */
 pen_status server_settings_check(const server_settings *s, pen_error *why);
 
 #endif

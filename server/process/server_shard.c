@@ -1,5 +1,4 @@
-/* server_shard.c - a thread that has shards: bytes to structs and back, and what the socket could not
- * take. */
+/* server_shard.c - a thread with shards: decodes and encodes messages, queues what a socket cannot take. */
 #include "server/process/server_state.h"
 
 #include "common/base/fp_env.h"
@@ -12,12 +11,12 @@
 #include <string.h>
 
 enum {
-    DRAIN_MESSAGES  = 64, /* then answers are flushed */
+    DRAIN_MESSAGES  = 64, /* before answers are flushed */
     ARENA_BYTES_MAX = 32 << 20,
-    UNSENT_MAX      = 4096, /* beyond: dropped, workers ask again */
+    UNSENT_MAX      = 4096, /* beyond: dropped; workers ask again */
     RETRY_MS        = 1,
-    QUEUE_BYTES = 1 << 30, /* that wait for or from one peer, besides four times the parameters */
-    LINGER_MS   = 1000
+    QUEUE_BYTES     = 1 << 30, /* queued for or from one peer, beside four times the parameters */
+    LINGER_MS       = 1000
 };
 
 struct server_unsent {
@@ -67,7 +66,7 @@ static void drop_unsent(server_shard *s, server_unsent *u)
     s->n_unsent--;
 }
 
-/* In order per peer: once a peer is full, the rest of its messages wait too. */
+/* Keeps the order per peer: once a peer is full, its later messages wait too. */
 static void retry(void *user)
 {
     server_shard *s = user;
@@ -98,7 +97,7 @@ static void send_data(server_shard *s, uint32_t peer, const wire_data *d, buf *p
     if (hand_over(s, peer, s->out.data, s->out.size, payload) == PEN_AGAIN) keep(s, peer, payload);
 }
 
-/* ---- what a shard asks of its thread --------------------------------------------------------- */
+/* ---- what a shard needs from its thread ------------------------------------------------------ */
 static void send_for(void *user, uint32_t peer, const wire_data *d, buf *payload)
 {
     send_data(((server_hosted *)user)->place, peer, d, payload);
@@ -167,7 +166,7 @@ static void refused(server_shard *s, uint32_t peer, const char *from, const char
     char culprit[TRANSPORT_CULPRIT_BYTES];
     stat_add(&s->server->stats, STAT_REFUSED, 1);
     transport_culprit(peer, from, culprit);
-    if (transport_log_allowed(s->endpoint, peer)) log_warning("%s was refused: %s", culprit, what);
+    if (transport_log_allowed(s->endpoint, peer)) log_warning("refused %s: %s", culprit, what);
 }
 
 static void not_here(server_shard *s, uint32_t peer, const wire_data *d)
@@ -185,7 +184,7 @@ static void not_here(server_shard *s, uint32_t peer, const wire_data *d)
                               .chunk  = d->chunk,
                               .seq    = d->seq,
                               .status = PEN_AGAIN,
-                              .text   = "this shard is not here, or not yet"};
+                              .text   = "this shard is not on this server, or not yet"};
     send_data(s, peer, &answer, NULL);
 }
 
@@ -211,7 +210,7 @@ static void give(server_hosted *h, const transport_event *event, const wire_data
                              .bytes = d->payload_bytes});
 }
 
-/* Who holds the key of one rank is heard as no other; a server's speaks of copies alone. */
+/* The key of a rank speaks only for that rank; a server's key only for copies. */
 static bool is_its_own(const server_shard *s, uint32_t peer, const wire_data *d)
 {
     transport_identity is;
@@ -229,7 +228,7 @@ static void receive(server_shard *s, const transport_event *event)
     if (wire_data_decode(event->head, event->head_size, s->arena, &d, &why) != PEN_OK)
         refused_message(s, event->peer, why.text);
     else if (!is_its_own(s, event->peer, &d))
-        refused_message(s, event->peer, "it holds the key of another role or rank than it says");
+        refused_message(s, event->peer, "its key is of another role or rank");
     else if ((h = server_shard_find(s, d.shard)) == NULL)
         not_here(s, event->peer, &d);
     else
@@ -250,7 +249,7 @@ static void handle(server_shard *s, const transport_event *event)
     buf_release(event->body);
 }
 
-/* What a peer may have waiting grows with the model, of which it pushes and pulls all that is here. */
+/* The bound for a peer's queue grows with the model: a peer pushes and pulls all shards here. */
 static void limit_queue(server_shard *s)
 {
     const uint64_t held = stat_get(&s->server->stats, STAT_PARAM_BYTES);

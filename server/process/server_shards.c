@@ -1,4 +1,4 @@
-/* server_shards.c - the shards that one thread has. */
+/* server_shards.c - the shards of one thread. */
 #include "server/process/server_state.h"
 
 #include "common/base/trace.h"

@@ -1,4 +1,4 @@
-/* server_task.c - what one thread has another do, what all threads say to main, and what all of main uses. */
+/* server_task.c - tasks from thread to thread, events for main, and helpers of main. */
 #include "server/process/server_state.h"
 
 #include "common/base/log.h"

@@ -1,7 +1,7 @@
-/* snapshot_memory.c - counts what a cut holds and what was copied because of it.
+/* snapshot_memory.c - counts memory held by a cut, and copies made because of it.
  *
- * A chunk whose shard drops the old buffer in the moment in which the store thread lets go of it counts as copied for
- * longer than it is; copies are never more than what is held, so the error ends with the snapshot.
+ * If a shard drops the old buffer just as the store thread releases it, the chunk counts as copied for too long.
+ * Copies never exceed what is held, so the error ends with the snapshot.
  */
 #include "server/process/snapshot_memory_test.h"
 
@@ -14,7 +14,7 @@ struct snapshot_memory {
     pthread_mutex_t lock;
     pthread_cond_t freed;
     uint64_t bytes_max, held, copied, most;
-    bool is_open; /* somebody has waited in vain: nobody waits for what is held now */
+    bool is_open; /* a wait timed out: no more waits until the holds end */
     void (*most_at)(void *user, uint64_t bytes);
     void *user;
 };
@@ -75,7 +75,7 @@ bool snapshot_memory_take(snapshot_memory *m, uint64_t bytes)
     bool in_time = true;
     pthread_mutex_lock(&m->lock);
     const struct timespec end = patience();
-    /* One copy is always made: a chunk may be larger than the bound. */
+    /* One copy is always allowed: a chunk may exceed the bound. */
     while (in_time && m->held > 0 && !m->is_open && m->copied > 0 &&
            m->copied + bytes > m->bytes_max)
         in_time = pthread_cond_timedwait(&m->freed, &m->lock, &end) != ETIMEDOUT;

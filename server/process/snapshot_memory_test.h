@@ -1,4 +1,4 @@
-/* snapshot_memory_test.h - what only tests ask of the memory of snapshots. */
+/* snapshot_memory_test.h - accessors of snapshot_memory for tests. */
 #ifndef SERVER_SNAPSHOT_MEMORY_TEST_H
 #define SERVER_SNAPSHOT_MEMORY_TEST_H
 

@@ -1,4 +1,4 @@
-/* store_part.c - writes this server's part of a snapshot, and lets go of each chunk as soon as it is copied. */
+/* store_part.c - writes this server's part of a snapshot; releases each chunk once it is copied. */
 #include "server/process/store_thread.h"
 
 #include "common/base/log.h"
@@ -22,7 +22,7 @@ uint64_t store_part_chunk_memory(const shard_cut_chunk *k)
     return bytes;
 }
 
-/* What is left of a chunk's references; memory is freed where its shard has a copy by now. */
+/* Releases a chunk's references; memory is freed if its shard has a copy by now. */
 static void let_go(store_thread *t, shard_cut_chunk *k)
 {
     if (!k->is_taken) return;
@@ -69,7 +69,7 @@ static pen_status put_versions(store_thread *t, const pending *p, pen_error *why
     return status;
 }
 
-/* Each shard has what it heard of each rank; mostly that is the same. */
+/* Each shard has the states it received from each rank; most are the same. */
 static pen_status put_states(store_thread *t, const pending *p, pen_error *why)
 {
     uint8_t *all      = NULL;
@@ -80,8 +80,8 @@ static pen_status put_states(store_thread *t, const pending *p, pen_error *why)
             status = why_set(why, PEN_NO_MEMORY, "no memory for the states of a snapshot");
     if (status == PEN_OK && size > BUNDLE_BYTES_MAX)
         status = why_set(why, PEN_UNSUPPORTED,
-                         "the states of all ranks (pen_state_add) have %zu bytes together; servers "
-                         "keep at most %d",
+                         "the states of all ranks (pen_state_add) take %zu bytes together; servers "
+                         "store at most %d",
                          size, BUNDLE_BYTES_MAX);
     if (status == PEN_OK && size > 0)
         status = store_put_blob(t->writer.store, DESCRIBE_STATES_BLOB, all, size, why);

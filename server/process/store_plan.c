@@ -1,5 +1,5 @@
-/* store_plan.c - what the store thread does with a plan: it makes shards, compares what was kept with what is
- * trained, and restores it. */
+/* store_plan.c - the store thread's work for a plan: makes shards, compares the snapshot with the model, restores
+ * it. */
 #include "server/process/store_thread.h"
 
 #include "common/base/log.h"
@@ -42,7 +42,7 @@ void server_rooms_destroy(server_rooms *r)
     free(r);
 }
 
-/* What the plan places here; one that places nothing gives each thread a shard. */
+/* The shards the plan places here; a plan without placement gives each thread one. */
 static pen_status find_rooms(server_plan *p, pen_error *why)
 {
     server *s              = p->server;
@@ -69,12 +69,13 @@ static pen_status cut_model(server_plan *p, pen_error *why)
     if (status != PEN_OK) return status;
     if (p->message.u.plan.n_partitions != p->plan->n_partitions)
         return why_set(why, PEN_MISMATCH,
-                       "the scheduler cut the model into %u partitions and this server into %u; "
+                       "the scheduler made %u partitions of the model and this server %u; "
                        "they are of different "
                        "versions",
                        p->message.u.plan.n_partitions, p->plan->n_partitions);
     if (p->message.u.plan.ranks_max > p->world_size) p->world_size = p->message.u.plan.ranks_max;
-    if (p->message.u.plan.term != 0) p->term = p->message.u.plan.term; /* the job's, for ever */
+    if (p->message.u.plan.term != 0)
+        p->term = p->message.u.plan.term; /* the job's term, for good */
     return find_rooms(p, why);
 }
 
@@ -125,11 +126,11 @@ static void add_states(const void *data, size_t size, void *user)
     server_plan *p = user;
     if (!bundle_merge(&p->states, &p->states_bytes, data, size))
         log_warning("states in the snapshot of step %" PRId64
-                    " are left out: they make no sense, or there is no memory for them",
+                    " are left out: invalid data, or no memory",
                     p->message.u.plan.restore);
 }
 
-/* They go back to the workers by way of the scheduler. */
+/* They return to the workers through the scheduler. */
 static pen_status restore_states(server_plan *p, store_reader *reader, const store_manifest *m,
                                  pen_error *why)
 {
@@ -139,7 +140,7 @@ static pen_status restore_states(server_plan *p, store_reader *reader, const sto
     if (status != PEN_OK || p->states_bytes <= BUNDLE_BYTES_MAX) return status;
     return why_set(why, PEN_UNSUPPORTED,
                    "the snapshot of step %" PRId64
-                   " keeps %zu bytes of the workers' own; servers can hand out %d; go on without "
+                   " has %zu bytes of worker states; servers can hand out %d; continue without "
                    "servers",
                    m->step, p->states_bytes, BUNDLE_BYTES_MAX);
 }
@@ -152,7 +153,7 @@ static pen_status restore(server_plan *p, pen_error *why)
     if (p->server->settings.store[0] == '\0')
         return why_set(why, PEN_STORE,
                        "the job restores step %" PRId64
-                       " and this server has no store; give it one with "
+                       ", but this server has no store; set one with "
                        "--store",
                        step);
     pen_status status = store_reader_open(p->server->settings.store, &reader, why);
@@ -194,7 +195,7 @@ void store_thread_prepare(store_thread *t, server_plan *p)
     server_report(p->server, &p->why);
 }
 
-/* Copies that come later: their primaries fill them. */
+/* Later copies: their primaries fill them. */
 static void make(void *user)
 {
     server_rooms *r = user;

@@ -1,9 +1,8 @@
-/* store_thread.c - the thread that may take long: it makes room for a plan and restores (store_plan.c), and writes
- * snapshots (store_part.c).
+/* store_thread.c - the thread for slow work: allocates for a plan and restores (store_plan.c), writes snapshots
+ * (store_part.c).
  *
- * A snapshot's part of this server is written when every shard has handed in its cut of that step.
- * Nobody waits for it: shards train on while their cuts, which are references, are written, and
- * each chunk is let go of as soon as it has been copied.
+ * This server's part is written once every shard has handed in its cut of that step. Nobody waits: shards train on
+ * while their cuts, which are references, are written; each chunk is released once it is copied.
  */
 #include "server/process/store_thread.h"
 
@@ -22,7 +21,7 @@ enum { NICENESS = 10 }; /* training first */
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
-/* The one of this step, a free place, or the oldest: its missing cuts will not come any more. */
+/* The one of this step, a free place, or the oldest, whose missing cuts will never come. */
 static pending *pending_of(store_thread *t, int64_t step)
 {
     pending *choice = NULL;
@@ -93,7 +92,7 @@ typedef struct {
     uint32_t n, *shard; /* OWNED */
 } expected;
 
-/* Snapshots that were begun by others will not become whole. */
+/* Snapshots that other shards began cannot become complete. */
 static void expect(void *user)
 {
     const expected *e = user;
@@ -115,8 +114,8 @@ void store_thread_expect(store_thread *t, uint32_t *numbers, uint32_t n)
     if (!server_post(t->loop, expect, &e, sizeof e)) free(numbers);
 }
 
-/* One snapshot may wait while another is written; when a third comes the one that waits is given up, for cuts hold
- * the model as often as there are of them.  Returns the cuts that are given up; *given_up is their step, or -1. */
+/* One snapshot may wait while another is written. A third one replaces the waiting one: each cut may hold the whole
+ * model.  Returns the cuts given up; *given_up is their step, or -1. */
 static handed_in *make_way(store_thread *t, int64_t step, int64_t *given_up)
 {
     handed_in *victims = NULL;
@@ -138,7 +137,7 @@ static void tell_given_up(store_thread *t, int64_t step)
 {
     server_part part = {.server = t->server, .step = step, .is_late = true};
     part.status      = why_set(&part.why, PEN_STORE,
-                               "the one before was still being written; take fewer (--snapshot-every)");
+                               "the previous one was still being written; raise --snapshot-every");
     (void)server_tell_main(t->server, SERVER_PART_WRITTEN, &part, sizeof part);
 }
 
@@ -186,9 +185,10 @@ void store_thread_cut(store_thread *t, uint32_t number, shard_cut *cut)
 void store_thread_copying(store_thread *t, size_t bytes)
 {
     if (!snapshot_memory_take(t->memory, bytes))
-        log_warning("a snapshot holds memory for more than %d s: the disk of %s is slow; more is "
-                    "taken than snapshot_copy_bytes_max",
-                    SNAPSHOT_MEMORY_PATIENCE_MS / 1000, t->server->settings.store);
+        log_warning(
+            "a snapshot has held memory for more than %d s: the disk of %s is slow; copies now "
+            "exceed snapshot_copy_bytes_max",
+            SNAPSHOT_MEMORY_PATIENCE_MS / 1000, t->server->settings.store);
 }
 
 /* ---- forgetting, finding --------------------------------------------------------------------- */
@@ -196,7 +196,7 @@ typedef struct {
     store_thread *thread;
     int32_t n_servers;
     int64_t dropped; /* -1: forget instead */
-    bool opens;      /* what is to be forgotten may be all that there is */
+    bool opens;      /* may remove everything in the directory */
     uint32_t n;
     int64_t keep[SERVER_SNAPSHOTS_MAX];
 } settled;
@@ -214,10 +214,10 @@ static void settle(void *user)
                                  : store_forget(t->writer.store, f->keep, f->n, &why);
     if (status == PEN_OK && t->writer.store != NULL && f->dropped < 0 && t->plan->rank == 0)
         status = store_forget_strays(t->writer.dir, f->n_servers, f->keep, f->n, &why);
-    if (status != PEN_OK) log_warning("an old snapshot is kept: %s", why.text);
+    if (status != PEN_OK) log_warning("cannot remove an old snapshot: %s", why.text);
 }
 
-/* What is lost is forgotten with the next one. */
+/* A lost task is made up for by the next one. */
 static void post_settled(store_thread *t, const int64_t *keep, uint32_t n, settled what)
 {
     what.thread = t;
@@ -257,7 +257,7 @@ pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint
     int64_t all[1024];
     size_t count = store_reader_steps(reader, all, 1024);
     if (count > 1024) count = 1024;
-    const size_t skip = count > cap ? count - cap : 0; /* the newest are wanted */
+    const size_t skip = count > cap ? count - cap : 0; /* the newest count */
     for (size_t i = skip; i < count; i++) steps[(*n)++] = all[i];
     store_reader_close(reader);
     return PEN_OK;
@@ -269,7 +269,7 @@ static void *run(void *user)
     store_thread *t = user;
     fp_env_set_ours();
     if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICENESS) != 0)
-        log_info("the store's thread runs as eagerly as the others: %m");
+        log_info("cannot lower the priority of the store's thread: %m");
     trace_thread("store", 0, 0);
     loop_run(t->loop);
     return NULL;
@@ -313,8 +313,7 @@ void store_thread_stop(store_thread *t)
 {
     if (t == NULL) return;
     if (t->is_running) {
-        /* As the last task, so that a part that is complete is written; stopped hard where memory
-         * ran out. */
+        /* As the last task, so that a complete part is still written; stopped hard if memory ran out. */
         if (!server_post(t->loop, quit, t, 0)) loop_stop(t->loop);
         pthread_join(t->thread, NULL);
     }

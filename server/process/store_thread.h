@@ -7,11 +7,11 @@
 #include "server/process/snapshot_memory.h"
 
 enum {
-    PENDING_MAX = 4 /* snapshots of which some cuts are here and some are not */
+    PENDING_MAX = 4 /* snapshots with some of their cuts here */
 };
 
 typedef struct {
-    uint32_t n, room; /* n: cuts that are here */
+    uint32_t n, room; /* n: cuts received */
     int64_t step;
     uint32_t *shard; /* [room] */
     shard_cut **cut; /* [room] */
@@ -31,20 +31,21 @@ struct store_thread {
     const server_plan *plan;
     part_writer writer;
     pending pending[PENDING_MAX];
-    int64_t written;                /* newest step whose part was written, or failed to be */
-    uint32_t *expected, n_expected; /* shards that make a part */
+    int64_t written;                /* newest step whose part was written or failed */
+    uint32_t *expected, n_expected; /* shards of a part */
     snapshot_memory *memory;
 
-    pthread_mutex_t lock; /* of what shards ask, below */
-    int64_t writing;      /* the step that is being written; -1: none */
-    int64_t waiting;      /* the one that is to be written next; -1: none */
-    int64_t given_up;     /* the newest that was given up for a later one */
+    pthread_mutex_t lock; /* of the fields below */
+    int64_t writing;      /* step being written; -1: none */
+    int64_t waiting;      /* step to be written next; -1: none */
+    int64_t given_up;     /* newest step given up for a later one */
     handed_in *inbox;     /* cuts the thread has not seen yet */
 };
 
 /* store_part.c */
-uint64_t store_part_chunk_memory(const shard_cut_chunk *k); /* of it that the cut holds in memory */
-void store_part_write(store_thread *t, pending *p); /* and tells main; then p is forgotten */
+uint64_t
+store_part_chunk_memory(const shard_cut_chunk *k);  /* bytes of it that the cut holds in memory */
+void store_part_write(store_thread *t, pending *p); /* tells main; then p is forgotten */
 void store_part_forget(store_thread *t, pending *p);
 pen_status store_part_open(store_thread *t, pen_error *why); /* its writer, if it is not open */
 void store_part_drop_cut(store_thread *t, shard_cut *cut);

@@ -24,11 +24,10 @@ pen_status admission_parse(const char *text, admission *a, pen_error *why)
         const bool is_number = end != text + strlen(norm) && *end == '\0';
         if (!is_number || !(found.norm_max > 0) || !isfinite(found.norm_max))
             return why_set(why, PEN_BAD_SETTING,
-                           "admission is '%.64s': what follows norm: must be a number above 0",
-                           text);
+                           "admission is '%.64s'; expected a number above 0 after norm:", text);
     } else if (strcmp(text, "finite") != 0) {
         return why_set(why, PEN_BAD_SETTING,
-                       "admission is '%.64s', but must be off, finite or norm:BOUND", text);
+                       "admission is '%.64s'; expected off, finite or norm:BOUND", text);
     }
     *a = found;
     return PEN_OK;
@@ -56,13 +55,13 @@ pen_status admission_check(const admission *a, const admission_gradient *g, pen_
     if (!simd()->finite(g->data, g->dtype, g->count))
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "the gradient of '%s' from worker %d for step %" PRIu64
-                       " is not finite, and admission takes finite ones only",
+                       " is not finite; admission accepts finite ones only",
                        g->tensor, g->rank, g->step);
     if (a->norm_max == 0) return PEN_OK;
     const double norm = norm_of(g);
     if (norm <= a->norm_max) return PEN_OK;
     return why_set(why, PEN_INVALID_ARGUMENT,
                    "a piece of the gradient of '%s' from worker %d for step %" PRIu64
-                   " has norm %.6g, and admission takes norms up to %.6g",
+                   " has norm %.6g; admission accepts norms up to %.6g",
                    g->tensor, g->rank, g->step, norm, a->norm_max);
 }

@@ -1,8 +1,8 @@
 /* admission.h - which gradients a server takes: the setting `admission`, and the check of one chunk.
  *
- * A check comes after the checksum and before anything is recorded, so a gradient that is refused leaves no trace:
- * its push may come again, and counts once when it is taken.  What is looked at is what the rank sent, divided by its
- * loss scale: the numbers of one chunk, which is at most a tensor and at most 4 MiB of it.  Pure; any thread.
+ * The check follows the checksum and precedes all bookkeeping, so a refused gradient leaves no trace: its push may
+ * come again and counts once when accepted.  It sees what the rank sent, divided by its loss scale: the numbers of
+ * one chunk, which is at most a tensor and at most 4 MiB.  Pure; any thread.
  */
 #ifndef SERVER_ADMISSION_H
 #define SERVER_ADMISSION_H
@@ -30,7 +30,7 @@ typedef struct {
     double loss_scale; /* above 0 */
 } admission_gradient;
 
-/* Errors  INVALID_ARGUMENT  names rank, tensor and step, and what is wrong.   NO_MEMORY
+/* Errors  INVALID_ARGUMENT  names rank, tensor, step and fault.   NO_MEMORY
  * Cost    off: none; finite: one pass; norm: one more in float32, through 16 KiB of stack. */
 pen_status admission_check(const admission *a, const admission_gradient *g, pen_error *why);
 

@@ -9,7 +9,7 @@
 
 typedef struct item {
     buf base;
-    struct item *next, *prev; /* while it is kept */
+    struct item *next, *prev; /* while in the free list */
     recycler *home;
     buf *memory;
     bool lends;
@@ -19,7 +19,7 @@ struct recycler {
     pthread_mutex_t lock;
     uint64_t bytes_max, kept;
     item *free;
-    size_t users; /* the owner, and each buffer that is out */
+    size_t users; /* the owner and each buffer in use */
     bool is_closed;
 };
 
@@ -33,7 +33,7 @@ recycler *recycler_create(uint64_t bytes_max)
     return self;
 }
 
-/* Called with the lock held, which it gives up. */
+/* Call with the lock held; releases it. */
 static void leave(recycler *self)
 {
     const bool is_last = --self->users == 0;

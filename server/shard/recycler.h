@@ -1,9 +1,8 @@
-/* recycler.h - memory of one size that is given up and wanted again, snapshot after snapshot.
+/* recycler.h - buffers reused from snapshot to snapshot.
  *
- * DESIGN.  A copy made for a snapshot takes the place of what the snapshot holds, and what it held is free once it is
- * written: as much memory as the next snapshot will want.  Memory fresh from the kernel has to be cleared, page by
- * page, while a step waits; so buffers come back here instead of going there.
- * What is kept is what one snapshot took, at most bytes_max.
+ * DESIGN.  A copy made for a snapshot replaces what the snapshot holds, and that memory is free again once it is
+ * written.  The next snapshot needs the same amount.  Fresh memory must be cleared by the kernel page by page while
+ * a step waits, so buffers are kept here.  Keeps what one snapshot took, at most bytes_max.
  * Thread: any; buffers may outlive the recycler.
  */
 #ifndef SERVER_RECYCLER_H
@@ -18,8 +17,8 @@ typedef struct recycler recycler;
 recycler *recycler_create(uint64_t bytes_max); /* NULL: no memory */
 void recycler_destroy(recycler *self);         /* NULL is fine    */
 
-/* size bytes of any content, that can be lent (common/net/transport/lend.h) or not.  NULL: no memory.  With self NULL a
- * plain buffer of the kind. */
+/* size bytes of any content, lendable (common/net/transport/lend.h) or not.  NULL: no memory.  Without self, a
+ * plain buffer. */
 buf *recycler_take(recycler *self, size_t size, bool lends);
 
 #endif

@@ -1,4 +1,4 @@
-/* shard.c - a shard's life, and where each message goes. */
+/* shard.c - a shard: create, destroy, dispatch of messages. */
 #include "server/shard/shard_state.h"
 #include "server/shard/shard_test.h"
 
@@ -78,19 +78,18 @@ static pen_status check_sender(const shard *s, const wire_data *d, const buf *pa
     const size_t size = payload != NULL ? payload->size : 0;
     if (d->payload_bytes != size)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "a payload of %" PRIu64 " bytes was announced and %zu came",
-                       d->payload_bytes, size);
+                       "expected a payload of %" PRIu64 " bytes, got %zu", d->payload_bytes, size);
     const pen_status status = server_core_admit(s->core, d->rank, d->from, d->term, d->epoch, why);
     *is_member              = status == PEN_OK;
     if (status != PEN_OK) return status;
     if (d->to != s->setup.incarnation && !plant(PLANT_NO_INCARNATION_CHECK) &&
         !plant(PLANT_NO_FENCE))
-        return why_set(why, PEN_NOT_A_MEMBER, "this was meant for another server, which has ended");
+        return why_set(why, PEN_NOT_A_MEMBER,
+                       "the message is for an earlier server, which has ended");
     if (shard_is_sealed(s) && !plant(PLANT_SEAL_GOES_ON))
-        return why_set(why, PEN_AGAIN, "the epoch is changing");
+        return why_set(why, PEN_AGAIN, "an epoch change is in progress");
     if (s->role != SHARD_PRIMARY)
-        return why_set(why, PEN_AGAIN, "this server has a copy of shard %u, another serves it",
-                       s->setup.self);
+        return why_set(why, PEN_AGAIN, "this server has only a copy of shard %u", s->setup.self);
     return PEN_OK;
 }
 
@@ -99,7 +98,7 @@ static void turn_away(shard *s, uint32_t peer, const wire_data *d, const pen_err
     if (why->status != PEN_AGAIN) {
         stat_add(s->options.stats, STAT_REFUSED, 1);
         if (log_allowed(LOG_TURNED | s->setup.self))
-            log_warning("a message of rank %d was refused: %s", d->rank, why->text);
+            log_warning("refused a message of rank %d: %s", d->rank, why->text);
     }
     shard_refuse(s, peer, d, why->status, why->text);
 }
@@ -154,7 +153,7 @@ void shard_peer_down(shard *s, uint32_t peer)
     if (s->core != NULL) server_core_peer_down(s->core, peer);
 }
 
-/* ---- being asked ----------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 bool shard_missing(const shard *s, int32_t rank, uint64_t *step, uint32_t *chunk,
                    const char **tensor)
 {

@@ -1,16 +1,14 @@
-/* shard.h - one shard: a part of the model in memory, and the core's decisions carried out on it.
+/* shard.h - one shard: a part of the model in memory; applies the core's decisions to it.
  *
- * DESIGN.  A shard is one thread's share of the parameters: share-nothing, no lock.  It has no
- * socket, thread or clock: messages are handed in as structs and leave through three functions
- * (shard_outside).  So a test or a simulation drives it by hand, and nothing it does depends on
- * when it is done.  (Where somebody watches, it notes how long updates and stragglers took, common/base/trace.h and
- * stat_begin(); nobody does in a simulation, and nothing is decided by it.)
+ * DESIGN.  A shard is one thread's share of the parameters: share-nothing, no lock.  It has no socket, thread or
+ * clock: messages arrive as structs and leave through the functions of shard_outside.  So a test or a simulation
+ * drives it by hand, and its work does not depend on time.  (While watched, it records how long updates and
+ * stragglers took, common/base/trace.h and stat_begin(); no decision depends on that.)
  *
- *   values   per chunk one buf of float32 and one per optimizer slot, COPY-ON-WRITE: an update
- *            writes in place if nobody else holds the buf and copies first if somebody does.  So a
- *            reply of float32 is a reference to the values themselves, and a snapshot is references
- *            and takes no time.  Where options say so they lie in a file instead, come into memory for each
- *            update and go out again, and a snapshot holds their versions there.
+ *   values   per chunk one buf of float32 and one per optimizer slot, COPY-ON-WRITE: an update writes in place, or
+ *            copies first if somebody else holds the buf.  So a reply of float32 is a reference to the values
+ *            themselves, and a snapshot is references and takes no time.  With offloading they lie in a file, come
+ *            into memory for each update and go out again; a snapshot then holds their versions in the file.
  *   sums     the first contribution of weight 1 in float32 stays where it arrived (a reference into
  *            the message); the second makes base + weight x gradient in an accumulator, further
  *            ones are added in rank order.  With one rank there is no copy and no sum: norm and
@@ -18,10 +16,9 @@
  *   replies  large chunks travel alone, by reference, at once; small ones of one peer are packed by
  *            copy and leave with shard_flush().
  *   copies   a shard may live on several servers: one is the primary, the others follow its log
- *            (docs/design/replication.md).  What the primary tells a worker waits until every backup
- *            has acknowledged all that was logged before it was said.  A learner is being filled and
- *            waited for by nobody.  Who is what comes with an epoch: shard_install().  A shard
- *            without copies has no log, and nothing waits.
+ *            (docs/design/replication.md).  A primary's message to a worker waits until every backup has acknowledged
+ *            all earlier log entries.  A learner is being filled; nobody waits for it.  Roles come with an epoch:
+ *            shard_install().  A shard without copies has no log, and nothing waits.
  *
  * Thread: one at a time.  The arrays of wire_data are BORROWED for the call.
  */
@@ -45,26 +42,26 @@ typedef struct {
     uint64_t start, count;
     uint64_t version; /* updates applied to this chunk     */
     bool is_taken;    /* its arrays are here, and not released */
-    /* Each array is a buffer, or what was there is held in a file: held[0] are the values, held[1 + i] is slot i. */
+    /* Each array is a buffer, or held in a file: held[0] are the values, held[1 + i] is slot i. */
     buf *values, *slot[OPTIM_SLOTS_MAX];
     tier_hold *held[1 + OPTIM_SLOTS_MAX];
     uint32_t n_slots;
 } shard_cut_chunk;
 
-typedef struct { /* all chunks of one shard as they were after step - 1 */
+typedef struct { /* all chunks of one shard after step - 1 */
     int64_t step;
-    int64_t applied; /* updates of the job; 0: another shard knows */
+    int64_t applied; /* updates of the job; 0: see another shard */
     uint32_t n;
     shard_cut_chunk *chunk; /* [n] */
     uint8_t *states;        /* a bundle (common/snapshot/bundle.h) */
     size_t states_bytes;
 } shard_cut;
 void shard_cut_destroy(shard_cut *cut);         /* any thread; NULL is fine */
-void shard_cut_release(shard_cut_chunk *chunk); /* its values and slots, once they are written */
+void shard_cut_release(shard_cut_chunk *chunk); /* drops values and slots once written */
 /* One array: 0 values, 1 + i slot i, in memory.  *numbers is OWNED by the caller. */
 pen_status shard_cut_read(shard_cut_chunk *chunk, uint32_t array, buf **numbers, pen_error *why);
 
-/* ---- who has copies -------------------------------------------------------------------------- */
+/* ---- roles ----------------------------------------------------------------------------------- */
 enum { SHARD_COPIES_MAX = 8 };
 
 typedef enum { SHARD_NO_ROLE, SHARD_PRIMARY, SHARD_BACKUP, SHARD_LEARNER } shard_role;
@@ -75,53 +72,52 @@ typedef struct {
     bool is_learner;
 } shard_replica;
 
-typedef struct { /* an epoch, as one shard of one server sees it */
+typedef struct { /* an epoch, for one shard of one server */
     uint64_t term, epoch;
     const wire_member *worker; /* only rank, incarnation and node are read */
     uint32_t n_workers;
-    bool members_changed; /* what is staged is dropped, whatever this shard saw before */
-    int64_t step;         /* every decided partition is at it from now on; -1: nothing to settle */
+    bool members_changed; /* staged data is dropped in any case */
+    int64_t step; /* from now on the step of every decided partition; -1: nothing to resolve */
     bool has_decision;
     wire_decision decision; /* of step - 1 */
     shard_role role;
     uint64_t primary;             /* incarnation of the server that has the primary */
-    uint32_t n_replicas;          /* the other copies; the primary is told, others need not be */
+    uint32_t n_replicas;          /* the other copies; set for the primary */
     const shard_replica *replica; /* at most SHARD_COPIES_MAX */
 } shard_view;
 
 /* ---- the outside ----------------------------------------------------------------------------- */
 typedef struct {
     void *user;
-    /* Sends d with an optional payload to a peer.  Both are BORROWED; keep the payload with
-     * buf_acquire().  A message may get lost: the worker asks again. */
+    /* Sends d with an optional payload to a peer.  Both are BORROWED; keep the payload with buf_acquire().  A
+     * message may be lost: the worker asks again. */
     void (*send)(void *user, uint32_t peer, const wire_data *d, buf *payload);
-    /* A snapshot part of this shard is complete in memory.  cut is OWNED by the callee. */
+    /* The snapshot part of this shard is complete in memory.  cut is OWNED by the callee. */
     void (*snapshot)(void *user, shard_cut *cut);
-    /* Something that ends the job: ranks that disagree, memory that ran out. */
+    /* Ends the job: ranks disagree, or memory ran out. */
     void (*report)(void *user, const pen_error *error);
-    /* Is about to copy so many bytes, which somebody else still reads; may wait.  NULL: copies. */
+    /* Called before a copy of bytes that somebody else still reads; may wait.  NULL: never waits. */
     void (*copying)(void *user, size_t bytes);
 
-    /* The following may be NULL for a shard that never has copies.
-     * LOG to a copy, as send(); it may get lost.  False: not now; it is tried again with the next
-     * flush, nudge or shard_replica_up(). */
+    /* The following may be NULL for a shard that never has copies. Sends LOG to a copy, as send(); may be lost.
+     * False: try again with the next flush, timer or shard_replica_up(). */
     bool (*send_replica)(void *user, int32_t server, const wire_data *d, buf *payload);
-    /* This learner has everything; said again until an epoch makes it a backup. */
+    /* This learner has everything; repeated until an epoch makes it a backup. */
     void (*caught_up)(void *user, int32_t server);
-    /* This backup has acknowledged nothing for suspect_ms, and everybody waits for it. */
+    /* This backup has acknowledged nothing for suspect_ms and blocks everybody. */
     void (*suspect)(void *user, int32_t server, uint64_t waited_ms);
 } shard_outside;
 
-typedef struct {         /* what is not kept in memory; see common/offload/tier.h */
-    const tier_ops *ops; /* NULL: everything is */
+typedef struct {         /* offloaded arrays; see common/offload/tier.h */
+    const tier_ops *ops; /* NULL: none */
     const char *dir;     /* BORROWED until shard_configure() */
     bool has_values, has_slots;
-    uint64_t sub_group; /* elements of which it is brought in at one time; one chunk always is */
+    uint64_t sub_group; /* elements brought in at a time; at least one chunk */
 } shard_offload;
 
 typedef struct {
-    /* Contributions kept until their turn in rank order; 0: 64 MiB.  The model's setting of that
-     * name, if there is one, wins: workers know what they send. */
+    /* Contributions buffered until their turn in rank order; 0: 64 MiB.  The model's setting of that name, if any,
+     * wins: workers know what they send. */
     uint64_t park_bytes_max;
     uint64_t suspect_ms; /* 0: 10 s */
     stat_set *stats;     /* BORROWED; may be shared by several shards */
@@ -136,18 +132,18 @@ void shard_destroy(shard *self); /* NULL is fine */
 typedef struct {
     const wire_model *model;  /* BORROWED until shard_destroy() */
     const plan *plan;         /* BORROWED until shard_destroy() */
-    const uint32_t *shard_of; /* [partitions] which shard has which; BORROWED like them */
+    const uint32_t *shard_of; /* [partitions] shard of each; BORROWED likewise */
     uint32_t self;            /* number of this shard in the job */
-    uint32_t world_size;      /* ranks that may ever come */
+    uint32_t world_size;      /* upper bound of ranks */
     int32_t server;           /* rank of this server, for sentences */
     uint64_t incarnation;     /* of this server */
-    bool is_empty;            /* a copy that its primary will fill */
-    uint64_t first_step; /* number of every rank's first push: 0, or where a snapshot goes on */
-    int64_t applied;     /* updates applied before */
+    bool is_empty;            /* a copy, to be filled by its primary */
+    uint64_t first_step;      /* number of every rank's first push: 0, or the snapshot's step */
+    int64_t applied;          /* earlier updates */
 } shard_setup;
 
-/* Takes memory for its chunks; values are missing until INIT or shard_load().  Once.  BAD_SETTING
- * for a group's words, UNSUPPORTED for what cannot go together. */
+/* Allocates its chunks; values are missing until INIT or shard_load().  Once.  BAD_SETTING for a group's words,
+ * UNSUPPORTED for combinations that do not work. */
 pen_status shard_configure(shard *self, const shard_setup *setup, pen_error *why);
 
 /* Reads all values, slots and versions of a complete snapshot.  After shard_configure(), before any
@@ -155,56 +151,55 @@ pen_status shard_configure(shard *self, const shard_setup *setup, pen_error *why
 pen_status shard_load(shard *self, store_reader *reader, int64_t step, pen_error *why);
 
 /* ---- work ------------------------------------------------------------------------------------ */
-/* A new epoch; one that is not newer than what is installed is ignored.  A primary or backup first
- * settles: partitions that are prepared for step - 1 are committed with the decision.  Then, when
- * the members are others than before, everything staged is dropped, ranks that are absent lose their
- * counters and joiners get theirs.  Else a primary that stays goes on as it was, and one that is new
- * keeps what is prepared.  What was said in the old epoch and not acknowledged is never sent: workers
- * ask again.  A record that contradicts what is here is reported. */
+/* A new epoch; ignored unless newer than the installed one.  A primary or backup first resolves the open step:
+ * partitions prepared for step - 1 are committed with the decision.  If the members changed, everything staged is
+ * dropped, absent ranks lose their counters and joiners get theirs.  Otherwise a primary that stays goes on
+ * unchanged, and a new one keeps what is prepared.  Unacknowledged messages of the old epoch are never sent:
+ * workers ask again.  A view that contradicts this shard is reported. */
 void shard_install(shard *self, const shard_view *view);
 
-/* From now on this shard does nothing for epochs below this one; data messages are REFUSED AGAIN.
- * Fills in what the scheduler needs.  Again is fine. */
+/* From now on this shard does nothing for epochs below this one; data messages are REFUSED AGAIN. Fills in the
+ * report to the scheduler.  Idempotent. */
 void shard_seal(shard *self, uint64_t term, uint64_t epoch, wire_sealed_report *report);
 
-/* Sealing it now loses nothing: it is the primary, or it has all that the primary logged before it
- * was sealed for this epoch, or the primary's connection is gone.  Who asks a copy before sealing it
- * and waits a little keeps it from becoming a learner that lacks what was on its way. */
+/* Whether sealing it now loses nothing: it is the primary, or it has all that the primary logged before its own
+ * seal for this epoch, or the primary's connection is gone.  A caller that waits a little for this keeps a copy
+ * from becoming a learner that lacks the last entries. */
 bool shard_is_level(const shard *self, uint64_t epoch);
 
-/* News of the connection to a copy. */
+/* The connection to a copy went up or down. */
 void shard_replica_up(shard *self, int32_t server);
 void shard_replica_down(shard *self, int32_t server);
 
-/* Every 200 ms or so while the shard is a primary with copies; time is handed in. */
+/* Call every 200 ms or so while the shard is a primary with copies. */
 void shard_nudge(shard *self, uint64_t now_ms);
 
-/* One message of the data plane, also LOG and LOGGED of other servers.  payload may be NULL, is
- * BORROWED, and is referenced as long as it is needed.  True: its sender is a worker of this epoch. */
+/* One message of the data plane, also LOG and LOGGED of other servers.  payload may be NULL, is BORROWED, and is
+ * referenced while needed.  True: its sender is a worker of this epoch. */
 bool shard_receive(shard *self, uint32_t peer, const wire_data *d, buf *payload);
 
-/* Sends what was gathered; before the thread sleeps. */
+/* Sends the gathered messages; call before the thread sleeps. */
 void shard_flush(shard *self);
 
 void shard_peer_down(shard *self, uint32_t peer);
 
-/* For ENQUIRE: a push of `rank` that others wait for.  *tensor is BORROWED from the model; *chunk
- * orders answers of several shards.  False: none. */
+/* For ENQUIRE: a push of `rank` that others wait for.  *tensor is BORROWED from the model; *chunk orders the
+ * answers of several shards.  False: none. */
 bool shard_missing(const shard *self, int32_t rank, uint64_t *step, uint32_t *chunk,
                    const char **tensor);
 
-/* A primary to which the first values of a chunk have not come. */
+/* A primary that still lacks the first values of a chunk. */
 bool shard_lacks_values(const shard *self);
 
-/* Has no trained chunk, as happens when a model is smaller than the job.  It gets no gradient and
- * so no sign that a snapshot is due; its server gives it one when another of its shards is cut, and
- * rank 0 does by a PUSH of that step without chunks, for servers that have no other. */
+/* A shard without trained chunks, as happens if a model is smaller than the job.  It gets no gradient and so does
+ * not learn that a snapshot is due.  Its server tells it when another of its shards is cut; for servers without
+ * another shard, rank 0 sends a PUSH of that step without chunks. */
 bool shard_is_idle(const shard *self);
 void shard_cut_idle(shard *self, int64_t step); /* others ignore it */
 
-/* ---- looking in --------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 shard_role shard_role_of(const shard *self); /* SHARD_NO_ROLE before the first epoch */
-uint64_t shard_log_bytes(const shard *self); /* kept for copies that have not acknowledged */
+uint64_t shard_log_bytes(const shard *self); /* log entries not yet acknowledged by copies */
 int64_t shard_applied(const shard *self);
 
 #endif

@@ -1,4 +1,4 @@
-/* shard_act.c - carries the core's actions out, one verb after the other. */
+/* shard_act.c - applies the core's actions, one by one. */
 #include "server/shard/shard_state.h"
 
 #include "common/base/plant.h"
@@ -23,9 +23,9 @@ static optim_span span_of(const shard *s, shard_chunk *k, const float *grad, dou
     return span;
 }
 
-enum { RANGE = 4 * PLAN_BLOCK }; /* elements that stay in a cache with their gradient and slots */
+enum { RANGE = 4 * PLAN_BLOCK }; /* elements that fit a cache with their gradient and slots */
 
-/* Where a snapshot holds the chunk it is copied and updated range by range, so that each byte is fetched once. */
+/* A chunk held by a snapshot is copied and updated range by range, so that each byte is fetched once. */
 static void update(shard *s, shard_chunk *k, const float *grad, double lr, double gscale)
 {
     shard_chunk_origin from;
@@ -51,8 +51,8 @@ static void update(shard *s, shard_chunk *k, const float *grad, double lr, doubl
     shard_tier_out(s, k);
 }
 
-/* All chunks of one whole-tensor tensor; they are consecutive in the plan and in one partition,
- * hence here too. */
+/* All chunks of a whole-tensor rule's tensor; they are consecutive in the plan and in one partition, hence here
+ * too. */
 static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale)
 {
     uint32_t n          = 0;
@@ -80,14 +80,14 @@ static uint32_t commit_chunk(shard *s, uint32_t index, const wire_decision *deci
     shard_chunk *k  = &s->chunk[index];
     const double lr = inputs->rate[k->group];
     if (k->sum == NULL) return 1;                                /* every weight was 0 */
-    if (!k->is_filled && !plant(PLANT_FILL_UNORDERED)) return 1; /* its values come later */
+    if (!k->is_filled && !plant(PLANT_FILL_UNORDERED)) return 1; /* its values arrive later */
     if (s->group[k->group].optim->whole_tensor)
         return update_tensor(s, index, lr, decision->gscale);
     update(s, k, k->sum, lr, decision->gscale);
     return 1;
 }
 
-/* What will be updated next is read from its file meanwhile. */
+/* Meanwhile the next chunk is read from its file. */
 static void look_ahead(shard *s, const plan_partition *p, uint32_t i)
 {
     if (s->tier == NULL || i >= p->n_chunks) return;
@@ -102,7 +102,7 @@ static void count_step(shard *s, uint64_t step, bool was_skipped)
     s->ended = ended;
     s->skipped += was_skipped;
     stat_max(s->options.stats, STAT_STEPS,
-             s->ended); /* shards share the counter, and end the same steps */
+             s->ended); /* shards share the counter and end the same steps */
     stat_max(s->options.stats, STAT_SKIPPED, s->skipped);
 }
 
@@ -140,13 +140,13 @@ static void commit(shard *s, uint32_t partition, uint64_t step, const wire_decis
     trace_shard(s, TRACE_COMMIT, begun, step, -1);
 }
 
-/* The sum of a node was weighted there; its weight says only whether there is anything in it. */
+/* A node's sum is weighted already; its weight says only whether it is empty. */
 static double factor_of(const wire_inputs *inputs)
 {
     return inputs->is_node_sum && inputs->weight > 0 ? 1 : inputs->weight;
 }
 
-/* NULL: the sender waits for its memory, and may wait for it before it pushes what this chunk still needs. */
+/* NULL: the sender waits for its memory, perhaps before it pushes what this chunk still needs. */
 static buf *holder_of(const shard_arrival *in)
 {
     return in->d->flags & WIRE_RETURN ? NULL : in->payload;
@@ -220,7 +220,7 @@ static void prepared(shard *s, const server_core_action *a)
         shard_send_prepared(s, a->index, a->peer, a->rank);
 }
 
-/* Eager: the mean of all ranks.  Otherwise one rank's push by itself, weighed relative to 1. */
+/* Eager: the mean of all ranks.  Otherwise one rank's push, weighted relative to 1. */
 void shard_update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs)
 {
     const double divisor = k->weight_sum * inputs->loss_scale;

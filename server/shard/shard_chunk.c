@@ -1,4 +1,4 @@
-/* shard_chunk.c - one chunk's memory: copy on write, and what travels of it. */
+/* shard_chunk.c - one chunk's memory: copy on write, and its encoded values. */
 #include "server/shard/shard_state.h"
 
 #include "common/base/crc.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Values that travel as they are are made so that workers of this host can read them where they lie. */
+/* Values sent unencoded are lendable, so that workers of this host read them in place. */
 static buf *array_new(shard *s, const shard_chunk *k, bool are_values)
 {
     return recycler_take(s->recycler, k->count * sizeof(float), are_values && k->dtype == PEN_F32);
@@ -46,7 +46,7 @@ void shard_chunk_first_slots(shard *s, shard_chunk *k)
     group->optim->slot_init(&group->hyper, &span);
 }
 
-/* New memory in the place of what others hold; *old is what was there, or NULL. */
+/* Replaces memory that others hold by new memory; *old is the previous buffer, or NULL. */
 static bool renew(shard *s, shard_chunk *k, buf **b, buf **old)
 {
     *old = NULL;
@@ -58,7 +58,7 @@ static bool renew(shard *s, shard_chunk *k, buf **b, buf **old)
     return true;
 }
 
-/* What make_alone() will copy. */
+/* Bytes that make_alone() will copy. */
 static size_t shared_bytes(const shard_chunk *k)
 {
     size_t bytes = k->values != NULL && !buf_is_alone(k->values) ? k->values->size : 0;
@@ -113,7 +113,7 @@ void shard_chunk_changed(shard_chunk *k)
     k->has_crc = false;
 }
 
-/* Values in the program's type; kept for the next who asks where values are in memory. */
+/* Values in the program's type; cached for the next pull if values are in memory. */
 static buf *encode(shard *s, shard_chunk *k)
 {
     if (k->encoded != NULL) return buf_acquire(k->encoded);

@@ -1,5 +1,5 @@
-/* shard_copies.c - what a primary does about its copies: it takes in how far they are, sends again what is lost, begins
- * a learner anew that cannot keep up, says of one that it has everything and of a backup that it is silent. */
+/* shard_copies.c - a primary's view of its copies: tracks their progress, resends lost entries, refills a learner
+ * that cannot keep up, reports complete learners and silent backups. */
 #include "server/shard/shard_state.h"
 
 #include "common/base/log.h"
@@ -7,7 +7,7 @@
 
 #include <inttypes.h>
 
-/* What was on its way is lost. */
+/* Everything in flight is lost. */
 static void go_back(shard_copy *copy)
 {
     if (!plant(PLANT_RESEND_FROM_NEXT)) copy->sent = copy->acked;
@@ -33,16 +33,16 @@ static void report_difference(shard *s, const shard_copy *copy, const wire_data 
     const char *tensor   = s->setup.model->tensor[cut->chunk[chunk].tensor].name;
     pen_error error;
     why_set(&error, PEN_MISMATCH,
-            "shard %u is not the same on server %d and on its copy on server %d: after entry "
+            "shard %u differs between server %d and its copy on server %d: after entry "
             "%" PRIu64 " ('%s'%s, step %" PRIu64
-            ") their values differ; a machine computes wrongly, or they run different versions",
+            ") their values differ; a machine computes wrong results, or the versions differ",
             s->setup.self, s->setup.server, copy->server, d->index, tensor,
             is_chunk ? "" : " and others", entry->e.step);
     why_culprit(&error, PEN_SERVER, copy->server, (int64_t)entry->e.step, tensor);
     shard_fail(s, &error);
 }
 
-/* Before a fill is over a copy knows no digest. */
+/* A copy has no digest before its fill is complete. */
 static void compare(shard *s, const shard_copy *copy, const wire_data *d)
 {
     const shard_entry *entry = shard_log_at(s, d->index);
@@ -52,7 +52,7 @@ static void compare(shard *s, const shard_copy *copy, const wire_data *d)
     if (entry->digest != d->digest) report_difference(s, copy, d, entry);
 }
 
-/* It lacks what was sent: once for each gap, the rest is the nudge's. */
+/* It lacks entries: resend once per gap; the timer does the rest. */
 static void resend(shard *s, shard_copy *copy)
 {
     if (copy->resent == copy->acked || copy->sent <= copy->acked) return;
@@ -68,7 +68,7 @@ void shard_copies_heard(shard *s, const wire_data *d)
         d->epoch != s->epoch || d->to != s->setup.incarnation || !copy->has_stream)
         return;
     if (d->stream != copy->stream && copy->is_learner) {
-        if (!copy->is_fresh) /* it did not hear of it in an epoch that is over */
+        if (!copy->is_fresh) /* not acknowledged in an old epoch */
             shard_fill_begin(s, copy);
         else if (d->flags & WIRE_REPEATED && copy->acked == copy->base)
             resend(s, copy);
@@ -88,7 +88,7 @@ void shard_copies_heard(shard *s, const wire_data *d)
 /* ---- time ------------------------------------------------------------------------------------ */
 enum { RESEND_MS = 200, RESEND_MS_MAX = 3200, SUSPECT_MS = 10000, SAY_MS = 200, SAY_MS_MAX = 5000 };
 
-/* A learner that falls behind what the backups need holds memory for itself alone. */
+/* A learner that falls behind the backups holds memory for itself alone. */
 static bool is_hopeless(shard *s, const shard_copy *copy)
 {
     uint64_t shard_bytes = 0;
@@ -104,7 +104,7 @@ static bool is_hopeless(shard *s, const shard_copy *copy)
 static void nudge_learner(shard *s, shard_copy *copy, uint64_t now)
 {
     if (!copy->has_stream || is_hopeless(s, copy)) {
-        log_info("shard %u: server %d is filled anew", s->setup.self, copy->server);
+        log_info("shard %u: filling server %d again", s->setup.self, copy->server);
         shard_fill_begin(s, copy);
         return;
     }

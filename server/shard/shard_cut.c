@@ -1,8 +1,7 @@
-/* shard_cut.c - snapshots in memory: references to every chunk as it was at one step's end.
+/* shard_cut.c - snapshots in memory: references to every chunk at one step's end.
  *
- * Chunks reach the end of a step one by one, and a fast one may be updated again before the last is
- * there; each is therefore taken at its own end of the step, and the cut is whole when all are in
- * it.
+ * Chunks end a step one by one, and a fast one may be updated again before the last has ended it. So each is taken
+ * at its own end of the step, and the cut is complete when it has all.
  */
 #include "server/shard/shard_state.h"
 
@@ -32,7 +31,7 @@ pen_status shard_cut_read(shard_cut_chunk *chunk, uint32_t array, buf **numbers,
     if (here != NULL) *numbers = buf_acquire(here);
     if (here != NULL) return PEN_OK;
     if (chunk->held[array] != NULL) return tier_hold_read(chunk->held[array], numbers, why);
-    return why_set(why, PEN_NO_MEMORY, "there was no memory to keep the optimizer's state for it");
+    return why_set(why, PEN_NO_MEMORY, "no memory to store the optimizer state");
 }
 
 void shard_cut_destroy(shard_cut *cut)
@@ -73,8 +72,8 @@ static void refer(shard_cut_chunk *to, shard *s, const shard_chunk *k)
         to->held[a] = shard_tier_hold(s, k, a);
 }
 
-/* Averaged chunks have all had the same number of updates, and their shards count them for the
- * job.  Without any in the model, steps are what can be counted. */
+/* Averaged chunks all have the same number of updates, and their shards count them for the job.  A model without
+ * any counts steps. */
 static int64_t count_applied(const shard *s, const shard_cut *cut)
 {
     for (uint32_t i = 0; i < s->n_chunks; i++)
@@ -95,7 +94,7 @@ static void hand_over(shard *s, shard_open_cut *open)
     s->outside.snapshot(s->outside.user, cut);
 }
 
-/* The cut of this step, begun if need be.  A third one means that the first will never be whole. */
+/* Finds or begins the cut of this step.  A third one means that the first will never be complete. */
 static shard_open_cut *find_cut(shard *s, int64_t step)
 {
     shard_open_cut *choice = &s->cuts[0];
@@ -106,7 +105,7 @@ static shard_open_cut *find_cut(shard *s, int64_t step)
             choice = &s->cuts[i];
     }
     if (choice->cut != NULL) {
-        log_warning("snapshot %" PRId64 " is given up: %u chunks have not ended that step",
+        log_warning("gave up snapshot %" PRId64 ": %u chunks have not ended that step",
                     choice->cut->step, choice->left);
         shard_cut_destroy(choice->cut);
     }

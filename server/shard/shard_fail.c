@@ -1,4 +1,4 @@
-/* shard_fail.c - a shard that cannot go on: its server is told once, and no message is taken any more. */
+/* shard_fail.c - failure of a shard: reported once to its server, then all messages are ignored. */
 #include "server/shard/shard_state.h"
 
 void shard_fail(shard *s, const pen_error *error)

@@ -1,16 +1,16 @@
-/* shard_fill.c - makes a copy out of nothing while training goes on.
+/* shard_fill.c - fills an empty copy while training goes on.
  *
- * The state travels along the log, in order with everything else: first how far each partition is,
- * with what is summed and prepared, then chunk after chunk, a few at a time, between the entries of
- * the work that goes on.  The learner ignores updates of chunks that have not come yet, so each chunk
- * becomes right with its own STATE.  Values are references; an update that meets one copies it.
+ * The state travels in the log, in order with everything else: first the progress of each partition, with its sums
+ * and records, then the chunks, a few at a time, between the entries of ongoing work.  The learner ignores updates
+ * of chunks it lacks, so each chunk becomes valid with its own STATE.  Values are references; an update copies them
+ * if needed.
  */
 #include "server/shard/shard_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH_BYTES = 4 << 20 }; /* appended together; two of them are on their way */
+enum { BATCH_BYTES = 4 << 20 }; /* appended together; two batches are in flight */
 
 static uint64_t new_stream(shard *s)
 {
@@ -40,7 +40,7 @@ static buf *squares_of(const shard_partition *p)
     return squares;
 }
 
-/* With the record of the newest step that was decided: who lost it asks for it once more. */
+/* With the record of the newest decided step: a rank that lost it asks again. */
 static void tell_partition(shard *s, const shard_copy *copy, uint32_t index)
 {
     const shard_partition *p      = &s->partition[index];
@@ -114,7 +114,7 @@ static void tell_array(shard *s, const shard_copy *copy, shard_chunk *k, uint32_
 static uint64_t tell_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
 {
     if (!server_core_has_values(s->core, k->index)) {
-        tell_array(s, copy, k, 0, true, NULL); /* they come as FIRST */
+        tell_array(s, copy, k, 0, true, NULL); /* sent as FIRST */
         return 0;
     }
     for (uint32_t a = 0; a <= k->slots && !s->has_failed; a++) {
@@ -124,7 +124,7 @@ static uint64_t tell_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
     return k->count * sizeof(float) * (1 + k->slots);
 }
 
-/* The chunks of a tensor whose rule needs all of it are updated together, so they travel together. */
+/* Chunks of a whole-tensor rule's tensor are updated together, so they travel together. */
 static bool goes_on_with(const shard *s, uint32_t i)
 {
     return i > 0 && i < s->n_chunks && s->chunk[i].tensor == s->chunk[i - 1].tensor &&

@@ -1,5 +1,4 @@
-/* shard_follow.c - a copy: applies the log of its primary, entry after entry, and says how far it is.
- */
+/* shard_follow.c - a copy: applies its primary's log entry by entry and acknowledges it. */
 #include "server/shard/shard_state.h"
 
 #include "common/base/crc.h"
@@ -9,13 +8,13 @@
 #include <inttypes.h>
 #include <string.h>
 
-typedef struct { /* one entry, and where its bytes are */
+typedef struct { /* one entry and its bytes */
     const wire_entry *e;
     const uint8_t *data; /* e->bytes of them */
     buf *holder;         /* NULL when there are none */
 } logged;
 
-/* ---- what an entry is about ------------------------------------------------------------------ */
+/* ---- entry lookups --------------------------------------------------------------------------- */
 static uint32_t partition_of(const shard *s, const wire_entry *e)
 {
     return e->object < s->setup.plan->n_partitions ? s->partition_index[e->object] : SHARD_NONE;
@@ -44,7 +43,7 @@ static void refer_to_sum(shard *s, shard_chunk *k, const logged *l)
     k->holder = buf_acquire(l->holder);
 }
 
-/* ---- entries: each is false when it does not fit --------------------------------------------- */
+/* ---- entries: false if an entry does not fit ------------------------------------------------- */
 static bool follow_first(shard *s, const logged *l)
 {
     shard_chunk *k = shard_find(s, l->e->object);
@@ -177,7 +176,7 @@ static bool follow_filled(shard *s, const logged *l)
 static bool follow_settle(shard *s, const logged *l)
 {
     const wire_entry *e = l->e;
-    if (e->version <= s->settled_epoch) return true; /* it did so with the epoch itself */
+    if (e->version <= s->settled_epoch) return true; /* done with the epoch itself */
     s->settled_epoch = e->version;
     shard_settle(s, (int64_t)e->step - 1, e->has_decision ? &e->decision : NULL);
     return shard_join_listed(s, e->number, e->n_numbers) &&
@@ -199,7 +198,7 @@ static bool (*const entries[WIRE_ENTRY_END])(shard *s, const logged *l) = {
     [WIRE_ENTRY_VOID] = follow_void,
 };
 
-/* ---- the log as it comes --------------------------------------------------------------------- */
+/* ---- receiving the log ----------------------------------------------------------------------- */
 static void empty(shard *s, const wire_data *d)
 {
     for (uint32_t i = 0; i < s->n_chunks; i++) {
@@ -214,8 +213,7 @@ static void empty(shard *s, const wire_data *d)
     s->log.digest = 0;
 }
 
-/* A backup takes what its primary says from where it is; a learner only the stream it knows, or one
- * that begins with nothing. */
+/* A backup follows its primary from its own position; a learner only its known stream, or one that starts empty. */
 static bool follows(shard *s, const wire_data *d)
 {
     if (d->stream == s->stream) return true;
@@ -233,7 +231,7 @@ static void does_not_fit(shard *s, const wire_data *d, const wire_entry *e)
     pen_error error;
     why_set(&error, PEN_INTERNAL,
             "shard %u: the copy on server %d cannot follow its primary on server %d: entry %" PRIu64
-            " of kind %d about %u, step %" PRIu64 ", does not fit what it has",
+            " of kind %d about %u, step %" PRIu64 ", does not fit its state",
             s->setup.self, s->setup.server, d->rank, s->log.index + 1, (int)e->what, e->object,
             e->step);
     why_culprit(&error, PEN_SERVER, s->setup.server, (int64_t)e->step, NULL);
@@ -276,7 +274,7 @@ static bool is_from_primary(const shard *s, const wire_data *d, const buf *paylo
            (!shard_is_sealed(s) || plant(PLANT_SEAL_GOES_ON));
 }
 
-/* Its primary was faster; once the epoch is here too, it is asked to say that again. */
+/* Its primary was faster; once the epoch is here too, it is asked to send that again. */
 static void remember_early(shard *s, uint32_t peer, const wire_data *d)
 {
     if (d->to != s->setup.incarnation || d->term < s->term || d->epoch <= s->epoch) return;
@@ -287,7 +285,7 @@ static void remember_early(shard *s, uint32_t peer, const wire_data *d)
 
 void shard_follow_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
-    if (!is_from_primary(s, d, payload)) { /* of an epoch that is over, or is to come */
+    if (!is_from_primary(s, d, payload)) { /* of an old or a future epoch */
         remember_early(s, peer, d);
         return;
     }

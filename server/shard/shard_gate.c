@@ -1,9 +1,8 @@
-/* shard_gate.c - every message to a worker, and when it may leave.
+/* shard_gate.c - delays messages to workers until backups have acknowledged.
  *
- * A message is stamped with the newest entry of the log at the time it is made.  It leaves when all
- * backups have acknowledged that entry: then whatever it tells survives the loss of this server.
- * Messages leave in the order in which they were made.  What promises nothing (receipts, requests to
- * ask again) does not wait.
+ * A message is stamped with the newest log entry when it is made.  It leaves once all backups have acknowledged
+ * that entry: then its content survives the loss of this server. Messages leave in order.  Messages without
+ * promises (receipts, requests to ask again) do not wait.
  */
 #include "server/shard/shard_state.h"
 
@@ -41,7 +40,7 @@ static bool must_wait(const shard *s, const wire_data *d)
 }
 
 /* ---- parking --------------------------------------------------------------------------------- */
-/* A copy at *used in room, where there is room. */
+/* Copies to *used in room, if room is given. */
 static const void *keep(char *room, size_t *used, const void *list, size_t bytes)
 {
     if (list == NULL || bytes == 0) return NULL;
@@ -50,7 +49,7 @@ static const void *keep(char *room, size_t *used, const void *list, size_t bytes
     return kept;
 }
 
-/* The lists that answers have; room NULL: only how many bytes they are. */
+/* Copies the lists of an answer; room NULL: only counts their bytes. */
 static size_t keep_lists(wire_data *d, char *room)
 {
     size_t used  = 0;

@@ -1,4 +1,4 @@
-/* shard_install.c - what an epoch's end and the next one's beginning do to a shard. */
+/* shard_install.c - a shard at the end of one epoch and the start of the next. */
 #include "server/shard/shard_state.h"
 #include "server/shard/shard_test.h"
 
@@ -15,7 +15,7 @@ static bool is_newer(uint64_t term, uint64_t epoch, uint64_t than_term, uint64_t
     return term > than_term || (term == than_term && epoch > than_epoch);
 }
 
-/* ---- settling -------------------------------------------------------------------------------- */
+/* ---- resolving the open step ----------------------------------------------------------------- */
 static void contradiction(shard *s, uint32_t partition, int64_t step, const char *what)
 {
     pen_error error;
@@ -57,7 +57,7 @@ static void settle_partition(shard *s, uint32_t p, int64_t step, const wire_deci
 void shard_settle(shard *s, int64_t step, const wire_decision *decision)
 {
     if (step < 0 || s->is_eager) return;
-    s->is_settling = true; /* one entry of the log says it all */
+    s->is_settling = true; /* one log entry covers it */
     for (uint32_t p = 0; p < s->n_partitions && !s->has_failed; p++)
         if (server_core_is_decided(s->core, p)) settle_partition(s, p, step, decision);
     s->is_settling = false;
@@ -83,7 +83,7 @@ void shard_restart(shard *s)
     }
 }
 
-/* What is summed and not prepared is known to one copy only. */
+/* Unprepared sums are known to one copy only. */
 static void keep_prepared(shard *s)
 {
     server_core_restage(s->core);
@@ -94,7 +94,7 @@ static void keep_prepared(shard *s)
     }
 }
 
-/* ranks[n]: how many joined, these, and those that were there before. */
+/* ranks[n]: number of joiners, the joiners, the earlier members. */
 bool shard_join_listed(shard *s, const uint64_t *ranks, uint32_t n)
 {
     const uint32_t joined = n > 0 && ranks[0] < n ? (uint32_t)ranks[0] : 0;
@@ -108,7 +108,7 @@ bool shard_join_listed(shard *s, const uint64_t *ranks, uint32_t n)
     return true;
 }
 
-/* True when others are in than before; list[1 + world_size] as shard_join_listed() reads it. */
+/* True if members changed; list[1 + world_size] as shard_join_listed() reads it. */
 static bool take_members(shard *s, const shard_view *v, uint64_t *list, uint32_t *n)
 {
     uint64_t *before = calloc(s->setup.world_size + 1, sizeof *before);
@@ -135,7 +135,7 @@ static bool take_members(shard *s, const shard_view *v, uint64_t *list, uint32_t
 }
 
 /* ---- roles ----------------------------------------------------------------------------------- */
-/* A copy that was there before, and its primary too, goes on where it is. */
+/* An earlier copy of an earlier primary continues at its position. */
 static void take_copies(shard *s, const shard_view *v, bool was_primary)
 {
     shard_copy before[SHARD_COPIES_MAX];
@@ -150,12 +150,12 @@ static void take_copies(shard *s, const shard_view *v, bool was_primary)
             if (before[j].server == copy->server && before[j].incarnation == copy->incarnation)
                 *copy = before[j];
         copy->is_learner = v->replica[i].is_learner;
-        copy->sent       = copy->acked; /* what was on its way was for an epoch that is over */
+        copy->sent       = copy->acked; /* entries in flight were for the old epoch */
         copy->resent     = UINT64_MAX;
         copy->waits_ms   = 0;
         copy->said_ms = copy->say_ms = 0;
         if (copy->is_learner && copy->has_stream &&
-            !copy->is_fresh) { /* it lacks a few entries only */
+            !copy->is_fresh) { /* it lacks only a few entries */
             copy->is_filled = true;
             copy->filled_at = s->log.index;
         }
@@ -182,7 +182,7 @@ static void log_settled(shard *s, const shard_view *v, bool restarted, const uin
     if (!shard_is_logging(s)) return;
     const wire_entry e = {.what         = WIRE_ENTRY_SETTLE,
                           .rank         = -1,
-                          .step         = (uint64_t)(v->step + 1), /* 0: nothing to settle */
+                          .step         = (uint64_t)(v->step + 1), /* 0: nothing to resolve */
                           .version      = v->epoch,
                           .restart      = restarted,
                           .has_decision = v->has_decision,
@@ -193,7 +193,7 @@ static void log_settled(shard *s, const shard_view *v, bool restarted, const uin
     s->log.settled_at = s->log.index;
 }
 
-/* Its primary may have been faster; it is asked to say that again. */
+/* Its primary may have been faster; asks it to send that again. */
 static void ask_again(shard *s)
 {
     if (s->early_epoch != s->epoch || s->early_from != s->primary) return;
@@ -228,7 +228,7 @@ void shard_install(shard *s, const shard_view *v)
     }
     const shard_role was = s->role;
     const bool goes_on   = was == v->role && s->primary == v->primary;
-    const bool is_told   = v->role == SHARD_LEARNER; /* the log will say what to do */
+    const bool is_told   = v->role == SHARD_LEARNER; /* the log says what to do */
     uint32_t n           = 0;
     s->term              = v->term;
     s->epoch             = v->epoch;

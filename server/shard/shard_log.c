@@ -1,11 +1,9 @@
-/* shard_log.c - what a shard did, told to its copies in order.
+/* shard_log.c - the log of a shard's changes, sent to its copies in order.
  *
- * DESIGN.  The primary appends an entry for everything that changes what a copy must know: first
- * values, sums, records, decisions, updates.  Payloads are references: a sum travels out of the
- * accumulator (or the message) it lies in, values out of the values themselves.  Entries are kept
- * until every copy has acknowledged them, and sent from the first one that a copy lacks: in order,
- * large ones alone and at once, small ones packed at the flush.  A shard without copies appends
- * nothing.
+ * DESIGN.  The primary appends an entry for every change a copy must know: first values, sums, records, decisions,
+ * updates.  Payloads are references: a sum is sent from its accumulator (or message), values from the values
+ * themselves.  Entries stay until every copy has acknowledged them, and are sent from the first one a copy lacks:
+ * in order, large ones alone and at once, small ones packed at the flush.  A shard without copies appends nothing.
  */
 #include "server/shard/shard_state.h"
 #include "server/shard/shard_test.h"
@@ -54,7 +52,7 @@ static bool make_room(shard_log *log)
     return true;
 }
 
-/* Numbers and rates of the caller, copied behind each other. */
+/* Copies the caller's numbers and rates one after the other. */
 static bool keep_lists(shard_entry *entry)
 {
     wire_entry *e          = &entry->e;
@@ -137,7 +135,7 @@ static void append_slice(shard *s, const wire_entry *e, int32_t only, const void
         shard_log_append(s, e, only, payload);
 }
 
-/* ---- what the primary did -------------------------------------------------------------------- */
+/* ---- entries of the primary ------------------------------------------------------------------ */
 static void append_sum(shard *s, const wire_entry *e, shard_chunk *k, int32_t only)
 {
     buf *holder = k->accumulator != NULL ? k->accumulator : k->holder;
@@ -240,7 +238,7 @@ static uint64_t bytes_for(const shard_entry *entry, const shard_copy *copy)
     return is_for(entry, copy) ? entry->e.bytes : 0;
 }
 
-/* How many of the next entries travel together. */
+/* Number of next entries in one message. */
 static uint32_t choose_batch(shard *s, const shard_copy *copy, uint64_t *bytes)
 {
     uint32_t n = 0;
@@ -327,7 +325,7 @@ void shard_log_mark(shard *s)
 {
     for (uint32_t i = 0; s->role == SHARD_PRIMARY && i < s->n_copies; i++) {
         shard_copy *copy = &s->copy[i];
-        if (!copy->is_learner) copy->sent = copy->acked; /* nobody resends from now on */
+        if (!copy->is_learner) copy->sent = copy->acked; /* no more resends */
         if (!copy->has_stream || !shard_log_send_to(s, copy)) continue;
         wire_data d = addressed(s, copy);
         d.flags |= WIRE_SEALING;
@@ -336,7 +334,7 @@ void shard_log_mark(shard *s)
     }
 }
 
-/* ---- how far ---------------------------------------------------------------------------------- */
+/* ---- progress -------------------------------------------------------------------------------- */
 uint64_t shard_index(const shard *s, uint64_t *digest)
 {
     if (digest != NULL) *digest = s->log.digest;

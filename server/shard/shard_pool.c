@@ -1,9 +1,7 @@
-/* shard_pool.c - accumulators kept for the next step, so that a step in steady state allocates
- * nothing.
+/* shard_pool.c - reuses accumulators, so that a step in steady state allocates nothing.
  *
- * An accumulator is a buf, because the log of a shard with copies sends it as it is.  One that
- * comes back while a reference is still on its way waits at the end of a second line: what was sent
- * first is free first. */
+ * An accumulator is a buf, because the log of a shard with copies sends it directly.  One returned while it is
+ * still referenced waits in a second queue: the first sent is the first free. */
 #include "server/shard/shard_state.h"
 
 #include "common/base/list.h"
@@ -20,8 +18,7 @@ struct shard_spare {
 };
 _Static_assert(sizeof(shard_spare) <= ALIGNMENT, "the numbers begin on the next cache line");
 
-/* Below one block by powers of two (at least a cache line), above by whole blocks: a model has few
- * sizes of chunk. */
+/* Below one block by powers of two (at least a cache line), above by whole blocks: a model has few chunk sizes. */
 static int class_of(size_t count, size_t *room)
 {
     if (count > SIMD_BLOCK / 2) {

@@ -1,5 +1,4 @@
-/* shard_pull.c - what arrives without a payload: requests for values, decisions, and the question
- * who is missing. */
+/* shard_pull.c - messages without a payload: PULL, decisions, INQUIRE. */
 #include "server/shard/shard_state.h"
 
 #include <math.h>
@@ -20,7 +19,7 @@ static void report(shard *s, const server_core_action *a, const wire_data *d)
     s->outside.report(s->outside.user, &error);
 }
 
-/* Commits what this decision is the first for.  False: it was refused. */
+/* Commits partitions for which this decision is the first.  False: refused. */
 static bool decide(shard *s, uint32_t peer, const wire_data *d)
 {
     const shard_arrival in = {.peer = peer, .d = d};
@@ -50,7 +49,7 @@ static bool check_pull(shard *s, uint32_t peer, const wire_data *d)
     const bool is_whole = d->n_partitions == 0 || d->record_hash != NULL;
     if (is_whole && (!d->has_decision || is_sane(&d->decision))) return true;
     shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT,
-                 "a decision without records, or with numbers that cannot be");
+                 "invalid decision: records missing or numbers out of range");
     return false;
 }
 
@@ -77,7 +76,7 @@ void shard_receive_pull(shard *s, uint32_t peer, const wire_data *d)
 void shard_receive_inquiry(shard *s, uint32_t peer, const wire_data *d)
 {
     if (d->n == 0 || shard_find(s, d->chunk[0]) == NULL) {
-        shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT, "an inquiry is about a chunk of this shard");
+        shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT, "INQUIRE needs a chunk of this shard");
         return;
     }
     const shard_arrival in         = {.peer = peer, .d = d};

@@ -1,4 +1,4 @@
-/* shard_push.c - what arrives with a payload: gradients, and rank 0's first values. */
+/* shard_push.c - messages with a payload: gradients, and rank 0's first values. */
 #include "server/shard/shard_state.h"
 
 #include "common/base/crc.h"
@@ -7,9 +7,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* ---- what may be believed -------------------------------------------------------------------- */
-/* All chunks are of this shard, each has a checksum, and the payload is as long as they are
- * together. */
+/* ---- validation ------------------------------------------------------------------------------ */
+/* All chunks are of this shard, each has a checksum, and the payload has their total size. */
 static pen_status check_payload(const shard *s, const wire_data *d, const buf *payload,
                                 bool is_push, pen_error *why)
 {
@@ -35,7 +34,7 @@ static pen_status check_inputs(const shard *s, const wire_data *d, pen_error *wh
     const wire_inputs *in = &d->inputs;
     if (!d->has_inputs || in->n_rates != s->setup.model->n_groups)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "a push brings %u learning rates for %u parameter groups",
+                       "a push has %u learning rates for %u parameter groups",
                        d->has_inputs ? in->n_rates : 0, s->setup.model->n_groups);
     if (!(in->loss_scale > 0) || !isfinite(in->loss_scale) || !(in->weight >= 0) ||
         !isfinite(in->weight))
@@ -44,7 +43,7 @@ static pen_status check_inputs(const shard *s, const wire_data *d, pen_error *wh
                        in->loss_scale);
     for (uint32_t i = 0; i < in->scalars.n; i++)
         if (in->scalars.ranks[i] > s->setup.world_size)
-            return why_set(why, PEN_INVALID_ARGUMENT, "a push brings a number of %u ranks of %u",
+            return why_set(why, PEN_INVALID_ARGUMENT, "a push has scalars of %u ranks, expected %u",
                            in->scalars.ranks[i], s->setup.world_size);
     return PEN_OK;
 }
@@ -74,7 +73,7 @@ static void disagree(shard *s, uint32_t peer, const wire_data *d, const pen_erro
     if (why->status == PEN_MISMATCH) s->outside.report(s->outside.user, why);
 }
 
-/* The core's refusals for disagreement end the job, too. */
+/* The core's refusals for disagreement also end the job. */
 static void report_mismatch(shard *s, server_core_actions actions, const wire_data *d)
 {
     for (uint32_t i = 0; i < actions.n; i++) {
@@ -90,7 +89,7 @@ static void report_mismatch(shard *s, server_core_actions actions, const wire_da
     }
 }
 
-/* One that is refused is told to its rank; where ranks wait for each other the job ends, and all say the same. */
+/* Reports a refused push to its rank; if ranks wait for each other, ends the job with one sentence for all. */
 static bool is_admitted(shard *s, const shard_arrival *in, uint32_t i)
 {
     const wire_data *d         = in->d;
@@ -104,7 +103,7 @@ static bool is_admitted(shard *s, const shard_arrival *in, uint32_t i)
                                   .dtype      = k->push_dtype,
                                   .loss_scale = d->inputs.loss_scale};
     pen_error why;
-    if (d->inputs.weight == 0) return true; /* a rank without data: its bytes mean nothing */
+    if (d->inputs.weight == 0) return true; /* a rank without data: bytes are meaningless */
     if (admission_check(&s->options.admission, &g, &why) == PEN_OK) return true;
     stat_add(s->options.stats, STAT_REFUSED, 1);
     why_culprit(&why, PEN_WORKER, d->rank, (int64_t)seq, g.tensor);
@@ -134,7 +133,7 @@ static bool push_chunk(shard *s, const shard_arrival *in, uint32_t i, size_t siz
     return true;
 }
 
-/* When the first push of a step came: from then on its others are waited for. */
+/* Notes the first push of a step: the others are late from then on. */
 static void note_first(shard *s, const wire_data *d)
 {
     if (s->watch.begun_ns != 0 && d->step <= s->watch.step) return;
@@ -199,7 +198,7 @@ void shard_receive_init(shard *s, uint32_t peer, const wire_data *d, buf *payloa
 {
     pen_error why;
     if (d->rank != 0) {
-        shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT, "first values come from rank 0");
+        shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT, "only rank 0 may send first values");
         return;
     }
     if (check_payload(s, d, payload, false, &why) != PEN_OK) {

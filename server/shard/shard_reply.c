@@ -1,5 +1,4 @@
-/* shard_reply.c - answers: large values at once and by reference, everything else packed and sent
- * at the flush. */
+/* shard_reply.c - answers: large values at once by reference, everything else packed at the flush. */
 #include "server/shard/shard_state.h"
 
 #include "common/base/vec.h"
@@ -10,7 +9,7 @@
 enum { PREPARED_BYTES_MAX = 1 << 20 };
 
 /* ---- columns --------------------------------------------------------------------------------- */
-/* The columns of one message need `n` entries. */
+/* Reserves `n` entries in the columns of a message. */
 static bool reserve(shard_columns *c, uint32_t n)
 {
     if (n <= c->capacity) return true;
@@ -29,7 +28,7 @@ static bool reserve(shard_columns *c, uint32_t n)
     return true;
 }
 
-/* One number for all, where all are equal. */
+/* One number for all if all are equal. */
 static void set_seq(wire_data *d, const uint64_t *seq, uint32_t n)
 {
     d->step = n > 0 ? seq[0] : 0;
@@ -74,7 +73,7 @@ void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t nu
     r->reason              = reason;
     s->refused.chunk[r->n] = number;
     s->refused.seq[r->n++] = seq;
-    /* Other sentences than these two are made for one chunk and do not outlive the next. */
+    /* All other sentences are made for one chunk and do not outlive it. */
     if (status != PEN_AGAIN && status != PEN_CORRUPT) shard_refuse_flush(s, peer, d);
 }
 
@@ -170,7 +169,7 @@ static void send_values(shard *s, shard_outbox *box, shard_list_kind kind)
     list->bytes = 0;
 }
 
-/* The answer itself, in this same turn, makes the receipt needless. */
+/* An answer in the same turn makes the receipt needless. */
 static void forget_answered(const shard *s, shard_list *list)
 {
     uint32_t kept = 0;
@@ -200,7 +199,7 @@ static void send_receipts(shard *s, shard_outbox *box, shard_list_kind kind)
     list->n = 0;
 }
 
-/* ---- what the actions call ------------------------------------------------------------------- */
+/* ---- entry points of the actions ------------------------------------------------------------- */
 void shard_note(shard *s, shard_list_kind kind, const server_core_action *a)
 {
     shard_outbox *box = outbox_of(s, a->peer);
@@ -270,7 +269,7 @@ static buf *pack_squares(const shard *s, const uint32_t *partition, uint32_t n, 
     return payload;
 }
 
-/* To one peer, or (SHARD_NONE) to where each live rank was heard last. */
+/* To one peer, or (SHARD_NONE) to the latest peer of each live rank. */
 static void send_records(shard *s, const uint32_t *partition, uint32_t n, size_t bytes,
                          uint32_t peer, int32_t rank)
 {

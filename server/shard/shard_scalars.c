@@ -1,9 +1,9 @@
-/* shard_scalars.c - numbers of the program that travel with the pushes of one chunk (proto/scalars.h).
+/* shard_scalars.c - program scalars that travel with the pushes of one chunk (proto/scalars.h).
  *
- * Where a decision closes the chunk, the core adds them up and the record of its partition has them.  Else:
- *   a round of all ranks   what the ranks gave with it, once it is closed
- *   pushes by themselves   the newest that each live rank has given so far
- * Kept is one sum, of the newest round: a rank asks for no older one, because it pushes when it has the answer.
+ * For decided chunks the core sums them up, and they are in the partition's record.  Otherwise:
+ *   a round of all ranks   the numbers of its ranks, once it is closed
+ *   single pushes          the newest of each live rank
+ * Stores one sum, of the newest round: a rank never asks for an older one, because it pushes only after the answer.
  */
 #include "server/shard/shard_state.h"
 

@@ -1,4 +1,4 @@
-/* shard_setup.c - from a plan to a shard's memory, and from a snapshot to its values. */
+/* shard_setup.c - allocates a shard by its plan, and loads it from a snapshot. */
 #include "server/shard/shard_state.h"
 
 #include "proto/describe.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* ---- settings of the model ------------------------------------------------------------------- */
-/* Of all that the workers agreed on, what a shard needs. */
+/* The workers' settings that a shard needs. */
 typedef struct {
     int commit;
     bool deterministic;
@@ -57,7 +57,7 @@ static pen_status parse_group(shard *s, uint32_t g, server_core_group *rule, pen
     if (status != PEN_OK || rule->ops->averages == plan_group_averages(group)) return status;
     return why_set(why, PEN_INTERNAL,
                    "the plan and the consistency rule '%s' disagree about whether it averages",
-                   rule->ops->name); /* sums have room in the plan, or have none */
+                   rule->ops->name); /* the plan reserves room for sums, or not */
 }
 
 static pen_status push_dtype(const wire_group *group, const wire_tensor *t, pen_dtype *dtype,
@@ -66,7 +66,7 @@ static pen_status push_dtype(const wire_group *group, const wire_tensor *t, pen_
     *dtype = plan_push_dtype(group, t);
     if (*dtype != PEN_DTYPE_DEFAULT) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
-                   "parameter group '%s' wants wire=%s; known are raw, bf16 and f16", group->name,
+                   "parameter group '%s' has wire=%s; expected raw, bf16 or f16", group->name,
                    group->wire);
 }
 
@@ -101,8 +101,8 @@ static pen_status describe(shard *s, uint32_t number, shard_chunk *k, pen_error 
     if (!is_float(k->dtype) || !is_float(k->push_dtype))
         return why_set(
             why, PEN_UNSUPPORTED,
-            "'%s' has values of %s and gradients of %s; servers keep tensors of f32, f16 and bf16",
-            t->name, plan_dtype_name(k->dtype), plan_dtype_name(k->push_dtype));
+            "'%s' has values of %s and gradients of %s; servers support f32, f16 and bf16", t->name,
+            plan_dtype_name(k->dtype), plan_dtype_name(k->push_dtype));
     return PEN_OK;
 }
 
@@ -140,7 +140,7 @@ static bool allocate_tables(shard *s)
            s->missing != NULL;
 }
 
-/* Room for the chunks of the largest tensor, for rules that update a whole tensor at a time. */
+/* Scratch for the chunks of the largest tensor, for whole-tensor rules. */
 static bool allocate_scratch(shard *s)
 {
     const plan *cut = s->setup.plan;
@@ -234,10 +234,10 @@ static pen_status fill_chunks(shard *s, server_core_group *groups, server_core_c
 
 pen_status shard_configure(shard *s, const shard_setup *setup, pen_error *why)
 {
-    if (s->chunk != NULL) return why_set(why, PEN_WRONG_STATE, "this shard has its plan already");
+    if (s->chunk != NULL) return why_set(why, PEN_WRONG_STATE, "this shard already has a plan");
     if (setup->model->n_groups == 0)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "a model that servers train has at least one parameter group");
+                       "a model trained by servers needs at least one parameter group");
     s->setup = *setup;
     if (!allocate_tables(s) || !allocate_scratch(s))
         return why_set(why, PEN_NO_MEMORY, "no memory for a shard's tables");
@@ -271,7 +271,7 @@ static pen_status load_arrays(shard *s, shard_chunk *k, store_reader *reader, in
         store_read(reader, step, tensor, "param", k->start, k->count, k->values->data, why);
     if (status == PEN_OK) status = store_reader_manifest(reader, step, &kept, why);
     if (status != PEN_OK || !k->trained) return status;
-    if (kept->is_import) { /* parameters only: the rule begins as in a new job */
+    if (kept->is_import) { /* parameters only: the rule starts as in a new job */
         shard_chunk_first_slots(s, k);
         return PEN_OK;
     }
@@ -290,7 +290,7 @@ static pen_status load_chunk(shard *s, shard_chunk *k, store_reader *reader, int
     return status == PEN_OK ? shard_tier_bring_out(s, k, why) : status;
 }
 
-/* A blob is bytes from a disk: of any length, at any address. */
+/* A blob is raw bytes from a disk: any length, any alignment. */
 static void adopt_versions(const void *data, size_t size, void *user)
 {
     shard *s = user;
@@ -302,8 +302,7 @@ static void adopt_versions(const void *data, size_t size, void *user)
     }
 }
 
-/* Values of averaged groups have all had the same number of updates; who has none of them was told
- * it. */
+/* Values of averaged groups all have the same number of updates; a shard without them is told the number. */
 static void adopt_applied(shard *s)
 {
     for (uint32_t i = 0; i < s->n_chunks; i++) {

@@ -208,8 +208,8 @@ settings_of() {
 }
 
 @test "a server without a scheduler says what it waits for and at the end what to do; a stopped scheduler says so once" {
-    says 1 "penstock: waiting for the scheduler, which is to be at 127.0.0.1:1, for 1.2 s at most
-penstock: the scheduler at 127.0.0.1:1 has not answered for 1.2 s; start it there, or say where it is with --master-addr and --master-port; \`penstock doctor --master-addr 127.0.0.1\` tests the way" \
+    says 1 "penstock: waiting for the scheduler at 127.0.0.1:1, up to 1.2 s
+penstock: the scheduler at 127.0.0.1:1 has not answered for 1.2 s; start it there, or set its address with --master-addr and --master-port; \`penstock doctor --master-addr 127.0.0.1\` tests the way" \
         server --master-port 1 --init-timeout-ms 1200
     listen
     kill -INT "$listener"
@@ -348,14 +348,14 @@ rank() {
     [[ $output == "penstock: invalid job name 'caf"* ]]
     run env PENSTOCK_JOB=$'caf\xe9' "$penstock" scheduler
     [ "$status" = 1 ]
-    [ "$output" = "penstock: job 'caf?' has bytes that are not UTF-8, or control characters (shown as '?'); give it another name" ]
+    [ "$output" = "penstock: job 'caf?' contains invalid UTF-8 or control characters (shown as '?'); choose another name" ]
     run env PENSTOCK_JOB=$'caf\xe9' "$programs/stepper" steps=1
     [ "$status" != 0 ]
-    [[ $output == *"job 'caf?' has bytes that are not UTF-8"* ]]
+    [[ $output == *"job 'caf?' contains invalid UTF-8"* ]]
 }
 
 @test "a limit of open files that is too low for any job is said by every role, and nobody else is blamed" {
-    local sentence="the limit of open files is 32, and a process of a job needs at least 64, for connections are files; "
+    local sentence="the limit of open files is 32, but a process of a job needs at least 64 (connections are files); "
     sentence+="raise it: ulimit -n 1024, or LimitNOFILE= of a systemd unit"
     run bash -c "ulimit -n 32; '$penstock' run --standalone --nproc-per-node 2 true"
     [ "$status" = 1 ]

@@ -6,7 +6,7 @@ setup() { job_setup; }
 teardown() { job_teardown; }
 
 @test "admission=finite ends a bsp job with one sentence on all ranks, naming rank, tensor and step" {
-    local sentence="the gradient of 'embed' from worker 1 for step 2 is not finite, and admission takes finite ones only"
+    local sentence="the gradient of 'embed' from worker 1 for step 2 is not finite; admission accepts finite ones only"
     start bsp --servers 2 --nproc-per-node 2 --admission finite "$programs/stepper" steps=5 1:nan=2,0,5
     wait_for_end 30
     [ "$code" != 0 ]
@@ -31,11 +31,11 @@ teardown() { job_teardown; }
     cmp "$tmp/off" "$tmp/wide"
     start narrow --servers 2 --nproc-per-node 2 --admission norm:1e-9 "$programs/stepper" steps=5
     wait_for_end 30
-    grep -qE "^\[0\] stepper: a piece of the gradient of '[a-z0-9.]+' from worker [01] for step 0 has norm [0-9.e+-]+, and admission takes norms up to 1e-09$" "$tmp/narrow.err"
+    grep -qE "^\[0\] stepper: a piece of the gradient of '[a-z0-9.]+' from worker [01] for step 0 has norm [0-9.e+-]+; admission accepts norms up to 1e-09$" "$tmp/narrow.err"
 }
 
 @test "a setting that is none is refused by the server, and the launcher shows why" {
     run pen server --admission sometimes
     [ "$status" = 1 ]
-    [ "$output" = "penstock: admission is 'sometimes', but must be off, finite or norm:BOUND" ]
+    [ "$output" = "penstock: admission is 'sometimes'; expected off, finite or norm:BOUND" ]
 }

@@ -189,7 +189,7 @@ ends_well() { # NAME
     limit=3
     while [ -e "/proc/$pid/fd/$limit" ]; do limit=$((limit + 1)); done
     prlimit --pid "$pid" --nofile="$limit:"
-    said="server 0 has as many files open as it may ($limit), so nobody can connect to it; raise the limit: ulimit -n $((4 * limit)), or LimitNOFILE= of a systemd unit"
+    said="server 0 has reached its limit of open files ($limit) and accepts no connections; raise the limit: ulimit -n $((4 * limit)), or LimitNOFILE= of a systemd unit"
     for _ in $(seq 100); do grep -qF "$said" "$tmp/log/$launched_job"/attempt_0/server-0.err && break; sleep 0.05; done
     cat "$tmp/log/$launched_job"/attempt_0/server-0.err
     [ "$(grep -cF "$said" "$tmp/log/$launched_job"/attempt_0/server-0.err)" = 1 ]

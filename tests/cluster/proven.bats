@@ -173,7 +173,7 @@ deceive() { # TO AT
     run env MARK="$mark" "$penstock" run --encryption on --nproc-per-node 2 "$programs/stepper" steps=3
     echo "$output"
     [ "$status" != 0 ]
-    [[ "$output" == *"the folder $tmp/penstock is open to others (mode 0777): look at what is in it, then chmod 700 it or remove it"* ]]
+    [[ "$output" == *"the folder $tmp/penstock is open to others (mode 0777): check its contents, then chmod 700 it or remove it"* ]]
     [ "$(id -u)" = 0 ] || return 0 # who cannot become somebody else has seen half of it
 
     mkdir -p -m 0700 /tmp/penstock-54321 "$tmp/home"

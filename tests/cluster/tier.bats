@@ -227,7 +227,7 @@ small_disk() {
     export "${everything[@]}"
     run pen run --standalone --servers 1 --nproc-per-node 1 "$programs/stepper"
     [ "$status" != 0 ]
-    grep -q 'offload_optimizer=nvme needs a folder on a disk: give it with offload_path, or give a store' <<<"$output"
+    grep -q 'offload_optimizer=nvme needs a folder on a disk; set offload_path or store' <<<"$output"
     export PENSTOCK_OFFLOAD_PATH=/proc/none
     run pen run --standalone --servers 1 --nproc-per-node 1 "$programs/stepper" rows=1000
     [ "$status" != 0 ]

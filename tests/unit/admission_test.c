@@ -63,14 +63,14 @@ static void test_admission_names_rank_tensor_and_step(void **state)
     data[9999] = INFINITY;
     assert_int_equal(admission_check(&finite, &g, &why), PEN_INVALID_ARGUMENT);
     assert_string_equal(why.text, "the gradient of 'fc1.weight' from worker 3 for step 41 is not "
-                                  "finite, and admission takes finite ones only");
+                                  "finite; admission accepts finite ones only");
     data[9999] = 4, data[0] = 3;
     assert_int_equal(admission_check(&bounded, &g, &why), PEN_OK); /* exactly 5 */
     data[4096] = 1;
     assert_int_equal(admission_check(&bounded, &g, &why), PEN_INVALID_ARGUMENT);
     assert_string_equal(
         why.text, "a piece of the gradient of 'fc1.weight' from worker 3 for step 41 has norm "
-                  "5.09902, and admission takes norms up to 5");
+                  "5.09902; admission accepts norms up to 5");
     g.loss_scale = 1024; /* what travelled was scaled; what is meant is not */
     assert_int_equal(admission_check(&bounded, &g, &why), PEN_OK);
     const admission off = {0};
@@ -165,8 +165,8 @@ static void test_admission_of_a_decided_step_is_told_to_the_job(void **state)
     rig_flush(r);
     assert_int_equal(r->reports, 1);
     assert_string_equal(r->report.text,
-                        "the gradient of 'w' from worker 1 for step 0 is not finite, "
-                        "and admission takes finite ones only");
+                        "the gradient of 'w' from worker 1 for step 0 is not finite; "
+                        "admission accepts finite ones only");
     assert_int_equal(r->report.rank, 1);
     assert_int_equal(stat_get(&r->stats, STAT_REFUSED), 1);
     rig_destroy(r);

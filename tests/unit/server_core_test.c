@@ -1,5 +1,4 @@
-/* server_core_test.c - the core alone: events in, verbs out, on descriptors of a handful of chunks.
- */
+/* server_core_test.c - the core alone: events in, verbs out, on descriptors of a handful of chunks. */
 #include "server/shard/core/core.h"
 
 #include <setjmp.h>
@@ -290,8 +289,8 @@ static void test_core_refuses_a_tensor_that_is_trained_in_two_ways(void **state)
     const server_core_actions a = push(c, 0, 0, A, false);
     assert_says(a, "REFUSE 0");
     assert_int_equal(a.at[0].status, PEN_WRONG_STATE);
-    assert_string_equal(a.at[0].reason, "'a' is trained by pen_push_pull() and by pen_step_end() "
-                                        "in one job; use one of them for it");
+    assert_string_equal(a.at[0].reason, "'a' is trained by both pen_push_pull() and "
+                                        "pen_step_end(); use one of them in a job");
     server_core_destroy(c);
 }
 
@@ -395,7 +394,7 @@ static void a_sum_from_the_wrong_rank_of_a_node_is_refused(void **state)
     const server_core_actions a = push(c, 2, 0, A, false);
     assert_says(a, "REFUSE 2");
     assert_int_equal(a.at[0].status, PEN_MISMATCH);
-    assert_non_null(strstr(a.at[0].reason, "a sum of its node that another rank brings"));
+    assert_non_null(strstr(a.at[0].reason, "a node sum that another rank must send"));
     server_core_destroy(c);
 }
 

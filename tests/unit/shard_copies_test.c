@@ -526,8 +526,8 @@ static void test_copy_with_other_bits_is_reported_by_name(void **state)
     assert_int_equal(c->r->report.status, PEN_MISMATCH);
     assert_string_equal(
         c->r->report.text,
-        "shard 0 is not the same on server 0 and on its copy on server 1: after entry 19 ('w0', "
-        "step 0) their values differ; a machine computes wrongly, or they run different versions");
+        "shard 0 differs between server 0 and its copy on server 1: after entry 19 ('w0', "
+        "step 0) their values differ; a machine computes wrong results, or the versions differ");
     copies_destroy(c);
 }
 
@@ -551,7 +551,7 @@ static void test_sealed_shard_does_nothing_more(void **state)
     const rig_message *m = rig_find(c->r, WIRE_REFUSED, 0, UINT32_MAX);
     assert_non_null(m);
     assert_int_equal(m->d.status, PEN_AGAIN);
-    assert_string_equal(m->d.text, "the epoch is changing");
+    assert_string_equal(m->d.text, "an epoch change is in progress");
     assert_int_equal(shard_index(c->at[0], NULL), index + 1);
     assert_int_not_equal(rig_params_crc(c->r), crc); /* of push 0, which nobody was told of */
     copies_destroy(c);

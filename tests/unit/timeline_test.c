@@ -214,7 +214,7 @@ static void mark_wrongly(void *user)
     (void)user;
     open_as(PEN_WORKER, 0, "marks");
     NEEDS(trace_mark("a", false, &why) == PEN_INVALID_ARGUMENT);
-    NEEDS(strcmp(why.text, "pen_mark('a', 0): this thread has begun no span of that name") == 0);
+    NEEDS(strcmp(why.text, "pen_mark('a', 0): this thread has no open span of that name") == 0);
     NEEDS(trace_mark("a", true, &why) == PEN_OK && trace_mark("b", true, &why) == PEN_OK);
     NEEDS(trace_mark("a", false, &why) == PEN_OK && trace_mark("b", false, &why) == PEN_OK);
     for (int i = 0; i < 32; i++) NEEDS(trace_mark("deep", true, &why) == PEN_OK);

@@ -63,7 +63,7 @@ static pen_status check_sync(const char *sync, pen_error *why)
         if (strlen(names[i]) == n && memcmp(names[i], sync, n) == 0)
             return config_from_words(i == 1 ? ssp_rows : no_rows, &s, sync + n, why);
     return why_set(why, PEN_BAD_SETTING,
-                   "there is no consistency rule '%.*s'; known are bsp, \"ssp s=N\" and async",
+                   "unknown consistency rule '%.*s'; expected bsp, \"ssp s=N\" or async",
                    (int)(n < 64 ? n : 64), sync);
 }
 

@@ -1,4 +1,4 @@
-/* core.c - the core's life, what an epoch's end drops, and what it can be asked. */
+/* core.c - the core: create, reset, queries. */
 #include "server/shard/core/core_state.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void order_chunks(server_core *c)
 
 static bool allocate(server_core *c)
 {
-    /* The worst event folds every rank's contribution and then answers everything that is held. */
+    /* The worst event folds every rank's contribution, then answers everything buffered. */
     c->actions_max = c->world_size * (CORE_HELD_PER_RANK_MAX + 2) + 8;
     c->action      = calloc(c->actions_max, sizeof *c->action);
     c->chunk       = calloc(c->n_chunks + 1, sizeof *c->chunk);
@@ -54,7 +54,7 @@ static pen_status check_groups(const server_core_config *config, pen_error *why)
         const server_core_chunk_desc *chunk = &config->chunk[k];
         if (chunk->group >= config->n_groups || chunk->partition >= config->n_partitions)
             return why_set(why, PEN_INVALID_ARGUMENT,
-                           "'%s' is of a parameter group or partition that does not exist",
+                           "'%s' belongs to an unknown parameter group or partition",
                            chunk->tensor);
         const server_core_group *group = &config->group[chunk->group];
         if (!chunk->trained || !group->whole_tensor) continue;
@@ -94,7 +94,7 @@ pen_status server_core_create(const server_core_config *config, uint32_t world_s
                               server_core **out, pen_error *why)
 {
     if (world_size == 0 || world_size > CORE_RANKS_MAX)
-        return why_set(why, PEN_INVALID_ARGUMENT, "a job of %u workers cannot be; 1 to %d can",
+        return why_set(why, PEN_INVALID_ARGUMENT, "a job cannot have %u workers; expected 1 to %d",
                        world_size, CORE_RANKS_MAX);
     const pen_status status = check_groups(config, why);
     if (status != PEN_OK) return status;
@@ -160,7 +160,7 @@ void server_core_destroy(server_core *c)
     free(c);
 }
 
-/* ---- beginning anew -------------------------------------------------------------------------- */
+/* ---- reset ----------------------------------------------------------------------------------- */
 void server_core_join(server_core *c, int32_t rank, const bool *beside)
 {
     for (uint32_t k = 0; k < c->n_chunks; k++) {
@@ -181,7 +181,7 @@ void server_core_abandon(server_core *c)
         c->partition[p].cut      = 0;
     }
     c->steps[0].open = c->steps[1].open = false;
-    c->parked_bytes = 0; /* server_core_restart() has all that is kept dropped */
+    c->parked_bytes                     = 0; /* server_core_restart() drops everything buffered */
 }
 
 server_core_actions server_core_restart(server_core *c, uint32_t chunk)
@@ -197,13 +197,13 @@ server_core_actions server_core_restart(server_core *c, uint32_t chunk)
         k->cut = 0;
     }
     k->turn = server_core_next_live(c, 0);
-    for (uint32_t r = 0; r < c->world_size; r++) /* an answer to a push that was dropped is none */
+    for (uint32_t r = 0; r < c->world_size; r++) /* a dropped push gets no answer */
         if (averages || c->incarnation[r] == 0) server_core_forget_held_of(c, chunk, (int32_t)r);
     server_core_serve_held(c, chunk);
     return server_core_said(c);
 }
 
-/* ---- what it knows --------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 bool server_core_has_values(const server_core *c, uint32_t chunk)
 {
     return c->chunk[chunk].has_values;

@@ -1,4 +1,4 @@
-/* core_answer.c - what the core says: its actions, and answers that wait for slower ranks. */
+/* core_answer.c - the core's actions, and answers that wait for slower ranks. */
 #include "server/shard/core/core_state.h"
 
 #include "common/base/list.h"
@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* ---- saying ---------------------------------------------------------------------------------- */
+/* ---- actions --------------------------------------------------------------------------------- */
 server_core_action *server_core_say(server_core *c, server_core_verb verb, uint32_t index)
 {
     server_core_action *a = &c->action[c->n_actions++];
@@ -31,7 +31,7 @@ server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t r
     return server_core_said(c);
 }
 
-/* ---- held answers ---------------------------------------------------------------------------- */
+/* ---- waiting answers ------------------------------------------------------------------------- */
 sync_view server_core_view(const server_core *c, uint32_t chunk, int32_t rank, uint64_t seq,
                            uint64_t slowest)
 {

@@ -1,4 +1,4 @@
-/* core_follow.c - the counters of a copy: told what its primary decided, it counts the same. */
+/* core_follow.c - the counters of a copy, kept equal by its primary's decisions. */
 #include "server/shard/core/core_state.h"
 
 #include <string.h>
@@ -105,7 +105,7 @@ void server_core_restage(server_core *c)
     c->parked_bytes = 0;
 }
 
-/* ---- what a copy's fill and an epoch's end ask ----------------------------------------------- */
+/* ---- queries of a fill and of an epoch's end ------------------------------------------------- */
 bool server_core_has_record(const server_core *c, uint32_t partition)
 {
     return c->partition[partition].has_hash;

@@ -1,4 +1,4 @@
-/* core_members.c - who is in the job, on which node, and whose word counts. */
+/* core_members.c - members, their nodes, and the check of senders. */
 #include "server/shard/core/core_state.h"
 
 #include "common/base/plant.h"
@@ -31,18 +31,18 @@ pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarn
                              uint64_t term, uint64_t epoch, pen_error *why)
 {
     if (plant(PLANT_NO_FENCE) && server_core_is_live(c, rank)) return PEN_OK;
-    if (is_older(term, epoch, c)) /* who is still in will hear of the new one */
+    if (is_older(term, epoch, c)) /* a remaining member will receive the new one */
         return why_set(why,
                        server_core_is_live(c, rank) && c->incarnation[rank] == incarnation
                            ? PEN_AGAIN
                            : PEN_NOT_A_MEMBER,
                        "epoch %" PRIu64 " is over", epoch);
     if ((term != c->term && !plant(PLANT_TERM_IGNORED)) || epoch != c->epoch)
-        return why_set(why, PEN_AGAIN, "epoch %" PRIu64 " has not begun here", epoch);
+        return why_set(why, PEN_AGAIN, "epoch %" PRIu64 " has not started here", epoch);
     if (!server_core_is_live(c, rank))
         return why_set(why, PEN_NOT_A_MEMBER, "rank %d is not a member of this job", rank);
     if (c->incarnation[rank] != incarnation && !plant(PLANT_NO_INCARNATION_CHECK))
-        return why_set(why, PEN_NOT_A_MEMBER, "another process is rank %d now", rank);
+        return why_set(why, PEN_NOT_A_MEMBER, "rank %d is another process now", rank);
     return PEN_OK;
 }
 

@@ -1,4 +1,4 @@
-/* core_push.c - one push or pull of one chunk: which of its counters move, and who may be answered. */
+/* core_push.c - a push or pull of one chunk: moves counters, picks answers. */
 #include "server/shard/core/core_state.h"
 
 #include "common/base/plant.h"
@@ -26,14 +26,14 @@ static server_core_actions refuse_push(server_core *c, const server_core_push_ev
 static server_core_actions mixed_verbs(server_core *c, const server_core_push_event *e)
 {
     why_set(&c->why, PEN_WRONG_STATE,
-            "'%s' is trained by pen_push_pull() and by pen_step_end() in one job; use one of them "
-            "for it",
+            "'%s' is trained by both pen_push_pull() and pen_step_end(); use one of them "
+            "in a job",
             c->chunk[e->chunk].desc.tensor);
     return refuse_push(c, e, PEN_WRONG_STATE, c->why.text);
 }
 
-/* The record of a step outlives its commit: a rank that lost it cannot decide and so pushes nothing
- * newer, and without its push there is no newer record. */
+/* The record of a step outlives its commit: a rank that lost it cannot decide, so it pushes nothing newer, and
+ * without its push no newer record exists. */
 static bool has_record(const server_core *c, uint32_t partition, uint64_t step)
 {
     const server_core_partition *p = &c->partition[partition];
@@ -98,7 +98,7 @@ static bool rates_agree(server_core *c, const server_core_chunk *k, const server
     return false;
 }
 
-/* Why this contribution does not go with those that came before; PEN_OK: it does. */
+/* Checks that this contribution fits the earlier ones of the round. */
 static pen_status check_round(server_core *c, const server_core_push_event *e, const char **reason)
 {
     server_core_chunk *k = &c->chunk[e->chunk];
@@ -116,11 +116,12 @@ static pen_status check_round(server_core *c, const server_core_push_event *e, c
                        "(commit=eager, pen_push_pull()); use pen_step_end() with commit=decide",
                        k->desc.tensor);
     if (e->inputs->is_node_sum && (eager || !server_core_brings(c, e->chunk, e->rank)))
-        return why_set(&c->why, PEN_MISMATCH,
-                       "'%s' in round %" PRIu64
-                       ": rank %d pushes a sum of its node that another rank brings, or that no "
-                       "decision closes; do all ranks know the same nodes?",
-                       k->desc.tensor, k->round, e->rank);
+        return why_set(
+            &c->why, PEN_MISMATCH,
+            "'%s' in round %" PRIu64
+            ": rank %d pushes a node sum that another rank must send, or for a chunk without "
+            "decisions; do all ranks know the same nodes?",
+            k->desc.tensor, k->round, e->rank);
     if (k->got == 0) return PEN_OK;
     if (k->by_node != e->inputs->is_node_sum)
         return why_set(&c->why, PEN_MISMATCH,
@@ -149,7 +150,7 @@ static int32_t next_to_add(const server_core *c, uint32_t chunk, int32_t from)
     return rank;
 }
 
-/* The first contribution says who adds to the round; for the others it is as good as over. */
+/* The first contribution fixes who adds to the round; for all others it is as good as over. */
 static void open_round(server_core *c, const server_core_push_event *e)
 {
     server_core_chunk *k = &c->chunk[e->chunk];
@@ -180,7 +181,7 @@ static void fold(server_core *c, uint32_t chunk, int32_t rank)
     server_core_say(c, CORE_FOLD, chunk)->rank = rank;
 }
 
-/* Folds the one whose turn it is, and all behind it that were kept. */
+/* Folds the contribution whose turn it is, and all buffered ones behind it. */
 static void fold_from_turn(server_core *c, uint32_t chunk)
 {
     server_core_chunk *k = &c->chunk[chunk];
@@ -215,7 +216,7 @@ static server_core_actions add(server_core *c, const server_core_push_event *e)
     const bool is_turn    = !c->deterministic || e->rank == k->turn;
     const bool has_credit = is_turn && !plant(PLANT_NO_RESERVED_CREDIT);
     if (!has_credit && c->parked_bytes + k->desc.bytes > c->park_bytes_max)
-        return refuse_push(c, e, PEN_AGAIN, "no room to keep this until its turn");
+        return refuse_push(c, e, PEN_AGAIN, "no room to buffer this push until its turn");
     const server_core_held h = answer_to(e);
     if (is_eager(c, e) && !server_core_hold(c, e->chunk, &h))
         return refuse_push(c, e, PEN_AGAIN, "too many answers are waiting");
@@ -238,7 +239,7 @@ static server_core_actions add(server_core *c, const server_core_push_event *e)
     return server_core_said(c);
 }
 
-/* ---- push: applied by itself ----------------------------------------------------------------- */
+/* ---- push: applied on its own ---------------------------------------------------------------- */
 static server_core_actions apply(server_core *c, const server_core_push_event *e)
 {
     const server_core_held h = answer_to(e);
@@ -267,7 +268,8 @@ server_core_actions server_core_push(server_core *c, const server_core_push_even
 {
     c->n_actions               = 0;
     const server_core_chunk *k = &c->chunk[e->chunk];
-    if (!k->has_values) return refuse_push(c, e, PEN_AGAIN, "the first values are not here yet");
+    if (!k->has_values)
+        return refuse_push(c, e, PEN_AGAIN, "the first values have not arrived yet");
     if (!k->desc.trained)
         return refuse_push(c, e, PEN_INVALID_ARGUMENT, "a frozen tensor takes no gradient");
 
@@ -279,7 +281,7 @@ server_core_actions server_core_push(server_core *c, const server_core_push_even
     case SYNC_APPLY: return apply(c, e);
     case SYNC_EARLY: break;
     }
-    return refuse_push(c, e, PEN_AGAIN, "an earlier push of this chunk has not been taken yet");
+    return refuse_push(c, e, PEN_AGAIN, "an earlier push of this chunk is still missing");
 }
 
 /* ---- pull ------------------------------------------------------------------------------------ */
@@ -297,7 +299,7 @@ server_core_actions server_core_pull(server_core *c, const server_core_pull_even
           .rank = e->rank, .peer = e->peer, .seq = e->seq, .initial = e->initial};
     if (e->decided && server_core_averages(c, k)) {
         if (k->round != e->seq + 1)
-            return refuse_pull(c, e, PEN_WRONG_STATE, "these values are not of that step any more");
+            return refuse_pull(c, e, PEN_WRONG_STATE, "these values are newer than that step");
         server_core_serve(c, e->chunk, &h, 0);
         return server_core_said(c);
     }
@@ -327,8 +329,7 @@ static uint32_t who_is_below(const server_core *c, uint32_t chunk, uint64_t cloc
     return n;
 }
 
-/* A decided step waits for the whole partition: the first chunk that somebody has not pushed tells
- * whom. */
+/* A decided step waits for the whole partition: the first incomplete chunk names the missing ranks. */
 static uint32_t missing_of_partition(const server_core *c, const server_core_partition *p,
                                      uint64_t step, int32_t *missing)
 {
@@ -341,7 +342,7 @@ static uint32_t missing_of_partition(const server_core *c, const server_core_par
     return n;
 }
 
-/* Those who, were they the slowest, would keep this rank's values back. */
+/* Ranks that would block this rank's values if they were the slowest. */
 static uint32_t who_holds_back(const server_core *c, uint32_t chunk, int32_t rank, int32_t *missing)
 {
     const server_core_group *group = server_core_group_of(c, &c->chunk[chunk]);

@@ -6,22 +6,22 @@
 
 #include "common/base/why.h"
 
-typedef struct server_core_held { /* an answer that waits */
+typedef struct server_core_held { /* a waiting answer */
     struct server_core_held *next, *prev;
     int32_t rank;
     uint32_t peer;
     uint64_t seq;
-    bool initial, bare; /* bare: the answer is that it was applied, without values */
+    bool initial, bare; /* bare: answers APPLIED, without values */
 } server_core_held;
 
 typedef struct {
     server_core_chunk_desc desc;
     uint64_t round;
-    uint32_t got;  /* contributions to this round, folded or kept           */
-    int32_t turn;  /* rank to be folded next; world_size when all have been */
+    uint32_t got;  /* contributions to this round, folded or buffered */
+    int32_t turn;  /* rank to fold next; world_size after the last */
     int32_t first; /* rank of the first contribution of this round          */
-    bool eager;    /* how this round is closed; valid while got > 0         */
-    bool by_node;  /* this round adds sums of nodes; likewise               */
+    bool eager;    /* closes by itself; valid while got > 0 */
+    bool by_node;  /* adds sums of nodes; likewise */
     bool has_values;
     double rate, loss_scale; /* of this round's first contribution, eager only */
     uint64_t cut;            /* not 0: a snapshot is due when this round closes       */
@@ -31,24 +31,24 @@ typedef struct {
 typedef struct {
     uint32_t first, n; /* its chunks: order[first .. first + n)        */
     uint32_t decided;  /* chunks that a decision closes                  */
-    uint32_t left;     /* of these, how many are not summed              */
+    uint32_t left;     /* decided chunks not yet summed */
     uint64_t step;     /* open step                                      */
     int64_t applied;
-    bool has_hash; /* prepared, and its record is known              */
+    bool has_hash; /* prepared, with a known record */
     uint64_t hash;
     bool has_decision; /* of step - 1                                    */
     wire_decision decision;
     uint64_t cut;
 } server_core_partition;
 
-typedef struct { /* what all ranks gave for one step */
+typedef struct { /* the inputs of all ranks to one step */
     bool open;
     uint64_t step;
-    int32_t first; /* rank whose inputs are kept */
+    int32_t first; /* rank of the stored inputs */
     wire_inputs inputs;
     double *rate;          /* [n_groups]   */
     double *weight;        /* [world_size] NaN: not given yet */
-    wire_scalars *scalars; /* [world_size]; NULL: nobody has given any yet */
+    wire_scalars *scalars; /* [world_size]; NULL: none given yet */
 } server_core_inputs_of_step;
 
 struct server_core {
@@ -64,9 +64,9 @@ struct server_core {
     uint32_t *mates;       /* [world_size] live ranks of its node, itself included */
     uint32_t live_nodes;
     uint64_t term, epoch, newest, first_step;
-    uint64_t epochs; /* that were taken */
+    uint64_t epochs; /* number of views installed */
     int64_t applied;
-    server_core_inputs_of_step steps[2]; /* by the lowest bit of the step: at most two are open */
+    server_core_inputs_of_step steps[2]; /* by the lowest bit of the step; at most two are open */
     bool deterministic, eager;
     uint64_t park_bytes_max, parked_bytes;
     server_core_held *spare;
@@ -97,7 +97,7 @@ bool server_core_brings(const server_core *c, uint32_t chunk, int32_t rank); /* 
 int32_t server_core_next_live(const server_core *c, int32_t from); /* >= from; world_size: none */
 uint64_t server_core_slowest(const server_core *c, uint32_t chunk);
 
-/* core_answer.c.  One more action: its room was reserved for the worst event, so it cannot fail. */
+/* core_answer.c.  Appends an action; cannot fail, its room was reserved for the worst event. */
 server_core_action *server_core_say(server_core *c, server_core_verb verb, uint32_t index);
 server_core_actions server_core_said(const server_core *c);
 server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer,
@@ -105,18 +105,18 @@ server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t r
 sync_view server_core_view(const server_core *c, uint32_t chunk, int32_t rank, uint64_t seq,
                            uint64_t slowest);
 
-/* Answers now if the rule allows it, else (*held) when it does.  False: it can be neither answered nor held. */
+/* Answers now if the rule allows it, else queues the answer (*held).  False: neither is possible. */
 bool server_core_answer(server_core *c, uint32_t chunk, const server_core_held *h, bool *held);
 void server_core_serve(server_core *c, uint32_t chunk, const server_core_held *h, uint64_t slowest);
 
-/* Holds an answer; false: too many, or no memory. */
+/* Queues an answer; false: too many, or no memory. */
 bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *answer);
 void server_core_serve_held(server_core *c, uint32_t chunk);
 void server_core_forget_held_of(server_core *c, uint32_t chunk, int32_t rank);
 
 /* core_step.c */
 void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs);
-/* A chunk that a decision closes was summed; says PREPARED with the last one. */
+/* A decided chunk was summed; emits PREPARED with the last one. */
 void server_core_partition_summed(server_core *c, uint32_t chunk);
 
 #endif

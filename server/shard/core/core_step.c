@@ -10,8 +10,8 @@
 #include <string.h>
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
-/* A rank opens step S+1 only when every partition has taken S's decision, so partitions of one
- * shard are at most one step apart, and two slots are enough. */
+/* A rank opens step S+1 only after every partition has taken S's decision. So partitions of one shard are at most
+ * one step apart, and two slots are enough. */
 static bool is_open_step(const server_core *c, uint64_t step)
 {
     return step == c->newest || step + 1 == c->newest;
@@ -33,7 +33,7 @@ void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wi
     if (s->scalars != NULL) memset(s->scalars, 0, c->world_size * sizeof *s->scalars);
 }
 
-/* Room for them is made when somebody gives any. */
+/* Allocates scalars with the first rank that gives any. */
 static bool keep_scalars(const server_core *c, server_core_inputs_of_step *s, int32_t rank,
                          const wire_scalars *scalars)
 {
@@ -46,7 +46,7 @@ static bool keep_scalars(const server_core *c, server_core_inputs_of_step *s, in
 pen_status server_core_inputs(server_core *c, int32_t rank, uint64_t step,
                               const wire_inputs *inputs, pen_error *why)
 {
-    if (!is_open_step(c, step)) return PEN_OK; /* all its pushes will be repeats, or early */
+    if (!is_open_step(c, step)) return PEN_OK; /* all its pushes are repeats, or early */
     server_core_inputs_of_step *s = &c->steps[step & 1];
     if (!s->open || s->step != step) server_core_open_step(c, rank, step, inputs);
     if (!decision_inputs_equal(&s->inputs, s->first, inputs, rank, why)) {
@@ -57,9 +57,8 @@ pen_status server_core_inputs(server_core *c, int32_t rank, uint64_t step,
         return why_set(why, PEN_NO_MEMORY, "no memory for the scalars of %u ranks", c->world_size);
     if (isnan(s->weight[rank])) s->weight[rank] = inputs->weight;
     if (s->weight[rank] == inputs->weight) return PEN_OK;
-    why_set(why, PEN_MISMATCH,
-            "rank %d pushes step %" PRIu64 " with weight %.17g and with weight %.17g", rank, step,
-            s->weight[rank], inputs->weight);
+    why_set(why, PEN_MISMATCH, "rank %d pushes step %" PRIu64 " with weights %.17g and %.17g", rank,
+            step, s->weight[rank], inputs->weight);
     why_culprit(why, PEN_WORKER, rank, (int64_t)step, NULL);
     return PEN_MISMATCH;
 }
@@ -70,7 +69,7 @@ const wire_inputs *server_core_step_inputs(const server_core *c, uint64_t step)
     return s->open && s->step == step ? &s->inputs : NULL;
 }
 
-/* With sums of nodes each rank gives the weight of its node, which counts once. */
+/* With sums of nodes, each rank gives its node's weight, which counts once. */
 static bool counts(const server_core *c, const server_core_inputs_of_step *s, uint32_t rank)
 {
     if (isnan(s->weight[rank])) return false;
@@ -135,8 +134,7 @@ static server_core_actions refuse(server_core *c, uint32_t peer, uint64_t step, 
     return server_core_refuse(c, CORE_EVERYONE, -1, peer, step, status, reason);
 }
 
-/* All partitions of a shard take one decision for one step; whoever took it first speaks for the
- * others. */
+/* All partitions of a shard take the same decision for a step; the first to take it speaks for all. */
 static bool contradicts(const server_core *c, const server_core_partition *p,
                         const wire_decision *decision)
 {
@@ -182,13 +180,13 @@ server_core_actions server_core_decide(server_core *c, uint32_t partition, uint6
         return refuse(c, peer, step, PEN_MISMATCH, two_decisions);
     }
     if (step < p->step)
-        return refuse(c, peer, step, PEN_WRONG_STATE, "that step was decided and is over");
+        return refuse(c, peer, step, PEN_WRONG_STATE, "that step is already decided and over");
     if (step > p->step || !p->has_hash || p->hash != hash)
         return refuse(c, peer, step, PEN_MISMATCH,
-                      "the decision was not made from this shard's records");
+                      "the decision does not match this shard's records");
     if (decision->applied != p->applied)
         return refuse(c, peer, step, PEN_MISMATCH,
-                      "the decision counts other updates than this shard applied");
+                      "the decision's update count differs from this shard's");
     if (contradicts(c, p, decision)) return refuse(c, peer, step, PEN_MISMATCH, two_decisions);
 
     server_core_action *a = server_core_say(c, CORE_COMMIT, partition);

@@ -1,4 +1,4 @@
-/* sync.c - the registry of consistency rules, and how a group's words become one. */
+/* sync.c - the registry of consistency rules, and their parser. */
 #include "server/shard/core/sync/sync.h"
 
 #include "common/base/why.h"
@@ -24,7 +24,7 @@ pen_status sync_parse(const char *text, const sync_ops **ops, sync_hyper *hyper,
     const sync_ops *choice = find(text, length);
     if (choice == NULL)
         return why_set(why, PEN_BAD_SETTING,
-                       "there is no consistency rule '%.*s'; known are bsp, \"ssp s=N\" and async",
+                       "unknown consistency rule '%.*s'; expected bsp, \"ssp s=N\" or async",
                        (int)length, text);
 
     sync_hyper told;

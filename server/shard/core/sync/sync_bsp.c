@@ -7,7 +7,7 @@ static sync_verdict bsp_push(const sync_hyper *hyper, const sync_view *view)
 {
     (void)hyper;
     if (view->seq < view->clock) return SYNC_REPEAT;
-    /* clock > round: this rank has given its part of the open round and is one round ahead. */
+    /* clock > round: this rank contributed to the open round and is one round ahead. */
     if (view->seq > view->clock || view->clock > view->round) return SYNC_EARLY;
     return SYNC_ADD;
 }

@@ -1,4 +1,4 @@
-/* sync_ssp.c - stale synchronous: each push is applied as it comes; who is too far ahead waits. */
+/* sync_ssp.c - stale synchronous: each push is applied on arrival; a rank too far ahead waits. */
 #include "server/shard/core/sync/sync.h"
 
 #include <stddef.h>
@@ -23,8 +23,7 @@ static sync_verdict ssp_push(const sync_hyper *hyper, const sync_view *view)
 
 static bool ssp_serve(const sync_hyper *hyper, const sync_view *view)
 {
-    /* A rank that is itself the slowest is never ahead; the test keeps the difference from
-     * wrapping. */
+    /* The slowest rank is never ahead; the test prevents wrap-around. */
     return view->clock <= view->slowest || view->clock - view->slowest <= hyper->s;
 }
 
