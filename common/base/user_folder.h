@@ -4,7 +4,8 @@
  *   $XDG_RUNTIME_DIR/penstock         if that is a folder of this user
  *   /tmp/penstock-UID
  *   $HOME/.cache/penstock-HOSTNAME    a home may be shared between hosts, this folder may not
- * Folders of somebody else are skipped: creating /tmp/penstock-1000 first blocks nobody. The chosen folder belongs to this user, is not a link, and is closed to others (mode 0700).
+ * Folders of somebody else are skipped: creating /tmp/penstock-1000 first blocks nobody. The chosen folder belongs
+ * to this user, is not a link, and is closed to others (mode 0700).
  */
 #ifndef COMMON_USER_FOLDER_H
 #define COMMON_USER_FOLDER_H

@@ -1,11 +1,11 @@
-/* http.c - the front over libmicrohttpd, whose one door this is.
+/* http.c - the front over libmicrohttpd and its only door.
  *
- * DESIGN.  The library parses and bounds the bytes of a request.  What is ours: the listening socket (so that a
- * taken port is a sentence), the thread, who may stay how long (http_places.h; the library knows silence only, and
- * refuses the newest, so that a few drippers would keep a probe out), the gate (http_gate.h), the table of routes,
- * and what every answer carries.  Nothing is kept between requests.  A request's body is never read: an answer is
- * queued as soon as the header is here.  The kernel's buffers of a connection are small: what a reader does not
- * read is in the answer, which is counted.
+ * DESIGN.  The library parses and bounds the bytes of a request.  Ours are the listening socket (so that a taken
+ * port is a sentence), the thread, the time limits of connections (http_places.h; the library only limits silence
+ * and refuses the newest, so a few slow senders would keep a probe out), the gate (http_gate.h), the table of
+ * routes, and the headers of answers.  Nothing is stored between requests.  A request's body is never read: the
+ * answer is queued after the header.  The kernel's buffers of a connection are small: unread bytes stay in the
+ * answer, which is counted.
  */
 #include "common/net/http.h"
 
@@ -33,18 +33,18 @@
 #include <unistd.h>
 
 enum {
-    SILENCE_S     = 10,       /* a connection may say nothing for */
+    SILENCE_S     = 10,       /* silence of a connection */
     HEADER_BYTES  = 16 << 10, /* of one request */
     SOCKET_BYTES  = 64 << 10, /* of one connection in the kernel, each way */
     BACKLOG       = 64,
-    ASKS_BURST    = 100, /* of one address; health is not counted */
+    ASKS_BURST    = 100, /* per address, without health checks */
     ASKS_A_SECOND = 50,
     ASKS_PLACES   = 61
 };
 
 struct http {
     struct MHD_Daemon *daemon;
-    int listener; /* -1 once it is the daemon's */
+    int listener; /* -1 once the daemon owns it */
     int wake;     /* -1: none */
     pthread_t thread;
     bool has_thread;
@@ -52,7 +52,7 @@ struct http {
     const http_route *routes;
     void *user;
     http_gate gate;
-    http_places places;     /* of the thread, as what follows */
+    http_places places;     /* owned by the thread, like the next fields */
     rate asks[ASKS_PLACES]; /* by address */
     char address[HTTP_HOST_BYTES + 8], cookie[32];
 };
@@ -60,7 +60,7 @@ struct http {
 struct http_request {
     struct MHD_Connection *connection;
     const char *path;
-    uint64_t from; /* address of the reader, as one number */
+    uint64_t from; /* reader's address as one number */
 };
 
 /* ---- for handlers ---------------------------------------------------------------------------- */
@@ -139,7 +139,7 @@ static void refuse(http_verdict verdict, http_reply *reply)
 {
     if (verdict == HTTP_CLOSED)
         http_say(reply, MHD_HTTP_FORBIDDEN,
-                 "this address is reached from other machines, and there is no token: give "
+                 "this address is reachable from other machines, but there is no token: set "
                  "http_token_file");
     else if (verdict == HTTP_WRONG_TOKEN)
         http_say(reply, MHD_HTTP_UNAUTHORIZED,
@@ -147,7 +147,7 @@ static void refuse(http_verdict verdict, http_reply *reply)
                  "?token=TOKEN");
     else
         http_say(reply, MHD_HTTP_MISDIRECTED_REQUEST,
-                 "this process is not called so: ask for localhost, or give http_token_file");
+                 "unknown host name: use localhost, or set http_token_file");
 }
 
 static const http_route *find_route(const http *h, const char *path)
@@ -157,7 +157,7 @@ static const http_route *find_route(const http *h, const char *path)
     return route->path != NULL ? route : NULL;
 }
 
-/* What is shown takes time of the loop that is asked. */
+/* Every page costs time of the loop. */
 static bool asks_too_often(http *h, const http_request *request)
 {
     rate *r = &h->asks[request->from % ASKS_PLACES];
@@ -177,20 +177,20 @@ static void make_reply(http *h, const http_request *request, const char *method,
         route != NULL && route->is_open ? HTTP_IN : http_gate_ask(&h->gate, &credentials);
     *keeps_token = verdict == HTTP_IN_KEEP;
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-        http_say(reply, MHD_HTTP_METHOD_NOT_ALLOWED, "here one can only look: GET and HEAD");
+        http_say(reply, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are allowed");
     else if (verdict != HTTP_IN && verdict != HTTP_IN_KEEP)
         refuse(verdict, reply);
     else if (route == NULL)
-        http_say(reply, MHD_HTTP_NOT_FOUND, "there is nothing here");
+        http_say(reply, MHD_HTTP_NOT_FOUND, "not found");
     else if (!route->is_open && asks_too_often(h, request))
         http_say(reply, MHD_HTTP_TOO_MANY_REQUESTS,
-                 "this address asks too often: at most 50 times a second");
+                 "too many requests from this address: at most 50 a second");
     else
         route->handler(h->user, request, reply);
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
-/* The library finds it closed and takes it away; what the kernel holds for it goes then, too. */
+/* The library finds it closed and removes it, with its bytes in the kernel. */
 static void end_place(const http_place *p)
 {
     const struct linger none = {.l_onoff = 1};
@@ -246,7 +246,7 @@ static void on_sent(void *user, struct MHD_Connection *connection, void **state,
     if (place != NULL) http_place_wait(place, clock_ms(&clock_real));
 }
 
-/* What others do not read must not pile up: then this reader is asked to come again. */
+/* Unread answers must not pile up: then this reader has to come again. */
 static void bound_answers(http *h, http_reply *reply)
 {
     http_place *goes;
@@ -254,8 +254,7 @@ static void bound_answers(http *h, http_reply *reply)
     end_place(goes);
     free(reply->text);
     *reply = (http_reply){0};
-    http_say(reply, MHD_HTTP_SERVICE_UNAVAILABLE,
-             "other readers have not read their answers yet: ask again in a second");
+    http_say(reply, MHD_HTTP_SERVICE_UNAVAILABLE, "too many unread answers: try again in a second");
 }
 
 static enum MHD_Result answer_request(void *user, struct MHD_Connection *connection,
@@ -282,7 +281,7 @@ static pen_status read_token(const char *path, http_gate *gate, pen_error *why)
     if (path == NULL || path[0] == '\0') return PEN_OK;
     FILE *file = fopen(path, "re");
     if (file == NULL)
-        return why_set(why, PEN_BAD_SETTING, "http_token_file %.200s cannot be read: %m", path);
+        return why_set(why, PEN_BAD_SETTING, "cannot read http_token_file %.200s: %m", path);
     const size_t n = fread(text, 1, sizeof text, file);
     fclose(file);
     return http_token_take(text, n, path, gate->token, why);
@@ -296,7 +295,7 @@ static bool is_loopback(const struct sockaddr *a)
            IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
-/* The port may have been ours a moment ago: SO_REUSEADDR. */
+/* SO_REUSEADDR: the port may have been ours a moment ago. */
 static int listen_at(const struct addrinfo *a)
 {
     const int one = 1, bytes = SOCKET_BYTES;
@@ -339,7 +338,7 @@ static pen_status open_listener(http *h, const char *address, pen_error *why)
     freeaddrinfo(found);
     if (h->listener < 0)
         return why_set(why, PEN_UNREACHABLE,
-                       "cannot listen at http %.200s: %m; port 0 takes a free one", address);
+                       "cannot listen at http %.200s: %m; use port 0 for a free one", address);
     name_address(h, host);
     return PEN_OK;
 }
@@ -371,7 +370,7 @@ static void *serve(void *user)
     return NULL;
 }
 
-/* The program's signals are for its own threads. */
+/* Signals belong to the program's threads. */
 static bool start_thread(http *h)
 {
     sigset_t all, before;

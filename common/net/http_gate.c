@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Takes as long for a token that is nearly right as for any other of its length. */
+/* Constant time for tokens of equal length. */
 static bool is_token(const char *token, const char *text)
 {
     if (text == NULL) return false;
@@ -66,7 +66,8 @@ pen_status http_address_cut(const char *address, char host[HTTP_HOST_BYTES], cha
         !is_number_of(colon + 1, digits, "0123456789") || atoi(colon + 1) > 65535)
         return why_set(
             why, PEN_BAD_SETTING,
-            "http '%.80s' is not an address: write HOST:PORT, or [ADDRESS]:PORT for IPv6", address);
+            "invalid http address '%.80s'; expected HOST:PORT, or [ADDRESS]:PORT for IPv6",
+            address);
     memcpy(host, address + boxed, n - 2 * boxed);
     host[n - 2 * boxed] = '\0';
     memcpy(port, colon + 1, digits + 1);
@@ -84,7 +85,7 @@ pen_status http_token_take(const char *text, size_t size, const char *source,
     if (!is_good)
         return why_set(
             why, PEN_BAD_SETTING,
-            "http_token_file %.200s holds no token: one line of %d to %d letters, digits, "
+            "http_token_file %.200s has no token; expected one line of %d to %d letters, digits, "
             "'-', '.', '_', '~'",
             source, HTTP_TOKEN_LETTERS_MIN, HTTP_TOKEN_BYTES - 1);
     memcpy(token, text, size);

@@ -1,4 +1,4 @@
-/* http_gate.h - who may read what a process says of itself: pure, on the text of a request. */
+/* http_gate.h - access control of http.h: pure, on the text of a request. */
 #ifndef COMMON_HTTP_GATE_H
 #define COMMON_HTTP_GATE_H
 
@@ -9,7 +9,7 @@
 enum { HTTP_TOKEN_BYTES = 129, HTTP_TOKEN_LETTERS_MIN = 16, HTTP_HOST_BYTES = 256 };
 
 typedef struct {
-    bool is_loopback;             /* nobody off this machine reaches the address */
+    bool is_loopback;             /* not reachable from other machines */
     char token[HTTP_TOKEN_BYTES]; /* "" is none */
 } http_gate;
 
@@ -19,24 +19,24 @@ typedef struct { /* of a request; each may be NULL */
 
 typedef enum {
     HTTP_IN,      /* answer it */
-    HTTP_IN_KEEP, /* answer it, and leave the cookie: the token came with the address */
-    HTTP_CLOSED,  /* there is no token, and the address is not loopback: nobody may ask */
+    HTTP_IN_KEEP, /* answer it and set the cookie: the token was in the URL */
+    HTTP_CLOSED,  /* no token, and not loopback: nobody may ask */
     HTTP_WRONG_TOKEN,
     HTTP_WRONG_HOST
 } http_verdict;
 
 http_verdict http_gate_ask(const http_gate *gate, const http_credentials *c);
 
-/* Cuts "HOST:PORT" or "[ADDRESS]:PORT".  BAD_SETTING with a sentence. */
+/* Splits "HOST:PORT" or "[ADDRESS]:PORT".  BAD_SETTING with a sentence. */
 pen_status http_address_cut(const char *address, char host[HTTP_HOST_BYTES], char port[8],
                             pen_error *why);
 
-/* A token is 16 to 128 letters, digits, '-', '.', '_', '~'; blanks and a newline at the end are no part of it.
- * `source` is for the sentence, which does not repeat the text. */
+/* A token is 16 to 128 letters, digits, '-', '.', '_', '~'; trailing blanks and newlines are ignored. `source` is
+ * for the sentence, which does not repeat the text. */
 pen_status http_token_take(const char *text, size_t size, const char *source,
                            char token[HTTP_TOKEN_BYTES], pen_error *why);
 
-/* Whether the Host of a request is this machine's own name for itself: localhost, 127.x.x.x, [::1]. */
+/* Whether the Host of a request names this machine: localhost, 127.x.x.x, [::1]. */
 bool http_host_is_local(const char *host);
 
 #endif

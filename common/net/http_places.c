@@ -7,7 +7,7 @@ static bool is_counted(const http_place *p)
     return p->lives && !p->is_ended;
 }
 
-/* Who waits for a request goes before who reads an answer, and of two the older one. */
+/* Waiting connections end before reading ones, older ones first. */
 static bool goes_before(const http_place *a, const http_place *b)
 {
     if (b == NULL) return true;
@@ -15,7 +15,7 @@ static bool goes_before(const http_place *a, const http_place *b)
     return a->since_ms < b->since_ms;
 }
 
-/* Ends the oldest of an address (0: of all) if there are more than `most`. */
+/* Ends the oldest of an address (0: of all) beyond `most`. */
 static http_place *make_room(http_places *self, uint64_t address, uint32_t most,
                              const http_place *newest)
 {

@@ -34,7 +34,7 @@ void metrics_name(const stat_row *row, char name[METRICS_NAME_BYTES])
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
-/* Bytes that no reader need understand become \xNN, so that every value is ASCII. */
+/* Non-ASCII and control bytes become \xNN. */
 static size_t escape(char *out, size_t size, const char *value)
 {
     size_t n = 0;
@@ -94,7 +94,7 @@ void metrics_family(metrics_page *page, const stat_row *row)
     write_head(page, row, row->kind == STAT_COUNTER ? "counter" : "gauge");
 }
 
-/* Whatever the locale of the program is. */
+/* Independent of the program's locale. */
 static void write_number(FILE *out, double value)
 {
     char text[40];
@@ -131,7 +131,7 @@ void metrics_end(metrics_page *page)
 }
 
 /* ---- groups of families ---------------------------------------------------------------------- */
-/* The count is the sum of what was read, so that it agrees with the buckets whatever is counted meanwhile. */
+/* The count is the sum of the buckets read, so that both agree under concurrent updates. */
 static void write_spread(metrics_page *page, const stat_set *set, stat_spread_id id)
 {
     uint64_t count = 0;

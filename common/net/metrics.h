@@ -1,7 +1,7 @@
-/* metrics.h - a page of metrics as Prometheus reads it: text 0.0.4, or OpenMetrics 1.0 where that is asked for.
+/* metrics.h - a page of metrics for Prometheus: text 0.0.4, or OpenMetrics 1.0 on request.
  *
- * A page is written family by family: metrics_family(), then its samples.  Names are given without what every
- * name has: "push.bytes" becomes penstock_push_bytes, and penstock_push_bytes_total where it is a counter.
+ * A page is written family by family: metrics_family(), then its samples.  Names get a prefix: "push.bytes" becomes
+ * penstock_push_bytes, and penstock_push_bytes_total for a counter.
  */
 #ifndef COMMON_METRICS_H
 #define COMMON_METRICS_H
@@ -22,11 +22,11 @@ typedef struct {
 /* role "server"; rank -1: not known yet. */
 void metrics_begin(metrics_page *page, FILE *out, bool is_open, const char *role, int32_t rank);
 void metrics_family(metrics_page *page, const stat_row *row);
-/* labels as metrics_label() makes them; NULL: those of this process. */
+/* labels from metrics_label(); NULL: those of this process. */
 void metrics_sample(metrics_page *page, const char *labels, double value);
 void metrics_end(metrics_page *page);
 
-/* Appends name="value", escaped; what does not fit is left out as a whole. */
+/* Appends name="value", escaped; or nothing if it does not fit. */
 void metrics_label(char labels[METRICS_LABELS_BYTES], const char *name, const char *value);
 
 /* Whole groups of families. */
@@ -34,7 +34,7 @@ void metrics_stats(metrics_page *page, const stat_set *set); /* counters and dis
 void metrics_process(
     metrics_page *page); /* version, memory, time and descriptors of this process */
 
-/* What a name becomes, with _total where it is a counter. */
+/* The metric's name, with _total for a counter. */
 void metrics_name(const stat_row *row, char name[METRICS_NAME_BYTES]);
 
 /* Whether this Accept prefers OpenMetrics; NULL does not. */

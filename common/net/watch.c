@@ -15,7 +15,7 @@ struct watch {
     http_route *routes;
     inquiry inquiry;
 
-    /* The question and its answer: the loop's while an inquiry is pending. */
+    /* The question and its answer: owned by the loop while an inquiry is pending. */
     const watch_page *page; /* NULL: of metrics or readiness */
     bool is_open, is_ready;
     char why[256];
@@ -51,7 +51,7 @@ static void only_turn(void *user)
 }
 
 /* ---- in the thread of http.h ----------------------------------------------------------------- */
-/* Until it is true, nothing of the question may be written: an earlier one may be pending. */
+/* Until it is true, do not write the question: an earlier one may be pending. */
 static bool ask(watch *w, loop_fn fn)
 {
     if (w->o.loop != NULL) return inquiry_ask(&w->inquiry, fn, w, WAIT_MS);
@@ -62,7 +62,7 @@ static bool ask(watch *w, loop_fn fn)
 static bool turns(watch *w, http_reply *reply)
 {
     if (ask(w, only_turn)) return true;
-    http_say(reply, 503, "the loop of this process has not turned for 3 s");
+    http_say(reply, 503, "the loop of this process has been stuck for 3 s");
     return false;
 }
 
@@ -166,7 +166,7 @@ pen_status watch_open(const watch_options *options, watch **out, pen_error *give
     }
     watch_close(w);
     if (status != PEN_UNREACHABLE) return status;
-    log_warning("%s; going on without", why->text);
+    log_warning("%s; continuing without http", why->text);
     return PEN_OK;
 }
 

@@ -51,7 +51,7 @@ last_step() {
     "$penstock" keygen "$tmp/other"
     run pen status --secret-file "$tmp/other" --master-port "$(port)" --timeout-ms 1500
     [ "$status" = 1 ]
-    [[ $output == *"what answers does not know this job's secret; check --secret-file and --encryption" ]]
+    [[ $output == *"the other end does not know this job's secret; check --secret-file and --encryption" ]]
     kill "$launcher"
     wait_for_end 8
     [ -z "$(ls "$tmp"/penstock/*.key 2>/dev/null)" ]
@@ -82,7 +82,7 @@ last_step() {
 }
 
 @test "off loopback without a secret nothing is sent: the sentence names the remedies" {
-    local expected="node-7 is not loopback, so traffic is encrypted, and the job's secret was not given: \`penstock keygen FILE\` makes one; say secret_file=FILE to every process (PENSTOCK_SECRET_FILE), or encryption=clear to do without"
+    local expected="node-7 is not loopback, so traffic is encrypted, but the job's secret is missing: \`penstock keygen FILE\` makes one; set secret_file=FILE for every process (PENSTOCK_SECRET_FILE), or encryption=clear"
     run env MASTER_ADDR=node-7 MASTER_PORT=1 RANK=1 WORLD_SIZE=2 "$programs/stepper" steps=1
     [ "$output" = "stepper: $expected" ]
     run pen server --master-addr node-7 --master-port 1
@@ -90,7 +90,7 @@ last_step() {
     run pen run --nnodes 2 --node-rank 1 --master-addr node-7 true
     [ "$output" = "penstock: machine 1 needs the job's secret: use --join with the line from machine 0, or --secret-file FILE on all machines, or --encryption clear on all" ]
     run pen run --nnodes 2 --node-rank 1 --join nonsense true
-    [ "$output" = "penstock run: --join: a join line is SECRET@HOST:PORT, as machine 0 printed it" ]
+    [ "$output" = "penstock run: --join: expected a join line SECRET@HOST:PORT, as machine 0 printed it" ]
     run pen run --join "pen1:x@a:1" true
     [ "$status" = 2 ]
 }

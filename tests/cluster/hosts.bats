@@ -166,7 +166,7 @@ addresses_are() {
     on node0 sh -c 'ip addr add 10.80.0.1/24 dev y0; ip link set y0 up; ip link set y1 up'
     begin_on node0 run0 "$penstock" run --encryption clear --nproc-per-node 1 --servers 1 --master-addr node0 "$programs/stepper" steps=1
     ends run0 1 20
-    grep -qF "the scheduler's name 'node0' is loopback on this host, which has several interfaces (eth0 10.79.0.1, y0 10.80.0.1) and no default route; say --host ADDRESS, or an address with --master-addr" \
+    grep -qF "the scheduler's name 'node0' is loopback on this host, which has several interfaces (eth0 10.79.0.1, y0 10.80.0.1) and no default route; set --host ADDRESS, or an address with --master-addr" \
         "$tmp/run0.err"
     on node0 ip route add default via 10.80.0.9
     begin_on node0 run0 "$penstock" run --encryption clear --nproc-per-node 1 --servers 1 --master-addr node0 "$programs/stepper" steps=1

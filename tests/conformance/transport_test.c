@@ -189,7 +189,7 @@ static void test_transport_unknown_scheme_is_told_with_the_remedy(void **state)
     transport *t;
     pen_error why;
     assert_int_equal(transport_dial("carrier-pigeon://x", NULL, &t, &why), PEN_INVALID_ARGUMENT);
-    assert_string_equal(why.text, "'carrier-pigeon://x' is not an address: write tcp://HOST:PORT");
+    assert_string_equal(why.text, "invalid address 'carrier-pigeon://x'; expected tcp://HOST:PORT");
     assert_int_equal(transport_listen("tcp:/x", NULL, &t, NULL), PEN_INVALID_ARGUMENT);
 }
 

@@ -113,9 +113,9 @@ static void test_guard_without_the_secret_it_needs_says_what_to_do(void **state)
     assert_int_equal(guard_open(&o, &g, &why), PEN_BAD_SETTING);
     assert_string_equal(
         why.text,
-        "node-3 is not loopback, so traffic is encrypted, and the job's secret was not given: "
-        "`penstock keygen FILE` makes one; say secret_file=FILE to every process "
-        "(PENSTOCK_SECRET_FILE), or encryption=clear to do without");
+        "node-3 is not loopback, so traffic is encrypted, but the job's secret is missing: "
+        "`penstock keygen FILE` makes one; set secret_file=FILE for every process "
+        "(PENSTOCK_SECRET_FILE), or encryption=clear");
     assert_int_equal(guard_open(&on, &g, &why), PEN_BAD_SETTING);
     assert_non_null(strstr(why.text, "encryption=on needs the job's secret"));
     assert_int_equal(guard_open(&missing, &g, &why), PEN_BAD_SETTING);

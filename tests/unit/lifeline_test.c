@@ -137,7 +137,7 @@ static void test_lifeline_tells_what_transport_dial_tells_of_a_bad_address(void 
     lifeline *line = NULL;
     pen_error why;
     assert_int_equal(lifeline_dial("nonsense", NULL, &line, &why), PEN_INVALID_ARGUMENT);
-    assert_string_equal(why.text, "'nonsense' is not an address: write tcp://HOST:PORT");
+    assert_string_equal(why.text, "invalid address 'nonsense'; expected tcp://HOST:PORT");
     assert_null(line);
 }
 

@@ -110,7 +110,7 @@ static void test_proof_with_another_token_fails_before_the_dialler_has_said_who_
     begin(&m, 8, 1, 5, &here);
     run(&m);
     assert_both(&m, PROOF_ANSWERED, PROOF_FAILED);
-    assert_string_equal(proof_end(&m.d), "what answers does not hold this job's token");
+    assert_string_equal(proof_end(&m.d), "the other end does not have this job's token");
     assert_int_equal(m.n, 3); /* asked, answered; nothing after that */
     assert_int_equal(m.said[2].size, 0);
 }
@@ -145,7 +145,7 @@ static void test_proof_of_a_role_or_rank_that_may_not_come_is_refused(void **sta
         (void)turn(&m, -1);
         assert_int_equal(m.l.stage, PROOF_FAILED);
         assert_string_equal(m.l.fault, "a connection in a role that may not come in here");
-        assert_string_equal(proof_end(&m.d), "what answers does not let this process in");
+        assert_string_equal(proof_end(&m.d), "the other end does not admit this process");
     }
 }
 

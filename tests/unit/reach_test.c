@@ -67,9 +67,9 @@ static void a_listener_that_is_slow_is_in_nobodys_way_and_one_of_another_job_is(
     const int fd = port_of(true, address, sizeof address);
     reach_begin(&r, NAME_MS, 0);
     assert_null(finding(&r, address, REACH_FIRST_MS));
-    reach_refused(&r, "what answers does not know this job's secret");
+    reach_refused(&r, "the other end does not know this job's secret");
     assert_string_equal(finding(&r, address, REACH_FIRST_MS + REACH_AGAIN_MS),
-                        "what answers does not know this job's secret");
+                        "the other end does not know this job's secret");
     reach_end(&r);
     close(fd);
 }

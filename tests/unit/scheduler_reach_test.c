@@ -100,13 +100,13 @@ static void what_does_not_know_the_secret_has_another_remedy(void **state)
 {
     (void)state;
     job *j = training(1, 1);
-    worker_misses(j, 0, PEN_SERVER, 0, "what answers does not know this job's secret");
+    worker_misses(j, 0, PEN_SERVER, 0, "the other end does not know this job's secret");
     all_beat(j, 1, 1);
-    worker_misses(j, 0, PEN_SERVER, 0, "what answers does not know this job's secret");
+    worker_misses(j, 0, PEN_SERVER, 0, "the other end does not know this job's secret");
     pass(j, 500);
     assert_verdict(
         j, WORKER_PEER, PEN_UNREACHABLE,
-        "worker 0 (devbox) cannot reach server 0 (devbox) at 10.0.0.7:4711: what answers "
+        "worker 0 (devbox) cannot reach server 0 (devbox) at 10.0.0.7:4711: the other end "
         "does not know this job's secret; start all with the same secret and the same "
         "encryption");
     drop_job(j);

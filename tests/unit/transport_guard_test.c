@@ -34,11 +34,11 @@ static void test_transport_members_of_a_job_talk_and_strangers_do_not(void **sta
     check_talk(l, d);
 
     transport *other = dial_with(foreign, GUARD_SERVER, l);
-    check_refused(l, other, "what answers does not know this job's secret", "");
+    check_refused(l, other, "the other end does not know this job's secret", "");
     transport_close(other, 0);
     transport *clear = dial_with(NULL, GUARD_SERVER, l);
-    check_refused(l, clear, "what answers encrypts, and this side does not",
-                  "what answers does not speak ZeroMQ, or encrypts while this side does not");
+    check_refused(l, clear, "the other end encrypts, but this side does not",
+                  "the other end does not speak ZeroMQ, or encrypts while this side does not");
     transport_close(clear, 0);
 
     assert_int_equal(transport_send(d, 0, "still here", 10, NULL), PEN_OK);
@@ -57,8 +57,8 @@ static void test_transport_member_of_the_wrong_role_is_turned_away_by_its_key(vo
     guard *worker = open_guard(0, GUARD_WORKER, 0), *tool = open_guard(0, GUARD_TOOL, -1);
     transport *l = listen_with(worker, (transport_options){0});
     transport *d = dial_with(tool, GUARD_WORKER, l);
-    check_refused(l, d, "what answers does not let this key in",
-                  "what answers does not know this job's secret");
+    check_refused(l, d, "the other end does not admit this key",
+                  "the other end does not know this job's secret");
     transport_close(d, 0);
     transport_close(l, 0);
     guard_close(worker);
@@ -71,8 +71,8 @@ static void test_transport_encrypting_dialler_refuses_a_listener_in_clear_text(v
     guard *worker = open_guard(0, GUARD_WORKER, 0);
     transport *l  = listen_with(NULL, (transport_options){0}),
               *d  = dial_with(worker, GUARD_SERVER, l);
-    check_refused(l, d, "what answers does not encrypt, and this side does",
-                  "what answers does not know this job's secret");
+    check_refused(l, d, "the other end does not encrypt, but this side does",
+                  "the other end does not know this job's secret");
     transport_close(d, 0);
     transport_close(l, 0);
     guard_close(worker);

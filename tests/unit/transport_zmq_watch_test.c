@@ -190,7 +190,7 @@ static void test_transport_zmq_refuses_a_peer_that_names_itself(void **state)
     shake_hands(fd, "DEALER", "mallory");
     plain_frame(fd, LAST, "let me in");
     const transport_event event = expect(l, TRANSPORT_REFUSED);
-    assert_string_equal(event.note, "a peer that names itself");
+    assert_string_equal(event.note, "a peer that chose its own id");
     assert_int_equal(event.peer, 0);
     close(fd);
     expect_quiet(l); /* it is no peer, so it is not down either */

@@ -219,10 +219,9 @@ static void test_train_words_that_are_no_rule_are_refused(void **state)
     (void)state;
     static const struct {
         const char *sync, *wire, *sentence;
-    } bad[] = {
-        {"bsq", NULL, "there is no consistency rule 'bsq'; known are bsp, \"ssp s=N\" and async"},
-        {"ssp t=1", NULL, "unknown setting 't'; did you mean 's'?"},
-        {NULL, "bf8", "group 'w': unknown wire 'bf8'; expected raw, bf16 or f16"}};
+    } bad[] = {{"bsq", NULL, "unknown consistency rule 'bsq'; expected bsp, \"ssp s=N\" or async"},
+               {"ssp t=1", NULL, "unknown setting 't'; did you mean 's'?"},
+               {NULL, "bf8", "group 'w': unknown wire 'bf8'; expected raw, bf16 or f16"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const job plan = {
             .tensor        = {{"w", "sgd lr=1", bad[i].sync, bad[i].wire, PEN_F32, PEN_F32, 5}},

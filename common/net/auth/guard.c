@@ -1,13 +1,11 @@
-/* guard.c - which keys an endpoint gets, and whom a listener lets in.
+/* guard.c - keys of endpoints, and admission by listeners.
  *
- * DESIGN
- * The book.  A listener learns a dialler's public key and nothing else, so it looks it up in a book of all keys
- * that may come.  The book is filled when it is asked, ranks in ascending order and twice as many each time, so
- * a job of four costs four derivations and an unknown key all of them, once.
- * Proofs need no book: the dialler says who it is.
+ * DESIGN The book.  A listener learns only a dialler's public key, so it looks it up in a book of all admissible
+ * keys.  The book is filled on demand, ranks in ascending order and twice as many each time: a job of four costs
+ * four derivations, an unknown key all of them, once. Proofs need no book: the dialler names its role and rank.
  *
- * Tokens.  The file is read again for each proof; where it is gone, what it held last still counts, for a job may
- * outlive its scheduler's process for a while.  Endpoints of several threads ask at once.
+ * Tokens.  The file is read again for each proof.  If it is gone, its last content still counts: a job may outlive
+ * its scheduler's process for a while.  Several threads ask concurrently.
  */
 #include "common/net/auth/guard.h"
 
@@ -38,12 +36,12 @@ enum {
 
 const char *const guard_choices[] = {"auto", "on", "clear", NULL};
 
-typedef struct { /* keys of one role, by index; [n] of [capacity] are there */
+typedef struct { /* keys of one role, by index; [n] of [capacity] are derived */
     uint8_t (*key)[TRANSPORT_KEY_BYTES];
     uint32_t n, max;
 } page;
 
-typedef struct { /* of proofs: one for each endpoint's kind */
+typedef struct { /* of proofs: one per kind of endpoint */
     transport_proof proof;
     guard *guard;
     guard_role listener;
@@ -53,13 +51,13 @@ struct guard {
     secret secret;
     bool encrypts;
     transport_keys listens, dials[GUARD_ROLES]; /* dials: by the listener's role */
-    page book[GUARD_ROLES];                     /* max 0: that role may not come */
+    page book[GUARD_ROLES];                     /* max 0: role not admitted */
 
     witness hears, speaks[GUARD_ROLES]; /* speaks: by the listener's role */
     pthread_mutex_t lock;               /* of the secret, where it is a token */
     bool has_secret, seeks_token, makes_token;
     bool
-        is_clear; /* a scheduler that takes anybody, and says so to this user's processes of this host */
+        is_clear; /* a scheduler that admits anybody; its token tells this user's processes on this host */
     char scheduler[PLACE_BYTES];
     token *token; /* published */
 };
@@ -115,7 +113,7 @@ static bool admits(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES],
 
 /* ---- proofs: in any thread --------------------------------------------------------------------- */
 
-/* With the lock. */
+/* Call with the lock. */
 static bool has_secret(guard *g)
 {
     secret found;
@@ -148,7 +146,7 @@ static bool own_key(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSP
     return proof_key(w->guard, DIALS, (guard_role)who, index, key);
 }
 
-/* Of who dials here: only those for whom there is a page in the book. */
+/* Keys of diallers: only of roles with a page in the book. */
 static bool guest_key(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSPORT_KEY_BYTES])
 {
     const witness *w = user;
@@ -156,7 +154,7 @@ static bool guest_key(void *user, uint32_t who, uint32_t index, uint8_t key[TRAN
     return proof_key(w->guard, DIALS, (guard_role)who, index, key);
 }
 
-/* The token of a scheduler to which nobody proves anything. */
+/* Marks a scheduler that needs no proofs. */
 static const secret nothing;
 
 static bool is_open(void *user)
@@ -240,14 +238,13 @@ static const char *far_address(const guard_options *o)
 static pen_status lacks_secret(const guard_options *o, pen_error *why)
 {
     static const char remedy[] =
-        "`penstock keygen FILE` makes one; say secret_file=FILE to every process "
-        "(PENSTOCK_SECRET_FILE), or encryption=clear to do without";
+        "`penstock keygen FILE` makes one; set secret_file=FILE for every process "
+        "(PENSTOCK_SECRET_FILE), or encryption=clear";
     if (o->encryption == GUARD_ON)
-        return why_set(why, PEN_BAD_SETTING,
-                       "encryption=on needs the job's secret, and none was given: %s", remedy);
+        return why_set(why, PEN_BAD_SETTING, "encryption=on needs the job's secret: %s", remedy);
     return why_set(why, PEN_BAD_SETTING,
-                   "%.100s is not loopback, so traffic is encrypted, and the job's secret was not "
-                   "given: %s",
+                   "%.100s is not loopback, so traffic is encrypted, but the job's secret is "
+                   "missing: %s",
                    far_address(o), remedy);
 }
 
@@ -278,7 +275,7 @@ static guard *create(const guard_options *o, bool encrypts)
     return g;
 }
 
-/* With a secret that was given. */
+/* With a given secret. */
 static pen_status open_with(const guard_options *o, bool encrypts, guard **out, pen_error *why)
 {
     guard *g = create(o, encrypts);
@@ -294,7 +291,7 @@ static pen_status open_with(const guard_options *o, bool encrypts, guard **out, 
     return PEN_OK;
 }
 
-/* With the token of the job, which the scheduler makes. */
+/* With the job's token, made by the scheduler. */
 static pen_status open_token(const guard_options *o, guard **out, pen_error *why)
 {
     guard *g = create(o, false);
@@ -312,7 +309,7 @@ static pen_status open_token(const guard_options *o, guard **out, pen_error *why
     return PEN_OK;
 }
 
-/* A scheduler that takes anybody; the token that it leaves says that. */
+/* A scheduler that admits anybody; its token says so. */
 static pen_status open_clear(guard **out, pen_error *why)
 {
     *out = create(&(guard_options){.role = GUARD_SCHEDULER}, false);
@@ -338,7 +335,7 @@ pen_status guard_open(const guard_options *o, guard **out, pen_error *why)
     if (encrypts && !was_given) return lacks_secret(o, why);
     if (was_given) return open_with(o, encrypts, out, why);
     if (far == NULL) return stays_inside(o) ? PEN_OK : open_token(o, out, why);
-    if (log_allowed(LOG_CLEAR)) /* who dials again and again says it once */
+    if (log_allowed(LOG_CLEAR)) /* repeated dialling logs it once */
         log_notice("traffic with %s is neither encrypted nor authenticated (encryption=clear)",
                    far);
     return o->role == GUARD_SCHEDULER ? open_clear(out, why) : PEN_OK;
@@ -346,7 +343,7 @@ pen_status guard_open(const guard_options *o, guard **out, pen_error *why)
 
 pen_status guard_publish(guard *g, const char *address, pen_error *why)
 {
-    pen_error unsaid; /* who finds no token is told what to do */
+    pen_error unsaid; /* a process without a token is told what to do */
     if (g != NULL && g->is_clear) (void)token_publish(address, &nothing, &g->token, &unsaid);
     if (g == NULL || !g->makes_token) return PEN_OK;
     return token_publish(address, &g->secret, &g->token, why);
@@ -371,10 +368,10 @@ const char *guard_lack(guard *g)
     const bool has = has_secret(g);
     pthread_mutex_unlock(&g->lock);
     return has ? NULL
-               : "(the job's token is not in the folder of this user, where the scheduler's "
+               : "(the job's token is not in this user's folder, where the scheduler's "
                  "process "
-                 "leaves it); is the scheduler another user's, or in another container? Then "
-                 "PENSTOCK_SECRET_FILE is needed, by all";
+                 "puts it); if the scheduler belongs to another user or container, "
+                 "set PENSTOCK_SECRET_FILE for all";
 }
 
 void guard_close(guard *g)

@@ -15,7 +15,7 @@
 enum {
     CHECK_BYTES  = 4,
     TEXT_LETTERS = SECRET_TEXT_BYTES - 6, /* behind the prefix */
-    FILE_BYTES   = 256                    /* a longer one holds something else */
+    FILE_BYTES   = 256                    /* a longer file is not a secret */
 };
 
 #define PREFIX "pen1:"
@@ -29,7 +29,7 @@ _Static_assert(crypto_scalarmult_BYTES == 32 && crypto_scalarmult_SCALARBYTES ==
 static pen_status start(pen_error *why)
 {
     if (sodium_init() >= 0) return PEN_OK;
-    return why_set(why, PEN_INTERNAL, "libsodium cannot start: the system gives no random numbers");
+    return why_set(why, PEN_INTERNAL, "cannot start libsodium: no random numbers");
 }
 
 pen_status secret_make(secret *made, pen_error *why)
@@ -64,7 +64,7 @@ void secret_format(const secret *s, char text[SECRET_TEXT_BYTES])
     sodium_memzero(all, sizeof all);
 }
 
-/* libsodium's decoder takes some letters beyond ASCII for others: a secret is what is written as it was read. */
+/* libsodium's decoder confuses some letters beyond ASCII: a secret must encode back to the same text. */
 static bool is_written_so(const secret *s, const char *text)
 {
     char again[SECRET_TEXT_BYTES];
@@ -81,7 +81,8 @@ pen_status secret_parse(const char *text, size_t size, secret *s, pen_error *why
     size_t used = 0;
     if (size < strlen(PREFIX) || memcmp(text, PREFIX, strlen(PREFIX)) != 0)
         return why_set(why, PEN_BAD_SETTING,
-                       "a secret begins with %s; `penstock keygen FILE` makes one", PREFIX);
+                       "expected a secret that begins with %s; `penstock keygen FILE` makes one",
+                       PREFIX);
     const bool is_whole =
         size == strlen(PREFIX) + TEXT_LETTERS &&
         sodium_base642bin(all, sizeof all, text + strlen(PREFIX), TEXT_LETTERS, NULL, &used, NULL,
@@ -94,10 +95,9 @@ pen_status secret_parse(const char *text, size_t size, secret *s, pen_error *why
     secret_wipe(&found);
     if (is_right) return PEN_OK;
     if (is_whole)
-        return why_set(why, PEN_BAD_SETTING,
-                       "the secret's checksum does not match: a letter of it is wrong");
+        return why_set(why, PEN_BAD_SETTING, "invalid secret: the checksum does not match");
     return why_set(why, PEN_BAD_SETTING,
-                   "the secret is cut or has letters that do not belong there: it is %s and %d "
+                   "invalid secret: expected %s and %d "
                    "letters",
                    PREFIX, TEXT_LETTERS);
 }
@@ -142,7 +142,7 @@ pen_status secret_join_parse(const char *text, secret *s, char host[SECRET_HOST_
     if (n == 0 || n >= SECRET_HOST_BYTES || !parse_port(colon + 1, &number) ||
         strcspn(at + 1, " \t\r\n/") < n)
         return why_set(why, PEN_BAD_SETTING,
-                       "a join line is SECRET@HOST:PORT, as machine 0 printed it");
+                       "expected a join line SECRET@HOST:PORT, as machine 0 printed it");
     const pen_status status = secret_parse(text, (size_t)(at - text), &found, why);
     if (status != PEN_OK) return status;
     *s = found;
@@ -162,8 +162,8 @@ static pen_status check_mode(const char *path, const struct stat *st, pen_error 
         return why_set(why, PEN_BAD_SETTING, "the secret %.200s is not a file", path);
     if ((st->st_mode & foreign) == 0) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
-                   "the secret %.200s is open to others (mode %04o): chmod 600 it, and if others "
-                   "were near, make a new one",
+                   "the secret %.200s is open to others (mode %04o): chmod 600 it; make a new one "
+                   "if others may have read it",
                    path, (unsigned)(st->st_mode & 07777));
 }
 
@@ -215,8 +215,8 @@ pen_status secret_write(const char *path, const secret *s, pen_error *why)
     char text[SECRET_TEXT_BYTES + 1];
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return why_set(why, PEN_STORE, "cannot make %.200s: %s%s", path, strerror(errno),
-                       errno == EEXIST ? "; remove it first, if no job needs it" : "");
+        return why_set(why, PEN_STORE, "cannot create %.200s: %s%s", path, strerror(errno),
+                       errno == EEXIST ? "; remove it first if no job needs it" : "");
     secret_format(s, text);
     strcat(text, "\n");
     const bool is_written = fchmod(fd, 0600) == 0 && write_all(fd, text, strlen(text));

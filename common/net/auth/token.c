@@ -28,14 +28,14 @@ struct token {
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Loopback of another network namespace is another place. */
+/* Loopback of another network namespace is another address. */
 static unsigned long long network(void)
 {
     struct stat st;
     return stat("/proc/self/ns/net", &st) == 0 ? (unsigned long long)st.st_ino : 0;
 }
 
-/* "localhost" is where "127.0.0.1" is, for a name that both sides must find, and so is all that is listened at. */
+/* Maps "localhost" and wildcard addresses to "127.0.0.1", so that both sides find the same name. */
 static const char *plain(const char *address)
 {
     static const char *const same[] = {
@@ -56,7 +56,7 @@ static void name_of(const char *address, char name[NAME_BYTES])
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* Of makers that are gone: nobody holds the lock.  A fresh one may not be locked yet. */
+/* Removes tokens of dead makers: nobody holds the lock.  A fresh one may not be locked yet. */
 static void remove_left(const char *folder)
 {
     DIR *dir = opendir(folder);
@@ -75,17 +75,17 @@ static void remove_left(const char *folder)
     closedir(dir);
 }
 
-/* Written and locked before it has its name, so nobody sees it half. */
+/* Written and locked before it gets its name, so nobody sees half of it. */
 static pen_status write_locked(token *t, const char *fresh, const secret *s, pen_error *why)
 {
-    unlink(fresh); /* of a process that was killed and had our number */
+    unlink(fresh); /* of a killed process with our pid */
     const pen_status status = secret_write(fresh, s, why);
     if (status != PEN_OK) return status;
     t->fd = open(fresh, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (t->fd >= 0 && fstat(t->fd, &t->st) == 0 && flock(t->fd, LOCK_EX | LOCK_NB) == 0 &&
         rename(fresh, t->path) == 0)
         return PEN_OK;
-    why_set(why, PEN_STORE, "cannot make the job's token %s: %s", t->path, strerror(errno));
+    why_set(why, PEN_STORE, "cannot create the job's token %s: %s", t->path, strerror(errno));
     unlink(fresh);
     return PEN_STORE;
 }
@@ -112,7 +112,7 @@ pen_status token_publish(const char *address, const secret *s, token **made, pen
     return status;
 }
 
-/* Another scheduler may be there by now, with a file of its own. */
+/* Another scheduler may have replaced the file by now. */
 void token_withdraw(token *t)
 {
     struct stat st;

@@ -17,23 +17,23 @@
 enum {
     RETURNS_MAX = 1024,
     BOOKS_MAX   = 1 << 20,
-    PRIVATE_MAX = 1024, /* messages of this layer in a row, before the owner gets its turn */
+    PRIVATE_MAX = 1024, /* messages of this layer in a row before the owner's turn */
     NO_SLOT     = -1
 };
 
 typedef enum { PROBE = 1, MAPPED, LENT, RETURN } kind;
 
-typedef struct { /* what every internal head begins with */
+typedef struct { /* prefix of every internal head */
     char mark[8];
     uint32_t kind;
-    uint32_t n; /* RETURN: tokens that follow */
+    uint32_t n; /* RETURN: number of tokens */
 } preface;
 
 #define MARK "\0PenLend"
 
-/* What a process shows to one peer, in a segment, to prove that it is on this host, and which process it is.  It says
- * `shown`, so that nothing is read out for who does not know already what lies there; who maps it answers with
- * `secret`, and shows in a proof of its own, as `echo`, that it is the process that has read it. */
+/* A process's proof for one peer, in a segment, that it is on this host, and which process it is.  Its messages
+ * contain `shown`, so the prover reveals nothing to a peer that cannot map it; the mapper answers with `secret`,
+ * and repeats it as `echo` in its own proof. */
 typedef struct {
     uint64_t shown, secret, echo; /* none is 0 */
 } proof;
@@ -56,16 +56,16 @@ typedef struct { /* the head of the message follows */
     segment_ref place;
 } lent_head;
 
-/* ---- what was borrowed ------------------------------------------------------------------------------------ */
+/* ---- borrowed bodies ------------------------------------------------------------------------- */
 typedef struct {
     uint32_t peer, generation;
     uint64_t token;
 } returned;
 
-/* Outlives its layer while something borrowed is still held. */
+/* Outlives its layer while borrowed bodies remain. */
 typedef struct {
     pthread_mutex_t lock;
-    size_t users; /* the layer, and each borrowed body; under the lock like the rest */
+    size_t users; /* the layer and each borrowed body; under the lock like the rest */
     returned *at;
     size_t n, capacity;
     bool is_closed;
@@ -78,16 +78,16 @@ typedef struct {
     returned what;
 } borrowed;
 
-/* ---- peers and what they were lent ------------------------------------------------------------------------ */
+/* ---- peers and lent bodies ------------------------------------------------------------------- */
 typedef enum { UNKNOWN, ASKED, MAPS, MAPS_NOT } standing;
 
 typedef struct {
     uint32_t number, generation;
-    standing standing; /* whether it maps what is here */
-    uint32_t unlent;   /* bodies that travelled meanwhile */
-    pid_t reader;      /* it, when it MAPS: proven */
-    pid_t lender;      /* it, when what it has was mapped here: proven; 0: it lends nothing */
-    proof *proof;      /* in a segment; NULL before it is needed */
+    standing standing; /* whether it maps our memory */
+    uint32_t unlent;   /* bodies sent meanwhile */
+    pid_t reader;      /* its pid once it MAPS: proven */
+    pid_t lender;      /* its pid once its memory was mapped here: proven; 0: it lends nothing */
+    proof *proof;      /* in a segment; NULL until needed */
     UT_hash_handle hh;
 } peer_row;
 
@@ -101,7 +101,7 @@ struct lend {
     const transport_ops *ops;
     void *state;
     uint64_t body_bytes_max;
-    pid_t owner; /* a forked child gives nothing back */
+    pid_t owner; /* a forked child returns nothing */
     bool admits_all;
     peer_row *peers;
     uint32_t generations;
@@ -111,7 +111,7 @@ struct lend {
     book *book;
     uint8_t *scratch; /* an internal head */
     size_t scratch_size;
-    returned *due; /* taken from the book, not sent yet */
+    returned *due; /* tokens to return, not sent yet */
     size_t n_due, due_capacity;
 };
 
@@ -125,7 +125,7 @@ static book *book_create(void)
     return b;
 }
 
-/* Called with the lock held, which it gives up. */
+/* Call with the lock held; releases it. */
 static void book_leave(book *b)
 {
     const bool is_last = --b->users == 0;
@@ -136,7 +136,7 @@ static void book_leave(book *b)
     free(b);
 }
 
-/* Room was made when the body was borrowed, so this cannot fail. */
+/* Cannot fail: the room was reserved with the body. */
 static void give_back(buf *self)
 {
     borrowed *mine = (borrowed *)self;
@@ -148,7 +148,7 @@ static void give_back(buf *self)
     free(mine);
 }
 
-/* Each body that is out has a place kept for its return. */
+/* Reserves a place for the return of each borrowed body. */
 static bool book_enter(book *b)
 {
     pthread_mutex_lock(&b->lock);
@@ -176,18 +176,18 @@ lend *lend_create(const transport_ops *ops, void *state, bool listens, uint64_t 
     return NULL;
 }
 
-/* How many threads are left, by what follows the name in a process's line of numbers; of one that has ended 0. */
+/* Number of threads, from the fields after the name in /proc/PID/stat; 0 for a dead process. */
 static long threads_of(const char *after_name)
 {
     long n          = 0;
     const char *at  = after_name;
-    const int field = 18; /* the name is the second of them, this the twentieth */
+    const int field = 18; /* the name is field 2, the count field 20 */
     for (int i = 0; i < field && at != NULL; i++) at = strchr(at + 1, ' ');
     return at != NULL && sscanf(at, "%ld", &n) == 1 ? n : 0;
 }
 
-/* Nothing of it reads memory any more.  What cannot be found out is no: then only pages are copied.  A process whose
- * first thread has ended looks dead and is not, while it has others. */
+/* Whether the process reads no memory any more.  Unknown means false: then pages are only copied.  A process whose
+ * first thread has ended looks dead but is not while it has others. */
 static bool is_gone(pid_t pid)
 {
     char path[64], text[512];
@@ -336,7 +336,7 @@ static void ask(lend *self, peer_row *row)
     if (say(self, row->number, &head, sizeof head) == PEN_OK) row->standing = ASKED;
 }
 
-/* A question that comes before its asker is known as a member is passed over; so it comes again, ever more seldom. */
+/* A PROBE before its sender is admitted is ignored; so it is repeated, less and less often. */
 static void ask_in_time(lend *self, peer_row *row)
 {
     if (row->standing != UNKNOWN && row->standing != ASKED) return;
@@ -359,7 +359,7 @@ static void on_probe(lend *self, uint32_t peer, const void *data, size_t size)
         row->proof->echo = its.secret;
         row->lender      = head.place.pid;
     }
-    (void)say(self, peer, &answer, sizeof answer); /* lost: it is asked again */
+    (void)say(self, peer, &answer, sizeof answer); /* if lost, it is asked again */
 }
 
 static void on_mapped(lend *self, uint32_t peer, const void *data, size_t size)
@@ -383,7 +383,7 @@ static void on_mapped(lend *self, uint32_t peer, const void *data, size_t size)
 }
 
 /* ---- returning -------------------------------------------------------------------------------------------- */
-/* What others have released meanwhile, behind what could not be sent. */
+/* Appends newly released tokens to the unsent ones. */
 static void collect(lend *self)
 {
     book *b = self->book;
@@ -396,7 +396,7 @@ static void collect(lend *self)
     pthread_mutex_unlock(&b->lock);
 }
 
-/* The tokens of the first peer that is due, in one message.  False: it is full; they stay. */
+/* Sends the tokens of the first due peer in one message.  False: its queue is full; they stay. */
 static bool return_some(lend *self)
 {
     struct {
@@ -420,7 +420,7 @@ static bool return_some(lend *self)
     if (is_here && say(self, first.peer, &message, size) == PEN_AGAIN) {
         for (size_t i = 0; i < n; i++)
             self->due[kept + i] = (returned){first.peer, first.generation, message.token[i]};
-        return false; /* in another order, which does not matter */
+        return false; /* reordering is harmless */
     }
     self->n_due = kept;
     return true;
@@ -463,7 +463,7 @@ static int take_slot(lend *self)
     return i;
 }
 
-/* UNSUPPORTED: this body travels by itself. */
+/* UNSUPPORTED: send this body normally. */
 static pen_status send_lent(lend *self, uint32_t peer, const void *head, size_t head_size,
                             buf *body, const segment_ref *place)
 {
@@ -514,7 +514,7 @@ static void refuse(lend *self, transport_event *event, const char *note)
     snprintf(event->note, sizeof event->note, "%s", note);
 }
 
-/* Maps what was lent; NULL, or why not.  What cannot be mapped any more its sender should not lend. */
+/* Maps a lent body; NULL, or the reason.  On failure the sender should stop lending. */
 static const char *borrow(lend *self, const peer_row *row, const lent_head *lent, borrowed **made)
 {
     void *at       = NULL;
@@ -526,7 +526,7 @@ static const char *borrow(lend *self, const peer_row *row, const lent_head *lent
         (void)say(self, row->number, &no, sizeof no);
         pthread_mutex_lock(&self->book->lock);
         book_leave(self->book);
-        return "a lent body that cannot be mapped";
+        return "cannot map a lent body";
     }
     *mine = (borrowed){.place = lent->place,
                        .book  = self->book,
@@ -547,11 +547,11 @@ static void on_lent(lend *self, transport_event *event)
     memcpy(&lent, event->head, sizeof lent);
     const peer_row *row = find_peer(self, event->peer);
     if (row == NULL || row->lender == 0)
-        wrong = "a lent body of a peer whose memory was not mapped before";
+        wrong = "a lent body of a peer without a proof";
     else if (lent.place.pid != row->lender)
-        wrong = "a lent body in the memory of another process";
+        wrong = "a lent body in another process's memory";
     else if (lent.bytes > self->body_bytes_max)
-        wrong = "a lent body that is larger than allowed";
+        wrong = "a lent body over the size limit";
     else
         wrong = borrow(self, row, &lent, &mine);
     if (wrong != NULL) {

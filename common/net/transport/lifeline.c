@@ -1,4 +1,4 @@
-/* lifeline.c - two endpoints, of which the second takes over when it is up. */
+/* lifeline.c - two endpoints; the second takes over once it is up. */
 #include "common/net/transport/lifeline.h"
 
 #include "common/base/clock.h"
@@ -17,16 +17,16 @@ enum {
     CONNECT_MS_MIN   = 200,
     CONNECT_MS_MAX   = 1000,
     RECONNECT_MS_MAX = 200,
-    NEXT_MS          = 1000 /* a renewal gets so long before a later one takes its place */
+    NEXT_MS          = 1000 /* time for a renewal before a later one replaces it */
 };
 
 struct lifeline {
     transport *now, *next; /* next: NULL unless a renewal is under way */
     uint64_t next_ms;      /* when it began */
-    reach way;             /* while the other end is silent */
-    bool has_told;         /* what stands in it */
+    reach way;             /* active while the other end is silent */
+    bool has_told;         /* the obstacle */
     transport_options options;
-    int epoll_fd; /* of both; -1: the transport has no descriptor */
+    int epoll_fd; /* of both endpoints; -1: no descriptor */
     char address[];
 };
 
@@ -78,7 +78,7 @@ pen_status lifeline_send(lifeline *self, const void *head, size_t head_size, buf
     return transport_send(self->now, 0, head, head_size, body);
 }
 
-/* Taken out by name: a child of a fork may hold the descriptor too, and then closing it is not enough. */
+/* Removed explicitly: a forked child may hold the descriptor too, so closing it is not enough. */
 static void end_one(const lifeline *self, transport *t)
 {
     const int fd = transport_poll_fd(t);
@@ -86,7 +86,7 @@ static void end_one(const lifeline *self, transport *t)
     transport_close(t, 0);
 }
 
-/* An address that goes away in the middle of a handshake leaves one behind that waits for longer than a lease. */
+/* An address that vanishes during a handshake would leave an endpoint waiting for longer than a lease. */
 static void drop_next(lifeline *self)
 {
     if (self->next != NULL) end_one(self, self->next);
@@ -100,7 +100,7 @@ static void move(lifeline *self)
     self->next = NULL;
 }
 
-/* Before it is up the next one has nothing to tell: its failures are none of the owner's. */
+/* Events of the next one count only once it is up; the owner does not see its failures. */
 static bool is_next_up(lifeline *self, transport_event *event)
 {
     while (self->next != NULL && transport_recv(self->next, event) == PEN_OK) {

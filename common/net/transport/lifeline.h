@@ -1,14 +1,13 @@
-/* lifeline.h - a dialled endpoint whose connection can be renewed without being given up first.
+/* lifeline.h - a dialled endpoint that can renew its connection without closing the old one first.
  *
- * A connection that a network swallowed for a while is alive for both ends and yet says nothing: TCP
- * tries again at growing intervals, up to twice as late as the network came back, and never from
- * another address.  Who closes it to dial again tells the other end, if only one direction was cut,
- * that it has gone.  So a lifeline dials a second connection beside the first and moves to it once it
- * is up; until then the first is used as before.
+ * After a network outage a connection looks alive at both ends but is silent: TCP retries at growing intervals, up
+ * to twice the outage, and never from another address.  Closing it to dial again would look like a death to the
+ * other end if only one direction was cut.  So a lifeline dials a second connection beside the first and moves to
+ * it once it is up; until then the first stays in use.
  *
- * Events are those of a dialled endpoint (transport.h), with one more freedom: UP may come twice with
- * no DOWN between, when it has moved.  What was on its way on the old connection may then be lost, as
- * with any reconnect.  A lifeline belongs to one thread.
+ * Events are those of a dialled endpoint (transport.h), except: UP may come twice without DOWN between, after a
+ * move.  Messages in flight on the old connection may then be lost, as with any reconnect.  A lifeline belongs to
+ * one thread.
  */
 #ifndef COMMON_LIFELINE_H
 #define COMMON_LIFELINE_H
@@ -17,12 +16,11 @@
 
 typedef struct lifeline lifeline;
 
-/* For a connection on which a lease of so long runs: many attempts to dial fit into it, and three heartbeats do not, for
- * what silence means is the lease's business. */
+/* Options for a connection with this lease: many dial attempts fit into it, but three heartbeats do not, as the
+ * lease alone judges silence. */
 transport_options lifeline_options(uint64_t lease_ms);
 
-/* As transport_dial(); options are copied, what they point to is BORROWED until it is closed, and
- * NULL is fine. */
+/* As transport_dial(); options are copied, their pointers are BORROWED until it is closed; NULL is fine. */
 pen_status lifeline_dial(const char *address, const transport_options *options, lifeline **out,
                          pen_error *why);
 
@@ -30,16 +28,16 @@ pen_status lifeline_dial(const char *address, const transport_options *options, 
 pen_status lifeline_send(lifeline *self, const void *head, size_t head_size, buf *body);
 pen_status lifeline_recv(lifeline *self, transport_event *event);
 
-/* For loop_add(); the same for as long as it lives.  -1: has none, call recv. */
+/* For loop_add(); constant.  -1: none, call recv. */
 int lifeline_poll_fd(lifeline *self);
 
-/* Dials beside the present connection, by name anew; nothing while that has been under way for less than a second, and
- * else instead of it.  When there is no memory or descriptor for it, the present connection stays. */
+/* Dials beside the present connection, resolving the name again; replaces an attempt older than a second, otherwise
+ * no effect.  Without memory or descriptors the present connection stays. */
 void lifeline_renew(lifeline *self);
 
-/* Again and again while the other end has been silent for so long.  From half a lease on the system is asked for the
- * way to it, and what stands there is logged, once until the other end is heard again, which is logged too; nothing
- * where the host answers.  who: "worker 1 (b)"; whom: "the scheduler at a:29500"; remedy: what to do. */
+/* Call repeatedly while the other end is silent.  From half a lease on it checks the route to it and logs the
+ * obstacle once, and the recovery; nothing if the host answers.  who: "worker 1 (b)"; whom: "the scheduler at
+ * a:29500"; remedy: what to do. */
 void lifeline_watch(lifeline *self, uint64_t silent_ms, uint64_t lease_ms, const char *who,
                     const char *whom, const char *remedy, uint64_t now_ms);
 

@@ -1,4 +1,4 @@
-/* own_address.c - asks the system which interface leads to the scheduler. */
+/* own_address.c - finds the interface that leads to the scheduler. */
 #include "common/net/transport/own_address.h"
 
 #include "common/base/clock.h"
@@ -19,7 +19,7 @@
 
 enum { LOOK_AGAIN_MS = 200, WARN_AFTER_TRIES = 10, ANY_PORT = 9 };
 
-/* Connecting a datagram socket sends nothing; it only asks the system for the way there. */
+/* Connecting a datagram socket sends nothing; it only finds the route. */
 int own_address_towards(const struct sockaddr *to, socklen_t to_size, char *host, size_t size)
 {
     struct sockaddr_storage own;
@@ -36,9 +36,9 @@ int own_address_towards(const struct sockaddr *to, socklen_t to_size, char *host
     return error;
 }
 
-/* ---- where the scheduler is ---------------------------------------------------------------------- */
+/* ---- route to the scheduler ------------------------------------------------------------------ */
 
-/* IPv6 for what has no other number, as the transport does that dials it. */
+/* Prefers IPv4, like the transport that dials it. */
 static int resolve(const char *name, uint32_t port, struct addrinfo **list)
 {
     char service[16], bare[OWN_ADDRESS_BYTES];
@@ -57,7 +57,7 @@ static bool is_loopback_number(const char *host)
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
 }
 
-/* The first number of a name, and the own side of the way there; both "" when there is none. */
+/* The first address of a name, and the local address of the route; both "" if there is none. */
 static void numbers_of(const char *name, char number[64], char own[64])
 {
     struct addrinfo *list;
@@ -84,11 +84,11 @@ bool own_address_is_ours(const char *name)
 }
 
 typedef struct {
-    bool is_name; /* it does not resolve; else there is no way */
+    bool is_name; /* it does not resolve; otherwise no route */
     const char *text;
 } obstacle;
 
-/* What stands in the way; text NULL: nothing does. */
+/* The obstacle; text NULL: none. */
 static obstacle look(const own_address_query *q, char *host, size_t size)
 {
     struct addrinfo *list = NULL;
@@ -100,9 +100,8 @@ static obstacle look(const own_address_query *q, char *host, size_t size)
     return (obstacle){false, error != 0 ? strerrordesc_np(error) : NULL};
 }
 
-/* A name may come later than its first user: in a cluster it is made together with the pod that bears it; and so may
- * the network of a host that has just started.  Guessing meanwhile would be worse than waiting, for others are told
- * once how to reach this process. */
+/* A name may appear later than its first user: a cluster creates it together with its pod; so may the network of a
+ * host that has just booted.  Waiting is better than guessing: others learn this process's address only once. */
 static pen_status wait_for_way(const own_address_query *q, char *host, size_t size, pen_error *why)
 {
     const struct timespec pause = {.tv_nsec = LOOK_AGAIN_MS * 1000000};
@@ -111,8 +110,8 @@ static pen_status wait_for_way(const own_address_query *q, char *host, size_t si
     for (int tries = 0; (o = look(q, host, size)).text != NULL; tries++) {
         if (clock_ms(&clock_real) - begun >= q->patience_ms) break;
         if (tries == WARN_AFTER_TRIES)
-            log_warning(o.is_name ? "the name of the scheduler, '%s', does not resolve so far: %s"
-                                  : "no interface leads to the scheduler at '%s' so far: %s",
+            log_warning(o.is_name ? "the name of the scheduler, '%s', does not resolve yet: %s"
+                                  : "no interface leads to the scheduler at '%s' yet: %s",
                         q->scheduler, o.text);
         nanosleep(&pause, NULL);
     }
@@ -120,10 +119,10 @@ static pen_status wait_for_way(const own_address_query *q, char *host, size_t si
     return why_set(
         why, PEN_TIMED_OUT,
         o.is_name
-            ? "the name of the scheduler, '%s', does not resolve after %.1f s (%s); look at "
+            ? "the name of the scheduler, '%s', does not resolve after %.1f s (%s); check "
               "MASTER_ADDR"
-            : "no interface of this host leads to the scheduler at '%s' after %.1f s (%s); look "
-              "at the network, or say --host ADDRESS",
+            : "no interface of this host leads to the scheduler at '%s' after %.1f s (%s); check "
+              "the network, or set --host ADDRESS",
         q->scheduler, (double)q->patience_ms / 1000, o.text);
 }
 
@@ -134,7 +133,7 @@ static bool leads_there(const void *far, socklen_t far_size, char *host, size_t 
     return own_address_towards(far, far_size, host, size) == 0 && !is_loopback_number(host);
 }
 
-/* Numbers that nobody has (RFC 5737, RFC 3849): the way there is the default route. */
+/* Documentation addresses (RFC 5737, RFC 3849): their route is the default route. */
 static bool by_default_route(char *host, size_t size)
 {
     const struct sockaddr_in far = {
@@ -146,7 +145,7 @@ static bool by_default_route(char *host, size_t size)
            leads_there(&far_v6, sizeof far_v6, host, size);
 }
 
-/* A link-local number of IPv6 means something on its own link only. */
+/* A link-local IPv6 address is valid on its own link only. */
 static bool is_outward(const struct ifaddrs *i, int family)
 {
     const struct sockaddr_in6 *v6 = (const void *)i->ifa_addr;
@@ -156,7 +155,7 @@ static bool is_outward(const struct ifaddrs *i, int family)
            (family != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr));
 }
 
-/* How many numbers of a family lead out; the last one in `host`, all with their interfaces in `names`. */
+/* Number of outside addresses of a family; the last one in `host`, all with their interfaces in `names`. */
 static int list_outward(const struct ifaddrs *all, int family, char *host, size_t size,
                         char names[160])
 {
@@ -172,7 +171,7 @@ static int list_outward(const struct ifaddrs *all, int family, char *host, size_
     return n;
 }
 
-/* Where others are when the scheduler's name leads nowhere but here. */
+/* The outside address if the scheduler's name is loopback here. */
 static pen_status choose_interface(const char *scheduler, char *host, size_t size, pen_error *why)
 {
     struct ifaddrs *all = NULL;
@@ -182,16 +181,16 @@ static pen_status choose_interface(const char *scheduler, char *host, size_t siz
     int n = list_outward(all, AF_INET, host, size, names);
     if (n == 0) n = list_outward(all, AF_INET6, host, size, names);
     if (all != NULL) freeifaddrs(all);
-    if (n == 0) snprintf(host, size, "127.0.0.1"); /* there are no others */
+    if (n == 0) snprintf(host, size, "127.0.0.1"); /* no other hosts */
     if (n <= 1) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
                    "the scheduler's name '%.100s' is loopback on this host, which has several "
-                   "interfaces (%s) and no default route; say --host ADDRESS, or an address with "
+                   "interfaces (%s) and no default route; set --host ADDRESS, or an address with "
                    "--master-addr",
                    scheduler, names);
 }
 
-/* ---- the answer ------------------------------------------------------------------------------------- */
+/* ---- result ---------------------------------------------------------------------------------- */
 
 static bool is_said(const char *given)
 {

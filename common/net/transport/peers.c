@@ -1,14 +1,13 @@
-/* peers.c - connections by descriptor, peers by number, and those whose end is still to be told.
+/* peers.c - connections by descriptor, peers by number, and ends not yet reported.
  *
- * DESIGN
- * One record per connection, from its first sign of life until its end is told.  It is in open[fd] while
- * the connection lives, in the hash from its first message on, and in the list of ended ones from its
- * end on.  A message that comes after the news of its connection's end finds the record in that list.
+ * DESIGN One record per connection, from its first event until its end is reported.  It is in open[fd] while the
+ * connection lives, in the hash from its first message on, and in the list of ended ones after its end, where late
+ * messages find it.
  *
- * Where a descriptor had several connections within one reading, the first message of a peer is taken to
- * come from the living one, because an end that is told wrongly loses messages and one that is told
- * late does not.  While that is in doubt the silent one before it is not told either.  The doubt ends
- * when the next peer speaks on that descriptor, when this one speaks again after a while, or with it.
+ * If a descriptor had several connections within one reading, the first message of a peer is attributed to the
+ * living one: a wrong end loses messages, a late one does not.  While this is in doubt, the silent connection
+ * before it is not reported either.  The doubt ends when the next peer speaks on that descriptor, when this one
+ * speaks again after a while, or with its end.
  */
 #include "common/net/transport/peers.h"
 
@@ -26,16 +25,16 @@ struct peers_one {
     uint32_t number;
     int fd;
     bool is_named;      /* it has a number                                                        */
-    bool is_respected;  /* it said something                                                      */
+    bool is_respected;  /* it sent a message */
     bool is_scolded;    /* it was refused                                                         */
-    bool is_shy;        /* it may have shaken hands, without a word after                         */
-    bool is_early;      /* it spoke before it was reported as accepted, by another thread         */
-    uint32_t greetings; /* of all, when it came                                                  */
-    bool is_doubtful;   /* its number may be that of the silent one that was here before */
+    bool is_shy;        /* it may have shaken hands, but sent nothing */
+    bool is_early;      /* it spoke before its accept event, which comes from another thread */
+    uint32_t greetings; /* number of all handshakes at its start */
+    bool is_doubtful;   /* its number may belong to the silent connection before it */
     uint64_t met;       /* round of its first message */
     uint64_t round;     /* of its last message, or of its end */
-    bool is_kept_of;    /* it has to prove something                                              */
-    bool is_admitted;   /* and has                                                                */
+    bool is_kept_of;    /* it has to prove itself */
+    bool is_admitted;   /* it has proven itself */
     bool is_identified;
     uint32_t who, index;
     void *kept;        /* the owner's                                                            */
@@ -69,7 +68,7 @@ static one *find(const peers *self, uint32_t number)
     return o;
 }
 
-/* A whole round lies between that one and this. */
+/* Whether a whole round lies between that one and this. */
 static bool is_past(const peers *self, uint64_t round)
 {
     return self->round > round + 1;
@@ -102,7 +101,7 @@ static void append(peers *self, one *o)
     LIST_APPEND(self->ended, o);
 }
 
-/* ---- news ------------------------------------------------------------------------------------ */
+/* ---- events of connections ------------------------------------------------------------------- */
 
 void peers_accepted(peers *self, int fd)
 {
@@ -127,7 +126,7 @@ void peers_failed(peers *self)
     self->failed++;
 }
 
-/* Handshakes are reported without a descriptor: it can only be told that one happened in its life. */
+/* Handshakes are reported without a descriptor: we only know that one happened during its life. */
 static bool may_have_greeted(peers *self, const one *o)
 {
     if (o->is_named || self->failed == 0) return o->greetings != self->greetings;
@@ -151,7 +150,7 @@ peers_standing peers_hear(peers *self, uint32_t number)
     one *o = find(self, number);
     if (o != NULL) {
         o->round = self->round;
-        if (is_past(self, o->met)) o->is_doubtful = false; /* an ended one would say no more */
+        if (is_past(self, o->met)) o->is_doubtful = false; /* an ended one sends nothing more */
         return o->is_respected ? PEERS_KNOWN : PEERS_MET;
     }
     const size_t n = self->n_gone < PEERS_GONE_MAX ? self->n_gone : PEERS_GONE_MAX;
@@ -172,15 +171,14 @@ static one *find_ended(const peers *self, int fd, bool is_shy)
     return NULL;
 }
 
-/* The oldest connection that ended on this descriptor without a word, so far; if there is one, one that may have
- * shaken hands before. */
+/* The oldest silent connection that ended on this descriptor, preferably one that may have shaken hands. */
 static one *find_silent(const peers *self, int fd)
 {
     one *o = find_ended(self, fd, true);
     return o != NULL ? o : find_ended(self, fd, false);
 }
 
-/* It has ended: its record is that of a silent end, or a new one. */
+/* It has ended: uses the record of a silent end, or a new one. */
 static bool meet_ended(peers *self, uint32_t number, int fd)
 {
     one *o = find_silent(self, fd);
@@ -191,7 +189,7 @@ static bool meet_ended(peers *self, uint32_t number, int fd)
     return name(self, o, number);
 }
 
-/* The descriptor's connection is a newer one than was thought: what was taken for its peer has ended. */
+/* The descriptor's connection is newer than assumed: the assumed peer has ended. */
 static bool meet_successor(peers *self, uint32_t number, int fd)
 {
     one *o = find_silent(self, fd);
@@ -322,7 +320,7 @@ bool peers_has_ended(const peers *self)
     return self->ended != NULL;
 }
 
-/* A silent one is not told while its successor's number may be its own. */
+/* A silent one is not reported while its successor's number may be its own. */
 static bool is_ripe(const peers *self, const one *o)
 {
     const one *successor = self->open[o->fd];

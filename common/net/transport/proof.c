@@ -17,7 +17,7 @@ typedef enum { ASK = 1, ANSWER, CLAIM, WELCOME } kind;
 
 #define MARK "\0PenProv"
 
-typedef struct { /* what every message begins with */
+typedef struct { /* prefix of every message */
     char mark[8];
     uint8_t version, kind, zero[6];
 } preface;
@@ -48,16 +48,16 @@ _Static_assert(sizeof(preface) == 16 && sizeof(ask) == 48 && sizeof(answer) == 8
 _Static_assert(sizeof(answer) == PROOF_MESSAGE_MAX, "the largest");
 
 static const char no_key[]    = "this side does not have the job's token yet",
-                  no_proof[]  = "what answers does not prove that it belongs to the job",
-                  wrong[]     = "what answers does not hold this job's token",
-                  refused[]   = "what answers does not let this process in",
+                  no_proof[]  = "the other end does not prove that it belongs to the job",
+                  wrong[]     = "the other end does not have this job's token",
+                  refused[]   = "the other end does not admit this process",
                   silent[]    = "a connection that does not prove that it belongs to the job",
                   stranger[]  = "a connection without this job's token",
                   uninvited[] = "a connection in a role that may not come in here";
 
 /* ---- tags ------------------------------------------------------------------------------------ */
 
-typedef struct { /* all that a tag vouches for */
+typedef struct { /* the content of a tag */
     char label[16];
     uint8_t nonce[2][PROOF_BYTES], who[4], index[4];
     proof_place place;

@@ -16,7 +16,7 @@
 enum { HOST_BYTES = 256, PREFIX = 6 /* tcp:// */ };
 
 struct reach_question {
-    atomic_int users; /* the asker, and the thread */
+    atomic_int users; /* the caller and the thread */
     atomic_bool is_answered;
     int error;
     char host[HOST_BYTES], port[8];
@@ -62,7 +62,7 @@ void reach_describe(int error, char *words, size_t size)
     }
 }
 
-/* ---- asking -------------------------------------------------------------------------------------- */
+/* ---- attempts in a thread -------------------------------------------------------------------- */
 static void drop(reach_question *q)
 {
     if (q != NULL && atomic_fetch_sub(&q->users, 1) == 1) free(q);
@@ -78,7 +78,7 @@ static void *answer(void *question)
     return NULL;
 }
 
-/* "tcp://HOST:PORT" and "tcp://[HOST]:PORT"; anything else is not ours to try. */
+/* "tcp://HOST:PORT" and "tcp://[HOST]:PORT"; nothing else is tried. */
 static bool split(const char *address, reach_question *q)
 {
     if (strncmp(address, "tcp://", PREFIX) != 0) return false;
@@ -92,7 +92,7 @@ static bool split(const char *address, reach_question *q)
     return true;
 }
 
-/* NULL: not now, or not here. */
+/* NULL: no thread, or another kind of address. */
 static reach_question *ask(const char *address)
 {
     reach_question *q = calloc(1, sizeof *q);
@@ -132,7 +132,7 @@ void reach_down(reach *r, uint64_t patience_ms, uint64_t now_ms)
 {
     if (!r->is_up) return;
     r->is_up = false;
-    if (r->is_doubted) return; /* it is being asked about */
+    if (r->is_doubted) return; /* already probing */
     r->begun_ms = now_ms;
     r->due_ms   = now_ms + patience_ms;
 }
@@ -162,7 +162,7 @@ bool reach_is_missing(const reach *r)
     return r->is_needed && (!r->is_up || r->is_doubted);
 }
 
-/* A listener that can be connected to is in nobody's way, unless what it says is of another job. */
+/* A reachable listener is no obstacle, unless it belongs to another job. */
 static bool put_in_words(reach *r, int error, uint64_t now_ms)
 {
     if (error == REACH_NO_NAME && now_ms - r->begun_ms < r->name_ms) return false;

@@ -1,4 +1,4 @@
-/* transport.c - the table of transports, and the front that hides which one is used. */
+/* transport.c - the table of transports, and their front. */
 #include "common/base/log.h"
 #include "common/net/transport/lend.h"
 #include "common/net/transport/transport_test.h"
@@ -55,7 +55,7 @@ static transport *create(const char *address, pen_error *why)
 {
     const transport_ops *ops = transport_find(address);
     if (ops == NULL) {
-        why_set(why, PEN_INVALID_ARGUMENT, "'%.200s' is not an address: write tcp://HOST:PORT",
+        why_set(why, PEN_INVALID_ARGUMENT, "invalid address '%.200s'; expected tcp://HOST:PORT",
                 address);
         return NULL;
     }
@@ -118,7 +118,7 @@ pen_status transport_recv(transport *t, transport_event *event)
     if (t->lend != NULL) return lend_recv(t->lend, event);
     pen_status status;
     while ((status = t->ops->recv(t->state, event)) == PEN_OK && lend_is_private(event))
-        buf_release(event->body); /* a peer asks whether it may lend: no answer means no */
+        buf_release(event->body); /* a PROBE of a peer: no answer means no */
     return status;
 }
 

@@ -1,10 +1,10 @@
-/* transport_test.h - what only tests ask of transports. */
+/* transport_test.h - transports of tests. */
 #ifndef COMMON_TRANSPORT_TRANSPORT_TEST_H
 #define COMMON_TRANSPORT_TRANSPORT_TEST_H
 
 #include "common/net/transport/transport.h"
 
-/* One more, which only tests have; before any thread uses transports.  Again is fine. */
+/* Registers a transport of tests; before any thread uses transports.  Idempotent. */
 void transport_add(const transport_ops *ops);
 
 #endif

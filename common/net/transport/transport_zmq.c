@@ -1,4 +1,4 @@
-/* transport_zmq.c - TCP and Unix sockets through ZeroMQ; sending, receiving, and whose connection ended.
+/* transport_zmq.c - TCP and Unix sockets through ZeroMQ: sending, receiving, ends of connections.
  *
  * One door: zmq.h is included in transport_zmq.h, the inside of transport_zmq*.c, and nowhere else.
  *
@@ -6,38 +6,36 @@
  * Shape.  A listener is a ROUTER, a dialler a DEALER.  ZeroMQ names a ROUTER's peers by five bytes, a
  * zero and a number that counts up; the number is our peer.  A message is [head] or [head][body].
  *
- * Bounds.  ZMQ_MAXMSGSIZE ends a connection that announces a frame of more than twice the larger
- * limit, before any memory is taken; between one and two limits the message is refused by name and
- * its connection lives.  The queues have no limit (HWM 0): the layers above bound what is in flight,
- * and a full receive queue would stop ZeroMQ from reading heartbeats, so that a process that is only
- * slow would be taken for a dead one.  What ZeroMQ cannot bound, transport_zmq_watch.c does: messages of
- * endlessly many frames, queues, half-open connections, peers that send nonsense.
+ * Bounds.  ZMQ_MAXMSGSIZE ends a connection that announces a frame of more than twice the larger limit, before any
+ * memory is taken; between one and two limits the message is refused with a sentence and its connection lives.  The
+ * queues have no limit (HWM 0): the layers above bound what is in flight, and a full receive queue would stop
+ * ZeroMQ from reading heartbeats, so a slow process would look dead.  transport_zmq_watch.c bounds what ZeroMQ
+ * cannot: endless messages, queues, half-open connections, peers that send nonsense.
  *
- * Queues of a lost connection.  A dialler's queue is tied to its connection: when that has ended, and all
- * that came by it was read, the socket is replaced, and what was queued is released.  Otherwise the memory
- * of a dead server's messages would stay lent until it comes back, which may be never, and then it would
- * be sent old messages first.  (ZMQ_IMMEDIATE does nearly that, but drops what came and was not read yet:
- * the last words of a process that ends.)
+ * Queues of a lost connection.  A dialler's queue belongs to its connection: when that has ended and all received
+ * messages were read, the socket is replaced and the queue released.  Otherwise the bodies of a dead server's
+ * messages would stay lent until it returns, perhaps never, and it would get old messages first.  (ZMQ_IMMEDIATE is
+ * similar, but drops received, unread messages: the last words of an ending process.)
  *
- * Connections.  ZeroMQ hides them.  Its monitor tells of descriptors opened and closed, a message tells
- * by which descriptor it came, and both come by queues of their own; peers.h brings them together.  The
- * monitor is read when the messages are dry and before a new peer is tied to a descriptor.
+ * Connections.  ZeroMQ hides them.  Its monitor reports descriptors opened and closed, a message carries its
+ * descriptor, and both have separate queues; peers.h merges them.  The monitor is read when the messages are dry
+ * and before a new peer is tied to a descriptor.
  *
- * Strangers.  A dialler says an empty word on each connection (ZMQ_PROBE_ROUTER), so that the listener
- * knows whose a descriptor is before the peer has anything to say.  A connection with neither word nor
- * handshake was none of ours: a browser, a scanner.  In the first two versions of ZeroMQ's protocol any bytes are a
- * greeting; a ZAP domain, though nobody authenticates, makes ZeroMQ refuse them.  With keys a stranger does not get
- * beyond the first word of the handshake (transport_zmq_curve.c).
+ * Strangers.  A dialler sends an empty message on each connection (ZMQ_PROBE_ROUTER), so that the listener can tie
+ * the descriptor to a peer early.  A connection with neither message nor handshake was a stranger: a browser, a
+ * scanner.  In the first two versions of ZeroMQ's protocol any bytes are a greeting; a ZAP domain makes ZeroMQ
+ * refuse them, even without authentication.  With keys a stranger fails at the first step of the handshake
+ * (transport_zmq_curve.c).
  *
  * Stalls.  Heartbeats are answered by ZeroMQ's own thread, so only a stopped process or a dead host
  * misses them.  Three default intervals make 6 s: a stall of 5 s does not break a connection.
  *
- * Breaches.  After a breach of its protocol ZeroMQ dials no more; a dialler that does not hear of the next
- * attempt within REDIAL_MS dials again itself.
+ * Breaches.  After a protocol violation ZeroMQ stops dialling; a dialler that sees no new attempt within REDIAL_MS
+ * redials itself.
  *
- * Moves.  An attempt ends after connect_ms, and then the name is asked for anew, so a peer that comes back under
- * another address is found.  (Without a limit the kernel retries a dead address for two minutes.)  Names are not
- * ZeroMQ's to ask for: transport_zmq_name.c.
+ * Moves.  An attempt ends after connect_ms, and the name is resolved again, so a peer that returns under another
+ * address is found.  (Without a limit the kernel retries a dead address for two minutes.)  transport_zmq_name.c
+ * resolves names, not ZeroMQ.
  */
 #include "common/net/transport/transport_zmq.h"
 
@@ -53,9 +51,9 @@
 #include <unistd.h>
 
 enum {
-    COPY_BELOW = 4 << 10, /* from there on lending is cheaper than copying */
+    COPY_BELOW = 4 << 10, /* from this size on lending is cheaper than copying */
 
-    ROUND_MESSAGES = 64, /* at least, and as many as there are peers */
+    ROUND_MESSAGES = 64, /* at least, and at least one per peer */
     ROUND_MS       = 10, /* ends are told after two rounds */
     REDIAL_MS      = 500,
     RENEW_MS       = 100
@@ -88,8 +86,8 @@ static bool recv_monitor(endpoint *e, uint16_t *kind, int *value)
     return true;
 }
 
-/* The queue of a new connection, and the empty word in it, come with a command that ZeroMQ sent before
- * this news, but looks at only now and then, unless it is asked for events. */
+/* The queue of a new connection and its empty message come with a command that ZeroMQ sent before this event, but
+ * processes only now and then, unless asked for events. */
 static void attach_queue(endpoint *e)
 {
     int events;
@@ -97,17 +95,17 @@ static void attach_queue(endpoint *e)
     zmq_getsockopt(e->socket, ZMQ_EVENTS, &events, &size);
 }
 
-/* What a dialler's attempt met; NULL: nothing that could be told from noise. */
+/* The fault of a dialler's attempt; NULL: indistinguishable from noise. */
 static const char *fault_of_handshake(const endpoint *e, int error)
 {
     if (error != ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) return NULL;
-    return e->has_keys ? "what answers does not encrypt, and this side does"
-                       : "what answers encrypts, and this side does not";
+    return e->has_keys ? "the other end does not encrypt, but this side does"
+                       : "the other end encrypts, but this side does not";
 }
 
 static void on_retried(endpoint *e)
 {
-    const bool proves = e->options.proof != NULL; /* and ZeroMQ does not try again */
+    const bool proves = e->options.proof != NULL; /* then ZeroMQ does not retry */
     endpoint_set_timer(e, proves ? prove_again_ms(e) : 0);
     if (!proves) dial_failed(e);
 }
@@ -147,20 +145,20 @@ static void on_dialled_news(endpoint *e, uint16_t kind, int value)
         break;
     case ZMQ_EVENT_CONNECT_RETRIED: on_retried(e); break;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: on_connected(e); break;
-    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: l->fault = "what answers does not let this key in"; break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: l->fault = "the other end does not admit this key"; break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL: l->fault = fault_of_handshake(e, value); break;
     case ZMQ_EVENT_DISCONNECTED: on_disconnected(e);
     }
 }
 
-/* With keys: somebody who could not say the first word, or whose key is none of ours. */
+/* With keys: a peer that failed the first step, or with an unknown key. */
 static bool is_unknown(const endpoint *e, uint16_t kind)
 {
     return e->has_keys &&
            (kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || kind == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL);
 }
 
-/* value: the descriptor, or of a failed handshake why. */
+/* value: the descriptor, or the cause of a failed handshake. */
 static void on_news(endpoint *e, uint16_t kind, int value)
 {
     switch (kind) {
@@ -207,7 +205,7 @@ static bool refuse(transport_event *event, const char *note)
     return true;
 }
 
-/* What the owner of a dialler does not know yet, one piece at a time. */
+/* News for the owner of a dialler, one event at a time. */
 static bool tell_dialled(dialled *l, bool has_keys, transport_event *event)
 {
     if (l->told_up && l->broke) {
@@ -222,13 +220,13 @@ static bool tell_dialled(dialled *l, bool has_keys, transport_event *event)
     if (l->refused == 0) return false;
     l->refused--;
     if (l->fault != NULL) return refuse(event, l->fault);
-    return refuse(event,
-                  has_keys
-                      ? "what answers does not know this job's secret"
-                      : "what answers does not speak ZeroMQ, or encrypts while this side does not");
+    return refuse(
+        event, has_keys
+                   ? "the other end does not know this job's secret"
+                   : "the other end does not speak ZeroMQ, or encrypts while this side does not");
 }
 
-/* Handshakes are reported without a descriptor: the words are right in number. */
+/* Handshakes are reported without a descriptor: only the count is exact. */
 static const char *word_for_stranger(endpoint *e)
 {
     if (e->options.proof != NULL)
@@ -238,7 +236,7 @@ static const char *word_for_stranger(endpoint *e)
     return "a connection without a key of this job";
 }
 
-/* Of a connection that a limit ended. */
+/* A connection ended by a limit. */
 static bool tell_limit(endpoint *e, transport_event *event)
 {
     const char *text;
@@ -265,8 +263,8 @@ static void release_body(void *data, void *body)
     buf_release(body);
 }
 
-/* The rest of a message whose head was taken.  If the connection has ended in between, ZeroMQ drops
- * the whole message, and so do we. */
+/* The rest of a message after its head.  If the connection ended in between, ZeroMQ drops the whole message, and so
+ * do we. */
 static void send_body(endpoint *e, buf *body)
 {
     zmq_msg_t frame;
@@ -302,7 +300,7 @@ static void socket_blame(void *state, uint32_t number)
     if (e->listens && !is_foreign(e)) watch_blame(e, number);
 }
 
-/* The kernel's own count: it has sent something again, and heard nothing since. */
+/* From the kernel: retransmitted, without an acknowledgement since. */
 static uint32_t socket_unconfirmed_ms(void *state)
 {
     const endpoint *e    = state;
@@ -374,7 +372,7 @@ static int recv_frames(void *socket, zmq_msg_t *head, zmq_msg_t *body, uint64_t 
     }
 }
 
-/* What is wrong with a message; NULL: nothing. */
+/* The fault of a message; NULL: none. */
 static const char *fault_of(const endpoint *e, const zmq_msg_t *head, const zmq_msg_t *body, int n)
 {
     if (n > 2) return "a message of more than two frames";
@@ -392,7 +390,7 @@ static verdict judge_proof(prove_result result)
     return of[result];
 }
 
-/* Whether a message of `n` frames of this peer is one to look at.  REFUSE: *fault says why. */
+/* What to do with a message of `n` frames of this peer.  REFUSE: *fault says why. */
 static verdict judge_peer(endpoint *e, uint32_t number, int n, const char **fault)
 {
     const peers_standing standing = peers_hear(&e->peers, number);
@@ -416,7 +414,7 @@ static verdict judge_peer(endpoint *e, uint32_t number, int n, const char **faul
     return TAKE;
 }
 
-/* Who answers a dialler must have proven itself first, and what it said before it went is still its own. */
+/* The listener must have proven itself; messages before its end still count. */
 static verdict judge_listener(endpoint *e, int n, const char **fault)
 {
     dialled *l = &e->link;
@@ -427,7 +425,7 @@ static verdict judge_listener(endpoint *e, int n, const char **fault)
     return RISE;
 }
 
-/* Turns one message into an event; false: it is for nobody above. */
+/* Turns one message into an event; false: none for the layer above. */
 static bool take_message(endpoint *e, zmq_msg_t *body, int n, uint64_t bytes,
                          transport_event *event)
 {
@@ -442,7 +440,7 @@ static bool take_message(endpoint *e, zmq_msg_t *body, int n, uint64_t bytes,
     if (fault != NULL && e->listens) watch_blame(e, event->peer);
     if (fault != NULL) return refuse(event, fault);
     if (n == 2 && (event->body = keep_body(body)) == NULL)
-        return refuse(event, "a body for which there is no memory");
+        return refuse(event, "no memory for a body");
     event->head      = zmq_msg_data(&e->head);
     event->head_size = zmq_msg_size(&e->head);
     return tell(event, TRANSPORT_MESSAGE, event->peer);
@@ -453,7 +451,7 @@ static bool refuse_self_named(endpoint *e, transport_event *event)
     read_monitor(e);
     peers_scold(&e->peers, zmq_msg_get(&e->head, ZMQ_SRCFD));
     event->peer = 0;
-    return refuse(event, "a peer that names itself");
+    return refuse(event, "a peer that chose its own id");
 }
 
 static void drop_head(endpoint *e)
@@ -481,13 +479,13 @@ static bool recv_message(endpoint *e, transport_event *event)
     }
 }
 
-/* What is read after the last look at the messages may tell of a peer whose last ones came since. */
+/* Events read after the last messages may concern a peer whose last messages came since. */
 static bool recv_last_message(endpoint *e, transport_event *event)
 {
     return read_monitor(e) && recv_message(e, event);
 }
 
-/* ZeroMQ reads from its peers in turn, so after enough messages one that was not heard has none left. */
+/* ZeroMQ reads from its peers in turn, so after enough messages a silent peer has none left. */
 static bool is_everybody_heard(const endpoint *e)
 {
     return e->messages >= ROUND_MESSAGES && e->messages >= peers_count(&e->peers);
@@ -503,7 +501,7 @@ static void end_round(endpoint *e)
     peers_round(&e->peers);
 }
 
-/* So many messages that the queue is never dry: news must not wait for that. */
+/* The queue may never be dry; events must not wait for that. */
 static void count_message(endpoint *e)
 {
     if (++e->messages % ROUND_MESSAGES != 0 || !is_everybody_heard(e)) return;
@@ -517,7 +515,7 @@ static void on_dry(endpoint *e)
 {
     if (!peers_has_ended(&e->peers)) {
         if (e->is_ticking)
-            endpoint_set_timer(e, 0); /* a tick that nobody reads wakes the owner for ever */
+            endpoint_set_timer(e, 0); /* an unread tick would wake the owner forever */
         e->is_ticking = false;
         return;
     }
@@ -541,7 +539,7 @@ static pen_status recv_listening(endpoint *e, transport_event *event)
     return e->is_telling && tell_end(e, event) ? PEN_OK : PEN_AGAIN;
 }
 
-/* All that came by the connection that broke was read.  Who closed it may still be closing: dialled a little later. */
+/* All messages of the broken connection were read.  The other end may still be closing: redial a little later. */
 static void renew_if_broken(endpoint *e)
 {
     dialled *l = &e->link;
@@ -565,7 +563,7 @@ static void redial_if_due(endpoint *e)
 
 static pen_status recv_dialled(endpoint *e, transport_event *event)
 {
-    /* It hears of its connection before the first message that came by it. */
+    /* UP comes before the first message of the connection. */
     if (!e->link.told_up) read_monitor(e);
     dial_heed_answer(e);
     if (!e->link.told_up && tell_dialled(&e->link, e->has_keys, event)) return PEN_OK;
@@ -591,7 +589,7 @@ static void close_sockets(endpoint *e, uint32_t linger_ms)
     drop_head(e);
     if (e->socket != NULL) {
         if (e->monitor != NULL && !e->listens) read_monitor(e);
-        if (!e->listens && !e->link.is_up) linger_ms = 0; /* nobody is there to send anything to */
+        if (!e->listens && !e->link.is_up) linger_ms = 0; /* no connection to send to */
         zmq_socket_monitor(e->socket, NULL, 0);
         if (e->monitor != NULL) zmq_close(e->monitor);
         set_int(e->socket, ZMQ_LINGER, (int)linger_ms);

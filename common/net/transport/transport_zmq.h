@@ -19,30 +19,30 @@ typedef struct {
     size_t n;
     uint32_t living, connections_max;
     uint64_t accepted;          /* connections so far */
-    uint64_t message_bytes_max; /* what one message may take while it is not whole  */
+    uint64_t message_bytes_max; /* limit of an incomplete message */
     uint64_t queue_bytes_max;   /* 0: any */
     uint64_t guests_bytes_max;  /* 0: any */
-    uint64_t guests_bytes;      /* that wait for them, at most */
+    uint64_t guests_bytes;      /* upper bound of their queued bytes */
     int timer_fd;               /* ticks while there are connections; -1: none yet */
     struct {
         uint32_t peer;
         const char *text;
         char from[TRANSPORT_FROM_BYTES]; /* empty: not known */
-    } note[WATCH_NOTES];                 /* of connections that were ended, not told yet */
+    } note[WATCH_NOTES];                 /* of ended connections, not reported yet */
     size_t n_notes;
     rate rate[WATCH_RATES]; /* of connections, by address */
 } watch;
 
 /* ---- one endpoint ------------------------------------------------------------------------------ */
 enum { DIAL_REFUSED_MAX = 64 };
-typedef struct {       /* of a dialler: how things are, and what its owner knows of it */
-    bool is_connected; /* hands are shaken; up it is at once, or when both have proven themselves */
+typedef struct {       /* of a dialler: its state, and what its owner knows */
+    bool is_connected; /* handshake done; up at once, or after the proofs */
     bool is_up, told_up, broke;
-    uint32_t refused;  /* attempts that met something else than our listener; not told */
-    const char *fault; /* what the newest of them met; NULL: nothing that can be said  */
-    int fd;            /* of the connection that is there */
-    uint32_t tries;    /* with proofs: since one went well */
-    proof proof;       /* of the socket's one connection   */
+    uint32_t refused;  /* attempts that met a wrong listener; not reported */
+    const char *fault; /* fault of the newest; NULL: unknown */
+    int fd;            /* of the present connection */
+    uint32_t tries;    /* with proofs: since the last success */
+    proof proof;       /* of the socket's only connection */
 } dialled;
 
 typedef struct name_question name_question;
@@ -60,16 +60,16 @@ typedef struct {
     zmq_msg_t head; /* of the last event; closed by the next recv */
 
     dialled link;
-    char target[DIAL_TARGET_MAX]; /* of a dialler: the number that ZeroMQ dials; empty: none    */
-    name_question *asked;         /* what the name stands for; NULL: not asked now              */
-    bool must_dial;               /* when that is known, though it be the same                   */
+    char target[DIAL_TARGET_MAX]; /* of a dialler: the numeric address dialled; empty: none */
+    name_question *asked;         /* pending name lookup; NULL: none */
+    bool must_dial;               /* after the lookup, even if unchanged */
     peers peers;                  /* of a listener                       */
     watch watch;                  /* of a listener                       */
-    uint32_t unknown;             /* connections with a key that is not ours; not told */
-    bool is_telling;              /* ends that are ripe                  */
+    uint32_t unknown;             /* connections with an unknown key; not reported */
+    bool is_telling;              /* reporting ripe ends */
     uint64_t round_ms;            /* when this round began               */
     size_t messages;              /* of this round                       */
-    int timer_fd;                 /* wakes the owner; -1 until it has to */
+    int timer_fd;                 /* wakes the owner; -1 until needed */
     bool is_ticking;              /* listening: the timer was set        */
 } endpoint;
 
@@ -86,28 +86,28 @@ int zmqio_recv(void *socket, void *bytes, size_t size);
 /* The first frame for a peer of a listener; more: ZMQ_SNDMORE when another follows. */
 pen_status endpoint_send_to_peer(endpoint *e, uint32_t number, const void *head, size_t head_size,
                                  int more);
-/* The [id] frame of a listener; false: there is none.  A peer that chose its own id has no number. */
+/* The [id] frame of a listener; false: none.  A peer that chose its own id has no number. */
 bool endpoint_recv_id(endpoint *e, uint32_t *number, bool *has_number);
 bool endpoint_watch_fd(endpoint *e, int fd); /* its readability wakes the owner */
-/* Wakes the owner after so long; 0: not any more. */
+/* Wakes the owner after this time; 0: stops. */
 void endpoint_set_timer(endpoint *e, long ms);
 void endpoint_set_ticking(endpoint *e, long every_ms); /* the timer of its watch, likewise */
 bool endpoint_has_fired(int timer_fd);
 
 /* ---- the one context of the process: transport_zmq_context.c ----------------------------------- */
-unsigned zmqctx_generation(void); /* how many forks lie between this process and the first one */
+unsigned zmqctx_generation(void); /* number of forks since the first process */
 
 void *zmqctx_acquire(uint32_t io_threads, unsigned *number);
 void zmqctx_release(void);
 
 /* ---- keys: transport_zmq_curve.c ---------------------------------------------------------------- */
-/* A socket proves and believes what the keys say.  Before it is bound or connected. */
+/* Applies the keys to a socket, before it is bound or connected. */
 pen_status curve_set(endpoint *e, void *context, const transport_keys *keys, pen_error *why);
-/* Whose key the connection of a received message has; false: it is not encrypted. */
+/* The key's owner for the connection of a message; false: not encrypted. */
 bool curve_who(zmq_msg_t *message, transport_identity *is);
-void curve_close(endpoint *e); /* then its keys are asked for nothing any more */
+void curve_close(endpoint *e); /* removes its keys from the service */
 
-/* Of the context: ends and forgets the thread that answers; a forked child only forgets. */
+/* Of the context: ends the service's thread; a forked child only forgets it. */
 void curve_stop(void);
 void curve_forget(void);
 
@@ -116,29 +116,28 @@ pen_status endpoint_listen(void *state, const char *address, const transport_opt
                            pen_error *why);
 pen_status endpoint_dial(void *state, const char *address, const transport_options *o,
                          pen_error *why);
-/* Another socket, not connected yet, in place of the one that dialled: what that has queued is released.  False: all is
- * as it was. */
+/* Replaces the dialling socket by an unconnected one and releases its queue.  False: unchanged. */
 bool endpoint_renew(endpoint *e);
 
 /* ---- where a dialler dials: transport_zmq_name.c ------------------------------------------------ */
-/* At once where the address is a number; a name is asked for first.  False: errno says what is wrong with the address. */
+/* Dials a numeric address at once, a name after its lookup.  False: errno says what is wrong with the address. */
 bool dial_begin(endpoint *e);
-void dial_failed(endpoint *e); /* an attempt failed: its name may stand for another number by now */
-void dial_heed_answer(endpoint *e); /* if it has come */
+void dial_failed(endpoint *e);      /* an attempt failed: the name may have a new address */
+void dial_heed_answer(endpoint *e); /* if the lookup is done */
 void dial_hang_up(endpoint *e);
-void dial_end(endpoint *e); /* nobody waits for an answer any more */
+void dial_end(endpoint *e); /* abandons the lookup */
 
 /* ---- proofs: transport_zmq_proof.c ---------------------------------------------------------------- */
-/* Of a message before the proof is done.  REFUSED: *fault says why.  UP: of a dialler, now it is. */
+/* A message before the proof is done.  REFUSED: *fault says why.  UP: the dialler is now up. */
 typedef enum { PROVE_DROP, PROVE_REFUSED, PROVE_UP } prove_result;
-bool prove_nothing(const endpoint *e); /* there are proofs, but not in this job */
+bool prove_nothing(const endpoint *e); /* proofs are configured, but not used in this job */
 prove_result prove_dialled(endpoint *e, size_t frames, const char **fault);
 prove_result prove_listening(endpoint *e, uint32_t number, bool is_first, size_t frames,
                              const char **fault);
 void prove_connected(endpoint *e); /* a dialler begins */
 void prove_disconnected(endpoint *e);
 void prove_timed_out(endpoint *e);
-long prove_again_ms(endpoint *e); /* when a dialler may try again: later each time */
+long prove_again_ms(endpoint *e); /* delay before a dialler retries; grows each time */
 
 /* ---- limits: transport_zmq_watch.c -------------------------------------------------------------- */
 void watch_init(endpoint *e, const transport_options *o);
@@ -149,8 +148,8 @@ void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_blame(endpoint *e, uint32_t peer);
 void watch_trust(endpoint *e, uint32_t peer);
-void watch_end(endpoint *e, uint32_t peer); /* its connection, without a word to the owner */
-/* After the queue of messages was found dry (or not), when the timer has ticked. */
+void watch_end(endpoint *e, uint32_t peer); /* ends its connection without an event */
+/* Call on a tick, after the message queue was found dry (or not). */
 void watch_look(endpoint *e, bool is_dry);
 bool watch_take_note(endpoint *e, transport_event *event, const char **text);
 

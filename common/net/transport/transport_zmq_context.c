@@ -13,7 +13,7 @@ static void *context;
 static unsigned context_users, monitors;
 static atomic_uint generation;
 
-/* The child of a fork has none of ZeroMQ's threads: it forgets the context and touches nothing. */
+/* A forked child has none of ZeroMQ's threads: it forgets the context and touches nothing. */
 static void forget_context(void)
 {
     context_lock  = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -28,15 +28,13 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, forget_context);
 }
 
-/* ZeroMQ allocates each large message and we free it in another thread.  By default glibc gives such
- * blocks back to the kernel at once, and a fifth of the time of a transfer goes into page faults.
- * Freeing one block just below 32 MiB raises both of its dynamic thresholds, as any program that frees
- * a big array does; no mallopt() is called, which would switch that adaptation off for the whole
- * program. */
+/* ZeroMQ allocates each large message and we free it in another thread.  By default glibc returns such blocks to
+ * the kernel at once, and page faults take a fifth of the transfer time. Freeing one block just below 32 MiB raises
+ * both of its dynamic thresholds; mallopt() would switch that adaptation off for the whole program. */
 static void keep_freed_memory(void)
 {
     volatile char *block = malloc((32 << 20) - (64 << 10));
-    if (block != NULL) block[0] = 0; /* or the compiler removes the pair */
+    if (block != NULL) block[0] = 0; /* keeps the compiler from removing the pair */
     free((void *)(uintptr_t)block);
 }
 
@@ -64,8 +62,7 @@ void *zmqctx_acquire(uint32_t io_threads, unsigned *number)
     return acquired;
 }
 
-/* The thread that answers for keys has ended before anybody can make the next context: none is opened
- * that nobody answers for. */
+/* Ends the key service before the next context can be made, so that no context is without a service. */
 void zmqctx_release(void)
 {
     pthread_mutex_lock(&context_lock);

@@ -1,15 +1,14 @@
-/* transport_zmq_curve.c - encryption and who may come in: CURVE, and the thread that ZeroMQ asks about keys.
+/* transport_zmq_curve.c - encryption and admission: CURVE, and the thread that answers ZeroMQ's key queries.
  *
- * DESIGN
- * CURVE.  A dialler must know the listener's public key to say its first word, and proves its own key with the
- * second; all that follows is encrypted and authenticated.  Every connection has keys of its own, so a recorded
- * one cannot be read later, nor played again.
+ * DESIGN CURVE.  A dialler needs the listener's public key for its first message and proves its own key with the
+ * second; everything after that is encrypted and authenticated.  Every connection has its own session keys, so a
+ * recording cannot be decrypted later or replayed.
  *
- * Doors.  For every dialler that got that far ZeroMQ asks a service inside the process (ZAP, RFC 27) whether its
- * public key may come in.  The service is one thread, "pen-zap"; the question names the listener by its ZAP
- * domain, which is the number of its door, and the door's owner answers.  A listener without keys has the domain
- * "penstock" and no door.  Without that thread ZeroMQ would let in whoever knows the listener's key: a listener
- * with keys is not opened when it cannot be started.
+ * Doors.  For each such dialler ZeroMQ asks a service inside the process (ZAP, RFC 27) whether to admit its public
+ * key.  The service is one thread, "pen-zap"; a query names the listener by its ZAP domain, the number of its door,
+ * and the door's owner answers.  A listener without keys has the domain "penstock" and no door.  Without that
+ * thread ZeroMQ would admit everybody who knows the listener's key: so a listener with keys is not opened unless it
+ * runs.
  */
 #include "common/net/transport/transport_zmq.h"
 
@@ -50,7 +49,7 @@ static bool is_frame(const request *r, int i, const char *text)
            memcmp(r->frame[i], text, strlen(text)) == 0;
 }
 
-/* One whole request; frames beyond those we know are dropped.  False: the context has ended. */
+/* Reads one whole request and drops extra frames.  False: the context has ended. */
 static bool recv_request(void *socket, request *r)
 {
     int more    = 1;
@@ -90,7 +89,7 @@ static bool may_come(const request *r, transport_identity *as)
            ask_door(r, as);
 }
 
-/* ZeroMQ keeps the third word, and shows it with each message of that connection. */
+/* ZeroMQ stores the user id and attaches it to each message of that connection. */
 static void send_answer(void *socket, const request *r, bool is_in, const transport_identity *as)
 {
     char name[CURVE_NAME_BYTES] = "";
@@ -114,7 +113,7 @@ static void *serve(void *socket)
     return NULL;
 }
 
-/* Signals are the program's: this thread takes none. */
+/* Signals belong to the program: this thread blocks them. */
 static bool start_thread(void *socket)
 {
     sigset_t all, before;
@@ -177,8 +176,7 @@ static pen_status open_door(endpoint *e, void *context, const transport_keys *ke
     pthread_mutex_unlock(&lock);
     if (!is_served) {
         free(d);
-        return why_set(why, PEN_NO_MEMORY,
-                       "no thread or socket to answer for a listener's keys: %s",
+        return why_set(why, PEN_NO_MEMORY, "cannot start the key service of a listener: %s",
                        zmq_strerror(errno));
     }
     snprintf(domain, sizeof domain, "%u", e->door);
@@ -200,11 +198,11 @@ pen_status curve_set(endpoint *e, void *context, const transport_keys *keys, pen
 {
     if (!zmq_has("curve"))
         return why_set(why, PEN_UNSUPPORTED,
-                       "this ZeroMQ was built without encryption (CURVE): install libzmq with "
-                       "libsodium, or say encryption=clear");
+                       "this ZeroMQ was built without encryption (CURVE); install libzmq with "
+                       "libsodium, or set encryption=clear");
     e->has_keys = true;
     if (!set_keys(e, keys))
-        return why_set(why, PEN_INTERNAL, "ZeroMQ does not take the keys of an endpoint: %s",
+        return why_set(why, PEN_INTERNAL, "ZeroMQ rejected the keys of an endpoint: %s",
                        zmq_strerror(errno));
     return e->listens ? open_door(e, context, keys, why) : PEN_OK;
 }

@@ -1,13 +1,13 @@
-/* transport_zmq_name.c - where a dialler dials: the address behind a name, which may change while it dials.
+/* transport_zmq_name.c - resolves the name that a dialler dials; its address may change meanwhile.
  *
  * DESIGN
- * Why.       ZeroMQ would ask the name server itself, in the thread that moves all messages of the process.  While that
- *            server is silent, as it may be for 5 s and more for a name whose bearer is gone, nothing would be sent and
- *            no heartbeat answered, and the living would be taken for the dead.  So ZeroMQ is given numbers only.
- * Asking.    Each question has a thread of its own, for getaddrinfo() cannot be ended early.  Nobody waits for it: the
- *            last of thread and asker frees the question, and its descriptor wakes the asker.
- * Again.     A name is asked for anew after each attempt that failed, so a peer that comes back under another address
- *            is found.  The first number of IPv4 is taken, or else the first of IPv6: ZeroMQ tries no second one.
+ * Why.       ZeroMQ would query the name server in the thread that moves all messages of the process.  A silent
+ *            server, which may take 5 s and more for a name that is gone, would block all messages and heartbeats, and
+ *            live peers would look dead.  So ZeroMQ gets numeric addresses only.
+ * Asking.    Each lookup has its own thread, as getaddrinfo() cannot be cancelled.  Nobody waits for it: the last of
+ *            thread and caller frees the lookup, and its descriptor wakes the caller.
+ * Again.     A name is resolved again after each failed attempt, so a peer that returns under another address is
+ *            found.  Uses the first IPv4 address, or else the first IPv6 one: ZeroMQ tries only one.
  */
 #include "common/net/transport/transport_zmq.h"
 
@@ -28,11 +28,11 @@
 enum { AGAIN_MS = 500 /* at most */, PREFIX = 6 /* tcp:// */ };
 
 struct name_question {
-    atomic_int users; /* the asker, and the thread */
+    atomic_int users; /* the caller and the thread */
     atomic_bool is_answered;
-    int fd; /* readable when it is answered */
+    int fd; /* readable when done */
     char host[DIAL_TARGET_MAX], port[8];
-    char answer[DIAL_TARGET_MAX]; /* empty: it does not stand for anything now */
+    char answer[DIAL_TARGET_MAX]; /* empty: does not resolve now */
 };
 
 /* ---- the question -------------------------------------------------------------------------------- */
@@ -46,7 +46,7 @@ static void drop(name_question *q)
 
 static void write_answer(name_question *q, const struct addrinfo *list)
 {
-    char number[NI_MAXHOST]; /* with the interface of a local one */
+    char number[NI_MAXHOST]; /* with the interface of a link-local one */
     if (getnameinfo(list->ai_addr, list->ai_addrlen, number, sizeof number, NULL, 0,
                     NI_NUMERICHOST) != 0)
         return;
@@ -100,7 +100,7 @@ static bool is_name_char(char c)
     return isalnum((unsigned char)c) || c == '.' || c == '-' || c == '_';
 }
 
-/* What is no number and no name either is ZeroMQ's to refuse. */
+/* Leaves other texts for ZeroMQ to refuse. */
 static bool is_name(const char *address)
 {
     char host[DIAL_TARGET_MAX];
@@ -166,7 +166,7 @@ void dial_heed_answer(endpoint *e)
     e->asked = NULL;
     epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, q->fd, NULL);
     const bool is_other = strcmp(q->answer, e->target) != 0;
-    if (e->link.is_connected) /* it got there meanwhile */
+    if (e->link.is_connected) /* connected meanwhile */
         e->must_dial = false;
     else if (q->answer[0] != '\0' && (e->must_dial || is_other))
         (void)dial_number(e, q->answer);

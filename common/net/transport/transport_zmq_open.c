@@ -1,4 +1,4 @@
-/* transport_zmq_open.c - a ROUTER that listens, a DEALER that dials: options, addresses, what can go wrong. */
+/* transport_zmq_open.c - opens a listening ROUTER or a dialling DEALER: options, addresses, errors. */
 #include "common/net/transport/transport_zmq.h"
 
 #include "common/base/why.h"
@@ -17,13 +17,13 @@
 enum {
     BACKLOG            = 1024, /* all workers of a job dial at once */
     RECONNECT_MS       = 100,
-    BEAT_MS_MAX        = 2000, /* so often something is sent, for the other host to confirm */
+    BEAT_MS_MAX        = 2000,        /* interval of sends, for the other host to acknowledge */
     RECONNECT_NEVER_MS = INT_MAX / 2, /* with proofs: see transport_zmq_proof.c */
     HANDSHAKE_MS_MIN   = 1000,
     HANDSHAKE_MS_MAX   = 5000
 };
 
-/* A listener does not keep those for long who connect and stop half-way. */
+/* A listener drops connections that stop half-way soon. */
 static int handshake_ms(const endpoint *e, int patience)
 {
     if (patience < HANDSHAKE_MS_MIN) return HANDSHAKE_MS_MIN;
@@ -48,7 +48,7 @@ static void set_options(endpoint *e, const char *address, const transport_option
     set_int(e->socket, ZMQ_CONNECT_TIMEOUT, (int)o->connect_ms);
     set_int(e->socket, ZMQ_RECONNECT_IVL, o->proof != NULL ? RECONNECT_NEVER_MS : RECONNECT_MS);
     set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, o->proof != NULL ? 0 : (int)o->reconnect_ms_max);
-    set_int(e->socket, ZMQ_TCP_KEEPALIVE, 0); /* heartbeats find more, and sooner */
+    set_int(e->socket, ZMQ_TCP_KEEPALIVE, 0); /* heartbeats detect more, and sooner */
     if (strpbrk(address, "[*") != NULL) set_int(e->socket, ZMQ_IPV6, 1); /* all of IPv4 too */
     set_int(e->socket, e->listens ? ZMQ_ROUTER_MANDATORY : ZMQ_PROBE_ROUTER, 1);
 }
@@ -89,7 +89,7 @@ static bool open_monitor(endpoint *e, void *ctx, unsigned number)
     return zmq_connect(e->monitor, name) == 0;
 }
 
-/* A socket and its monitor, both watched.  On failure errno says why, and both may be there. */
+/* Opens a socket and its monitor, both watched.  On failure errno says why, and both may be open. */
 static bool make_socket(endpoint *e, void *ctx, int type, unsigned number)
 {
     e->monitor = NULL;
@@ -115,14 +115,14 @@ static pen_status open_socket(endpoint *e, int type, const char *address,
     if (e->epoll_fd < 0 || !make_socket(e, ctx, type, number))
         return why_set(
             why, PEN_NO_MEMORY,
-            "cannot make a socket for %.200s: %s; raise the limit of open files (ulimit -n)",
+            "cannot open a socket for %.200s: %s; raise the limit of open files (ulimit -n)",
             address, zmq_strerror(errno));
     set_options(e, address, o);
     return o->keys != NULL ? curve_set(e, ctx, o->keys, why) : PEN_OK;
 }
 
-/* Outside the file system: what ZeroMQ makes of "*" is a folder in the current one, gone with the
- * socket, so that nobody can listen there again. */
+/* An abstract address: for "*" ZeroMQ makes a folder in the current one that goes with the socket, so that it
+ * cannot be reused. */
 static const char *make_name(endpoint *e)
 {
     static atomic_uint names;
@@ -131,8 +131,7 @@ static const char *make_name(endpoint *e)
     return e->address;
 }
 
-/* ZeroMQ would take the socket file of a living listener away from it.  A datagram socket that tries
- * to connect learns whether there is one, who does not notice. */
+/* ZeroMQ would take over the socket file of a live listener.  A datagram connect detects one without disturbing it. */
 static bool is_served(const char *address)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -146,7 +145,7 @@ static bool is_served(const char *address)
     return is;
 }
 
-/* ZeroMQ takes the lower 16 bits of any number, and a number with letters behind it. */
+/* ZeroMQ accepts any number modulo 2^16, and trailing letters. */
 static bool has_port(const char *address, long lowest)
 {
     const char *port = strrchr(address, ':') + 1;
@@ -169,10 +168,11 @@ static pen_status tell_failed(const char *verb, const char *address, int error, 
     if (error == EADDRINUSE)
         return why_set(why, PEN_UNREACHABLE, "'%.200s' is in use; choose another name", address);
     if (error == ENODEV || error == EADDRNOTAVAIL)
-        return why_set(why, PEN_UNREACHABLE,
-                       "cannot %s %.200s: this host has no such address; say an IP address or an "
-                       "interface of it, or 0.0.0.0 for all",
-                       verb, address);
+        return why_set(
+            why, PEN_UNREACHABLE,
+            "cannot %s %.200s: this host has no such address; use one of its IP addresses or "
+            "interfaces, or 0.0.0.0 for all",
+            verb, address);
     return why_set(why, PEN_UNREACHABLE, "cannot %s %.200s: %s", verb, address,
                    zmq_strerror(error));
 }
@@ -206,7 +206,7 @@ pen_status endpoint_dial(void *state, const char *address, const transport_optio
     return PEN_OK;
 }
 
-/* The old one is only given up when there is another. */
+/* Closes the old one only if there is another. */
 bool endpoint_renew(endpoint *e)
 {
     void *socket = e->socket, *monitor = e->monitor;
@@ -216,7 +216,7 @@ bool endpoint_renew(endpoint *e)
     bool is   = ctx != NULL && make_socket(e, ctx, ZMQ_DEALER, number);
     if (is) set_options(e, e->address, &e->options);
     is = is && (e->options.keys == NULL || curve_set(e, ctx, e->options.keys, &why) == PEN_OK);
-    if (!is) { /* what was made goes instead */
+    if (!is) { /* drops the new one instead */
         void *made = e->socket, *made_monitor = e->monitor;
         e->socket  = socket;
         e->monitor = monitor;

@@ -1,12 +1,10 @@
-/* transport_zmq_proof.c - proofs (proof.h) on the connections of ZeroMQ: who is asked, who is told, who is ended.
+/* transport_zmq_proof.c - proofs (proof.h) on the connections of ZeroMQ.
  *
- * DESIGN
- * A listener.  A connection is nobody's until it has proven itself: its messages go here and nowhere else, its end is
- * told to nobody, and the limits of transport_zmq_watch.c take it for a stranger.  What is kept of it is one proof,
- * with its record in peers.h.
- * A dialler.  ZeroMQ would connect again by itself, put what was queued for the proven peer on the new connection, and
- * put what comes by that behind the last words of the old one, where nobody could tell them apart.  So with proofs a
- * socket serves one connection: ZeroMQ's own interval is for ever, and the endpoint dials again with another socket.
+ * DESIGN A listener.  Until a connection has proven itself, its messages come only here, its end is not reported,
+ * and transport_zmq_watch.c treats it as a stranger.  Its only state is a proof, stored with its record in peers.h.
+ * A dialler.  ZeroMQ would reconnect by itself, send messages queued for the proven peer on the new connection, and
+ * append its messages to those of the old one, indistinguishably.  So with proofs a socket serves one connection:
+ * ZeroMQ's reconnect interval is infinite, and the endpoint redials with a new socket.
  */
 #include "common/net/transport/transport_zmq.h"
 
@@ -133,7 +131,7 @@ static void answer(endpoint *e, uint32_t number, const proof_message *out)
         watch_gave(e, number, out->size, 1);
 }
 
-/* A dialler's empty word, which comes first. */
+/* A dialler's empty first message. */
 static bool is_word(const endpoint *e, size_t frames)
 {
     return frames == 1 && zmq_msg_size(&e->head) == 0;
@@ -149,7 +147,7 @@ prove_result prove_listening(endpoint *e, uint32_t number, bool is_first, size_t
         watch_end(e, number);
         return PROVE_REFUSED;
     }
-    if (p->stage == PROOF_FAILED) return PROVE_DROP; /* what it sent before it was ended */
+    if (p->stage == PROOF_FAILED) return PROVE_DROP; /* sent before its end */
     if (is_first && is_word(e, frames)) return PROVE_DROP;
     proof_take(p, zmq_msg_data(&e->head), frames == 1 ? zmq_msg_size(&e->head) : 0, &out);
     if (p->stage == PROOF_FAILED) {

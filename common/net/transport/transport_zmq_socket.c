@@ -1,4 +1,4 @@
-/* transport_zmq_socket.c - what sockets of both kinds do: frames in and out, and what wakes their owner. */
+/* transport_zmq_socket.c - frames in and out, and wake-ups of the owner, for both kinds of socket. */
 #include "common/net/transport/transport_zmq.h"
 
 #include <arpa/inet.h>
@@ -10,7 +10,7 @@
 
 enum { ID_BYTES = 5 };
 
-/* ---- frames: a signal may interrupt even a call that does not wait, between two of one message ---- */
+/* ---- frames: a signal may interrupt even a non-blocking call, between two frames of a message ---- */
 
 bool zmqio_send_frame(void *socket, zmq_msg_t *frame)
 {
@@ -69,7 +69,7 @@ bool endpoint_recv_id(endpoint *e, uint32_t *number, bool *has_number)
     return true;
 }
 
-/* ---- what wakes the owner ---------------------------------------------------------------------- */
+/* ---- wake-ups -------------------------------------------------------------------------------- */
 
 bool endpoint_watch_fd(endpoint *e, int fd)
 {
@@ -77,7 +77,7 @@ bool endpoint_watch_fd(endpoint *e, int fd)
     return epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-/* The descriptor is made when it is first needed. */
+/* Creates the descriptor on first use. */
 static void set(endpoint *e, int *fd, long ms, long every_ms)
 {
     const struct itimerspec when = {
