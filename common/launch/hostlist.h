@@ -3,7 +3,7 @@
  *   n[1-3,7,010-012],x    n1 n2 n3 n7 n010 n011 n012 x
  *   3,1    2(x2),1        tasks of each node in turn
  *
- * Pure; what they read comes from an environment and is not trusted.
+ * Pure; the input comes from an environment and is not trusted.
  */
 #ifndef COMMON_LAUNCH_HOSTLIST_H
 #define COMMON_LAUNCH_HOSTLIST_H

@@ -1,4 +1,4 @@
-/* launch.c - looks up each value in the order of the table, and refuses what is half written or contradicts itself. */
+/* launch.c - looks up each value in table order; refuses incomplete or contradictory environments. */
 #include "common/launch/launch.h"
 #include "common/launch/launch_names.h"
 #include "common/base/why.h"
@@ -126,8 +126,7 @@ static void find_value(const search *s, launch_item item)
         ask(s, s->launcher, item, v);
 }
 
-/* Who is told its rank, or finds RANK, was started by nobody else that counts; and RANK's half is better than
- * nothing only where there is nothing else. */
+/* A given rank, or RANK, overrides all other launchers; an incomplete RANK counts only without another launcher. */
 static launcher_id choose_launcher(const search *s)
 {
     const char *ignored = NULL;
@@ -139,7 +138,7 @@ static launcher_id choose_launcher(const search *s)
                                                                              : NO_LAUNCHER;
 }
 
-/* ---- what was not taken ---------------------------------------------------------------------- */
+/* ---- ignored variables ----------------------------------------------------------------------- */
 static const char *why_ignored(const search *s, const launch_name *n)
 {
     const char *reason       = NULL;
@@ -172,7 +171,7 @@ static void list_ignored(const search *s)
     }
 }
 
-/* ---- what must be there, and fit ------------------------------------------------------------- */
+/* ---- consistency checks ---------------------------------------------------------------------- */
 static const char *first_name(launcher_id launcher, launch_item item, launch_role role)
 {
     for (const launch_name *n = launch_names; n->name != NULL; n++)
@@ -181,7 +180,7 @@ static const char *first_name(launcher_id launcher, launch_item item, launch_rol
     return first_name(LAUNCHER_PLAIN, item, role);
 }
 
-/* Any variable that shows that the launcher is there. */
+/* Any variable that shows the launcher. */
 static const char *sign_of(const search *s)
 {
     for (const launch_name *n = launch_names; n->name != NULL; n++)
@@ -232,7 +231,7 @@ static pen_status check_pet(const search *s, pen_error *why)
                    each);
 }
 
-/* A half-written environment trains N separate models and says nothing: refuse it. */
+/* An incomplete environment would silently train N separate models: refuse it. */
 static pen_status check_worker(const search *s, pen_error *why)
 {
     launch_place *p        = s->place;
@@ -277,7 +276,7 @@ static void fill_defaults(const search *s)
         set_value(port, is_server ? PORT_SERVER_DEFAULT : PORT_DEFAULT, "the default");
 }
 
-/* Under torchrun's agent the port of the environment is its own store's: ours is the next one. */
+/* Under torchrun's agent MASTER_PORT belongs to its own store: use the next port. */
 static pen_status make_way_for_agent(const search *s, pen_error *why)
 {
     launch_value *port = &s->place->value[LAUNCH_PORT];

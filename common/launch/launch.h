@@ -1,15 +1,13 @@
-/* launch.h - who this process is in its job, from whatever launcher started it.
+/* launch.h - this process's place in its job, from its launcher.
  *
  * One table (launch_names.c) says which variable of which launcher means what for which role; the same
  * table is what `penstock env` prints and docs/design/environment.md lists.  Launchers are looked at in its order:
  * what was set for Penstock, then RANK and friends, PET_*, DMLC_*, an Indexed Job, Slurm, MPI.
  *
- * The first launcher that is there says the numbers; its world is whole, and nothing of it is mixed with
- * another's.  Two exceptions, both usual in scripts: WORLD_SIZE, LOCAL_RANK and their like may complete what a launcher
- * has no word for (when both speak of the world's size they must agree), and MASTER_ADDR and MASTER_PORT come before a
- * launcher's own.
- * With no launcher at all a program is alone.
- * Pure: the environment is a function.
+ * The first launcher present gives all numbers; they are never mixed with another's.  Two exceptions, usual in
+ * scripts: WORLD_SIZE, LOCAL_RANK etc. may add what a launcher lacks (two world sizes must agree), and MASTER_ADDR
+ * and MASTER_PORT override a launcher's own. Without a launcher a program is alone. Pure: the environment is a
+ * function.
  */
 #ifndef COMMON_LAUNCH_LAUNCH_H
 #define COMMON_LAUNCH_LAUNCH_H
@@ -36,27 +34,26 @@ typedef enum {
     LAUNCH_SERVERS,
     LAUNCH_ADDR, /* of the scheduler */
     LAUNCH_PORT,
-    LAUNCH_HOST, /* by which others reach this process */
+    LAUNCH_HOST, /* address of this process for others */
     LAUNCH_ITEMS
 } launch_item;
 
 enum { LAUNCH_TEXT_BYTES = 256, LAUNCH_FROM_BYTES = 40, LAUNCH_IGNORED_MAX = 64 };
 
 typedef struct {
-    char text[LAUNCH_TEXT_BYTES]; /* "" when nobody says it */
+    char text[LAUNCH_TEXT_BYTES]; /* "" if not given */
     char from[LAUNCH_FROM_BYTES]; /* "SLURM_PROCID", "PENSTOCK_RANK", "--rank", "the default" */
 } launch_value;
 
-/* What the process was told itself.  `firm` comes before every launcher (flags, PENSTOCK_*); what is not firm is
- * the program's own word, behind RANK and friends and before all others. */
+/* Values given directly.  Firm ones (flags, PENSTOCK_*) override every launcher; others come from the program,
+ * after RANK and friends and before all other launchers. */
 typedef struct {
     launch_role role;
     launch_value value[LAUNCH_ITEMS];
     bool is_firm[LAUNCH_ITEMS];
-    bool
-        is_port_final; /* the port is the scheduler's own, not a launcher's beside which it stands */
-    bool is_external;  /* somebody else runs the scheduler, so rank 0 need not be where it is */
-    int64_t ranks_max; /* of an elastic job: ranks up to here are possible; 0: the world's size */
+    bool is_port_final; /* the port is the scheduler's own, not a launcher's */
+    bool is_external;   /* an external scheduler, perhaps not on the host of rank 0 */
+    int64_t ranks_max;  /* of an elastic job: upper bound of ranks; 0: the world's size */
 } launch_told;
 
 typedef struct {
@@ -72,15 +69,15 @@ typedef struct {
     launch_ignored ignored[LAUNCH_IGNORED_MAX];
 } launch_place;
 
-/* BAD_SETTING names the variable that is missing, wrong or contradicts another: "RANK is set but WORLD_SIZE is
- * not; ...".  What is found until then is in *place. */
+/* BAD_SETTING names the missing, wrong or contradictory variable: "RANK is set but WORLD_SIZE is not; ...".  Values
+ * found before are in *place. */
 pen_status launch_resolve(const launch_told *told, launch_get get, launch_place *place,
                           pen_error *why);
 
-/* A number that launch_resolve() has checked; `otherwise` when nobody says it. */
+/* A number checked by launch_resolve(); `otherwise` if not given. */
 int64_t launch_number(const launch_place *place, launch_item item, int64_t otherwise);
 
-/* Takes text as what the process was told; the name is its setting's.  "" is nothing. */
+/* Adds a directly given value; the name is its setting's.  "" is ignored. */
 void launch_tell(launch_told *told, launch_item item, const char *setting, const char *text,
                  launch_get get);
 

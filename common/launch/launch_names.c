@@ -1,9 +1,8 @@
 /* launch_names.c - the launchers Penstock knows, and what their variables mean.
  *
- * DESIGN
- * A launcher is "there" when what it sets shows that it started this very process.  That is more than a variable
- * being set: Slurm leaves its own behind in an interactive shell, and in the daemons through which mpirun starts
- * ranks on other hosts; an Indexed Job numbers pods that may know nothing of each other.
+ * DESIGN A launcher is present if its variables show that it started this process.  A set variable alone is not
+ * enough: Slurm leaves its variables in interactive shells, and in the daemons through which mpirun starts remote
+ * ranks; an Indexed Job numbers pods that may be unrelated.
  */
 #include "common/launch/launch_names.h"
 #include "common/launch/hostlist.h"
@@ -20,7 +19,7 @@ static bool is_any_set(launch_get get, const char *const *names)
     return false;
 }
 
-/* A worker's word only: MASTER_ADDR of a server is no launcher, it is an address. */
+/* For workers only: MASTER_ADDR of a server is just an address. */
 static bool is_plain(const launch_told *told, launch_get get, const char **ignored)
 {
     static const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", NULL};
@@ -120,14 +119,14 @@ static bool read_first_host(const launch_told *told, launch_get get, const char 
     return hostlist_at(text, 0, value, size);
 }
 
-/* Rank 0 is on the first host of its own step, which need not be the first of the job. */
+/* Rank 0 is on the first host of its step, not always the first of the job. */
 static bool read_step_host(const launch_told *told, launch_get get, const char *text, char *value,
                            size_t size)
 {
     return !told->is_external && read_first_host(told, get, text, value, size);
 }
 
-/* Two jobs of one host must not meet, and all processes of one must find the same number. */
+/* Two jobs of one host need different ports; all processes of a job need the same. */
 static bool read_job_port(const launch_told *told, launch_get get, const char *text, char *value,
                           size_t size)
 {
@@ -153,7 +152,7 @@ static bool read_tasks_here(const launch_told *told, launch_get get, const char 
     return tasks > 0;
 }
 
-/* Two steps of one server each would both be number 0. */
+/* Two steps with one server each would both be rank 0. */
 static bool read_if_several(const launch_told *told, launch_get get, const char *text, char *value,
                             size_t size)
 {
@@ -174,7 +173,7 @@ static bool read_ordinal(const launch_told *told, launch_get get, const char *te
     return digits > 0 && digits < 5 && dash[1 + digits] == '\0';
 }
 
-/* With all ranks here the scheduler is here; else Open MPI says nothing of where rank 0 is. */
+/* With all ranks here the scheduler is here too; otherwise Open MPI does not reveal the host of rank 0. */
 static bool read_here(const launch_told *told, launch_get get, const char *text, char *value,
                       size_t size)
 {

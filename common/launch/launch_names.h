@@ -5,7 +5,7 @@
 #include "common/launch/launch.h"
 
 typedef enum {
-    LAUNCHER_PLAIN, /* RANK and friends; the others follow in the order in which they are asked */
+    LAUNCHER_PLAIN, /* RANK and friends; the others follow in lookup order */
     LAUNCHER_PET,
     LAUNCHER_DMLC,
     LAUNCHER_KUBERNETES,
@@ -17,7 +17,7 @@ typedef enum {
 
 typedef struct {
     const char *name;
-    /* Whether this launcher started this process.  *ignored: why not, when variables of it are there all the same. */
+    /* Whether this launcher started this process.  *ignored: why not, if its variables are set anyway. */
     bool (*is_there)(const launch_told *told, launch_get get, const char **ignored);
     bool needs_rank; /* a worker of it has a rank: none is an error, not a program on its own */
 } launcher_row;
@@ -27,7 +27,7 @@ typedef struct {
     launch_item item;
     int roles; /* of launch_role */
     const char *name;
-    /* Makes the value out of the variable's text; NULL takes it as it is.  False: it says nothing. */
+    /* Converts the variable's text; NULL: copies it.  False: no value. */
     bool (*read)(const launch_told *told, launch_get get, const char *text, char *value,
                  size_t size);
     const char *how; /* what `read` does, for the documentation */

@@ -1,4 +1,4 @@
-/* tier.c - extents: what is where, on its way, held. */
+/* tier.c - extents: places, transfers, holds. */
 #include "common/offload/tier_state.h"
 
 #include "common/base/list.h"
@@ -56,7 +56,7 @@ pen_status tier_open(const tier_options *o, tier **out, pen_error *why)
     return status;
 }
 
-/* Contents that were read ahead for nobody. */
+/* Drops contents read ahead in vain. */
 static void drop_reads(tier *t)
 {
     for (uint32_t i = 0; i < t->n_extents; i++) {
@@ -106,7 +106,7 @@ pen_status tier_reserve(tier *t, pen_error *why)
 static pen_status no_memory(size_t bytes, pen_error *why)
 {
     return why_set(why, PEN_NO_MEMORY,
-                   "no memory for %zu bytes of optimizer state that are needed now; give the job "
+                   "no memory for %zu bytes of optimizer state; give the job "
                    "more servers or "
                    "memory, or make sub_group smaller",
                    bytes);
@@ -115,7 +115,7 @@ static pen_status no_memory(size_t bytes, pen_error *why)
 static pen_status too_slow(const tier *t, pen_error *why)
 {
     return why_set(why, PEN_TIMED_OUT,
-                   "the disk of %.300s has not answered for %d s; look after it, then go on from "
+                   "the disk of %.300s has not answered for %d s; check it, then continue from "
                    "the newest snapshot "
                    "(--resume)",
                    t->dir, TIER_PATIENCE_MS / 1000);
@@ -155,7 +155,7 @@ static pen_status take_read(tier *t, tier_extent *e, buf **content, pen_error *w
     return status;
 }
 
-/* Back before anybody began to write it; for an extent that nobody holds. */
+/* Takes an extent back before its write begins, if nobody holds it. */
 static buf *take_back(tier *t, tier_extent *e)
 {
     tier_job *job        = e->write;
@@ -241,7 +241,7 @@ pen_status tier_blank(tier *t, uint32_t extent, buf **content, pen_error *why)
 }
 
 /* ---- going out ------------------------------------------------------------------------------- */
-/* The new version takes the place of the one that is held: there is no room for both. */
+/* The new version replaces the held one: no room for both. */
 static tier_place *take_over(tier *t, tier_place *held, const pen_error *why)
 {
     tier_place *place = malloc(sizeof *place);
@@ -302,7 +302,7 @@ pen_status tier_store(tier *t, uint32_t extent, buf *content, pen_error *why)
     return status;
 }
 
-/* ---- versions that are held ------------------------------------------------------------------ */
+/* ---- held versions --------------------------------------------------------------------------- */
 struct tier_hold {
     tier *home;
     tier_place *place;
@@ -327,7 +327,7 @@ tier_hold *tier_hold_take(tier *t, uint32_t extent)
 
 static pen_status is_gone(const tier *t, pen_error *why)
 {
-    return why_set(why, PEN_STORE, "the optimizer's state as it was then is gone: %s",
+    return why_set(why, PEN_STORE, "the held version of the optimizer state is lost: %s",
                    t->lost.text);
 }
 
@@ -342,8 +342,7 @@ static pen_status read_held(tier *t, const tier_hold *held, buf *content, pen_er
         return PEN_OK;
     }
     const pen_status status = tier_read_place(t, held->extent, held->place, content, why);
-    return held->place->is_lost ? is_gone(t, why)
-                                : status; /* perhaps it was written over meanwhile */
+    return held->place->is_lost ? is_gone(t, why) : status; /* perhaps overwritten meanwhile */
 }
 
 pen_status tier_hold_read(tier_hold *held, buf **out, pen_error *why)

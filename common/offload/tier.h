@@ -1,24 +1,24 @@
-/* tier.h - arrays that live outside of memory, and come in for as long as they are worked on.
+/* tier.h - arrays stored outside of memory, loaded only while in use.
  *
  * DESIGN.  An EXTENT is an array of fixed size; all extents of a tier lie in one place that a MEMBER of the family
- * gives (a file, or memory).  The owner's thread works on one extent after the other:
+ * gives (a file, or memory).  The owner's thread processes one extent after the other:
  *
- *   tier_prefetch(i + 1)   begins to read what comes next, in a thread of the tier
+ *   tier_prefetch(i + 1)   starts reading the next one, in a thread of the tier
  *   tier_load(i)           the content, in memory
  *   ... the owner changes it ...
- *   tier_store(i)          gives it back: it is written by another thread of the tier while the owner goes on
+ *   tier_store(i)          returns it: another thread of the tier writes it while the owner continues
  *
- * so that reading i + 1 and writing i - 1 take place while i is worked on.  What is in memory at one time is STAGING,
- * and bounded.  Nothing stays there: what was written is forgotten.
+ * so that i + 1 is read and i - 1 written while i is in use.  The memory in use at a time is STAGING, and bounded.
+ * Nothing is cached after a write.
  *
  *   checked    every version of an extent has a CRC32C, made before it is written and compared after it was read
- *   held       tier_hold() keeps the version that is there now, for a snapshot; what is stored later goes to another
+ *   held       tier_hold() keeps the present version for a snapshot; later stores go to another
  *              place, and the old one is used again when nobody holds it.  Without room for another place the
  *              version that is held is lost, not what is being stored: who reads it is told so
- *   zero       what was never stored is zeros, and takes no reading
- *   failing    a write that failed ends the tier: every later call says why.  What is held stays readable
+ *   zero       unstored extents are zeros, without a read
+ *   failing    a failed write ends the tier: every later call returns the reason.  Held versions stay readable
  *
- * A tier is scratch: it is made empty and leaves nothing behind.  What is to survive is in snapshots.
+ * A tier is scratch: it starts empty and leaves nothing behind.  Snapshots hold what must survive.
  * Thread: all functions of a tier belong to its owner; buffers and holds may be used and released in any, also after
  * tier_close().  Every wait for the medium ends after TIER_PATIENCE_MS.
  */
@@ -44,13 +44,13 @@ typedef struct {
     const char *doc;   /* one sentence for docs/families.md                                */
     size_t state_size; /* the caller allocates, zeroes and frees this many bytes           */
 
-    /* Makes an empty place in folder dir (of which memory has no use).  Must leave *state safe for close() even when it
+    /* Creates an empty place in folder dir (unused by memory).  Must leave *state safe for close() even if it
      * fails. */
     pen_status (*open)(void *state, const char *dir, pen_error *why);
-    /* There is room for bytes in all from now on.  PEN_STORE: there is none; what was there is as it was. */
+    /* Reserves room for bytes in total.  PEN_STORE: no room; contents unchanged. */
     pen_status (*grow)(void *state, uint64_t bytes, pen_error *why);
-    /* All n bytes, or an error.  to, from, at and n are multiples of TIER_ALIGN; calls come from several threads at a
-     * time, never for bytes that another is writing. */
+    /* All n bytes, or an error.  to, from, at and n are multiples of TIER_ALIGN; several threads call at a time,
+     * never for bytes that another is writing. */
     pen_status (*read)(void *state, uint64_t at, void *to, size_t n, pen_error *why);
     pen_status (*write)(void *state, uint64_t at, const void *from, size_t n, pen_error *why);
     void (*close)(void *state); /* nothing is left behind */
@@ -65,7 +65,7 @@ typedef struct tier_hold tier_hold;
 typedef struct {
     const tier_ops *ops;
     const char *dir;            /* BORROWED for the call */
-    uint64_t staging_bytes_max; /* in buffers at one time; one extent is always let in */
+    uint64_t staging_bytes_max; /* in buffers at a time; one extent is always admitted */
     stat_set
         *stats; /* tier.bytes, tier.read.bytes, tier.write.bytes; BORROWED until tier_close() */
 } tier_options;
@@ -73,36 +73,35 @@ typedef struct {
 /* An empty tier, its threads started. */
 pen_status tier_open(const tier_options *options, tier **out, pen_error *why);
 
-/* Waits until all that was stored is written (or has failed).  NULL is fine. */
+/* Waits until everything stored is written (or has failed).  NULL is fine. */
 void tier_close(tier *self);
 
 /* A new extent of `bytes` zeros.  TIER_NONE: no memory.  Before tier_reserve(). */
 uint32_t tier_add(tier *self, size_t bytes);
 
-/* Takes the room of all extents, once.  PEN_STORE: the disk has not so much. */
+/* Reserves the room of all extents, once.  PEN_STORE: not enough disk. */
 pen_status tier_reserve(tier *self, pen_error *why);
 
-/* Begins to read, if staging has room; else, and where it is on its way already, nothing. */
+/* Starts reading if staging has room and no read is under way. */
 void tier_prefetch(tier *self, uint32_t extent);
 
-/* The content, in memory that is the caller's alone, to be changed and stored again; it is released only by who gives
- * the tier up.  Who changes nothing calls tier_look().
- * Ownership  *content is OWNED by the caller, on PEN_OK.
+/* The content, exclusively for the caller, to be changed and stored again (released only when abandoning the tier).
+ * To read only, call tier_look(). Ownership  *content is OWNED by the caller, on PEN_OK.
  * Errors     PEN_STORE, PEN_CORRUPT (its checksum does not match), PEN_NO_MEMORY, PEN_TIMED_OUT. */
 pen_status tier_load(tier *self, uint32_t extent, buf **content, pen_error *why);
 
-/* The same for who only reads it: may be shared with what is still being written. */
+/* The same for reading only: may be shared with a write in progress. */
 pen_status tier_look(tier *self, uint32_t extent, buf **content, pen_error *why);
 
-/* Memory for a new content that owes nothing to the old. */
+/* Memory for a completely new content. */
 pen_status tier_blank(tier *self, uint32_t extent, buf **content, pen_error *why);
 
-/* Is the extent's content from now on; written later, by another thread.
- * Ownership  content is OWNED by the callee on any status; it came from this tier and must not change any more. */
+/* Becomes the extent's content; written later by another thread. Ownership  content is OWNED by the callee on any
+ * status; it came from this tier and must not change any more. */
 pen_status tier_store(tier *self, uint32_t extent, buf *content, pen_error *why);
 
 /* ---- versions that are held ------------------------------------------------------------------ */
-/* The content as it is now; not between tier_load() and tier_store().  NULL: no memory. */
+/* Holds the present content; not between tier_load() and tier_store().  NULL: no memory. */
 tier_hold *tier_hold_take(tier *self, uint32_t extent);
 
 /* Reads it: waits until it is written.  Thread: any.  PEN_STORE: it was lost, or could not be written. */

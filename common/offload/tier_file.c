@@ -1,4 +1,4 @@
-/* tier_file.c - a tier in a file of its own: without the kernel's cache where the file system allows it.
+/* tier_file.c - a tier in a file of its own: past the kernel's cache if the file system allows it.
  *
  * The file has no name once it is open, so it goes with its process, however that ends.  Its room is taken before it is
  * used (fallocate), so a disk that runs full later meets nobody in the middle of a step, where the file system keeps
@@ -36,8 +36,8 @@ static pen_status cannot_open(const char *dir, pen_error *why)
 {
     return why_set(
         why, PEN_STORE,
-        "cannot make a file for optimizer state in %.300s: %m; give a folder of a disk that can be "
-        "written (offload_path)",
+        "cannot create a file for optimizer state in %.300s: %m; set offload_path to a writable "
+        "folder on a disk",
         dir);
 }
 
@@ -53,7 +53,7 @@ static int make(const char *dir, int flags)
     }
     const int fd    = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
     const int error = errno;
-    if (fd >= 0 || error == EINVAL) unlink(path); /* some make it before they refuse the flag */
+    if (fd >= 0 || error == EINVAL) unlink(path); /* some create it before they refuse the flag */
     errno = error;
     return fd;
 }
@@ -62,7 +62,7 @@ static void warn_of_cache(const file_state *f)
 {
     struct statfs fs;
     if (fstatfs(f->fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
-        log_warning("%.300s keeps its files in memory: optimizer state there saves none", f->dir);
+        log_warning("%.300s keeps its files in memory: offloading to it saves nothing", f->dir);
     else if (!f->is_direct)
         log_warning("the file system of %.300s has no O_DIRECT: optimizer state passes through the "
                     "kernel's cache",
@@ -98,8 +98,8 @@ static pen_status no_room(const file_state *f, uint64_t more, int error, pen_err
 {
     errno = error;
     return why_set(why, PEN_STORE,
-                   "optimizer state in %.300s needs %" PRIu64 " KiB more and %" PRIu64
-                   " KiB are free: %m; make room there or give another offload_path",
+                   "optimizer state in %.300s needs %" PRIu64 " KiB more, but %" PRIu64
+                   " KiB are free: %m; free some space or set another offload_path",
                    f->dir, more >> 10, free_bytes(f) >> 10);
 }
 
@@ -109,8 +109,7 @@ static pen_status file_grow(void *state, uint64_t bytes, pen_error *why)
     if (bytes <= f->size) return PEN_OK;
     const uint64_t more = bytes - f->size;
     int error           = posix_fallocate(f->fd, (off_t)f->size, (off_t)more);
-    if (error == EOPNOTSUPP ||
-        error == EINVAL) { /* what can be known is whether it would fit now */
+    if (error == EOPNOTSUPP || error == EINVAL) { /* check at least whether it fits now */
         error = free_bytes(f) < more ? ENOSPC : ftruncate(f->fd, (off_t)bytes) != 0 ? errno : 0;
     }
     if (error != 0) return no_room(f, more, error, why);
@@ -122,13 +121,13 @@ static pen_status file_grow(void *state, uint64_t bytes, pen_error *why)
 static pen_status failed(const file_state *f, const char *what, pen_error *why)
 {
     return why_set(why, PEN_STORE,
-                   "%s optimizer state in %.300s: %m; look after that disk, then go on from the "
+                   "%s optimizer state in %.300s: %m; check that disk, then continue from the "
                    "newest snapshot "
                    "(--resume), with another offload_path if need be",
                    what, f->dir);
 }
 
-/* Short transfers go on from a border of the alignment. */
+/* Short transfers continue at an alignment boundary. */
 static size_t whole(ssize_t n)
 {
     return n <= 0 ? 0 : (size_t)n & ~(size_t)(TIER_ALIGN - 1);

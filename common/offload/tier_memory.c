@@ -1,4 +1,4 @@
-/* tier_memory.c - a tier in memory: saves none, and shows what every other member must do. */
+/* tier_memory.c - a tier in memory: saves nothing; the reference for other members. */
 #include "common/offload/tier_member.h"
 
 #include "common/base/vec.h"

@@ -1,4 +1,4 @@
-/* tier_staging.c - the memory of a tier: aligned buffers, a bounded number of bytes, used again. */
+/* tier_staging.c - the memory of a tier: aligned, reused buffers, bounded in bytes. */
 #include "common/offload/tier_state.h"
 
 #include "common/base/list.h"
@@ -86,7 +86,7 @@ static tier_buffer *make(size_t room)
     return b;
 }
 
-/* What was read ahead and not wanted yet makes room for what is wanted now. */
+/* Drops contents read ahead to make room for what is needed now. */
 static buf *evict(tier *t)
 {
     for (uint32_t i = 0; i < t->n_extents; i++) {
@@ -100,7 +100,7 @@ static buf *evict(tier *t)
     return NULL;
 }
 
-/* Whether waiting can bring room: something is being written or read. */
+/* Whether waiting can free room: a transfer is in progress. */
 static bool is_busy(const tier *t)
 {
     return t->reads.first != NULL || t->reads.is_working || t->writes.first != NULL ||

@@ -1,4 +1,4 @@
-/* tier_work.c - the threads of a tier, what they read and write, and where it lies. */
+/* tier_work.c - the threads of a tier, their transfers, and the places of extents. */
 #include "common/offload/tier_state.h"
 
 #include "common/base/crc.h"
@@ -92,13 +92,13 @@ pen_status tier_read_place(tier *t, uint32_t extent, const tier_place *place, bu
     if (status != PEN_OK) return status;
     tier_count(t, STAT_TIER_READ_BYTES, place->room);
     if (crc == wanted) return PEN_OK;
-    return why_set(
-        why, PEN_CORRUPT,
-        "optimizer state that was read from %.300s is not what was written there (part %u): that "
-        "disk or "
-        "this machine's memory is faulty; go on from the newest snapshot (--resume), with another "
-        "offload_path",
-        t->dir, extent);
+    return why_set(why, PEN_CORRUPT,
+                   "optimizer state read from %.300s differs from what was written (part %u): that "
+                   "disk or "
+                   "this machine's memory is faulty; continue from the newest snapshot (--resume), "
+                   "with another "
+                   "offload_path",
+                   t->dir, extent);
 }
 
 static void do_read(tier *t, tier_job *job)

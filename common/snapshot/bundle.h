@@ -1,8 +1,8 @@
-/* bundle.h - named bytes of one or more ranks, one behind the other: how a snapshot keeps what is no tensor.
+/* bundle.h - named bytes of one or more ranks, one behind the other: how a snapshot stores data that are not
+ * tensors.
  *
  * A row is {rank i32, length of its name u32, size u64, name, bytes}, little-endian.  Rank -1: of all ranks alike.
- * Bundles come from disks and the network: nothing in them is believed.
- * Pure.
+ * Bundles come from disks and the network and are not trusted. Pure.
  */
 #ifndef COMMON_STORE_BUNDLE_H
 #define COMMON_STORE_BUNDLE_H
@@ -29,7 +29,7 @@ typedef struct {
 
 bundle_cursor bundle_open(const void *bytes, size_t size);
 
-/* False at the end, and where the bytes make no sense: then c->at is not c->end. */
+/* False at the end, or at invalid bytes: then c->at is not c->end. */
 bool bundle_next(bundle_cursor *c);
 bool bundle_makes_sense(const void *bytes, size_t size);
 

@@ -1,8 +1,8 @@
-/* state.h - a few kilobytes that outlive their process: one file in a folder, whole or not at all.
+/* state.h - a few kilobytes that outlive their process: one file in a folder, written atomically.
  *
- * DESIGN.  Every time it is written anew beside the old one, made durable, and then renamed onto it, so a crash
- * leaves the state before or the state after.  A checksum tells both from anything else.  The folder is locked
- * while it is open: two schedulers of one job would tell their members different things.
+ * DESIGN.  Each write makes a new file, syncs it, and renames it over the old one, so a crash leaves the old or the
+ * new state.  A checksum detects anything else.  The folder is locked while open: two schedulers of one job would
+ * contradict each other.
  * Thread: one per handle.  Every failure is a sentence that names the file and what to do.
  */
 #ifndef COMMON_STORE_STATE_H
@@ -16,20 +16,20 @@ typedef struct state_file state_file;
 enum { STATE_BYTES_MAX = 512 << 20 };
 
 /* Makes the folder when it is not there.
- * Errors  STORE  it cannot be used, or another process has it.   NO_MEMORY */
+ * Errors  STORE  unusable, or in use by another process.   NO_MEMORY */
 pen_status state_open(const char *dir, state_file **state, pen_error *why);
 void state_close(state_file *state); /* NULL is fine */
 
-/* What was kept last; *data is the caller's to free, NULL when nothing ever was.
- * Errors  CORRUPT  it is damaged.   STORE  it cannot be read.   NO_MEMORY */
+/* The latest content; *data is OWNED by the caller, NULL if nothing was ever written.
+ * Errors  CORRUPT  damaged.   STORE  unreadable.   NO_MEMORY */
 pen_status state_read(const state_file *state, void **data, size_t *size, pen_error *why);
 
-/* Durable when it returns PEN_OK; else what was kept before still is.
+/* Durable when it returns PEN_OK; otherwise the old content stays.
  * Errors  STORE
  * Cost  two fsyncs. */
 pen_status state_keep(state_file *state, const void *data, size_t size, pen_error *why);
 
-/* From now on nothing was ever kept.
+/* Removes the content.
  * Errors  STORE */
 pen_status state_forget(state_file *state, pen_error *why);
 
