@@ -20,7 +20,8 @@ size_t utf8_letter(const char *letter)
     return is_long || is_surrogate || (text[0] == 0xf4 && text[1] >= 0x90) ? 0 : n;
 }
 
-size_t utf8_control(const char *text)
+/* Bytes of a control character at the start of `text` (U+0000 to U+001F, U+007F to U+009F); 0: none. */
+static size_t control_bytes(const char *text)
 {
     const unsigned char *byte = (const unsigned char *)text;
     if (byte[0] < ' ' || byte[0] == 0x7f) return 1;
@@ -31,7 +32,7 @@ size_t utf8_clean(char *text, size_t max)
 {
     size_t n = 0;
     while (n < max && text[n] != '\0') {
-        const size_t letter = utf8_letter(text + n), control = utf8_control(text + n);
+        const size_t letter = utf8_letter(text + n), control = control_bytes(text + n);
         const size_t bad = control > 0 ? control : letter == 0;
         memset(text + n, '?', bad);
         n += bad > 0 ? bad : letter;
@@ -43,7 +44,7 @@ bool utf8_is_clean(const char *text)
 {
     while (*text != '\0') {
         const size_t n = utf8_letter(text);
-        if (n == 0 || utf8_control(text) > 0) return false;
+        if (n == 0 || control_bytes(text) > 0) return false;
         text += n;
     }
     return true;

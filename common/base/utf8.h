@@ -9,9 +9,6 @@
 /* Bytes of the UTF-8 letter at the start of `text`; 0: invalid. */
 size_t utf8_letter(const char *text);
 
-/* Bytes of the control character at the start of `text` (U+0000 to U+001F, U+007F to U+009F); 0: none. */
-size_t utf8_control(const char *text);
-
 /* Replaces invalid bytes and control characters by '?'.  Reads at most `max` bytes; returns the length, at most
  * `max`. */
 size_t utf8_clean(char *text, size_t max);

@@ -78,7 +78,9 @@ static const char *flag_of(const resolver *r, const char *name)
     return NULL;
 }
 
-pen_status resolve_flagged(resolver *r, const char *path, const char **value)
+/* The value of a key whose "auto" is a flag: the flag, else what the file says.  *value is NULL when the key is not
+ * there. */
+static pen_status flagged(resolver *r, const char *path, const char **value)
 {
     char remedy[128];
     const fact *f = facts_find(r, path);
@@ -133,7 +135,7 @@ static pen_status add_flagged(resolver *r, words *w, const char *section, const 
     if (is_given(w, name)) return PEN_OK;
     snprintf(path, sizeof path, "%s.%s", section, name);
     const fact *f     = facts_find(r, path);
-    pen_status status = resolve_flagged(r, path, &value);
+    pen_status status = flagged(r, path, &value);
     if (f != NULL && f->is_auto) w->has_auto = true;
     if (f == NULL && strcmp(name, "lr") == 0) value = r->flags->lr;
     if (f == NULL && strcmp(name, "weight_decay") == 0) value = r->flags->weight_decay;
@@ -147,7 +149,7 @@ static pen_status add_betas(resolver *r, words *w)
     const char *value;
     int used               = 0;
     const fact *f          = facts_find(r, "optimizer.params.betas");
-    const pen_status state = resolve_flagged(r, "optimizer.params.betas", &value);
+    const pen_status state = flagged(r, "optimizer.params.betas", &value);
     if (state != PEN_OK || value == NULL) return state;
     if (sscanf(value, "%100[0-9.eE-],%100[0-9.eE-]%n", one, two, &used) != 2 || value[used] != '\0')
         return why_set(r->why, PEN_BAD_SETTING,
@@ -243,7 +245,7 @@ static pen_status rate_value(resolver *r, const fact *f, char text[CONFIG_TEXT_B
         strcmp(steps, "0") != 0)
         *value = steps;
     if (!f->is_auto && is_rate) *value = f->value; /* --lr is the optimizer's */
-    return *value != NULL ? PEN_OK : resolve_flagged(r, f->key->path, value);
+    return *value != NULL ? PEN_OK : flagged(r, f->key->path, value);
 }
 
 pen_status resolve_schedule(resolver *r)

@@ -57,8 +57,4 @@ pen_status resolve_optim(resolver *r);
 pen_status resolve_schedule(resolver *r);
 pen_status resolve_units(resolver *r);
 
-/* The value of a key whose "auto" is a flag: the flag, else what the file says.  *value is NULL when the key is not
- * there. */
-pen_status resolve_flagged(resolver *r, const char *path, const char **value);
-
 #endif

@@ -69,7 +69,7 @@ const char *http_path(const http_request *request)
     return request->path;
 }
 
-const char *http_query(const http_request *request, const char *name)
+static const char *query_of(const http_request *request, const char *name)
 {
     const char *text = NULL;
     if (MHD_lookup_connection_value_n(request->connection, MHD_GET_ARGUMENT_KIND, name,
@@ -171,7 +171,7 @@ static void make_reply(http *h, const http_request *request, const char *method,
     const http_credentials credentials = {
         .host          = http_header(request, MHD_HTTP_HEADER_HOST),
         .authorization = http_header(request, MHD_HTTP_HEADER_AUTHORIZATION),
-        .query         = http_query(request, "token"),
+        .query         = query_of(request, "token"),
         .cookie = MHD_lookup_connection_value(request->connection, MHD_COOKIE_KIND, h->cookie)};
     const http_verdict verdict =
         route != NULL && route->is_open ? HTTP_IN : http_gate_ask(&h->gate, &credentials);

@@ -53,8 +53,6 @@ const char *http_address(const http *h);
 
 const char *http_path(const http_request *request); /* of its route */
 
-/* Value of ?name=...; NULL if absent, "" if empty.  BORROWED until the handler returns. */
-const char *http_query(const http_request *request, const char *name);
 /* A header field; NULL if absent. */
 const char *http_header(const http_request *request, const char *name);
 

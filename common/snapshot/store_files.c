@@ -23,7 +23,7 @@ void store_file_name(const store_file *file, char name[STORE_FILE_NAME_BYTES])
 }
 
 /* What store_file_name() would have written, and nothing else. */
-bool store_file_parse(const char *name, store_file *file)
+static bool parse_name(const char *name, store_file *file)
 {
     store_file read;
     char again[STORE_FILE_NAME_BYTES];
@@ -62,7 +62,7 @@ pen_status store_files_list(const char *folder, store_file **files, size_t *n, p
     size_t count      = 0;
     pen_status status = open_folder(folder, &dir, why);
     for (struct dirent *entry; status == PEN_OK && dir != NULL && (entry = readdir(dir)) != NULL;) {
-        if (!store_file_parse(entry->d_name, &file)) continue;
+        if (!parse_name(entry->d_name, &file)) continue;
         if (!VEC_MORE(list, count)) {
             status = why_set(why, PEN_NO_MEMORY, "no memory to list %s", folder);
             break;

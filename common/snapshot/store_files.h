@@ -22,7 +22,6 @@ typedef struct {
 
 enum { STORE_FILE_NAME_BYTES = 64 };
 void store_file_name(const store_file *file, char name[STORE_FILE_NAME_BYTES]);
-bool store_file_parse(const char *name, store_file *file); /* false: some other file */
 
 /* path = folder/name; false when it is too long. */
 bool store_files_join(char path[STORE_PATH_BYTES], const char *folder, const char *name);

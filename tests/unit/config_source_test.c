@@ -32,8 +32,8 @@ static void refused_string(const char *first, const char *second, const char *ex
 static void test_config_from_strings_refuses_what_it_cannot_take(void **state)
 {
     (void)state;
-    refused_string("lease_ms", NULL, "expected name=value, but got 'lease_ms'");
-    refused_string("=3", NULL, "expected name=value, but got '=3'");
+    refused_string("lease_ms", NULL, "expected name=value, got 'lease_ms'");
+    refused_string("=3", NULL, "expected name=value, got '=3'");
     refused_string("lease_ms=4000", "lease_ms=4000", "lease_ms is given twice");
     refused_string("lease_s=3", NULL, "unknown setting 'lease_s'; did you mean 'lease_ms'?");
     refused_string("lease_ms=5", NULL, "lease_ms is 5, but must be between 100 and 600000");
@@ -67,14 +67,14 @@ static void test_config_from_words_refuses_what_it_cannot_take(void **state)
     (void)state;
     char longer[600] = "store=";
     memset(longer + 6, 'x', 500);
-    refused_words("lr=1 nesterov", "expected name=value, but got 'nesterov'");
+    refused_words("lr=1 nesterov", "expected name=value, got 'nesterov'");
     refused_words("lr=1 lr=1", "lr is given twice");
     refused_words("lr=1 store='open",
                   "the value of store is longer than 255 bytes or has an open quote");
     refused_words("store='a'b", "the value of store");
     refused_words(longer, "the value of store");
     refused_words("beta3=1", "unknown setting 'beta3'");
-    refused_words("lr mode=1", "expected name=value, but got 'lr mode=1'");
+    refused_words("lr mode=1", "expected name=value, got 'lr mode=1'");
 }
 
 /* ---- a file ---- */
@@ -121,7 +121,7 @@ static void test_config_from_file_refusal_names_file_and_line(void **state)
     refused_file("lr=1\n\nlease_ms=5\n", 18, "lease_ms is 5, but must be between", ":3)");
     refused_file("lease_s=5\n", 10, "unknown setting 'lease_s'; did you mean 'lease_ms'?", ":1)");
     refused_file("lr=1\nlr=2\n", 10, "lr is given twice", ":2)");
-    refused_file("nonsense\n", 9, "expected name=value, but got 'nonsense'", ":1)");
+    refused_file("nonsense\n", 9, "expected name=value, got 'nonsense'", ":1)");
     refused_file("= 3\n", 4, "expected name=value", ":1)");
     refused_file("store = 'open\n", 14, "the value of store", ":1)");
     refused_file("store = 'a' b\n", 14, "the value of store", ":1)");

@@ -267,7 +267,7 @@ static void a_stranger_proves_nothing_and_lends_nothing(void **state)
     assert_int_equal(transport_send(liar, 0, &lent, sizeof lent, NULL), PEN_OK);
     const transport_event event = await_with(p.listener, TRANSPORT_REFUSED, liar);
     assert_null(event.body);
-    assert_string_equal(event.note, "a lent body of a peer whose memory was not mapped before");
+    assert_string_equal(event.note, "a lent body of a peer without a proof");
     transport_close(liar, 0);
     close_pair(&p);
     segment_free(numbers);

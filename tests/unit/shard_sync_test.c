@@ -127,8 +127,8 @@ static void test_shard_refuses_rules_that_cannot_go_together(void **state)
         "'w0': its update rule needs the norm of the whole tensor, which sync=ssp never has at "
         "one time; use sync=bsp");
     assert_int_equal(configure("sgd lr=1", "bulk", &why), PEN_BAD_SETTING);
-    assert_string_equal(
-        why.text, "there is no consistency rule 'bulk'; known are bsp, \"ssp s=N\" and async");
+    assert_string_equal(why.text,
+                        "unknown consistency rule 'bulk'; expected bsp, \"ssp s=N\" or async");
     assert_int_equal(configure("sgd lr=1", "ssp t=1", &why), PEN_BAD_SETTING);
 }
 

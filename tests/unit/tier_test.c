@@ -206,7 +206,7 @@ static void test_tier_finds_one_bit_that_changed_on_the_disk(void **state)
     assert_int_equal(get(t, 1, &why), 2);
     assert_int_equal(get(t, 3, &why), 4);
     assert_int_equal(get(t, 2, &why), 256);
-    expect_sentence(&why, PEN_CORRUPT, folder, "not what was written");
+    expect_sentence(&why, PEN_CORRUPT, folder, "differs from what was written");
     tier_prefetch(t, 2); /* read ahead it is found as well */
     assert_int_equal(get(t, 2, &why), 256);
     tier_close(t);
@@ -229,7 +229,7 @@ test_tier_without_room_for_a_second_version_keeps_the_new_one_and_says_so_to_who
     assert_int_equal(get(t, 0, &why), 4);
     assert_int_equal(get_held(first, &why), 1);
     assert_int_equal(get_held(second, &why), 256);
-    expect_sentence(&why, PEN_STORE, "is gone", "is full");
+    expect_sentence(&why, PEN_STORE, "is lost", "is full");
     tier_hold_release(second);
     tier_hold_release(first);
     tier_hold *third = tier_hold_take(t, 0); /* the first one's place is free again */
@@ -253,7 +253,7 @@ test_tier_whose_write_failed_says_so_from_then_on_and_what_is_held_is_still_ther
     assert_int_equal(put(t, 0, 2, &why), PEN_OK); /* it is not written yet */
     tier_hold *never = tier_hold_take(t, 0);
     assert_int_equal(get_held(never, &why), 256);
-    expect_sentence(&why, PEN_STORE, "is gone", "is broken");
+    expect_sentence(&why, PEN_STORE, "is lost", "is broken");
     assert_int_equal(put(t, 1, 1, &why), PEN_STORE);
     assert_int_equal(get(t, 0, &why), 256);
     expect_sentence(&why, PEN_STORE, folder, "is broken");

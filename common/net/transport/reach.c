@@ -49,7 +49,7 @@ int reach_try(const char *host, const char *port, int timeout_ms)
     return error;
 }
 
-void reach_describe(int error, char *words, size_t size)
+static void describe(int error, char *words, size_t size)
 {
     char own[REACH_NOTE_BYTES];
     switch (error) {
@@ -169,7 +169,7 @@ static bool put_in_words(reach *r, int error, uint64_t now_ms)
     if (error == 0)
         snprintf(r->words, sizeof r->words, "%s", r->note);
     else
-        reach_describe(error, r->words, sizeof r->words);
+        describe(error, r->words, sizeof r->words);
     return r->words[0] != '\0';
 }
 

@@ -55,7 +55,4 @@ const char *reach_look(reach *r, const char *address, uint64_t now_ms);
 enum { REACH_NO_NAME = -1 };
 int reach_try(const char *host, const char *port, int timeout_ms);
 
-/* In words; not 0. */
-void reach_describe(int error, char *words, size_t size);
-
 #endif

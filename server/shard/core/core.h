@@ -223,7 +223,6 @@ uint64_t server_core_round(const server_core *c, uint32_t chunk);
 bool server_core_least_clock(const server_core *c, uint64_t *clock);
 int64_t server_core_applied(const server_core *c); /* decided steps applied */
 uint64_t server_core_parked_bytes(const server_core *c);
-bool server_core_is_live(const server_core *c, int32_t rank);
 bool server_core_is_first(const server_core *c,
                           int32_t rank); /* the first live rank; it requests snapshots */
 

@@ -11,7 +11,7 @@ static bool is_older(uint64_t term, uint64_t epoch, const server_core *c)
     return term < c->term || (term == c->term && epoch < c->epoch);
 }
 
-bool server_core_is_live(const server_core *c, int32_t rank)
+static bool is_live(const server_core *c, int32_t rank)
 {
     return rank >= 0 && (uint32_t)rank < c->world_size && c->incarnation[rank] != 0;
 }
@@ -24,22 +24,21 @@ int32_t server_core_next_live(const server_core *c, int32_t from)
 
 bool server_core_is_first(const server_core *c, int32_t rank)
 {
-    return server_core_is_live(c, rank) && server_core_next_live(c, 0) == rank;
+    return is_live(c, rank) && server_core_next_live(c, 0) == rank;
 }
 
 pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarnation,
                              uint64_t term, uint64_t epoch, pen_error *why)
 {
-    if (plant(PLANT_NO_FENCE) && server_core_is_live(c, rank)) return PEN_OK;
+    if (plant(PLANT_NO_FENCE) && is_live(c, rank)) return PEN_OK;
     if (is_older(term, epoch, c)) /* a remaining member will receive the new one */
         return why_set(why,
-                       server_core_is_live(c, rank) && c->incarnation[rank] == incarnation
-                           ? PEN_AGAIN
-                           : PEN_NOT_A_MEMBER,
+                       is_live(c, rank) && c->incarnation[rank] == incarnation ? PEN_AGAIN
+                                                                               : PEN_NOT_A_MEMBER,
                        "epoch %" PRIu64 " is over", epoch);
     if ((term != c->term && !plant(PLANT_TERM_IGNORED)) || epoch != c->epoch)
         return why_set(why, PEN_AGAIN, "epoch %" PRIu64 " has not started here", epoch);
-    if (!server_core_is_live(c, rank))
+    if (!is_live(c, rank))
         return why_set(why, PEN_NOT_A_MEMBER, "rank %d is not a member of this job", rank);
     if (c->incarnation[rank] != incarnation && !plant(PLANT_NO_INCARNATION_CHECK))
         return why_set(why, PEN_NOT_A_MEMBER, "rank %d is another process now", rank);
