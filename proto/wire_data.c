@@ -6,6 +6,16 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* clang-format off */
+#define SCALARS(X) \
+    X(term) X(epoch) X(from) X(to) X(rank) X(step) X(acked_below) X(payload_bytes) X(flags) X(shard) X(index) \
+    X(stream) X(digest)
+/* name, our count; one that is NULL has no entries */
+#define COLUMNS(X) \
+    X(chunk, n) X(seq, n) X(crc, n) X(version, n) X(staleness, n) X(partition, n_partitions) \
+    X(record_hash, n_partitions) X(missing, n_missing)
+/* clang-format on */
+
 /* ---- what both directions demand ------------------------------------------------------------- */
 static pen_status check(const wire_data *d, pen_status blame, pen_error *why)
 {
@@ -59,45 +69,24 @@ static pen_status check_columns(const Pen__Data *m, pen_error *why)
     return PEN_OK;
 }
 
-/* Lists longer than 32 bits can count do not fit into a head frame. */
-static uint32_t count(size_t n)
+static void read_scalars(const Pen__Data *theirs, wire_data *ours)
 {
-    return (uint32_t)n;
+    *ours      = (wire_data){0};
+    ours->kind = theirs->kind < WIRE_KIND_END ? (wire_kind)theirs->kind : WIRE_KIND_END;
+    SCALARS(WIRE_READ)
+    ours->status = wire_known_status(theirs->status);
+    ours->text   = theirs->text;
 }
 
-static void read_scalars(const Pen__Data *m, wire_data *d)
+/* The counts fit: lists longer than 32 bits can count do not fit into a head frame. */
+static void read_columns(const Pen__Data *theirs, wire_data *ours)
 {
-    *d = (wire_data){.kind          = m->kind < WIRE_KIND_END ? (wire_kind)m->kind : WIRE_KIND_END,
-                     .term          = m->term,
-                     .epoch         = m->epoch,
-                     .from          = m->from,
-                     .to            = m->to,
-                     .rank          = m->rank,
-                     .step          = m->step,
-                     .acked_below   = m->acked_below,
-                     .payload_bytes = m->payload_bytes,
-                     .flags         = m->flags,
-                     .shard         = m->shard,
-                     .index         = m->index,
-                     .stream        = m->stream,
-                     .digest        = m->digest,
-                     .status        = wire_known_status(m->status),
-                     .text          = m->text};
-}
-
-static void read_columns(const Pen__Data *m, wire_data *d)
-{
-    d->n            = count(m->n_chunk);
-    d->chunk        = m->chunk;
-    d->seq          = m->seq;
-    d->crc          = m->crc;
-    d->version      = m->version;
-    d->staleness    = m->staleness;
-    d->n_partitions = count(m->n_partition);
-    d->partition    = m->partition;
-    d->record_hash  = m->record_hash;
-    d->n_missing    = count(m->n_missing);
-    d->missing      = m->missing;
+    ours->n            = (uint32_t)theirs->n_chunk;
+    ours->n_partitions = (uint32_t)theirs->n_partition;
+    ours->n_missing    = (uint32_t)theirs->n_missing;
+#define X(name, n) WIRE_READ(name)
+    COLUMNS(X)
+#undef X
 }
 
 static pen_status read_records(const Pen__Data *m, wire_data *d, wire_arena *arena, pen_error *why)
@@ -107,7 +96,7 @@ static pen_status read_records(const Pen__Data *m, wire_data *d, wire_arena *are
     if (record == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %zu records", m->n_record);
     for (size_t i = 0; i < m->n_record; i++) wire_read_record(m->record[i], &record[i]);
-    d->n_records = count(m->n_record);
+    d->n_records = (uint32_t)m->n_record;
     d->record    = record;
     return PEN_OK;
 }
@@ -135,24 +124,21 @@ pen_status wire_data_decode(const void *head, size_t size, wire_arena *arena, wi
 }
 
 /* ---- encoding -------------------------------------------------------------------------------- */
-static void write_columns(const wire_data *d, Pen__Data *m)
+static void write_columns(const wire_data *ours, Pen__Data *theirs)
 {
-    m->n_chunk       = d->n;
-    m->chunk         = WIRE_COLUMN(uint32_t, d->chunk);
-    m->n_seq         = d->seq != NULL ? d->n : 0;
-    m->seq           = WIRE_COLUMN(uint64_t, d->seq);
-    m->n_crc         = d->crc != NULL ? d->n : 0;
-    m->crc           = WIRE_COLUMN(uint32_t, d->crc);
-    m->n_version     = d->version != NULL ? d->n : 0;
-    m->version       = WIRE_COLUMN(uint64_t, d->version);
-    m->n_staleness   = d->staleness != NULL ? d->n : 0;
-    m->staleness     = WIRE_COLUMN(uint32_t, d->staleness);
-    m->n_partition   = d->n_partitions;
-    m->partition     = WIRE_COLUMN(uint32_t, d->partition);
-    m->n_record_hash = d->record_hash != NULL ? d->n_partitions : 0;
-    m->record_hash   = WIRE_COLUMN(uint64_t, d->record_hash);
-    m->n_missing     = d->n_missing;
-    m->missing       = WIRE_COLUMN(int32_t, d->missing);
+#define X(name, n)                                                                                 \
+    theirs->n_##name = ours->name != NULL ? ours->n : 0;                                           \
+    WIRE_BORROW(name)
+    COLUMNS(X)
+#undef X
+}
+
+static void write_scalars(const wire_data *ours, Pen__Data *theirs)
+{
+    theirs->kind   = (uint32_t)ours->kind;
+    theirs->status = ours->status;
+    SCALARS(WIRE_WRITE)
+    if (ours->text != NULL) WIRE_BORROW(text)
 }
 
 static pen_status check_lists(const wire_data *d, pen_error *why)
@@ -180,22 +166,7 @@ pen_status wire_data_encode(const wire_data *d, wire_out *out, pen_error *why)
     Pen__Decision decision;
     Pen__Record records[WIRE_PARTITIONS_MAX], *record[WIRE_PARTITIONS_MAX];
 
-    m.kind          = (uint32_t)d->kind;
-    m.shard         = d->shard;
-    m.term          = d->term;
-    m.epoch         = d->epoch;
-    m.from          = d->from;
-    m.to            = d->to;
-    m.rank          = d->rank;
-    m.step          = d->step;
-    m.acked_below   = d->acked_below;
-    m.payload_bytes = d->payload_bytes;
-    m.flags         = d->flags;
-    m.status        = d->status;
-    m.index         = d->index;
-    m.stream        = d->stream;
-    m.digest        = d->digest;
-    if (d->text != NULL) m.text = WIRE_COLUMN(char, d->text);
+    write_scalars(d, &m);
     write_columns(d, &m);
     m.inputs   = wire_write_inputs(d->has_inputs, &d->inputs, &inputs);
     m.decision = wire_write_decision(d->has_decision, &d->decision, &decision);

@@ -45,28 +45,21 @@ pen_status wire_check_entries(const wire_data *d, pen_status blame, pen_error *w
 }
 
 /* ---- decoding -------------------------------------------------------------------------------- */
-static void read_entry(const Pen__Entry *m, wire_entry *e)
+/* clang-format off */
+#define NUMBERS(X) \
+    X(object) X(rank) X(step) X(cut) X(bytes) X(version) X(applied) X(crc) X(slot) X(restart) X(weight_sum) X(digest)
+/* clang-format on */
+
+static void read_entry(const Pen__Entry *theirs, wire_entry *ours)
 {
-    *e = (wire_entry){.what = m->what < WIRE_ENTRY_END ? (wire_entry_kind)m->what : WIRE_ENTRY_END,
-                      .object     = m->object,
-                      .rank       = m->rank,
-                      .step       = m->step,
-                      .cut        = m->cut,
-                      .bytes      = m->bytes,
-                      .version    = m->version,
-                      .applied    = m->applied,
-                      .crc        = m->crc,
-                      .slot       = m->slot,
-                      .is_last    = m->last,
-                      .restart    = m->restart,
-                      .weight_sum = m->weight_sum,
-                      .digest     = m->digest,
-                      .n_numbers  = (uint32_t)m->n_number,
-                      .number     = m->number};
-    wire_read_inputs(m->inputs, &e->has_inputs, &e->inputs);
-    wire_read_decision(m->decision, &e->has_decision, &e->decision);
-    e->has_record = m->record != NULL;
-    if (e->has_record) wire_read_record(m->record, &e->record);
+    *ours = (wire_entry){
+        .is_last = theirs->last, .n_numbers = (uint32_t)theirs->n_number, .number = theirs->number};
+    ours->what = theirs->what < WIRE_ENTRY_END ? (wire_entry_kind)theirs->what : WIRE_ENTRY_END;
+    NUMBERS(WIRE_READ)
+    wire_read_inputs(theirs->inputs, &ours->has_inputs, &ours->inputs);
+    wire_read_decision(theirs->decision, &ours->has_decision, &ours->decision);
+    ours->has_record = theirs->record != NULL;
+    if (ours->has_record) wire_read_record(theirs->record, &ours->record);
 }
 
 pen_status wire_read_entries(const Pen__Data *m, wire_data *d, wire_arena *arena, pen_error *why)
@@ -89,29 +82,18 @@ typedef struct { /* of one message; not initialised before it is used */
     Pen__Record record[WIRE_ENTRIES_MAX];
 } entries_room;
 
-static void write_entry(const wire_entry *e, entries_room *room, uint32_t i)
+static void write_entry(const wire_entry *ours, entries_room *room, uint32_t i)
 {
-    Pen__Entry *m = room->pointer[i] = &room->entry[i];
-    pen__entry__init(m);
-    m->what       = (uint32_t)e->what;
-    m->object     = e->object;
-    m->rank       = e->rank;
-    m->step       = e->step;
-    m->cut        = e->cut;
-    m->bytes      = e->bytes;
-    m->version    = e->version;
-    m->applied    = e->applied;
-    m->crc        = e->crc;
-    m->slot       = e->slot;
-    m->last       = e->is_last;
-    m->restart    = e->restart;
-    m->weight_sum = e->weight_sum;
-    m->digest     = e->digest;
-    m->n_number   = e->n_numbers;
-    m->number     = WIRE_COLUMN(uint64_t, e->number);
-    m->inputs     = wire_write_inputs(e->has_inputs, &e->inputs, &room->inputs[i]);
-    m->decision   = wire_write_decision(e->has_decision, &e->decision, &room->decision[i]);
-    m->record     = wire_write_record(e->has_record, &e->record, &room->record[i]);
+    Pen__Entry *theirs = room->pointer[i] = &room->entry[i];
+    pen__entry__init(theirs);
+    theirs->what     = (uint32_t)ours->what;
+    theirs->last     = ours->is_last;
+    theirs->n_number = ours->n_numbers;
+    NUMBERS(WIRE_WRITE)
+    WIRE_BORROW(number)
+    theirs->inputs   = wire_write_inputs(ours->has_inputs, &ours->inputs, &room->inputs[i]);
+    theirs->decision = wire_write_decision(ours->has_decision, &ours->decision, &room->decision[i]);
+    theirs->record   = wire_write_record(ours->has_record, &ours->record, &room->record[i]);
 }
 
 pen_status wire_pack_entries(const wire_data *d, Pen__Data *m, wire_out *out, pen_error *why)

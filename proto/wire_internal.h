@@ -40,6 +40,13 @@ pen_status wire_pack(const ProtobufCMessage *message, int plane, wire_out *out, 
  * '?': what came from a peer is printed in logs, on terminals and in JSON. */
 bool wire_clean_text(char *text);
 
+/* ---- fields that have one name in our struct and in protobuf-c's --------------------------------- */
+/* For lists of fields: X(name).  `ours` and `theirs` are the two structs; the generated ones have no const, but packing
+ * only reads. */
+#define WIRE_READ(name)   ours->name = theirs->name;
+#define WIRE_WRITE(name)  theirs->name = ours->name;
+#define WIRE_BORROW(name) theirs->name = (__typeof__(theirs->name))(uintptr_t)ours->name;
+
 /* A status of penstock.h, else INTERNAL. */
 pen_status wire_known_status(int32_t status);
 

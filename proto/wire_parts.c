@@ -24,93 +24,77 @@ bool wire_are_scalars(const wire_scalars *s)
     return true;
 }
 
-void wire_read_inputs(const Pen__Inputs *m, bool *is_there, wire_inputs *in)
+/* clang-format off */
+#define INPUTS(X)   X(loss_scale) X(clip) X(weight) X(skip) X(snapshot)
+#define DECISION(X) X(clip) X(gscale) X(norm) X(applied)
+#define RECORD(X)   X(partition) X(hash) X(weight_sum) X(finite) X(bad_chunk) X(bad_rank)
+
+/* Both messages have the same three columns. */
+#define READ_SCALARS \
+    read_sums(theirs->n_scalar_name, theirs->scalar_name, theirs->n_scalar_sum, theirs->scalar_sum, \
+              theirs->n_scalar_ranks, theirs->scalar_ranks, &ours->scalars);
+#define WRITE_SCALARS \
+    theirs->n_scalar_name = theirs->n_scalar_sum = theirs->n_scalar_ranks = ours->scalars.n; \
+    theirs->scalar_name  = WIRE_COLUMN(uint64_t, ours->scalars.name); \
+    theirs->scalar_sum   = WIRE_COLUMN(double, ours->scalars.sum); \
+    theirs->scalar_ranks = WIRE_COLUMN(uint32_t, ours->scalars.ranks);
+/* clang-format on */
+
+void wire_read_inputs(const Pen__Inputs *theirs, bool *is_there, wire_inputs *ours)
 {
-    *is_there = m != NULL;
-    if (m == NULL) return;
-    *in = (wire_inputs){.loss_scale   = m->loss_scale,
-                        .clip         = m->clip,
-                        .weight       = m->weight,
-                        .skip         = m->skip != 0,
-                        .snapshot     = m->snapshot != 0,
-                        .is_node_sum  = m->node_sum != 0,
-                        .n_rates      = (uint32_t)m->n_rate,
-                        .rate         = m->rate,
-                        .states       = m->states.len > 0 ? m->states.data : NULL,
-                        .states_bytes = m->states.len};
-    read_sums(m->n_scalar_name, m->scalar_name, m->n_scalar_sum, m->scalar_sum, m->n_scalar_ranks,
-              m->scalar_ranks, &in->scalars);
+    *is_there = theirs != NULL;
+    if (theirs == NULL) return;
+    *ours = (wire_inputs){.is_node_sum  = theirs->node_sum != 0,
+                          .n_rates      = (uint32_t)theirs->n_rate,
+                          .rate         = theirs->rate,
+                          .states       = theirs->states.len > 0 ? theirs->states.data : NULL,
+                          .states_bytes = theirs->states.len};
+    INPUTS(WIRE_READ)
+    READ_SCALARS
 }
 
-void wire_read_decision(const Pen__Decision *m, bool *is_there, wire_decision *decision)
+void wire_read_decision(const Pen__Decision *theirs, bool *is_there, wire_decision *ours)
 {
-    *is_there = m != NULL;
-    if (m == NULL) return;
-    *decision =
-        (wire_decision){.outcome = m->outcome <= PEN_SKIPPED_EMPTY ? (int32_t)m->outcome : -1,
-                        .clip    = m->clip,
-                        .gscale  = m->gscale,
-                        .norm    = m->norm,
-                        .applied = m->applied};
+    *is_there = theirs != NULL;
+    if (theirs == NULL) return;
+    ours->outcome = theirs->outcome <= PEN_SKIPPED_EMPTY ? (int32_t)theirs->outcome : -1;
+    DECISION(WIRE_READ)
 }
 
-void wire_read_record(const Pen__Record *m, wire_record *record)
+void wire_read_record(const Pen__Record *theirs, wire_record *ours)
 {
-    *record = (wire_record){.partition  = m->partition,
-                            .hash       = m->hash,
-                            .weight_sum = m->weight_sum,
-                            .finite     = m->finite != 0,
-                            .bad_chunk  = m->bad_chunk,
-                            .bad_rank   = m->bad_rank};
-    read_sums(m->n_scalar_name, m->scalar_name, m->n_scalar_sum, m->scalar_sum, m->n_scalar_ranks,
-              m->scalar_ranks, &record->scalars);
+    *ours = (wire_record){0};
+    RECORD(WIRE_READ)
+    READ_SCALARS
 }
 
-Pen__Inputs *wire_write_inputs(bool is_there, const wire_inputs *in, Pen__Inputs *m)
+Pen__Inputs *wire_write_inputs(bool is_there, const wire_inputs *ours, Pen__Inputs *theirs)
 {
     if (!is_there) return NULL;
-    pen__inputs__init(m);
-    m->loss_scale    = in->loss_scale;
-    m->clip          = in->clip;
-    m->weight        = in->weight;
-    m->skip          = in->skip;
-    m->snapshot      = in->snapshot;
-    m->node_sum      = in->is_node_sum;
-    m->n_rate        = in->n_rates;
-    m->rate          = WIRE_COLUMN(double, in->rate);
-    m->states        = (ProtobufCBinaryData){in->states_bytes, WIRE_COLUMN(uint8_t, in->states)};
-    m->n_scalar_name = m->n_scalar_sum = m->n_scalar_ranks = in->scalars.n;
-    m->scalar_name  = WIRE_COLUMN(uint64_t, in->scalars.name);
-    m->scalar_sum   = WIRE_COLUMN(double, in->scalars.sum);
-    m->scalar_ranks = WIRE_COLUMN(uint32_t, in->scalars.ranks);
-    return m;
+    pen__inputs__init(theirs);
+    theirs->node_sum = ours->is_node_sum;
+    theirs->n_rate   = ours->n_rates;
+    WIRE_BORROW(rate)
+    theirs->states = (ProtobufCBinaryData){ours->states_bytes, WIRE_COLUMN(uint8_t, ours->states)};
+    INPUTS(WIRE_WRITE)
+    WRITE_SCALARS
+    return theirs;
 }
 
-Pen__Decision *wire_write_decision(bool is_there, const wire_decision *in, Pen__Decision *m)
+Pen__Decision *wire_write_decision(bool is_there, const wire_decision *ours, Pen__Decision *theirs)
 {
     if (!is_there) return NULL;
-    pen__decision__init(m);
-    m->outcome = (uint32_t)in->outcome;
-    m->clip    = in->clip;
-    m->gscale  = in->gscale;
-    m->norm    = in->norm;
-    m->applied = in->applied;
-    return m;
+    pen__decision__init(theirs);
+    theirs->outcome = (uint32_t)ours->outcome;
+    DECISION(WIRE_WRITE)
+    return theirs;
 }
 
-Pen__Record *wire_write_record(bool is_there, const wire_record *in, Pen__Record *m)
+Pen__Record *wire_write_record(bool is_there, const wire_record *ours, Pen__Record *theirs)
 {
     if (!is_there) return NULL;
-    pen__record__init(m);
-    m->partition     = in->partition;
-    m->hash          = in->hash;
-    m->weight_sum    = in->weight_sum;
-    m->finite        = in->finite;
-    m->bad_chunk     = in->bad_chunk;
-    m->bad_rank      = in->bad_rank;
-    m->n_scalar_name = m->n_scalar_sum = m->n_scalar_ranks = in->scalars.n;
-    m->scalar_name  = WIRE_COLUMN(uint64_t, in->scalars.name);
-    m->scalar_sum   = WIRE_COLUMN(double, in->scalars.sum);
-    m->scalar_ranks = WIRE_COLUMN(uint32_t, in->scalars.ranks);
-    return m;
+    pen__record__init(theirs);
+    RECORD(WIRE_WRITE)
+    WRITE_SCALARS
+    return theirs;
 }

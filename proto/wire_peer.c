@@ -10,7 +10,7 @@
 /* ---- what both directions demand ------------------------------------------------------------- */
 static bool is_label(const char *label)
 {
-    return strnlen(label, WIRE_LABEL_MAX) < WIRE_LABEL_MAX;
+    return label == NULL || strnlen(label, WIRE_LABEL_MAX) < WIRE_LABEL_MAX;
 }
 
 static pen_status check_show(const wire_show *s, pen_status blame, pen_error *why)
@@ -42,53 +42,50 @@ static pen_status check(const wire_peer *p, pen_status blame, pen_error *why)
                        p->payload_bytes, p->offset, p->total);
     if (p->dtype > PEN_F8E5M2)
         return why_set(why, blame, "%s has elements of type %u, which is none", kind, p->dtype);
-    if ((p->kind == WIRE_SHOW) && !p->has_show)
-        return why_set(why, blame, "%s shows no call", kind);
+    if (!is_label(p->label) || (p->has_show && !is_label(p->show.label)))
+        return why_set(why, blame, "%s has a label of %d bytes or more", kind, WIRE_LABEL_MAX);
+    if (p->kind == WIRE_SHOW && !p->has_show) return why_set(why, blame, "%s shows no call", kind);
     return p->has_show ? check_show(&p->show, blame, why) : PEN_OK;
 }
 
-/* ---- decoding -------------------------------------------------------------------------------- */
-static void read_show(const Pen__Show *m, wire_show *s)
+/* ---- both directions --------------------------------------------------------------------------- */
+#define SHOW_NUMBERS(X) X(kind) X(op) X(dtype) X(root) X(n) X(counts)
+/* clang-format off */
+#define PEER_NUMBERS(X) \
+    X(job) X(from) X(to) X(rank) X(lane) X(dial) X(group) X(seq) X(payload_bytes) X(crc) X(segment) X(slot) \
+    X(offset) X(total) X(flags) X(scale) X(tag) X(dtype) X(id) X(credit)
+/* clang-format on */
+
+static void read_show(const Pen__Show *theirs, wire_show *ours)
 {
-    *s = (wire_show){.kind   = m->kind,
-                     .op     = m->op,
-                     .dtype  = m->dtype,
-                     .root   = m->root,
-                     .n      = m->n,
-                     .counts = m->counts,
-                     .label  = m->label};
+    SHOW_NUMBERS(WIRE_READ)
+    ours->label = theirs->label;
 }
 
-static void read_peer(const Pen__Peer *m, wire_peer *p)
+static void read_peer(const Pen__Peer *theirs, wire_peer *ours)
 {
-    *p = (wire_peer){
-        .kind          = m->kind < WIRE_PEER_END ? (wire_peer_kind)m->kind : WIRE_PEER_END,
-        .job           = m->job,
-        .from          = m->from,
-        .to            = m->to,
-        .rank          = m->rank,
-        .lane          = m->lane,
-        .dial          = m->dial,
-        .group         = m->group,
-        .seq           = m->seq,
-        .payload_bytes = m->payload_bytes,
-        .crc           = m->crc,
-        .segment       = m->segment,
-        .slot          = m->slot,
-        .offset        = m->offset,
-        .total         = m->total,
-        .flags         = m->flags,
-        .scale         = m->scale,
-        .tag           = m->tag,
-        .dtype         = m->dtype,
-        .id            = m->id,
-        .credit        = m->credit,
-        .label         = m->label,
-        .has_show      = m->show != NULL,
-    };
-    if (m->show != NULL) read_show(m->show, &p->show);
+    *ours      = (wire_peer){0};
+    ours->kind = theirs->kind < WIRE_PEER_END ? (wire_peer_kind)theirs->kind : WIRE_PEER_END;
+    PEER_NUMBERS(WIRE_READ)
+    ours->label    = theirs->label;
+    ours->has_show = theirs->show != NULL;
+    if (ours->has_show) read_show(theirs->show, &ours->show);
 }
 
+static void write_show(const wire_show *ours, Pen__Show *theirs)
+{
+    SHOW_NUMBERS(WIRE_WRITE)
+    if (ours->label != NULL) WIRE_BORROW(label)
+}
+
+static void write_peer(const wire_peer *ours, Pen__Peer *theirs)
+{
+    theirs->kind = (uint32_t)ours->kind;
+    PEER_NUMBERS(WIRE_WRITE)
+    if (ours->label != NULL) WIRE_BORROW(label)
+}
+
+/* ---- the two doors ------------------------------------------------------------------------------- */
 pen_status wire_peer_decode(const void *head, size_t size, wire_arena *arena, wire_peer *p,
                             pen_error *why)
 {
@@ -97,65 +94,15 @@ pen_status wire_peer_decode(const void *head, size_t size, wire_arena *arena, wi
         wire_unpack(head, size, WIRE_PLANE_PEER, &pen__peer__descriptor, arena, &message, why);
     if (status != PEN_OK) return status;
     const Pen__Peer *m = message;
-    if (!wire_clean_text(m->label) || !is_label(m->label) ||
-        (m->show != NULL && (!wire_clean_text(m->show->label) || !is_label(m->show->label))))
-        return why_set(why, PEN_CORRUPT, "%s has a label of %d bytes or more",
-                       wire_kind_name((int)m->kind), WIRE_LABEL_MAX);
+    (void)wire_clean_text(m->label); /* its length is checked below */
+    if (m->show != NULL) (void)wire_clean_text(m->show->label);
     read_peer(m, p);
     return check(p, PEN_CORRUPT, why);
-}
-
-/* ---- encoding -------------------------------------------------------------------------------- */
-static pen_status check_labels(const wire_peer *p, pen_error *why)
-{
-    if ((p->label != NULL && !is_label(p->label)) ||
-        (p->has_show && p->show.label != NULL && !is_label(p->show.label)))
-        return why_set(why, PEN_INVALID_ARGUMENT, "%s has a label of %d bytes or more",
-                       wire_kind_name((int)p->kind), WIRE_LABEL_MAX);
-    return PEN_OK;
-}
-
-static void write_show(const wire_show *s, Pen__Show *m)
-{
-    m->kind   = s->kind;
-    m->op     = s->op;
-    m->dtype  = s->dtype;
-    m->root   = s->root;
-    m->n      = s->n;
-    m->counts = s->counts;
-    if (s->label != NULL) m->label = (char *)(uintptr_t)s->label; /* packing only reads */
-}
-
-static void write_peer(const wire_peer *p, Pen__Peer *m)
-{
-    m->kind          = (uint32_t)p->kind;
-    m->job           = p->job;
-    m->from          = p->from;
-    m->to            = p->to;
-    m->rank          = p->rank;
-    m->lane          = p->lane;
-    m->dial          = p->dial;
-    m->group         = p->group;
-    m->seq           = p->seq;
-    m->payload_bytes = p->payload_bytes;
-    m->crc           = p->crc;
-    m->segment       = p->segment;
-    m->slot          = p->slot;
-    m->offset        = p->offset;
-    m->total         = p->total;
-    m->flags         = p->flags;
-    m->scale         = p->scale;
-    m->tag           = p->tag;
-    m->dtype         = p->dtype;
-    m->id            = p->id;
-    m->credit        = p->credit;
-    if (p->label != NULL) m->label = (char *)(uintptr_t)p->label;
 }
 
 pen_status wire_peer_encode(const wire_peer *p, wire_out *out, pen_error *why)
 {
     pen_status status = check(p, PEN_INVALID_ARGUMENT, why);
-    if (status == PEN_OK) status = check_labels(p, why);
     if (status != PEN_OK) return status;
     Pen__Peer m    = PEN__PEER__INIT;
     Pen__Show show = PEN__SHOW__INIT;
