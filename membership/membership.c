@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/plant.h"
+#include "common/base/vec.h"
 #include "common/base/why.h"
 
 #include <stdarg.h>
@@ -274,12 +275,7 @@ bool membership_receive(membership *self, const wire_control *c, uint64_t now_ms
 /* ---- sealing --------------------------------------------------------------------------------- */
 static pen_status add_reports(membership_seal *s, const wire_sealed_report *report, uint32_t n)
 {
-    if (s->n_reports + n > s->capacity) {
-        wire_sealed_report *more = realloc(s->report, (s->n_reports + n) * sizeof *more);
-        if (more == NULL) return PEN_NO_MEMORY;
-        s->report   = more;
-        s->capacity = s->n_reports + n;
-    }
+    if (!VEC_ROOM(s->report, s->capacity, (size_t)s->n_reports + n)) return PEN_NO_MEMORY;
     if (n > 0) memcpy(s->report + s->n_reports, report, n * sizeof *report);
     s->n_reports += n;
     return PEN_OK;

@@ -73,7 +73,8 @@ typedef enum {
 typedef struct { /* what it is sealed for, or was; epoch 0: nothing yet */
     uint64_t term, epoch;
     uint32_t n_due; /* parts that have not said where they stand */
-    uint32_t n_reports, capacity;
+    uint32_t n_reports;
+    size_t capacity;
     wire_sealed_report *report; /* OWNED */
     bool is_over;               /* an epoch as new has come */
 } membership_seal;

@@ -1,5 +1,6 @@
 #include "scheduler/core/sentence.h"
 #include "common/base/why.h"
+#include "proto/status_json.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
@@ -41,28 +42,32 @@ const char *sentence_span(char text[SENTENCE_SPAN_BYTES], uint64_t ms)
     return text;
 }
 
-const char *sentence_role(int32_t role)
+const char *sentence_many(char text[SENTENCE_COUNT_BYTES], uint64_t n, const char *noun)
 {
-    switch (role) {
-    case PEN_SCHEDULER: return "scheduler";
-    case PEN_SERVER: return "server";
-    case PEN_WORKER: return "worker";
-    case WIRE_LAUNCHER: return "launcher";
-    case WIRE_OBSERVER: return "observer";
-    default: return "process";
-    }
+    snprintf(text, SENTENCE_COUNT_BYTES, "%" PRIu64 " %s%s", n, noun, n == 1 ? "" : "s");
+    return text;
 }
 
 const char *sentence_seat(char text[SENTENCE_SEAT_BYTES], const seat *s)
 {
     if (s->rank < 0)
-        snprintf(text, SENTENCE_SEAT_BYTES, "%s (%s)", sentence_role(s->role), s->host);
+        snprintf(text, SENTENCE_SEAT_BYTES, "%s (%s)", status_role_name(s->role), s->host);
     else if (s->host[0])
-        snprintf(text, SENTENCE_SEAT_BYTES, "%s %d (%s)", sentence_role(s->role), (int)s->rank,
+        snprintf(text, SENTENCE_SEAT_BYTES, "%s %d (%s)", status_role_name(s->role), (int)s->rank,
                  s->host);
     else
-        snprintf(text, SENTENCE_SEAT_BYTES, "%s %d", sentence_role(s->role), (int)s->rank);
+        snprintf(text, SENTENCE_SEAT_BYTES, "%s %d", status_role_name(s->role), (int)s->rank);
     return text;
+}
+
+pen_status sentence_absent(char *text, size_t size, const seat *s)
+{
+    static const char *const words[MEMBER_STATE_COUNT] = {[MEMBER_DEAD]   = "is gone",
+                                                          [MEMBER_LEFT]   = "has left the job",
+                                                          [MEMBER_ABSENT] = "has not joined"};
+    snprintf(text, size, "%s %s", SEAT_NAME(s),
+             words[s->state] ? words[s->state] : "is not connected");
+    return s->state == MEMBER_DEAD ? PEN_PEER_LOST : PEN_NOT_FOUND;
 }
 
 /* ---- who is gone ----------------------------------------------------------------------------- */

@@ -20,11 +20,16 @@ enum { SENTENCE_COUNT_BYTES = 32, SENTENCE_SPAN_BYTES = 32, SENTENCE_SEAT_BYTES 
 const char *sentence_count(char text[SENTENCE_COUNT_BYTES], uint64_t n);  /* "1,001" */
 const char *sentence_span(char text[SENTENCE_SPAN_BYTES], uint64_t ms);   /* "30 s", "0.2 s" */
 const char *sentence_seat(char text[SENTENCE_SEAT_BYTES], const seat *s); /* "worker 1 (devbox)" */
-const char *sentence_role(int32_t role);                                  /* "worker" */
+const char *sentence_many(char text[SENTENCE_COUNT_BYTES], uint64_t n,
+                          const char *noun); /* "3 workers" */
 
 /* The same, in memory of the block they stand in. */
 #define SEAT_NAME(s)  sentence_seat((char[SENTENCE_SEAT_BYTES]){0}, s)
 #define SPAN_NAME(ms) sentence_span((char[SENTENCE_SPAN_BYTES]){0}, ms)
+#define MANY(n, noun) sentence_many((char[SENTENCE_COUNT_BYTES]){0}, n, noun)
+
+/* Why this member cannot answer: "worker 1 (devbox) has left the job", and PEER_LOST or NOT_FOUND. */
+pen_status sentence_absent(char *text, size_t size, const seat *s);
 
 /* What a server said a dead worker owes; step -1: no server knew. */
 typedef struct {

@@ -13,15 +13,12 @@
 #include "scheduler/shell/askers.h"
 #include "scheduler/core/core.h"
 #include "scheduler/shell/outbox.h"
+#include "scheduler/shell/listen_address.h"
 #include "scheduler/shell/scheduler_http.h"
-#include <arpa/inet.h>
-#include <netdb.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
     BATCH       = 256, /* messages handled before other sources of the loop have their turn */
@@ -221,33 +218,7 @@ static uint64_t term_now(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* How others call this host, for sentences that tell people what to dial. */
-static const char *master_of(const char *host, char *name, size_t size)
-{
-    const bool is_any = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "*") == 0 ||
-                        strcmp(host, "::") == 0 || strcmp(host, "[::]") == 0;
-    if (!is_any || gethostname(name, size) != 0) return host;
-    name[size - 1] = 0;
-    return name;
-}
-
 /* ---- life ------------------------------------------------------------------------------------ */
-/* A name is listened at by its address; all else (numbers, interfaces, "*") stays as it is.  A host's own name is often
- * loopback in its own /etc/hosts, as in Debian's, which no other host reaches: then it is all addresses. */
-static void address_of(const char *host, char *text, size_t size)
-{
-    struct in_addr number;
-    const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
-    struct addrinfo *found;
-    snprintf(text, size, "%s", host);
-    if (inet_pton(AF_INET, host, &number) == 1 || strpbrk(host, "*:[")) return;
-    if (getaddrinfo(host, NULL, &hints, &found) != 0) return;
-    number = ((struct sockaddr_in *)(void *)found->ai_addr)->sin_addr;
-    freeaddrinfo(found);
-    inet_ntop(AF_INET, &number, text, (socklen_t)size);
-    if (strncmp(text, "127.", 4) == 0 && !guard_is_loopback(host)) snprintf(text, size, "*");
-}
-
 static const char *host_of(const scheduler_settings *settings)
 {
     return settings->host[0] ? settings->host : "127.0.0.1";
@@ -256,7 +227,7 @@ static const char *host_of(const scheduler_settings *settings)
 static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pen_error *why)
 {
     char address[CONFIG_TEXT_BYTES + 32], host[CONFIG_TEXT_BYTES];
-    address_of(host_of(settings), host, sizeof host);
+    listen_address_of(host_of(settings), host, sizeof host);
     tcp_address_format(host, (uint32_t)settings->port, address, sizeof address);
     const guard_options who   = {.encryption  = settings->encryption,
                                  .secret_file = settings->secret_file,
@@ -282,14 +253,9 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
 
 static void introduce(scheduler *s, const char *master)
 {
-    const char *port = strrchr(transport_address(s->transport), ':');
-    char address[CONFIG_TEXT_BYTES + 32], host[256] = "";
-    if (strstr(master, "://"))
-        snprintf(address, sizeof address, "%s", strstr(master, "://") + 3);
-    else
-        snprintf(address, sizeof address, "%s%s", master, port ? port : "");
-    if (gethostname(host, sizeof host - 1) != 0 || !host[0])
-        snprintf(host, sizeof host, "%.255s", master);
+    char address[CONFIG_TEXT_BYTES + 32], host[256];
+    listen_address_dial(master, transport_address(s->transport), address, sizeof address);
+    listen_address_host(master, host, sizeof host);
     scheduler_core_introduce(s->core, address, host);
 }
 
@@ -324,7 +290,7 @@ static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_e
     if (!(s->loop = loop_create(why))) return why ? why->status : PEN_NO_MEMORY;
 
     char name[256];
-    const char *master = master_of(host_of(settings), name, sizeof name);
+    const char *master = listen_address_master(host_of(settings), name, sizeof name);
     pen_status status  = make_core(s, settings, master, why);
     if (status != PEN_OK) return status;
     status = listen_at(s, settings, why);

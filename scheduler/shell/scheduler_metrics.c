@@ -3,6 +3,7 @@
  * Labels are bounded: role and rank of members, states and phases, shards, and at most so many names that programs gave
  * to pen_metric().
  */
+#include "proto/status_json.h"
 #include "scheduler/core/core_state.h"
 #include "scheduler/shell/scheduler_http.h"
 
@@ -72,11 +73,6 @@ static bool is_counted(const wire_member_status *m)
     return (m->member.role == PEN_WORKER || m->member.role == PEN_SERVER) && m->member.rank >= 0;
 }
 
-static const char *role_of(int32_t role)
-{
-    return role == PEN_WORKER ? "worker" : "server";
-}
-
 static uint32_t count(const writer *w, int32_t role, const char *state)
 {
     uint32_t n = 0;
@@ -94,7 +90,7 @@ static void write_counts(writer *w)
     for (int r = 0; r < 2; r++)
         for (member_state s = 0; s < MEMBER_STATE_COUNT; s++) {
             char labels[METRICS_LABELS_BYTES] = "";
-            metrics_label(labels, "role", role_of(roles[r]));
+            metrics_label(labels, "role", status_role_name(roles[r]));
             metrics_label(labels, "state", member_state_name(s));
             metrics_sample(&w->page, labels, count(w, roles[r], member_state_name(s)));
         }
@@ -124,7 +120,7 @@ static void label_member(char labels[METRICS_LABELS_BYTES], const wire_member_st
     char rank[16];
     labels[0] = '\0';
     snprintf(rank, sizeof rank, "%d", m->member.rank);
-    metrics_label(labels, "role", role_of(m->member.role));
+    metrics_label(labels, "role", status_role_name(m->member.role));
     metrics_label(labels, "rank", rank);
 }
 

@@ -208,16 +208,12 @@ static void report(scheduler_core *core, const settled *out)
     const double took    = (double)(core->out.now_ms - c->begun_ms) / 1e3;
     char line[400];
     if (c->lost)
-        snprintf(line, sizeof line,
-                 "%s; other servers took over %u shard%s in %.3f s (epoch %" PRIu64 ")", c->cause,
-                 out->n_moved, out->n_moved == 1 ? "" : "s", took, core->epoch.number);
+        snprintf(line, sizeof line, "%s; other servers took over %s in %.3f s (epoch %" PRIu64 ")",
+                 c->cause, MANY(out->n_moved, "shard"), took, core->epoch.number);
     else
-        snprintf(line, sizeof line,
-                 "%s: epoch %" PRIu64 " with %u worker%s and %u server%s, %.3f s", c->cause,
-                 core->epoch.number, core->epoch.record.u.epoch.n_workers,
-                 core->epoch.record.u.epoch.n_workers == 1 ? "" : "s",
-                 core->epoch.record.u.epoch.n_servers,
-                 core->epoch.record.u.epoch.n_servers == 1 ? "" : "s", took);
+        snprintf(line, sizeof line, "%s: epoch %" PRIu64 " with %s and %s, %.3f s", c->cause,
+                 core->epoch.number, MANY(core->epoch.record.u.epoch.n_workers, "worker"),
+                 MANY(core->epoch.record.u.epoch.n_servers, "server"), took);
     if (c->lost || core->epoch.record.u.epoch.members_changed)
         core_announce(&core->out, line);
     else
@@ -263,7 +259,7 @@ static void decide(scheduler_core *core)
 void core_epoch_advance(scheduler_core *core)
 {
     core_change *c = &core->epoch.change;
-    if (!core_may_change(core)) return;
+    if (!(c->is_wanted || c->is_open) || !core_may_change(core)) return;
     if (c->is_wanted && !c->is_open && c->due_ms <= core->out.now_ms) open_change(core);
     if (c->is_open && all_sealed(core)) decide(core);
 }
@@ -351,5 +347,5 @@ void core_epoch_tick(scheduler_core *core)
 uint64_t core_epoch_next_ms(const scheduler_core *core)
 {
     const core_change *c = &core->epoch.change;
-    return core_may_change(core) && (c->is_open || c->is_wanted) ? c->due_ms : UINT64_MAX;
+    return (c->is_open || c->is_wanted) && core_may_change(core) ? c->due_ms : UINT64_MAX;
 }

@@ -1,6 +1,7 @@
 /* core_join.c - HELLO, WELCOME, EPOCH: who takes which seat, and when all are taken. */
 #include "scheduler/core/core_state.h"
 #include "scheduler/core/membership/machines.h"
+#include "proto/status_json.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -52,9 +53,8 @@ void core_join_begin(scheduler_core *core)
     }
     core->job.phase       = PHASE_REGISTERING;
     core->reports.will_ms = core->out.now_ms;
-    core_log(&core->out, LOG_INFO, "job '%s': %u worker%s and %u server%s are here", core->job.name,
-             core->members.roster.workers.n, core->members.roster.workers.n == 1 ? "" : "s",
-             core->job.n_servers, core->job.n_servers == 1 ? "" : "s");
+    core_log(&core->out, LOG_INFO, "job '%s': %s and %s are here", core->job.name,
+             MANY(core->members.roster.workers.n, "worker"), MANY(core->job.n_servers, "server"));
     core_epoch_begin(core);
 }
 
@@ -104,7 +104,7 @@ static pen_status refuse_taken(scheduler_core *core, const seat *s, uint32_t pee
                                const wire_control *c, pen_error *why)
 {
     const int rank   = (int)s->rank;
-    const char *role = sentence_role(s->role);
+    const char *role = status_role_name(s->role);
     if (core->job.has_verdict) {
         core_send_peer(&core->out, peer,
                        &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->job.verdict});
@@ -163,7 +163,7 @@ static pen_status sit_down(scheduler_core *core, seat *s, uint32_t peer, const w
     const bool is_late = !is_same && !is_free(core, s) && core_may_sit(core, s);
     if (is_late && c->from) /* one of those who sat there before, and were declared dead */
         return why_set(why, PEN_NOT_A_MEMBER, "%s %d (%s) was removed from the job",
-                       sentence_role(s->role), (int)s->rank, text_of(c->u.hello.host));
+                       status_role_name(s->role), (int)s->rank, text_of(c->u.hello.host));
     if (!is_same && !is_free(core, s) && !is_late)
         return may_have_died(core, s, c) ? PEN_OK : refuse_taken(core, s, peer, c, why);
     if (is_late) seat_vacate(s);
@@ -189,7 +189,7 @@ static void settle_servers(scheduler_core *core, uint32_t n)
     for (uint32_t i = n; i < servers->n; i++)
         if (servers->at[i]->is_bound)
             core_refuse(&core->out, servers->at[i]->peer, PEN_MISMATCH,
-                        "the job has %u server%s and this is one more", n, n == 1 ? "" : "s");
+                        "the job has %s and this is one more", MANY(n, "server"));
     roster_shrink(&core->members.roster, servers, n);
 }
 
@@ -198,7 +198,7 @@ static pen_status grow(seat_list *list, int32_t role, uint32_t n, pen_error *why
     const pen_status status = roster_grow(list, role, n);
     return status == PEN_OK ? status
                             : why_set(why, status, "the scheduler has no memory for %u %ss", n,
-                                      sentence_role(role));
+                                      status_role_name(role));
 }
 
 /* A worker that trains with servers and a job without, or the other way round. */
@@ -265,9 +265,8 @@ static pen_status hello_worker(scheduler_core *core, uint32_t peer, const wire_c
     const uint32_t world  = core->members.roster.workers.n;
     const bool may_differ = core_is_elastic(core) && core->job.phase == PHASE_TRAINING;
     if ((uint32_t)c->u.hello.world_size != world && !may_differ)
-        return why_set(why, PEN_MISMATCH,
-                       "worker %d (%s) has a world size of %d, the job has %u worker%s", rank, host,
-                       (int)c->u.hello.world_size, world, world == 1 ? "" : "s");
+        return why_set(why, PEN_MISMATCH, "worker %d (%s) has a world size of %d, the job has %s",
+                       rank, host, (int)c->u.hello.world_size, MANY(world, "worker"));
     seat *s = roster_find(&core->members.roster, PEN_WORKER, rank);
     if (!s) s = later_seat(core, rank);
     if (!s)
@@ -334,7 +333,7 @@ static pen_status hello_guest(scheduler_core *core, uint32_t peer, const wire_co
     seat *s = roster_guest(&core->members.roster, c->u.hello.role, c->u.hello.nonce);
     if (!s || seat_describe(s, c) != PEN_OK)
         return why_set(why, PEN_NO_MEMORY, "the scheduler has no room for another %s",
-                       sentence_role(c->u.hello.role));
+                       status_role_name(c->u.hello.role));
     if (!s->incarnation) number(core, s, c);
     s->last_seen_ms = core->out.now_ms;
     roster_bind(&core->members.roster, s, peer);

@@ -1,5 +1,6 @@
 /* core_leave.c - goodbyes, and what launchers saw of processes that ended. */
 #include "scheduler/core/core_state.h"
+#include "proto/status_json.h"
 #include <string.h>
 
 /* ---- goodbyes -------------------------------------------------------------------------------- */
@@ -63,7 +64,8 @@ static void describe_exit(const wire_control *c, char *text, size_t size)
 static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, const char *how)
 {
     pen_error why;
-    why_set(&why, PEN_PEER_LOST, "%s %d %s before it joined", sentence_role(role), (int)rank, how);
+    why_set(&why, PEN_PEER_LOST, "%s %d %s before it joined", status_role_name(role), (int)rank,
+            how);
     why_culprit(&why, role, rank, -1, NULL);
     core_verdict(core, &why);
 }
@@ -115,9 +117,8 @@ void core_pass_by(scheduler_core *core)
  * be free for it. */
 static member_event event_of_exit(const scheduler_core *core, const seat *s)
 {
-    const bool is_awaited = s->role == PEN_WORKER && s->state == MEMBER_LEFT &&
-                            core->job.n_servers && core->job.phase == PHASE_TRAINING &&
-                            core->job.settings.on_worker_loss == LOSS_WAIT;
+    const bool is_awaited = s->role == PEN_WORKER && s->state == MEMBER_LEFT && core_waits(core) &&
+                            core->job.phase == PHASE_TRAINING;
     return is_awaited ? MEMBER_EVENT_LOST : MEMBER_EVENT_EXITED;
 }
 
@@ -141,7 +142,7 @@ void core_exited(scheduler_core *core, const wire_control *message)
 
     if (!s || s->state == MEMBER_ABSENT) {
         if (!in_order && core->job.phase == PHASE_TRAINING && core->job.n_servers)
-            core_log(&core->out, LOG_WARNING, "%s %d %s before it joined", sentence_role(role),
+            core_log(&core->out, LOG_WARNING, "%s %d %s before it joined", status_role_name(role),
                      (int)rank, how);
         else if (!in_order)
             fail_before_join(core, role, rank, how);

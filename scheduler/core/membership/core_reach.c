@@ -143,11 +143,10 @@ static void describe(const core_gap *gap, uint32_t n, const core_gap *named, pen
 /* Where the job can do without it, who came later goes alone. */
 static bool is_newcomer(const scheduler_core *core, const seat *s)
 {
-    const bool waits = core->job.settings.on_worker_loss == LOSS_WAIT && core->job.n_servers > 0;
     if (core->job.phase != PHASE_TRAINING) return false;
     if (s->role == PEN_SERVER) return core_is_late(core, s) || s->has_come_back;
     return core_is_late(core, s) ||
-           ((s->has_come_back || s->begin_step >= 0) && (waits || core_goes_on(core)));
+           ((s->has_come_back || s->begin_step >= 0) && (core_waits(core) || core_goes_on(core)));
 }
 
 static void turn_away(scheduler_core *core, seat *s, const pen_error *why)

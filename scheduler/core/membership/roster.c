@@ -1,4 +1,6 @@
 #include "scheduler/core/membership/roster.h"
+#include "common/base/list.h"
+#include "common/base/vec.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,12 +44,9 @@ void roster_fini(roster *self)
 pen_status roster_grow(seat_list *list, int32_t role, uint32_t n)
 {
     if (n <= list->n) return PEN_OK;
-    seat **at = realloc(list->at, n * sizeof(seat *));
-    if (!at) return PEN_NO_MEMORY;
-
-    list->at = at;
+    if (!VEC_ROOM(list->at, list->capacity, n)) return PEN_NO_MEMORY;
     for (; list->n < n; list->n++)
-        if (!(at[list->n] = seat_new(role, (int32_t)list->n))) return PEN_NO_MEMORY;
+        if (!(list->at[list->n] = seat_new(role, (int32_t)list->n))) return PEN_NO_MEMORY;
     return PEN_OK;
 }
 
@@ -69,16 +68,11 @@ seat *roster_find(const roster *self, int32_t role, int32_t rank)
     return list->at[rank];
 }
 
-static seat **bucket(roster *self, uint32_t peer)
-{
-    return &self->by_peer[peer % ROSTER_BUCKETS];
-}
-
 seat *roster_at_peer(const roster *self, uint32_t peer)
 {
-    seat *s = self->by_peer[peer % ROSTER_BUCKETS];
-    while (s && s->peer != peer) s = s->next_by_peer;
-    return s;
+    LIST_EACH(s, self->by_peer[peer % ROSTER_BUCKETS])
+        if (s->peer == peer) return s;
+    return NULL;
 }
 
 seat *roster_guest(roster *self, int32_t role, uint64_t nonce)
@@ -109,9 +103,7 @@ void roster_dismiss(roster *self, seat *guest)
 void roster_unbind(roster *self, seat *s)
 {
     if (!s->is_bound) return;
-    seat **link = bucket(self, s->peer);
-    while (*link != s) link = &(*link)->next_by_peer;
-    *link       = s->next_by_peer;
+    LIST_REMOVE(self->by_peer[s->peer % ROSTER_BUCKETS], s);
     s->is_bound = false;
 }
 
@@ -121,12 +113,9 @@ void roster_bind(roster *self, seat *s, uint32_t peer)
     if (other == s) return;
     if (other) roster_unbind(self, other);
     roster_unbind(self, s);
-
-    seat **head     = bucket(self, peer);
-    s->peer         = peer;
-    s->is_bound     = true;
-    s->next_by_peer = *head;
-    *head           = s;
+    s->peer     = peer;
+    s->is_bound = true;
+    LIST_PREPEND(self->by_peer[peer % ROSTER_BUCKETS], s);
 }
 
 seat *roster_next(const roster *self, uint32_t *cursor)
@@ -178,11 +167,9 @@ void seat_vacate(seat *s)
 
 pen_status seat_seal(seat *s, const wire_control *sealed)
 {
-    const uint32_t n          = sealed->u.sealed.n_reports;
-    wire_sealed_report *again = realloc(s->report, (n + 1) * sizeof *again);
-    if (!again) return PEN_NO_MEMORY;
-    if (n) memcpy(again, sealed->u.sealed.report, n * sizeof *again);
-    s->report    = again;
+    const uint32_t n = sealed->u.sealed.n_reports;
+    if (!VEC_ROOM(s->report, s->reports_capacity, n)) return PEN_NO_MEMORY;
+    if (n) memcpy(s->report, sealed->u.sealed.report, n * sizeof *s->report);
     s->n_reports = n;
     s->is_sealed = true;
     return PEN_OK;

@@ -33,7 +33,7 @@ struct seat {
 
     bool is_bound; /* `peer` is its connection */
     uint32_t peer;
-    seat *next_by_peer; /* of the roster */
+    seat *next, *prev; /* of those in one bucket of the roster */
 
     uint64_t nonce, incarnation; /* of who sits, or sat last, in it; 0 = nobody yet */
     int32_t pid;
@@ -87,12 +87,14 @@ struct seat {
     bool holds_state; /* it is sealed when an epoch ends, and says where it stands */
     bool is_sealed;   /* it has said so in the epoch change that is open */
     uint32_t n_reports;
+    size_t reports_capacity;
     wire_sealed_report *report;
 };
 
 typedef struct {
     seat **at;
     uint32_t n;
+    size_t capacity;
 } seat_list;
 
 enum { ROSTER_BUCKETS = 1024 };

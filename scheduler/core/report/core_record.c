@@ -19,17 +19,11 @@ static void answer_for(core_reports *self, const core_out *out, const seat *s, u
                        uint64_t id)
 {
     char text[SENTENCE_SEAT_BYTES + 32];
-    const bool is_dead = s->state == MEMBER_DEAD;
-    snprintf(text, sizeof text, "%s %s", SEAT_NAME(s),
-             is_dead                     ? "is gone"
-             : s->state == MEMBER_LEFT   ? "has left the job"
-             : s->state == MEMBER_ABSENT ? "has not joined"
-                                         : "is not connected");
     wire_control c    = {.kind = WIRE_RECORD};
     c.u.record.id     = id;
     c.u.record.asker  = asker;
     c.u.record.rank   = s->rank;
-    c.u.record.status = is_dead ? PEN_PEER_LOST : PEN_NOT_FOUND;
+    c.u.record.status = sentence_absent(text, sizeof text, s);
     c.u.record.text   = text;
     pass_on(self, out, &c);
 }

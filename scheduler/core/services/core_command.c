@@ -6,6 +6,7 @@
  */
 #include "scheduler/core/services/core_services.h"
 #include "scheduler/core/sentence.h"
+#include "proto/status_json.h"
 #include <stdio.h>
 
 static void answer(const core_out *out, const seat *asker, uint64_t id, const seat *instead_of,
@@ -28,12 +29,8 @@ static void pass_on(const core_out *out, const seat *asker, const seat *to, wire
         core_send(out, to, c);
         return;
     }
-    const bool is_dead = to->state == MEMBER_DEAD;
-    snprintf(text, sizeof text, "%s %s", SEAT_NAME(to),
-             is_dead                      ? "is gone"
-             : to->state == MEMBER_ABSENT ? "has not joined"
-                                          : "has left the job");
-    answer(out, asker, c->u.command.id, to, is_dead ? PEN_PEER_LOST : PEN_NOT_FOUND, text);
+    const pen_status status = sentence_absent(text, sizeof text, to);
+    answer(out, asker, c->u.command.id, to, status, text);
 }
 
 void core_command(const core_out *out, const seat *s, const wire_control *message)
@@ -60,8 +57,8 @@ void core_command(const core_out *out, const seat *s, const wire_control *messag
     if (rank < 0 || one != NULL) return;
 
     const seat nobody = {.role = role, .rank = rank};
-    snprintf(text, sizeof text, "there is no %s %d; the job has %u", sentence_role(role), (int)rank,
-             list->n);
+    snprintf(text, sizeof text, "there is no %s %d; the job has %u", status_role_name(role),
+             (int)rank, list->n);
     answer(out, s, id, &nobody, PEN_NOT_FOUND, text);
 }
 

@@ -64,6 +64,7 @@ typedef struct {
     uint32_t n;
     int32_t *rank;   /* [n]; when it is over: the survivors */
     bool *has_asked; /* [n] until it is over */
+    size_t ranks_capacity, asked_capacity;
 } core_shrink;
 
 typedef struct {

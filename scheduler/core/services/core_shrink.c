@@ -6,6 +6,8 @@
  * and given again to who asks again; of the oldest that are over, the oldest makes room.
  */
 #include "scheduler/core/services/core_services.h"
+#include "common/base/hash.h"
+#include "common/base/vec.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,12 +44,8 @@ static wire_control shrunk_message(const core_shrink *a)
 /* The same group of the same survivors has the same number, another one another; never 0. */
 static uint64_t number_of(const core_shrink *a)
 {
-    uint64_t hash = 14695981039346656037u ^ a->group;
-    for (uint32_t i = 0; i < a->n; i++) hash = (hash ^ (uint32_t)a->rank[i]) * 1099511628211u;
-    hash ^= hash >> 32;
-    hash *= 0x9e3779b97f4a7c15u;
-    hash ^= hash >> 29;
-    return hash ? hash : 1;
+    const uint64_t both[] = {a->group, hash_bytes(a->rank, a->n * sizeof *a->rank)};
+    return hash_bytes(both, sizeof both);
 }
 
 static bool is_waited_for(const core_out *out, const core_shrink *a, uint32_t i)
@@ -125,20 +123,10 @@ static core_shrink *make_room(core_shrinks *self)
     return oldest;
 }
 
-static core_shrink *begin(core_shrinks *self, const wire_control *c)
+static core_shrink *begin(core_shrinks *self, uint64_t group)
 {
-    core_shrink *a   = make_room(self);
-    const uint32_t n = c->u.shrink.n_ranks;
-    if (!a) return NULL;
-    *a           = (core_shrink){.is_used = true, .group = c->u.shrink.group, .n = n};
-    a->serial    = ++self->serial;
-    a->rank      = malloc(n * sizeof *a->rank);
-    a->has_asked = calloc(n, sizeof *a->has_asked);
-    if (!a->rank || !a->has_asked) {
-        forget(a);
-        return NULL;
-    }
-    memcpy(a->rank, c->u.shrink.rank, n * sizeof *a->rank);
+    core_shrink *a = make_room(self);
+    if (a) *a = (core_shrink){.is_used = true, .group = group, .serial = ++self->serial};
     return a;
 }
 
@@ -153,11 +141,8 @@ static bool is_listed(const core_shrink *a, int32_t rank)
 static bool merge(core_shrink *a, const wire_control *c)
 {
     const size_t n = (size_t)a->n + c->u.shrink.n_ranks;
-    int32_t *rank  = realloc(a->rank, n * sizeof *rank);
-    if (rank) a->rank = rank;
-    bool *has_asked = realloc(a->has_asked, n * sizeof *has_asked);
-    if (has_asked) a->has_asked = has_asked;
-    if (!rank || !has_asked) return false;
+    if (!VEC_ROOM(a->rank, a->ranks_capacity, n) || !VEC_ROOM(a->has_asked, a->asked_capacity, n))
+        return false;
     for (uint32_t i = 0; i < c->u.shrink.n_ranks; i++) {
         if (is_listed(a, c->u.shrink.rank[i])) continue;
         a->has_asked[a->n] = false;
@@ -188,9 +173,11 @@ void core_shrink_ask(core_shrinks *self, const core_out *out, const seat *s,
         return;
     }
     core_shrink *a = find(self, group);
-    if (!a) a = begin(self, message);
-    if (a && (a->is_over || merge(a, message)))
+    if (!a) a = begin(self, group);
+    if (a && (a->is_over || merge(a, message))) {
         take(out, s, a);
-    else
-        refuse(out, s, group, PEN_NO_MEMORY, "the scheduler has no room for another agreement");
+        return;
+    }
+    if (a && a->n == 0) forget(a);
+    refuse(out, s, group, PEN_NO_MEMORY, "the scheduler has no room for another agreement");
 }

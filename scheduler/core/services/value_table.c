@@ -1,21 +1,19 @@
 #include "scheduler/core/services/value_table.h"
+#include "common/base/hash.h"
 #include "common/base/why.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKETS = 4096 };
-
-typedef struct entry entry;
-struct entry {
-    entry *next;
+typedef struct {
+    UT_hash_handle hh;
     size_t size;
     uint8_t *data; /* OWNED, never NULL */
     char key[];
-};
+} entry;
 
 struct value_table {
     size_t bytes, bytes_max;
-    entry *bucket[BUCKETS];
+    entry *all; /* by key */
 };
 
 value_table *value_table_create(size_t bytes_max)
@@ -28,41 +26,35 @@ value_table *value_table_create(size_t bytes_max)
 void value_table_destroy(value_table *table)
 {
     if (!table) return;
-    for (int i = 0; i < BUCKETS; i++) {
-        while (table->bucket[i]) {
-            entry *e         = table->bucket[i];
-            table->bucket[i] = e->next;
-            free(e->data);
-            free(e);
-        }
+    entry *e, *next;
+    HASH_ITER(hh, table->all, e, next) {
+        HASH_DELETE(hh, table->all, e);
+        free(e->data);
+        free(e);
     }
     free(table);
 }
 
-static entry **place_of(const value_table *table, const char *key)
-{
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (const char *c = key; *c; c++) hash = (hash ^ (uint8_t)*c) * 1099511628211u;
-    return (entry **)&table->bucket[hash % BUCKETS];
-}
-
 static entry *find(const value_table *table, const char *key)
 {
-    entry *e = *place_of(table, key);
-    while (e && strcmp(e->key, key) != 0) e = e->next;
+    entry *e;
+    HASH_FIND_STR(table->all, key, e);
     return e;
 }
 
-static entry *add_entry(value_table *table, const char *key, uint8_t *data, size_t size)
+/* Without a value.  NULL: no memory. */
+static entry *add_entry(value_table *table, const char *key)
 {
     const size_t length = strlen(key) + 1;
-    entry *e            = malloc(sizeof *e + length);
+    entry *e            = calloc(1, sizeof *e + length);
     if (!e) return NULL;
-    entry **place = place_of(table, key);
-    *e            = (entry){.next = *place, .size = size, .data = data};
     memcpy(e->key, key, length);
-    *place = e;
-    table->bytes += sizeof *e + length + size;
+    HASH_ADD_STR(table->all, key, e);
+    if (!e->hh.tbl) {
+        free(e);
+        return NULL;
+    }
+    table->bytes += sizeof *e + length;
     return e;
 }
 
@@ -90,7 +82,7 @@ pen_status value_table_set(value_table *table, const char *key, const void *data
     const pen_status status = check_room(table, e, key, size, why);
     if (status != PEN_OK) return status;
     uint8_t *copy = malloc(size + 1);
-    if (!copy || (!e && !(e = add_entry(table, key, NULL, 0)))) {
+    if (!copy || (!e && !(e = add_entry(table, key)))) {
         free(copy);
         return why_set(why, PEN_NO_MEMORY, "no memory for the %zu bytes of '%.200s'", size, key);
     }
@@ -129,6 +121,5 @@ void value_table_each(const value_table *table,
                       void (*fn)(void *user, const char *key, const void *data, size_t size),
                       void *user)
 {
-    for (int i = 0; i < BUCKETS; i++)
-        for (const entry *e = table->bucket[i]; e; e = e->next) fn(user, e->key, e->data, e->size);
+    for (const entry *e = table->all; e; e = e->hh.next) fn(user, e->key, e->data, e->size);
 }
