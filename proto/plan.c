@@ -114,29 +114,29 @@ static bool needs_whole(const wire_model *model, const wire_tensor *t)
 static pen_status check_tensor(const wire_model *model, const wire_tensor *t, pen_error *why)
 {
     if (plan_dtype_bytes(t->dtype) == 0)
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' has no element type that can be stored",
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' has no element type that servers can store",
                        t->name);
     if (plan_tensor_elements(t) == 0)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "'%s' cannot be cut: its dimensions must be at least 1, at most 8 of them, "
-                       "and at most %" PRIu64 " elements together",
+                       "invalid shape of '%s': expected at most 8 dimensions, each at least 1, and "
+                       "at most %" PRIu64 " elements",
                        t->name, PLAN_ELEMENTS_MAX);
     if (t->group >= model->n_groups && (model->n_groups > 0 || t->group > 0))
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is of parameter group %u, but there are %u",
-                       t->name, t->group, model->n_groups);
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "invalid parameter group %u of '%s': the model has %u", t->group, t->name,
+                       model->n_groups);
     return PEN_OK;
 }
 
 static pen_status check_model(const wire_model *model, uint64_t *elements, pen_error *why)
 {
     if (model->n_tensors == 0)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "there is nothing to train: no tensor was registered");
+        return why_set(why, PEN_INVALID_ARGUMENT, "nothing to train: no tensor was registered");
     for (uint32_t g = 0; g < model->n_groups; g++) {
         const optim_ops *ops;
         if (!find_rule(&model->group[g], &ops))
             return why_set(why, PEN_INVALID_ARGUMENT,
-                           "parameter group '%s' wants '%.64s': no such update rule",
+                           "parameter group '%s' has unknown update rule '%.64s'",
                            model->group[g].name, model->group[g].optim);
     }
     for (uint32_t t = 0; t < model->n_tensors; t++) {
@@ -145,7 +145,7 @@ static pen_status check_model(const wire_model *model, uint64_t *elements, pen_e
         *elements += plan_tensor_elements(&model->tensor[t]); /* two of at most 2^40 */
         if (*elements > PLAN_ELEMENTS_MAX)
             return why_set(why, PEN_INVALID_ARGUMENT,
-                           "the model has more than %" PRIu64 " elements; '%s' is one too many",
+                           "the model has more than %" PRIu64 " elements; '%s' exceeds that",
                            PLAN_ELEMENTS_MAX, model->tensor[t].name);
     }
     return PEN_OK;
@@ -299,12 +299,12 @@ static pen_status cut(plan *p, const wire_model *model, pen_error *why)
     p->chunk_elements = chunk_elements(elements);
     p->first_chunk    = calloc((size_t)model->n_tensors + 1, sizeof *p->first_chunk);
     if (p->first_chunk == NULL)
-        return why_set(why, PEN_NO_MEMORY, "no memory to cut %u tensors", model->n_tensors);
+        return why_set(why, PEN_NO_MEMORY, "no memory to partition %u tensors", model->n_tensors);
     status = count_chunks(p, model, why);
     if (status != PEN_OK) return status;
     p->chunk = calloc(p->n_chunks, sizeof *p->chunk);
     if (p->chunk == NULL)
-        return why_set(why, PEN_NO_MEMORY, "no memory to cut %u chunks", p->n_chunks);
+        return why_set(why, PEN_NO_MEMORY, "no memory to partition %u chunks", p->n_chunks);
     for (uint32_t t = 0; t < p->n_tensors; t++) {
         const wire_tensor *tensor = &model->tensor[t];
         cut_tensor(p, t, tensor, is_decided(model, tensor));
@@ -315,7 +315,7 @@ static pen_status cut(plan *p, const wire_model *model, pen_error *why)
 pen_status plan_create(const wire_model *model, plan **p, pen_error *why)
 {
     plan *made = calloc(1, sizeof *made);
-    if (made == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to cut the model");
+    if (made == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to partition the model");
     pen_status status = cut(made, model, why);
     if (status != PEN_OK) {
         plan_destroy(made);

@@ -153,9 +153,8 @@ static pen_status compare_counts(const sides *s, const wire_model *a, const wire
         const char *surplus =
             more->tensor[a->n_tensors < b->n_tensors ? a->n_tensors : b->n_tensors].name;
         why_set(s->why, PEN_MISMATCH,
-                "rank %d (%s) registers %u tensors and rank %d (%s) %u, '%s' being the first that "
-                "is missing; "
-                "all ranks must register the same",
+                "rank %d (%s) registers %u tensors and rank %d (%s) %u, and '%s' is the first that "
+                "is missing; all ranks must register the same",
                 s->rank[0], s->host[0], a->n_tensors, s->rank[1], s->host[1], b->n_tensors,
                 surplus);
         why_culprit(s->why, PEN_WORKER, s->rank[0], -1, surplus);

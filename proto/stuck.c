@@ -218,7 +218,7 @@ void stuck_print(const stuck *self, FILE *out)
             if (is_member(self, at, i)) print_rank(self, at, i, out);
         print_missing(self, at, out);
     }
-    if (self->n_groups == 0) fprintf(out, "nobody has made a collective call\n");
+    if (self->n_groups == 0) fprintf(out, "no collective call yet\n");
     for (uint32_t i = 0; i < self->n_workers; i++) {
         const worker *w = &self->worker[i];
         if (!w->has_answered)

@@ -171,9 +171,8 @@ static pen_status check_prefix(const uint8_t *head, size_t size, int plane, pen_
                        "not a message of Penstock: it starts with %02x%02x%02x%02x", head[0],
                        head[1], head[2], head[3]);
     if (p.version != WIRE_VERSION)
-        return why_set(why, PEN_CORRUPT,
-                       "version %u of the wire is not understood (this is version %d)", p.version,
-                       WIRE_VERSION);
+        return why_set(why, PEN_CORRUPT, "unsupported wire version %u; this is version %d",
+                       p.version, WIRE_VERSION);
     if (p.plane != plane)
         return why_set(why, PEN_CORRUPT, "a message of plane %u (%s) came to the %s plane", p.plane,
                        plane_name(p.plane), plane_name(plane));
@@ -182,7 +181,7 @@ static pen_status check_prefix(const uint8_t *head, size_t size, int plane, pen_
                        length, size - WIRE_PREFIX_BYTES);
     uint32_t crc = crc32c(0, head + WIRE_PREFIX_BYTES, size - WIRE_PREFIX_BYTES);
     if (crc != p.crc)
-        return why_set(why, PEN_CORRUPT, "the checksum of the head is %08x and should be %08x", crc,
+        return why_set(why, PEN_CORRUPT, "the checksum of the head is %08x, expected %08x", crc,
                        p.crc);
     return PEN_OK;
 }
@@ -201,7 +200,7 @@ pen_status wire_unpack(const void *head, size_t size, int plane,
         return why_set(why, PEN_NO_MEMORY,
                        "a head of %zu bytes needs more than the %zu bytes there are to decode it",
                        size, arena->bytes_max);
-    return why_set(why, PEN_CORRUPT, "the head is no %s message", plane_name(plane));
+    return why_set(why, PEN_CORRUPT, "the head is not a %s message", plane_name(plane));
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ static pen_status check(const wire_data *d, pen_status blame, pen_error *why)
         return why_set(why, blame, "%d is not a kind of message of the data plane", (int)d->kind);
     const char *kind = wire_kind_name((int)d->kind);
     if (d->rank < -1 || d->rank >= WIRE_ITEMS_MAX)
-        return why_set(why, blame, "%s names rank %d, which cannot be", kind, d->rank);
+        return why_set(why, blame, "%s has invalid rank %d", kind, d->rank);
     if (d->payload_bytes > WIRE_PAYLOAD_BYTES_MAX)
         return why_set(why, blame,
                        "%s announces a payload of %" PRIu64 " bytes, over the limit of %" PRIu64,

@@ -9,10 +9,9 @@
 static pen_status check_entry(const wire_entry *e, pen_status blame, pen_error *why)
 {
     if ((int)e->what < WIRE_ENTRY_FIRST || (int)e->what >= WIRE_ENTRY_END)
-        return why_set(why, blame, "LOG has an entry of kind %d, which does not exist",
-                       (int)e->what);
+        return why_set(why, blame, "LOG has an entry of unknown kind %d", (int)e->what);
     if (e->rank < -1 || e->rank >= WIRE_ITEMS_MAX)
-        return why_set(why, blame, "LOG names rank %d, which cannot be", e->rank);
+        return why_set(why, blame, "LOG has invalid rank %d", e->rank);
     if (e->n_numbers > WIRE_ITEMS_MAX || e->inputs.n_rates > WIRE_ITEMS_MAX)
         return why_set(why, blame, "LOG has a list of more than %d entries", WIRE_ITEMS_MAX);
     if (!wire_are_scalars(&e->inputs.scalars) || !wire_are_scalars(&e->record.scalars))

@@ -19,7 +19,7 @@ static pen_status check_show(const wire_show *s, pen_status blame, pen_error *wh
         return why_set(why, blame, "kind %u, operation %u, type %u is not a collective", s->kind,
                        s->op, s->dtype);
     if (s->root < 0 || s->root >= WIRE_ITEMS_MAX)
-        return why_set(why, blame, "a call has root %d, which cannot be", s->root);
+        return why_set(why, blame, "a call has invalid root %d", s->root);
     return PEN_OK;
 }
 
@@ -29,8 +29,7 @@ static pen_status check(const wire_peer *p, pen_status blame, pen_error *why)
         return why_set(why, blame, "%d is not a kind of message of the peer plane", (int)p->kind);
     const char *kind = wire_kind_name((int)p->kind);
     if (p->rank < 0 || p->rank >= WIRE_ITEMS_MAX || p->lane >= WIRE_LANES_MAX)
-        return why_set(why, blame, "%s is from rank %d, lane %u, which cannot be", kind, p->rank,
-                       p->lane);
+        return why_set(why, blame, "%s has invalid rank %d or lane %u", kind, p->rank, p->lane);
     if (p->payload_bytes > WIRE_PAYLOAD_BYTES_MAX)
         return why_set(why, blame,
                        "%s announces a payload of %" PRIu64 " bytes, over the limit of %" PRIu64,
@@ -38,13 +37,13 @@ static pen_status check(const wire_peer *p, pen_status blame, pen_error *why)
     const bool is_piece = p->kind == WIRE_PART || p->kind == WIRE_SECTION;
     if (is_piece && (p->payload_bytes > p->total || p->offset > p->total - p->payload_bytes))
         return why_set(why, blame,
-                       "%s puts %" PRIu64 " bytes at %" PRIu64 ", behind the end at %" PRIu64, kind,
+                       "%s puts %" PRIu64 " bytes at %" PRIu64 ", past the end at %" PRIu64, kind,
                        p->payload_bytes, p->offset, p->total);
     if (p->dtype > PEN_F8E5M2)
-        return why_set(why, blame, "%s has elements of type %u, which is none", kind, p->dtype);
+        return why_set(why, blame, "%s has unknown element type %u", kind, p->dtype);
     if (!is_label(p->label) || (p->has_show && !is_label(p->show.label)))
         return why_set(why, blame, "%s has a label of %d bytes or more", kind, WIRE_LABEL_MAX);
-    if (p->kind == WIRE_SHOW && !p->has_show) return why_set(why, blame, "%s shows no call", kind);
+    if (p->kind == WIRE_SHOW && !p->has_show) return why_set(why, blame, "%s has no call", kind);
     return p->has_show ? check_show(&p->show, blame, why) : PEN_OK;
 }
 

@@ -247,7 +247,7 @@ static pen_status join_scheduler(launcher *l, pen_error *why)
         if (status == PEN_UNREACHABLE && now - begun >= patience)
             return why_set(why, PEN_UNREACHABLE,
                            "machine 0 has not answered at %s for %.3g s; `penstock doctor "
-                           "--master-addr %s` tests the way",
+                           "--master-addr %s` tests the connection",
                            at, (double)(now - begun) / 1000, l->options.master_addr);
         read_signals(l, now);
     }

@@ -25,7 +25,7 @@ static pen_status check_settings(const scheduler_settings *settings, pen_error *
         return why_set(why, PEN_BAD_SETTING, "workers_max=%u is less than world_size=%u",
                        (unsigned)settings->workers_max, (unsigned)settings->world_size);
     if (most && settings->workers_min > most)
-        return why_set(why, PEN_BAD_SETTING, "workers_min=%u is more than the %u workers there are",
+        return why_set(why, PEN_BAD_SETTING, "workers_min=%u exceeds the number of workers, %u",
                        (unsigned)settings->workers_min, (unsigned)most);
     const uint32_t servers = positive(settings->servers);
     return servers > 0 ? core_check_kind(settings, servers, why) : PEN_OK;
@@ -37,7 +37,7 @@ pen_status scheduler_core_create(const scheduler_settings *settings, uint64_t te
 {
     if (check_settings(settings, why) != PEN_OK) return PEN_BAD_SETTING;
     scheduler_core *made = calloc(1, sizeof *made);
-    if (!made) return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
+    if (!made) return why_set(why, PEN_NO_MEMORY, "no memory to start the scheduler");
 
     made->job.settings              = *settings;
     made->out.actions               = *actions;
@@ -255,8 +255,7 @@ static void forgive_pause(scheduler_core *core)
     if (!promised || core->out.now_ms < promised || core->out.now_ms - promised <= slack) return;
 
     ROSTER_EACH(s, &core->members.roster) s->last_seen_ms = s->down_ms = core->out.now_ms;
-    core_log(&core->out, LOG_WARNING,
-             "the scheduler itself was held up for %s; nobody is blamed for it",
+    core_log(&core->out, LOG_WARNING, "the scheduler was paused for %s; all leases are renewed",
              SPAN_NAME(core->out.now_ms - promised));
 }
 
@@ -335,7 +334,7 @@ static void lose_silent(scheduler_core *core)
         if (lost_ms(core, s) > core->out.now_ms) continue;
         core_lose(core, s, MEMBER_EVENT_LOST,
                   s->state == MEMBER_AWAY ? "its connection broke and did not come back"
-                                          : "nothing was heard of it for a whole lease");
+                                          : "no message came from it for a whole lease");
         follow(core);
     }
 }

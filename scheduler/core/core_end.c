@@ -7,7 +7,7 @@ static void turn_away_the_late(scheduler_core *core)
     SEAT_EACH(s, &core->members.roster.workers) {
         if (core_is_late(core, s))
             core_refuse(&core->out, s->peer, PEN_NOT_A_MEMBER,
-                        "%s comes too late: all workers of the job have left it", SEAT_NAME(s));
+                        "%s comes too late: all workers have left the job", SEAT_NAME(s));
     }
 }
 

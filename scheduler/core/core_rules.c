@@ -90,20 +90,19 @@ bool core_waits(const scheduler_core *core)
 static pen_status check_without_servers(const scheduler_settings *settings, pen_error *why)
 {
     if (settings->on_worker_loss == LOSS_WAIT)
-        return why_set(
-            why, PEN_BAD_SETTING,
-            "on_worker_loss=wait needs servers: they keep the model for who comes back; add "
-            "--servers, or say 'fail' or 'continue'");
-    if (settings->replicas > 0)
         return why_set(why, PEN_BAD_SETTING,
-                       "replicas=%u are copies on servers, and the job has none; add --servers",
-                       (unsigned)settings->replicas);
-    if (settings->workers_max > 0)
+                       "on_worker_loss=wait needs servers, which keep the model for a worker that "
+                       "comes back; add --servers, or set 'fail' or 'continue'");
+    if (settings->replicas > 0)
         return why_set(
             why, PEN_BAD_SETTING,
-            "workers that come while the job trains need servers, which have the model for "
-            "them; add --servers, or leave out workers_max=%u",
-            (unsigned)settings->workers_max);
+            "replicas=%u needs servers to hold the copies, and the job has none; add --servers",
+            (unsigned)settings->replicas);
+    if (settings->workers_max > 0)
+        return why_set(why, PEN_BAD_SETTING,
+                       "workers_max=%u needs servers, which give the model to workers that join "
+                       "later; add --servers, or leave out workers_max",
+                       (unsigned)settings->workers_max);
     return PEN_OK;
 }
 
@@ -112,9 +111,7 @@ pen_status core_check_kind(const scheduler_settings *settings, uint32_t n_server
     const uint64_t most = settings->servers_max > n_servers ? settings->servers_max : n_servers;
     if (!n_servers) return check_without_servers(settings, why);
     if (settings->replicas < most) return PEN_OK;
-    return why_set(
-        why, PEN_BAD_SETTING,
-        "replicas=%u needs at least %u servers, for copies lie on different ones; the job "
-        "has %u",
-        (unsigned)settings->replicas, (unsigned)settings->replicas + 1, (unsigned)most);
+    return why_set(why, PEN_BAD_SETTING,
+                   "replicas=%u needs at least %u servers, one for each copy; the job has %u",
+                   (unsigned)settings->replicas, (unsigned)settings->replicas + 1, (unsigned)most);
 }

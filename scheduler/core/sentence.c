@@ -111,7 +111,7 @@ static void add_left(sentence *text, const seat *s)
     if (s->step >= 0)
         sentence_add(text, "left in the middle of step %" PRId64, s->step);
     else
-        sentence_add(text, "left before pen_commit() had ended");
+        sentence_add(text, "left before pen_commit() returned");
 }
 
 void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now_ms, pen_error *why)
@@ -161,7 +161,7 @@ void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_er
     if (silence->from)
         sentence_add(&text, "; %.120s cannot reach it at %.100s: %.95s", SEAT_NAME(silence->from),
                      without_scheme(silence->address), silence->words);
-    sentence_add(&text, "; `penstock doctor --master-addr %.100s` on %.64s tests the way",
+    sentence_add(&text, "; `penstock doctor --master-addr %.100s` on %.64s tests the connection",
                  silence->master, s->host);
     memcpy(why->text, text.text, sizeof why->text);
 }
@@ -183,10 +183,9 @@ void sentence_scheduler_gone(const char *address, const char *host, const seat *
                              pen_error *why)
 {
     sentence text = {0};
-    sentence_add(&text,
-                 "the scheduler at %.100s is gone: it ran on %.100s, and when it last spoke to all "
-                 "the job was",
-                 address, host);
+    sentence_add(
+        &text, "the scheduler at %.100s is gone: it ran on %.100s; at its last message the job was",
+        address, host);
     if (ahead == NULL)
         sentence_add(&text, " before its first step");
     else
@@ -203,13 +202,13 @@ static void add_remedy(sentence *text, const sentence_gap *g)
 {
     const bool is_name = strstr(g->words, "resolve") != NULL;
     if (strstr(g->words, "secret") || strstr(g->words, "encrypt") || strstr(g->words, " key ")) {
-        sentence_add(text, "; start all with the same secret and the same encryption");
+        sentence_add(text, "; use the same secret and the same encryption everywhere");
         return;
     }
-    sentence_add(text, is_name ? "; make it known on both hosts"
+    sentence_add(text, is_name ? "; make the name known on both hosts"
                                : "; open the TCP ports between these hosts");
     if (g->to->role == PEN_SERVER)
-        sentence_add(text, ", or start server %d with --host ADDRESS, one that all hosts reach",
+        sentence_add(text, ", or start server %d with a --host ADDRESS that all hosts reach",
                      (int)g->to->rank);
 }
 
@@ -326,8 +325,8 @@ void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms
     add_list(&text, &r->workers, "Ended without joining", has_passed);
     if (servers || !r->workers.n)
         add_list(&text, &r->servers, workers ? "Servers" : "Joined", has_joined);
-    sentence_add(&text, "  `penstock doctor --master-addr %.100s` on %s tests the way", master,
-                 workers + servers == 1 ? "its host" : "their hosts");
+    sentence_add(&text, "  `penstock doctor --master-addr %.100s` on %s tests the connection",
+                 master, workers + servers == 1 ? "its host" : "their hosts");
 
     why_set(why, PEN_TIMED_OUT, "%s", text.text);
     if (workers)
@@ -341,7 +340,7 @@ void sentence_alive(sentence *text, const seat *s, const char *subject, uint64_t
 {
     char span[SENTENCE_SPAN_BYTES];
     if (s->state == MEMBER_AWAY) {
-        sentence_add(text, "%s connection is down since %s",
+        sentence_add(text, "%s connection has been down for %s",
                      strcmp(subject, "It") ? subject : "Its",
                      sentence_span(span, now_ms - s->down_ms));
         return;
@@ -352,8 +351,8 @@ void sentence_alive(sentence *text, const seat *s, const char *subject, uint64_t
     }
     sentence_span(span, s->call_ms + (now_ms - s->beat_ms));
     if (is_after(s->call))
-        sentence_add(text, "%s is alive: in user code since %s, last call %s", subject, span,
+        sentence_add(text, "%s is alive: in user code for %s, last call %s", subject, span,
                      s->call + 6);
     else
-        sentence_add(text, "%s is alive: in %s since %s", subject, s->call, span);
+        sentence_add(text, "%s is alive: in %s for %s", subject, s->call, span);
 }

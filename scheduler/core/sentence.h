@@ -48,7 +48,7 @@ void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors,
 
 /* What is added where a member of another host is gone because nothing was heard of it: " by the scheduler at
  * node0:29500; worker 0 (a) cannot reach it at 10.0.0.7:4711: no answer, timed out; `penstock doctor --master-addr node0`
- * on b tests the way". */
+ * on b tests the connection". */
 typedef struct {
     const char *scheduler, *host, *master; /* "node0:29500", where it runs, and its address alone */
     const seat *from; /* who says that it cannot reach it either; NULL: nobody does */
@@ -57,7 +57,7 @@ typedef struct {
 
 void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_error *why);
 
-/* "worker 1 (b) is gone before the job began; last seen 10.0 s ago by the scheduler at node0:29500; ... on b tests the way;
+/* "worker 1 (b) is gone before the job began; last seen 10.0 s ago by the scheduler at node0:29500; ... on b tests the connection;
  * the job waits 290 s for it to come back". */
 void sentence_missed(const seat *s, const sentence_silence *silence, uint64_t waits_ms,
                      uint64_t now_ms, pen_error *why);
@@ -76,15 +76,15 @@ typedef struct {
 } sentence_gap;
 
 /* UNREACHABLE: "worker 1 (b) cannot reach server 0 (a) at 10.0.0.7:4711: connection refused; open the TCP ports between these
- * hosts, or start server 0 with --host ADDRESS, one that all hosts reach".  The culprit is the common end, or `to`. */
+ * hosts, or start server 0 with a --host ADDRESS that all hosts reach".  The culprit is the common end, or `to`. */
 void sentence_unreached(const sentence_gap *gap, pen_error *why);
 
 /* TIMED_OUT: "1 of 4 workers has not joined after 300 s: rank 3.  Joined: 0 (a) 1 (a) 2 (b).
- * `penstock doctor --master-addr a` on its host tests the way".  n_servers 0: not known yet. */
+ * `penstock doctor --master-addr a` on its host tests the connection".  n_servers 0: not known yet. */
 void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms,
                          const char *master, pen_error *why);
 
-/* "It is alive: in user code since 31 s, last call pen_metric". */
+/* "It is alive: in user code for 31 s, last call pen_metric". */
 void sentence_alive(sentence *text, const seat *s, const char *subject, uint64_t now_ms);
 
 #endif

@@ -74,7 +74,7 @@ static void send_all(void *user, const uint32_t *peers, uint32_t n, const wire_c
     note_epoch(s, message);
     if (message->kind == WIRE_BEAT_ACK) told.u.beat_ack.clock_ns = trace_wall_ns();
     if (wire_control_encode(&told, &s->out, &why) != PEN_OK) {
-        log_error("%s could not be written: %s", wire_kind_name((int)message->kind), why.text);
+        log_error("cannot encode %s: %s", wire_kind_name((int)message->kind), why.text);
         return;
     }
     for (uint32_t i = 0; i < n; i++)
@@ -160,11 +160,11 @@ static void take_message(scheduler *s, const transport_event *event)
     else if (wire_control_decode(event->head, event->head_size, s->arena, &message, &why) != PEN_OK)
         refuse_message(s, event->peer, why.text);
     else if (!is_its_own(s, event->peer, &message))
-        refuse_message(s, event->peer, "it holds the key of another role or rank than it says");
+        refuse_message(s, event->peer, "its key is of another role or rank than it claims");
     else if (may_speak(s, event->peer, &message))
         hear(s, event->peer, &message);
     else
-        refuse_message(s, event->peer, "it asks too often");
+        refuse_message(s, event->peer, "it sends too many messages");
 }
 
 static void take_event(scheduler *s, transport_event *event)
@@ -286,7 +286,7 @@ static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_e
 {
     if (files_check(why) != PEN_OK) return PEN_BAD_SETTING;
     if (!(s->arena = wire_arena_create(ARENA_BYTES)))
-        return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
+        return why_set(why, PEN_NO_MEMORY, "no memory to start the scheduler");
     if (!(s->loop = loop_create(why))) return why ? why->status : PEN_NO_MEMORY;
 
     char name[256];
@@ -305,7 +305,7 @@ static pen_status set_up(scheduler *s, const scheduler_settings *settings, pen_e
 pen_status scheduler_open(const scheduler_settings *settings, scheduler **s, pen_error *why)
 {
     scheduler *made = calloc(1, sizeof *made);
-    if (!made) return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory to start");
+    if (!made) return why_set(why, PEN_NO_MEMORY, "no memory to start the scheduler");
     pen_status status = PEN_OK;
     if (settings->trace[0])
         status =
@@ -411,7 +411,8 @@ pen_status scheduler_start(const scheduler_settings *settings, scheduler **s, pe
     const int error = pthread_create(&made->thread, NULL, run_thread, made);
     if (error) {
         scheduler_close(made);
-        return why_set(why, PEN_NO_MEMORY, "no thread for the scheduler: %s", strerror(error));
+        return why_set(why, PEN_NO_MEMORY, "cannot start the scheduler's thread: %s",
+                       strerror(error));
     }
     *s = made;
     return PEN_OK;

@@ -97,7 +97,7 @@ static void unanswered(void *user, pen_error *why)
     why_set(why, PEN_UNREACHABLE,
             "the scheduler at %s has not answered for %.3g s; start it there, or set its address "
             "with --master-addr and --master-port; `penstock doctor --master-addr %.200s` tests "
-            "the way",
+            "the connection",
             s->member.scheduler, (double)s->settings.init_timeout_ms / 1000,
             s->settings.master_addr);
 }
@@ -144,7 +144,7 @@ static void watch_the_way(server *s, uint64_t now)
     char who[300], whom[340], remedy[400];
     snprintf(who, sizeof who, "server %d (%.255s)", s->rank, s->host);
     snprintf(whom, sizeof whom, "the scheduler at %s", s->member.scheduler);
-    snprintf(remedy, sizeof remedy, "`penstock doctor --master-addr %.300s` tests the way",
+    snprintf(remedy, sizeof remedy, "`penstock doctor --master-addr %.300s` tests the connection",
              s->settings.master_addr);
     lifeline_watch(s->scheduler, membership_silence_ms(&s->member, now), s->member.setup.lease_ms,
                    who, whom, remedy, now);

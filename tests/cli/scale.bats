@@ -28,8 +28,8 @@ says() {
     says 1 "penstock: the job has a fixed number of workers; start it with --nproc-per-node MIN:MAX" scale --workers 2
     says 1 "penstock: the job has 1 .. 1 servers, not 2; start it with --servers MIN:MAX for more" scale --servers 2
     says 1 "penstock: server 0 is the only one; start another first (penstock scale --servers 2)" drain 0
-    says 1 "penstock: there is no server 4 in the job" drain 4
-    says 0 "the job shall have 1 worker and 1 server" scale --servers 1
+    says 1 "penstock: the job has no server 4" drain 4
+    says 0 "the job's target is 1 worker and 1 server" scale --servers 1
     kill "$launcher"
     wait_for_end 8
     nothing_is_left
@@ -38,7 +38,7 @@ says() {
 @test "a job without servers says that they are what is missing" {
     start alone --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
-    says 1 "penstock: the job has no servers, and without them workers cannot come and go" scale --workers 1
+    says 1 "penstock: the job has no servers, so its number of workers is fixed" scale --workers 1
     kill "$launcher"
     wait_for_end 8
     nothing_is_left

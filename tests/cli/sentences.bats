@@ -209,7 +209,7 @@ settings_of() {
 
 @test "a server without a scheduler says what it waits for and at the end what to do; a stopped scheduler says so once" {
     says 1 "penstock: waiting for the scheduler at 127.0.0.1:1, up to 1.2 s
-penstock: the scheduler at 127.0.0.1:1 has not answered for 1.2 s; start it there, or set its address with --master-addr and --master-port; \`penstock doctor --master-addr 127.0.0.1\` tests the way" \
+penstock: the scheduler at 127.0.0.1:1 has not answered for 1.2 s; start it there, or set its address with --master-addr and --master-port; \`penstock doctor --master-addr 127.0.0.1\` tests the connection" \
         server --master-port 1 --init-timeout-ms 1200
     listen
     kill -INT "$listener"
@@ -300,7 +300,7 @@ rank() {
     wait
     local sentence="1 of 4 workers has not joined after 2 s: rank 3.  Joined: 0 ($host) 1 ($host) 2 ($host)."
     for r in 0 1 2; do
-        is_text "stepper: $sentence  \`penstock doctor --master-addr 127.0.0.1\` on its host tests the way" <"$tmp/rank$r"
+        is_text "stepper: $sentence  \`penstock doctor --master-addr 127.0.0.1\` on its host tests the connection" <"$tmp/rank$r"
     done
     nothing_is_left
 }

@@ -57,7 +57,7 @@ are_as_alone() {
     begin_on node0 run0 "$penstock" run --encryption clear --job mine --nnodes 2 --node-rank 0 --master-addr node0 sleep 20
     begin_on node1 run1 "$penstock" run --encryption clear --job yours --nnodes 2 --node-rank 1 --master-addr node0 touch "$tmp/started"
     ends run1 1 10
-    is_text "penstock: the scheduler at node0 runs the job 'mine', not 'yours'; leave out --job, or say --job mine (PENSTOCK_JOB)" \
+    is_text "penstock: the scheduler at node0 runs the job 'mine', not 'yours'; leave out --job, or set --job mine (PENSTOCK_JOB)" \
         < <(grep -vE 'waiting for machine 0|encryption=clear' "$tmp/run1.err")
     [ ! -e "$tmp/started" ]
     kill "$run0_pid"
@@ -74,7 +74,7 @@ are_as_alone() {
     ends run1 130 10
     grep -qx 'penstock: waiting for machine 0 (scheduler at 10.79.0.1:29500)' "$tmp/run1.err"
     ends run0 1 20
-    grep -qE '^penstock: 1 of 2 workers has not joined after 1(\.[0-9])? s: rank 1\.  Ended without joining: 0\.  .penstock doctor --master-addr node1. on its host tests the way$' "$tmp/run0.err"
+    grep -qE '^penstock: 1 of 2 workers has not joined after 1(\.[0-9])? s: rank 1\.  Ended without joining: 0\.  .penstock doctor --master-addr node1. on its host tests the connection$' "$tmp/run0.err"
     hosts_stop
 }
 
@@ -179,7 +179,7 @@ addresses_are() {
     begin_on node0 run1 "$penstock" run --encryption clear --nnodes 2 --node-rank 1 --master-addr node --init-timeout-ms 2000 true
     ends run1 1 20
     grep -qx "penstock: waiting for machine 0 (scheduler at node:29500); this name is loopback here: set --master-addr to its address" "$tmp/run1.err"
-    grep -qE "^penstock: machine 0 has not answered at node:29500 for [0-9.]+ s; .penstock doctor --master-addr node. tests the way$" "$tmp/run1.err"
+    grep -qE "^penstock: machine 0 has not answered at node:29500 for [0-9.]+ s; .penstock doctor --master-addr node. tests the connection$" "$tmp/run1.err"
     hosts_stop
 }
 

@@ -58,13 +58,13 @@ soon() { [ "$took_ms" -lt 20000 ]; }
     go early --servers 1 -- 40 1 0 early
     [ "$code" -ne 0 ]
     soon
-    grep -q 'worker 1 ([^)]*) left before pen_commit() had ended' "$tmp/early.err"
+    grep -q 'worker 1 ([^)]*) left before pen_commit() returned' "$tmp/early.err"
     nothing_is_left
 }
 
 @test "wait: who sits in a collective with a worker that died is told at once, which one, where, and what to do instead" {
     go meets --servers 2 --on-worker-loss wait --max-restarts 1 -- 40 1 12 kill meet
-    [ "$(grep -cE '^\[[02]\] worker 1 .* is gone in step [0-9]+, .*; training waits for another in its place, and a collective cannot: a loss is summed with the step by pen_step_scalar' "$tmp/meets.err")" -eq 2 ]
+    [ "$(grep -cE '^\[[02]\] worker 1 .* is gone in step [0-9]+, .*; training waits for a replacement, a collective cannot; sum a loss with pen_step_scalar' "$tmp/meets.err")" -eq 2 ]
     [ "$code" -eq 0 ] # all were started again
     soon
     nothing_is_left

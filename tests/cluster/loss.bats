@@ -73,7 +73,7 @@ three_went_on() {
         0:crash_at=8 2:crash_at=8 >"$tmp/all.out" 2>"$tmp/all.err" || code=$?
     cat "$tmp/all.err"
     [ "$code" -eq 139 ]
-    grep -q '^  verdict  all workers are gone; the first: worker 1 ' "$tmp/all.err"
+    grep -q '^  verdict  all workers are gone; the first one lost: worker 1 ' "$tmp/all.err"
     grep -q '^  rule     on_worker_loss=continue$' "$tmp/all.err"
     nothing_is_left
 }
@@ -90,7 +90,7 @@ three_went_on() {
 @test "who waits too long for a rank is told where that rank is" {
     survive hung --deadline-ms 2500 -- 1 hang 20
     cat "$tmp/hung.err"
-    grep -q "rank 1.*; it is alive: in user code since .* s, last call pen_all_reduce" "$tmp/hung.err"
+    grep -q "rank 1.*; it is alive: in user code for .* s, last call pen_all_reduce" "$tmp/hung.err"
     nothing_is_left
 }
 

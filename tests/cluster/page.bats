@@ -36,8 +36,8 @@ get() {
     grep -qE '^\[\{"t":[0-9.]+,"step":-?[0-9]+,"push":' "$tmp/body"
     get /status
     grep -qE '"shard_bytes":\[[0-9]+,[0-9]+\]' "$tmp/body"
-    grep -qE '"events":\[\{"number":1,"at_s":[0-9.]+,"level":"info","text":"[^"]+ has come"' "$tmp/body"
-    grep -q "\"text\":\"server 1 ($host) takes part\"" "$tmp/body"
+    grep -qE '"events":\[\{"number":1,"at_s":[0-9.]+,"level":"info","text":"[^"]+ has connected"' "$tmp/body"
+    grep -q "\"text\":\"server 1 ($host) is active\"" "$tmp/body"
     grep -q "\"scheduler\":{\"host\":\"$host\"," "$tmp/body"
     for _ in $(seq 50); do
         get /stuck

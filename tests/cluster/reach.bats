@@ -123,7 +123,7 @@ says() { # LIMIT_MS PROCESS PATTERN: within so long of the cut
 }
 
 cut_off_says() { # PROCESS WHO PORT: the machine that is cut off names itself and the scheduler
-    says 10000 "$1" "$2 \(node3\) cannot reach the scheduler at node2:$3: $why; \`penstock doctor --master-addr node2\` tests the way"
+    says 10000 "$1" "$2 \(node3\) cannot reach the scheduler at node2:$3: $why; \`penstock doctor --master-addr node2\` tests the connection"
 }
 
 all_end() { # NAME...
@@ -134,8 +134,8 @@ all_end() { # NAME...
 at='\[?[0-9a-f.:]+\]?:[0-9]+'
 why='(no answer, timed out|no route to host|network is unreachable)'
 remedy='open the TCP ports between these hosts'
-tests_the_way='`penstock doctor --master-addr node2` on node3 tests the way'
-host_remedy="$remedy, or start server [01] with --host ADDRESS, one that all hosts reach"
+tests_the_way='`penstock doctor --master-addr node2` on node3 tests the connection'
+host_remedy="$remedy, or start server [01] with a --host ADDRESS that all hosts reach"
 
 # ---- scenes ----------------------------------------------------------------------------------------------------------
 @test "before the first step one sentence says who cannot reach whom: workers, copies, several, a wrong address; over IPv6" {

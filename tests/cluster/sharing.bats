@@ -64,7 +64,7 @@ rank 1: local 0 of 1, node 1 of 2, sum 2" ]
     for r in 0 1; do by_hand "$r" 2 env LOCAL_RANK=0 "$programs/places"; done
     for r in 0 1; do ends "hand$r" 1 30; done
     for r in 0 1; do
-        grep -qx "worker 0 ($host) and worker 1 ($host) are on one node and both say LOCAL_RANK 0; give each its own, or set LOCAL_RANK for none" "$tmp/$r.err"
+        grep -qx "worker 0 ($host) and worker 1 ($host) are on one node and both have LOCAL_RANK 0; set a different one for each, or none at all" "$tmp/$r.err"
     done
 }
 

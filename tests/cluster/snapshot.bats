@@ -68,7 +68,7 @@ killed_in_the_middle() {
     code=0
     train asked --servers 1 --nproc-per-node 2 --store "$tmp/store" -- "${example[@]}" || code=$?
     [ "$code" = 1 ]
-    grep -qE "^penstock: store $tmp/store holds a snapshot of step [0-9]+; say --resume to go on from it or --fresh to begin anew$" "$tmp/asked.err"
+    grep -qE "^penstock: store $tmp/store holds a snapshot of step [0-9]+; use --resume to continue from it or --fresh to start over$" "$tmp/asked.err"
     train whole --servers 2 --nproc-per-node 2 -- "${example[@]}"
     train fresh --servers 1 --nproc-per-node 2 --store "$tmp/store" --fresh -- "${example[@]}"
     [ "$(wc -l <"$tmp/fresh.loss")" = 120 ]
@@ -81,7 +81,7 @@ killed_in_the_middle() {
     code=0
     train none --servers 1 --nproc-per-node 1 --store "$tmp/store" --resume -- --steps 5 || code=$?
     [ "$code" = 1 ]
-    grep -qE "^penstock: --resume found no snapshot in store $tmp/store of server 0 \($host\); say --fresh to begin anew$" "$tmp/none.err"
+    grep -qE "^penstock: --resume found no snapshot in store $tmp/store of server 0 \($host\); use --fresh to start over$" "$tmp/none.err"
     nothing_is_left
 }
 

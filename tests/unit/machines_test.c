@@ -78,29 +78,27 @@ static void what_a_launcher_says_in_full_stays(void **state)
 static void what_contradicts_itself_is_a_sentence(void **state)
 {
     (void)state;
-    assert_string_equal(
-        PLACE("a 0 -1 -1", "a 0 -1 -1"),
-        "worker 0 (a) and worker 1 (a) are on one node and both say LOCAL_RANK 0; give each its "
-        "own, or set LOCAL_RANK for none");
-    assert_string_equal(
-        PLACE("a 0 2 0", "b 0 2 0"),
-        "worker 0 (a) and worker 1 (b) are on one node and both say LOCAL_RANK 0; give each its "
-        "own, or set LOCAL_RANK for none");
+    assert_string_equal(PLACE("a 0 -1 -1", "a 0 -1 -1"),
+                        "worker 0 (a) and worker 1 (a) are on one node and both have LOCAL_RANK 0; "
+                        "set a different one for each, or none at all");
+    assert_string_equal(PLACE("a 0 2 0", "b 0 2 0"),
+                        "worker 0 (a) and worker 1 (b) are on one node and both have LOCAL_RANK 0; "
+                        "set a different one for each, or none at all");
     assert_string_equal(PLACE("a 0 -1 -1", "b 1 -1 -1"),
-                        "worker 1 (b) says LOCAL_RANK 1, and its node has 1 workers; local ranks "
-                        "count from 0 on each node, or set LOCAL_RANK for none");
+                        "worker 1 (b) has LOCAL_RANK 1, but its node has 1 workers; count from 0 "
+                        "on each node, or set none at all");
     assert_string_equal(PLACE("a 0 2 -1", "b 0 1 -1"),
-                        "worker 0 (a) says LOCAL_WORLD_SIZE 2, and its node has 1 workers; set it "
-                        "right on all, or for none");
+                        "worker 0 (a) has LOCAL_WORLD_SIZE 2, but its node has 1 workers; correct "
+                        "it on all, or set none at all");
     assert_string_equal(PLACE("a 0 3 -1", "a -1 -1 -1"),
-                        "worker 0 (a) says LOCAL_WORLD_SIZE 3, and its node has 2 workers; set it "
-                        "right on all, or for none");
+                        "worker 0 (a) has LOCAL_WORLD_SIZE 3, but its node has 2 workers; correct "
+                        "it on all, or set none at all");
     assert_string_equal(PLACE("a -1 -1 1", "a -1 -1 -1"),
-                        "worker 0 (a) says GROUP_RANK 1, and its machine is node 0 of the job; "
-                        "set it for all workers, or for none");
+                        "worker 0 (a) has GROUP_RANK 1, but its machine is node 0 of the job; set "
+                        "it for all workers, or for none");
     assert_string_equal(PLACE("a 2147483647 -1 -1"),
-                        "worker 0 (a) says LOCAL_RANK 2147483647, and its node has 1 workers; "
-                        "local ranks count from 0 on each node, or set LOCAL_RANK for none");
+                        "worker 0 (a) has LOCAL_RANK 2147483647, but its node has 1 workers; count "
+                        "from 0 on each node, or set none at all");
 }
 
 static void who_comes_late_takes_the_lowest_that_is_free_where_it_is(void **state)

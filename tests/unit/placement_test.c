@@ -509,7 +509,7 @@ static void without_servers_a_sealed_worker_that_says_no_step_is_no_way_to_go_on
     settled out;
     pen_error why;
     assert_int_equal(settle_workers(worker, 2, &out, &why), PEN_INTERNAL);
-    assert_string_equal(why.text, "worker 1 was sealed and has not said at which step");
+    assert_string_equal(why.text, "sealed worker 1 did not report its step");
     worker[0].is_alive = worker[1].is_alive = false;
     assert_int_equal(settle_workers(worker, 2, &out, &why), PEN_INTERNAL);
 }

@@ -238,9 +238,9 @@ static void an_answer_ends_its_own_question_once(void **state)
     assert_int_equal(w->n_ended, 1);
     assert_int_equal(say_again(w), 1); /* the other one, which all below it are done for */
     assert_int_equal(w->sent[0].u.store.done_below, 1);
-    hear(w, stored(1, PEN_MISMATCH, "'tickets' holds 5 bytes, and a counter has 8", 0));
+    hear(w, stored(1, PEN_MISMATCH, "'tickets' holds 5 bytes, a counter has 8", 0));
     assert_ptr_equal(w->token, &a);
-    assert_string_equal(w->text, "pen_store_add: 'tickets' holds 5 bytes, and a counter has 8");
+    assert_string_equal(w->text, "pen_store_add: 'tickets' holds 5 bytes, a counter has 8");
     add(w, 1, &a);
     assert_int_equal(w->sent[w->n_sent - 1].u.store.done_below, 3);
     drop_world(w);

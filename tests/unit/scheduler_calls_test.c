@@ -27,7 +27,7 @@ static void the_first_report_of_a_failed_call_is_told_to_all(void **state)
     for (uint32_t w = 0; w < WORKERS; w++) {
         assert_string_equal(must(j, w, WIRE_FAULTED)->text,
                             "rank 3 (devbox) has not entered all_reduce 'x' (call 418) after 2 s; "
-                            "it is alive: in user code since 31 s, last call pen_metric");
+                            "it is alive: in user code for 31 s, last call pen_metric");
         assert_int_equal(must(j, w, WIRE_FAULTED)->group, 1);
     }
     forget(j);
@@ -93,7 +93,7 @@ static void who_waits_long_is_told_for_whom(void **state)
     say(j, 1, c);
     assert_string_equal(must(j, 1, WIRE_NOTICE)->text,
                         "waiting 30 s for rank 0 in barrier 'epoch end' (call 212).  It is alive: "
-                        "in user code since 31 s, last call pen_metric");
+                        "in user code for 31 s, last call pen_metric");
     assert_int_equal(count(j, WIRE_NOTICE), 1);
     c.u.overdue.n_missing = 2;
     leaves(j, 0);

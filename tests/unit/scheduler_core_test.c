@@ -147,10 +147,9 @@ static void test_core_leaves_its_will_with_everybody_who_joins(void **state)
     job *j = make_job(nothing);
     scheduler_core_introduce(j->core, "10.0.0.7:29500", "devbox");
     worker_comes(j, 0, 2, 1);
-    assert_string_equal(
-        must(j, WORKER_PEER, WIRE_WILL)->text,
-        "the scheduler at 10.0.0.7:29500 is gone: it ran on devbox, and when it last "
-        "spoke to all the job was before its first step");
+    assert_string_equal(must(j, WORKER_PEER, WIRE_WILL)->text,
+                        "the scheduler at 10.0.0.7:29500 is gone: it ran on devbox; at its last "
+                        "message the job was before its first step");
     drop_job(j);
 }
 
@@ -166,9 +165,8 @@ static void test_core_tells_all_at_once_when_its_will_has_changed(void **state)
     assert_true(scheduler_core_next_ms(j->core) == j->now); /* but soon: it is the first step */
     pass(j, 2000);
     assert_int_equal(count(j, WIRE_WILL), 3);
-    assert_same_will(j,
-                     "the scheduler at a is gone: it ran on a, and when it last spoke to all the "
-                     "job was in step 418, worker 1 in pen_ready");
+    assert_same_will(j, "the scheduler at a is gone: it ran on a; at its last message the job was "
+                        "in step 418, worker 1 in pen_ready");
     assert_int_equal(must(j, WORKER_PEER, WIRE_WILL)->step, 418);
     drop_job(j);
 }

@@ -205,8 +205,8 @@ static void two_that_wait_for_each_other_end_the_job_with_both_their_names(void 
          {STUCK_1, STUCK_0, SERVER_SAYS(OWES, 1)},
          1,
          "worker 1 (devbox) waits in all_reduce 'loss' (call 6) for worker 0 (devbox), which waits "
-         "in pen_step_end of step 5 for the other's 'fc1.bias': neither can go on; a loss is "
-         "summed with the step by pen_step_scalar()",
+         "in pen_step_end of step 5 for the other's 'fc1.bias': neither can go on; sum a loss with "
+         "pen_step_scalar()",
          false},
         {"whatever the rule for a loss: nobody is dead",
          1,

@@ -70,9 +70,8 @@ static void with_fewer_workers_than_it_must_have_a_job_fails(void **state)
     scene_seals_all(r, 9);
     assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
     scene_worker_dies(r, 0);
-    assert_non_null(
-        strstr(scene_must(r, SCENE_WORKER(2), WIRE_VERDICT)->u.verdict.text,
-               "1 worker is left and the job needs 2; the first that is gone: worker 1"));
+    assert_non_null(strstr(scene_must(r, SCENE_WORKER(2), WIRE_VERDICT)->u.verdict.text,
+                           "1 worker is left and the job needs 2; the first one lost: worker 1"));
     scene_drop(r);
 }
 
@@ -298,8 +297,7 @@ static void a_worker_that_comes_while_the_last_one_leaves_is_turned_away(void **
     scene_must(r, SCENE_SERVER(0), WIRE_STOP);
     const wire_control *c = scene_must(r, SCENE_WORKER(1), WIRE_VERDICT);
     assert_int_equal(c->u.verdict.status, PEN_NOT_A_MEMBER);
-    assert_non_null(
-        strstr(c->u.verdict.text, "comes too late: all workers of the job have left it"));
+    assert_non_null(strstr(c->u.verdict.text, "comes too late: all workers have left the job"));
     assert_null(scene_last(r, SCENE_SERVER(0), WIRE_VERDICT));
     scene_drop(r);
 }
@@ -366,7 +364,7 @@ static void what_cannot_be_is_answered_with_a_sentence(void **state)
         resized(r, &c)->u.resized.text,
         "server 0 is the only one; start another first (penstock scale --servers 2)");
     c.u.drain.server = 7;
-    assert_string_equal(resized(r, &c)->u.resized.text, "there is no server 7 in the job");
+    assert_string_equal(resized(r, &c)->u.resized.text, "the job has no server 7");
     scene_drop(r);
 }
 

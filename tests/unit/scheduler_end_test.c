@@ -183,7 +183,7 @@ static void test_core_waits_for_a_machine_that_never_comes_as_long_as_for_worker
     assert_verdict(
         j, LAUNCHER_PEER, PEN_TIMED_OUT,
         "1 of 3 workers has not joined after 20 s: rank 2.  Ended without joining: 0 1.  "
-        "`penstock doctor --master-addr a` on its host tests the way");
+        "`penstock doctor --master-addr a` on its host tests the connection");
     drop_job(j);
 }
 
@@ -213,7 +213,7 @@ static void test_core_sends_who_comes_after_the_end_home(void **state)
     assert_true(server_comes(j, 1) != 0);
     must(j, SERVER_PEER + 1, WIRE_STOP);
     assert_int_equal(worker_comes(j, 0, 1, 2), 0);
-    assert_verdict(j, WORKER_PEER, PEN_WRONG_STATE, "worker 0 has come after the job was over");
+    assert_verdict(j, WORKER_PEER, PEN_WRONG_STATE, "worker 0 joined after the job had ended");
     server_leaves(j, 0);
     assert_false(j->has_ended);
     server_leaves(j, 1);

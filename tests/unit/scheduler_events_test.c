@@ -32,7 +32,7 @@ static void who_comes_and_who_dies_is_an_event_with_a_time(void **state)
     (void)state;
     scene *r                = scene_train(2, 3, "replicas=1", NULL);
     const wire_event *comes = event_with(status_of(r), "server 1 (");
-    assert_non_null(strstr(comes->text, "has come"));
+    assert_non_null(strstr(comes->text, "has connected"));
     r->now += 2500;
     scene_server_dies(r, 1);
     const wire_control *status = status_of(r);

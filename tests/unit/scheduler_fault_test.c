@@ -27,7 +27,7 @@ static void test_core_declares_a_silent_worker_dead_after_its_lease_and_not_befo
     assert_verdict(j, WORKER_PEER, PEN_PEER_LOST,
                    "worker 1 (devbox) is gone: it has not pushed 'fc1.weight' for step 418; last "
                    "seen 10.0 s ago by the scheduler at a; `penstock doctor --master-addr a` on "
-                   "devbox tests the way");
+                   "devbox tests the connection");
     drop_job(j);
 }
 
@@ -49,7 +49,7 @@ static void test_core_blames_nobody_for_its_own_pause(void **state)
     j->now += 60000;
     scheduler_core_tick(j->core, j->now);
     assert_int_equal(count(j, WIRE_ENQUIRE), 0);
-    assert_non_null(strstr(j->logged, "held up for"));
+    assert_non_null(strstr(j->logged, "was paused for"));
     live(j, 2, 1, 1, 11000);
     assert_int_equal(count(j, WIRE_ENQUIRE), 1);
     drop_job(j);

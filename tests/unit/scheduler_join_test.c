@@ -40,7 +40,8 @@ static void test_core_turns_away_servers_beyond_what_the_first_worker_says(void 
     server_comes(j, 0);
     server_comes(j, 1);
     worker_comes(j, 0, 1, 1);
-    assert_verdict(j, SERVER_PEER + 1, PEN_MISMATCH, "the job has 1 server and this is one more");
+    assert_verdict(j, SERVER_PEER + 1, PEN_MISMATCH,
+                   "the job has 1 server; this one is not needed");
     assert_int_equal(must(j, WORKER_PEER, WIRE_EPOCH)->n, 1);
     drop_job(j);
 }
@@ -77,8 +78,7 @@ static void test_core_refuses_a_rank_that_is_taken_to_that_process_alone(void **
     assert_int_equal(hello(j, 5, &c), 0);
     assert_verdict(j, 5, PEN_MISMATCH,
                    "rank 1 of the workers is taken by process 4001 on devbox; process 4001 on "
-                   "devbox needs a RANK of "
-                   "its own");
+                   "devbox needs its own RANK");
     assert_int_equal(count(j, WIRE_VERDICT), 1);
     drop_job(j);
 }
@@ -94,12 +94,12 @@ static void test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_alone(v
                    "worker 1 (devbox) has a world size of 3, the job has 2 workers");
     c = hello_of(PEN_WORKER, 2, 2, 1, 1);
     hello(j, 5, &c);
-    assert_verdict(j, 5, PEN_INVALID_ARGUMENT, "rank 2 (b) is outside the job's 0 .. 1");
+    assert_verdict(j, 5, PEN_INVALID_ARGUMENT, "rank 2 (b) is not one of the job's 0 .. 1");
     c             = hello_of(PEN_WORKER, 1, 2, 1, 1);
     c.u.hello.job = "yours";
     hello(j, 5, &c);
     assert_verdict(j, 5, PEN_BAD_SETTING,
-                   "the scheduler at a runs the job 'mine', not 'yours'; leave out --job, or say "
+                   "the scheduler at a runs the job 'mine', not 'yours'; leave out --job, or set "
                    "--job mine (PENSTOCK_JOB)");
     drop_job(j);
 }
@@ -117,9 +117,8 @@ static void test_core_refuses_sizes_that_nobody_can_have(void **state)
     job *j = make_job(nothing);
     assert_int_equal(worker_comes(j, 0, 2, -1), 0);
     assert_verdict(j, WORKER_PEER, PEN_BAD_SETTING,
-                   "worker 0 (devbox) asks for -1 servers and a job has 0 .. 1024; say how many "
-                   "with --servers, on the "
-                   "scheduler or on all workers");
+                   "worker 0 (devbox) asks for -1 servers, expected 0 .. 1024; set --servers on "
+                   "the scheduler or on all workers");
     drop_job(j);
 }
 
@@ -151,7 +150,7 @@ static void test_core_names_the_worker_that_has_not_joined(void **state)
     assert_verdict(
         j, WORKER_PEER, PEN_TIMED_OUT,
         "1 of 4 workers has not joined after 300 s: rank 3.  Joined: 0 (a) 1 (a) 2 (b).  "
-        "`penstock doctor --master-addr a` on its host tests the way");
+        "`penstock doctor --master-addr a` on its host tests the connection");
     assert_int_equal(must(j, WORKER_PEER, WIRE_VERDICT)->rank, 3);
     assert_int_equal(count(j, WIRE_VERDICT), 4);
     drop_job(j);
@@ -170,7 +169,8 @@ static void test_core_names_who_has_joined_and_is_silent_and_frees_its_seat(void
     assert_string_equal(
         must(j, LAUNCHER_PEER, WIRE_NOTICE)->text,
         "worker 1 (devbox) is gone before the job began; last seen 10.0 s ago by the scheduler at "
-        "a; `penstock doctor --master-addr a` on devbox tests the way; the job waits 290 s for it "
+        "a; `penstock doctor --master-addr a` on devbox tests the connection; the job waits 290 s "
+        "for it "
         "to come back");
     wait_joining(j, 1, 0, 30000);
     assert_int_equal(count(j, WIRE_NOTICE), 1);
@@ -213,7 +213,7 @@ static void test_core_names_the_servers_that_have_not_joined(void **state)
     wait_joining(j, 1, 1, 300000);
     assert_verdict(j, WORKER_PEER, PEN_TIMED_OUT,
                    "2 of 3 servers have not joined after 300 s: servers 1 2.  Joined: 0 (devbox).  "
-                   "`penstock doctor --master-addr a` on their hosts tests the way");
+                   "`penstock doctor --master-addr a` on their hosts tests the connection");
     drop_job(j);
 }
 
@@ -226,7 +226,7 @@ static void test_core_cuts_a_list_of_missing_ranks_that_would_not_fit(void **sta
     const char *text = must(j, WORKER_PEER, WIRE_VERDICT)->text;
     assert_non_null(strstr(text, "1999 of 2000 workers have not joined"));
     assert_non_null(strstr(text, " more"));
-    assert_non_null(strstr(text, "on their hosts tests the way"));
+    assert_non_null(strstr(text, "on their hosts tests the connection"));
     drop_job(j);
 }
 
@@ -261,11 +261,10 @@ static void test_core_refuses_settings_that_no_job_can_have(void **state)
         const char *set[4], *text;
     } cases[] = {
         {{"servers=1", "replicas=1", NULL},
-         "replicas=1 needs at least 2 servers, for copies lie on different ones; the job has 1"},
+         "replicas=1 needs at least 2 servers, one for each copy; the job has 1"},
         {{"servers=3", "servers_max=2", NULL}, "servers_max=2 is less than servers=3"},
         {{"world_size=3", "workers_max=2", NULL}, "workers_max=2 is less than world_size=3"},
-        {{"world_size=3", "workers_min=4", NULL},
-         "workers_min=4 is more than the 3 workers there are"},
+        {{"world_size=3", "workers_min=4", NULL}, "workers_min=4 exceeds the number of workers, 3"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         scheduler_settings settings;
@@ -286,13 +285,14 @@ static void test_core_turns_workers_without_servers_away_where_only_servers_can_
 {
     (void)state;
     const char *const cases[][2] = {
-        {"on_worker_loss=wait", "on_worker_loss=wait needs servers: they keep the model for who "
-                                "comes back; add --servers, or "
-                                "say 'fail' or 'continue'"},
-        {"replicas=1", "replicas=1 are copies on servers, and the job has none; add --servers"},
+        {"on_worker_loss=wait",
+         "on_worker_loss=wait needs servers, which keep the model for a worker that comes back; "
+         "add --servers, or set 'fail' or 'continue'"},
+        {"replicas=1",
+         "replicas=1 needs servers to hold the copies, and the job has none; add --servers"},
         {"workers_max=3",
-         "workers that come while the job trains need servers, which have the model "
-         "for them; add --servers, or leave out workers_max=3"},
+         "workers_max=3 needs servers, which give the model to workers that join later; "
+         "add --servers, or leave out workers_max"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         job *j = make_job((const char *const[]){cases[i][0], NULL});

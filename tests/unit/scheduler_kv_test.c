@@ -71,7 +71,7 @@ static void a_value_that_is_no_counter_is_not_added_to(void **state)
     stores(j, 0, 1, WIRE_STORE_SET, "k", "three", 0);
     stores(j, 0, 2, WIRE_STORE_ADD, "k", NULL, 1);
     assert_int_equal(must(j, 0, WIRE_STORED)->status, PEN_MISMATCH);
-    assert_string_equal(must(j, 0, WIRE_STORED)->text, "'k' holds 5 bytes, and a counter has 8");
+    assert_string_equal(must(j, 0, WIRE_STORED)->text, "'k' holds 5 bytes, a counter has 8");
     drop_job(j);
 }
 

@@ -34,13 +34,13 @@ static void who_wants_servers_where_there_are_none_is_turned_away(void **state)
     server.u.hello.nonce = 99;
     give(j, 50, 0, server);
     assert_string_equal(must(j, 50, WIRE_VERDICT)->text,
-                        "a server on devbox is one more than the 0 of the job");
+                        "a server on devbox is not needed: the job has 0");
     drop_job(j);
 
     j = make_job((const char *const[]){"servers=2", NULL});
     give(j, 1, 0, hello_of(PEN_WORKER, 1, 0));
     assert_string_equal(must(j, 1, WIRE_VERDICT)->text,
-                        "worker 1 (devbox) wants no servers and the job has 2; set "
+                        "worker 1 (devbox) expects no servers, and the job has 2; set "
                         "PENSTOCK_SERVERS=2 there too");
     drop_job(j);
 }
@@ -105,9 +105,10 @@ static void the_death_of_the_last_worker_ends_the_job_and_the_first_is_the_cause
     dies(j, 2);
     for (int32_t w = 0; w < WORKERS; w++) dies(j, w);
     assert_int_equal(must(j, LAUNCHER_PEER, WIRE_VERDICT)->rank, 2);
-    assert_string_equal(must(j, LAUNCHER_PEER, WIRE_VERDICT)->text,
-                        "all workers are gone; the first: worker 2 (devbox) is gone before its "
-                        "first step; last seen 0.0 s ago");
+    assert_string_equal(
+        must(j, LAUNCHER_PEER, WIRE_VERDICT)->text,
+        "all workers are gone; the first one lost: worker 2 (devbox) is gone before its "
+        "first step; last seen 0.0 s ago");
     drop_job(j);
 }
 

@@ -113,8 +113,8 @@ static void test_core_asks_what_to_do_with_snapshots_that_are_there(void **state
     const int64_t a[] = {1200};
     job *j            = with_snapshots(a, 1, NULL, 0, NULL);
     assert_verdict(j, WORKER_PEER, PEN_BAD_SETTING,
-                   "store /data/0 holds a snapshot of step 1200; say --resume to go on from it or "
-                   "--fresh to begin anew");
+                   "store /data/0 holds a snapshot of step 1200; use --resume to continue from it "
+                   "or --fresh to start over");
     drop_job(j);
 }
 
@@ -133,14 +133,13 @@ static void test_core_says_which_store_has_nothing_to_resume_from(void **state)
     const int64_t a[] = {1200}, b[] = {1100};
     job *j = with_snapshots(a, 1, NULL, 0, "resume");
     assert_verdict(j, WORKER_PEER, PEN_NOT_FOUND,
-                   "--resume found no snapshot in store /data/1 of server 1 (devbox); say --fresh "
-                   "to begin anew");
+                   "--resume found no snapshot in store /data/1 of server 1 (devbox); use --fresh "
+                   "to start over");
     drop_job(j);
     j = with_snapshots(a, 1, b, 1, "resume");
     assert_verdict(j, WORKER_PEER, PEN_NOT_FOUND,
                    "--resume found no snapshot that all 2 servers have: the newest in store "
-                   "/data/0 is of step 1200; "
-                   "say --fresh to begin anew");
+                   "/data/0 is of step 1200; use --fresh to start over");
     drop_job(j);
 }
 
@@ -220,7 +219,7 @@ static void test_core_lets_the_oldest_go_where_a_server_has_no_room_and_asks_onc
     must(j, WORKER_PEER, WIRE_SNAPSHOT_PLEASE);
     assert_non_null(strstr(j->logged,
                            "no snapshot of step 101: server 1 (devbox): the disk is full; "
-                           "that of step 20 goes, and another is tried"));
+                           "deleting the snapshot of step 20 and trying again"));
     forget(j);
     part(j, 0, 102, PEN_OK, "");
     lacks_room(j, 1, 102, 30); /* so the disk is full of something else */

@@ -250,8 +250,8 @@ static void local_ranks_that_contradict_each_other_end_the_job_with_a_sentence(v
     const wire_control *c = scene_must(r, SCENE_WORKER(0), WIRE_VERDICT);
     assert_int_equal(c->u.verdict.status, PEN_MISMATCH);
     assert_string_equal(c->u.verdict.text,
-                        "worker 0 (devbox) and worker 1 (devbox) are on one node and both say "
-                        "LOCAL_RANK 0; give each its own, or set LOCAL_RANK for none");
+                        "worker 0 (devbox) and worker 1 (devbox) are on one node and both have "
+                        "LOCAL_RANK 0; set a different one for each, or none at all");
     assert_int_equal(scene_count(r, WIRE_EPOCH), 0);
     scene_drop(r);
 }

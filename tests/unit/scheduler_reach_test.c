@@ -35,7 +35,7 @@ static void everybody_hears_one_sentence_of_who_cannot_reach_whom(void **state)
     pass(j, 500);
     const char *said = "worker 2 (b) cannot reach server 0 (devbox) at 10.0.0.7:4711: no answer, "
                        "timed out; open the TCP ports between these hosts, or start server 0 with "
-                       "--host ADDRESS, one that all hosts reach";
+                       "a --host ADDRESS that all hosts reach";
     for (uint32_t w = 0; w < 3; w++) assert_verdict(j, WORKER_PEER + w, PEN_UNREACHABLE, said);
     assert_verdict(j, SERVER_PEER, PEN_UNREACHABLE, said);
     drop_job(j);
@@ -56,7 +56,7 @@ static void whoever_is_silent_for_a_lease_is_named_with_who_else_cannot_reach_it
         j, WORKER_PEER, PEN_PEER_LOST,
         "server 0 (devbox) is gone: it held 'fc1.weight' and 2 more tensors; step 7; last seen "
         "10.0 s ago by the scheduler at a; worker 2 (b) cannot reach it at 10.0.0.7:4711: no "
-        "answer, timed out; `penstock doctor --master-addr a` on devbox tests the way");
+        "answer, timed out; `penstock doctor --master-addr a` on devbox tests the connection");
     drop_job(j);
 }
 
@@ -107,8 +107,7 @@ static void what_does_not_know_the_secret_has_another_remedy(void **state)
     assert_verdict(
         j, WORKER_PEER, PEN_UNREACHABLE,
         "worker 0 (devbox) cannot reach server 0 (devbox) at 10.0.0.7:4711: the other end "
-        "does not know this job's secret; start all with the same secret and the same "
-        "encryption");
+        "does not know this job's secret; use the same secret and the same encryption everywhere");
     drop_job(j);
 }
 
@@ -243,11 +242,11 @@ static void who_tells_a_second_later_is_in_the_same_sentence(void **state)
     worker_misses(j, 0, PEN_SERVER, 0, "no route to host");
     worker_misses(j, 1, PEN_SERVER, 0, "no route to host");
     pass(j, 100);
-    assert_verdict(j, WORKER_PEER + 2, PEN_UNREACHABLE,
-                   "worker 0 (devbox) cannot reach server 0 (devbox) at 10.0.0.7:4711: no route to "
-                   "host; 1 more connection fails, also of server 0 (devbox); open the TCP ports "
-                   "between these hosts, or start server 0 with --host ADDRESS, one that all hosts "
-                   "reach");
+    assert_verdict(
+        j, WORKER_PEER + 2, PEN_UNREACHABLE,
+        "worker 0 (devbox) cannot reach server 0 (devbox) at 10.0.0.7:4711: no route to "
+        "host; 1 more connection fails, also of server 0 (devbox); open the TCP ports "
+        "between these hosts, or start server 0 with a --host ADDRESS that all hosts reach");
     drop_job(j);
 }
 

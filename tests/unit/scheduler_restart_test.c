@@ -24,8 +24,7 @@ static void a_record_is_kept_before_anybody_hears_it(void **state)
     assert_int_equal(scene_count(r, WIRE_EPOCH), 0);
     const pen_error *why = &scene_must(r, SCENE_WORKER(0), WIRE_VERDICT)->u.verdict;
     assert_int_equal(why->status, PEN_STORE);
-    assert_non_null(
-        strstr(why->text, "the scheduler cannot keep what it must know after a crash in here"));
+    assert_non_null(strstr(why->text, "cannot write the scheduler's state to here"));
     scene_drop(r);
 }
 

@@ -59,7 +59,7 @@ static void a_counter_begins_at_0_and_wraps(void **state)
     assert_true(value < 0);
     assert_int_equal(value_table_set(t, "text", "three", 5, &why), PEN_OK);
     assert_int_equal(value_table_add(t, "text", 1, &value, &why), PEN_MISMATCH);
-    assert_string_equal(why.text, "'text' holds 5 bytes, and a counter has 8");
+    assert_string_equal(why.text, "'text' holds 5 bytes, a counter has 8");
     value_table_destroy(t);
 }
 

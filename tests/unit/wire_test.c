@@ -274,7 +274,7 @@ static void test_wire_lies_of_the_prefix_are_refused_with_a_reason(void **state)
     assert_int_equal(decode_data(out.data, out.size, &d), PEN_OK);
 
     set_u16(4, 7);
-    check_data_refused("version 7 of the wire is not understood (this is version 1)");
+    check_data_refused("unsupported wire version 7; this is version 1");
     set_u16(4, 1);
     set_u16(6, 1);
     check_data_refused("a message of plane 1 (control) came to the data plane");
@@ -339,11 +339,11 @@ static void test_wire_numbers_out_of_range_are_refused(void **state)
     set_body(&out, "", 0); /* a message of defaults has kind 0 */
     check_data_refused("0 is not a kind of message of the data plane");
     set_body(&out, "\x08\x01\x30\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", 13); /* rank -2 */
-    check_data_refused("PUSH names rank -2, which cannot be");
+    check_data_refused("PUSH has invalid rank -2");
     set_body(&out, "\x08\x04\x9a\x01\x02\x08\x09", 7); /* decision with outcome 9 */
     check_data_refused("PULL decides -1, which is not an outcome");
     set_body(&out, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11);
-    check_data_refused("the head is no data message");
+    check_data_refused("the head is not a data message");
 }
 
 /* Three bytes of an empty record cost a decoder more than a hundred: the arena bounds them. */
@@ -454,7 +454,7 @@ static void test_wire_control_refuses_bodies_that_cannot_be(void **state)
     check_body_refused("\xba\x01\x00", 3, "FAILURE gives no reason");
     check_body_refused("\x52\x02\x08\x06", 4, "HELLO has role 6, which is not in 0..5");
     check_body_refused("\x6a\x07\x0a\x06\x0a\x01w\x22\x00", 9,
-                       "the head is no control message"); /* a list cut short */
+                       "the head is not a control message"); /* a list cut short */
     check_body_refused("\x6a\x0c\x0a\x0a\x0a\x01w\x22\x05\x01\x01\x01\x01\x00", 14,
                        "REGISTER gives 'w' a dimension of 0");
     check_body_refused("\x6a\x10\x0a\x0e\x0a\x01w\x22\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01", 18,

@@ -271,7 +271,7 @@ static void look_at_control(client *c, uint64_t now_ms)
     snprintf(who, sizeof who, "worker %d (%.255s)", (int)ctx->env.rank, ctx->host);
     snprintf(whom, sizeof whom, "the scheduler at %s",
              address != NULL ? address + 3 : c->control_address);
-    snprintf(remedy, sizeof remedy, "`penstock doctor --master-addr %.300s` tests the way",
+    snprintf(remedy, sizeof remedy, "`penstock doctor --master-addr %.300s` tests the connection",
              ctx->env.addr);
     lifeline_watch(c->control, membership_silence_ms(liaison_membership(c->liaison), now_ms),
                    liaison_membership(c->liaison)->setup.lease_ms, who, whom, remedy, now_ms);

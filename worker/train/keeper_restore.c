@@ -38,12 +38,12 @@ static pen_status look(keeper *k, store_reader *r, choice *c, pen_error *why)
     note_kept(k, all, n, c);
     if (s->resume && n == 0)
         return why_set(why, PEN_NOT_FOUND,
-                       "--resume found no snapshot in store %.200s; say --fresh to begin anew",
+                       "--resume found no snapshot in store %.200s; use --fresh to start over",
                        s->store);
     if (!s->resume && n > 0)
         return why_set(why, PEN_BAD_SETTING,
                        "store %.200s holds a snapshot of step %" PRId64
-                       "; say --resume to go on from it or --fresh to begin anew",
+                       "; use --resume to continue from it or --fresh to start over",
                        s->store, all[n - 1]);
     if (s->resume) c->step = all[n - 1];
     return PEN_OK;

@@ -44,8 +44,7 @@ static void open_change(scheduler_core *core)
         (core->job.settings.lease_ms > CORE_SEAL_MS ? core->job.settings.lease_ms : CORE_SEAL_MS);
     const seat_list *holders = core_holders(core);
     SEAT_EACH(each, holders) each->is_sealed = false;
-    core_log(&core->out, LOG_DEBUG, "epoch %" PRIu64 " shall end: %s", core->epoch.number,
-             c->cause);
+    core_log(&core->out, LOG_DEBUG, "ending epoch %" PRIu64 ": %s", core->epoch.number, c->cause);
     const wire_control seal = core_epoch_seal(core);
     SEAT_EACH(one, holders)
         if (seat_is_counted(one)) core_send(&core->out, one, &seal);
@@ -253,7 +252,7 @@ static void decide(scheduler_core *core)
     core->due |= DUE_MOVED | (core->epoch.change.lost ? DUE_TAKEN_OVER : 0);
     core->epoch.change.lost = NULL;
     if (placement_can_move(&core->epoch.place, &core->epoch.goal))
-        core_epoch_want(core, core->out.now_ms + CORE_GATHER_MS, "copies are moved");
+        core_epoch_want(core, core->out.now_ms + CORE_GATHER_MS, "copies move");
 }
 
 void core_epoch_advance(scheduler_core *core)

@@ -167,7 +167,7 @@ static void take_states(scheduler_core *core, const wire_control *message)
     if (!size || core->model.states) return;
     core->model.states = malloc(size);
     if (!core->model.states) {
-        core_log(&core->out, LOG_WARNING, "no memory for what the snapshot keeps of the workers");
+        core_log(&core->out, LOG_WARNING, "no memory for the workers' states in the snapshot");
         return;
     }
     memcpy(core->model.states, message->u.ready.states, size);

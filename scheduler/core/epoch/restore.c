@@ -56,16 +56,16 @@ static pen_status refuse_resume(const seat_list *servers, pen_error *why)
         sentence_seat(name, s);
         if (!s->store[0])
             return why_set(why, PEN_BAD_SETTING,
-                           "--resume needs a store and %s has none; say --store DIR", name);
+                           "--resume needs a store and %s has none; set --store DIR", name);
         if (newest_of(s) < 0)
             return why_set(
                 why, PEN_NOT_FOUND,
-                "--resume found no snapshot in store %s of %s; say --fresh to begin anew", s->store,
+                "--resume found no snapshot in store %s of %s; use --fresh to start over", s->store,
                 name);
     }
     return why_set(why, PEN_NOT_FOUND,
                    "--resume found no snapshot that all %u servers have: the newest in store %s is "
-                   "of step %" PRId64 "; say --fresh to begin anew",
+                   "of step %" PRId64 "; use --fresh to start over",
                    servers->n, with_newest(servers)->store, newest_of(with_newest(servers)));
 }
 
@@ -79,7 +79,7 @@ pen_status restore_choose(const roster *r, const wire_model *model, int64_t *ste
     if (!resume && !fresh && newest_of(newest) >= 0)
         return why_set(why, PEN_BAD_SETTING,
                        "store %s holds a snapshot of step %" PRId64
-                       "; say --resume to go on from it or --fresh to begin anew",
+                       "; use --resume to continue from it or --fresh to start over",
                        newest->store, newest_of(newest));
 
     const int64_t found = resume ? newest_common(&r->servers) : -1;

@@ -155,8 +155,7 @@ pen_status settle_workers(const settle_holder *worker, uint32_t n_workers, settl
     for (uint32_t i = 0; i < n_workers; i++) {
         if (!worker[i].is_alive) continue;
         if (worker[i].n_reports != 1 || worker[i].report->step < 0)
-            return why_set(why, PEN_INTERNAL, "worker %u was sealed and has not said at which step",
-                           i);
+            return why_set(why, PEN_INTERNAL, "sealed worker %u did not report its step", i);
         const wire_sealed_report *r = worker[i].report;
         const bool is_further       = plant(PLANT_LEAST_STEP_SETTLED) && out->step >= 0
                                           ? r->step < out->step
@@ -167,5 +166,5 @@ pen_status settle_workers(const settle_holder *worker, uint32_t n_workers, settl
         out->decision     = r->decision;
     }
     if (out->step >= 0) return PEN_OK;
-    return why_set(why, PEN_INTERNAL, "no worker is left that holds the state of the job");
+    return why_set(why, PEN_INTERNAL, "no worker that holds the job's state is left");
 }

@@ -111,14 +111,13 @@ static pen_status refuse_taken(scheduler_core *core, const seat *s, uint32_t pee
         return PEN_OK;
     }
     if (s->state == MEMBER_ABSENT)
-        return why_set(why, PEN_WRONG_STATE, "%s %d has come after the job was over", role, rank);
+        return why_set(why, PEN_WRONG_STATE, "%s %d joined after the job had ended", role, rank);
     if (s->state == MEMBER_LEFT)
-        return why_set(why, PEN_WRONG_STATE,
-                       "%s %d has left the job in good order; nobody can take its place", role,
+        return why_set(why, PEN_WRONG_STATE, "%s %d has left the job; its rank stays taken", role,
                        rank);
     return why_set(
         why, PEN_MISMATCH,
-        "rank %d of the %ss is taken by process %d on %s; process %d on %s needs a RANK of its own",
+        "rank %d of the %ss is taken by process %d on %s; process %d on %s needs its own RANK",
         rank, role, (int)s->pid, s->host, (int)c->u.hello.pid, text_of(c->u.hello.host));
 }
 
@@ -157,7 +156,7 @@ static pen_status sit_down(scheduler_core *core, seat *s, uint32_t peer, const w
 {
     const bool is_same = s->incarnation && s->nonce == c->u.hello.nonce;
     if (!is_same && s->state == MEMBER_AWAY && core_may_replace(core, s)) {
-        core_lose(core, s, MEMBER_EVENT_LOST, "another process has come in its place");
+        core_lose(core, s, MEMBER_EVENT_LOST, "another process has taken its place");
         return PEN_AGAIN;
     }
     const bool is_late = !is_same && !is_free(core, s) && core_may_sit(core, s);
@@ -189,7 +188,7 @@ static void settle_servers(scheduler_core *core, uint32_t n)
     for (uint32_t i = n; i < servers->n; i++)
         if (servers->at[i]->is_bound)
             core_refuse(&core->out, servers->at[i]->peer, PEN_MISMATCH,
-                        "the job has %s and this is one more", MANY(n, "server"));
+                        "the job has %s; this one is not needed", MANY(n, "server"));
     roster_shrink(&core->members.roster, servers, n);
 }
 
@@ -214,7 +213,7 @@ static pen_status check_kind(const core_job *job, const wire_control *c, pen_err
                        rank, host, (int)servers);
     return why_set(
         why, PEN_MISMATCH,
-        "worker %d (%s) wants no servers and the job has %u; set PENSTOCK_SERVERS=%u there too",
+        "worker %d (%s) expects no servers, and the job has %u; set PENSTOCK_SERVERS=%u there too",
         rank, host, job->n_servers, job->n_servers);
 }
 
@@ -226,13 +225,12 @@ static pen_status learn_size(scheduler_core *core, const wire_control *c, pen_er
     const char *host   = text_of(c->u.hello.host);
     seat_list *workers = &core->members.roster.workers;
     if (world < 1 || world > ROSTER_WORKERS_MAX)
-        return why_set(why, PEN_BAD_SETTING,
-                       "world_size %d of worker %d (%s) is not within 1 .. %d", (int)world, rank,
-                       host, ROSTER_WORKERS_MAX);
+        return why_set(why, PEN_BAD_SETTING, "world_size %d of worker %d (%s) is not in 1 .. %d",
+                       (int)world, rank, host, ROSTER_WORKERS_MAX);
     if (!core->job.servers_known && (servers < 0 || servers > ROSTER_SERVERS_MAX))
         return why_set(why, PEN_BAD_SETTING,
-                       "worker %d (%s) asks for %d servers and a job has 0 .. %d; say how many "
-                       "with --servers, on the scheduler or on all workers",
+                       "worker %d (%s) asks for %d servers, expected 0 .. %d; set --servers on the "
+                       "scheduler or on all workers",
                        rank, host, (int)servers, ROSTER_SERVERS_MAX);
     if (!workers->n && grow(workers, PEN_WORKER, (uint32_t)world, why) != PEN_OK) {
         roster_shrink(&core->members.roster, workers, 0);
@@ -270,8 +268,8 @@ static pen_status hello_worker(scheduler_core *core, uint32_t peer, const wire_c
     seat *s = roster_find(&core->members.roster, PEN_WORKER, rank);
     if (!s) s = later_seat(core, rank);
     if (!s)
-        return why_set(why, PEN_INVALID_ARGUMENT, "rank %d (%s) is outside the job's 0 .. %u", rank,
-                       host, world - 1);
+        return why_set(why, PEN_INVALID_ARGUMENT, "rank %d (%s) is not one of the job's 0 .. %u",
+                       rank, host, world - 1);
     return sit_down(core, s, peer, c, why);
 }
 
@@ -318,11 +316,11 @@ static pen_status hello_server(scheduler_core *core, uint32_t peer, const wire_c
 {
     const char *host = text_of(c->u.hello.host);
     if (!c->u.hello.n_addresses)
-        return why_set(why, PEN_INVALID_ARGUMENT, "a server on %s listens nowhere", host);
+        return why_set(why, PEN_INVALID_ARGUMENT, "a server on %s gave no address", host);
     seat *s = server_of(core, c->u.hello.nonce);
     if (!s) s = c->u.hello.rank < 0 ? free_server(core) : wanted_server(core, c->u.hello.rank);
     if (s) return sit_down(core, s, peer, c, why);
-    return why_set(why, PEN_MISMATCH, "a server on %s is one more than the %u of the job", host,
+    return why_set(why, PEN_MISMATCH, "a server on %s is not needed: the job has %u", host,
                    core->members.roster.servers.n);
 }
 
@@ -351,7 +349,7 @@ static pen_status hello(scheduler_core *core, uint32_t peer, const wire_control 
     if (is_others && strncmp(job->name, name, sizeof job->name - 1) != 0)
         return why_set(why, PEN_BAD_SETTING,
                        "the scheduler at %s runs the job '%s', not '%.64s'; leave out --job, or "
-                       "say --job %s (PENSTOCK_JOB)",
+                       "set --job %s (PENSTOCK_JOB)",
                        job->master, job->name, name, job->name);
     if (!job->name[0] && c->u.hello.role != WIRE_OBSERVER)
         snprintf(job->name, sizeof job->name, "%.63s", name);

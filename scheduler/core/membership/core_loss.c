@@ -58,11 +58,12 @@ static void fail_all(scheduler_core *core, const seat *dead)
     if (first) why = *first;
     if (living)
         why_set(&why, PEN_PEER_LOST,
-                "%u worker%s left and the job needs %" PRIu64 "; the first that is gone: %.400s",
+                "%u worker%s left and the job needs %" PRIu64 "; the first one lost: %.400s",
                 living, living == 1 ? " is" : "s are", core->job.settings.workers_min,
                 first ? first->text : why.text);
     else if (first && core->members.roster.workers.n > 1)
-        why_set(&why, PEN_PEER_LOST, "all workers are gone; the first: %.500s", first->text);
+        why_set(&why, PEN_PEER_LOST, "all workers are gone; the first one lost: %.500s",
+                first->text);
     if (first) why_culprit(&why, PEN_WORKER, first->rank, first->step, first->tensor);
     core_verdict(core, &why);
 }

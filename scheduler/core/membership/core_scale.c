@@ -51,7 +51,7 @@ static void begin_drain(scheduler_core *core, seat *server)
 {
     server->is_draining     = true;
     core->epoch.goal_is_old = true;
-    core_epoch_want(core, core->out.now_ms, "%.120s is emptied", SEAT_NAME(server));
+    core_epoch_want(core, core->out.now_ms, "%.120s is drained", SEAT_NAME(server));
 }
 
 /* Those who waited for this server are answered. */
@@ -85,9 +85,9 @@ static bool trains_with_servers(scheduler_core *core, const seat *asker)
     if (core->job.phase == PHASE_TRAINING && core->job.n_servers) return true;
     if (core->job.servers_known && !core->job.n_servers)
         answer(core, asker, PEN_UNSUPPORTED,
-               "the job has no servers, and without them workers cannot come and go");
+               "the job has no servers, so its number of workers is fixed");
     else
-        answer(core, asker, PEN_WRONG_STATE, "the job does not train at the moment");
+        answer(core, asker, PEN_WRONG_STATE, "the job is not training");
     return false;
 }
 
@@ -97,13 +97,13 @@ void core_drain_ask(scheduler_core *core, seat *asker, const wire_control *messa
     seat *server       = roster_find(&core->members.roster, PEN_SERVER, rank);
     if (!trains_with_servers(core, asker)) return;
     if (!server || !seat_is_counted(server)) {
-        answer(core, asker, PEN_NOT_FOUND, "there is no server %d in the job", (int)rank);
+        answer(core, asker, PEN_NOT_FOUND, "the job has no server %d", (int)rank);
     } else if (!server->is_draining && count_usable(core) == 1) {
         answer(core, asker, PEN_WRONG_STATE,
                "server %d is the only one; start another first (penstock scale --servers 2)",
                (int)rank);
     } else if (core->members.n_drains == CORE_DRAINS_MAX) {
-        answer(core, asker, PEN_AGAIN, "too many servers are being emptied");
+        answer(core, asker, PEN_AGAIN, "too many servers are being drained");
     } else {
         core->members.drain[core->members.n_drains++] = (core_drain){asker->incarnation, rank};
         if (!server->is_draining) begin_drain(core, server);
@@ -179,7 +179,7 @@ void core_scale(scheduler_core *core, seat *asker, const wire_control *message)
     core_send_all(&core->out, 1u << WIRE_LAUNCHER, &c);
     if (workers >= 0) scale_workers(core, workers);
     if (servers >= 0) scale_servers(core, servers);
-    answer(core, asker, PEN_OK, "the job shall have %d worker%s and %d server%s",
+    answer(core, asker, PEN_OK, "the job's target is %d worker%s and %d server%s",
            (int)core->members.wanted_workers, core->members.wanted_workers == 1 ? "" : "s",
            (int)core->members.wanted_servers, core->members.wanted_servers == 1 ? "" : "s");
 }

@@ -14,8 +14,8 @@ static void tell_waiting(scheduler_core *core, const seat *dead)
         .kind   = WIRE_LOST,
         .u.lost = {.rank = dead->rank, .incarnation = dead->incarnation, .why = *dead->loss}};
     snprintf(c.u.lost.why.text, sizeof c.u.lost.why.text,
-             "%.420s; training waits for another in its place, and a collective cannot: a loss is "
-             "summed with the step by pen_step_scalar()",
+             "%.420s; training waits for a replacement, a collective cannot; sum a loss with "
+             "pen_step_scalar()",
              dead->loss->text);
     core_send_all(&core->out, TO_WORKERS, &c);
 }

@@ -27,8 +27,8 @@ static pen_status contradict(const seat *w, pen_error *why)
 static pen_status tell_twice(const seat *w, const seat *other, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
-            "worker %d (%s) and worker %d (%s) are on one node and both say LOCAL_RANK %d; give "
-            "each its own, or set LOCAL_RANK for none",
+            "worker %d (%s) and worker %d (%s) are on one node and both have LOCAL_RANK %d; set a "
+            "different one for each, or none at all",
             (int)other->rank, other->host, (int)w->rank, w->host, (int)w->said_local_rank);
     return contradict(w, why);
 }
@@ -36,8 +36,8 @@ static pen_status tell_twice(const seat *w, const seat *other, pen_error *why)
 static pen_status tell_outside(const seat *w, uint32_t n, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
-            "worker %d (%s) says LOCAL_RANK %d, and its node has %u workers; local ranks count "
-            "from 0 on each node, or set LOCAL_RANK for none",
+            "worker %d (%s) has LOCAL_RANK %d, but its node has %u workers; count from 0 on each "
+            "node, or set none at all",
             (int)w->rank, w->host, (int)w->said_local_rank, n);
     return contradict(w, why);
 }
@@ -45,8 +45,8 @@ static pen_status tell_outside(const seat *w, uint32_t n, pen_error *why)
 static pen_status tell_size(const seat *w, uint32_t n, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
-            "worker %d (%s) says LOCAL_WORLD_SIZE %d, and its node has %u workers; set it right "
-            "on all, or for none",
+            "worker %d (%s) has LOCAL_WORLD_SIZE %d, but its node has %u workers; correct it on "
+            "all, or set none at all",
             (int)w->rank, w->host, (int)w->said_local_size, n);
     return contradict(w, why);
 }
@@ -54,7 +54,7 @@ static pen_status tell_size(const seat *w, uint32_t n, pen_error *why)
 static pen_status tell_node(const seat *w, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
-            "worker %d (%s) says GROUP_RANK %d, and its machine is node %d of the job; set it for "
+            "worker %d (%s) has GROUP_RANK %d, but its machine is node %d of the job; set it for "
             "all workers, or for none",
             (int)w->rank, w->host, (int)w->said_node, (int)w->node);
     return contradict(w, why);

@@ -130,7 +130,7 @@ bool core_keep(scheduler_core *core)
     if (status == PEN_OK || core->job.has_verdict) return status == PEN_OK;
     pen_error why;
     why_set(&why, PEN_STORE,
-            "the scheduler cannot keep what it must know after a crash in %.200s: %s; free some "
+            "cannot write the scheduler's state to %.200s: %s; free some "
             "space, or start without --state",
             core->job.settings.state, pen_status_info(status)->text);
     why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);

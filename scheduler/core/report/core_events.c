@@ -22,9 +22,12 @@ void core_event(core_out *self, int level, const char *text)
 void core_event_moved(core_out *self, const seat *s)
 {
     static const char *const words[MEMBER_STATE_COUNT] = {
-        [MEMBER_ABSENT] = "has left its seat",    [MEMBER_JOINING] = "has come",
-        [MEMBER_ACTIVE] = "takes part",           [MEMBER_AWAY] = "has lost its connection",
-        [MEMBER_LEFT] = "has left in good order", [MEMBER_DEAD] = "is dead",
+        [MEMBER_ABSENT]  = "has gone without joining",
+        [MEMBER_JOINING] = "has connected",
+        [MEMBER_ACTIVE]  = "is active",
+        [MEMBER_AWAY]    = "has lost its connection",
+        [MEMBER_LEFT]    = "has left in good order",
+        [MEMBER_DEAD]    = "is dead",
     };
     if (s->rank < 0) return;
     const bool is_bad = s->state == MEMBER_AWAY || s->state == MEMBER_DEAD;

@@ -172,6 +172,5 @@ static void send_status(void *user, const wire_control *status)
 void core_status(scheduler_core *core, uint32_t peer)
 {
     if (!scheduler_core_describe(core, core->out.now_ms, send_status, &(asker){&core->out, peer}))
-        core_refuse(&core->out, peer, PEN_NO_MEMORY,
-                    "the scheduler has no memory to describe itself");
+        core_refuse(&core->out, peer, PEN_NO_MEMORY, "no memory for the status");
 }

@@ -98,8 +98,7 @@ void core_cycle_missing(scheduler_core *core, const wire_control *message)
     core->services.cycle = (core_cycle){0};
     why_set(&why, PEN_MISMATCH,
             "%.100s waits in %.120s for %.100s, which waits in %s of step %" PRId64
-            " for the other's '%.100s': neither can go on; a loss is summed with the step by "
-            "pen_step_scalar()",
+            " for the other's '%.100s': neither can go on; sum a loss with pen_step_scalar()",
             SEAT_NAME(note->asker), note->what, SEAT_NAME(k.waiting), k.waiting->call,
             message->u.missing.step, message->u.missing.tensor ? message->u.missing.tensor : "");
     why_culprit(&why, PEN_WORKER, note->asker->rank, message->u.missing.step,

@@ -43,7 +43,7 @@ static void name_subject(char *text, size_t size, int32_t n, int32_t rank)
 }
 
 /* ---- FAULT ----------------------------------------------------------------------------------- */
-/* "...; it is alive: in user code since 31 s, last call pen_metric" */
+/* "...; it is alive: in user code for 31 s, last call pen_metric" */
 static void add_what_is_known(const scheduler_core *core, pen_error *why)
 {
     const int32_t rank = why->missing_n > 0 ? why->missing[0] : why->rank;

@@ -169,7 +169,8 @@ void core_shrink_ask(core_shrinks *self, const core_out *out, const seat *s,
     const uint64_t group = message->u.shrink.group;
     if (!is_well_formed(out, s, message)) {
         refuse(out, s, group, PEN_INVALID_ARGUMENT,
-               "a group to shrink is a list of different ranks of the job, the asker's among them");
+               "invalid list of ranks to shrink to: expected different ranks of the job, the "
+               "caller's among them");
         return;
     }
     core_shrink *a = find(self, group);

@@ -35,17 +35,16 @@ void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *mes
 {
     if (core->job.servers_known && !core->job.n_servers) {
         answer_no(core, s, PEN_UNSUPPORTED,
-                  "this job has no servers, and its workers keep snapshots by themselves: start it "
+                  "this job has no servers, so its workers write the snapshots: start it "
                   "with --store DIR --snapshot-every N, or let the program call pen_snapshot()");
         return;
     }
     if (core->job.phase != PHASE_TRAINING) {
-        answer_no(core, s, PEN_WRONG_STATE,
-                  "the job does not train at the moment, so there is nothing to keep");
+        answer_no(core, s, PEN_WRONG_STATE, "the job is not training, so there is nothing to save");
         return;
     }
     if (!remember(&core->services.snapshots, s)) {
-        answer_no(core, s, PEN_AGAIN, "too many snapshots are being asked for");
+        answer_no(core, s, PEN_AGAIN, "too many snapshots are requested at once");
         return;
     }
     ask_lowest(core, message);
@@ -109,8 +108,9 @@ static void make_room(scheduler_core *core, core_snapshot *snapshot, wire_contro
     core->services.snapshots.has_made_room = true;
     done->u.snapshot_done.makes_room       = true;
     done->u.snapshot_done.gone             = snapshot->spare;
-    core_log(&core->out, LOG_NOTICE, "%s; that of step %" PRId64 " goes, and another is tried",
-             snapshot->text, snapshot->spare);
+    core_log(&core->out, LOG_NOTICE,
+             "%s; deleting the snapshot of step %" PRId64 " and trying again", snapshot->text,
+             snapshot->spare);
     core_send_all(&core->out, TO_SERVERS, done);
     ask_lowest(core, &again);
     forget(snapshot);

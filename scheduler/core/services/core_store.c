@@ -50,7 +50,7 @@ static void change(scheduler_core *core, const seat *s, const wire_control *c, c
     pen_error why     = {.text = ""};
     if (!a) return;
     if (a->id == id) {
-        say(core, s, id, (pen_status)a->status, "the answer to this was lost; it had failed",
+        say(core, s, id, (pen_status)a->status, "the request failed, and its answer was lost",
             a->value);
         return;
     }

@@ -108,7 +108,7 @@ pen_status value_table_add(value_table *table, const char *key, int64_t delta, i
     const entry *e = find(table, key);
     int64_t count  = 0;
     if (e && e->size != sizeof count)
-        return why_set(why, PEN_MISMATCH, "'%.200s' holds %zu bytes, and a counter has %zu", key,
+        return why_set(why, PEN_MISMATCH, "'%.200s' holds %zu bytes, a counter has %zu", key,
                        e->size, sizeof count);
     if (e) memcpy(&count, e->data, sizeof count);
     count                   = (int64_t)((uint64_t)count + (uint64_t)delta);

@@ -77,7 +77,7 @@ assert.equal(new URL(page.url()).search, '', 'a token stays in the address');
 await has('#map', 'server ' + server + ': active');
 await has('#map', 'worker 1: active');
 await has('#charts', 'Metric loss');
-await has('#events', 'takes part');
+await has('#events', 'is active');
 await has('#balance', 'shards on');
 await page.waitForFunction(() => document.querySelector('#charts figure path').getAttribute('d').length > 60, undefined, { timeout: PATIENCE_MS });
 for (const landmark of ['banner', 'main']) assert.equal(await page.getByRole(landmark).count(), 1, landmark);
