@@ -11,13 +11,12 @@
 #include <string.h>
 
 enum {
-    AGAIN_MS = 1000, /* what is not answered is said again                                    */
-    BACK_MS  = 800,  /* a connection that is back must have brought WELCOME by then           */
-    LEAVE_MS = 2000, /* a farewell may take this long                                         */
-    JOIN_GRACE_MS =
-        5000, /* the scheduler says who did not join; we only if it is gone            */
-    BEATS_PER_LEASE    = 10,
-    SILENCES_PER_LEASE = 4, /* so long nothing is heard before another connection is tried */
+    AGAIN_MS        = 1000, /* between repeats of what is unanswered */
+    BACK_MS         = 800,  /* from a reconnect to its WELCOME */
+    LEAVE_MS        = 2000, /* for the answer to BYE */
+    JOIN_GRACE_MS   = 5000, /* the scheduler names who did not join; we speak only if it is gone */
+    BEATS_PER_LEASE = 10,
+    SILENCES_PER_LEASE = 4, /* after so much silence another connection is tried */
     PAUSES_PER_LEASE   = 3  /* a longer pause of this process is not the scheduler's silence */
 };
 #define NEVER UINT64_MAX
@@ -67,7 +66,7 @@ static void send(membership *self, wire_control *message)
     self->act.send(self->user, message);
 }
 
-/* With our incarnation: a scheduler that was away knows us by it. */
+/* With our incarnation, by which a scheduler that was away knows us. */
 static void send_hello(membership *self)
 {
     wire_control c = {.kind = WIRE_HELLO};
@@ -112,7 +111,7 @@ void membership_beat(membership *self, uint64_t now_ms)
 void membership_begun(membership *self, uint64_t now_ms)
 {
     self->has_begun = true;
-    membership_beat(self, now_ms); /* from here on there is a step to tell */
+    membership_beat(self, now_ms);
 }
 
 static void say_again(membership *self, bool is_anew, uint64_t now_ms)
@@ -143,7 +142,7 @@ static void leave(membership *self)
 static void fail(membership *self, const pen_error *why)
 {
     if (membership_is_over(self)) return;
-    if (self->phase == MEMBERSHIP_LEAVING) { /* nobody is there any more to say farewell to */
+    if (self->phase == MEMBERSHIP_LEAVING) { /* nobody is left to receive BYE */
         leave(self);
         return;
     }
@@ -159,7 +158,7 @@ static void fail_unanswered(membership *self)
     fail(self, &why);
 }
 
-/* With the words that all others will use, where the scheduler left some. */
+/* With the last will, the sentence of all members, where the scheduler left one. */
 __attribute__((format(printf, 3, 4))) static void
 fail_unreachable(membership *self, uint64_t silence_ms, const char *format, ...)
 {
@@ -178,7 +177,7 @@ fail_unreachable(membership *self, uint64_t silence_ms, const char *format, ...)
     fail(self, &why);
 }
 
-/* Whoever answers at the port now has no part in this job. */
+/* Another scheduler answers at the port now. */
 static void fail_as_stranger(membership *self)
 {
     pen_error why;
@@ -224,7 +223,7 @@ static void on_epoch(membership *self, const wire_control *c)
 {
     const uint64_t term = c->u.epoch.term, epoch = c->u.epoch.epoch;
     if (self->has_epoch && !membership_is_newer(term, epoch, self->term, self->epoch))
-        return; /* said again */
+        return; /* a repeat */
     if (self->has_begun && epoch <= self->epoch) {
         fail_as_stranger(self);
         return;
@@ -242,7 +241,7 @@ static void on_seal(membership *self, const wire_control *c)
     const uint64_t term = c->u.seal.term, epoch = c->u.seal.epoch;
     if (self->setup.n_parts == 0 || !membership_is_newer(term, epoch, self->term, self->epoch))
         return;
-    if (term == s->term && epoch == s->epoch) { /* said again */
+    if (term == s->term && epoch == s->epoch) { /* a repeat */
         if (owes_sealed(self)) send_sealed(self);
         return;
     }
@@ -257,7 +256,7 @@ static void on_seal(membership *self, const wire_control *c)
 
 bool membership_receive(membership *self, const wire_control *c, uint64_t now_ms)
 {
-    if (membership_is_over(self)) return true; /* it listens to nobody any more */
+    if (membership_is_over(self)) return true;
     switch (c->kind) {
     case WIRE_WELCOME: on_welcome(self, c, now_ms); return true;
     case WIRE_EPOCH: on_epoch(self, c); return true;
@@ -299,11 +298,11 @@ void membership_up(membership *self, uint64_t now_ms)
     self->is_up    = true;
     self->is_known = false;
     if (membership_is_over(self)) return;
-    send_hello(self); /* also after a reconnect: it says that we are the same process */
+    send_hello(self); /* also after a reconnect: the nonce shows that we are the same process */
     self->again_ms = now_ms + AGAIN_MS;
 }
 
-/* How much longer a farewell may take while the scheduler is away. */
+/* How much longer BYE may take while the scheduler is away. */
 static uint64_t leave_grace_ms(const membership *self)
 {
     return self->setup.waits_to_leave && self->phase == MEMBERSHIP_LEAVING ? self->grace_ms : 0;
@@ -326,7 +325,7 @@ void membership_leave(membership *self, uint64_t now_ms)
         return;
     }
     if (!self->setup.waits_to_leave && (!self->is_up || self->incarnation == 0)) {
-        leave(self); /* nobody is there to say it to */
+        leave(self);
         return;
     }
     self->phase    = MEMBERSHIP_LEAVING;
@@ -352,7 +351,7 @@ static void watch_joining(membership *self, uint64_t now_ms)
     }
 }
 
-/* When a broken connection becomes the scheduler's death.  Something else may answer at its port: a connection that is back
+/* When a broken connection becomes the scheduler's death.  Something else may answer at its port, so a new connection
  * counts only once it has brought WELCOME. */
 static uint64_t broken_ms(const membership *self)
 {
@@ -365,7 +364,7 @@ static uint64_t silent_ms(const membership *self)
     return self->acked_ms + most(self->setup.lease_ms, self->grace_ms);
 }
 
-/* When its absence is worth a line: NEVER where it is its end, or has been said. */
+/* When its absence is logged: NEVER where absence is loss, or after it was logged. */
 static uint64_t away_ms(const membership *self)
 {
     if (self->down_ms == 0 || self->grace_ms <= self->setup.down_ms || self->is_away) return NEVER;
@@ -395,7 +394,7 @@ static void watch_scheduler(membership *self, uint64_t now_ms)
         note_absence(self, now_ms);
 }
 
-/* A network that was gone for a while leaves connections behind that recover too late, or never. */
+/* After a network outage old connections recover late or never. */
 static uint64_t renew_ms(const membership *self)
 {
     if (plant(PLANT_RENEWAL_LOST)) return NEVER;
@@ -409,7 +408,6 @@ static void renew_when_silent(membership *self, uint64_t now_ms)
     if (self->act.renew != NULL) self->act.renew(self->user);
 }
 
-/* A process that was stopped for a while must not blame the scheduler for its own silence. */
 static void forgive_own_pause(membership *self, uint64_t now_ms)
 {
     const uint64_t pause = now_ms - self->ticked_ms;

@@ -1,4 +1,4 @@
-/* core_job.h - the job as a whole: its settings, how far it is, and how it ends. */
+/* core_job.h - the job as a whole: its settings, phase and verdict. */
 #ifndef SCHEDULER_CORE_JOB_H
 #define SCHEDULER_CORE_JOB_H
 
@@ -23,11 +23,11 @@ typedef struct {
     uint32_t n_servers; /* 0: none, or not known yet */
 
     core_phase phase;
-    int64_t step;        /* the furthest that a worker is in */
-    uint64_t amnesty_ms; /* nobody is declared dead before   */
+    int64_t step;        /* of the furthest worker */
+    uint64_t amnesty_ms; /* nobody is declared dead before */
 
     bool has_verdict;
-    bool is_empty; /* the job will not begin: nobody is waited for, only told */
+    bool is_empty; /* declined: it will not begin and waits for nobody */
     pen_error verdict;
     uint64_t end_ms;
 } core_job;

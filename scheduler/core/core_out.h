@@ -1,7 +1,4 @@
-/* core_out.h - what leaves the core: messages, lines of the log, and what has become of a seat.
- *
- * Everything may call this; it calls nothing above it.
- */
+/* core_out.h - what leaves the core: messages, log lines and changes of member state.  It calls nothing above it. */
 #ifndef SCHEDULER_CORE_OUT_H
 #define SCHEDULER_CORE_OUT_H
 
@@ -9,7 +6,7 @@
 #include "scheduler/core/core.h"
 #include "scheduler/core/membership/roster.h"
 
-enum { CORE_EVENTS_MAX = 128 /* that are remembered */ };
+enum { CORE_EVENTS_MAX = 128 };
 
 typedef struct {
     uint64_t at_ms;
@@ -19,14 +16,14 @@ typedef struct {
 
 typedef struct {
     scheduler_actions actions;
-    const roster *all;         /* to whom it may go */
-    uint64_t start_ms, now_ms; /* of the newest call from outside */
+    const roster *all;
+    uint64_t start_ms, now_ms; /* now_ms: of the newest call from outside */
 
     core_event_note event[CORE_EVENTS_MAX]; /* a ring */
-    uint64_t n_events;                      /* that there ever were */
+    uint64_t n_events;                      /* since the beginning */
 
-    uint64_t turned_ms; /* since when lines about who was turned away are counted */
-    uint32_t turned_n;  /* how many there were */
+    uint64_t turned_ms; /* when the count of "turned away" lines began */
+    uint32_t turned_n;
 
     uint32_t *peers; /* scratch of core_send_all */
     size_t peers_capacity;
@@ -40,19 +37,19 @@ enum { /* sets of roles */
 
 void core_send(const core_out *self, const seat *s, const wire_control *message);
 void core_send_peer(const core_out *self, uint32_t peer, const wire_control *message);
-/* To all of these roles that are connected and have neither left nor died. */
+/* To all connected members of these roles that have neither left nor died. */
 void core_send_all(core_out *self, unsigned roles, const wire_control *message);
 
 void core_log(core_out *self, int level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void core_announce(core_out *self,
-                   const char *line); /* launchers print it; without one the log says it */
+                   const char *line); /* to launchers, which print it, else to the log */
 bool core_has_launcher(const core_out *self);
 void core_refuse(core_out *self, uint32_t peer, pen_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));                   /* a verdict for that process alone */
-bool core_move(core_out *self, seat *s, member_event event); /* false: refused; logs what changes */
+bool core_move(core_out *self, seat *s, member_event event); /* false: refused; logs changes */
 
-/* core_events.c: what has happened */
+/* core_events.c */
 void core_event(core_out *self, int level, const char *text);
 void core_event_moved(core_out *self, const seat *s);             /* its state is new */
 uint32_t core_events_fill(const core_out *self, wire_event *out); /* [CORE_EVENTS_MAX] */

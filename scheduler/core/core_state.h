@@ -1,7 +1,7 @@
-/* core_state.h - the scheduler core's memory: its parts, and the functions that need more than one of them.
+/* core_state.h - the scheduler core's memory, and the functions that need more than one of its parts.
  *
- * DESIGN.  A part has a header and, where they need no other, functions of its own.  A handler below changes what it is
- * about, sends, and notes in `due` what follows for others; core.c acts upon that.
+ * DESIGN.  A part has a header and, where they need no other part, functions of its own.  A handler below changes its own
+ * part, sends, and notes in `due` what follows for other parts; core.c acts upon that.
  */
 #ifndef SCHEDULER_CORE_STATE_H
 #define SCHEDULER_CORE_STATE_H
@@ -14,19 +14,19 @@
 #include "scheduler/core/services/core_services.h"
 #include "scheduler/core/sentence.h"
 
-enum { CORE_END_MS = 5000 /* how long the end of others is waited for */ };
+enum { CORE_END_MS = 5000 /* longest wait for the others to end */ };
 
-/* What core.c has to act upon when a handler has returned. */
+/* What core.c acts upon after a handler. */
 typedef enum {
-    DUE_VERDICT    = 1 << 0, /* there is one                                            */
-    DUE_LOST       = 1 << 1, /* seats that `is_lost`                                    */
-    DUE_END        = 1 << 2, /* somebody is gone for whom the end may have waited       */
-    DUE_JOIN       = 1 << 3, /* somebody has come, or has answered                      */
-    DUE_LEFT       = 1 << 4, /* a worker left, perhaps while others register            */
-    DUE_MODEL      = 1 << 5, /* somebody has registered, is ready, or is not waited for */
-    DUE_TAKEN_OVER = 1 << 6, /* a server died, and others serve its shards              */
-    DUE_MOVED      = 1 << 7, /* copies lie elsewhere                                    */
-    DUE_EPOCH      = 1 << 8  /* its change is to be opened, or has perhaps been sealed  */
+    DUE_VERDICT    = 1 << 0,
+    DUE_LOST       = 1 << 1, /* members that `is_lost`                                    */
+    DUE_END        = 1 << 2, /* a member is gone that the end may have waited for         */
+    DUE_JOIN       = 1 << 3, /* a member has come or answered                             */
+    DUE_LEFT       = 1 << 4, /* a worker left, perhaps while others register              */
+    DUE_MODEL      = 1 << 5, /* a member registered, is ready, or is not waited for       */
+    DUE_TAKEN_OVER = 1 << 6, /* a server died, and others serve its shards                */
+    DUE_MOVED      = 1 << 7, /* copies have moved                                         */
+    DUE_EPOCH      = 1 << 8  /* the epoch change may be opened, or all may be sealed      */
 } core_due;
 
 struct scheduler_core {
@@ -40,43 +40,42 @@ struct scheduler_core {
     core_reports reports;
 };
 
-/* core_rules.c: what the settings of the job and its phase allow */
-bool core_runs(const scheduler_core *core); /* it has begun, and nothing has ended it */
+/* core_rules.c: what the settings and the phase allow */
+bool core_runs(const scheduler_core *core); /* registering, loading or training */
 bool core_is_holder(const scheduler_core *core, const seat *s);
-/* Of state: servers, or in a job without any, workers. */
+/* The holders of state: servers, or workers in a job without servers. */
 const seat_list *core_holders(const scheduler_core *core);
-bool core_may_change(const scheduler_core *core); /* it trains, and all holders can be sealed */
-bool core_waits(const scheduler_core *core);      /* on_worker_loss=wait, and it can */
-bool core_goes_on(const scheduler_core *core);    /* =continue, and it can */
+bool core_may_change(
+    const scheduler_core *core); /* training, and all holders can be sealed; walks them */
+bool core_waits(const scheduler_core *core);   /* on_worker_loss=wait, and servers */
+bool core_goes_on(const scheduler_core *core); /* on_worker_loss=continue, where possible */
 bool core_is_elastic(const scheduler_core *core);
 bool core_may_sit(const scheduler_core *core, const seat *s);
 bool core_may_replace(const scheduler_core *core, const seat *s);
-bool core_is_late(const scheduler_core *core, const seat *s); /* here, and not in the record yet */
-const seat *core_loss_lowest(const scheduler_core *core); /* of the workers that live; NULL: none */
+bool core_is_late(const scheduler_core *core, const seat *s); /* here, but not in the record yet */
+const seat *core_loss_lowest(const scheduler_core *core);     /* live worker; NULL: none */
 const pen_error *core_loss_of(const scheduler_core *core, int32_t rank); /* NULL: not lost */
-/* Settings that no job with so many servers can have; the sentence says why */
+/* BAD_SETTING: settings that no job with so many servers can have. */
 pen_status core_check_kind(const scheduler_settings *settings, uint32_t n_servers, pen_error *why);
 
-/* core_cause.c: noted, and acted upon by core.c when the handler has returned */
+/* core_cause.c: noted here; core.c acts upon it after the handler */
 void core_verdict(scheduler_core *core, const pen_error *why);
 void core_lose(scheduler_core *core, seat *s, member_event event, const char *how);
-void core_left_early(scheduler_core *core, seat *s);  /* others wait for it */
-void core_tell(scheduler_core *core, seat *s);        /* the verdict, to one who is bound */
-void core_bound_claim(const seat *s, pen_error *why); /* what a member says of itself or others */
+void core_left_early(scheduler_core *core, seat *s);  /* while others wait for it */
+void core_tell(scheduler_core *core, seat *s);        /* the verdict, if connected */
+void core_bound_claim(const seat *s, pen_error *why); /* checks what a member reported */
 void core_failure(scheduler_core *core, seat *s, const wire_control *message);
 
-/* core_join.c.  hello: false: somebody must go first, and then it is to be called again. */
+/* core_join.c.  hello, false: another member must go first; then call it again. */
 bool core_hello(scheduler_core *core, uint32_t peer, const wire_control *message);
 void core_join_begin(scheduler_core *core); /* once all are here and proven */
 void core_join_tick(scheduler_core *core);
 uint64_t core_join_next_ms(const scheduler_core *core);
 
-/* core_prove.c: PROVE, PROVEN: who can map whose memory.  done: false while that is being asked. */
+/* core_prove.c: PROVE, PROVEN.  done: false while workers are being asked. */
 bool core_prove_done(scheduler_core *core);
-void core_prove_anew(
-    scheduler_core *core); /* somebody else is here: what was found does not count */
-void core_prove_tell(scheduler_core *core,
-                     const seat *s); /* one that may have missed the question */
+void core_prove_anew(scheduler_core *core); /* a worker came: earlier answers do not count */
+void core_prove_tell(scheduler_core *core, const seat *s); /* repeats PROVE */
 void core_proven(scheduler_core *core, seat *s, const wire_control *message);
 
 /* core_model.c: REGISTER, READY */
@@ -84,34 +83,31 @@ void core_register(scheduler_core *core, seat *s, const wire_control *message);
 void core_ready(scheduler_core *core, seat *s, const wire_control *message);
 void core_model_advance(scheduler_core *core); /* once nobody is waited for */
 
-/* core_plan.c: what has been agreed; catch_up sends again what `s` may have missed */
+/* core_plan.c: the agreed model.  catch_up sends again what `s` may have missed. */
 void core_model_catch_up(scheduler_core *core, const seat *s);
-/* The first tensor a server holds part of, and how many; NULL before the plan. */
+/* The first tensor with a part on this server, and how many there are; NULL before the plan. */
 const char *core_model_held(const scheduler_core *core, const seat *server, uint32_t *n_tensors);
 
-/* Tells a process that takes part from now on what the model is; one that is late is compared with it. */
 wire_control core_model_committed(const scheduler_core *core, const seat *worker);
 wire_control core_model_plan(const scheduler_core *core, bool with_model);
-bool core_model_adopt(scheduler_core *core,
-                      const wire_control *kept); /* false: it cannot be ours */
+bool core_model_adopt(scheduler_core *core, const wire_control *kept); /* false: it is not ours */
 
-/* core_epoch_record.c: the record.  write: of core->epoch, anew; `s` NULL: nothing is settled; false: no
- * memory, and the old one stays.  note: who is in what has just been written. */
+/* core_epoch_record.c.  write: a new record for core->epoch; `s` NULL: no step is settled; false: no memory, and the old
+ * record stays.  note: marks the members that are in it. */
 bool core_epoch_write(scheduler_core *core, const settled *s, bool members_changed);
 void core_epoch_note(scheduler_core *core);
-void core_epoch_fail(scheduler_core *core); /* there is no memory for it */
+void core_epoch_fail(scheduler_core *core); /* verdict: no memory */
 wire_control core_epoch_seal(const scheduler_core *core);
-void core_epoch_tell(const scheduler_core *core,
-                     const seat *s); /* the record, and SEAL if one is open */
+void core_epoch_tell(const scheduler_core *core, const seat *s); /* the record, and an open SEAL */
 
-/* core_epoch.c: EPOCH, SEAL, SEALED: who is in, where the copies lie, and what becomes of an open step */
+/* core_epoch.c: EPOCH, SEAL, SEALED */
 void core_epoch_begin(scheduler_core *core); /* the first record */
-/* Wants a change at `due_ms`. */
+/* Asks for an epoch change at `due_ms`. */
 void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Somebody died between the first record and the first step. */
+/* A worker died between the first record and the first step. */
 void core_epoch_want_without_dead(scheduler_core *core);
-bool core_epoch_survives(const scheduler_core *core); /* every shard has a copy of R that lives */
+bool core_epoch_survives(const scheduler_core *core); /* a full copy of every shard lives */
 void core_epoch_lost(scheduler_core *core, const seat *server);
 void core_sealed(scheduler_core *core, seat *s, const wire_control *message);
 void core_caught_up(scheduler_core *core, seat *s, const wire_control *message);
@@ -119,12 +115,12 @@ void core_suspect(scheduler_core *core, seat *s, const wire_control *message);
 void core_epoch_advance(scheduler_core *core); /* opens the change, or decides it */
 void core_epoch_tick(scheduler_core *core);
 uint64_t core_epoch_next_ms(const scheduler_core *core);
-/* Copies on servers; the caller frees.  NULL: no memory. */
+/* For placement_goal(); the caller frees.  NULL: no memory. */
 placement_server *core_epoch_servers(const scheduler_core *core);
 
 /* core_wait.c: on_worker_loss=wait */
 void core_wait_for(scheduler_core *core, seat *dead);
-void core_wait_in_vain(scheduler_core *core, const seat *s); /* if it is */
+void core_wait_in_vain(scheduler_core *core, const seat *s); /* gives up if it will not come back */
 void core_wait_tick(scheduler_core *core);
 uint64_t core_wait_next_ms(const scheduler_core *core);
 
@@ -132,67 +128,69 @@ uint64_t core_wait_next_ms(const scheduler_core *core);
 void core_unreached(scheduler_core *core, seat *s, const wire_control *message);
 void core_reach_tick(scheduler_core *core);
 
-/* Adds who else cannot reach it, and where to look, when it is its silence of which it is known that it is gone. */
+/* For a member that is gone because it was silent: adds who else cannot reach it, and where to look. */
 void core_add_silence(const scheduler_core *core, const seat *s, uint64_t at_ms, pen_error *why);
-/* It has joined, is silent, and the job has not begun. */
+/* It joined and fell silent before the job began. */
 void core_missed(const scheduler_core *core, const seat *s, uint64_t waits_ms, pen_error *why);
 uint64_t core_reach_next_ms(const scheduler_core *core);
 
 /* core_scale.c: SCALE, DRAIN */
 void core_scale(scheduler_core *core, seat *s, const wire_control *message);
 void core_drain_ask(scheduler_core *core, seat *s, const wire_control *message);
-void core_scale_settle(scheduler_core *core); /* lets servers go that are empty */
+void core_scale_settle(scheduler_core *core); /* stops servers that are empty */
 bool core_scale_may_go(const scheduler_core *core, const seat *server);
 
-/* core_keep.c: what outlives this process.  False: it could not be kept, and there is a verdict. */
+/* core_keep.c: persists the state.  False: it could not, and there is a verdict. */
 bool core_keep(scheduler_core *core);
 
-/* core_death.c: what does a dead worker owe? */
+/* core_death.c: which pushes does a dead worker owe? */
 void core_judge(scheduler_core *core, seat *dead);
 void core_missing(scheduler_core *core, seat *s, const wire_control *message);
-void core_conclude(scheduler_core *core); /* the query: with what is known */
+void core_conclude(scheduler_core *core); /* ends the query with what is known */
 uint64_t core_death_next_ms(const scheduler_core *core);
 
 /* core_leave.c */
 void core_bye(scheduler_core *core, seat *s);
 void core_dismiss(scheduler_core *core, seat *guest);
 void core_exited(scheduler_core *core, const wire_control *message);
-/* Ends a job whose workers ended without joining, and one of which only some did. */
+/* Ends a job all or some of whose workers ended without joining. */
 void core_pass_by(scheduler_core *core);
 
 /* core_end.c */
 void core_verdict_tell(scheduler_core *core);
 void core_stop(scheduler_core *core);   /* all workers have left in good order */
-void core_settle(scheduler_core *core); /* ends what nobody is waited for any more */
+void core_settle(scheduler_core *core); /* ends the job if nobody is waited for */
 void core_end_tick(scheduler_core *core);
 uint64_t core_end_next_ms(const scheduler_core *core);
 
-/* core_loss.c: the job goes on without a worker */
+/* core_loss.c: on_worker_loss=continue */
 void core_go_on(scheduler_core *core, seat *dead);
 void core_loss_catch_up(scheduler_core *core, const seat *s);
 void core_loss_missing(scheduler_core *core, const wire_control *message);
 
-/* core_fault.c, core_shrink.c: what collectives ask */
+/* core_fault.c: FAULT, OVERDUE */
 void core_fault(scheduler_core *core, seat *s, const wire_control *message);
 void core_overdue(scheduler_core *core, seat *s, const wire_control *message);
-/* Of waits that were overdue and, as far as is known, still last: the index-th place; false: none is in it. */
+/* Writes the wait in place `index` if it still lasts, as far as is known; false: it does not. */
 bool core_overdue_waiting(const scheduler_core *core, int index, uint64_t now_ms, sentence *text);
 
 /* core_cycle.c: waits that cannot end */
-void core_cycle_beat(scheduler_core *core, seat *waiting); /* its beat has come */
+void core_cycle_beat(scheduler_core *core, seat *waiting); /* at its BEAT */
 void core_cycle_missing(scheduler_core *core, const wire_control *message);
 void core_left_registering(scheduler_core *core);
 
-/* core_store.c, core_record.c */
+/* core_store.c */
 void core_store_ask(scheduler_core *core, seat *s, const wire_control *message);
+
 /* core_snapshot.c */
-void core_snapshot_fail(scheduler_core *core, const char *text); /* those that are being written */
+void core_snapshot_fail(scheduler_core *core, const char *text); /* all that are being written */
 void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *message);
 void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *message);
+
 /* core_will.c */
 void core_will_write(scheduler_core *core);
 void core_will_tell(scheduler_core *core, const seat *s);
-void core_will_heard_step(scheduler_core *core); /* the first makes it due */
+void core_will_heard_step(scheduler_core *core); /* the first step makes it due */
 void core_will_tick(scheduler_core *core);
 uint64_t core_will_next_ms(const scheduler_core *core);
 

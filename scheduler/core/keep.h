@@ -1,4 +1,4 @@
-/* keep.h - copies of decoded messages that outlive the message; all of a keep dies at once. */
+/* keep.h - copies of decoded messages that outlive the message; a keep is freed as a whole. */
 #ifndef SCHEDULER_KEEP_H
 #define SCHEDULER_KEEP_H
 
@@ -16,7 +16,7 @@ void *keep_bytes(keep *self, const void *data, size_t bytes);
 char *keep_text(keep *self, const char *text);
 const char *const *keep_texts(keep *self, const char *const *texts, uint32_t n);
 
-/* The whole of what goes over the wire as it is; false: it does not, or there is no memory; *copy is unchanged. */
+/* A deep copy of a message.  False: it cannot be encoded, or no memory; *copy is unchanged. */
 bool keep_message(keep *self, const wire_control *message, wire_control *copy);
 bool keep_model(keep *self, const wire_model *model, wire_model *copy);
 

@@ -1,7 +1,6 @@
-/* sentence.h - what the scheduler tells people: who is gone, who is missing, what differs.
+/* sentence.h - the sentences that the scheduler tells people: who is gone, who is missing, what differs.
  *
- * The same text reaches every survivor, so it is written once, here.  Texts that do not fit are
- * cut.
+ * All members print the same text, so it is written once, here.  Texts that do not fit are cut.
  */
 #ifndef SCHEDULER_SENTENCE_H
 #define SCHEDULER_SENTENCE_H
@@ -11,7 +10,7 @@
 typedef struct {
     char text[sizeof((pen_error *)0)->text];
     size_t used;
-} sentence; /* zero is an empty one */
+} sentence; /* zero: empty */
 
 void sentence_add(sentence *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 size_t sentence_room(const sentence *s);
@@ -23,7 +22,7 @@ const char *sentence_seat(char text[SENTENCE_SEAT_BYTES], const seat *s); /* "wo
 const char *sentence_many(char text[SENTENCE_COUNT_BYTES], uint64_t n,
                           const char *noun); /* "3 workers" */
 
-/* The same, in memory of the block they stand in. */
+/* The same, in memory of the enclosing block. */
 #define SEAT_NAME(s)  sentence_seat((char[SENTENCE_SEAT_BYTES]){0}, s)
 #define SPAN_NAME(ms) sentence_span((char[SENTENCE_SPAN_BYTES]){0}, ms)
 #define MANY(n, noun) sentence_many((char[SENTENCE_COUNT_BYTES]){0}, n, noun)
@@ -31,27 +30,26 @@ const char *sentence_many(char text[SENTENCE_COUNT_BYTES], uint64_t n,
 /* Why this member cannot answer: "worker 1 (devbox) has left the job", and PEER_LOST or NOT_FOUND. */
 pen_status sentence_absent(char *text, size_t size, const seat *s);
 
-/* What a server said a dead worker owes; step -1: no server knew. */
+/* The first push that a dead worker owes; step -1: no server knows. */
 typedef struct {
     int64_t step;
     const char *tensor;
 } sentence_debt;
 
-/* Both fill *why with PEER_LOST, the culprit and "worker 1 (devbox) is gone: it has not pushed
- * 'fc1.weight' for step 418; last seen 0.1 s ago", "worker 1 (devbox) is gone in step 418, in
- * pen_barrier 'epoch end'; last seen 0.1 s ago" or "server 0 (devbox) is gone: it held
+/* PEER_LOST: "worker 1 (devbox) is gone: it has not pushed 'fc1.weight' for step 418; last seen 0.1 s ago", "worker 1
+ * (devbox) is gone in step 418, in pen_barrier 'epoch end'; last seen 0.1 s ago" or "server 0 (devbox) is gone: it held
  * 'fc1.weight' and 3 more tensors; step 418; last seen 0.1 s ago". */
 void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now_ms,
                           pen_error *why);
 void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors, int64_t step,
                           uint64_t now_ms, pen_error *why);
 
-/* What is added where a member of another host is gone because nothing was heard of it: " by the scheduler at
+/* What is added when a member of another host is gone because it was silent: " by the scheduler at
  * node0:29500; worker 0 (a) cannot reach it at 10.0.0.7:4711: no answer, timed out; `penstock doctor --master-addr node0`
  * on b tests the connection". */
 typedef struct {
-    const char *scheduler, *host, *master; /* "node0:29500", where it runs, and its address alone */
-    const seat *from; /* who says that it cannot reach it either; NULL: nobody does */
+    const char *scheduler, *host, *master; /* "node0:29500", its host, and its address alone */
+    const seat *from;                      /* a member that cannot reach it either; NULL: none */
     const char *address, *words;
 } sentence_silence;
 
@@ -62,17 +60,16 @@ void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_er
 void sentence_missed(const seat *s, const sentence_silence *silence, uint64_t waits_ms,
                      uint64_t now_ms, pen_error *why);
 
-/* UNREACHABLE: "the scheduler at 10.0.0.7:29500 is gone: it ran on devbox, and when it last spoke to
- * all the job was in step 418, worker 0 in pen_step_end".  `ahead`: a worker in that step; NULL: none
- * is in one. */
+/* UNREACHABLE: "the scheduler at 10.0.0.7:29500 is gone: it ran on devbox; at its last message the job was in step 418,
+ * worker 0 in pen_step_end".  `ahead`: a worker in that step; NULL: none is in a step. */
 void sentence_scheduler_gone(const char *address, const char *host, const seat *ahead,
                              pen_error *why);
 
 typedef struct {
     const seat *from, *to;
     const char *address, *words; /* "tcp://10.0.0.7:4711"; "connection refused" */
-    uint32_t n_more;             /* connections that cannot be made either */
-    const seat *common;          /* an end of all of them; NULL: there is none, or no other */
+    uint32_t n_more;             /* other connections that cannot be made */
+    const seat *common;          /* an end that all of them have; NULL: none */
 } sentence_gap;
 
 /* UNREACHABLE: "worker 1 (b) cannot reach server 0 (a) at 10.0.0.7:4711: connection refused; open the TCP ports between these

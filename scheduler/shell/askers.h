@@ -1,8 +1,7 @@
-/* askers.h - how often those who are no members of the job may ask its scheduler.  Pure.
+/* askers.h - rate limits for peers that are not members of the job.  Pure.
  *
- * Members are bound by what they do; observers, launchers and strangers by this: so many messages a second of one
- * connection, and so many questions a second of all together.  What a launcher says of processes that ended is
- * always heard.
+ * Observers, launchers and strangers may send so many messages a second on one connection, and so many questions a second
+ * all together.  EXITED and BYE are always heard.
  */
 #ifndef SCHEDULER_ASKERS_H
 #define SCHEDULER_ASKERS_H
@@ -15,14 +14,14 @@ enum {
     ASKERS_A_SECOND     = 20,
     ASKERS_ALL_BURST    = 1000, /* questions of all */
     ASKERS_ALL_A_SECOND = 400,
-    ASKERS_PLACES       = 251 /* two connections that share one share its allowance */
+    ASKERS_PLACES       = 251 /* connections in the same place share its allowance */
 };
 
-typedef struct { /* zero is nobody */
+typedef struct { /* zero: nobody asked yet */
     rate at[ASKERS_PLACES], all;
 } askers;
 
-/* Whether this message of a peer that is not a member is heard. */
+/* False: the message exceeds the limits. */
 bool askers_hear(askers *self, uint32_t peer, const wire_control *message, uint64_t now_ms);
 
 #endif

@@ -1,8 +1,7 @@
 /* outbox.h - messages that a full connection did not take yet, in order, per peer.
  *
- * Control must not be lost because a peer reads slowly, and must not grow without bound because a
- * peer does not read at all: past OUTBOX_BYTES_MAX messages are dropped, and the peer's lease ends
- * it.
+ * Control must not be lost because a peer reads slowly, nor grow without bound because a peer does not read at all.  Past
+ * OUTBOX_BYTES_MAX messages are dropped; the peer's lease ends it.
  */
 #ifndef SCHEDULER_OUTBOX_H
 #define SCHEDULER_OUTBOX_H
@@ -17,11 +16,10 @@ typedef struct {
     size_t bytes;
 } outbox;
 
-/* Sends now if nothing waits for this peer and there is room, else keeps a copy.
- * False: dropped. */
+/* Sends now, or keeps a copy if the connection is full.  False: dropped. */
 bool outbox_send(outbox *self, transport *t, uint32_t peer, const void *head, size_t size);
 
-/* Tries again what waits; true when nothing is left. */
+/* Retries; true when nothing is left. */
 bool outbox_flush(outbox *self, transport *t);
 
 void outbox_forget(outbox *self, uint32_t peer); /* its connection is gone */

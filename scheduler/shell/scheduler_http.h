@@ -1,4 +1,4 @@
-/* scheduler_http.h - what the scheduler shows over HTTP: the job's status, its metrics, where the others show theirs. */
+/* scheduler_http.h - the scheduler's pages: the job's status, its metrics, and where members show theirs. */
 #ifndef SCHEDULER_HTTP_H
 #define SCHEDULER_HTTP_H
 
@@ -8,7 +8,7 @@
 
 typedef struct scheduler_http scheduler_http;
 
-/* Nothing, and *h NULL, where the setting http is empty.  The core is read in the loop's thread.
+/* *h is NULL where the setting http is empty.  The core is read in the loop's thread.
  * Errors  as watch_open(). */
 pen_status scheduler_http_open(const scheduler_settings *settings, scheduler_core *core, loop *l,
                                scheduler_http **h, pen_error *why);
@@ -16,9 +16,9 @@ void scheduler_http_stop(scheduler_http *h);  /* before the core goes; NULL is f
 void scheduler_http_close(scheduler_http *h); /* after the loop was destroyed; NULL is fine */
 const char *scheduler_http_address(const scheduler_http *h); /* "" of NULL */
 
-/* The scheduler's own metrics, for docs/stats.md; ended by a row of zeros. */
+/* The scheduler's own metrics, for docs/stats.md; a row of zeros ends them. */
 extern const stat_row scheduler_metric_rows[];
-/* Writes them all of a STATUS. */
+/* Writes the metrics of a STATUS. */
 void scheduler_metrics_write(FILE *out, bool is_open, const wire_control *status);
 
 #endif

@@ -123,7 +123,7 @@ static bool draft_add(draft *d, uint32_t shard, uint32_t server, uint32_t place,
     return true;
 }
 
-/* Another copy of this shard, but for the one on `except`, lies on the same machine. */
+/* Whether this machine has another copy of the shard, beside the one on `except`. */
 static bool shares_machine(const draft *d, uint32_t shard, uint32_t server, uint32_t except)
 {
     const char *machine = machine_of(d, server);
@@ -137,10 +137,10 @@ static bool shares_machine(const draft *d, uint32_t shard, uint32_t server, uint
 }
 
 /* ---- its parts ------------------------------------------------------------------------------- */
-/* What lies where it may lie stays: the primary first, then backups, then learners. */
+/* Copies that may stay do: the primary first, then backups, then learners. */
 static bool keep_copies(draft *d, const placement *now)
 {
-    for (uint32_t i = 0; i < now->n; i++) { /* ordered so */
+    for (uint32_t i = 0; i < now->n; i++) {
         const wire_replica *r = &now->row[i].at;
         const uint32_t n      = copies_of(&d->table, r->shard);
         if (r->shard >= d->n_shards || n >= d->wanted || !is_usable(d, (uint32_t)r->server))
@@ -168,7 +168,7 @@ static bool deal_to_threads(draft *d)
     return true;
 }
 
-/* Where one more copy of this shard lies best: smaller is better. */
+/* Of one more copy of this shard on this server: smaller is better. */
 static uint64_t cost(const draft *d, uint32_t shard, uint32_t server, bool is_primary)
 {
     const placement_row *primary = placement_primary(&d->table, shard);
@@ -213,7 +213,7 @@ static void find_extremes(const draft *d, const uint32_t *load, uint32_t *most, 
     }
 }
 
-/* Of what lies on `from` and not on `to`: a backup rather than a primary, and not beside another copy. */
+/* A copy on `from` that `to` lacks: rather a backup than a primary, and not beside another copy. */
 static placement_row *find_movable(const draft *d, uint32_t from, uint32_t to)
 {
     placement_row *best = NULL;
@@ -260,8 +260,8 @@ static void swap_primary(placement *table, uint32_t shard, int32_t server)
     placement_sort(table);
 }
 
-/* A way from `from`, server by server, along shards whose primary is on the one and a backup on the next, to
- * one that has at least two primaries less.  via[s]: the shard that leads to s. */
+/* A path from `from` to a server with at least two primaries less.  Each hop is a shard with its primary on one server
+ * and a backup on the next.  via[s]: the shard that leads to s. */
 static uint32_t find_way(const draft *d, uint32_t from, uint32_t *via, uint32_t *queue)
 {
     for (uint32_t s = 0; s < d->n_servers; s++) via[s] = UINT32_MAX;

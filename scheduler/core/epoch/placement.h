@@ -1,12 +1,10 @@
 /* placement.h - which server holds which copy of which shard, and which move comes next.
  *
- * DESIGN.  Pure functions of tables.  A shard has one primary, backups that acknowledge everything before
- * it is told to anybody (with the primary: R), and learners, which are being filled and count for
- * nothing.  What a job should look like is a goal; it is computed anew when servers come, go or are
- * drained, and from then on every epoch change goes as far towards it as is safe: a copy is added as a
- * learner, a learner that has everything becomes a backup, a backup becomes the primary, and only when all
- * of a shard's goal is in R do the copies go that are no part of it.  So moving a shard, draining a
- * server and repairing after a death are the same few moves.
+ * DESIGN.  Pure functions of tables.  A shard has one primary, backups and learners.  Nothing is told to anybody before
+ * the primary and all backups (together: R) have acknowledged it; learners are being filled and do not count.  The goal is
+ * computed anew when servers come, go or are drained.  Every epoch change then goes as far towards it as is safe: a copy
+ * is added as a learner, a learner that has everything becomes a backup, a backup becomes the primary, and surplus copies
+ * go once all of a shard's goal is in R.  Moving a shard, draining a server and repairing after a death are these moves.
  *
  * Servers are numbered by rank.  Rows are ordered by shard; in a shard the primary is first.
  */
@@ -17,8 +15,8 @@
 
 typedef struct {
     wire_replica at;
-    bool is_caught_up; /* a learner of which its primary said that it has everything     */
-    bool is_suspect;   /* a backup of which its primary said that it acknowledges nothing */
+    bool is_caught_up; /* learner: its primary reports that it has everything */
+    bool is_suspect;   /* backup: its primary reports that it acknowledges nothing */
 } placement_row;
 
 typedef struct { /* zero is an empty one */
@@ -28,16 +26,15 @@ typedef struct { /* zero is an empty one */
 } placement;
 
 typedef struct {
-    uint32_t places;  /* threads that hold shards; 0: there is no such server, or it is gone */
-    bool is_draining; /* it shall hold nothing */
-    const char
-        *machine; /* copies of a shard lie on different ones where there are several; NULL: "" */
+    uint32_t places;     /* threads that hold shards; 0: the server does not exist or is gone */
+    bool is_draining;    /* it must end up empty */
+    const char *machine; /* copies of a shard go to different ones where possible; NULL: "" */
 } placement_server;
 
 void placement_fini(placement *table);
 bool placement_copy(const placement *from, placement *to); /* false: no memory */
 
-/* The row of this shard on this server, of its primary; NULL: there is none. */
+/* The row of this shard on this server, or of its primary; NULL: none. */
 placement_row *placement_find(const placement *table, uint32_t shard, int32_t server);
 placement_row *placement_primary(const placement *table, uint32_t shard);
 
@@ -46,22 +43,22 @@ bool placement_add(placement *table, const wire_replica *copy);
 void placement_remove(placement *table, const placement_row *row); /* rows behind it move up */
 void placement_sort(placement *table);                             /* after roles were changed */
 
-/* How the shards 0 .. n_shards - 1 shall lie: 1 + replicas copies each (fewer where there are fewer
- * servers), on different servers, machines where possible; numbers of copies, and of primaries, that differ
- * by at most one between servers; as few moves from `now` as that allows.  Without `now`, and with as many
- * shards as there are threads, shard k lies on thread k in rank order.
- * Errors  WRONG_STATE  there is no server to lie on.   NO_MEMORY.  *goal is then unchanged. */
+/* The goal for shards 0 .. n_shards - 1: each has 1 + replicas copies (fewer where there are fewer servers) on different
+ * servers, and on different machines where possible.  Servers differ by at most one copy and one primary.  Moves from
+ * `now` are as few as that allows.  With an empty `now` and as many shards as threads, shard k is on thread k in rank
+ * order.
+ * Errors  WRONG_STATE  no server can hold a shard.   NO_MEMORY.  *goal is then unchanged. */
 pen_status placement_goal(const placement *now, uint32_t n_shards, const placement_server *server,
                           uint32_t n_servers, uint32_t replicas, placement *goal);
 
-/* Goes as far towards the goal as an epoch change may; its backups must be level with their
- * primaries.  False: no memory, and the table is as it was. */
+/* Goes as far towards the goal as one epoch change may; backups must be level with their primaries.  False: no memory,
+ * and the table is unchanged. */
 bool placement_follow(placement *table, const placement *goal);
 
-/* Whether placement_follow() would change anything, were learners that have caught up backups. */
+/* Whether placement_follow() would change anything once learners that have caught up are backups. */
 bool placement_can_move(const placement *table, const placement *goal);
 
-/* Copies of any role on that server; of any shard. */
+/* The number of copies on that server. */
 uint32_t placement_count(const placement *table, int32_t server);
 
 #endif

@@ -9,7 +9,7 @@ typedef struct {
     uint32_t n_servers;
 } facts;
 
-/* NULL: the server is gone, or knows nothing of that shard. */
+/* NULL: the server is gone or did not report that shard. */
 static const wire_sealed_report *report_of(const facts *f, const wire_replica *copy)
 {
     if (copy->server < 0 || (uint32_t)copy->server >= f->n_servers) return NULL;
@@ -30,7 +30,7 @@ static bool may_lead(const wire_replica *copy)
     return copy->role != WIRE_LEARNER || plant(PLANT_LEARNER_PROMOTED);
 }
 
-/* The primary where it lives, else who has applied the most; ties: the lowest rank. */
+/* The primary if it lives, else the copy that has applied the most; ties: the lowest rank. */
 static placement_row *choose_primary(const facts *f, placement *table, uint32_t shard)
 {
     placement_row *best = NULL;
@@ -47,7 +47,7 @@ static placement_row *choose_primary(const facts *f, placement *table, uint32_t 
     return best;
 }
 
-/* The role of one copy beside the primary of its shard, of which the report is `lead`. */
+/* The new role of a copy beside its primary, whose report is `lead`. */
 static void place_copy(const facts *f, placement_row *row, const wire_sealed_report *lead)
 {
     const wire_sealed_report *r = report_of(f, &row->at);
@@ -64,7 +64,7 @@ static void remove_dead(const facts *f, placement *table)
         if (!is_alive(f, &table->row[i].at)) placement_remove(table, &table->row[i]);
 }
 
-/* The step is settled by primaries and by who is level with them. */
+/* Primaries and the copies level with them settle the step. */
 static void count_steps(const facts *f, const placement *table, settled *out)
 {
     for (uint32_t i = 0; i < table->n; i++) {

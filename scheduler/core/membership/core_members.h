@@ -1,45 +1,45 @@
-/* core_members.h - who is here, who is expected, and who cannot reach whom. */
+/* core_members.h - the members that are here or expected, and those that cannot reach each other. */
 #ifndef SCHEDULER_CORE_MEMBERS_H
 #define SCHEDULER_CORE_MEMBERS_H
 
 #include "scheduler/core/membership/roster.h"
 
 enum {
-    CORE_QUERY_MS   = 250, /* servers may take that long to say what a dead worker owes */
+    CORE_QUERY_MS   = 250, /* longest wait for servers to answer a death query */
     CORE_GAPS_MAX   = 64,
     CORE_DRAINS_MAX = 16,
-    CORE_LEAVE_MS   = 100, /* so long a worker that left is expected to be followed by others   */
-    CORE_PROVE_MS   = 5000 /* who has not answered by then shares its memory with nobody        */
+    CORE_LEAVE_MS   = 100, /* members that leave within it change the epoch once */
+    CORE_PROVE_MS   = 5000 /* a worker that has not answered PROVE by then shares no memory */
 };
 
-typedef struct { /* a worker died; servers are being asked what it owes */
+typedef struct { /* death query: servers are asked which pushes a dead worker owes */
     seat *dead;  /* NULL: none */
     uint64_t died_ms, due_ms;
-    uint32_t tensor; /* of the least debt known: index in the model */
+    uint32_t tensor; /* of the first owed push known: index in the model */
     int64_t step;    /* -1: none known */
 } core_query;
 
 typedef struct { /* one member cannot reach another */
     seat *from, *to;
     uint64_t from_incarnation, to_incarnation, first_ms, newest_ms;
-    bool is_confirmed; /* `from` has said it again after `to` had been heard */
+    bool is_confirmed; /* `from` repeated it after `to` had been heard */
     char address[320], words[96];
 } core_gap;
 
-typedef struct { /* somebody waits for a server to be empty */
+typedef struct { /* an observer waits for a server to be empty */
     uint64_t asker;
     int32_t server;
 } core_drain;
 
-typedef struct { /* workers are being asked whose memory they can map */
+typedef struct { /* PROVE is out */
     bool is_open;
     uint64_t round, due_ms;
 } core_proof;
 
 typedef struct {
     roster roster;
-    bool has_begun;       /* somebody joined, or is waited for; since joining_ms */
-    bool is_for_machines; /* nobody joined: all that were started here have ended */
+    bool has_begun;       /* a member joined or is awaited, since joining_ms */
+    bool is_for_machines; /* none joined: all workers started here have ended */
     uint64_t joining_ms;
     core_proof proof;
 
@@ -49,16 +49,16 @@ typedef struct {
     uint32_t n_drains;
 
     core_query query;
-    int32_t first_lost; /* worker that died and the job went on; -1: none has */
+    int32_t first_lost; /* first worker whose death the job survived; -1: none */
     core_gap gap[CORE_GAPS_MAX];
     uint32_t n_gaps;
     uint64_t gap_due_ms, gap_end_ms; /* due 0: there are none */
 } core_members;
 
-/* core_reach.c: it has reached all that it needs, after all */
+/* core_reach.c: forgets what this member could not reach */
 void core_reached(core_members *self, const seat *s);
 
-/* core_slow.c: a beat has come, the one before it at since_ms (0: none) */
+/* core_slow.c: at a BEAT; the one before it came at since_ms (0: none) */
 void core_slow_beat(const seat_list *workers, const seat *waiting, uint64_t since_ms,
                     uint64_t now_ms);
 

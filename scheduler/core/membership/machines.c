@@ -1,4 +1,4 @@
-/* machines.c - groups of workers by machine, and what each of them says. */
+/* machines.c - workers grouped by machine. */
 #include "scheduler/core/membership/machines.h"
 
 #include "common/base/why.h"
@@ -8,7 +8,7 @@
 
 typedef struct {
     seat *worker;
-    bool by_node; /* all said theirs */
+    bool by_node; /* all workers have a node set */
     int32_t part; /* a machine may be several nodes */
 } row;
 
@@ -94,8 +94,8 @@ static int by_part(const void *a, const void *b)
     return order != 0 ? order : compare(x->worker->rank, y->worker->rank);
 }
 
-/* ---- those of one machine, or of one node that all have named --------------------------------- */
-/* All say their local ranks and how many they are: each time that one comes again is another node. */
+/* ---- one machine, or one node where all have it set -------------------------------------------- */
+/* All have local ranks and their number set: each repeat of a local rank is another node. */
 static pen_status part_whole(row *at, uint32_t n, pen_error *why)
 {
     qsort(at, n, sizeof *at, by_local_rank);
@@ -110,7 +110,7 @@ static pen_status part_whole(row *at, uint32_t n, pen_error *why)
     return PEN_OK;
 }
 
-/* What one says is its; the others take what is left, in the order of their ranks. */
+/* Local ranks that are set stay; the other workers take the free ones in rank order. */
 static pen_status part_by_rank(row *at, uint32_t n, pen_error *why)
 {
     const seat **taken = calloc(n, sizeof *taken);
@@ -145,7 +145,7 @@ static pen_status part(row *at, uint32_t n, pen_error *why)
 }
 
 /* ---- numbers of nodes ------------------------------------------------------------------------- */
-/* Rows of a node lie together, the lowest rank first: it stands for the node until all have numbers. */
+/* The rows of a node are consecutive, its lowest rank first: the leader, until nodes have numbers. */
 static uint32_t end_of_node(const row *at, uint32_t begin, uint32_t n)
 {
     uint32_t end = begin + 1;
@@ -153,7 +153,7 @@ static uint32_t end_of_node(const row *at, uint32_t begin, uint32_t n)
     return end;
 }
 
-/* leader[rank]: rank of the first of its node. */
+/* leader[rank]: lowest rank of its node. */
 static pen_status number(const seat_list *workers, const uint32_t *leader, pen_error *why)
 {
     int32_t nodes = 0;
@@ -207,7 +207,7 @@ pen_status machines_place(const seat_list *workers, pen_error *why)
     return status;
 }
 
-/* ---- who comes later --------------------------------------------------------------------------- */
+/* ---- workers that join later ------------------------------------------------------------------- */
 static bool has_its_place(const seat *w, const seat *late)
 {
     return w != late && w->in_record;

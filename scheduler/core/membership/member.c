@@ -2,8 +2,8 @@
 #include <assert.h>
 
 enum {
-    REFUSE = -1, /* told by others and not accepted in this state: do not move */
-    NEVER  = -2  /* our own doing, and we do not do it here: assert            */
+    REFUSE = -1, /* an event of others that this state does not accept: do not move */
+    NEVER  = -2  /* an event of our own that cannot happen here: assert             */
 };
 
 /* Rows are states, columns are events.  docs/member.dot is printed from this table. */

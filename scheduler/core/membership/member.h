@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 /* clang-format off */
-/* state       who may be in it, and what it means                                               */
 #define MEMBER_STATES(X)                                                                           \
     X(ABSENT,  "not here yet, or gone again before the job began")                                 \
     X(JOINING, "said hello and was welcomed; waits for the others")                                \
@@ -15,8 +14,8 @@
     X(LEFT,    "said goodbye in good order; nobody waits for it")                                  \
     X(DEAD,    "declared gone; its late messages are refused")
 
-/* HELLO is that of the process that holds the seat, or of the first to take it.  The first four are
- * told by others and may come at any time, twice, or late; the last three are our own doing. */
+/* HELLO: of the process in the slot, or of the first one to take it.  Others cause the first four events, which may come
+ * at any time, twice, or late; the core itself causes the last three. */
 #define MEMBER_EVENTS(X) X(HELLO) X(MESSAGE) X(BYE) X(EXITED) X(BEGIN) X(DOWN) X(LOST)
 /* clang-format on */
 
@@ -35,9 +34,8 @@ typedef enum {
 } member_event;
 
 /* Moves *state, or refuses.
- * Errors  PEN_NOT_A_MEMBER  somebody said what this state does not allow; *state is unchanged.
- * Asserts that our own events happen only where they can: a remote mistake is an answer, a local
- * mistake is a bug. */
+ * Errors  PEN_NOT_A_MEMBER  this state does not allow a message of others; *state is unchanged.
+ * Asserts that our own events happen only where they can: a remote mistake is answered, a local mistake is a bug. */
 pen_status member_next(member_state *state, member_event event);
 
 const char *member_state_name(member_state state); /* "active" */

@@ -1,8 +1,7 @@
-/* kept_items.h - how kept state lies in bytes: items, each a type, a size and bytes.
+/* kept_items.h - the format of persisted state: items, each a type, a size and bytes.
  *
- * DESIGN.  What has a message of its own lies there as that message (proto/wire.h), so that nothing about
- * it is written twice and nothing that was read is trusted.  Numbers are int64_t as this machine writes
- * them: state is read by the same program on the same machine.
+ * DESIGN.  What has a message of its own is stored as that message (proto/wire.h), so its format exists once and nothing
+ * that is read is trusted.  Numbers are int64_t in native byte order: the same program on the same machine reads them.
  */
 #ifndef SCHEDULER_KEPT_ITEMS_H
 #define SCHEDULER_KEPT_ITEMS_H
@@ -11,16 +10,14 @@
 
 enum {
     KEPT_VERSION = 3,
-    KEPT_HEAD   = 1, /* numbers of the job: KEPT_HEAD_NUMBERS                                     */
-    KEPT_SEAT   = 2, /* KEPT_SEAT_NUMBERS, then HELLO                                             */
-    KEPT_RECORD = 3, /* EPOCH                                                                     */
-    KEPT_PLAN   = 4, /* PLAN, with the model                                                      */
-    KEPT_VERDICT =
-        5,          /* VERDICT                                                                   */
-    KEPT_LOSS  = 6, /* VERDICT: the sentence of a worker that died                               */
-    KEPT_VALUE = 7, /* STORE: a key and its value                                                */
-    KEPT_ANSWERS =
-        8 /* rank, incarnation, then id, status, value of each answer that may be asked for again */
+    KEPT_HEAD    = 1, /* KEPT_HEAD_NUMBERS */
+    KEPT_SEAT    = 2, /* KEPT_SEAT_NUMBERS, then HELLO */
+    KEPT_RECORD  = 3, /* EPOCH */
+    KEPT_PLAN    = 4, /* PLAN, with the model */
+    KEPT_VERDICT = 5, /* VERDICT */
+    KEPT_LOSS    = 6, /* VERDICT: the sentence of a worker that died */
+    KEPT_VALUE   = 7, /* STORE: a key and its value */
+    KEPT_ANSWERS = 8  /* rank, incarnation, then id, status, value of each remembered answer */
 };
 
 /* clang-format off */

@@ -1,4 +1,4 @@
-/* core_reports.h - what is told of the job: its curve, its will, and the last calls of its workers. */
+/* core_reports.h - reports about the job: its curve, its last will, and the last calls of its workers. */
 #ifndef SCHEDULER_CORE_REPORTS_H
 #define SCHEDULER_CORE_REPORTS_H
 
@@ -12,17 +12,17 @@ typedef struct {
 } core_history;
 
 typedef struct {
-    pen_error will; /* as it was last sent to all */
+    pen_error will; /* as last sent to all */
     uint64_t will_ms;
     core_history history;
-    stuck *calls;     /* that were asked for here; NULL: none */
-    uint64_t n_asked; /* so often; the number of the newest   */
+    stuck *calls;     /* answers to this process; NULL: it never asked */
+    uint64_t n_asked; /* number of the newest question */
 } core_reports;
 
-/* core_history.c: a worker's beat has come while the job trains */
+/* core_history.c: at a worker's BEAT while the job trains */
 void core_history_beat(core_history *self, const core_out *out, int64_t step);
 
-/* core_record.c: the last calls of workers.  ask: asker 0 is this process. */
+/* core_record.c: the last calls of workers.  asker 0: this process. */
 void core_record_ask(core_reports *self, const core_out *out, uint64_t asker, uint64_t id);
 void core_record(core_reports *self, const core_out *out, const seat *s,
                  const wire_control *message);

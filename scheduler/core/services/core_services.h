@@ -1,4 +1,4 @@
-/* core_services.h - what members ask for: snapshots, words about failed and overdue calls, smaller groups, values. */
+/* core_services.h - services for members: snapshots, faults and overdue calls, smaller groups, the key-value store. */
 #ifndef SCHEDULER_CORE_SERVICES_H
 #define SCHEDULER_CORE_SERVICES_H
 
@@ -7,22 +7,22 @@
 
 enum {
     CORE_ASKERS_MAX    = 64,
-    CORE_SNAPSHOTS_MAX = 8, /* being written at once; more than two do not happen in good order */
+    CORE_SNAPSHOTS_MAX = 8, /* being written at once; normally at most two */
     CORE_FAULTS_MAX    = 256,
     CORE_SHRINKS_MAX   = 64,
     CORE_OVERDUES_MAX  = 32,
     CORE_OVERDUE_RANKS = 32,
-    CORE_LEFT_MS       = 2000 /* an OVERDUE is on its way for less */
+    CORE_LEFT_MS       = 2000 /* an OVERDUE arrives sooner */
 };
 
 typedef struct {
     bool is_used;
     int64_t step;
-    uint64_t serial; /* order of the first part; later than an asker's: its answer */
+    uint64_t serial; /* of its first part; it answers askers with a lower one */
     pen_status status;
     uint32_t n_parts; /* shards covered */
     bool *has_part;   /* [n_shards] */
-    int64_t spare;    /* a server has no room, and this one that may go; -1: none */
+    int64_t spare;    /* a server has no room and may delete this step; -1: none */
     char text[256];
 } core_snapshot;
 
@@ -36,25 +36,25 @@ typedef struct {
     uint32_t n_askers;
     uint64_t serial;
     int64_t newest;
-    bool has_made_room; /* for the one that comes next */
+    bool has_made_room; /* for the next one */
 } core_snapshots;
 
-typedef struct { /* what all members of a group were told about a call that failed */
+typedef struct { /* FAULTED of a call */
     uint64_t group, call;
     pen_error why;
 } core_fault_note;
 
-typedef struct {                 /* one worker has waited long in one call */
+typedef struct {                 /* OVERDUE of a worker */
     const seat *asker;           /* NULL: unused */
-    uint64_t waited_ms, said_ms; /* waited that long when it was said */
+    uint64_t waited_ms, said_ms; /* it had waited that long at said_ms */
     uint32_t n_missing;
     int32_t missing[CORE_OVERDUE_RANKS];
     char what[200];
 } core_overdue_note;
 
 typedef struct {                   /* two workers may wait for each other: servers are asked */
-    const core_overdue_note *note; /* NULL: nobody is suspected */
-    const seat *waiting;           /* in a step, for who said it */
+    const core_overdue_note *note; /* NULL: no suspicion */
+    const seat *waiting;           /* in a step, for the asker of the note */
     uint64_t asked_ms;
 } core_cycle;
 
@@ -75,7 +75,7 @@ typedef struct {
 typedef struct {
     core_snapshots snapshots;
     core_fault_note fault[CORE_FAULTS_MAX];
-    uint64_t n_faults; /* that there ever were */
+    uint64_t n_faults; /* since the beginning */
     core_overdue_note overdue[CORE_OVERDUES_MAX];
     core_cycle cycle;
     core_shrinks shrinks;
@@ -85,7 +85,7 @@ typedef struct {
 /* core_shrink.c */
 void core_shrink_ask(core_shrinks *self, const core_out *out, const seat *s,
                      const wire_control *message);
-void core_shrink_settle(core_shrinks *self, const core_out *out); /* somebody has died or left */
+void core_shrink_settle(core_shrinks *self, const core_out *out); /* a member died or left */
 void core_shrink_fini(core_shrinks *self);
 
 bool core_overdue_lasts(const core_overdue_note *note);
