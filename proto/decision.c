@@ -11,11 +11,11 @@
 #include <xxhash.h>
 
 /* ---- the hash of a record -------------------------------------------------------------------- */
-/* Numbers are hashed as they lie in memory: the payloads of this wire are little-endian as well. */
+/* Numbers are hashed as in memory; payloads are little-endian, too. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "records are hashed, and payloads sent, little-endian");
 
-/* Without gaps, so that its bytes are the canonical ones. */
+/* Without padding, so that its bytes are canonical. */
 typedef struct {
     uint64_t step;
     double weight_sum, loss_scale, clip;
@@ -64,7 +64,7 @@ static bool same_bits(double a, double b)
 static bool differ(const char *what, double a, int32_t rank_a, double b, int32_t rank_b,
                    pen_error *why)
 {
-    const bool is_up = rank_a < rank_b; /* whoever came first: the sentence is the same */
+    const bool is_up = rank_a < rank_b; /* the sentence does not depend on who came first */
     why_set(why, PEN_MISMATCH,
             "%s is %.17g on rank %d and %.17g on rank %d; all ranks must give the same", what,
             is_up ? a : b, is_up ? rank_a : rank_b, is_up ? b : a, is_up ? rank_b : rank_a);
@@ -92,8 +92,7 @@ bool decision_inputs_equal(const wire_inputs *a, int32_t rank_a, const wire_inpu
 }
 
 /* ---- the decision ---------------------------------------------------------------------------- */
-/* The chunks are walked by number and not by partition, so that the sum has the same bits however
- * they are partitioned. */
+/* In chunk order, so that the sum has the same bits for any partitioning. */
 static double add_sums(const plan *p, const double *const *sums)
 {
     double total = 0;
@@ -105,7 +104,7 @@ static double add_sums(const plan *p, const double *const *sums)
     return total;
 }
 
-/* The first record that counts: all decided partitions have the same contributors. */
+/* Of the first record that counts: all decided partitions have the same contributors. */
 static double weights(const plan *p, const wire_record *records)
 {
     for (uint32_t i = 0; i < p->n_partitions; i++)
@@ -150,7 +149,7 @@ void decision_make(const plan *p, const wire_record *records, const double *cons
     double weight_sum = weights(p, records);
     double divisor    = weight_sum * inputs->loss_scale;
     double norm       = weight_sum == 0 ? 0 : sqrt(add_sums(p, sums)) / divisor;
-    if (isnan(norm)) norm = NAN; /* one of the many, so that all processors compare equal bits */
+    if (isnan(norm)) norm = NAN; /* the same bits on all processors */
     bool is_bad = find_bad(p, records, bad_chunk, bad_rank);
 
     *decision         = (wire_decision){.norm = norm, .clip = 1, .gscale = 0, .applied = applied};

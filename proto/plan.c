@@ -1,4 +1,4 @@
-/* plan.c - cutting a model into chunks and dealing them out. */
+/* plan.c - partitions a model into chunks and deals them out. */
 #include "proto/plan.h"
 
 #include "common/compute/optim/optim.h"
@@ -11,11 +11,11 @@
 #include <string.h>
 
 enum {
-    CHUNKS_AIMED_AT    = 64, /* per model: enough to balance a few shards when the model is small */
+    CHUNKS_AIMED_AT    = 64, /* of a small model: enough to balance a few shards */
     CHUNK_ELEMENTS_MAX = 1 << 20
 };
 _Static_assert(PLAN_ELEMENTS_MAX == (uint64_t)PLAN_CHUNKS_MAX * CHUNK_ELEMENTS_MAX,
-               "the two bounds say the same about one large tensor");
+               "both bounds allow the same largest tensor");
 
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 /* clang-format off */
@@ -65,7 +65,7 @@ uint64_t plan_tensor_elements(const wire_tensor *t)
     return elements;
 }
 
-/* ---- what can be cut ------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------- */
 static uint64_t round_up(uint64_t n, uint64_t unit)
 {
     return (n + unit - 1) / unit * unit;
@@ -76,7 +76,7 @@ static bool is_trained(const wire_tensor *t)
     return (t->flags & PEN_FROZEN) == 0;
 }
 
-/* The rule of a group, found by the first word of its optim string; *ops NULL: the default rule. */
+/* The rule of a group by the first word of its optim string; *ops NULL: the default rule. */
 static bool find_rule(const wire_group *group, const optim_ops **ops)
 {
     *ops         = NULL;
@@ -158,7 +158,7 @@ static uint64_t chunk_elements(uint64_t elements)
     return wanted > CHUNK_ELEMENTS_MAX ? CHUNK_ELEMENTS_MAX : wanted;
 }
 
-/* ---- cutting --------------------------------------------------------------------------------- */
+/* ---- chunks --------------------------------------------------------------------------------- */
 static pen_status count_chunks(plan *p, const wire_model *model, pen_error *why)
 {
     uint64_t n = 0;
@@ -188,8 +188,8 @@ static void cut_tensor(plan *p, uint32_t tensor, const wire_tensor *t, bool deci
     }
 }
 
-/* ---- dealing --------------------------------------------------------------------------------- */
-/* What is dealt as one: consecutive chunks, or one partition. */
+/* ---- partitions --------------------------------------------------------------------------------- */
+/* A unit of dealing: consecutive chunks, or a partition. */
 typedef struct {
     uint32_t first, n;
     uint64_t bytes;
@@ -342,7 +342,7 @@ void plan_place(const plan *p, uint32_t n_shards, uint32_t *shard)
     uint64_t bytes[PLAN_PARTITIONS_MAX];
     for (uint32_t i = 0; i < p->n_partitions; i++)
         cards[i] = (card){.first = i, .n = 1, .bytes = p->partition[i].bytes};
-    /* The least of more hands than cards is always one of the first empty ones. */
+    /* With more hands than cards, only the first hands get any. */
     uint32_t hands = n_shards < PLAN_PARTITIONS_MAX ? n_shards : PLAN_PARTITIONS_MAX;
     deal(cards, p->n_partitions, bytes, hands, shard);
 }

@@ -1,4 +1,4 @@
-/* plan_compare.c - do two ranks mean the same model?  If not: the sentence that says where not. */
+/* plan_compare.c - compares the models of two ranks; the sentence names the first difference. */
 #include "proto/plan.h"
 
 #include "common/base/why.h"
@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Who differs, and the culprit of the sentence. */
 typedef struct {
     int32_t rank[2];
     const char *host[2];
@@ -173,7 +172,7 @@ pen_status plan_compare(const wire_model *a, int32_t rank_a, const char *host_a,
 {
     const sides s = {
         .rank = {rank_a, rank_b}, .host = {or_empty(host_a), or_empty(host_b)}, .why = why};
-    /* Tensors that both have first: a name or shape that differs says more than a count. */
+    /* Tensors that both have come first: a different name or shape says more than a count. */
     pen_status status = PEN_OK;
     for (uint32_t i = 0; status == PEN_OK && i < a->n_tensors && i < b->n_tensors; i++)
         status = compare_tensors(&s, a, b, i);

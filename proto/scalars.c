@@ -1,4 +1,4 @@
-/* scalars.c - sums over ranks of numbers that are no tensors. */
+/* scalars.c - see scalars.h. */
 #include "proto/scalars.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ uint64_t scalars_name(const char *name)
     return XXH3_64bits(name, strlen(name));
 }
 
-/* The place of a name, or a new one behind the last; WIRE_SCALARS_MAX: there is none. */
+/* The index of a name, or a new one; WIRE_SCALARS_MAX: no room. */
 static uint32_t place(wire_scalars *s, uint64_t name)
 {
     uint32_t i = 0;
@@ -24,7 +24,7 @@ static uint32_t place(wire_scalars *s, uint64_t name)
     return s->n++;
 }
 
-/* One of the many, so that all processors have equal bits. */
+/* The same NaN on all processors. */
 static double canonical(double value)
 {
     return isnan(value) ? NAN : value;

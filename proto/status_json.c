@@ -34,13 +34,13 @@ static json_t *copies_json(const wire_control *answer)
     return copies;
 }
 
-/* What the program itself reports: names that are no counters, nor made by the scheduler. */
+/* A metric of the program: neither a counter nor made by the scheduler. */
 static bool is_metric(const char *name)
 {
     return stat_find(name) < 0 && strcmp(name, "waited_for_s") != 0;
 }
 
-/* A loss that is no number is news, and JSON has no word for it. */
+/* JSON has no word for NaN and infinities, which a loss may be. */
 static json_t *value_json(double value)
 {
     if (isfinite(value)) return json_real(value);
@@ -56,7 +56,7 @@ static json_t *metrics_json(const wire_member_status *m)
     return metrics;
 }
 
-/* Ranks of the other workers that it shares memory with, as was proven. */
+/* Ranks of the other workers that it shares memory with. */
 static json_t *sharing_json(const wire_control *answer, const wire_member *self)
 {
     json_t *ranks = json_array();

@@ -4,7 +4,7 @@
 
 #include "proto/wire.h"
 
-/* One line without its end; OWNED by the caller (free).  NULL: no memory, or text that is no UTF-8. */
+/* One line without its end; OWNED by the caller (free).  NULL: no memory, or invalid UTF-8. */
 char *status_json(const wire_control *status);
 
 const char *status_role_name(int32_t role); /* "worker", "launcher", ... */

@@ -25,7 +25,7 @@ typedef struct {
 
 typedef struct {
     bool has_answered;
-    char host[64], state[24], in[160], note[200]; /* note: why there is no record */
+    char host[64], state[24], in[160], note[200]; /* note: why it has no record */
     double in_s, seen_s;
 } worker;
 
@@ -51,7 +51,7 @@ void stuck_destroy(stuck *self)
     free(self);
 }
 
-/* ---- taking in ------------------------------------------------------------------------------------------- */
+/* ---- input ------------------------------------------------------------------------------------------- */
 
 static void take_member(stuck *self, const wire_member_status *m)
 {
@@ -148,9 +148,9 @@ bool stuck_is_whole(const stuck *self)
     return true;
 }
 
-/* ---- what it means --------------------------------------------------------------------------------------- */
+/* ---- analysis --------------------------------------------------------------------------------------- */
 
-/* The furthest call anybody is in. */
+/* The furthest call of any rank. */
 static const last_call *newest_of(const stuck *self, const group *g)
 {
     const last_call *newest = NULL;
@@ -163,7 +163,7 @@ static const last_call *newest_of(const stuck *self, const group *g)
     return newest;
 }
 
-/* Only of a group of all workers is it known that who made no call belongs to it. */
+/* A rank without a call is known to belong to the group only if all workers do. */
 static bool is_member(const stuck *self, const group *g, uint32_t rank)
 {
     return g->last[rank].is_there || (uint32_t)g->size == self->n_workers;
@@ -176,7 +176,7 @@ static bool is_missing(const stuck *self, const group *g, uint32_t rank)
     return !own->is_there || own->call < newest->call;
 }
 
-/* ---- telling --------------------------------------------------------------------------------------------- */
+/* ---- output --------------------------------------------------------------------------------------------- */
 
 static void print_rank(const stuck *self, const group *g, uint32_t rank, FILE *out)
 {

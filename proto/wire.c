@@ -1,8 +1,7 @@
-/* wire.c - what all planes share: the prefix before every message, and the memory behind it.
+/* wire.c - what all planes share: the prefix of every message, and the arena.
  *
- * protobuf-c reports every failure as NULL.  The arena notes that it refused, which tells "too
- * little memory" from "malformed"; and since it frees nothing, no clean-up path of protobuf-c can
- * free twice.
+ * protobuf-c reports every failure as NULL.  The arena notes a refusal, which tells "too little memory" from "malformed".
+ * It frees nothing, so no clean-up path of protobuf-c can free twice.
  */
 #include "proto/wire_internal.h"
 #include "proto/wire_peer.h"
@@ -15,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__has_feature) /* clang's way of saying what gcc says by a macro */
+#if defined(__has_feature) /* clang; gcc has the macro */
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__ 1
 #endif
@@ -104,12 +103,12 @@ void wire_arena_reset(wire_arena *arena)
     size_t bytes = arena->bytes;
     if (arena->newest != NULL && arena->newest->older != NULL) {
         free_blocks(arena);
-        add_block(arena, bytes); /* else the next message begins with none, as the first did */
+        add_block(arena, bytes); /* without memory the next message begins with none */
     }
     if (arena->newest == NULL) return;
     arena->newest->used = 0;
     POISON(arena->newest->data,
-           arena->newest->size); /* what the last message left is not to be read any more */
+           arena->newest->size); /* the last message must not be read any more */
 }
 
 static bool grow(wire_arena *arena, size_t bytes)
@@ -136,7 +135,7 @@ void *wire_arena_take(wire_arena *arena, size_t bytes)
 }
 
 /* ---- prefix ---------------------------------------------------------------------------------- */
-/* As it lies on the wire; decision.c asserts that this machine is little-endian. */
+/* As on the wire; decision.c asserts that this machine is little-endian. */
 typedef struct {
     char magic[4];
     uint16_t version, plane;

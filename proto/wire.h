@@ -1,17 +1,15 @@
 /* wire.h - the one door to what travels: plain structs in, bytes out, and back.
  *
- * Every message is one head frame and at most one payload frame.  The head is a 20-byte prefix
- * (magic, version, plane, length, CRC32C; little-endian) and a protobuf message: Control or Data.
- * proto/README.md describes it byte by byte.  Anything malformed, truncated, oversized or of an
- * unknown version is CORRUPT with a reason; nothing that was read is trusted: list lengths are
- * bounded by the frame, columns that must agree are checked to agree, enums are in range, strings
- * are NUL-terminated, shorter than WIRE_TEXT_MAX and without control characters.
- * What goes out is held to the same bounds: an encoder gives INVALID_ARGUMENT rather than send what
- * the peer would refuse.
+ * A message is one head frame and at most one payload frame.  The head is a 20-byte prefix (magic, version, plane, length,
+ * CRC32C; little-endian) and a protobuf message: Control or Data.  proto/README.md describes it byte by byte.  Anything
+ * malformed, truncated, oversized or of an unknown version is CORRUPT with a reason.  Nothing that was read is trusted:
+ * list lengths are bounded by the frame, columns have equal lengths, enums are in range, strings are NUL-terminated,
+ * shorter than WIRE_TEXT_MAX and without control characters.
+ * Encoders have the same bounds: INVALID_ARGUMENT for what the peer would refuse.
  *
- * Decoding allocates from a wire_arena that is reset for each message: no malloc in steady state.
- * Decoded structs point into the arena until its reset; nothing points into the head frame.
- * Thread: none here is shared; one arena per thread.
+ * Decoding allocates from a wire_arena that is reset for each message: no malloc in steady state.  Decoded structs point
+ * into the arena until its reset; nothing points into the head frame.
+ * Thread: nothing is shared; one arena per thread.
  */
 #ifndef PROTO_WIRE_H
 #define PROTO_WIRE_H
@@ -26,7 +24,7 @@ enum {
     WIRE_PREFIX_BYTES   = 20,
     WIRE_TEXT_MAX       = 1024, /* with its NUL */
     WIRE_HEAD_BYTES_MAX = 8 << 20,
-    WIRE_ITEMS_MAX      = 65536, /* entries of any list; ranks are below it too */
+    WIRE_ITEMS_MAX      = 65536, /* entries of any list; ranks are below it, too */
     WIRE_PARTITIONS_MAX = 256,
     WIRE_ENTRIES_MAX    = 128, /* of one LOG */
     WIRE_CALL_BYTES_MAX = 65536,
@@ -38,13 +36,13 @@ enum {
 #define WIRE_PAYLOAD_BYTES_MAX ((uint64_t)64 << 20)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
-/* Grows to bytes_max, beyond which decoding gives NO_MEMORY; keeps what it has until destroyed. */
+/* Grows to bytes_max, beyond which decoding gives NO_MEMORY; keeps its memory until destroyed. */
 typedef struct wire_arena wire_arena;
 wire_arena *wire_arena_create(size_t bytes_max); /* NULL: no memory */
 void wire_arena_destroy(wire_arena *arena);      /* NULL is fine    */
 void wire_arena_reset(wire_arena *arena);
 
-/* Growable output, all zeros at first; an encoder replaces what is in it and keeps the capacity. */
+/* Output; zeros at first.  An encoder replaces the content and keeps the capacity. */
 typedef struct {
     uint8_t *data;
     size_t size, capacity;
@@ -55,12 +53,12 @@ void wire_out_free(wire_out *out);
 /* clang-format off */
 typedef enum {
     WIRE_PUSH = 1, /* worker: gradient chunks; inputs; payload = the chunks' bytes in order    */
-    WIRE_RECEIPT,  /* shard: these arrived (soft: stops the retry timer, acknowledges nothing) */
-    WIRE_PREPARED, /* shard: partitions that are all in; record[]; payload: sums of squares    */
+    WIRE_RECEIPT,  /* shard: these arrived (stops the retry timer, acknowledges nothing)       */
+    WIRE_PREPARED, /* shard: complete partitions; record[]; payload: sums of squares           */
     WIRE_PULL,     /* worker: wants values; in bsp with the decision and the records behind it */
     WIRE_VALUES,   /* shard: the chunks' values; payload                                       */
-    WIRE_REFUSED,  /* shard: status, text, the chunks it is about (none = the whole message)   */
-    WIRE_INQUIRE,  /* worker: who is missing for these chunks?                                 */
+    WIRE_REFUSED,  /* shard: status, text, the chunks it is about (none: the whole message)    */
+    WIRE_INQUIRE,  /* worker: which ranks are missing for these chunks?                        */
     WIRE_WAITING,  /* shard: step, missing ranks, text = name of the tensor                    */
     WIRE_INIT,     /* rank 0: first values; payload.  Answered by RECEIPT                      */
     WIRE_LOG = 80, /* primary to another copy of its shard: entries of the log; their payload  */
@@ -72,12 +70,12 @@ enum {
     WIRE_WANT_VALUES = 1, /* PUSH: answer with VALUES when applied (fused push and pull) */
     WIRE_REPEATED    = 2, /* PUSH: this is a retry                                       */
     WIRE_INITIAL     = 4, /* of any kind: about first values (version 0 or restored)     */
-    WIRE_FRESH       = 8, /* LOG: forget what you have, this stream begins with nothing  */
+    WIRE_FRESH       = 8, /* LOG: forget everything, this stream begins with nothing     */
     WIRE_SEALING     = 16, /* LOG: no entry comes after these before epoch `step`        */
     WIRE_RETURN      = 32 /* PUSH: the sender waits for its memory: keep no reference    */
 };
 
-typedef enum { /* what an entry of a shard's log says */
+typedef enum { /* entries of a shard's log */
     WIRE_ENTRY_FIRST = 1, /* chunk: its first values, f32                                       */
     WIRE_ENTRY_SUM,       /* chunk: its sum of the open step, f32; none: every weight was 0     */
     WIRE_ENTRY_PREPARE,   /* partition: all sums of `step` are in; record; sums of squares      */
@@ -86,8 +84,8 @@ typedef enum { /* what an entry of a shard's log says */
     WIRE_ENTRY_APPLY,     /* chunk: push `step` of `rank` was applied; the bytes that it pushed */
     WIRE_ENTRY_BEGIN,     /* fill: how far a partition is; its newest record and decision       */
     WIRE_ENTRY_STATE,     /* fill: values or a slot of a chunk, and its counters                */
-    WIRE_ENTRY_FILLED,    /* fill: that was all; digest as the primary has it here              */
-    WIRE_ENTRY_SETTLE,    /* what the epoch's record did: step, decision, other workers         */
+    WIRE_ENTRY_FILLED,    /* fill: the end; digest of the primary here                          */
+    WIRE_ENTRY_SETTLE,    /* from the epoch record: step, decision, other workers               */
     WIRE_ENTRY_VOID,      /* of a fill of another copy                                          */
     WIRE_ENTRY_END
 } wire_entry_kind;
@@ -95,7 +93,7 @@ typedef enum { /* what an entry of a shard's log says */
 
 typedef struct { /* numbers of the program, summed over ranks: proto/scalars.h */
     uint32_t n;
-    uint32_t ranks[WIRE_SCALARS_MAX]; /* that are in the sum */
+    uint32_t ranks[WIRE_SCALARS_MAX]; /* in the sum */
     uint64_t name[WIRE_SCALARS_MAX];
     double sum[WIRE_SCALARS_MAX];
 } wire_scalars;
@@ -103,13 +101,12 @@ typedef struct { /* numbers of the program, summed over ranks: proto/scalars.h *
 typedef struct {
     double loss_scale, clip, weight;
     bool skip, snapshot;
-    bool
-        is_node_sum; /* what travels is the weighted sum of a whole node, and weight is the node's */
+    bool is_node_sum; /* the payload is the weighted sum of a node, and weight is the node's */
     uint32_t n_rates;
     const double *rate;
-    const void *states; /* of PUSH only: a bundle, for a snapshot of this step */
+    const void *states; /* PUSH only: a bundle, for a snapshot of this step */
     size_t states_bytes;
-    wire_scalars scalars; /* each rank's own; a sum of a node: of its ranks */
+    wire_scalars scalars; /* of the rank; in a node's sum, of its ranks */
 } wire_inputs;
 
 typedef struct {
@@ -128,9 +125,9 @@ typedef struct {
     int64_t applied;
 } wire_decision;
 
-typedef struct { /* of LOG; what a kind of entry does not need is 0 */
+typedef struct { /* of LOG; unused fields are 0 */
     wire_entry_kind what;
-    uint32_t object; /* chunk or partition: number in the plan; checked by the receiver */
+    uint32_t object; /* number of a chunk or partition in the plan; the receiver checks it */
     int32_t rank;
     uint64_t step, cut, bytes, version;
     int64_t applied;
@@ -170,23 +167,23 @@ typedef struct {
     wire_decision decision;
     uint32_t n_records;
     const wire_record *record;
-    pen_status status; /* one of penstock.h; INTERNAL for what this version does not know */
+    pen_status status; /* one of penstock.h; INTERNAL for unknown ones */
     const char *text;  /* never NULL after decoding */
     uint32_t n_missing;
     const int32_t *missing;
 
     uint64_t index, stream, digest; /* LOG, LOGGED */
-    uint32_t n_entries;             /* their payloads follow each other without gaps */
+    uint32_t n_entries;             /* their payloads are consecutive */
     const wire_entry *entry;
 } wire_data;
 
-/* Kinds are not numbered without gaps: the numbers of those that are gone stay free. */
+/* Numbers have gaps: those of removed kinds are not used again. */
 bool wire_is_data_kind(int kind);
 bool wire_is_control_kind(int kind);
 
-/* Encoding borrows everything for the length of the call.
- * Decoding: CORRUPT, or NO_MEMORY when the arena is too small; *d is then not to be used.  Whether
- * chunks, partitions and ranks exist in this job is for the receiver to check.
+/* Encoding borrows everything for the call.
+ * Decoding: CORRUPT, or NO_MEMORY when the arena is too small; then do not use *d.  The receiver checks whether chunks,
+ * partitions and ranks exist in this job.
  * Cost  1 us each for 64 chunks. */
 pen_status wire_data_encode(const wire_data *d, wire_out *out, pen_error *why);
 pen_status wire_data_decode(const void *head, size_t size, wire_arena *arena, wire_data *d,
@@ -212,8 +209,7 @@ typedef struct {
     uint64_t incarnation;
     const char *host;
     int32_t pid, local_rank, node;
-    int32_t
-        sharing; /* workers: lowest rank of those who can map each other's memory; own: nobody */
+    int32_t sharing; /* worker: lowest rank of those that share memory; its own: none */
     uint32_t n_addresses;
     const char *const *address;
 } wire_member;
@@ -236,7 +232,7 @@ typedef struct {
     const char *key, *value;
 } wire_pair;
 
-typedef struct { /* what a model is: of REGISTER and PLAN */
+typedef struct { /* a model, in REGISTER and PLAN */
     uint32_t n_tensors, n_groups, n_settings;
     const wire_tensor *tensor;
     const wire_group *group;
@@ -257,8 +253,8 @@ typedef struct {
     const wire_stat *stat;
 } wire_member_status;
 
-typedef struct {     /* of STATUS: something happened; level as in common/base/log.h */
-    uint64_t number; /* from 1 on; a gap: some were forgotten */
+typedef struct {     /* an event in STATUS; level as in common/base/log.h */
+    uint64_t number; /* from 1 on; a gap: some are lost */
     double at_s;     /* on the clock of uptime_s */
     int32_t level;
     const char *text;
@@ -266,8 +262,7 @@ typedef struct {     /* of STATUS: something happened; level as in common/base/l
 
 typedef enum { WIRE_PRIMARY = 1, WIRE_BACKUP, WIRE_LEARNER } wire_replica_role;
 
-typedef struct
-{ /* a copy of a shard; place: the thread of that server, as in wire_member.address */
+typedef struct { /* a copy of a shard; place: thread of the server, index in wire_member.address */
     uint32_t shard, place;
     int32_t server, role; /* wire_replica_role */
 } wire_replica;
@@ -275,12 +270,11 @@ typedef struct
 typedef struct { /* of SEALED: one copy of one shard */
     uint32_t shard;
     int32_t role;
-    uint64_t index, digest; /* of its log: what it has applied                                    */
-    int64_t step;           /* steps committed, the largest of its decided partitions; -1: it has
-                             * none                                                              */
-    int64_t clock;          /* least counter of a live rank over chunks that count for themselves;
-                             * -1: it has none                                                   */
-    bool all_prepared;      /* its decided partitions are committed up to `step`, or prepared     */
+    uint64_t index, digest; /* of the part of its log that it has applied */
+    int64_t step;           /* most steps committed by a decided partition; -1: it has none */
+    int64_t
+        clock; /* least counter of a live rank over chunks that count for themselves; -1: none */
+    bool all_prepared; /* all decided partitions are committed up to `step`, or prepared for it */
     bool has_decision;
     wire_decision decision; /* of step - 1 */
 } wire_sealed_report;
@@ -299,10 +293,10 @@ typedef struct {
     union {
         struct {
             int32_t role, rank, world_size, servers, pid;
-            int32_t local_rank, local_world_size, node; /* as its launcher says; -1: it does not */
+            int32_t local_rank, local_world_size, node; /* from its launcher; -1: unset */
             uint64_t nonce;
-            uint64_t number; /* in its memory, for who can map it; 0: nobody may */
-            bool holds_state; /* a worker that answers SEAL; servers do anyway */
+            uint64_t number; /* lies in its memory, for those that can map it; 0: nobody may */
+            bool holds_state; /* a worker that answers SEAL; servers always do */
             const char *host, *machine, *job, *store;
             uint32_t n_addresses, n_snapshots;
             const char *const *address;
@@ -311,7 +305,7 @@ typedef struct {
         struct {
             uint64_t incarnation, term, lease_ms;
             uint64_t grace_ms; /* how long a member goes on without the scheduler; 0: not at all */
-            int32_t rank, local_rank, node; /* the last two of who comes while the job trains */
+            int32_t rank, local_rank, node; /* the last two for late workers */
             const char *job;
         } welcome;
         struct {
@@ -320,8 +314,8 @@ typedef struct {
             uint32_t n_workers, n_servers, n_replicas;
             const wire_member *worker, *server;
             const wire_replica *replica; /* all copies of all shards; none before PLAN */
-            int64_t step;         /* of every decided partition from now on; -1: nothing to settle */
-            bool members_changed; /* what is staged of `step` is dropped and pushed again */
+            int64_t step;         /* of every decided partition from now on; -1: not settled */
+            bool members_changed; /* staged pushes of `step` are dropped and pushed again */
             bool has_decision;
             wire_decision decision; /* of step - 1 */
         } epoch;
@@ -332,9 +326,9 @@ typedef struct {
             const uint32_t *shard;
             int64_t restore;
             uint32_t n_shards, n_replicas, ranks_max;
-            const wire_replica *replica; /* where the copies lie first */
-            uint64_t epoch;              /* it belongs to */
-            uint64_t term;               /* in which it was made; the same for the whole job */
+            const wire_replica *replica; /* the first placement */
+            uint64_t epoch;              /* of that placement */
+            uint64_t term;               /* of the plan; the same for the whole job */
         } plan;
         struct { int64_t restored, applied; const void *states; size_t states_bytes; } ready;
         struct { int64_t step, applied; const void *states; size_t states_bytes; } committed;
@@ -357,14 +351,14 @@ typedef struct {
             uint64_t bytes;
             uint32_t n_shards;
             const uint32_t *shard; /* those the part covers */
-            bool lacks_room;       /* not written, as the disk is full; then spare: a complete one that may go, or -1 */
+            bool lacks_room;       /* the disk is full; spare: a complete snapshot that may go, or -1 */
             int64_t spare;
         } snapshot_part;
         struct {
             int64_t step;
             pen_status status;
             const char *text;
-            bool makes_room; /* servers forget that of step `gone` */
+            bool makes_room; /* servers delete the snapshot of step `gone` */
             int64_t gone;
         } snapshot_done;
         struct { int32_t rank; } enquire;
@@ -382,13 +376,13 @@ typedef struct {
             const uint64_t *shard_bytes; /* [n_shards] of the model */
             wire_member scheduler;
         } status;
-        struct { /* role, rank: whom it is for; once the scheduler passed it on: who asks */
+        struct { /* role, rank: the receiver; after the scheduler: the asker */
             uint64_t id, asker, done_below;
             int32_t role, rank, head;
             const void *body;
             size_t body_size;
         } command;
-        struct { /* role, rank: who asked; once the scheduler passed it on: who answers */
+        struct { /* role, rank: the asker; after the scheduler: the one that answers */
             uint64_t id, asker;
             int32_t role, rank;
             pen_status status;
@@ -403,7 +397,7 @@ typedef struct {
             uint64_t waited_ms;
             uint32_t n_missing;
             const int32_t *missing;
-            bool quiet; /* nothing is to be logged, and no NOTICE answers */
+            bool quiet; /* log nothing, and answer with no NOTICE */
         } overdue;
         struct { uint64_t group; uint32_t n_ranks; const int32_t *rank; } shrink;
         struct {
@@ -446,11 +440,11 @@ typedef struct {
         } sealed;
         struct { uint32_t shard; int32_t server; } caught_up;
         struct { uint32_t shard; int32_t server; uint64_t waited_ms; } suspect;
-        struct { int32_t workers, servers; } scale; /* -1: as it is */
+        struct { int32_t workers, servers; } scale; /* -1: unchanged */
         struct { int32_t server; } drain;
         struct { pen_status status; const char *text; } resized; /* answer to SCALE and DRAIN */
         struct { uint64_t round; uint32_t n_workers; const wire_member *worker; } prove;
-        struct { /* what was read in the memory of these */
+        struct { /* numbers read in the memory of these ranks */
             uint64_t round;
             uint32_t n_ranks, n_numbers;
             const int32_t *rank;
@@ -461,7 +455,7 @@ typedef struct {
 } wire_control;
 /* clang-format on */
 
-/* As for the data plane.  Strings are never NULL after decoding; NULL is sent as "". */
+/* As for the data plane.  Strings are never NULL after decoding; NULL is encoded as "". */
 pen_status wire_control_encode(const wire_control *c, wire_out *out, pen_error *why);
 pen_status wire_control_decode(const void *head, size_t size, wire_arena *arena, wire_control *c,
                                pen_error *why);

@@ -1,11 +1,10 @@
 /* wire_control.c - messages of the control plane, each a list of fields for both directions.
  *
- * DESIGN.  What a message holds is written once, as FIELDS_<MESSAGE>: the type of each field and
- * its name, which is the same in our struct and in protobuf-c's.  Two functions are made from each
- * list: read_<message> (theirs to ours, for decoding) and write_<message> (ours to theirs, for
- * encoding), so no field can be sent and not received, and no bound holds in one direction only.
- * A pass remembers its first failure.  The functions have no early return for it: after a failure
- * they go on with empty lists, and the whole is thrown away at the end.
+ * DESIGN.  FIELDS_<MESSAGE> lists the fields of a message once: type and name, which is the same in our struct and in
+ * protobuf-c's.  Each list makes two functions, read_<message> (theirs to ours, for decoding) and write_<message> (ours to
+ * theirs, for encoding), so no field is sent and not received, and every bound holds in both directions.  A pass remembers
+ * its first failure.  The functions do not return early: after a failure they go on with empty lists, and the result is
+ * dropped at the end.
  *
  * To add a field: control.proto, the struct in wire.h, its line here, tests/support/wire_samples.c.
  * To add a kind: the same, and a line in KINDS.
@@ -20,7 +19,7 @@
 
 enum {
     SCRATCH_BYTES_MAX =
-        256 << 20, /* for encoding: lists of generated structs, at most WIRE_ITEMS_MAX */
+        256 << 20, /* for encoding: lists of at most WIRE_ITEMS_MAX generated structs */
     DIMENSIONS_MAX = sizeof((wire_tensor){0}.shape) / sizeof(int64_t),
     MISSING_MAX    = sizeof((pen_error){0}.missing) / sizeof(int32_t)
 };
@@ -29,7 +28,7 @@ enum {
 typedef struct {
     wire_arena *arena;
     const char *kind;
-    pen_status blame, status; /* blame: what a bad field is; status: the first failure */
+    pen_status blame, status; /* blame: status of a bad field; status: the first failure */
     pen_error *why;
 } pass;
 
@@ -47,7 +46,7 @@ __attribute__((format(printf, 3, 4))) static void refuse(pass *p, pen_status sta
     p->status = why_set(p->why, status, "%s %s", p->kind, text);
 }
 
-/* Zeroed room for n things, or NULL: n is 0 or out of bounds, or there is no memory. */
+/* Zeroed room for n things; NULL: n is 0 or out of bounds, or no memory. */
 static void *room(pass *p, size_t n, size_t bytes_each)
 {
     if (p->status != PEN_OK || n == 0) return NULL;
@@ -94,13 +93,12 @@ static const char *const *read_texts(pass *p, char **text, size_t n, uint32_t *n
     return out;
 }
 
-/* What does not fit is cut off: a sentence is still one. */
+/* Truncates what does not fit. */
 static void read_chars(pass *p, char *text, char *out, size_t size)
 {
     snprintf(out, size, "%s", read_text(p, text));
 }
 
-/* They are used where they lie. */
 static const void *read_numbers(pass *p, const void *data, size_t n, uint32_t max, uint32_t *n_out)
 {
     if (n > max) REFUSE(p, "has a list of %zu entries; %u are allowed", n, max);
@@ -190,7 +188,7 @@ static void *make(pass *p, const ProtobufCMessageDescriptor *descriptor)
     return message;
 }
 
-/* n pointers to initialised messages that lie behind one another, or NULL. */
+/* n pointers to consecutive initialised messages, or NULL. */
 static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, const void *from,
                        size_t n)
 {

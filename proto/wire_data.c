@@ -1,4 +1,4 @@
-/* wire_data.c - headers of the data plane; the columns of a message are used where they lie. */
+/* wire_data.c - headers of the data plane; columns are used in place. */
 #include "proto/wire_data_internal.h"
 
 #include "data.pb-c.h"

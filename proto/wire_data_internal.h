@@ -1,10 +1,10 @@
-/* wire_data_internal.h - what the files of the data plane share. */
+/* wire_data_internal.h - shared by the files of the data plane. */
 #ifndef PROTO_WIRE_DATA_INTERNAL_H
 #define PROTO_WIRE_DATA_INTERNAL_H
 
 #include "proto/wire_internal.h"
 
-/* Of data.pb-c.h, which only wire_data.c, wire_parts.c, wire_entry.c and wire_control.c include. */
+/* Of data.pb-c.h. */
 typedef struct Pen__Data Pen__Data;
 typedef struct Pen__Inputs Pen__Inputs;
 typedef struct Pen__Decision Pen__Decision;
@@ -24,7 +24,7 @@ Pen__Inputs *wire_write_inputs(bool is_there, const wire_inputs *in, Pen__Inputs
 Pen__Decision *wire_write_decision(bool is_there, const wire_decision *in, Pen__Decision *m);
 Pen__Record *wire_write_record(bool is_there, const wire_record *in, Pen__Record *m);
 
-/* wire_entry.c.  Kinds, bounds, and payloads that are together as long as the payload: `blame` with a reason. */
+/* wire_entry.c.  Checks kinds and bounds, and that the entries fill the payload: `blame` with a reason. */
 pen_status wire_check_entries(const wire_data *d, pen_status blame, pen_error *why);
 pen_status wire_read_entries(const Pen__Data *m, wire_data *d, wire_arena *arena, pen_error *why);
 /* wire_pack() of a message with these entries. */

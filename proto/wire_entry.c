@@ -74,7 +74,7 @@ pen_status wire_read_entries(const Pen__Data *m, wire_data *d, wire_arena *arena
 }
 
 /* ---- encoding -------------------------------------------------------------------------------- */
-typedef struct { /* of one message; not initialised before it is used */
+typedef struct { /* of one message; uninitialised */
     Pen__Entry entry[WIRE_ENTRIES_MAX], *pointer[WIRE_ENTRIES_MAX];
     Pen__Inputs inputs[WIRE_ENTRIES_MAX];
     Pen__Decision decision[WIRE_ENTRIES_MAX];

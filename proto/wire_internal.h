@@ -12,8 +12,7 @@ enum { WIRE_PLANE_CONTROL = 1, WIRE_PLANE_DATA = 2, WIRE_PLANE_PEER = 3 };
 /* ---- arena ----------------------------------------------------------------------------------- */
 typedef struct wire_block wire_block;
 
-/* Blocks of doubling size; a reset that finds several makes one of them, so that the next message
- * of that size needs no malloc. */
+/* Blocks of doubling size; a reset merges them, so that the next message of that size needs no malloc. */
 struct wire_arena {
     ProtobufCAllocator allocator; /* takes from this arena; frees nothing */
     wire_block *newest;
@@ -23,8 +22,7 @@ struct wire_arena {
 
 void wire_arena_init(wire_arena *arena, size_t bytes_max);
 void wire_arena_fini(wire_arena *arena);
-void *wire_arena_take(wire_arena *arena,
-                      size_t bytes); /* 16-byte aligned; NULL when over bytes_max */
+void *wire_arena_take(wire_arena *arena, size_t bytes); /* 16-byte aligned; NULL: over bytes_max */
 
 /* ---- prefix and body ------------------------------------------------------------------------- */
 /* Checks the whole prefix, then unpacks the body into the arena: CORRUPT or NO_MEMORY. */
@@ -32,12 +30,12 @@ pen_status wire_unpack(const void *head, size_t size, int plane,
                        const ProtobufCMessageDescriptor *descriptor, wire_arena *arena,
                        void **message, pen_error *why);
 
-/* Replaces what is in out by prefix and message. */
+/* Writes prefix and message to `out`. */
 pen_status wire_pack(const ProtobufCMessage *message, int plane, wire_out *out, pen_error *why);
 
 /* ---- strings --------------------------------------------------------------------------------- */
-/* False when it is not shorter than WIRE_TEXT_MAX.  Control characters, and what is no UTF-8, become
- * '?': what came from a peer is printed in logs, on terminals and in JSON. */
+/* Replaces control characters and invalid UTF-8 by '?': texts of peers are printed in logs, on terminals and in JSON.
+ * False: not shorter than WIRE_TEXT_MAX. */
 bool wire_clean_text(char *text);
 
 /* ---- fields that have one name in our struct and in protobuf-c's --------------------------------- */

@@ -1,9 +1,9 @@
-/* wire_parts.c - what messages of the data plane and entries of a log both have: inputs, decisions, records. */
+/* wire_parts.c - parts of data messages and log entries: inputs, decisions, records. */
 #include "proto/wire_data_internal.h"
 
 #include "data.pb-c.h"
 
-/* Columns that do not fit are more than there may be: the check that follows says so. */
+/* Columns that do not fit get an invalid count, which the check that follows refuses. */
 static void read_sums(size_t n_names, const uint64_t *name, size_t n_sums, const double *sum,
                       size_t n_ranks, const uint32_t *ranks, wire_scalars *s)
 {

@@ -1,6 +1,4 @@
-/* wire_peer.h - the third plane: heads of messages between two workers.  As wire.h, which see.
- *
- * Decoded strings point into the arena until its reset. */
+/* wire_peer.h - the third plane: heads of messages between two workers, as in wire.h. */
 #ifndef PROTO_WIRE_PEER_H
 #define PROTO_WIRE_PEER_H
 
@@ -9,24 +7,24 @@
 enum {
     WIRE_LABEL_MAX  = 64, /* with its NUL */
     WIRE_LANES_MAX  = 64,
-    WIRE_SHOW_KINDS = 9 /* collectives that there are */
+    WIRE_SHOW_KINDS = 9 /* collectives */
 };
 
 /* clang-format off */
 typedef enum { /* from 64 on: the other planes have 1 to 63 */
-    WIRE_SHOW = 64, /* a member has begun this call, and what it was asked for             */
-    WIRE_PART,      /* bytes of a collective; the first to a peer shows the call too       */
-    WIRE_CREDIT,    /* so many bytes of a call (group 0: of letters) were used up          */
+    WIRE_SHOW = 64, /* a member has begun this call, with these arguments                  */
+    WIRE_PART,      /* bytes of a collective; the first one to a peer shows the call, too  */
+    WIRE_CREDIT,    /* bytes of a call (group 0: of messages) that were used up            */
     WIRE_LETTER,    /* point to point: with its payload, or CALL_FIRST                     */
-    WIRE_CLEAR,     /* receiver of a letter without payload: there is a place for it       */
-    WIRE_SECTION,   /* a piece of such a letter                                            */
-    WIRE_WITHDRAWN, /* such a letter will not come; group 0: the sender leaves the job     */
+    WIRE_CLEAR,     /* receiver of a LETTER without payload: a place for it is ready       */
+    WIRE_SECTION,   /* a piece of such a LETTER                                            */
+    WIRE_WITHDRAWN, /* such a LETTER will not come; group 0: the sender leaves the job     */
     WIRE_PEER_END
 } wire_peer_kind;
 
 enum {
     WIRE_SCALED     = 1, /* PART: scale holds                                              */
-    WIRE_CALL_FIRST = 2  /* LETTER: its payload comes when it is asked for                 */
+    WIRE_CALL_FIRST = 2  /* LETTER: its payload follows CLEAR                              */
 };
 /* clang-format on */
 
@@ -56,7 +54,7 @@ typedef struct {
     wire_show show;
 } wire_peer;
 
-/* As of the data plane.  Whether job, incarnations, group and ranks exist is for the receiver to check.
+/* As for the data plane.  The receiver checks whether job, incarnations, group and ranks exist.
  * Cost  under 1 us each. */
 pen_status wire_peer_encode(const wire_peer *p, wire_out *out, pen_error *why);
 pen_status wire_peer_decode(const void *head, size_t size, wire_arena *arena, wire_peer *p,

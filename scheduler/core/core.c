@@ -7,7 +7,6 @@
 #include <string.h>
 
 /* ---- life ------------------------------------------------------------------------------------ */
-/* 0: nobody has said it. */
 static uint32_t positive(int64_t number)
 {
     return number > 0 ? (uint32_t)number : 0;
@@ -81,7 +80,7 @@ void scheduler_core_destroy(scheduler_core *core)
     free(core);
 }
 
-/* ---- hearing --------------------------------------------------------------------------------- */
+/* ---- receiving --------------------------------------------------------------------------------- */
 static void beat(scheduler_core *core, seat *s, const wire_control *message)
 {
     const uint64_t since_ms = s->beat_ms;
@@ -108,11 +107,11 @@ static void missing(scheduler_core *core, seat *s, const wire_control *message)
 }
 
 enum {
-    WHILE_IT_RUNS = 1 << 29, /* else it is not heard: no call is under way */
-    OR_VERDICT    = 1 << 30  /* after a verdict its sender hears that instead */
+    WHILE_IT_RUNS = 1 << 29, /* ignored otherwise: no call is under way */
+    OR_VERDICT    = 1 << 30  /* after a verdict, the verdict is the answer */
 };
 
-/* Who may send what after HELLO, and what is called then, with the part it is about. */
+/* Which roles may send what after HELLO, and the function that handles it. */
 /* clang-format off */
 #define MESSAGES(X)                                                                                        \
     X(REGISTER,        TO_WORKERS | OR_VERDICT,                 core_register(core, s, c))                 \
@@ -158,7 +157,7 @@ static void dispatch(scheduler_core *core, seat *s, const wire_control *c)
 }
 /* clang-format on */
 
-/* True when the state of a member lets it speak.  BYE has a column of its own. */
+/* Whether the state of a member allows its messages.  BYE has a column of its own in member.c. */
 static bool may_speak(scheduler_core *core, seat *s, wire_control_kind kind)
 {
     if (s->role != PEN_WORKER && s->role != PEN_SERVER) return true;
@@ -172,7 +171,7 @@ static void hear(scheduler_core *core, uint32_t peer, const wire_control *messag
 {
     seat *s = roster_at_peer(&core->members.roster, peer);
     if (!s || s->incarnation != message->from)
-        return; /* from before a re-HELLO, or of a stranger */
+        return; /* from before a second HELLO, or from a stranger */
     const unsigned kind = (unsigned)message->kind;
     if (kind >= WIRE_CONTROL_END || !(may_send[kind] & 1u << s->role)) {
         core->job.refused++;
@@ -187,7 +186,7 @@ static void hear(scheduler_core *core, uint32_t peer, const wire_control *messag
 }
 
 /* ---- what follows ---------------------------------------------------------------------------- */
-/* A death is followed by the rule of the job. */
+/* Applies the job's rule for a death. */
 static void follow_loss(scheduler_core *core, seat *s)
 {
     const bool is_worker  = s->role == PEN_WORKER;
@@ -195,7 +194,7 @@ static void follow_loss(scheduler_core *core, seat *s)
     if (core->job.phase >= PHASE_STOPPING)
         core->due |= DUE_END;
     else if (core_may_change(core) && !is_counted)
-        return; /* nobody has counted on it yet */
+        return; /* nobody waits for it yet */
     else if (is_worker && core->job.phase >= PHASE_REGISTERING && core_goes_on(core))
         core_go_on(core, s);
     else if (!is_worker && !core->members.query.dead && core_epoch_survives(core))
@@ -219,8 +218,8 @@ static void take_over(scheduler_core *core)
     core_snapshot_fail(core, "a server died while it was being written; the next one is tried");
 }
 
-/* Who acts upon what, in this order: the first that is due, and again from the top until nothing is.  Handlers
- * note causes and do not act upon those of others. */
+/* The reactions to causes: the first one that is due, and again from the top until none is.  Handlers note causes and do
+ * not act upon those of others. */
 static const struct {
     core_due due;
     void (*act)(scheduler_core *core);
@@ -246,8 +245,8 @@ static void follow(scheduler_core *core)
     }
 }
 
-/* A pause of this process (a stopped machine, a starved core) looks like the silence of all
- * others, and nobody knows when it began: everybody gets a new lease. */
+/* A pause of this process (a stopped machine, a starved core) looks like the silence of all others, and its beginning is
+ * unknown: everybody gets a new lease. */
 static void forgive_pause(scheduler_core *core)
 {
     const uint64_t promised = core->job.promised_ms, slack = core->job.settings.lease_ms / 4;
@@ -259,7 +258,7 @@ static void forgive_pause(scheduler_core *core)
              SPAN_NAME(core->out.now_ms - promised));
 }
 
-/* Every call from outside begins with it.  False: nothing happens any more. */
+/* Every call from outside begins here.  False: the job has ended. */
 static bool enter(scheduler_core *core, uint64_t now_ms)
 {
     if (core->job.phase == PHASE_ENDED) return false;
@@ -279,7 +278,7 @@ void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_cont
         core_hello(core, peer, message);
         break;
     case WIRE_STATUS_ASK:
-        if (scheduler_core_is_member(core, peer)) /* whose connection nothing bounds so tightly */
+        if (scheduler_core_is_member(core, peer)) /* members have no tight rate limit */
             core->job.refused++;
         else
             core_status(core, peer);
@@ -303,7 +302,7 @@ void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_
     s->down_ms = now_ms;
     if (core_is_late(core, s)) s->is_ready = s->is_registered = false;
     s->is_sealed =
-        false; /* it may be dead: an epoch that rests on it alone would lose what others hold */
+        false; /* it may be dead: an epoch that rests on it alone would lose state of others */
     core_move(&core->out, s, MEMBER_EVENT_DOWN);
     core->due |= DUE_END;
     follow(core);
@@ -339,10 +338,10 @@ static void lose_silent(scheduler_core *core)
     }
 }
 
-/* What happens when nobody says anything: in this order, and each only when its time has come. */
+/* What happens without a message: in this order, each when its time has come. */
 static const struct {
     void (*tick)(scheduler_core *core);
-    uint64_t (*next_ms)(const scheduler_core *core); /* UINT64_MAX: not before something happens */
+    uint64_t (*next_ms)(const scheduler_core *core); /* UINT64_MAX: not due */
 } clocks[] = {
     {lose_silent, first_lost_ms},          {core_join_tick, core_join_next_ms},
     {core_wait_tick, core_wait_next_ms},   {core_epoch_tick, core_epoch_next_ms},

@@ -1,8 +1,7 @@
 /* core_cause.c - causes: a verdict, a death.
  *
- * DESIGN.  A cause is noted where it is found, and core.c acts upon it: so whatever finds one may call this, and
- * nothing here calls back.
-  */
+ * DESIGN.  A cause is noted here, and core.c acts upon it.  Everything may call this, and nothing here calls back.
+ */
 #include "scheduler/core/core_state.h"
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
@@ -54,8 +53,7 @@ void core_left_early(scheduler_core *core, seat *s)
     core_lose(core, s, MEMBER_EVENT_LOST, "it left while others wait for it");
 }
 
-/* ---- what members say ------------------------------------------------------------------------ */
-/* What a member says is bounded before it is repeated to all. */
+/* ---- what members report ------------------------------------------------------------------------ */
 void core_bound_claim(const seat *s, pen_error *why)
 {
     why->text[sizeof why->text - 1]     = 0;

@@ -1,7 +1,7 @@
-/* core_end.c - the end of a job: the verdict is told, servers are stopped, and who is waited for. */
+/* core_end.c - the end of a job: sends the verdict, stops servers, waits for members to leave. */
 #include "scheduler/core/core_state.h"
 
-/* Who came while the last of the others left: there is nobody to train with. */
+/* They came while the last of the others left. */
 static void turn_away_the_late(scheduler_core *core)
 {
     SEAT_EACH(s, &core->members.roster.workers) {
@@ -21,14 +21,14 @@ void core_stop(scheduler_core *core)
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
-/* A launcher hangs up when it has read the verdict and its processes have ended. */
+/* A launcher disconnects when it has read the verdict and its processes have ended. */
 static bool is_waited_for(const scheduler_core *core, const seat *s)
 {
     if (s->role == WIRE_LAUNCHER)
         return core->job.phase == PHASE_FAILED && s->is_bound && s->is_told;
     if (s->rank < 0 || !seat_is_here(s)) return false;
     if (core->job.phase == PHASE_STOPPING) return s->role == PEN_SERVER;
-    return s->is_bound || !s->is_told; /* told and gone: it needs nothing from us any more */
+    return s->is_bound || !s->is_told; /* told and gone: it needs nothing more */
 }
 
 static const seat *first_waited_for(const scheduler_core *core)
@@ -40,10 +40,10 @@ static const seat *first_waited_for(const scheduler_core *core)
 
 static bool is_outstanding(const scheduler_core *core, const seat *worker)
 {
-    if (worker->awaited_ms) return true; /* whoever is about to take its place */
+    if (worker->awaited_ms) return true;
     if (worker->state == MEMBER_LEFT || core_is_late(core, worker)) return false;
     if (worker->state == MEMBER_DEAD) return !core_goes_on(core);
-    /* a seat that was empty all the time, or is again */
+    /* an elastic slot may stay empty */
     return worker->state != MEMBER_ABSENT || core->job.phase != PHASE_TRAINING ||
            !core->job.n_servers;
 }
@@ -93,7 +93,6 @@ uint64_t core_end_next_ms(const scheduler_core *core)
 
 void core_end_tick(scheduler_core *core)
 {
-
     const seat *late = first_waited_for(core);
     if (late && core->job.phase == PHASE_STOPPING)
         core_log(&core->out, LOG_WARNING, "%s has not ended %d s after it was asked to",

@@ -44,10 +44,10 @@ void core_log(core_out *self, int level, const char *format, ...)
     if (level <= LOG_INFO) core_event(self, level, line);
 }
 
-/* ---- who is turned away ---------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------- */
 enum { TURNED_LINES = 4, TURNED_MS = 60000 };
 
-/* So many lines a minute: who is turned away may come again at once. */
+/* At most TURNED_LINES a minute: a refused peer may come again at once. */
 static bool may_log(core_out *self)
 {
     if (self->turned_n == 0 || self->now_ms - self->turned_ms >= TURNED_MS) {
@@ -68,8 +68,7 @@ void core_refuse(core_out *self, uint32_t peer, pen_status status, const char *f
     core_send_peer(self, peer, &verdict);
 }
 
-/* ---- what people read ------------------------------------------------------------------------ */
-/* A launcher prints what it hears; where there is none, the log must do. */
+/* ---- for people ------------------------------------------------------------------------ */
 bool core_has_launcher(const core_out *self)
 {
     SEAT_EACH(s, &self->all->guests)

@@ -1,8 +1,8 @@
-/* core_rules.c - what the settings of the job and its phase allow; nothing here changes anything.
+/* core_rules.c - what the settings and the phase of the job allow; nothing here changes state.
  *
- * DESIGN.  Whoever comes late says HELLO, hears the epoch that is, and makes itself ready: a server takes the plan, a worker
- * registers the same model as all others and reaches the servers.  Until then nobody waits for it and nothing is lost
- * should it go again.  The next epoch record names it.
+ * DESIGN.  A late member sends HELLO, receives the current epoch, and gets ready: a server takes the plan, a worker
+ * registers the same model as all others and reaches the servers.  Until then nobody waits for it, and it may go again.
+ * The next epoch record names it.
  */
 #include "scheduler/core/core_state.h"
 
@@ -22,8 +22,8 @@ bool core_is_late(const scheduler_core *core, const seat *s)
            seat_is_here(s) && s->in_record != s->incarnation;
 }
 
-/* Whether another process may take this seat while the job trains.  Who came in a dead worker's place and died before
- * the epoch named it left the seat as it was: free for the next one. */
+/* Whether another process may take this slot while the job trains.  A replacement that died before the epoch named it
+ * left the slot free for the next one. */
 bool core_may_sit(const scheduler_core *core, const seat *s)
 {
     if (core->job.phase != PHASE_TRAINING || !core->job.n_servers || core->members.query.dead)
@@ -35,7 +35,7 @@ bool core_may_sit(const scheduler_core *core, const seat *s)
     return true; /* dead, and the job goes on */
 }
 
-/* Whether the death of this one would be no verdict, so that who comes with its rank may be believed. */
+/* Whether its death would be no verdict, so that a process with its rank may be its replacement. */
 bool core_may_replace(const scheduler_core *core, const seat *s)
 {
     if (core->job.phase != PHASE_TRAINING || !core->job.n_servers) return false;

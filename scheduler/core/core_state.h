@@ -45,10 +45,9 @@ bool core_runs(const scheduler_core *core); /* registering, loading or training 
 bool core_is_holder(const scheduler_core *core, const seat *s);
 /* The holders of state: servers, or workers in a job without servers. */
 const seat_list *core_holders(const scheduler_core *core);
-bool core_may_change(
-    const scheduler_core *core); /* training, and all holders can be sealed; walks them */
-bool core_waits(const scheduler_core *core);   /* on_worker_loss=wait, and servers */
-bool core_goes_on(const scheduler_core *core); /* on_worker_loss=continue, where possible */
+bool core_may_change(const scheduler_core *core); /* training, and all holders can be sealed */
+bool core_waits(const scheduler_core *core);      /* on_worker_loss=wait, and servers */
+bool core_goes_on(const scheduler_core *core);    /* on_worker_loss=continue, where possible */
 bool core_is_elastic(const scheduler_core *core);
 bool core_may_sit(const scheduler_core *core, const seat *s);
 bool core_may_replace(const scheduler_core *core, const seat *s);

@@ -70,7 +70,7 @@ pen_status sentence_absent(char *text, size_t size, const seat *s)
     return s->state == MEMBER_DEAD ? PEN_PEER_LOST : PEN_NOT_FOUND;
 }
 
-/* ---- who is gone ----------------------------------------------------------------------------- */
+/* ---- gone ----------------------------------------------------------------------------- */
 static double seen_s(const seat *s, uint64_t now_ms)
 {
     return now_ms > s->last_seen_ms ? (double)(now_ms - s->last_seen_ms) / 1e3 : 0;
@@ -156,7 +156,7 @@ static const char *without_scheme(const char *address)
 void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_error *why)
 {
     sentence text = {0};
-    if (strcmp(s->host, silence->host) == 0) return; /* no network is between them */
+    if (strcmp(s->host, silence->host) == 0) return; /* no network between them */
     sentence_add(&text, "%s by the scheduler at %.100s", why->text, silence->scheduler);
     if (silence->from)
         sentence_add(&text, "; %.120s cannot reach it at %.100s: %.95s", SEAT_NAME(silence->from),
@@ -197,7 +197,7 @@ void sentence_scheduler_gone(const char *address, const char *host, const seat *
     why_culprit(why, PEN_SCHEDULER, -1, ahead ? ahead->step : -1, ahead ? ahead->call : NULL);
 }
 
-/* ---- who cannot be reached ------------------------------------------------------------------- */
+/* ---- unreachable ------------------------------------------------------------------- */
 static void add_remedy(sentence *text, const sentence_gap *g)
 {
     const bool is_name = strstr(g->words, "resolve") != NULL;
@@ -230,8 +230,8 @@ void sentence_unreached(const sentence_gap *g, pen_error *why)
     why_culprit(why, culprit->role, culprit->rank, -1, NULL);
 }
 
-/* ---- who has not come ------------------------------------------------------------------------ */
-enum { LIST_TAIL_BYTES = 220 }; /* kept free for what follows a list */
+/* ---- not joined ------------------------------------------------------------------------ */
+enum { LIST_TAIL_BYTES = 220 }; /* reserved for the text after a list */
 
 typedef bool is_one(const seat *s);
 
@@ -257,7 +257,7 @@ static uint32_t count(const seat_list *list, is_one *is)
     return n;
 }
 
-/* Ranks, with hosts or without; cut to " and 980 more" when they would not fit. */
+/* Ranks, with hosts or without; ends in " and 980 more" when they do not fit. */
 static void add_ranks(sentence *text, const seat_list *list, is_one *is, bool with_host)
 {
     uint32_t left = count(list, is);
@@ -335,7 +335,7 @@ void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms
         list_missing(why, &r->servers, PEN_SERVER);
 }
 
-/* ---- who is slow ----------------------------------------------------------------------------- */
+/* ---- slow ----------------------------------------------------------------------------- */
 void sentence_alive(sentence *text, const seat *s, const char *subject, uint64_t now_ms)
 {
     char span[SENTENCE_SPAN_BYTES];

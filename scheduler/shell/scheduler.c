@@ -21,12 +21,12 @@
 #include <time.h>
 
 enum {
-    BATCH       = 256, /* messages handled before other sources of the loop have their turn */
+    BATCH       = 256, /* messages handled before other sources of the loop */
     OUTBOX_MS   = 10,
     LINGER_MS   = 1000, /* at most, for the last answers to leave */
     ARENA_BYTES = 64 << 20,
-    QUEUE_BYTES = 256 << 20, /* that wait for or from one member; what is said here is small */
-    GUEST_BYTES = 32 << 20   /* that wait for all who are no members together */
+    QUEUE_BYTES = 256 << 20, /* queued for or from one member */
+    GUEST_BYTES = 32 << 20   /* queued for all other peers together */
 };
 
 struct scheduler {
@@ -39,9 +39,9 @@ struct scheduler {
     outbox outbox;
     askers askers;
     loop_timer tick, retry;
-    state_file *state;    /* NULL: nothing is kept */
-    scheduler_http *http; /* NULL: nothing is shown */
-    uint64_t sealed_ns;   /* while an epoch ends, for the timeline; 0: none does */
+    state_file *state;    /* NULL: nothing is persisted */
+    scheduler_http *http; /* NULL: no pages */
+    uint64_t sealed_ns;   /* when SEAL was sent, for the timeline; 0: no epoch ends */
 
     bool has_ended, has_why;
     pen_status status;
@@ -57,7 +57,7 @@ static void flush(void *user)
     loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + OUTBOX_MS, flush, s);
 }
 
-/* From the first SEAL until the record that follows it: members wait meanwhile. */
+/* Members wait from the first SEAL until the next EPOCH. */
 static void note_epoch(scheduler *s, const wire_control *message)
 {
     if (message->kind == WIRE_SEAL && s->sealed_ns == 0) s->sealed_ns = trace_begin();
@@ -132,7 +132,7 @@ static bool may_speak(scheduler *s, uint32_t peer, const wire_control *message)
            askers_hear(&s->askers, peer, message, loop_now_ms(s->loop));
 }
 
-/* Who holds the key of one role and rank is heard as no other. */
+/* A peer with the key of one role and rank cannot be another. */
 static bool is_its_own(scheduler *s, uint32_t peer, const wire_control *message)
 {
     transport_identity is;
@@ -172,7 +172,7 @@ static void take_event(scheduler *s, transport_event *event)
     switch (event->kind) {
     case TRANSPORT_MESSAGE: take_message(s, event); break;
     case TRANSPORT_REFUSED: refuse(s, event->peer, event->from, event->note); break;
-    case TRANSPORT_UP: break; /* it will say HELLO */
+    case TRANSPORT_UP: break; /* HELLO follows */
     case TRANSPORT_DOWN:
         outbox_forget(&s->outbox, event->peer);
         scheduler_core_peer_down(s->core, event->peer, loop_now_ms(s->loop));
@@ -240,7 +240,7 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
         .connections_max  = (uint32_t)settings->connections_max,
         .queue_bytes_max  = QUEUE_BYTES,
         .guests_bytes_max = GUEST_BYTES,
-        /* a silent connection is given up after the lease, not before: a stall is not a death */
+        /* a silent connection is given up after the lease: a stall is not a death */
         .heartbeat_ms = (uint32_t)settings->lease_ms / 2,
     };
     const pen_status status = guard_open(&who, &s->guard, why);
@@ -259,7 +259,7 @@ static void introduce(scheduler *s, const char *master)
     scheduler_core_introduce(s->core, address, host);
 }
 
-/* The core, from what was kept where something was. */
+/* With the persisted state, if there is any. */
 static pen_status make_core(scheduler *s, const scheduler_settings *settings, const char *master,
                             pen_error *why)
 {
@@ -369,7 +369,7 @@ static pen_status result(const scheduler *s, pen_error *why)
 
 static void serve(scheduler *s)
 {
-    trace_thread("scheduler", PEN_SCHEDULER, 0); /* also where a worker hosts it */
+    trace_thread("scheduler", PEN_SCHEDULER, 0);
     loop_run(s->loop);
     if (!s->has_ended) abort_job(s);
 }

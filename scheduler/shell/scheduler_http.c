@@ -51,8 +51,7 @@ static void write_status(void *user, FILE *out)
 }
 
 /* ---- /stuck ---------------------------------------------------------------------------------- */
-/* Workers answer when they come to it: who asks again soon is told what has come since, and later a new
- * question goes out. */
+/* Workers answer when they can.  A repeat within STUCK_MS gets the answers so far; a later one asks again. */
 static void write_stuck(void *user, FILE *out)
 {
     scheduler_http *h  = user;
@@ -107,7 +106,7 @@ static void add_target(json_t *all, const char *host, uint16_t port, const char 
                                          "labels", "member", role));
 }
 
-/* Who listens on loopback has members that do, too. */
+/* On loopback all members are on this host. */
 static void targets_of(void *user, const wire_control *status)
 {
     const question *q       = user;
@@ -162,7 +161,7 @@ static bool is_ready(void *user, char *why, size_t size)
 /* ---- / --------------------------------------------------------------------------------------- */
 extern const char scheduler_page[]; /* page/page.html */
 
-/* The page is one file, with its script and its style in it, and asks nobody but us. */
+/* The page is one file with its script and style, and asks only this server. */
 static const char page_policy[] =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src "
     "'self'; "

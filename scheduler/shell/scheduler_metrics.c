@@ -1,7 +1,6 @@
-/* scheduler_metrics.c - STATUS as metrics: what only the scheduler knows, and what members told it.
+/* scheduler_metrics.c - STATUS as metrics.
  *
- * Labels are bounded: role and rank of members, states and phases, shards, and at most so many names that programs gave
- * to pen_metric().
+ * Labels are bounded: role and rank of members, states and phases, shards, and at most NAMES_MAX names of pen_metric().
  */
 #include "proto/status_json.h"
 #include "scheduler/core/core_state.h"

@@ -1,12 +1,11 @@
-/* core_epoch.c - EPOCH, SEAL, SEALED: who is in, where the copies lie, and what becomes of an open step.
+/* core_epoch.c - EPOCH, SEAL, SEALED: the members, the placement of copies, and the fate of an open step.
  *
- * DESIGN.  The epoch record says who takes part.  While a job trains it changes in four moves: all holders of
- * state are sealed, so that nothing moves any more; what they say is settled (settle.h) and
- * the placement goes a step towards its goal (placement.h); the new record is kept; everybody is told.
- * Holders are the servers; in a job without servers the workers, if all of them can be sealed.
- * Causes that come while a change is under way become part of it: what a sealed holder said
- * stays true.  A holder that dies in the meantime is one more cause.  Workers of servers are not waited for: who has
- * missed a record gets the newest, and judges by what it had.
+ * DESIGN.  The epoch record names the members.  While a job trains it changes in four moves: all holders of state are
+ * sealed and stand still; their reports are settled (settle.h), and the placement goes a step towards its goal
+ * (placement.h); the new record is persisted; everybody is told.  Holders are the servers; in a job without servers the
+ * workers, if all of them can be sealed.
+ * Causes that come during a change become part of it: what a sealed holder reported stays true.  A holder that dies
+ * meanwhile is one more cause.  Workers of servers are not waited for: one that missed a record gets the newest.
  */
 #include "scheduler/core/core_state.h"
 #include "common/base/plant.h"
@@ -61,7 +60,7 @@ void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, 
         va_end(args);
         c->begun_ms = core->out.now_ms;
     }
-    if (c->is_open) { /* whatever the cause, it is seen when the change is decided */
+    if (c->is_open) { /* the decision sees this cause, too */
         core->due |= DUE_EPOCH;
         return;
     }
@@ -126,7 +125,7 @@ static bool settle_reports(scheduler_core *core, settled *out)
     return false;
 }
 
-/* Who is ready becomes a member with this record. */
+/* Late members that are ready are in this record. */
 static void admit(scheduler_core *core)
 {
     ROSTER_EACH(s, &core->members.roster) {
@@ -164,7 +163,7 @@ static bool move_copies(scheduler_core *core)
                      : PEN_NO_MEMORY;
     free(all);
     core->epoch.goal_is_old = false;
-    /* WRONG_STATE: all servers that are left are being emptied; then nothing moves */
+    /* WRONG_STATE: all servers left are being drained; nothing moves */
     return status == PEN_WRONG_STATE ||
            (status == PEN_OK && placement_follow(&core->epoch.place, &core->epoch.goal));
 }
@@ -177,7 +176,7 @@ static bool have_members_changed(const scheduler_core *core)
 }
 
 /* ---- telling --------------------------------------------------------------------------------- */
-/* Where a worker that came late begins. */
+/* Where a late worker begins. */
 static void begin_late(scheduler_core *core, const settled *out)
 {
     const wire_decision *d = &out->decision;
@@ -200,7 +199,7 @@ static void tell_late(scheduler_core *core)
     }
 }
 
-/* "server 1 (devbox) is gone; its shards are served by others in 0.012 s (epoch 3)" */
+/* "server 1 (devbox) is gone; other servers took over 2 shards in 0.012 s (epoch 3)" */
 static void report(scheduler_core *core, const settled *out)
 {
     const core_change *c = &core->epoch.change;
@@ -269,11 +268,11 @@ void core_sealed(scheduler_core *core, seat *s, const wire_control *message)
         message->u.sealed.epoch != core->epoch.number + 1) {
         if (core_may_change(core) && core_epoch_is_part(s) &&
             message->u.sealed.epoch <= core->epoch.number)
-            core_send(&core->out, s, &core->epoch.record); /* it has not heard how that ended */
+            core_send(&core->out, s, &core->epoch.record); /* it missed the end of that change */
         return;
     }
     if (!core_may_change(core) || !core_epoch_is_part(s))
-        return; /* all workers have left in the meantime */
+        return; /* all workers have left meanwhile */
     if (!core_is_holder(core, s)) return;
     if (seat_seal(s, message) != PEN_OK) {
         core_epoch_fail(core);
@@ -293,8 +292,8 @@ void core_epoch_lost(scheduler_core *core, const seat *server)
     core->due |= DUE_EPOCH;
 }
 
-/* ---- what primaries say of copies ------------------------------------------------------------ */
-/* The row of a copy of which the sender is the primary; NULL: it is none, or is about nobody. */
+/* ---- what primaries report of copies ------------------------------------------------------------ */
+/* The row of a copy whose primary is the sender; NULL: there is none. */
 static placement_row *row_of(const scheduler_core *core, const seat *s, uint32_t shard,
                              int32_t server)
 {
@@ -322,13 +321,12 @@ void core_suspect(scheduler_core *core, seat *s, const wire_control *message)
              "server %d has acknowledged nothing of shard %u for %s; server %d goes on without it",
              (int)row->at.server, row->at.shard, SPAN_NAME(message->u.suspect.waited_ms),
              (int)s->rank);
-    row->is_suspect =
-        true; /* the change that follows makes a learner of it, if its primary lives */
+    row->is_suspect = true; /* becomes a learner in the next change, if its primary lives */
     core_epoch_want(core, core->out.now_ms, "server %d does not keep up", (int)row->at.server);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
-/* A holder whose control connection lives and whose state does not: it cannot be waited for for ever. */
+/* Holders whose control connection lives, but that do not answer SEAL. */
 static void lose_unsealed(scheduler_core *core)
 {
     core->epoch.change.due_ms = core->out.now_ms + CORE_SEAL_MS;

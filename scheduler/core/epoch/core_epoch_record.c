@@ -1,13 +1,12 @@
-/* core_epoch_record.c - the epoch record itself: who is in it, as all are told and as it is kept.
+/* core_epoch_record.c - the epoch record: its members, as it is sent and persisted.
  *
- * DESIGN.  It is a copy, so that whoever asks later hears the same as all others did, whatever has become of
- * its members in the meantime.
+ * DESIGN.  It is a copy, so that late askers get the same record as the others, whatever has become of its members.
  */
 #include "scheduler/core/core_state.h"
 #include <stdlib.h>
 
-/* ---- who is in it ---------------------------------------------------------------------------- */
-/* A worker that is waited for stays in with the number it had: what it pushed counts. */
+/* ---- its members ---------------------------------------------------------------------------- */
+/* An awaited worker stays in with its old incarnation: what it pushed counts. */
 uint64_t core_epoch_listed(const seat *s)
 {
     if (s->role == PEN_WORKER && s->awaited_ms) return s->in_record;
@@ -33,7 +32,7 @@ wire_member core_epoch_member(const seat *s)
                          .address     = s->address};
 }
 
-/* Those who count, in the order of their ranks; how many. */
+/* In rank order; returns their number. */
 static uint32_t list_members(const seat_list *list, wire_member *member)
 {
     uint32_t n = 0;
@@ -95,14 +94,13 @@ bool core_epoch_write(scheduler_core *core, const settled *s, bool members_chang
     return done;
 }
 
-/* Who is in the record that has just been written. */
 void core_epoch_note(scheduler_core *core)
 {
     ROSTER_EACH(s, &core->members.roster) s->in_record = core_epoch_listed(s);
 }
 
-/* ---- telling it ------------------------------------------------------------------------------ */
-/* A server that comes late holds nothing, whatever the record says of who had its rank before. */
+/* ---- sending it ------------------------------------------------------------------------------ */
+/* A late server holds nothing, whatever the record says of its predecessor. */
 static void tell_late_server(const scheduler_core *core, const seat *s)
 {
     wire_control c   = core->epoch.record;

@@ -1,7 +1,7 @@
-/* core_model.c - REGISTER, PLAN, READY, COMMITTED: what the model is and where it lies.
+/* core_model.c - REGISTER, PLAN, READY, COMMITTED: the model and its placement.
  *
- * DESIGN.  READY of a server: memory is there.  READY of a worker: it has reached all that it needs.  COMMITTED waits for
- * both, so the first step rests on no connection that was never made.
+ * DESIGN.  READY of a server: it has allocated its memory.  READY of a worker: it has reached all that it needs.  COMMITTED
+ * waits for both, so every connection of the first step has been made before.
  */
 #include "common/base/plant.h"
 #include "scheduler/core/core_state.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* ---- the plan -------------------------------------------------------------------------------- */
-/* One shard for each thread that there may ever be, but none without a partition. */
+/* One shard for each thread that may ever exist, but at most one for each partition. */
 static uint32_t count_shards(const scheduler_core *core)
 {
     uint32_t threads = 0, most = 0;
@@ -76,7 +76,7 @@ static void place(scheduler_core *core)
              core->model.plan->n_partitions, core->model.n_shards);
 }
 
-/* ---- what workers say ------------------------------------------------------------------------ */
+/* ---- registering ------------------------------------------------------------------------ */
 static pen_status agree(scheduler_core *core, seat *s, const wire_control *message, pen_error *why)
 {
     if (!core->model.of) {
@@ -87,8 +87,9 @@ static pen_status agree(scheduler_core *core, seat *s, const wire_control *messa
         core->model.of = s;
         return PEN_OK;
     }
-    const seat *other     = core->model.of;
-    const bool is_higher  = s->rank > other->rank; /* the same sentence whoever came first */
+    const seat *other = core->model.of;
+    const bool is_higher =
+        s->rank > other->rank; /* the sentence does not depend on who came first */
     const wire_model *now = &message->u.register_, *first = &core->model.wire;
     return is_higher ? plan_compare(now, s->rank, s->host, first, other->rank, other->host, why)
                      : plan_compare(first, other->rank, other->host, now, s->rank, s->host, why);
@@ -133,7 +134,7 @@ void core_register(scheduler_core *core, seat *s, const wire_control *message)
     core->due |= DUE_LEFT | DUE_MODEL;
 }
 
-/* ---- who is ready ---------------------------------------------------------------------------- */
+/* ---- ready ---------------------------------------------------------------------------- */
 static void begin_training(scheduler_core *core)
 {
     core->job.phase = PHASE_TRAINING;
@@ -160,7 +161,7 @@ void core_model_advance(scheduler_core *core)
     if (core->job.phase == PHASE_LOADING && all_ready(core)) begin_training(core);
 }
 
-/* All servers read the same; the first is enough. */
+/* All servers read the same states; the first is enough. */
 static void take_states(scheduler_core *core, const wire_control *message)
 {
     const size_t size = message->u.ready.states_bytes;
@@ -182,7 +183,7 @@ static void late_ready(scheduler_core *core, seat *s)
     core_epoch_want(core, core->out.now_ms, "%.120s has joined", SEAT_NAME(s));
 }
 
-/* False: it has not restored what it was told to. */
+/* False: it has not restored the snapshot of the plan. */
 static bool take_restored(scheduler_core *core, const seat *s, const wire_control *message)
 {
     if (core->model.restore >= 0 && message->u.ready.restored != core->model.restore) {

@@ -1,4 +1,4 @@
-/* core_plan.c - what has been agreed about the model and where it lies, as it is told and kept. */
+/* core_plan.c - the agreed model and its placement, as they are sent and persisted. */
 #include "scheduler/core/core_state.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ const char *core_model_setting(const wire_model *model, const char *key)
     return NULL;
 }
 
-/* Whole tensors, not bytes: what a person asks is which layers were on that server. */
+/* Whole tensors, not bytes: people ask which layers were on that server. */
 const char *core_model_held(const scheduler_core *core, const seat *server, uint32_t *n_tensors)
 {
     *n_tensors = 0;
@@ -36,7 +36,7 @@ wire_control core_model_plan(const scheduler_core *core, bool with_model)
     c.u.plan.ranks_max = core->members.ranks_max;
     c.u.plan.epoch     = core->epoch.number;
     c.u.plan.term      = core->model.plan_term;
-    if (core->model.plan) { /* else there are no servers to place anything on */
+    if (core->model.plan) {
         c.u.plan.n_partitions = core->model.plan->n_partitions;
         c.u.plan.shard        = core->model.shard;
         c.u.plan.n_shards     = core->model.n_shards;
@@ -75,7 +75,7 @@ wire_control core_model_committed(const scheduler_core *core, const seat *worker
     return c;
 }
 
-/* A server that comes late is filled by others: it restores nothing, and holds nothing yet. */
+/* A late server is filled by others: it restores nothing and holds nothing yet. */
 static void send_plan(scheduler_core *core, const seat *s)
 {
     wire_control c    = core_model_plan(core, s->role == PEN_SERVER);
@@ -83,7 +83,7 @@ static void send_plan(scheduler_core *core, const seat *s)
     wire_replica *own = NULL;
     if (s->role == PEN_SERVER && core_is_late(core, s)) {
         own = malloc((n + 1) * sizeof *own);
-        if (!own) return; /* it asks again */
+        if (!own) return; /* it will ask again */
         c.u.plan.restore    = -1;
         c.u.plan.n_replicas = 0;
         for (uint32_t i = 0; i < n; i++)

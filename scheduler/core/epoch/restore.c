@@ -1,5 +1,4 @@
-/* restore.c - which snapshot a job goes on from: the newest that every server can read, if it was
- * asked for. */
+/* restore.c - the snapshot that a job resumes from: with --resume the newest one that every server can read. */
 #include "scheduler/core/core_state.h"
 #include <inttypes.h>
 #include <strings.h>
@@ -74,7 +73,7 @@ pen_status restore_choose(const roster *r, const wire_model *model, int64_t *ste
     const bool resume = is_yes(model, "resume"), fresh = is_yes(model, "fresh");
     if (resume && fresh)
         return why_set(why, PEN_BAD_SETTING, "--resume and --fresh contradict each other");
-    if (!r->servers.n) return PEN_OK; /* then workers look into their store themselves */
+    if (!r->servers.n) return PEN_OK; /* workers look into their stores themselves */
     const seat *newest = with_newest(&r->servers);
     if (!resume && !fresh && newest_of(newest) >= 0)
         return why_set(why, PEN_BAD_SETTING,

@@ -1,8 +1,8 @@
-/* core_death.c - a death that ends the job: what did the dead worker owe? */
+/* core_death.c - a death that ends the job: which push did the dead worker owe? */
 #include "scheduler/core/core_state.h"
 #include <string.h>
 
-/* ---- the inquest: what does a dead worker owe? ----------------------------------------------- */
+/* ---- the death query ----------------------------------------------- */
 void core_conclude(scheduler_core *core)
 {
     const core_query *q      = &core->members.query;
@@ -61,7 +61,7 @@ void core_missing(scheduler_core *core, seat *s, const wire_control *message)
 /* ---- judging --------------------------------------------------------------------------------- */
 void core_judge(scheduler_core *core, seat *dead)
 {
-    if (core->members.query.dead) { /* of another: it may have been the last that was to be heard */
+    if (core->members.query.dead) { /* of another; this one may have been the last to answer */
         if (all_heard(core)) core_conclude(core);
         return;
     }

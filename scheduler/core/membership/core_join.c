@@ -1,4 +1,4 @@
-/* core_join.c - HELLO, WELCOME, EPOCH: who takes which seat, and when all are taken. */
+/* core_join.c - HELLO, WELCOME, EPOCH: which process takes which member slot, and when the job begins. */
 #include "scheduler/core/core_state.h"
 #include "scheduler/core/membership/machines.h"
 #include "proto/status_json.h"
@@ -48,7 +48,7 @@ void core_join_begin(scheduler_core *core)
     ROSTER_EACH(s, &core->members.roster) {
         if (s->rank < 0) continue;
         s->last_seen_ms =
-            core->out.now_ms; /* leases run from here on; before, only a connection counts */
+            core->out.now_ms; /* leases run from here on; before, the connection counts */
         core_move(&core->out, s, MEMBER_EVENT_BEGIN);
     }
     core->job.phase       = PHASE_REGISTERING;
@@ -58,8 +58,8 @@ void core_join_begin(scheduler_core *core)
     core_epoch_begin(core);
 }
 
-/* ---- taking a seat --------------------------------------------------------------------------- */
-/* What whoever comes (back) has to be told to be where the others are. */
+/* ---- taking a slot --------------------------------------------------------------------------- */
+/* Sends everything that a member missed which comes (back). */
 static void catch_up(scheduler_core *core, seat *s)
 {
     if (core->job.has_verdict) {
@@ -79,8 +79,8 @@ static void catch_up(scheduler_core *core, seat *s)
         core_send(&core->out, s, &(wire_control){.kind = WIRE_STOP});
 }
 
-/* (term << 24) loses the top bit of today's milliseconds and stays unique for 34 years.  Nothing is kept
- * before a job begins; who then met a scheduler that died says what number it has. */
+/* (term << 24) loses the top bit of today's milliseconds and stays unique for 34 years.  Nothing is persisted before a job
+ * begins: a process that met a scheduler which died brings its incarnation. */
 static void number(scheduler_core *core, seat *s, const wire_control *hello)
 {
     const bool had_one = core->job.phase == PHASE_JOINING && core->out.actions.keep &&
@@ -121,8 +121,8 @@ static pen_status refuse_taken(scheduler_core *core, const seat *s, uint32_t pee
         rank, role, (int)s->pid, s->host, (int)c->u.hello.pid, text_of(c->u.hello.host));
 }
 
-/* Whoever is started again after a death can be quicker than the news of it.  So who sits here has a beat's time
- * to show that it lives, and who wants the seat, and says HELLO again meanwhile, gets no answer. */
+/* A restarted process can be quicker than the report of its predecessor's death.  So the member here has a beat's time to
+ * show that it lives, and the newcomer, which repeats HELLO, gets no answer meanwhile. */
 static bool may_have_died(const scheduler_core *core, seat *s, const wire_control *c)
 {
     if (s->state != MEMBER_ACTIVE || !core_may_replace(core, s)) return false;
@@ -150,7 +150,7 @@ static void greet(scheduler_core *core, seat *s)
     core_pass_by(core);
 }
 
-/* AGAIN: who had the seat is gone, which comes first; then HELLO is to be taken once more. */
+/* AGAIN: the member before is gone, which has to be handled first; then handle HELLO once more. */
 static pen_status sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_control *c,
                            pen_error *why)
 {
@@ -160,7 +160,7 @@ static pen_status sit_down(scheduler_core *core, seat *s, uint32_t peer, const w
         return PEN_AGAIN;
     }
     const bool is_late = !is_same && !is_free(core, s) && core_may_sit(core, s);
-    if (is_late && c->from) /* one of those who sat there before, and were declared dead */
+    if (is_late && c->from) /* a predecessor that was declared dead */
         return why_set(why, PEN_NOT_A_MEMBER, "%s %d (%s) was removed from the job",
                        status_role_name(s->role), (int)s->rank, text_of(c->u.hello.host));
     if (!is_same && !is_free(core, s) && !is_late)
@@ -179,7 +179,7 @@ static pen_status sit_down(scheduler_core *core, seat *s, uint32_t peer, const w
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */
-/* More servers may have come than the job turns out to have. */
+/* More servers may have come than the job has. */
 static void settle_servers(scheduler_core *core, uint32_t n)
 {
     seat_list *servers      = &core->members.roster.servers;
@@ -200,7 +200,7 @@ static pen_status grow(seat_list *list, int32_t role, uint32_t n, pen_error *why
                                       status_role_name(role));
 }
 
-/* A worker that trains with servers and a job without, or the other way round. */
+/* A worker with servers in a job without, or the other way round. */
 static pen_status check_kind(const core_job *job, const wire_control *c, pen_error *why)
 {
     const int32_t servers = c->u.hello.servers;
@@ -217,7 +217,7 @@ static pen_status check_kind(const core_job *job, const wire_control *c, pen_err
         rank, host, job->n_servers, job->n_servers);
 }
 
-/* The first worker says how large the job is, where the scheduler was not told. */
+/* The first worker sets the size of the job where the scheduler has no setting. */
 static pen_status learn_size(scheduler_core *core, const wire_control *c, pen_error *why)
 {
     const int32_t world = c->u.hello.world_size, servers = c->u.hello.servers;
@@ -243,7 +243,7 @@ static pen_status learn_size(scheduler_core *core, const wire_control *c, pen_er
                : status;
 }
 
-/* A rank beyond those of the beginning, in a job to which workers come while it trains. */
+/* A rank beyond the initial ones, in an elastic job that trains. */
 static seat *later_seat(scheduler_core *core, int32_t rank)
 {
     seat_list *list = &core->members.roster.workers;
@@ -337,7 +337,7 @@ static pen_status hello_guest(scheduler_core *core, uint32_t peer, const wire_co
     roster_bind(&core->members.roster, s, peer);
     welcome(core, s);
     catch_up(core, s);
-    if (s->role == WIRE_LAUNCHER) core_pass_by(core); /* what it starts is waited for */
+    if (s->role == WIRE_LAUNCHER) core_pass_by(core); /* the job waits for its workers */
     return PEN_OK;
 }
 
@@ -371,8 +371,8 @@ bool core_hello(scheduler_core *core, uint32_t peer, const wire_control *message
     return status != PEN_AGAIN;
 }
 
-/* ---- waiting --------------------------------------------------------------------------------- */
-/* When one that has joined is missed: a lease after it was last heard. */
+/* ---- missed members --------------------------------------------------------------------------------- */
+/* When a joined member counts as missed: a lease after its last message. */
 static uint64_t missed_ms(const scheduler_core *core, const seat *s)
 {
     const bool was_here = s->rank >= 0 && s->incarnation && !s->has_said_bye &&
@@ -380,7 +380,7 @@ static uint64_t missed_ms(const scheduler_core *core, const seat *s)
     return was_here && !s->is_missed ? s->last_seen_ms + core->job.settings.lease_ms : UINT64_MAX;
 }
 
-/* Its seat is free: for itself once it is heard again, and for another process, started in its place. */
+/* Its slot is free: for itself, once it is back, and for a replacement. */
 static void miss(scheduler_core *core, seat *s)
 {
     const uint64_t end = core->members.joining_ms + core->job.settings.init_timeout_ms;
@@ -422,7 +422,7 @@ void core_join_tick(scheduler_core *core)
     if (core->members.proof.is_open && core->out.now_ms >= core->members.proof.due_ms) {
         core_join_begin(core);
         if (core->job.phase != PHASE_JOINING) return;
-        core_prove_anew(core); /* somebody has gone: they are asked again once all are here */
+        core_prove_anew(core); /* a worker has gone: PROVE is repeated once all are here */
     }
     const uint64_t waited = core->out.now_ms - core->members.joining_ms;
     if (waited < core->job.settings.init_timeout_ms) return;

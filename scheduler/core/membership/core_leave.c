@@ -1,9 +1,9 @@
-/* core_leave.c - goodbyes, and what launchers saw of processes that ended. */
+/* core_leave.c - BYE, and exits reported by launchers. */
 #include "scheduler/core/core_state.h"
 #include "proto/status_json.h"
 #include <string.h>
 
-/* ---- goodbyes -------------------------------------------------------------------------------- */
+/* ---- BYE -------------------------------------------------------------------------------- */
 static bool servers_may_go(const scheduler_core *core)
 {
     return core->job.phase == PHASE_JOINING || core->job.phase >= PHASE_STOPPING;
@@ -41,7 +41,7 @@ void core_bye(scheduler_core *core, seat *s)
         leave(core, s);
     else
         core_dismiss(core, s);
-    if (!is_kept) return; /* else whoever comes after this scheduler must know that it has left */
+    if (!is_kept) return; /* else the next scheduler must know that it has left */
     if (core->job.phase == PHASE_TRAINING && !core_keep(core)) return;
     core_send(&core->out, s, &byed);
 }
@@ -52,7 +52,7 @@ void core_dismiss(scheduler_core *core, seat *guest)
     core->due |= DUE_END;
 }
 
-/* ---- what a launcher saw --------------------------------------------------------------------- */
+/* ---- EXITED --------------------------------------------------------------------- */
 static void describe_exit(const wire_control *c, char *text, size_t size)
 {
     if (c->u.exited.signal)
@@ -70,7 +70,7 @@ static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, c
     core_verdict(core, &why);
 }
 
-/* How many workers the launchers that are here have started. */
+/* The number of workers that the connected launchers have started. */
 static uint32_t started(const scheduler_core *core)
 {
     uint32_t n = 0;
@@ -81,8 +81,8 @@ static uint32_t started(const scheduler_core *core)
     return n;
 }
 
-/* When all that were started have ended, the others have to be started on a machine that is not here yet: it has as
- * long to come as workers have to join. */
+/* When all workers started so far have ended, the others belong to a machine that is not here yet.  It has as long to come
+ * as workers have to join. */
 static void wait_for_machines(scheduler_core *core, uint32_t n_passed)
 {
     if (core->members.has_begun && !core->members.is_for_machines) return;
@@ -90,8 +90,8 @@ static void wait_for_machines(scheduler_core *core, uint32_t n_passed)
     core->members.has_begun = core->members.is_for_machines = n_passed >= started(core);
 }
 
-/* A launcher may run programs that never call us.  When none of them does, the job is over once
- * they have ended; when only some do, it can never begin. */
+/* A launcher may run programs that never call the SDK.  If none does, the job is over once they have ended; if only some
+ * do, it can never begin. */
 void core_pass_by(scheduler_core *core)
 {
     const seat_list *workers = &core->members.roster.workers;
@@ -113,8 +113,7 @@ void core_pass_by(scheduler_core *core)
     }
 }
 
-/* A worker that said goodbye and failed after all is started again where the job waits for its workers: its seat must
- * be free for it. */
+/* A worker that failed after its BYE is restarted where the job waits for its workers: its slot must be free. */
 static member_event event_of_exit(const scheduler_core *core, const seat *s)
 {
     const bool is_awaited = s->role == PEN_WORKER && s->state == MEMBER_LEFT && core_waits(core) &&
@@ -122,7 +121,7 @@ static member_event event_of_exit(const scheduler_core *core, const seat *s)
     return is_awaited ? MEMBER_EVENT_LOST : MEMBER_EVENT_EXITED;
 }
 
-/* Of the process that sat there before, or of one that is missed: the job waits for another. */
+/* About a predecessor or a missed process: the job waits for another. */
 static bool is_old_news(const seat *s, int32_t pid)
 {
     const bool sat_another = s->has_come_back || s->was_missed;

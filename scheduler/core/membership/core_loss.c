@@ -1,13 +1,12 @@
 /* core_loss.c - on_worker_loss=continue: a worker died and the job goes on without it.
  *
- * DESIGN.  Nothing that a job needs is only on one worker: the model is on all of them, or on servers.
- * So the death of one need not be a verdict: it is told to all who live as LOST, with the sentence a
- * verdict would have had, and from then on nobody waits for that rank.  What it was needed for ends at
- * once: meetings with PEER_LOST, groups when their survivors have agreed (core_shrink.c), and with
- * servers the epoch (core_epoch.c).  The job fails when fewer live than it must have, and ends in good
- * order when the last that lives has left.  A worker that comes back is no longer lost.
- * One thing only rank 0 has: the first values, until servers have them.  When it dies they are asked whether they do;
- * if one does not, the job ends.
+ * DESIGN.  Nothing that a job needs is on one worker only: the model is on all of them, or on servers.  So a death need not
+ * be a verdict.  LOST tells all live members, with the sentence of a verdict, and from then on nobody waits for that rank.
+ * Meetings end with PEER_LOST, groups when their survivors have agreed (core_shrink.c), and with servers the epoch
+ * (core_epoch.c).  The job fails when too few workers live, and ends in good order when the last live one has left.  A
+ * worker that comes back is no longer lost.
+ * Only the first values are on rank 0 alone until servers have them.  When it dies servers are asked; if one lacks values,
+ * the job ends.
  */
 #include "scheduler/core/core_state.h"
 #include <inttypes.h>
@@ -48,7 +47,7 @@ static uint32_t count_living(const scheduler_core *core)
     return n;
 }
 
-/* Too few are left: the cause is the first death, of which the others may have died. */
+/* The cause is the first death, which may have caused the others. */
 static void fail_all(scheduler_core *core, const seat *dead)
 {
     const pen_error *first = core_loss_of(core, core->members.first_lost);
@@ -73,7 +72,7 @@ static bool has_survivor(const scheduler_core *core)
     const uint64_t needed = core->job.settings.workers_min ? core->job.settings.workers_min : 1;
     uint32_t n            = 0;
     SEAT_EACH(s, &core->members.roster.workers) {
-        const bool has_done = s->state == MEMBER_LEFT && !s->is_stopped; /* the job is ending */
+        const bool has_done = s->state == MEMBER_LEFT && !s->is_stopped; /* the job ends */
         const bool comes    = seat_is_here(s) && !core_is_late(core, s);
         const bool may_come = s->state == MEMBER_ABSENT && !core->job.n_servers;
         n += comes || has_done || may_come;

@@ -1,11 +1,9 @@
-/* core_prove.c - PROVE, PROVEN: who can map whose memory, found by doing it.
+/* core_prove.c - PROVE, PROVEN: which workers can map each other's memory, found by doing it.
  *
- * DESIGN.  Each worker has written a random number into its memory and tells it to the scheduler (HELLO) and to nobody
- * else.  Once all are here, each is told where the memory of all lies (PROVE) and answers with the numbers
- * that it could read there (PROVEN).  Workers share memory who have read each other's numbers, all of
- * them: sets around their lowest member, by which the record names them.  Boot ids, names and addresses say
- * nothing.
- * Nobody waits for it long: who does not answer shares nothing, and the job begins.
+ * DESIGN.  Each worker has written a random number into its memory, which it tells the scheduler only (HELLO).  Once all
+ * are here, each is told where the memory of all lies (PROVE) and answers with the numbers that it could read (PROVEN).
+ * Workers that have read each other's numbers, all of them, share memory.  They are sets, named by their lowest member.
+ * Boot ids, names and addresses prove nothing.  A worker that does not answer in time shares nothing, and the job begins.
  */
 #include "scheduler/core/core_state.h"
 #include "common/base/plant.h"
@@ -55,12 +53,12 @@ void core_prove_anew(scheduler_core *core)
     SEAT_EACH(each, &core->members.roster.workers) seat_close(each);
 }
 
-/* ---- hearing --------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 void core_proven(scheduler_core *core, seat *s, const wire_control *c)
 {
     const uint32_t n = core->members.roster.workers.n;
     if (!core->members.proof.is_open || c->u.proven.round != core->members.proof.round)
-        return; /* of before */
+        return; /* of an earlier round */
     uint8_t *opened = calloc(n / 8 + 1, 1);
     if (!opened || c->u.proven.n_ranks != c->u.proven.n_numbers) {
         core->job.refused += opened != NULL;
@@ -78,7 +76,7 @@ void core_proven(scheduler_core *core, seat *s, const wire_control *c)
     core->due |= DUE_JOIN;
 }
 
-/* ---- who shares with whom -------------------------------------------------------------------- */
+/* ---- sets -------------------------------------------------------------------- */
 static bool opens(const seat *s, const seat *other)
 {
     return s->opened && s->opened[other->rank / 8] >> other->rank % 8 & 1;

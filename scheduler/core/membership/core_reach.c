@@ -1,26 +1,26 @@
-/* core_reach.c - UNREACHED: a member that lives cannot reach another that lives.
+/* core_reach.c - UNREACHED: a live member cannot reach another live one.
  *
- * DESIGN.  A member tells when a connection that it needs cannot be made, with the address and what the system said.  A dead
- * end looks the same, and so does one that is just coming back, so nothing is concluded before the other end has been heard
- * from and the member has then said it once more: if it is dead, its lease or its launcher says so, and the report is
- * forgotten with it.  What others tell shortly after is one finding with the first: one pair is named, and how many more
- * there are; where all have one end in common, that one is the culprit.
- * Who came while the job trains is turned away alone, where the others can do without it: a worker before anybody waits
- * for its gradients, a server that a worker cannot reach as if it had died.
+ * DESIGN.  A member reports a connection that it needs and cannot make, with the address and the system's words.  A dead
+ * end looks the same, and so does one that is just coming back.  So a report counts only when the other end has been heard
+ * since and the member has repeated it.  If the other end is dead, its lease or its launcher says so, and the report is
+ * forgotten.  Reports that follow shortly are one finding with the first: one pair is named, with the number of the others;
+ * an end that all have in common is the culprit.
+ * A newcomer is turned away alone where the others can do without it: a worker before anybody waits for its gradients, a
+ * server that a worker cannot reach as if it had died.
  */
 #include "scheduler/core/core_state.h"
 #include <stdio.h>
 #include <string.h>
 
 enum {
-    GATHER_MS  = 500,  /* for others who tell of the same                             */
-    MORE_MS    = 2000, /* longer, for those who have neither reached all nor said why */
+    GATHER_MS  = 500,  /* for more reports of the same */
+    MORE_MS    = 2000, /* more time, for members that have neither reached all nor reported */
     LOOK_MS    = 100,
-    CONFIRM_MS = 200, /* what an outage held back is said in one go when it is over */
-    STALE_MS   = 3000 /* it would have been said again: what comes later is another outage */
+    CONFIRM_MS = 200, /* reports held back by an outage come at once when it ends */
+    STALE_MS   = 3000 /* without a repeat by then it is over */
 };
 
-static bool may_miss(const seat *s) /* it takes part, and can be told something */
+static bool may_miss(const seat *s) /* it takes part and is connected */
 {
     return seat_is_here(s) && s->is_bound;
 }
@@ -37,7 +37,7 @@ static bool is_over(const core_gap *g, const void *now_ms)
            *(const uint64_t *)now_ms - g->newest_ms >= STALE_MS;
 }
 
-/* Forgets those of which `is` says so. */
+/* Forgets the gaps for which `is` is true. */
 static void forget(core_members *self, bool (*is)(const core_gap *g, const void *what),
                    const void *what)
 {
@@ -47,7 +47,7 @@ static void forget(core_members *self, bool (*is)(const core_gap *g, const void 
     self->n_gaps = n;
 }
 
-/* ---- what is told ------------------------------------------------------------------------------ */
+/* ---- reports ------------------------------------------------------------------------------ */
 static core_gap *gap_of(scheduler_core *core, const seat *from, const seat *to)
 {
     for (uint32_t i = 0; i < core->members.n_gaps; i++)
@@ -68,7 +68,7 @@ void core_reached(core_members *self, const seat *s)
 
 static core_gap *make_gap(scheduler_core *core, seat *from, seat *to)
 {
-    if (core->members.n_gaps == CORE_GAPS_MAX) return NULL; /* enough are known to name one */
+    if (core->members.n_gaps == CORE_GAPS_MAX) return NULL; /* enough to name one */
     core_gap *g = &core->members.gap[core->members.n_gaps++];
     *g          = (core_gap){.from             = from,
                              .to               = to,
@@ -100,8 +100,8 @@ void core_unreached(scheduler_core *core, seat *s, const wire_control *message)
     snprintf(g->words, sizeof g->words, "%s", message->u.unreached.words);
 }
 
-/* ---- what comes of it -------------------------------------------------------------------------- */
-/* Servers after workers, then by rank: whoever told first, the same one is named. */
+/* ---- judging -------------------------------------------------------------------------- */
+/* An order that does not depend on who reported first. */
 static int order_of(const core_gap *a, const core_gap *b)
 {
     const int64_t difference[] = {
@@ -140,7 +140,7 @@ static void describe(const core_gap *gap, uint32_t n, const core_gap *named, pen
     sentence_unreached(&all, why);
 }
 
-/* Where the job can do without it, who came later goes alone. */
+/* A member that came later and that the job can do without. */
 static bool is_newcomer(const scheduler_core *core, const seat *s)
 {
     if (core->job.phase != PHASE_TRAINING) return false;
@@ -156,13 +156,12 @@ static void turn_away(scheduler_core *core, seat *s, const pen_error *why)
         core_lose(core, s, MEMBER_EVENT_LOST, why->text);
         return;
     }
-    s->is_registered = s->is_ready = false; /* nobody has counted on it: its place is free */
+    s->is_registered = s->is_ready = false; /* nobody waits for it: its slot is free */
     roster_unbind(&core->members.roster, s);
     core_move(&core->out, s, MEMBER_EVENT_DOWN);
 }
 
-/* The end that all of them have in common, or with nothing in common an end of the one that is named, if it came later;
- * NULL: they are of the beginning. */
+/* The common end of all, or else an end of the named one, if it is a newcomer; NULL: it is not. */
 static seat *find_newcomer(const scheduler_core *core, uint32_t n, const core_gap *named)
 {
     const seat *end = n > 1 ? common_end(core->members.gap, n, named) : NULL;
@@ -171,13 +170,13 @@ static seat *find_newcomer(const scheduler_core *core, uint32_t n, const core_ga
     return NULL;
 }
 
-/* Without a copy elsewhere a server that workers cannot reach is not spared. */
+/* A server whose shards have no other copy cannot go. */
 static bool may_go(const scheduler_core *core, const seat *s)
 {
     return s->role == PEN_WORKER || core->job.settings.replicas > 0;
 }
 
-/* False: it is a matter of all.  Between servers nobody goes: the newcomer holds no copy until it can be filled. */
+/* False: it concerns the whole job.  Between servers nobody goes: the newcomer holds no copy until it can be filled. */
 static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *named)
 {
     pen_error why;
@@ -191,7 +190,7 @@ static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *nam
     return true;
 }
 
-static uint32_t gather_proven(scheduler_core *core) /* in front; how many */
+static uint32_t gather_proven(scheduler_core *core) /* moves them to the front; their number */
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < core->members.n_gaps; i++) {
@@ -226,7 +225,7 @@ static bool has_told(const scheduler_core *core, const seat *s)
     return false;
 }
 
-/* On a machine that is busy some tell a second after others, and the sentence is to be about all. */
+/* On a busy machine some report a second after others, and the sentence should be about all. */
 static bool may_hear_more(const scheduler_core *core)
 {
     for (uint32_t i = 0; i < core->members.n_gaps; i++)
@@ -238,8 +237,8 @@ static bool may_hear_more(const scheduler_core *core)
     return false;
 }
 
-/* ---- who is silent ----------------------------------------------------------------------------- */
-/* One that lives and has just said that it cannot reach it either. */
+/* ---- silent members ----------------------------------------------------------------------------- */
+/* A recent report of a live member that cannot reach it either. */
 static const core_gap *witness_of(const scheduler_core *core, const seat *s, uint64_t at_ms)
 {
     const core_gap *found = NULL;

@@ -1,9 +1,8 @@
-/* core_scale.c - SCALE and DRAIN: more or fewer workers and servers, while the job trains.
+/* core_scale.c - SCALE and DRAIN: more or fewer workers and servers while the job trains.
  *
- * DESIGN.  Who is to come is started by launchers, which hear SCALE too.  A worker that is one too many is
- * told STOP: it ends its step, leaves in good order, and the next record is without it.  A server is emptied
- * first: its copies move to others by the same few moves as after a death, and when nothing lies on it any
- * more it is told STOP.
+ * DESIGN.  Launchers receive SCALE, too, and start what is missing.  A surplus worker is told STOP: it ends its step and
+ * leaves in good order, and the next record is without it.  A server is drained first: its copies move to others as after
+ * a death, and once it is empty it is told STOP.
  */
 #include "scheduler/core/core_state.h"
 #include <stdarg.h>
@@ -29,7 +28,7 @@ static void stop(scheduler_core *core, seat *s)
 }
 
 /* ---- servers --------------------------------------------------------------------------------- */
-/* Servers that hold something from now on. */
+/* Servers that may hold copies. */
 static uint32_t count_usable(const scheduler_core *core)
 {
     uint32_t n = 0;
@@ -54,7 +53,7 @@ static void begin_drain(scheduler_core *core, seat *server)
     core_epoch_want(core, core->out.now_ms, "%.120s is drained", SEAT_NAME(server));
 }
 
-/* Those who waited for this server are answered. */
+/* Answers everybody who waits for this server. */
 static void answer_drained(scheduler_core *core, const seat *server)
 {
     uint32_t kept = 0;
@@ -150,7 +149,7 @@ static void scale_workers(scheduler_core *core, int32_t wanted)
         if (seat_is_here(list->at[i]) && !list->at[i]->is_stopped) stop(core, list->at[i]);
 }
 
-/* More again than were wanted: those that are not gone yet may stay. */
+/* A larger number than before: servers that are not gone yet stay. */
 static void scale_servers(scheduler_core *core, int32_t wanted)
 {
     const seat_list *list = &core->members.roster.servers;

@@ -1,13 +1,13 @@
-/* core_wait.c - on_worker_loss=wait: a worker died, and the job waits for another in its place.
+/* core_wait.c - on_worker_loss=wait: a worker died, and the job waits for its replacement.
  *
- * DESIGN.  The dead stays in the record, for what it pushed counts.  Who comes in its place makes itself ready and is in
- * the next one; whoever is not started again, or does not come in time, ends the job.
+ * DESIGN.  The dead worker stays in the record, for what it pushed counts.  Its replacement gets ready and is in the next
+ * record.  The job ends if no replacement is started or none comes in time.
  */
 #include "scheduler/core/core_state.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* Who comes in its place is in no group of theirs: collectives that wait for the dead end here. */
+/* The replacement is in none of their groups: collectives that wait for the dead worker end here. */
 static void tell_waiting(scheduler_core *core, const seat *dead)
 {
     wire_control c = {

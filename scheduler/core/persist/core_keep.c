@@ -1,8 +1,8 @@
-/* core_keep.c - what outlives this process, written before anything is said that depends on it.
+/* core_keep.c - writes the state that outlives this process, before anything is sent that depends on it.
  *
- * DESIGN.  The whole of it every time: a few kilobytes, at most a few times a minute.  What is not
- * kept is said again by who knows it (models that are being registered, beats, copies that have caught
- * up) or may be lost (faults of collectives, meetings, who asked for a snapshot).
+ * DESIGN.  All of it each time: a few kilobytes, at most a few times a minute.  The rest is either repeated by the members
+ * (models that are being registered, beats, copies that have caught up) or may be lost (faults of collectives, meetings,
+ * who asked for a snapshot).
  */
 #include "scheduler/core/persist/kept_items.h"
 #include "common/base/vec.h"
@@ -24,7 +24,7 @@ static void put(writer *w, const void *data, size_t size)
     w->size += size;
 }
 
-/* numbers, then a message; either may be absent. */
+/* Numbers, then a message; either may be absent. */
 static void put_item(writer *w, uint32_t type, const int64_t *number, size_t n,
                      const wire_control *message)
 {
@@ -130,8 +130,8 @@ bool core_keep(scheduler_core *core)
     if (status == PEN_OK || core->job.has_verdict) return status == PEN_OK;
     pen_error why;
     why_set(&why, PEN_STORE,
-            "cannot write the scheduler's state to %.200s: %s; free some "
-            "space, or start without --state",
+            "cannot write the scheduler's state to %.200s: %s; free some space, or start without "
+            "--state",
             core->job.settings.state, pen_status_info(status)->text);
     why_culprit(&why, PEN_SCHEDULER, -1, -1, NULL);
     core_verdict(core, &why);

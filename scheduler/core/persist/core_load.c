@@ -1,4 +1,4 @@
-/* core_load.c - a scheduler that is started again: what it kept, and what it makes of it. */
+/* core_load.c - a restarted scheduler loads its state. */
 #include "scheduler/core/persist/kept_items.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ typedef struct {
     size_t size;
 } item;
 
-/* False: there is none, or it is cut off (then something is left). */
+/* False: no item is left, or it is truncated (then bytes are left). */
 static bool next_item(reader *r, item *it)
 {
     uint32_t head[2];
@@ -156,22 +156,21 @@ static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
            load_message(core, it, &message);
 }
 
-/* ---- what is made of it ---------------------------------------------------------------------- */
-/* Its death was being looked into: nobody has been told of it, and no rule has been followed. */
+/* ---- going on ---------------------------------------------------------------------- */
+/* Its death was being looked into: nobody has been told, and no rule has been applied. */
 static bool is_not_judged(const scheduler_core *core, const seat *s)
 {
     return s->role == PEN_WORKER && s->state == MEMBER_DEAD && !core->job.has_verdict && !s->loss &&
            !s->awaited_ms && s->in_record == s->incarnation;
 }
 
-/* Everybody is away until it says HELLO again; who was about to join does so anew. */
+/* All members are away until their next HELLO; those about to join start over. */
 static void unbind_all(scheduler_core *core)
 {
     ROSTER_EACH(s, &core->members.roster) {
         if (s->state == MEMBER_ACTIVE || is_not_judged(core, s)) s->state = MEMBER_AWAY;
-        if (s->state == MEMBER_JOINING ||
-            s->state ==
-                MEMBER_ABSENT) { /* in the place of one that died: that is still waited for */
+        if (s->state == MEMBER_JOINING || s->state == MEMBER_ABSENT) {
+            /* a replacement: the dead worker is still awaited */
             const bool is_late = core->job.phase == PHASE_TRAINING && s->in_record;
             s->state           = is_late ? MEMBER_DEAD : MEMBER_ABSENT;
             if (is_late && s->role == PEN_WORKER && !s->awaited_ms)

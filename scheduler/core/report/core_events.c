@@ -1,9 +1,8 @@
 /* core_events.c - what has happened in this job: the newest events, for STATUS.
  *
- * DESIGN.  Every line the core logs for people is an event, and so is every change of a member's state; there
- * is no second list of what is worth telling.  The newest CORE_EVENTS_MAX are kept, in a ring; they are
- * numbered, so that who asks again and again sees what is new, and what it has missed.  A scheduler that is
- * started again begins without any.
+ * DESIGN.  Every line that the core logs for people is an event, and so is every change of a member's state.  A ring holds
+ * the newest CORE_EVENTS_MAX.  They are numbered, so that a reader sees what is new and what it missed.  A restarted
+ * scheduler begins without events.
  */
 #include "scheduler/core/core_out.h"
 #include "scheduler/core/sentence.h"
@@ -15,7 +14,7 @@ void core_event(core_out *self, int level, const char *text)
     e->at_ms           = self->now_ms;
     e->level           = level;
     snprintf(e->text, sizeof e->text, "%s", text);
-    for (char *c = e->text; *c; c++) /* some lines of the log have several */
+    for (char *c = e->text; *c; c++) /* some log lines have several */
         if (*c == '\n') *c = ' ';
 }
 

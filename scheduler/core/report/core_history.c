@@ -1,9 +1,8 @@
-/* core_history.c - how the job went so far, for who begins to look late.
+/* core_history.c - the curve of a job, from its beginning.
  *
- * DESIGN.  At most SCHEDULER_POINTS_MAX points of a curve that begins where the job did.  When they are full
- * every second one goes, and from then on they are taken half as often: memory is bounded, and the resolution
- * fits the length.  A metric is the mean over the lowest ranks, so that a point costs the same for any fleet but
- * for three sums.  A scheduler that is started again begins without any.
+ * DESIGN.  At most SCHEDULER_POINTS_MAX points.  When they are full every second one goes, and from then on points are taken
+ * half as often: memory is bounded, and the resolution fits the length.  A metric is the mean over the lowest ranks, so a
+ * point costs the same for any fleet, except for three sums.  A restarted scheduler begins without a curve.
  */
 #include "common/base/stat.h"
 #include "scheduler/core/core_state.h"
@@ -19,7 +18,7 @@ static double stat_of(const seat *s, stat_id id)
     return 0;
 }
 
-/* Its place among the names seen so far; -1: there is no room for another. */
+/* Its index among the names seen so far; -1: no room. */
 static int metric_of(core_history *h, const char *name)
 {
     uint32_t i = 0;

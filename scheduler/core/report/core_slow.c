@@ -1,10 +1,9 @@
-/* core_slow.c - for whom the others wait, and how long.
+/* core_slow.c - which worker the others wait for, and how long.
  *
- * DESIGN.  A beat says which call a worker is in.  One that waits in a call waits for those that are behind
- * it: in an earlier step, or in the same one and still in code of their own.  The time since its last beat,
- * as far as it was spent in that call, is put down to the one that is furthest behind; of several in
- * the same step, to the one longest in its own code.  So the number is what others have lost together by waiting for
- * that worker, to the precision of a beat.
+ * DESIGN.  A BEAT names the call that a worker is in.  A worker in a call waits for those behind it: in an earlier step, or
+ * in the same one and still in their own code.  Its time in that call since its last beat is charged to the one furthest
+ * behind, and among several in one step to the one longest in its own code.  So the number is what all others together have
+ * lost by waiting for that worker, to the precision of a beat.
  */
 #include "scheduler/core/membership/core_members.h"
 #include <string.h>

@@ -12,7 +12,7 @@ const char *core_phase_name(core_phase phase)
     return names[phase];
 }
 
-typedef struct { /* what a STATUS points to while it is sent */
+typedef struct { /* memory of a STATUS while it is sent */
     wire_member_status *member;
     wire_stat *stat;
     sentence *waiting;
@@ -47,7 +47,7 @@ static bool page_reserve(const scheduler_core *core, page *p)
     return p->member && p->stat && p->waiting && p->addresses;
 }
 
-/* Where members listen.  Where their memory lies is for members alone: it has no "://". */
+/* Where members listen.  The places of their memory, without "://", are for members only. */
 static void fill_addresses(const seat *s, page *p, wire_member *m)
 {
     m->address     = p->addresses + p->n_addresses;
@@ -76,7 +76,7 @@ static void fill_member(const seat *s, uint64_t now_ms, wire_member_status *m, w
     m->stat               = stat;
     for (uint32_t i = 0; i < s->n_stats; i++)
         stat[i] = (wire_stat){s->stat[i].name, s->stat[i].value};
-    if (s->role == PEN_WORKER) /* what only the scheduler can know */
+    if (s->role == PEN_WORKER) /* only the scheduler knows it */
         stat[m->n_stats++] = (wire_stat){"waited_for_s", (double)s->made_wait_ms / 1e3};
 }
 
@@ -105,7 +105,7 @@ static uint32_t fill_waiting(const scheduler_core *core, uint64_t now_ms, page *
     return n;
 }
 
-/* What the model's values take on each shard; nothing before it is cut. */
+/* Bytes of the model on each shard; none before the plan. */
 static uint32_t fill_shards(const scheduler_core *core, page *p)
 {
     if (!core->model.plan || !core->model.shard || core->model.n_shards > WIRE_PARTITIONS_MAX)

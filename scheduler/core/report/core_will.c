@@ -1,10 +1,9 @@
-/* core_will.c - the scheduler's will: what members say should it be gone.
+/* core_will.c - the scheduler's last will: what members report when it is gone.
  *
- * DESIGN.  Every other death is told by the scheduler, in one sentence for all.  Of its own it
- * cannot tell, and survivors notice it at different moments and in different steps.  So it leaves
- * the sentence with them beforehand: it is written here, sent to all at once whenever it changes, at
- * most WILLS_PER_LEASE times a lease, and again to whoever comes (back).  Survivors differ only when
- * death falls between the first and the last of those sends.
+ * DESIGN.  The scheduler tells of every other death in one sentence for all.  It cannot tell of its own, and survivors
+ * notice that at different moments and in different steps.  So it leaves the sentence with them beforehand: sent to all at
+ * once whenever it changes, at most WILLS_PER_LEASE times a lease, and again to each member that comes (back).  Survivors
+ * differ only when it dies between the first and the last of those sends.
  */
 #include "scheduler/core/core_state.h"
 #include <string.h>

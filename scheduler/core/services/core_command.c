@@ -1,8 +1,7 @@
-/* core_command.c - COMMAND and REPLY on their way between members.
+/* core_command.c - relays COMMAND and REPLY between members.
  *
- * DESIGN.  A relay without memory: who asks says COMMAND again until everybody has answered, and who
- * answers recognises a repeat by (asker, id).  What cannot be delivered for good is answered here; what
- * cannot be delivered now is dropped, for it comes again.
+ * DESIGN.  A relay without memory: the asker repeats COMMAND until everybody has answered, and receivers recognise a repeat
+ * by (asker, id).  What can never be delivered is answered here; what cannot be delivered now is dropped and comes again.
  */
 #include "scheduler/core/services/core_services.h"
 #include "scheduler/core/sentence.h"

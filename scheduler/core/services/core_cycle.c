@@ -1,11 +1,10 @@
-/* core_cycle.c - waits of workers that cannot end, although all who wait are alive.
+/* core_cycle.c - waits that cannot end although all waiting workers are alive.
  *
- * DESIGN.  A beat says in which call and step a worker is.  One that waits in a step waits for the gradients of
- * all.  It waits in vain
- *   for one that has left    in good order, but in the same step or before: then it left in the middle, which is the loss
- *                            of a worker by the rule of the job
- *   for one that waits for   in a collective, which it told by OVERDUE: servers are asked whether that one owes gradients.
- *   itself                   If so, neither can go on, and the job ends with both their names.
+ * DESIGN.  A BEAT names the call and step of a worker.  A worker that waits in a step waits for the gradients of all.  It
+ * waits in vain
+ *   for one that left     in good order, but in the same step or before: it left in the middle, which counts as a loss
+ *   for one that waits    for it in a collective (OVERDUE): servers are asked whether that one owes gradients.  If so,
+ *                         neither can go on, and the job ends with both names.
  */
 #include "scheduler/core/core_state.h"
 #include <inttypes.h>
@@ -16,8 +15,8 @@ static bool is_in_step(const seat *s)
     return strcmp(s->call, "pen_step_end") == 0 || strcmp(s->call, "pen_use") == 0;
 }
 
-/* ---- who has left ---------------------------------------------------------------------------- */
-/* Whose groups are all async waits for nobody. */
+/* ---- left ---------------------------------------------------------------------------- */
+/* A worker whose groups are all async waits for nobody. */
 static bool may_wait(const scheduler_core *core)
 {
     bool waits = !core->job.n_servers;
@@ -33,7 +32,7 @@ static bool is_missed(const scheduler_core *core, const seat *s)
     return !core->job.n_servers || s->in_record == s->incarnation;
 }
 
-/* Others have registered their tensors and wait for one that has left: for its tensors, or until it is ready. */
+/* Others have registered and wait for one that has left: for its tensors or its READY. */
 void core_left_registering(scheduler_core *core)
 {
     const seat_list *workers = &core->members.roster.workers;
@@ -44,7 +43,7 @@ void core_left_registering(scheduler_core *core)
     SEAT_EACH(s, workers) {
         if (s->state != MEMBER_LEFT || s->is_ready) continue;
         core_left_early(core, s);
-        core->due |= DUE_LEFT; /* what follows from this one first */
+        core->due |= DUE_LEFT; /* handle this one first */
         return;
     }
 }
@@ -57,7 +56,7 @@ static seat *find_left(const scheduler_core *core, const seat *waiting)
     return NULL;
 }
 
-/* ---- who wait for each other ----------------------------------------------------------------- */
+/* ---- waiting for each other ----------------------------------------------------------------- */
 static bool waits_for(const core_overdue_note *note, const seat *s)
 {
     for (uint32_t i = 0; i < note->n_missing; i++)

@@ -1,16 +1,15 @@
 /* core_fault.c - FAULT and OVERDUE: collectives that failed, and that wait.
  *
- * DESIGN.  Workers run collectives among themselves and notice a failure at different moments and in
- * different words.  Who notices says FAULT; the first of a (group, call) is told to all workers, with
- * what the scheduler knows about the culprit added to it.  The newest CORE_FAULTS_MAX are kept, so
- * that who asks later hears the same.
+ * DESIGN.  Workers run collectives among themselves and notice a failure at different moments and in different words.  Each
+ * sends FAULT; the first one of a (group, call) goes to all workers, together with what the scheduler knows of the culprit.
+ * The newest CORE_FAULTS_MAX are remembered, so that late askers get the same answer.
  */
 #include "scheduler/core/core_state.h"
 #include <ctype.h>
 #include <string.h>
 
-/* ---- what the scheduler knows of a worker ---------------------------------------------------- */
-/* Silent for so long that "alive" would be said too much, and not yet for a whole lease. */
+/* ---- the state of a worker ---------------------------------------------------- */
+/* Silent for too long to be called alive, but not yet for a lease. */
 static bool is_quiet(const scheduler_core *core, const seat *s, uint64_t now_ms)
 {
     return s->state == MEMBER_ACTIVE && now_ms - s->last_seen_ms > core->job.settings.lease_ms / 3;
@@ -69,7 +68,7 @@ static const core_fault_note *find(const core_services *services, uint64_t group
     return NULL;
 }
 
-/* Takes the place of the oldest. */
+/* Replaces the oldest. */
 static const core_fault_note *note_down(scheduler_core *core, const seat *s, const wire_fault *said)
 {
     core_services *services = &core->services;
@@ -103,7 +102,7 @@ void core_fault(scheduler_core *core, seat *s, const wire_control *message)
     note                       = note_down(core, s, said);
     const wire_control faulted = faulted_message(note);
     core_log(&core->out, LOG_INFO, "%s", note->why.text);
-    core_send_all(&core->out, TO_WORKERS, &faulted); /* who is not in that group does not mind */
+    core_send_all(&core->out, TO_WORKERS, &faulted); /* others than the group ignore it */
 }
 
 /* ---- OVERDUE --------------------------------------------------------------------------------- */
@@ -122,7 +121,7 @@ static void write_waiting(const scheduler_core *core, const core_overdue_note *n
     add_state(core, text, first, subject, now_ms);
 }
 
-/* The place of what this worker said last, else that of the oldest. */
+/* The note of this worker, else the oldest. */
 static core_overdue_note *overdue_of(scheduler_core *core, const seat *s)
 {
     core_overdue_note *oldest = &core->services.overdue[0];
@@ -134,7 +133,7 @@ static core_overdue_note *overdue_of(scheduler_core *core, const seat *s)
     return oldest;
 }
 
-/* One that left so long ago that it cannot have come in the meantime. */
+/* One that left so long ago that no message of it can be on its way. */
 static const seat *left_for_good(const scheduler_core *core, const core_overdue_note *note)
 {
     for (uint32_t i = 0; i < note->n_missing; i++) {
@@ -145,12 +144,12 @@ static const seat *left_for_good(const scheduler_core *core, const core_overdue_
     return NULL;
 }
 
-/* It never comes; those who wait for it are told now instead of at their deadline. */
+/* It will never come: tell its waiters now instead of at their deadline. */
 static void fail_wait(scheduler_core *core, const core_overdue_note *note, const seat *left)
 {
     wire_control c = {.kind   = WIRE_LOST,
                       .u.lost = {.rank = left->rank, .incarnation = left->incarnation}};
-    /* A loss fails each group in words of its own: which call it was is added there. */
+    /* a loss fails each group, which adds the call */
     why_set(&c.u.lost.why, PEN_MISMATCH, "%s has left the job and rank %d waits for it%s%s",
             SEAT_NAME(left), (int)note->asker->rank, core_goes_on(core) ? "" : " in ",
             core_goes_on(core) ? "" : note->what);
@@ -184,7 +183,7 @@ void core_overdue(scheduler_core *core, seat *s, const wire_control *message)
     if (left) fail_wait(core, note, left);
 }
 
-/* Nobody says that a wait has ended; but who is in another call than it was, waits no more. */
+/* The end of a wait is not reported, but a worker in another call does not wait any more. */
 bool core_overdue_lasts(const core_overdue_note *note)
 {
     const seat *s = note->asker;
@@ -195,7 +194,7 @@ bool core_overdue_waiting(const scheduler_core *core, int index, uint64_t now_ms
 {
     const core_overdue_note *note = &core->services.overdue[index];
     if (!core_overdue_lasts(note)) return false;
-    for (int i = 0; i < index; i++) /* all who wait in one call would say the same */
+    for (int i = 0; i < index; i++) /* all waiters in one call have the same sentence */
         if (core_overdue_lasts(&core->services.overdue[i]) &&
             strcmp(core->services.overdue[i].what, note->what) == 0)
             return false;

@@ -1,9 +1,8 @@
-/* core_shrink.c - SHRINK and SHRUNK: the members of a group that live agree who they are.
+/* core_shrink.c - SHRINK and SHRUNK: the live members of a group agree who they are.
  *
- * DESIGN.  Every member that lives says SHRINK with the list of them; when all have, they are the
- * survivors, and all hear the same list and the same number of the group they make.  Who has died or
- * left is not waited for, so a death completes what the dead was waited for in.  The answer is kept
- * and given again to who asks again; of the oldest that are over, the oldest makes room.
+ * DESIGN.  Every live member sends SHRINK with the list of them.  When all have, they are the survivors and receive the
+ * same list and the same number for their new group.  Members that died or left are not waited for, so a death may complete
+ * an agreement.  The answer is remembered for repeats; when there is no room, the oldest finished one goes.
  */
 #include "scheduler/core/services/core_services.h"
 #include "common/base/hash.h"
@@ -41,7 +40,7 @@ static wire_control shrunk_message(const core_shrink *a)
     return c;
 }
 
-/* The same group of the same survivors has the same number, another one another; never 0. */
+/* The same for the same survivors of the same group, else different; never 0. */
 static uint64_t number_of(const core_shrink *a)
 {
     const uint64_t both[] = {a->group, hash_bytes(a->rank, a->n * sizeof *a->rank)};
@@ -58,7 +57,7 @@ static bool is_survivor(const core_out *out, const core_shrink *a, uint32_t i)
     return a->has_asked[i] && seat_is_counted(roster_find(out->all, PEN_WORKER, a->rank[i]));
 }
 
-/* From here on a->rank are the survivors. */
+/* Reduces a->rank to the survivors. */
 static void complete(const core_out *out, core_shrink *a)
 {
     uint32_t n = 0;
@@ -110,7 +109,7 @@ static core_shrink *find(core_shrinks *self, uint64_t group)
     return NULL;
 }
 
-/* A free place, else that of the oldest that is over; NULL: all are being asked for. */
+/* A free place, else the oldest finished one; NULL: all are in progress. */
 static core_shrink *make_room(core_shrinks *self)
 {
     core_shrink *oldest = NULL;
@@ -137,7 +136,7 @@ static bool is_listed(const core_shrink *a, int32_t rank)
     return false;
 }
 
-/* Askers leave out whom they know to be lost, and do not all know the same. */
+/* Askers leave out members that they know to be lost, and do not all know the same. */
 static bool merge(core_shrink *a, const wire_control *c)
 {
     const size_t n = (size_t)a->n + c->u.shrink.n_ranks;

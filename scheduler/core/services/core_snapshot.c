@@ -1,14 +1,14 @@
 /* core_snapshot.c - SNAPSHOT_PLEASE, _PART, _DONE: a snapshot exists on all servers or on none.
  *
- * A disk that has no room for one more loses the oldest of two or more complete ones, and another is asked for: once, until
- * one has succeeded or failed.
+ * A full disk loses the oldest of two or more complete snapshots, and another attempt follows: once, until one has succeeded
+ * or failed.
  */
 #include "scheduler/core/core_state.h"
 #include "common/base/plant.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* ---- who asked ------------------------------------------------------------------------------- */
+/* ---- askers ------------------------------------------------------------------------------- */
 static void answer_no(scheduler_core *core, const seat *s, pen_status status, const char *text)
 {
     wire_control c = {.kind            = WIRE_SNAPSHOT_DONE,
@@ -27,7 +27,7 @@ static bool remember(core_snapshots *self, const seat *s)
 
 static void ask_lowest(scheduler_core *core, const wire_control *message)
 {
-    const seat *lowest = core_loss_lowest(core); /* the one that marks its pushes */
+    const seat *lowest = core_loss_lowest(core); /* it marks its pushes */
     if (lowest) core_send(&core->out, lowest, message);
 }
 
@@ -50,7 +50,7 @@ void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *mes
     ask_lowest(core, message);
 }
 
-/* Those who asked before the first part of this snapshot came. */
+/* Answers everybody who asked before the first part of this snapshot came. */
 static void answer_askers(core_snapshots *self, const core_out *out, const core_snapshot *snapshot,
                           const wire_control *done)
 {
@@ -74,7 +74,7 @@ static void forget(core_snapshot *snapshot)
     *snapshot = (core_snapshot){0};
 }
 
-/* A free place, or the oldest: a server may never say how its part went. */
+/* A free place, or the oldest: a server may never report its part. */
 static core_snapshot *place_for(core_snapshots *self)
 {
     core_snapshot *oldest = &self->at[0];
@@ -101,7 +101,7 @@ static core_snapshot *snapshot_of(core_snapshots *self, int64_t step, uint32_t n
     return made;
 }
 
-/* Those who asked for this one are answered with the next. */
+/* The next snapshot answers the askers. */
 static void make_room(scheduler_core *core, core_snapshot *snapshot, wire_control *done)
 {
     wire_control again                     = {.kind = WIRE_SNAPSHOT_PLEASE};
@@ -148,8 +148,7 @@ static void cover_shard(const scheduler_core *core, core_snapshot *snapshot, uin
     snapshot->n_parts++;
 }
 
-/* The shards that the part names; one that names none, as of a server that failed, is about all that
- * the server serves. */
+/* A part that names no shards, as of a failed server, covers all shards that the server serves. */
 static void cover(const scheduler_core *core, core_snapshot *snapshot, const seat *s,
                   const wire_control *message)
 {

@@ -1,7 +1,6 @@
 /* core_store.c - STORE and STORED: the small key-value store of a job.
  *
- * DESIGN.  Who asks says STORE again until it is answered.  A get of what is not set waits here; kv.h has what is
- * remembered.
+ * DESIGN.  An asker repeats STORE until it is answered.  A get of a missing key waits here; kv.h has what is remembered.
  */
 #include "scheduler/core/core_state.h"
 #include <string.h>
@@ -25,7 +24,7 @@ static bool give(scheduler_core *core, const seat *s, uint64_t id, const char *k
     return is_in;
 }
 
-/* ---- those who wait -------------------------------------------------------------------------- */
+/* ---- waiting gets -------------------------------------------------------------------------- */
 static void wake(scheduler_core *core, const char *key)
 {
     kv *store = &core->services.store;

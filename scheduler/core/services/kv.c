@@ -21,7 +21,7 @@ bool kv_reserve(kv *self, uint32_t n_workers)
     return true;
 }
 
-/* ---- those who wait -------------------------------------------------------------------------- */
+/* ---- waiting gets -------------------------------------------------------------------------- */
 void kv_drop_waiter(kv *self, uint32_t index)
 {
     self->n_waiters--;
@@ -35,7 +35,7 @@ void kv_wait(kv *self, const seat *s, uint64_t id, const char *key)
         if (self->waiter[i].incarnation == s->incarnation && self->waiter[i].id == id) return;
     if (self->n_waiters == KV_WAITERS_MAX) kv_drop_waiter(self, 0);
     if (!VEC_ROOM(self->waiter, self->capacity, (size_t)self->n_waiters + 1))
-        return; /* it comes again */
+        return; /* its asker repeats it */
     kv_waiter *w = &self->waiter[self->n_waiters++];
     *w           = (kv_waiter){.incarnation = s->incarnation, .id = id, .rank = s->rank};
     snprintf(w->key, sizeof w->key, "%s", key);
@@ -51,7 +51,7 @@ kv_answer *kv_answer_of(kv *self, const seat *s, uint64_t id)
     return a->id <= id ? a : NULL;
 }
 
-/* ---- kept and taken back --------------------------------------------------------------------- */
+/* ---- persisted and loaded --------------------------------------------------------------------- */
 enum { KEPT_NUMBERS = 2 + 3 * KV_AT_ONCE };
 _Static_assert(sizeof(kv_answer) == 3 * sizeof(int64_t), "what is kept has no padding");
 
