@@ -178,7 +178,7 @@ void core_scale(scheduler_core *core, seat *asker, const wire_control *message)
     core_send_all(&core->out, 1u << WIRE_LAUNCHER, &c);
     if (workers >= 0) scale_workers(core, workers);
     if (servers >= 0) scale_servers(core, servers);
-    answer(core, asker, PEN_OK, "the job's target is %d worker%s and %d server%s",
-           (int)core->members.wanted_workers, core->members.wanted_workers == 1 ? "" : "s",
-           (int)core->members.wanted_servers, core->members.wanted_servers == 1 ? "" : "s");
+    answer(core, asker, PEN_OK, "the job's target is %s and %s",
+           MANY((uint64_t)core->members.wanted_workers, "worker"),
+           MANY((uint64_t)core->members.wanted_servers, "server"));
 }
