@@ -1,7 +1,7 @@
 /* main.c - the `penstock` command: picks the subcommand. */
 #include "cli/command.h"
 
-#include "common/base/fp_env.h"
+#include "common/system/fp_env.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 
 #include "common/base/log.h"
 #include "common/base/plant.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 
 #include <stdarg.h>
 #include <stdio.h>

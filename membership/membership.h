@@ -19,7 +19,7 @@
 #ifndef MEMBERSHIP_MEMBERSHIP_H
 #define MEMBERSHIP_MEMBERSHIP_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 enum { MEMBERSHIP_DOWN_MS = 1000 }; /* default of down_ms */
 

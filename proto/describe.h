@@ -3,7 +3,7 @@
 #define PROTO_DESCRIBE_H
 
 #include "common/snapshot/store.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 /* `rows` has room for all tensors of the model; their names are BORROWED from it. */
 void describe_model(const wire_model *model, store_tensor *rows);

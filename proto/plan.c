@@ -1,8 +1,8 @@
 /* plan.c - partitions a model into chunks and deals them out. */
 #include "proto/plan.h"
 
-#include "common/compute/optim/optim.h"
 #include "common/base/why.h"
+#include "common/compute/optim/optim.h"
 
 #include <assert.h>
 #include <inttypes.h>

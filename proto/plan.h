@@ -16,7 +16,7 @@
 #ifndef PROTO_PLAN_H
 #define PROTO_PLAN_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 enum {
     PLAN_PARTITIONS_MAX = WIRE_PARTITIONS_MAX,

@@ -9,8 +9,8 @@
 #define PROTO_SETTINGS_H
 
 #include "common/base/config.h"
-#include "common/net/auth/guard.h"
 #include "common/base/log.h"
+#include "common/net/auth/guard.h"
 
 enum { SETTINGS_WORKERS_MAX = 16384, SETTINGS_SERVERS_MAX = 1024 };
 

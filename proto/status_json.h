@@ -2,7 +2,7 @@
 #ifndef PROTO_STATUS_JSON_H
 #define PROTO_STATUS_JSON_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 /* One line without its end; OWNED by the caller (free).  NULL: no memory, or invalid UTF-8. */
 char *status_json(const wire_control *status);

@@ -2,7 +2,7 @@
 #ifndef PROTO_STUCK_H
 #define PROTO_STUCK_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include <stdio.h>
 
 typedef struct stuck stuck;

@@ -4,11 +4,11 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
+#include "common/trace/trace.h"
 #include "worker/job_mode.h"
-#include "worker/api/last_error.h"
-#include "worker/tensor/mirror.h"
-#include "worker/train/precision.h"
+#include "worker/last_error.h"
+#include "worker/tensor/device_copy/mirror.h"
+#include "worker/train/schedule/precision.h"
 #include "worker/worker_files.h"
 
 #include <errno.h>

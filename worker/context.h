@@ -5,15 +5,15 @@
 #include "common/base/stat.h"
 #include "worker/collective/engine/engine.h"
 #include "worker/collective/engine/group.h"
-#include "worker/ps/exchange.h"
 #include "worker/io/job_link.h"
 #include "worker/io/members.h"
-#include "worker/tensor/model.h"
-#include "worker/tensor/own_state.h"
 #include "worker/io/progress.h"
 #include "worker/io/request.h"
-#include "worker/tensor/state_table.h"
-#include "worker/train/loss_scale.h"
+#include "worker/ps/exchange.h"
+#include "worker/tensor/model.h"
+#include "worker/tensor/residency/own_state.h"
+#include "worker/tensor/residency/state_table.h"
+#include "worker/train/schedule/loss_scale.h"
 #include "worker/train/strategy.h"
 #include "worker/worker_env.h"
 #include "worker/worker_settings.h"
@@ -101,7 +101,7 @@ struct pen_ctx {
     state_table states;     /* bytes that belong to a snapshot and are no tensors */
     own_state own;          /* what of it is ours */
     context_restored restored;
-    bool is_saved; /* with the step that has just ended a snapshot was taken; see api_state.h */
+    bool is_saved; /* with the step that has just ended a snapshot was taken; see api_state.c */
     struct keeper *keeper;    /* train/keeper.h: without servers; NULL: servers keep snapshots */
     atomic_bool stop_wanted;  /* pen_step_begin says END */
     int64_t digest_step;      /* of the newest pen_digest() */

@@ -2,10 +2,10 @@
 #include "worker/job_mode.h"
 
 #include "common/base/log.h"
-#include "common/compute/simd/simd.h"
 #include "common/base/why.h"
-#include "worker/train/precision.h"
-#include "worker/train/batch_plan.h"
+#include "common/compute/simd/simd.h"
+#include "worker/train/schedule/batch_plan.h"
+#include "worker/train/schedule/precision.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,9 +2,9 @@
 #include "worker/worker_files.h"
 
 #include "common/base/log.h"
-#include "common/compute/optim/optim.h"
 #include "common/base/why.h"
-#include "worker/train/lr_schedule.h"
+#include "common/compute/optim/optim.h"
+#include "worker/train/schedule/lr_schedule.h"
 
 #include <stdio.h>
 #include <stdlib.h>

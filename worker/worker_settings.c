@@ -1,11 +1,11 @@
 /* worker_settings.c - the table of a worker's settings, and the layers it is filled from. */
 #include "worker/worker_settings.h"
 
-#include "common/compute/optim/optim.h"
 #include "common/base/utf8.h"
 #include "common/base/why.h"
+#include "common/compute/optim/optim.h"
 #include "worker/collective/schedule/schedule.h"
-#include "worker/train/lr_schedule.h"
+#include "worker/train/schedule/lr_schedule.h"
 #include "worker/worker_files.h"
 
 #include <stdio.h>

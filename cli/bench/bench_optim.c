@@ -8,9 +8,9 @@
 #include "cli/bench/bench.h"
 
 #include "cli/command.h"
+#include "common/base/why.h"
 #include "common/compute/optim/optim.h"
 #include "common/compute/simd/simd.h"
-#include "common/base/why.h"
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #include "cli/command.h"
 #include "cli/config/key_flags.h"
 #include "cli/config/write_yaml.h"
-#include "common/config_files/resolve.h"
 #include "common/base/why.h"
+#include "common/config_files/resolve.h"
 
 #include <stdlib.h>
 #include <string.h>

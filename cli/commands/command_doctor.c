@@ -1,7 +1,7 @@
 /* command_doctor.c - `penstock doctor`: what on this machine makes a job slow or fail, with remedies. */
 #include "cli/command.h"
-#include "cli/commands/control.h"
 #include "cli/doctor/doctor.h"
+#include "cli/job/control.h"
 #include "common/net/auth/guard.h"
 
 #include <jansson.h>

@@ -1,8 +1,8 @@
 /* command_env.c - `penstock env`: rank, world size and address that a process started here would use, and their source;
  * for a running job also what its scheduler derived. */
 #include "cli/command.h"
-#include "cli/commands/control.h"
-#include "cli/commands/place.h"
+#include "cli/job/control.h"
+#include "cli/job/place.h"
 #include "common/base/why.h"
 #include "worker/worker_env.h"
 

@@ -1,8 +1,8 @@
 /* command_export.c - `penstock export` and `penstock import`: parameters to and from safetensors files. */
 #include "cli/command.h"
+#include "common/base/why.h"
 #include "common/snapshot/safetensors.h"
 #include "common/snapshot/store.h"
-#include "common/base/why.h"
 
 #include <inttypes.h>
 #include <stddef.h>

@@ -5,8 +5,8 @@
  * the state.  `here` is what our processes hold; it differs where sums are float32.
  */
 #include "cli/command.h"
-#include "common/compute/optim/optim.h"
 #include "common/base/why.h"
+#include "common/compute/optim/optim.h"
 
 #include <jansson.h>
 #include <math.h>

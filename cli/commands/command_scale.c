@@ -1,6 +1,6 @@
 /* command_scale.c - `penstock scale` and `penstock drain`: change the size of a running job. */
 #include "cli/command.h"
-#include "cli/commands/control.h"
+#include "cli/job/control.h"
 #include "common/base/why.h"
 #include "proto/settings.h"
 

@@ -1,6 +1,6 @@
 /* command_scheduler.c - `penstock scheduler`: one scheduler, for one job. */
 #include "cli/command.h"
-#include "cli/commands/place.h"
+#include "cli/job/place.h"
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "scheduler/shell/scheduler.h"

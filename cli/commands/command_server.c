@@ -1,6 +1,6 @@
 /* command_server.c - `penstock server`: one parameter server, for one job. */
 #include "cli/command.h"
-#include "cli/commands/place.h"
+#include "cli/job/place.h"
 #include "common/base/log.h"
 #include "server/process/server.h"
 

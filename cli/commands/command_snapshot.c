@@ -1,8 +1,8 @@
 /* command_snapshot.c - `penstock snapshot`: takes a snapshot of a running job; list, verify and restore work on disk. */
 #include "cli/command.h"
-#include "cli/commands/control.h"
-#include "common/snapshot/store.h"
+#include "cli/job/control.h"
 #include "common/base/why.h"
+#include "common/snapshot/store.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,12 +1,12 @@
 /* command_status.c - `penstock status`: the state of a running job. */
 #include "cli/command.h"
-#include "cli/commands/control.h"
-#include "cli/commands/member_pid.h"
 #include "cli/commands/waits.h"
-#include "proto/stuck.h"
+#include "cli/job/control.h"
+#include "cli/job/member_pid.h"
 #include "common/base/clock.h"
 #include "common/base/why.h"
 #include "proto/status_json.h"
+#include "proto/stuck.h"
 
 #include <inttypes.h>
 #include <stddef.h>

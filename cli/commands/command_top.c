@@ -1,7 +1,7 @@
 /* command_top.c - `penstock top`: prints the table of top.c repeatedly; q ends it. */
 #include "cli/command.h"
-#include "cli/commands/control.h"
 #include "cli/commands/top.h"
+#include "cli/job/control.h"
 #include "common/base/clock.h"
 #include "common/base/why.h"
 

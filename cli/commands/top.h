@@ -2,7 +2,7 @@
 #ifndef CLI_TOP_H
 #define CLI_TOP_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include <stdio.h>
 
 typedef struct top top;

@@ -2,7 +2,7 @@
 #ifndef CLI_WAITS_H
 #define CLI_WAITS_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include <stdio.h>
 
 /* Prints, from a STATUS, a line for each worker that has waited for a second or more and for each server whose step is

@@ -1,8 +1,8 @@
 /* job.c - the connection to a scheduler, its clock, and the connections to all members of its job. */
-#include "cli/commands/control.h"
 #include "cli/doctor/doctor.h"
-#include "common/net/transport/own_address.h"
-#include "common/net/transport/tcp_address.h"
+#include "cli/job/control.h"
+#include "common/net/own_address.h"
+#include "common/net/tcp_address.h"
 
 #include <errno.h>
 #include <ifaddrs.h>

@@ -6,7 +6,7 @@
 #include "cli/pages/pages.h"
 
 #include "cli/run/options.h"
-#include "common/base/vec.h"
+#include "common/containers/vec.h"
 
 #include <argp.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "cli/run/files.h"
 #include "cli/command.h"
 #include "common/base/why.h"
-#include "worker/train/batch_plan.h"
+#include "worker/train/schedule/batch_plan.h"
 #include "worker/worker_files.h"
 
 #include <jansson.h>

@@ -2,8 +2,8 @@
 #ifndef CLI_RUN_LAUNCHER_H
 #define CLI_RUN_LAUNCHER_H
 
-#include "cli/commands/control.h"
-#include "cli/commands/job_note.h"
+#include "cli/job/control.h"
+#include "cli/job/job_note.h"
 #include "cli/run/options.h"
 #include "cli/run/process.h"
 #include "proto/stuck.h"

@@ -3,12 +3,12 @@
 #include "cli/command.h"
 #include "cli/config/key_flags.h"
 #include "cli/run/files.h"
-#include "common/compute/optim/optim.h"
-#include "common/compute/device/device.h"
-#include "common/net/transport/own_address.h"
 #include "common/base/why.h"
-#include "server/shard/admission.h"
+#include "common/compute/device/device.h"
+#include "common/compute/optim/optim.h"
+#include "common/net/own_address.h"
 #include "server/process/server_settings.h"
+#include "server/shard/admission.h"
 #include "worker/job_mode.h"
 
 #include <argp.h>

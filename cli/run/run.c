@@ -11,10 +11,10 @@
 #include "cli/run/lines.h"
 #include "cli/run/report.h"
 #include "common/base/clock.h"
-#include "common/base/files.h"
-#include "common/net/transport/own_address.h"
-#include "common/net/transport/tcp_address.h"
 #include "common/base/why.h"
+#include "common/net/own_address.h"
+#include "common/net/tcp_address.h"
+#include "common/system/files.h"
 #include "scheduler/core/scheduler_settings.h"
 
 #include <errno.h>

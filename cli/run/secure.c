@@ -11,9 +11,9 @@
  */
 #include "cli/run/launcher.h"
 #include "common/base/config.h"
-#include "common/net/auth/guard.h"
-#include "common/base/user_folder.h"
 #include "common/base/why.h"
+#include "common/net/auth/guard.h"
+#include "common/system/user_folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>

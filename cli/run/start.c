@@ -1,12 +1,12 @@
 /* start.c - starts the scheduler, servers and workers of `penstock run` with their flags and environment. */
 #include "cli/command.h"
-#include "cli/commands/job_note.h"
+#include "cli/job/job_note.h"
 #include "cli/run/launcher.h"
 #include "common/base/clock.h"
-#include "common/net/auth/guard.h"
-#include "common/base/user_folder.h"
 #include "common/base/utf8.h"
 #include "common/base/why.h"
+#include "common/net/auth/guard.h"
+#include "common/system/user_folder.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* part.c - reads and validates the trace file of a process. */
 #include "cli/trace/lanes.h"
 #include "cli/trace/timeline.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -7,7 +7,7 @@
 #ifndef CLI_TRACE_TIMELINE_H
 #define CLI_TRACE_TIMELINE_H
 
-#include "common/base/trace_part.h"
+#include "common/trace/trace_part.h"
 
 #include <stdio.h>
 

@@ -20,8 +20,8 @@
 #include "common/base/loop.h"
 
 #include "common/base/clock.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 
 #include <assert.h>
 #include <errno.h>

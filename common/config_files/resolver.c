@@ -1,8 +1,8 @@
 /* resolver.c - the settings that come out, and who said them. */
 #include "common/config_files/resolver.h"
 
-#include "common/compute/optim/optim.h"
 #include "common/base/why.h"
+#include "common/compute/optim/optim.h"
 
 #include <stdio.h>
 #include <string.h>

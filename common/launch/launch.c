@@ -1,7 +1,7 @@
 /* launch.c - looks up each value in table order; refuses incomplete or contradictory environments. */
 #include "common/launch/launch.h"
-#include "common/launch/launch_names.h"
 #include "common/base/why.h"
+#include "common/launch/launch_names.h"
 
 #include <errno.h>
 #include <stdlib.h>

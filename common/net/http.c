@@ -10,11 +10,11 @@
 #include "common/net/http.h"
 
 #include "common/base/clock.h"
-#include "common/base/hash.h"
-#include "common/net/http_gate.h"
-#include "common/net/http_places.h"
 #include "common/base/rate.h"
 #include "common/base/why.h"
+#include "common/containers/hash.h"
+#include "common/net/http_gate.h"
+#include "common/net/http_places.h"
 
 #include <errno.h>
 #include <fcntl.h>

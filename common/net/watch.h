@@ -7,8 +7,8 @@
 #ifndef COMMON_WATCH_H
 #define COMMON_WATCH_H
 
-#include "common/net/http.h"
 #include "common/base/loop.h"
+#include "common/net/http.h"
 #include "common/net/metrics.h"
 
 typedef struct watch watch;

@@ -1,9 +1,9 @@
 /* tier.c - extents: places, transfers, holds. */
 #include "common/offload/tier_state.h"
 
-#include "common/base/list.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
+#include "common/containers/vec.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -25,7 +25,7 @@
 #ifndef COMMON_TIER_TIER_H
 #define COMMON_TIER_TIER_H
 
-#include "common/base/buf.h"
+#include "common/containers/buf.h"
 #include "common/base/stat.h"
 #include "penstock.h"
 

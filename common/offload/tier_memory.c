@@ -1,8 +1,8 @@
 /* tier_memory.c - a tier in memory: saves nothing; the reference for other members. */
 #include "common/offload/tier_member.h"
 
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 
 #include <inttypes.h>
 #include <pthread.h>

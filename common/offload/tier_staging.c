@@ -1,7 +1,7 @@
 /* tier_staging.c - the memory of a tier: aligned, reused buffers, bounded in bytes. */
 #include "common/offload/tier_state.h"
 
-#include "common/base/list.h"
+#include "common/containers/list.h"
 
 #include <stdlib.h>
 #include <time.h>

@@ -2,8 +2,8 @@
 #include "common/offload/tier_state.h"
 
 #include "common/base/crc.h"
-#include "common/base/list.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
 
 #include <errno.h>
 #include <stdlib.h>

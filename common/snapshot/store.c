@@ -4,12 +4,12 @@
  * (everything on the disk), and then gets its name, which is on the disk when store_commit() returns.  The order of
  * these three is all that crash consistency rests on.
  */
-#include "common/snapshot/store_test.h"
 #include "common/base/crc.h"
+#include "common/base/why.h"
 #include "common/snapshot/store_env.h"
 #include "common/snapshot/store_files.h"
 #include "common/snapshot/store_manifest.h"
-#include "common/base/why.h"
+#include "common/snapshot/store_test.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* store_copy.c - a snapshot from one store into another, part by part. */
-#include "common/snapshot/store_reader.h"
 #include "common/base/why.h"
+#include "common/snapshot/store_reader.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* store_env.c - LMDB behind an interface of a dozen functions. */
 #include "common/snapshot/store_env.h"
+#include "common/base/why.h"
 #include "common/snapshot/store_files.h"
 #include "common/snapshot/store_pages.h"
-#include "common/base/why.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* store_files.c - folders and files of a store. */
 #include "common/snapshot/store_files.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* store_manifest.c - the bytes of keys and manifests. */
 #include "common/snapshot/store_manifest.h"
 #include "common/base/crc.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

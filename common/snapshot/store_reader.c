@@ -5,9 +5,9 @@
  */
 #include "common/snapshot/store_reader.h"
 #include "common/base/crc.h"
-#include "common/snapshot/store_files.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
+#include "common/snapshot/store_files.h"
 
 #include <errno.h>
 #include <inttypes.h>

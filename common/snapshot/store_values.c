@@ -1,7 +1,7 @@
 /* store_values.c - reading values and blobs, each with its checksum. */
 #include "common/base/crc.h"
-#include "common/snapshot/store_reader.h"
 #include "common/base/why.h"
+#include "common/snapshot/store_reader.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* options.c - flags, their defaults, their ranges, and what belongs to a preset. */
 #include "options.h"
-#include "tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <argp.h>
 #include <errno.h>

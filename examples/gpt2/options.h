@@ -2,7 +2,7 @@
 #ifndef GPT2_OPTIONS_H
 #define GPT2_OPTIONS_H
 
-#include "model.h"
+#include "network/model.h"
 #include "sample.h"
 
 #include <stdbool.h>

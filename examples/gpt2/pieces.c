@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "unicode_ranges.inc"
+#include "text/unicode_ranges.inc"
 
 typedef enum { LETTER, NUMBER, SPACE, OTHER, NOTHING } kind;
 

@@ -3,11 +3,11 @@
 #define GPT2_TRAINER_H
 
 #include "options.h"
-#include "passes.h"
+#include "network/passes.h"
 #include "penstock.h"
-#include "reader.h"
+#include "text/reader.h"
 #include "report.h"
-#include "tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <stdbool.h>
 #include <stdint.h>

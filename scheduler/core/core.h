@@ -23,7 +23,7 @@
 #define SCHEDULER_CORE_H
 
 #include "proto/stuck.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "scheduler/core/scheduler_settings.h"
 
 typedef struct scheduler_core scheduler_core;

@@ -1,6 +1,6 @@
 #include "scheduler/core/core_out.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 #include "scheduler/core/sentence.h"
 #include <stdarg.h>
 #include <stdio.h>

@@ -7,12 +7,12 @@
 #define SCHEDULER_CORE_STATE_H
 
 #include "common/base/why.h"
-#include "scheduler/core/epoch/core_epoch.h"
 #include "scheduler/core/core_job.h"
+#include "scheduler/core/epoch/core_epoch.h"
 #include "scheduler/core/membership/core_members.h"
 #include "scheduler/core/report/core_reports.h"
-#include "scheduler/core/services/core_services.h"
 #include "scheduler/core/sentence.h"
+#include "scheduler/core/services/core_services.h"
 
 enum { CORE_END_MS = 5000 /* longest wait for the others to end */ };
 

@@ -2,7 +2,7 @@
 #ifndef SCHEDULER_KEEP_H
 #define SCHEDULER_KEEP_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 typedef struct { /* zero is an empty keep */
     struct keep_block *first;

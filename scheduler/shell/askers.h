@@ -7,7 +7,7 @@
 #define SCHEDULER_ASKERS_H
 
 #include "common/base/rate.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 enum {
     ASKERS_BURST        = 64, /* messages of one connection at once */

@@ -1,5 +1,5 @@
 #include "scheduler/shell/outbox.h"
-#include "common/base/list.h"
+#include "common/containers/list.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /* server.c - a server process's life: threads up, one job, threads down. */
 #include "server/process/server_state.h"
 
-#include "common/base/files.h"
 #include "common/base/log.h"
+#include "common/net/tcp_address.h"
 #include "common/net/watch.h"
-#include "common/base/trace.h"
-#include "common/net/transport/tcp_address.h"
+#include "common/system/files.h"
+#include "common/trace/trace.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 
 #include "common/base/config.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
-#include "common/net/transport/own_address.h"
+#include "common/net/own_address.h"
+#include "common/trace/trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "server/process/server_state.h"
 
 #include "common/base/log.h"
-#include "common/base/trace.h"
+#include "common/trace/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* server_link.c - one thread's connections to other servers, for the logs of its shards. */
 #include "server/process/server_state.h"
 
-#include "common/base/list.h"
 #include "common/base/log.h"
+#include "common/containers/list.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* server_shard.c - a thread with shards: decodes and encodes messages, queues what a socket cannot take. */
 #include "server/process/server_state.h"
 
-#include "common/base/fp_env.h"
-#include "common/base/list.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
+#include "common/containers/list.h"
+#include "common/system/fp_env.h"
+#include "common/trace/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* server_shards.c - the shards of one thread. */
 #include "server/process/server_state.h"
 
-#include "common/base/trace.h"
-#include "common/base/vec.h"
+#include "common/containers/vec.h"
+#include "common/trace/trace.h"
 
 #include <stdlib.h>
 

@@ -5,13 +5,13 @@
 #include "server/process/server.h"
 #include "server/shard/shard.h"
 
-#include "common/base/machine.h"
 #include "common/base/loop.h"
-#include "common/net/transport/lifeline.h"
-#include "common/net/transport/own_address.h"
-#include "common/net/transport/reach.h"
-#include "common/net/transport/transport.h"
 #include "common/base/why.h"
+#include "common/net/lifeline.h"
+#include "common/net/own_address.h"
+#include "common/net/reach.h"
+#include "common/net/transport/transport.h"
+#include "common/system/machine.h"
 #include "membership/membership.h"
 
 #include <pthread.h>

@@ -3,7 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/snapshot/bundle.h"
-#include "common/base/trace.h"
+#include "common/trace/trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -6,10 +6,10 @@
  */
 #include "server/process/store_thread.h"
 
-#include "common/base/fp_env.h"
-#include "common/base/list.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
+#include "common/containers/list.h"
+#include "common/system/fp_env.h"
+#include "common/trace/trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

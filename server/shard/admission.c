@@ -1,8 +1,8 @@
 /* admission.c - off, finite, norm:BOUND. */
 #include "server/shard/admission.h"
 
-#include "common/compute/simd/simd.h"
 #include "common/base/why.h"
+#include "common/compute/simd/simd.h"
 #include "proto/plan.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* recycler.c - see recycler.h. */
 #include "server/shard/recycler_test.h"
 
-#include "common/base/list.h"
+#include "common/containers/list.h"
 #include "common/net/transport/lend.h"
 
 #include <pthread.h>

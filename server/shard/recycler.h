@@ -8,7 +8,7 @@
 #ifndef SERVER_RECYCLER_H
 #define SERVER_RECYCLER_H
 
-#include "common/base/buf.h"
+#include "common/containers/buf.h"
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -3,7 +3,7 @@
  * DESIGN.  A shard is one thread's share of the parameters: share-nothing, no lock.  It has no socket, thread or
  * clock: messages arrive as structs and leave through the functions of shard_outside.  So a test or a simulation
  * drives it by hand, and its work does not depend on time.  (While watched, it records how long updates and
- * stragglers took, common/base/trace.h and stat_begin(); no decision depends on that.)
+ * stragglers took, common/trace/trace.h and stat_begin(); no decision depends on that.)
  *
  *   values   per chunk one buf of float32 and one per optimizer slot, COPY-ON-WRITE: an update writes in place, or
  *            copies first if somebody else holds the buf.  So a reply of float32 is a reference to the values
@@ -25,14 +25,14 @@
 #ifndef SERVER_SHARD_H
 #define SERVER_SHARD_H
 
-#include "common/base/buf.h"
-#include "common/compute/optim/optim.h"
 #include "common/base/stat.h"
-#include "server/shard/admission.h"
-#include "common/snapshot/store.h"
+#include "common/compute/optim/optim.h"
+#include "common/containers/buf.h"
 #include "common/offload/tier.h"
+#include "common/snapshot/store.h"
 #include "proto/plan.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
+#include "server/shard/admission.h"
 
 typedef struct shard shard;
 

@@ -3,7 +3,7 @@
 
 #include "common/base/plant.h"
 #include "common/compute/simd/simd.h"
-#include "common/base/trace.h"
+#include "common/trace/trace.h"
 #include "proto/decision.h"
 
 #include <string.h>

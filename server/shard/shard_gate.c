@@ -6,8 +6,8 @@
  */
 #include "server/shard/shard_state.h"
 
-#include "common/base/list.h"
 #include "common/base/plant.h"
+#include "common/containers/list.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  * still referenced waits in a second queue: the first sent is the first free. */
 #include "server/shard/shard_state.h"
 
-#include "common/base/list.h"
 #include "common/compute/simd/simd.h"
+#include "common/containers/list.h"
 
 #include <assert.h>
 #include <stdlib.h>

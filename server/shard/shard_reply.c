@@ -1,7 +1,7 @@
 /* shard_reply.c - answers: large values at once by reference, everything else packed at the flush. */
 #include "server/shard/shard_state.h"
 
-#include "common/base/vec.h"
+#include "common/containers/vec.h"
 
 #include <stdlib.h>
 #include <string.h>

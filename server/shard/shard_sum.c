@@ -1,8 +1,8 @@
 /* shard_sum.c - contributions: kept where they arrived, added up in the order the core says. */
 #include "server/shard/shard_state.h"
 
-#include "common/base/list.h"
 #include "common/compute/simd/simd.h"
+#include "common/containers/list.h"
 
 #include <stdlib.h>
 #include <string.h>

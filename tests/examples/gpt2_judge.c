@@ -8,7 +8,7 @@
  * longest run has that the sample shares with the text.  "-": the default text; no sample.
  */
 #include "order3.h"
-#include "text.h"
+#include "text/text.h"
 
 #include <ctype.h>
 #include <stdio.h>

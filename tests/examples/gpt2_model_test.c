@@ -1,7 +1,7 @@
 /* gpt2_model_test.c - the network of gpt2 against torch's numbers, against differences of the loss, and against itself. */
 #include "golden_gpt2.h"
-#include "kernels.h"
-#include "model.h"
+#include "network/kernels.h"
+#include "network/model.h"
 
 #include <math.h>
 #include <setjmp.h>

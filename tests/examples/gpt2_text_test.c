@@ -2,10 +2,10 @@
  * model that its quality is measured by. */
 #include "order3.h"
 #include "pieces.h"
-#include "reader.h"
+#include "text/reader.h"
 #include "sample.h"
-#include "text.h"
-#include "tokenizer.h"
+#include "text/text.h"
+#include "text/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #define TESTS_FUZZ_FUZZ_H
 
 #include "common/base/crc.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 #include <stdint.h>
 #include <stdio.h>

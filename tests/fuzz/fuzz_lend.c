@@ -3,8 +3,8 @@
  *
  * The input is a list of actions of 80 bytes: what, who (0: a stranger, 1 and 2: members), which fields of the head
  * are true instead of those that follow, and 64 bytes of fields. */
-#include "common/base/segment.h"
 #include "common/net/transport/lend.h"
+#include "common/system/segment.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /* fuzz_wire_data.c - whatever arrives on the data plane is refused, or means the same sent on. */
 #include "common/base/crc.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/wire_difference.h"
 

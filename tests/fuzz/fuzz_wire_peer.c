@@ -1,5 +1,5 @@
 /* fuzz_wire_peer.c - whatever arrives on the peer plane is refused, or means the same sent on. */
-#include "proto/wire_peer.h"
+#include "proto/wire/wire_peer.h"
 #include "tests/fuzz/fuzz.h"
 
 static wire_arena *arenas[2]; /* one for the message that came, one for the message sent on */

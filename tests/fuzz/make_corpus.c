@@ -1,6 +1,6 @@
 /* make_corpus.c - writes the seeds of the wire fuzzers: one message of every kind.
  *   make_corpus tests/fuzz/corpus      (tests/fuzz/run.sh --corpus builds and runs it) */
-#include "proto/wire_peer.h"
+#include "proto/wire/wire_peer.h"
 #include "tests/support/wire_samples.h"
 
 #include <stdio.h>

@@ -46,8 +46,8 @@ compile() { # output, sanitizers, sources...
 }
 
 for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
-common="common/base/status.c common/base/why.c common/base/crc.c common/base/config.c common/base/utf8.c common/base/file_limit.c common/base/vec.c common/base/hash.c common/base/arrays.c"
-wire="$(ls proto/wire*.c | tr '\n' ' ') $build/control.pb-c.c $build/data.pb-c.c $build/peer.pb-c.c tests/support/wire_difference.c $common"
+common="common/base/status.c common/base/why.c common/base/crc.c common/base/config.c common/base/utf8.c common/system/file_limit.c common/containers/vec.c common/containers/hash.c common/containers/arrays.c"
+wire="$(ls proto/wire/wire*.c | tr '\n' ' ') $build/control.pb-c.c $build/data.pb-c.c $build/peer.pb-c.c tests/support/wire_difference.c $common"
 store=$(ls common/snapshot/store*.c | tr '\n' ' ')
 
 if [ "$seconds" = --corpus ]; then
@@ -71,7 +71,7 @@ for target in $targets; do
     secret) sources="common/net/auth/secret.c $common" ;;
     proof) sources="common/net/transport/proof.c common/net/auth/secret.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
-    lend) sources="common/net/transport/lend.c common/base/segment.c common/base/buf.c $common" ;;
+    lend) sources="common/net/transport/lend.c common/system/segment.c common/containers/buf.c $common" ;;
     safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;
     documents) sources="$(ls common/config_files/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     esac

@@ -81,7 +81,7 @@ no_include() {
     [ -z "$(grep -rlE '#include "common/net/transport/transport_zmq\.h"' common proto membership scheduler server worker cli | grep -v '^common/net/transport/transport_zmq')" ]
     [ "$(grep -rlE '#include <sodium' common proto membership scheduler server worker cli)" = common/net/auth/secret.c ]
     [ "$(grep -rlE '#include <lmdb\.h>' common proto membership scheduler server worker cli)" = common/snapshot/store_env.c ]
-    [ "$(grep -rlE '#include <uthash' common proto membership scheduler server worker cli)" = common/base/hash.h ]
+    [ "$(grep -rlE '#include <uthash' common proto membership scheduler server worker cli)" = common/containers/hash.h ]
     [ "$(grep -rlE '#include <microhttpd' common proto membership scheduler server worker cli)" = common/net/http.c ]
     [ -z "$(grep -rlE '\.pb-c\.h' common scheduler server worker cli --include='*.c' --include='*.h')" ]
     [ "$(grep -rlE '#include <cuda' common proto membership scheduler server worker cli)" = common/compute/device/device_cuda.h ]

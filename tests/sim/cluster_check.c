@@ -1,6 +1,6 @@
 /* cluster_check.c - what must be true of records, copies and what is served. */
-#include "tests/sim/cluster_state.h"
 #include "server/shard/shard_test.h"
+#include "tests/sim/cluster_state.h"
 
 #include <inttypes.h>
 #include <stdio.h>

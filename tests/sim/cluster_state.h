@@ -6,18 +6,18 @@
 #include "tests/sim/draw.h"
 #include "tests/support/clock_simulated.h"
 
-#include "common/base/buf.h"
 #include "common/base/crc.h"
 #include "common/base/plant.h"
 #include "common/base/stat.h"
-#include "common/net/transport/transport.h"
 #include "common/base/why.h"
+#include "common/containers/buf.h"
+#include "common/net/transport/transport.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/keep.h"
 #include "server/shard/shard.h"
-#include "worker/ps/exchange.h"
 #include "worker/io/liaison.h"
 #include "worker/io/requests.h"
+#include "worker/ps/exchange.h"
 
 enum {
     SIM_START_MS    = 1000, /* a clock that starts at 0 hides bugs: 0 often means "never" */

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""make_unicode_ranges.py - writes examples/gpt2/unicode_ranges.inc: which code points are letters, and which are numbers.
+"""make_unicode_ranges.py - writes examples/gpt2/text/unicode_ranges.inc: which code points are letters, and which are numbers.
 
 The general categories L* and N* of the Unicode Character Database, in the version that this Python has.
-    tests/support/make_unicode_ranges.py > examples/gpt2/unicode_ranges.inc
+    tests/support/make_unicode_ranges.py > examples/gpt2/text/unicode_ranges.inc
 """
 import unicodedata
 

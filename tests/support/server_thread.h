@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_SERVER_THREAD_H
 #define TESTS_SUPPORT_SERVER_THREAD_H
 
-#include "common/base/fp_env.h"
+#include "common/system/fp_env.h"
 #include "server/process/server.h"
 
 #include <pthread.h>

@@ -4,8 +4,8 @@
  * and the registry: this transport is for tests and for a scheduler in the same process, not for bulk
  * data.  A dialler whose listener is not there, or goes, is connected when one of that name comes.
  */
-#include "common/net/transport/transport.h"
 #include "common/base/why.h"
+#include "common/net/transport/transport.h"
 
 #include <pthread.h>
 #include <stdio.h>

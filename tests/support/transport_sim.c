@@ -1,7 +1,7 @@
 /* transport_sim.c - a network in memory: a sorted list of what is on its way, and a generator of trouble. */
 #include "tests/support/transport_sim.h"
-#include "tests/support/transports.h"
 #include "common/base/why.h"
+#include "tests/support/transports.h"
 
 #include <stdio.h>
 #include <stdlib.h>

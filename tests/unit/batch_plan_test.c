@@ -1,5 +1,5 @@
 /* batch_plan_test.c - train_batch = micro_batch x accum x workers, whichever of them is given. */
-#include "worker/train/batch_plan.h"
+#include "worker/train/schedule/batch_plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

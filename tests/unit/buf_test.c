@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/base/buf.h"
+#include "common/containers/buf.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
+#include "cli/config/write_yaml.h"
 #include "common/config_files/keys.h"
 #include "common/config_files/resolve.h"
-#include "cli/config/write_yaml.h"
 #include "worker/worker_settings.h"
 
 #include <stdio.h>

@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "common/base/arrays.h"
-#include "common/base/hash.h"
-#include "common/base/list.h"
-#include "common/base/vec.h"
+#include "common/containers/arrays.h"
+#include "common/containers/hash.h"
+#include "common/containers/list.h"
+#include "common/containers/vec.h"
 
 #include <stdlib.h>
 #include <string.h>

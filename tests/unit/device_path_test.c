@@ -2,12 +2,12 @@
  * same code.  Members are advanced in turn by one thread, so that every order of events is one this test chose; one
  * test has members in processes of their own. */
 #include "common/base/clock.h"
+#include "common/base/why.h"
 #include "common/compute/device/device_test.h"
 #include "common/compute/simd/simd.h"
-#include "common/base/why.h"
 #include "proto/plan.h"
-#include "worker/collective/device/device_test.h"
 #include "worker/collective/device/device_sync.h"
+#include "worker/collective/device/device_test.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* guard_test.c - who needs a secret, who gets which keys, and whom a role lets in. */
-#include "common/net/auth/guard.h"
 #include "common/base/log.h"
+#include "common/net/auth/guard.h"
 #include "common/net/auth/secret.h"
 #include "tests/support/transports.h"
 

@@ -1,7 +1,7 @@
 /* lend_fault_test.c - a reader of lent memory that dies or looks dead, and peers that lie about it. */
 #include "tests/unit/lend_pair.h"
 
-#include "common/base/segment.h"
+#include "common/system/segment.h"
 
 #include <pthread.h>
 #include <signal.h>

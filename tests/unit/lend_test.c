@@ -1,7 +1,7 @@
 /* lend_test.c - large bodies between two ends on one host: they stay where they are, are given back, and never change under a reader. */
 #include "tests/unit/lend_pair.h"
 
-#include "common/base/segment.h"
+#include "common/system/segment.h"
 
 /* ---- tools ------------------------------------------------------------------------------------------------ */
 static void settle(pair *p)

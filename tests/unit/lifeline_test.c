@@ -1,7 +1,7 @@
 /* lifeline_test.c - a connection that is renewed beside itself, over real sockets. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/net/transport/lifeline.h"
+#include "common/net/lifeline.h"
 
 #include <arpa/inet.h>
 #include <setjmp.h>

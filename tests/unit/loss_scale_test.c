@@ -1,5 +1,5 @@
 /* loss_scale_test.c - the loss scale after every step, compared with DeepSpeed's. */
-#include "worker/train/loss_scale.h"
+#include "worker/train/schedule/loss_scale.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

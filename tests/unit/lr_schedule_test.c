@@ -1,7 +1,7 @@
 /* lr_schedule_test.c - what every schedule gives, and what it refuses. */
 #include "penstock.h"
 #include "tests/support/golden_training.h"
-#include "worker/train/lr_schedule.h"
+#include "worker/train/schedule/lr_schedule.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,9 +3,9 @@
 #define TESTS_UNIT_MESH_RIG_H
 
 #include "common/base/clock.h"
-#include "proto/wire_peer.h"
-#include "worker/collective/net/mesh_internal.h"
+#include "proto/wire/wire_peer.h"
 #include "tests/support/transports.h"
+#include "worker/collective/net/mesh_internal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

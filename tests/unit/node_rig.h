@@ -3,7 +3,7 @@
 #define TESTS_UNIT_NODE_RIG_H
 
 #include "common/base/clock.h"
-#include "common/base/segment.h"
+#include "common/system/segment.h"
 #include "proto/plan.h"
 #include "worker/collective/shm/node_internal.h"
 

@@ -1,5 +1,5 @@
 /* own_address_test.c - by which address a process is shown to others. */
-#include "common/net/transport/own_address.h"
+#include "common/net/own_address.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
-#include "common/net/transport/reach.h"
+#include "common/net/reach.h"
 
 #include <arpa/inet.h>
 #include <poll.h>

@@ -1,8 +1,8 @@
 /* reducer_test.c - buckets of several members in one process: a call runs when all have begun it. */
 #include "worker/train/reducer.h"
 
-#include "common/base/segment.h"
 #include "common/base/why.h"
+#include "common/system/segment.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

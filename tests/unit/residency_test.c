@@ -1,6 +1,6 @@
 /* residency_test.c - what is fetched and dropped, and in which order: the golden traces of FSDP's three prefetches,
  * bounds, reuse, orders that change. */
-#include "worker/tensor/residency_test.h"
+#include "worker/tensor/residency/residency_test.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

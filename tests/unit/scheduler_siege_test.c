@@ -3,7 +3,7 @@
 #include "transport_tools.h"
 
 #include "common/base/rate.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "scheduler/shell/askers.h"
 #include "scheduler/shell/scheduler.h"
 #include "tests/support/resident.h"

@@ -7,10 +7,10 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
-#include "common/net/auth/guard.h"
 #include "common/base/log.h"
+#include "common/net/auth/guard.h"
 #include "common/net/transport/transport.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "scheduler/shell/scheduler.h"
 #include "tests/support/transports.h"
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/base/segment.h"
+#include "common/system/segment.h"
 
 #include <fcntl.h>
 #include <signal.h>

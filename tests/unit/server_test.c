@@ -2,8 +2,8 @@
 #include "tests/support/server_thread.h"
 
 #include "common/base/crc.h"
-#include "common/net/auth/guard.h"
 #include "common/base/log.h"
+#include "common/net/auth/guard.h"
 #include "common/net/transport/transport.h"
 #include "proto/decision.h"
 #include "scheduler/shell/scheduler.h"

@@ -1,7 +1,7 @@
 /* shard_copies_test.c - a shard on several servers: equal bits, nothing told too early, and the same
  * result whenever one of them dies. */
-#include "tests/support/copies_rig.h"
 #include "server/shard/shard_test.h"
+#include "tests/support/copies_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

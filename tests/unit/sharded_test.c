@@ -4,7 +4,7 @@
 #include "penstock.h"
 #include "proto/plan.h"
 #include "scheduler/shell/scheduler.h"
-#include "worker/train/sharded_cut.h"
+#include "worker/train/sharded/sharded_cut.h"
 #include "worker/worker_settings.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* state_table_test.c - bytes that are no tensors: rows, bundles of them, and what comes back. */
-#include "worker/tensor/state_table.h"
+#include "worker/tensor/residency/state_table.h"
 
 #include "common/base/log.h"
 

@@ -1,5 +1,5 @@
 /* tcp_address_test.c - addresses of hosts as people write them. */
-#include "common/net/transport/tcp_address.h"
+#include "common/net/tcp_address.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* tier_test.c - a tier whose disk is full, damaged, or fails: a sentence each time, and what is held stays readable. */
-#include "common/offload/tier.h"
 #include "common/base/why.h"
+#include "common/offload/tier.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

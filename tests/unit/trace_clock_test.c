@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/base/trace_clock.h"
+#include "common/trace/trace_clock.h"
 
 #include <stdlib.h>
 #include <string.h>

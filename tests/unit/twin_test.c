@@ -1,5 +1,5 @@
 /* twin_test.c - pairs of memory, with the host as the device and events that take as long as a test says. */
-#include "worker/tensor/twin.h"
+#include "worker/tensor/device_copy/twin.h"
 
 #include "common/compute/device/device_test.h"
 

@@ -1,6 +1,6 @@
 /* user_folder_test.c - the folder of a user's notes and keys: whose it is, who can enter, and what is used instead.
  * Who makes a folder for somebody else must be root: those tests are skipped for others. */
-#include "common/base/user_folder.h"
+#include "common/system/user_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

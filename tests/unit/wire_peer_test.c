@@ -1,6 +1,6 @@
 /* wire_peer_test.c - the peer plane: what was written is read, and what was damaged is refused. */
 #include "common/base/crc.h"
-#include "proto/wire_peer.h"
+#include "proto/wire/wire_peer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* wire_test.c - every kind there and back; and everything that a hostile or broken peer can say. */
 #include "common/base/crc.h"
-#include "proto/wire_peer.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
+#include "proto/wire/wire_peer.h"
 #include "tests/support/wire_difference.h"
 #include "tests/support/wire_samples.h"
 

@@ -2,7 +2,7 @@
 #include "worker/api/api.h"
 
 #include "common/compute/device/device.h"
-#include "worker/train/keeper.h"
+#include "worker/train/snapshot/keeper.h"
 
 pen_status api_check_opts(const pen_opts *o)
 {

@@ -3,7 +3,7 @@
 #define WORKER_API_H
 
 #include "worker/context.h"
-#include "worker/api/last_error.h"
+#include "worker/last_error.h"
 
 /* Checks reserved fields and ranges of what the caller passed; NULL is fine. */
 pen_status api_check_opts(const pen_opts *o);
@@ -27,11 +27,13 @@ void api_deliver(pen_ctx *ctx, pen_tensor *t, const void *grad, const pen_error 
 pen_status api_ask(pen_ctx *ctx, pen_tensor *t, grad_event event, pen_error *why);
 
 /* For pen_step_end(), without the step's lock: starts copying sums of earlier micro-batches that are on a device
- * and got
- * no gradient in the last one. */
+ * and got no gradient in the last one. */
 void api_send_sums(pen_ctx *ctx);
 /* For pen_step_end(), with the lock: hands over what counts as zeros, or names the missing gradient. */
 pen_status api_close_gradients(pen_ctx *ctx, pen_error *why);
+
+/* After a step, without its lock: writes the 16-bit parameters if the step took a snapshot. */
+pen_status api_state_stepped(pen_ctx *ctx);
 
 /* Hands a request to the part that runs it. req NULL: waits for it. */
 pen_status api_start(request *r, const pen_opts *o, const pen_req *req);

@@ -11,9 +11,9 @@
 #include "worker/api/api_coll.h"
 
 #include "common/base/clock.h"
-#include "common/base/fp_env.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
+#include "common/system/fp_env.h"
 #include "proto/plan.h"
 
 #include <stdlib.h>

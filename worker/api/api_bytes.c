@@ -1,7 +1,7 @@
 /* api_bytes.c - objects of bytes: pen_broadcast_bytes, pen_gather_bytes.  Their lengths travel first. */
 #include "worker/api/api_coll.h"
 
-#include "common/base/fp_env.h"
+#include "common/system/fp_env.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "worker/api/api_coll.h"
 
 #include "common/base/clock.h"
-#include "common/base/fp_env.h"
+#include "common/system/fp_env.h"
 
 /* ---- what all share -------------------------------------------------------------------------- */
 pen_status api_coll_enter(const pen_group *g, const char *function, const pen_opts *o, bool waits)

@@ -1,7 +1,7 @@
 /* api_command.c - pen_command, pen_on_command, pen_reply: the program's own messages between processes. */
 #include "worker/api/api.h"
 
-#include "common/base/fp_env.h"
+#include "common/system/fp_env.h"
 
 #include "proto/status_json.h"
 #include "worker/io/commands.h"

@@ -1,15 +1,15 @@
 /* api_context.c - pen_init to pen_finalize, pen_info_get, pen_setting_set. */
 #include "worker/api/api.h"
 #include "worker/io/hosted.h"
-#include "worker/tensor/mirror.h"
-#include "worker/train/keeper.h"
 #include "worker/io/worker_watch.h"
+#include "worker/tensor/device_copy/mirror.h"
+#include "worker/train/snapshot/keeper.h"
 
 #include "common/base/clock.h"
-#include "common/base/fp_env.h"
 #include "common/base/log.h"
 #include "common/compute/device/device.h"
 #include "common/net/watch.h"
+#include "common/system/fp_env.h"
 
 #include <errno.h>
 #include <stdio.h>

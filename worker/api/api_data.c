@@ -1,11 +1,11 @@
 /* api_data.c - samplers, and the rate of a schedule. */
 #include "worker/api/api.h"
 
-#include "common/base/fp_env.h"
+#include "common/system/fp_env.h"
 
 #include "worker/data/sampler.h"
-#include "worker/tensor/state_table.h"
-#include "worker/train/lr_schedule.h"
+#include "worker/tensor/residency/state_table.h"
+#include "worker/train/schedule/lr_schedule.h"
 
 #include <stdio.h>
 #include <stdlib.h>

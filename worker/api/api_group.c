@@ -1,8 +1,8 @@
 /* api_group.c - pen_group_get, _new, _split, _shrink, _free, and who is in a group. */
 #include "worker/api/api_coll.h"
 
-#include "common/base/fp_env.h"
 #include "common/base/why.h"
+#include "common/system/fp_env.h"
 
 #include <unistd.h>
 

@@ -1,10 +1,10 @@
 /* api_memory.c - pen_alloc and pen_free: host memory in segments that other workers can map, or device memory. */
 #include "worker/api/api.h"
-#include "worker/tensor/mirror.h"
+#include "worker/tensor/device_copy/mirror.h"
 
 #include "common/compute/device/device.h"
-#include "common/base/fp_env.h"
-#include "common/base/segment.h"
+#include "common/system/fp_env.h"
+#include "common/system/segment.h"
 
 #include <stdlib.h>
 

@@ -2,13 +2,13 @@
 #include "worker/api/api.h"
 
 #include "common/base/clock.h"
-#include "common/base/fp_env.h"
-#include "common/base/trace.h"
 #include "common/base/why.h"
+#include "common/system/fp_env.h"
+#include "common/trace/trace.h"
+#include "worker/step_open.h"
+#include "worker/tensor/device_copy/mirror.h"
 #include "worker/tensor/grad_sum.h"
 #include "worker/tensor/held.h"
-#include "worker/tensor/mirror.h"
-#include "worker/api/step_open.h"
 
 bool api_is_last_micro(const pen_ctx *ctx)
 {

@@ -1,8 +1,8 @@
 /* api_scalar.c - pen_step_scalar and pen_step_total: numbers of the program that a step sums over the ranks. */
 #include "worker/api/api.h"
 
-#include "common/base/fp_env.h"
 #include "common/base/why.h"
+#include "common/system/fp_env.h"
 #include "proto/scalars.h"
 
 #include <string.h>

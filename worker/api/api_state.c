@@ -1,14 +1,13 @@
 /* api_state.c - pen_state_add, pen_restore, pen_export, pen_import: states and parameters that outlive a job. */
-#include "worker/api/api_state.h"
+#include "worker/api/api.h"
 
-#include "common/base/file_limit.h"
-#include "common/base/fp_env.h"
 #include "common/base/log.h"
 #include "common/base/why.h"
-#include "worker/api/api.h"
+#include "common/system/file_limit.h"
+#include "common/system/fp_env.h"
+#include "worker/tensor/device_copy/mirror.h"
 #include "worker/tensor/export.h"
-#include "worker/tensor/mirror.h"
-#include "worker/train/keeper.h"
+#include "worker/train/snapshot/keeper.h"
 
 #include <string.h>
 

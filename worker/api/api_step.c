@@ -1,15 +1,14 @@
 /* api_step.c - pen_step_begin and pen_step_end. */
 #include "worker/api/api.h"
-#include "worker/api/api_state.h"
 
 #include "common/base/clock.h"
-#include "common/base/fp_env.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
+#include "common/system/fp_env.h"
+#include "common/trace/trace.h"
+#include "worker/step_open.h"
+#include "worker/tensor/device_copy/mirror.h"
 #include "worker/tensor/held.h"
-#include "worker/tensor/mirror.h"
-#include "worker/train/precision.h"
-#include "worker/api/step_open.h"
+#include "worker/train/schedule/precision.h"
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 static void begin(pen_ctx *ctx, pen_step *step)

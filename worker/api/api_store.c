@@ -2,8 +2,8 @@
  * alone. */
 #include "worker/api/api.h"
 
-#include "common/base/fp_env.h"
 #include "common/base/utf8.h"
+#include "common/system/fp_env.h"
 #include "scheduler/core/services/value_table.h"
 
 #include <string.h>

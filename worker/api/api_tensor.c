@@ -2,10 +2,10 @@
 #include "worker/api/api.h"
 
 #include "common/base/clock.h"
-#include "common/base/fp_env.h"
 #include "common/base/why.h"
+#include "common/system/fp_env.h"
+#include "worker/tensor/device_copy/mirror.h"
 #include "worker/tensor/held.h"
-#include "worker/tensor/mirror.h"
 
 #include <stdlib.h>
 

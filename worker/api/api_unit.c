@@ -1,11 +1,11 @@
 /* api_unit.c - pen_unit_get, pen_use, pen_release, pen_view: units, and memory of the SDK. */
 #include "worker/api/api.h"
 
-#include "common/compute/device/device.h"
-#include "common/base/fp_env.h"
 #include "common/base/why.h"
+#include "common/compute/device/device.h"
+#include "common/system/fp_env.h"
+#include "worker/tensor/device_copy/mirror.h"
 #include "worker/tensor/held.h"
-#include "worker/tensor/mirror.h"
 #include "worker/tensor/unit_use.h"
 
 /* ---- units ----------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* api_verbs.c - explicit push and pull of one tensor. */
 #include "worker/api/api.h"
 
-#include "common/base/fp_env.h"
-#include "worker/tensor/mirror.h"
+#include "common/system/fp_env.h"
+#include "worker/tensor/device_copy/mirror.h"
 
 #include <string.h>
 

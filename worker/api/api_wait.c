@@ -2,7 +2,7 @@
 #include "worker/api/api.h"
 
 #include "common/compute/device/device.h"
-#include "common/base/fp_env.h"
+#include "common/system/fp_env.h"
 
 #include <unistd.h>
 

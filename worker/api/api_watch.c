@@ -2,9 +2,9 @@
 #include "worker/api/api.h"
 
 #include "common/base/clock.h"
-#include "common/base/fp_env.h"
-#include "common/base/trace.h"
 #include "common/base/utf8.h"
+#include "common/system/fp_env.h"
+#include "common/trace/trace.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* world.c - the world of a job whose members come and go. */
 #include "worker/api/api.h"
 
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* call.c - what a collective call is: its names, its sizes, its checks, and whether members agree. */
 #include "worker/collective/coll.h"
 
-#include "common/compute/simd/reduce.h"
 #include "common/base/why.h"
+#include "common/compute/simd/reduce.h"
 #include "proto/plan.h"
 #include "scheduler/core/sentence.h"
 

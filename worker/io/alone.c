@@ -10,9 +10,9 @@
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "scheduler/core/services/value_table.h"
-#include "worker/io/commands.h"
 #include "worker/collective/engine/engine.h"
 #include "worker/context.h"
+#include "worker/io/commands.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 #define WORKER_COMMANDS_H
 
 #include "common/base/loop.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 #include <stdatomic.h>
 

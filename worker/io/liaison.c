@@ -2,9 +2,9 @@
 #include "worker/io/liaison.h"
 
 #include "common/base/log.h"
-#include "common/base/machine.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
+#include "common/system/machine.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* requests.c - FAULT, SHRINK, STORE and COMMAND, from request to answer. */
 #include "worker/io/requests.h"
 
-#include "common/base/list.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
 #include "proto/status_json.h"
 
 #include <stdio.h>

@@ -16,7 +16,7 @@
 #ifndef WORKER_REQUESTS_H
 #define WORKER_REQUESTS_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 enum {
     REQUESTS_AGAIN_MS     = 1000,

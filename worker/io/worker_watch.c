@@ -1,8 +1,8 @@
 #include "worker/io/worker_watch.h"
 
+#include "common/base/why.h"
 #include "common/net/http_gate.h"
 #include "common/net/watch.h"
-#include "common/base/why.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,9 +2,9 @@
 #include "worker/ps/exchange_internal.h"
 #include "worker/ps/exchange_test.h"
 
-#include "common/base/arrays.h"
-#include "common/base/list.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
+#include "common/containers/list.h"
 #include "proto/scalars.h"
 
 #include <stdlib.h>

@@ -30,11 +30,11 @@
 #ifndef WORKER_EXCHANGE_H
 #define WORKER_EXCHANGE_H
 
-#include "common/base/buf.h"
 #include "common/base/stat.h"
+#include "common/containers/buf.h"
 #include "proto/decision.h"
 #include "proto/plan.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "worker/ps/retry.h"
 
 typedef struct exchange exchange;

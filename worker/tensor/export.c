@@ -2,9 +2,9 @@
 #include "worker/tensor/export.h"
 
 #include "common/base/log.h"
+#include "common/base/why.h"
 #include "common/compute/simd/simd.h"
 #include "common/snapshot/safetensors.h"
-#include "common/base/why.h"
 #include "worker/tensor/unit_use.h"
 
 #include <dirent.h>

@@ -1,12 +1,12 @@
 /* export_read.c - parameters from a safetensors file, by name. */
+#include "worker/tensor/device_copy/mirror.h"
 #include "worker/tensor/export.h"
 #include "worker/tensor/held.h"
-#include "worker/tensor/mirror.h"
 
 #include "common/base/log.h"
+#include "common/base/why.h"
 #include "common/compute/simd/simd.h"
 #include "common/snapshot/safetensors.h"
-#include "common/base/why.h"
 
 #include <stdio.h>
 #include <stdlib.h>

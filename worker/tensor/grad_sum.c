@@ -1,8 +1,8 @@
 /* grad_sum.c - sums of a tensor's gradients, before one travels. */
 #include "worker/tensor/grad_sum.h"
 
-#include "common/compute/simd/simd.h"
 #include "common/base/why.h"
+#include "common/compute/simd/simd.h"
 #include "worker/context.h"
 #include "worker/tensor/held.h"
 

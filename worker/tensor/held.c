@@ -1,11 +1,11 @@
 /* held.c - param memory and gradient memory that the SDK provides. */
 #include "worker/tensor/held.h"
 
-#include "common/base/segment.h"
-#include "common/compute/simd/simd.h"
 #include "common/base/why.h"
+#include "common/compute/simd/simd.h"
+#include "common/system/segment.h"
 #include "worker/context.h"
-#include "worker/tensor/mirror.h"
+#include "worker/tensor/device_copy/mirror.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,13 +2,13 @@
 #include "worker/tensor/model.h"
 
 #include "common/base/utf8.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 #include "proto/plan.h"
 #include "worker/context.h"
-#include "worker/train/precision.h"
+#include "worker/tensor/device_copy/mirror.h"
 #include "worker/tensor/held.h"
-#include "worker/tensor/mirror.h"
+#include "worker/train/schedule/precision.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,12 +4,12 @@
 
 #include "common/base/loop.h"
 #include "common/compute/optim/optim.h"
-#include "proto/wire.h"
-#include "worker/tensor/draw.h"
+#include "proto/wire/wire.h"
 #include "worker/ps/exchange.h"
+#include "worker/tensor/draw.h"
 #include "worker/tensor/grad_slot.h"
-#include "worker/train/lr_schedule.h"
 #include "worker/tensor/unit.h"
+#include "worker/train/schedule/lr_schedule.h"
 #include "worker/worker_settings.h"
 
 #include <stdbool.h>

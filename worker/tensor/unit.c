@@ -1,8 +1,8 @@
 /* unit.c - which tensors form a unit, and how a program names them. */
 #include "worker/tensor/unit.h"
 
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 
 #include <fnmatch.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #define WORKER_UNIT_USE_H
 
 #include "worker/context.h"
-#include "worker/tensor/residency.h"
+#include "worker/tensor/residency/residency.h"
 
 /* Uses all units or none. step: that in progress; -1: outside a step. */
 pen_status unit_use(pen_ctx *ctx, const pen_unit *handle, pen_phase phase, int64_t step,

@@ -1,8 +1,8 @@
 /* agreement.c - the weights and rates of a step, from every rank to all others. */
 #include "worker/train/agreement.h"
 
-#include "common/base/segment.h"
 #include "common/base/why.h"
+#include "common/system/segment.h"
 #include "proto/decision.h"
 #include "proto/scalars.h"
 

@@ -15,15 +15,15 @@
  */
 #include "worker/train/strategy.h"
 
-#include "common/base/arrays.h"
 #include "common/base/log.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
 #include "worker/train/agreement.h"
 #include "worker/train/culprit.h"
 #include "worker/train/first_values.h"
-#include "worker/train/keeper.h"
 #include "worker/train/reducer.h"
 #include "worker/train/replica.h"
+#include "worker/train/snapshot/keeper.h"
 #include "worker/train/solo.h"
 #include "worker/train/talk.h"
 

@@ -2,7 +2,7 @@
 #ifndef WORKER_TRAIN_PS_H
 #define WORKER_TRAIN_PS_H
 
-#include "worker/io/client.h"
+#include "worker/io/thread/client.h"
 #include "worker/train/strategy.h"
 
 typedef struct ps_units ps_units;

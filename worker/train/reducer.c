@@ -1,10 +1,10 @@
 /* reducer.c - the layout of the buckets, and when each is summed. */
 #include "worker/train/reducer.h"
 
-#include "common/base/arrays.h"
-#include "common/base/segment.h"
-#include "common/base/trace.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
+#include "common/system/segment.h"
+#include "common/trace/trace.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* replica.c - masters, slots and sums of squares; one step of one worker on its part of the model. */
 #include "worker/train/replica.h"
 
-#include "common/compute/simd/simd.h"
-#include "common/base/trace.h"
 #include "common/base/why.h"
+#include "common/compute/simd/simd.h"
+#include "common/trace/trace.h"
 #include "proto/decision.h"
 #include "worker/context.h"
 

@@ -16,7 +16,7 @@
 #include "proto/plan.h"
 #include "worker/tensor/model.h"
 #include "worker/train/holding.h"
-#include "worker/train/sharded_cut.h"
+#include "worker/train/sharded/sharded_cut.h"
 
 typedef struct replica replica;
 

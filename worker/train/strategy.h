@@ -6,7 +6,7 @@
 #ifndef WORKER_TRAIN_STRATEGY_H
 #define WORKER_TRAIN_STRATEGY_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "worker/io/request.h"
 #include "worker/train/holding.h"
 

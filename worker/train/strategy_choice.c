@@ -1,5 +1,5 @@
 /* strategy_choice.c - chooses the job's strategy. */
-#include "worker/io/client.h"
+#include "worker/io/thread/client.h"
 #include "worker/train/strategy.h"
 
 /* In smaller models the calls inside the node cost more than the pushes they save. */

@@ -21,12 +21,12 @@
  */
 #include "worker/train/ps.h"
 
-#include "common/base/arrays.h"
-#include "common/base/fp_env.h"
 #include "common/base/log.h"
-#include "common/base/segment.h"
-#include "common/compute/simd/simd.h"
 #include "common/base/why.h"
+#include "common/compute/simd/simd.h"
+#include "common/containers/arrays.h"
+#include "common/system/fp_env.h"
+#include "common/system/segment.h"
 #include "proto/scalars.h"
 #include "worker/train/culprit.h"
 #include "worker/train/reducer.h"

@@ -5,9 +5,9 @@
  */
 #include "common/compute/device/device_test.h"
 
-#include "common/base/segment.h"
-#include "common/compute/simd/simd.h"
 #include "common/base/why.h"
+#include "common/compute/simd/simd.h"
+#include "common/system/segment.h"
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -7,8 +7,8 @@
 
 #ifdef PENSTOCK_CUDA
 
-#include "common/compute/device/kernels/kernels.h"
 #include "common/base/why.h"
+#include "common/compute/device/kernels/kernels.h"
 #include <pthread.h>
 
 enum { CONTEXTS_MAX = 64 };

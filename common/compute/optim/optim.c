@@ -1,8 +1,8 @@
 /* optim.c - the update rules there are, how one is named, and how one is applied to a tensor. */
 #include "common/compute/optim/optim.h"
 
-#include "common/compute/simd/simd.h"
 #include "common/base/why.h"
+#include "common/compute/simd/simd.h"
 #include <assert.h>
 #include <math.h>
 #include <string.h>

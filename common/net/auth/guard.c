@@ -10,11 +10,11 @@
 #include "common/net/auth/guard.h"
 
 #include "common/base/log.h"
+#include "common/base/why.h"
+#include "common/containers/vec.h"
 #include "common/net/auth/secret.h"
 #include "common/net/auth/token.h"
 #include "common/net/transport/transport.h"
-#include "common/base/vec.h"
-#include "common/base/why.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* token.c - see token.h. */
 #include "common/net/auth/token.h"
 
-#include "common/base/user_folder.h"
 #include "common/base/why.h"
+#include "common/system/user_folder.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -1,9 +1,9 @@
 /* lend.c - see lend.h. */
 #include "common/net/transport/lend.h"
 
-#include "common/base/hash.h"
-#include "common/base/segment.h"
-#include "common/base/vec.h"
+#include "common/containers/hash.h"
+#include "common/containers/vec.h"
+#include "common/system/segment.h"
 
 #include <errno.h>
 #include <pthread.h>

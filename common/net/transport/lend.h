@@ -1,7 +1,7 @@
 /* lend.h - lent bodies: between two processes of one host a message carries the place of its body, not its bytes.
  *
  * DESIGN.  A layer between the front and a transport that crosses processes, invisible but for speed.  A body is
- * lent if it is large, lies in a segment (common/base/segment.h) and the peer is a member that has proven to map
+ * lent if it is large, lies in a segment (common/system/segment.h) and the peer is a member that has proven to map
  * this process's memory; otherwise its bytes are sent.
  *   PROBE    after the first body that could be lent: "can you map this place?", with the first of two numbers there
  *   MAPPED   "yes, I read the second", and where its own process shows that number; or 0: "no"

@@ -11,9 +11,9 @@
  */
 #include "common/net/transport/peers.h"
 
-#include "common/base/hash.h"
-#include "common/base/list.h"
-#include "common/base/vec.h"
+#include "common/containers/hash.h"
+#include "common/containers/list.h"
+#include "common/containers/vec.h"
 
 #include <stdlib.h>
 

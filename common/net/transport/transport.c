@@ -1,8 +1,8 @@
 /* transport.c - the table of transports, and their front. */
 #include "common/base/log.h"
+#include "common/base/why.h"
 #include "common/net/transport/lend.h"
 #include "common/net/transport/transport_test.h"
-#include "common/base/why.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -21,7 +21,7 @@
 #ifndef COMMON_TRANSPORT_H
 #define COMMON_TRANSPORT_H
 
-#include "common/base/buf.h"
+#include "common/containers/buf.h"
 #include "penstock.h"
 #include <stdbool.h>
 #include <stdint.h>

@@ -12,8 +12,8 @@
  */
 #include "common/net/transport/transport_zmq.h"
 
-#include "common/base/list.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
 
 #include <errno.h>
 #include <pthread.h>

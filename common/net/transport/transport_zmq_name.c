@@ -11,7 +11,7 @@
  */
 #include "common/net/transport/transport_zmq.h"
 
-#include "common/base/side_thread.h"
+#include "common/system/side_thread.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>

@@ -34,9 +34,9 @@
 #include "common/net/transport/transport_zmq.h"
 
 #include "common/base/clock.h"
-#include "common/base/files.h"
-#include "common/base/hash.h"
-#include "common/base/vec.h"
+#include "common/containers/hash.h"
+#include "common/containers/vec.h"
+#include "common/system/files.h"
 
 #include <linux/tcp.h>
 #include <netdb.h>

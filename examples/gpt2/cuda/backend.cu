@@ -2,7 +2,7 @@
 #include "gpt2_cuda.h"
 
 extern "C" {
-#include "../backend.h"
+#include "../network/backend.h"
 }
 
 static gpt2_cuda *of(void *m)

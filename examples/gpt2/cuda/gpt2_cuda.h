@@ -14,7 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "../model.h"
+#include "../network/model.h"
 
 typedef struct gpt2_cuda gpt2_cuda;
 

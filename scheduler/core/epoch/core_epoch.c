@@ -7,8 +7,8 @@
  * Causes that come during a change become part of it: what a sealed holder reported stays true.  A holder that dies
  * meanwhile is one more cause.  Workers of servers are not waited for: one that missed a record gets the newest.
  */
-#include "scheduler/core/core_state.h"
 #include "common/base/plant.h"
+#include "scheduler/core/core_state.h"
 #include "scheduler/core/epoch/settle.h"
 #include <inttypes.h>
 #include <stdarg.h>

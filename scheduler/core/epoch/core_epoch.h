@@ -4,8 +4,8 @@
 
 #include "proto/plan.h"
 #include "scheduler/core/epoch/placement.h"
-#include "scheduler/core/membership/roster.h"
 #include "scheduler/core/epoch/settle.h"
+#include "scheduler/core/membership/roster.h"
 
 enum {
     CORE_GATHER_MS = 20, /* learners that catch up within it change the epoch once */

@@ -1,6 +1,6 @@
 #include "scheduler/core/epoch/placement.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 #include <stdlib.h>
 #include <string.h>
 

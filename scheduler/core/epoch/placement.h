@@ -11,7 +11,7 @@
 #ifndef SCHEDULER_PLACEMENT_H
 #define SCHEDULER_PLACEMENT_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 typedef struct {
     wire_replica at;

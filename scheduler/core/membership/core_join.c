@@ -1,7 +1,7 @@
 /* core_join.c - HELLO, WELCOME, EPOCH: which process takes which member slot, and when the job begins. */
+#include "proto/status_json.h"
 #include "scheduler/core/core_state.h"
 #include "scheduler/core/membership/machines.h"
-#include "proto/status_json.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* core_leave.c - BYE, and exits reported by launchers. */
-#include "scheduler/core/core_state.h"
 #include "proto/status_json.h"
+#include "scheduler/core/core_state.h"
 #include <string.h>
 
 /* ---- BYE -------------------------------------------------------------------------------- */

@@ -5,8 +5,8 @@
  * Workers that have read each other's numbers, all of them, share memory.  They are sets, named by their lowest member.
  * Boot ids, names and addresses prove nothing.  A worker that does not answer in time shares nothing, and the job begins.
  */
-#include "scheduler/core/core_state.h"
 #include "common/base/plant.h"
+#include "scheduler/core/core_state.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 #include "scheduler/core/membership/roster.h"
-#include "common/base/list.h"
-#include "common/base/vec.h"
+#include "common/containers/list.h"
+#include "common/containers/vec.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,8 +4,8 @@
  * (models that are being registered, beats, copies that have caught up) or may be lost (faults of collectives, meetings,
  * who asked for a snapshot).
  */
+#include "common/containers/vec.h"
 #include "scheduler/core/persist/kept_items.h"
-#include "common/base/vec.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* kept_items.h - the format of persisted state: items, each a type, a size and bytes.
  *
- * DESIGN.  What has a message of its own is stored as that message (proto/wire.h), so its format exists once and nothing
+ * DESIGN.  What has a message of its own is stored as that message (proto/wire/wire.h), so its format exists once and nothing
  * that is read is trusted.  Numbers are int64_t in native byte order: the same program on the same machine reads them.
  */
 #ifndef SCHEDULER_KEPT_ITEMS_H

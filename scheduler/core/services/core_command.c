@@ -3,9 +3,9 @@
  * DESIGN.  A relay without memory: the asker repeats COMMAND until everybody has answered, and receivers recognise a repeat
  * by (asker, id).  What can never be delivered is answered here; what cannot be delivered now is dropped and comes again.
  */
-#include "scheduler/core/services/core_services.h"
-#include "scheduler/core/sentence.h"
 #include "proto/status_json.h"
+#include "scheduler/core/sentence.h"
+#include "scheduler/core/services/core_services.h"
 #include <stdio.h>
 
 static void answer(const core_out *out, const seat *asker, uint64_t id, const seat *instead_of,

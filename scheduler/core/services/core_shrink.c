@@ -4,9 +4,9 @@
  * same list and the same number for their new group.  Members that died or left are not waited for, so a death may complete
  * an agreement.  The answer is remembered for repeats; when there is no room, the oldest finished one goes.
  */
+#include "common/containers/hash.h"
+#include "common/containers/vec.h"
 #include "scheduler/core/services/core_services.h"
-#include "common/base/hash.h"
-#include "common/base/vec.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,8 +3,8 @@
  * A full disk loses the oldest of two or more complete snapshots, and another attempt follows: once, until one has succeeded
  * or failed.
  */
-#include "scheduler/core/core_state.h"
 #include "common/base/plant.h"
+#include "scheduler/core/core_state.h"
 #include <inttypes.h>
 #include <stdlib.h>
 

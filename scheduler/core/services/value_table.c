@@ -1,6 +1,6 @@
 #include "scheduler/core/services/value_table.h"
-#include "common/base/hash.h"
 #include "common/base/why.h"
+#include "common/containers/hash.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -25,7 +25,7 @@
 #ifndef SERVER_CORE_H
 #define SERVER_CORE_H
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "server/shard/core/sync/sync.h"
 
 typedef struct server_core server_core;

@@ -1,8 +1,8 @@
 /* core_answer.c - the core's actions, and answers that wait for slower ranks. */
 #include "server/shard/core/core_state.h"
 
-#include "common/base/list.h"
 #include "common/base/plant.h"
+#include "common/containers/list.h"
 
 #include <stdlib.h>
 

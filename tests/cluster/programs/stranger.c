@@ -8,7 +8,7 @@
  */
 #include "common/base/clock.h"
 #include "common/net/auth/guard.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 #include <poll.h>
 #include <stdio.h>

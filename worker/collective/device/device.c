@@ -2,9 +2,9 @@
 #include "worker/collective/device/device_internal.h"
 #include "worker/collective/device/device_test.h"
 
-#include "common/base/arrays.h"
 #include "common/base/clock.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
 #include "proto/plan.h"
 #include <inttypes.h>
 #include <sched.h>

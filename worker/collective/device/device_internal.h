@@ -2,7 +2,7 @@
 #ifndef WORKER_COLL_DEVICE_INTERNAL_H
 #define WORKER_COLL_DEVICE_INTERNAL_H
 
-#include "common/base/segment.h"
+#include "common/system/segment.h"
 #include "worker/collective/device/device.h"
 #include "worker/collective/device/device_sync.h"
 #include <stdatomic.h>

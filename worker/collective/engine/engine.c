@@ -1,11 +1,11 @@
 /* engine.c - the engine: what it is made of, who joined, the thread "pen-coll". */
 #include "worker/collective/engine/engine.h"
 
-#include "common/base/arrays.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/net/transport/own_address.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
+#include "common/net/own_address.h"
 #include "worker/collective/engine/engine_internal.h"
 #include "worker/collective/engine/self_message.h"
 

@@ -2,9 +2,9 @@
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/clock.h"
-#include "common/base/list.h"
-#include "common/base/trace.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
+#include "common/trace/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>

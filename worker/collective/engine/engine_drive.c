@@ -2,10 +2,10 @@
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/clock.h"
-#include "common/base/list.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
+#include "common/trace/trace.h"
 #include "proto/plan.h"
 
 #include <stdio.h>

@@ -15,10 +15,10 @@
 #include "worker/collective/device/device.h"
 #include "worker/collective/engine/engine.h"
 #include "worker/collective/engine/group.h"
+#include "worker/collective/engine/record.h"
 #include "worker/collective/hier/hier.h"
 #include "worker/collective/net/mesh.h"
 #include "worker/collective/shm/node.h"
-#include "worker/collective/engine/record.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -2,8 +2,8 @@
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/clock.h"
-#include "common/base/list.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
 #include "worker/collective/engine/self_message.h"
 
 #include <stdlib.h>

@@ -2,9 +2,9 @@
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/clock.h"
-#include "common/base/fp_env.h"
-#include "common/base/list.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
+#include "common/system/fp_env.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 #include "worker/collective/engine/group.h"
 
 #include "common/base/log.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 #include "worker/collective/engine/engine_internal.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* self.c - the path of a group of one: what comes in goes out. */
 #include "worker/collective/engine/engine_internal.h"
 
-#include "common/compute/simd/reduce.h"
 #include "common/base/why.h"
+#include "common/compute/simd/reduce.h"
 #include "proto/plan.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* self_message.c - a group of one sends to itself: messages are kept until they are received. */
 #include "worker/collective/engine/self_message.h"
 
-#include "common/base/list.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
 #include "proto/plan.h"
 
 #include <stdlib.h>

@@ -14,7 +14,7 @@
  */
 #include "worker/collective/hier/hier_internal.h"
 
-#include "common/base/arrays.h"
+#include "common/containers/arrays.h"
 #include "proto/plan.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* hier_inner.c - the part of a call that is in progress, on one level, and the memory between parts. */
 #include "worker/collective/hier/hier_internal.h"
 
-#include "common/compute/simd/reduce.h"
 #include "common/base/why.h"
+#include "common/compute/simd/reduce.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -17,9 +17,9 @@
 #ifndef WORKER_COLL_MESH_INTERNAL_H
 #define WORKER_COLL_MESH_INTERNAL_H
 
-#include "proto/wire_peer.h"
 #include "common/net/auth/guard.h"
-#include "common/net/transport/reach.h"
+#include "common/net/reach.h"
+#include "proto/wire/wire_peer.h"
 #include "worker/collective/net/mesh.h"
 #include "worker/collective/schedule/runner.h"
 

@@ -2,7 +2,7 @@
 #include "worker/collective/net/mesh_internal.h"
 
 #include "common/base/clock.h"
-#include "common/base/list.h"
+#include "common/containers/list.h"
 
 #include <poll.h>
 #include <stdlib.h>

@@ -2,9 +2,9 @@
 #include "worker/collective/net/mesh_internal.h"
 
 #include "common/base/clock.h"
-#include "common/base/list.h"
 #include "common/base/log.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
 
 #include <poll.h>
 #include <stdlib.h>

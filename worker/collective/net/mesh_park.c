@@ -1,8 +1,8 @@
 /* mesh_park.c - what arrives before its time is kept, bounded. */
 #include "worker/collective/net/mesh_internal.h"
 
-#include "common/base/list.h"
 #include "common/base/log.h"
+#include "common/containers/list.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* mesh_team.c - groups: their members' connections, and for which of them something is. */
 #include "worker/collective/net/mesh_internal.h"
 
-#include "common/base/arrays.h"
-#include "common/base/list.h"
-#include "common/base/vec.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
+#include "common/containers/list.h"
+#include "common/containers/vec.h"
 
 #include <stdlib.h>
 

@@ -9,8 +9,8 @@
  * Unfit      letters (too large for the room, another type) end the receive and stay, for a better one.
  */
 #include "common/base/crc.h"
-#include "common/base/list.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
 #include "proto/plan.h"
 #include "worker/collective/net/mesh_internal.h"
 

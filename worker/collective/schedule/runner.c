@@ -1,9 +1,9 @@
 /* runner.c - a call through its schedule: segments, places, and what is done when. */
 #include "worker/collective/schedule/runner.h"
 
+#include "common/base/why.h"
 #include "common/compute/simd/reduce.h"
 #include "common/compute/simd/simd.h"
-#include "common/base/why.h"
 #include "proto/plan.h"
 
 #include <stdlib.h>

@@ -16,7 +16,7 @@
 #ifndef WORKER_COLL_RUNNER_H
 #define WORKER_COLL_RUNNER_H
 
-#include "common/base/buf.h"
+#include "common/containers/buf.h"
 #include "worker/collective/coll.h"
 #include "worker/collective/schedule/schedule.h"
 

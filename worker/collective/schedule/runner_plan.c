@@ -1,6 +1,6 @@
 /* runner_plan.c - what follows from a schedule alone: who fills what, and what must wait for what. */
-#include "common/base/arrays.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
 #include "worker/collective/schedule/runner.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* schedule_draft.c - see schedule_draft.h. */
 #include "worker/collective/schedule/schedule_draft.h"
 
-#include "common/base/vec.h"
+#include "common/containers/vec.h"
 
 #include <stdlib.h>
 

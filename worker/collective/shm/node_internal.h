@@ -2,7 +2,7 @@
 #ifndef WORKER_COLL_NODE_INTERNAL_H
 #define WORKER_COLL_NODE_INTERNAL_H
 
-#include "common/base/segment.h"
+#include "common/system/segment.h"
 #include "worker/collective/shm/node.h"
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,8 +1,8 @@
 /* node_place.c - the control segment of a process: doorbell, slots, and those of peers. */
 #include "worker/collective/shm/node_internal.h"
 
-#include "common/base/list.h"
 #include "common/base/why.h"
+#include "common/containers/list.h"
 
 #include <errno.h>
 #include <inttypes.h>

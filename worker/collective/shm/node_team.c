@@ -1,8 +1,8 @@
 /* node_team.c - members of one group on one host, and what a team keeps between calls. */
 #include "worker/collective/shm/node_internal.h"
 
-#include "common/base/arrays.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,40 @@
+/* arrays.c - several arrays in one piece of memory, each at a cache line of its own. */
+#include "common/containers/arrays.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
+
+enum { LINE = 64 };
+
+/* With an unused line behind it.  0: overflow. */
+static size_t bytes_of(const array_want *want)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(want->n, want->row_bytes, &bytes) || bytes > SIZE_MAX / 2) return 0;
+    return (bytes + 2 * LINE - 1) / LINE * LINE;
+}
+
+void *arrays_new(const array_want *want, size_t n)
+{
+    size_t all = 0;
+    for (size_t i = 0; i < n; i++) {
+        const size_t bytes = bytes_of(&want[i]);
+        if (bytes == 0 || __builtin_add_overflow(all, bytes, &all)) return NULL;
+    }
+    char *memory = aligned_alloc(LINE, all > 0 ? all : LINE), *at = memory;
+    if (memory == NULL) return NULL;
+    memset(memory, 0, all);
+    for (size_t i = 0; i < n; i++) {
+        const size_t bytes = bytes_of(&want[i]), used = want[i].n * want[i].row_bytes;
+        memcpy(want[i].pointer, &at, sizeof at);
+        ASAN_POISON_MEMORY_REGION(at + used, bytes - used);
+        at += bytes;
+    }
+    return memory;
+}

@@ -1,0 +1,11 @@
+/* hash.c - see hash.h. */
+#include "common/containers/hash.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+uint64_t hash_bytes(const void *data, size_t size)
+{
+    const uint64_t hash = XXH3_64bits(data, size);
+    return hash != 0 ? hash : 1;
+}

@@ -1,0 +1,312 @@
+/* residency.c - decides what to fetch and to drop, from what is used. */
+#include "worker/tensor/residency/residency_test.h"
+
+#include "common/base/why.h"
+#include "common/containers/vec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TRACE_MAX = 1 << 20 };
+#define NO_UNIT UINT32_MAX
+
+typedef enum { AWAY, COMING, HERE } place;
+
+typedef struct {
+    place place;
+    uint32_t uses;
+    bool is_ahead;    /* fetched, or to be fetched, before its use */
+    bool is_stale;    /* values of an earlier step */
+    bool is_unwanted; /* to be dropped when it arrives */
+} unit_state;
+
+typedef struct {
+    uint32_t unit;
+    pen_phase phase;
+} trace_entry;
+
+typedef enum { RECORDING, FOLLOWING, LOST } trace_mode;
+
+struct residency {
+    residency_setup setup;
+    residency_actions act;
+    void *user;
+    uint64_t *moving;
+    unit_state *unit; /* [n_units] */
+    uint64_t live, peak;
+    uint32_t waiting; /* to be fetched ahead when there is room; NO_UNIT: none */
+    trace_entry *trace;
+    size_t capacity;
+    uint32_t n_trace, at; /* at: of the trace, what comes next */
+    trace_mode mode;
+    int64_t step; /* -1: none was begun since the last end */
+    bool has_trace, has_warned;
+};
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+residency *residency_create(const residency_setup *setup, const residency_actions *actions,
+                            void *user, pen_error *why)
+{
+    residency *self = calloc(1, sizeof *self);
+    if (self != NULL) {
+        self->setup   = *setup;
+        self->act     = *actions;
+        self->user    = user;
+        self->waiting = NO_UNIT;
+        self->step    = -1;
+        self->unit    = calloc(setup->n_units + 1, sizeof *self->unit);
+        self->moving  = calloc(setup->n_units + 1, sizeof *self->moving);
+    }
+    if (self == NULL || self->unit == NULL || self->moving == NULL) {
+        residency_destroy(self);
+        why_set(why, PEN_NO_MEMORY, "no memory for %u units", setup->n_units);
+        return NULL;
+    }
+    memcpy(self->moving, setup->moving, setup->n_units * sizeof *self->moving);
+    self->setup.moving = self->moving;
+    return self;
+}
+
+void residency_destroy(residency *self)
+{
+    if (self == NULL) return;
+    free(self->trace);
+    free(self->moving);
+    free(self->unit);
+    free(self);
+}
+
+/* ---- fetch and drop -------------------------------------------------------------------------- */
+static void fetch(residency *self, uint32_t unit, bool is_ahead)
+{
+    unit_state *u = &self->unit[unit];
+    u->place      = COMING;
+    u->is_ahead   = is_ahead;
+    u->is_stale = u->is_unwanted = false;
+    self->live += self->moving[unit];
+    if (self->live > self->peak) self->peak = self->live;
+    self->act.fetch(self->user, unit);
+}
+
+static void drop(residency *self, uint32_t unit)
+{
+    unit_state *u = &self->unit[unit];
+    u->is_ahead   = false;
+    if (u->place == COMING) u->is_unwanted = true;
+    if (u->place != HERE) return;
+    u->place    = AWAY;
+    u->is_stale = false;
+    self->live -= self->moving[unit];
+    self->act.drop(self->user, unit);
+}
+
+static bool fits(const residency *self, uint32_t unit)
+{
+    return self->live <= self->setup.max_live &&
+           self->moving[unit] <= self->setup.max_live - self->live;
+}
+
+static void fetch_waiting(residency *self)
+{
+    const uint32_t unit = self->waiting;
+    if (unit == NO_UNIT || !fits(self, unit)) return;
+    self->waiting = NO_UNIT;
+    if (self->unit[unit].place == AWAY) fetch(self, unit, true);
+}
+
+/* ---- the trace ------------------------------------------------------------------------------- */
+static void forget_guesses(residency *self)
+{
+    self->waiting = NO_UNIT;
+    for (uint32_t i = 0; i < self->setup.n_units; i++)
+        if (self->unit[i].is_ahead && self->unit[i].uses == 0) drop(self, i);
+}
+
+static void lose_track(residency *self)
+{
+    self->mode      = LOST;
+    self->has_trace = false;
+    forget_guesses(self);
+    if (self->has_warned) return;
+    self->has_warned = true;
+    self->act.warn(
+        self->user,
+        "units are used in another order than in the step before, so nothing is prefetched in this "
+        "step; to avoid this warning set prefetch_forward=no and prefetch_backward=none");
+}
+
+static bool append(residency *self, uint32_t unit, pen_phase phase)
+{
+    if (self->n_trace == TRACE_MAX || !VEC_ROOM(self->trace, self->capacity, self->n_trace + 1))
+        return false;
+    self->trace[self->n_trace++] = (trace_entry){unit, phase};
+    return true;
+}
+
+static void begin_step(residency *self, int64_t step)
+{
+    self->step = step;
+    self->at   = 0;
+    self->mode = self->has_trace ? FOLLOWING : RECORDING;
+    if (self->mode == RECORDING) self->n_trace = 0;
+}
+
+static void note_use(residency *self, uint32_t unit, pen_phase phase, int64_t step)
+{
+    if (step < 0) return;
+    if (step != self->step) begin_step(self, step);
+    if (self->mode == RECORDING && !append(self, unit, phase)) self->mode = LOST;
+    if (self->mode != FOLLOWING) return;
+    const bool is_as_before = self->at < self->n_trace && self->trace[self->at].unit == unit &&
+                              self->trace[self->at].phase == phase;
+    if (is_as_before)
+        self->at++;
+    else
+        lose_track(self);
+}
+
+/* Elements of other units that are used before this one; false: it is not used in this step. */
+static bool distance_to(const residency *self, uint32_t unit, uint64_t *elements)
+{
+    *elements = 0;
+    if (self->mode != FOLLOWING) return false;
+    for (uint32_t i = self->at; i < self->n_trace; i++) {
+        if (self->trace[i].unit == unit) return true;
+        *elements += self->moving[self->trace[i].unit];
+    }
+    return false;
+}
+
+static void fetch_ahead(residency *self, pen_phase phase)
+{
+    if (self->mode != FOLLOWING) return;
+    uint32_t i = self->at;
+    while (i < self->n_trace && self->unit[self->trace[i].unit].uses > 0) i++;
+    if (i == self->n_trace || self->trace[i].phase != phase) return;
+    const uint32_t unit = self->trace[i].unit;
+    unit_state *u       = &self->unit[unit];
+    if (self->moving[unit] == 0 || self->moving[unit] > self->setup.prefetch_bucket) return;
+    if (u->place != AWAY) {
+        u->is_unwanted = false;
+        return;
+    }
+    self->waiting = unit;
+    fetch_waiting(self);
+}
+
+/* ---- use ------------------------------------------------------------------------------------- */
+/* The unit that is only kept for reuse and needed last; NO_UNIT: none. */
+static uint32_t least_needed(const residency *self)
+{
+    uint32_t found    = NO_UNIT;
+    uint64_t farthest = 0;
+    for (uint32_t i = 0; i < self->setup.n_units; i++) {
+        const unit_state *u = &self->unit[i];
+        uint64_t distance;
+        if (u->place != HERE || u->uses > 0 || u->is_ahead) continue;
+        if (!distance_to(self, i, &distance)) return i;
+        if (found != NO_UNIT && distance <= farthest) continue;
+        found    = i;
+        farthest = distance;
+    }
+    return found;
+}
+
+static void need(residency *self, uint32_t unit)
+{
+    unit_state *u = &self->unit[unit];
+    if (u->place == HERE && u->is_stale) drop(self, unit);
+    if (u->place == AWAY) {
+        uint32_t other;
+        while (!fits(self, unit) && (other = least_needed(self)) != NO_UNIT) drop(self, other);
+        fetch(self, unit, false);
+    }
+    u->is_ahead = u->is_unwanted = false;
+    if (self->waiting == unit) self->waiting = NO_UNIT;
+}
+
+void residency_use(residency *self, uint32_t unit, pen_phase phase, int64_t step)
+{
+    note_use(self, unit, phase, step);
+    self->unit[unit].uses++;
+    if (self->moving[unit] > 0) need(self, unit);
+    if (step < 0) return;
+    const bool is_ahead_wanted =
+        phase == PEN_FORWARD ? self->setup.forward : self->setup.backward == PREFETCH_PRE;
+    if (is_ahead_wanted) fetch_ahead(self, phase);
+}
+
+/* ---- release --------------------------------------------------------------------------------- */
+static bool is_kept(const residency *self, uint32_t unit, pen_phase phase)
+{
+    uint64_t distance;
+    if (self->unit[unit].is_stale || self->step < 0) return false;
+    if (self->setup.keeps_forward && phase == PEN_FORWARD) return true;
+    return distance_to(self, unit, &distance) && distance < self->setup.max_reuse &&
+           self->live <= self->setup.max_live;
+}
+
+void residency_release(residency *self, uint32_t unit, pen_phase phase)
+{
+    unit_state *u = &self->unit[unit];
+    if (u->uses == 0 || --u->uses > 0) return;
+    if (self->moving[unit] > 0 && !is_kept(self, unit, phase)) drop(self, unit);
+    fetch_waiting(self);
+    if (phase == PEN_BACKWARD && self->setup.backward == PREFETCH_POST && self->step >= 0)
+        fetch_ahead(self, phase);
+}
+
+bool residency_has(const residency *self, uint32_t unit)
+{
+    return self->moving[unit] == 0 ||
+           (self->unit[unit].place == HERE && !self->unit[unit].is_stale);
+}
+
+/* ---- arrivals ------------------------------------------------------------------------- */
+void residency_arrived(residency *self, uint32_t unit)
+{
+    unit_state *u = &self->unit[unit];
+    if (u->place != COMING) return;
+    u->place = HERE;
+    if (u->is_stale && u->uses > 0) {
+        drop(self, unit);
+        fetch(self, unit, false);
+    } else if (u->is_stale || (u->is_unwanted && u->uses == 0)) {
+        drop(self, unit);
+        fetch_waiting(self);
+    }
+    u->is_unwanted = false;
+}
+
+void residency_failed(residency *self, uint32_t unit)
+{
+    unit_state *u = &self->unit[unit];
+    if (u->place != COMING) return;
+    u->place    = AWAY;
+    u->is_ahead = u->is_stale = u->is_unwanted = false;
+    self->live -= self->moving[unit];
+}
+
+void residency_step_end(residency *self)
+{
+    self->waiting = NO_UNIT;
+    if (self->step >= 0 && self->mode == FOLLOWING && self->at < self->n_trace) lose_track(self);
+    if (self->step >= 0 && self->mode == RECORDING) self->has_trace = self->n_trace > 0;
+    self->step = -1;
+    for (uint32_t i = 0; i < self->setup.n_units; i++) {
+        unit_state *u = &self->unit[i];
+        if (u->place == AWAY) continue;
+        u->is_stale = true;
+        if (u->uses == 0) drop(self, i);
+    }
+}
+
+uint64_t residency_live(const residency *self)
+{
+    return self->live;
+}
+
+uint64_t residency_peak(const residency *self)
+{
+    return self->peak;
+}

@@ -1,0 +1,168 @@
+/* sharded.c - training whose state is sharded over the workers: no servers, and the same bits as with them.
+ *
+ * DESIGN.  As train/allreduce.c: every rank shows its weight and rates to all, sums are folds in rank order, and all
+ * make the same decision.  The state is divided (docs/design/zero.md):
+ *   zero1   each member has masters and slots of its own ranges only (sharded_cut.h), gets the sums of these
+ *           (reduce_scatter), updates them, and all gather the new values (all_gather)
+ *   zero2   also gradients: they exist from the first pen_view() until they are in their bucket, buckets until they
+ *           are summed; only the sum of the own ranges stays
+ *   zero3   also parameters: pen_use() gathers values in memory of the SDK, pen_release() drops them
+ *   hybrid  members are those of a node; nodes hold equal copies, whose sums are added across nodes
+ * A decision needs the sums of squares of all blocks: owners measure theirs, all gather them, and each member adds them
+ * in the order that servers and single processes use.  So the bits are those of every other mode, clipped or not.  Two
+ * exceptions: hybrid with several nodes adds in another order, and accum_reduce=each adds the micro-batches of all ranks
+ * one after another.
+ * Threads: the program's; "pen-coll" ends sums.
+ */
+#include "worker/train/sharded/sharded_internal.h"
+
+#include "common/base/why.h"
+#include "common/trace/trace.h"
+#include "worker/train/snapshot/keeper.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the step -------------------------------------------------------------------------------- */
+static void sharded_step_open(strategy *base, uint64_t index, const wire_inputs *inputs)
+{
+    sharded *s = (sharded *)base;
+    (void)index;
+    s->inputs         = inputs;
+    s->round          = 0;
+    s->n_ready        = 0;
+    s->failure.status = PEN_OK;
+    memset(s->is_bad, 0, replica_plan(s->replica)->n_chunks * sizeof *s->is_bad);
+    reducer_begin(s->reducer);
+    if (!s->ctx->reduces_each) agreement_show(&s->agreement, &s->everyone, inputs);
+}
+
+static void sharded_ready(strategy *base, pen_tensor *x, const void *grad)
+{
+    sharded *s      = (sharded *)base;
+    const plan *p   = replica_plan(s->replica);
+    stat_set *stats = &s->ctx->stats;
+    stat_add(stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
+    stat_add(stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* as it is added up */
+    x->pushed = NULL; /* it may be gone before the step ends */
+    sharded_add(s, x, grad);
+}
+
+static pen_status finish_step(sharded *s, pen_error *why)
+{
+    pen_ctx *ctx           = s->ctx;
+    wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1};
+    double weight_sum;
+    if (ctx->reduces_each) { /* the step was opened before the last micro-batch gave its scalars */
+        ctx->step.inputs.scalars = ctx->step.scalars;
+        agreement_show(&s->agreement, &s->everyone, s->inputs);
+    }
+    if (sharded_complete_sums(s, why) != PEN_OK) return why->status;
+    if (agreement_check(&s->agreement, &weight_sum, why) != PEN_OK) {
+        context_fail(ctx, why); /* all other ranks do the same */
+        return why->status;
+    }
+    ctx->step.outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    agreement_scalars(&s->agreement, &ctx->step.outcome.scalars);
+    if (!model_is_decided(&ctx->model))
+        replica_count_step(s->replica);
+    else if (sharded_decide(s, weight_sum, &decision, why) != PEN_OK)
+        return why->status;
+    const uint64_t begun = trace_begin();
+    if (sharded_update(s, weight_sum, &decision, why) != PEN_OK) return why->status;
+    trace_span(TRACE_UPDATE, begun, &(trace_note){0});
+    sharded_units_step_end(s);
+    ctx->step.outcome.applied = replica_applied(s->replica);
+    if (talk_arrange(&s->everyone, s->reducer, s->n_pieces, &s->is_arranged, why) != PEN_OK)
+        return why->status;
+    return keeper_step(ctx, ctx->step.next_index + 1, agreement_wants_snapshot(&s->agreement), why);
+}
+
+/* ---- snapshots ------------------------------------------------------------------------------- */
+/* Members of other nodes with the same position hold the same ranges. */
+static pen_status sharded_holding(strategy *base, holding *h, pen_error *why)
+{
+    const sharded *s = (sharded *)base;
+    h->copies        = s->is_hybrid ? s->across.group->size : 1;
+    h->copy          = s->is_hybrid ? s->across.group->rank : 0;
+    return replica_holding(s->replica, h, why);
+}
+
+static pen_status sharded_restored(strategy *base, int64_t applied, pen_error *why)
+{
+    sharded *s = (sharded *)base;
+    replica_restored(s->replica, applied);
+    return sharded_gather_all(s, why);
+}
+
+/* ---- explicit verbs -------------------------------------------------------------------------- */
+static pen_status do_verb(sharded *s, request *r, pen_error *why)
+{
+    const pen_tensor *x = r->u.verb.tensor;
+    if (r->u.verb.verb != EXCHANGE_PULL) return strategy_refuse_push(x, why);
+    if (s->apart[x->index])
+        return why_set(why, PEN_UNSUPPORTED,
+                       "cannot pull '%s': its values are sharded over the workers; use pen_use() "
+                       "and pen_view()",
+                       x->name);
+    if (r->u.verb.to != x->param) memcpy(r->u.verb.to, x->param, x->bytes);
+    r->result.count   = x->bytes;
+    r->result.version = replica_version(s->replica, x);
+    return PEN_OK;
+}
+
+static pen_status run(sharded *s, request *r, pen_error *why)
+{
+    if (r->kind == REQUEST_VERB) return do_verb(s, r, why);
+    if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: nothing is newer than what is here */
+    const pen_status status = finish_step(s, why);
+    r->result.version       = (uint64_t)replica_applied(s->replica);
+    return status;
+}
+
+/* ---- the strategy ---------------------------------------------------------------------------- */
+static void sharded_start(strategy *base, request *r)
+{
+    pen_error why;
+    const pen_status status = run((sharded *)base, r, &why);
+    strategy_end(r, status, &why);
+}
+
+static void sharded_close(strategy *base)
+{
+    sharded *s = (sharded *)base;
+    sharded_tear_down(s);
+    talk_fini(&s->everyone);
+    talk_fini(&s->sums);
+    talk_fini(&s->values);
+    talk_fini(&s->across);
+    free(s);
+}
+
+pen_status sharded_open(pen_ctx *ctx, pen_error *why)
+{
+    static const strategy_ops ops = {.holding   = sharded_holding,
+                                     .restored  = sharded_restored,
+                                     .start     = sharded_start,
+                                     .step_open = sharded_step_open,
+                                     .ready     = sharded_ready,
+                                     .use       = sharded_units_use,
+                                     .release   = sharded_units_release,
+                                     .close     = sharded_close};
+    const worker_settings *set    = &ctx->settings;
+    sharded *s                    = calloc(1, sizeof *s);
+    if (s == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training without servers");
+    strategy_init(&s->base, &ops, ctx);
+    s->ctx       = ctx;
+    s->stage     = ctx->stage;
+    s->is_hybrid = worker_mode_is_hybrid((int)ctx->mode);
+    talk_init(&s->everyone, ctx);
+    talk_init(&s->sums, ctx);
+    talk_init(&s->values, ctx);
+    talk_init(&s->across, ctx);
+    ctx->reduces_each =
+        set->accum > 1 && (set->accum_reduce == ACCUM_REDUCE_EACH ||
+                           (set->accum_reduce == ACCUM_REDUCE_AUTO && s->stage > 1));
+    const pen_status status = sharded_set_up(s, why);
+    return status == PEN_OK ? keeper_commit(ctx, &s->everyone, why) : status;
+}

@@ -1,0 +1,98 @@
+/* sharded_internal.h - shared by train/sharded*.c. */
+#ifndef WORKER_TRAIN_SHARDED_INTERNAL_H
+#define WORKER_TRAIN_SHARDED_INTERNAL_H
+
+#include "worker/train/agreement.h"
+#include "worker/train/reducer.h"
+#include "worker/train/replica.h"
+#include "worker/train/sharded/sharded_cut.h"
+#include "worker/train/strategy.h"
+#include "worker/train/talk.h"
+
+typedef struct { /* part of a tensor that is summed in one bucket, for one member */
+    uint32_t tensor;
+    int owner;
+    uint64_t start, count;
+} sharded_piece;
+
+typedef struct {       /* tensors whose values are gathered by one call */
+    uint32_t first, n; /* of sharded.gathered[] */
+    size_t *counts;    /* [size] bytes of each member's part */
+    char *own, *all;   /* NULL: in place */
+} sharded_run;
+
+typedef struct sharded_units sharded_units;
+
+typedef struct sharded {
+    strategy base;
+    pen_ctx *ctx;
+    int stage;
+    bool is_hybrid, is_arranged;
+    /* Calls of all ranks; of those that share a copy of the state (all, or a node's): sums and values
+     * separately, so that neither waits for the other; of those with the same part on other nodes. */
+    talk everyone, sums, values, across;
+    int n, *ranks;  /* all ranks */
+    int size, rank; /* of the group that shares a copy */
+
+    void *arrays, *pieces; /* all below that have a size: by tensor, by piece */
+    sharded_range *range;  /* [n_tensors * size] */
+    sharded_range *own;    /* [n_tensors] */
+    bool *apart;           /* [n_tensors] its values are here only while its unit is */
+    replica *replica;
+    agreement agreement;
+
+    reducer *reducer;
+    uint32_t n_pieces, n_trained;
+    sharded_piece *piece;    /* [n_pieces] in the order of registration */
+    const char **piece_name; /* [n_pieces] as the reducer wants them, and: */
+    int *piece_owner;
+    uint32_t *first; /* [n_tensors + 1] pieces of each tensor */
+    bool *is_bad;    /* [chunks] this rank added something not finite, in this step */
+    float **sum,
+        **dest; /* [n_tensors] own ranges: memory of ours, and where the sum of this step goes */
+    const wire_inputs *inputs;
+    uint32_t round, n_ready; /* micro-batches summed before this one; gradients of it that came */
+    pen_error failure;       /* of an earlier round */
+
+    uint32_t n_gathered, *gathered; /* trained tensors that are always here */
+    uint32_t n_runs;
+    sharded_run *run;
+    sharded_units *units; /* NULL: no tensor is apart */
+} sharded;
+
+/* ---- sharded_setup.c ------------------------------------------------------------------------- */
+pen_status sharded_set_up(sharded *s, pen_error *why); /* pen_commit(); what it made is freed by: */
+void sharded_tear_down(sharded *s);                    /* no call is in progress */
+
+/* ---- sharded_sums.c -------------------------------------------------------------------------- */
+/* A gradient of this rank goes into its buckets; grad NULL: zeros. */
+void sharded_add(sharded *s, pen_tensor *x, const void *grad);
+/* reducer_setup.summed: the sum of an own piece. */
+void sharded_take_sum(void *talk, uint32_t piece);
+/* All sums of the step are there and given to the replica. */
+pen_status sharded_complete_sums(sharded *s, pen_error *why);
+/* Exchanges the sums of squares and decides.  Sets outcome, norm, clip and culprit of the step. */
+pen_status sharded_decide(sharded *s, double weight_sum, wire_decision *decision, pen_error *why);
+
+/* ---- sharded_values.c ------------------------------------------------------------------------ */
+pen_status sharded_make_runs(sharded *s, pen_error *why);
+void sharded_free_runs(sharded *s);
+/* Updates own ranges, and gathers the values that are always local. */
+pen_status sharded_update(sharded *s, double weight_sum, const wire_decision *decision,
+                          pen_error *why);
+pen_status sharded_gather_all(sharded *s, pen_error *why);
+
+/* ---- sharded_units.c ------------------------------------------------------------------------- */
+pen_status sharded_units_create(sharded *s, pen_error *why);
+void sharded_units_destroy(sharded *s);
+/* strategy_ops.use and release. */
+pen_status sharded_units_use(strategy *s, const pen_unit *unit, pen_phase phase, int64_t step,
+                             pen_error *why);
+void sharded_units_release(strategy *s, const pen_unit *unit, pen_phase phase);
+void sharded_units_step_end(sharded *s); /* own ranges have changed */
+
+/* ---- sharded_memory.c ------------------------------------------------------------------------ */
+void *sharded_hold(sharded *s, size_t bytes, stat_id as, pen_error *why);
+void sharded_let_go(sharded *s, void *data, size_t bytes, stat_id as);
+
+#endif

@@ -1,0 +1,253 @@
+/* sharded_setup.c - which ranks share a copy of the state, which part each owns, and its memory. */
+#include "worker/train/sharded/sharded_internal.h"
+
+#include "common/base/log.h"
+#include "common/base/why.h"
+#include "common/containers/arrays.h"
+#include "worker/tensor/held.h"
+#include "worker/train/first_values.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Buckets in use at a time: one is filled while two travel. */
+enum { BUFFERS = 3 };
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+static pen_status make_group(pen_ctx *ctx, const pen_group *like, pen_group **out, pen_error *why)
+{
+    return group_new(ctx->world, like->ranks, like->size, context_deadline(ctx), out, why);
+}
+
+/* A part of the state has one owner on each node, so all nodes need the same number of workers. */
+static pen_status check_nodes(sharded *s, const pen_group *node, pen_error *why)
+{
+    int32_t own = node->size, *all = calloc((size_t)s->n, sizeof *all);
+    if (all == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", s->n);
+    talk_gather(&s->everyone, PEN_I32, 1, NULL, &own, all, "workers of each node");
+    pen_status status = talk_wait(&s->everyone, why);
+    for (int i = 1; i < s->n && status == PEN_OK; i++)
+        if (all[i] != all[0])
+            status = why_set(why, PEN_UNSUPPORTED,
+                             "mode=%s needs the same number of workers on all nodes: the node of "
+                             "rank %d has %d, that of rank %d has %d; use mode=zero%d",
+                             context_mode_name(s->ctx), s->ranks[0], all[0], s->ranks[i], all[i],
+                             s->stage);
+    free(all);
+    return status;
+}
+
+static pen_status make_groups(sharded *s, pen_error *why)
+{
+    pen_ctx *ctx     = s->ctx;
+    pen_group *world = ctx->world;
+    pen_group *copy  = context_group(ctx, s->is_hybrid ? PEN_GROUP_NODE : PEN_GROUP_WORLD, why);
+    if (copy == NULL) return why->status;
+    s->n     = world->size;
+    s->ranks = calloc((size_t)(s->n > 0 ? s->n : 1), sizeof *s->ranks);
+    if (s->ranks == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", s->n);
+    memcpy(s->ranks, world->ranks, (size_t)s->n * sizeof *s->ranks);
+    pen_status status = make_group(ctx, world, &s->everyone.group, why);
+    if (status == PEN_OK && s->is_hybrid) status = check_nodes(s, copy, why);
+    if (status == PEN_OK) status = make_group(ctx, copy, &s->sums.group, why);
+    if (status == PEN_OK) status = make_group(ctx, copy, &s->values.group, why);
+    /* Members with the same position on each node own the same ranges. */
+    if (status == PEN_OK && s->is_hybrid)
+        status = group_split(world, copy->rank, ctx->env.rank, context_deadline(ctx),
+                             &s->across.group, why);
+    if (status != PEN_OK) return status;
+    s->size = s->sums.group->size;
+    s->rank = s->sums.group->rank;
+    return PEN_OK;
+}
+
+/* ---- ownership ------------------------------------------------------------------------------- */
+static pen_status make_ranges(sharded *s, pen_error *why)
+{
+    const model *m = &s->ctx->model;
+    const size_t n = m->n_tensors;
+    uint64_t *elements;
+    bool *trained;
+    void *wanted = ARRAYS_NEW(ARRAY(elements, n), ARRAY(trained, n));
+    s->arrays =
+        ARRAYS_NEW(ARRAY(s->range, n * (size_t)s->size), ARRAY(s->own, n), ARRAY(s->apart, n),
+                   ARRAY(s->first, n + 1), ARRAY(s->sum, n), ARRAY(s->dest, n));
+    pen_status status = PEN_NO_MEMORY;
+    if (wanted != NULL && s->arrays != NULL) {
+        for (size_t i = 0; i < n; i++) {
+            elements[i] = m->tensor[i]->elements;
+            trained[i]  = m->tensor[i]->trained;
+            s->apart[i] = !m->tensor[i]->stays;
+        }
+        status = sharded_cut(m->n_tensors, elements, trained, s->size, s->range, why);
+        for (size_t i = 0; i < n; i++) s->own[i] = s->range[i * (size_t)s->size + (size_t)s->rank];
+    }
+    free(wanted);
+    return status == PEN_OK ? status
+                            : why_set(why, status, "no memory for the parts of %zu tensors", n);
+}
+
+/* ---- pieces of gradients --------------------------------------------------------------------- */
+/* A bucket has a part of each owner, so that all of them have something to sum. */
+static uint64_t slice_elements(const sharded *s)
+{
+    const worker_settings *o = &s->ctx->settings;
+    const uint64_t bucket =
+        o->reduce_bucket > 0 ? o->reduce_bucket : o->bucket_bytes / sizeof(float);
+    const uint64_t slice = bucket / (uint64_t)s->size / PLAN_BLOCK * PLAN_BLOCK;
+    return slice > 0 ? slice : PLAN_BLOCK;
+}
+
+/* Returns the number of pieces; to NULL: only counts. */
+static uint64_t cut_tensor(const sharded *s, const pen_tensor *x, sharded_piece *to)
+{
+    const uint64_t slice       = slice_elements(s);
+    const sharded_range *range = &s->range[(size_t)x->index * (size_t)s->size];
+    uint64_t n                 = 0;
+    bool is_more               = x->trained;
+    for (uint64_t at = 0; is_more; at += slice) {
+        is_more = false;
+        for (int m = 0; m < s->size; m++) {
+            if (range[m].count <= at) continue;
+            const uint64_t left = range[m].count - at;
+            if (to != NULL)
+                to[n] = (sharded_piece){.tensor = x->index,
+                                        .owner  = m,
+                                        .start  = range[m].start + at,
+                                        .count  = left < slice ? left : slice};
+            n++;
+            is_more |= left > slice;
+        }
+    }
+    return n;
+}
+
+static pen_status make_pieces(sharded *s, pen_error *why)
+{
+    const model *m = &s->ctx->model;
+    uint64_t n     = 0;
+    for (uint32_t i = 0; i < m->n_tensors; i++) n += cut_tensor(s, m->tensor[i], NULL);
+    if (n > UINT32_MAX / 2)
+        return why_set(why, PEN_BAD_SETTING,
+                       "reduce_bucket=%llu cuts the model into too many pieces; make it larger",
+                       (unsigned long long)s->ctx->settings.reduce_bucket);
+    s->pieces = ARRAYS_NEW(ARRAY(s->piece, n + 1), ARRAY(s->piece_name, n + 1),
+                           ARRAY(s->piece_owner, n + 1));
+    if (s->pieces == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %llu pieces of gradients",
+                       (unsigned long long)n);
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        s->first[i] = s->n_pieces;
+        s->n_pieces += (uint32_t)cut_tensor(s, m->tensor[i], s->piece + s->n_pieces);
+        s->n_trained += m->tensor[i]->trained;
+    }
+    s->first[m->n_tensors] = s->n_pieces;
+    return PEN_OK;
+}
+
+static pen_status make_reducer(sharded *s, pen_error *why)
+{
+    const worker_settings *o = &s->ctx->settings;
+    uint64_t *elements       = calloc((size_t)s->n_pieces + 1, sizeof *elements);
+    if (elements == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %u pieces of gradients", s->n_pieces);
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        elements[i]       = s->piece[i].count;
+        s->piece_owner[i] = s->piece[i].owner;
+        s->piece_name[i]  = s->ctx->model.tensor[s->piece[i].tensor]->name;
+    }
+    const uint64_t bound      = o->reduce_bucket * sizeof(float);
+    const reducer_setup setup = {.n            = s->n_pieces,
+                                 .elements     = elements,
+                                 .name         = s->piece_name,
+                                 .first_bytes  = bound > 0 ? bound : o->bucket_first_bytes,
+                                 .bucket_bytes = bound > 0 ? bound : o->bucket_bytes,
+                                 .owner        = s->piece_owner,
+                                 .size         = s->size,
+                                 .rank         = s->rank,
+                                 .submit       = talk_submit,
+                                 .n_buffers    = BUFFERS,
+                                 .stats        = &s->ctx->stats,
+                                 .summed       = sharded_take_sum,
+                                 .user         = &s->sums};
+    const pen_status status   = reducer_create(&setup, &s->reducer, why);
+    free(elements);
+    return status;
+}
+
+/* ---- first values ---------------------------------------------------------------------------- */
+/* Of a tensor that is sharded out: the owner draws its init values, or gets rank 0's by a broadcast. */
+static pen_status load_apart(sharded *s, pen_tensor *x, pen_error *why)
+{
+    const sharded_range *own = &s->own[x->index];
+    const size_t width       = plan_dtype_bytes(x->desc.dtype);
+    const size_t bytes       = x->has_draw ? own->count * width : x->bytes;
+    char *values             = sharded_hold(s, bytes, STAT_PARAM_BYTES, why);
+    if (values == NULL) return why->status;
+    pen_status status = PEN_OK;
+    if (x->has_draw) {
+        (void)held_draw_as_is(x, own->start, own->count, values);
+        replica_load(s->replica, x, values);
+    } else {
+        if (s->ranks[0] == s->ctx->env.rank && x->param != NULL) memcpy(values, x->param, x->bytes);
+        status = talk_broadcast(&s->everyone, values, x->bytes, x->name, why);
+        if (status == PEN_OK) replica_load(s->replica, x, values + own->start * width);
+    }
+    sharded_let_go(s, values, bytes, STAT_PARAM_BYTES);
+    held_param_drop(x);
+    return status;
+}
+
+static pen_status load_all_apart(sharded *s, pen_error *why)
+{
+    const model *m    = &s->ctx->model;
+    pen_status status = PEN_OK;
+    for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
+        if (s->apart[i]) status = load_apart(s, m->tensor[i], why);
+    return status;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------- */
+pen_status sharded_set_up(sharded *s, pen_error *why)
+{
+    const model *m    = &s->ctx->model;
+    pen_status status = first_values_check(m, why);
+    if (status == PEN_OK) status = make_groups(s, why);
+    if (status == PEN_OK) status = make_ranges(s, why);
+    if (status == PEN_OK) status = first_values_spread(&s->everyone, s->apart, why);
+    if (status == PEN_OK) status = replica_create_part(m, s->own, s->apart, &s->replica, why);
+    if (status == PEN_OK) status = load_all_apart(s, why);
+    if (status == PEN_OK) status = make_pieces(s, why);
+    if (status == PEN_OK) status = make_reducer(s, why);
+    if (status == PEN_OK) status = sharded_make_runs(s, why);
+    if (status == PEN_OK) status = sharded_units_create(s, why);
+    if (status == PEN_OK) status = agreement_init(&s->agreement, m->n_groups, s->n, why);
+    if (status != PEN_OK) return status;
+    s->is_bad = calloc((size_t)replica_plan(s->replica)->n_chunks + 1, sizeof *s->is_bad);
+    if (s->is_bad == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a step");
+    log_info("the state of %u tensor%s is sharded over %d worker%s%s", m->n_tensors,
+             m->n_tensors == 1 ? "" : "s", s->size, s->size == 1 ? "" : "s",
+             s->is_hybrid ? " of each node" : "");
+    return PEN_OK;
+}
+
+static void free_sums(sharded *s)
+{
+    const model *m = &s->ctx->model;
+    for (uint32_t i = 0; s->sum != NULL && i < m->n_tensors; i++)
+        sharded_let_go(s, s->sum[i], s->own[i].count * sizeof(float), STAT_GRAD_BYTES);
+}
+
+void sharded_tear_down(sharded *s)
+{
+    reducer_destroy(s->reducer);
+    free_sums(s);
+    sharded_free_runs(s);
+    sharded_units_destroy(s);
+    replica_destroy(s->replica);
+    agreement_fini(&s->agreement);
+    free(s->pieces);
+    free(s->arrays);
+    free(s->is_bad);
+    free(s->ranks);
+}
